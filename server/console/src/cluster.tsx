@@ -1,6 +1,6 @@
 // The nodes that keep the ledger, when there are several.
 
-import { Code } from "@connectrpc/connect";
+import { Code, ConnectError } from "@connectrpc/connect";
 import type { Cluster, ClusterMember } from "@seqledger/gen/admin_pb";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
@@ -17,10 +17,17 @@ const timeoutMs = 15_000;
 export function Members(): JSX.Element | null {
   const [cluster, setCluster] = useState<Cluster>();
   const [history, setHistory] = useState<Map<bigint, number>[]>([]);
+  const [denied, setDenied] = useState(false);
   const error = useEvery(everyMs, async (signal) => {
-    const now = (await admin.getCluster({}, { signal, timeoutMs })).cluster!;
-    setCluster(now);
-    setHistory((before) => [...before.slice(1 - points), new Map(now.members.map((m) => [m.id, behind(now, m)]))]);
+    if (denied) return; // this credential may not see it, and another one draws the page anew
+    try {
+      const now = (await admin.getCluster({}, { signal, timeoutMs })).cluster!;
+      setCluster(now);
+      setHistory((before) => [...before.slice(1 - points), new Map(now.members.map((m) => [m.id, behind(now, m)]))]);
+    } catch (e) {
+      if (ConnectError.from(e).code !== Code.PermissionDenied) throw e;
+      setDenied(true);
+    }
   });
   if (cluster === undefined || cluster.members.length < 2) return null;
   const caption = cluster.leader === 0n ? "Nodes of the cluster" : `Nodes of the cluster; node ${cluster.leader} leads`;
@@ -28,7 +35,7 @@ export function Members(): JSX.Element | null {
     <>
       {cluster.leader === 0n &&
         <p class="problem" role="status">No node leads: an election goes on, or most voters are away.</p>}
-      {(error as { code?: Code } | undefined)?.code !== Code.PermissionDenied && <Problem error={error} />}
+      <Problem error={error} />
       <Table caption={`${caption} (term ${cluster.term})`}
         head={["node", "role", "state", "entries behind", "for nodes", "for clients"]}
         rows={cluster.members.map((m) => [

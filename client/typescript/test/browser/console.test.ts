@@ -267,8 +267,12 @@ browser("a reservation whose owner is gone is chosen, settled, and waits no more
 browser("an API key is asked for, kept for the tab, and never in a URL", async (t) => {
   const directory = temporary(t);
   const file = join(directory, "auth.yaml");
-  const key = run("auth", "new-key", "--id", "operator", "--scope", "*", "--role", "admin", "--append", file);
-  const secret = /\b[A-Za-z0-9_-]{30,}\b/.exec(key)![0];
+  const newKey = (id: string, role: string): string => {
+    const told = run("auth", "new-key", "--id", id, "--scope", "*", "--role", role, "--append", file);
+    return /\b[A-Za-z0-9_-]{30,}\b/.exec(told)![0];
+  };
+  const secret = newKey("operator", "admin");
+  const reader = newKey("reader", "reader");
   const ledger = await startLedger(t, "--auth", file);
   const { page } = await open(t, ledger.address);
   const urls: string[] = [];
@@ -286,6 +290,14 @@ browser("an API key is asked for, kept for the tab, and never in a URL", async (
   await page.getByRole("button", { name: "Forget the key" }).click();
   await page.getByText("give an API key above").first().waitFor();
   assert.ok(urls.every((url) => !url.includes(secret)));
+
+  // What a credential may not see is asked once, and not every second.
+  await fill(page, "API key", reader);
+  urls.length = 0;
+  await page.getByRole("button", { name: "Use" }).click();
+  await page.getByText("client:reader (").waitFor();
+  for (let i = 0; i < 3; i++) await page.waitForResponse((r) => r.url().endsWith("/GetStatus"));
+  assert.equal(urls.filter((url) => url.endsWith("/GetCluster")).length, 1);
 });
 
 browser("a telephone shows the console without sideways scrolling", async (t) => {
