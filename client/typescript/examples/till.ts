@@ -30,7 +30,6 @@ try {
   // Another tab that has the till open keeps this one waiting.
   const journal = await indexedDbJournal("till", { wait: true });
   const client = createClient({ baseUrl: new URL(location.href).searchParams.get("ledger") ?? location.origin });
-  addEventListener("online", () => client.wake());
   const scope = { organization: "acme", vault: "main" };
   const writer = await client.openWriter({ scope, clientId: "till", journal });
   void writer.done.then((reason) => (status.textContent = `Closed: ${reason.message}`));

@@ -68,6 +68,7 @@ export class Client {
   private readonly transport: Transport;
   private readonly writers = new Set<Writer>();
   private readonly abort = new AbortController();
+  private readonly stopListening: () => void;
 
   constructor(private readonly options: ClientOptions) {
     const base = new URL(options.baseUrl);
@@ -90,6 +91,7 @@ export class Client {
         ? undefined
         : (events) => this.openStream(webSocket, events),
     }, options.streamCalls);
+    this.stopListening = whenBack(() => this.wake());
   }
 
   /**
@@ -304,13 +306,17 @@ export class Client {
     this.writers.delete(w);
   }
 
-  /** Sends at once what waits for the network, for example when a page is online again. */
+  /**
+   * Sends at once what waits for the network. In a browser the client does that by itself when the page
+   * is online again, or is looked at again.
+   */
   wake(): void {
     this.sender.wake();
   }
 
   /** Ends all Writers at once, and rejects with the first UnsettledError. Close Writers first to wait. */
   async close(): Promise<void> {
+    this.stopListening();
     const writers = [...this.writers];
     const closing = writers.map((w) => w.close({ signal: AbortSignal.abort(new ClosedError("the Client")) }));
     this.abort.abort(new ClosedError("the Client"));
@@ -322,6 +328,24 @@ export class Client {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
+}
+
+/**
+ * whenBack calls wake when the network is back, or the page is looked at again, and returns the function
+ * that ends this. A browser lets the timers of a page in the background wait.
+ */
+function whenBack(wake: () => void): () => void {
+  const { addEventListener, document } = globalThis as { addEventListener?: unknown; document?: Document };
+  if (addEventListener === undefined) return () => {}; // Node
+  const shown = (): void => {
+    if (document!.visibilityState === "visible") wake();
+  };
+  globalThis.addEventListener("online", wake);
+  document?.addEventListener("visibilitychange", shown);
+  return () => {
+    globalThis.removeEventListener("online", wake);
+    document?.removeEventListener("visibilitychange", shown);
+  };
 }
 
 /**

@@ -3,7 +3,8 @@
 // is in indexeddb.test.ts.
 
 import assert from "node:assert/strict";
-import { Ledger, payloads } from "../support.js";
+import { join } from "node:path";
+import { Ledger, payloads, run, temporary } from "../support.js";
 import { browser, goOn, once, open, origin, pageUrl, settle, setup, submit, tags, visit } from "./till.js";
 
 browser("a page writes, and its journal outlives a reload in the middle", async (t) => {
@@ -56,6 +57,66 @@ browser("what is written offline goes out when the page is online again", async 
   await context.setOffline(false);
   for (const outcome of await settle(page)) assert.match(outcome, / committed$/);
   once(ledger, tags(0, 50));
+});
+
+browser("a page that is online again, or looked at again, sends at once", async (t) => {
+  const { ledger, server, context, page } = await setup(t);
+  await page.clock.install();
+  await visit(page);
+  await open(page, server);
+  // From here on no timer ends, so that nothing but an event can wake the sender.
+  await page.clock.pauseAt(Date.now() + 3_600_000);
+  await context.setOffline(true);
+  const refused = page.waitForEvent("requestfailed");
+  await submit(page, tags(0, 10));
+  await refused;
+  await context.setOffline(false);
+  for (const outcome of await settle(page)) assert.match(outcome, / committed$/);
+
+  await ledger.kill();
+  const gone = page.waitForEvent("requestfailed");
+  await submit(page, tags(10, 10));
+  await gone;
+  const restarted = await ledger.restart("--cors-origin", origin());
+  t.after(() => restarted.kill());
+  const settled = settle(page);
+  // The first event may come before the failed call has ended.
+  let done = false;
+  void settled.finally(() => (done = true));
+  while (!done) await page.evaluate(() => document.dispatchEvent(new Event("visibilitychange")));
+  for (const outcome of await settled) assert.match(outcome, / committed$/);
+  once(restarted, tags(0, 20));
+});
+
+browser("a page of another origin writes with a token, in calls and over a WebSocket", async (t) => {
+  const file = join(temporary(t), "auth.yaml");
+  const told = run("auth", "new-key", "--id", "till", "--scope", "acme/main", "--client-id", "till", "--role", "writer",
+    "--append", file);
+  const token = /\b[A-Za-z0-9_-]{30,}\b/.exec(told)![0];
+  const { server, page } = await setup(t, "--auth", file);
+  const urls: string[] = [];
+  let sockets = 0;
+  const tokens = new Set<string | undefined>();
+  page.on("request", (r) => {
+    urls.push(r.url());
+    if (r.method() === "POST") void r.allHeaders().then((h) => tokens.add(h["authorization"]), () => {});
+  });
+  page.on("websocket", (s) => {
+    sockets++;
+    urls.push(s.url());
+  });
+  await open(page, server, { token });
+  while (sockets === 0) await page.evaluate(() => window.till.load(500, 64));
+  await submit(page, tags(0, 20));
+  for (const outcome of await settle(page)) assert.match(outcome, / committed$/);
+  assert.deepEqual([...tokens], [`Bearer ${token}`]);
+  assert.ok(urls.every((url) => !url.includes(token)), "a token is in no URL");
+  await page.evaluate(() => window.till.close());
+  await visit(page);
+  const said = await page.evaluate(async (server) => {
+    return window.till.open(server, { token: "nonsense" }).then(() => "open", String);
+  }, server);
+  assert.match(said, /the credential is not an API key/);
 });
 
 browser("a server that is killed, and a clock that jumps, change nothing", async (t) => {

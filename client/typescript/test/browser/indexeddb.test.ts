@@ -60,6 +60,17 @@ const remove = (page: Page): Promise<"deleted" | "blocked"> =>
 const deleteAll = (session: CDPSession): Promise<unknown> =>
   session.send("Storage.clearDataForOrigin", { origin: origin(), storageTypes: "indexeddb" });
 
+browser("a journal says whether the browser has promised to keep it", async (t) => {
+  const { server, context, page } = await setup(t);
+  await open(page, server);
+  assert.equal(await page.evaluate(() => window.till.persistent()), false);
+  const session = await context.newCDPSession(page);
+  await session.send("Browser.grantPermissions", { permissions: ["durableStorage"], origin: origin() });
+  await page.evaluate(() => window.till.close());
+  await open(page, server);
+  assert.equal(await page.evaluate(() => window.till.persistent()), true);
+});
+
 browser("a journal whose connection is cut opens it again, and goes on", async (t) => {
   const { ledger, server, context, page } = await setup(t);
   await open(page, server);

@@ -20,16 +20,22 @@ window.obey = drive({
   exit: () => window.say?.({ event: "exit" }),
 });
 
+/** TillOptions are options of a till's journal, and the token of its client. */
+export interface TillOptions {
+  wait?: boolean;
+  mustExist?: boolean;
+  token?: string;
+}
+
 let journal: Journal & { readonly persistent: boolean };
 let writer: Writer;
 let pendings: Pending[] = [];
 
 /** A till, which writes what it is told, each tag once. */
 const till = {
-  async open(server: string, options: { wait?: boolean; mustExist?: boolean } = {}): Promise<string[]> {
+  async open(server: string, { token, ...options }: TillOptions = {}): Promise<string[]> {
     journal = await indexedDbJournal("till", { ...options, maxBytes: 1 << 20 });
-    const client = createClient({ baseUrl: server });
-    addEventListener("online", () => client.wake());
+    const client = createClient({ baseUrl: server, ...(token === undefined ? {} : { token: () => token }) });
     writer = await client.openWriter({ scope: { organization: "acme", vault: "main" }, clientId: "till", journal });
     pendings = [...writer.recovered];
     return pendings.map((p) => p.tag);
@@ -62,6 +68,8 @@ const till = {
     const { session, nextSequence } = writer.position;
     return { session: String(session), next: String(nextSequence), error: String(writer.error?.cause ?? "") };
   },
+  /** Whether the browser has promised to keep the journal. */
+  persistent: (): boolean => journal.persistent,
   async close(): Promise<void> {
     await writer.close();
     await journal.close();

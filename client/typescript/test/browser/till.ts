@@ -5,6 +5,7 @@ import { after, before, test, type TestContext } from "node:test";
 import type { BrowserContext, Page } from "playwright-core";
 import { Ledger, payloads, temporary } from "../support.js";
 import { launchFor, missing, servePage } from "./chromium.js";
+import type { TillOptions } from "./page.js";
 
 let site: Awaited<ReturnType<typeof servePage>>;
 before(async () => {
@@ -24,8 +25,8 @@ export interface Setup {
 }
 
 /** Starts a ledger that lets the page's origin call, which is another one, and opens the page. */
-export async function setup(t: TestContext): Promise<Setup> {
-  const ledger = await Ledger.start(temporary(t), "127.0.0.1:0", "--cors-origin", origin());
+export async function setup(t: TestContext, ...flags: string[]): Promise<Setup> {
+  const ledger = await Ledger.start(temporary(t), "127.0.0.1:0", "--cors-origin", origin(), ...flags);
   t.after(() => ledger.kill());
   const context = await launchFor(t);
   const page = context.pages()[0] ?? (await context.newPage());
@@ -41,9 +42,7 @@ export async function visit(page: Page): Promise<void> {
 export const tags = (from: number, n: number): string[] => Array.from({ length: n }, (_, i) => `pay-${from + i}`);
 
 /** Opens the till's journal and Writer, and returns the tags that were in the journal. */
-export const open = (
-  page: Page, server: string, options: { wait?: boolean; mustExist?: boolean } = {},
-): Promise<string[]> =>
+export const open = (page: Page, server: string, options: TillOptions = {}): Promise<string[]> =>
   page.evaluate(([server, options]) => window.till.open(server, options), [server, options] as const);
 
 export const submit = (page: Page, all: string[]): Promise<void> =>
