@@ -211,8 +211,9 @@ func TestStoppedLeader(t *testing.T) {
 		limited, cancel := context.WithTimeout(t.Context(), hangs)
 		defer cancel()
 		receipt, err := unary.Write(limited, &seqledgerv1.WriteRequest{
-			Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "calls"}, ClientId: "unary", Sequence: sequence, IdempotencyKey: fmt.Sprintf("00000000-0000-4000-8000-%012d", sequence),
-			Operations: []*seqledgerv1.Operation{op.Append([]byte("x"))},
+			Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "calls"}, ClientId: "unary", Sequence: sequence,
+			IdempotencyKey: fmt.Sprintf("00000000-0000-4000-8000-%012d", sequence),
+			Operations:     []*seqledgerv1.Operation{op.Append([]byte("x"))},
 		})
 		if err != nil || receipt.GetSequence() != sequence {
 			t.Fatalf("write %d by a call: %v, %v", sequence, receipt, err)
