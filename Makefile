@@ -89,6 +89,11 @@ test-long: ## Run at full length the tests that make test shortens, and make dam
 	$(GO) test -timeout 30m $$($(LONG))
 	$(MAKE) damage
 
+UPGRADE_FROM ?= HEAD^
+.PHONY: test-upgrade
+test-upgrade: ## Replace the program of UPGRADE_FROM (default HEAD^) in a running cluster, node by node, and take it back
+	UPGRADE_FROM=$(UPGRADE_FROM) $(GO) test -count=1 -v -timeout 15m -run '^TestUpgrade(OfACluster|ToANewerLevel)$$' ./cmd/seqledger
+
 # Empty means one that nobody has had yet; a failure prints it.
 SEED      ?=
 COMMANDS  ?= 1000000

@@ -74,6 +74,9 @@ type Member struct {
 	Client  string
 	Active  bool   // it was heard of within an election timeout; known to the leader alone
 	Matched uint64 // index up to which its log is the leader's; known to the leader alone
+	// Heard is when this node got the last message of it. Zero: none since it was opened, or it is this node. Only the
+	// leader hears of all of them.
+	Heard time.Time
 }
 
 // ClusterStatus is the cluster as one node sees it.
@@ -92,6 +95,7 @@ type membership struct {
 	transport atomic.Pointer[transport.Transport]
 	handler   atomic.Pointer[http.Handler] // see ServePeers
 	changing  sync.Mutex                   // one change of the members at a time
+	heard     contacts
 	serving   sync.WaitGroup
 	complain  sync.Once
 	old       sync.Once // for what keeps the level from being raised
@@ -147,7 +151,7 @@ func (l *Ledger) ClusterStatus() ClusterStatus {
 			if slices.ContainsFunc(s.Members, func(m Member) bool { return m.ID == id }) {
 				continue // a voter of before that becomes a learner
 			}
-			m := Member{ID: id, Voter: voter}
+			m := Member{ID: id, Voter: voter, Heard: l.members.heard.last(id)}
 			if a, found := members.Address(id); found {
 				m.Peer, m.Client = a.Peer, a.Client
 			}
@@ -207,8 +211,11 @@ func (l *Ledger) openTransport() error {
 	}
 	t, err := transport.New(transport.Options{
 		Ledger: id.String(), ID: l.node(), TLS: c.TLS, Insecure: c.Insecure, Logger: l.options.Logger,
-		// Both fail once the log has stopped, and there is nothing more to do then.
-		Receive:     func(messages []*pb.Message) { _ = l.log.Receive(messages) },
+		Receive: func(messages []*pb.Message) {
+			l.members.heard.note(messages, time.Now())
+			_ = l.log.Receive(messages) // it fails once the log has stopped, and there is nothing more to do then
+		},
+		// The same.
 		Unreachable: func(id uint64) { _ = l.log.Unreachable(id) },
 		Handler:     http.HandlerFunc(l.servePeer),
 	})

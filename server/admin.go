@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"errors"
 	"strconv"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -25,7 +27,7 @@ func (s *Server) getStatus(
 	all := s.caller(ctx).Administer() == nil
 	status := &seqledgerv1.Status{Version: s.options.Version, Caller: s.callerStatus(ctx)}
 	var reservations uint64
-	err := s.options.Ledger.View(ctx, func(v machine.View) error {
+	alone, err := s.viewKnown(ctx, func(v machine.View) error {
 		status.LedgerId = v.LedgerID().String()
 		status.LedgerTime = wire.Timestamp(v.Time())
 		if all {
@@ -44,13 +46,45 @@ func (s *Server) getStatus(
 	if all {
 		status.Node = s.nodeStatus()
 		status.Node.Reservations = reservations
+		status.Node.Cluster = s.cluster()
 	} else {
 		status.Node = &seqledgerv1.NodeStatus{Time: timestamppb.Now()}
 	}
-	if s.isDraining() { // after a failure there is no status at all
+	switch { // after a failure there is no status at all
+	case s.isDraining():
 		status.Node.NotReady = ledger.ErrDraining.Error()
+	case alone:
+		status.Node.NotReady = noMajority
 	}
 	return &seqledgerv1.GetStatusResponse{Status: status}, nil
+}
+
+const (
+	// noMajority is why a node takes no writes that tells its status by itself.
+	noMajority = "no majority of the nodes answers, or an election goes on; this is what the node knows by itself"
+	// statusPatience is how long a status waits for a majority when a leader is known: longer than one needs that is
+	// well.
+	statusPatience = time.Second
+)
+
+// viewKnown is the ledger's View. Where no majority confirms what is read, it is what this node knows by itself, and
+// alone is true.
+func (s *Server) viewKnown(ctx context.Context, read func(machine.View) error) (alone bool, err error) {
+	l := s.options.Ledger
+	known := l.ClusterStatus()
+	if len(known.Members) < 2 || l.Err() != nil {
+		return false, l.View(ctx, read)
+	}
+	if known.Leader.ID != 0 {
+		limited, cancel := context.WithTimeout(ctx, statusPatience)
+		defer cancel()
+		err = l.View(limited, read)
+		_, lost := errors.AsType[*ledger.NotLeaderError](err)
+		if !lost && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return false, err
+		}
+	}
+	return true, l.ViewLocal(read)
 }
 
 // callerStatus describes the caller.

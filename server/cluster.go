@@ -3,8 +3,10 @@ package server
 import (
 	"context"
 	"errors"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -52,10 +54,14 @@ func (s *Server) cluster() *seqledgerv1.Cluster {
 		AppliedIndex: status.Applied, CommittedIndex: status.Committed,
 	}
 	for _, m := range status.Members {
-		c.Members = append(c.Members, &seqledgerv1.ClusterMember{
+		member := &seqledgerv1.ClusterMember{
 			Id: m.ID, Voter: m.Voter, PeerAddress: m.Peer, ClientAddress: m.Client, Active: m.Active,
 			MatchedIndex: m.Matched,
-		})
+		}
+		if !m.Heard.IsZero() {
+			member.SinceContact = durationpb.New(time.Since(m.Heard))
+		}
+		c.Members = append(c.Members, member)
 	}
 	return c
 }

@@ -1,11 +1,14 @@
 package server_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server"
 )
 
 // TestClusterOfOne: a node that takes no others describes itself, and refuses changes with the reason.
@@ -34,5 +37,76 @@ func TestClusterOfOne(t *testing.T) {
 	_, err = h.admin.ChangeCluster(t.Context(), connect.NewRequest(&seqledgerv1.ChangeClusterRequest{}))
 	if connect.CodeOf(err) != connect.CodeInvalidArgument {
 		t.Errorf("no change: %v", err)
+	}
+}
+
+// status returns what a node says of itself.
+func (h *harness) status(t *testing.T) *seqledgerv1.Status {
+	t.Helper()
+	answer, err := h.admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.Msg.Status
+}
+
+// TestStatusOfNodes: each node tells how it sees the cluster, and the leader when it has heard of the others.
+func TestStatusOfNodes(t *testing.T) {
+	t.Parallel()
+	nodes := startNodes(t, server.Options{})
+	leader := leads(t, nodes)
+	for _, h := range nodes {
+		var status *seqledgerv1.Status
+		await(t, func() bool { // on a busy machine an election may go on
+			status = h.status(t)
+			return status.Node.NotReady == ""
+		})
+		if c := status.Node.Cluster; len(c.GetMembers()) != 3 || c.Self != h.ledger.ClusterStatus().Self {
+			t.Errorf("%v", status)
+		}
+	}
+	c := leader.status(t).Node.Cluster
+	for _, m := range c.Members {
+		if heard := m.SinceContact; (heard == nil) != (m.Id == c.Self) || heard.AsDuration() < 0 {
+			t.Errorf("node %d is the leader, and has heard of node %d %v ago", c.Self, m.Id, heard)
+		}
+	}
+}
+
+// TestStatusWithoutAMajority: a node that is left alone says so, and what it knows, where it led and where it did not.
+func TestStatusWithoutAMajority(t *testing.T) {
+	t.Parallel()
+	for name, led := range map[string]bool{"leader": true, "follower": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nodes := startNodes(t, server.Options{})
+			nodes[1].persist(t, writeOf("c", 1, appendOp("x")))
+			leader := leads(t, nodes)
+			var left *harness
+			for _, h := range nodes {
+				if (h == leader) == led {
+					left = h
+				}
+			}
+			before := left.status(t)
+			for _, h := range nodes {
+				if h != left && h != leader { // the leader last, so that it does not hand over
+					if err := errors.Join(h.stop(), h.ledger.Close()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if !led {
+				// It cannot hand over to a node that needs a majority for it; that it has not is in its error.
+				_ = errors.Join(leader.stop(), leader.ledger.Close())
+			}
+			for range 2 {
+				status := left.status(t)
+				if !strings.Contains(status.Node.NotReady, "no majority") || status.LedgerId != before.LedgerId ||
+					status.Index < before.Index || status.Digest == "" || len(status.Node.Cluster.Members) != 3 {
+					t.Errorf("%v", status)
+				}
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -29,6 +30,8 @@ var (
 		"1 for a node that was heard of within an election timeout; the leader alone has it.", "node")
 	clusterBehindDesc = clusterDesc("node_behind_entries",
 		"Committed log entries that a node is not known to have; the leader alone has it.", "node")
+	clusterContactDesc = clusterDesc("node_last_contact_seconds",
+		"Seconds since the last message of another node; the leader alone has it, once it has heard of the node.", "node")
 )
 
 func clusterDesc(name, help string, labels ...string) *prometheus.Desc {
@@ -40,6 +43,7 @@ func (clusterCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		clusterLeadsDesc, clusterTermDesc, clusterLeaderDesc, clusterAppliedDesc, clusterCommittedDesc,
 		clusterVotersDesc, clusterAliveDesc, clusterLearnersDesc, clusterActiveDesc, clusterBehindDesc,
+		clusterContactDesc,
 	} {
 		out <- d
 	}
@@ -78,6 +82,9 @@ func (c clusterCollector) Collect(out chan<- prometheus.Metric) {
 		id := strconv.FormatUint(m.ID, 10)
 		gauge(clusterActiveDesc, oneIf(active), id)
 		gauge(clusterBehindDesc, float64(behind), id)
+		if !m.Heard.IsZero() {
+			gauge(clusterContactDesc, time.Since(m.Heard).Seconds(), id)
+		}
 	}
 	gauge(clusterVotersDesc, float64(voters))
 	gauge(clusterLearnersDesc, float64(len(s.Members)-voters))

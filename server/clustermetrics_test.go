@@ -4,6 +4,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -38,7 +39,7 @@ func TestClusterMetrics(t *testing.T) {
 	members := []ledger.Member{
 		{ID: 1, Voter: true, Matched: 90}, // itself, which it need not hear of
 		{ID: 2, Voter: true, Active: true, Matched: 120},
-		{ID: 3, Voter: true, Matched: 40},
+		{ID: 3, Voter: true, Matched: 40, Heard: time.Now().Add(-time.Hour)},
 		{ID: 5, Active: true, Matched: 7},
 	}
 	everywhere := map[string]float64{
@@ -69,6 +70,12 @@ func TestClusterMetrics(t *testing.T) {
 		got := clusterMetrics(t, ledger.ClusterStatus{
 			Self: test.self, Leader: test.leader, Applied: 95, Committed: 100, Last: 130, Members: members,
 		})
+		// Its value is the age of the time above, and grows.
+		silent, told := got["node_last_contact_seconds[3]"]
+		delete(got, "node_last_contact_seconds[3]")
+		if told != test.leader.Self || told && silent < time.Hour.Seconds() {
+			t.Errorf("%s: node 3 was heard of %v seconds ago (%v)", name, silent, told)
+		}
 		if !maps.Equal(got, test.want) {
 			t.Errorf("%s: want %v\ngot %v", name, test.want, got)
 		}

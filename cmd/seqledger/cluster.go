@@ -52,7 +52,7 @@ func showCluster(t *table, c *seqledgerv1.Cluster) {
 	t.row("term", number(c.Term))
 	t.row("log", number(c.AppliedIndex)+" applied, "+number(c.CommittedIndex)+" committed")
 	t.row("")
-	t.row("NODE", "ROLE", "STATE", "BEHIND", "FOR NODES", "FOR CLIENTS")
+	t.row("NODE", "ROLE", "STATE", "BEHIND", "HEARD OF", "FOR NODES", "FOR CLIENTS")
 	for _, m := range c.Members {
 		role, state, behind := "learner", "?", "?"
 		if m.Voter {
@@ -67,7 +67,16 @@ func showCluster(t *table, c *seqledgerv1.Cluster) {
 				state = "alive"
 			}
 		}
-		t.row(number(m.Id), role, state, behind, m.PeerAddress, m.ClientAddress)
+		heard := "?"
+		switch {
+		case m.Id == c.Self:
+			heard = "-"
+		case m.SinceContact != nil:
+			heard = age(m.SinceContact.AsDuration()) + " ago"
+		case c.Self == c.Leader:
+			heard = "never"
+		}
+		t.row(number(m.Id), role, state, behind, heard, m.PeerAddress, m.ClientAddress)
 	}
 }
 

@@ -36,6 +36,12 @@ type clusterServer struct {
 // serveCluster starts n nodes, and returns once all of them vote.
 func serveCluster(t *testing.T, n int) *testCluster {
 	t.Helper()
+	return serveClusterWith(t, binary, n)
+}
+
+// serveClusterWith is serveCluster with another program.
+func serveClusterWith(t *testing.T, program string, n int) *testCluster {
+	t.Helper()
 	c := new(testCluster)
 	for i := range n {
 		peer, err := harness.FreeAddress()
@@ -46,7 +52,7 @@ func serveCluster(t *testing.T, n int) *testCluster {
 		if i > 0 {
 			args = append(args, "--join", c.nodes[0].peer)
 		}
-		s := serveOn(t, filepath.Join(t.TempDir(), fmt.Sprint("node", i+1)), "127.0.0.1:0", args...)
+		s := serveWith(t, program, filepath.Join(t.TempDir(), fmt.Sprint("node", i+1)), "127.0.0.1:0", args...)
 		c.nodes = append(c.nodes, &clusterServer{s, peer, args})
 	}
 	c.await(t, c.client(t), "all nodes vote", func(s *seqledgerv1.Cluster) bool {
@@ -114,7 +120,13 @@ func (c *testCluster) leader(t *testing.T, conn *client.Client) *clusterServer {
 // restart starts a node that was killed, and returns once it follows.
 func (c *testCluster) restart(t *testing.T, conn *client.Client, n *clusterServer) {
 	t.Helper()
-	n.testServer = serveOn(t, n.data, n.address, n.args...)
+	c.restartWith(t, binary, conn, n)
+}
+
+// restartWith is restart with another program.
+func (c *testCluster) restartWith(t *testing.T, program string, conn *client.Client, n *clusterServer) {
+	t.Helper()
+	n.testServer = serveWith(t, program, n.data, n.address, n.args...)
 	c.await(t, conn, "the node is back", func(s *seqledgerv1.Cluster) bool {
 		return !slices.ContainsFunc(s.GetMembers(), func(m *seqledgerv1.ClusterMember) bool { return !m.GetActive() })
 	})
@@ -199,8 +211,9 @@ func TestStoppedLeader(t *testing.T) {
 		limited, cancel := context.WithTimeout(t.Context(), hangs)
 		defer cancel()
 		receipt, err := unary.Write(limited, &seqledgerv1.WriteRequest{
-			Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "calls"}, ClientId: "unary", Sequence: sequence, IdempotencyKey: fmt.Sprintf("00000000-0000-4000-8000-%012d", sequence),
-			Operations: []*seqledgerv1.Operation{op.Append([]byte("x"))},
+			Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "calls"}, ClientId: "unary", Sequence: sequence,
+			IdempotencyKey: fmt.Sprintf("00000000-0000-4000-8000-%012d", sequence),
+			Operations:     []*seqledgerv1.Operation{op.Append([]byte("x"))},
 		})
 		if err != nil || receipt.GetSequence() != sequence {
 			t.Fatalf("write %d by a call: %v, %v", sequence, receipt, err)

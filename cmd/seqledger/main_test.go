@@ -207,8 +207,14 @@ func serve(t *testing.T, args ...string) *testServer {
 // serveOn returns once the server has said that it serves.
 func serveOn(t *testing.T, data, listen string, args ...string) *testServer {
 	t.Helper()
+	return serveWith(t, binary, data, listen, args...)
+}
+
+// serveWith is serveOn with another program.
+func serveWith(t *testing.T, program, data, listen string, args ...string) *testServer {
+	t.Helper()
 	s := &testServer{data: data, process: &process{ended: make(chan struct{})}}
-	s.cmd = exec.Command(binary, append([]string{"serve", "--json", "--listen", listen, "--data", data}, args...)...)
+	s.cmd = exec.Command(program, append([]string{"serve", "--json", "--listen", listen, "--data", data}, args...)...)
 	s.cmd.Stderr = &s.stderr
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {

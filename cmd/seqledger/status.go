@@ -171,6 +171,7 @@ func showStatus(t *table, s, last *seqledgerv1.Status) {
 		t.field("ready", ready)
 		t.field("up", age(node.GetTime().AsTime().Sub(node.GetStartedAt().AsTime()))+", since "+timestamp(
 			node.GetStartedAt()))
+		showClusterLine(t, node.GetCluster())
 		t.field("recovery", fmt.Sprintf("%d log entries in %s", node.GetRecoveredEntries(),
 			node.GetRecoveryDuration().AsDuration().Round(time.Millisecond)))
 	}
@@ -195,6 +196,35 @@ func showStatus(t *table, s, last *seqledgerv1.Status) {
 		}
 	}
 	showConfig(t, s.GetConfig())
+}
+
+// showClusterLine says in one line how the cluster is, as a node sees it by itself. One node alone has none.
+func showClusterLine(t *table, c *seqledgerv1.Cluster) {
+	members := len(c.GetMembers())
+	if members < 2 { // and servers of before report none
+		return
+	}
+	text := "node " + number(c.GetSelf())
+	switch c.GetLeader() {
+	case 0:
+		text += " knows no leader among " + number(uint64(members)) + " nodes"
+	case c.GetSelf():
+		text += " leads " + number(uint64(members)) + " nodes"
+		away := ""
+		for _, m := range c.GetMembers() {
+			if !m.GetActive() && m.GetId() != c.GetSelf() {
+				away += " " + number(m.GetId())
+			}
+		}
+		if away == "" {
+			text += ", all alive"
+		} else {
+			text += ", away:" + away
+		}
+	default:
+		text += " follows node " + number(c.GetLeader()) + ", of " + number(uint64(members)) + " nodes"
+	}
+	t.field("cluster", text)
 }
 
 // history says where the blocks begin.

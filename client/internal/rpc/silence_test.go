@@ -40,7 +40,8 @@ func (s *stopped) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return &http.Response{
 		StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"Content-Type": {"application/proto"}}, Body: io.NopCloser(strings.NewReader("")), Request: r,
+		Header: http.Header{"Content-Type": {"application/proto"}}, Body: io.NopCloser(strings.NewReader("")),
+		Request: r,
 	}, nil
 }
 
@@ -64,18 +65,19 @@ func TestASilentServerIsLeft(t *testing.T) {
 		calls   string
 		asked   int32
 	}{
-		"all answer":               {"a,b", never, quick, time.Nanosecond, "a", 0},
-		"the first is silent":      {"a,b", first, quick, SilenceAfter + silenceFirst + time.Second, "ab", 1},
-		"the first is slow":        {"a,b", never, slowFirst, 0, "a", 30},
-		"the only one is silent":   {"a", first, quick, 0, "a", 0},
-		"all are silent":           {"a,b,c", func(string) bool { return true }, quick, 0, "abca", 4},
-		"two of three are silent":  {"a,b,c", func(h string) bool { return h != "c" }, quick, 12 * time.Second, "abc", 2},
+		"all answer":             {"a,b", never, quick, time.Nanosecond, "a", 0},
+		"the first is silent":    {"a,b", first, quick, SilenceAfter + silenceFirst + time.Second, "ab", 1},
+		"the first is slow":      {"a,b", never, slowFirst, 0, "a", 30},
+		"the only one is silent": {"a", first, quick, 0, "a", 0},
+		"all are silent":         {"a,b,c", func(string) bool { return true }, quick, 0, "abca", 4},
+		"two are silent":         {"a,b,c", func(h string) bool { return h != "c" }, quick, 12 * time.Second, "abc", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var calls strings.Builder
-				s := &stopped{silent: test.silent, slow: test.slow, calls: func(host string) { calls.WriteString(host) }}
+				called := func(host string) { calls.WriteString(host) }
+				s := &stopped{silent: test.silent, slow: test.slow, calls: called}
 				c, err := New(Options{Server: test.servers, HTTPClient: &http.Client{Transport: s}})
 				if err != nil {
 					t.Fatal(err)
@@ -93,7 +95,7 @@ func TestASilentServerIsLeft(t *testing.T) {
 					t.Errorf("the call took %v, want at most %v: %v", took, test.takes, err)
 				}
 				if calls.String() != test.calls || s.asked.Load() != test.asked {
-					t.Errorf("the calls went to %q, and %d times a server was asked whether it is there; want %q and %d",
+					t.Errorf("the calls went to %q, and servers were asked %d times whether they are there; want %q, %d",
 						calls.String(), s.asked.Load(), test.calls, test.asked)
 				}
 			})
@@ -106,7 +108,8 @@ func TestOneAsksForAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &stopped{
-			silent: func(string) bool { return false }, slow: func(string) string { return "slow" }, calls: func(string) {},
+			silent: func(string) bool { return false }, slow: func(string) string { return "slow" },
+			calls: func(string) {},
 		}
 		c, err := New(Options{Server: "a,b", HTTPClient: &http.Client{Transport: s}})
 		if err != nil {

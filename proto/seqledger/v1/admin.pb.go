@@ -258,190 +258,6 @@ func (x *ChangeClusterResponse) GetCluster() *Cluster {
 	return nil
 }
 
-// Cluster is the nodes that keep a ledger.
-type Cluster struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node that answers.
-	Self uint64 `protobuf:"varint,1,opt,name=self,proto3" json:"self,omitempty"`
-	// The node that leads; 0 while there is none.
-	Leader uint64 `protobuf:"varint,2,opt,name=leader,proto3" json:"leader,omitempty"`
-	// The term of the consensus.
-	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	// Up to which index the node that answers has applied the log. Indexes of
-	// the log count the consensus' own entries, too: they are not ledger indexes.
-	AppliedIndex uint64 `protobuf:"varint,4,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
-	// Up to which index it knows that the log is committed.
-	CommittedIndex uint64 `protobuf:"varint,5,opt,name=committed_index,json=committedIndex,proto3" json:"committed_index,omitempty"`
-	// In the order of their ids. One node alone is a cluster of one.
-	Members       []*ClusterMember `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Cluster) Reset() {
-	*x = Cluster{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Cluster) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Cluster) ProtoMessage() {}
-
-func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
-func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *Cluster) GetSelf() uint64 {
-	if x != nil {
-		return x.Self
-	}
-	return 0
-}
-
-func (x *Cluster) GetLeader() uint64 {
-	if x != nil {
-		return x.Leader
-	}
-	return 0
-}
-
-func (x *Cluster) GetTerm() uint64 {
-	if x != nil {
-		return x.Term
-	}
-	return 0
-}
-
-func (x *Cluster) GetAppliedIndex() uint64 {
-	if x != nil {
-		return x.AppliedIndex
-	}
-	return 0
-}
-
-func (x *Cluster) GetCommittedIndex() uint64 {
-	if x != nil {
-		return x.CommittedIndex
-	}
-	return 0
-}
-
-func (x *Cluster) GetMembers() []*ClusterMember {
-	if x != nil {
-		return x.Members
-	}
-	return nil
-}
-
-// ClusterMember is a node.
-type ClusterMember struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// From 1 on, in the order in which nodes joined; never used again.
-	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Whether it votes. A learner gets the log and does not.
-	Voter bool `protobuf:"varint,2,opt,name=voter,proto3" json:"voter,omitempty"`
-	// Host and port for other nodes.
-	PeerAddress string `protobuf:"bytes,3,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
-	// Host and port for clients, if it advertises any.
-	ClientAddress string `protobuf:"bytes,4,opt,name=client_address,json=clientAddress,proto3" json:"client_address,omitempty"`
-	// Whether the leader has heard of it within an election timeout. Only a
-	// leader knows.
-	Active bool `protobuf:"varint,5,opt,name=active,proto3" json:"active,omitempty"`
-	// Up to which index its log is that of the leader. Only a leader knows.
-	MatchedIndex  uint64 `protobuf:"varint,6,opt,name=matched_index,json=matchedIndex,proto3" json:"matched_index,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ClusterMember) Reset() {
-	*x = ClusterMember{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ClusterMember) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ClusterMember) ProtoMessage() {}
-
-func (x *ClusterMember) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ClusterMember.ProtoReflect.Descriptor instead.
-func (*ClusterMember) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *ClusterMember) GetId() uint64 {
-	if x != nil {
-		return x.Id
-	}
-	return 0
-}
-
-func (x *ClusterMember) GetVoter() bool {
-	if x != nil {
-		return x.Voter
-	}
-	return false
-}
-
-func (x *ClusterMember) GetPeerAddress() string {
-	if x != nil {
-		return x.PeerAddress
-	}
-	return ""
-}
-
-func (x *ClusterMember) GetClientAddress() string {
-	if x != nil {
-		return x.ClientAddress
-	}
-	return ""
-}
-
-func (x *ClusterMember) GetActive() bool {
-	if x != nil {
-		return x.Active
-	}
-	return false
-}
-
-func (x *ClusterMember) GetMatchedIndex() uint64 {
-	if x != nil {
-		return x.MatchedIndex
-	}
-	return 0
-}
-
 // GetStatusRequest has no fields.
 type GetStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -451,7 +267,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +279,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +292,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 // GetStatusResponse holds the status.
@@ -490,7 +306,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +318,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +331,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetStatusResponse) GetStatus() *Status {
@@ -540,7 +356,7 @@ type ListClientsRequest struct {
 
 func (x *ListClientsRequest) Reset() {
 	*x = ListClientsRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -552,7 +368,7 @@ func (x *ListClientsRequest) String() string {
 func (*ListClientsRequest) ProtoMessage() {}
 
 func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -565,7 +381,7 @@ func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsRequest.ProtoReflect.Descriptor instead.
 func (*ListClientsRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListClientsRequest) GetScope() *Scope {
@@ -603,7 +419,7 @@ type ListClientsResponse struct {
 
 func (x *ListClientsResponse) Reset() {
 	*x = ListClientsResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +431,7 @@ func (x *ListClientsResponse) String() string {
 func (*ListClientsResponse) ProtoMessage() {}
 
 func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +444,7 @@ func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsResponse.ProtoReflect.Descriptor instead.
 func (*ListClientsResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListClientsResponse) GetClients() []*ClientEntry {
@@ -690,7 +506,7 @@ type UpdateConfigRequest struct {
 
 func (x *UpdateConfigRequest) Reset() {
 	*x = UpdateConfigRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +518,7 @@ func (x *UpdateConfigRequest) String() string {
 func (*UpdateConfigRequest) ProtoMessage() {}
 
 func (x *UpdateConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +531,7 @@ func (x *UpdateConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateConfigRequest.ProtoReflect.Descriptor instead.
 func (*UpdateConfigRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UpdateConfigRequest) GetEvictionIntervalSet() isUpdateConfigRequest_EvictionIntervalSet {
@@ -878,7 +694,7 @@ type UpdateConfigResponse struct {
 
 func (x *UpdateConfigResponse) Reset() {
 	*x = UpdateConfigResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +706,7 @@ func (x *UpdateConfigResponse) String() string {
 func (*UpdateConfigResponse) ProtoMessage() {}
 
 func (x *UpdateConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -903,7 +719,7 @@ func (x *UpdateConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateConfigResponse.ProtoReflect.Descriptor instead.
 func (*UpdateConfigResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UpdateConfigResponse) GetConfig() *Config {
@@ -925,7 +741,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +753,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +766,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BackupRequest) GetSince() *BackupBase {
@@ -979,7 +795,7 @@ type BackupBase struct {
 
 func (x *BackupBase) Reset() {
 	*x = BackupBase{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +807,7 @@ func (x *BackupBase) String() string {
 func (*BackupBase) ProtoMessage() {}
 
 func (x *BackupBase) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +820,7 @@ func (x *BackupBase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupBase.ProtoReflect.Descriptor instead.
 func (*BackupBase) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BackupBase) GetLedgerId() string {
@@ -1059,7 +875,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +887,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +900,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BackupResponse) GetPart() isBackupResponse_Part {
@@ -1167,7 +983,7 @@ type BackupHeader struct {
 
 func (x *BackupHeader) Reset() {
 	*x = BackupHeader{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +995,7 @@ func (x *BackupHeader) String() string {
 func (*BackupHeader) ProtoMessage() {}
 
 func (x *BackupHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1008,7 @@ func (x *BackupHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupHeader.ProtoReflect.Descriptor instead.
 func (*BackupHeader) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BackupHeader) GetLedgerId() string {
@@ -1250,7 +1066,7 @@ type BackupTrailer struct {
 
 func (x *BackupTrailer) Reset() {
 	*x = BackupTrailer{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1078,7 @@ func (x *BackupTrailer) String() string {
 func (*BackupTrailer) ProtoMessage() {}
 
 func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1091,7 @@ func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupTrailer.ProtoReflect.Descriptor instead.
 func (*BackupTrailer) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BackupTrailer) GetTotalSize() uint64 {
@@ -1306,21 +1122,7 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\btransfer\x18\x03 \x01(\x04H\x00R\btransferB\b\n" +
 	"\x06change\"H\n" +
 	"\x15ChangeClusterResponse\x12/\n" +
-	"\acluster\x18\x01 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\xce\x01\n" +
-	"\aCluster\x12\x12\n" +
-	"\x04self\x18\x01 \x01(\x04R\x04self\x12\x16\n" +
-	"\x06leader\x18\x02 \x01(\x04R\x06leader\x12\x12\n" +
-	"\x04term\x18\x03 \x01(\x04R\x04term\x12#\n" +
-	"\rapplied_index\x18\x04 \x01(\x04R\fappliedIndex\x12'\n" +
-	"\x0fcommitted_index\x18\x05 \x01(\x04R\x0ecommittedIndex\x125\n" +
-	"\amembers\x18\x06 \x03(\v2\x1b.seqledger.v1.ClusterMemberR\amembers\"\xbc\x01\n" +
-	"\rClusterMember\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
-	"\x05voter\x18\x02 \x01(\bR\x05voter\x12!\n" +
-	"\fpeer_address\x18\x03 \x01(\tR\vpeerAddress\x12%\n" +
-	"\x0eclient_address\x18\x04 \x01(\tR\rclientAddress\x12\x16\n" +
-	"\x06active\x18\x05 \x01(\bR\x06active\x12#\n" +
-	"\rmatched_index\x18\x06 \x01(\x04R\fmatchedIndex\"\x12\n" +
+	"\acluster\x18\x01 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\x12\n" +
 	"\x10GetStatusRequest\"A\n" +
 	"\x11GetStatusResponse\x12,\n" +
 	"\x06status\x18\x01 \x01(\v2\x14.seqledger.v1.StatusR\x06status\"{\n" +
@@ -1398,61 +1200,59 @@ func file_seqledger_v1_admin_proto_rawDescGZIP() []byte {
 	return file_seqledger_v1_admin_proto_rawDescData
 }
 
-var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_seqledger_v1_admin_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),     // 0: seqledger.v1.GetClusterRequest
 	(*GetClusterResponse)(nil),    // 1: seqledger.v1.GetClusterResponse
 	(*ChangeClusterRequest)(nil),  // 2: seqledger.v1.ChangeClusterRequest
 	(*ChangeClusterResponse)(nil), // 3: seqledger.v1.ChangeClusterResponse
-	(*Cluster)(nil),               // 4: seqledger.v1.Cluster
-	(*ClusterMember)(nil),         // 5: seqledger.v1.ClusterMember
-	(*GetStatusRequest)(nil),      // 6: seqledger.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 7: seqledger.v1.GetStatusResponse
-	(*ListClientsRequest)(nil),    // 8: seqledger.v1.ListClientsRequest
-	(*ListClientsResponse)(nil),   // 9: seqledger.v1.ListClientsResponse
-	(*UpdateConfigRequest)(nil),   // 10: seqledger.v1.UpdateConfigRequest
-	(*UpdateConfigResponse)(nil),  // 11: seqledger.v1.UpdateConfigResponse
-	(*BackupRequest)(nil),         // 12: seqledger.v1.BackupRequest
-	(*BackupBase)(nil),            // 13: seqledger.v1.BackupBase
-	(*BackupResponse)(nil),        // 14: seqledger.v1.BackupResponse
-	(*BackupHeader)(nil),          // 15: seqledger.v1.BackupHeader
-	(*BackupTrailer)(nil),         // 16: seqledger.v1.BackupTrailer
-	(*Status)(nil),                // 17: seqledger.v1.Status
-	(*Scope)(nil),                 // 18: seqledger.v1.Scope
-	(*ClientEntry)(nil),           // 19: seqledger.v1.ClientEntry
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
-	(*Config)(nil),                // 21: seqledger.v1.Config
+	(*GetStatusRequest)(nil),      // 4: seqledger.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 5: seqledger.v1.GetStatusResponse
+	(*ListClientsRequest)(nil),    // 6: seqledger.v1.ListClientsRequest
+	(*ListClientsResponse)(nil),   // 7: seqledger.v1.ListClientsResponse
+	(*UpdateConfigRequest)(nil),   // 8: seqledger.v1.UpdateConfigRequest
+	(*UpdateConfigResponse)(nil),  // 9: seqledger.v1.UpdateConfigResponse
+	(*BackupRequest)(nil),         // 10: seqledger.v1.BackupRequest
+	(*BackupBase)(nil),            // 11: seqledger.v1.BackupBase
+	(*BackupResponse)(nil),        // 12: seqledger.v1.BackupResponse
+	(*BackupHeader)(nil),          // 13: seqledger.v1.BackupHeader
+	(*BackupTrailer)(nil),         // 14: seqledger.v1.BackupTrailer
+	(*Cluster)(nil),               // 15: seqledger.v1.Cluster
+	(*Status)(nil),                // 16: seqledger.v1.Status
+	(*Scope)(nil),                 // 17: seqledger.v1.Scope
+	(*ClientEntry)(nil),           // 18: seqledger.v1.ClientEntry
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*Config)(nil),                // 20: seqledger.v1.Config
 }
 var file_seqledger_v1_admin_proto_depIdxs = []int32{
-	4,  // 0: seqledger.v1.GetClusterResponse.cluster:type_name -> seqledger.v1.Cluster
-	4,  // 1: seqledger.v1.ChangeClusterResponse.cluster:type_name -> seqledger.v1.Cluster
-	5,  // 2: seqledger.v1.Cluster.members:type_name -> seqledger.v1.ClusterMember
-	17, // 3: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
-	18, // 4: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
-	19, // 5: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
-	20, // 6: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
-	20, // 7: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
-	21, // 8: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
-	13, // 9: seqledger.v1.BackupRequest.since:type_name -> seqledger.v1.BackupBase
-	15, // 10: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
-	16, // 11: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
-	6,  // 12: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
-	8,  // 13: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
-	10, // 14: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
-	12, // 15: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
-	0,  // 16: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
-	2,  // 17: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
-	7,  // 18: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
-	9,  // 19: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
-	11, // 20: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
-	14, // 21: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
-	1,  // 22: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
-	3,  // 23: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
-	18, // [18:24] is the sub-list for method output_type
-	12, // [12:18] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	15, // 0: seqledger.v1.GetClusterResponse.cluster:type_name -> seqledger.v1.Cluster
+	15, // 1: seqledger.v1.ChangeClusterResponse.cluster:type_name -> seqledger.v1.Cluster
+	16, // 2: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
+	17, // 3: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
+	18, // 4: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
+	19, // 5: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
+	19, // 6: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
+	20, // 7: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
+	11, // 8: seqledger.v1.BackupRequest.since:type_name -> seqledger.v1.BackupBase
+	13, // 9: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
+	14, // 10: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
+	4,  // 11: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
+	6,  // 12: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
+	8,  // 13: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
+	10, // 14: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
+	0,  // 15: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
+	2,  // 16: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
+	5,  // 17: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
+	7,  // 18: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
+	9,  // 19: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
+	12, // 20: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
+	1,  // 21: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
+	3,  // 22: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
+	17, // [17:23] is the sub-list for method output_type
+	11, // [11:17] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_admin_proto_init() }
@@ -1467,14 +1267,14 @@ func file_seqledger_v1_admin_proto_init() {
 		(*ChangeClusterRequest_Promote)(nil),
 		(*ChangeClusterRequest_Transfer)(nil),
 	}
-	file_seqledger_v1_admin_proto_msgTypes[10].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[8].OneofWrappers = []any{
 		(*UpdateConfigRequest_EvictionInterval)(nil),
 		(*UpdateConfigRequest_EvictionLimit)(nil),
 		(*UpdateConfigRequest_ReceiptWindow)(nil),
 		(*UpdateConfigRequest_MaxStreams)(nil),
 		(*UpdateConfigRequest_RetainBytes)(nil),
 	}
-	file_seqledger_v1_admin_proto_msgTypes[14].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[12].OneofWrappers = []any{
 		(*BackupResponse_Header)(nil),
 		(*BackupResponse_Chunk)(nil),
 		(*BackupResponse_Trailer)(nil),
@@ -1485,7 +1285,7 @@ func file_seqledger_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_admin_proto_rawDesc), len(file_seqledger_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -2018,7 +2018,9 @@ type NodeStatus struct {
 	Archive *ArchiveStatus `protobuf:"bytes,17,opt,name=archive,proto3" json:"archive,omitempty"`
 	// The comparison of what is stored with its checksums, which goes on in the
 	// background; not set if it is off.
-	Scrub         *ScrubStatus `protobuf:"bytes,18,opt,name=scrub,proto3" json:"scrub,omitempty"`
+	Scrub *ScrubStatus `protobuf:"bytes,18,opt,name=scrub,proto3" json:"scrub,omitempty"`
+	// The cluster as the node sees it by itself.
+	Cluster       *Cluster `protobuf:"bytes,19,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2179,6 +2181,208 @@ func (x *NodeStatus) GetScrub() *ScrubStatus {
 	return nil
 }
 
+func (x *NodeStatus) GetCluster() *Cluster {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+// Cluster is the nodes that keep a ledger.
+type Cluster struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node that answers.
+	Self uint64 `protobuf:"varint,1,opt,name=self,proto3" json:"self,omitempty"`
+	// The node that leads; 0 while there is none.
+	Leader uint64 `protobuf:"varint,2,opt,name=leader,proto3" json:"leader,omitempty"`
+	// The term of the consensus.
+	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	// Up to which index the node that answers has applied the log. Indexes of
+	// the log count the consensus' own entries, too: they are not ledger indexes.
+	AppliedIndex uint64 `protobuf:"varint,4,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	// Up to which index it knows that the log is committed.
+	CommittedIndex uint64 `protobuf:"varint,5,opt,name=committed_index,json=committedIndex,proto3" json:"committed_index,omitempty"`
+	// In the order of their ids. One node alone is a cluster of one.
+	Members       []*ClusterMember `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cluster) Reset() {
+	*x = Cluster{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cluster) ProtoMessage() {}
+
+func (x *Cluster) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
+func (*Cluster) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Cluster) GetSelf() uint64 {
+	if x != nil {
+		return x.Self
+	}
+	return 0
+}
+
+func (x *Cluster) GetLeader() uint64 {
+	if x != nil {
+		return x.Leader
+	}
+	return 0
+}
+
+func (x *Cluster) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Cluster) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+func (x *Cluster) GetCommittedIndex() uint64 {
+	if x != nil {
+		return x.CommittedIndex
+	}
+	return 0
+}
+
+func (x *Cluster) GetMembers() []*ClusterMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// ClusterMember is a node.
+type ClusterMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From 1 on, in the order in which nodes joined; never used again.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Whether it votes. A learner gets the log and does not.
+	Voter bool `protobuf:"varint,2,opt,name=voter,proto3" json:"voter,omitempty"`
+	// Host and port for other nodes.
+	PeerAddress string `protobuf:"bytes,3,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	// Host and port for clients, if it advertises any.
+	ClientAddress string `protobuf:"bytes,4,opt,name=client_address,json=clientAddress,proto3" json:"client_address,omitempty"`
+	// Whether the leader has heard of it within an election timeout. Only a
+	// leader knows.
+	Active bool `protobuf:"varint,5,opt,name=active,proto3" json:"active,omitempty"`
+	// Up to which index its log is that of the leader. Only a leader knows.
+	MatchedIndex uint64 `protobuf:"varint,6,opt,name=matched_index,json=matchedIndex,proto3" json:"matched_index,omitempty"`
+	// How long ago the node that answers got its last message. Not set for the
+	// node itself, and for one that it has not heard of since it was started: a
+	// follower hears of the leader alone.
+	SinceContact  *durationpb.Duration `protobuf:"bytes,7,opt,name=since_contact,json=sinceContact,proto3" json:"since_contact,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterMember) Reset() {
+	*x = ClusterMember{}
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterMember) ProtoMessage() {}
+
+func (x *ClusterMember) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterMember.ProtoReflect.Descriptor instead.
+func (*ClusterMember) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ClusterMember) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *ClusterMember) GetVoter() bool {
+	if x != nil {
+		return x.Voter
+	}
+	return false
+}
+
+func (x *ClusterMember) GetPeerAddress() string {
+	if x != nil {
+		return x.PeerAddress
+	}
+	return ""
+}
+
+func (x *ClusterMember) GetClientAddress() string {
+	if x != nil {
+		return x.ClientAddress
+	}
+	return ""
+}
+
+func (x *ClusterMember) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *ClusterMember) GetMatchedIndex() uint64 {
+	if x != nil {
+		return x.MatchedIndex
+	}
+	return 0
+}
+
+func (x *ClusterMember) GetSinceContact() *durationpb.Duration {
+	if x != nil {
+		return x.SinceContact
+	}
+	return nil
+}
+
 // ScrubStatus says how far a node has compared its state file and its block
 // files with their checksums. A difference stops the node.
 type ScrubStatus struct {
@@ -2199,7 +2403,7 @@ type ScrubStatus struct {
 
 func (x *ScrubStatus) Reset() {
 	*x = ScrubStatus{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2415,7 @@ func (x *ScrubStatus) String() string {
 func (*ScrubStatus) ProtoMessage() {}
 
 func (x *ScrubStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[29]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2428,7 @@ func (x *ScrubStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubStatus.ProtoReflect.Descriptor instead.
 func (*ScrubStatus) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{29}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ScrubStatus) GetPosition() uint64 {
@@ -2278,7 +2482,7 @@ type Retention struct {
 
 func (x *Retention) Reset() {
 	*x = Retention{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2494,7 @@ func (x *Retention) String() string {
 func (*Retention) ProtoMessage() {}
 
 func (x *Retention) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[30]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2507,7 @@ func (x *Retention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retention.ProtoReflect.Descriptor instead.
 func (*Retention) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{30}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Retention) GetHorizon() uint64 {
@@ -2353,7 +2557,7 @@ type ArchiveStatus struct {
 
 func (x *ArchiveStatus) Reset() {
 	*x = ArchiveStatus{}
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[31]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2569,7 @@ func (x *ArchiveStatus) String() string {
 func (*ArchiveStatus) ProtoMessage() {}
 
 func (x *ArchiveStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_ledger_proto_msgTypes[31]
+	mi := &file_seqledger_v1_ledger_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2582,7 @@ func (x *ArchiveStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveStatus.ProtoReflect.Descriptor instead.
 func (*ArchiveStatus) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{31}
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ArchiveStatus) GetDirectory() string {
@@ -2570,7 +2774,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12!\n" +
 	"\fstored_bytes\x18\x06 \x01(\x04R\vstoredBytes\x12,\n" +
-	"\x12stored_bytes_limit\x18\a \x01(\x04R\x10storedBytesLimit\"\xd0\x06\n" +
+	"\x12stored_bytes_limit\x18\a \x01(\x04R\x10storedBytesLimit\"\x81\a\n" +
 	"\n" +
 	"NodeStatus\x129\n" +
 	"\n" +
@@ -2594,7 +2798,23 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\vblock_bytes\x18\x10 \x01(\x04R\n" +
 	"blockBytes\x125\n" +
 	"\aarchive\x18\x11 \x01(\v2\x1b.seqledger.v1.ArchiveStatusR\aarchive\x12/\n" +
-	"\x05scrub\x18\x12 \x01(\v2\x19.seqledger.v1.ScrubStatusR\x05scrub\"\xa4\x01\n" +
+	"\x05scrub\x18\x12 \x01(\v2\x19.seqledger.v1.ScrubStatusR\x05scrub\x12/\n" +
+	"\acluster\x18\x13 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\xce\x01\n" +
+	"\aCluster\x12\x12\n" +
+	"\x04self\x18\x01 \x01(\x04R\x04self\x12\x16\n" +
+	"\x06leader\x18\x02 \x01(\x04R\x06leader\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12#\n" +
+	"\rapplied_index\x18\x04 \x01(\x04R\fappliedIndex\x12'\n" +
+	"\x0fcommitted_index\x18\x05 \x01(\x04R\x0ecommittedIndex\x125\n" +
+	"\amembers\x18\x06 \x03(\v2\x1b.seqledger.v1.ClusterMemberR\amembers\"\xfc\x01\n" +
+	"\rClusterMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
+	"\x05voter\x18\x02 \x01(\bR\x05voter\x12!\n" +
+	"\fpeer_address\x18\x03 \x01(\tR\vpeerAddress\x12%\n" +
+	"\x0eclient_address\x18\x04 \x01(\tR\rclientAddress\x12\x16\n" +
+	"\x06active\x18\x05 \x01(\bR\x06active\x12#\n" +
+	"\rmatched_index\x18\x06 \x01(\x04R\fmatchedIndex\x12>\n" +
+	"\rsince_contact\x18\a \x01(\v2\x19.google.protobuf.DurationR\fsinceContact\"\xa4\x01\n" +
 	"\vScrubStatus\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\x04R\bposition\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
@@ -2650,7 +2870,7 @@ func file_seqledger_v1_ledger_proto_rawDescGZIP() []byte {
 }
 
 var file_seqledger_v1_ledger_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(BlockContent)(0),                 // 0: seqledger.v1.BlockContent
 	(*WriteRequest)(nil),              // 1: seqledger.v1.WriteRequest
@@ -2682,104 +2902,109 @@ var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(*Status)(nil),                    // 27: seqledger.v1.Status
 	(*CallerStatus)(nil),              // 28: seqledger.v1.CallerStatus
 	(*NodeStatus)(nil),                // 29: seqledger.v1.NodeStatus
-	(*ScrubStatus)(nil),               // 30: seqledger.v1.ScrubStatus
-	(*Retention)(nil),                 // 31: seqledger.v1.Retention
-	(*ArchiveStatus)(nil),             // 32: seqledger.v1.ArchiveStatus
-	(*Scope)(nil),                     // 33: seqledger.v1.Scope
-	(*Operation)(nil),                 // 34: seqledger.v1.Operation
-	(*durationpb.Duration)(nil),       // 35: google.protobuf.Duration
-	(*Receipt)(nil),                   // 36: seqledger.v1.Receipt
-	(*WriteError)(nil),                // 37: seqledger.v1.WriteError
-	(*ClientState)(nil),               // 38: seqledger.v1.ClientState
-	(*Entity)(nil),                    // 39: seqledger.v1.Entity
-	(*Relationship)(nil),              // 40: seqledger.v1.Relationship
-	(*Transaction)(nil),               // 41: seqledger.v1.Transaction
-	(*BlockHeader)(nil),               // 42: seqledger.v1.BlockHeader
-	(*MerkleProof)(nil),               // 43: seqledger.v1.MerkleProof
-	(*BlockPosition)(nil),             // 44: seqledger.v1.BlockPosition
-	(*Block)(nil),                     // 45: seqledger.v1.Block
-	(*timestamppb.Timestamp)(nil),     // 46: google.protobuf.Timestamp
-	(*Config)(nil),                    // 47: seqledger.v1.Config
+	(*Cluster)(nil),                   // 30: seqledger.v1.Cluster
+	(*ClusterMember)(nil),             // 31: seqledger.v1.ClusterMember
+	(*ScrubStatus)(nil),               // 32: seqledger.v1.ScrubStatus
+	(*Retention)(nil),                 // 33: seqledger.v1.Retention
+	(*ArchiveStatus)(nil),             // 34: seqledger.v1.ArchiveStatus
+	(*Scope)(nil),                     // 35: seqledger.v1.Scope
+	(*Operation)(nil),                 // 36: seqledger.v1.Operation
+	(*durationpb.Duration)(nil),       // 37: google.protobuf.Duration
+	(*Receipt)(nil),                   // 38: seqledger.v1.Receipt
+	(*WriteError)(nil),                // 39: seqledger.v1.WriteError
+	(*ClientState)(nil),               // 40: seqledger.v1.ClientState
+	(*Entity)(nil),                    // 41: seqledger.v1.Entity
+	(*Relationship)(nil),              // 42: seqledger.v1.Relationship
+	(*Transaction)(nil),               // 43: seqledger.v1.Transaction
+	(*BlockHeader)(nil),               // 44: seqledger.v1.BlockHeader
+	(*MerkleProof)(nil),               // 45: seqledger.v1.MerkleProof
+	(*BlockPosition)(nil),             // 46: seqledger.v1.BlockPosition
+	(*Block)(nil),                     // 47: seqledger.v1.Block
+	(*timestamppb.Timestamp)(nil),     // 48: google.protobuf.Timestamp
+	(*Config)(nil),                    // 49: seqledger.v1.Config
 }
 var file_seqledger_v1_ledger_proto_depIdxs = []int32{
-	33, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
-	34, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
-	35, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
-	36, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
+	35, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
+	36, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
+	37, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
+	38, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
 	1,  // 4: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
-	36, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
-	37, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
+	38, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
+	39, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
 	4,  // 7: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
 	1,  // 8: seqledger.v1.WriteBatchRequest.writes:type_name -> seqledger.v1.WriteRequest
 	4,  // 9: seqledger.v1.WriteBatchResponse.results:type_name -> seqledger.v1.WriteResult
-	33, // 10: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
-	38, // 11: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
-	33, // 12: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
-	38, // 13: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
-	33, // 14: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
-	39, // 15: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
-	33, // 16: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
-	39, // 17: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
-	33, // 18: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
-	40, // 19: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
-	41, // 20: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
-	42, // 21: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
-	43, // 22: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
-	33, // 23: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
+	35, // 10: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
+	40, // 11: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
+	35, // 12: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
+	40, // 13: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
+	35, // 14: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
+	41, // 15: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
+	35, // 16: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
+	41, // 17: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
+	35, // 18: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
+	42, // 19: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
+	43, // 20: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
+	44, // 21: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
+	45, // 22: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
+	35, // 23: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
 	0,  // 24: seqledger.v1.GetBlockRequest.content:type_name -> seqledger.v1.BlockContent
-	44, // 25: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
-	45, // 26: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
-	33, // 27: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
-	45, // 28: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
-	33, // 29: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
+	46, // 25: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
+	47, // 26: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
+	35, // 27: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
+	47, // 28: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
+	35, // 29: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
 	0,  // 30: seqledger.v1.WatchRequest.content:type_name -> seqledger.v1.BlockContent
-	45, // 31: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
-	33, // 32: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
-	38, // 33: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
-	46, // 34: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
-	47, // 35: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
-	31, // 36: seqledger.v1.Status.retention:type_name -> seqledger.v1.Retention
+	47, // 31: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
+	35, // 32: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
+	40, // 33: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
+	48, // 34: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
+	49, // 35: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
+	33, // 36: seqledger.v1.Status.retention:type_name -> seqledger.v1.Retention
 	29, // 37: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
 	28, // 38: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
-	46, // 39: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
-	46, // 40: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
-	46, // 41: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
-	35, // 42: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
-	46, // 43: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
-	32, // 44: seqledger.v1.NodeStatus.archive:type_name -> seqledger.v1.ArchiveStatus
-	30, // 45: seqledger.v1.NodeStatus.scrub:type_name -> seqledger.v1.ScrubStatus
-	46, // 46: seqledger.v1.ScrubStatus.last_round:type_name -> google.protobuf.Timestamp
-	46, // 47: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
-	46, // 48: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
-	1,  // 49: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	3,  // 50: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	6,  // 51: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
-	10, // 52: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	8,  // 53: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	12, // 54: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	14, // 55: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	16, // 56: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	18, // 57: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	20, // 58: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	22, // 59: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	24, // 60: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	2,  // 61: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	5,  // 62: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	7,  // 63: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
-	11, // 64: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	9,  // 65: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	13, // 66: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	15, // 67: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	17, // 68: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	19, // 69: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	21, // 70: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	23, // 71: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	25, // 72: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	61, // [61:73] is the sub-list for method output_type
-	49, // [49:61] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	48, // 39: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
+	48, // 40: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
+	48, // 41: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
+	37, // 42: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
+	48, // 43: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
+	34, // 44: seqledger.v1.NodeStatus.archive:type_name -> seqledger.v1.ArchiveStatus
+	32, // 45: seqledger.v1.NodeStatus.scrub:type_name -> seqledger.v1.ScrubStatus
+	30, // 46: seqledger.v1.NodeStatus.cluster:type_name -> seqledger.v1.Cluster
+	31, // 47: seqledger.v1.Cluster.members:type_name -> seqledger.v1.ClusterMember
+	37, // 48: seqledger.v1.ClusterMember.since_contact:type_name -> google.protobuf.Duration
+	48, // 49: seqledger.v1.ScrubStatus.last_round:type_name -> google.protobuf.Timestamp
+	48, // 50: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
+	48, // 51: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
+	1,  // 52: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	3,  // 53: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	6,  // 54: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
+	10, // 55: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	8,  // 56: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	12, // 57: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	14, // 58: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	16, // 59: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	18, // 60: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	20, // 61: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	22, // 62: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	24, // 63: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	2,  // 64: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	5,  // 65: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	7,  // 66: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
+	11, // 67: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	9,  // 68: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	13, // 69: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	15, // 70: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	17, // 71: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	19, // 72: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	21, // 73: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	23, // 74: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	25, // 75: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	64, // [64:76] is the sub-list for method output_type
+	52, // [52:64] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }
@@ -2798,7 +3023,7 @@ func file_seqledger_v1_ledger_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_ledger_proto_rawDesc), len(file_seqledger_v1_ledger_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -6,7 +6,7 @@ import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegen
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { Duration } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration } from "@bufbuild/protobuf/wkt";
-import type { ClientEntry, Status } from "./ledger_pb.js";
+import type { ClientEntry, Cluster, Status } from "./ledger_pb.js";
 import { file_seqledger_v1_ledger } from "./ledger_pb.js";
 import type { Config, Scope } from "./types_pb.js";
 import { file_seqledger_v1_types } from "./types_pb.js";
@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file seqledger/v1/admin.proto.
  */
 export const file_seqledger_v1_admin: GenFile = /*@__PURE__*/
-  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSITChFHZXRDbHVzdGVyUmVxdWVzdCI8ChJHZXRDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIlkKFENoYW5nZUNsdXN0ZXJSZXF1ZXN0EhAKBnJlbW92ZRgBIAEoBEgAEhEKB3Byb21vdGUYAiABKARIABISCgh0cmFuc2ZlchgDIAEoBEgAQggKBmNoYW5nZSI/ChVDaGFuZ2VDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIpMBCgdDbHVzdGVyEgwKBHNlbGYYASABKAQSDgoGbGVhZGVyGAIgASgEEgwKBHRlcm0YAyABKAQSFQoNYXBwbGllZF9pbmRleBgEIAEoBBIXCg9jb21taXR0ZWRfaW5kZXgYBSABKAQSLAoHbWVtYmVycxgGIAMoCzIbLnNlcWxlZGdlci52MS5DbHVzdGVyTWVtYmVyIn8KDUNsdXN0ZXJNZW1iZXISCgoCaWQYASABKAQSDQoFdm90ZXIYAiABKAgSFAoMcGVlcl9hZGRyZXNzGAMgASgJEhYKDmNsaWVudF9hZGRyZXNzGAQgASgJEg4KBmFjdGl2ZRgFIAEoCBIVCg1tYXRjaGVkX2luZGV4GAYgASgEIhIKEEdldFN0YXR1c1JlcXVlc3QiOQoRR2V0U3RhdHVzUmVzcG9uc2USJAoGc3RhdHVzGAEgASgLMhQuc2VxbGVkZ2VyLnYxLlN0YXR1cyJfChJMaXN0Q2xpZW50c1JlcXVlc3QSIgoFc2NvcGUYASABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkiWgoTTGlzdENsaWVudHNSZXNwb25zZRIqCgdjbGllbnRzGAEgAygLMhkuc2VxbGVkZ2VyLnYxLkNsaWVudEVudHJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLiAgoTVXBkYXRlQ29uZmlnUmVxdWVzdBIbChFldmljdGlvbl9pbnRlcnZhbBgBIAEoBEgAEi0KCmNsaWVudF90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGAoOZXZpY3Rpb25fbGltaXQYAyABKARIARIYCg5yZWNlaXB0X3dpbmRvdxgEIAEoBEgCEhUKC21heF9zdHJlYW1zGAUgASgESAMSMAoNcmV0YWluX2Jsb2NrcxgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIWCgxyZXRhaW5fYnl0ZXMYByABKARIBEIXChVldmljdGlvbl9pbnRlcnZhbF9zZXRCFAoSZXZpY3Rpb25fbGltaXRfc2V0QhQKEnJlY2VpcHRfd2luZG93X3NldEIRCg9tYXhfc3RyZWFtc19zZXRCEgoQcmV0YWluX2J5dGVzX3NldCI8ChRVcGRhdGVDb25maWdSZXNwb25zZRIkCgZjb25maWcYASABKAsyFC5zZXFsZWRnZXIudjEuQ29uZmlnIjgKDUJhY2t1cFJlcXVlc3QSJwoFc2luY2UYASABKAsyGC5zZXFsZWRnZXIudjEuQmFja3VwQmFzZSJjCgpCYWNrdXBCYXNlEhEKCWxlZGdlcl9pZBgBIAEoCRINCgVpbmRleBgCIAEoBBISCgpibG9ja19maWxlGAMgASgEEhIKCmJsb2NrX2hhc2gYBCABKAwSCwoDc3VtGAUgASgMIocBCg5CYWNrdXBSZXNwb25zZRIsCgZoZWFkZXIYASABKAsyGi5zZXFsZWRnZXIudjEuQmFja3VwSGVhZGVySAASDwoFY2h1bmsYAiABKAxIABIuCgd0cmFpbGVyGAMgASgLMhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFRyYWlsZXJIAEIGCgRwYXJ0IoQBCgxCYWNrdXBIZWFkZXISEQoJbGVkZ2VyX2lkGAEgASgJEg0KBWluZGV4GAIgASgEEg4KBmRpZ2VzdBgDIAEoCRIVCg1zaXplX2VzdGltYXRlGAQgASgEEhYKDmZvcm1hdF92ZXJzaW9uGAUgASgNEhMKC3NpbmNlX2luZGV4GAYgASgEIjMKDUJhY2t1cFRyYWlsZXISEgoKdG90YWxfc2l6ZRgBIAEoBBIOCgZzaGEyNTYYAiABKAwygwQKDEFkbWluU2VydmljZRJRCglHZXRTdGF0dXMSHi5zZXFsZWRnZXIudjEuR2V0U3RhdHVzUmVxdWVzdBofLnNlcWxlZGdlci52MS5HZXRTdGF0dXNSZXNwb25zZSIDkAIBElcKC0xpc3RDbGllbnRzEiAuc2VxbGVkZ2VyLnYxLkxpc3RDbGllbnRzUmVxdWVzdBohLnNlcWxlZGdlci52MS5MaXN0Q2xpZW50c1Jlc3BvbnNlIgOQAgESVQoMVXBkYXRlQ29uZmlnEiEuc2VxbGVkZ2VyLnYxLlVwZGF0ZUNvbmZpZ1JlcXVlc3QaIi5zZXFsZWRnZXIudjEuVXBkYXRlQ29uZmlnUmVzcG9uc2USRQoGQmFja3VwEhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFJlcXVlc3QaHC5zZXFsZWRnZXIudjEuQmFja3VwUmVzcG9uc2UwARJPCgpHZXRDbHVzdGVyEh8uc2VxbGVkZ2VyLnYxLkdldENsdXN0ZXJSZXF1ZXN0GiAuc2VxbGVkZ2VyLnYxLkdldENsdXN0ZXJSZXNwb25zZRJYCg1DaGFuZ2VDbHVzdGVyEiIuc2VxbGVkZ2VyLnYxLkNoYW5nZUNsdXN0ZXJSZXF1ZXN0GiMuc2VxbGVkZ2VyLnYxLkNoYW5nZUNsdXN0ZXJSZXNwb25zZUI/Wj1naXRodWIuY29tL3NlcWxlZGdlci9zZXFsZWRnZXIvcHJvdG8vc2VxbGVkZ2VyL3YxO3NlcWxlZGdlcnYxYgZwcm90bzM", [file_google_protobuf_duration, file_seqledger_v1_ledger, file_seqledger_v1_types]);
+  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSITChFHZXRDbHVzdGVyUmVxdWVzdCI8ChJHZXRDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIlkKFENoYW5nZUNsdXN0ZXJSZXF1ZXN0EhAKBnJlbW92ZRgBIAEoBEgAEhEKB3Byb21vdGUYAiABKARIABISCgh0cmFuc2ZlchgDIAEoBEgAQggKBmNoYW5nZSI/ChVDaGFuZ2VDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIhIKEEdldFN0YXR1c1JlcXVlc3QiOQoRR2V0U3RhdHVzUmVzcG9uc2USJAoGc3RhdHVzGAEgASgLMhQuc2VxbGVkZ2VyLnYxLlN0YXR1cyJfChJMaXN0Q2xpZW50c1JlcXVlc3QSIgoFc2NvcGUYASABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkiWgoTTGlzdENsaWVudHNSZXNwb25zZRIqCgdjbGllbnRzGAEgAygLMhkuc2VxbGVkZ2VyLnYxLkNsaWVudEVudHJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLiAgoTVXBkYXRlQ29uZmlnUmVxdWVzdBIbChFldmljdGlvbl9pbnRlcnZhbBgBIAEoBEgAEi0KCmNsaWVudF90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGAoOZXZpY3Rpb25fbGltaXQYAyABKARIARIYCg5yZWNlaXB0X3dpbmRvdxgEIAEoBEgCEhUKC21heF9zdHJlYW1zGAUgASgESAMSMAoNcmV0YWluX2Jsb2NrcxgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIWCgxyZXRhaW5fYnl0ZXMYByABKARIBEIXChVldmljdGlvbl9pbnRlcnZhbF9zZXRCFAoSZXZpY3Rpb25fbGltaXRfc2V0QhQKEnJlY2VpcHRfd2luZG93X3NldEIRCg9tYXhfc3RyZWFtc19zZXRCEgoQcmV0YWluX2J5dGVzX3NldCI8ChRVcGRhdGVDb25maWdSZXNwb25zZRIkCgZjb25maWcYASABKAsyFC5zZXFsZWRnZXIudjEuQ29uZmlnIjgKDUJhY2t1cFJlcXVlc3QSJwoFc2luY2UYASABKAsyGC5zZXFsZWRnZXIudjEuQmFja3VwQmFzZSJjCgpCYWNrdXBCYXNlEhEKCWxlZGdlcl9pZBgBIAEoCRINCgVpbmRleBgCIAEoBBISCgpibG9ja19maWxlGAMgASgEEhIKCmJsb2NrX2hhc2gYBCABKAwSCwoDc3VtGAUgASgMIocBCg5CYWNrdXBSZXNwb25zZRIsCgZoZWFkZXIYASABKAsyGi5zZXFsZWRnZXIudjEuQmFja3VwSGVhZGVySAASDwoFY2h1bmsYAiABKAxIABIuCgd0cmFpbGVyGAMgASgLMhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFRyYWlsZXJIAEIGCgRwYXJ0IoQBCgxCYWNrdXBIZWFkZXISEQoJbGVkZ2VyX2lkGAEgASgJEg0KBWluZGV4GAIgASgEEg4KBmRpZ2VzdBgDIAEoCRIVCg1zaXplX2VzdGltYXRlGAQgASgEEhYKDmZvcm1hdF92ZXJzaW9uGAUgASgNEhMKC3NpbmNlX2luZGV4GAYgASgEIjMKDUJhY2t1cFRyYWlsZXISEgoKdG90YWxfc2l6ZRgBIAEoBBIOCgZzaGEyNTYYAiABKAwygwQKDEFkbWluU2VydmljZRJRCglHZXRTdGF0dXMSHi5zZXFsZWRnZXIudjEuR2V0U3RhdHVzUmVxdWVzdBofLnNlcWxlZGdlci52MS5HZXRTdGF0dXNSZXNwb25zZSIDkAIBElcKC0xpc3RDbGllbnRzEiAuc2VxbGVkZ2VyLnYxLkxpc3RDbGllbnRzUmVxdWVzdBohLnNlcWxlZGdlci52MS5MaXN0Q2xpZW50c1Jlc3BvbnNlIgOQAgESVQoMVXBkYXRlQ29uZmlnEiEuc2VxbGVkZ2VyLnYxLlVwZGF0ZUNvbmZpZ1JlcXVlc3QaIi5zZXFsZWRnZXIudjEuVXBkYXRlQ29uZmlnUmVzcG9uc2USRQoGQmFja3VwEhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFJlcXVlc3QaHC5zZXFsZWRnZXIudjEuQmFja3VwUmVzcG9uc2UwARJPCgpHZXRDbHVzdGVyEh8uc2VxbGVkZ2VyLnYxLkdldENsdXN0ZXJSZXF1ZXN0GiAuc2VxbGVkZ2VyLnYxLkdldENsdXN0ZXJSZXNwb25zZRJYCg1DaGFuZ2VDbHVzdGVyEiIuc2VxbGVkZ2VyLnYxLkNoYW5nZUNsdXN0ZXJSZXF1ZXN0GiMuc2VxbGVkZ2VyLnYxLkNoYW5nZUNsdXN0ZXJSZXNwb25zZUI/Wj1naXRodWIuY29tL3NlcWxlZGdlci9zZXFsZWRnZXIvcHJvdG8vc2VxbGVkZ2VyL3YxO3NlcWxlZGdlcnYxYgZwcm90bzM", [file_google_protobuf_duration, file_seqledger_v1_ledger, file_seqledger_v1_types]);
 
 /**
  * GetClusterRequest has no fields.
@@ -124,120 +124,6 @@ export const ChangeClusterResponseSchema: GenMessage<ChangeClusterResponse> = /*
   messageDesc(file_seqledger_v1_admin, 3);
 
 /**
- * Cluster is the nodes that keep a ledger.
- *
- * @generated from message seqledger.v1.Cluster
- */
-export type Cluster = Message<"seqledger.v1.Cluster"> & {
-  /**
-   * The node that answers.
-   *
-   * @generated from field: uint64 self = 1;
-   */
-  self: bigint;
-
-  /**
-   * The node that leads; 0 while there is none.
-   *
-   * @generated from field: uint64 leader = 2;
-   */
-  leader: bigint;
-
-  /**
-   * The term of the consensus.
-   *
-   * @generated from field: uint64 term = 3;
-   */
-  term: bigint;
-
-  /**
-   * Up to which index the node that answers has applied the log. Indexes of
-   * the log count the consensus' own entries, too: they are not ledger indexes.
-   *
-   * @generated from field: uint64 applied_index = 4;
-   */
-  appliedIndex: bigint;
-
-  /**
-   * Up to which index it knows that the log is committed.
-   *
-   * @generated from field: uint64 committed_index = 5;
-   */
-  committedIndex: bigint;
-
-  /**
-   * In the order of their ids. One node alone is a cluster of one.
-   *
-   * @generated from field: repeated seqledger.v1.ClusterMember members = 6;
-   */
-  members: ClusterMember[];
-};
-
-/**
- * Describes the message seqledger.v1.Cluster.
- * Use `create(ClusterSchema)` to create a new message.
- */
-export const ClusterSchema: GenMessage<Cluster> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 4);
-
-/**
- * ClusterMember is a node.
- *
- * @generated from message seqledger.v1.ClusterMember
- */
-export type ClusterMember = Message<"seqledger.v1.ClusterMember"> & {
-  /**
-   * From 1 on, in the order in which nodes joined; never used again.
-   *
-   * @generated from field: uint64 id = 1;
-   */
-  id: bigint;
-
-  /**
-   * Whether it votes. A learner gets the log and does not.
-   *
-   * @generated from field: bool voter = 2;
-   */
-  voter: boolean;
-
-  /**
-   * Host and port for other nodes.
-   *
-   * @generated from field: string peer_address = 3;
-   */
-  peerAddress: string;
-
-  /**
-   * Host and port for clients, if it advertises any.
-   *
-   * @generated from field: string client_address = 4;
-   */
-  clientAddress: string;
-
-  /**
-   * Whether the leader has heard of it within an election timeout. Only a
-   * leader knows.
-   *
-   * @generated from field: bool active = 5;
-   */
-  active: boolean;
-
-  /**
-   * Up to which index its log is that of the leader. Only a leader knows.
-   *
-   * @generated from field: uint64 matched_index = 6;
-   */
-  matchedIndex: bigint;
-};
-
-/**
- * Describes the message seqledger.v1.ClusterMember.
- * Use `create(ClusterMemberSchema)` to create a new message.
- */
-export const ClusterMemberSchema: GenMessage<ClusterMember> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 5);
-
-/**
  * GetStatusRequest has no fields.
  *
  * @generated from message seqledger.v1.GetStatusRequest
@@ -250,7 +136,7 @@ export type GetStatusRequest = Message<"seqledger.v1.GetStatusRequest"> & {
  * Use `create(GetStatusRequestSchema)` to create a new message.
  */
 export const GetStatusRequestSchema: GenMessage<GetStatusRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 6);
+  messageDesc(file_seqledger_v1_admin, 4);
 
 /**
  * GetStatusResponse holds the status.
@@ -271,7 +157,7 @@ export type GetStatusResponse = Message<"seqledger.v1.GetStatusResponse"> & {
  * Use `create(GetStatusResponseSchema)` to create a new message.
  */
 export const GetStatusResponseSchema: GenMessage<GetStatusResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 7);
+  messageDesc(file_seqledger_v1_admin, 5);
 
 /**
  * ListClientsRequest asks for a page of streams.
@@ -306,7 +192,7 @@ export type ListClientsRequest = Message<"seqledger.v1.ListClientsRequest"> & {
  * Use `create(ListClientsRequestSchema)` to create a new message.
  */
 export const ListClientsRequestSchema: GenMessage<ListClientsRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 8);
+  messageDesc(file_seqledger_v1_admin, 6);
 
 /**
  * ListClientsResponse is a page of streams.
@@ -335,7 +221,7 @@ export type ListClientsResponse = Message<"seqledger.v1.ListClientsResponse"> & 
  * Use `create(ListClientsResponseSchema)` to create a new message.
  */
 export const ListClientsResponseSchema: GenMessage<ListClientsResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 9);
+  messageDesc(file_seqledger_v1_admin, 7);
 
 /**
  * UpdateConfigRequest changes the fields that are set and leaves the others.
@@ -440,7 +326,7 @@ export type UpdateConfigRequest = Message<"seqledger.v1.UpdateConfigRequest"> & 
  * Use `create(UpdateConfigRequestSchema)` to create a new message.
  */
 export const UpdateConfigRequestSchema: GenMessage<UpdateConfigRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 10);
+  messageDesc(file_seqledger_v1_admin, 8);
 
 /**
  * UpdateConfigResponse holds the configuration as it is now.
@@ -461,7 +347,7 @@ export type UpdateConfigResponse = Message<"seqledger.v1.UpdateConfigResponse"> 
  * Use `create(UpdateConfigResponseSchema)` to create a new message.
  */
 export const UpdateConfigResponseSchema: GenMessage<UpdateConfigResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 11);
+  messageDesc(file_seqledger_v1_admin, 9);
 
 /**
  * BackupRequest asks for a backup.
@@ -483,7 +369,7 @@ export type BackupRequest = Message<"seqledger.v1.BackupRequest"> & {
  * Use `create(BackupRequestSchema)` to create a new message.
  */
 export const BackupRequestSchema: GenMessage<BackupRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 12);
+  messageDesc(file_seqledger_v1_admin, 10);
 
 /**
  * BackupBase is the backup that an incremental one is made since, by its header and trailer.
@@ -532,7 +418,7 @@ export type BackupBase = Message<"seqledger.v1.BackupBase"> & {
  * Use `create(BackupBaseSchema)` to create a new message.
  */
 export const BackupBaseSchema: GenMessage<BackupBase> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 13);
+  messageDesc(file_seqledger_v1_admin, 11);
 
 /**
  * BackupResponse is a part of a backup.
@@ -577,7 +463,7 @@ export type BackupResponse = Message<"seqledger.v1.BackupResponse"> & {
  * Use `create(BackupResponseSchema)` to create a new message.
  */
 export const BackupResponseSchema: GenMessage<BackupResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 14);
+  messageDesc(file_seqledger_v1_admin, 12);
 
 /**
  * BackupHeader tells what a backup holds.
@@ -633,7 +519,7 @@ export type BackupHeader = Message<"seqledger.v1.BackupHeader"> & {
  * Use `create(BackupHeaderSchema)` to create a new message.
  */
 export const BackupHeaderSchema: GenMessage<BackupHeader> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 15);
+  messageDesc(file_seqledger_v1_admin, 13);
 
 /**
  * BackupTrailer lets the receiver check what it got.
@@ -661,7 +547,7 @@ export type BackupTrailer = Message<"seqledger.v1.BackupTrailer"> & {
  * Use `create(BackupTrailerSchema)` to create a new message.
  */
 export const BackupTrailerSchema: GenMessage<BackupTrailer> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 16);
+  messageDesc(file_seqledger_v1_admin, 14);
 
 /**
  * AdminService is for those who run a ledger.

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// lines returns what is printed, with one space between the columns.
+func lines(t *testing.T, show func(*table)) (found []string) {
+	t.Helper()
+	var out strings.Builder
+	shown := newTable(&out)
+	show(shown)
+	if err := shown.flush(); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		found = append(found, strings.Join(strings.Fields(line), " "))
+	}
+	return found
+}
+
+// clusterOf is a cluster of three as one node sees it: node 2 is alive, and node 3 away.
+func clusterOf(self, leader uint64) *seqledgerv1.Cluster {
+	return &seqledgerv1.Cluster{Self: self, Leader: leader, Term: 7, AppliedIndex: 9, CommittedIndex: 10,
+		Members: []*seqledgerv1.ClusterMember{
+			{Id: 1, Voter: true, PeerAddress: "a:1", ClientAddress: "a:2"},
+			{Id: 2, Voter: true, Active: true, MatchedIndex: 8, PeerAddress: "b:1", ClientAddress: "b:2",
+				SinceContact: durationpb.New(1500 * time.Millisecond)},
+			{Id: 3, MatchedIndex: 12, PeerAddress: "c:1", ClientAddress: "c:2"},
+		}}
+}
+
+// TestClusterStatusLines: what a node does not know is a question mark, and never a number.
+func TestClusterStatusLines(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		self, leader uint64
+		want         string
+	}{
+		{1, 1, "leader 1|1 leader away 10 - a:1 a:2|2 voter alive 2 1.5s ago b:1 b:2|3 learner away 0 never c:1 c:2"},
+		{1, 2, "leader 2|1 voter ? ? - a:1 a:2|2 leader ? ? 1.5s ago b:1 b:2|3 learner ? ? ? c:1 c:2"},
+		{1, 0, "leader none: an election goes on, or most voters are away|1 voter ? ? - a:1 a:2|" +
+			"2 voter ? ? 1.5s ago b:1 b:2|3 learner ? ? ? c:1 c:2"},
+	} {
+		got := lines(t, func(shown *table) { showCluster(shown, clusterOf(test.self, test.leader)) })
+		for _, line := range strings.Split(test.want, "|") {
+			if !strings.Contains("|"+strings.Join(got, "|")+"|", "|"+line+"|") {
+				t.Errorf("node %d under %d: no %q in %q", test.self, test.leader, line, got)
+			}
+		}
+	}
+}
+
+// TestClusterLineOfStatus: one line of the node's own view, and none of a node without others.
+func TestClusterLineOfStatus(t *testing.T) {
+	t.Parallel()
+	alive := clusterOf(1, 1)
+	alive.Members = alive.Members[:2]
+	alone := clusterOf(1, 1)
+	alone.Members = alone.Members[:1]
+	for want, c := range map[string]*seqledgerv1.Cluster{
+		"cluster node 1 leads 3 nodes, away: 3":        clusterOf(1, 1),
+		"cluster node 1 leads 2 nodes, all alive":      alive,
+		"cluster node 2 follows node 1, of 3 nodes":    clusterOf(2, 1),
+		"cluster node 2 knows no leader among 3 nodes": clusterOf(2, 0),
+		"": alone,
+	} {
+		if got := strings.Join(lines(t, func(shown *table) { showClusterLine(shown, c) }), "|"); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got := lines(t, func(shown *table) { showClusterLine(shown, nil) }); len(got) != 0 {
+		t.Errorf("a server of before: %q", got)
+	}
+}
+
+// TestStatusOfANodeThatIsLeft: two of three nodes are killed. The third answers, says that it takes no writes, and
+// what it knows.
+func TestStatusOfANodeThatIsLeft(t *testing.T) {
+	t.Parallel()
+	c := serveCluster(t, 3)
+	conn := c.client(t)
+	left := c.leader(t, conn)
+	for deadline := time.Now().Add(hangs); ; left = c.leader(t, conn) { // another one may be elected on a busy machine
+		said := left.do(t, "status").expect(t, exitDone, left.ledgerID, "cluster")
+		if strings.Contains(said.stdout, "leads 3 nodes, all alive") && !strings.Contains(said.stdout, "no: no majority") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no node leads all of them: %v", said)
+		}
+	}
+	for _, n := range c.nodes {
+		if n != left {
+			n.kill()
+		}
+	}
+	said := left.do(t, "status").expect(t, exitDone, left.ledgerID, "no: no majority of the nodes answers", "cluster")
+	if !strings.Contains(said.stdout, "3 nodes") {
+		t.Error(said)
+	}
+}
