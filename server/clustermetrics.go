@@ -31,7 +31,7 @@ var (
 	clusterBehindDesc = clusterDesc("node_behind_entries",
 		"Committed log entries that a node is not known to have; the leader alone has it.", "node")
 	clusterContactDesc = clusterDesc("node_last_contact_seconds",
-		"Seconds since the last message of another node; the leader alone has it, once it has heard of the node.", "node")
+		"Seconds since the last message of another node; the leader alone has it, once it has heard of it.", "node")
 )
 
 func clusterDesc(name, help string, labels ...string) *prometheus.Desc {

@@ -89,7 +89,8 @@ func TestStatusOfANodeThatIsLeft(t *testing.T) {
 	left := c.leader(t, conn)
 	for deadline := time.Now().Add(hangs); ; left = c.leader(t, conn) { // another one may be elected on a busy machine
 		said := left.do(t, "status").expect(t, exitDone, left.ledgerID, "cluster")
-		if strings.Contains(said.stdout, "leads 3 nodes, all alive") && !strings.Contains(said.stdout, "no: no majority") {
+		if strings.Contains(said.stdout, "leads 3 nodes, all alive") &&
+			!strings.Contains(said.stdout, "no: no majority") {
 			break
 		}
 		if time.Now().After(deadline) {

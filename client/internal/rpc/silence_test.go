@@ -95,7 +95,7 @@ func TestASilentServerIsLeft(t *testing.T) {
 					t.Errorf("the call took %v, want at most %v: %v", took, test.takes, err)
 				}
 				if calls.String() != test.calls || s.asked.Load() != test.asked {
-					t.Errorf("the calls went to %q, and servers were asked %d times whether they are there; want %q, %d",
+					t.Errorf("the calls went to %q, and servers were asked %d times if they are there; want %q, %d",
 						calls.String(), s.asked.Load(), test.calls, test.asked)
 				}
 			})
