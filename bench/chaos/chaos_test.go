@@ -3,7 +3,6 @@ package chaos
 import (
 	"fmt"
 	"io"
-	"net"
 	"strings"
 	"testing"
 
@@ -80,59 +79,6 @@ func TestFindings(t *testing.T) {
 		if err := f.err(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
-	}
-}
-
-// A link carries both ways, ends what it carries when it is cut, and carries again afterwards.
-func TestLink(t *testing.T) {
-	t.Parallel()
-	echo, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer echo.Close()
-	go func() { // ends with the listener
-		for {
-			conn, err := echo.Accept()
-			if err != nil {
-				return
-			}
-			go func() { _, _ = io.Copy(conn, conn) }() // ends with the connection
-		}
-	}()
-	l, err := newLink(echo.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.close()
-	carries := func() (net.Conn, error) {
-		conn, err := net.Dial("tcp", l.address())
-		if err != nil {
-			return nil, err
-		}
-		b := make([]byte, 2)
-		if _, err = conn.Write([]byte("hi")); err == nil {
-			_, err = io.ReadFull(conn, b)
-		}
-		if err == nil && string(b) != "hi" {
-			err = fmt.Errorf("it carried %q", b)
-		}
-		return conn, err
-	}
-	open, err := carries()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.setCut(true)
-	if _, err := open.Read(make([]byte, 1)); err == nil {
-		t.Error("a connection lives on through a cut")
-	}
-	if _, err := carries(); err == nil {
-		t.Error("a cut link carries")
-	}
-	l.setCut(false)
-	if _, err := carries(); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -30,7 +30,10 @@ var faults = []fault{
 	}},
 	{"freeze the leader", 3, func(ctx context.Context, a *adversary) error { return a.freeze(ctx, a.leader(ctx)) }},
 	{"freeze any node", 1, func(ctx context.Context, a *adversary) error { return a.freeze(ctx, a.any()) }},
-	{"cut a node off", 3, cutOff},
+	{"cut a node off", 3, func(ctx context.Context, a *adversary) error { return a.part(ctx, a.c.network.setCut) }},
+	{"a node hears nothing", 2, func(ctx context.Context, a *adversary) error {
+		return a.part(ctx, a.c.network.setDeaf)
+	}},
 	{"kill all nodes", 1, killAll},
 	{"a node loses its disk", 1, wipe},
 }
@@ -99,11 +102,12 @@ func (a *adversary) freeze(ctx context.Context, d *node) error {
 	return errors.Join(err, d.signal(syscall.SIGCONT))
 }
 
-func cutOff(ctx context.Context, a *adversary) error {
+// part parts a node from the others for a while, in one direction or both.
+func (a *adversary) part(ctx context.Context, set func(d *node, parted bool)) error {
 	d := a.any()
-	d.link.setCut(true)
+	set(d, true)
 	harness.Pause(ctx, a.between(time.Second, 4*time.Second))
-	d.link.setCut(false)
+	set(d, false)
 	return nil
 }
 

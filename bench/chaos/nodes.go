@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/seqledger/seqledger/bench/harness"
@@ -25,32 +22,37 @@ type node struct {
 	process            *harness.Process // nil while it is down
 }
 
-// cluster is the processes.
+// cluster is the processes, and what is between them.
 type cluster struct {
-	binary string
-	nodes  []*node
+	binary  string
+	nodes   []*node
+	network *network
 }
 
 // startCluster starts n nodes below a directory.
 func startCluster(ctx context.Context, binary, dir string, n int) (*cluster, error) {
-	c := &cluster{binary: binary}
+	c := &cluster{binary: binary, network: newNetwork()}
 	for i := 1; i <= n; i++ {
 		d := &node{
 			number: i, dir: filepath.Join(dir, fmt.Sprint("node", i)),
 			log: filepath.Join(dir, fmt.Sprint("node", i, ".log")),
 		}
+		c.nodes = append(c.nodes, d)
 		for _, address := range []*string{&d.client, &d.peer} {
 			var err error
 			if *address, err = harness.FreeAddress(); err != nil {
 				return c, err
 			}
 		}
+	}
+	for _, d := range c.nodes { // the links look at all nodes
 		var err error
-		if d.link, err = newLink(d.peer); err != nil {
+		if d.link, err = newLink(c.network, d.peer, d, c.dialler); err != nil {
 			return c, err
 		}
 		d.name = d.link.address()
-		c.nodes = append(c.nodes, d)
+	}
+	for _, d := range c.nodes {
 		if err := c.start(ctx, d); err != nil {
 			return c, err
 		}
@@ -112,7 +114,12 @@ func (c *cluster) close() error {
 	var errs []error
 	for _, d := range c.nodes {
 		errs = append(errs, d.kill())
-		d.link.close()
+	}
+	c.network.close()
+	for _, d := range c.nodes {
+		if d.link != nil {
+			d.link.close()
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -124,92 +131,4 @@ func (c *cluster) servers() string {
 		list = append(list, d.client)
 	}
 	return strings.Join(list, ",")
-}
-
-// link carries the connections of other nodes to one, and can be cut.
-type link struct {
-	listener net.Listener
-	target   string
-
-	mu    sync.Mutex
-	cut   bool
-	conns map[net.Conn]bool
-	loops sync.WaitGroup
-}
-
-func newLink(target string) (*link, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	l := &link{listener: listener, target: target, conns: map[net.Conn]bool{}}
-	l.loops.Go(l.accept) // ends when the listener is closed; joined by close
-	return l, nil
-}
-
-func (l *link) address() string { return l.listener.Addr().String() }
-
-func (l *link) accept() {
-	for {
-		conn, err := l.listener.Accept()
-		if err != nil {
-			return
-		}
-		l.loops.Go(func() { l.carry(conn) }) // ends with the connection, at the latest in close
-	}
-}
-
-// carry copies both ways until either side ends, or the link is cut.
-func (l *link) carry(from net.Conn) {
-	defer l.drop(from)
-	if !l.keep(from) {
-		return
-	}
-	to, err := net.Dial("tcp", l.target)
-	if err != nil {
-		return
-	}
-	defer l.drop(to)
-	if !l.keep(to) {
-		return
-	}
-	l.loops.Go(func() { // ends with either connection
-		_, _ = io.Copy(from, to) // that it has ended is all there is to know
-		l.drop(from)
-	})
-	_, _ = io.Copy(to, from) // the same
-}
-
-func (l *link) keep(c net.Conn) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.cut {
-		l.conns[c] = true
-	}
-	return !l.cut
-}
-
-func (l *link) drop(c net.Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.conns, c)
-	_ = c.Close() // it may be closed already
-}
-
-// setCut ends all connections and takes no new ones, or takes them again.
-func (l *link) setCut(cut bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.cut = cut
-	if cut {
-		for c := range l.conns {
-			_ = c.Close() // it may be closed already
-		}
-	}
-}
-
-func (l *link) close() {
-	_ = l.listener.Close() // what it carries ends below
-	l.setCut(true)
-	l.loops.Wait()
 }

@@ -1,0 +1,204 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// echoServer answers each connection with what it gets.
+func echoServer(t *testing.T) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() { // ends with the listener
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() { // ends with the connection
+				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// testLink makes a link to an echo server, whose connections all come from one node.
+func testLink(t *testing.T) (w *network, l *link, from, to *node) {
+	t.Helper()
+	w, from, to = newNetwork(), new(node), new(node)
+	l, err := newLink(w, echoServer(t), to, func(net.Conn) (*node, error) { return from, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		w.close()
+		l.close()
+	})
+	return w, l, from, to
+}
+
+// dialLink makes a connection through a link, and checks that it carries both ways.
+func dialLink(t *testing.T, l *link) (net.Conn, error) {
+	t.Helper()
+	conn, err := net.Dial("tcp", l.address())
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn, talk(conn)
+}
+
+func talk(conn net.Conn) error {
+	b := make([]byte, 2)
+	_, err := conn.Write([]byte("hi"))
+	if err == nil {
+		_, err = io.ReadFull(conn, b)
+	}
+	if err == nil && string(b) != "hi" {
+		err = fmt.Errorf("it carried %q", b)
+	}
+	return err
+}
+
+// A cut at either end ends what a link carries, and it carries again afterwards. A cut elsewhere does nothing.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	w, l, from, to := testLink(t)
+	for name, end := range map[string]*node{"the node that dials": from, "the node that is dialled": to} {
+		open, err := dialLink(t, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.setCut(new(node), true)
+		if err := talk(open); err != nil {
+			t.Errorf("a cut elsewhere: %v", err)
+		}
+		w.setCut(end, true)
+		if _, err := open.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%s is cut off, and a connection lives on", name)
+		}
+		if _, err := dialLink(t, l); err == nil {
+			t.Errorf("%s is cut off, and a new connection carries", name)
+		}
+		w.setCut(end, false)
+		if _, err := dialLink(t, l); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What is sent to a deaf node waits and comes when it hears again; what it sends arrives.
+func TestDeaf(t *testing.T) {
+	t.Parallel()
+	for name, toIt := range map[string]bool{"to a deaf node": true, "from a deaf node": false} {
+		synctest.Test(t, func(t *testing.T) {
+			w, d, receiver := newNetwork(), new(node), new(node)
+			if toIt {
+				receiver = d
+			}
+			w.setDeaf(d, true)
+			in, source := net.Pipe()
+			sink, out := net.Pipe()
+			go w.carry(sink, in, receiver) // ends with the pipes
+			go func() {                    // ends when it is carried
+				_, _ = source.Write([]byte("hi"))
+			}()
+			var got string
+			go func() { // ends with the first two bytes
+				b := make([]byte, 2)
+				_, _ = io.ReadFull(out, b)
+				got = string(b)
+			}()
+			synctest.Wait()
+			if arrived := got == "hi"; arrived == toIt {
+				t.Errorf("%s: %q arrives", name, got)
+			}
+			w.setDeaf(d, false)
+			synctest.Wait()
+			if got != "hi" {
+				t.Errorf("%s: %q arrives afterwards", name, got)
+			}
+			_, _ = source.Close(), out.Close()
+		})
+	}
+}
+
+// A node that is cut off knows no leader soon, and one that hears nothing does not lead, whichever of the streams to
+// the others it has dialled itself; then it finds back.
+func TestPartedNodesLoseTheOthers(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: it starts three processes, which make test-long does")
+	}
+	if _, err := os.Stat("/proc/net/tcp"); err != nil {
+		t.Skip("who has dialled is told by Linux alone: ", err)
+	}
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "seqledger")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/seqledger/seqledger/cmd/seqledger")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	c, err := startCluster(t.Context(), binary, dir, 3)
+	t.Cleanup(func() { _ = c.close() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range c.nodes {
+		for name, part := range map[string]struct {
+			set  func(*node, bool)
+			done func(*seqledgerv1.Cluster) bool
+		}{
+			"cut off": {c.network.setCut, func(s *seqledgerv1.Cluster) bool { return s.Leader == 0 }},
+			"deaf":    {c.network.setDeaf, func(s *seqledgerv1.Cluster) bool { return s.Leader != s.Self }},
+		} {
+			awaitCluster(t, d, "a leader", func(s *seqledgerv1.Cluster) bool { return s.Leader != 0 })
+			part.set(d, true)
+			awaitCluster(t, d, "what is so when it is "+name, part.done)
+			part.set(d, false)
+		}
+	}
+	for _, d := range c.nodes {
+		awaitCluster(t, d, "a leader", func(s *seqledgerv1.Cluster) bool { return s.Leader != 0 })
+	}
+}
+
+// awaitCluster waits until a node sees the cluster in a state by itself.
+func awaitCluster(t *testing.T, d *node, what string, is func(*seqledgerv1.Cluster) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn, err := client.New(client.Options{Server: d.client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for {
+		status, err := conn.Status(ctx)
+		if err == nil && is(status.GetNode().GetCluster()) {
+			return
+		}
+		harness.Pause(ctx, 20*time.Millisecond)
+		if ctx.Err() != nil {
+			t.Fatalf("node %d never saw %s: %v, %v", d.number, what, status.GetNode().GetCluster(), err)
+		}
+	}
+}
