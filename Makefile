@@ -71,14 +71,16 @@ test: test-servers ## Run the tests, shortened (-short)
 	@echo "runs at full length what is shortened here"
 	$(IN_MEMORY) $(GO) test $(TEST_FLAGS) ./...
 
-# Left out are the state machine and the simulations, which are one thread and would take most of
-# the time, and cmd/seqledger, whose tests start processes that are built without the detector. At
-# its end a program with it sleeps for a second by default, and the tests start hundreds.
+# The packages whose own goroutines share memory. Not here are the state machine, the simulations and the formats, which
+# are one thread, and cmd/seqledger, whose tests start processes that are built without the detector. RACED=./... takes
+# all. At its end a program with the detector sleeps for a second by default, and the tests start hundreds.
+RACED ?= ./client ./client/internal/... ./client/journal ./client/writer ./client/idempotency/internal/... \
+  ./internal/gateway ./internal/mcp/... ./internal/upgrade ./ledger ./ledger/blockfile ./ledger/boltstore \
+  ./ledger/raftlog ./ledger/raftlog/host ./ledger/raftlog/transport ./ledger/seed ./server/...
 .PHONY: test-race
-test-race: test-servers ## Run the tests of packages with several goroutines with the race detector, shortened
+test-race: ## Run the tests of packages whose goroutines share memory with the race detector, shortened
 	@test -n "$(RACE)" || { echo "the race detector needs a C compiler"; exit 1; }
-	$(IN_MEMORY) GORACE=atexit_sleep_ms=0 $(GO) test $(TEST_FLAGS) $(RACE) \
-	  $$($(GO) list ./... | grep -vE '/(ledger/(sim|raftlog/core|machine)|cmd/seqledger)$$')
+	$(IN_MEMORY) GORACE=atexit_sleep_ms=0 $(GO) test $(TEST_FLAGS) $(RACE) $(RACED)
 
 # The packages whose tests make test shortens. The tests of the others have run in full there.
 LONG := grep -rlE 'testing\.Short\(\)|internal/rapidtest"' --include='*_test.go' . | xargs -n1 dirname | sort -u
@@ -109,11 +111,13 @@ sim-cluster: ## Simulate SEEDS clusters (default 100) from SEED; a failure print
 # The same tests run with make test, and try some of the bits, cuts and steps. In
 # memory, where there is such a file system: nothing is synced, and it takes a third
 # of the time.
+# ./ledger/raftlog/legacy only reads logs of before, and does not change: DAMAGED=./ledger/raftlog/legacy before a release.
+DAMAGED ?= ./ledger ./ledger/raftlog ./ledger/raftlog/segment ./ledger/blockfile ./ledger/internal/boltpage
 .PHONY: damage
 damage: ## Damage small files of a ledger in every bit, cut and sector, and kill a restore at every step
 	@if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi; \
 	GOGC=800 GOMEMLIMIT=3GiB SEQLEDGER_DAMAGE_ALL=1 SEQLEDGER_FAULT_ALL=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestDamage_.*|TestFault_FlippedBit|TestRestoreSurvivesKills)$$' \
-	  ./ledger ./ledger/raftlog ./ledger/raftlog/legacy ./ledger/raftlog/segment ./ledger/blockfile ./ledger/internal/boltpage >damage.log 2>&1 || { cat damage.log; rm -f damage.log; exit 1; }
+	  $(DAMAGED) >damage.log 2>&1 || { cat damage.log; rm -f damage.log; exit 1; }
 	@grep -E '^ +[a-z]+_test.go:[0-9]+: |^ok ' damage.log; rm -f damage.log
 
 # At the end of its time Go's fuzzer may lose a race and fail without a finding

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -27,6 +26,7 @@ type cluster struct {
 	binary  string
 	nodes   []*node
 	network *network
+	made    bool // the ledger: the first node that is started makes it, and none afterwards
 }
 
 // startCluster starts n nodes below a directory.
@@ -56,6 +56,7 @@ func startCluster(ctx context.Context, binary, dir string, n int) (*cluster, err
 		if err := c.start(ctx, d); err != nil {
 			return c, err
 		}
+		c.made = true
 	}
 	return c, nil
 }
@@ -67,12 +68,9 @@ func (c *cluster) start(ctx context.Context, d *node) (err error) {
 		"--no-console",
 	}
 	for _, other := range c.nodes {
-		if other != d {
+		if other != d && c.made {
 			arguments = append(arguments, "--join", other.name)
 		}
-	}
-	if _, err := os.Stat(d.dir); d.number == 1 && errors.Is(err, os.ErrNotExist) {
-		arguments = arguments[:len(arguments)-2*(len(c.nodes)-1)] // the first makes the ledger
 	}
 	command := exec.Command(c.binary, arguments...)
 	if d.process, _, err = harness.LaunchServer(ctx, command, d.log); err == nil {
