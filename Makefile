@@ -111,13 +111,11 @@ sim-cluster: ## Simulate SEEDS clusters (default 100) from SEED; a failure print
 # The same tests run with make test, and try some of the bits, cuts and steps. In
 # memory, where there is such a file system: nothing is synced, and it takes a third
 # of the time.
-# ./ledger/raftlog/legacy only reads logs of before, and does not change: DAMAGED=./ledger/raftlog/legacy before a release.
-DAMAGED ?= ./ledger ./ledger/raftlog ./ledger/raftlog/segment ./ledger/blockfile ./ledger/internal/boltpage
 .PHONY: damage
 damage: ## Damage small files of a ledger in every bit, cut and sector, and kill a restore at every step
 	@if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi; \
 	GOGC=800 GOMEMLIMIT=3GiB SEQLEDGER_DAMAGE_ALL=1 SEQLEDGER_FAULT_ALL=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestDamage_.*|TestFault_FlippedBit|TestRestoreSurvivesKills)$$' \
-	  $(DAMAGED) >damage.log 2>&1 || { cat damage.log; rm -f damage.log; exit 1; }
+	  ./ledger ./ledger/raftlog ./ledger/raftlog/legacy ./ledger/raftlog/segment ./ledger/blockfile ./ledger/internal/boltpage >damage.log 2>&1 || { cat damage.log; rm -f damage.log; exit 1; }
 	@grep -E '^ +[a-z]+_test.go:[0-9]+: |^ok ' damage.log; rm -f damage.log
 
 # At the end of its time Go's fuzzer may lose a race and fail without a finding
