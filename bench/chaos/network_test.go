@@ -153,7 +153,8 @@ func TestPartedNodesLoseTheOthers(t *testing.T) {
 	}
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "seqledger")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/seqledger/seqledger/cmd/seqledger")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
+		"github.com/seqledger/seqledger/cmd/seqledger")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -1,7 +1,7 @@
 // The nodes that keep the ledger, when there are several.
 
 import { Code, ConnectError } from "@connectrpc/connect";
-import type { Cluster, ClusterMember } from "@seqledger/gen/admin_pb";
+import type { Cluster, ClusterMember } from "@seqledger/gen/ledger_pb";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { admin } from "./api";
