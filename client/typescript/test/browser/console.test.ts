@@ -172,21 +172,22 @@ browser("the nodes of a cluster are shown, with who is away and how far behind",
   const [first, second, third] = await startCluster(t);
   // The page of any node shows what the leader knows.
   const { page, complaints, hosts } = await open(t, second!.address);
-  const table = page.getByRole("region", { name: /^Nodes of the cluster; node 1 leads \(term \d+\)$/ });
+  // Which one leads is not the test's business: on a busy machine there may be an election at any time.
+  const table = page.getByRole("region", { name: /^Nodes of the cluster; node \d leads \(term \d+\)$/ });
   await table.waitFor();
   const row = async (i: number): Promise<string[]> => (await table.locator("tbody tr").nth(i).innerText()).split("\t");
-  for (const [i, node] of [first!, second!, third!].entries()) {
-    const [id, role, , , , client] = await row(i);
-    assert.deepEqual([id, role, client], [String(i + 1), i === 0 ? "leader" : "voter", node.address]);
-  }
+  const rows = await Promise.all([0, 1, 2].map(row));
+  assert.deepEqual(rows.map((r) => [r[0], r[5]]), [["1", first!.address], ["2", second!.address], ["3", third!.address]]);
+  assert.deepEqual(rows.map((r) => r[1]).sort(), ["leader", "voter", "voter"]);
   await table.getByText("alive").nth(2).waitFor();
-  await page.getByRole("img", { name: "node 2 behind: 0" }).waitFor();
-  assert.equal(await page.getByRole("img", { name: /^node 1 behind/ }).count(), 0, "a leader is not behind itself");
+  await page.getByRole("img", { name: /^node \d behind: 0/ }).nth(1).waitFor();
+  assert.equal(await page.getByRole("img", { name: /^node \d behind/ }).count(), 2, "a leader is not behind itself");
   await look(page, "cluster");
 
   await third!.kill();
-  await table.getByText("away").waitFor();
-  assert.deepEqual((await row(2)).slice(0, 3), ["3", "voter", "away"]);
+  const gone = table.locator("tbody tr").nth(2);
+  await gone.getByText("away").waitFor();
+  assert.deepEqual((await row(2)).slice(0, 2), ["3", "voter"]);
   await using client = createClient({ baseUrl: `http://${second!.address}` });
   const writer = await client.openWriter({ scope, clientId: "till-7" });
   await writer.write([append("without node 3")]);
