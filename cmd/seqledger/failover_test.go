@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
@@ -44,10 +43,7 @@ func serveClusterWith(t *testing.T, program string, n int) *testCluster {
 	t.Helper()
 	c := new(testCluster)
 	for i := range n {
-		peer, err := harness.FreeAddress()
-		if err != nil {
-			t.Fatal(err)
-		}
+		peer := freeAddress(t)
 		args := []string{"--peer-listen", peer, "--no-console"}
 		if i > 0 {
 			args = append(args, "--join", c.nodes[0].peer)

@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -227,14 +228,11 @@ func TestConnectionMessages(t *testing.T) {
 // freeAddress is one at which nothing listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := harness.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return listener.Addr().String()
+	return address
 }
 
 // TestCommandsWaitForTheServer: a command tries for as long as --timeout says, and prints why
