@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -599,6 +600,29 @@ func TestStreamsTakeTurns(t *testing.T) {
 		}
 		return len(s.Streams) == 2 && s.Streams[1].Open == 0
 	})
+}
+
+// A relay that is stopped while streams wait for a place ends, whichever of the two happens first: the place becomes
+// free, or the relay is stopped. Both happen together, so it takes some attempts to see both.
+func TestStopWhileAStreamWaits(t *testing.T) {
+	t.Parallel()
+	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	_, err := db.Exec(t.Context(), `INSERT INTO seqledger_outbox (stream, operations)
+		SELECT 's' || n % 50, '[{"append": {"payload": "b25l"}}]' FROM generate_series(1, 50000) n`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, l.address)
+	for range 30 {
+		relay, stop := run(t, c, db, outbox.Options{Concurrency: 1})
+		for relay.Waiting() == 0 {
+			if t.Context().Err() != nil {
+				t.Fatal("no stream waits")
+			}
+			runtime.Gosched()
+		}
+		stop()
+	}
 }
 
 // Large rows are read and sent a few at a time.

@@ -242,13 +242,7 @@ func (r *Relay) look(ctx context.Context, places chan struct{}) error {
 		if s == nil {
 			continue
 		}
-		r.waiting.Add(1)
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-		}
-		r.waiting.Add(-1)
-		if ctx.Err() != nil {
+		if !r.awaitPlace(ctx, places) {
 			s.busy.Store(false)
 			return nil
 		}
@@ -259,6 +253,19 @@ func (r *Relay) look(ctx context.Context, places chan struct{}) error {
 		}()
 	}
 	return nil
+}
+
+// awaitPlace takes a place, or returns false because ctx has ended. A place that is taken as ctx ends is taken: Run
+// would wait for it for ever if nobody gave it back.
+func (r *Relay) awaitPlace(ctx context.Context, places chan<- struct{}) bool {
+	r.waiting.Add(1)
+	defer r.waiting.Add(-1)
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // take marks a stream as being worked on and returns it, or nil if it is already.
