@@ -6,10 +6,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -19,7 +21,9 @@ type options struct {
 	duration                  time.Duration
 	seed                      uint64
 	dir, binary               string
-	plain, keep               bool
+	plain, keep, nosync       bool
+	power                     int
+	cache, kernel             string // with power
 }
 
 // Run is bench chaos.
@@ -36,14 +40,25 @@ func Run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.StringVar(&o.binary, "binary", "", "this seqledger (default: built from this tree)")
 	flags.BoolVar(&o.plain, "plain", false, "the control: clients that repeat under new numbers, which must fail")
 	flags.BoolVar(&o.keep, "keep", false, "leave directories and logs, also when nothing was found")
+	flags.IntVar(&o.power, "power", 0,
+		"instead of a cluster run one node in a virtual machine, and cut its power so often (needs QEMU)")
+	flags.BoolVar(&o.nosync, "nosync", false, "with -power: the control: the node's syncs do nothing, which must fail")
+	flags.StringVar(&o.cache, "cache", "writeback", "with -power: the disk's cache mode, as QEMU names it")
+	flags.StringVar(&o.kernel, "kernel", "",
+		"with -power: a directory with an unpacked linux-image package of Debian (default: it is downloaded)")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
 		return err
 	}
-	if o.nodes < 3 || flags.NArg() > 0 {
+	switch {
+	case o.nodes < 3 || flags.NArg() > 0:
 		return errors.New("chaos: -nodes must be at least 3, and there are no arguments")
+	case o.power < 0:
+		return errors.New("chaos: -power must not be negative")
+	case o.power > 0:
+		return o.runPower(ctx, stdout)
 	}
 	return o.run(ctx, stdout)
 }
@@ -63,9 +78,8 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	binary := o.binary
 	if binary == "" {
 		binary = filepath.Join(dir, "seqledger")
-		build := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/seqledger/seqledger/cmd/seqledger")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build: %w\n%s", err, out)
+		if err := build(ctx, binary, "github.com/seqledger/seqledger/cmd/seqledger"); err != nil {
+			return err
 		}
 	}
 	say(stdout, "%d nodes, %d appenders, %d callers, %s; repeat with -seed %d\n", o.nodes, o.appenders,
@@ -79,14 +93,19 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 		c: c, plain: o.plain, began: time.Now(), attempted: map[string]bool{}, acked: map[string]string{},
 	}
 	until := time.Now().Add(o.duration)
+	over := make(chan struct{})
 	settled := make(chan struct{})
-	// Ends with until, when all is settled, or with ctx.
+	// Ends when over is closed and all is settled, or with ctx.
 	go func() {
 		defer close(settled)
-		l.run(ctx, o.appenders, o.callers, o.seed, until)
+		l.run(ctx, o.appenders, o.callers, o.seed, over)
 	}()
 	a := &adversary{c: c, random: rand.New(rand.NewPCG(o.seed, 0)), log: stdout, counts: map[string]int{}}
+	for _, f := range faults {
+		a.counts[f.name] = 0 // those that were never drawn are reported, too
+	}
 	faultErr := a.run(ctx, until)
+	close(over)
 	<-settled
 	if err := errors.Join(faultErr, ctx.Err()); err != nil {
 		return err
@@ -96,10 +115,20 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	return f.err()
 }
 
+// build builds a program that needs no libraries.
+func build(ctx context.Context, path, program string) error {
+	command := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", path, program)
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return nil
+}
+
 func (o *options) report(w io.Writer, a *adversary, l *load, f *findings) {
 	say(w, "\n")
-	for _, fault := range faults {
-		say(w, "%-24s %d\n", fault.name, a.counts[fault.name])
+	for _, name := range slices.Sorted(maps.Keys(a.counts)) {
+		say(w, "%-24s %d\n", name, a.counts[name])
 	}
 	say(w, "%-24s %d\n%-24s %d\n%-24s %d\n%-24s %s\n%-24s %d\n%-24s %d\n%-24s %d\n%-24s %d, %s\n%-24s %d alike\n",
 		"writes meant", len(l.attempted), "acknowledged", len(l.acked), "found", f.transactions,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"time"
 
@@ -112,7 +111,7 @@ func (l *load) judge(ctx context.Context, pictures string) *findings {
 		if err := d.stop(); err != nil {
 			f.problems = append(f.problems, fmt.Errorf("node %d: stop: %w", d.number, err))
 		}
-		if out, err := exec.CommandContext(ctx, l.c.binary, "verify", "--data", d.dir).CombinedOutput(); err != nil {
+		if out, err := l.c.verify(ctx, d); err != nil {
 			f.problems = append(f.problems, fmt.Errorf("node %d: verify: %w\n%s", d.number, err, out))
 		}
 	}

@@ -7,4 +7,10 @@
 //
 //	go run ./bench chaos -nodes 3 -duration 10m -seed 7
 //	go run ./bench chaos -duration 30s -plain    # clients that repeat under new numbers: must fail
+//
+// power.go has the other half: one node in a virtual machine that loses its power again and again. initramfs.go and
+// init.sh are what the machine starts from; nosync is the control.
+//
+//	go run ./bench chaos -power 100              # needs QEMU and a kernel of Debian
+//	go run ./bench chaos -power 5 -nosync        # syncs that do nothing: must fail
 package chaos

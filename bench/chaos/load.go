@@ -38,17 +38,26 @@ type load struct {
 	problems   []error
 }
 
-// run starts the clients and returns when until has come and everything is settled.
-func (l *load) run(ctx context.Context, appenders, callers int, seed uint64, until time.Time) {
+// run starts the clients and returns when over is closed and everything is settled.
+func (l *load) run(ctx context.Context, appenders, callers int, seed uint64, over <-chan struct{}) {
 	var clients sync.WaitGroup
 	for i := range appenders {
-		clients.Go(func() { l.note(l.append(ctx, fmt.Sprint("appender-", i), until)) }) // ends with until or ctx
+		clients.Go(func() { l.note(l.append(ctx, fmt.Sprint("appender-", i), over)) }) // ends with over or ctx
 	}
 	for i := range callers {
 		random := rand.New(rand.NewPCG(seed, uint64(i)))
-		clients.Go(func() { l.note(l.call(ctx, i, random, until)) }) // the same
+		clients.Go(func() { l.note(l.call(ctx, i, random, over)) }) // the same
 	}
 	clients.Wait()
+}
+
+func ended(over <-chan struct{}) bool {
+	select {
+	case <-over:
+		return true
+	default:
+		return false
+	}
 }
 
 func (l *load) note(err error) {
@@ -60,20 +69,20 @@ func (l *load) note(err error) {
 }
 
 // append appends payloads that are each meant once.
-func (l *load) append(ctx context.Context, name string, until time.Time) error {
+func (l *load) append(ctx context.Context, name string, over <-chan struct{}) error {
 	c, err := client.New(client.Options{Server: l.c.servers()})
 	if err != nil {
 		return err
 	}
 	defer c.Close() //nolint:errcheck // What it has sent is settled.
 	if l.plain {
-		return l.appendPlainly(ctx, c, name, until)
+		return l.appendPlainly(ctx, c, name, over)
 	}
 	w, err := writer.Open(ctx, c, writer.Options{Scope: scope, ClientID: name})
 	if err != nil {
 		return err
 	}
-	for n := 0; time.Now().Before(until); n++ {
+	for n := 0; !ended(over); n++ {
 		payload := fmt.Sprint(name, " ", n)
 		began := l.attempt(payload)
 		receipt, err := w.Write(ctx, op.Append([]byte(payload)))
@@ -86,9 +95,9 @@ func (l *load) append(ctx context.Context, name string, until time.Time) error {
 }
 
 // appendPlainly is what a client does that keeps no number: it repeats until it gets an answer.
-func (l *load) appendPlainly(ctx context.Context, c *client.Client, name string, until time.Time) error {
+func (l *load) appendPlainly(ctx context.Context, c *client.Client, name string, over <-chan struct{}) error {
 	sequence := uint64(0)
-	for n := 0; time.Now().Before(until); n++ {
+	for n := 0; !ended(over); n++ {
 		payload := fmt.Sprint(name, " ", n)
 		began := l.attempt(payload)
 		for ctx.Err() == nil {
@@ -122,6 +131,12 @@ func (l *load) acknowledged(payload, tx string, began time.Time) {
 	l.slowest = max(l.slowest, time.Since(began))
 }
 
+func (l *load) acknowledgements() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.acked)
+}
+
 // Kinds of what is done with a register.
 const (
 	kindRead = iota
@@ -141,7 +156,7 @@ type output struct {
 }
 
 // call reads and writes registers, each through the node that it happens to ask.
-func (l *load) call(ctx context.Context, id int, random *rand.Rand, until time.Time) error {
+func (l *load) call(ctx context.Context, id int, random *rand.Rand, over <-chan struct{}) error {
 	c, err := client.New(client.Options{Server: l.c.servers()})
 	if err != nil {
 		return err
@@ -161,7 +176,7 @@ func (l *load) call(ctx context.Context, id int, random *rand.Rand, until time.T
 		return err
 	}
 	seen := map[string]string{}
-	for n := 0; time.Now().Before(until); n++ {
+	for n := 0; !ended(over); n++ {
 		in := input{kind: random.IntN(3), key: fmt.Sprint("r", random.IntN(registers)), new: fmt.Sprint(id, "/", n)}
 		if in.old = seen[in.key]; in.kind == kindSwap && in.old == "" {
 			in.kind = kindRead

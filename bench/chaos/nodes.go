@@ -27,11 +27,17 @@ type cluster struct {
 	nodes   []*node
 	network *network
 	made    bool // the ledger: the first node that is started makes it, and none afterwards
+	// launch starts a node's process, and verify runs seqledger verify on the directory of one that is stopped.
+	launch func(ctx context.Context, d *node) (*harness.Process, error)
+	verify func(ctx context.Context, d *node) ([]byte, error)
 }
 
 // startCluster starts n nodes below a directory.
 func startCluster(ctx context.Context, binary, dir string, n int) (*cluster, error) {
 	c := &cluster{binary: binary, network: newNetwork()}
+	c.launch, c.verify = c.serve, func(ctx context.Context, d *node) ([]byte, error) {
+		return exec.CommandContext(ctx, binary, "verify", "--data", d.dir).CombinedOutput()
+	}
 	for i := 1; i <= n; i++ {
 		d := &node{
 			number: i, dir: filepath.Join(dir, fmt.Sprint("node", i)),
@@ -61,8 +67,14 @@ func startCluster(ctx context.Context, binary, dir string, n int) (*cluster, err
 	return c, nil
 }
 
-// start starts a node. One without a directory joins the others.
+// start starts a node.
 func (c *cluster) start(ctx context.Context, d *node) (err error) {
+	d.process, err = c.launch(ctx, d)
+	return err
+}
+
+// serve starts a node as a process of this machine. One without a directory joins the others.
+func (c *cluster) serve(ctx context.Context, d *node) (*harness.Process, error) {
 	arguments := []string{
 		"serve", "--data", d.dir, "--listen", d.client, "--peer-listen", d.peer, "--peer-advertise", d.name,
 		"--no-console",
@@ -72,11 +84,11 @@ func (c *cluster) start(ctx context.Context, d *node) (err error) {
 			arguments = append(arguments, "--join", other.name)
 		}
 	}
-	command := exec.Command(c.binary, arguments...)
-	if d.process, _, err = harness.LaunchServer(ctx, command, d.log); err == nil {
-		d.process.Signal = syscall.SIGTERM
+	p, _, err := harness.LaunchServer(ctx, exec.Command(c.binary, arguments...), d.log)
+	if err == nil {
+		p.Signal = syscall.SIGTERM
 	}
-	return err
+	return p, err
 }
 
 // signal sends a signal to a node that runs.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -18,8 +19,12 @@ import (
 const etcdSettings = "one member, defaults (every entry is synced before it is applied), 8 GiB quota; one Txn, " +
 	"one round trip"
 
-// serveEtcd is the server's process.
-func serveEtcd(ctx context.Context, dir string) error {
+const etcdLacks = "the request hash is stored and the client has to compare it; a retry goes through the log like a " +
+	"write"
+
+// serveEtcd is the server's process. members are the addresses of all members for each other, separated by commas,
+// its own first; empty where there is only one.
+func serveEtcd(ctx context.Context, dir, members string) error {
 	config := embed.NewConfig()
 	config.Dir, config.QuotaBackendBytes = dir, 8<<30
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop().WithOptions(zap.IncreaseLevel(zapcore.FatalLevel)))
@@ -34,6 +39,16 @@ func serveEtcd(ctx context.Context, dir string) error {
 	config.ListenClientUrls, config.AdvertiseClientUrls = listen[:1], listen[:1]
 	config.ListenPeerUrls, config.AdvertisePeerUrls = listen[1:], listen[1:]
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	if members != "" {
+		addresses := strings.Split(members, ",")
+		peer := url.URL{Scheme: "http", Host: addresses[0]}
+		config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+		config.Name, config.InitialCluster = addresses[0], ""
+		for _, address := range addresses {
+			config.InitialCluster += "," + address + "=http://" + address
+		}
+		config.InitialCluster = config.InitialCluster[1:]
+	}
 	s, err := embed.StartEtcd(config)
 	if err != nil {
 		return err
@@ -65,10 +80,14 @@ func newEtcd() system {
 }
 
 func (e *etcdServer) connect(ctx context.Context, at placement) (conn, error) {
+	return connectEtcd(ctx, []string{e.address}, at)
+}
+
+func connectEtcd(ctx context.Context, endpoints []string, at placement) (conn, error) {
 	c := &etcdConn{}
 	for range at.connections {
 		one, err := clientv3.New(clientv3.Config{
-			Endpoints: []string{e.address}, Context: ctx, DialTimeout: harness.StartsWithin, Logger: zap.NewNop(),
+			Endpoints: endpoints, Context: ctx, DialTimeout: harness.StartsWithin, Logger: zap.NewNop(),
 		})
 		if err != nil {
 			return nil, errors.Join(err, c.close())

@@ -4,6 +4,7 @@
 //	go run .                                  # the whole table, about 20 minutes
 //	go run . -quick                           # seconds: does it run?
 //	go run . -systems seqledger,redis -rows fresh/64
+//	go run . -systems seqledger-3,etcd-3      # clusters of three, which the whole table leaves out
 //	go run . -list                            # which peers are here, and how to get the rest
 //
 // The work is one write: compare the sequence of the client's stream, store key, request hash
@@ -76,6 +77,7 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	quick := flags.Bool("quick", false, "one short round of little, without results in files: does it run?")
 	list := flags.Bool("list", false, "tell which systems are here and how to get the others, and measure nothing")
 	serve := flags.String("serve", "", "be the server of a system (used by peers itself)")
+	members := flags.String("members", "", "with -serve etcd: the members' addresses (used by peers itself)")
 	logs := flags.Bool("logs", false, "compare logs of Raft entries instead: their speed, and damaged files")
 	flags.IntVar(&o.rounds, "rounds", 5, "how often each row is measured")
 	flags.DurationVar(&o.duration, "duration", 1500*time.Millisecond, "how long each row is measured in each round")
@@ -92,7 +94,7 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if *serve != "" {
-		return serveSystem(ctx, *serve, o.dir)
+		return serveSystem(ctx, *serve, o.dir, *members)
 	}
 	if *logs {
 		return compareLogs(o.dir, o.rounds, stdout)
@@ -159,7 +161,7 @@ func chosenKinds(names string, notice func(format string, args ...any)) (chosen 
 		}
 	}
 	for _, k := range all {
-		if wanted != nil && !slices.Contains(wanted, k.name) {
+		if wanted != nil && !slices.Contains(wanted, k.name) || wanted == nil && k.named {
 			continue
 		}
 		version, err := k.find()
@@ -190,7 +192,7 @@ func (o *options) quick() {
 
 // serveSystem is a child of the harness: a server that ends when its standard
 // input does, which is when the harness says so or has gone.
-func serveSystem(ctx context.Context, name, dir string) error {
+func serveSystem(ctx context.Context, name, dir, members string) error {
 	ctx, stop := harness.UntilStdinEnds(ctx)
 	defer stop()
 	switch name {
@@ -199,7 +201,7 @@ func serveSystem(ctx context.Context, name, dir string) error {
 	case "nats":
 		return serveNATS(ctx, dir)
 	case "etcd":
-		return serveEtcd(ctx, dir)
+		return serveEtcd(ctx, dir, members)
 	}
 	return fmt.Errorf("-serve: there is no built-in system %q", name)
 }

@@ -94,14 +94,23 @@ func newWire(multiplexed bool) func() system {
 }
 
 func (w *wire) connect(ctx context.Context, at placement) (conn, error) {
+	if w.multiplexed {
+		return connectStream(ctx, w.address, w.address, at)
+	}
 	c, err := client.New(client.Options{Server: w.address})
 	if err != nil {
 		return nil, err
 	}
-	if !w.multiplexed {
-		return &unaryConn{client: c}, nil
+	return &unaryConn{client: c}, nil
+}
+
+// connectStream connects Writers to servers, as client.Options has them, and a link to one of them.
+func connectStream(ctx context.Context, servers, linked string, at placement) (conn, error) {
+	c, err := client.New(client.Options{Server: servers})
+	if err != nil {
+		return nil, err
 	}
-	l, err := openLink(ctx, w.address)
+	l, err := openLink(ctx, linked)
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"strconv"
 
 	"github.com/zeebo/xxh3"
 
@@ -86,6 +87,7 @@ type kind struct {
 	connections func(callers int, pipelined bool) []int
 	pipelines   bool // can do rows that are pipelined
 	retries     bool // can do rows with retries
+	named       bool // is measured only where -systems names it
 }
 
 // child is a system whose server is a process of its own.
@@ -98,8 +100,9 @@ type child struct {
 }
 
 // self launches this program as the server of a system.
-func (c *child) self(ctx context.Context, name string) (err error) {
-	c.process, c.address, err = harness.LaunchServer(ctx, harness.Self("-serve", name, "-dir", c.dir), c.dir+".log")
+func (c *child) self(ctx context.Context, name string, more ...string) (err error) {
+	command := harness.Self(append([]string{"-serve", name, "-dir", c.dir}, more...)...)
+	c.process, c.address, err = harness.LaunchServer(ctx, command, c.dir+".log")
 	return err
 }
 
@@ -119,15 +122,17 @@ func (c *child) processes() []int { return c.process.Tree() }
 
 func (c *child) stop() error { return c.process.Stop() }
 
-// freePort returns an unused port of loopback. Another process may take it before it is used;
-// then the server does not start and says so.
+// freePort returns an unused port of loopback.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := harness.FreeAddress()
 	if err != nil {
 		return 0, err
 	}
-	defer l.Close() //nolint:errcheck // Nothing was sent.
-	return l.Addr().(*net.TCPAddr).Port, nil
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(port)
 }
 
 func builtIn(module string) func() (string, error) {
@@ -166,8 +171,13 @@ func kinds() []kind {
 				"2 minutes, not for ever"},
 		{name: "etcd", make: newEtcd, find: builtIn("go.etcd.io/etcd/server/v3"),
 			settings: etcdSettings, connections: pools(1, 4, 16), retries: true,
-			lacks: "the request hash is stored and the client has to compare it; a retry goes through the log " +
-				"like a write"},
+			lacks: etcdLacks},
+		{name: "seqledger-3", make: newWireCluster, find: builtIn(""), connections: oneConnection, named: true,
+			settings: "three nodes as processes of this machine, defaults; otherwise as seqledger", pipelines: true,
+			retries: true},
+		{name: "etcd-3", make: newEtcdCluster, find: builtIn("go.etcd.io/etcd/server/v3"), named: true,
+			settings: "three members as processes of this machine, callers spread over them; otherwise as etcd",
+			lacks:    etcdLacks, connections: pools(1, 4, 16), retries: true},
 	}
 }
 
