@@ -16,7 +16,9 @@ import (
 
 func newTestServer(t testing.TB, o Options) *Server {
 	t.Helper()
-	l, err := ledger.Open(context.Background(), ledger.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	// A start reads a whole log file, which the race detector makes the largest part of most tests.
+	l, err := ledger.Open(context.Background(), ledger.Options{Dir: t.TempDir(), LogBytes: 8 << 20,
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

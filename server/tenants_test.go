@@ -281,55 +281,6 @@ func TestConnectionsAreShared(t *testing.T) {
 	g.mustServe(t, "a")
 }
 
-// Unauthenticated health checks whose bodies do not arrive are bounded, and block neither other
-// health checks nor requests with a key.
-func TestHealthChecksWithoutBodiesAreBounded(t *testing.T) {
-	t.Parallel()
-	g := tenants(t, server.Options{})
-	g.mustServe(t, "before") // whose connections are known from then on
-	g.observe(t, "seqledger_visits_open")
-	ctx, cancel := context.WithCancel(within(t))
-	defer cancel()
-	var disconnects []func()
-	for range 8 {
-		lone, disconnect := loneClient()
-		disconnects = append(disconnects, disconnect)
-		for range 100 {
-			r, w := io.Pipe()
-			t.Cleanup(func() { _ = w.Close() })
-			go func() { // ends with ctx, or when it is cut
-				request, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+"/grpc.health.v1.Health/Check",
-					r)
-				if err != nil {
-					return
-				}
-				request.Header.Set("Content-Type", "application/grpc")
-				if answer, err := lone.Do(request); err == nil {
-					_ = answer.Body.Close()
-				}
-			}()
-		}
-	}
-	const most = 128 // of one address
-	cut := `seqledger_gate_refusals_total{gate="unauthenticated",of=`
-	g.awaitObserved(t, cut+`"connection"}`, func(v float64) bool { return v > 0 })
-	g.awaitObserved(t, "seqledger_visits_open", func(v float64) bool {
-		if v > most {
-			t.Errorf("%g visits are open", v)
-		}
-		return true
-	})
-	g.mustServe(t, "a")
-	if code, text := g.get(t, "/healthz"); code != http.StatusOK { // on a connection that is known
-		t.Error("a health check beside them:", code, text)
-	}
-	cancel()
-	for _, disconnect := range disconnects {
-		disconnect()
-	}
-	g.awaitObserved(t, "seqledger_visits_open", func(v float64) bool { return v == 0 })
-}
-
 // Only admins on every scope see the parts of a status that do not concern the caller itself.
 func TestStatusTellsNothingOfOthers(t *testing.T) {
 	t.Parallel()
