@@ -67,6 +67,14 @@ var callers = map[string]string{
 // guard starts a server whose auth file has the callers, and more.
 func guard(t testing.TB, o server.Options, more map[string]string) *guarded {
 	t.Helper()
+	g := newGuard(t, &o, more)
+	g.harness = startWith(t, o)
+	return g
+}
+
+// newGuard is guard that starts no server, but makes its options.
+func newGuard(t testing.TB, o *server.Options, more map[string]string) *guarded {
+	t.Helper()
 	g := &guarded{path: filepath.Join(t.TempDir(), "auth.yaml"), entries: map[string]string{},
 		keys: map[string]string{}, log: new(syncBuffer)}
 	for _, set := range []map[string]string{callers, more} {
@@ -85,7 +93,6 @@ func guard(t testing.TB, o server.Options, more map[string]string) *guarded {
 		t.Fatal(err)
 	}
 	o.Auth = g.authority
-	g.harness = startWith(t, o)
 	return g
 }
 

@@ -214,6 +214,9 @@ func (r *router) attempt(q *http.Request, to ledger.Leader) (answer *http.Respon
 	// Ends with the call.
 	go r.endWith(ctx, cancel, to, isEndless(q))
 	if answer, err = r.nodes.PeerTransport().RoundTrip(q); err == nil {
+		if answer.StatusCode != http.StatusSwitchingProtocols { // that one's body is a connection
+			answer.Body = &forwardedAnswer{answer.Body, cancel}
+		}
 		return answer, false, nil
 	}
 	cancel()
@@ -309,6 +312,20 @@ func (b *forwardedBody) Close() error {
 		return nil
 	}
 	return b.ReadCloser.Close()
+}
+
+// forwardedAnswer is the body of an answer. To close it ends the call: the transport would wait until the caller has
+// sent the rest of a stream, and the caller waits for the end of the answer first.
+type forwardedAnswer struct {
+	io.ReadCloser
+
+	cancel context.CancelFunc
+}
+
+// Close implements io.Closer.
+func (a *forwardedAnswer) Close() error {
+	a.cancel()
+	return a.ReadCloser.Close()
 }
 
 // PeerHandler answers the calls that other nodes forward. It forwards none itself: a call that finds

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,8 +22,9 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// startNode starts a node, which joins the one at an address for other nodes if there is one.
-func startNode(t *testing.T, join string, o server.Options) (h *harness, peer string) {
+// startSecureNode starts a node, which joins the one at an address for other nodes if there is one. Without a
+// configuration of TLS the nodes talk in cleartext.
+func startSecureNode(t *testing.T, join string, o server.Options, config *tls.Config) (h *harness, peer string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -32,7 +34,8 @@ func startNode(t *testing.T, join string, o server.Options) (h *harness, peer st
 	logger := slog.New(slog.DiscardHandler)
 	if join != "" {
 		err := seed.Join(within(t), seed.Options{
-			Dir: dir, Nodes: []string{join}, RoundTripper: peers.NewRoundTripper(nil), Peer: peer, Logger: logger,
+			Dir: dir, Nodes: []string{join}, RoundTripper: peers.NewRoundTripper(config), Peer: peer, Logger: logger,
+			Encrypted: config != nil,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -40,7 +43,9 @@ func startNode(t *testing.T, join string, o server.Options) (h *harness, peer st
 	}
 	l, err := ledger.Open(within(t), ledger.Options{
 		Dir: dir, LogBytes: 8 << 20, CacheBytes: -1, ScrubBytes: -1, Logger: logger,
-		Cluster: &ledger.Cluster{Listener: listener, Client: "client-of-" + peer, Tick: 20 * time.Millisecond},
+		Cluster: &ledger.Cluster{
+			Listener: listener, Client: "client-of-" + peer, Tick: 20 * time.Millisecond, TLS: config,
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -59,9 +64,15 @@ func startNode(t *testing.T, join string, o server.Options) (h *harness, peer st
 // startNodes starts a cluster of three, all with a vote.
 func startNodes(t *testing.T, o server.Options) []*harness {
 	t.Helper()
-	first, peer := startNode(t, "", o)
-	second, _ := startNode(t, peer, o)
-	third, _ := startNode(t, peer, o)
+	return startSecureNodes(t, o, nil)
+}
+
+// startSecureNodes is startNodes with TLS between nodes.
+func startSecureNodes(t *testing.T, o server.Options, config *tls.Config) []*harness {
+	t.Helper()
+	first, peer := startSecureNode(t, "", o, config)
+	second, _ := startSecureNode(t, peer, o, config)
+	third, _ := startSecureNode(t, peer, o, config)
 	nodes := []*harness{first, second, third}
 	for _, n := range nodes {
 		await(t, func() bool {

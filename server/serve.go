@@ -102,7 +102,7 @@ func (s *Server) httpServer() *http.Server {
 	protocols.SetUnencryptedHTTP2(s.options.TLS == nil)
 	protocols.SetHTTP2(s.options.TLS != nil)
 	return &http.Server{
-		TLSConfig:   s.options.TLS,
+		TLSConfig:   s.options.TLS.Clone(), // nil stays nil; net/http adds its protocols
 		Handler:     s.handler,
 		ConnContext: admission.ConnContext,
 		Protocols:   protocols,

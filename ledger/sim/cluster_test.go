@@ -58,6 +58,7 @@ type clusterPlan struct {
 	rivals    int64 // how long there are none, at most
 	partition int64 // how long a network stays as it is, at most
 	change    int64 // the same for the members
+	duel      int64 // how long there is none, at most; 0: never
 }
 
 // met counts that a fault, or what follows from one, has happened.
@@ -151,6 +152,11 @@ func (c *cluster) elected(n *member) {
 		c.w.fail(nil, "nodes %d and %d lead in term %d", other, n.id, n.role.Term)
 	}
 	c.leaders[n.role.Term] = n.id
+	// It has voted for itself.
+	if other, ok := c.votes[[2]uint64{n.id, n.role.Term}]; ok && other != n.id {
+		c.w.fail(nil, "node %d votes for %d and for %d in term %d", n.id, other, n.id, n.role.Term)
+	}
+	c.votes[[2]uint64{n.id, n.role.Term}] = n.id
 	for i := max(n.log.First(), first.Index+1); i <= c.last(); i++ {
 		want := c.history[i-first.Index-1].Term
 		if term, err := n.term(i); err != nil || term != want {
@@ -405,6 +411,39 @@ func (c *cluster) rivals() {
 		if n := c.any(); n.up {
 			n.safely(c.w.upTo(10*millisecond), func() { n.must(n.core.Campaign(), "an election"); n.effects() })
 		}
+	}
+}
+
+// silence is longer than any node takes a leader for alive that it does not hear of.
+const silence = 10 * (tick + tick/10)
+
+// duel kills the leader and parts two of the others. Once no vote is refused any more for a leader that may be alive,
+// both ask for votes. The second one asks before a voter that dies behind its vote for the first one, and comes back,
+// hears of that one as its leader: if it forgot whom it chose, or in which term, it would choose both.
+func (c *cluster) duel() {
+	leader := c.leader()
+	if leader == nil {
+		return
+	}
+	var rivals []*member
+	for _, i := range c.w.rng.Perm(len(c.nodes)) {
+		if n := c.nodes[i]; n.up && n != leader && len(rivals) < 2 {
+			rivals = append(rivals, n)
+		}
+	}
+	if len(rivals) < 2 {
+		return
+	}
+	c.met("duels")
+	leader.crash()
+	a, b := rivals[0], rivals[1]
+	c.cut[[2]uint64{a.id, b.id}], c.cut[[2]uint64{b.id, a.id}] = true, true
+	stand := func(n *member) func() {
+		return func() { n.must(n.core.Campaign(), "an election"); n.effects() }
+	}
+	a.safely(silence, stand(a))
+	for later := c.w.upTo(3 * millisecond); later < tick; later += 3 * millisecond {
+		b.safely(silence+later, stand(b)) // again and again, because the voter may just be starting
 	}
 }
 

@@ -19,9 +19,11 @@ func TestClusterControlsAreCaught(t *testing.T) {
 	}{
 		{mutant: "acknowledge before the sync", soon: true},
 		{mutant: "acknowledge before a majority", says: "the consensus stopped: tocommit", soon: true},
-		{mutant: "late snapshot accepted", from: 7, says: "applies entry"},
+		{mutant: "vote not stored", from: 8, says: "votes for"},
+		{mutant: "term not stored", from: 3, says: "votes for"},
+		{mutant: "late snapshot accepted", from: 44, says: "applies entry"},
 		{mutant: "log emptied before the state is durable", from: 2, says: "starting the consensus"},
-		{mutant: "log truncated before the checkpoint", from: 25, says: "starting the consensus"},
+		{mutant: "log truncated before the checkpoint", from: 54, says: "starting the consensus"},
 		{mutant: "a leader reads without a majority", from: 13, says: "invariant 9"},
 		{mutant: "deduplication off", bugs: bugs{noDeduplication: true}, says: "invariant 1", soon: true},
 		{mutant: "fencing off", bugs: bugs{noFencing: true}, from: 4, says: "invariant 7"},

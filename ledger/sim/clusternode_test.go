@@ -276,7 +276,26 @@ func (n *member) writeOne(a core.Append) bool {
 	if a.Snapshot != nil && !n.install(a.Snapshot) {
 		return false
 	}
+	n.forget(&a)
 	return n.log.Append(a.State, a.Entries) == nil
+}
+
+// forget is what two of the controls do: the vote, or the term before there is an entry of it, is not stored.
+func (n *member) forget(a *core.Append) {
+	s := n.log.State()
+	switch {
+	case n.c.mutant == "vote not stored" && a.State != nil:
+		s = *a.State
+	case n.c.mutant == "term not stored" && a.State != nil:
+		s.Commit = a.State.Commit
+	case n.c.mutant != "term not stored":
+		return
+	}
+	s.Vote = 0
+	if k := len(a.Entries); k > 0 {
+		s.Term = max(s.Term, a.Entries[k-1].Term) // a log whose entries are of a later term is not opened
+	}
+	a.State = &s
 }
 
 // apply applies what is committed, a part at a time.

@@ -53,7 +53,7 @@ func newClusterPlan(seed uint64) (plan, clusterPlan) {
 	return p, clusterPlan{
 		nodes: pick(w, 3, 3, 4, 5), crash: pick(w, 0, 2_000, 10_000), keepLog: pick(w, 20, 100, 500),
 		rivals: pick(w, 500*millisecond, 5*second), partition: pick(w, 300*millisecond, second, 4*second),
-		change: pick(w, second, 5*second),
+		change: pick(w, second, 5*second), duel: pick(w, 0, 0, 2*second),
 	}
 }
 
@@ -119,6 +119,9 @@ func (c *cluster) build() {
 	c.again(2*second, func() { c.any().crash() })
 	c.again(3*second, c.transfer)
 	c.again(c.plan.rivals, c.rivals)
+	if c.plan.duel > 0 {
+		c.again(c.plan.duel, c.duel)
+	}
 	c.again(40*millisecond, func() { c.any().readStream(name{Scope: scopes[0], ID: "writer-0"}, func(streamRead) {}) })
 	if w.plan.wallJump > 0 {
 		c.again(2*second, func() {
@@ -214,7 +217,7 @@ func TestCluster(t *testing.T) {
 // late, or replace a tail of entries, are too rare for it: of the former there were 4 in 100
 // clusters, of the latter none.
 var clusterMustMeet = []string{
-	"elections", "rival elections", "leaders died", "kills", "power losses", "slow syncs", "failed syncs",
+	"elections", "rival elections", "duels", "leaders died", "kills", "power losses", "slow syncs", "failed syncs",
 	"slow applies", "crashes behind a vote", "messages lost", "messages doubled", "messages delayed",
 	"ways cut in one direction", "ways cut in both directions", "nodes cut off", "changes of members proposed",
 	"joint changes proposed", "transfers", "checkpoints", "truncations", "snapshots sent", "snapshots too old",

@@ -1,0 +1,379 @@
+package server_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/seed"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
+	"github.com/seqledger/seqledger/server/auth"
+)
+
+// trusting returns a TLS configuration that shows a certificate of an authority and trusts no other one.
+func trusting(t *testing.T, name string, authority *identity) *tls.Config {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pool.AddCert(authority.parsed)
+	return &tls.Config{
+		Certificates: []tls.Certificate{issue(t, name, authority).pair(t)}, RootCAs: pool, ClientCAs: pool,
+		MinVersion: tls.VersionTLS13,
+	}
+}
+
+// settled repeats a call that has no outcome because the nodes elect a leader, as every client does.
+func settled(t *testing.T, do func() error) (err error) {
+	t.Helper()
+	await(t, func() bool {
+		err = do()
+		return connect.CodeOf(err) != connect.CodeUnavailable
+	})
+	return err
+}
+
+// Whichever node is called, a caller may do what its own credential allows and nothing else, and what it writes bears
+// its name; the same with TLS between the nodes.
+func TestForwardedCallersKeepTheirRights(t *testing.T) {
+	t.Parallel()
+	between := trusting(t, "node", issue(t, "nodes", nil))
+	for name, config := range map[string]*tls.Config{"cleartext": nil, "TLS": between} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if testing.Short() {
+				t.Skip("with certificates of clients, too, it is another test")
+			}
+			o := withTools()
+			g := newGuard(t, &o, nil)
+			for i, h := range startSecureNodes(t, o, config) {
+				node := *g
+				node.harness = h
+				node.writesAsItself(t, fmt.Sprint("till-", i))
+				node.isRefused(t)
+				node.serves(t, fmt.Sprint("order-", i))
+			}
+		})
+	}
+}
+
+// A stream that the leader ends comes to its end at every node, although the caller has not ended its own side.
+func TestForwardedStreamEndsWithItsAnswer(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("a part of what is done with certificates")
+	}
+	var o server.Options
+	g := newGuard(t, &o, nil)
+	for _, h := range startNodes(t, o) {
+		node := *g
+		node.harness = h
+		err := settled(t, func() error {
+			_, err := node.streamed(t, "", writeOf("till-9", 1, appendOp("x")))
+			return err
+		})
+		if connect.CodeOf(err) != connect.CodeUnauthenticated {
+			t.Fatalf("a stream without a key: got %v", err)
+		}
+	}
+}
+
+// writesAsItself writes by a call and by a stream, and looks who has written.
+func (g *guarded) writesAsItself(t *testing.T, client string) {
+	t.Helper()
+	writer, _ := g.as("writer")
+	var receipts []*seqledgerv1.Receipt
+	err := settled(t, func() error {
+		answer, err := writer.Write(within(t), connect.NewRequest(writeOf(client, 1, appendOp("x"))))
+		if err == nil {
+			receipts = append(receipts, answer.Msg.Receipt)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = settled(t, func() error {
+		receipt, err := g.streamed(t, "writer", writeOf(client, 2, appendOp("y")))
+		if err == nil {
+			receipts = append(receipts, receipt)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, receipt := range receipts {
+		found, err := writer.GetTransaction(within(t), connect.NewRequest(&seqledgerv1.GetTransactionRequest{
+			TxId: receipt.GetTxId(),
+		}))
+		if err != nil || found.Msg.GetTransaction().GetActor() != "client:writer" ||
+			receipt.GetActor() != "client:writer" {
+			t.Errorf("%v was written as %v: %v", receipt, found, err)
+		}
+	}
+}
+
+// streamed makes one write on a stream of its own. The error has the code of a call's.
+func (g *guarded) streamed(t *testing.T, id string, m *seqledgerv1.WriteRequest) (*seqledgerv1.Receipt, error) {
+	t.Helper()
+	client, _ := g.as(id)
+	stream := client.WriteStream(within(t))
+	defer func() { _, _ = stream.CloseRequest(), stream.CloseResponse() }()
+	_ = stream.Send(frameOf(m)) // the answer says why it fails
+	answer, err := stream.Receive()
+	if err != nil {
+		return nil, err
+	}
+	result := answer.GetResults()[0]
+	switch result.GetError().GetCode() {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return result.GetReceipt(), nil
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
+		return nil, connect.NewError(connect.CodePermissionDenied, errors.New(result.GetError().GetMessage()))
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
+		return nil, connect.NewError(connect.CodeUnavailable, errors.New(result.GetError().GetMessage()))
+	}
+	return nil, fmt.Errorf("the result %v", result)
+}
+
+// isRefused makes calls that the leader must refuse.
+func (g *guarded) isRefused(t *testing.T) {
+	t.Helper()
+	nonsense, _, err := auth.NewKey("writer") // which no file has
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.keys["stranger"] = nonsense
+	transfer := &seqledgerv1.ChangeClusterRequest{Change: &seqledgerv1.ChangeClusterRequest_Transfer{}}
+	for id, want := range map[string]connect.Code{
+		"":          connect.CodeUnauthenticated,
+		"stranger":  connect.CodeUnauthenticated,
+		"reader":    connect.CodePermissionDenied,
+		"elsewhere": connect.CodePermissionDenied,
+	} {
+		client, admin := g.as(id)
+		for what, do := range map[string]func() error{
+			"write":    func() error { return call(t, client.Write, writeOf("till-9", 1, appendOp("x"))) },
+			"transfer": func() error { return call(t, admin.ChangeCluster, transfer) },
+			"stream": func() error {
+				_, err := g.streamed(t, id, writeOf("till-9", 1, appendOp("x")))
+				return err
+			},
+		} {
+			if err := settled(t, do); connect.CodeOf(err) != want {
+				t.Errorf("%s by %q: got %v, want %v", what, id, err, want)
+			}
+		}
+	}
+	_, admin := g.as("foreman") // who administers a scope, and not the cluster
+	err = settled(t, func() error { return call(t, admin.ChangeCluster, transfer) })
+	if connect.CodeOf(err) != connect.CodePermissionDenied {
+		t.Errorf("transfer by the foreman: %v", err)
+	}
+}
+
+// serves lets agents call tools.
+func (g *guarded) serves(t *testing.T, key string) {
+	t.Helper()
+	reserve := object{"scope": "acme/main", "key": key, "request": "x", "attempt_id": strings.Repeat("ab", 16)}
+	var got object
+	var problem string
+	writer := agent(t, g.harness, g.keys["writer"])
+	await(t, func() bool { // there may be an election meanwhile
+		got, problem = use(t, writer, "reserve", reserve)
+		return problem == ""
+	})
+	if got["outcome"] != "ACQUIRED" {
+		t.Errorf("the writer's agent: %v", got)
+	}
+	for _, id := range []string{"reader", "elsewhere"} {
+		reserve["key"] = key + "-of-" + id
+		a := agent(t, g.harness, g.keys[id])
+		await(t, func() bool {
+			got, problem = use(t, a, "reserve", reserve)
+			return problem == "" || strings.Contains(problem, "does not allow it")
+		})
+		if problem == "" {
+			t.Errorf("the agent of %s: %v", id, got)
+		}
+	}
+}
+
+// secureClients makes a node's server ask clients for certificates of an authority.
+func secureClients(t *testing.T, o *server.Options, authority *identity) {
+	t.Helper()
+	dir := t.TempDir()
+	files := server.TLSFiles{
+		Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"),
+		ClientCA: filepath.Join(dir, "ca.pem"),
+	}
+	issue(t, "server", authority).save(t, files)
+	if err := os.WriteFile(files.ClientCA, authority.cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config, err := server.LoadTLS(files, o.Logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.TLS = config
+}
+
+// over returns a client of HTTP/2 or of HTTP/1.1 by TLS.
+func over(t *testing.T, config *tls.Config, http2 bool) *http.Client {
+	t.Helper()
+	c := transport(t, http2)
+	tr, _ := c.Transport.(*http.Transport)
+	tr.Protocols.SetHTTP2(http2)
+	tr.TLSClientConfig = config.Clone()
+	return c
+}
+
+// With certificates of clients and others of nodes, each opens one door only: a client needs its certificate at every
+// node, gets no further with it than its key allows, and cannot speak as a node.
+func TestForwardingWithClientCertificates(t *testing.T) {
+	t.Parallel()
+	clients, nodes := issue(t, "clients", nil), issue(t, "nodes", nil)
+	ofClient, ofNode := trusting(t, "till-7", clients), trusting(t, "node", nodes)
+	o := withTools()
+	g := newGuard(t, &o, nil)
+	secureClients(t, &o, clients)
+	without, wrong := ofClient.Clone(), ofClient.Clone()
+	without.Certificates, wrong.Certificates = nil, ofNode.Certificates
+	for i, h := range startSecureNodes(t, o, ofNode) {
+		h.url = "https" + strings.TrimPrefix(h.url, "http")
+		node := *g
+		node.harness = h
+		for name, config := range map[string]*tls.Config{"no": without, "a node's": wrong} {
+			h.h1, h.h2 = over(t, config, false), over(t, config, true)
+			writer, _ := node.as("writer")
+			if err := call(t, writer.Write, writeOf("till-9", 1, appendOp("x"))); err == nil {
+				t.Errorf("a caller with %s certificate has written", name)
+			}
+		}
+		h.h1, h.h2 = over(t, ofClient, false), over(t, ofClient, true)
+		node.writesAsItself(t, fmt.Sprint("till-", i))
+		node.isRefused(t)
+
+		// The nodes believe who a caller is of each other, and of nobody else.
+		peer := &url.URL{Scheme: "https", Host: peerOf(t, h)}
+		if err := speakAsNode(t, over(t, ofNode, true), peer, g.keys["writer"]); err != nil {
+			t.Error("a node is refused:", err)
+		}
+		stranger := trusting(t, "till-7", clients)
+		stranger.RootCAs = ofNode.RootCAs
+		none := stranger.Clone()
+		none.Certificates = nil
+		for name, config := range map[string]*tls.Config{"a client's": stranger, "no": none} {
+			if err := speakAsNode(t, over(t, config, true), peer, g.keys["writer"]); err == nil {
+				t.Errorf("somebody with %s certificate spoke as a node", name)
+			}
+		}
+	}
+}
+
+// peerOf returns the address of a node for other nodes.
+func peerOf(t *testing.T, h *harness) string {
+	t.Helper()
+	s := h.ledger.ClusterStatus()
+	for _, m := range s.Members {
+		if m.ID == s.Self {
+			return m.Peer
+		}
+	}
+	t.Fatal("the node is no member")
+	return ""
+}
+
+// speakAsNode reads the state of a client with the header of a forwarded call.
+func speakAsNode(t *testing.T, c *http.Client, peer *url.URL, key string) error {
+	t.Helper()
+	l := seqledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: withBearer{key, c.Transport}}, peer.String())
+	q := connect.NewRequest(&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "till-0"})
+	q.Header().Set("Seqledger-Client-Address", "192.0.2.1:5")
+	_, err := l.GetClientState(within(t), q)
+	return err
+}
+
+// What one node tells another about a caller cannot be forged from outside: a header of the caller's is replaced on
+// its way to the leader, the address for nodes asks for the same credential as every other, and what only nodes ask
+// each other is not passed on.
+func TestForgedForwarding(t *testing.T) {
+	t.Parallel()
+	var o server.Options
+	g := newGuard(t, &o, nil)
+	nodes := startNodes(t, o)
+	leader := leads(t, nodes)
+	const forged = "203.0.113.9:9"
+	forge := func(h http.Header) {
+		h.Set("Seqledger-Client-Address", forged)
+		h.Set("Seqledger-Join-Token", "a guess of a token")
+		h.Set("Connection", "Seqledger-Client-Address") // a proxy takes away what is named here
+	}
+	for _, h := range nodes {
+		node := *g
+		node.harness = h
+		for id, want := range map[string]int{"": http.StatusUnauthorized, "reader": http.StatusForbidden} {
+			status := 0
+			await(t, func() bool {
+				status = node.status(t, id, h.url, seqledgerv1connect.LedgerServiceWriteProcedure, forge)
+				return status != http.StatusServiceUnavailable
+			})
+			if status != want {
+				t.Errorf("a write of %q with forged headers: got %d, want %d", id, status, want)
+			}
+		}
+		// At the address for nodes the header is believed, and the rights are those of the credential all the same.
+		peer := &url.URL{Scheme: "http", Host: peerOf(t, h)}
+		for id, want := range map[string]connect.Code{
+			"": connect.CodeUnauthenticated, "reader": connect.CodePermissionDenied,
+		} {
+			if err := speakAsNode(t, h.h2, peer, g.keys[id]); connect.CodeOf(err) != want {
+				t.Errorf("%q at the address for nodes: got %v, want %v", id, err, want)
+			}
+		}
+		nothing := func(http.Header) {}
+		if got := node.status(t, "root", peer.String(), seqledgerv1connect.LedgerServiceWriteProcedure, nothing); got !=
+			http.StatusMisdirectedRequest {
+			t.Errorf("a client's call at the address for nodes: %d", got)
+		}
+		for _, path := range []string{ledger.JoinPath, seed.Path, "/seqledger.raft.v1/Stream"} {
+			if got := node.status(t, "root", h.url, path, forge); got/100 != 4 {
+				t.Errorf("a client's call of %s was answered: %d", path, got)
+			}
+		}
+	}
+	if log := g.log.String(); strings.Contains(log, forged) || !strings.Contains(log, "from=127.0.0.1:") {
+		t.Errorf("the forged address was believed, or none was noted:\n%s", log)
+	}
+	if l, _ := leader.ledger.Leader(); l.Peer == "" {
+		t.Error("the cluster has not survived it")
+	}
+}
+
+// status sends an empty call as JSON and returns the status of the answer.
+func (g *guarded) status(t *testing.T, id, base, path string, change func(http.Header)) int {
+	t.Helper()
+	q, err := http.NewRequestWithContext(within(t), http.MethodPost, base+path, strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Content-Type", "application/json")
+	if key := g.keys[id]; key != "" {
+		q.Header.Set("Authorization", "Bearer "+key)
+	}
+	change(q.Header)
+	status, _, _ := g.do(t, q)
+	return status
+}
