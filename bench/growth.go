@@ -32,6 +32,7 @@ type growthOptions struct {
 	marks    []time.Duration // of load, ascending
 	rate     int             // of the load, in writes a second
 	duration time.Duration   // of one measurement of writes, and of one of retries
+	retain   time.Duration   // of the ledger's configuration, retain_blocks; 0 for ever
 	dir, out string
 }
 
@@ -44,6 +45,9 @@ type growthReport struct {
 	Marks   []harness.Values `json:"marks"`   // what things cost after so much of it
 	// Day is a day at the rate of the load, extrapolated from the time between the last two marks.
 	Day harness.Values `json:"day"`
+	// Retained and RetainedMarks are Load and Marks of a ledger that drops its history.
+	Retained      []harness.Values `json:"retained,omitempty"`
+	RetainedMarks []harness.Values `json:"retained_marks,omitempty"`
 }
 
 // costs are what the operations of a ledger cost: the values of measure, for people.
@@ -103,6 +107,9 @@ func growthFlags(arguments []string) (*growthOptions, error) {
 	flags.IntVar(&o.rate, "rate", 1000, "writes a second of the steady load")
 	flags.DurationVar(&o.duration, "duration", 3*time.Second,
 		"how long each of the three rounds of writes and of retries lasts")
+	flags.DurationVar(&o.retain, "retain", 0,
+		"drop blocks that are older than this during the steady load; what it shows is kept beside that of a load "+
+			"without it (0: keep all)")
 	flags.StringVar(&o.dir, "dir", "", "write below this directory (default: the system's temporary directory)")
 	flags.StringVar(&o.out, "out", "",
 		"write growth.json and pictures into this directory; what a run leaves out stays as it is there")
@@ -129,6 +136,9 @@ func growthFlags(arguments []string) (*growthOptions, error) {
 	}
 	if len(o.streams)+len(o.marks) == 0 {
 		return nil, errors.New("-streams and -marks are both empty, nothing is left to measure")
+	}
+	if o.retain != 0 && (o.retain < time.Second || len(o.marks) == 0) {
+		return nil, errors.New("-retain is of the steady load, and at least 1s")
 	}
 	if o.rate <= 0 || o.duration <= 0 || flags.NArg() > 0 {
 		return nil, errors.New("growth takes flags alone, and -rate and -duration must be more than 0; see -help")
@@ -177,18 +187,22 @@ func (r *growthReport) pictures() map[string]*harness.Chart {
 	draw := func(c harness.Chart, points []harness.Values, x string, curves ...curve) *harness.Chart {
 		for _, p := range points {
 			for _, line := range curves {
-				c.Add(line.name, p[x], p[line.value]*line.factor)
+				if v, there := p[line.value]; there { // an older run had not all of them
+					c.Add(line.name, p[x], v*line.factor)
+				}
 			}
 		}
 		return &c
 	}
 	const mebibyte = 1.0 / (1 << 20)
 	micros := []curve{{"write", "write_us", 1}, {"retry", "replay_us", 1}, {"eviction", "evict_us", 1}}
+	held := []curve{{"state file", "state_bytes", mebibyte}, {"block files", "block_bytes", mebibyte},
+		{"log", "log_bytes", mebibyte}, {"memory", "memory_bytes", mebibyte}}
 	life := []curve{{"open", "open_s", 1}, {"checkpoint", "checkpoint_s", 1}}
 	// Both kinds share a picture over the minutes, in one unit, so that they
 	// can be compared.
 	both := append(slices.Clone(micros), curve{"open", "open_s", 1e6}, curve{"checkpoint", "checkpoint_s", 1e6})
-	return map[string]*harness.Chart{
+	pictures := map[string]*harness.Chart{
 		"growth-costs.svg": draw(harness.Chart{Title: "Cost against streams", X: "streams", Y: "µs", LogX: true,
 			LogY: true}, r.Streams, "streams", micros...),
 		"growth-life.svg": draw(harness.Chart{Title: "Opening and checkpoint against streams", X: "streams",
@@ -198,11 +212,15 @@ func (r *growthReport) pictures() map[string]*harness.Chart {
 			LogX: true,
 			LogY: true}, r.Marks, "minutes", both...),
 		"growth-size.svg": draw(harness.Chart{Title: "Size against minutes of load", X: "minutes", Y: "MiB"}, r.Load,
-			"minutes", curve{"state file", "state_bytes", mebibyte}, curve{"log", "log_bytes", mebibyte},
-			curve{"memory", "memory_bytes", mebibyte}),
+			"minutes", held...),
 		"growth-latency.svg": draw(harness.Chart{Title: "Latency against minutes of load", X: "minutes", Y: "ms",
 			LogY: true}, r.Load, "minutes", curve{"p50", "p50_ms", 1}, curve{"p99", "p99_ms", 1}),
 	}
+	if len(r.Retained) > 0 {
+		pictures["growth-retained.svg"] = draw(harness.Chart{Title: "Size against minutes of load, blocks dropped",
+			X: "minutes", Y: "MiB"}, r.Retained, "minutes", held...)
+	}
+	return pictures
 }
 
 const (
@@ -219,7 +237,11 @@ const (
 // extrapolates a day.
 func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdout io.Writer) error {
 	return withCrowd(ctx, o, steadyStreams, func(ctx context.Context, c *crowd) error {
-		report.Load, report.Marks = nil, nil
+		load, marks := &report.Load, &report.Marks
+		if o.retain > 0 {
+			load, marks = &report.Retained, &report.RetainedMarks
+		}
+		*load, *marks = nil, nil
 		loaded := time.Duration(0)
 		written := 0.0 // bytes of the log up to the last opening
 		opened := c.ledger.Stats().LogBytes
@@ -246,12 +268,12 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 				if err := c.sizes(p); err != nil {
 					return err
 				}
-				report.Load = append(report.Load, p)
+				*load = append(*load, p)
 				_, err = fmt.Fprintf(stdout, "%6.2f min: %9.0f writes, %5.0f/s, p50 %.2f ms, p99 %.2f ms, %.0f "+
 					"not begun, "+
-					"state %.0f MiB, log %.0f MiB, memory %.0f MiB\n", p["minutes"], p["writes"], p["writes_per_s"],
-					p["p50_ms"], p["p99_ms"], p["unserved"], p["state_bytes"]/(1<<20), p["log_bytes"]/(1<<20),
-					p["memory_bytes"]/(1<<20))
+					"state %.0f MiB, blocks %.0f MiB, log %.0f MiB, memory %.0f MiB\n", p["minutes"], p["writes"],
+					p["writes_per_s"], p["p50_ms"], p["p99_ms"], p["unserved"], p["state_bytes"]/(1<<20),
+					p["block_bytes"]/(1<<20), p["log_bytes"]/(1<<20), p["memory_bytes"]/(1<<20))
 				if err != nil {
 					return err
 				}
@@ -260,7 +282,7 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 			if err := c.mark(ctx, o, p); err != nil {
 				return fmt.Errorf("after %v of load: %w", mark, err)
 			}
-			report.Marks = append(report.Marks, p)
+			*marks = append(*marks, p)
 			written, opened = p["log_written"], c.ledger.Stats().LogBytes
 			if _, err := fmt.Fprintf(stdout, "%6.2f min: %s; state %.0f MiB\n", p["minutes"], sayCosts(p),
 				p["state_bytes"]/(1<<20)); err != nil {
@@ -270,12 +292,15 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 				return err
 			}
 		}
+		if o.retain > 0 {
+			return nil
+		}
 		report.Day = extrapolate(o.rate, report.Marks, report.Load)
 		d := report.Day
-		_, err := fmt.Fprintf(stdout, "a day at %d writes a second: a state file of %.1f GiB, a log of %.0f MiB "+
-			"at most, "+
-			"%.1f GiB written to it, %.0f MiB of memory at most\n", o.rate, d["state_bytes"]/(1<<30),
-			d["log_bytes"]/(1<<20), d["log_bytes_written"]/(1<<30), d["memory_bytes"]/(1<<20))
+		_, err := fmt.Fprintf(stdout, "a day at %d writes a second: %.0f MiB more of state file, %.1f GiB of block "+
+			"files, a log of %.0f MiB at most, %.1f GiB written to it, %.0f MiB of memory at most\n", o.rate,
+			d["state_bytes"]/(1<<20), d["block_bytes"]/(1<<30), d["log_bytes"]/(1<<20), d["log_bytes_written"]/(1<<30),
+			d["memory_bytes"]/(1<<20))
 		return errors.Join(err, report.publish(o.out))
 	})
 }
@@ -300,8 +325,8 @@ func (c *crowd) mark(ctx context.Context, o *growthOptions, p harness.Values) er
 // has written between them.
 func extrapolate(rate int, marks, minutes []harness.Values) harness.Values {
 	first, last := marks[len(marks)-2], marks[len(marks)-1]
-	d := harness.Values{"writes_per_s": float64(rate), "state_bytes": 0, "log_bytes_written": 0, "log_bytes": 0,
-		"memory_bytes": 0}
+	d := harness.Values{"writes_per_s": float64(rate), "state_bytes": 0, "block_bytes": 0, "log_bytes_written": 0,
+		"log_bytes": 0, "memory_bytes": 0}
 	writes := last["writes"] - first["writes"]
 	if writes <= 0 {
 		return d
@@ -309,6 +334,7 @@ func extrapolate(rate int, marks, minutes []harness.Values) harness.Values {
 	const seconds = 24 * 60 * 60
 	times := seconds * float64(rate) / writes
 	d["state_bytes"] = (last["state_bytes"] - first["state_bytes"]) * times
+	d["block_bytes"] = (last["block_bytes"] - first["block_bytes"]) * times
 	d["log_bytes_written"] = (last["log_written"] - first["log_written"]) * times
 	// Not extrapolated, because the log, what waits for a checkpoint and the cache of
 	// answers are bounded, and go up and down.
@@ -370,6 +396,7 @@ func withCrowd(
 		config := machine.DefaultConfig()
 		// Small, so that few writes let all streams go once they are due.
 		config.EvictionInterval = 100
+		config.RetainBlocks = int64(o.retain)
 		config.MaxStreams = max(config.MaxStreams, uint64(streams)+growthWriters)
 		c := &crowd{dir: b.data(), config: config, sequences: make([]uint32, streams)}
 		if err := c.open(ctx, nil); err != nil {
@@ -457,12 +484,13 @@ func (c *crowd) pick(worker int) int {
 	return worker + growthWriters*c.random[worker].IntN(share)
 }
 
-// sizes adds the bytes of the disk that the state file and the log take.
+// sizes adds the bytes of the disk that the state file, the block files and the log take.
 func (c *crowd) sizes(p harness.Values) (err error) {
-	var errLog error
+	var errLog, errBlocks error
+	p["block_bytes"], errBlocks = heldBytes(filepath.Join(c.dir, "blocks"))
 	p["state_bytes"], err = heldBytes(filepath.Join(c.dir, "state.db"))
 	p["log_bytes"], errLog = heldBytes(filepath.Join(c.dir, "log"))
-	return errors.Join(err, errLog)
+	return errors.Join(err, errBlocks, errLog)
 }
 
 // heldBytes returns the bytes of all files below a directory, or of one file, as

@@ -94,8 +94,14 @@ func TestGrowth(t *testing.T) {
 			t.Errorf("not measured: %+v", p)
 		}
 	}
-	if pictures, _ := filepath.Glob(out + "/growth-*.svg"); len(pictures) != 5 {
-		t.Errorf("want 5 pictures, got %v", pictures)
+	retained, _ := grown(t, out, "-streams", "", "-marks", "300ms,700ms", "-rate", "500", "-retain", "1s")
+	if len(retained.Retained) != marks || len(retained.RetainedMarks) != marks ||
+		!measured(retained.Retained[1], "block_bytes") || !reflect.DeepEqual(retained.Marks, loaded.Marks) ||
+		!reflect.DeepEqual(retained.Streams, again.Streams) || !maps.Equal(retained.Day, loaded.Day) {
+		t.Errorf("want a load with retention beside what was there: %+v", retained)
+	}
+	if pictures, _ := filepath.Glob(out + "/growth-*.svg"); len(pictures) != 6 {
+		t.Errorf("want 6 pictures, got %v", pictures)
 	}
 }
 
@@ -181,6 +187,7 @@ func TestGrowthRefuses(t *testing.T) {
 	for _, arguments := range [][]string{
 		{"-streams", "many"}, {"-streams", "1"}, {"-streams", "", "-marks", ""}, {"-marks", "1s"}, {"-marks", "2s,1s"},
 		{"-marks", "soon,1s"}, {"-rate", "0"}, {"-duration", "0s"}, {"extra"},
+		{"-retain", "1ms"}, {"-retain", "1m", "-marks", "", "-streams", "300"},
 	} {
 		if err := growth(t.Context(), append(arguments, "-dir", t.TempDir()), &strings.Builder{}); err == nil {
 			t.Errorf("%v: want an error", arguments)
@@ -192,7 +199,8 @@ func TestGrowthRefuses(t *testing.T) {
 func TestExtrapolateLeavesTheStartAway(t *testing.T) {
 	t.Parallel()
 	mark := func(minutes, writes, state, written float64) harness.Values {
-		return harness.Values{"minutes": minutes, "writes": writes, "state_bytes": state, "log_written": written}
+		return harness.Values{"minutes": minutes, "writes": writes, "state_bytes": state, "log_written": written,
+			"block_bytes": state / 2}
 	}
 	minute := func(minutes, memory, log float64) harness.Values {
 		return harness.Values{"minutes": minutes, "memory_bytes": memory, "log_bytes": log}
@@ -202,7 +210,7 @@ func TestExtrapolateLeavesTheStartAway(t *testing.T) {
 	minutes := []harness.Values{minute(2, 100, 100), minute(3, 9, 5), minute(4, 8, 6)}
 	const rate, aDay = 10, 24 * 60 * 60 * 10
 	want := harness.Values{"writes_per_s": rate, "state_bytes": 100 * aDay, "log_bytes_written": 500 * aDay,
-		"memory_bytes": 9, "log_bytes": 6}
+		"block_bytes": 50 * aDay, "memory_bytes": 9, "log_bytes": 6}
 	if d := extrapolate(rate, marks, minutes); !maps.Equal(d, want) {
 		t.Errorf("want %+v, got %+v", want, d)
 	}
