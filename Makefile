@@ -82,13 +82,13 @@ test-race: ## Run the tests of packages whose goroutines share memory with the r
 	@test -n "$(RACE)" || { echo "the race detector needs a C compiler"; exit 1; }
 	$(IN_MEMORY) GORACE=atexit_sleep_ms=0 $(GO) test $(TEST_FLAGS) $(RACE) $(RACED)
 
-# The packages whose tests make test shortens. The tests of the others have run in full there.
-LONG := grep -rlE 'testing\.Short\(\)|internal/rapidtest"' --include='*_test.go' . | xargs -n1 dirname | sort -u
+# What make test has run in full is not repeated; internal/longtests finds the rest.
+LONG := $(GO) run ./internal/longtests
 .PHONY: test-long
 test-long: ## Run at full length the tests that make test shortens, and make damage (some fourteen minutes on two cores)
 	@echo "make test-long takes some fourteen minutes on two cores"
 	$(GO) vet ./...
-	$(GO) test -timeout 30m $$($(LONG))
+	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m -run "$$($(LONG) pattern)" $$($(LONG) packages)
 	$(MAKE) damage
 
 UPGRADE_FROM ?= HEAD^
