@@ -1,0 +1,193 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
+)
+
+// conformanceReports is where make test-web has what the clients did. Without it the table is compared with
+// the cases alone, because the clients need Node and a browser.
+var conformanceReports = flag.String("conformance", "",
+	"directory with reports of seqledger conformance --json, which the table in docs/conformance.md has to state")
+
+const conformancePage = "../../docs/conformance.md"
+
+// conformanceClients are the columns of the table, with the names of their reports.
+var conformanceClients = []struct{ report, column string }{
+	{"go", "Go"},
+	{"node-calls", "Node, calls"},
+	{"node-websocket", "Node, WebSocket"},
+	{"node-http2", "Node, HTTP/2"},
+	{"chromium", "page in Chromium"},
+}
+
+// conformanceHead is the head of the table.
+func conformanceHead() string {
+	columns := []string{"case", "duty"}
+	for _, c := range conformanceClients {
+		columns = append(columns, c.column)
+	}
+	return tableRow(columns)
+}
+
+func tableRow(cells []string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
+
+// conformanceTable returns the table that reports give; a report is what each case came to, by its name.
+func conformanceTable(reports []map[string]string) string {
+	table := conformanceHead() + "|---|---|" + strings.Repeat("---|", len(conformanceClients)) + "\n"
+	for _, c := range conformance.Cases() {
+		row := []string{c.Name, c.Duty}
+		for _, report := range reports {
+			row = append(row, report[c.Name])
+		}
+		table += tableRow(row)
+	}
+	return table
+}
+
+// readConformance returns what each case came to in a report: ok, FAIL, or nothing if it was not run.
+func readConformance(path string) (map[string]string, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var report conformance.Report
+	if err := json.Unmarshal(content, &report); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	came := map[string]string{}
+	for _, r := range report.Results {
+		came[r.Name] = "ok"
+		if r.Problem != "" {
+			came[r.Name] = "FAIL"
+		}
+	}
+	return came, nil
+}
+
+// stated returns the page and the table in it.
+func stated(t *testing.T) (page, table string) {
+	t.Helper()
+	content, err := os.ReadFile(conformancePage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, found := strings.Cut(string(content), conformanceHead())
+	if !found {
+		t.Fatalf("%s has no table with the head %s", conformancePage, conformanceHead())
+	}
+	body, _, _ := strings.Cut(after, "\n\n")
+	return string(content), conformanceHead() + strings.TrimSuffix(body, "\n") + "\n"
+}
+
+// TestConformanceTable: the table states every case that there is, and that every client passes it; with
+// -conformance, that this is what the clients have just done. TestConformance holds the Go client in any case.
+func TestConformanceTable(t *testing.T) {
+	t.Parallel()
+	page, table := stated(t)
+	var passed []map[string]string
+	for range conformanceClients {
+		all := map[string]string{}
+		for _, c := range conformance.Cases() {
+			all[c.Name] = "ok"
+		}
+		passed = append(passed, all)
+	}
+	if *conformanceReports == "" {
+		if want := conformanceTable(passed); table != want {
+			t.Errorf("%s: the table is not that of the cases that there are; make test-web makes the reports for\n"+
+				"go test ./cmd/seqledger -run %s -conformance DIR -update\ngot:\n%swant:\n%s",
+				conformancePage, t.Name(), table, want)
+		}
+		return
+	}
+	for i, c := range conformanceClients {
+		report, err := readConformance(filepath.Join(*conformanceReports, c.report+".json"))
+		if errors.Is(err, fs.ErrNotExist) && c.report == "chromium" && !*update {
+			t.Log("there is no report of a page in a browser")
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		passed[i] = report
+	}
+	want := conformanceTable(passed)
+	if *update {
+		if err := os.WriteFile(conformancePage, []byte(strings.Replace(page, table, want, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if table != want {
+		t.Errorf("%s: the table states what the clients did not do\ngot:\n%swant:\n%s", conformancePage, table, want)
+	}
+}
+
+// TestConformanceTableReports: a case that failed or was not run shows, and so does a report that is none.
+func TestConformanceTableReports(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "go.json")
+	if _, err := readConformance(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a report that is not there: %v", err)
+	}
+	cases := conformance.Cases()
+	report := conformance.Report{Results: []conformance.Result{
+		{Case: cases[0]}, {Case: cases[1], Problem: "write-1 is in the ledger twice"},
+	}}
+	content, err := json.Marshal(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, written := range [][]byte{content, []byte("ok    numbering   0.6s")} {
+		if err := os.WriteFile(path, written, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := readConformance(path)
+		if written[0] != '{' {
+			if err == nil || !strings.Contains(err.Error(), path) {
+				t.Errorf("a report that is no JSON: %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(conformanceTable(slices.Repeat([]map[string]string{got}, len(conformanceClients))), "\n")
+		for i, cell := range []string{"ok", "FAIL", ""} {
+			want := tableRow(append([]string{cases[i].Name, cases[i].Duty},
+				slices.Repeat([]string{cell}, len(conformanceClients))...))
+			if lines[2+i]+"\n" != want {
+				t.Errorf("got row %q, want %q", lines[2+i], want)
+			}
+		}
+	}
+}
+
+// TestConformanceTableClients: every column is a client that make test-web runs, and checks the table with.
+func TestConformanceTableClients(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range conformanceClients {
+		if !strings.Contains(string(makefile), "$(call conformance,"+c.report+",") {
+			t.Errorf("the Makefile has no run of %q, which has a column in %s", c.report, conformancePage)
+		}
+	}
+	if !strings.Contains(string(makefile), "-run TestConformanceTable -conformance $(CURDIR)/bin/web/conformance") {
+		t.Errorf("the Makefile does not compare %s with the runs", conformancePage)
+	}
+}
