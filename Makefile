@@ -82,14 +82,16 @@ test-race: ## Run the tests of packages whose goroutines share memory with the r
 	@test -n "$(RACE)" || { echo "the race detector needs a C compiler"; exit 1; }
 	$(IN_MEMORY) GORACE=atexit_sleep_ms=0 $(GO) test $(TEST_FLAGS) $(RACE) $(RACED)
 
-# What make test has run in full is not repeated; internal/longtests finds the rest.
+# What make test has run in full is not repeated; internal/longtests finds the rest. Many of these tests wait for
+# processes, so that damage, which only computes, runs beside them with what they leave of the processors.
 LONG := $(GO) run ./internal/longtests
 .PHONY: test-long
 test-long: ## Run at full length the tests that make test shortens, and make damage (some fourteen minutes on two cores)
 	@echo "make test-long takes some fourteen minutes on two cores"
 	$(GO) vet ./...
-	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m -run "$$($(LONG) pattern)" $$($(LONG) packages)
-	$(MAKE) damage
+	@nice $(MAKE) damage & damage=$$!; \
+	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m -run "$$($(LONG) pattern)" $$($(LONG) packages); tests=$$?; \
+	wait $$damage && exit $$tests
 
 UPGRADE_FROM ?= HEAD^
 .PHONY: test-upgrade
