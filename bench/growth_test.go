@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -102,6 +104,45 @@ func TestGrowth(t *testing.T) {
 	}
 	if pictures, _ := filepath.Glob(out + "/growth-*.svg"); len(pictures) != 6 {
 		t.Errorf("want 6 pictures, got %v", pictures)
+	}
+}
+
+// A repeat of a write before the horizon has no receipt to answer with. That counts as an answer where the ledger
+// drops its history, and nowhere else.
+func TestReplayBeforeTheHorizon(t *testing.T) {
+	t.Parallel()
+	const streams = 300 // the first is repeated; the others are enough for a pass, which moves the horizon
+	o := &growthOptions{dir: t.TempDir(), retain: time.Hour}
+	err := withCrowd(t.Context(), o, streams, func(ctx context.Context, c *crowd) error {
+		if err := c.replay(ctx, 0); err != nil || c.gone.Load() != 0 || c.replays.Load() != 1 {
+			t.Errorf("before anything is old: %v, %d of %d gone", err, c.gone.Load(), c.replays.Load())
+		}
+		// The first pass at a later time marks what there is, and one at a time after that drops it.
+		for later := 2 * time.Hour; later <= 4*time.Hour; later += 2 * time.Hour {
+			clock := func() time.Time { return time.Now().Add(later) }
+			if err := errors.Join(c.close(), c.open(ctx, clock)); err != nil {
+				return err
+			}
+			for stream := 1; stream < streams; stream++ {
+				if err := c.write(ctx, stream); err != nil {
+					return err
+				}
+			}
+		}
+		if err := c.replay(ctx, 0); err != nil || c.gone.Load() != 1 || c.replays.Load() != 2 {
+			t.Errorf("before the horizon: %v, %d of %d gone", err, c.gone.Load(), c.replays.Load())
+		}
+		if err := c.replay(ctx, streams-1); err != nil || c.gone.Load() != 1 {
+			t.Errorf("behind the horizon: %v, %d gone", err, c.gone.Load())
+		}
+		c.config.RetainBlocks = 0 // what the crowd expects; the ledger goes on as it is
+		if err := c.replay(ctx, 0); err == nil {
+			t.Error("want an error where nothing may be dropped")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -207,15 +207,21 @@ func (r *router) attempt(q *http.Request, to ledger.Leader) (answer *http.Respon
 		q.URL.Scheme = "https"
 	}
 	var body *forwardedBody
+	end := cancel
 	if q.Body != nil {
-		body = &forwardedBody{ReadCloser: q.Body}
+		body = &forwardedBody{ReadCloser: q.Body, call: forwardOf(q).call}
 		q.Body = body
+		// Without the second, the transport would not notice the first until the caller sends something.
+		end = func() {
+			cancel()
+			_ = body.Close()
+		}
 	}
 	// Ends with the call.
-	go r.endWith(ctx, cancel, to, isEndless(q))
+	go r.endWith(ctx, end, to, isEndless(q))
 	if answer, err = r.nodes.PeerTransport().RoundTrip(q); err == nil {
 		if answer.StatusCode != http.StatusSwitchingProtocols { // that one's body is a connection
-			answer.Body = &forwardedAnswer{answer.Body, cancel}
+			answer.Body = &forwardedAnswer{answer.Body, end}
 		}
 		return answer, false, nil
 	}
@@ -229,9 +235,9 @@ func isEndless(q *http.Request) bool {
 	return q.URL.Path == seqledgerv1connect.LedgerServiceWriteStreamProcedure
 }
 
-// endWith cancels a call when the node that it went to leads no more, and an endless one when this server
+// endWith ends a call when the node that it went to leads no more, and an endless one when this server
 // drains. What was on its way may have been executed; the caller repeats it.
-func (r *router) endWith(ctx context.Context, cancel context.CancelFunc, to ledger.Leader, endless bool) {
+func (r *router) endWith(ctx context.Context, end func(), to ledger.Leader, endless bool) {
 	var draining <-chan struct{}
 	if endless {
 		draining = r.server.draining.Done()
@@ -246,7 +252,7 @@ func (r *router) endWith(ctx context.Context, cancel context.CancelFunc, to ledg
 		case <-draining:
 			over = true
 		case <-r.server.closed.Done():
-			cancel()
+			end()
 			return
 		case <-ctx.Done():
 			return
@@ -256,7 +262,7 @@ func (r *router) endWith(ctx context.Context, cancel context.CancelFunc, to ledg
 	defer grace.Stop()
 	select {
 	case <-grace.C:
-		cancel()
+		end()
 	case <-ctx.Done():
 	}
 }
@@ -283,6 +289,7 @@ func (r *router) failed(w http.ResponseWriter, q *http.Request, err error) {
 type forwardedBody struct {
 	io.ReadCloser
 
+	call  *http.Request // as it came
 	state atomic.Uint32 // one of the three below
 }
 
@@ -306,12 +313,18 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// Close implements io.Closer. A body that was not read is left for another attempt.
+// Close implements io.Closer. A body that was not read is left for another attempt. It also ends a Read that waits for
+// the caller: the transport ends the answer of a leader that is gone only behind that, and the proxy, whose body this
+// is, does not pass on a Close. Over HTTP/1.1 it cannot be ended so, and need not: an answer comes behind the body.
 func (b *forwardedBody) Close() error {
 	if b.seal() {
 		return nil
 	}
-	return b.ReadCloser.Close()
+	err := b.ReadCloser.Close()
+	if b.call.ProtoMajor > 1 {
+		err = errors.Join(err, b.call.Body.Close())
+	}
+	return err
 }
 
 // forwardedAnswer is the body of an answer. To close it ends the call: the transport would wait until the caller has
@@ -319,12 +332,12 @@ func (b *forwardedBody) Close() error {
 type forwardedAnswer struct {
 	io.ReadCloser
 
-	cancel context.CancelFunc
+	end func() // of the call
 }
 
 // Close implements io.Closer.
 func (a *forwardedAnswer) Close() error {
-	a.cancel()
+	a.end()
 	return a.ReadCloser.Close()
 }
 

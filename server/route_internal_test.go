@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -26,6 +27,8 @@ type fakeNodes struct {
 	leader  ledger.Leader
 	changed chan struct{}
 	dialled func() // called once when a call has failed
+	// transport makes the calls; nil: the default one.
+	transport http.RoundTripper
 }
 
 func (n *fakeNodes) Leader() (ledger.Leader, <-chan struct{}) {
@@ -38,7 +41,7 @@ func (n *fakeNodes) PeerTransport() http.RoundTripper { return n }
 
 // RoundTrip implements http.RoundTripper.
 func (n *fakeNodes) RoundTrip(q *http.Request) (*http.Response, error) {
-	answer, err := http.DefaultTransport.RoundTrip(q)
+	answer, err := cmp.Or[http.RoundTripper](n.transport, http.DefaultTransport).RoundTrip(q)
 	n.mu.Lock()
 	then := n.dialled
 	n.dialled = nil
@@ -319,18 +322,77 @@ func TestDrainEndsForwardedStreams(t *testing.T) {
 	}
 }
 
+// A forwarded stream whose caller says nothing ends when the leader is gone, or is another one, or this node stops: a
+// caller that waits for its answer sends nothing more. Over HTTP/2, in which a stream is not upgraded, nothing but a Read
+// of what the caller sends would tell.
+func TestSilentForwardedStreamsEnd(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]func(r *routed, leader *httptest.Server){
+		"connection broken": func(_ *routed, leader *httptest.Server) { leader.CloseClientConnections() },
+		"leader replaced": func(r *routed, _ *httptest.Server) {
+			r.elect(leads(t, 3, func(http.ResponseWriter, *http.Request) { t.Error("it was sent again") }))
+		},
+		"draining":      func(r *routed, _ *httptest.Server) { r.server.startDrain() },
+		"server closed": func(r *routed, _ *httptest.Server) { r.server.close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := startRouted(t)
+			h2c := new(http.Protocols)
+			h2c.SetUnencryptedHTTP2(true)
+			transport := &http.Transport{Protocols: h2c}
+			defer transport.CloseIdleConnections()
+			r.transport = transport
+			leader := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				_, _ = io.ReadFull(q.Body, make([]byte, len("frames")))
+				_ = http.NewResponseController(w).Flush()
+				<-q.Context().Done()
+			}))
+			node := httptest.NewUnstartedServer(r.router)
+			for _, hs := range []*httptest.Server{leader, node} {
+				hs.Config.Protocols = h2c
+				hs.Start()
+				t.Cleanup(hs.Close)
+				t.Cleanup(hs.CloseClientConnections) // before Close, which waits for the calls
+			}
+			r.elect(ledger.Leader{ID: 2, Term: 2, Peer: leader.Listener.Addr().String()})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			sent, caller := io.Pipe()
+			defer func() { _ = caller.Close() }()
+			q, err := http.NewRequestWithContext(ctx, http.MethodPost,
+				node.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, sent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _, _ = io.WriteString(caller, "frames") }() // ends when they are read, or with the call
+			response, err := transport.RoundTrip(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends(r, leader)
+			if _, err := io.ReadAll(response.Body); err == nil || ctx.Err() != nil {
+				t.Errorf("the stream must break, as its last answers are missing; got %v", err)
+			}
+			cancel() // or Close would wait until the rest is sent
+			_ = response.Body.Close()
+		})
+	}
+}
+
 // A body of which a transport may have read is not given to a second one, and one that is given up not read.
 func TestForwardedBody(t *testing.T) {
 	t.Parallel()
 	under := io.NopCloser(strings.NewReader("body"))
-	b := &forwardedBody{ReadCloser: under}
+	call := &http.Request{ProtoMajor: 1}
+	b := &forwardedBody{ReadCloser: under, call: call}
 	if !b.seal() || b.Close() != nil || !b.seal() {
 		t.Error("an unread body must be sealed")
 	}
 	if _, err := b.Read(make([]byte, 4)); err == nil {
 		t.Error("a sealed body was read")
 	}
-	b = &forwardedBody{ReadCloser: under}
+	b = &forwardedBody{ReadCloser: under, call: call}
 	if all, err := io.ReadAll(b); string(all) != "body" || err != nil {
 		t.Error(string(all), err)
 	}

@@ -93,21 +93,13 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 		c: c, plain: o.plain, began: time.Now(), attempted: map[string]bool{}, acked: map[string]string{},
 	}
 	until := time.Now().Add(o.duration)
-	over := make(chan struct{})
-	settled := make(chan struct{})
-	// Ends when over is closed and all is settled, or with ctx.
-	go func() {
-		defer close(settled)
-		l.run(ctx, o.appenders, o.callers, o.seed, over)
-	}()
+	settle := l.start(ctx, o)
 	a := &adversary{c: c, random: rand.New(rand.NewPCG(o.seed, 0)), log: stdout, counts: map[string]int{}}
 	for _, f := range faults {
 		a.counts[f.name] = 0 // those that were never drawn are reported, too
 	}
 	faultErr := a.run(ctx, until)
-	close(over)
-	<-settled
-	if err := errors.Join(faultErr, ctx.Err()); err != nil {
+	if err := errors.Join(faultErr, settle(), ctx.Err()); err != nil {
 		return err
 	}
 	f := l.judge(ctx, filepath.Join(dir, "registers.html"))

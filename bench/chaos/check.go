@@ -24,6 +24,23 @@ func (c *cluster) describe(ctx context.Context) (*seqledgerv1.Cluster, error) {
 	return cluster, err
 }
 
+// awaitVoters waits until all nodes have a vote: without those that have none yet, the others are no majority.
+func (c *cluster) awaitVoters(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, votersPatience)
+	defer cancel()
+	for {
+		cluster, err := c.describe(ctx)
+		without := func(m *seqledgerv1.ClusterMember) bool { return !m.GetVoter() }
+		if err == nil && len(cluster.Members) == len(c.nodes) && !slices.ContainsFunc(cluster.Members, without) {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return errors.Join(fmt.Errorf("not all nodes have a vote after %s: %v", votersPatience, cluster), err)
+		}
+		harness.Pause(ctx, 50*time.Millisecond)
+	}
+}
+
 // remove takes a node out of the cluster.
 func (c *cluster) remove(ctx context.Context, id uint64) error {
 	return c.ask(ctx, c.servers(), func(ctx context.Context, conn *client.Client) error {
@@ -38,6 +55,9 @@ func (c *cluster) remove(ctx context.Context, id uint64) error {
 		return err
 	})
 }
+
+// votersPatience is how long nodes may take to catch up.
+const votersPatience = time.Minute
 
 // askPatience is how long a question is asked again.
 const askPatience = 20 * time.Second

@@ -124,6 +124,9 @@ func killAll(ctx context.Context, a *adversary) error {
 
 // wipe takes a node out of the cluster, removes its directory and lets it join anew. The others are a majority.
 func wipe(ctx context.Context, a *adversary) error {
+	if err := a.c.awaitVoters(ctx); err != nil {
+		return err
+	}
 	leader := a.leader(ctx)
 	d := a.any()
 	for d == leader {

@@ -38,6 +38,34 @@ type load struct {
 	problems   []error
 }
 
+// settlePatience is how long clients may take, once there are no more faults, to settle what they have written. One that
+// hangs is a finding, and no reason to wait.
+const settlePatience = 2 * time.Minute
+
+// start runs the clients until settle is called, which waits for them.
+func (l *load) start(ctx context.Context, o *options) (settle func() error) {
+	ctx, cancel := context.WithCancel(ctx)
+	over, settled := make(chan struct{}), make(chan struct{})
+	// Ends when over is closed and all is settled, or with ctx.
+	go func() {
+		defer close(settled)
+		l.run(ctx, o.appenders, o.callers, o.seed, over)
+	}()
+	return func() (err error) {
+		close(over)
+		patience := time.NewTimer(settlePatience)
+		defer patience.Stop()
+		select {
+		case <-settled:
+		case <-patience.C:
+			err = fmt.Errorf("clients still wait for answers after %s", settlePatience)
+		}
+		cancel()
+		<-settled
+		return err
+	}
+}
+
 // run starts the clients and returns when over is closed and everything is settled.
 func (l *load) run(ctx context.Context, appenders, callers int, seed uint64, over <-chan struct{}) {
 	var clients sync.WaitGroup

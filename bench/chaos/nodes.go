@@ -64,7 +64,7 @@ func startCluster(ctx context.Context, binary, dir string, n int) (*cluster, err
 		}
 		c.made = true
 	}
-	return c, nil
+	return c, c.awaitVoters(ctx)
 }
 
 // start starts a node.

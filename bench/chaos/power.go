@@ -109,13 +109,7 @@ func (o *options) runPower(ctx context.Context, stdout io.Writer) (err error) {
 func (o *options) cuts(ctx context.Context, l *load, stdout io.Writer) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	over := make(chan struct{})
-	settled := make(chan struct{})
-	// Ends when over is closed and all is settled, or with ctx.
-	go func() {
-		defer close(settled)
-		l.run(ctx, o.appenders, o.callers, o.seed, over)
-	}()
+	settle := l.start(ctx, o)
 	random := rand.New(rand.NewPCG(o.seed, 0))
 	d := l.c.nodes[0]
 	for n := 1; n <= o.power && ctx.Err() == nil; n++ {
@@ -130,9 +124,7 @@ func (o *options) cuts(ctx context.Context, l *load, stdout io.Writer) error {
 		say(stdout, "cut %d after %s, with %d acknowledged; back after %s\n", n, worked.Round(time.Millisecond),
 			before, time.Since(began).Round(time.Millisecond))
 	}
-	close(over)
-	<-settled
-	return context.Cause(ctx)
+	return errors.Join(settle(), context.Cause(ctx))
 }
 
 //go:embed init.sh
