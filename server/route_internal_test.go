@@ -323,8 +323,8 @@ func TestDrainEndsForwardedStreams(t *testing.T) {
 }
 
 // A forwarded stream whose caller says nothing ends when the leader is gone, or is another one, or this node stops: a
-// caller that waits for its answer sends nothing more. Over HTTP/2, in which a stream is not upgraded, nothing but a Read
-// of what the caller sends would tell.
+// caller that waits for its answer sends nothing more. Over HTTP/2, in which a stream is not upgraded, nothing but a
+// Read of what the caller sends would tell.
 func TestSilentForwardedStreamsEnd(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]func(r *routed, leader *httptest.Server){

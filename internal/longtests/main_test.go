@@ -29,16 +29,19 @@ func write(t *testing.T, files map[string]string) (root string) {
 func TestShortened(t *testing.T) {
 	t.Parallel()
 	found, err := shortened(write(t, map[string]string{
-		"a/direct_test.go":       "package a\nfunc TestDirect(t *testing.T) { if testing.Short() { return } }",
-		"a/helper_test.go":       "package a\nfunc often() int { if testing.Short() { return 1 }; return 9 }",
-		"a/uses_test.go":         "package a\nfunc TestUses(t *testing.T) { loop(t) }\nfunc TestFull(t *testing.T) {}",
-		"a/loop_test.go":         "package a\nfunc loop(t *testing.T) { for range often() {} }",
-		"a/method_test.go":       "package a\nfunc (b bed) run() { loop(nil) }\nfunc TestMethod(t *testing.T) { bed{}.run() }",
-		"a/subtest_test.go":      "package a\nfunc TestSub(t *testing.T) { t.Run(\"x\", func(t *testing.T) { often() }) }",
-		"a/fuzz_test.go":         "package a\nfunc FuzzIt(f *testing.F) { often() }",
-		"a/main_test.go":         "package a\nfunc TestMain(m *testing.M) { often() }",
-		"b/variable_test.go":     "package b\nvar n = map[bool]int{true: 1}[testing.Short()]\nfunc TestVar(t *testing.T) { _ = n }",
-		"b/table_test.go":        "package b\nvar cases = []func(){ func() { testing.Short() } }\nfunc TestTable(t *testing.T) { _ = cases }",
+		"a/direct_test.go": "package a\nfunc TestDirect(t *testing.T) { if testing.Short() { return } }",
+		"a/helper_test.go": "package a\nfunc often() int { if testing.Short() { return 1 }; return 9 }",
+		"a/uses_test.go":   "package a\nfunc TestUses(t *testing.T) { loop(t) }\nfunc TestFull(t *testing.T) {}",
+		"a/loop_test.go":   "package a\nfunc loop(t *testing.T) { for range often() {} }",
+		"a/method_test.go": "package a\nfunc (b bed) run() { loop(nil) }\n" +
+			"func TestMethod(t *testing.T) { bed{}.run() }",
+		"a/subtest_test.go": "package a\nfunc TestSub(t *testing.T) { t.Run(\"x\", func(t *testing.T) { often() }) }",
+		"a/fuzz_test.go":    "package a\nfunc FuzzIt(f *testing.F) { often() }",
+		"a/main_test.go":    "package a\nfunc TestMain(m *testing.M) { often() }",
+		"b/variable_test.go": "package b\nvar n = map[bool]int{true: 1}[testing.Short()]\n" +
+			"func TestVar(t *testing.T) { _ = n }",
+		"b/table_test.go": "package b\nvar cases = []func(){ func() { testing.Short() } }\n" +
+			"func TestTable(t *testing.T) { _ = cases }",
 		"c/property_test.go":     "package c\nfunc TestProperty(t *testing.T) { rapidtest.CheckUntil(t, nil, nil) }",
 		"d/full_test.go":         "package d\nfunc TestShort(t *testing.T) { x.Short() } // testing.Short()\n",
 		"e/code.go":              "package e\nfunc TestCode() { testing.Short() }",
