@@ -220,9 +220,13 @@ func (r *router) attempt(q *http.Request, to ledger.Leader) (answer *http.Respon
 	// Ends with the call.
 	go r.endWith(ctx, end, to, isEndless(q))
 	if answer, err = r.nodes.PeerTransport().RoundTrip(q); err == nil {
-		if answer.StatusCode != http.StatusSwitchingProtocols { // that one's body is a connection
-			answer.Body = &forwardedAnswer{answer.Body, end}
+		if answer.StatusCode == http.StatusSwitchingProtocols {
+			// Of the connection that its body is the transport knows nothing any more. Ends with the call.
+			conn := answer.Body
+			context.AfterFunc(ctx, func() { _ = conn.Close() })
+			return answer, false, nil
 		}
+		answer.Body = &forwardedAnswer{answer.Body, end}
 		return answer, false, nil
 	}
 	cancel()

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -376,6 +377,66 @@ func TestSilentForwardedStreamsEnd(t *testing.T) {
 			}
 			cancel() // or Close would wait until the rest is sent
 			_ = response.Body.Close()
+		})
+	}
+}
+
+// The same of one that is upgraded, whose leader may be gone without a word, so that nothing else would end it.
+func TestSilentForwardedUpgradesEnd(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]func(r *routed){
+		"leader replaced": func(r *routed) {
+			r.elect(leads(t, 3, func(http.ResponseWriter, *http.Request) { t.Error("it was sent again") }))
+		},
+		"draining":      func(r *routed) { r.server.startDrain() },
+		"server closed": func(r *routed) { r.server.close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := startRouted(t)
+			r.elect(leads(t, 2, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Connection", "Upgrade")
+				w.Header().Set("Upgrade", "websocket")
+				w.WriteHeader(http.StatusSwitchingProtocols)
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				t.Cleanup(func() { _ = conn.Close() }) // nothing is said on it
+			}))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			q, err := http.NewRequestWithContext(ctx, http.MethodGet,
+				r.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, value := range map[string]string{
+				"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Protocol": upgrade.Protocol,
+				"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+			} {
+				q.Header.Set(name, value)
+			}
+			response, err := http.DefaultClient.Do(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = response.Body.Close() }()
+			if response.StatusCode != http.StatusSwitchingProtocols {
+				t.Fatal(response.Status)
+			}
+			ended := make(chan struct{})
+			go func() { // ends with the connection, at the latest by the Close above
+				defer close(ended)
+				_, _ = io.Copy(io.Discard, response.Body)
+			}()
+			ends(r)
+			select {
+			case <-ended:
+			case <-ctx.Done():
+				t.Error("the connection is still there")
+			}
 		})
 	}
 }
