@@ -74,8 +74,11 @@ func (l *Ledger) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 	if err != nil {
 		return JoinAnswer{}, err
 	}
-	leader, _ := l.Leader()
-	a := JoinAnswer{ID: id, AtLeast: l.log.MembersChanged(), Leader: leader.Peer}
+	a := JoinAnswer{ID: id, AtLeast: l.log.MembersChanged()}
+	if l.options.Cluster != nil {
+		// This node leads. The others may not know its address yet, nor does Leader then.
+		a.Leader = l.options.Cluster.Peer
+	}
 	err = l.store.View(func(r machine.Reader) error {
 		a.Ledger = l.machine.View(r).LedgerID()
 		return nil
