@@ -209,7 +209,12 @@ func (r *router) attempt(q *http.Request, to ledger.Leader) (answer *http.Respon
 	var body *forwardedBody
 	end := cancel
 	if q.Body != nil {
-		body = &forwardedBody{ReadCloser: q.Body, call: forwardOf(q).call}
+		body = &forwardedBody{ReadCloser: q.Body}
+		// The proxy, whose body this is, does not pass on a Close. Over HTTP/1.1 a Read cannot be ended so, and need
+		// not: an answer comes behind the whole body.
+		if call := forwardOf(q).call; call.ProtoMajor > 1 {
+			body.interrupt = call.Body.Close
+		}
 		q.Body = body
 		// Without the second, the transport would not notice the first until the caller sends something.
 		end = func() {
@@ -293,7 +298,9 @@ func (r *router) failed(w http.ResponseWriter, q *http.Request, err error) {
 type forwardedBody struct {
 	io.ReadCloser
 
-	call  *http.Request // as it came
+	// interrupt ends a Read that waits for the caller. May be nil.
+	interrupt func() error
+
 	state atomic.Uint32 // one of the three below
 }
 
@@ -318,15 +325,14 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer. A body that was not read is left for another attempt. It also ends a Read that waits for
-// the caller: the transport ends the answer of a leader that is gone only behind that, and the proxy, whose body this
-// is, does not pass on a Close. Over HTTP/1.1 it cannot be ended so, and need not: an answer comes behind the body.
+// the caller, because the transport ends the answer of a leader that is gone only behind that.
 func (b *forwardedBody) Close() error {
 	if b.seal() {
 		return nil
 	}
 	err := b.ReadCloser.Close()
-	if b.call.ProtoMajor > 1 {
-		err = errors.Join(err, b.call.Body.Close())
+	if b.interrupt != nil {
+		err = errors.Join(err, b.interrupt())
 	}
 	return err
 }

@@ -445,15 +445,14 @@ func TestSilentForwardedUpgradesEnd(t *testing.T) {
 func TestForwardedBody(t *testing.T) {
 	t.Parallel()
 	under := io.NopCloser(strings.NewReader("body"))
-	call := &http.Request{ProtoMajor: 1}
-	b := &forwardedBody{ReadCloser: under, call: call}
+	b := &forwardedBody{ReadCloser: under}
 	if !b.seal() || b.Close() != nil || !b.seal() {
 		t.Error("an unread body must be sealed")
 	}
 	if _, err := b.Read(make([]byte, 4)); err == nil {
 		t.Error("a sealed body was read")
 	}
-	b = &forwardedBody{ReadCloser: under, call: call}
+	b = &forwardedBody{ReadCloser: under}
 	if all, err := io.ReadAll(b); string(all) != "body" || err != nil {
 		t.Error(string(all), err)
 	}
