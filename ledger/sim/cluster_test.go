@@ -145,7 +145,7 @@ func (c *cluster) commit(e core.Committed) {
 	c.history = append(c.history, entry)
 }
 
-// elected checks that one node leads a term, and has all that was committed.
+// elected checks that one node leads a term, and, if none leads in a later one, has all that was committed.
 func (c *cluster) elected(n *member) {
 	c.met("elections")
 	if other, ok := c.leaders[n.role.Term]; ok && other != n.id {
@@ -157,6 +157,13 @@ func (c *cluster) elected(n *member) {
 		c.w.fail(nil, "node %d votes for %d and for %d in term %d", n.id, other, n.id, n.role.Term)
 	}
 	c.votes[[2]uint64{n.id, n.role.Term}] = n.id
+	for term := range c.leaders {
+		if term > n.role.Term {
+			// Its votes came late: a later leader may have committed what this one never saw, and it gets nothing
+			// committed any more.
+			return
+		}
+	}
 	for i := max(n.log.First(), first.Index+1); i <= c.last(); i++ {
 		want := c.history[i-first.Index-1].Term
 		if term, err := n.term(i); err != nil || term != want {
