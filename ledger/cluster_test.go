@@ -169,19 +169,6 @@ func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Op
 	return nodes
 }
 
-// A node that joins is told where the leader is, even if that one has only just begun, so that its own address is not
-// in the log.
-func TestFirstJoinIsToldTheLeader(t *testing.T) {
-	t.Parallel()
-	first := startNode(t, filepath.Join(t.TempDir(), "node"), "127.0.0.1:0")
-	awaitLeader(t, first)
-	a, err := first.Admit(t.Context(), ledger.JoinRequest{Nonce: [16]byte{9}, Peer: "127.0.0.1:9"})
-	if err != nil || a.Leader != first.address {
-		t.Errorf("told %+v, %v, and the leader is at %s", a, err, first.address)
-	}
-	closeLedger(t, first.Ledger)
-}
-
 // onLeader does something on the node that leads until it says something else than that another one leads, or that its
 // outcome is unknown: on a slow machine elections come between. What it does may be done twice.
 func onLeader(t *testing.T, nodes []*clusterNode, do func(leader *clusterNode) error) error {

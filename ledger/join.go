@@ -74,11 +74,8 @@ func (l *Ledger) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 	if err != nil {
 		return JoinAnswer{}, err
 	}
-	a := JoinAnswer{ID: id, AtLeast: l.log.MembersChanged()}
-	if l.options.Cluster != nil {
-		// This node leads. The others may not know its address yet, nor does Leader then.
-		a.Leader = l.options.Cluster.Peer
-	}
+	leader, _ := l.Leader()
+	a := JoinAnswer{ID: id, AtLeast: l.log.MembersChanged(), Leader: leader.Peer}
 	err = l.store.View(func(r machine.Reader) error {
 		a.Ledger = l.machine.View(r).LedgerID()
 		return nil
