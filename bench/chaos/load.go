@@ -38,8 +38,8 @@ type load struct {
 	problems   []error
 }
 
-// settlePatience is how long clients may take, once there are no more faults, to settle what they have written. One that
-// hangs is a finding, and no reason to wait.
+// settlePatience is how long clients may take, once there are no more faults, to settle what they have written. One
+// that hangs is a finding, and no reason to wait.
 const settlePatience = 2 * time.Minute
 
 // start runs the clients until settle is called, which waits for them.
