@@ -57,6 +57,10 @@ func Run(ctx context.Context, arguments []string, stdout io.Writer) error {
 		return errors.New("chaos: -nodes must be at least 3, and there are no arguments")
 	case o.power < 0:
 		return errors.New("chaos: -power must not be negative")
+	case o.power == 0 && (o.nosync || o.kernel != ""):
+		return errors.New("chaos: -nosync and -kernel are of -power")
+	case o.power > 0 && o.plain:
+		return errors.New("chaos: -plain is not of -power, whose control is -nosync")
 	case o.power > 0:
 		return o.runPower(ctx, stdout)
 	}
@@ -64,17 +68,11 @@ func Run(ctx context.Context, arguments []string, stdout io.Writer) error {
 }
 
 func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
-	dir, err := os.MkdirTemp(o.dir, "seqledger-chaos-*")
+	dir, left, err := o.workspace(stdout)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err == nil && !o.keep {
-			err = os.RemoveAll(dir)
-			return
-		}
-		say(stdout, "directories and logs are in %s\n", dir)
-	}()
+	defer func() { err = left(err) }()
 	binary := o.binary
 	if binary == "" {
 		binary = filepath.Join(dir, "seqledger")
@@ -105,6 +103,19 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	f := l.judge(ctx, filepath.Join(dir, "registers.html"))
 	o.report(stdout, a, l, f)
 	return f.err()
+}
+
+// workspace makes a directory for a run. left is called with what the run came to: it removes the directory, or says
+// where it is when something was found.
+func (o *options) workspace(stdout io.Writer) (dir string, left func(error) error, err error) {
+	dir, err = os.MkdirTemp(o.dir, "seqledger-chaos-*")
+	return dir, func(err error) error {
+		if err == nil && !o.keep {
+			return os.RemoveAll(dir)
+		}
+		say(stdout, "directories, disks and logs are in %s\n", dir)
+		return err
+	}, err
 }
 
 // build builds a program that needs no libraries.

@@ -69,17 +69,11 @@ func (o *options) runPower(ctx context.Context, stdout io.Writer) (err error) {
 		say(stdout, "skipped: %s\n", why)
 		return nil
 	}
-	dir, err := os.MkdirTemp(o.dir, "seqledger-power-*")
+	dir, left, err := o.workspace(stdout)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err == nil && !o.keep {
-			err = os.RemoveAll(dir)
-			return
-		}
-		say(stdout, "the guest's disk and its console are in %s\n", dir)
-	}()
+	defer func() { err = left(err) }()
 	say(stdout, "%d power cuts, disk with cache=%s, %d appenders, %d callers; repeat with -seed %d\n", o.power, o.cache,
 		o.appenders, o.callers, o.seed)
 	p := &power{o: o, dir: dir, accelerator: accelerator("/proc/cpuinfo")}

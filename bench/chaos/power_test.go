@@ -120,8 +120,11 @@ func TestKernels(t *testing.T) {
 	if _, err := p.boot(new(node), ""); err == nil || !strings.Contains(err.Error(), "vmlinuz") {
 		t.Errorf("without a kernel: %v", err)
 	}
-	err := Run(t.Context(), []string{"-power", "-1"}, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "-power") {
-		t.Errorf("-power -1: %v", err)
+	for _, arguments := range [][]string{
+		{"-power", "-1"}, {"-nosync"}, {"-kernel", "/tmp"}, {"-power", "1", "-plain"},
+	} {
+		if err := Run(t.Context(), arguments, io.Discard); err == nil || !strings.Contains(err.Error(), "-power") {
+			t.Errorf("%v: %v", arguments, err)
+		}
 	}
 }

@@ -30,8 +30,8 @@ func Find(name, pattern string) string {
 }
 
 // FreeAddress returns a host and port of loopback on which nothing listens. Its port is not one of those that the
-// kernel gives to connections and to listeners without a port (net.ipv4.ip_local_port_range): one of those would soon
-// be another process's, which is then taken for the server that this one starts.
+// kernel gives to connections and to listeners without a port (net.ipv4.ip_local_port_range, by default from 32,768
+// on): one of those would soon be another process's, which is then taken for the server that this one starts.
 func FreeAddress() (string, error) {
 	const lowest, highest, tries = 10_000, 32_767, 100
 	var err error
