@@ -25,6 +25,8 @@ const estimateEveryMs = 1000;
 // A database that somebody deletes or upgrades opens once all its other connections are closed, and a
 // page that ignores "versionchange" keeps its own. The browser says nothing to those who wait.
 const openPatienceMs = 30_000;
+// A browser that cuts one connection after the other keeps this page from storing anything.
+const attempts = 3;
 
 /**
  * indexedDbJournal opens the journal of a name in this origin's storage, and creates it if
@@ -154,40 +156,44 @@ class IndexedDbStorage implements JournalStorage {
   }
 
   private async changeOnce(next: number, change: (store: IDBObjectStore) => void): Promise<void> {
-    try {
-      await this.transact(await this.open(), change);
-      return;
-    } catch (e) {
-      if (this.closed || isQuota(e)) throw e;
-      this.db?.close();
-      this.db = undefined;
+    for (let attempt = 1; ; attempt++) {
+      try {
+        const db = await this.open();
+        if (attempt > 1 && await this.made(db, next)) return;
+        await this.transact(db, change);
+        return;
+      } catch (e) {
+        if (this.closed || isQuota(e) || e instanceof JournalError || attempt === attempts) throw e;
+        this.db?.close();
+        this.db = undefined;
+      }
     }
-    const db = await this.open();
+  }
+
+  /** Tells whether the change after which the last group has the number next is in the database. */
+  private async made(db: IDBDatabase, next: number): Promise<boolean> {
     const { keys } = await readAll(db, false);
-    if (keys.at(-1) === next) return;
+    if (keys.at(-1) === next) return true;
     const intact = keys.at(-1) === next - 1 && keys[0] === this.first || (keys.length === 0 && next === 1);
-    if (!intact) throw new Error("its groups are not those that were stored: the browser has deleted them");
-    await this.transact(db, change);
+    if (intact) return false;
+    throw new JournalError("failed", "its groups are not those that were stored: the browser has deleted them");
   }
 
   private transact(db: IDBDatabase, change: (store: IDBObjectStore) => void): Promise<void> {
-    return new Promise((resolve, reject) => {
-      // A group that is deleted between two transactions must not go unnoticed.
-      const transaction = db.transaction(storeName, "readwrite", { durability: "strict" });
-      const store = transaction.objectStore(storeName);
-      transaction.oncomplete = () => resolve();
-      transaction.onabort = () => reject(transaction.error ?? new Error("the browser has ended the transaction"));
-      const expected = this.last;
-      const newest = store.openKeyCursor(null, "prev");
-      newest.onsuccess = () => {
-        if ((newest.result?.key ?? 0) !== expected) {
-          transaction.abort();
-          return;
-        }
-        change(store);
-        transaction.commit();
-      };
-    });
+    // A group that is deleted between two transactions must not go unnoticed.
+    const transaction = db.transaction(storeName, "readwrite", { durability: "strict" });
+    const store = transaction.objectStore(storeName);
+    const expected = this.last;
+    const newest = store.openKeyCursor(null, "prev");
+    newest.onsuccess = () => {
+      if ((newest.result?.key ?? 0) !== expected) {
+        transaction.abort();
+        return;
+      }
+      change(store);
+      transaction.commit();
+    };
+    return ended(db, transaction);
   }
 
   /** Opens the database, or returns the open one. */
@@ -266,15 +272,28 @@ function openDatabase(name: string): Promise<IDBDatabase> {
 }
 
 /** Reads the numbers of the groups, and their bytes. */
-function readAll(db: IDBDatabase, bytes = true): Promise<{ keys: IDBValidKey[]; groups: Uint8Array[] }> {
-  return new Promise((resolve, reject) => {
-    const transaction = db.transaction(storeName, "readonly");
-    const store = transaction.objectStore(storeName);
-    const keys = store.getAllKeys();
-    const groups = bytes ? store.getAll() : undefined;
-    transaction.oncomplete = () => resolve({ keys: keys.result, groups: (groups?.result ?? []) as Uint8Array[] });
-    transaction.onabort = () => reject(transaction.error ?? new Error("the browser has ended the transaction"));
-  });
+async function readAll(db: IDBDatabase, bytes = true): Promise<{ keys: IDBValidKey[]; groups: Uint8Array[] }> {
+  const transaction = db.transaction(storeName, "readonly");
+  const store = transaction.objectStore(storeName);
+  const keys = store.getAllKeys();
+  const groups = bytes ? store.getAll() : undefined;
+  await ended(db, transaction);
+  return { keys: keys.result, groups: (groups?.result ?? []) as Uint8Array[] };
+}
+
+/**
+ * Waits until a transaction is complete. One that begins just as Chromium cuts the connection gets neither
+ * "complete" nor "abort": the connection's "close" is the last that is heard.
+ */
+function ended(db: IDBDatabase, transaction: IDBTransaction): Promise<void> {
+  const over = new AbortController();
+  const { signal } = over;
+  return new Promise<void>((resolve, reject) => {
+    const fail = (): void => reject(transaction.error ?? new Error("the browser has ended the transaction"));
+    transaction.addEventListener("complete", () => resolve(), { signal });
+    transaction.addEventListener("abort", fail, { signal });
+    db.addEventListener("close", fail, { signal });
+  }).finally(() => over.abort());
 }
 
 const isQuota = (e: unknown): boolean => e instanceof DOMException && e.name === "QuotaExceededError";

@@ -90,6 +90,54 @@ browser("a journal whose connection is cut opens it again, and goes on", async (
   once(ledger, tags(0, 20 * rounds));
 });
 
+browser("a journal goes on when the browser does not say how a transaction ended", async (t) => {
+  const { ledger, server, context, page } = await setup(t);
+  await open(page, server);
+  const { session } = await position(page);
+  const cut = await scissors(context);
+  // Chromium says nothing of a transaction that begins just as its connection is cut.
+  await page.evaluate(() => {
+    const { transaction } = IDBDatabase.prototype;
+    IDBDatabase.prototype.transaction = function (...parameters) {
+      const begun = transaction.apply(this, parameters);
+      begun.addEventListener("abort", (event) => event.stopImmediatePropagation());
+      return begun;
+    };
+  });
+  await standStill(page);
+  await submit(page, tags(0, 5));
+  await page.waitForFunction(() => "still" in window);
+  await cut();
+  for (const outcome of await settle(page)) assert.match(outcome, / committed$/);
+  assert.deepEqual(await position(page), { session, next: "6", error: "" });
+  once(ledger, tags(0, 5));
+});
+
+browser("a journal whose connections are cut again and again stops in the end", async (t) => {
+  const { ledger, server, page } = await setup(t);
+  await open(page, server);
+  await submit(page, tags(0, 5));
+  await settle(page);
+  // Each transaction finds that its connection was closed a moment ago.
+  await page.evaluate(() => {
+    const { transaction } = IDBDatabase.prototype;
+    Object.assign(window, { cuts: 0 });
+    IDBDatabase.prototype.transaction = function (...parameters) {
+      (window as unknown as { cuts: number }).cuts++;
+      this.close();
+      return transaction.apply(this, parameters);
+    };
+  });
+  await submit(page, ["late"]);
+  assert.match((await settle(page))[0]!, /OutcomeUnknownError/);
+  assert.match((await position(page)).error, /journal till failed: .*connection is closing/);
+  assert.equal(await page.evaluate(() => (window as unknown as { cuts: number }).cuts), 3);
+  once(ledger, tags(0, 5));
+  await visit(page);
+  await goOn(page, server, ["late"]);
+  once(ledger, [...tags(0, 5), "late"]);
+});
+
 browser("a journal that cannot be opened again stops, and nothing goes out that is not on disk", async (t) => {
   const { ledger, server, context, page } = await setup(t);
   await open(page, server);

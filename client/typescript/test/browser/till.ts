@@ -65,5 +65,8 @@ export function once(ledger: Ledger, all: string[]): void {
   assert.deepEqual(payloads(ledger.address).sort(), [...all].sort());
 }
 
+// What is evaluated in a page waits without limit. A test that hangs is to be named, and not its file.
+const limitMs = 240_000;
+
 export const browser = (name: string, run: (t: TestContext) => Promise<void>): void =>
-  void test(name, { skip: missing === false ? false : missing }, run);
+  void test(name, { skip: missing === false ? false : missing, timeout: limitMs }, run);
