@@ -91,27 +91,43 @@ const retryGroup = 32
 func (l *Ledger) answerRetries(
 	ctx context.Context, commands []machine.Command, receipts []*machine.Receipt, buffer *decide.Buffer,
 ) error {
-	clear(receipts)
+	// Among several nodes, a leader asks the others whether it still is one, which takes a new write longer than all
+	// else in front of the log. What is not in the state as it is here needs no such question: the log decides it.
+	if !l.log.ReadsAlone() {
+		if found, err := l.findRetries(commands, receipts, buffer); err != nil || !found {
+			return err
+		}
+	}
 	if err := l.fresh(ctx); err != nil {
 		if _, elsewhere := errors.AsType[*NotLeaderError](err); !elsewhere && !errors.Is(err, ErrClosed) {
 			err = unknown(err) // an earlier copy of a write may be committed
 		}
 		return err
 	}
-	_, err := l.store.TryView(func(r machine.Reader) (err error) {
+	_, err := l.findRetries(commands, receipts, buffer)
+	return err
+}
+
+// findRetries is answerRetries with the state as it is on this node, and reports whether there is a receipt.
+func (l *Ledger) findRetries(
+	commands []machine.Command, receipts []*machine.Receipt, buffer *decide.Buffer,
+) (found bool, err error) {
+	clear(receipts)
+	_, err = l.store.TryView(func(r machine.Reader) (err error) {
 		view := l.machine.View(r)
 		for i := range commands {
 			if receipts[i], err = decide.Retry(view, &commands[i], l.cache, buffer); err != nil {
 				return err
 			}
+			found = found || receipts[i] != nil
 		}
 		return nil
 	})
 	if err != nil {
 		// Nothing was proposed, but a write that is repeated may be committed.
-		return unknown(l.readFailed(err))
+		return false, unknown(l.readFailed(err))
 	}
-	return nil
+	return found, nil
 }
 
 // Repeated returns the outcomes of those of the writes that repeat a committed one whose

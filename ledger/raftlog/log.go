@@ -32,6 +32,9 @@ func (l *Log) Propose(entry []byte) *Proposal { return l.host.Propose(entry) }
 // context's error.
 func (l *Log) Ready(ctx context.Context) error { return l.host.Ready(ctx) }
 
+// ReadsAlone tells whether ReadBarrier returns at once, because no other node can lead.
+func (l *Log) ReadsAlone() bool { return l.host.ReadsAlone() }
+
 // ReadBarrier returns once the machine's state is as fresh as every write
 // acknowledged before the call. For a sole voter that has been Ready it costs an
 // atomic load. It fails with ErrClosed, the failure, or the context's error.

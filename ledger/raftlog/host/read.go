@@ -97,12 +97,15 @@ func (h *Host) unusableLocked() error {
 	return nil
 }
 
+// ReadsAlone tells whether ReadBarrier returns at once, because this is a sole voter that has been Ready.
+func (h *Host) ReadsAlone() bool { return h.solo.Load() }
+
 // ReadBarrier returns once the state is as fresh as every write that was acknowledged before the
 // call, by any node. For a sole voter that has been Ready it costs an atomic load; otherwise the
 // leader asks a majority, and this node waits until it has applied as much. Without a leader it
 // waits for one. It fails with ErrClosed, the failure, core.ErrTooManyReads or the context's error.
 func (h *Host) ReadBarrier(ctx context.Context) error {
-	if h.solo.Load() {
+	if h.ReadsAlone() {
 		return nil // no other node can lead, and what this node acknowledged it has applied
 	}
 	done := make(chan struct{})
