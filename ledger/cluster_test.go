@@ -269,6 +269,49 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 	}
 }
 
+// The leader of a cluster asks the others whether it still is one before it answers a retry from its state, and not
+// before it puts a new write into the log: that question takes as long as all the rest.
+func TestNewWritesAskNobody(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	attempt := 0
+	write := func(leader *clusterNode, sequence uint64, want machine.Code) (checks uint64, err error) {
+		before := leader.Stats().RetryChecks
+		w := appendWrite(fmt.Sprint("c", attempt), sequence, []byte("a payload"))
+		o, err := leader.Write(t.Context(), w)
+		if err == nil && o.Code != want {
+			t.Errorf("write %d: %+v, want %v", sequence, o, want)
+		}
+		return leader.Stats().RetryChecks - before, err
+	}
+	err := onLeader(t, nodes, func(leader *clusterNode) error {
+		attempt++ // another leader may have decided those of the attempt before
+		for i := range uint64(20) {
+			checks, err := write(leader, i+1, machine.Committed)
+			if err != nil {
+				return err
+			}
+			if checks != 0 {
+				t.Errorf("new write %d asked %d times", i+1, checks)
+			}
+		}
+		var checks uint64
+		for checks == 0 { // one that meets the applier at work goes through the log
+			var err error
+			if checks, err = write(leader, 20, machine.Replayed); err != nil {
+				return err
+			}
+		}
+		if checks != 1 {
+			t.Errorf("the retry asked %d times", checks)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A node whose clock is a minute ahead does not lead: ledger time would run ahead with it.
 func TestNodeWithAWrongClockDoesNotLead(t *testing.T) {
 	t.Parallel()

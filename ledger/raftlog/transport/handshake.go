@@ -52,7 +52,7 @@ func (t *Transport) handler() http.Handler {
 	if t.o.Handler != nil {
 		mux.Handle("/", t.o.Handler)
 	}
-	mux.Handle(procedure, connect.NewBidiStreamHandler(procedure, t.accept, options()))
+	mux.Handle(procedure, connect.NewBidiStreamHandler(procedure, t.accept, options(), serverUncompressed))
 	return mux
 }
 
@@ -83,7 +83,8 @@ func (t *Transport) connectTo(ctx context.Context, p *peer) error {
 		scheme = "https://"
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	client := connect.NewClient[frame, frame](t.client, scheme+p.address+procedure, options())
+	client := connect.NewClient[frame, frame](t.client, scheme+p.address+procedure, options(),
+		clientUncompressed)
 	s := client.CallBidiStream(ctx)
 	defer func() {
 		cancel()

@@ -38,3 +38,10 @@ func (codec) Unmarshal(data []byte, message any) error {
 func options() connect.Option {
 	return connect.WithOptions(connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxFrameBytes))
 }
+
+// Connect compresses what a server sends when the client does not object, small messages above all: that
+// took a fifth of a follower's processor time, for some ten bytes a message.
+var (
+	serverUncompressed = connect.WithCompression("gzip", nil, nil)
+	clientUncompressed = connect.WithAcceptCompression("gzip", nil, nil)
+)
