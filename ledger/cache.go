@@ -94,6 +94,9 @@ func (l *Ledger) answerRetries(
 	// Among several nodes, a leader asks the others whether it still is one, which takes a new write longer than all
 	// else in front of the log. What is not in the state as it is here needs no such question: the log decides it.
 	if !l.log.ReadsAlone() {
+		if err := l.Err(); err != nil {
+			return unknown(err)
+		}
 		if found, err := l.findRetries(commands, receipts, buffer); err != nil || !found {
 			return err
 		}
