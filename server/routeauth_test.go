@@ -128,10 +128,14 @@ func (g *guarded) writesAsItself(t *testing.T, client string) {
 func (g *guarded) streamed(t *testing.T, id string, m *seqledgerv1.WriteRequest) (*seqledgerv1.Receipt, error) {
 	t.Helper()
 	client, _ := g.as(id)
-	stream := client.WriteStream(within(t))
+	ctx := within(t)
+	stream := client.WriteStream(ctx)
 	defer func() { _, _ = stream.CloseRequest(), stream.CloseResponse() }()
 	_ = stream.Send(frameOf(m)) // the answer says why it fails
 	answer, err := stream.Receive()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("the stream does not end: %w", err)
+	}
 	if err != nil {
 		return nil, err
 	}
