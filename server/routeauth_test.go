@@ -79,11 +79,11 @@ func TestForwardedStreamEndsWithItsAnswer(t *testing.T) {
 		node := *g
 		node.harness = h
 		err := settled(t, func() error {
-			_, err := node.streamed(t, "", writeOf("till-9", 1, appendOp("x")))
+			_, err := node.streamed(t, "reader", writeOf("till-9", 1, appendOp("x")))
 			return err
 		})
-		if connect.CodeOf(err) != connect.CodeUnauthenticated {
-			t.Fatalf("a stream without a key: got %v", err)
+		if connect.CodeOf(err) != connect.CodePermissionDenied {
+			t.Fatalf("a stream of a reader: got %v", err)
 		}
 	}
 }
