@@ -198,14 +198,19 @@ func (l *Ledger) servePeer(w http.ResponseWriter, r *http.Request) {
 	(*h).ServeHTTP(w, r)
 }
 
-// openTransport makes the connections to other nodes, once the ledger has its id.
-func (l *Ledger) openTransport() error {
-	c := l.options.Cluster
-	var id machine.LedgerID
-	err := l.store.View(func(r machine.Reader) error {
+// ID returns the ledger's id, which stays the same while it is open. It asks no other node.
+func (l *Ledger) ID() (id machine.LedgerID, err error) {
+	err = l.store.View(func(r machine.Reader) error {
 		id = l.machine.View(r).LedgerID()
 		return nil
 	})
+	return id, err
+}
+
+// openTransport makes the connections to other nodes, once the ledger has its id.
+func (l *Ledger) openTransport() error {
+	c := l.options.Cluster
+	id, err := l.ID()
 	if err != nil {
 		return err
 	}

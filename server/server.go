@@ -26,6 +26,7 @@ type Server struct {
 	local     http.Handler    // handler, but for what goes to the leader
 	writes    map[string]bool // the paths of the calls that only a leader can answer
 	admission *admission.Controller
+	ledger    atomic.Pointer[string] // its id, once it is known; it stays the same
 	// admission.StallTimeout, admission.BodyTimeout and upgrade.PingEvery, except in tests.
 	stall, late, pingEvery time.Duration
 
@@ -65,7 +66,7 @@ func New(o Options) (*Server, error) {
 		}
 	}
 	outer := http.NewServeMux()
-	api := withRequestID(s.fromBrowser(s.authenticated(checkProtocol(mux))))
+	api := withRequestID(s.fromBrowser(s.authenticated(s.ofLedger(checkProtocol(mux)))))
 	if !o.NoConsole {
 		// A visit, like a health check: its files need no credential.
 		outer.Handle("GET "+console.Path, s.admission.Probe(console.Handler()))

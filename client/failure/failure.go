@@ -47,7 +47,7 @@ var (
 	// ErrClosed: the Client or the Writer was closed.
 	ErrClosed = errors.New("client: closed")
 	// ErrOtherLedger: the server's ledger is not the journal's ledger, for example because it
-	// was restored from a backup.
+	// was restored from a backup, or not that of the Client's other servers.
 	ErrOtherLedger = errors.New("client: another ledger")
 	// ErrProtocol: the server's answers contradict each other or the request.
 	ErrProtocol = errors.New("client: protocol violation")

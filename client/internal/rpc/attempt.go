@@ -65,16 +65,15 @@ func (b attemptBody) Read(p []byte) (int, error) {
 // attempts is the connect.HTTPClient of a Client. It records what each attempt sends. It does
 // not follow redirects, so that a token reaches only the configured server.
 type attempts struct {
-	do    func(*http.Request) (*http.Response, error)
-	learn func(http.Header) // gets the header of each answer
+	do func(*http.Request) (*http.Response, error)
+	// endpoint gets the header of each answer, and may refuse it.
+	endpoint *Endpoint
 }
 
 // Do implements connect.HTTPClient.
 func (t attempts) Do(r *http.Request) (*http.Response, error) {
+	t.endpoint.identity.introduce(r.Header)
 	answer, err := t.send(r)
-	if err == nil {
-		t.learn(answer.Header)
-	}
 	if err == nil && isStream(answer.Header) {
 		answer.Body = &upgrade.StreamBody{ReadCloser: answer.Body}
 	}
@@ -89,7 +88,7 @@ func isStream(header http.Header) bool {
 func (t attempts) send(r *http.Request) (*http.Response, error) {
 	a := attemptOf(r)
 	if a == nil || r.Body == nil || r.Body == http.NoBody {
-		return t.do(r)
+		return t.ask(r)
 	}
 	r.Body = attemptBody{r.Body, a}
 	if again := r.GetBody; again != nil {
@@ -98,9 +97,22 @@ func (t attempts) send(r *http.Request) (*http.Response, error) {
 			return attemptBody{body, a}, err
 		}
 	}
-	response, err := t.do(r)
+	response, err := t.ask(r)
 	if err == nil {
 		a.status.Store(int32(response.StatusCode))
 	}
 	return response, err
+}
+
+// ask sends a request. The answer of a server of another ledger is none.
+func (t attempts) ask(r *http.Request) (*http.Response, error) {
+	answer, err := t.do(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.endpoint.learn(answer.Header); err != nil {
+		_ = answer.Body.Close()
+		return nil, err
+	}
+	return answer, nil
 }

@@ -21,6 +21,7 @@ type Client struct {
 	Options   Options
 	Counters  Counters
 	endpoints *endpoints
+	identity  *identity // nil for one server
 	// http2 carries the streams, and the calls that do not use an endpoint's pool; upgrade
 	// opens connections for write streams. Both are nil when the caller brought an HTTPClient:
 	// then its connections are the caller's to close.
@@ -59,6 +60,9 @@ func New(options Options) (*Client, error) {
 		c.http2.DialContext = c.conns.dial
 		c.http2.TLSClientConfig = options.TLS.Clone() // nil stays nil
 		c.upgrade = upgrade.NewTransport(c.http2)
+	}
+	if len(bases) > 1 {
+		c.identity = new(identity)
 	}
 	c.endpoints = newEndpoints(bases, c.newEndpoint)
 	return c, nil

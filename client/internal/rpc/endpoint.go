@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -41,6 +42,8 @@ type Endpoint struct {
 	// ask sends a request that needs no place in the pool, where calls may fill all of them.
 	ask     func(*http.Request) (*http.Response, error)
 	hearing hearing
+	// identity is that of the Client, or nil.
+	identity *identity
 
 	mu sync.Mutex
 	// moveTo takes in which server a server has named as the leader.
@@ -63,9 +66,11 @@ const leftMemory = time.Minute
 
 // newEndpoint returns an endpoint that shares the transports of its Client.
 func (c *Client) newEndpoint(base *url.URL) *Endpoint {
-	e := &Endpoint{base: base, options: &c.Options, hearing: hearing{turn: make(chan struct{}, 1)}}
+	e := &Endpoint{
+		base: base, options: &c.Options, hearing: hearing{turn: make(chan struct{}, 1)}, identity: c.identity,
+	}
 	e.moveTo = func(leader string) { c.endpoints.learn(e, leader) }
-	do := attempts{e.roundTrip, e.learn}
+	do := attempts{e.roundTrip, e}
 	if c.Options.HTTPClient != nil {
 		do.do, e.ask = c.Options.HTTPClient.Do, c.Options.HTTPClient.Do
 	} else {
@@ -225,11 +230,16 @@ func (e *Endpoint) isAt(scheme, leader string) bool {
 	return err == nil && base.Scheme == e.base.Scheme && address.Of(e.base) == address.Of(base)
 }
 
-// learn looks for the leader in the header of an answer.
-func (e *Endpoint) learn(header http.Header) {
+// learn looks for the leader in the header of an answer. The error means that the answer is of another ledger.
+func (e *Endpoint) learn(header http.Header) error {
+	if err := e.identity.check(header); err != nil {
+		e.options.Logger.Warn("a server is left, because it has another ledger", "server", e.base.Host, "error", err)
+		return fmt.Errorf("%s: %w", e.base.Host, err)
+	}
 	if leader := header.Get(message.LeaderHeader); leader != "" {
 		e.moveTo(leader)
 	}
+	return nil
 }
 
 // find returns the server at an address that another server gave, or nil if it may not be used.
@@ -277,11 +287,15 @@ func (e *Endpoint) OpenStream(ctx context.Context) (Stream, error) {
 	if _, err := e.options.Authorize(ctx, header); err != nil {
 		return nil, err
 	}
+	e.identity.introduce(header)
 	if e.upgrade != nil && !e.isRefused(&e.noUpgrade) {
 		stream, err := e.openUpgraded(ctx, header)
 		switch dial, isDial := errors.AsType[*net.OpError](err); {
 		case err == nil:
-			e.learn(stream.Header())
+			if err := e.learn(stream.Header()); err != nil {
+				_ = stream.Close() // nothing was sent on it
+				return nil, failure.FromConnect(connect.NewError(connect.CodeUnavailable, err), 0)
+			}
 			return UpgradedStream{stream}, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -314,8 +328,9 @@ const userAgent = "seqledger-go"
 func (e *Endpoint) noteUpgrade(ctx context.Context, err error) {
 	if refused, ok := errors.AsType[*upgrade.RefusedError](err); ok {
 		switch refused.Status {
-		case http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusInternalServerError,
-			http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		case http.StatusUnauthorized, http.StatusPreconditionFailed, http.StatusTooManyRequests,
+			http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable,
+			http.StatusGatewayTimeout:
 			return
 		}
 	}

@@ -2,9 +2,11 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -71,6 +73,7 @@ func Call[Req, Res any](
 ) (*Res, error) {
 	var last *failure.Error
 	var renewal TokenRenewal
+	var others []*Endpoint // that refused the call one after the other, because they have another ledger
 	for n := 0; ; n++ {
 		if c.Options.MaxAttempts > 0 && n == c.Options.MaxAttempts {
 			return nil, fmt.Errorf("no success after %d attempts: %w", n, last)
@@ -96,6 +99,9 @@ func Call[Req, Res any](
 		if ctxErr := ctx.Err(); ctxErr != nil {
 			return nil, fmt.Errorf("%w: %w", ctxErr, last)
 		}
+		if others = withOther(others, e, last); len(others) == len(c.endpoints.all) {
+			return nil, last
+		}
 		if !last.IsTemporary() && !renewal.Allows(ctx, &c.Options, token, last) {
 			return nil, last
 		}
@@ -103,6 +109,18 @@ func Call[Req, Res any](
 			return nil, err
 		}
 	}
+}
+
+// withOther adds a server to those that have another ledger, or forgets them all when it failed for another reason: it
+// may be the one that has the right one.
+func withOther(others []*Endpoint, e *Endpoint, failed *failure.Error) []*Endpoint {
+	switch {
+	case !errors.Is(failed, failure.ErrOtherLedger):
+		return nil
+	case slices.Contains(others, e):
+		return others
+	}
+	return append(others, e)
 }
 
 // mayCall returns why no further attempt can be made, or nil. last is the answer to the

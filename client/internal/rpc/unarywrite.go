@@ -30,9 +30,10 @@ func (e *Endpoint) write(
 	if e.pool == nil || e.isRefused(&e.noHTTP1) {
 		return e.Ledger.Write(ctx, request)
 	}
-	if request.Msg.SizeVT() > inlineBody {
+	if request.Msg.SizeVT() > inlineBody || !e.identity.isKnown() {
 		return e.Ledger.Write(ctx, request)
 	}
+	e.identity.introduce(request.Header())
 	w := unaryWrites.Get().(*unaryWrite) //nolint:forcetypeassert // The pool holds nothing else.
 	defer w.free()
 	var err error
@@ -41,16 +42,18 @@ func (e *Endpoint) write(
 	}
 	w.endpoint, w.ctx, w.header = e, ctx, request.Header()
 	w.attempt, _ = ctx.Value(attemptKey{}).(*Attempt)
-	answer, err := e.pool.do(ctx, postRequest, w) //nolint:bodyclose // Connect's client closes it.
+	answer, err := e.pool.do(ctx, postRequest, w) // Connect's client closes the body
 	if errors.Is(err, errNotHTTP1) {              // nothing was sent
-		return e.writeWith(ctx, attempts{e.overHTTP2, e.learn}, request)
+		return e.writeWith(ctx, attempts{e.overHTTP2, e}, request)
 	}
 	if err == nil && answer == nil {
 		return connect.NewResponse(w.receipt), nil
 	}
 	if err == nil {
-		e.learn(answer.Header)
-		if w.attempt != nil {
+		if err = e.learn(answer.Header); err != nil {
+			_ = answer.Body.Close()
+			answer = nil
+		} else if w.attempt != nil {
 			w.attempt.status.Store(int32(answer.StatusCode))
 		}
 	}

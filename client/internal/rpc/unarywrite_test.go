@@ -307,7 +307,7 @@ func TestARequestThatIsSentAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		gone := errors.New("gone")
-		_, err = attempts{do: func(r *http.Request) (*http.Response, error) {
+		_, err = attempts{endpoint: new(Endpoint), do: func(r *http.Request) (*http.Response, error) {
 			if second {
 				again, err := r.GetBody()
 				if err != nil {

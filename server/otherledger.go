@@ -1,0 +1,53 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/internal/wire/message"
+)
+
+// ofLedger tells clients that ask which ledger this is, and refuses calls that are meant for another one. It runs
+// behind authentication, so that strangers learn nothing.
+func (s *Server) ofLedger(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		meant := r.Header.Get(message.LedgerHeader)
+		if meant == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		id := s.ledgerID()
+		if id == "" || meant == id {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set(message.LedgerHeader, id)
+		if meant == message.AnyLedger {
+			next.ServeHTTP(w, r)
+			return
+		}
+		failed := connect.NewError(connect.CodeFailedPrecondition,
+			fmt.Errorf("the call is meant for ledger %.64q, and this is ledger %s", meant, id))
+		if writer := connect.NewErrorWriter(); writer.IsSupported(r) {
+			_ = writer.Write(w, r, failed)
+			return
+		}
+		http.Error(w, failed.Message(), http.StatusPreconditionFailed)
+	})
+}
+
+// ledgerID returns the id of the ledger, or "" if it cannot be told: then the call itself finds out why.
+func (s *Server) ledgerID() string {
+	if known := s.ledger.Load(); known != nil {
+		return *known
+	}
+	id, err := s.options.Ledger.ID()
+	if err != nil || id == 0 {
+		return ""
+	}
+	text := id.String()
+	s.ledger.Store(&text)
+	return text
+}
