@@ -120,7 +120,7 @@ func (l *Ledger) snapshot(ctx context.Context) (*boltstore.Snapshot, error) {
 	if l.stopping.Err() != nil {
 		return nil, ErrClosed
 	}
-	if err := l.fresh(ctx); err != nil {
+	if err := l.Fresh(ctx); err != nil {
 		return nil, err
 	}
 	if err := l.flush(); err != nil {

@@ -100,9 +100,8 @@ func (l *Ledger) answerRetries(
 		if found, err := l.findRetries(commands, receipts, buffer); err != nil || !found {
 			return err
 		}
-		l.counters.retryChecks.Add(1)
 	}
-	if err := l.fresh(ctx); err != nil {
+	if err := l.Fresh(ctx); err != nil {
 		if _, elsewhere := errors.AsType[*NotLeaderError](err); !elsewhere && !errors.Is(err, ErrClosed) {
 			err = unknown(err) // an earlier copy of a write may be committed
 		}

@@ -270,40 +270,60 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 }
 
 // The leader of a cluster asks the others whether it still is one before it answers a retry from its state, and not
-// before it puts a new write into the log: that question takes as long as all the rest.
-func TestNewWritesAskNobody(t *testing.T) {
+// before it puts a new write into the log; a read asks once, and not for each block. The question takes as long as all
+// the rest.
+func TestQuestionsAreFew(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
+	const writes, few = 50, 5 // the node asks now and then for reasons of its own
 	attempt := 0
-	write := func(leader *clusterNode, sequence uint64, want machine.Code) (checks uint64, err error) {
-		before := leader.Stats().RetryChecks
-		w := appendWrite(fmt.Sprint("c", attempt), sequence, []byte("a payload"))
-		o, err := leader.Write(t.Context(), w)
-		if err == nil && o.Code != want {
-			t.Errorf("write %d: %+v, want %v", sequence, o, want)
-		}
-		return leader.Stats().RetryChecks - before, err
-	}
 	err := onLeader(t, nodes, func(leader *clusterNode) error {
 		attempt++ // another leader may have decided those of the attempt before
-		for i := range uint64(20) {
-			checks, err := write(leader, i+1, machine.Committed)
+		write := func(sequence uint64, want machine.Code) error {
+			w := appendWrite(fmt.Sprint("c", attempt), sequence, []byte("a payload"))
+			o, err := leader.Write(t.Context(), w)
+			if err == nil && o.Code != want {
+				t.Errorf("write %d: %+v, want %v", sequence, o, want)
+			}
+			return err
+		}
+		checks := func() uint64 { return leader.Stats().ReadChecks }
+		before := checks()
+		for i := range uint64(writes) {
+			if err := write(i+1, machine.Committed); err != nil {
+				return err
+			}
+		}
+		if asked := checks() - before; asked > few {
+			t.Errorf("%d new writes asked %d times", writes, asked)
+		}
+		for before = checks(); checks() == before; { // a retry that meets the applier at work goes through the log
+			if err := write(writes, machine.Replayed); err != nil {
+				return err
+			}
+		}
+		before = checks()
+		chain, err := leader.Chain(t.Context(), scope)
+		if err != nil {
+			return err
+		}
+		if asked := checks() - before; asked == 0 || chain.Height < writes {
+			t.Errorf("a chain of %d blocks was read after %d questions", chain.Height, asked)
+		}
+		before = checks()
+		for header, err := range leader.Watch(t.Context(), chain.Scope, 1) {
+			if err == nil {
+				_, err = leader.VisitBlock(t.Context(), chain, header.Height, 0, func(machine.Transaction) bool { return true })
+			}
 			if err != nil {
 				return err
 			}
-			if checks != 0 {
-				t.Errorf("new write %d asked %d times", i+1, checks)
+			if header.Height == chain.Height {
+				break
 			}
 		}
-		var checks uint64
-		for checks == 0 { // one that meets the applier at work goes through the log
-			var err error
-			if checks, err = write(leader, 20, machine.Replayed); err != nil {
-				return err
-			}
-		}
-		if checks != 1 {
-			t.Errorf("the retry asked %d times", checks)
+		if asked := checks() - before; asked > few {
+			t.Errorf("%d blocks asked %d times", chain.Height, asked)
 		}
 		return nil
 	})

@@ -49,7 +49,7 @@ func (l *Ledger) View(ctx context.Context, read func(v machine.View) error, orde
 	for _, table := range ordered {
 		l.store.Presort(table)
 	}
-	if err := l.fresh(ctx); err != nil {
+	if err := l.Fresh(ctx); err != nil {
 		return err
 	}
 	return l.view(ctx, read)
@@ -81,17 +81,14 @@ func turn(ctx context.Context, places chan struct{}) (leave func(), err error) {
 	return func() { <-places }, nil
 }
 
-// Blocks calls read with the blocks of the ledger, among them that of every write that was
-// acknowledged before the call; what retention has dropped is a *machine.GoneError. Neither waits for the
-// other: blocks are applied while read runs, and read while something is applied.
+// Blocks calls read with the blocks that this node has, among them all that a View or Chain before it has found, and
+// with [Ledger.Fresh] before it that of every write that was acknowledged; what retention has dropped is a
+// *machine.GoneError. Neither waits for the other: blocks are applied while read runs, and read while something is
+// applied. It asks no other node, because blocks do not change.
 func (l *Ledger) Blocks(ctx context.Context, read func(b machine.Blocks) error) error {
-	if err := l.fresh(ctx); err != nil {
+	if err := l.Err(); err != nil {
 		return err
 	}
-	return l.blocks(ctx, read)
-}
-
-func (l *Ledger) blocks(ctx context.Context, read func(b machine.Blocks) error) error {
 	leave, err := turn(ctx, l.blockReads)
 	if err != nil {
 		return err
@@ -105,15 +102,12 @@ func (l *Ledger) blocks(ctx context.Context, read func(b machine.Blocks) error) 
 	return l.readFailed(err)
 }
 
-// Pieces calls step again and again until it returns false or an error, and lets
+// Pieces calls step with what Blocks has again and again until it returns false or an error, and lets
 // others have their turn each [pieceTime]. The error is the step's, the storage's or the
 // cause of ctx.
 func (l *Ledger) Pieces(ctx context.Context, step func(b machine.Blocks) (more bool, err error)) error {
-	if err := l.fresh(ctx); err != nil {
-		return err
-	}
 	for more := true; more; {
-		err := l.blocks(ctx, func(b machine.Blocks) (err error) {
+		err := l.Blocks(ctx, func(b machine.Blocks) (err error) {
 			began := time.Now()
 			for {
 				if more, err = step(b); err != nil || !more || time.Since(began) >= l.pieceTime {
@@ -137,6 +131,18 @@ func (l *Ledger) Pieces(ctx context.Context, step func(b machine.Blocks) (more b
 // acknowledged before the call.
 func (l *Ledger) Chain(ctx context.Context, scope machine.Scope) (c *machine.Chain, err error) {
 	err = l.View(ctx, func(v machine.View) (err error) {
+		c, err = v.Chain(scope)
+		return err
+	})
+	return c, err
+}
+
+// StoredChain is Chain as this node has it, and asks no other one: the end may be missing.
+func (l *Ledger) StoredChain(ctx context.Context, scope machine.Scope) (c *machine.Chain, err error) {
+	if err := l.Err(); err != nil {
+		return nil, err
+	}
+	err = l.view(ctx, func(v machine.View) (err error) {
 		c, err = v.Chain(scope)
 		return err
 	})
@@ -206,10 +212,14 @@ func (l *Ledger) readFailed(err error) error {
 	return err
 }
 
-// fresh returns once a read of the local state sees every acknowledged write.
-func (l *Ledger) fresh(ctx context.Context) error {
+// Fresh returns once a read on this node sees every write that was acknowledged before the call, by any node. A node of
+// a cluster asks the others whether it is current.
+func (l *Ledger) Fresh(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
+	}
+	if !l.log.ReadsAlone() {
+		l.counters.readChecks.Add(1)
 	}
 	err := l.log.ReadBarrier(ctx)
 	switch {

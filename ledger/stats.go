@@ -25,7 +25,7 @@ func (l *Ledger) Stats() stats.Stats {
 		ScrubBytes:         l.store.ScrubPages()*uint64(l.store.PageSize()) + uint64(l.store.BlockBytes()),
 		ScrubbedBlockBytes: c.scrubbedBlocks.Load(), ScrubRate: uint64(max(l.options.ScrubBytes, 0)),
 
-		RetryChecks: c.retryChecks.Load(),
+		ReadChecks:  c.readChecks.Load(),
 		KeyWaiters:  l.keys.len(),
 		Keyed:       l.keyedCounters.stats(),
 		QueuedBytes: c.queuedBytes.Load(), QueueLimitBytes: l.options.QueueBytes,
@@ -80,7 +80,7 @@ type counters struct {
 	queueFull atomic.Uint64
 	timeJumps atomic.Uint64
 
-	retryChecks atomic.Uint64
+	readChecks  atomic.Uint64
 	queuedBytes atomic.Int64
 	batches     stats.Histogram
 	stored      stats.Histogram

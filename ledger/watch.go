@@ -61,7 +61,7 @@ func (w *chainWatch) headerAt(ctx context.Context, height uint64) (header machin
 		return header, ErrClosed
 	}
 	if height > w.chain.Height {
-		if w.chain, err = w.Chain(ctx, w.chain.Scope); err != nil {
+		if w.chain, err = w.StoredChain(ctx, w.chain.Scope); err != nil {
 			return header, err
 		}
 	}

@@ -102,8 +102,8 @@ func (c *ledgerCollector) describeWrites() {
 		func(l *ledgerState) float64 { return float64(l.QueueLimitBytes) })
 	c.counter("queue_full", "Writes refused because the queue was full.",
 		func(l *ledgerState) float64 { return float64(l.QueueFull) })
-	c.counter("retry_checks", "Retries that a node of a cluster found, and asked the others whether it is current.",
-		func(l *ledgerState) float64 { return float64(l.RetryChecks) })
+	c.counter("read_checks", "Reads and found retries for which a node of a cluster asked whether it is current.",
+		func(l *ledgerState) float64 { return float64(l.ReadChecks) })
 	c.gauge("entries_in_flight", "Log entries proposed and not yet answered.",
 		func(l *ledgerState) float64 { return float64(l.InFlight) })
 	c.counter("slowed", "Times that writes waited for a checkpoint.",

@@ -32,7 +32,7 @@ func TestABlockThatIsTooLarge(t *testing.T) {
 		seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER:      0,
 	} {
 		party := admission.Party{Limits: admission.Limits{MessageBytes: 4 << 20}} // half of it for a block
-		reader := &blockReader{s, party, &machine.Chain{Scope: machine.Scope{Organization: "acme"}}, content}
+		reader := &blockReader{s, party, &machine.Chain{Scope: machine.Scope{Organization: "acme"}}, content, s.options.Ledger.Chain}
 		block, err := reader.read(t.Context(), 1, nil)
 		if want == 0 {
 			if err != nil || block.GetHeader().GetHeight() != 1 {

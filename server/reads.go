@@ -177,6 +177,8 @@ type blockReader struct {
 	party   admission.Party
 	chain   *machine.Chain // of the scope, as far as it was when a block was behind it last
 	content seqledgerv1.BlockContent
+	// chainOf returns the chain of a scope.
+	chainOf func(context.Context, machine.Scope) (*machine.Chain, error)
 }
 
 // newBlockReader validates which part of a block a request asks for.
@@ -194,7 +196,7 @@ func (s *Server) newBlockReader(
 		return nil, &machine.FieldError{Field: "content",
 			Problem: fmt.Sprintf("is %d, which is not known here", content)}
 	}
-	return &blockReader{s, s.party(ctx), &machine.Chain{Scope: scope}, content}, nil
+	return &blockReader{s, s.party(ctx), &machine.Chain{Scope: scope}, content, s.options.Ledger.Chain}, nil
 }
 
 // read returns the block of a height, or the part of it that begins at a position. A block that
@@ -204,7 +206,7 @@ func (b *blockReader) read(
 ) (*seqledgerv1.Block, error) {
 	engine := b.server.options.Ledger
 	if height > b.chain.Height {
-		chain, err := engine.Chain(ctx, b.chain.Scope)
+		chain, err := b.chainOf(ctx, b.chain.Scope)
 		if err != nil {
 			return nil, err
 		}
@@ -334,6 +336,9 @@ func awaitStep(ctx context.Context, began time.Time) {
 // scope first, at a cost that does not depend on the transaction or its existence. So neither
 // the answer nor its time reveals the contents of other scopes.
 func (s *Server) transaction(ctx context.Context, id machine.TxID) (x machine.Transaction, err error) {
+	if err := s.options.Ledger.Fresh(ctx); err != nil {
+		return x, err
+	}
 	var scope machine.Scope
 	err = s.options.Ledger.Blocks(ctx, func(b machine.Blocks) (err error) {
 		scope, err = b.TransactionScope(id)

@@ -33,6 +33,7 @@ func (s *Server) watch(
 	if err != nil {
 		return err
 	}
+	reader.chainOf = s.options.Ledger.StoredChain // which has what Watch has found
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })

@@ -23,7 +23,7 @@ type Stats struct {
 	QueueLimitBytes int64 // of the same, all but the part kept for single commands
 	InFlight        int   // log entries proposed and not yet answered
 	QueueFull       uint64
-	RetryChecks     uint64 // retries that a node of a cluster found, and asked a majority about
+	ReadChecks      uint64 // reads, and retries that were found, for which a node of a cluster asked the others
 	Slowed          uint64 // times that proposals waited for a checkpoint
 
 	BatchCommands Distribution // commands of a log entry, replayed ones included
