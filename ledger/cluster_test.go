@@ -313,7 +313,8 @@ func TestQuestionsAreFew(t *testing.T) {
 		before = checks()
 		for header, err := range leader.Watch(t.Context(), chain.Scope, 1) {
 			if err == nil {
-				_, err = leader.VisitBlock(t.Context(), chain, header.Height, 0, func(machine.Transaction) bool { return true })
+				all := func(machine.Transaction) bool { return true }
+				_, err = leader.VisitBlock(t.Context(), chain, header.Height, 0, all)
 			}
 			if err != nil {
 				return err

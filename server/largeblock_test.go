@@ -32,7 +32,8 @@ func TestABlockThatIsTooLarge(t *testing.T) {
 		seqledgerv1.BlockContent_BLOCK_CONTENT_HEADER:      0,
 	} {
 		party := admission.Party{Limits: admission.Limits{MessageBytes: 4 << 20}} // half of it for a block
-		reader := &blockReader{s, party, &machine.Chain{Scope: machine.Scope{Organization: "acme"}}, content, s.options.Ledger.Chain}
+		chain := &machine.Chain{Scope: machine.Scope{Organization: "acme"}}
+		reader := &blockReader{s, party, chain, content, s.options.Ledger.Chain}
 		block, err := reader.read(t.Context(), 1, nil)
 		if want == 0 {
 			if err != nil || block.GetHeader().GetHeight() != 1 {

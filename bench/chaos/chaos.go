@@ -21,7 +21,8 @@ type options struct {
 	duration                  time.Duration
 	seed                      uint64
 	dir, binary               string
-	plain, keep, nosync       bool
+	plain, early              bool
+	keep, nosync              bool
 	power                     int
 	cache, kernel             string // with power
 }
@@ -39,6 +40,8 @@ func Run(ctx context.Context, arguments []string, stdout io.Writer) error {
 		"make the data directories below this one (default: the system's temporary directory)")
 	flags.StringVar(&o.binary, "binary", "", "this seqledger (default: built from this tree)")
 	flags.BoolVar(&o.plain, "plain", false, "the control: clients that repeat under new numbers, which must fail")
+	flags.BoolVar(&o.early, "early", false,
+		"the other control: clients that take for acknowledged what they have sent, which must fail")
 	flags.BoolVar(&o.keep, "keep", false, "leave directories and logs, also when nothing was found")
 	flags.IntVar(&o.power, "power", 0,
 		"instead of a cluster run one node in a virtual machine, and cut its power so often (needs QEMU)")
@@ -55,6 +58,8 @@ func Run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	switch {
 	case o.nodes < 3 || flags.NArg() > 0:
 		return errors.New("chaos: -nodes must be at least 3, and there are no arguments")
+	case o.plain && o.early:
+		return errors.New("chaos: -plain and -early are two controls, one at a time")
 	case o.power < 0:
 		return errors.New("chaos: -power must not be negative")
 	case o.power == 0 && (o.nosync || o.kernel != ""):
@@ -82,18 +87,25 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	}
 	say(stdout, "%d nodes, %d appenders, %d callers, %s; repeat with -seed %d\n", o.nodes, o.appenders,
 		o.callers, o.duration, o.seed)
-	c, err := startCluster(ctx, binary, dir, o.nodes)
+	small := filepath.Join(dir, "small")
+	defer func() { err = o.unmount(err, small, stdout) }()
+	if why := mountSmall(ctx, small, smallDisk(o.duration)); why != "" {
+		say(stdout, "skipped: a full disk: %s\n", why)
+		small = ""
+	}
+	c, err := startCluster(ctx, binary, dir, small, o.nodes)
 	defer func() { err = errors.Join(err, c.close()) }()
 	if err != nil {
 		return err
 	}
 	l := &load{
-		c: c, plain: o.plain, began: time.Now(), attempted: map[string]bool{}, acked: map[string]string{},
+		c: c, plain: o.plain, early: o.early, began: time.Now(), attempted: map[string]bool{},
+		acked: map[string]string{},
 	}
 	until := time.Now().Add(o.duration)
 	settle := l.start(ctx, o)
 	a := &adversary{c: c, random: rand.New(rand.NewPCG(o.seed, 0)), log: stdout, counts: map[string]int{}}
-	for _, f := range faults {
+	for _, f := range a.faults() {
 		a.counts[f.name] = 0 // those that were never drawn are reported, too
 	}
 	faultErr := a.run(ctx, until)

@@ -90,4 +90,8 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%v: %v", arguments, err)
 		}
 	}
+	if err := Run(t.Context(), []string{"-plain", "-early"}, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "one at a time") {
+		t.Errorf("both controls: %v", err)
+	}
 }

@@ -59,6 +59,36 @@ func (c *cluster) remove(ctx context.Context, id uint64) error {
 // votersPatience is how long nodes may take to catch up.
 const votersPatience = time.Minute
 
+// errHandedOver repeats the question: the leader has handed over and can be removed now.
+var errHandedOver = errors.New("the leader has handed over")
+
+// retire takes a node out of the cluster that may lead it.
+func (c *cluster) retire(ctx context.Context, d *node) error {
+	return c.ask(ctx, c.servers(), func(ctx context.Context, conn *client.Client) error {
+		cluster, err := conn.GetCluster(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(cluster.Members, func(m *seqledgerv1.ClusterMember) bool {
+			return m.PeerAddress == d.name
+		})
+		if i < 0 {
+			return nil // an attempt before this one did it
+		}
+		id := cluster.Members[i].Id
+		if id != cluster.Leader {
+			_, err = conn.ChangeCluster(ctx, &seqledgerv1.ChangeClusterRequest{
+				Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: id},
+			})
+			return err
+		}
+		_, err = conn.ChangeCluster(ctx, &seqledgerv1.ChangeClusterRequest{
+			Change: &seqledgerv1.ChangeClusterRequest_Transfer{},
+		})
+		return errors.Join(err, errHandedOver)
+	})
+}
+
 // askPatience is how long a question is asked again.
 const askPatience = 20 * time.Second
 

@@ -7,6 +7,9 @@
 //
 //	go run ./bench chaos -nodes 3 -duration 10m -seed 7
 //	go run ./bench chaos -duration 30s -plain    # clients that repeat under new numbers: must fail
+//	go run ./bench chaos -duration 30s -early    # clients that take for acknowledged what they have sent: must fail
+//
+// Where it runs as root, the last node has a small disk for itself (disk.go), which is full now and then.
 //
 // power.go has the other half: one node in a virtual machine that loses its power again and again. initramfs.go and
 // init.sh are what the machine starts from; nosync is the control.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -36,6 +37,15 @@ var faults = []fault{
 	}},
 	{"kill all nodes", 1, killAll},
 	{"a node loses its disk", 1, wipe},
+	{"a node leaves", 2, leave},
+}
+
+// faults returns those that there can be.
+func (a *adversary) faults() []fault {
+	if a.c.small == "" {
+		return faults
+	}
+	return append(slices.Clip(faults), fault{"a disk is full", 2, fillDisk})
 }
 
 // adversary draws faults from a seed.
@@ -48,7 +58,7 @@ type adversary struct {
 
 // run makes faults until ctx ends, with pauses in which the cluster works.
 func (a *adversary) run(ctx context.Context, until time.Time) error {
-	total := 0
+	total, faults := 0, a.faults()
 	for _, f := range faults {
 		total += f.weight
 	}
@@ -142,6 +152,22 @@ func wipe(ctx context.Context, a *adversary) error {
 		}
 	}
 	if err != nil {
+		return err
+	}
+	return a.c.start(ctx, d)
+}
+
+// leave takes a node that works out of the cluster, in order, and lets another one join in its place.
+func leave(ctx context.Context, a *adversary) error {
+	if err := a.c.awaitVoters(ctx); err != nil {
+		return err
+	}
+	d := a.any()
+	if err := a.c.retire(ctx, d); err != nil {
+		return err
+	}
+	// It stops by itself once it hears of it.
+	if err := errors.Join(d.stop(), os.RemoveAll(d.dir)); err != nil {
 		return err
 	}
 	return a.c.start(ctx, d)

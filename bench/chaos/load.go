@@ -28,6 +28,7 @@ const (
 type load struct {
 	c     *cluster
 	plain bool // clients that repeat under new numbers
+	early bool // clients that do not wait for an answer
 	began time.Time
 
 	mu         sync.Mutex
@@ -106,6 +107,9 @@ func (l *load) append(ctx context.Context, name string, over <-chan struct{}) er
 	if l.plain {
 		return l.appendPlainly(ctx, c, name, over)
 	}
+	if l.early {
+		return l.appendEarly(ctx, c, name, over)
+	}
 	w, err := writer.Open(ctx, c, writer.Options{Scope: scope, ClientID: name})
 	if err != nil {
 		return err
@@ -141,6 +145,25 @@ func (l *load) appendPlainly(ctx context.Context, c *client.Client, name string,
 				break
 			}
 		}
+	}
+	return ctx.Err()
+}
+
+// earlyPatience is what a client gives a write that does not wait for its outcome.
+const earlyPatience = 20 * time.Millisecond
+
+// appendEarly is what a client does that takes for acknowledged what it has sent.
+func (l *load) appendEarly(ctx context.Context, c *client.Client, name string, over <-chan struct{}) error {
+	for n := 0; !ended(over) && ctx.Err() == nil; n++ {
+		payload := fmt.Sprint(name, " ", n)
+		began := l.attempt(payload)
+		attempt, cancel := context.WithTimeout(ctx, earlyPatience)
+		_, _ = c.Write(attempt, &seqledgerv1.WriteRequest{ // whatever became of it: that is what the control is about
+			Scope: scope, ClientId: fmt.Sprint(name, "-", n), Sequence: 1,
+			Operations: []*seqledgerv1.Operation{op.Append([]byte(payload))},
+		})
+		cancel()
+		l.acknowledged(payload, "", began)
 	}
 	return ctx.Err()
 }

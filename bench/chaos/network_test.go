@@ -158,7 +158,7 @@ func TestPartedNodesLoseTheOthers(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	c, err := startCluster(t.Context(), binary, dir, 3)
+	c, err := startCluster(t.Context(), binary, dir, "", 3)
 	t.Cleanup(func() { _ = c.close() })
 	if err != nil {
 		t.Fatal(err)

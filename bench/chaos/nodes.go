@@ -26,15 +26,16 @@ type cluster struct {
 	binary  string
 	nodes   []*node
 	network *network
-	made    bool // the ledger: the first node that is started makes it, and none afterwards
+	made    bool   // the ledger: the first node that is started makes it, and none afterwards
+	small   string // the mount of the small disk that the last node has for itself; "": it has none
 	// launch starts a node's process, and verify runs seqledger verify on the directory of one that is stopped.
 	launch func(ctx context.Context, d *node) (*harness.Process, error)
 	verify func(ctx context.Context, d *node) ([]byte, error)
 }
 
-// startCluster starts n nodes below a directory.
-func startCluster(ctx context.Context, binary, dir string, n int) (*cluster, error) {
-	c := &cluster{binary: binary, network: newNetwork()}
+// startCluster starts n nodes below a directory, the last one on the small disk if there is one.
+func startCluster(ctx context.Context, binary, dir, small string, n int) (*cluster, error) {
+	c := &cluster{binary: binary, network: newNetwork(), small: small}
 	c.launch, c.verify = c.serve, func(ctx context.Context, d *node) ([]byte, error) {
 		return exec.CommandContext(ctx, binary, "verify", "--data", d.dir).CombinedOutput()
 	}
@@ -42,6 +43,9 @@ func startCluster(ctx context.Context, binary, dir string, n int) (*cluster, err
 		d := &node{
 			number: i, dir: filepath.Join(dir, fmt.Sprint("node", i)),
 			log: filepath.Join(dir, fmt.Sprint("node", i, ".log")),
+		}
+		if i == n && small != "" {
+			d.dir = filepath.Join(small, filepath.Base(d.dir))
 		}
 		c.nodes = append(c.nodes, d)
 		for _, address := range []*string{&d.client, &d.peer} {
