@@ -6,6 +6,7 @@
 //	go run ./bench gateway             # seqledger gateway beside a bare proxy and a bare service
 //	go run ./bench outbox              # rows of a PostgreSQL, and what they cost the application
 //	go run ./bench stores              # reservations on each store of keys, beside a bare write to it
+//	go run ./bench cluster             # what a node that joins a large ledger costs those who write to it
 //	go run ./bench scale               # large ledgers, about ten minutes
 //	go run ./bench abuse               # clients that mean no good, about ten minutes
 //	go run ./bench scale -fraction 0.1 -json out.json
@@ -92,6 +93,7 @@ var tables = map[string]table{
 	"gateway": {"gateway", findingColumns, gatewayRows},
 	"outbox":  {"outbox", findingColumns, outboxRows},
 	"stores":  {"stores of idempotency keys", findingColumns, storeRows},
+	"cluster": {"a cluster", findingColumns, clusterRows},
 }
 
 func run(ctx context.Context, arguments []string, stdout io.Writer) error {
@@ -104,7 +106,7 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	}
 	t, ok := tables[kind]
 	if !ok {
-		return fmt.Errorf("unknown kind %q: gateway, outbox, stores, scale, abuse, growth, apply, chaos, allocs, "+
+		return fmt.Errorf("unknown kind %q: gateway, outbox, stores, cluster, scale, abuse, growth, apply, chaos, allocs, "+
 			"check, or nothing for the table of rates", kind)
 	}
 	var o options
@@ -123,7 +125,7 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.StringVar(&o.json, "json", "", "write the report to this file, too")
 	flags.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
 		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
-	flags.Float64Var(&o.fraction, "fraction", 1, "scale, abuse, gateway, outbox and stores: of the full size")
+	flags.Float64Var(&o.fraction, "fraction", 1, "scale, abuse, gateway, outbox, stores and cluster: of the full size")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil

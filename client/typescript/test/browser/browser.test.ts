@@ -3,6 +3,8 @@
 // is in indexeddb.test.ts.
 
 import assert from "node:assert/strict";
+import { createServer, request as httpRequest } from "node:http";
+import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { Ledger, payloads, run, temporary } from "../support.js";
 import { browser, goOn, once, open, origin, pageUrl, settle, setup, submit, tags, visit } from "./till.js";
@@ -117,6 +119,45 @@ browser("a page of another origin writes with a token, in calls and over a WebSo
     return window.till.open(server, { token: "nonsense" }).then(() => "open", String);
   }, server);
   assert.match(said, /the credential is not an API key/);
+});
+
+browser("a page of another origin makes gRPC-Web calls, whose errors come in trailers", async (t) => {
+  const file = join(temporary(t), "auth.yaml");
+  const told = run("auth", "new-key", "--id", "till", "--scope", "acme/main", "--client-id", "till", "--role", "writer",
+    "--append", file);
+  const token = /\b[A-Za-z0-9_-]{30,}\b/.exec(told)![0];
+  const { server: ledger, page } = await setup(t, "--auth", file);
+  // Chromium shows what it asks before a call to nobody but the server.
+  const preflights = new Set<string>();
+  const tap = createServer((request, response) => {
+    const { method, headers, url } = request;
+    if (method === "OPTIONS") preflights.add(headers["access-control-request-headers"] ?? "none");
+    const forwarded = httpRequest(`${ledger}${url}`, { method, headers }, (answer) => {
+      response.writeHead(answer.statusCode!, answer.headers);
+      answer.pipe(response);
+    });
+    forwarded.on("error", () => response.destroy());
+    response.on("close", () => forwarded.destroy());
+    request.pipe(forwarded);
+  });
+  await new Promise<void>((resolve) => tap.listen(0, "127.0.0.1", resolve));
+  t.after(() => tap.closeAllConnections());
+  t.after(() => tap.close());
+  const server = `http://127.0.0.1:${(tap.address() as AddressInfo).port}`;
+  const types = new Set<string>();
+  page.on("response", (r) => {
+    if (r.url().startsWith(server)) types.add(r.headers()["content-type"] ?? "none");
+  });
+  const calls = (with_: string): Promise<Record<string, string>> =>
+    page.evaluate(([server, token]) => window.grpcWeb(server, token), [server, with_] as const);
+  assert.deepEqual(await calls(token), {
+    write: "committed 1", again: "committed 1", gap: "FailedPrecondition SEQUENCE_GAP", watch: "block 1",
+    entity: 'NotFound entity "absent" of acme main: not found',
+  });
+  for (const said of Object.values(await calls("nonsense"))) assert.match(said, /^Unauthenticated .*not an API key/);
+  assert.deepEqual([...types], ["application/grpc-web+proto"]);
+  assert.ok(preflights.size > 0, "the browser asked whether it may call");
+  for (const asked of preflights) assert.match(asked, /authorization/);
 });
 
 browser("a server that is killed, and a clock that jumps, change nothing", async (t) => {

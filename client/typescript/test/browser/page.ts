@@ -1,5 +1,9 @@
 // The page of the browser tests: seqledger conformance drives it, or a test calls window.till.
 
+import { Code, ConnectError, createClient as createCalls } from "@connectrpc/connect";
+import { createGrpcWebTransport } from "@connectrpc/connect-web";
+import { LedgerService } from "../../src/gen/seqledger/v1/ledger_pb.js";
+import { WriteErrorCode, WriteErrorSchema } from "../../src/gen/seqledger/v1/types_pb.js";
 import { append, createClient, indexedDbJournal, type Journal, type Pending, type Writer } from "../../src/index.js";
 import { type Command, drive } from "../drive.js";
 
@@ -9,6 +13,7 @@ declare global {
     say?: (event: object) => void;
     obey: (c: Command) => Promise<void>;
     till: typeof till;
+    grpcWeb: typeof grpcWeb;
   }
 }
 
@@ -88,4 +93,40 @@ const till = {
   },
 };
 window.till = till;
+
+/** What each of some calls came to over gRPC-Web, whose status, message and details are trailers in the body. */
+async function grpcWeb(server: string, token: string): Promise<Record<string, string>> {
+  const ledger = createCalls(LedgerService, createGrpcWebTransport({
+    baseUrl: server,
+    interceptors: [(next) => (request) => {
+      request.header.set("Authorization", `Bearer ${token}`);
+      return next(request);
+    }],
+  }));
+  const scope = { organization: "acme", vault: "main" };
+  const write = async (sequence: bigint): Promise<string> => {
+    const payload = new TextEncoder().encode(`write ${sequence}`);
+    const operations = [{ operation: { case: "append" as const, value: { payload } } }];
+    const { receipt } = await ledger.write({ scope, clientId: "till", sequence, operations });
+    return `committed ${receipt?.sequence}`;
+  };
+  const watch = async (): Promise<string> => {
+    for await (const { block } of ledger.watch({ scope, fromHeight: 1n })) return `block ${block?.header?.height}`;
+    return "no block";
+  };
+  const said: Record<string, string> = {};
+  const calls = {
+    write: () => write(1n), again: () => write(1n), gap: () => write(5n), watch,
+    entity: async () => String((await ledger.getEntity({ scope, key: "absent" })).entity),
+  };
+  for (const [name, call] of Object.entries(calls)) {
+    said[name] = await call().catch((e: unknown) => {
+      const error = ConnectError.from(e);
+      const [detail] = error.findDetails(WriteErrorSchema);
+      return `${Code[error.code]} ${detail === undefined ? error.rawMessage : WriteErrorCode[detail.code]}`;
+    });
+  }
+  return said;
+}
+window.grpcWeb = grpcWeb;
 document.title = "ready";
