@@ -3,6 +3,7 @@
 import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test, type TestContext } from "node:test";
 import {
   append, type Client, codeOf, createClient, isExpired, isFenced, Journal, JournalError, memoryJournal,
@@ -141,118 +142,49 @@ async function outcome(p: Pending): Promise<string> {
     const unknown = e instanceof OutcomeUnknownError ? "unknown" : String(e);
     const kind = e instanceof NotExecutedError ? "not executed" : unknown;
     const { cause } = e as { cause: unknown };
-    const protocol = cause instanceof ProtocolError ? "protocol" : E[codeOf(cause)];
+    const protocol = cause instanceof ProtocolError ? "protocol" : (E[codeOf(cause)] ?? String(codeOf(cause)));
     const why = cause instanceof StoppedError ? "stopped" : protocol;
     return `${kind}: ${why}`;
   }
 }
 
-// The columns: the answers to each round of sending, for writes 1, 2, …; what OpenSession says is
-// committed; what becomes of the writes; how many sessions were opened; and whether the Writer has
-// ended. "lost" is a call without an answer.
-const cases: {
-  name: string; rounds: (Result | "lost")[][]; last?: bigint; want: string[]; sessions: number; ended?: true;
-}[] = [
-  { name: "all committed", rounds: [[receipt(1n), receipt(2n)]], want: ["committed", "committed"], sessions: 1 },
-  {
-    name: "a refusal of the only copies is final",
-    rounds: [[receipt(1n), refusal(E.KEY_EXISTS), refusal(E.SEQUENCE_GAP)]],
-    want: ["committed", "not executed: KEY_EXISTS", "not executed: stopped"], sessions: 1,
-  },
-  {
-    name: "a refusal after a lost answer is fenced first",
-    rounds: [["lost"], [refusal(E.KEY_EXISTS), refusal(E.SEQUENCE_GAP)]],
-    want: ["not executed: KEY_EXISTS", "not executed: stopped"], sessions: 2,
-  },
-  {
-    name: "a refused write that the new session shows as committed is a commit",
-    rounds: [
-      ["lost"], [refusal(E.KEY_EXISTS), refusal(E.SEQUENCE_GAP)], [receipt(1n, { replayed: true }), receipt(2n)],
-    ],
-    last: 1n, want: ["committed", "committed"], sessions: 2,
-  },
-  {
-    name: "an unknown outcome makes a later refusal doubtful",
-    rounds: [[refusal(E.OUTCOME_UNKNOWN)], [refusal(E.VERSION_MISMATCH)]],
-    want: ["not executed: VERSION_MISMATCH"], sessions: 2,
-  },
-  {
-    name: "a server that drains or is full is asked again",
-    rounds: [[refusal(E.DRAINING)], [refusal(E.QUEUE_FULL)], [receipt(1n)]], want: ["committed"], sessions: 1,
-  },
-  {
-    name: "a refusal of a second copy is fenced, although the first one was not proposed",
-    rounds: [[refusal(E.DRAINING)], [refusal(E.KEY_EXISTS)]], want: ["not executed: KEY_EXISTS"], sessions: 2,
-  },
-  {
-    name: "a commit behind a refusal proves that the refused one committed through a copy",
-    rounds: [[refusal(E.KEY_EXISTS), receipt(2n)], [receipt(1n, { replayed: true })]],
-    last: 2n, want: ["committed", "committed"], sessions: 2,
-  },
-  {
-    name: "ALREADY_COMMITTED of a repeat is a commit",
-    rounds: [["lost"], [refusal(E.ALREADY_COMMITTED)]], want: ["committed, receipt gone"], sessions: 1,
-  },
-  {
-    name: "ALREADY_COMMITTED of an only copy is another client's write",
-    rounds: [[refusal(E.ALREADY_COMMITTED)]], want: ["not executed: protocol"], sessions: 1, ended: true,
-  },
-  {
-    name: "an only copy that is answered as a repeat may be another client's",
-    rounds: [[receipt(1n, { replayed: true })]], want: ["unknown: protocol"], sessions: 1, ended: true,
-  },
-  {
-    name: "a receipt of another ledger ends the Writer",
-    rounds: [[receipt(1n), receipt(2n, { txId: otherTxId })]],
-    want: ["committed", "unknown: protocol"], sessions: 1, ended: true,
-  },
-  {
-    name: "a gap behind a commit is a lost commit",
-    rounds: [[receipt(1n), refusal(E.SEQUENCE_GAP)]],
-    want: ["committed", "not executed: protocol"], sessions: 1, ended: true,
-  },
-  {
-    name: "fenced after one copy", rounds: [[refusal(E.SESSION_FENCED), refusal(E.SESSION_FENCED)]],
-    want: ["not executed: SESSION_FENCED", "not executed: SESSION_FENCED"], sessions: 1, ended: true,
-  },
-  {
-    name: "expired after a lost copy", rounds: [["lost"], [refusal(E.SESSION_EXPIRED)]],
-    want: ["unknown: SESSION_EXPIRED"], sessions: 1, ended: true,
-  },
-  {
-    name: "a code of a newer server decides nothing", rounds: [[refusal(999 as E)]],
-    want: ["unknown: undefined"], sessions: 1, ended: true,
-  },
-  {
-    name: "too few results decide nothing", rounds: [[receipt(1n)], [receipt(1n, { replayed: true }), receipt(2n)]],
-    want: ["committed", "committed"], sessions: 1,
-  },
-  {
-    name: "a receipt of another number decides nothing",
-    rounds: [[receipt(7n)], [receipt(1n)]], want: ["committed"], sessions: 1,
-  },
-  {
-    name: "an empty result decides nothing", rounds: [[{}], [receipt(1n)]], want: ["committed"], sessions: 1,
-  },
-  {
-    name: "a ledger that lost a commit under the new session",
-    rounds: [[receipt(1n), refusal(E.OUTCOME_UNKNOWN)], [refusal(E.KEY_EXISTS)]],
-    last: 0n, want: ["committed", "unknown: protocol"], sessions: 2, ended: true,
-  },
-];
+// What the Go client's tests go through, too (client/writer/settle_test.go): what a server answers to each round of
+// sending, for writes 1, 2, …; what OpenSession says is committed; what becomes of the writes; how many sessions were
+// opened; and whether the Writer has ended. "lost" is a call without an answer.
+interface Answer {
+  receipt?: number;
+  replayed?: boolean;
+  other_ledger?: boolean;
+  refusal?: string;
+}
+interface Case {
+  name: string;
+  rounds: (Answer[] | "lost")[];
+  last?: number;
+  want: string[];
+  sessions: number;
+  ended?: true;
+  calls_only?: true;
+}
+const table = new URL("../../../testdata/settle.json", import.meta.url);
+const cases = JSON.parse(readFileSync(table, "utf8")) as Case[];
+const resultOf = ({ receipt: sequence, replayed = false, other_ledger: other, refusal: code }: Answer): Result => {
+  if (code !== undefined) return refusal(E[code as keyof typeof E] ?? (Number(code) as E));
+  return sequence === undefined ? {} : receipt(BigInt(sequence), { replayed, ...(other ? { txId: otherTxId } : {}) });
+};
 
 // On a stream too few results are followed by the others.
-const onStream = cases.filter(({ name }) => !name.startsWith("too few")).map((c) => ({ ...c, stream: true }));
+const onStream = cases.filter((c) => !c.calls_only).map((c) => ({ ...c, stream: true }));
 for (const c of [...cases, ...onStream]) {
   const stream = "stream" in c;
   test(stream ? `on a stream: ${c.name}` : c.name, async (t) => {
     let round = 0;
     const { writer, batches, opens } = await script(t, {
-      last: (n) => (n === 0 ? 0n : (c.last ?? 0n)),
+      last: (n) => (n === 0 ? 0n : BigInt(c.last ?? 0)),
       batch: () => {
         const answers = c.rounds[round++] ?? assert.fail("a round too many");
-        if (answers.includes("lost")) throw new ConnectError("cut", Code.Unavailable);
-        return answers as Result[];
+        if (answers === "lost") throw new ConnectError("cut", Code.Unavailable);
+        return answers.map(resultOf);
       },
     }, {}, stream);
     const pendings = submit(writer, c.want.length);

@@ -9,7 +9,7 @@ import { test, type TestContext } from "node:test";
 import { setTimeout } from "node:timers/promises";
 import { createClient as connectClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
-import type { BrowserContext, Page } from "playwright-core";
+import type { BrowserContext, Locator, Page } from "playwright-core";
 import { IdempotencyService, LeaseExpiry, RecordOutcome } from "../../src/gen/seqledger/v1/idempotency_pb.js";
 import { append, createClient, setEntity } from "../../src/index.js";
 import { Ledger, run, startLedger, temporary } from "../support.js";
@@ -202,6 +202,91 @@ browser("the nodes of a cluster are shown, with who is away and how far behind",
   assert.equal(await rest.getByText("unknown").count(), 6, "the state of three nodes, and how far they are behind");
   await look(page, "cluster-without-leader");
   assert.deepEqual([...hosts], [second!.address]);
+});
+
+/** Goes to something from the top of the page by the Tab key alone, as which it must be shown. */
+async function tabTo(page: Page, target: Locator): Promise<void> {
+  await target.waitFor({ state: "attached" });
+  const elements = 'a[href], button, input, select, textarea, summary, [tabindex="0"]';
+  const most = await page.locator(elements).count();
+  // Behind the last element the focus is the browser's, which keeps it.
+  await page.locator(".skip").focus();
+  for (let presses = 0; presses < most; presses++) {
+    if (await target.evaluate((e) => e === document.activeElement)) {
+      assert.equal(await target.evaluate((e) => getComputedStyle(e).outlineStyle), "solid", "the focus is seen");
+      return;
+    }
+    await page.keyboard.press("Tab");
+  }
+  assert.fail(`the Tab key does not lead to ${target}`);
+}
+
+browser("all of it can be done with the keyboard", async (t) => {
+  const ledger = await startLedger(t);
+  await written(ledger);
+  const baseUrl = `http://${ledger.address}`;
+  const records = connectClient(IdempotencyService, createConnectTransport({ baseUrl, useBinaryFormat: true }));
+  await records.reserve({
+    record: { scope, namespace: "payments", key: "order-4711" },
+    fingerprint: { algorithm: 1, digest: new Uint8Array(32) }, attemptId: crypto.getRandomValues(new Uint8Array(16)),
+    lease: { seconds: 3600n }, onLeaseExpired: LeaseExpiry.INDETERMINATE,
+  });
+  const { page, complaints } = await open(t, ledger.address);
+  const keys = page.keyboard;
+  const main = page.getByRole("main");
+  const go = async (target: Locator, key = "Enter"): Promise<void> => {
+    await tabTo(page, target);
+    await keys.press(key);
+  };
+  const button = (name: string): Locator => main.getByRole("button", { name, exact: true }).first();
+  const type = async (label: string, text: string): Promise<void> => {
+    await tabTo(page, main.getByLabel(label, { exact: true }).first());
+    await keys.press("Control+A");
+    await keys.type(text);
+  };
+  await page.getByText("Takes writes.").waitFor();
+  await go(page.getByRole("link", { name: "To the page" }));
+  assert.equal(await page.evaluate(() => document.activeElement?.id), "page", "past the pages' names");
+
+  const visit = async (name: string): Promise<void> => {
+    await go(page.getByRole("navigation").getByRole("link", { name, exact: true }));
+    await page.waitForFunction((title) => document.title === title, `${name} – seqledger`);
+  };
+  await visit("Streams");
+  await go(button("List"));
+  await go(button("till-7"));
+  await go(button("Find"));
+  await page.getByText("The 31 receipts in the window").waitFor();
+  await visit("Blocks");
+  await type("Scope", "acme/main");
+  await keys.press("Enter"); // a form is sent by any of its fields
+  await go(button("1"));
+  const transaction = main.getByRole("link").first();
+  await page.getByText("append sale 0", { exact: true }).waitFor();
+  await go(transaction);
+  await page.getByText("This page has computed the hashes below").waitFor();
+  for (const [name, shown] of [["Entities", "balance/42"], ["Follow", "set balance/42 = 100"]] as const) {
+    await visit(name);
+    await type("Scope", "acme/main");
+    await go(button(name === "Follow" ? "Follow" : "List"));
+    await page.getByText(shown).waitFor();
+  }
+  await visit("Reservations");
+  await type("Scope", "acme/main");
+  await go(button("List"));
+  await page.getByText("1 records").waitFor();
+  await go(button("choose"));
+  await type("Key", "order-4711");
+  await type("Response", "it was paid");
+  await go(main.getByLabel("The work was done"), "Space");
+  await go(button("Settle"));
+  await page.getByRole("region", { name: "Settle an outcome" }).getByText("OK", { exact: true }).waitFor();
+  await visit("Try it");
+  await type("Text", "by hand");
+  await go(button("Write, lose the answer, write again"));
+  await page.getByText("The stream has 1 committed write.").waitFor();
+  await visit("Overview");
+  assert.deepEqual(complaints, []);
 });
 
 browser("refused writes are listed as they come, with what their clients should do", async (t) => {
