@@ -85,4 +85,6 @@ function Key({ onChange }: { onChange: () => void }): JSX.Element {
   );
 }
 
-render(<Console />, document.getElementById("console")!);
+const root = document.getElementById("console")!;
+root.replaceChildren(); // what is said as long as this program does not run
+render(<Console />, root);

@@ -229,7 +229,7 @@ browser("all of it can be done with the keyboard", async (t) => {
   await records.reserve({
     record: { scope, namespace: "payments", key: "order-4711" },
     fingerprint: { algorithm: 1, digest: new Uint8Array(32) }, attemptId: crypto.getRandomValues(new Uint8Array(16)),
-    lease: { seconds: 3600n }, onLeaseExpired: LeaseExpiry.INDETERMINATE,
+    lease: { seconds: 1n }, onLeaseExpired: LeaseExpiry.INDETERMINATE,
   });
   const { page, complaints } = await open(t, ledger.address);
   const keys = page.keyboard;
@@ -273,8 +273,9 @@ browser("all of it can be done with the keyboard", async (t) => {
   }
   await visit("Reservations");
   await type("Scope", "acme/main");
-  await go(button("List"));
-  await page.getByText("1 records").waitFor();
+  // The lease ends without a result in a while.
+  do await go(button("List"));
+  while (!(await main.innerText()).includes("INDETERMINATE"));
   await go(button("choose"));
   await type("Key", "order-4711");
   await type("Response", "it was paid");
@@ -384,6 +385,27 @@ browser("an API key is asked for, kept for the tab, and never in a URL", async (
   await page.getByText("client:reader (").waitFor();
   for (let i = 0; i < 3; i++) await page.waitForResponse((r) => r.url().endsWith("/GetStatus"));
   assert.equal(urls.filter((url) => url.endsWith("/GetCluster")).length, 1);
+});
+
+browser("a console that cannot start says so, and one that loses its server goes on with it", async (t) => {
+  const ledger = await startLedger(t);
+  const { page } = await open(t, ledger.address);
+  const scripts = /\/console\/.*\.js$/;
+  await page.route(scripts, (route) => route.abort());
+  await page.reload();
+  await page.getByText("its program could not be loaded: load the page again").waitFor();
+  await page.unroute(scripts);
+  await page.reload();
+  await page.getByText("Takes writes.").waitFor();
+  assert.equal(await page.getByText("its program could not be loaded").count(), 0);
+
+  await ledger.kill();
+  await page.getByRole("alert").first().waitFor();
+  await look(page, "unreachable");
+  const restarted = await ledger.restart();
+  t.after(() => restarted.kill());
+  await page.waitForFunction(() => document.querySelector("[role=alert]") === null);
+  await page.getByText("Takes writes.").waitFor();
 });
 
 browser("a telephone shows the console without sideways scrolling", async (t) => {
