@@ -106,8 +106,8 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	}
 	t, ok := tables[kind]
 	if !ok {
-		return fmt.Errorf("unknown kind %q: gateway, outbox, stores, cluster, scale, abuse, growth, apply, chaos, allocs, "+
-			"check, or nothing for the table of rates", kind)
+		return fmt.Errorf("unknown kind %q: gateway, outbox, stores, cluster, scale, abuse, growth, apply, chaos, "+
+			"allocs, check, or nothing for the table of rates", kind)
 	}
 	var o options
 	var s serverOptions

@@ -25,7 +25,7 @@ const (
 	// newNodeBytes is what is in the ledger when another node joins, in payloads of newNodePayload.
 	newNodeBytes   = 1 << 30
 	newNodePayload = 64 << 10
-	// newNodeWriters write newNodeRate times a second meanwhile, which is a tenth of what two nodes on this machine can.
+	// newNodeWriters write newNodeRate times a second meanwhile, some tenth of what two nodes on one machine can.
 	newNodeWriters = 64
 	newNodeRate    = 2_000
 	// mostNewNodeMemory is by how much the memory of a process may grow, and mostNewNodeWait by which factor the p99.
@@ -147,7 +147,8 @@ func (b *newNodeBed) fill(ctx context.Context, payloads int) (int64, error) {
 	for i := range writers {
 		// Ends with its share of the payloads.
 		g.Go(func() error {
-			w, err := writer.Open(ctx, b.ledger, writer.Options{Scope: newNodeScope, ClientID: fmt.Sprint("filler-", i)})
+			id := fmt.Sprint("filler-", i)
+			w, err := writer.Open(ctx, b.ledger, writer.Options{Scope: newNodeScope, ClientID: id})
 			if err != nil {
 				return err
 			}

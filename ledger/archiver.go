@@ -25,12 +25,18 @@ import (
 // archiver copies sealed files to the archive. There is something in copying while a goroutine uses the archive.
 type archiver struct {
 	copying chan struct{}    // has room for one
-	answers atomic.Uint64    // how often the archive has taken or confirmed a file, or failed
+	answers atomic.Uint64    // how often the archive has taken or confirmed a file
 	opened  *archive.Archive // nil until it could be opened
 	checked uint64           // number of the last file that the archive has, as this ledger has it
 
 	mu    sync.Mutex
 	stats stats.Archive
+}
+
+// archivePass is one use of the archive by archiveFiles. It belongs to whoever holds archiver.mu.
+type archivePass struct {
+	answers uint64 // as of the last look at them
+	over    bool   // what it came to is noted, so that silence behind it is no hang
 }
 
 // archiveIDName is the file in the data directory that has the id of its archive: another archive, or the empty
@@ -82,12 +88,13 @@ const slowFactor = 30
 
 // archiveFiles copies what is sealed and durable.
 func (l *Ledger) archiveFiles(ctx context.Context) {
+	pass := &archivePass{answers: l.archiver.answers.Load()}
 	ended := l.useArchive(ctx, func() {
 		copied, err := l.copyToArchive(ctx)
 		if ctx.Err() != nil || errors.Is(err, boltstore.ErrClosed) {
 			return
 		}
-		l.noteArchive(err)
+		l.noteArchive(pass, err)
 		if copied > 0 {
 			signal(l.retainDue) // for files that waited for it
 		}
@@ -97,13 +104,12 @@ func (l *Ledger) archiveFiles(ctx context.Context) {
 	}
 	slow := time.NewTicker(slowFactor * l.options.archivePatience)
 	defer slow.Stop()
-	answers := l.archiver.answers.Load()
 	for {
 		select {
 		case <-ended:
 			return
 		case <-slow.C:
-			answers = l.noteSilence(answers)
+			l.noteSilence(pass)
 		case <-ctx.Done():
 			select { // it ends with the piece that is being copied
 			case <-ended:
@@ -210,12 +216,12 @@ func (l *Ledger) copyOne(ctx context.Context, a *archive.Archive, number uint64)
 	return a.Add(ctx, number, source)
 }
 
-// noteArchive counts what is archived and what is not, and what the last try gave.
-func (l *Ledger) noteArchive(failed error) {
+// noteArchive counts what is archived and what is not, and what a pass came to.
+func (l *Ledger) noteArchive(pass *archivePass, failed error) {
 	s := &l.archiver.stats
 	l.archiver.mu.Lock()
 	defer l.archiver.mu.Unlock()
-	l.archiver.answers.Add(1) // so that no silence is noted behind it
+	pass.over = true
 	s.Directory, s.WaitingFiles, s.WaitingBytes = l.options.Archive, 0, 0
 	if a := l.archiver.opened; a != nil {
 		s.Files, s.Bytes = 0, 0
@@ -238,15 +244,16 @@ func (l *Ledger) noteArchive(failed error) {
 	l.setArchiveProblem(failed)
 }
 
-// noteSilence notes that the archive hangs if it has answered no more often than before, and returns how often it
-// has.
-func (l *Ledger) noteSilence(before uint64) (answers uint64) {
+// noteSilence notes that the archive hangs if a pass is under way and the archive has answered no more often than
+// when this was asked last.
+func (l *Ledger) noteSilence(pass *archivePass) {
 	l.archiver.mu.Lock()
 	defer l.archiver.mu.Unlock()
-	if answers = l.archiver.answers.Load(); answers == before {
+	answers := l.archiver.answers.Load()
+	if !pass.over && answers == pass.answers {
 		l.setArchiveProblem(errArchiveHangs)
 	}
-	return answers
+	pass.answers = answers
 }
 
 // setArchiveProblem needs the lock of the counters.

@@ -5,8 +5,8 @@ package message
 const LeaderHeader = "Seqledger-Leader"
 
 // LedgerHeader is the header in which a client with several servers says of which ledger it takes them all to be. A
-// server of another one refuses the call, whatever it is, and has its own id in the answer. AnyLedger asks for the id: the
-// client does not know it yet.
+// server of another one refuses the call, whatever it is, and has its own id in the answer. AnyLedger asks for the id,
+// when the client does not know it yet.
 const (
 	LedgerHeader = "Seqledger-Ledger"
 	AnyLedger    = "any"
