@@ -541,7 +541,27 @@ func (w *stateWriter) open(file uint64) (_ io.Writer, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("restored state: %w", err)
 	}
-	return w.current, nil
+	return &steadyWriter{file: w.current}, nil
+}
+
+// steadyBytes is after how much a steadyWriter syncs.
+const steadyBytes = 1 << 20
+
+// steadyWriter brings a large file to the disk as it comes. One sync at its end would keep the disk from everybody
+// else for as long as that takes: among them a ledger that has its log there.
+type steadyWriter struct {
+	file     *os.File
+	unsynced int
+}
+
+// Write implements io.Writer.
+func (w *steadyWriter) Write(b []byte) (n int, err error) {
+	n, err = w.file.Write(b)
+	if w.unsynced += n; err == nil && w.unsynced >= steadyBytes {
+		w.unsynced = 0
+		err = w.file.Sync()
+	}
+	return n, err
 }
 
 func (w *stateWriter) finish() error {
