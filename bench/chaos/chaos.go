@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
 // options are the flags.
@@ -21,7 +23,7 @@ type options struct {
 	duration                  time.Duration
 	seed                      uint64
 	dir, binary               string
-	plain, early              bool
+	plain, early, proxies     bool
 	keep, nosync              bool
 	power                     int
 	cache, kernel             string // with power
@@ -42,6 +44,8 @@ func Run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.BoolVar(&o.plain, "plain", false, "the control: clients that repeat under new numbers, which must fail")
 	flags.BoolVar(&o.early, "early", false,
 		"the other control: clients that take for acknowledged what they have sent, which must fail")
+	flags.BoolVar(&o.proxies, "proxies", false,
+		"cut connections by proxies between the nodes, also where there can be network namespaces")
 	flags.BoolVar(&o.keep, "keep", false, "leave directories and logs, also when nothing was found")
 	flags.IntVar(&o.power, "power", 0,
 		"instead of a cluster run one node in a virtual machine, and cut its power so often (needs QEMU)")
@@ -87,13 +91,9 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	}
 	say(stdout, "%d nodes, %d appenders, %d callers, %s; repeat with -seed %d\n", o.nodes, o.appenders,
 		o.callers, o.duration, o.seed)
-	small := filepath.Join(dir, "small")
-	defer func() { err = o.unmount(err, small, stdout) }()
-	if why := mountSmall(ctx, small, smallDisk(o.duration)); why != "" {
-		say(stdout, "skipped: a full disk: %s\n", why)
-		small = ""
-	}
-	c, err := startCluster(ctx, binary, dir, small, o.nodes)
+	unmount, disks := o.disks(ctx, dir, stdout)
+	defer func() { err = errors.Join(err, unmount()) }()
+	c, err := startCluster(ctx, binary, dir, disks, o.between(ctx, dir, stdout), o.nodes)
 	defer func() { err = errors.Join(err, c.close()) }()
 	if err != nil {
 		return err
@@ -117,6 +117,29 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	return f.err()
 }
 
+// disks gives each node a disk for itself, if there can be any.
+func (o *options) disks(ctx context.Context, dir string, stdout io.Writer) (unmount func() error, have bool) {
+	unmount, why := mountDisks(ctx, dir, o.nodes, smallDisk(o.duration))
+	if why != "" {
+		say(stdout, "skipped: full, slow and hanging disks: %s\n", why)
+		return func() error { return nil }, false
+	}
+	return unmount, true
+}
+
+// between makes the network: of namespaces, if there can be any.
+func (o *options) between(ctx context.Context, dir string, stdout io.Writer) network {
+	if o.proxies {
+		return newProxies()
+	}
+	n, why := newNamespaces(ctx, dir)
+	if why != "" {
+		say(stdout, "proxies are between the nodes, and no network namespaces: %s\n", why)
+		return newProxies()
+	}
+	return n
+}
+
 // workspace makes a directory for a run. left is called with what the run came to: it removes the directory, or says
 // where it is when something was found.
 func (o *options) workspace(stdout io.Writer) (dir string, left func(error) error, err error) {
@@ -128,6 +151,16 @@ func (o *options) workspace(stdout io.Writer) (dir string, left func(error) erro
 		say(stdout, "directories, disks and logs are in %s\n", dir)
 		return err
 	}, err
+}
+
+// run runs a program of an administrator in a directory.
+func run(ctx context.Context, dir, name string, arguments ...string) error {
+	command := exec.CommandContext(ctx, harness.Find(name, "/usr/sbin/"+name), arguments...)
+	command.Dir = dir
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", command, err, out)
+	}
+	return nil
 }
 
 // build builds a program that needs no libraries.

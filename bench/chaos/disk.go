@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -22,67 +19,125 @@ func smallDisk(duration time.Duration) int64 {
 	return files + int64(duration.Seconds()*second)
 }
 
-// mountSmall makes a small disk in memory at a path. why says why there is none, because that takes more rights than
-// most users have.
-func mountSmall(ctx context.Context, path string, bytes int64) (why string) {
-	if os.Geteuid() != 0 {
-		return "it takes a mount, and that takes root"
-	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
-		return err.Error()
-	}
-	mount := exec.CommandContext(ctx, "mount", "-t", "tmpfs", "-o", fmt.Sprint("size=", bytes), "seqledger-chaos", path)
-	out, err := mount.CombinedOutput()
-	if err != nil {
-		return fmt.Sprintf("mount: %s: %s", err, strings.TrimSpace(string(out)))
-	}
-	return ""
-}
+// diskOf returns where the disk of a node is mounted, or its directory is where it has no disk.
+func diskOf(dir string, number int) string { return filepath.Join(dir, fmt.Sprint("node", number)) }
 
-// unmount removes the small disk after a run, unless somebody wants to look at what is on it. It returns err, and its
-// own.
-func (o *options) unmount(err error, path string, stdout io.Writer) error {
-	switch {
-	case path == "":
-		return err
-	case err != nil || o.keep:
-		say(stdout, "the last node is on a disk in memory; when it is not needed any more: umount %s\n", path)
-		return err
+// mountDisks makes a disk for each node: a file with an ext4 in it. why says why there are none, because that takes Linux,
+// root, and loop devices.
+func mountDisks(ctx context.Context, dir string, n int, bytes int64) (unmount func() error, why string) {
+	if os.Geteuid() != 0 {
+		return nil, "they take mounts, and those take root"
 	}
-	if out, err := exec.Command("umount", path).CombinedOutput(); err != nil {
-		return fmt.Errorf("umount: %w: %s", err, strings.TrimSpace(string(out)))
+	var mounted []string
+	unmount = func() error {
+		var errs []error
+		for _, path := range mounted {
+			errs = append(errs, run(context.WithoutCancel(ctx), dir, "umount", path))
+		}
+		return errors.Join(errs...)
 	}
-	return nil
+	for i := 1; i <= n; i++ {
+		path := diskOf(dir, i)
+		image := path + ".ext4"
+		f, err := os.Create(image)
+		if err == nil {
+			err = errors.Join(f.Truncate(bytes), f.Close(), os.MkdirAll(path, 0o755))
+		}
+		if err == nil {
+			// Without blocks for root alone: the nodes are root's.
+			err = run(ctx, dir, "mkfs.ext4", "-q", "-m", "0", image)
+		}
+		if err == nil {
+			err = run(ctx, dir, "mount", "-o", "loop", image, path)
+		}
+		if err != nil {
+			return nil, errors.Join(err, unmount()).Error()
+		}
+		mounted = append(mounted, path)
+	}
+	return unmount, ""
 }
 
 // fill takes all that a disk has left with one file.
-func fill(path string) (err error) {
-	f, err := os.Create(path)
-	if err != nil {
+func fill(ctx context.Context, path string) (err error) {
+	var space syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(path), &space); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	// The last of them take what is too little for a large one.
-	for _, size := range []int{1 << 20, 4 << 10} {
-		for chunk := make([]byte, size); err == nil; {
-			_, err = f.Write(chunk)
-		}
-		if !errors.Is(err, syscall.ENOSPC) {
+	// Most of it at once and without writing it; the writes find where it ends.
+	const rest = 1 << 20
+	if free := int64(space.Bavail) * space.Bsize; free > rest {
+		if err := run(ctx, filepath.Dir(path), "fallocate", "-l", fmt.Sprint(free-rest), path); err != nil {
 			return err
 		}
-		err = nil
 	}
-	return nil
+	// A file system keeps blocks back for a file while it is open, and until it knows where it puts what it has: it is
+	// full when a file that is opened anew takes nothing.
+	for wrote := int64(1); wrote > 0 && err == nil; {
+		wrote, err = fillOnce(path)
+	}
+	return err
 }
 
-// fillDisk leaves nothing of the disk of the last node to it for a while. It refuses writes or stops, whichever comes
-// first, and must have everything when there is room again.
-func fillDisk(ctx context.Context, a *adversary) error {
-	d, filler := a.c.nodes[len(a.c.nodes)-1], filepath.Join(a.c.small, "filler")
-	err := fill(filler)
+// smallestBlock is what the smallest file of an ext4 takes.
+const smallestBlock = 1 << 10
+
+// fillOnce appends to a file until there is no room, and returns how many bytes that were.
+func fillOnce(path string) (wrote int64, err error) {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Sync(), f.Close()) }()
+	for chunk := make([]byte, smallestBlock); ; {
+		n, err := f.Write(chunk)
+		wrote += int64(n)
+		if errors.Is(err, syscall.ENOSPC) {
+			return wrote, nil
+		}
+		if err != nil {
+			return wrote, err
+		}
+	}
+}
+
+// diskFaults are what can happen to a disk.
+var diskFaults = []fault{
+	{"a disk is full", 2, func(ctx context.Context, a *adversary) error { return a.fillDisk(ctx, a.any()) }},
+	{"the leader's disk hangs", 2, func(ctx context.Context, a *adversary) error {
+		return a.hang(ctx, a.leader(ctx), a.between(time.Second, 4*time.Second))
+	}},
+	{"the leader's disk is slow", 1, func(ctx context.Context, a *adversary) error { return a.slow(ctx, a.leader(ctx)) }},
+	{"a disk is slow", 1, func(ctx context.Context, a *adversary) error { return a.slow(ctx, a.any()) }},
+}
+
+// fillDisk leaves nothing of its disk to a node for a while. It refuses writes or stops, whichever comes first, and must
+// have everything when there is room again.
+func (a *adversary) fillDisk(ctx context.Context, d *node) error {
+	filler := filepath.Join(filepath.Dir(d.dir), "filler")
+	err := fill(ctx, filler)
 	harness.Pause(ctx, a.between(time.Second, 4*time.Second))
 	if err := errors.Join(err, os.Remove(filler)); err != nil {
 		return err
 	}
 	return errors.Join(d.stop(), a.c.start(ctx, d))
+}
+
+// hang lets no write of a node to its disk end for a while, nor any sync. It answers and sends what it has meanwhile.
+func (a *adversary) hang(ctx context.Context, d *node, duration time.Duration) error {
+	path := filepath.Dir(d.dir)
+	err := run(ctx, path, "fsfreeze", "--freeze", path)
+	harness.Pause(ctx, duration)
+	return errors.Join(err, run(context.WithoutCancel(ctx), path, "fsfreeze", "--unfreeze", path))
+}
+
+// slow lets a node's disk hang again and again, so that a sync takes some hundred milliseconds.
+func (a *adversary) slow(ctx context.Context, d *node) error {
+	for range 10 + a.random.IntN(20) {
+		if err := a.hang(ctx, d, a.between(50*time.Millisecond, 300*time.Millisecond)); err != nil {
+			return err
+		}
+		harness.Pause(ctx, a.between(time.Millisecond, 20*time.Millisecond))
+	}
+	return nil
 }

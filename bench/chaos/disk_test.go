@@ -1,29 +1,45 @@
 package chaos
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
-// A filled disk takes no byte more until the file is gone. A run that has found nothing leaves no disk behind, and one
-// that has found something leaves it and says how to end it.
-func TestSmallDisk(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "small")
-	if why := mountSmall(t.Context(), path, 8<<20); why != "" {
-		t.Skip(why)
+// testDisks mounts disks below a directory, or says why there are none.
+func testDisks(t *testing.T, n int) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	unmount, why := mountDisks(t.Context(), dir, n, 32<<20)
+	if why != "" {
+		t.Skip("there can be no disks: ", why)
 	}
+	t.Cleanup(func() {
+		if err := unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// A filled disk takes no byte more until the file is gone, and another one is not full.
+func TestFill(t *testing.T) {
+	t.Parallel()
+	dir := testDisks(t, 2)
+	path := diskOf(dir, 1)
 	filler, other := filepath.Join(path, "filler"), filepath.Join(path, "other")
-	if err := fill(filler); err != nil {
+	if err := fill(t.Context(), filler); err != nil {
 		t.Error(err)
 	}
 	if err := os.WriteFile(other, []byte("x"), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("a byte more: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(diskOf(dir, 2), "other"), []byte("x"), 0o600); err != nil {
+		t.Errorf("on the other disk: %v", err)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Error(err)
@@ -31,59 +47,68 @@ func TestSmallDisk(t *testing.T) {
 	if err := os.WriteFile(other, []byte("x"), 0o600); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
-	failed := errors.New("something was found")
-	var said bytes.Buffer
-	for _, o := range []struct {
-		options
+}
 
-		err error
-	}{{options{keep: true}, nil}, {options{}, failed}} {
-		said.Reset()
-		err := o.unmount(o.err, path, &said)
-		if !errors.Is(err, o.err) || !strings.Contains(said.String(), "umount "+path) {
-			t.Errorf("after %v: %v, %q", o.err, err, said.String())
+// What is written to a disk that hangs waits until it does not any more.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	const hangs = 200 * time.Millisecond
+	path := diskOf(testDisks(t, 1), 1)
+	over, longest := make(chan struct{}), make(chan time.Duration)
+	go func() { // ends when over is closed
+		var most time.Duration
+		for !ended(over) {
+			began := time.Now()
+			if err := os.WriteFile(filepath.Join(path, "file"), []byte("x"), 0o600); err != nil {
+				t.Error(err)
+			}
+			most = max(most, time.Since(began))
 		}
-		if _, err := os.Stat(other); err != nil {
-			t.Errorf("after %v: %v", o.err, err)
-		}
+		longest <- most
+	}()
+	d := &node{dir: filepath.Join(path, "data")}
+	if err := new(adversary).hang(t.Context(), d, hangs); err != nil {
+		t.Error(err)
 	}
-	if err := new(options).unmount(nil, path, &said); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(other); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the disk is still there: %v", err)
-	}
-	if err := new(options).unmount(failed, "", &said); !errors.Is(err, failed) {
-		t.Errorf("without a disk: %v", err)
+	close(over)
+	if took := <-longest; took < hangs/2 {
+		t.Errorf("a write took %s at most while the disk hung for %s", took, hangs)
 	}
 }
 
-// A disk can be full only where there is a small one, and everything else can happen anywhere.
+// What happens to disks and cables can happen only where there are any, and everything else anywhere.
 func TestFaultsThatThereCanBe(t *testing.T) {
 	t.Parallel()
-	without, with := &adversary{c: &cluster{}}, &adversary{c: &cluster{small: "/small"}}
-	if got, want := len(with.faults()), len(without.faults())+1; got != want {
-		t.Errorf("%d faults with a small disk, want %d", got, want)
+	without := &adversary{c: &cluster{network: newProxies()}}
+	with := &adversary{c: &cluster{network: &namespaces{}, disks: true}}
+	if got, want := len(without.faults()), len(faults); got != want {
+		t.Errorf("%d faults without disks and namespaces, want %d", got, want)
 	}
-	if last := with.faults()[len(faults)]; last.name != "a disk is full" || last.weight == 0 {
-		t.Errorf("the last one is %q with weight %d", last.name, last.weight)
+	var names []string
+	for _, f := range with.faults() {
+		if f.weight < 1 || f.do == nil {
+			t.Errorf("%q with weight %d cannot be drawn", f.name, f.weight)
+		}
+		names = append(names, f.name)
 	}
-	for _, f := range without.faults() {
-		if f.weight < 1 || f.do == nil || f.name == "a disk is full" {
-			t.Errorf("%q with weight %d cannot be drawn, or should not", f.name, f.weight)
+	for _, name := range []string{"a disk is full", "the leader's disk hangs", "a node is unplugged"} {
+		if !strings.Contains(strings.Join(names, "\n"), name) {
+			t.Errorf("%q is not among %q", name, names)
 		}
 	}
 }
 
-// What cannot be filled, or removed, is an error and no full disk.
-func TestFillFails(t *testing.T) {
+// What cannot be filled, mounted or frozen is an error.
+func TestDiskFails(t *testing.T) {
 	t.Parallel()
-	if err := fill(filepath.Join(t.TempDir(), "absent", "filler")); !errors.Is(err, os.ErrNotExist) {
+	if err := fill(t.Context(), filepath.Join(t.TempDir(), "absent", "filler")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("fill in a directory that is not there: %v", err)
 	}
-	path := filepath.Join(t.TempDir(), "not mounted")
-	err := new(options).unmount(nil, path, new(bytes.Buffer))
-	if err == nil || !strings.Contains(err.Error(), "umount") {
-		t.Errorf("unmount of what is no mount: %v", err)
+	if _, why := mountDisks(t.Context(), filepath.Join(t.TempDir(), "absent"), 1, 1<<20); why == "" {
+		t.Error("disks in a directory that is not there")
+	}
+	d := &node{dir: filepath.Join(t.TempDir(), "absent", "data")}
+	if err := new(adversary).hang(t.Context(), d, 0); err == nil || !strings.Contains(err.Error(), "fsfreeze") {
+		t.Errorf("hang of what is no disk: %v", err)
 	}
 }

@@ -31,9 +31,9 @@ var faults = []fault{
 	}},
 	{"freeze the leader", 3, func(ctx context.Context, a *adversary) error { return a.freeze(ctx, a.leader(ctx)) }},
 	{"freeze any node", 1, func(ctx context.Context, a *adversary) error { return a.freeze(ctx, a.any()) }},
-	{"cut a node off", 3, func(ctx context.Context, a *adversary) error { return a.part(ctx, a.c.network.setCut) }},
+	{"cut a node off", 3, func(ctx context.Context, a *adversary) error { return a.part(ctx, a.any(), a.c.network.setCut) }},
 	{"a node hears nothing", 2, func(ctx context.Context, a *adversary) error {
-		return a.part(ctx, a.c.network.setDeaf)
+		return a.part(ctx, a.any(), a.c.network.setDeaf)
 	}},
 	{"kill all nodes", 1, killAll},
 	{"a node loses its disk", 1, wipe},
@@ -42,10 +42,11 @@ var faults = []fault{
 
 // faults returns those that there can be.
 func (a *adversary) faults() []fault {
-	if a.c.small == "" {
-		return faults
+	all := append(slices.Clip(faults), a.c.network.faults()...)
+	if a.c.disks {
+		all = append(all, diskFaults...)
 	}
-	return append(slices.Clip(faults), fault{"a disk is full", 2, fillDisk})
+	return all
 }
 
 // adversary draws faults from a seed.
@@ -112,13 +113,11 @@ func (a *adversary) freeze(ctx context.Context, d *node) error {
 	return errors.Join(err, d.signal(syscall.SIGCONT))
 }
 
-// part parts a node from the others for a while, in one direction or both.
-func (a *adversary) part(ctx context.Context, set func(d *node, parted bool)) error {
-	d := a.any()
-	set(d, true)
+// part parts a node from others for a while.
+func (a *adversary) part(ctx context.Context, d *node, set func(context.Context, *node, bool) error) error {
+	err := set(ctx, d, true)
 	harness.Pause(ctx, a.between(time.Second, 4*time.Second))
-	set(d, false)
-	return nil
+	return errors.Join(err, set(ctx, d, false))
 }
 
 func killAll(ctx context.Context, a *adversary) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -16,51 +17,52 @@ import (
 type node struct {
 	number             int // from 1; its id may become another one when it joins anew
 	dir, log           string
-	client, peer, name string // addresses; name is that of link
-	link               *link
+	client, peer, name string           // addresses; name is where the others find it
 	process            *harness.Process // nil while it is down
+}
+
+// network is what is between the nodes.
+type network interface {
+	// add gives a node its addresses.
+	add(ctx context.Context, d *node) error
+	// command returns what runs a program where the node is.
+	command(d *node, binary string, arguments []string) *exec.Cmd
+	// setCut parts a node from the others in both directions, or ends that.
+	setCut(ctx context.Context, d *node, cut bool) error
+	// setDeaf parts a node from what the others send, or ends that.
+	setDeaf(ctx context.Context, d *node, deaf bool) error
+	// faults are what this network can do besides.
+	faults() []fault
+	// close ends it; the nodes' processes have ended.
+	close(nodes []*node) error
 }
 
 // cluster is the processes, and what is between them.
 type cluster struct {
 	binary  string
 	nodes   []*node
-	network *network
-	made    bool   // the ledger: the first node that is started makes it, and none afterwards
-	small   string // the mount of the small disk that the last node has for itself; "": it has none
+	network network
+	made    bool // the ledger: the first node that is started makes it, and none afterwards
+	disks   bool // each node has a disk for itself
 	// launch starts a node's process, and verify runs seqledger verify on the directory of one that is stopped.
 	launch func(ctx context.Context, d *node) (*harness.Process, error)
 	verify func(ctx context.Context, d *node) ([]byte, error)
 }
 
-// startCluster starts n nodes below a directory, the last one on the small disk if there is one.
-func startCluster(ctx context.Context, binary, dir, small string, n int) (*cluster, error) {
-	c := &cluster{binary: binary, network: newNetwork(), small: small}
+// startCluster starts n nodes in directories below one, which are the disks' mounts if there are disks.
+func startCluster(ctx context.Context, binary, dir string, disks bool, w network, n int) (*cluster, error) {
+	c := &cluster{binary: binary, network: w, disks: disks}
 	c.launch, c.verify = c.serve, func(ctx context.Context, d *node) ([]byte, error) {
 		return exec.CommandContext(ctx, binary, "verify", "--data", d.dir).CombinedOutput()
 	}
 	for i := 1; i <= n; i++ {
 		d := &node{
-			number: i, dir: filepath.Join(dir, fmt.Sprint("node", i)),
-			log: filepath.Join(dir, fmt.Sprint("node", i, ".log")),
-		}
-		if i == n && small != "" {
-			d.dir = filepath.Join(small, filepath.Base(d.dir))
+			number: i, dir: filepath.Join(diskOf(dir, i), "data"), log: filepath.Join(dir, fmt.Sprint("node", i, ".log")),
 		}
 		c.nodes = append(c.nodes, d)
-		for _, address := range []*string{&d.client, &d.peer} {
-			var err error
-			if *address, err = harness.FreeAddress(); err != nil {
-				return c, err
-			}
-		}
-	}
-	for _, d := range c.nodes { // the links look at all nodes
-		var err error
-		if d.link, err = newLink(c.network, d.peer, d, c.dialler); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(d.dir), 0o755), w.add(ctx, d)); err != nil {
 			return c, err
 		}
-		d.name = d.link.address()
 	}
 	for _, d := range c.nodes {
 		if err := c.start(ctx, d); err != nil {
@@ -88,7 +90,7 @@ func (c *cluster) serve(ctx context.Context, d *node) (*harness.Process, error) 
 			arguments = append(arguments, "--join", other.name)
 		}
 	}
-	p, _, err := harness.LaunchServer(ctx, exec.Command(c.binary, arguments...), d.log)
+	p, _, err := harness.LaunchServer(ctx, c.network.command(d, c.binary, arguments), d.log)
 	if err == nil {
 		p.Signal = syscall.SIGTERM
 	}
@@ -129,13 +131,7 @@ func (c *cluster) close() error {
 	for _, d := range c.nodes {
 		errs = append(errs, d.kill())
 	}
-	c.network.close()
-	for _, d := range c.nodes {
-		if d.link != nil {
-			d.link.close()
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.network.close(c.nodes))...)
 }
 
 // servers is the addresses for clients, for a --server flag.

@@ -127,20 +127,12 @@ var guestInit []byte
 // prepare makes the guest's disk, and finds its kernel and its programs.
 func (p *power) prepare(ctx context.Context) error {
 	p.image = filepath.Join(p.dir, "disk")
-	run := func(dir, name string, arguments ...string) error {
-		command := exec.CommandContext(ctx, harness.Find(name, "/usr/sbin/"+name), arguments...)
-		command.Dir = dir
-		if out, err := command.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w\n%s", command, err, out)
-		}
-		return nil
-	}
-	if err := run(p.dir, "mkfs.ext4", "-q", p.image, "4G"); err != nil {
+	if err := run(ctx, p.dir, "mkfs.ext4", "-q", p.image, "4G"); err != nil {
 		return err
 	}
 	if p.kernel = p.o.kernel; p.kernel == "" {
 		p.kernel = filepath.Join(p.dir, "kernel")
-		if err := fetchKernel(p.kernel, run); err != nil {
+		if err := fetchKernel(ctx, p.kernel); err != nil {
 			return err
 		}
 	}
@@ -185,7 +177,7 @@ func (p *power) prepare(ctx context.Context) error {
 func (p *power) initramfs() string { return filepath.Join(p.dir, "initramfs") }
 
 // fetchKernel unpacks a kernel of Debian into a directory. It is not installed.
-func fetchKernel(dir string, run func(dir, name string, arguments ...string) error) error {
+func fetchKernel(ctx context.Context, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
@@ -195,14 +187,14 @@ func fetchKernel(dir string, run func(dir, name string, arguments ...string) err
 	}
 	_, name, _ := strings.Cut(string(depends), "Depends: ")
 	name, _, _ = strings.Cut(name, "\n")
-	if err := run(dir, "apt-get", "download", "-q", name); err != nil {
+	if err := run(ctx, dir, "apt-get", "download", "-q", name); err != nil {
 		return err
 	}
 	packages, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil || len(packages) != 1 {
 		return errors.Join(fmt.Errorf("apt-get has downloaded %v", packages), err)
 	}
-	return run(dir, "dpkg", "-x", packages[0], dir)
+	return run(ctx, dir, "dpkg", "-x", packages[0], dir)
 }
 
 // machine is a cluster of one node, which is a virtual machine.
@@ -213,7 +205,7 @@ func (p *power) machine() (*cluster, error) {
 	}
 	d := &node{number: 1, client: address, log: filepath.Join(p.dir, "console")}
 	return &cluster{
-		nodes: []*node{d}, network: newNetwork(), made: true,
+		nodes: []*node{d}, network: newProxies(), made: true,
 		launch: func(ctx context.Context, d *node) (*harness.Process, error) {
 			m, err := p.boot(d, "guest=serve")
 			if err != nil {

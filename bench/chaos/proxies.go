@@ -2,21 +2,27 @@ package chaos
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
-// network is what is between the nodes. Two of them share a stream that one of them has dialled, so that a link knows
-// who is at either end of a connection: a cut of one node alone would leave the streams that it has dialled itself.
-type network struct {
+// proxies is a network of this machine's own addresses, with a proxy before each node. Two nodes share a stream that one
+// of them has dialled, so that a link knows who is at either end of a connection: a cut of one node alone would leave the
+// streams that it has dialled itself.
+type proxies struct {
 	mu      sync.Mutex
 	changed sync.Cond
+	links   []*link
 	cut     map[*node]bool // nothing gets to it, and nothing from it
 	deaf    map[*node]bool // nothing gets to it for now: it waits on the way
 	conns   map[net.Conn]ends
@@ -26,14 +32,14 @@ type network struct {
 // ends are the nodes that a connection is between.
 type ends struct{ from, to *node }
 
-func newNetwork() *network {
-	w := &network{cut: map[*node]bool{}, deaf: map[*node]bool{}, conns: map[net.Conn]ends{}}
+func newProxies() *proxies {
+	w := &proxies{cut: map[*node]bool{}, deaf: map[*node]bool{}, conns: map[net.Conn]ends{}}
 	w.changed.L = &w.mu
 	return w
 }
 
 // keep takes in one side of a connection, unless there is a cut between its ends.
-func (w *network) keep(c net.Conn, e ends) bool {
+func (w *proxies) keep(c net.Conn, e ends) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed || w.cut[e.from] || w.cut[e.to] {
@@ -43,15 +49,40 @@ func (w *network) keep(c net.Conn, e ends) bool {
 	return true
 }
 
-func (w *network) drop(c net.Conn) {
+func (w *proxies) drop(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.conns, c)
 	_ = c.Close() // it may be closed already
 }
 
+// add puts a proxy before a node.
+func (w *proxies) add(_ context.Context, d *node) (err error) {
+	for _, address := range []*string{&d.client, &d.peer} {
+		if *address, err = harness.FreeAddress(); err != nil {
+			return err
+		}
+	}
+	l, err := newLink(w, d.peer, d, w.dialler)
+	if err != nil {
+		return err
+	}
+	d.name = l.address()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.links = append(w.links, l)
+	return nil
+}
+
+func (w *proxies) command(_ *node, binary string, arguments []string) *exec.Cmd {
+	return exec.Command(binary, arguments...)
+}
+
+// faults are those of every network.
+func (w *proxies) faults() []fault { return nil }
+
 // setCut ends all connections of a node, in both directions, and takes no new ones, or takes them again.
-func (w *network) setCut(d *node, cut bool) {
+func (w *proxies) setCut(_ context.Context, d *node, cut bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut[d] = cut
@@ -60,18 +91,20 @@ func (w *network) setCut(d *node, cut bool) {
 			_ = c.Close() // it may be closed already
 		}
 	}
+	return nil
 }
 
 // setDeaf keeps what the others send to a node, while what it sends gets through, or lets it go on.
-func (w *network) setDeaf(d *node, deaf bool) {
+func (w *proxies) setDeaf(_ context.Context, d *node, deaf bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.deaf[d] = deaf
 	w.changed.Broadcast()
+	return nil
 }
 
 // carry copies from one side of a connection to the other, whose node may be deaf.
-func (w *network) carry(to, from net.Conn, receiver *node) {
+func (w *proxies) carry(to, from net.Conn, receiver *node) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -92,7 +125,16 @@ func (w *network) carry(to, from net.Conn, receiver *node) {
 }
 
 // close ends everything.
-func (w *network) close() {
+func (w *proxies) close([]*node) error {
+	w.end()
+	for _, l := range w.links {
+		l.close()
+	}
+	return nil
+}
+
+// end ends what is carried.
+func (w *proxies) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
@@ -104,7 +146,7 @@ func (w *network) close() {
 
 // link carries the connections of other nodes to one.
 type link struct {
-	w        *network
+	w        *proxies
 	listener net.Listener
 	target   string
 	to       *node
@@ -112,7 +154,7 @@ type link struct {
 	loops    sync.WaitGroup
 }
 
-func newLink(w *network, target string, to *node, dialler func(net.Conn) (*node, error)) (*link, error) {
+func newLink(w *proxies, target string, to *node, dialler func(net.Conn) (*node, error)) (*link, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -160,14 +202,14 @@ func (l *link) carry(conn net.Conn) {
 	l.w.carry(to, conn, l.to)
 }
 
-// close ends the link; the network must be closed.
+// close ends the link; what the proxies carry must have ended.
 func (l *link) close() {
 	_ = l.listener.Close() // what it carries has ended
 	l.loops.Wait()
 }
 
 // dialler returns the node whose process has made a connection from this machine.
-func (c *cluster) dialler(conn net.Conn) (*node, error) {
+func (w *proxies) dialler(conn net.Conn) (*node, error) {
 	ours, its := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr)
 	inode, err := socketInode(its.Port, ours.Port)
 	if err != nil {
@@ -188,7 +230,7 @@ func (c *cluster) dialler(conn net.Conn) (*node, error) {
 			return nil, err
 		}
 		arguments := bytes.Split(line, []byte{0})
-		for _, d := range c.nodes {
+		for _, d := range w.nodes() {
 			for _, a := range arguments {
 				if string(a) == d.dir {
 					return d, nil
@@ -197,6 +239,15 @@ func (c *cluster) dialler(conn net.Conn) (*node, error) {
 		}
 	}
 	return nil, errors.New("no node has this connection")
+}
+
+func (w *proxies) nodes() (list []*node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.links {
+		list = append(list, l.to)
+	}
+	return list
 }
 
 // socketInode returns the inode of the TCP socket between two ports of this machine, as Linux numbers them in

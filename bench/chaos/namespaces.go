@@ -1,0 +1,167 @@
+package chaos
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// namespaces is a network whose nodes are in network namespaces of their own, with a router between them and the clients.
+// What is cut is dropped by the router without a word: connections live on and say nothing, as when a cable is out,
+// and TCP repeats what was lost when it is in again.
+type namespaces struct {
+	router string // its namespace; those of nodes are this and their numbers
+	prefix string // the first two bytes of all addresses
+	token  string // a file with the join token, which addresses that are not this machine's own ask for
+}
+
+// The nodes' addresses have a third byte from 1, and the clients' one is behind all of them: what is cut between nodes
+// is not cut from clients.
+const (
+	nodesAt   = "%s.0.0/17"
+	routerAt  = "%s.%d.1"
+	nodeAt    = "%s.%d.2"
+	clientsAt = 128
+)
+
+// newNamespaces makes the router, and the clients' way to it. why says why there is none, because that takes Linux, root
+// and the program ip.
+func newNamespaces(ctx context.Context, dir string) (n *namespaces, why string) {
+	if os.Geteuid() != 0 {
+		return nil, "they take root"
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		return nil, err.Error()
+	}
+	n = &namespaces{token: filepath.Join(dir, "join-token")}
+	err := os.WriteFile(n.token, []byte(rand.Text()), 0o600)
+	if err == nil {
+		err = n.addRouter(ctx)
+	}
+	if err != nil {
+		return nil, err.Error()
+	}
+	err = n.ip(ctx,
+		"netns exec "+n.router+" tee /proc/sys/net/ipv4/ip_forward",
+		"link add "+n.router+" type veth peer name clients netns "+n.router,
+		"addr add "+fmt.Sprintf(nodeAt, n.prefix, clientsAt)+"/30 dev "+n.router,
+		"link set "+n.router+" up",
+		"-n "+n.router+" addr add "+fmt.Sprintf(routerAt, n.prefix, clientsAt)+"/30 dev clients",
+		"-n "+n.router+" link set clients up",
+		"route add "+fmt.Sprintf(nodesAt, n.prefix)+" via "+fmt.Sprintf(routerAt, n.prefix, clientsAt),
+	)
+	if err != nil {
+		return nil, errors.Join(err, n.close(nil)).Error()
+	}
+	return n, ""
+}
+
+// addRouter makes the router's namespace, whose name is not in use: so two runs at once do not meet.
+func (n *namespaces) addRouter(ctx context.Context) (err error) {
+	const least, most = 64, 191
+	for i := least; i <= most; i++ {
+		n.router, n.prefix = fmt.Sprint("chaos", i), fmt.Sprint("10.", i)
+		if err = n.ip(ctx, "netns add "+n.router); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// ip runs the program ip with each of the commands, whose input is a 1, until one fails.
+func (n *namespaces) ip(ctx context.Context, commands ...string) error {
+	for _, c := range commands {
+		ip := exec.CommandContext(ctx, "ip", strings.Fields(c)...)
+		ip.Stdin = strings.NewReader("1")
+		if out, err := ip.CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", c, err, strings.TrimSpace(string(out)))
+		}
+	}
+	return nil
+}
+
+func (n *namespaces) of(d *node) string { return fmt.Sprint(n.router, "-", d.number) }
+
+func (n *namespaces) address(d *node) string { return fmt.Sprintf(nodeAt, n.prefix, d.number) }
+
+// add makes a node's namespace, and gives it its addresses.
+func (n *namespaces) add(ctx context.Context, d *node) error {
+	const clients, peers = ":7450", ":7451"
+	at := n.address(d)
+	d.client, d.peer, d.name = at+clients, at+peers, at+peers
+	own, router, link := n.of(d), fmt.Sprintf(routerAt, n.prefix, d.number), fmt.Sprint("node", d.number)
+	return n.ip(ctx,
+		"netns add "+own,
+		"-n "+own+" link set lo up",
+		"-n "+n.router+" link add "+link+" type veth peer name wire netns "+own,
+		"-n "+n.router+" addr add "+router+"/30 dev "+link,
+		"-n "+n.router+" link set "+link+" up",
+		"-n "+own+" addr add "+at+"/30 dev wire",
+		"-n "+own+" link set wire up",
+		"-n "+own+" route add default via "+router,
+	)
+}
+
+// command returns what runs a server in a node's namespace. There is nobody else between them, whom TLS would keep out.
+func (n *namespaces) command(d *node, binary string, arguments []string) *exec.Cmd {
+	in := []string{"netns", "exec", n.of(d), binary}
+	return exec.Command("ip", slices.Concat(in, arguments, []string{
+		"--insecure", "--peer-insecure", "--join-token-file", n.token,
+	})...)
+}
+
+// faults are what a router can do to clients, too.
+func (n *namespaces) faults() []fault {
+	return []fault{
+		{"a node is unplugged", 2, func(ctx context.Context, a *adversary) error {
+			return a.part(ctx, a.any(), n.setUnplugged)
+		}},
+		{"the leader is unplugged", 2, func(ctx context.Context, a *adversary) error {
+			return a.part(ctx, a.leader(ctx), n.setUnplugged)
+		}},
+	}
+}
+
+// drop lets the router drop what goes from one address to another, or carry it again.
+func (n *namespaces) drop(ctx context.Context, from, to string, drop bool) error {
+	do := "add"
+	if !drop {
+		do = "del"
+	}
+	return n.ip(ctx, fmt.Sprintf("-n %s rule %s from %s to %s blackhole", n.router, do, from, to))
+}
+
+// setCut drops all between a node and the others, or carries it again.
+func (n *namespaces) setCut(ctx context.Context, d *node, cut bool) error {
+	nodes := fmt.Sprintf(nodesAt, n.prefix)
+	return errors.Join(n.drop(ctx, nodes, n.address(d), cut), n.drop(ctx, n.address(d), nodes, cut))
+}
+
+// setDeaf drops what the others send to a node, or carries it again.
+func (n *namespaces) setDeaf(ctx context.Context, d *node, deaf bool) error {
+	return n.drop(ctx, fmt.Sprintf(nodesAt, n.prefix), n.address(d), deaf)
+}
+
+// setUnplugged drops all that goes to a node, or comes from it, clients' too, or carries it again.
+func (n *namespaces) setUnplugged(ctx context.Context, d *node, unplugged bool) error {
+	return errors.Join(n.drop(ctx, "all", n.address(d), unplugged), n.drop(ctx, n.address(d), "all", unplugged))
+}
+
+// close removes the namespaces, whose processes must have ended, and with them what was between them.
+func (n *namespaces) close(nodes []*node) error {
+	commands := []string{"netns del " + n.router}
+	for _, d := range nodes {
+		commands = append(commands, "netns del "+n.of(d))
+	}
+	var errs []error
+	for _, c := range commands {
+		errs = append(errs, n.ip(context.Background(), c))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,140 @@
+package chaos
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/client"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// testNamespaces returns namespaces, or says why there are none.
+func testNamespaces(t *testing.T) *namespaces {
+	t.Helper()
+	n, why := newNamespaces(t.Context(), t.TempDir())
+	if why != "" {
+		t.Skip("there can be no network namespaces: ", why)
+	}
+	return n
+}
+
+// Namespaces are gone with the network, and so is the clients' way to them.
+func TestNamespacesAreRemoved(t *testing.T) {
+	t.Parallel()
+	n, d := testNamespaces(t), &node{number: 1}
+	if err := n.add(t.Context(), d); err != nil {
+		t.Error(err)
+	}
+	if want := n.prefix + ".1.2:"; !strings.HasPrefix(d.client, want) || !strings.HasPrefix(d.name, want) {
+		t.Errorf("a node is at %q and %q, want %q", d.client, d.name, want)
+	}
+	made := []string{n.router, n.of(d)}
+	for _, name := range made {
+		if _, err := os.Stat(filepath.Join("/run/netns", name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := n.close([]*node{d}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range made {
+		if _, err := os.Stat(filepath.Join("/run/netns", name)); err == nil {
+			t.Errorf("%s is still there", name)
+		}
+	}
+	if err := n.close(nil); err == nil || !strings.Contains(err.Error(), n.router) {
+		t.Errorf("what is gone was removed again: %v", err)
+	}
+}
+
+// A node that is cut off knows no leader soon, and one that hears nothing does not lead, whichever of the streams to
+// the others it has dialled itself; then it finds back. Clients reach it all the time, unless it is unplugged.
+func TestPartedNodesLoseTheOthers(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: it starts three processes, which make test-long does")
+	}
+	binary := filepath.Join(t.TempDir(), "seqledger")
+	if err := build(t.Context(), binary, "github.com/seqledger/seqledger/cmd/seqledger"); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("proxies", func(t *testing.T) {
+		t.Parallel()
+		if _, err := os.Stat("/proc/net/tcp"); err != nil {
+			t.Skip("who has dialled is told by Linux alone: ", err)
+		}
+		testParted(t, binary, newProxies())
+	})
+	t.Run("namespaces", func(t *testing.T) {
+		t.Parallel()
+		n := testNamespaces(t)
+		c := testParted(t, binary, n)
+		for _, d := range c.nodes {
+			mustSet(t, n.setUnplugged, d, true)
+			if err := answers(t.Context(), d.client); err == nil {
+				t.Errorf("node %d is unplugged, and answers", d.number)
+			}
+			mustSet(t, n.setUnplugged, d, false)
+			awaitCluster(t, d, "a leader", func(s *seqledgerv1.Cluster) bool { return s.Leader != 0 })
+		}
+	})
+}
+
+// testParted parts each node of a cluster from the others in each way.
+func testParted(t *testing.T, binary string, w network) *cluster {
+	t.Helper()
+	c, err := startCluster(t.Context(), binary, t.TempDir(), false, w, 3)
+	t.Cleanup(func() {
+		if err := c.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range c.nodes {
+		for name, part := range map[string]struct {
+			set  func(context.Context, *node, bool) error
+			done func(*seqledgerv1.Cluster) bool
+		}{
+			"cut off": {w.setCut, func(s *seqledgerv1.Cluster) bool { return s.Leader == 0 }},
+			"deaf":    {w.setDeaf, func(s *seqledgerv1.Cluster) bool { return s.Leader != s.Self }},
+		} {
+			awaitCluster(t, d, "a leader", func(s *seqledgerv1.Cluster) bool { return s.Leader != 0 })
+			mustSet(t, part.set, d, true)
+			awaitCluster(t, d, "what is so when it is "+name, part.done)
+			mustSet(t, part.set, d, false)
+		}
+	}
+	for _, d := range c.nodes {
+		awaitCluster(t, d, "a leader", func(s *seqledgerv1.Cluster) bool { return s.Leader != 0 })
+	}
+	return c
+}
+
+// awaitCluster waits until a node sees the cluster in a state by itself.
+func awaitCluster(t *testing.T, d *node, what string, is func(*seqledgerv1.Cluster) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn, err := client.New(client.Options{Server: d.client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for {
+		status, err := conn.Status(ctx)
+		if err == nil && is(status.GetNode().GetCluster()) {
+			return
+		}
+		harness.Pause(ctx, 20*time.Millisecond)
+		if ctx.Err() != nil {
+			t.Fatalf("node %d never saw %s: %v, %v", d.number, what, status.GetNode().GetCluster(), err)
+		}
+	}
+}
