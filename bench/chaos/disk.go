@@ -22,8 +22,8 @@ func smallDisk(duration time.Duration) int64 {
 // diskOf returns where the disk of a node is mounted, or its directory is where it has no disk.
 func diskOf(dir string, number int) string { return filepath.Join(dir, fmt.Sprint("node", number)) }
 
-// mountDisks makes a disk for each node: a file with an ext4 in it. why says why there are none, because that takes Linux,
-// root, and loop devices.
+// mountDisks makes a disk for each node: a file with an ext4 in it. why says why there are none, because that takes
+// Linux, root, and loop devices.
 func mountDisks(ctx context.Context, dir string, n int, bytes int64) (unmount func() error, why string) {
 	if os.Geteuid() != 0 {
 		return nil, "they take mounts, and those take root"
@@ -111,8 +111,8 @@ var diskFaults = []fault{
 	{"a disk is slow", 1, func(ctx context.Context, a *adversary) error { return a.slow(ctx, a.any()) }},
 }
 
-// fillDisk leaves nothing of its disk to a node for a while. It refuses writes or stops, whichever comes first, and must
-// have everything when there is room again.
+// fillDisk leaves nothing of its disk to a node for a while. It refuses writes or stops, whichever comes first, and
+// must have everything when there is room again.
 func (a *adversary) fillDisk(ctx context.Context, d *node) error {
 	filler := filepath.Join(filepath.Dir(d.dir), "filler")
 	err := fill(ctx, filler)

@@ -9,7 +9,9 @@
 //	go run ./bench chaos -duration 30s -plain    # clients that repeat under new numbers: must fail
 //	go run ./bench chaos -duration 30s -early    # clients that take for acknowledged what they have sent: must fail
 //
-// Where it runs as root, the last node has a small disk for itself (disk.go), which is full now and then.
+// Where it runs as root, each node has a disk for itself (disk.go), which is full, slow or hangs now and then, and is
+// in a network namespace (namespaces.go), whose packets a router drops. Elsewhere connections go through proxies
+// (proxies.go).
 //
 // power.go has the other half: one node in a virtual machine that loses its power again and again. initramfs.go and
 // init.sh are what the machine starts from; nosync is the control.

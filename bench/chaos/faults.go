@@ -31,7 +31,9 @@ var faults = []fault{
 	}},
 	{"freeze the leader", 3, func(ctx context.Context, a *adversary) error { return a.freeze(ctx, a.leader(ctx)) }},
 	{"freeze any node", 1, func(ctx context.Context, a *adversary) error { return a.freeze(ctx, a.any()) }},
-	{"cut a node off", 3, func(ctx context.Context, a *adversary) error { return a.part(ctx, a.any(), a.c.network.setCut) }},
+	{"cut a node off", 3, func(ctx context.Context, a *adversary) error {
+		return a.part(ctx, a.any(), a.c.network.setCut)
+	}},
 	{"a node hears nothing", 2, func(ctx context.Context, a *adversary) error {
 		return a.part(ctx, a.any(), a.c.network.setDeaf)
 	}},

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// namespaces is a network whose nodes are in network namespaces of their own, with a router between them and the clients.
-// What is cut is dropped by the router without a word: connections live on and say nothing, as when a cable is out,
-// and TCP repeats what was lost when it is in again.
+// namespaces is a network whose nodes are in network namespaces of their own, with a router between them and the
+// clients. What is cut is dropped by the router without a word: connections live on and say nothing, as when a cable is
+// out, and TCP repeats what was lost when it is in again.
 type namespaces struct {
 	router string // its namespace; those of nodes are this and their numbers
 	prefix string // the first two bytes of all addresses
@@ -30,8 +30,8 @@ const (
 	clientsAt = 128
 )
 
-// newNamespaces makes the router, and the clients' way to it. why says why there is none, because that takes Linux, root
-// and the program ip.
+// newNamespaces makes the router, and the clients' way to it. why says why there is none, because that takes Linux,
+// root and the program ip.
 func newNamespaces(ctx context.Context, dir string) (n *namespaces, why string) {
 	if os.Geteuid() != 0 {
 		return nil, "they take root"

@@ -16,9 +16,9 @@ import (
 	"github.com/seqledger/seqledger/bench/harness"
 )
 
-// proxies is a network of this machine's own addresses, with a proxy before each node. Two nodes share a stream that one
-// of them has dialled, so that a link knows who is at either end of a connection: a cut of one node alone would leave the
-// streams that it has dialled itself.
+// proxies is a network of this machine's own addresses, with a proxy before each node. Two nodes share a stream that
+// one of them has dialled, so that a link knows who is at either end of a connection: a cut of one node alone would
+// leave the streams that it has dialled itself.
 type proxies struct {
 	mu      sync.Mutex
 	changed sync.Cond
