@@ -36,6 +36,7 @@ type bed struct {
 
 	client       *child.Child
 	books        *books
+	trail        *trail
 	journalBytes int64
 	submitted    int // names the next write
 }
@@ -47,8 +48,11 @@ func (b *bed) start(flags ...string) error {
 		return err
 	}
 	var err error
-	b.proxy, err = startProxy(b.address)
-	return err
+	if b.proxy, err = startProxy(b.address); err != nil {
+		return err
+	}
+	b.proxy.noteOn(b.trail)
+	return nil
 }
 
 // serve starts a server, always on the same port.
@@ -58,6 +62,9 @@ func (b *bed) serve(flags ...string) (err error) {
 		Command: append([]string{b.options.Program, "serve", "--json", "--log-level", "warn", "--listen", b.address,
 			"--data", b.data, "--cors-origin", "*"}, flags...),
 	})
+	if err == nil {
+		b.trail.note("the server is started")
+	}
 	return err
 }
 
@@ -94,6 +101,7 @@ func (b *bed) conn() (*client.Client, error) { return client.New(client.Options{
 // spawn starts the client program.
 func (b *bed) spawn() (err error) {
 	b.books.begin()
+	b.trail.note("the client is started")
 	b.client, err = child.Start(b.ctx, child.Options{
 		Name: "the client", Log: filepath.Join(b.dir, "client.log"), Output: b.books, Command: b.options.Command,
 	})
@@ -102,7 +110,8 @@ func (b *bed) spawn() (err error) {
 
 // send gives the client a command. An error shows when its event is awaited.
 func (b *bed) send(c command) {
-	line, _ := json.Marshal(c)                // no error is possible
+	line, _ := json.Marshal(c) // no error is possible
+	b.trail.note("the client is told %s", line)
 	_, _ = b.client.Write(append(line, '\n')) // the client may have been killed
 }
 
@@ -294,11 +303,15 @@ func (b *bed) resume() error {
 }
 
 // kill kills the client.
-func (b *bed) kill() { b.client.Kill() }
+func (b *bed) kill() {
+	b.trail.note("the client is killed")
+	b.client.Kill()
+}
 
 // finish tells the client to end, and waits.
 func (b *bed) finish() error {
 	b.send(command{Do: "close"})
+	b.trail.note("the client has no more input")
 	return b.client.Finish(b.ctx)
 }
 

@@ -27,6 +27,7 @@ type books struct {
 	// problem is the first thing that a client said and must not say.
 	problem error
 	partial []byte // of a line
+	trail   *trail // of the case; nil keeps nothing
 }
 
 // entry is a write that the application wants.
@@ -71,6 +72,7 @@ func (b *books) Write(data []byte) (int, error) {
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
+		b.trail.note("the client says %s", line)
 		var e event
 		err := json.Unmarshal(line, &e)
 		if err == nil {

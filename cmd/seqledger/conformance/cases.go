@@ -230,6 +230,7 @@ func twoPrograms(b *bed) error {
 		return err
 	}
 	b.books = newBooks()
+	b.books.trail = b.trail
 	err := b.mayNotOpen()
 	b.client.Kill()
 	b.client, b.books = first, firstBooks
@@ -574,6 +575,7 @@ func crash(b *bed, step int, after bool) (killed bool, err error) {
 	}
 	client, hit, n := b.client, make(chan struct{}), 0
 	kill := func() {
+		b.trail.note("the client is killed at its message %d", step)
 		close(hit)
 		client.Kill()
 	}

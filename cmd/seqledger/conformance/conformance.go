@@ -50,6 +50,9 @@ type Result struct {
 
 	// Problem is what the client did wrong; empty if it did nothing wrong.
 	Problem string `json:"problem,omitempty"`
+	// Trail is what happened last in a case that failed, the oldest first: what the client was told and said, and
+	// its messages with what the proxy did to them. Each line begins with the seconds since the case began.
+	Trail []string `json:"trail,omitempty"`
 	// Seconds is how long the case took.
 	Seconds float64 `json:"seconds"`
 }
@@ -114,6 +117,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 // ran is what came of a case.
 type ran struct {
 	seconds float64
+	trail   []string
 	err     error
 }
 
@@ -143,8 +147,9 @@ func runAll(ctx context.Context, o *Options, dir string, tell func(Result)) erro
 				return
 			}
 			began := time.Now()
-			err := runCase(all, o, c, filepath.Join(dir, c.Name))
-			results[i] <- ran{time.Since(began).Seconds(), err}
+			seen := newTrail()
+			err := runCase(all, o, c, filepath.Join(dir, c.Name), seen)
+			results[i] <- ran{time.Since(began).Seconds(), seen.last(), err}
 			<-turns
 		})
 	}
@@ -162,7 +167,7 @@ func runAll(ctx context.Context, o *Options, dir string, tell func(Result)) erro
 		}
 		result := Result{Case: c.Case, Seconds: r.seconds}
 		if r.err != nil {
-			result.Problem = r.err.Error()
+			result.Problem, result.Trail = r.err.Error(), r.trail
 		}
 		tell(result)
 	}
@@ -175,14 +180,15 @@ type setupError struct{ error }
 // Unwrap returns what failed.
 func (e *setupError) Unwrap() error { return e.error }
 
-// runCase runs a case in a directory of its own.
-func runCase(ctx context.Context, o *Options, c testCase, dir string) error {
+// runCase runs a case in a directory of its own, and notes in seen what happens.
+func runCase(ctx context.Context, o *Options, c testCase, dir string, seen *trail) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return &setupError{err}
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("after %s", o.Timeout))
 	defer cancel()
-	b := &bed{options: o, dir: dir, ctx: limited, books: newBooks()}
+	b := &bed{options: o, dir: dir, ctx: limited, books: newBooks(), trail: seen}
+	b.books.trail = seen
 	// Processes are killed when ctx ends, which must not look like the client's own end.
 	defer b.close()
 	if err := b.start(c.flags...); err != nil {

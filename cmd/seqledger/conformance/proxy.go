@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -38,6 +39,19 @@ type fault struct {
 	before, after func()
 }
 
+// kindNames are what a trail calls the kinds.
+var kindNames = [...]string{
+	pass: "pass", drop: "drop", lose: "lose", hold: "hold", twice: "twice", answer: "answer", mangle: "mangle",
+}
+
+// String implements fmt.Stringer.
+func (f fault) String() string {
+	if f.kind == answer {
+		return fmt.Sprint(kindNames[f.kind], " ", f.status)
+	}
+	return kindNames[f.kind]
+}
+
 // errCut says that the proxy has broken a connection on purpose.
 var errCut = errors.New("the connection is cut")
 
@@ -58,7 +72,8 @@ type proxy struct {
 	plan func(procedure string) fault
 	// held are the messages that wait for release.
 	held []func(ctx context.Context) error
-	seen map[string]int // messages by procedure
+	seen  map[string]int // messages by procedure
+	trail *trail         // of the case; nil keeps nothing
 }
 
 // startProxy listens on a free port of the loopback.
@@ -114,16 +129,25 @@ func (p *proxy) setPlan(plan func(procedure string) fault) {
 	p.plan = plan
 }
 
+// noteOn lets the messages from now on leave a trail.
+func (p *proxy) noteOn(t *trail) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trail = t
+}
+
 // decide counts a message and returns its fault.
 func (p *proxy) decide(r *http.Request) fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	procedure := path.Base(r.URL.Path)
 	p.seen[procedure]++
-	if p.plan == nil {
-		return fault{}
+	var f fault
+	if p.plan != nil {
+		f = p.plan(procedure)
 	}
-	return p.plan(procedure)
+	p.trail.note("%s %s: %s", r.Proto, procedure, f)
+	return f
 }
 
 // writes returns how many messages with writes were seen.

@@ -1,0 +1,119 @@
+package conformance
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestTrail keeps the last lines, each with its time, and no line without an end.
+func TestTrail(t *testing.T) {
+	t.Parallel()
+	var none *trail
+	none.note("nothing") // books and proxies of tests have none
+	kept := newTrail()
+	if got := kept.last(); len(got) != 0 {
+		t.Errorf("a new trail has %q", got)
+	}
+	for n := range trailLines + 5 {
+		kept.note("line %d", n)
+	}
+	got := kept.last()
+	if len(got) != trailLines || !strings.HasSuffix(got[0], " line 5") ||
+		!strings.HasSuffix(got[trailLines-1], fmt.Sprint(" line ", trailLines+4)) {
+		t.Errorf("want the last %d lines, got %q", trailLines, got)
+	}
+	if !regexp.MustCompile(`^\d+\.\d{3}s line 5$`).MatchString(got[0]) {
+		t.Errorf("a line without its time: %q", got[0])
+	}
+	kept.note("%s", strings.Repeat("x", 10*trailLineBytes))
+	if last := kept.last()[trailLines-1]; len(last) != trailLineBytes+len("…") {
+		t.Errorf("a line of %d bytes is kept", len(last))
+	}
+	if !strings.HasSuffix(got[0], " line 5") {
+		t.Error("what was returned has changed")
+	}
+}
+
+// TestTrailOfMany: a proxy, a client's output and the case itself note at the same time.
+func TestTrailOfMany(t *testing.T) {
+	t.Parallel()
+	kept := newTrail()
+	var noting sync.WaitGroup
+	for range 8 {
+		// Ends by itself.
+		noting.Go(func() {
+			for range trailLines {
+				kept.note("line")
+				kept.last()
+			}
+		})
+	}
+	noting.Wait()
+	if got := len(kept.last()); got != trailLines {
+		t.Errorf("%d lines are kept, want %d", got, trailLines)
+	}
+}
+
+// TestTrailOfMessages: a message leaves its protocol, its procedure and what was done to it, and what a client says
+// is there in its own words.
+func TestTrailOfMessages(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(new(backend))
+	t.Cleanup(server.Close)
+	p, err := startProxy(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.close)
+	kept := newTrail()
+	p.noteOn(kept)
+	for _, f := range []fault{{kind: pass}, {kind: answer, status: http.StatusBadGateway}} {
+		p.setPlan(func(string) fault { return f })
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.address+"/s/WriteBatch",
+			strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultTransport.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := response.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	b := newBooks()
+	b.trail = kept
+	_, _ = b.Write([]byte(`{"event":"open`))
+	_, _ = b.Write([]byte("ed\"}\n"))
+	var got []string
+	for _, line := range kept.last() {
+		_, line, _ = strings.Cut(line, " ")
+		got = append(got, line)
+	}
+	want := []string{
+		"HTTP/1.1 WriteBatch: pass", "HTTP/1.1 WriteBatch: answer 502", `the client says {"event":"opened"}`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("want %q, got %q", want, got)
+	}
+}
+
+// TestFaultNames: every kind of fault has a name of its own in a trail.
+func TestFaultNames(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for k := pass; k <= mangle; k++ {
+		name := fault{kind: k}.String()
+		if name == "" || seen[name] {
+			t.Errorf("fault %d is called %q", k, name)
+		}
+		seen[name] = true
+	}
+}
