@@ -104,7 +104,7 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	}
 	until := time.Now().Add(o.duration)
 	settle := l.start(ctx, o)
-	a := &adversary{c: c, random: rand.New(rand.NewPCG(o.seed, 0)), log: stdout, counts: map[string]int{}}
+	a := &adversary{c: c, random: rand.New(rand.NewPCG(o.seed, 0)), log: stdout, counts: map[string]int{}, began: l.began}
 	for _, f := range a.faults() {
 		a.counts[f.name] = 0 // those that were never drawn are reported, too
 	}
@@ -180,7 +180,7 @@ func (o *options) report(w io.Writer, a *adversary, l *load, f *findings) {
 	}
 	say(w, "%-24s %d\n%-24s %d\n%-24s %d\n%-24s %s\n%-24s %d\n%-24s %d\n%-24s %d\n%-24s %d, %s\n%-24s %d alike\n",
 		"writes meant", len(l.attempted), "acknowledged", len(l.acked), "found", f.transactions,
-		"longest wait", l.slowest.Round(time.Millisecond),
+		"longest wait", fmt.Sprintf("%.3fs, at %.3fs", l.slowest.Seconds(), l.slowestAt.Seconds()),
 		"duplicates", f.duplicates, "lost", f.lost, "never meant", f.never,
 		"calls on registers", len(l.operations), f.linearizable, "nodes", len(f.digests))
 }

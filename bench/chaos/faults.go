@@ -57,6 +57,7 @@ type adversary struct {
 	random *rand.Rand
 	log    io.Writer
 	counts map[string]int
+	began  time.Time // of the run
 }
 
 // run makes faults until ctx ends, with pauses in which the cluster works.
@@ -76,7 +77,7 @@ func (a *adversary) run(ctx context.Context, until time.Time) error {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
 			a.counts[f.name]++
-			say(a.log, "%s for %s\n", f.name, time.Since(began).Round(time.Millisecond))
+			say(a.log, "%8.3fs %s for %s\n", began.Sub(a.began).Seconds(), f.name, time.Since(began).Round(time.Millisecond))
 			break
 		}
 		harness.Pause(ctx, a.between(500*time.Millisecond, 2*time.Second))

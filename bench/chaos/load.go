@@ -36,6 +36,7 @@ type load struct {
 	acked      map[string]string // payload to transaction
 	operations []porcupine.Operation
 	slowest    time.Duration // longest wait for an acknowledgement of an append
+	slowestAt  time.Duration // when it began, since began
 	problems   []error
 }
 
@@ -179,7 +180,9 @@ func (l *load) acknowledged(payload, tx string, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.acked[payload] = tx
-	l.slowest = max(l.slowest, time.Since(began))
+	if took := time.Since(began); took > l.slowest {
+		l.slowest, l.slowestAt = took, began.Sub(l.began)
+	}
 }
 
 func (l *load) acknowledgements() int {

@@ -3,6 +3,7 @@ package conformance
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -32,7 +33,7 @@ func (t *trail) note(format string, args ...any) {
 	}
 	line := fmt.Sprintf("%.3fs ", time.Since(t.began).Seconds()) + fmt.Sprintf(format, args...)
 	if len(line) > trailLineBytes {
-		line = line[:trailLineBytes] + "…"
+		line = strings.ToValidUTF8(line[:trailLineBytes], "") + "…"
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
