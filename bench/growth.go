@@ -44,7 +44,8 @@ type growthReport struct {
 	Streams []harness.Values `json:"streams"` // what things cost with so many streams
 	Load    []harness.Values `json:"load"`    // what a minute of steady load has shown
 	Marks   []harness.Values `json:"marks"`   // what things cost after so much of it
-	// Day is a day at the rate of the load, extrapolated from the time between the last two marks.
+	// Day is a day at the rate of the load: extrapolated from the time between the last two marks, or the most that
+	// was seen of what is bounded.
 	Day harness.Values `json:"day"`
 	// Retained and RetainedMarks are Load and Marks of a ledger that drops its history.
 	Retained      []harness.Values `json:"retained,omitempty"`
@@ -298,7 +299,7 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 		}
 		report.Day = extrapolate(o.rate, report.Marks, report.Load)
 		d := report.Day
-		_, err := fmt.Fprintf(stdout, "a day at %d writes a second: %.0f MiB more of state file, %.1f GiB of block "+
+		_, err := fmt.Fprintf(stdout, "a day at %d writes a second: %.0f MiB of state file at most, %.1f GiB of block "+
 			"files, a log of %.0f MiB at most, %.1f GiB written to it, %.0f MiB of memory at most\n", o.rate,
 			d["state_bytes"]/(1<<20), d["block_bytes"]/(1<<30), d["log_bytes"]/(1<<20), d["log_bytes_written"]/(1<<30),
 			d["memory_bytes"]/(1<<20))
@@ -334,13 +335,14 @@ func extrapolate(rate int, marks, minutes []harness.Values) harness.Values {
 	}
 	const seconds = 24 * 60 * 60
 	times := seconds * float64(rate) / writes
-	d["state_bytes"] = (last["state_bytes"] - first["state_bytes"]) * times
 	d["block_bytes"] = (last["block_bytes"] - first["block_bytes"]) * times
 	d["log_bytes_written"] = (last["log_written"] - first["log_written"]) * times
-	// Not extrapolated, because the log, what waits for a checkpoint and the cache of
-	// answers are bounded, and go up and down.
+	// Not extrapolated, because the state file has what is alive alone, and the log, what waits for a checkpoint and
+	// the cache of answers are bounded, and go up and down.
+	d["state_bytes"] = last["state_bytes"]
 	for _, p := range minutes {
 		if p["minutes"] > first["minutes"] {
+			d["state_bytes"] = max(d["state_bytes"], p["state_bytes"])
 			d["memory_bytes"] = max(d["memory_bytes"], p["memory_bytes"])
 			d["log_bytes"] = max(d["log_bytes"], p["log_bytes"])
 		}

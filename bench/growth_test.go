@@ -239,19 +239,19 @@ func TestGrowthRefuses(t *testing.T) {
 // What was before the last two marks fills the log up and must not count.
 func TestExtrapolateLeavesTheStartAway(t *testing.T) {
 	t.Parallel()
-	mark := func(minutes, writes, state, written float64) harness.Values {
-		return harness.Values{"minutes": minutes, "writes": writes, "state_bytes": state, "log_written": written,
-			"block_bytes": state / 2}
+	mark := func(minutes, writes, blocks, written float64) harness.Values {
+		return harness.Values{"minutes": minutes, "writes": writes, "state_bytes": 7, "log_written": written,
+			"block_bytes": blocks}
 	}
-	minute := func(minutes, memory, log float64) harness.Values {
-		return harness.Values{"minutes": minutes, "memory_bytes": memory, "log_bytes": log}
+	minute := func(minutes, memory, log, state float64) harness.Values {
+		return harness.Values{"minutes": minutes, "memory_bytes": memory, "log_bytes": log, "state_bytes": state}
 	}
 	marks := []harness.Values{mark(1, 1000, 1<<30, 500_000), mark(2, 2000, 2<<30, 1_000_000),
 		mark(4, 4000, 2<<30+200_000, 2_000_000)}
-	minutes := []harness.Values{minute(2, 100, 100), minute(3, 9, 5), minute(4, 8, 6)}
+	minutes := []harness.Values{minute(2, 100, 100, 100), minute(3, 9, 5, 8), minute(4, 8, 6, 7)}
 	const rate, aDay = 10, 24 * 60 * 60 * 10
-	want := harness.Values{"writes_per_s": rate, "state_bytes": 100 * aDay, "log_bytes_written": 500 * aDay,
-		"block_bytes": 50 * aDay, "memory_bytes": 9, "log_bytes": 6}
+	want := harness.Values{"writes_per_s": rate, "state_bytes": 8, "log_bytes_written": 500 * aDay,
+		"block_bytes": 100 * aDay, "memory_bytes": 9, "log_bytes": 6}
 	if d := extrapolate(rate, marks, minutes); !maps.Equal(d, want) {
 		t.Errorf("want %+v, got %+v", want, d)
 	}
