@@ -104,7 +104,9 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	}
 	until := time.Now().Add(o.duration)
 	settle := l.start(ctx, o)
-	a := &adversary{c: c, random: rand.New(rand.NewPCG(o.seed, 0)), log: stdout, counts: map[string]int{}, began: l.began}
+	a := &adversary{
+		c: c, random: rand.New(rand.NewPCG(o.seed, 0)), log: stdout, counts: map[string]int{}, began: l.began,
+	}
 	for _, f := range a.faults() {
 		a.counts[f.name] = 0 // those that were never drawn are reported, too
 	}

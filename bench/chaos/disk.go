@@ -107,7 +107,9 @@ var diskFaults = []fault{
 	{"the leader's disk hangs", 2, func(ctx context.Context, a *adversary) error {
 		return a.hang(ctx, a.leader(ctx), a.between(time.Second, 4*time.Second))
 	}},
-	{"the leader's disk is slow", 1, func(ctx context.Context, a *adversary) error { return a.slow(ctx, a.leader(ctx)) }},
+	{"the leader's disk is slow", 1, func(ctx context.Context, a *adversary) error {
+		return a.slow(ctx, a.leader(ctx))
+	}},
 	{"a disk is slow", 1, func(ctx context.Context, a *adversary) error { return a.slow(ctx, a.any()) }},
 }
 

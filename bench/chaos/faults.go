@@ -77,7 +77,8 @@ func (a *adversary) run(ctx context.Context, until time.Time) error {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
 			a.counts[f.name]++
-			say(a.log, "%8.3fs %s for %s\n", began.Sub(a.began).Seconds(), f.name, time.Since(began).Round(time.Millisecond))
+			took := time.Since(began).Round(time.Millisecond)
+			say(a.log, "%8.3fs %s for %s\n", began.Sub(a.began).Seconds(), f.name, took)
 			break
 		}
 		harness.Pause(ctx, a.between(500*time.Millisecond, 2*time.Second))

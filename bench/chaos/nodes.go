@@ -57,7 +57,8 @@ func startCluster(ctx context.Context, binary, dir string, disks bool, w network
 	}
 	for i := 1; i <= n; i++ {
 		d := &node{
-			number: i, dir: filepath.Join(diskOf(dir, i), "data"), log: filepath.Join(dir, fmt.Sprint("node", i, ".log")),
+			number: i, dir: filepath.Join(diskOf(dir, i), "data"),
+			log: filepath.Join(dir, fmt.Sprint("node", i, ".log")),
 		}
 		c.nodes = append(c.nodes, d)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(d.dir), 0o755), w.add(ctx, d)); err != nil {

@@ -71,7 +71,7 @@ type proxy struct {
 	// plan decides about each message; it is called by one goroutine at a time.
 	plan func(procedure string) fault
 	// held are the messages that wait for release.
-	held []func(ctx context.Context) error
+	held  []func(ctx context.Context) error
 	seen  map[string]int // messages by procedure
 	trail *trail         // of the case; nil keeps nothing
 }
