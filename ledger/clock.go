@@ -40,8 +40,13 @@ func (c *clock) begin(last int64, longest time.Duration, wall time.Time, accept 
 	return time.Duration(c.base - last), nil
 }
 
+// now is ledger time. Before the first term of this node it is wall time: base and began say nothing yet, and their sum
+// would be the end of time.
 func (c *clock) now() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.began.IsZero() {
+		return time.Now().UnixNano()
+	}
 	return c.base + int64(time.Since(c.began))
 }
