@@ -33,7 +33,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 			l.watchers.wake(l.machine.CommittedScopes)
 			l.keys.wake(l.machine.ChangedKeys)
 			l.keyedCounters.applied(l.machine.KeyedChanges)
-			l.standing.set(l.machine.Check())
+			l.standing.set(l.machine.Header())
 			if l.options.Cluster != nil {
 				l.digests.add(at.Index, l.machine.Check())
 			}

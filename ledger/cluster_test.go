@@ -143,7 +143,7 @@ func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Op
 	for i, dir := range copies {
 		n := startNodeWith(t, "127.0.0.1:0", options(dir))
 		nodes = append(nodes, n)
-		q := ledger.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address}
+		q := ledger.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address, Level: machine.Level}
 		for range 2 { // asked again, the node gets the same id
 			err := onLeader(t, nodes, func(leader *clusterNode) error {
 				a, err := leader.Admit(t.Context(), q)

@@ -301,7 +301,8 @@ func (l *Ledger) proposeNext() bool {
 	// Read before all that goes by it: in a later term, nothing is proposed.
 	term := l.members.term.Load()
 	// Read before the time, so that the check is that of an entry in front.
-	header := machine.EntryHeader{Check: l.standing.get(), UnixNanos: l.clock.now()}
+	header := l.standing.get()
+	header.UnixNanos = l.clock.now()
 	l.lastProposed.Store(header.UnixNanos)
 	entry = machine.AppendEntryHeader(entry, header, commands)
 	for _, p := range spans {

@@ -311,7 +311,7 @@ func (l *Ledger) beginTerm(term uint64) error {
 	err := l.store.View(func(r machine.Reader) error {
 		view := l.machine.View(r)
 		last, longest = view.Time(), time.Duration(view.LongestPause())
-		l.standing.set(l.machine.Check())
+		l.standing.set(l.machine.Header())
 		return nil
 	})
 	if err != nil {

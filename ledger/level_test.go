@@ -148,7 +148,7 @@ func TestNodesTellTheirLevel(t *testing.T) {
 	defer r.Body.Close()
 	text := make([]byte, 16)
 	length, _ := r.Body.Read(text)
-	if got := string(text[:length]); r.StatusCode != http.StatusOK || got != "3\n" {
+	if got := string(text[:length]); r.StatusCode != http.StatusOK || got != "4\n" {
 		t.Errorf("it says %q, %s", got, r.Status)
 	}
 	if got := levelOf(t, n); got != machine.Level {

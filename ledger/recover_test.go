@@ -123,7 +123,7 @@ func wantRecovered(t *testing.T, dir string, r ledger.Recovery, receipts []machi
 		t.Errorf("a new write got %+v, and the epoch begins at %d", o.Receipt, r.Index)
 	}
 	awaitAddress(t, n)
-	a, err := n.Admit(t.Context(), ledger.JoinRequest{Nonce: [16]byte{9}, Peer: "127.0.0.1:9"})
+	a, err := n.Admit(t.Context(), ledger.JoinRequest{Nonce: [16]byte{9}, Peer: "127.0.0.1:9", Level: machine.Level})
 	if err != nil || a.ID != 4 || a.Ledger != r.LedgerID {
 		t.Errorf("a node that joins is told %+v, %v", a, err)
 	}

@@ -9,22 +9,23 @@ import (
 )
 
 // standing is where the machine stood after the last entry that was applied,
-// for the check of the next one that is proposed.
+// for the header of the next one that is proposed.
 type standing struct {
-	mu    sync.Mutex
-	check machine.Check
+	mu     sync.Mutex
+	header machine.EntryHeader
 }
 
-func (s *standing) set(c machine.Check) {
+func (s *standing) set(h machine.EntryHeader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.check = c
+	s.header = h
 }
 
-func (s *standing) get() machine.Check {
+// get returns the header of an entry, but for its time.
+func (s *standing) get() machine.EntryHeader {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.check
+	return s.header
 }
 
 // tickLoop moves ledger time while clients are silent, if a stream or an entity

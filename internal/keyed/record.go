@@ -155,9 +155,12 @@ func (r *Record) Due(at Moment) int64 {
 		}
 		return r.leaseEnd(at)
 	}
-	due := max(r.Expires, r.ValidUntil)
+	last := r.ValidUntil
 	for _, p := range r.Past {
-		due = max(due, p.Until)
+		last = max(last, p.Until)
 	}
-	return due
+	if at.Level3 {
+		return max(r.Expires, last)
+	}
+	return max(r.Expires, last+1) // a copy is still valid at the last moment itself
 }

@@ -47,6 +47,8 @@ type Moment struct {
 	// was out of reach, and owners could not keep their leases alive. Both are zero if there
 	// was no outage.
 	LeaseFloor, FloorSet int64
+	// Level3 makes the rules those of ledgers up to format level 3, whose logs were decided by them.
+	Level3 bool
 }
 
 // Code is the outcome of a command. The numbers are part of the digest of a ledger.
@@ -163,10 +165,16 @@ func (r *Record) unclaimedEnd(at Moment) int64 {
 
 // leaseEnd returns when the lease ends, extended after an outage.
 func (r *Record) leaseEnd(at Moment) int64 {
-	if r.LeaseSet < at.FloorSet {
-		return max(r.LeaseEnd, at.LeaseFloor)
+	end := r.LeaseEnd
+	if r.LeaseSet > at.Now && !at.Level3 {
+		// The store's time has been set back since. The lease was measured on a clock that was ahead, and would
+		// last for as long as that was wrong.
+		end = at.Now
 	}
-	return r.LeaseEnd
+	if r.LeaseSet < at.FloorSet {
+		return max(end, at.LeaseFloor)
+	}
+	return end
 }
 
 // reserve decides a Reserve. It checks the validity, then whether the key belongs to another
@@ -193,7 +201,8 @@ func (r *Record) reserve(c *Command, at Moment) (*Record, Outcome) {
 // reserveFree makes the caller the first owner of a free key.
 func (r *Record) reserveFree(c *Command, at Moment) (*Record, Outcome) {
 	past := r.PastAttempts(at.Now)
-	if slices.ContainsFunc(past, func(p PastAttempt) bool { return p.ID == c.AttemptID }) {
+	ended := slices.ContainsFunc(past, func(p PastAttempt) bool { return p.ID == c.AttemptID })
+	if ended || r.tombstoneOf(c.AttemptID, at) {
 		return r, Outcome{Code: LeaseLost}
 	}
 	if len(past) >= MaxPastAttempts {
@@ -202,6 +211,12 @@ func (r *Record) reserveFree(c *Command, at Moment) (*Record, Outcome) {
 	next := &Record{State: Pending, Fingerprint: c.Fingerprint, Created: at.Now, Past: past}
 	next.own(c, at)
 	return next, Outcome{Code: Acquired, Changed: true}
+}
+
+// tombstoneOf reports whether the record is what an attempt has left behind when it released the key. A copy of its
+// Reserve is refused for as long, even if it is valid for longer than the first one was.
+func (r *Record) tombstoneOf(attempt AttemptID, at Moment) bool {
+	return !at.Level3 && r != nil && r.State == Released && r.AttemptID == attempt && at.Now < r.Expires
 }
 
 // reservePending decides a Reserve of a key that has an owner.

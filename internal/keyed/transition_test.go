@@ -367,3 +367,48 @@ func TestAbsent(t *testing.T) {
 	}
 	newKey(t).do(&Command{Kind: 99}, LeaseLost)
 }
+
+// A pass at the last moment at which a copy is valid keeps the attempt.
+func TestLastMomentOfACopy(t *testing.T) {
+	t.Parallel()
+	k := newKey(t)
+	until := start + 100*second
+	first := reserve(1).with(func(c *Command) { c.ValidUntil, c.TTL = until, second })
+	k.do(first, Acquired)
+	k.do(owner(Complete, 1, 1).with(func(c *Command) { c.TTL = second }), OK)
+	k.now = until
+	if next, kept := Expire(k.r, Moment{Now: k.now}); !kept || next.Due(Moment{}) != until+1 {
+		t.Errorf("a pass at that moment keeps %+v: %t", next, kept)
+	}
+	k.do(first, LeaseLost)
+	if _, kept := Expire(k.r, Moment{Now: until + 1}); kept {
+		t.Error("a pass behind it keeps the record")
+	}
+}
+
+// A released attempt owns nothing for as long as its tombstone is there, even where a copy of its Reserve is valid for
+// longer than the first one was.
+func TestTombstoneRefusesLaterCopies(t *testing.T) {
+	t.Parallel()
+	k := newKey(t)
+	k.do(reserve(1).with(func(c *Command) { c.ValidUntil = start + second }), Acquired)
+	k.do(owner(Release, 1, 1), OK)
+	k.now += int64(TombstoneTTL) - 1
+	k.do(reserve(1), LeaseLost)
+	k.do(reserve(2), Acquired)
+}
+
+// A lease that was set at a time which has not come ends at once, or at the floor.
+func TestLeaseOfAClockThatWasSetBack(t *testing.T) {
+	t.Parallel()
+	k := newKey(t)
+	k.now = start + 1_000_000*second
+	k.do(reserve(1), Acquired)
+	k.now, k.floor = start, Moment{LeaseFloor: start + 30*second, FloorSet: start + 1_000_000*second + 1}
+	k.do(reserve(2), InFlight)
+	k.now += 30 * second
+	k.do(reserve(2), Unknown)
+	if at := (Moment{Now: start, Level3: true}); k.r.At(at) != nil && k.r.leaseEnd(at) != k.r.LeaseEnd {
+		t.Error("at level 3 it lasted as long as it was set")
+	}
+}

@@ -29,12 +29,13 @@ const (
 // decide or shape state, that this program knows. A ledger has one level. It is
 // part of the state and rises by a command alone, so that every entry of a log
 // is decided by the rules that it was decided by first.
-const Level = 3
+const Level = 4
 
 // The versions of a log entry's header.
 const (
 	entryVersion1 = 1 // without a check
-	entryVersion  = 2
+	entryVersion2 = 2 // of ledgers up to level 3, without the level
+	entryVersion  = 3
 )
 
 // AppendCreate appends the first command of a ledger, which gives it its id,
@@ -120,7 +121,9 @@ type Check struct{ Index, Digest uint64 }
 // EntryHeader is what stands before the commands of a log entry.
 type EntryHeader struct {
 	UnixNanos int64 // of ledger time; the commands share it
-	Check     Check
+	// Level is the format level that the proposer had applied. 0 stands for any up to 3, whose headers do not have it.
+	Level uint64
+	Check Check
 }
 
 // AppendEntry appends a log entry without a check.
@@ -135,7 +138,11 @@ func AppendEntry(dst []byte, unixNanos int64, commands ...[]byte) []byte {
 // AppendEntryHeader appends the header of an entry of so many commands, each of
 // which follows as AppendFramed writes it.
 func AppendEntryHeader(dst []byte, h EntryHeader, commands int) []byte {
-	dst = append(dst, entryVersion)
+	if h.Level > 3 {
+		dst = binary.AppendUvarint(append(dst, entryVersion), h.Level)
+	} else { // programs that know level 3 read these
+		dst = append(dst, entryVersion2)
+	}
 	dst = appendTime(dst, h.UnixNanos)
 	dst = binary.AppendUvarint(dst, h.Check.Index)
 	dst = binary.BigEndian.AppendUint64(dst, h.Check.Digest)
@@ -150,13 +157,21 @@ func AppendFramed(dst, command []byte) []byte { return appendBytes(dst, command)
 func DecodeEntry(entry []byte) (h EntryHeader, commands [][]byte, err error) {
 	d := decoder{rest: entry}
 	version := d.octet()
-	h.UnixNanos = d.time()
-	switch version {
-	case entryVersion1:
-	case entryVersion:
-		h.Check = Check{Index: d.uvarint(), Digest: d.uint64()}
-	default:
+	if version > entryVersion {
 		return h, nil, fmt.Errorf("%w: log entry of version %d: it was written by a newer version", ErrCorrupt, version)
+	}
+	if version == entryVersion {
+		if h.Level = d.uvarint(); h.Level <= 3 {
+			d.fail()
+		}
+		if h.Level > Level {
+			return h, nil, fmt.Errorf("%w: log entry of format level %d, this program knows up to %d: "+
+				"it was written by a newer version", ErrCorrupt, h.Level, Level)
+		}
+	}
+	h.UnixNanos = d.time()
+	if version > entryVersion1 {
+		h.Check = Check{Index: d.uvarint(), Digest: d.uint64()}
 	}
 	n := d.uvarint()
 	if n > uint64(len(d.rest)) { // every command has at least its length byte

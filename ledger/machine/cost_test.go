@@ -51,7 +51,8 @@ var (
 	commandCost = costs{gets: 4, walks: 1, visits: 1, writes: 7}
 	// entity, again when it is set; value; entity and expiry
 	operationCost = costs{gets: 2, walks: 1, visits: 1, writes: 3}
-	passCost      = costs{walks: 3, visits: 3, writes: 1} // of the expiry index for each kind; a mark
+	// of the expiry index for each kind, twice behind a backlog, and for streams in the future; a mark
+	passCost = costs{walks: 8, visits: 8, writes: 1}
 	// the marks, of which those are removed that the horizon passes
 	retentionCost = costs{walks: 1, visits: 1 + maxMarksPassed, writes: maxMarksPassed}
 	// the record twice, a count; entry, record, count, and a block for each scope

@@ -281,7 +281,7 @@ func (m *Machine) moveExpiry(tx Tx, scopeKey, key []byte, from, to int64) error 
 	}
 	k := appendExpiryKey(m.key[:0], expiryEntity, to, scopeKey)
 	m.key = append(k, key...)
-	return m.putExpiry(tx, m.key)
+	return m.addExpiry(tx, m.key)
 }
 
 func (m *Machine) changeRelationship(tx Tx, scopeKey []byte, op *Operation) (changed bool, err error) {

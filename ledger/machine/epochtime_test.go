@@ -84,7 +84,8 @@ func TestDivergenceIsNoticed(t *testing.T) {
 		mem := f.mem.Clone()
 		m := *f.m
 		m.building = map[string]*blockBuilder{}
-		_, err := m.Apply(mem, AppendFramed(AppendEntryHeader(nil, EntryHeader{f.now, c}, 1), AppendTick(nil)))
+		header := EntryHeader{UnixNanos: f.now, Check: c}
+		_, err := m.Apply(mem, AppendFramed(AppendEntryHeader(nil, header, 1), AppendTick(nil)))
 		if err != nil {
 			if table, key, differ := mem.Difference(f.mem); differ {
 				t.Errorf("key %x of table %d changed", key, table)

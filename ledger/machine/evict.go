@@ -57,7 +57,22 @@ type pass struct {
 	more    bool // there are due entries that it does not take
 }
 
-// take counts an entry in and reports whether there is room for it. It sets
+// newPass returns the bounds of the next pass.
+func (m *Machine) newPass() pass {
+	p := pass{entries: int(m.head.config.EvictionLimit), work: MaxPassWork}
+	switch {
+	case m.head.level == 1:
+		p.work = math.MaxInt
+	case m.head.backlog:
+		p.entries *= BacklogFactor
+		// At least as much as commands have added since, so that a backlog never grows by what they add.
+		p.entries = max(p.entries, int(m.head.added.entries))
+		p.work = max(p.work, int(m.head.added.work))
+	}
+	return p
+}
+
+// take counts an entry in and reports whether it fits into the pass. It sets
 // more otherwise, so that the next pass takes a larger share.
 func (p *pass) take(work int) bool {
 	if p.entries == 0 || work > p.work {
@@ -73,35 +88,21 @@ func (p *pass) take(work int) bool {
 // entities before keyed records, up to its bounds. It runs after the same command on
 // every node, whatever log entries they got, because every node must come to the same state.
 func (m *Machine) evict(tx Tx) error {
-	p := pass{entries: int(m.head.config.EvictionLimit), work: MaxPassWork}
-	if m.head.level == 1 {
-		p.work = math.MaxInt
-	} else if m.head.backlog {
-		p.entries *= BacklogFactor
-	}
+	p := m.newPass()
 	limit := p.entries
-	due := m.head.time - m.head.config.ClientTTL // a stream indexed before this is due
-	streams, err := m.collectDue(tx, expiryStream, &p, func(t int64) bool { return t < due })
-	if err != nil {
-		return err
+	queues := m.dueQueues()
+	if m.head.level > 3 && m.head.backlog {
+		if err := m.collectShares(tx, queues, p); err != nil {
+			return err
+		}
+		p.spend(queues)
 	}
-	if err := m.evictStreams(tx, streams, due); err != nil {
-		return err
-	}
-	if err := m.bringBack(tx, &p); err != nil {
-		return err
-	}
-	now := m.head.time
-	entities, err := m.collectDue(tx, expiryEntity, &p, func(t int64) bool { return t <= now })
-	if err != nil {
-		return err
-	}
-	var keys []expiryEntry
-	if m.head.level > 1 {
-		if keys, err = m.collectDue(tx, expiryKeyed, &p, func(t int64) bool { return t <= now }); err != nil {
+	for _, q := range queues {
+		if err := m.collect(tx, q, &p); err != nil {
 			return err
 		}
 	}
+	streams, ahead, entities, keys := queues[0].entries, queues[1].entries, queues[2].entries, queues[3].entries
 	m.evictions.Rounds++
 	m.evictions.Entities += uint64(len(entities))
 	if m.head.level == 1 {
@@ -112,10 +113,77 @@ func (m *Machine) evict(tx Tx) error {
 	if p.more {
 		m.evictions.Full++
 	}
+	if err := m.evictStreams(tx, streams); err != nil {
+		return err
+	}
+	if err := m.bringBack(tx, ahead); err != nil {
+		return err
+	}
 	if err := m.expireEntities(tx, entities); err != nil {
 		return err
 	}
-	return m.evictKeyed(tx, keys)
+	if err := m.evictKeyed(tx, keys); err != nil {
+		return err
+	}
+	m.head.added = indexGrowth{}
+	return nil
+}
+
+// dueQueue is a part of the expiry index from which a pass takes what is due, in the order of the index.
+type dueQueue struct {
+	kind    byte
+	from    []byte                     // where the walk goes on
+	ended   bool                       // nothing is due behind what was taken
+	due     func(unixNanos int64) bool // the first entry that is not ends the queue
+	cursor  bool                       // the walk begins at the cursor of the kind, and moves it
+	entries []expiryEntry              // taken
+	work    int                        // of these
+}
+
+// dueQueues returns what a pass looks at, in its order: streams that may have been idle for too long, streams that
+// the index has under a time that has not come yet, entities and keyed records.
+func (m *Machine) dueQueues() []*dueQueue {
+	now, idle := m.head.time, m.head.time-m.head.config.ClientTTL
+	ended := func(t int64) bool { return t <= now }
+	future := appendExpiryKey(nil, expiryStream, now+1, nil)
+	queues := []*dueQueue{
+		// A stream that is indexed before this is due.
+		{kind: expiryStream, cursor: true, due: func(t int64) bool { return t < idle }},
+		// Only an epoch that has set ledger time back leaves streams in the future.
+		{kind: expiryStream, due: func(int64) bool { return true }, from: future,
+			ended: m.head.level == 1 || m.head.timeSetBackFrom() <= now},
+		{kind: expiryEntity, cursor: true, due: ended},
+		{kind: expiryKeyed, cursor: true, due: ended, ended: m.head.level == 1},
+	}
+	for _, q := range queues {
+		if q.cursor && !q.ended {
+			var any bool
+			q.from, any = m.cursor.from(q.kind)
+			q.ended = !any
+		}
+	}
+	return queues
+}
+
+// collectShares takes from each queue what fits into an equal part of a pass. What is left of the pass goes to the
+// queues in their order. So a lasting backlog of one kind holds up no other: a client that sets expiring
+// entities faster than passes remove them must not keep the keyed records of another one in the state.
+func (m *Machine) collectShares(tx Tx, queues []*dueQueue, p pass) error {
+	for _, q := range queues {
+		share := pass{entries: p.entries / len(queues), work: p.work / len(queues)}
+		if err := m.collect(tx, q, &share); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spend takes off what the queues have taken.
+func (p *pass) spend(queues []*dueQueue) {
+	for _, q := range queues {
+		p.entries -= len(q.entries)
+		p.work -= q.work
+	}
 }
 
 // expiryEntry is one entry of the expiry index, copied out of it.
@@ -144,34 +212,50 @@ func (c *cursors) from(kind byte) (key []byte, any bool) {
 	}
 }
 
-// collectDue takes due entries of a kind from the front of the index. It begins
-// at the cursor, because a store may have to step over every deleted key until
+// collect takes due entries of a queue, up to the bounds of the pass. A walk begins at the
+// cursor, because a store may have to step over every deleted key until
 // it writes a checkpoint; the answer is the same from wherever it begins before
 // the first key.
-func (m *Machine) collectDue(
-	tx Tx, kind byte, p *pass, due func(unixNanos int64) bool,
-) (entries []expiryEntry, err error) {
-	from, any := m.cursor.from(kind)
-	if !any {
-		return nil, nil
+func (m *Machine) collect(tx Tx, q *dueQueue, p *pass) error {
+	if q.ended {
+		return nil
 	}
-	rest := []byte{kind + 1} // of the index, behind what was taken
-	err = m.collect(tx, kind, from, func(k []byte, t int64, key []byte) (bool, error) {
-		take := due(t)
-		if take {
-			work, err := m.entryWork(tx, kind, key)
-			if err != nil {
-				return false, err
+	var failed error
+	var copies []byte          // of keys; one allocation for many
+	rest := []byte{q.kind + 1} // of the index, behind what was taken
+	full := false
+	err := tx.Ascend(TableExpiry, q.from, func(k, _ []byte) bool {
+		kind, t, key, err := splitExpiryKey(k)
+		if failed = err; err != nil || kind != q.kind {
+			return false
+		}
+		work := 0
+		taken := q.due(t)
+		if taken {
+			if work, failed = m.entryWork(tx, kind, key); failed != nil {
+				return false
 			}
-			take = p.take(work)
+			taken = p.take(work)
+			full = !taken
 		}
-		if !take {
+		if !taken {
 			rest = bytes.Clone(k)
+			return false
 		}
-		return take, nil
-	}, &entries)
-	m.cursor[kind] = rest
-	return entries, err
+		if cap(copies)-len(copies) < len(k) {
+			copies = make([]byte, 0, max(len(k), 1<<14))
+		}
+		copies = append(copies, k...)
+		indexKey := copies[len(copies)-len(k) : len(copies) : len(copies)]
+		q.entries = append(q.entries, expiryEntry{indexKey, indexKey[len(k)-len(key):]})
+		q.work += work
+		return true
+	})
+	q.from, q.ended = rest, !full
+	if q.cursor {
+		m.cursor[q.kind] = rest
+	}
+	return firstErr(err, failed)
 }
 
 // entryWork returns what an entry costs. The lengths come from the state, so
@@ -192,50 +276,9 @@ func (m *Machine) entryWork(r Reader, kind byte, key []byte) (int, error) {
 	return work, err
 }
 
-// collect copies the entries of a kind, from a key on, until take returns false
-// for one.
-func (m *Machine) collect(
-	tx Tx, kind byte, from []byte, take func(k []byte, unixNanos int64, key []byte) (bool, error),
-	entries *[]expiryEntry,
-) error {
-	var failed error
-	var copies []byte // of keys; one allocation for many
-	err := tx.Ascend(TableExpiry, from, func(k, _ []byte) bool {
-		entryKind, t, key, err := splitExpiryKey(k)
-		if failed = err; err != nil || entryKind != kind {
-			return false
-		}
-		taken, err := take(k, t, key)
-		if failed = err; err != nil || !taken {
-			return false
-		}
-		if cap(copies)-len(copies) < len(k) {
-			copies = make([]byte, 0, max(len(k), 1<<14))
-		}
-		copies = append(copies, k...)
-		indexKey := copies[len(copies)-len(k) : len(copies) : len(copies)]
-		*entries = append(*entries, expiryEntry{indexKey, indexKey[len(k)-len(key):]})
-		return true
-	})
-	return firstErr(err, failed)
-}
-
-// bringBack finds streams that the index has under a time that has not come yet:
+// bringBack puts streams that the index has under a time that has not come yet where they belong:
 // an epoch has set ledger time back since. They count as seen now.
-func (m *Machine) bringBack(tx Tx, p *pass) error {
-	now := m.head.time
-	if m.head.level == 1 || m.head.timeSetBackFrom() <= now {
-		return nil
-	}
-	var entries []expiryEntry
-	err := m.collect(tx, expiryStream, appendExpiryKey(nil, expiryStream, now+1, nil),
-		func(_ []byte, _ int64, key []byte) (bool, error) {
-			work, err := m.entryWork(tx, expiryStream, key)
-			return err == nil && p.take(work), err
-		}, &entries)
-	if err != nil {
-		return err
-	}
+func (m *Machine) bringBack(tx Tx, entries []expiryEntry) error {
 	for _, e := range entries {
 		record, err := tx.Get(TableStreams, e.key)
 		if err == nil && record == nil {
@@ -255,6 +298,47 @@ func missingStream(key []byte) error {
 	return fmt.Errorf("%w: the expiry index has stream %x, which is not there", ErrCorrupt, key)
 }
 
+// indexGrowth is what commands have added to the expiry index since the last pass, as
+// a pass that removes it again will count it. What replaces another entry counts as well.
+type indexGrowth struct{ entries, work uint64 }
+
+// addExpiry adds an entry for something that a command has made.
+func (m *Machine) addExpiry(tx Tx, key []byte) error {
+	if m.head.level > 3 {
+		m.head.added.count(key)
+	}
+	return m.putExpiry(tx, key)
+}
+
+// count adds an entry of the index. The length of the record is left out, because the record is written
+// after its entry.
+func (g *indexGrowth) count(key []byte) {
+	work := entryWork(len(key)-expiryKeyHead, 0)
+	if key[0] == expiryKeyed {
+		work *= keyedWork
+	}
+	g.entries++
+	g.work += uint64(work)
+}
+
+// passDue counts the command and reports whether an eviction pass follows it. The
+// interval is read after the command has taken effect, because the command may be
+// the one that changes it.
+func (m *Machine) passDue() bool {
+	if m.head.level == 1 {
+		return m.head.index%m.head.config.EvictionInterval == 0
+	}
+	m.head.sincePass++
+	// While a pass has left something, the next one follows no later than commands have added as much as it takes
+	// away. Otherwise a client could add more in an interval than any pass removes, for ever.
+	overdue := m.head.backlog && m.head.added.work >= MaxPassWork
+	if m.head.sincePass < m.head.config.EvictionInterval && !overdue {
+		return false
+	}
+	m.head.sincePass = 0
+	return true
+}
+
 // putExpiry adds an entry to the index. An entity that was born expired may
 // come before the cursor, which moves back then, because a walk from the cursor
 // would never find the entry.
@@ -268,7 +352,8 @@ func (m *Machine) putExpiry(tx Tx, key []byte) error {
 // evictStreams removes the streams that are idle for longer than the TTL, in
 // the order of their keys. The others were written since they were indexed:
 // they go back under their true time.
-func (m *Machine) evictStreams(tx Tx, entries []expiryEntry, due int64) error {
+func (m *Machine) evictStreams(tx Tx, entries []expiryEntry) error {
+	due := m.head.time - m.head.config.ClientTTL
 	sortByKey(entries)
 	var organization []byte // of the streams removed since it was counted; they are neighbours
 	removed := 0

@@ -259,7 +259,7 @@ func FuzzBlockRecord(f *testing.F) {
 	base.entry(AppendWrite(nil, appendWrite("d", 1, 0, "x")), AppendWrite(nil, appendWrite("gap", 5, 0, "x")),
 		AppendWrite(nil, other), AppendWrite(nil, appendWrite("d", 2, 0, "z")))
 	tables := []*memoryTable{&base.mem.tables[TableBlocks]}
-	for _, log := range level1Logs(f) {
+	for _, log := range logsOfLevel(f, 1) {
 		tables = append(tables, &log.replay(f).tables[TableBlocks])
 	}
 	for _, table := range tables {

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"flag"
@@ -87,10 +88,22 @@ func goldenTransaction() Transaction {
 	}
 }
 
+var goldenConfig = Config{1_000, 24 * 3600 * second, 2_000, 64, 10_000_000, 90 * 24 * 3600 * second, 500 << 30}
+
+func goldenHead() head {
+	return head{
+		level: Level, index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: goldenConfig,
+		sincePass: 999, backlog: true, added: indexGrowth{300, 600}, longestPause: 90 * second,
+		retention: retention{horizon: 1 << 40, dropped: mark{1<<40 - 1, testStart - 9, 300}, bytes: 1 << 33,
+			marked: mark{time: testStart - 8, bytes: 70_000}},
+		epochs: []epoch{{1, testLedger, 0}, {1 << 32, 0xfeed, testStart + 5}},
+	}
+}
+
 // The canonical bytes of every kind of command, record and hash.
 func TestGoldenFormat(t *testing.T) {
 	t.Parallel()
-	config := Config{1_000, 24 * 3600 * second, 2_000, 64, 10_000_000, 90 * 24 * 3600 * second, 500 << 30}
+	config := goldenConfig
 	w := goldenWrite()
 	bare := &Write{Scope: Scope{Organization: "acme"}, ClientID: "c", Actor: "a", Sequence: 1,
 		Operations: []Operation{{Kind: OpAppend, Value: []byte("x")}}}
@@ -115,13 +128,7 @@ func TestGoldenFormat(t *testing.T) {
 	for _, slot := range []windowSlot{{399, 0xffffffff}, {400, 0}, {1<<40 + 7, (&head{seed: 77}).fingerprint(x.Key)}} {
 		s.window.push(slot, 64)
 	}
-	h := head{
-		level: 3, index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: config,
-		sincePass: 999, backlog: true, longestPause: 90 * second,
-		retention: retention{horizon: 1 << 40, dropped: mark{1<<40 - 1, testStart - 9, 300}, bytes: 1 << 33,
-			marked: mark{time: testStart - 8, bytes: 70_000}},
-		epochs: []epoch{{1, testLedger, 0}, {1 << 32, 0xfeed, testStart + 5}},
-	}
+	h := goldenHead()
 	e := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, value: []byte("value")}
 	inBlock := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60,
 		entityPlace: entityPlace{entityInBlock, 99_999}}
@@ -166,7 +173,7 @@ func TestGoldenFormat(t *testing.T) {
 		"transaction_keyed":   keyedTransaction.Encode(),
 		"command_raise_level": AppendRaiseLevel(nil, 2),
 		"entry": AppendFramed(AppendFramed(AppendEntryHeader(nil,
-			EntryHeader{testStart, Check{1<<40 + 6, 0xfeedfacefeedface}}, 2),
+			EntryHeader{testStart, Level, Check{1<<40 + 6, 0xfeedfacefeedface}}, 2),
 			AppendTick(nil)), AppendWrite(nil, bare)),
 		"operations":         appendOperations(nil, w.Operations),
 		"request_hash":       hash[:],
@@ -207,16 +214,8 @@ func TestGoldenHistory(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
 	f.goldenHistory()
-	var state []byte
-	for table := range f.mem.tables {
-		for _, key := range f.mem.tables[table].keys {
-			state = append(state, byte(table))
-			state = appendBytes(state, key)
-			state = appendBytes(state, f.mem.tables[table].values[key])
-		}
-	}
 	digest := f.view().Digest()
-	golden(t, "history_state", state)
+	golden(t, "history_state", f.encodedState())
 	golden(t, "history_digest", digest[:])
 }
 
@@ -237,6 +236,57 @@ func TestHistoryOfLevel2(t *testing.T) {
 	if digest := f.view().Digest(); string(digest[:]) != string(goldenBytes(t, "level2", "history_digest")) {
 		t.Errorf("the digest is %s", digest)
 	}
+}
+
+// newFixtureOfLevel3 is newFixture as programs of level 3 began a ledger.
+func newFixtureOfLevel3(t testing.TB, config Config) *fixture {
+	f := &fixture{TB: t, mem: NewMemory(), now: testStart}
+	f.reopen()
+	create := AppendCreate(nil, testLedger, 77, config)
+	create[len(create)-1] = 3
+	f.entry(create)
+	return f
+}
+
+// A ledger of level 3 has the digest and the state that programs of then gave it, byte for byte, so that they and
+// this program can be nodes of one cluster until the level rises.
+func TestHistoryOfLevel3(t *testing.T) {
+	t.Parallel()
+	f := newFixtureOfLevel3(t, testConfig())
+	f.goldenHistory()
+	digest := f.view().Digest()
+	if !bytes.Equal(digest[:], goldenBytes(t, "level3", "history_digest")) {
+		t.Errorf("the digest is %s", digest)
+	}
+	if !bytes.Equal(f.encodedState(), goldenBytes(t, "level3", "history_state")) {
+		t.Error("the state is another one")
+	}
+	h := goldenHead()
+	h.level, h.added = 3, indexGrowth{}
+	if want := goldenBytes(t, "level3", "head"); !bytes.Equal(h.append(nil), want) {
+		t.Errorf("the head is %x, want %x", h.append(nil), want)
+	}
+	header := EntryHeader{testStart, 3, Check{1<<40 + 6, 0xfeedfacefeedface}}
+	bare := AppendWrite(nil, &Write{Scope: Scope{Organization: "acme"}, ClientID: "c", Actor: "a", Sequence: 1,
+		Operations: []Operation{{Kind: OpAppend, Value: []byte("x")}}})
+	entry := AppendFramed(AppendFramed(AppendEntryHeader(nil, header, 2), AppendTick(nil)), bare)
+	if want := goldenBytes(t, "level3", "entry"); !bytes.Equal(entry, want) {
+		t.Errorf("the entry is %x, want %x", entry, want)
+	}
+	if back, _, err := DecodeEntry(entry); err != nil || back.Level != 0 || back.Check != header.Check {
+		t.Errorf("it reads back as %+v, %v", back, err)
+	}
+}
+
+func (f *fixture) encodedState() (state []byte) {
+	for table := range f.mem.tables {
+		for _, key := range f.mem.tables[table].keys {
+			state = append(state, byte(table))
+			state = appendBytes(state, key)
+			state = appendBytes(state, f.mem.tables[table].values[key])
+		}
+	}
+	return state
 }
 
 func (f *fixture) goldenHistory() {

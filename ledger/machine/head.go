@@ -12,7 +12,8 @@ import (
 const (
 	headVersion1 = 1 // of programs that knew level 1
 	headVersion2 = 2 // of programs that knew level 2
-	headVersion  = 3
+	headVersion3 = 3 // of ledgers up to level 3, which programs that know no other read
+	headVersion  = 4
 )
 
 // head is the part of the state that every command changes.
@@ -27,7 +28,8 @@ type head struct {
 
 	sincePass    uint64 // commands since the last eviction pass
 	backlog      bool   // that pass left entries that were due
-	longestPause int64  // nanoseconds: the longest step of ledger time so far
+	added        indexGrowth
+	longestPause int64 // nanoseconds: the longest step of ledger time so far
 
 	// leaseFloor is the earliest end of every lease that was decided before
 	// floorSet, because owners could not renew them while the ledger was out of reach.
@@ -121,7 +123,11 @@ func (h *head) check() Check {
 }
 
 func (h *head) append(dst []byte) []byte {
-	dst = append(dst, headVersion)
+	version := byte(headVersion)
+	if h.level < 4 {
+		version = headVersion3
+	}
+	dst = append(dst, version)
 	dst = binary.AppendUvarint(dst, h.level)
 	dst = binary.AppendUvarint(dst, h.index)
 	dst = appendTime(dst, h.time)
@@ -131,6 +137,10 @@ func (h *head) append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, h.seed)
 	dst = binary.AppendUvarint(dst, h.sincePass)
 	dst = appendBool(dst, h.backlog)
+	if version == headVersion {
+		dst = binary.AppendUvarint(dst, h.added.entries)
+		dst = binary.AppendUvarint(dst, h.added.work)
+	}
 	dst = binary.AppendUvarint(dst, uint64(h.longestPause))
 	dst = appendTime(appendTime(dst, h.leaseFloor), h.floorSet)
 	dst = binary.AppendUvarint(dst, h.pendingKeys)
@@ -150,22 +160,29 @@ func decodeHead(b []byte) (head, error) {
 	version := d.octet()
 	switch version {
 	case headVersion1:
-	case headVersion2, headVersion:
+	case headVersion2, headVersion3, headVersion:
 		h.level = d.uvarint()
 	default:
+		d.fail()
+	}
+	if version == headVersion && h.level < 4 || version == headVersion3 && h.level > 3 {
 		d.fail()
 	}
 	h.index = d.uvarint()
 	h.time = d.time()
 	h.digest = d.hash()
 	h.streams = d.uvarint()
-	h.config = decodeConfig(&d, version == headVersion)
+	h.config = decodeConfig(&d, version >= headVersion3)
 	h.seed = d.uint64()
 	if version != headVersion1 {
-		h.sincePass, h.backlog, h.longestPause = d.uvarint(), d.bool(), int64(d.uvarint())
+		h.sincePass, h.backlog = d.uvarint(), d.bool()
+		if version == headVersion {
+			h.added = indexGrowth{d.uvarint(), d.uvarint()}
+		}
+		h.longestPause = int64(d.uvarint())
 		h.leaseFloor, h.floorSet, h.pendingKeys = d.time(), d.time(), d.uvarint()
 	}
-	if version == headVersion {
+	if version >= headVersion3 {
 		h.retention.decode(&d)
 	}
 	n := d.uvarint()

@@ -127,7 +127,9 @@ func (e *keyedEntry) decode(b []byte) error {
 
 // moment is the time at which a command meets a record.
 func (h *head) moment() keyed.Moment {
-	return keyed.Moment{Now: h.time, Token: h.index, LeaseFloor: h.leaseFloor, FloorSet: h.floorSet}
+	return keyed.Moment{
+		Now: h.time, Token: h.index, LeaseFloor: h.leaseFloor, FloorSet: h.floorSet, Level3: h.level < 4,
+	}
 }
 
 // loadKeyed reads a record into memory of its own; nil when there is none.
@@ -465,6 +467,9 @@ func (m *Machine) indexKeyed(tx Tx, e *keyedEntry, due int64, created bool) erro
 	}
 	e.indexed = due
 	m.key = appendExpiryKey(m.key[:0], expiryKeyed, due, m.keyedKey)
+	if created {
+		return m.addExpiry(tx, m.key)
+	}
 	return m.putExpiry(tx, m.key)
 }
 

@@ -57,6 +57,9 @@ func scopePart(key []byte) ([]byte, error) {
 	return key[:len(key)-len(rest)], nil
 }
 
+// expiryKeyHead is how many bytes stand before the state's own key in a key of the expiry index.
+const expiryKeyHead = 9
+
 func appendExpiryKey(dst []byte, kind byte, unixNanos int64, key []byte) []byte {
 	dst = append(dst, kind)
 	dst = appendTime(dst, unixNanos)

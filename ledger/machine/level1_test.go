@@ -13,80 +13,9 @@ import (
 	"testing"
 )
 
-// level1Log is a log that a program of level 1 wrote, and what came of it there.
-// The histories are random ones that meet every rule, and one with values,
-// conditions and passes of many kinds.
-type level1Log struct {
-	name    string
-	entries [][]byte
-	want    map[string]string
-	ends    []uint64 // the ledger indexes behind the entries; set by replay
-}
-
-func level1Logs(t testing.TB) (logs []level1Log) {
-	t.Helper()
-	paths, err := filepath.Glob(filepath.Join("testdata", "level1", "*.log"))
-	if err != nil || len(paths) < 10 {
-		t.Fatalf("%d logs of level 1: %v", len(paths), err)
-	}
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		log := level1Log{name: filepath.Base(path), want: map[string]string{}}
-		d := decoder{rest: data}
-		for len(d.rest) > 0 {
-			log.entries = append(log.entries, d.bytes())
-		}
-		if d.bad {
-			t.Fatalf("%s does not decode", path)
-		}
-		text, err := os.ReadFile(strings.TrimSuffix(path, ".log") + ".txt")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(text)) {
-			cut := strings.LastIndex(line, " ")
-			log.want[line[:cut]] = strings.TrimSpace(line[cut:])
-		}
-		logs = append(logs, log)
-	}
-	return logs
-}
-
-// replay applies the log and compares what came of it.
-func (l *level1Log) replay(t testing.TB) *Memory {
-	t.Helper()
-	mem := NewMemory()
-	m, err := Open(mem)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.ends = nil
-	for i, entry := range l.entries {
-		if _, err := m.Apply(mem, entry); err != nil {
-			t.Fatalf("%s: entry %d: %v", l.name, i, err)
-		}
-		l.ends = append(l.ends, m.head.index)
-		if i%7 == 6 { // a restart
-			if m, err = Open(mem); err != nil {
-				t.Fatalf("%s: %v", l.name, err)
-			}
-		}
-	}
-	if got := fmt.Sprint(m.head.index); got != l.want["index"] {
-		t.Errorf("%s: index %s, want %s", l.name, got, l.want["index"])
-	}
-	if got := m.head.digest.String(); got != l.want["digest"] {
-		t.Errorf("%s: digest %s, want %s", l.name, got, l.want["digest"])
-	}
-	return mem
-}
-
 // older returns the state as the program had it that wrote the log, whose records of blocks
 // and heads of chains were others, and which had an index of heights.
-func (l *level1Log) older(t testing.TB, mem *Memory) *Memory {
+func (l *oldLog) older(t testing.TB, mem *Memory) *Memory {
 	t.Helper()
 	older := mem.Clone()
 	older.Clear(TableBlocks)
@@ -122,7 +51,7 @@ func (l *level1Log) older(t testing.TB, mem *Memory) *Memory {
 // program that wrote it.
 func TestLogsOfLevel1(t *testing.T) {
 	t.Parallel()
-	for _, log := range level1Logs(t) {
+	for _, log := range logsOfLevel(t, 1) {
 		mem := log.replay(t)
 		older := log.older(t, mem)
 		for table := range mem.tables {
@@ -156,7 +85,7 @@ func TestLogsOfLevel1(t *testing.T) {
 // evicted as before.
 func TestLedgerOfLevel1GoesOn(t *testing.T) {
 	t.Parallel()
-	for _, log := range level1Logs(t) {
+	for _, log := range logsOfLevel(t, 1) {
 		mem := log.replay(t)
 		m, err := Open(mem)
 		if err != nil {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 // ErrNotCreated is returned when the first command of a ledger is not the one
@@ -100,7 +102,7 @@ func (m *Machine) Apply(tx Tx, entry []byte) ([]Outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.compare(header.Check); err != nil && (m.Differs == nil || m.Differs(err) != nil) {
+	if err := m.compare(header); err != nil && (m.Differs == nil || m.Differs(err) != nil) {
 		return nil, err
 	}
 	m.head.advance(header.UnixNanos)
@@ -135,9 +137,14 @@ func (m *Machine) pass(c Check) {
 	m.passed = append(m.passed, c)
 }
 
-// compare compares the check of an entry with where the machine stood. It
+// compare compares the header of an entry with where the machine stood. It
 // passes over a position from before Open, because passed begins there.
-func (m *Machine) compare(c Check) error {
+func (m *Machine) compare(h EntryHeader) error {
+	if h.Level > m.head.level {
+		return fmt.Errorf("%w: the log entry was proposed at format level %d, the state has level %d",
+			ErrDiverged, h.Level, m.head.level)
+	}
+	c := h.Check
 	if c == (Check{}) {
 		return nil
 	}
@@ -161,13 +168,16 @@ func (m *Machine) compare(c Check) error {
 	return fmt.Errorf("%w: the log entry was proposed at ledger index %d, where no entry ends", ErrDiverged, c.Index)
 }
 
-// Check returns where the machine stands, for the header of the next entry.
+// Check returns where the machine stands.
 func (m *Machine) Check() Check {
 	if !m.head.created() {
 		return Check{}
 	}
 	return m.head.check()
 }
+
+// Header returns the header of the next entry that is proposed, but for its time.
+func (m *Machine) Header() EntryHeader { return EntryHeader{Level: m.head.level, Check: m.Check()} }
 
 // maxBuffer is the capacity, in bytes, up to which a buffer is kept from one
 // entry to the next, so that one large write does not hold its memory for ever.
@@ -214,20 +224,6 @@ func (m *Machine) applyCommand(tx Tx, command []byte, out *Outcome) error {
 		return err
 	}
 	return m.retain(tx)
-}
-
-// passDue counts the command and reports whether an eviction pass follows it. The
-// interval is read after the command has taken effect, because the command may be
-// the one that changes it.
-func (m *Machine) passDue() bool {
-	if m.head.level == 1 {
-		return m.head.index%m.head.config.EvictionInterval == 0
-	}
-	if m.head.sincePass++; m.head.sincePass < m.head.config.EvictionInterval {
-		return false
-	}
-	m.head.sincePass = 0
-	return true
 }
 
 // dispatch decides one command. It returns the leaf hash of the transaction
@@ -406,6 +402,9 @@ func (m *Machine) applyEpoch(tx Tx, id LedgerID, unixNanos int64, out *Outcome) 
 			begun.timeBefore, m.head.longestPause = m.head.time, 0
 			if err := m.setMarksBack(tx, unixNanos); err != nil {
 				return err
+			}
+			if m.head.level > 3 { // leases that were set by the clock that was ahead end by this one
+				m.head.leaseFloor, m.head.floorSet = unixNanos+int64(keyed.OutageGrace), m.head.time+1
 			}
 		}
 		m.head.time = unixNanos

@@ -27,6 +27,7 @@ type history struct {
 	writes   []*Write // everything that was ever sent, to be sent again
 	receipts []HandedOut
 	dropped  uint64 // the horizon up to which blocks have been dropped
+	crowded  int    // clients that came once
 }
 
 var (
@@ -97,8 +98,13 @@ func (h *history) step() {
 	var sent []any
 	var want []Outcome
 	next := h.now
-	for range rapid.IntRange(1, 7).Draw(h.T, "commands") {
-		command, encoded := h.command()
+	draw := h.command
+	n := rapid.IntRange(1, 7).Draw(h.T, "commands")
+	if rapid.IntRange(0, 14).Draw(h.T, "crowd") == 0 {
+		draw, n = h.crowd, 12
+	}
+	for range n {
+		command, encoded := draw()
 		commands, sent = append(commands, encoded), append(sent, command)
 		want = append(want, h.model.Apply(command))
 		if epoch, ok := command.(machinetest.Epoch); ok && epoch.Time != 0 {
@@ -136,6 +142,21 @@ func (h *history) step() {
 	if rapid.IntRange(0, 4).Draw(h.T, "restart") == 0 {
 		h.reopen()
 	}
+}
+
+// crowd makes a write of a client that comes once, with entities that expire: more streams and entities than a pass
+// takes behind one that has left some.
+func (h *history) crowd() (any, []byte) {
+	h.crowded++
+	w := &Write{
+		Scope: propertyScopes[0], ClientID: fmt.Sprint("of a crowd ", h.crowded), Actor: "client:1", Sequence: 1,
+		Operations: []Operation{
+			{Kind: OpSetEntity, Key: fmt.Append(nil, "crowd", h.crowded%24), ExpiresAt: h.model.Time + second},
+			{Kind: OpSetEntity, Key: fmt.Append(nil, "crowd", (h.crowded+12)%24), ExpiresAt: h.model.Time + second},
+		},
+	}
+	h.writes = append(h.writes, w)
+	return w, AppendWrite(nil, w)
 }
 
 func (h *history) command() (any, []byte) {
@@ -298,7 +319,7 @@ func rulesThatMustFire() []string {
 		"stream evicted", "stream put back", "limit left something", "entities expired",
 		"update config: COMMITTED", "update config: INVALID_ARGUMENT",
 		"epoch: COMMITTED", "tick: COMMITTED", "time set back", "stream brought back",
-		"pass after a backlog", "mark", "horizon moved", "history dropped",
+		"pass after a backlog", "share of a pass", "mark", "horizon moved", "history dropped",
 	}
 	for code := Committed; code <= TooManyStreams; code++ {
 		rules = append(rules, "write: "+code.String())
@@ -332,7 +353,7 @@ func TestInvariant8Model(t *testing.T) {
 		h.checkOtherGroupings()
 		h.checkReplayAddsNothing()
 	})
-	t.Logf("%d commands", commands)
+	t.Logf("%d commands, shares %d", commands, fired["share of a pass"])
 	if t.Failed() {
 		return
 	}

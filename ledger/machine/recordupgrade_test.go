@@ -97,7 +97,7 @@ func olderHead(t testing.TB, value []byte) []byte {
 func TestRecordUpgrade(t *testing.T) {
 	t.Parallel()
 	states := map[string]*Memory{"level 2": mixedFixture(t).mem, "a long chain": chainFixture(t, 40).mem}
-	for _, log := range level1Logs(t) {
+	for _, log := range logsOfLevel(t, 1) {
 		states[log.name] = log.replay(t)
 	}
 	for name, mem := range states {
@@ -143,7 +143,7 @@ func TestRecordUpgradeFollowsTheChains(t *testing.T) {
 // back as it was, or is refused.
 func FuzzRecordUpgrade(f *testing.F) {
 	states := []*Memory{mixedFixture(f).mem}
-	for _, log := range level1Logs(f) {
+	for _, log := range logsOfLevel(f, 1) {
 		states = append(states, log.replay(f))
 	}
 	for _, mem := range states {

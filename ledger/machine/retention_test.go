@@ -333,7 +333,7 @@ func TestFirstHeight(t *testing.T) {
 // A ledger that reaches level 3 keeps what it has as if it were written then.
 func TestOlderHistoryCountsFromTheLevel(t *testing.T) {
 	t.Parallel()
-	log := level1Logs(t)[0]
+	log := logsOfLevel(t, 1)[0]
 	mem := log.replay(t)
 	m, err := Open(mem)
 	if err != nil {

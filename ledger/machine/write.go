@@ -240,7 +240,7 @@ func (m *Machine) createStream(tx Tx, organization []byte) error {
 		return err
 	}
 	m.key = appendExpiryKey(m.key[:0], expiryStream, s.indexed, m.streamKey)
-	return m.putExpiry(tx, m.key)
+	return m.addExpiry(tx, m.key)
 }
 
 func (m *Machine) putStream(tx Tx) error {

@@ -606,7 +606,9 @@ func (n *member) cut() (number uint64, parts []waiting, data []byte) {
 	n.queue = n.queue[len(commands):]
 	number = n.c.propose(parts)
 	data = binary.BigEndian.AppendUint64(nil, number)
-	data = machine.AppendEntryHeader(data, machine.EntryHeader{UnixNanos: n.stamp(), Check: n.m.Check()}, len(commands))
+	header := n.m.Header()
+	header.UnixNanos = n.stamp()
+	data = machine.AppendEntryHeader(data, header, len(commands))
 	for _, c := range commands {
 		data = machine.AppendFramed(data, c)
 	}

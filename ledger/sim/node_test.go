@@ -185,7 +185,9 @@ func (n *node) cut() *flight {
 		stamp = n.w.wall()
 	}
 	n.w.oracle.stamped(stamp)
-	data := machine.AppendEntryHeader(nil, machine.EntryHeader{UnixNanos: stamp, Check: n.m.Check()}, len(commands))
+	header := n.m.Header()
+	header.UnixNanos = stamp
+	data := machine.AppendEntryHeader(nil, header, len(commands))
 	for _, c := range commands {
 		data = machine.AppendFramed(data, c)
 	}

@@ -74,9 +74,10 @@ func (e *Entry) Take(size, work int) bool {
 func (e *Entry) Full() bool { return e.Commands >= e.limit }
 
 // EntryCommands returns how many commands an entry may have, so that the
-// eviction passes between them stay within bounds whatever the configuration
-// says. Each may follow one that left a backlog, and so do as much as a pass
-// ever does.
+// eviction passes that the interval brings stay within bounds whatever the
+// configuration says. Each may follow one that left a backlog, and so do as much as
+// a pass ever does. Passes that follow what the commands add to the expiry index are
+// bounded by MaxEntryWork and MaxEntryBytes.
 func EntryCommands(c machine.Config) int64 {
 	pass := min(c.EvictionLimit*machine.BacklogFactor, machine.MaxPassWork)
 	passes := min(max(maxEntryPassWork/pass, 1), maxEntryPasses)

@@ -26,6 +26,7 @@ type changes struct {
 	entities map[string]Entity
 	related  map[Relation]bool
 	versions []uint64
+	added    int // entries that the expiry index gets
 }
 
 func newChanges(m *Model, scope machine.Scope) *changes {
@@ -42,6 +43,14 @@ func (c *changes) find(key []byte) Entity {
 		return Entity{}
 	}
 	return e
+}
+
+// indexed returns the time under which the expiry index has a key, 0 for none. Until a pass it has what has expired.
+func (c *changes) indexed(key []byte) int64 {
+	if e, ok := c.entities[string(key)]; ok {
+		return e.ExpiresAt // 0 if it is gone
+	}
+	return c.m.Entities[Name{c.scope, string(key)}].ExpiresAt
 }
 
 // operate applies one operation, and returns the code of its condition if that
@@ -68,6 +77,9 @@ func (c *changes) operate(op *machine.Operation) machine.Code {
 	}
 	switch op.Kind {
 	case machine.OpSetEntity:
+		if op.ExpiresAt != 0 && op.ExpiresAt != c.indexed(op.Key) {
+			c.added++
+		}
 		c.entities[string(op.Key)] = Entity{Value: string(op.Value), Version: version, ExpiresAt: op.ExpiresAt}
 	case machine.OpDeleteEntity:
 		if !there { // the record of an expired one waits for its pass
@@ -87,6 +99,7 @@ func (c *changes) operate(op *machine.Operation) machine.Code {
 }
 
 func (c *changes) keep() {
+	c.m.added += c.added
 	for key, e := range c.entities {
 		n := Name{c.scope, key}
 		delete(c.m.mortal, n)
@@ -111,26 +124,6 @@ func (c *changes) keep() {
 // pass is one eviction pass: streams that have been idle, then streams that an
 // epoch has left in the future, then entities.
 func (m *Model) pass() {
-	room := int(m.Config.EvictionLimit)
-	if m.backlog {
-		room *= 10
-		m.Fired["pass after a backlog"]++
-	}
-	m.backlog = false
-	// take sorts what is due by its time and then its key, and leaves out what there
-	// is no room for.
-	take := func(due []Name, at func(Name) int64) []Name {
-		slices.SortFunc(due, func(a, b Name) int {
-			return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(a.encoded(), b.encoded()))
-		})
-		if len(due) > room {
-			m.backlog = true
-			m.Fired["limit left something"]++
-			due = due[:room]
-		}
-		room -= len(due)
-		return due
-	}
 	indexed := func(n Name) int64 { return m.Streams[n].indexed }
 	putBack := func(s *Stream) {
 		s.LastSeen = min(s.LastSeen, m.Time)
@@ -138,7 +131,21 @@ func (m *Model) pass() {
 		m.oldest, m.newest = min(m.oldest, s.indexed), max(m.newest, s.indexed)
 	}
 	idle, ahead := m.dueStreams()
-	for _, n := range take(idle, indexed) {
+	var entities []Name
+	for n := range m.mortal {
+		if m.Entities[n].ExpiresAt <= m.Time {
+			entities = append(entities, n)
+		}
+	}
+	room := m.rooms(len(idle), len(ahead), len(entities))
+	// first returns what comes first by its time and then its key.
+	first := func(n int, due []Name, at func(Name) int64) []Name {
+		slices.SortFunc(due, func(a, b Name) int {
+			return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(a.encoded(), b.encoded()))
+		})
+		return due[:n]
+	}
+	for _, n := range first(room[0], idle, indexed) {
 		if s := m.Streams[n]; m.Time-s.LastSeen > m.Config.ClientTTL {
 			delete(m.Streams, n)
 			m.streamsOf[n.Scope.Organization]--
@@ -148,17 +155,46 @@ func (m *Model) pass() {
 			m.Fired["stream put back"]++
 		}
 	}
-	for _, n := range take(ahead, indexed) {
+	for _, n := range first(room[1], ahead, indexed) {
 		putBack(m.Streams[n])
 		m.Fired["stream brought back"]++
 	}
-	var entities []Name
-	for n := range m.mortal {
-		if m.Entities[n].ExpiresAt <= m.Time {
-			entities = append(entities, n)
+	m.expire(first(room[2], entities, func(n Name) int64 { return m.Entities[n].ExpiresAt }))
+}
+
+// rooms returns how many of each kind a pass takes, when so many are due. All of them are small, so that the bound
+// of its work takes as many.
+func (m *Model) rooms(due ...int) []int {
+	left := int(m.Config.EvictionLimit)
+	room := make([]int, len(due))
+	fill := func(left int) (rest int) {
+		for i := range due {
+			more := min(left, due[i]-room[i])
+			room[i], left = room[i]+more, left-more
 		}
+		return left
 	}
-	m.expire(take(entities, func(n Name) int64 { return m.Entities[n].ExpiresAt }))
+	if m.backlog {
+		m.Fired["pass after a backlog"]++
+		left = max(10*left, m.added)
+		fill(left)
+		inOrder := slices.Clone(room)
+		share := left / 4 // the fourth kind are keyed records, of which the model has none
+		for i := range due {
+			room[i] = min(due[i], share)
+			left -= room[i]
+		}
+		fill(left)
+		if !slices.Equal(room, inOrder) {
+			m.Fired["share of a pass"]++
+		}
+	} else {
+		fill(left)
+	}
+	if m.backlog = !slices.Equal(room, due); m.backlog {
+		m.Fired["limit left something"]++
+	}
+	return room
 }
 
 // dueStreams returns the streams whose entry in the expiry index is due, and those

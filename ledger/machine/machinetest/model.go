@@ -35,6 +35,7 @@ type Model struct {
 	marked    mark   // the last one
 	sincePass uint64 // commands since the last eviction pass
 	backlog   bool   // that pass left something due
+	added     int    // entries that the expiry index got since
 	epochs    []epoch
 	heights   map[machine.Scope]uint64 // blocks so far, the one of this entry included
 	inBlock   map[machine.Scope]uint32 // transactions of this entry
@@ -157,9 +158,14 @@ func (m *Model) Apply(command any) (out machine.Outcome) {
 	}
 	out.Index = m.Index
 	m.Fired[kind+out.Code.String()]++
-	if m.sincePass++; m.sincePass >= m.Config.EvictionInterval {
-		m.sincePass = 0
+	m.sincePass++
+	overdue := m.backlog && m.added >= 5_000
+	if overdue {
+		m.Fired["pass for what was added"]++
+	}
+	if overdue || m.sincePass >= m.Config.EvictionInterval {
 		m.pass()
+		m.sincePass, m.added = 0, 0
 		m.retain()
 	}
 	return out
@@ -230,6 +236,7 @@ func (m *Model) create(n Name) *Stream {
 	s := &Stream{StreamState: machine.StreamState{CreatedIndex: m.Index, LastSeen: m.Time}, indexed: m.Time}
 	m.Streams[n] = s
 	m.streamsOf[n.Scope.Organization]++
+	m.added++
 	m.oldest, m.newest = min(m.oldest, m.Time), max(m.newest, m.Time)
 	return s
 }
