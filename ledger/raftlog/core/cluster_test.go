@@ -44,6 +44,34 @@ func (w *world) partition() {
 	}
 }
 
+// duel ends the leader, and lets two others stand for election at the same moment. Who votes for the first of them dies
+// and is back before the second one asks.
+func (w *world) duel() {
+	leader := w.leader()
+	if leader == nil {
+		return
+	}
+	clear(w.cut)
+	leader.crash()
+	w.after(200*millisecond, nil, func() {
+		var candidates []*node
+		for _, n := range w.nodes {
+			if n.up && !n.leads {
+				candidates = append(candidates, n)
+			}
+		}
+		if len(candidates) < 2 || !w.faults {
+			return
+		}
+		w.met["duel"]++
+		w.duelUntil, w.slower = w.now+20*millisecond, candidates[0].id
+		for _, n := range candidates[:2] {
+			n.must(n.core.Campaign())
+			n.effects()
+		}
+	})
+}
+
 // change proposes other members, and starts the node that joins.
 func (w *world) change() {
 	n := w.leader()
@@ -91,6 +119,7 @@ func simulate(seed uint64, answers int, mutant string) *world {
 			n.crash()
 		}
 	})
+	w.again(4*second, w.duel)
 	w.again(2*second, func() {
 		if n := w.leader(); n != nil {
 			w.met["transfer"]++
@@ -164,7 +193,7 @@ func TestCluster(t *testing.T) {
 		"election", "kill", "power loss", "power loss during a write", "slow sync", "failed sync",
 		"message lost", "message doubled", "message delayed", "cut one way", "cut both ways", "cut off",
 		"truncation", "snapshot sent", "snapshot installed", "log behind an installed state",
-		"change of members", "joint change proposed", "slow apply", "crash behind a vote", "transfer",
+		"change of members", "joint change proposed", "slow apply", "crash behind a vote", "duel", "transfer",
 		"read answered", "read answered by a follower", "proposal lost",
 	}
 	missing := func() string {

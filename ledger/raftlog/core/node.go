@@ -140,6 +140,7 @@ type Node struct {
 	members    []membership // newest last; at least one
 	restored   uint64       // index of the newest snapshot that Raft goes by, durable or not
 	lastChange uint64       // index of the newest change that was proposed here
+	changes    changes
 	reads      reads
 }
 
@@ -176,6 +177,7 @@ func New(o Options) (n *Node, err error) {
 	n = &Node{
 		o: o, state: o.State, commit: commit, applied: o.Applied,
 		members: []membership{{o.Applied.Index, o.Members}}, role: Role{Term: o.State.Term},
+		changes: changes{unknown: o.Log.Last().Index},
 	}
 	n.store = newStore(o.Log, o.State, commit, o.Members, n.snapshot)
 	defer func() {
@@ -522,15 +524,18 @@ func (n *Node) loseProposals() {
 // what was written before.
 func (n *Node) queueAppend(m *pb.Message) {
 	var a Append
-	if m.Term != nil {
-		s := segment.State{Term: m.GetTerm(), Vote: m.GetVote(), Commit: m.GetCommit()}
-		// A commit index alone need not be stored: it is found out again.
-		if s.Term != n.state.Term || s.Vote != n.state.Vote {
-			a.State, n.state = &s, s
-		}
-	}
 	for _, e := range m.GetEntries() {
 		a.Entries = append(a.Entries, toEntry(e))
+	}
+	n.changes.append(a.Entries)
+	s := n.state
+	if m.Term != nil {
+		s.Term, s.Vote = m.GetTerm(), m.GetVote()
+	}
+	// A commit index alone need not be stored, because it is found out again, unless it tells who the members are.
+	if s != n.state || len(a.Entries) > 0 && n.changes.between(n.state.Commit, n.commit) {
+		s.Commit = n.commit
+		a.State, n.state = &s, s
 	}
 	if n.proposing && len(a.Entries) > 0 {
 		n.placed = &a.Entries[len(a.Entries)-1]
@@ -555,6 +560,44 @@ func (n *Node) handOut(a Append, f inFlight) {
 	a.Number, f.number = n.number, n.number
 	n.out.Append = append(n.out.Append, a)
 	n.appends = append(n.appends, f)
+}
+
+// changes tells which entries of the log change the members.
+//
+// A node that acknowledges an entry behind such a change must not forget that the change is committed. The leader
+// proposes one change after the other, and counts the acknowledgements of the second one among the members that the
+// first one has made. A node that has acknowledged the second, restarts, and takes the members from before the
+// first for its own can be elected by a majority of those, while the others form a majority of the new ones: two
+// leaders would commit two entries at one index. So the commit index becomes durable with the entries behind
+// a change, at the latest. A node that gets the second change learns in the same message that the first is committed.
+type changes struct {
+	indexes []uint64 // ascending
+	unknown uint64   // the log had the entries up to here at the start, and any of them may be a change
+}
+
+// append notes the changes among entries that replace what the log has from the first of them on.
+func (c *changes) append(entries []segment.Entry) {
+	if len(entries) == 0 {
+		return
+	}
+	first := entries[0].Index
+	for len(c.indexes) > 0 && c.indexes[len(c.indexes)-1] >= first {
+		c.indexes = c.indexes[:len(c.indexes)-1]
+	}
+	c.unknown = min(c.unknown, first-1)
+	for _, e := range entries {
+		if e.Kind == KindChange {
+			c.indexes = append(c.indexes, e.Index)
+		}
+	}
+}
+
+// between reports whether there may be a change behind an index up to another one, and forgets those before it.
+func (c *changes) between(stored, commit uint64) bool {
+	for len(c.indexes) > 0 && c.indexes[0] <= stored {
+		c.indexes = c.indexes[1:]
+	}
+	return stored < min(commit, c.unknown) || len(c.indexes) > 0 && c.indexes[0] <= commit
 }
 
 // queueApply hands out committed entries. Where they change the members, that they are committed

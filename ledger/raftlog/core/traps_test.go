@@ -19,19 +19,20 @@ import (
 // host is a node whose disk and state store take no time, unless they are held.
 type host struct {
 	*core.Node
-	id       uint64
-	log      *segment.Log
-	options  core.Options
-	snapshot *core.Snapshot
-	held     bool // appends are written and not reported
-	waiting  uint64
-	heldBack bool // applies are not made
-	applies  []core.Committed
-	applied  []core.Committed
-	lost     []uint64
-	reads    []uint64
-	appends  []core.Append
-	sent     []*pb.Message
+	id           uint64
+	log          *segment.Log
+	options      core.Options
+	snapshot     *core.Snapshot
+	held         bool // appends are written and not reported
+	waiting      uint64
+	heldBack     bool // applies are not made
+	applies      []core.Committed
+	applied      []core.Committed
+	lost         []uint64
+	reads        []uint64
+	appends      []core.Append
+	sent         []*pb.Message
+	diesAtCommit bool // the host dies when it is to store Raft's state alone
 }
 
 // group is some hosts and the messages between them.
@@ -103,6 +104,11 @@ func (g *group) effects(h *host) bool {
 	h.appends, h.sent = append(h.appends, out.Append...), append(h.sent, out.Send...)
 	h.applies = append(h.applies, out.Apply...)
 	for _, a := range out.Append {
+		if h.diesAtCommit && a.State != nil && len(a.Entries) == 0 {
+			g.queue = append(g.queue, out.Send...) // they leave at once, as package host has it
+			delete(g.hosts, h.id)
+			return true
+		}
 		if a.Snapshot != nil {
 			c := segment.Checkpoint{Position: a.Snapshot.Position, Data: a.Snapshot.Members.Encode()}
 			g.must(h.log.Reset(c, segment.State{Term: a.Snapshot.Term}))

@@ -96,6 +96,9 @@ type world struct {
 	wrong  error
 	met    map[string]int
 
+	duelUntil int64  // a duel for the leadership is on
+	slower    uint64 // of the two, the node whose requests for votes take longer
+
 	leaders map[uint64]uint64           // by term
 	written map[segment.Position]uint64 // digest of each entry that was ever in a log, and of the term before
 	votes   map[[2]uint64]uint64        // of a node in a term
@@ -553,7 +556,9 @@ func (n *node) crash() {
 		n.disk.PowerLoss(n.w.rng)
 	}
 	pause := n.w.upTo(400 * millisecond)
-	if n.w.chance(2) {
+	if n.w.now < n.w.duelUntil {
+		pause = n.w.upTo(millisecond)
+	} else if n.w.chance(2) {
 		pause = n.w.upTo(5 * millisecond)
 	}
 	n.w.after(pause, n, n.start)
@@ -569,12 +574,15 @@ func (n *node) send(m *pb.Message) {
 			w.failf("node %d votes for %d and for %d in term %d", n.id, other, m.GetTo(), m.GetTerm())
 		}
 		w.votes[key] = m.GetTo()
-		if w.faults && w.chance(4) {
+		if w.faults && (w.now < w.duelUntil || w.chance(4)) {
 			w.after(w.upTo(300), n, n.crash)
 			w.met["crash behind a vote"]++
 		}
 	}
 	copies, delay := 1, 20+w.upTo(200)
+	if m.GetType() == pb.MsgVote && w.now < w.duelUntil && n.id == w.slower {
+		delay += 2*millisecond + w.upTo(5*millisecond) // behind the restart of who has voted for the other one
+	}
 	if w.faults {
 		switch p := w.rng.IntN(1000); {
 		case p < 20:
