@@ -44,9 +44,9 @@ func (f *forgetful) propose(number uint64, kind pb.ConfChangeType, id uint64) {
 	f.beat(4)
 }
 
-// A node must not forget that a change of the members is committed once it has acknowledged an entry behind it. Otherwise
-// it is elected by a majority of the members from before, and another entry is committed at the index of an
-// acknowledged one.
+// A node must not forget that a change of the members is committed once it has acknowledged an entry behind it.
+// Otherwise it is elected by a majority of the members from before, and another entry is committed at the index of
+// an acknowledged one.
 func TestCommitOfAChangeIsNotForgotten(t *testing.T) {
 	for name, kill := range map[string]func(f *forgetful){
 		// Its applier is busy with a checkpoint or a replay, so that it has not come to the change.
