@@ -19,7 +19,7 @@ func TestClusterControlsAreCaught(t *testing.T) {
 	}{
 		{mutant: "acknowledge before the sync", soon: true},
 		{mutant: "acknowledge before a majority", says: "the consensus stopped: tocommit", soon: true},
-		{mutant: "vote not stored", from: 8, says: "votes for"},
+		{mutant: "vote not stored", from: 101, says: "votes for"},
 		{mutant: "term not stored", from: 3, says: "votes for"},
 		{mutant: "late snapshot accepted", from: 44, says: "applies entry"},
 		{mutant: "log emptied before the state is durable", from: 2, says: "starting the consensus"},

@@ -369,10 +369,12 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 		if n.tamper.on() {
 			tx = tamperedTx{tx, &n.tamper}
 		}
-		outcomes, err = n.m.Apply(tx, data)
+		if outcomes, err = n.m.Apply(tx, data); err != nil {
+			return err
+		}
 		v := n.m.View(tx)
 		n.limit, digest = decide.EntryCommands(v.Config()), v.Digest()
-		return err
+		return nil
 	})
 	n.must(err, "applying an entry")
 	n.w.oracle.applied(entry, outcomes, digest)
@@ -572,6 +574,10 @@ func (n *member) propose() {
 			}
 			n.c.met("proposals refused")
 			n.c.forget(number)
+			if parts[0].command.create != nil { // nothing may be decided before it
+				n.queue = slices.Concat(parts[:1], n.queue)
+				parts = parts[1:]
+			}
 			for _, p := range parts {
 				p.reply(answer{kind: neverQueued})
 			}

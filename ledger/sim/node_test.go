@@ -275,10 +275,12 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 	var horizon uint64
 	err := n.state.update(boltstore.Position{Index: r.index, Term: r.term}, func(tx machine.Tx) (err error) {
 		tx = n.writer(tx)
-		outcomes, err = n.m.Apply(tx, entry)
+		if outcomes, err = n.m.Apply(tx, entry); err != nil {
+			return err
+		}
 		v := n.m.View(tx)
 		n.limit, digest, horizon = decide.EntryCommands(v.Config()), v.Digest(), v.Horizon().Index()
-		return err
+		return nil
 	})
 	n.w.must(err, "applying an entry")
 	n.w.oracle.applied(r, outcomes, digest)
