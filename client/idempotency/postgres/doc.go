@@ -44,9 +44,9 @@
 //
 // Deleting expired records by dropping the partition of a day would be cheaper than deleting rows. But PostgreSQL
 // keeps a key unique within a partition alone, unless the partition is chosen by the key itself: the INSERT … ON
-// CONFLICT DO NOTHING of two owners, one on each side of midnight, would both succeed. The time until which a record is
-// kept also changes with every extended lease and with the result, so that each would move a row between partitions,
-// and an update of a row that moves fails for the others that wait for it. And a partition can only be dropped when
-// nothing in it is pending or unknown, which waits for up to 60 days. So rows are deleted, a thousand in a statement,
-// by an index, past rows that are locked.
+// CONFLICT DO NOTHING of two owners, one on each side of midnight, would both succeed. The time until which a record
+// is kept also changes with every extended lease and with the result, so that each would move a row between
+// partitions, and an update of a row that moves fails for the others that wait for it. And a partition can only be
+// dropped when nothing in it is pending or unknown, which waits for up to 60 days. So rows are deleted, a thousand in
+// a statement, by an index, past rows that are locked.
 package postgres

@@ -269,6 +269,102 @@ func TestFaults(t *testing.T) {
 	storefaults.Run(t, p, open(t, strings.Replace(server.URL, server.Address, p.Address, 1), redis.Options{}))
 }
 
+// A reservation that arrives late makes no owner, with a lower token than that of the owner since.
+func TestLateSwap(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	p := storefaults.Start(t, server.Address)
+	behind := open(t, strings.Replace(server.URL, server.Address, p.Address, 1)+"?pool_size=1", redis.Options{})
+	c := connect(t, server)
+	storefaults.LateSwap(t, p, behind, open(t, server.URL, redis.Options{}), func() {
+		names, err := c.Keys(t.Context(), "{idempotency}:record:*").Result()
+		if err == nil {
+			err = c.Del(t.Context(), names...).Err()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}, func() time.Time {
+		now, err := c.Time(t.Context()).Result()
+		if err != nil {
+			t.Error(err)
+		}
+		return now
+	})
+}
+
+// A result that no replica has is there, and its repeat is not told that it is stored before a replica has it.
+func TestRepeatWaitsForTheReplica(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	replica := replicate(t, server)
+	s := open(t, server.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 10 * time.Second})
+	hasty := open(t, server.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 50 * time.Millisecond})
+	done, released := reserve(t, s, "done"), reserve(t, s, "released")
+	replica.Pause()
+	for range 3 {
+		result := idempotency.Result{Response: []byte("done")}
+		if a, err := hasty.Complete(t.Context(), done, result); err == nil {
+			t.Errorf("Complete without the replica: %+v", a)
+		}
+		if a, err := hasty.Release(t.Context(), released); err == nil {
+			t.Errorf("Release without the replica: %+v", a)
+		}
+	}
+	if r, err := hasty.Get(t.Context(), &done.Key); err != nil || r.State != idempotency.Committed {
+		t.Errorf("the record is %+v, %v", r, err)
+	}
+	replica.Continue()
+	for _, call := range []func() (*idempotency.Answer, error){
+		func() (*idempotency.Answer, error) {
+			return s.Complete(t.Context(), done, idempotency.Result{Response: []byte("done")})
+		},
+		func() (*idempotency.Answer, error) { return s.Release(t.Context(), released) },
+	} {
+		if a, err := call(); err != nil || a.Outcome != idempotency.OK {
+			t.Errorf("%+v, %v", a, err)
+		}
+	}
+	server.Kill()
+	promoted := connect(t, replica)
+	if err := promoted.Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	after := open(t, replica.URL, redis.Options{})
+	if r, err := after.Get(t.Context(), &done.Key); err != nil || r.State != idempotency.Committed {
+		t.Errorf("on the replica the record is %+v, %v", r, err)
+	}
+}
+
+// Tokens go on from the last one that a promoted replica has, although its clock is behind. The clock of a server that
+// is ahead is made by its counter.
+func TestTokensOfAReplicaThatIsBehind(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	replica := replicate(t, server)
+	const ahead = uint64(4e15) // in the next century
+	c := connect(t, server)
+	if err := c.Set(t.Context(), "{idempotency}:tokens", ahead, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, server.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 10 * time.Second})
+	before := reserve(t, s, "before")
+	if before.Token <= ahead {
+		t.Fatalf("token %d is not behind the counter", before.Token)
+	}
+	server.Kill()
+	if err := connect(t, replica).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []string{"one", "two"} {
+		next := reserve(t, open(t, replica.URL, redis.Options{}), k)
+		if next.Token <= before.Token {
+			t.Errorf("token %d after %d", next.Token, before.Token)
+		}
+		before = next
+	}
+}
+
 func BenchmarkStore(b *testing.B) {
 	storetest.Benchmark(b, open(b, servertest.Redis(b).URL+"?pool_size=64", redis.Options{}))
 }
