@@ -34,8 +34,8 @@
 // asynchronous standby loses what had not reached it, keys and tokens as well as everything else in the
 // database; with synchronous standbys it loses nothing.
 //
-// PgBouncer's transaction mode is supported: no prepared statements are used unless the URL asks for
-// them with default_query_exec_mode. Notifications do not pass it; Options.ListenURL names the server
+// PgBouncer's transaction mode is supported: no prepared statements are used unless the URL asks for them with
+// default_query_exec_mode. Notifications do not pass it; Options.ListenURL (listen_url in the URL) names the server
 // itself for them, and without it callers that wait poll.
 //
 // The table grows with the keys that are in use; Options.MaxOpen bounds the open ones of a principal.
