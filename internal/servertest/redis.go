@@ -2,6 +2,7 @@ package servertest
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"testing"
 
@@ -10,17 +11,29 @@ import (
 	"github.com/seqledger/seqledger/bench/harness"
 )
 
+// redisBin is read at the start, because tests of commands clear such variables.
+var redisBin = os.Getenv("REDIS_BIN")
+
+// redisProgram returns the program of a Redis or a Valkey: REDIS_BIN, if that variable is set.
+func redisProgram(t testing.TB) string {
+	t.Helper()
+	if redisBin != "" {
+		return redisBin
+	}
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if path := harness.Find(name, ""); path != "" {
+			return path
+		}
+	}
+	missing(t, "Redis", "apt-get install redis-server")
+	return ""
+}
+
 // Redis starts a Redis of its own that syncs every command. settings are further arguments, such as
 // --appendfsync everysec.
 func Redis(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	path := harness.Find("redis-server", "")
-	if path == "" {
-		path = harness.Find("valkey-server", "")
-	}
-	if path == "" {
-		missing(t, "Redis", "apt-get install redis-server")
-	}
+	path := redisProgram(t)
 	s := newServer(t, "redis", nil)
 	s.URL = "redis://" + s.Address + "/0"
 	s.command = func() *exec.Cmd {
