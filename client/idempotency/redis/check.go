@@ -79,7 +79,7 @@ func checkServer(ctx context.Context, client *redis.Client, o Options, inCluster
 		return "", fmt.Errorf("redis %s is too old: 6.2 and later", info["redis_version"])
 	case info["role"] != "master":
 		return "", errors.New("the server is a replica, which cannot store anything")
-	case info["redis_mode"] == "cluster" && !inCluster:
+	case info["cluster_enabled"] == "1" && !inCluster:
 		return "", errors.New("the server is part of a cluster: its URL begins with redis-cluster://")
 	case info["maxmemory_policy"] != "noeviction":
 		return "", fmt.Errorf("the server forgets keys when its memory is full (maxmemory-policy %s), so that work "+
