@@ -81,7 +81,8 @@ func TestExample(t *testing.T) {
 		`{"from":"bob","to":"ann","cents":200}`, `{"from":"bob","to":"last","cents":1}`,
 	} {
 		if _, err := ledger.Write(t.Context(), &seqledgerv1.WriteRequest{
-			Scope: scope, IdempotencyKey: fmt.Sprint(i), Operations: []*seqledgerv1.Operation{op.Append([]byte(payload))},
+			Scope: scope, IdempotencyKey: fmt.Sprint(i),
+			Operations: []*seqledgerv1.Operation{op.Append([]byte(payload))},
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// worker does the work of the keys whose numbers it reads, and says so after each, until its input ends or it is killed.
+// worker does the work of the keys whose numbers it reads, and reports each, until its input ends or it is killed.
 func worker(url string) int {
 	// Long enough for any test; the processes of one that has failed end at last.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -200,48 +198,6 @@ func TestKill(t *testing.T) {
 	}
 	if a, err := s.Complete(t.Context(), owner, idempotency.Result{}); err != nil || a.Outcome != idempotency.OK {
 		t.Errorf("Complete: %+v, %v", a, err)
-	}
-}
-
-// A loss of power with appendfsync everysec cuts the end of the append-only file off. The keys in it are
-// lost, as documented, and nothing else is: tokens still grow, and what came before is there.
-func TestLostLastSecond(t *testing.T) {
-	t.Parallel()
-	server := servertest.Redis(t, "--appendfsync", "everysec")
-	s := open(t, server.URL, redis.Options{})
-	if _, err := idempotency.Do(t.Context(), s, key("before"), succeed); err != nil {
-		t.Fatal(err)
-	}
-	files, _ := filepath.Glob(filepath.Join(server.Dir, "appendonlydir", "*.incr.aof")) // Redis 7
-	if len(files) == 0 {
-		files, _ = filepath.Glob(filepath.Join(server.Dir, "appendonly.aof"))
-	}
-	if len(files) != 1 {
-		t.Fatalf("append-only files: %v", files)
-	}
-	info, err := os.Stat(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	lost := reserve(t, s, "lost")
-	server.Kill()
-	if err := os.Truncate(files[0], info.Size()); err != nil {
-		t.Fatal(err)
-	}
-	server.Start()
-	if done, err := idempotency.Do(t.Context(), s, key("before"), succeed); err != nil || !done.Replayed {
-		t.Errorf("before the loss: %+v, %v", done, err)
-	}
-	if _, err := s.Get(t.Context(), &lost.Key); !errors.Is(err, idempotency.ErrNotFound) {
-		t.Errorf("what was cut off: %v", err)
-	}
-	next := reserve(t, s, "lost")
-	if next.Token <= lost.Token {
-		t.Errorf("token %d after %d", next.Token, lost.Token)
-	}
-	// The owner of before is no owner any more.
-	if a, err := s.Complete(t.Context(), lost, idempotency.Result{}); err != nil || a.Outcome != idempotency.LeaseLost {
-		t.Errorf("Complete of a lost owner: %+v, %v", a, err)
 	}
 }
 
