@@ -330,7 +330,7 @@ func TestTransfersBetweenDatabases(t *testing.T) {
 			t.Errorf("%s: %d, want %d", query, got, want)
 		}
 	}
-	// The rows know it, too, as soon as the relay has heard of the last ones.
+	// The rows are settled, too, once the relay has the last receipts.
 	outboxSays(t, b.from.URL, "account-0 0", "account-1 0", "account-2 0", "account-3 0")
 	const settled = "SELECT count(*) FROM seqledger_outbox WHERE state = 'committed'"
 	if n := b.number(b.a, settled); n != transfers {

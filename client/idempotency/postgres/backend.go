@@ -226,8 +226,8 @@ func (b *backend) swap(
 	return swapped, err
 }
 
-// Confirm implements idempotency.Confirmer. A statement whose caller gave up its wait for a standby shows its change
-// all the same.
+// Confirm implements idempotency.Confirmer. When a statement is canceled while its commit waits for a standby, the
+// server keeps the commit and shows it, although no standby may have it.
 func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error) {
 	confirmed, err := confirm(ctx, b.pool, key, version)
 	if overtaken(err) {
@@ -274,7 +274,7 @@ func (b *backend) Changed(ctx context.Context, key, version string) error {
 	if _, err := b.pool.Exec(ctx, announceWait, name, number); err != nil && !overtaken(err) {
 		return err
 	}
-	// A swap before the announcement notifies nobody, but shows here.
+	// A swap before the announcement sends no notification, but shows here.
 	var current int64
 	err = b.pool.QueryRow(ctx, recordVersion, name).Scan(&current)
 	switch {

@@ -14,11 +14,11 @@
 // statement if its version is still the one that was read. That compare-and-swap is the only
 // exclusion. Advisory locks are not used: they belong to a session, so that they end with a
 // connection that breaks while its owner still works, they do not survive a restart, and behind
-// PgBouncer's transaction mode nobody knows which session holds one. A record with a lease and a fencing
+// PgBouncer's transaction mode the client cannot tell which session holds one. A record with a lease and a fencing
 // token has none of these problems. Tokens come from a sequence, and times from the server's clock.
 //
 // A caller that waits for another owner is woken by NOTIFY, and polls once a second besides, so that a
-// lost notification delays it and no more. Records are only notified of while somebody waits,
+// lost notification delays it and no more. A change is notified only while a caller waits,
 // because a NOTIFY makes PostgreSQL commit one transaction after the other.
 //
 // # In the caller's own transaction
@@ -27,7 +27,7 @@
 // together, or none of them does. Nothing is unknown then, however the process ends. That holds for
 // effects in the same database, and for no others.
 //
-// # What it promises
+// # Durability
 //
 // What PostgreSQL has committed. The store is refused at the start by a server that acknowledges
 // before it has stored (fsync or synchronous_commit off), and by a standby. A failover to an

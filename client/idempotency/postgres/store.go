@@ -177,7 +177,7 @@ func Init(ctx context.Context, url string) error {
 	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 }
 
-// check refuses a server that cannot keep a store's promises.
+// check refuses a server on which a store would lose what it acknowledges.
 func check(ctx context.Context, pool *pgxpool.Pool) error {
 	var version int
 	var standby, table bool

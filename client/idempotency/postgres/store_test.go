@@ -150,7 +150,7 @@ func (s *eachInTx) Get(ctx context.Context, k *idempotency.RecordKey) (*idempote
 	return inTx(ctx, s, func(store idempotency.Store) (*idempotency.Record, error) { return store.Get(ctx, k) })
 }
 
-// A server that cannot keep a promise is refused.
+// A server that loses what it acknowledges is refused.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -468,8 +468,8 @@ func TestLateBehindATransaction(t *testing.T) {
 	}
 }
 
-// A result whose wait for a standby was given up shows. Its repeat is not told that it is stored before a standby has
-// it.
+// A result shows although its caller canceled the wait for a standby. The repeat is acknowledged only when a standby has
+// the result.
 func TestRepeatWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t, "synchronous_standby_names=away")

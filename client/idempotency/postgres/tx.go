@@ -39,7 +39,7 @@ import (
 //
 // The table must be in the search_path of the transaction. The store must not be used after the
 // transaction, nor while the caller uses tx in another goroutine; only the heartbeats of a reservation of
-// the same transaction may come at any time, because nobody else sees that reservation yet.
+// the same transaction may come at any time, because no other transaction sees that reservation yet.
 func (s *Store) WithTx(tx pgx.Tx) idempotency.Store {
 	b := &txBackend{tx: tx, changed: map[string]bool{}}
 	return &txStore{Store: idempotency.NewStore(b), reserved: map[idempotency.AttemptID]uint64{}}
@@ -66,8 +66,8 @@ func (s *txStore) Reserve(
 	return r, err
 }
 
-// Heartbeat implements idempotency.Store. The lease of a reservation that is not committed matters to
-// nobody, and the transaction, which a caller is using meanwhile, is left alone.
+// Heartbeat implements idempotency.Store. No other transaction sees the lease of a reservation that is not committed.
+// So a heartbeat for one makes no statement, because the caller may be using the transaction.
 func (s *txStore) Heartbeat(
 	ctx context.Context, owner *idempotency.Ownership, lease time.Duration,
 ) (*idempotency.Answer, error) {
@@ -139,7 +139,7 @@ func (b *txBackend) swap(
 	return true, inner.Commit(ctx)
 }
 
-// Confirm implements idempotency.Confirmer. It makes the transaction one that writes, whose commit waits.
+// Confirm implements idempotency.Confirmer. The transaction writes then, so that its commit waits for standbys.
 func (b *txBackend) Confirm(ctx context.Context, key, version string) (bool, error) {
 	return confirm(ctx, b.tx, key, version)
 }

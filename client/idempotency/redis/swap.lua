@@ -35,7 +35,7 @@ else
   redis.call('ZADD', KEYS[3], ARGV[3], ARGV[5])
   redis.call('PEXPIREAT', KEYS[3], redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2])
 end
-if current ~= '' then -- nobody waits for a key that is free
+if current ~= '' then -- no caller waits for a key that is free
   redis.call('PUBLISH', ARGV[4], ARGV[5])
 end
 return 1

@@ -154,7 +154,7 @@ func newObject(name string, record *keyed.Record) *object {
 	}
 }
 
-// status returns what an object says of its key to programs that do not know the states of records.
+// status returns the status of a key for other programs, which may ignore the states of records.
 func status(s keyed.State) string {
 	switch s {
 	case keyed.Pending:

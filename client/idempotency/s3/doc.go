@@ -51,7 +51,7 @@
 // An owner takes four requests for its reservation and two for its result. There are no notifications: a
 // caller that waits for another owner polls, up to once a second.
 //
-// # What it promises
+// # Durability
 //
 // What the bucket has acknowledged, which S3 keeps in three zones. Expired records are deleted by a
 // lifecycle rule of the bucket, see [Lifecycle]; without one they stay, and are harmless.

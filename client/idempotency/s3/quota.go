@@ -32,9 +32,9 @@ const marksName = "idempotency-open/"
 //     later counts the other, so that both together are not too many.
 //   - A token is drawn for one attempt to write a record, after the old record was read. So a mark has one writer, who
 //     may delete it when that attempt cannot succeed any more: no other ownership counts on it.
-//   - Everyone else deletes a mark only when its key is not open and cannot become open by an attempt with the mark's
+//   - Other callers delete a mark only when its key is not open and cannot become open by an attempt with the mark's
 //     token: the record has that token or a higher one, or it has been written anew, so that an attempt that is under
-//     way fails. Clocks only decide when that is done, not whether it is right.
+//     way fails. A clock decides when they do so. That it is safe does not depend on the clock.
 //
 // A crash may leave a mark too many, which a refusal looks for, and never one too few.
 type quota struct {
