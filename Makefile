@@ -44,7 +44,7 @@ test-servers: ## Tell which database servers are missing here, whose tests are s
 STORE_TESTS := ./client/idempotency/postgres ./client/idempotency/redis ./client/idempotency/s3/... ./client/follow ./internal/storeurl
 .PHONY: test-stores
 test-stores: $(TOOLS)/versitygw ## Test the stores of keys over PostgreSQL, Redis and S3, which must be installed
-	SEQLEDGER_TEST_SERVERS=1 PATH="$(TOOLS):$$PATH" $(GO) test -count=1 -timeout 15m $(STORE_TESTS)
+	RACE_FOR=10s SEQLEDGER_TEST_SERVERS=1 PATH="$(TOOLS):$$PATH" $(GO) test -count=1 -timeout 15m $(STORE_TESTS)
 
 .PHONY: bench-stores
 bench-stores: $(TOOLS)/versitygw ## Measure a reservation and its result on each store of keys, beside a bare write to it

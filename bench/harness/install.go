@@ -75,12 +75,15 @@ type Postgres struct {
 	server, initdb string
 }
 
-// FindPostgres looks where Debian keeps PostgreSQL, away from the path, and then in the path. The error
-// wraps [ErrNotInstalled] if there is none.
+// FindPostgres looks where Debian keeps PostgreSQL, away from the path, and then in the path; only in the directory
+// POSTGRES_BIN if that variable is set. The error wraps [ErrNotInstalled] if there is none.
 func FindPostgres() (*Postgres, error) {
 	p := &Postgres{
 		server: Find("postgres", "/usr/lib/postgresql/*/bin/postgres"),
 		initdb: Find("initdb", "/usr/lib/postgresql/*/bin/initdb"),
+	}
+	if dir := postgresBin; dir != "" {
+		p.server, p.initdb = Find("", filepath.Join(dir, "postgres")), Find("", filepath.Join(dir, "initdb"))
 	}
 	if p.server == "" || p.initdb == "" {
 		return nil, fmt.Errorf("%w: PostgreSQL; apt-get install postgresql", ErrNotInstalled)
@@ -89,6 +92,9 @@ func FindPostgres() (*Postgres, error) {
 	p.User, err = Unprivileged()
 	return p, err
 }
+
+// postgresBin is read at the start, because tests of commands clear such variables.
+var postgresBin = os.Getenv("POSTGRES_BIN")
 
 // Version returns what the program says of itself.
 func (p *Postgres) Version() (string, error) {

@@ -11,6 +11,6 @@
 // database repeats or leaves out a block. Several processes may follow under one name: a block's effects commit
 // in one of them. Effects outside of the database are not covered.
 //
-// A ledger that was restored from a backup may lack blocks that were applied here. That is noticed by the hash of
-// the last block, before anything else is applied, and [Into] ends with a [*DivergedError].
+// A ledger that was restored from a backup may lack blocks that were applied here. [Into] compares the hash of the
+// last block before it applies anything else, and ends with a [*DivergedError].
 package follow

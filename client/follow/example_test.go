@@ -3,15 +3,45 @@ package follow_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log"
+	"path/filepath"
+	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/follow"
+	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
+
+// moveMoney applies the transfers of a block to a table of balances.
+func moveMoney(ctx context.Context, tx pgx.Tx, block *seqledgerv1.Block) error {
+	const change = `INSERT INTO balances (account, cents) VALUES ($1, $2)
+		ON CONFLICT (account) DO UPDATE SET cents = balances.cents + excluded.cents`
+	for _, transaction := range block.GetTransactions() {
+		for _, operation := range transaction.GetOperations() {
+			var transfer struct {
+				From, To string
+				Cents    int64
+			}
+			if err := json.Unmarshal(operation.GetAppend().GetPayload(), &transfer); err != nil {
+				return err // following ends here: nothing of the block is applied
+			}
+			if _, err := tx.Exec(ctx, change, transfer.From, -transfer.Cents); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, change, transfer.To, transfer.Cents); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // A table of balances, which every payload of the scope changes once.
 func ExampleInto() {
@@ -27,27 +57,52 @@ func ExampleInto() {
 	}
 	defer db.Close()
 	scope := &seqledgerv1.Scope{Organization: "bank", Vault: "main"}
-	err = follow.Into(ctx, ledger, db, scope, func(ctx context.Context, tx pgx.Tx, block *seqledgerv1.Block) error {
-		for _, transaction := range block.GetTransactions() {
-			for _, operation := range transaction.GetOperations() {
-				var transfer struct {
-					From, To string
-					Cents    int64
-				}
-				if err := json.Unmarshal(operation.GetAppend().GetPayload(), &transfer); err != nil {
-					return err // following ends here: nothing of the block is applied
-				}
-				changes := map[string]int64{transfer.From: -transfer.Cents, transfer.To: transfer.Cents}
-				for account, cents := range changes {
-					_, err := tx.Exec(ctx, `INSERT INTO balances (account, cents) VALUES ($1, $2)
-						ON CONFLICT (account) DO UPDATE SET cents = balances.cents + excluded.cents`, account, cents)
-					if err != nil {
-						return err
-					}
-				}
-			}
-		}
-		return nil
-	}, follow.Options{Name: "balances"})
+	err = follow.Into(ctx, ledger, db, scope, moveMoney, follow.Options{Name: "balances"})
 	log.Fatal(err)
+}
+
+// The function of the example neither makes nor loses money, also when an account pays itself.
+func TestExample(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	db, err := pgxpool.New(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	if _, err := db.Exec(t.Context(), follow.Schema()+
+		"CREATE TABLE balances (account text PRIMARY KEY, cents bigint NOT NULL)",
+		pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	ledger, _ := openLedger(t, filepath.Join(t.TempDir(), "data"))
+	for i, payload := range []string{
+		`{"from":"ann","to":"ann","cents":700}`, `{"from":"ann","to":"bob","cents":500}`,
+		`{"from":"bob","to":"ann","cents":200}`, `{"from":"bob","to":"last","cents":1}`,
+	} {
+		if _, err := ledger.Write(t.Context(), &seqledgerv1.WriteRequest{
+			Scope: scope, IdempotencyKey: fmt.Sprint(i),
+			Operations: []*seqledgerv1.Operation{op.Append([]byte(payload))},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := start(t, ledger, db, moveMoney)
+	for last := 0; last == 0; {
+		if err := db.QueryRow(t.Context(),
+			"SELECT count(*) FROM balances WHERE account = 'last'").Scan(&last); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	var got string
+	if err := db.QueryRow(t.Context(),
+		"SELECT string_agg(account || ' ' || cents, ', ' ORDER BY account) FROM balances").Scan(&got); err != nil {
+		t.Fatal(err)
+	}
+	if want := "ann -300, bob 299, last 1"; got != want {
+		t.Errorf("the balances are %s, want %s", got, want)
+	}
 }

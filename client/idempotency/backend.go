@@ -17,7 +17,7 @@ import (
 // that is linearizable. A key is at most 80 letters, digits, '/' and '-'; a value is at most
 // 1.2 MiB.
 //
-// A backend may also implement [Notifier], [TokenSource] and [Namer].
+// A backend may also implement [Notifier], [TokenSource], [Namer], [TimedSwapper] and [Confirmer].
 type Backend interface {
 	// Load returns the value of a key, its version, and the time of the store's clock. A key
 	// without a value has a nil value and the version "". The clock should be the database's:
@@ -53,6 +53,24 @@ type Namer interface {
 	Name(key *RecordKey, hash string) string
 }
 
+// TimedSwapper is a [Backend] whose swaps have a deadline, which the store's own clock decides. Without it a swap that
+// arrives late, after its key was used, finished and deleted, may make an owner whose token is lower than that of the
+// owner before.
+type TimedSwapper interface {
+	// CompareAndSwapBefore is CompareAndSwap, except that it stores nothing, and reports false, if the store's clock is
+	// past the deadline at the time of the swap.
+	CompareAndSwapBefore(ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time) (
+		swapped bool, err error)
+}
+
+// Confirmer is a [Backend] that can show a value before it is as durable as the backend makes it, for example because
+// CompareAndSwap failed in its wait for replicas.
+type Confirmer interface {
+	// Confirm makes the value of a key durable if its version is still the given one, and reports whether it is. It is
+	// called before an owner is told that a command has been carried out before.
+	Confirm(ctx context.Context, key, version string) (confirmed bool, err error)
+}
+
 // ErrDamaged is returned for a stored value that is not a record. The store changes nothing
 // then.
 var ErrDamaged = errors.New("idempotency: a stored value is damaged")
@@ -64,6 +82,10 @@ const (
 	pollMax   = time.Second
 	swapMax   = 20 * time.Millisecond
 )
+
+// swapWithin is how long after its Load a swap may be made. Values are kept for twice as long at least: a swap that was
+// decided on the absence of a value is late, or fails, because the value that has been there since is still there.
+const swapWithin = 2 * time.Minute
 
 const tokenKey = "tokens"
 
@@ -138,20 +160,54 @@ func (s *casStore) decide(
 			}
 			next, out = keyed.Transition(record, &c, at)
 		}
-		if !out.Changed {
-			return decided{out, next, version, at.Now}, nil
+		done := true
+		if out.Changed {
+			done, err = s.swap(ctx, name, version, next, swapDeadline(&c, out, next, at.Now), at.Now)
+		} else if c.Kind != keyed.Reserve && version != "" {
+			done, err = s.confirm(ctx, name, version)
 		}
-		swapped, err := s.backend.CompareAndSwap(ctx, name, version, next.Append(nil), keepUntil(next))
 		if err != nil {
 			return decided{}, err
 		}
-		if swapped {
+		if done {
 			return decided{out, next, version, at.Now}, nil
 		}
 		if err := pause(ctx, rand.N(swapMax)); err != nil {
 			return decided{}, err
 		}
 	}
+}
+
+// swapDeadline returns until when a record may be stored that was decided at the given time. A reservation must not
+// begin after its validity, nor with a lease that has ended.
+func swapDeadline(c *keyed.Command, out keyed.Outcome, next *keyed.Record, now int64) time.Time {
+	deadline := now + int64(swapWithin)
+	if out.Code == keyed.Acquired {
+		deadline = min(deadline, c.ValidUntil, next.LeaseEnd-1)
+	}
+	return time.Unix(0, deadline)
+}
+
+// swap stores a record in place of a version.
+func (s *casStore) swap(
+	ctx context.Context, name, version string, next *keyed.Record, deadline time.Time, now int64,
+) (bool, error) {
+	keep := keepUntil(next)
+	if least := time.Unix(0, now).Add(2 * swapWithin); keep.Before(least) {
+		keep = least
+	}
+	if timed, ok := s.backend.(TimedSwapper); ok {
+		return timed.CompareAndSwapBefore(ctx, name, version, next.Append(nil), keep, deadline)
+	}
+	return s.backend.CompareAndSwap(ctx, name, version, next.Append(nil), keep)
+}
+
+// confirm makes sure of what an owner's command has found.
+func (s *casStore) confirm(ctx context.Context, name, version string) (bool, error) {
+	if confirmer, ok := s.backend.(Confirmer); ok {
+		return confirmer.Confirm(ctx, name, version)
+	}
+	return true, nil
 }
 
 // tokenWanted stands for the token of a new ownership until one is needed.

@@ -68,6 +68,13 @@ var errMemoryFull = errors.New("the store in memory is full")
 // CompareAndSwap implements Backend.
 func (m *memory) CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (bool,
 	error) {
+	return m.CompareAndSwapBefore(ctx, key, version, value, keepUntil, time.Time{})
+}
+
+// CompareAndSwapBefore implements TimedSwapper.
+func (m *memory) CompareAndSwapBefore(
+	ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time,
+) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -75,7 +82,7 @@ func (m *memory) CompareAndSwap(ctx context.Context, key, version string, value 
 	defer m.mu.Unlock()
 	m.cleanUp()
 	v := m.values[key]
-	if v.versionText() != version {
+	if v.versionText() != version || !deadline.IsZero() && time.Now().After(deadline) {
 		return false, nil
 	}
 	if v == nil && (len(m.values) >= m.maxEntries || m.bytes+len(value) > m.maxBytes) {

@@ -32,7 +32,7 @@
 // fences all copies that were sent before, and succeeds only if no other program has written to the stream since.
 // Then it sends what has a number and no outcome again.
 //
-// A refusal is believed only after another new session: it fences copies of the refused row, and of the rows
+// A refusal is taken for final only after another new session: it fences copies of the refused row, and of the rows
 // behind it, that may still be under way. If last_committed_sequence has reached the row by then, one of the
 // copies has committed, and the row is sent again for its receipt. Otherwise the refusal is final, and
 // its number and those behind it are free.

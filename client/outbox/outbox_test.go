@@ -648,7 +648,7 @@ func TestLargeRows(t *testing.T) {
 	}
 }
 
-// A relay that is started for another place than the rows of before is refused.
+// A relay for another scope than that of the rows that it finds is refused.
 func TestOtherScope(t *testing.T) {
 	t.Parallel()
 	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
@@ -670,7 +670,7 @@ func TestOtherScope(t *testing.T) {
 	}
 }
 
-// A relay waits for a database that is not there yet, and does not wait for tables that nobody makes.
+// A relay waits for a database that is not there yet, and does not wait for tables that are missing.
 func TestStartWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	l, server := newLedger(t), servertest.Postgres(t)

@@ -256,7 +256,7 @@ func (r *Relay) look(ctx context.Context, places chan struct{}) error {
 }
 
 // awaitPlace takes a place, or returns false because ctx has ended. A place that is taken as ctx ends is taken: Run
-// would wait for it for ever if nobody gave it back.
+// would wait for it for ever if it were not given back.
 func (r *Relay) awaitPlace(ctx context.Context, places chan<- struct{}) bool {
 	r.waiting.Add(1)
 	defer r.waiting.Add(-1)

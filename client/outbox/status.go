@@ -11,16 +11,18 @@ import (
 
 // Stream is the status of a stream.
 type Stream struct {
-	Name      string    `json:"stream"`
-	ClientID  string    `json:"client_id,omitempty"` // empty before its first row was looked at
-	Open      int64     `json:"open"`                // rows that are not settled
-	Oldest    time.Time `json:"oldest,omitzero"`     // when the oldest of these was inserted
-	Refused   int64     `json:"refused"`             // rows that wait for a decision
-	Skipped   int64     `json:"skipped"`             // refused rows that were left out
-	Next      uint64    `json:"next_sequence"`       // the number of the next row
-	Owned     bool      `json:"owned"`               // a relay works on it
-	Stopped   string    `json:"stopped,omitempty"`   // why it is stopped
-	LastError string    `json:"last_error,omitempty"`
+	Name     string    `json:"stream"`
+	ClientID string    `json:"client_id,omitempty"` // empty before its first row was looked at
+	Open     int64     `json:"open"`                // rows that are not settled
+	Oldest   time.Time `json:"oldest,omitzero"`     // when the oldest of these was inserted
+	// Age is how long ago that was. Like Oldest it is by the database's clock.
+	Age       time.Duration `json:"-"`
+	Refused   int64         `json:"refused"`           // rows that wait for a decision
+	Skipped   int64         `json:"skipped"`           // refused rows that were left out
+	Next      uint64        `json:"next_sequence"`     // the number of the next row
+	Owned     bool          `json:"owned"`             // a relay works on it
+	Stopped   string        `json:"stopped,omitempty"` // why it is stopped
+	LastError string        `json:"last_error,omitempty"`
 }
 
 // Row is a row that was refused or left out, or whose outcome an operator has to find out.
@@ -51,7 +53,8 @@ func ReadStatus(ctx context.Context, db Execer, table string) (*Status, error) {
 	rows, err := db.Query(ctx, t.statement(`SELECT coalesce(s.stream, o.stream, p.stream), coalesce(s.client_id, ''),
 			coalesce(o.rows, 0), o.oldest, coalesce(p.refused, 0), coalesce(p.skipped, 0), coalesce(s.next_sequence, 1),
 			coalesce(s.owner IS NOT NULL AND s.owned_until > clock_timestamp(), false), coalesce(s.stopped, ''),
-			coalesce(s.last_error, '')
+			coalesce(s.last_error, ''),
+			coalesce(extract(epoch FROM greatest(clock_timestamp() - o.oldest, interval '0')) * 1e9, 0)::bigint
 		FROM {streams} s
 		FULL JOIN (SELECT stream, count(*) AS rows, min(created_at) AS oldest FROM {table}
 			WHERE state IN ('new', 'sent') GROUP BY stream) o ON o.stream = s.stream
@@ -66,7 +69,7 @@ func ReadStatus(ctx context.Context, db Execer, table string) (*Status, error) {
 	status.Streams, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Stream, err error) {
 		var oldest *time.Time
 		err = row.Scan(&s.Name, &s.ClientID, &s.Open, &oldest, &s.Refused, &s.Skipped, &s.Next, &s.Owned,
-			&s.Stopped, &s.LastError)
+			&s.Stopped, &s.LastError, &s.Age)
 		if oldest != nil {
 			s.Oldest = *oldest
 		}

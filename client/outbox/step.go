@@ -10,7 +10,7 @@ const (
 	stepClaimed step = "claimed"
 	// The table has the attempt under which a session will be opened.
 	stepAttemptSaved step = "attempt saved"
-	// The ledger has fenced the sessions of before, and the table has the old one.
+	// The ledger has fenced the earlier sessions, and the table still has one of them.
 	stepSessionOpened step = "session opened"
 	stepSessionSaved  step = "session saved"
 	// Rows before are settled, and rows have numbers, in a transaction that is not over.
@@ -18,7 +18,7 @@ const (
 	// The same is durable, and nothing is sent.
 	stepNumbered step = "numbered"
 	stepSending  step = "sending"
-	// The ledger has decided, and the table does not know it.
+	// The ledger has decided, and the table does not have the outcome.
 	stepAnswered step = "answered"
 	// The rows before a failed one are settled, in a transaction that is not over.
 	stepSettling step = "settling"

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// dyingRelay is a relay that dies at a step, or when nobody reads its standard output any more.
+// dyingRelay is a relay that dies at a step, or when its standard output is closed.
 func dyingRelay(where []string) error {
 	ctx := context.Background()
 	db, err := pgxpool.New(ctx, where[0])

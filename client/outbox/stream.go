@@ -97,7 +97,7 @@ func (s *stream) work(ctx context.Context) {
 			s.relay.forget(s)
 			return
 		}
-		// Whatever was under way: the table knows it.
+		// Whatever was under way is in the table.
 		s.open = false
 		if ctx.Err() == nil {
 			s.relay.log.WarnContext(ctx, "a stream of the outbox waits after a failure", "stream", s.name, "error", err)
@@ -320,7 +320,7 @@ func (s *stream) openSession(ctx context.Context) error {
 			s.at(stepSessionOpened)
 			return s.opened(ctx, answer.GetState())
 		case errors.Is(err, failure.ErrExpired) && len(s.rows) == 0 && s.head.session != 0:
-			// The ledger forgot the stream, of which nothing is open: it begins anew.
+			// The ledger has evicted the stream. No row is open, so it begins anew.
 			if err := s.saveSession(ctx, 0, s.head.next); err != nil {
 				return err
 			}

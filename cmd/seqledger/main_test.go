@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	if variable := os.Getenv(inboxVariable); variable != "" {
 		os.Exit(inbox(variable)) // this process is an inbox of a test
 	}
+	if variable := os.Getenv(senderVariable); variable != "" {
+		os.Exit(sender(variable)) // this process is an inbox of a test
+	}
 	if os.Getenv(naiveVariable) != "" {
 		os.Exit(naiveClient(os.Stdin, os.Stdout)) // this process is the client of a test
 	}

@@ -7,11 +7,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/seqledger/seqledger/client/outbox"
 	"github.com/seqledger/seqledger/internal/servertest"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // startRelay starts a relay and waits until it has said that it relays.
@@ -143,6 +147,47 @@ func metrics(t *testing.T, relay *process, texts ...string) {
 			t.Errorf("no %q in the metrics", text)
 		}
 	}
+}
+
+// The age of a row is by the database's clock alone. The clock of the relay here is years behind.
+func TestOutboxAge(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	seqledger(t, "outbox", "init", "--dsn", server.URL).expect(t, exitDone)
+	synctest.Test(t, func(t *testing.T) { // where it is the year 2000
+		db := openPool(t, server.URL)
+		defer db.Close() // before the bubble ends
+		age := func() float64 {
+			t.Helper()
+			relay, err := outbox.NewRelay(nil, db, outbox.Options{
+				Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "orders"},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			registry := prometheus.NewPedanticRegistry()
+			registry.MustRegister(&outboxMetrics{relay: relay, db: db})
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if f.GetName() == "seqledger_outbox_oldest_row_age_seconds" {
+					return f.GetMetric()[0].GetGauge().GetValue()
+				}
+			}
+			t.Fatal("no age in the metrics")
+			return 0
+		}
+		if got := age(); got != 0 {
+			t.Errorf("without rows the age is %v s", got)
+		}
+		execute(t, db, `INSERT INTO seqledger_outbox (stream, operations, created_at)
+			VALUES ('orders', '[{"append": {"payload": "b25l"}}]', clock_timestamp() - interval '1 hour')`)
+		if got := age(); got < 3600 || got > 7200 {
+			t.Errorf("the age is %v s, want an hour", got)
+		}
+	})
 }
 
 func TestOutboxMistakes(t *testing.T) {

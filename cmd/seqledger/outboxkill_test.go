@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,12 @@ import (
 // inboxVariable makes the test binary a program that applies transfers to a database. It is the database's URL,
 // a space, and the ledger's address.
 const inboxVariable = "TRANSFER_INBOX"
+
+// senderVariable makes the test binary a program that makes transfers. It is the database's URL, a space, and how many.
+const senderVariable = "TRANSFER_SENDER"
+
+// transfersSeedVariable is the seed of the victims and the moments of their deaths.
+const transfersSeedVariable = "TRANSFERS_SEED"
 
 // transfersVariable is how many transfers the test makes, in place of the 1,000 of every run.
 const transfersVariable = "TRANSFERS"
@@ -78,13 +85,44 @@ func applyTransfers(ctx context.Context, tx pgx.Tx, block *seqledgerv1.Block) er
 	return nil
 }
 
-// send makes transfers, some in a transaction, in spite of a database that is killed.
+// sender makes transfers, some in a transaction, until all are made or it is killed, in spite of a database that is
+// killed.
+func sender(variable string) int {
+	url, text, _ := strings.Cut(variable, " ")
+	transfers, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	ctx := context.Background()
+	db, err := pgxpool.New(ctx, url)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	const some = 10
+	for {
+		var made int64 // also by those before it that were killed
+		err := db.QueryRow(ctx, "SELECT coalesce(max(id), 0) FROM sent").Scan(&made)
+		if err == nil && made >= transfers {
+			return 0
+		}
+		if err == nil {
+			err = send(ctx, db, made+1, min(made+some, transfers))
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+}
+
+// send makes transfers in one transaction.
 func send(ctx context.Context, db *pgxpool.Pool, first, last int64) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		for id := first; id <= last; id++ {
 			amount := id%97 + 1
 			tag, err := tx.Exec(ctx, "INSERT INTO sent VALUES ($1, $2) ON CONFLICT DO NOTHING", id, amount)
-			if err != nil || tag.RowsAffected() == 0 { // the answer of its commit was lost
+			if err != nil || tag.RowsAffected() == 0 { // the one that was killed has committed after all
 				return err
 			}
 			payload, err := json.Marshal(payment{id, amount})
@@ -102,17 +140,16 @@ func send(ctx context.Context, db *pgxpool.Pool, first, last int64) error {
 	})
 }
 
-// transferBed is the processes of the test: two databases, a ledger, two relays, and the inbox.
+// transferBed is the processes of the test: two databases, a ledger, two relays, the sender and the inbox.
 type transferBed struct {
 	*testing.T
-	from, to   *servertest.Server
-	ledger     *testServer
-	relays     [2]*process
-	inbox      *process
-	a, b       *pgxpool.Pool
-	transfers  int64
-	deadline   time.Time
-	background sync.WaitGroup
+	from, to      *servertest.Server
+	ledger        *testServer
+	relays        [2]*process
+	sender, inbox *process
+	a, b          *pgxpool.Pool
+	transfers     int64
+	deadline      time.Time
 }
 
 func newTransferBed(t *testing.T, transfers int64) *transferBed {
@@ -134,6 +171,7 @@ func newTransferBed(t *testing.T, transfers int64) *transferBed {
 		b.startRelay(i)
 	}
 	b.startInbox()
+	b.startSender()
 	return b
 }
 
@@ -143,10 +181,11 @@ func (b *transferBed) startRelay(i int) {
 		b.ledger.address)
 }
 
-func (b *transferBed) startInbox() {
+// program starts this test binary as one of its programs.
+func (b *transferBed) program(variable, value string) *process {
 	b.Helper()
 	p := &process{cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), inboxVariable+"="+b.to.URL+" "+b.ledger.address)
+	p.cmd.Env = append(os.Environ(), variable+"="+value)
 	p.cmd.Stderr = &p.stderr
 	if err := p.cmd.Start(); err != nil {
 		b.Fatal(err)
@@ -157,31 +196,50 @@ func (b *transferBed) startInbox() {
 		_ = p.cmd.Wait()
 	}()
 	b.Cleanup(p.kill)
-	b.inbox = p
+	return p
 }
 
-// kill kills one of the processes, or both relays, and starts it again.
-func (b *transferBed) kill(victim int) {
-	b.Helper()
-	switch victim {
-	case 0:
+func (b *transferBed) startInbox() { b.inbox = b.program(inboxVariable, b.to.URL+" "+b.ledger.address) }
+
+func (b *transferBed) startSender() {
+	b.sender = b.program(senderVariable, b.from.URL+" "+strconv.FormatInt(b.transfers, 10))
+}
+
+// victims are what can be killed, and started again.
+var victims = []struct {
+	name string
+	kill func(b *transferBed)
+}{
+	{"the ledger", func(b *transferBed) {
 		b.ledger.kill()
 		b.ledger = serveOn(b.T, b.ledger.data, b.ledger.address)
-	case 1:
+	}},
+	{"both relays", func(b *transferBed) {
 		for i, relay := range b.relays { // one of them owns the streams
 			relay.kill()
 			b.startRelay(i)
 		}
-	case 2:
+	}},
+	{"a relay", func(b *transferBed) {
+		b.relays[0].kill()
+		b.startRelay(0)
+	}},
+	{"the sender's database", func(b *transferBed) {
 		b.from.Kill()
 		b.from.Start()
-	case 3:
+	}},
+	{"the sender", func(b *transferBed) {
+		b.sender.kill()
+		b.startSender()
+	}},
+	{"the inbox", func(b *transferBed) {
 		b.inbox.kill()
 		b.startInbox()
-	case 4:
+	}},
+	{"the inbox's database", func(b *transferBed) {
 		b.to.Kill()
 		b.to.Start()
-	}
+	}},
 }
 
 // number returns what a query answers, also while its database is started again.
@@ -206,8 +264,9 @@ func (b *transferBed) await(wanted int64) {
 	for b.number(b.b, "SELECT count(*) FROM received") < wanted {
 		if time.Now().After(b.deadline) {
 			status := seqledger(b.T, "outbox", "status", "--dsn", b.from.URL)
-			b.Fatalf("%d transfers do not arrive: %v\nrelays:\n%s\n%s\ninbox:\n%s", wanted, status,
-				b.relays[0].stderr.String(), b.relays[1].stderr.String(), b.inbox.stderr.String())
+			b.Fatalf("%d transfers do not arrive: %v\nsender:\n%s\nrelays:\n%s\n%s\ninbox:\n%s", wanted, status,
+				b.sender.stderr.String(), b.relays[0].stderr.String(), b.relays[1].stderr.String(),
+				b.inbox.stderr.String())
 		}
 		<-tick.C
 	}
@@ -227,22 +286,36 @@ func TestTransfersBetweenDatabases(t *testing.T) {
 		}
 		transfers = n
 	}
-	b := newTransferBed(t, transfers)
-	// Ends with the last transfer, or the test; waited for below.
-	b.background.Go(func() {
-		const some = 10
-		for first := int64(1); first <= transfers; first += some {
-			for send(t.Context(), b.a, first, min(first+some-1, transfers)) != nil && t.Context().Err() == nil &&
-				time.Now().Before(b.deadline) {
-			}
+	seed := rand.Uint64()
+	if text := os.Getenv(transfersSeedVariable); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
 		}
-	})
-	rounds := max(6, transfers/5000)
-	for round := range rounds {
-		b.await(transfers * round / rounds)
-		b.kill(int(round % 5))
 	}
-	b.background.Wait()
+	t.Logf("repeat with %s=%d", transfersSeedVariable, seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	b := newTransferBed(t, transfers)
+	moments := make([]int64, max(int64(len(victims)), transfers/5000))
+	for i := range moments {
+		moments[i] = random.Int64N(transfers)
+	}
+	slices.Sort(moments)
+	var order []int
+	for i, moment := range moments {
+		if len(order) == 0 {
+			order = random.Perm(len(victims)) // each has its turn
+		}
+		victim := victims[order[0]]
+		order = order[1:]
+		b.await(moment)
+		<-time.After(time.Duration(random.IntN(100)) * time.Millisecond) // somewhere in what comes next
+		t.Logf("kill %d: %s, after %d transfers", i+1, victim.name, moment)
+		victim.kill(b)
+	}
+	if code := b.sender.wait(t); code != 0 {
+		t.Errorf("the sender ends with %d: %s", code, b.sender.stderr.String())
+	}
 	b.await(transfers)
 	if n := b.number(b.a, "SELECT count(*) FROM sent"); n != transfers {
 		t.Errorf("%d transfers were sent, of %d", n, transfers)
@@ -257,7 +330,7 @@ func TestTransfersBetweenDatabases(t *testing.T) {
 			t.Errorf("%s: %d, want %d", query, got, want)
 		}
 	}
-	// The rows know it, too, as soon as the relay has heard of the last ones.
+	// The rows are settled, too, once the relay has the last receipts.
 	outboxSays(t, b.from.URL, "account-0 0", "account-1 0", "account-2 0", "account-3 0")
 	const settled = "SELECT count(*) FROM seqledger_outbox WHERE state = 'committed'"
 	if n := b.number(b.a, settled); n != transfers {

@@ -73,9 +73,7 @@ func (m *outboxMetrics) Collect(metrics chan<- prometheus.Metric) {
 		if s.Stopped != "" {
 			stopped++
 		}
-		if !s.Oldest.IsZero() {
-			age = max(age, time.Since(s.Oldest))
-		}
+		age = max(age, s.Age)
 	}
 	gauge(outboxOpen, float64(open))
 	gauge(outboxAge, age.Seconds())

@@ -121,6 +121,44 @@ func TestGuardStores(t *testing.T) {
 	}
 }
 
+// Gateway and guard with records in memory: a key runs once for as long as the process lives, and again in the next.
+func TestMemoryStore(t *testing.T) {
+	t.Parallel()
+	service := newKeyedService(t)
+	for run := 1; run <= 2; run++ {
+		g := startGateway(t, t.TempDir(), service.URL, "--store", "memory:")
+		var group sync.WaitGroup
+		for range 8 {
+			// Ends with its request; the Wait below joins it.
+			group.Go(func() {
+				if status, _, text := g.charge(`"k"`, "k"); status != http.StatusCreated ||
+					text != fmt.Sprintf("charge %d of k", run) {
+					t.Errorf("%d %s", status, text)
+				}
+			})
+		}
+		group.Wait()
+		if n := service.times("k"); n != run {
+			t.Errorf("the work was done %d times in %d lives of the gateway", n, run)
+		}
+		g.kill()
+	}
+	dir := t.TempDir()
+	for run := 1; run <= 2; run++ {
+		g := startGuard(t, dir, "--store", "memory:")
+		if r := g.charge("A", ""); r.isError || r.replayed {
+			t.Errorf("the first call: %+v", r)
+		}
+		if r := g.charge("A", ""); r.isError || !r.replayed {
+			t.Errorf("its repeat: %+v", r)
+		}
+		if n := effects(dir, "A"); n != run {
+			t.Errorf("%d effects in %d lives of the guard", n, run)
+		}
+		g.kill()
+	}
+}
+
 // settle looks at an unknown outcome in a store, and settles it.
 func settle(t *testing.T, url string) {
 	t.Helper()

@@ -237,7 +237,7 @@ var storeEvents = []struct {
 		g.proxy.At(step, func() {
 			defer close(goingOn)
 			s.server.Pause()
-			<-time.After(1500 * time.Millisecond) // until the lease is over, which nobody can ask now
+			<-time.After(1500 * time.Millisecond) // until the lease is over
 			s.server.Continue()
 		})
 		status, _, text := g.charge(`"`+key+`"`, key)

@@ -117,6 +117,9 @@ func (s *Server) Kill() {
 	_ = s.process.Kill() // it may have ended
 }
 
+// Pid returns the id of the server's process.
+func (s *Server) Pid() int { return s.process.Pid }
+
 // Pause stops the server without ending it, with all its processes, until Continue.
 func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
 

@@ -85,10 +85,10 @@ func inFlight(t *testing.T, s idempotency.Store, key string) {
 // count for the other as if the clocks agreed.
 func TestClocksApart(t *testing.T) {
 	t.Parallel()
-	for name, start := range startStore {
+	for name, start := range startServer {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := start(t)
+			url := start(t).URL
 			right := openAt(t, url)
 			for suffix, apart := range map[string]time.Duration{
 				"-behind": 3 * -time.Minute, "-ahead": 10 * time.Minute,
@@ -131,10 +131,10 @@ func TestClocksApart(t *testing.T) {
 // A client whose clock is behind by more than a reservation is valid runs nothing, and is told why.
 func TestClockFarBehind(t *testing.T) {
 	t.Parallel()
-	for name, start := range startStore {
+	for name, start := range startServer {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := start(t)
+			url := start(t).URL
 			right := openAt(t, url)
 			atClock(t, 6*-time.Minute, func(t *testing.T) {
 				_, err := once(t, openAt(t, url), "k", "wrong")
@@ -150,15 +150,15 @@ func TestClockFarBehind(t *testing.T) {
 	}
 }
 
-// startStore starts each of the stores, and returns its URL.
-var startStore = map[string]func(t *testing.T) string{
-	"postgres": func(t *testing.T) string {
+// startServer starts the server of each of the stores.
+var startServer = map[string]func(t *testing.T) *servertest.Server{
+	"postgres": func(t *testing.T) *servertest.Server {
 		s := servertest.Postgres(t)
 		if _, err := Init(t.Context(), s.URL); err != nil {
 			t.Fatal(err)
 		}
-		return s.URL
+		return s
 	},
-	"redis": func(t *testing.T) string { return servertest.Redis(t).URL },
-	"s3":    func(t *testing.T) string { return servertest.S3(t).URL },
+	"redis": func(t *testing.T) *servertest.Server { return servertest.Redis(t) },
+	"s3":    func(t *testing.T) *servertest.Server { return servertest.S3(t) },
 }

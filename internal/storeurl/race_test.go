@@ -10,9 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,12 +20,11 @@ import (
 	"github.com/seqledger/seqledger/internal/servertest"
 )
 
-// The environment of a process that is a worker of TestRace.
+// The environment of a process that is a worker of TestRace or TestRaceFor.
 const (
 	workerURL     = "STOREURL_WORKER_URL"
 	workerEffects = "STOREURL_WORKER_EFFECTS" // a file; each effect appends its key
-	workerKeys    = "STOREURL_WORKER_KEYS"
-	workerForever = "STOREURL_WORKER_FOREVER" // set: until the standard input ends
+	workerKeys    = "STOREURL_WORKER_KEYS"    // how many keys it draws from; unset: it reads them
 )
 
 func TestMain(m *testing.M) {
@@ -42,35 +41,48 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// worker does the work of every key, in an order of its own, until it is done or killed.
+// worker does the work of the keys whose numbers it reads, and reports each, until its input ends or it is killed.
 func worker(url string) int {
 	// Long enough for any test; the processes of one that has failed end at last.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	keys, err := strconv.Atoi(os.Getenv(workerKeys))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	s, closing, err := Open(ctx, url, slog.New(slog.DiscardHandler))
+	s, closing, err := openWorker(ctx, url)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer func() { _ = closing() }()
-	if os.Getenv(workerForever) != "" {
+	if text := os.Getenv(workerKeys); text != "" {
+		keys, err := strconv.Atoi(text)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		workForever(ctx, s, keys)
 		return 0
 	}
 	fmt.Println("ready")
-	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // the start of the race
-		return 1
-	}
-	for _, n := range append([]int{0}, rand.Perm(keys)...) { // all race for the first one
+	for input := bufio.NewScanner(os.Stdin); input.Scan(); {
+		n, err := strconv.Atoi(input.Text())
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		for ctx.Err() == nil && !workOnce(ctx, s, n) {
 		}
+		fmt.Println("done")
 	}
 	return 0
+}
+
+// openWorker opens the store, whose server may have been killed a moment ago.
+func openWorker(ctx context.Context, url string) (idempotency.Store, func() error, error) {
+	for {
+		s, closing, err := Open(ctx, url, slog.New(slog.DiscardHandler))
+		if err == nil || ctx.Err() != nil {
+			return s, closing, err
+		}
+	}
 }
 
 // workForever does the work of keys until the standard input ends. Every five seconds they are others.
@@ -113,81 +125,87 @@ func workOnce(ctx context.Context, s idempotency.Store, n int) (ended bool) {
 	return true
 }
 
-// racers is how many processes race.
-const racers = 32
+// How many processes race for how many keys.
+const racers, commonKeys = 32, 50
 
-// Many processes race for keys, and some are killed in the middle: no work is done twice, and the work of
-// most keys is done.
+// Many processes race for one key after the other, and some are killed in the middle: no work is done twice, and the
+// work of most keys is done.
 func TestRace(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("skipped: starts many processes")
 	}
-	for name, start := range map[string]func(t *testing.T) *servertest.Server{
-		"postgres": func(t *testing.T) *servertest.Server {
-			s := servertest.Postgres(t)
-			if _, err := Init(t.Context(), s.URL); err != nil {
-				t.Fatal(err)
-			}
-			return s
-		},
-		"redis": func(t *testing.T) *servertest.Server { return servertest.Redis(t) },
-		"s3":    func(t *testing.T) *servertest.Server { return servertest.S3(t) },
-	} {
+	for name, start := range startServer {
 		t.Run(name, func(t *testing.T) { race(t, start(t).URL) })
 	}
 }
 
+// racer is a process that races.
+type racer struct {
+	cmd *exec.Cmd
+	in  io.Writer
+	out *bufio.Reader
+}
+
+func startRacer(t *testing.T, url, effects string) *racer {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), workerURL+"="+url, workerEffects+"="+effects)
+	cmd.Stderr = os.Stderr
+	in, errIn := cmd.StdinPipe()
+	out, errOut := cmd.StdoutPipe()
+	if errIn != nil || errOut != nil {
+		t.Fatal(errIn, errOut)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait() // some are killed
+	})
+	return &racer{cmd, in, bufio.NewReader(out)}
+}
+
+// says reports whether a racer says what it should. One that is killed says nothing.
+func (r *racer) says(text string) bool {
+	line, err := r.out.ReadString('\n')
+	return err == nil && line == text+"\n"
+}
+
 func race(t *testing.T, url string) {
-	const keys = 60
 	effects := filepath.Join(t.TempDir(), "effects")
-	var ready, ended sync.WaitGroup
-	var workers []*exec.Cmd
-	begin := make(chan struct{})
+	var running []*racer
 	for range racers {
-		cmd := exec.CommandContext(t.Context(), os.Args[0])
-		cmd.Env = append(os.Environ(), append(servertest.S3Environment(), workerURL+"="+url, workerEffects+"="+effects,
-			workerKeys+"="+strconv.Itoa(keys))...)
-		cmd.Stderr = os.Stderr
-		in, errIn := cmd.StdinPipe()
-		out, errOut := cmd.StdoutPipe()
-		if errIn != nil || errOut != nil {
-			t.Fatal(errIn, errOut)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		workers = append(workers, cmd)
-		ready.Add(1)
-		// Ends with the process, whose context ends it.
-		ended.Go(func() {
-			_, err := bufio.NewReader(out).ReadString('\n')
-			ready.Done()
-			if err == nil {
-				<-begin
-				_, _ = fmt.Fprintln(in)
-			}
-			_ = cmd.Wait() // some are killed
-		})
+		running = append(running, startRacer(t, url, effects))
 	}
-	ready.Wait()
-	close(begin)
-	// Each third is killed when a few more effects have happened.
-	for i := 0; i < racers; i += 3 {
-		for len(count(t, effects)) < min(i+1, keys) && t.Context().Err() == nil {
-			<-time.After(5 * time.Millisecond)
+	for _, r := range running {
+		if !r.says("ready") {
+			t.Fatal("a process does not start")
 		}
-		_ = workers[i].Process.Kill() // it may have ended
 	}
-	ended.Wait()
+	killed := 0
+	for n := range commonKeys {
+		for _, r := range running { // a barrier: all have ended the work of the key before
+			_, _ = fmt.Fprintln(r.in, n)
+		}
+		if n%5 == 4 {
+			killed++
+			_ = running[rand.IntN(len(running))].cmd.Process.Kill() // it may have done its work
+		}
+		running = slices.DeleteFunc(running, func(r *racer) bool { return !r.says("done") })
+		if len(running) != racers-killed {
+			t.Fatalf("%d processes run, and %d of %d were killed", len(running), killed, racers)
+		}
+	}
 	done := count(t, effects)
 	for n, times := range done {
 		if times != 1 {
 			t.Errorf("the work of key %s was done %d times", n, times)
 		}
 	}
-	// A worker that is killed leaves the outcome of one key unknown.
-	if most := keys - (racers+2)/3; len(done) < most {
+	// A process that is killed leaves the outcome of one key unknown.
+	if most := commonKeys - killed; len(done) < most {
 		t.Errorf("the work of %d keys was done, of at least %d", len(done), most)
 	}
 }
@@ -196,7 +214,7 @@ func race(t *testing.T, url string) {
 const raceForVariable = "RACE_FOR"
 
 // Processes work on a thousand keys, others every five seconds, and one after the other is killed (kill -9) and
-// replaced: no work is done twice.
+// replaced, and so is the server, which has stored what it acknowledged: no work is done twice.
 func TestRaceFor(t *testing.T) {
 	t.Parallel()
 	text := os.Getenv(raceForVariable)
@@ -208,16 +226,16 @@ func TestRaceFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"postgres", "redis", "s3"} {
-		t.Run(name, func(t *testing.T) { raceFor(t, startStore[name](t), howLong) })
+		t.Run(name, func(t *testing.T) { raceFor(t, startServer[name](t), howLong) })
 	}
 }
 
-func raceFor(t *testing.T, url string, howLong time.Duration) {
-	const keys, atOnce, everyKill = 1000, 8, 100 * time.Millisecond
+func raceFor(t *testing.T, server *servertest.Server, howLong time.Duration) {
+	const keys, atOnce, everyKill, everyServer = 1000, 8, 100 * time.Millisecond, 10 // kills
 	effects := filepath.Join(t.TempDir(), "effects")
 	start := func() (kill, end func()) {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
-		cmd.Env = append(os.Environ(), workerURL+"="+url, workerEffects+"="+effects, workerForever+"=1",
+		cmd.Env = append(os.Environ(), workerURL+"="+server.URL, workerEffects+"="+effects,
 			workerKeys+"="+strconv.Itoa(keys))
 		cmd.Stderr = os.Stderr
 		in, err := cmd.StdinPipe()
@@ -242,14 +260,24 @@ func raceFor(t *testing.T, url string, howLong time.Duration) {
 	for i := range atOnce {
 		kills[i], ends[i] = start()
 	}
-	killed := 0
+	killed, servers := 0, 0
 	tick := time.NewTicker(everyKill)
 	defer tick.Stop()
-	for began := time.Now(); time.Since(began) < howLong; killed++ {
-		<-tick.C
+	last := 0
+	for began := time.Now(); time.Since(began) < howLong || servers == 0; killed++ {
+		for done := last; done == last; { // each kill after some work, however slow this machine is
+			<-tick.C
+			done = len(count(t, effects))
+		}
+		last = len(count(t, effects))
 		i := killed % atOnce
 		kills[i]()
 		kills[i], ends[i] = start()
+		if killed%everyServer == everyServer-1 {
+			server.Kill()
+			server.Start()
+			servers++
+		}
 	}
 	for _, end := range ends {
 		end()
@@ -260,10 +288,7 @@ func raceFor(t *testing.T, url string, howLong time.Duration) {
 			t.Errorf("the work of key %s was done %d times", n, times)
 		}
 	}
-	t.Logf("the work of %d keys was done, with %d kills", len(done), killed)
-	if len(done) < killed {
-		t.Error("hardly any work was done")
-	}
+	t.Logf("the work of %d keys was done, with %d kills, and %d of the server", len(done), killed, servers)
 }
 
 // count returns how often the work of each key was done.

@@ -1,12 +1,19 @@
 package storeurl
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"log/slog"
+	"net/url"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/servertest"
 )
 
 func TestMemory(t *testing.T) {
@@ -25,6 +32,58 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// Behind a PgBouncer in transaction mode the URL names the server itself for notifications, which then wake the callers
+// that wait.
+func TestListenURL(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	bouncer := servertest.PgBouncer(t, server)
+	address := bouncer.URL + "&listen_url=" + url.QueryEscape(server.URL+"&application_name=listener")
+	if _, err := Init(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	s, closing, err := Open(t.Context(), address, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := held(t, s, "k")
+	waited := make(chan *idempotency.Reservation, 1)
+	// Ends with the result of the owner; received below.
+	go func() {
+		r, err := s.Reserve(t.Context(), &idempotency.ReserveRequest{
+			Key: owner.Key, AttemptID: idempotency.NewAttemptID(), Wait: time.Minute,
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		waited <- r
+	}()
+	db, err := pgx.Connect(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close(context.Background()) })
+	for listening := false; !listening && t.Context().Err() == nil; {
+		if err := db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE application_name = 'listener' AND query LIKE 'LISTEN %')`).Scan(&listening); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a, err := s.Complete(t.Context(), owner, idempotency.Result{}); err != nil || a.Outcome != idempotency.OK {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if r := <-waited; r == nil || r.Outcome != idempotency.Replay {
+		t.Errorf("the caller that waited got %+v", r)
+	}
+	if err := closing(); err != nil {
+		t.Error(err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("the log has %s", log.String())
+	}
+}
+
 // A mistake in a URL must not put its password into a log.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
@@ -32,7 +91,9 @@ func TestMistakes(t *testing.T) {
 		"", "postgres", "mysql://app:secret@db/shop", "app:secret@db", "postgres://app:secret@db:port/shop",
 		"redis://app:secret@db:port/0", "redis://app:secret@127.0.0.1:1/x",
 		"redis://app:secret@127.0.0.1:1/0?unknown=1",
-		"redis://app:secret@127.0.0.1:1/0?min_replicas=x", "postgres://app:secret@127.0.0.1:1/shop?sslmode=disable",
+		"redis://app:secret@127.0.0.1:1/0?min_replicas=x",
+		"postgres://127.0.0.1:1/db?listen_url=postgres://app:secret@db:x/",
+		"postgres://app:secret@127.0.0.1:1/shop?sslmode=disable",
 		"redis://app:secret@127.0.0.1:1/0", "redis-cluster://app:secret@127.0.0.1:1,127.0.0.1:2",
 		"redis-cluster://app:secret@db:port,127.0.0.1:2", "rediss-cluster://app:secret@,127.0.0.1:2",
 		"redis-cluster://app:secret@127.0.0.1:1/0?unknown=1", "redis-cluster://app:secret@127.0.0.1:1,?max_open=x",

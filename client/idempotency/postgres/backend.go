@@ -25,19 +25,27 @@ const (
 	loadRecord = `SELECT r.record, r.version, clock_timestamp()
 		FROM (VALUES (1)) AS one LEFT JOIN idempotency_records r ON r.key = $1::bytea`
 
+	// The two that write return a row, or none if they did not write. If the clock is past the deadline after the
+	// write, they fail by a division by zero, and so write nothing. They look at the clock then, and not when they
+	// begin, because they may wait for a lock in between.
 	insertRecord = `INSERT INTO idempotency_records
 		(key, version, record, keep_until, organization, vault, namespace, principal, key_hash)
 		VALUES ($1::bytea, nextval('idempotency_tokens'), $2::bytea, $3::timestamptz, $4::text, $5::text, $6::text,
 			$7::text, $8::bytea)
-		ON CONFLICT (key) DO NOTHING`
+		ON CONFLICT (key) DO NOTHING
+		RETURNING 1 / (clock_timestamp() <= coalesce($9::timestamptz, 'infinity'))::int, NULL::text`
 
-	// The row of the result has two purposes: it says that the swap was made, and it notifies.
 	updateRecord = `WITH swapped AS (
 		UPDATE idempotency_records
 		SET version = nextval('idempotency_tokens'), record = $3::bytea, keep_until = $4::timestamptz
-		WHERE key = $1::bytea AND version = $2::bigint RETURNING waited_until)
-		SELECT CASE WHEN waited_until > clock_timestamp()
+		WHERE key = $1::bytea AND version = $2::bigint
+		RETURNING waited_until, 1 / (clock_timestamp() <= coalesce($5::timestamptz, 'infinity'))::int AS one)
+		SELECT one, CASE WHEN waited_until > clock_timestamp()
 			THEN pg_notify('` + channel + `', encode($1::bytea, 'hex'))::text END FROM swapped`
+
+	// Changes nothing. Its commit is acknowledged only when everything before it is where the server's
+	// synchronous_commit says.
+	confirmRecord = `UPDATE idempotency_records SET version = version WHERE key = $1::bytea AND version = $2::bigint`
 
 	// Renewed rarely, so that callers that poll do not write each time.
 	announceWait = `UPDATE idempotency_records SET waited_until = clock_timestamp() + interval '60 seconds'
@@ -79,14 +87,26 @@ func described(name string) ([]byte, *describe.Description, error) {
 }
 
 // insert writes the first record of a key.
-func insert(ctx context.Context, q querier, name string, record []byte, keepUntil time.Time) (bool, error) {
+func insert(
+	ctx context.Context, q querier, name string, record []byte, keepUntil time.Time, deadline *time.Time,
+) (bool, error) {
 	key, d, err := described(name)
 	if err != nil {
 		return false, err
 	}
-	tag, err := q.Exec(ctx, insertRecord, key, record, keepUntil, text(d.Organization), text(d.Vault),
-		text(d.Namespace), text(d.Principal), d.KeyHash)
-	return err == nil && tag.RowsAffected() == 1, err
+	return wrote(q.QueryRow(ctx, insertRecord, key, record, keepUntil, text(d.Organization), text(d.Vault),
+		text(d.Namespace), text(d.Principal), d.KeyHash, deadline))
+}
+
+// wrote reports whether one of the statements that write has written.
+func wrote(row pgx.Row) (bool, error) {
+	var one int
+	var notified *string
+	err := row.Scan(&one, &notified)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // load reads a record.
@@ -105,10 +125,12 @@ func load(ctx context.Context, q querier, key string) (record []byte, version st
 	return record, strconv.FormatInt(*number, 10), now, nil
 }
 
-// swap writes a record if its version is the given one.
-func swap(ctx context.Context, q querier, key, version string, record []byte, keepUntil time.Time) (bool, error) {
+// swap writes a record if its version is the given one. deadline may be nil.
+func swap(
+	ctx context.Context, q querier, key, version string, record []byte, keepUntil time.Time, deadline *time.Time,
+) (bool, error) {
 	if version == "" {
-		return insert(ctx, q, key, record, keepUntil)
+		return insert(ctx, q, key, record, keepUntil, deadline)
 	}
 	name, err := rowKey(key)
 	if err != nil {
@@ -118,12 +140,21 @@ func swap(ctx context.Context, q querier, key, version string, record []byte, ke
 	if err != nil {
 		return false, err
 	}
-	var notified *string
-	err = q.QueryRow(ctx, updateRecord, name, number, record, keepUntil).Scan(&notified)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
+	return wrote(q.QueryRow(ctx, updateRecord, name, number, record, keepUntil, deadline))
+}
+
+// confirm waits until a version of a record is as durable as a commit is.
+func confirm(ctx context.Context, q querier, key, version string) (bool, error) {
+	name, err := rowKey(key)
+	if err != nil {
+		return false, err
 	}
-	return err == nil, err
+	number, err := strconv.ParseInt(version, 10, 64)
+	if err != nil {
+		return false, err
+	}
+	tag, err := q.Exec(ctx, confirmRecord, name, number)
+	return err == nil && tag.RowsAffected() == 1, err
 }
 
 // nextToken draws a token.
@@ -171,15 +202,44 @@ func broken(err error) bool {
 func (b *backend) CompareAndSwap(
 	ctx context.Context, key, version string, record []byte, keepUntil time.Time,
 ) (bool, error) {
+	return b.swap(ctx, key, version, record, keepUntil, nil)
+}
+
+// CompareAndSwapBefore implements idempotency.TimedSwapper.
+func (b *backend) CompareAndSwapBefore(
+	ctx context.Context, key, version string, record []byte, keepUntil, deadline time.Time,
+) (bool, error) {
+	return b.swap(ctx, key, version, record, keepUntil, &deadline)
+}
+
+func (b *backend) swap(
+	ctx context.Context, key, version string, record []byte, keepUntil time.Time, deadline *time.Time,
+) (bool, error) {
 	swapped := false
 	err := admit(ctx, b.pool, key, record, b.maxOpen)
 	if err == nil {
-		swapped, err = swap(ctx, b.pool, key, version, record, keepUntil)
+		swapped, err = swap(ctx, b.pool, key, version, record, keepUntil, deadline)
 	}
-	if overtaken(err) {
+	if overtaken(err) || late(err) {
 		return false, nil
 	}
 	return swapped, err
+}
+
+// Confirm implements idempotency.Confirmer. When a statement is canceled while its commit waits for a standby, the
+// server keeps the commit and shows it, although no standby may have it.
+func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error) {
+	confirmed, err := confirm(ctx, b.pool, key, version)
+	if overtaken(err) {
+		return false, nil
+	}
+	return confirmed, err
+}
+
+// late reports whether a statement has written nothing because it came after its deadline.
+func late(err error) bool {
+	failure, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && failure.Code == "22012" // division by zero
 }
 
 // overtaken reports whether a transaction was rolled back in favor of another one. That happens to
@@ -214,7 +274,7 @@ func (b *backend) Changed(ctx context.Context, key, version string) error {
 	if _, err := b.pool.Exec(ctx, announceWait, name, number); err != nil && !overtaken(err) {
 		return err
 	}
-	// A swap before the announcement notifies nobody, but shows here.
+	// A swap before the announcement sends no notification, but shows here.
 	var current int64
 	err = b.pool.QueryRow(ctx, recordVersion, name).Scan(&current)
 	switch {

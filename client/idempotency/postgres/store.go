@@ -60,7 +60,8 @@ type Store struct {
 }
 
 // Open connects to a database. The parameters of the URL are those of libpq and of pgxpool
-// (pool_max_conns=16), and max_open, which sets Options.MaxOpen. An error does not contain the password.
+// (pool_max_conns=16), and max_open and listen_url, which set the options; the latter is a URL itself, with %XX for the
+// characters that would end it, such as %26 for &. An error does not contain a password.
 func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	config, err := parse(url)
 	if err != nil {
@@ -70,8 +71,11 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 		if o.MaxOpen, err = strconv.Atoi(text); err != nil {
 			return nil, fmt.Errorf("%s: %w", maxOpenParameter, err)
 		}
-		delete(config.ConnConfig.RuntimeParams, maxOpenParameter)
 	}
+	if text, ok := config.ConnConfig.RuntimeParams[listenParameter]; ok {
+		o.ListenURL = text
+	}
+	forget(config.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
@@ -85,8 +89,18 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// maxOpenParameter is a parameter of URLs. Others that pgx does not know are settings of the server.
-const maxOpenParameter = "max_open"
+// The parameters of URLs that set options. Others that pgx does not know are settings of the server.
+const (
+	maxOpenParameter = "max_open"
+	listenParameter  = "listen_url"
+)
+
+// forget takes the parameters that set options out of what is sent to the server.
+func forget(config *pgx.ConnConfig) {
+	for _, name := range []string{maxOpenParameter, listenParameter} {
+		delete(config.RuntimeParams, name)
+	}
+}
 
 // parse returns the configuration of a URL.
 func parse(url string) (*pgxpool.Config, error) {
@@ -114,7 +128,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if o.ListenURL != "" {
 		config, err := pgx.ParseConfig(o.ListenURL)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", listenParameter, err)
 		}
 		listen = config
 	}
@@ -153,7 +167,7 @@ func Init(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	delete(config.ConnConfig.RuntimeParams, maxOpenParameter)
+	forget(config.ConnConfig)
 	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 	if err != nil {
 		return err
@@ -163,7 +177,7 @@ func Init(ctx context.Context, url string) error {
 	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 }
 
-// check refuses a server that cannot keep a store's promises.
+// check refuses a server on which a store would lose what it acknowledges.
 func check(ctx context.Context, pool *pgxpool.Pool) error {
 	var version int
 	var standby, table bool

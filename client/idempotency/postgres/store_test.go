@@ -149,7 +149,7 @@ func (s *eachInTx) Get(ctx context.Context, k *idempotency.RecordKey) (*idempote
 	return inTx(ctx, s, func(store idempotency.Store) (*idempotency.Record, error) { return store.Get(ctx, k) })
 }
 
-// A server that cannot keep a promise is refused.
+// A server that loses what it acknowledges is refused.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -180,7 +180,6 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The privileges that Privileges lists are enough.
 // Every gateway of a deployment may begin with store init.
 func TestInitAtTheSameTime(t *testing.T) {
 	t.Parallel()
@@ -201,6 +200,7 @@ func TestInitAtTheSameTime(t *testing.T) {
 	}
 }
 
+// The privileges that Privileges lists are enough.
 func TestPrivileges(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)

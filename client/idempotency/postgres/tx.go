@@ -34,9 +34,12 @@ import (
 // lost a race; repeat the whole transaction, as for any other serialization failure. An error of the
 // store leaves the transaction failed: roll it back.
 //
+// A reservation that has waited for another transaction until its own lease, or its validity, is over fails, and with
+// it its transaction.
+//
 // The table must be in the search_path of the transaction. The store must not be used after the
 // transaction, nor while the caller uses tx in another goroutine; only the heartbeats of a reservation of
-// the same transaction may come at any time, because nobody else sees that reservation yet.
+// the same transaction may come at any time, because no other transaction sees that reservation yet.
 func (s *Store) WithTx(tx pgx.Tx) idempotency.Store {
 	b := &txBackend{tx: tx, changed: map[string]bool{}}
 	return &txStore{Store: idempotency.NewStore(b), reserved: map[idempotency.AttemptID]uint64{}}
@@ -63,8 +66,8 @@ func (s *txStore) Reserve(
 	return r, err
 }
 
-// Heartbeat implements idempotency.Store. The lease of a reservation that is not committed matters to
-// nobody, and the transaction, which a caller is using meanwhile, is left alone.
+// Heartbeat implements idempotency.Store. No other transaction sees the lease of a reservation that is not committed.
+// So a heartbeat for one makes no statement, because the caller may be using the transaction.
 func (s *txStore) Heartbeat(
 	ctx context.Context, owner *idempotency.Ownership, lease time.Duration,
 ) (*idempotency.Answer, error) {
@@ -99,8 +102,23 @@ func (b *txBackend) Load(ctx context.Context, key string) ([]byte, string, time.
 func (b *txBackend) CompareAndSwap(
 	ctx context.Context, key, version string, record []byte, keepUntil time.Time,
 ) (bool, error) {
+	return b.swap(ctx, key, version, record, keepUntil, nil)
+}
+
+// CompareAndSwapBefore implements idempotency.TimedSwapper.
+func (b *txBackend) CompareAndSwapBefore(
+	ctx context.Context, key, version string, record []byte, keepUntil, deadline time.Time,
+) (bool, error) {
+	return b.swap(ctx, key, version, record, keepUntil, &deadline)
+}
+
+func (b *txBackend) swap(
+	ctx context.Context, key, version string, record []byte, keepUntil time.Time, deadline *time.Time,
+) (bool, error) {
 	if version == "" || b.changed[key] {
-		swapped, err := swap(ctx, b.tx, key, version, record, keepUntil)
+		// One that comes late, because it waited for the transaction of another caller, fails the transaction. A
+		// savepoint would keep it from that, and cost every reservation two round trips.
+		swapped, err := swap(ctx, b.tx, key, version, record, keepUntil, deadline)
 		b.changed[key] = b.changed[key] || swapped
 		return swapped, err
 	}
@@ -110,12 +128,20 @@ func (b *txBackend) CompareAndSwap(
 	if err != nil {
 		return false, err
 	}
-	swapped, err := swap(ctx, inner, key, version, record, keepUntil)
+	swapped, err := swap(ctx, inner, key, version, record, keepUntil, deadline)
+	if late(err) {
+		return false, inner.Rollback(ctx)
+	}
 	if err != nil || !swapped {
 		return false, errors.Join(err, inner.Rollback(ctx))
 	}
 	b.changed[key] = true
 	return true, inner.Commit(ctx)
+}
+
+// Confirm implements idempotency.Confirmer. The transaction writes then, so that its commit waits for standbys.
+func (b *txBackend) Confirm(ctx context.Context, key, version string) (bool, error) {
+	return confirm(ctx, b.tx, key, version)
 }
 
 // NextToken implements idempotency.TokenSource.

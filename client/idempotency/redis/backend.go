@@ -26,6 +26,9 @@ var swapText string
 //go:embed token.lua
 var tokenText string
 
+//go:embed confirm.lua
+var confirmText string
+
 var loadScript, swapScript, tokenScript = redis.NewScript(loadText), redis.NewScript(swapText),
 	redis.NewScript(tokenText)
 
@@ -116,9 +119,19 @@ func decodeLoad(answer []any) (record []byte, version string, now time.Time, err
 func (b *backend) CompareAndSwap(
 	ctx context.Context, key, version string, record []byte, keepUntil time.Time,
 ) (bool, error) {
-	keep := "0"
+	return b.CompareAndSwapBefore(ctx, key, version, record, keepUntil, time.Time{})
+}
+
+// CompareAndSwapBefore implements idempotency.TimedSwapper.
+func (b *backend) CompareAndSwapBefore(
+	ctx context.Context, key, version string, record []byte, keepUntil, deadline time.Time,
+) (bool, error) {
+	keep, before := "0", "0"
 	if !keepUntil.IsZero() {
 		keep = strconv.FormatInt(keepUntil.UnixMilli()+1, 10) // never before
+	}
+	if !deadline.IsZero() {
+		before = strconv.FormatInt(deadline.UnixMicro(), 10)
 	}
 	hash, text, err := describe.Split(key)
 	if err != nil {
@@ -129,7 +142,7 @@ func (b *backend) CompareAndSwap(
 		return false, err
 	}
 	keys := []string{b.records + hash, b.counter, b.openOf(d)}
-	arguments := []any{version, record, keep, b.channel, hash, text, openState(record), b.maxOpen}
+	arguments := []any{version, record, keep, b.channel, hash, text, openState(record), b.maxOpen, before}
 	if b.minReplicas == 0 {
 		n, err := swapScript.Run(ctx, b.client, keys, arguments...).Int()
 		return swapped(n, err, b.maxOpen)
@@ -139,28 +152,49 @@ func (b *backend) CompareAndSwap(
 
 // swapAndWait swaps, and waits for the replicas.
 func (b *backend) swapAndWait(ctx context.Context, keys []string, arguments []any) (bool, error) {
+	n, err, reached := b.evalAndWait(ctx, swapText, keys, arguments)
+	if done, err := swapped(n, err, b.maxOpen); err != nil || !done {
+		return false, err
+	}
+	return reached == nil, reached
+}
+
+// Confirm implements idempotency.Confirmer. Without replicas to wait for, what a Load returns is as durable as it gets.
+func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error) {
+	if b.minReplicas == 0 {
+		return true, nil
+	}
+	n, err, reached := b.evalAndWait(ctx, confirmText, []string{b.records + name(key)}, []any{version})
+	if err != nil || n != 1 {
+		return false, quota(err)
+	}
+	return reached == nil, reached
+}
+
+// evalAndWait runs a script that writes if it returns 1, and waits for the replicas. reached is an error unless enough
+// of them have what it wrote.
+func (b *backend) evalAndWait(
+	ctx context.Context, text string, keys []string, arguments []any,
+) (n int, err, reached error) {
 	node, err := b.node(ctx)
 	if err != nil {
-		return false, err
+		return 0, err, nil
 	}
 	// WAIT is about what its own connection has written, which a pipeline uses for all its commands. The
 	// text is sent each time, because a missing script would be known too late.
 	pipeline := node.Pipeline()
-	swap := pipeline.Eval(ctx, swapText, keys, arguments...)
+	script := pipeline.Eval(ctx, text, keys, arguments...)
 	wait := pipeline.Do(ctx, "WAIT", b.minReplicas, b.replicaTimeout.Milliseconds())
 	_, _ = pipeline.Exec(ctx) // each command has its own error
-	n, err := swap.Int()
-	if err != nil {
+	if n, err = script.Int(); err != nil {
 		b.findMaster(ctx)
 	}
-	if done, err := swapped(n, err, b.maxOpen); err != nil || !done {
-		return false, err
+	replicas, reached := wait.Int64()
+	if reached == nil && replicas < int64(b.minReplicas) {
+		reached = fmt.Errorf("a change has reached %d replicas within %v, of %d", replicas, b.replicaTimeout,
+			b.minReplicas)
 	}
-	reached, err := wait.Int64()
-	if err == nil && reached < int64(b.minReplicas) {
-		err = fmt.Errorf("a change has reached %d replicas within %v, of %d", reached, b.replicaTimeout, b.minReplicas)
-	}
-	return err == nil, err
+	return n, err, reached
 }
 
 // swapped returns what swap.lua answered.

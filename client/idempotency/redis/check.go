@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// check refuses a server or a cluster that cannot keep a store's promises, and logs what it may lose.
+// check refuses a server or a cluster on which two owners could run, and logs what it may lose.
 func check(ctx context.Context, client redis.UniversalClient, o Options) error {
 	switch client := client.(type) {
 	case *redis.Client:
@@ -34,7 +34,7 @@ func warn(ctx context.Context, o Options, warning string) {
 // checkCluster checks every master, because the keys of a store may move to any of them.
 func checkCluster(ctx context.Context, cluster *redis.ClusterClient, o Options) error {
 	if options := cluster.Options(); options.ReadOnly || options.RouteByLatency || options.RouteRandomly {
-		return errors.New("a replica may answer with a record of before (read_only, route_by_latency, " +
+		return errors.New("a replica may answer with an old record (read_only, route_by_latency, " +
 			"route_randomly), so that two owners would run")
 	}
 	var mu sync.Mutex
@@ -79,7 +79,7 @@ func checkServer(ctx context.Context, client *redis.Client, o Options, inCluster
 		return "", fmt.Errorf("redis %s is too old: 6.2 and later", info["redis_version"])
 	case info["role"] != "master":
 		return "", errors.New("the server is a replica, which cannot store anything")
-	case info["redis_mode"] == "cluster" && !inCluster:
+	case info["cluster_enabled"] == "1" && !inCluster:
 		return "", errors.New("the server is part of a cluster: its URL begins with redis-cluster://")
 	case info["maxmemory_policy"] != "noeviction":
 		return "", fmt.Errorf("the server forgets keys when its memory is full (maxmemory-policy %s), so that work "+

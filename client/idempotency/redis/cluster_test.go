@@ -166,7 +166,7 @@ func TestClusterMoves(t *testing.T) {
 	}
 }
 
-// What a cluster cannot promise is refused, and what it may lose is said, once.
+// A cluster on which two owners could run is refused. What a cluster may lose is logged once.
 func TestClusterRefusals(t *testing.T) {
 	t.Parallel()
 	longOnly(t)

@@ -14,8 +14,10 @@
 // when its time is over, and nothing can refuse it. Here the record is the lock: it stays when the lease
 // ends, it has a token that grows with every ownership, and a result is only taken from its owner.
 //
-// Tokens and versions come from one counter, which is never behind the server's clock in microseconds.
-// So they grow even if Redis forgets the counter's last values, unless the clock is set back as far.
+// Tokens and versions come from one counter in Redis, which takes the higher of its last value plus one and the
+// server's clock in microseconds. So they grow even if Redis forgets the counter's last values, unless the clock is
+// set back by as much as was forgotten. A reservation that arrives after its validity, by the server's clock, is not
+// made.
 //
 // A record is a hash with the fields version, record (as internal/keyed encodes it) and description (in JSON:
 // organization, vault, namespace, principal, and the SHA-256 of the client's key; for people and lists). The open keys
@@ -36,6 +38,18 @@
 //	failover to a replica               what the replica did not have; Options.MinReplicas makes that rare
 //	failover with MinReplicas           a write that its caller was told of is on that many replicas, but Sentinel
 //	                                    may promote another one
+//
+// What is lost are the last changes, in their order, of all keys of the store alike. A key that was reserved in that
+// time is free. A key that was finished in it is pending again, until its owner repeats the result or its lease ends;
+// a result that the client already has is then an unknown outcome.
+//
+// After a failover tokens can go back, too, for a reservation that was lost: if the promoted server did not have the
+// counter's last values, and its clock is behind the old one's by more than the time that was lost. A resource that
+// compares tokens then refuses the new owner until the clock has caught up. With MinReplicas that happens only if
+// Sentinel promotes a replica that does not have the reservation; keep the clocks of the servers together.
+//
+// With MinReplicas the repeat of an owner's call waits for the replicas, too, because the first one may have changed
+// the record although it failed.
 //
 // [Open] logs a warning for each of the first cases that it finds. It refuses a server that evicts keys when
 // its memory is full (a maxmemory-policy other than noeviction), and a replica. Where running twice is not

@@ -34,7 +34,7 @@ type Options struct {
 	ReplicaTimeout time.Duration
 	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means
 	// any number. A reservation beyond it is refused with an [idempotency.QuotaError]. The script that stores a
-	// reservation counts, so that the bound is exact, whoever else reserves, and costs no round trip.
+	// reservation counts, so that the bound is exact and costs no round trip.
 	MaxOpen int
 	// Logger may be nil. It never gets a key or a principal.
 	Logger *slog.Logger

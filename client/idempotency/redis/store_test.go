@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -203,48 +201,6 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// A loss of power with appendfsync everysec cuts the end of the append-only file off. The keys in it are
-// lost, as documented, and nothing else is: tokens still grow, and what came before is there.
-func TestLostLastSecond(t *testing.T) {
-	t.Parallel()
-	server := servertest.Redis(t, "--appendfsync", "everysec")
-	s := open(t, server.URL, redis.Options{})
-	if _, err := idempotency.Do(t.Context(), s, key("before"), succeed); err != nil {
-		t.Fatal(err)
-	}
-	files, _ := filepath.Glob(filepath.Join(server.Dir, "appendonlydir", "*.incr.aof")) // Redis 7
-	if len(files) == 0 {
-		files, _ = filepath.Glob(filepath.Join(server.Dir, "appendonly.aof"))
-	}
-	if len(files) != 1 {
-		t.Fatalf("append-only files: %v", files)
-	}
-	info, err := os.Stat(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	lost := reserve(t, s, "lost")
-	server.Kill()
-	if err := os.Truncate(files[0], info.Size()); err != nil {
-		t.Fatal(err)
-	}
-	server.Start()
-	if done, err := idempotency.Do(t.Context(), s, key("before"), succeed); err != nil || !done.Replayed {
-		t.Errorf("before the loss: %+v, %v", done, err)
-	}
-	if _, err := s.Get(t.Context(), &lost.Key); !errors.Is(err, idempotency.ErrNotFound) {
-		t.Errorf("what was cut off: %v", err)
-	}
-	next := reserve(t, s, "lost")
-	if next.Token <= lost.Token {
-		t.Errorf("token %d after %d", next.Token, lost.Token)
-	}
-	// The owner of before is no owner any more.
-	if a, err := s.Complete(t.Context(), lost, idempotency.Result{}); err != nil || a.Outcome != idempotency.LeaseLost {
-		t.Errorf("Complete of a lost owner: %+v, %v", a, err)
-	}
-}
-
 // All keys of a store have one hash tag, and two prefixes share nothing.
 func TestPrefixes(t *testing.T) {
 	t.Parallel()
@@ -267,6 +223,102 @@ func TestFaults(t *testing.T) {
 	server := servertest.Redis(t)
 	p := storefaults.Start(t, server.Address)
 	storefaults.Run(t, p, open(t, strings.Replace(server.URL, server.Address, p.Address, 1), redis.Options{}))
+}
+
+// A reservation that arrives late makes no owner, with a lower token than that of the owner since.
+func TestLateSwap(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	p := storefaults.Start(t, server.Address)
+	behind := open(t, strings.Replace(server.URL, server.Address, p.Address, 1)+"?pool_size=1", redis.Options{})
+	c := connect(t, server)
+	storefaults.LateSwap(t, p, behind, open(t, server.URL, redis.Options{}), func() {
+		names, err := c.Keys(t.Context(), "{idempotency}:record:*").Result()
+		if err == nil {
+			err = c.Del(t.Context(), names...).Err()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}, func() time.Time {
+		now, err := c.Time(t.Context()).Result()
+		if err != nil {
+			t.Error(err)
+		}
+		return now
+	})
+}
+
+// A result that no replica has is there, and its repeat is not told that it is stored before a replica has it.
+func TestRepeatWaitsForTheReplica(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	replica := replicate(t, server)
+	s := open(t, server.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 10 * time.Second})
+	hasty := open(t, server.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 50 * time.Millisecond})
+	done, released := reserve(t, s, "done"), reserve(t, s, "released")
+	replica.Pause()
+	for range 3 {
+		result := idempotency.Result{Response: []byte("done")}
+		if a, err := hasty.Complete(t.Context(), done, result); err == nil {
+			t.Errorf("Complete without the replica: %+v", a)
+		}
+		if a, err := hasty.Release(t.Context(), released); err == nil {
+			t.Errorf("Release without the replica: %+v", a)
+		}
+	}
+	if r, err := hasty.Get(t.Context(), &done.Key); err != nil || r.State != idempotency.Committed {
+		t.Errorf("the record is %+v, %v", r, err)
+	}
+	replica.Continue()
+	for _, call := range []func() (*idempotency.Answer, error){
+		func() (*idempotency.Answer, error) {
+			return s.Complete(t.Context(), done, idempotency.Result{Response: []byte("done")})
+		},
+		func() (*idempotency.Answer, error) { return s.Release(t.Context(), released) },
+	} {
+		if a, err := call(); err != nil || a.Outcome != idempotency.OK {
+			t.Errorf("%+v, %v", a, err)
+		}
+	}
+	server.Kill()
+	promoted := connect(t, replica)
+	if err := promoted.Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	after := open(t, replica.URL, redis.Options{})
+	if r, err := after.Get(t.Context(), &done.Key); err != nil || r.State != idempotency.Committed {
+		t.Errorf("on the replica the record is %+v, %v", r, err)
+	}
+}
+
+// Tokens go on from the last one that a promoted replica has, although its clock is behind. The clock of a server that
+// is ahead is made by its counter.
+func TestTokensOfAReplicaThatIsBehind(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	replica := replicate(t, server)
+	const ahead = uint64(4e15) // in the next century
+	c := connect(t, server)
+	if err := c.Set(t.Context(), "{idempotency}:tokens", ahead, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, server.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 10 * time.Second})
+	before := reserve(t, s, "before")
+	if before.Token <= ahead {
+		t.Fatalf("token %d is not behind the counter", before.Token)
+	}
+	server.Kill()
+	if err := connect(t, replica).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []string{"one", "two"} {
+		next := reserve(t, open(t, replica.URL, redis.Options{}), k)
+		if next.Token <= before.Token {
+			t.Errorf("token %d after %d", next.Token, before.Token)
+		}
+		before = next
+	}
 }
 
 func BenchmarkStore(b *testing.B) {

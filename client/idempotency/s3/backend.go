@@ -126,29 +126,55 @@ func (b *backend) CompareAndSwap(ctx context.Context, name, etag string, value [
 	if err != nil {
 		return false, err
 	}
-	o := object{
-		Scope:   strings.TrimPrefix(path.Dir(name), recordsName),
-		KeyHash: strings.TrimSuffix(path.Base(name), ".json"),
-		Key:     key, Namespace: d.Namespace, Principal: d.Principal, ClientKeyHash: hex.EncodeToString(d.KeyHash),
-		Status: "creating", State: record.State.String(), Token: record.Token, Attempts: record.Attempts,
-		CreatedAt: instant(record.Created), LeaseExpiresAt: instant(record.LeaseEnd),
-		CompletedAt: instant(record.Completed), ExpiresAt: instant(record.Expires),
-		Revision: rand.Text(), Record: value,
-	}
-	if record.State == keyed.Committed || record.State == keyed.Rejected {
-		o.Status = "ready"
-	}
-	body, err := json.Marshal(&o)
+	o := newObject(name, record)
+	o.Key, o.Namespace, o.Principal, o.ClientKeyHash = key, d.Namespace, d.Principal, hex.EncodeToString(d.KeyHash)
+	mark, err := b.quota.admit(ctx, name, d, record)
 	if err != nil {
 		return false, err
 	}
-	if err := b.quota.admit(ctx, name, d, record); err != nil {
+	written, err := b.write(ctx, name, etag, o)
+	switch {
+	case err != nil:
+	case written:
+		b.quota.settled(ctx, name, d, record)
+	case mark != "":
+		b.quota.withdraw(ctx, name, etag, mark, record.Token)
+	}
+	return written, err
+}
+
+// newObject returns the object of a record, without what describes its key.
+func newObject(name string, record *keyed.Record) *object {
+	return &object{
+		Scope:   strings.TrimPrefix(path.Dir(name), recordsName),
+		KeyHash: strings.TrimSuffix(path.Base(name), ".json"),
+		Status:  status(record.State), State: record.State.String(), Token: record.Token, Attempts: record.Attempts,
+		CreatedAt: instant(record.Created), LeaseExpiresAt: instant(record.LeaseEnd),
+		CompletedAt: instant(record.Completed), ExpiresAt: instant(record.Expires), Record: record.Append(nil),
+	}
+}
+
+// status returns the status of a key for other programs, which may ignore the states of records.
+func status(s keyed.State) string {
+	switch s {
+	case keyed.Pending:
+		return "creating"
+	case keyed.Committed, keyed.Rejected:
+		return "ready"
+	case keyed.Indeterminate:
+		return "unknown"
+	}
+	return "released"
+}
+
+// write writes an object as a new revision if its ETag is still the given one.
+func (b *backend) write(ctx context.Context, name, etag string, o *object) (written bool, err error) {
+	o.Revision = rand.Text()
+	body, err := json.Marshal(o)
+	if err != nil {
 		return false, err
 	}
-	written, _, err := b.objects.Put(ctx, name, etag, body)
-	if written {
-		b.quota.settled(ctx, name, d, record)
-	}
+	written, _, err = b.objects.Put(ctx, name, etag, body)
 	return written, err
 }
 

@@ -294,7 +294,7 @@ func (c *faultyCalls) patiently(
 
 // Each request of a store meets each fault: the bucket refuses it, does it and says that it failed, breaks its
 // answer off, or gets it when everything is over. Every call can be repeated, and means what it meant; where the
-// client repeats requests itself, nobody notices.
+// client repeats requests itself, its caller does not notice.
 func TestFailingAnswers(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)

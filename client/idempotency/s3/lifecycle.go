@@ -5,29 +5,45 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/seqledger/seqledger/client/idempotency/s3/internal/bucket"
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// Lifecycle returns the bucket's lifecycle configuration that deletes expired records, in the form of
-// aws s3api put-bucket-lifecycle-configuration. The rule counts from the last change of an object, and no record
-// is needed for longer than its TTL, or than it waits for an owner and then for a person. Add the rule to those
-// that the bucket has, because the command replaces them.
+// Lifecycle returns the bucket's lifecycle configuration that deletes what a store leaves behind, in the form of
+// aws s3api put-bucket-lifecycle-configuration. The command replaces the rules that the bucket has: add these to them.
+//
+// Rules count from the last change of an object. Records go after MaxTTL, or after the longest time for which a record
+// waits for an owner and then for a person, whichever is longer. Marks of open keys (Options.MaxOpen) go after the same
+// time; a store deletes them itself, except after a crash. An owner that extends its lease does not write its mark
+// again, so a key that heartbeats keep open for longer than that stops counting. Probes, with which [New] tries the
+// conditions, go after a day. The counter of tokens has no rule: it must stay.
 func Lifecycle(o Options) (string, error) {
 	if o.MaxTTL == 0 {
 		o.MaxTTL = DefaultMaxTTL
 	}
 	const day = 24 * time.Hour
 	longest := max(o.MaxTTL, keyed.MaxLease+keyed.UnclaimedTTL+keyed.IndeterminateTTL)
-	prefix := "idempotency/"
-	if o.Prefix != "" {
-		prefix = o.Prefix + "/" + prefix
-	}
+	// A day more for the clocks, and one because S3 rounds up to midnight.
+	days := int((longest+day-1)/day) + 2
 	type object = map[string]any
-	text, err := json.MarshalIndent(object{"Rules": []object{{
-		"ID": "seqledger-idempotency", "Status": "Enabled", "Filter": object{"Prefix": prefix},
-		// A day more for the clocks, and one because S3 rounds up to midnight.
-		"Expiration": object{"Days": int((longest+day-1)/day) + 2},
-	}}}, "", "  ")
+	var rules []object
+	for _, rule := range []struct {
+		id, prefix string
+		days       int
+	}{
+		{"seqledger-idempotency", recordsName, days},
+		{"seqledger-idempotency-open", marksName, days},
+		{"seqledger-idempotency-probes", bucket.ProbesName, 1},
+	} {
+		if o.Prefix != "" {
+			rule.prefix = o.Prefix + "/" + rule.prefix
+		}
+		rules = append(rules, object{
+			"ID": rule.id, "Status": "Enabled", "Filter": object{"Prefix": rule.prefix},
+			"Expiration": object{"Days": rule.days},
+		})
+	}
+	text, err := json.MarshalIndent(object{"Rules": rules}, "", "  ")
 	return string(text) + "\n", err
 }
 

@@ -6,92 +6,148 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"path"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/bucket"
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 // errOpenKeys is the cause of a refusal by the quota.
 var errOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
 
-// marksName is the beginning of the names of marks. The open keys of a principal have a mark each, an object beside the
-// record, because a list of objects says nothing of what is in them. A mark is written before its record is, and
-// deleted after the record is finished: a crash in between leaves a mark too many, never one too few.
+// marksName is the beginning of the names of marks. A list of objects does not show what is in them, so each open key
+// of a principal has a mark, an object beside the record. Its name has the key and the token of an ownership.
 const marksName = "idempotency-open/"
 
-// quota counts the open keys of principals.
+// quota counts the open keys of principals by their marks. It relies on this:
+//
+//   - An ownership writes its mark, counts, and then writes its record. Of two ownerships, the one whose mark comes
+//     later counts the other, so that both together are not too many.
+//   - A token is drawn for one attempt to write a record, after the old record was read. So a mark has one writer, who
+//     may delete it when that attempt cannot succeed any more: no other ownership counts on it.
+//   - Other callers delete a mark only when its key is not open and cannot become open by an attempt with the mark's
+//     token: the record has that token or a higher one, or it has been written anew, so that an attempt that is under
+//     way fails. A clock decides when they do so. That it is safe does not depend on the clock.
+//
+// A crash may leave a mark too many, which a refusal looks for, and never one too few.
 type quota struct {
-	objects *bucket.Objects
-	read    func(ctx context.Context, name string) (o *object, etag string, now time.Time, err error)
+	backend *backend
 	most    int // Options.MaxOpen; 0 for no quota
-	// settles is how long a mark may be there before its record is.
+	// settles is how long a mark may be there before its record is. A shorter time fails reservations that are under
+	// way; they are decided again.
 	settles time.Duration
 }
 
 const (
-	markSettles  = 5 * time.Minute
-	marksChecked = 16   // marks that a refusal looks at
-	listMost     = 1000 // objects in an answer of S3
+	markSettles = 5 * time.Minute
+	keysChecked = 16   // keys that a refusal looks at
+	listMost    = 1000 // objects in an answer of S3
 )
 
-// markOf returns the folder of the marks of a principal, and the name of the mark of a record in it.
-func markOf(record string, d *describe.Description) (folder, mark string) {
+// marksFolder returns the folder of the marks of a principal.
+func marksFolder(record string, d *describe.Description) string {
 	principal := sha256.Sum256([]byte(d.Principal))
-	folder = marksName + path.Dir(record)[len(recordsName):] + "/" + hex.EncodeToString(principal[:]) + "/"
-	return folder, folder + path.Base(record)
+	return marksName + path.Dir(record)[len(recordsName):] + "/" + hex.EncodeToString(principal[:]) + "/"
+}
+
+// keyHash returns the hash in the name of a record or a mark.
+func keyHash(name string) string {
+	hash, _, _ := strings.Cut(path.Base(name), ".")
+	return hash
+}
+
+// markOf returns the name of the mark of an ownership.
+func markOf(folder, record string, token uint64) string {
+	return folder + keyHash(record) + "." + strconv.FormatUint(token, 10) + ".json"
+}
+
+// tokenOf returns the token of a mark.
+func tokenOf(mark string) uint64 {
+	_, rest, _ := strings.Cut(path.Base(mark), ".")
+	token, _ := strconv.ParseUint(strings.TrimSuffix(rest, ".json"), 10, 64) // 0 is below every token
+	return token
 }
 
 // admit marks a key whose record is about to be pending, and returns an [*idempotency.QuotaError] if it would be one
-// open key too many of its principal. A key that has a mark has been counted.
-func (q *quota) admit(ctx context.Context, name string, d *describe.Description, record *keyed.Record) error {
-	// An owner that extends its lease has been counted. One of the same second costs a request, and no more.
-	fresh := record.State == keyed.Pending && record.Created == record.LeaseSet
+// open key too many of its principal. The mark is "" if this ownership needs none.
+func (q *quota) admit(
+	ctx context.Context, name string, d *describe.Description, record *keyed.Record,
+) (mark string, err error) {
+	// A key that is taken over stays open, under the mark that it has. An owner that extends its lease has one, too;
+	// in the second of its reservation it looks like a new owner here.
+	fresh := record.State == keyed.Pending && record.Created == record.LeaseSet && record.CheckpointSize == 0
 	if q.most == 0 || !fresh {
-		return nil
+		return "", nil
 	}
-	folder, mark := markOf(name, d)
-	written, _, err := q.objects.Put(ctx, mark, "", []byte("{}\n"))
-	if err != nil || !written {
-		return err
+	folder := marksFolder(name, d)
+	mark = markOf(folder, name, record.Token)
+	written, _, err := q.backend.objects.Put(ctx, mark, "", []byte("{}\n"))
+	if err != nil {
+		return "", err
 	}
-	over, err := q.over(ctx, folder, mark)
+	if !written { // by this owner's reservation, or by this request, whose answer was lost
+		current, _, err := q.record(ctx, name)
+		if err != nil || current != nil && current.Token == record.Token && isOpen(current.State) {
+			return "", err
+		}
+	}
+	over, err := q.over(ctx, folder, keyHash(name))
 	if err != nil || !over {
-		return err // with an error the mark stays: whether it counts is seen by the next call that looks
+		return mark, err // with an error the mark stays, and a later refusal sees whether it counts
 	}
-	if err := q.objects.Delete(ctx, mark); err != nil {
-		return err
+	if err := q.backend.objects.Delete(ctx, mark); err != nil {
+		return "", err
 	}
-	return &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", errOpenKeys, q.most)}
+	return "", &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", errOpenKeys, q.most)}
 }
 
-// over reports whether a principal has too many marks. Before it says so, it looks at old ones for those that a
-// crash has left.
+// record reads a record as it is stored, nil for an absent one.
+func (q *quota) record(ctx context.Context, name string) (r *keyed.Record, etag string, err error) {
+	o, etag, _, err := q.backend.read(ctx, name)
+	if err != nil || o == nil {
+		return nil, "", err
+	}
+	if r, err = keyed.Decode(o.Record); err != nil {
+		return nil, "", fmt.Errorf("%w: the object %s: %w", idempotency.ErrDamaged, name, err)
+	}
+	return r, etag, nil
+}
+
+// over reports whether a principal has too many keys with marks. Before it says so, it looks at some old marks for
+// those that a crash has left.
 func (q *quota) over(ctx context.Context, folder, own string) (bool, error) {
-	var marks []bucket.Listed
-	var now time.Time
-	for page, err := range q.objects.List(ctx, folder, listMost) {
+	keys, old := map[string][]string{}, map[string]bool{}
+	for page, err := range q.backend.objects.List(ctx, folder, listMost) {
 		if err != nil {
 			return false, err
 		}
-		now = page.Now
-		if marks = append(marks, page.Objects...); len(marks) > q.most+listMost {
+		for _, mark := range page.Objects {
+			key := keyHash(mark.Name)
+			keys[key] = append(keys[key], mark.Name)
+			if key != own && page.Now.Sub(mark.Written) >= q.settles {
+				old[key] = true
+			}
+		}
+		if len(keys) > q.most+listMost {
 			break // more than a refusal looks at
 		}
 	}
-	tooMany, checked := len(marks)-q.most, 0
-	for _, mark := range marks {
-		if tooMany <= 0 || checked == marksChecked {
+	tooMany := len(keys) - q.most
+	candidates := slices.Collect(maps.Keys(old))
+	// Otherwise keys that stay open would hide what is behind them.
+	rand.Shuffle(len(candidates), func(i, j int) { candidates[i], candidates[j] = candidates[j], candidates[i] })
+	for _, key := range candidates[:min(len(candidates), keysChecked)] {
+		if tooMany <= 0 {
 			break
 		}
-		if mark.Name == own || now.Sub(mark.Written) < q.settles {
-			continue
-		}
-		checked++
-		left, err := q.sweep(ctx, mark.Name)
+		left, err := q.sweep(ctx, recordOf(folder, key), keys[key])
 		if err != nil {
 			return false, err
 		}
@@ -102,30 +158,84 @@ func (q *quota) over(ctx context.Context, folder, own string) (bool, error) {
 	return tooMany > 0, nil
 }
 
-// sweep deletes a mark that a crash has left of a key that is not open, and reports whether it did.
-func (q *quota) sweep(ctx context.Context, mark string) (bool, error) {
-	scope := path.Dir(path.Dir(mark))[len(marksName):]
-	o, _, now, err := q.read(ctx, recordsName+scope+"/"+path.Base(mark))
+// recordOf returns the name of a record whose marks are in a folder.
+func recordOf(folder, key string) string {
+	return recordsName + path.Dir(path.Clean(folder))[len(marksName):] + "/" + key + ".json"
+}
+
+// sweep deletes the marks that crashes have left of a key, unless it is open, and reports whether it did.
+func (q *quota) sweep(ctx context.Context, name string, marks []string) (bool, error) {
+	o, etag, now, err := q.backend.read(ctx, name)
 	if err != nil {
 		return false, err
 	}
-	if o != nil {
-		record, err := idempotency.ListedAs(o.Record, now)
-		if err != nil || record != nil && isOpen(keyed.State(record.State)) {
+	highest := uint64(0)
+	for _, mark := range marks {
+		highest = max(highest, tokenOf(mark))
+	}
+	if o == nil {
+		at := now.UnixNano()
+		o = newObject(name, &keyed.Record{
+			State: keyed.Released, Token: highest, Created: at, Completed: at, Expires: at + int64(keyed.TombstoneTTL),
+		})
+	}
+	record, err := keyed.Decode(o.Record)
+	if err != nil {
+		return false, fmt.Errorf("%w: the object %s: %w", idempotency.ErrDamaged, name, err)
+	}
+	if current := record.At(keyed.Moment{Now: now.UnixNano()}); current != nil && isOpen(current.State) {
+		return false, nil
+	}
+	if etag == "" || record.Token < highest {
+		// The record of such a mark may still come. It fails when the record has changed since it was read.
+		if written, err := q.backend.write(ctx, name, etag, o); err != nil || !written {
 			return false, err
 		}
 	}
-	return true, q.objects.Delete(ctx, mark)
+	for _, mark := range marks {
+		if err := q.backend.objects.Delete(ctx, mark); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// withdraw deletes the mark of an ownership that another one was ahead of. etag is that of the record before both. A
+// mark that stays is swept when it matters.
+func (q *quota) withdraw(ctx context.Context, name, etag, mark string, token uint64) {
+	current, now, err := q.record(ctx, name)
+	switch {
+	case err != nil || current == nil || now == etag: // it met no other record, and may still be performed
+		return
+	case current.Token == token || isOpen(current.State) && current.Attempts > 1:
+		// A request that was repeated may have been ahead of itself, and the key taken over under this mark.
+		return
+	}
+	_ = q.backend.objects.Delete(ctx, mark)
 }
 
 // isOpen reports whether a key in a state counts.
 func isOpen(s keyed.State) bool { return s == keyed.Pending || s == keyed.Indeterminate }
 
-// settled deletes the mark of a record that is finished or released. A mark that stays is swept when it matters.
+// settled deletes the marks of a record that is finished or released. A mark that stays is swept when it matters.
 func (q *quota) settled(ctx context.Context, name string, d *describe.Description, record *keyed.Record) {
 	if q.most == 0 || isOpen(record.State) {
 		return
 	}
-	_, mark := markOf(name, d)
-	_ = q.objects.Delete(ctx, mark)
+	folder := marksFolder(name, d)
+	_ = q.backend.objects.Delete(ctx, markOf(folder, name, record.Token))
+	if record.Attempts == 1 {
+		return
+	}
+	// Its mark has the token of an earlier owner, and a released record does not say how many there were.
+	for page, err := range q.backend.objects.List(ctx, folder+keyHash(name)+".", listMost) {
+		if err != nil {
+			return
+		}
+		for _, mark := range page.Objects {
+			if tokenOf(mark.Name) <= record.Token {
+				_ = q.backend.objects.Delete(ctx, mark.Name)
+			}
+		}
+	}
 }

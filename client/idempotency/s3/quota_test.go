@@ -2,6 +2,7 @@ package s3_test
 
 import (
 	"errors"
+	"path"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -118,7 +119,10 @@ func TestQuotaAfterACrash(t *testing.T) {
 	if left := marks(t, server); len(left) != 0 {
 		t.Errorf("a finished key has left %q", left)
 	}
-	finished, absent := names[0], names[0][:len(names[0])-len("00000000.json")]+"00000000.json"
+	finished, absent := names[0], path.Dir(names[0])+"/0"+path.Base(names[0])[1:]
+	if absent == finished {
+		absent = path.Dir(names[0]) + "/1" + path.Base(names[0])[1:]
+	}
 	put(finished)
 	put(absent)
 	if try(t, s, "early") {

@@ -30,9 +30,9 @@ type Options struct {
 	MaxTTL time.Duration
 	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means
 	// any number. A reservation beyond it is refused with an [idempotency.QuotaError]. It costs a reservation two
-	// requests and a result one. Keys count that were reserved with this option: give it to all processes. Near the
-	// bound, reservations of the same moment may all be refused. The role needs s3:DeleteObject on
-	// PREFIX/idempotency-open/* then.
+	// requests and a result one. Only keys that are reserved with this option count: set it in all processes. Near
+	// the bound, reservations of the same moment may all be refused. With it the role needs s3:DeleteObject on
+	// PREFIX/idempotency-open/*.
 	MaxOpen int
 	// StoreKeys makes objects have the client's key in clear.
 	StoreKeys bool
@@ -94,7 +94,7 @@ func New(ctx context.Context, client *s3.Client, o Options) (*Store, error) {
 		maxTTL:  o.MaxTTL, storeKeys: o.StoreKeys,
 	}
 	b.tokens = newTokens(b.objects)
-	b.quota = &quota{b.objects, b.read, o.MaxOpen, markSettles}
+	b.quota = &quota{b, o.MaxOpen, markSettles}
 	if err := b.objects.CheckConditions(ctx); err != nil {
 		return nil, err
 	}

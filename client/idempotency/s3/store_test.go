@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
+	"github.com/seqledger/seqledger/client/idempotency/s3/internal/memorybucket"
 	"github.com/seqledger/seqledger/client/idempotency/storetest"
 	"github.com/seqledger/seqledger/internal/servertest"
 	"github.com/seqledger/seqledger/internal/storefaults"
@@ -190,12 +192,74 @@ func TestLongTTL(t *testing.T) {
 
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
-	for maxTTL, want := range map[time.Duration]string{0: `"Days": 63`, 100 * 24 * time.Hour: `"Days": 102`} {
+	for maxTTL, days := range map[time.Duration]int{0: 63, 100 * 24 * time.Hour: 102} {
 		text, err := s3.Lifecycle(s3.Options{Prefix: "p", MaxTTL: maxTTL})
-		if err != nil || !strings.Contains(text, want) || !strings.Contains(text, `"Prefix": "p/idempotency/"`) {
-			t.Errorf("%v: %s, %v", maxTTL, text, err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rules struct {
+			Rules []struct {
+				ID, Status string
+				Filter     struct{ Prefix string }
+				Expiration struct{ Days int }
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &rules); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]int{}
+		for _, r := range rules.Rules {
+			got[r.Filter.Prefix] = r.Expiration.Days
+		}
+		want := map[string]int{"p/idempotency/": days, "p/idempotency-open/": days, "p/idempotency-probes/": 1}
+		if !maps.Equal(got, want) {
+			t.Errorf("with a TTL of %v: %v, want %v", maxTTL, got, want)
 		}
 	}
+}
+
+// An object says in one word what becomes of its key.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	b := new(memorybucket.Bucket)
+	s := s3Of(t, b, nil, 0)
+	says := func(state, status string) {
+		t.Helper()
+		for _, body := range b.Objects("idempotency/") {
+			var o struct{ State, Status string }
+			if err := json.Unmarshal(body, &o); err != nil || o.State != state || o.Status != status {
+				t.Errorf("%+v, %v; want %s, %s", o, err, state, status)
+			}
+		}
+	}
+	own := func() *idempotency.Ownership {
+		t.Helper()
+		r := &idempotency.ReserveRequest{Key: key("k"), AttemptID: idempotency.NewAttemptID()}
+		answer, err := s.Reserve(t.Context(), r)
+		if err != nil || answer.Outcome != idempotency.Acquired {
+			t.Fatalf("%+v, %v", answer, err)
+		}
+		return &idempotency.Ownership{Key: r.Key, Token: answer.Token, AttemptID: r.AttemptID}
+	}
+	must := func(_ *idempotency.Answer, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	owner := own()
+	says("PENDING", "creating")
+	must(s.Release(t.Context(), owner))
+	says("RELEASED", "released")
+	owner = own()
+	must(s.Heartbeat(t.Context(), owner, idempotency.EndLease))
+	says("INDETERMINATE", "unknown")
+	must(s.Complete(t.Context(), owner, idempotency.Result{}))
+	says("COMMITTED", "ready")
+	must(s.Purge(t.Context(), &owner.Key))
+	says("RELEASED", "released")
+	must(s.Reject(t.Context(), own(), idempotency.Result{}))
+	says("REJECTED", "ready")
 }
 
 // Tokens do not begin again although their object was deleted.

@@ -36,9 +36,9 @@ func RunQuota(t *testing.T, s idempotency.Resolver) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	// Others do not count.
-	nobody := BobsKey("one")
-	nobody.Principal = ""
-	own(t, s, nobody)
+	anonymous := BobsKey("one")
+	anonymous.Principal = ""
+	own(t, s, anonymous)
 	elsewhere := BobsKey("one")
 	elsewhere.Scope.Vault = "other"
 	own(t, s, elsewhere)

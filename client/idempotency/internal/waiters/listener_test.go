@@ -57,7 +57,7 @@ func TestListenerConnectsForItsFirstCaller(t *testing.T) {
 	l, connections := newTestListener(t, 0)
 	select {
 	case <-connections:
-		t.Fatal("it connects although nobody waits")
+		t.Fatal("it connects although no caller waits")
 	default:
 	}
 	start(t, l)
@@ -76,7 +76,7 @@ func TestListenerConnectsForItsFirstCaller(t *testing.T) {
 	}
 }
 
-// A notification may be lost with its connection, so that nobody may go on waiting for it.
+// A notification may be lost with its connection. No caller may go on waiting for it.
 func TestListenerWakesAllWhenAConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	l, connections := newTestListener(t, 0)

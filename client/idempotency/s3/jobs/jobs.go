@@ -145,7 +145,7 @@ func (q *Queue) Submit(ctx context.Context, taskType string, input []byte, optio
 	}
 	keyed := s.key != ""
 	if !keyed {
-		s.key = rand.Text() // nobody else has it
+		s.key = rand.Text() // no other submit has it
 	}
 	if err := s.validate(taskType, input); err != nil {
 		return nil, err

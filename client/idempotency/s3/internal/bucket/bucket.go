@@ -175,6 +175,9 @@ func (o *Objects) Put(ctx context.Context, name, etag string, body []byte) (writ
 var ErrNoConditions = errors.New("the store ignores the conditions of writes (If-None-Match, If-Match): two owners " +
 	"could run at once")
 
+// ProbesName is the beginning of the names of the objects on which conditions are tried.
+const ProbesName = "idempotency-probes/"
+
 // probes is how often conditions are tried before a store is refused because it refuses a write.
 const probes = 3
 
@@ -192,7 +195,7 @@ func (o *Objects) CheckConditions(ctx context.Context) (err error) {
 // probe tries the conditions once. again says that a write was refused that should not be. The client repeats a
 // request whose answer is a failure, and is refused, too, if the first one was done all the same.
 func (o *Objects) probe(ctx context.Context) (again bool, err error) {
-	name := "idempotency-probes/" + rand.Text() + ".json"
+	name := ProbesName + rand.Text() + ".json"
 	written, first, err := o.Put(ctx, name, "", []byte(`{"probe":1}`))
 	switch {
 	case err != nil:
