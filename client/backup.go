@@ -47,9 +47,9 @@ func (c *Client) Backup(ctx context.Context, w io.Writer, begin func(BackupInfo)
 	return c.backup(ctx, &seqledgerv1.BackupRequest{}, w, begin)
 }
 
-// BackupSince is Backup for an incremental backup, which leaves out the block files that an earlier backup, or those
-// that this one was made since in its turn, have whole. To restore it needs all of them. A server whose ledger has
-// not the history of that backup refuses it with the Connect code failed_precondition.
+// BackupSince is Backup for an incremental backup. It leaves out the block files that the backup since, or a backup
+// which that one builds on, already contains in full. A restore needs every backup of this chain. A server whose
+// ledger does not have the history of that backup refuses with the Connect code failed_precondition.
 func (c *Client) BackupSince(
 	ctx context.Context, since *BackupBase, w io.Writer, begin func(BackupInfo) error,
 ) (BackupInfo, error) {
@@ -96,9 +96,10 @@ func (c *Client) receiveBackup(
 		LedgerID: header.GetLedgerId(), Index: header.GetIndex(), Digest: header.GetDigest(),
 		Bytes: header.GetSizeEstimate(), SinceIndex: header.GetSinceIndex(),
 	}
-	// A server that does not know incremental backups refuses the request; this is for one that forgets what it knew.
+	// A server without incremental backups refuses the request, because it refuses unknown fields. Check the answer
+	// all the same: a full backup stored as an incremental one could not be restored.
 	if since := m.GetSince(); since != nil && since.GetIndex() != info.SinceIndex {
-		return info, rpc.ProtocolError("a backup since index %d was asked for, and one since index %d comes",
+		return info, rpc.ProtocolError("the request was for a backup since index %d, the server sent one since index %d",
 			since.GetIndex(), info.SinceIndex)
 	}
 	if begin != nil {
@@ -119,7 +120,7 @@ func (c *Client) receiveBackup(
 			info.Bytes, info.SHA256 = size, hash.Sum(nil)
 			return info, checkTrailer(part.Trailer, &info)
 		default:
-			return info, rpc.ProtocolError("this client does not know a part of the backup")
+			return info, rpc.ProtocolError("the backup has a part that this client cannot read; update the client")
 		}
 	}
 	return info, streamEnd(stream.Err())
@@ -133,10 +134,10 @@ func streamEnd(err error) error {
 	return rpc.ProtocolError("the backup ended before its trailer")
 }
 
-// checkTrailer compares what was received with what was sent.
+// checkTrailer compares the received bytes with what the server says it has sent.
 func checkTrailer(t *seqledgerv1.BackupTrailer, info *BackupInfo) error {
 	if t.GetTotalSize() != info.Bytes || !bytes.Equal(t.GetSha256(), info.SHA256) {
-		return rpc.ProtocolError("%d bytes arrived with SHA-256 %x, and %d with %x were sent",
+		return rpc.ProtocolError("received %d bytes with SHA-256 %x, the server sent %d with %x",
 			info.Bytes, info.SHA256, t.GetTotalSize(), t.GetSha256())
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// backupServer sends what a test wants.
+// backupServer sends the parts and the error of a test.
 type backupServer struct {
 	seqledgerv1connect.UnimplementedAdminServiceHandler
 	parts []*seqledgerv1.BackupResponse
@@ -122,7 +122,7 @@ func serveBackup(t *testing.T, s *backupServer) *client.Client {
 	return conn
 }
 
-// The caller's own errors end the call, and come back as they are.
+// The caller's own errors end the call and are returned unchanged.
 func TestBackupEndsWithItsWriter(t *testing.T) {
 	t.Parallel()
 	mine := errors.New("disk full")
@@ -142,8 +142,7 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// An incremental backup is asked for by what is known of its base, and a server that sends another one is not
-// believed.
+// BackupSince sends what identifies its base, and refuses a backup that was made since another one.
 func TestBackupSince(t *testing.T) {
 	t.Parallel()
 	base := &client.BackupBase{

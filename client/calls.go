@@ -66,13 +66,12 @@ type BatchResult struct {
 	Err error
 }
 
-// WriteBatch commits up to 1,000 writes, numbered by the caller, in one call: it is [Client.Write]
-// for a program that has gathered several. They are decided in their order, each by itself, so that
-// a refused one does not keep those behind it from being decided: those of the same stream are then
-// refused for the gap. The results have the order of the writes.
+// WriteBatch commits up to 1,000 writes, numbered by the caller, in one call: it is [Client.Write] for a program that
+// has gathered several. The ledger decides them in order and each by itself. A refused write does not stop those
+// behind it, but leaves a gap: those of the same stream are refused for it. The results have the order of the writes.
 //
-// When the answer is lost it sends the same bytes again until ctx ends. The error of each write is
-// that of Write, and means the same.
+// When the answer is lost, WriteBatch sends the same bytes again until ctx ends. The error of each write means what
+// it means for Write.
 func (c *Client) WriteBatch(ctx context.Context, writes []*seqledgerv1.WriteRequest) []BatchResult {
 	var copies writeCopies
 	results := make([]BatchResult, len(writes))
@@ -100,19 +99,19 @@ func (c *Client) WriteBatch(ctx context.Context, writes []*seqledgerv1.WriteRequ
 	return results
 }
 
-// writeCopies is what is known of the copies of a write that a call has sent.
+// writeCopies describes the copies of a write that a call has sent.
 type writeCopies struct {
 	sent bool // at least one may have arrived
 	open bool // one may still be executed
 }
 
-// add is told of an attempt that failed.
+// add records a failed attempt.
 func (w *writeCopies) add(sent bool, e *failure.Error) {
 	w.sent = w.sent || sent
 	w.open = w.open || sent && e.IsOpen()
 }
 
-// failure returns the error of a write, from that of the last attempt.
+// failure returns the error of a write, given the error of the last attempt.
 func (w *writeCopies) failure(request *seqledgerv1.WriteRequest, err error) error {
 	switch {
 	case failure.CodeOf(err) == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
@@ -125,7 +124,7 @@ func (w *writeCopies) failure(request *seqledgerv1.WriteRequest, err error) erro
 	return err
 }
 
-// unsentError is the reason why a call sent nothing.
+// unsentError says why a call sent nothing.
 type unsentError struct{ cause error }
 
 // Error implements error.
@@ -178,7 +177,7 @@ func (c *Client) GetTransaction(
 	for next := answer.GetNextOperation(); next != 0; {
 		if int(next) != len(transaction.GetOperations()) {
 			return nil, rpc.ProtocolError(
-				"a part of transaction %s says that the next one begins at operation %d, and ends before %d",
+				"a part of transaction %s names operation %d as the next one, but ends before %d",
 				transaction.GetTxId(), next, len(transaction.GetOperations()))
 		}
 		ask.FirstOperation = next
@@ -238,7 +237,7 @@ func (c *Client) GetCluster(ctx context.Context) (*seqledgerv1.Cluster, error) {
 	return response.GetCluster(), err
 }
 
-// ChangeCluster makes one change of the nodes that keep the ledger, and returns them as they are then.
+// ChangeCluster makes one change to the nodes that keep the ledger, and returns them as they are afterwards.
 func (c *Client) ChangeCluster(
 	ctx context.Context, request *seqledgerv1.ChangeClusterRequest,
 ) (*seqledgerv1.Cluster, error) {

@@ -12,10 +12,9 @@ import (
 // Options configures a [Client]. Only Server is required.
 type Options struct {
 	// Server is host:port, or an http:// or https:// URL; without a scheme it is cleartext.
-	// Several servers of one ledger are separated by commas: calls and the write stream use one
-	// of them, and move on when it cannot be reached, drains, or names another one as the
-	// leader. One that passes calls on to the leader is left for it, if the leader is in the list
-	// under the address that it advertises.
+	// Several servers of one ledger are separated by commas. Calls and the write stream use one of them. They move on
+	// when it cannot be reached, drains, or names another one as the leader. They also leave a server that forwards
+	// calls to the leader, if the list has the leader under the address that it advertises.
 	Server string
 	// Token returns the API key or session token that is sent as the bearer token of every call
 	// and every new write stream; nil sends none. [StaticToken] returns a fixed token. Because Token is
@@ -36,8 +35,8 @@ type Options struct {
 	// HTTPClient replaces the client's own connections, for tests and special TLS. It must
 	// speak HTTP/2, because writes use a bidirectional stream.
 	HTTPClient *http.Client
-	// Records replaces the connection of the calls about keyed records, Reserve to ResolveRecord, by
-	// a ledger in this process. They are repeated like all calls. Nil uses the connection.
+	// Records replaces the connection for the calls about keyed records, Reserve to ResolveRecord, with a ledger in
+	// this process. The calls are repeated all the same. Nil uses the connection.
 	Records seqledgerv1connect.IdempotencyServiceClient
 	// MaxAttempts bounds how often one call is sent, repeats included. 0 means no bound but the
 	// call's context. A Writer's writes are repeated until they are settled or it is closed.

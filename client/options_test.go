@@ -58,7 +58,8 @@ func TestOptionsOfAccess(t *testing.T) {
 	}
 }
 
-// TestTokensThatAreNone are refused before anything is sent, and are not shown.
+// TestTokensThatAreNone: a token that cannot be sent is refused before anything is sent, and the error does not show
+// it.
 func TestTokensThatAreNone(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the vault is closed")
@@ -83,7 +84,7 @@ func TestTokensThatAreNone(t *testing.T) {
 	}
 }
 
-// TestTokenOverTLS: the certificate is looked at before the token is sent.
+// TestTokenOverTLS: the client verifies the certificate before it sends the token.
 func TestTokenOverTLS(t *testing.T) {
 	t.Parallel()
 	seen := make(chan string, 10)

@@ -43,7 +43,7 @@ func (j *blockJoiner) add(part *seqledgerv1.Block) (*seqledgerv1.Block, error) {
 			height, part.GetHash(), block.GetHeader().GetHeight(), block.GetHash())
 	}
 	if block.GetNext() != nil && len(part.GetTransactions()) == 0 {
-		return nil, rpc.ProtocolError("a part of block %d has nothing of what is missing from transaction %d, "+
+		return nil, rpc.ProtocolError("a part of block %d brings nothing new from transaction %d, "+
 			"operation %d on", height, block.GetNext().GetTransaction(), block.GetNext().GetOperation())
 	}
 	if err := appendTransactions(block, part.GetTransactions()); err != nil {
@@ -51,14 +51,14 @@ func (j *blockJoiner) add(part *seqledgerv1.Block) (*seqledgerv1.Block, error) {
 	}
 	if block.Next = part.GetNext(); block.Next != nil {
 		if len(part.GetTransactions()) == 0 || !isEnd(block, block.Next) {
-			return nil, rpc.ProtocolError("a part of block %d says that the next one begins at transaction %d, "+
+			return nil, rpc.ProtocolError("a part of block %d names transaction %d, "+
 				"operation %d, "+
 				"which is not where it ends", height, block.Next.GetTransaction(), block.Next.GetOperation())
 		}
 		return nil, nil
 	}
 	if n := len(block.GetTransactions()); n != int(header.GetTxCount()) {
-		return nil, rpc.ProtocolError("block %d came with %d transactions, and its header says %d", height, n,
+		return nil, rpc.ProtocolError("block %d came with %d transactions, its header says %d", height, n,
 			header.GetTxCount())
 	}
 	j.block = nil

@@ -45,7 +45,7 @@ func split(random *rand.Rand, block *seqledgerv1.Block) (parts []*seqledgerv1.Bl
 				parts = append(parts, part)
 				part = newPart()
 			}
-			// Whether a transaction goes on in this part, or begins in it.
+			// Continue the transaction in this part, or begin it here.
 			n := len(part.GetTransactions())
 			if n == 0 || part.GetTransactions()[n-1].GetBlockPosition() != uint32(i) {
 				t := proto.CloneOf(whole)
@@ -60,7 +60,7 @@ func split(random *rand.Rand, block *seqledgerv1.Block) (parts []*seqledgerv1.Bl
 	return append(parts, part)
 }
 
-// join returns the blocks that parts make, up to an error.
+// join joins parts to blocks, up to an error.
 func join(parts []*seqledgerv1.Block) (blocks []*seqledgerv1.Block, err error) {
 	var j blockJoiner
 	for _, part := range parts {
@@ -75,7 +75,7 @@ func join(parts []*seqledgerv1.Block) (blocks []*seqledgerv1.Block, err error) {
 	return blocks, nil
 }
 
-// TestAnySplitIsJoined: wherever the server cuts, the blocks are those that it has.
+// TestAnySplitIsJoined: wherever the server cuts, the joined blocks equal the server's.
 func TestAnySplitIsJoined(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
@@ -92,8 +92,7 @@ func TestAnySplitIsJoined(t *testing.T) {
 	}
 }
 
-// TestPartsAreNeverJoinedToAnotherBlock: whatever becomes of the parts on the way, what comes out is a block that went
-// in, or an error of the protocol, or nothing.
+// TestPartsAreNeverJoinedToAnotherBlock: damaged parts give a block that went in, a protocol error, or nothing.
 func TestPartsAreNeverJoinedToAnotherBlock(t *testing.T) {
 	t.Parallel()
 	changes := map[string]func(random *rand.Rand, parts, others []*seqledgerv1.Block) []*seqledgerv1.Block{
@@ -119,7 +118,7 @@ func TestPartsAreNeverJoinedToAnotherBlock(t *testing.T) {
 			return p
 		},
 		"no cut": func(_ *rand.Rand, p, _ []*seqledgerv1.Block) []*seqledgerv1.Block {
-			// Behind a transaction: that one within it is the end cannot be seen without its hash.
+			// Only after a whole transaction: the missing end of a transaction shows only in its hash.
 			for _, part := range p {
 				if next := part.GetNext(); next.GetTransaction() > 0 && next.GetOperation() == 0 {
 					part.Next = nil
@@ -166,8 +165,8 @@ func TestPartsAreNeverJoinedToAnotherBlock(t *testing.T) {
 	}
 }
 
-// TestPartsOfTransactions: a part is taken if it goes on where the ones before have ended, and is of the same
-// transaction in every other field.
+// TestPartsOfTransactions: a part is accepted if it begins where the ones before ended and all its other fields are
+// those of the same transaction.
 func TestPartsOfTransactions(t *testing.T) {
 	t.Parallel()
 	whole := &seqledgerv1.Transaction{TxId: "1", Sequence: 7, ClientId: "c", BlockHeight: 3}
@@ -204,7 +203,7 @@ func TestPartsOfTransactions(t *testing.T) {
 	}
 }
 
-// TestChangesOfAHeaderAreSeen in every part, not in the first one alone.
+// TestChangesOfAHeaderAreSeen: a changed header is refused in every part, not only in the first.
 func TestChangesOfAHeaderAreSeen(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(100) {

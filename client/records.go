@@ -23,26 +23,26 @@ var (
 	rpcResolveRecord = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.ResolveRecord)
 )
 
-// Reserve takes an idempotency key, or returns what has become of it. It is repeated like every
-// call of a record, with the same attempt_id, until it is answered or ctx ends: the owner then
-// gets its own token again. Most programs want package client/idempotency.
+// Reserve takes an idempotency key, or returns the state of its record. Like every call about records it is repeated
+// with the same attempt_id until it is answered or ctx ends: the owner then gets its own token again. Most programs
+// want package client/idempotency.
 //
-// Set valid_until. Because a request without it is valid for five minutes from whenever it arrives, a
-// copy that the network delays makes a reservation without an owner.
+// Set valid_until. A request without it is valid for five minutes from the time it arrives, so a copy that the
+// network delays could make a reservation that has no owner.
 func (c *Client) Reserve(
 	ctx context.Context, request *seqledgerv1.ReserveRequest,
 ) (*seqledgerv1.ReserveResponse, error) {
 	return rpc.Call(ctx, c.core, rpcReserve, request, nil)
 }
 
-// Complete stores the result of work that was done.
+// Complete stores the result of finished work.
 func (c *Client) Complete(
 	ctx context.Context, request *seqledgerv1.CompleteRequest,
 ) (*seqledgerv1.CompleteResponse, error) {
 	return rpc.Call(ctx, c.core, rpcComplete, request, nil)
 }
 
-// Reject stores the result of work that was refused for good.
+// Reject stores a refusal as the final result of the work.
 func (c *Client) Reject(ctx context.Context, request *seqledgerv1.RejectRequest) (*seqledgerv1.RejectResponse, error) {
 	return rpc.Call(ctx, c.core, rpcReject, request, nil)
 }
@@ -88,8 +88,8 @@ func (c *Client) ListRecords(
 		})
 }
 
-// PurgeRecord deletes a finished record, which frees its key. When an answer was lost, the repeat
-// may be answered with NOT_FOUND.
+// PurgeRecord deletes a finished record, which frees its key. If the first answer is lost, the repeat may be answered
+// with NOT_FOUND.
 func (c *Client) PurgeRecord(
 	ctx context.Context, request *seqledgerv1.PurgeRecordRequest,
 ) (*seqledgerv1.PurgeRecordResponse, error) {

@@ -114,7 +114,7 @@ func (s *fakeRecords) ResolveRecord(
 	return answered(&seqledgerv1.ResolveRecordResponse{Outcome: okOutcome})
 }
 
-// TestRecordCallsAreRepeated: every call of a record survives a lost answer, with the same request.
+// TestRecordCallsAreRepeated: every call about a record survives a lost answer and repeats the same request.
 func TestRecordCallsAreRepeated(t *testing.T) {
 	t.Parallel()
 	s := &fakeRecords{requests: map[string][]proto.Message{}}

@@ -1,6 +1,6 @@
-// Package failure says how a call ended that brought no result: errors to compare with, and the
-// ledger's refusals. The packages client and client/writer return them. A program that uses the
-// generated Connect clients can read their errors with [FromConnect].
+// Package failure describes why a call brought no result: sentinel errors and the ledger's refusals. The packages
+// client and client/writer return them. A program that uses the generated Connect clients can convert their errors
+// with [FromConnect].
 package failure
 
 import (
@@ -53,8 +53,8 @@ var (
 	ErrProtocol = errors.New("client: protocol violation")
 )
 
-// Error is what the server, or an intermediary, answered in place of a result. The numbers and
-// texts are copied from WriteError; they are zero if the answer had none.
+// Error is the answer of the server, or of an intermediary, in place of a result. The numbers and texts are copied
+// from WriteError; they are zero if the answer had none.
 type Error struct {
 	// Code says why a write was refused. It is UNSPECIFIED when the answer carried no
 	// WriteError; then only ConnectCode is set.
@@ -75,7 +75,7 @@ type Error struct {
 	OperationIndex uint32
 	// Key is the entity key whose condition failed.
 	Key string
-	// CurrentVersion is that entity's version, 0 when it is absent.
+	// CurrentVersion is that entity's version, 0 if it is absent.
 	CurrentVersion uint64
 	// Field is the invalid field of an INVALID_ARGUMENT.
 	Field string
@@ -144,8 +144,7 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// CodeOf returns the code of the first [*Error] in err's tree, UNSPECIFIED when
-// there is none.
+// CodeOf returns the code of the first [*Error] in err's tree, UNSPECIFIED if there is none.
 func CodeOf(err error) seqledgerv1.WriteErrorCode {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
@@ -153,8 +152,8 @@ func CodeOf(err error) seqledgerv1.WriteErrorCode {
 	return seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED
 }
 
-// FromConnect converts the error of an RPC. status is the HTTP status of the answer, 0 when it is
-// not known; it counts only if the answer was not in Connect's own form.
+// FromConnect converts the error of an RPC. status is the HTTP status of the answer, 0 if it is not known; it counts
+// only if the answer was not in Connect's own form.
 func FromConnect(err error, status int) *Error {
 	rpc, ok := errors.AsType[*connect.Error](err)
 	if !ok {
@@ -245,8 +244,7 @@ func (e *Error) IsTemporary() bool {
 	}
 	switch {
 	case e.status != 0 && e.status != http.StatusOK:
-		// A load balancer or another program answered, not the ledger. These statuses are
-		// temporary.
+		// A load balancer or another program answered, not the ledger. These statuses are temporary.
 		switch e.status {
 		case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 			return true
@@ -297,9 +295,9 @@ func (e *Error) turnedAway() bool {
 	return false
 }
 
-// IsOpen reports whether a Write that got this answer may be committed, now or
-// later. Every answer counts as open unless it is known to precede the proposal, because a wrong "no"
-// would make a caller pay twice, a wrong "maybe" only makes it ask again.
+// IsOpen reports whether a Write that got this answer may be committed, now or later. Every answer counts as open
+// unless it is known to precede the proposal. A wrong "no" would make a caller pay twice; a wrong "maybe" only makes
+// it ask again.
 func (e *Error) IsOpen() bool {
 	if !e.wire {
 		// This side made the code, from a proxy's HTTP status or a broken connection. It looks

@@ -17,9 +17,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestEveryCodeRoundTrips sends each code through both ways, as the detail of an
-// RPC error and as a result in a stream: both must give the same Error, with
-// every field and the Connect code of the API's table.
+// TestEveryCodeRoundTrips converts each code as the detail of an RPC error and as a result in a stream. Both give the
+// same Error, with every field and the Connect code of the API's table.
 func TestEveryCodeRoundTrips(t *testing.T) {
 	t.Parallel()
 	sentinels := map[string]error{
@@ -55,7 +54,7 @@ func TestEveryCodeRoundTrips(t *testing.T) {
 			}
 			rpc.AddDetail(detail)
 			fromRPC, fromStream := FromConnect(rpc, 0), FromStream(wire)
-			fromRPC.cause, fromRPC.wire = nil, true // the only differences that are meant
+			fromRPC.cause, fromRPC.wire = nil, true // the only intended differences
 			if *fromRPC != *fromStream {
 				t.Errorf("the two ways differ:\n%+v\n%+v", fromRPC, fromStream)
 			}
@@ -82,8 +81,8 @@ func TestEveryCodeRoundTrips(t *testing.T) {
 	}
 }
 
-// TestACodeOfANewerServerIsNeverTakenForARefusal: we do not know what it allows,
-// so the write counts as possibly executed.
+// TestACodeOfANewerServerIsNeverTakenForARefusal: an unknown code leaves the outcome open, because the client cannot
+// tell what the code means.
 func TestACodeOfANewerServerIsNeverTakenForARefusal(t *testing.T) {
 	t.Parallel()
 	newer := FromStream(&seqledgerv1.WriteError{Code: 999})
@@ -92,8 +91,7 @@ func TestACodeOfANewerServerIsNeverTakenForARefusal(t *testing.T) {
 	}
 }
 
-// TestErrorsWithoutADetail: a bare code says nothing certain about a write,
-// except when the call was turned away as a whole.
+// TestErrorsWithoutADetail: a bare code leaves a write's outcome open, unless it refuses the whole call.
 func TestErrorsWithoutADetail(t *testing.T) {
 	t.Parallel()
 	for code, open := range map[connect.Code]bool{
@@ -111,12 +109,12 @@ func TestErrorsWithoutADetail(t *testing.T) {
 	}
 	plain := errors.New("plain")
 	if e := FromConnect(plain, 0); !errors.Is(e, plain) || !e.IsOpen() || !e.IsTemporary() {
-		t.Error("an error of the transport keeps its cause, leaves the outcome open and is worth a retry")
+		t.Error("an error of the transport must keep its cause, leave the outcome open and be temporary")
 	}
 }
 
-// TestAnOpenOutcomeHidesRefusalsAlone: wherever a refusal stands in the cause it
-// is told in Refusal and not found by errors.Is, and everything else is found.
+// TestAnOpenOutcomeHidesRefusalsAlone: a refusal anywhere in the cause is in Refusal and errors.Is does not find it.
+// Everything else is found.
 func TestAnOpenOutcomeHidesRefusalsAlone(t *testing.T) {
 	t.Parallel()
 	refused := FromStream(&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS})
@@ -134,7 +132,7 @@ func TestAnOpenOutcomeHidesRefusalsAlone(t *testing.T) {
 			t.Errorf("the rest must be found in %v", err)
 		}
 		if open, _ := errors.AsType[*OutcomeUnknownError](err); open.Refusal != refused {
-			t.Errorf("the refusal must be told, got %v", open.Refusal)
+			t.Errorf("want the refusal in Refusal, got %v", open.Refusal)
 		}
 	}
 }
@@ -148,8 +146,8 @@ func encoded(f testing.TB, m proto.Message) []byte {
 	return b
 }
 
-// FuzzServerError: whatever details an error has, it is told as one, keeps its
-// code, and leaves an outcome open unless the server itself has decided.
+// FuzzServerError: an error with any details is converted to one Error, keeps its code, and leaves the outcome open
+// unless the server itself has decided.
 func FuzzServerError(f *testing.F) {
 	refusal := encoded(f, &seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
 		Message: "m", Key: "k"})
@@ -175,11 +173,11 @@ func FuzzServerError(f *testing.F) {
 			t.Errorf("%q is not UTF-8", e.Error())
 		}
 		if !wire && !e.IsOpen() {
-			t.Errorf("%v did not come from the server, and is trusted", e)
+			t.Errorf("%v did not come from the server, but counts as its decision", e)
 		}
 		_, known := seqledgerv1.WriteErrorCode_name[int32(e.Code)]
 		if !known && !e.IsOpen() {
-			t.Errorf("%v has an unknown code, and is trusted", e)
+			t.Errorf("%v has an unknown code, but counts as a decision", e)
 		}
 	})
 }

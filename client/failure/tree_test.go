@@ -16,7 +16,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// drawTree draws an error with others in it, and notes its refusals in the order of a walk and its other leaves.
+// drawTree draws a tree of errors. It appends its refusals in the order of a walk, and its other leaves.
 func drawTree(t *rapid.T, depth int, refusals *[]*Error, others *[]error) error {
 	kind := rapid.IntRange(0, 4).Draw(t, "kind")
 	if depth == 0 {
@@ -47,8 +47,8 @@ func drawTree(t *rapid.T, depth int, refusals *[]*Error, others *[]error) error 
 	}
 }
 
-// TestAnOpenOutcomeInAnyTree: wherever refusals stand in the cause, the first is told, none is found as the
-// write's own, and every other error is found. The stream's end is found, because it concerns the stream.
+// TestAnOpenOutcomeInAnyTree: Refusal is the first refusal of the cause, errors.Is finds none as the write's own, and
+// every other error is found. The end of the stream is found, because it concerns the stream.
 func TestAnOpenOutcomeInAnyTree(t *testing.T) {
 	t.Parallel()
 	met := map[string]bool{"a refusal beside another error": false, "no refusal": false, "two refusals": false}
@@ -77,14 +77,14 @@ func TestAnOpenOutcomeInAnyTree(t *testing.T) {
 			}
 			open, ok := errors.AsType[*OutcomeUnknownError](err)
 			if !ok || !errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotExecuted) {
-				t.Fatalf("%v is not an unknown outcome alone", err)
+				t.Fatalf("want only an unknown outcome, got %v", err)
 			}
 			var first *Error
 			if len(refusals) > 0 {
 				first = refusals[0]
 			}
 			if open.Refusal != first || CodeOf(err) != 0 || errors.Is(err, ErrConditionFailed) {
-				t.Fatalf("of %v the refusal %v is told, and %v is found", cause, open.Refusal, CodeOf(err))
+				t.Fatalf("from %v: Refusal is %v, and errors.As finds %v", cause, open.Refusal, CodeOf(err))
 			}
 			for _, other := range others {
 				if !errors.Is(err, other) {
@@ -99,8 +99,8 @@ func TestAnOpenOutcomeInAnyTree(t *testing.T) {
 		})
 }
 
-// TestAnswersOfIntermediaries: the HTTP status of an answer that is not the ledger's says whether a repeat may
-// help; whatever it is, it decides no write.
+// TestAnswersOfIntermediaries: the HTTP status of an answer that is not the ledger's tells whether a repeat may help,
+// and never decides a write.
 func TestAnswersOfIntermediaries(t *testing.T) {
 	t.Parallel()
 	for status := 100; status < 600; status++ {
@@ -115,25 +115,25 @@ func TestAnswersOfIntermediaries(t *testing.T) {
 	// In Connect's own form the status has no meaning.
 	e := FromConnect(connect.NewWireError(connect.CodeNotFound, nil), http.StatusServiceUnavailable)
 	if e.IsTemporary() || !errors.Is(e, ErrNotFound) || !e.IsWire() {
-		t.Errorf("the ledger's own answer is judged by the status: %+v", e)
+		t.Errorf("the HTTP status must not count in the ledger's own answer: %+v", e)
 	}
 }
 
-// TestTLSRefusals are not temporary, because nothing was sent and a repeat fails the same way.
+// TestTLSRefusals: a TLS refusal is not temporary, because nothing was sent and a repeat fails the same way.
 func TestTLSRefusals(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{&tls.CertificateVerificationError{Err: io.EOF}, tls.RecordHeaderError{Msg: "m"}} {
 		if e := FromConnect(connect.NewError(connect.CodeUnavailable, cause), 0); e.IsTemporary() || e.IsElsewhere() {
-			t.Errorf("%T is repeated", cause)
+			t.Errorf("%T must not be temporary", cause)
 		}
 	}
 	if e := FromConnect(connect.NewError(connect.CodeUnavailable, io.EOF), 0); !e.IsTemporary() || !e.IsElsewhere() {
-		t.Error("a broken connection is not repeated")
+		t.Error("a broken connection must be temporary")
 	}
 }
 
-// TestWhatAnotherServerMayTake: a server that is full says so for the caller, and the next one would be asked in
-// vain; one that is no leader or goes away sends the caller on.
+// TestWhatAnotherServerMayTake: a server that is full refuses on the ledger's behalf, so the next one would refuse
+// too. A server that is not the leader, or drains, sends the client on.
 func TestWhatAnotherServerMayTake(t *testing.T) {
 	t.Parallel()
 	for number, name := range seqledgerv1.WriteErrorCode_name {
@@ -145,13 +145,13 @@ func TestWhatAnotherServerMayTake(t *testing.T) {
 		want := code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER ||
 			code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING
 		if e.IsElsewhere() != want {
-			t.Errorf("%s is asked elsewhere: %v", name, e.IsElsewhere())
+			t.Errorf("%s: another server may take the call: %v", name, e.IsElsewhere())
 		}
 		if e.IsTemporary() == e.IsFinal() {
-			t.Errorf("%s is both temporary and final, or neither", name)
+			t.Errorf("%s must be either temporary or final", name)
 		}
 		if e.IsElsewhere() && !e.IsTemporary() {
-			t.Errorf("%s is asked elsewhere, and not repeated", name)
+			t.Errorf("%s goes to another server, but is not temporary", name)
 		}
 	}
 	full := FromConnect(connect.NewWireError(connect.CodeResourceExhausted, nil), 0)
@@ -164,7 +164,7 @@ func TestWhatAnotherServerMayTake(t *testing.T) {
 	}
 }
 
-// TestAChallenge is a server's own, in its own words, and not that of a proxy before it.
+// TestAChallenge: only a seqledger server's own challenge counts, not that of a proxy in front of it.
 func TestAChallenge(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]bool{
@@ -184,7 +184,7 @@ func TestAChallenge(t *testing.T) {
 	}
 }
 
-// TestTexts: what an operator reads names the code, the field and the number.
+// TestTexts: the text names the code, the field and the number.
 func TestTexts(t *testing.T) {
 	t.Parallel()
 	refusal := FromStream(&seqledgerv1.WriteError{

@@ -59,8 +59,7 @@ type Pending interface {
 	Wait(ctx context.Context) (*seqledgerv1.Receipt, error)
 }
 
-// OutcomeUnknown returns the error of a write whose outcome is not known because of cause. The refusal
-// in cause becomes Refusal.
+// OutcomeUnknown returns the error of a write whose outcome cause leaves open. A refusal in cause becomes Refusal.
 func OutcomeUnknown(sequence uint64, key string, cause error) *OutcomeUnknownError {
 	refusal, _ := splitRefusal(cause)
 	return &OutcomeUnknownError{Sequence: sequence, IdempotencyKey: key, Refusal: refusal, Cause: cause}
@@ -73,8 +72,7 @@ func (e *OutcomeUnknownError) Error() string {
 		e.Sequence, e.IdempotencyKey, e.Cause)
 }
 
-// Is reports whether target is ErrOutcomeUnknown, or says that the stream was taken over or
-// evicted and it was.
+// Is reports whether target is ErrOutcomeUnknown, or ErrFenced or ErrExpired if the cause says that of the stream.
 func (e *OutcomeUnknownError) Is(target error) bool {
 	if target == ErrFenced || target == ErrExpired {
 		refusal, _ := splitRefusal(e.Cause)
@@ -89,8 +87,7 @@ func (e *OutcomeUnknownError) Unwrap() []error {
 	return rest
 }
 
-// splitRefusal walks err's tree and separates its first refusal from the parts
-// that contain none.
+// splitRefusal walks err's tree. It returns the first refusal, and the parts that contain none.
 func splitRefusal(err error) (*Error, []error) {
 	var branches []error
 	switch e := err.(type) { //nolint:errorlint // It walks the tree and must inspect each error itself.

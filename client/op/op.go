@@ -22,7 +22,7 @@ func Append(payload []byte) *seqledgerv1.Operation {
 
 // Set returns the operation that creates or replaces an entity: a key of 1 to 1,024 bytes of
 // UTF-8 with a value of at most 1 MiB. The options are at most one [Condition], and
-// [ExpiresAt]. Set panics if it gets two conditions, because an operation has room for one.
+// [ExpiresAt]. Set panics if it gets two conditions, because an operation can carry only one.
 func Set(key string, value []byte, options ...SetOption) *seqledgerv1.Operation {
 	op := message.Operation{Kind: message.SetEntity, Key: key, Value: value}
 	for _, o := range options {

@@ -14,7 +14,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// drawCondition draws a condition as a program makes it, with the message that it must become.
+// drawCondition draws a condition, and the message that it must become.
 func drawCondition(t *rapid.T) (op.Condition, *seqledgerv1.Condition) {
 	switch rapid.IntRange(0, 3).Draw(t, "condition") {
 	case 0:
@@ -30,7 +30,7 @@ func drawCondition(t *rapid.T) (op.Condition, *seqledgerv1.Condition) {
 	}
 }
 
-// draw draws an operation as a program makes it, with the message that it must become.
+// draw draws an operation, and the message that it must become.
 func draw(t *rapid.T) (got, want *seqledgerv1.Operation) {
 	key, value := rapid.StringN(1, 10, -1).Draw(t, "key"), rapid.SliceOf(rapid.Byte()).Draw(t, "value")
 	relation, subject := rapid.String().Draw(t, "relation"), rapid.String().Draw(t, "subject")
@@ -69,8 +69,8 @@ func draw(t *rapid.T) (got, want *seqledgerv1.Operation) {
 	}
 }
 
-// TestOperations: each constructor makes the API's message, with every condition; and what a journal has of
-// several operations is read as the same ones.
+// TestOperations: each constructor makes the API's message, with every condition. Operations in a journal decode to
+// the same messages.
 func TestOperations(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -96,7 +96,7 @@ func TestOperations(t *testing.T) {
 			}
 		}
 		if len(request) > 1 {
-			// A journal's entry that was cut must not pass for fewer operations.
+			// A truncated entry of a journal must not decode to fewer operations.
 			cut := request[:rapid.IntRange(1, len(request)-1).Draw(t, "cut")]
 			if back, err := op.Decode(cut); err == nil && !isPrefix(back, all) {
 				t.Fatalf("%x of %x is read as %v", cut, request, back)
@@ -115,8 +115,8 @@ func isPrefix(some, all []*seqledgerv1.Operation) bool {
 	return true
 }
 
-// TestTheCallersMemory: an operation has the caller's bytes, so a Writer's promise to encode before Submit
-// returns is what lets the caller reuse them.
+// TestTheCallersMemory: an operation shares the caller's bytes. The caller may reuse them after Submit because Submit
+// encodes the operation before it returns.
 func TestTheCallersMemory(t *testing.T) {
 	t.Parallel()
 	value := []byte("abc")
@@ -134,7 +134,7 @@ func TestTheCallersMemory(t *testing.T) {
 	}
 }
 
-// A transfer between two accounts: both balances are the ones that were read, or nothing happens.
+// A transfer between two accounts: it commits only if both balances still have the values that were read.
 func Example() {
 	operations := []*seqledgerv1.Operation{
 		op.Set("transfer/17", []byte("5 from a to b"), op.IfAbsent()),

@@ -11,7 +11,7 @@
 //  3. The ledger answers, and "paid" goes into the payment log, durably.
 //  4. The payment is acknowledged, and only then leaves the journal.
 //
-// After a crash at any point, [Open] asks the Writer first what the journal holds: step 2 or 3
-// was reached, and the Writer knows the outcome or finds it out. What the payment log intends
-// and the journal does not hold was not sent; [Log.Unpaid] lists it, to be posted again.
+// After a crash at any point, [Open] first asks the Writer what the journal holds. Those payments reached step 2 or
+// 3, and the Writer settles them. A payment that the payment log intends and the journal does not hold was not sent;
+// [Log.Unpaid] lists it, to be posted again.
 package payments

@@ -22,13 +22,13 @@ type Payment struct {
 // entityKey begins the key of every payment's entity.
 const entityKey = "payment/"
 
-// Operation writes the payment under its own key. It has no condition, so that only the identity
-// of the write keeps it from being made twice.
+// Operation writes the payment under its own key. It has no condition, so only the identity of the write prevents a
+// second payment.
 func (p *Payment) Operation() *seqledgerv1.Operation {
 	return op.Set(entityKey+p.Tag, fmt.Append(nil, p.Cents))
 }
 
-// Of reads a payment from the operations of a write, and reports whether it has one.
+// Of returns the payment in the operations of a write, and whether there is one.
 func Of(operations []*seqledgerv1.Operation) (p Payment, ok bool) {
 	if len(operations) != 1 {
 		return p, false
@@ -51,11 +51,11 @@ type Log struct {
 	byTag    map[string]*Payment
 }
 
-// OpenLog reads the payment log at path, or creates it. A last line without its end was being
-// written when the program was killed, and counts as not written: it is cut off.
+// OpenLog reads the payment log at path, or creates it. A last line without a newline was being written when the
+// program was killed. It counts as not written and is cut off.
 //
-// With sync, what is recorded survives a power failure, as the journal does. Without it, it
-// survives a kill alone, which is enough for the demo, because it kills processes and not the machine.
+// With sync, what is recorded survives a power failure, as the journal does. Without it, it survives only a kill.
+// That is enough for the demo, because it kills processes and not the machine.
 func OpenLog(path string, sync bool) (*Log, error) {
 	l, whole, err := readLog(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -102,8 +102,8 @@ func readLog(path string) (*Log, int64, error) {
 	return l, int64(len(whole)), nil
 }
 
-// read takes one line, exactly as it is written: a damaged amount must not be
-// read as another one.
+// read parses one line. It accepts only the exact form that the log writes, because a damaged amount must not be read
+// as another one.
 func (l *Log) read(line string) error {
 	verb, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 	tag, detail, _ := strings.Cut(rest, " ")

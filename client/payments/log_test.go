@@ -11,7 +11,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// The payment log refuses what it has not written itself.
+// The payment log refuses lines that it would not write itself.
 func TestLogRefuses(t *testing.T) {
 	t.Parallel()
 	for _, content := range []string{
@@ -30,8 +30,7 @@ func TestLogRefuses(t *testing.T) {
 	}
 }
 
-// FuzzLog: a payment log that is taken says what its lines say, to the byte, and keeps
-// its whole lines.
+// FuzzLog: an accepted payment log means what its lines say, byte for byte, and keeps its whole lines.
 func FuzzLog(f *testing.F) {
 	f.Add(
 		[]byte("intended t-1 100\nintended t-2 5\nunsettled t-1\npaid t-1 " +
@@ -75,7 +74,7 @@ func FuzzLog(f *testing.F) {
 	})
 }
 
-// TestLog: what is noted once is not noted again, and a line that a kill has cut was never written.
+// TestLog: an outcome is recorded once, and a line that a kill has cut counts as not written.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")

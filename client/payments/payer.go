@@ -33,8 +33,8 @@ type Payer struct {
 	writer  *writer.Writer
 }
 
-// Open opens the journal and takes over the stream, waiting as long as the ledger cannot be
-// reached, and settles the payments that the journal holds.
+// Open opens the journal, takes over the stream and settles the payments that the journal holds. It waits as long as
+// the ledger cannot be reached.
 func Open(ctx context.Context, o Options) (_ *Payer, err error) {
 	p := &Payer{options: o}
 	// A program with intended payments has had a journal. Without it, a payment that was sent
@@ -52,8 +52,7 @@ func Open(ctx context.Context, o Options) (_ *Payer, err error) {
 	return p, nil
 }
 
-// openWriter opens the Writer. Every call of the client waits between its repeats, so that the
-// loop is never busy.
+// openWriter opens the Writer. The loop is never busy, because every call of the client waits before it repeats.
 func (p *Payer) openWriter(ctx context.Context) error {
 	for {
 		w, err := writer.Open(ctx, p.options.Client, writer.Options{
@@ -72,12 +71,12 @@ func (p *Payer) openWriter(ctx context.Context) error {
 	}
 }
 
-// takeOver settles the payments that the Writer could not, because another session took the
-// stream or it was evicted. No copy of these payments can commit any more, so the ledger's
-// state is final: the payments that it has are paid, and the rest will be submitted anew.
+// takeOver settles the payments that the Writer could not, because another session took over the stream or the stream
+// was evicted. No copy of these payments can commit any more, so the ledger's state is final: the payments that it
+// has are paid, and the rest will be submitted again.
 func (p *Payer) takeOver(ctx context.Context, unsettled *writer.UnsettledError) error {
 	if !errors.Is(unsettled, failure.ErrFenced) && !errors.Is(unsettled, failure.ErrExpired) {
-		return fmt.Errorf("a person has to look at this: %w", unsettled)
+		return fmt.Errorf("a person must settle these payments: %w", unsettled)
 	}
 	for _, write := range unsettled.Writes {
 		if err := p.options.Log.Note(Outcome{Tag: write.Tag()}); err != nil {

@@ -1,6 +1,6 @@
-// Package proof checks what a ledger answers without trusting it: that a transaction or a receipt
-// is in a block, by a Merkle proof, and what the hash of that block is. It makes no calls; package
-// client gets the answers, with include_proof.
+// Package proof verifies a ledger's answers without trusting the ledger. It shows by a Merkle proof that a
+// transaction or a receipt is in a block, and computes that block's hash. It makes no calls; package client gets the
+// answers, with include_proof.
 package proof
 
 import (
@@ -17,9 +17,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// ErrInvalid reports that an answer and its proof contradict each other. Either the server's data
-// are damaged, or the answer was changed on the way, or the proof belongs to another
-// transaction.
+// ErrInvalid reports that an answer and its proof contradict each other. The server's data are damaged, the answer
+// was changed on the way, or the proof belongs to another transaction.
 var ErrInvalid = errors.New("the proof does not hold")
 
 // VerifyTransaction checks that a transaction, with all its fields, is in the block of the
@@ -40,7 +39,7 @@ func VerifyTransaction(
 	case header == nil || inclusion == nil:
 		return fmt.Errorf("%w: the proof is missing; ask for it with include_proof", ErrInvalid)
 	case transaction.GetFirstOperation() != 0:
-		return fmt.Errorf("%w: the proof is of a whole transaction, and this is a part: join its parts first",
+		return fmt.Errorf("%w: the proof covers a whole transaction, and this is a part: join the parts first",
 			ErrInvalid)
 	}
 	if err := matchesHeader(transaction, header, inclusion); err != nil {
@@ -66,7 +65,7 @@ func VerifyTransaction(
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if !bytes.Equal(root, header.GetTxRoot()) {
-		return fmt.Errorf("%w: transaction and path lead to the root %x, and block_header.tx_root is %x", ErrInvalid,
+		return fmt.Errorf("%w: transaction and path lead to the root %x, but block_header.tx_root is %x", ErrInvalid,
 			root,
 			header.GetTxRoot())
 	}
@@ -87,21 +86,20 @@ func matchesHeader(t *seqledgerv1.Transaction, header *seqledgerv1.BlockHeader,
 		{"proof.leaf_index", inclusion.GetLeafIndex() == uint64(t.GetBlockPosition())},
 	} {
 		if !field.same {
-			return fmt.Errorf("%w: %s is not the transaction's", ErrInvalid, field.name)
+			return fmt.Errorf("%w: %s does not match the transaction", ErrInvalid, field.name)
 		}
 	}
 	if inclusion.GetTreeSize() != uint64(header.GetTxCount()) {
-		return fmt.Errorf("%w: proof.tree_size is %d, and block_header.tx_count %d", ErrInvalid,
+		return fmt.Errorf("%w: proof.tree_size is %d, but block_header.tx_count is %d", ErrInvalid,
 			inclusion.GetTreeSize(), header.GetTxCount())
 	}
 	return nil
 }
 
-// VerifyReceipt checks the proof of a receipt that was asked for with include_proof, as
-// [VerifyTransaction] does, and that the receipt says the same as the transaction. A receipt
-// alone does not have all the hashed fields: get the transaction by the receipt's tx_id. The
-// caller must compare the transaction's operations, client_id and idempotency_key with those it
-// sent. No proof covers results and replayed.
+// VerifyReceipt checks the proof of a receipt that was asked for with include_proof, as [VerifyTransaction] does, and
+// that the receipt agrees with the transaction. A receipt alone does not have all the hashed fields: get the
+// transaction by the receipt's tx_id. The caller must compare the transaction's operations, client_id and
+// idempotency_key with those it sent. No proof covers results and replayed.
 func VerifyReceipt(receipt *seqledgerv1.Receipt, transaction *seqledgerv1.Transaction) error {
 	for _, field := range []struct {
 		name string
@@ -118,7 +116,7 @@ func VerifyReceipt(receipt *seqledgerv1.Receipt, transaction *seqledgerv1.Transa
 		{"request_hash", receipt.GetRequestHash() == transaction.GetRequestHash()},
 	} {
 		if !field.same {
-			return fmt.Errorf("%w: the receipt's %s is not the transaction's", ErrInvalid, field.name)
+			return fmt.Errorf("%w: the receipt's %s does not match the transaction", ErrInvalid, field.name)
 		}
 	}
 	return VerifyTransaction(transaction, receipt.GetBlockHeader(), receipt.GetProof())

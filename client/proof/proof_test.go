@@ -21,7 +21,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// golden reads bytes that the ledger's own tests hold fixed.
+// golden reads a golden file of the ledger's own tests.
 func golden(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "ledger", "machine", "testdata", "format", name+".hex"))
@@ -41,7 +41,7 @@ func remove(key string, condition *seqledgerv1.Condition) *seqledgerv1.Operation
 	}}
 }
 
-// goldenTransaction is the transaction in the golden files, as an answer has it.
+// goldenTransaction is the transaction of the golden files, as an answer carries it.
 func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
 	t.Helper()
 	id := golden(t, "tx_id")
@@ -80,8 +80,7 @@ func goldenTransaction(t *testing.T) *seqledgerv1.Transaction {
 	}
 }
 
-// goldenHeader is the header in the golden files: that of a block with the golden
-// transaction alone.
+// goldenHeader is the header of the golden files: that of a block with only the golden transaction.
 func goldenHeader(t *testing.T) *seqledgerv1.BlockHeader {
 	t.Helper()
 	previous := make([]byte, 32)
@@ -92,7 +91,7 @@ func goldenHeader(t *testing.T) *seqledgerv1.BlockHeader {
 	}
 }
 
-// The client hashes the very bytes that the ledger hashes.
+// The client hashes the same bytes as the ledger.
 func TestProofOfTheGoldenTransaction(t *testing.T) {
 	t.Parallel()
 	transaction, header := goldenTransaction(t), goldenHeader(t)
@@ -109,8 +108,7 @@ func TestProofOfTheGoldenTransaction(t *testing.T) {
 	}
 }
 
-// node and tree are the Merkle tree of RFC 6962, section 2.1, as it is written
-// there; path is its section 2.1.1.
+// node and tree build the Merkle tree of RFC 6962, section 2.1, literally; path is its section 2.1.1.
 func node(left, right []byte) []byte {
 	hash := sha256.Sum256(append(append([]byte{1}, left...), right...))
 	return hash[:]
@@ -196,8 +194,8 @@ func TestProofsOfEveryPosition(t *testing.T) {
 	}
 }
 
-// change makes one of all possible changes to a message, the one that skip counts down to. It
-// returns what it has changed, or "" if there are no more changes.
+// change makes one of all possible changes to a message: the one that skip counts down to. It returns a description
+// of the change, or "" if there are no more.
 type change struct{ skip int }
 
 func (c *change) due() bool {
@@ -303,8 +301,7 @@ func (c *change) value(v protoreflect.Value) (protoreflect.Value, string) {
 	panic(fmt.Sprintf("a value of another kind: %T", v.Interface()))
 }
 
-// wantEveryChangeNoticed changes each thing in a message that can be changed, one
-// at a time.
+// wantEveryChangeNoticed makes every possible change to a message, one at a time, and wants verify to refuse it.
 func wantEveryChangeNoticed[M proto.Message](t *testing.T, m M, least int, verify func(M) error, but ...string) {
 	t.Helper()
 	for n := 0; ; n++ {
@@ -326,11 +323,10 @@ func wantEveryChangeNoticed[M proto.Message](t *testing.T, m M, least int, verif
 	}
 }
 
-// Whatever is changed in a transaction, in the header, in the proof or in the
-// receipt, the proof no longer holds.
+// Any change to the transaction, the header, the proof or the receipt invalidates the proof.
 func TestEveryChangeBreaksTheProof(t *testing.T) {
 	t.Parallel()
-	for _, position := range []int{0, 1, 4} { // the last one moves up the tree alone
+	for _, position := range []int{0, 1, 4} { // the last position has no sibling on its level of the tree
 		transaction, header, inclusion := blockOf(t, 5, position)
 		receipt := &seqledgerv1.Receipt{
 			TxId: transaction.GetTxId(), Sequence: transaction.GetSequence(),
@@ -346,7 +342,7 @@ func TestEveryChangeBreaksTheProof(t *testing.T) {
 		wantEveryChangeNoticed(t, transaction, 25, func(m *seqledgerv1.Transaction) error {
 			return proof.VerifyTransaction(m, header, inclusion)
 		})
-		// The chain is in no proof of a transaction, and in the hash of the block.
+		// previous_hash is covered by the block's hash, not by a transaction's proof.
 		wantEveryChangeNoticed(t, header, 10, func(m *seqledgerv1.BlockHeader) error {
 			return proof.VerifyTransaction(transaction, m, inclusion)
 		}, "previous_hash with a flipped bit")
@@ -359,7 +355,7 @@ func TestEveryChangeBreaksTheProof(t *testing.T) {
 	}
 }
 
-// Two headers that differ have different hashes, or one of them has none.
+// Two headers that differ have different hashes, or one of them is invalid.
 func TestEveryChangeChangesTheBlockHash(t *testing.T) {
 	t.Parallel()
 	header := goldenHeader(t)
@@ -376,7 +372,7 @@ func TestEveryChangeChangesTheBlockHash(t *testing.T) {
 	})
 }
 
-// What is missing, or was never of any ledger, is an error that says so.
+// A missing part, or values that no ledger has, give an error that says so.
 func TestProofsThatAreNone(t *testing.T) {
 	t.Parallel()
 	transaction, header, inclusion := blockOf(t, 1, 0)

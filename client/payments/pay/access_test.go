@@ -10,7 +10,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// A server that requires a credential, or refuses this one, ends the program with its message.
+// A server that refuses the credential, or asks for one, ends the program with the server's message.
 func TestPayIsNotLetIn(t *testing.T) {
 	t.Parallel()
 	for _, code := range []connect.Code{connect.CodeUnauthenticated, connect.CodePermissionDenied} {

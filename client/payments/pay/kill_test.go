@@ -39,18 +39,17 @@ func build(t *testing.T) {
 	}
 }
 
-// kills is how often a program is killed in all. They are processes built without
-// the race detector, so that it makes no difference under go test -race.
+// kills is the number of kills of all programs together. The programs are built without the race detector, so go test
+// -race may kill as many.
 const (
 	kills      = 1000
 	killsShort = 100
 	programs   = 4 // at once, each with a payment log of its own
 )
 
-// TestPaySurvivesKills kills the program with SIGKILL a thousand times at random
-// moments, and the server and their sessions now and then, and then audits: each
-// payment that a payment log intends is in the ledger exactly once, with its
-// amount, and nothing else is there.
+// TestPaySurvivesKills kills the programs a thousand times with SIGKILL at random moments, and now and then kills the
+// server or takes over a stream. Afterwards each intended payment is in the ledger exactly once, with its amount, and
+// nothing else is there.
 func TestPaySurvivesKills(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -132,7 +131,7 @@ func (h *harness) serve(t *testing.T, listen string) {
 	}
 }
 
-// end is kill -9, and waits.
+// end kills a process with SIGKILL and waits for it.
 func end(cmd *exec.Cmd) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
@@ -140,8 +139,8 @@ func end(cmd *exec.Cmd) {
 
 func clientName(i int) string { return fmt.Sprint("pay-", i) }
 
-// disturb kills the server now and then, and takes over a stream, like an operator who replaces
-// a program that seems dead.
+// disturb now and then kills the server, or takes over a stream as an operator does who replaces a program that seems
+// dead.
 func (h *harness) disturb(t *testing.T, random *rand.Rand, i, n int) {
 	if n%25 == 24 {
 		h.mu.Lock()
@@ -175,8 +174,8 @@ func (h *harness) client(t *testing.T) *client.Client {
 	return c
 }
 
-// killOne starts a program and kills it after a random time. It returns false when
-// the program ended by itself, which is an error.
+// killOne starts a program and kills it after a random time. It returns false if the program ended by itself, which
+// is an error.
 func (h *harness) killOne(t *testing.T, random *rand.Rand, dir string, i int) bool {
 	var output bytes.Buffer
 	cmd := exec.Command(payBinary, "--server", h.address, "--dir", dir, "--name", clientName(i), "--payments",
@@ -189,7 +188,7 @@ func (h *harness) killOne(t *testing.T, random *rand.Rand, dir string, i int) bo
 	ended := make(chan struct{})
 	// Ends with the process, which is killed below.
 	go func() { defer close(ended); _ = cmd.Wait() }()
-	// From before it has opened anything to the midst of its payments.
+	// The random time reaches from before the program has opened a file to the middle of its payments.
 	moment := time.NewTimer(time.Duration(random.Int64N(int64(120 * time.Millisecond))))
 	defer moment.Stop()
 	select {
@@ -263,7 +262,7 @@ func (h *harness) ledger(t *testing.T) (map[string][]string, int64) {
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	// A block of our own, so that the end is known.
+	// Write a block of our own, so that the audit knows where to end.
 	w, err := writer.Open(ctx, c, writer.Options{Scope: scope(), ClientID: "auditor"})
 	if err != nil {
 		t.Fatal(err)

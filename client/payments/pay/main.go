@@ -37,17 +37,16 @@ func main() {
 // logName is the name of the payment log's file.
 const logName = "book"
 
-// maxName leaves room for the number behind it, because a tag has at most 256 bytes.
+// maxName bounds the name, because a tag has at most 256 bytes and appends a number to it.
 const maxName = 200
 
-// checkName refuses a name that the payment log could not store: the name is part of every tag, and
-// the log separates words with spaces. It runs before the first intention, because the log
-// never removes an entry.
+// checkName refuses a name that the payment log could not store: the name is part of every tag, and the log separates
+// words with spaces. It runs before the first intention is recorded, because the log never removes an entry.
 func checkName(name string) error {
 	outside := func(r rune) bool { return r <= ' ' || r > '~' }
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, outside) {
 		return fmt.Errorf(
-			"--name %q: a name is 1 to %d printable ASCII characters without spaces; a dash does as well, as in "+
+			"--name %q: a name is 1 to %d printable ASCII characters without spaces; use a dash, as in "+
 				"front-desk",
 			name, maxName)
 	}

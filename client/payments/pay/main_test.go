@@ -13,8 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client/payments"
 )
 
-// A name that would make a payment log which cannot be read again is refused before
-// there is one.
+// A name that the payment log cannot store is refused before the log is created.
 func TestNameIsRefusedAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
@@ -22,8 +21,7 @@ func TestNameIsRefusedAtTheStart(t *testing.T) {
 		"\x7f", strings.Repeat("x", maxName+1),
 	} {
 		dir := t.TempDir()
-		// The context has ended, so that a name which passes leads to a log and
-		// then to another error.
+		// The context has ended: an accepted name creates the log and then fails with another error.
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		err := run(ctx, "127.0.0.1:0", dir, name, 1)
@@ -36,7 +34,7 @@ func TestNameIsRefusedAtTheStart(t *testing.T) {
 	}
 }
 
-// The tags of every name that is taken come back out of the log as they went in.
+// The log reads back the tags of every accepted name unchanged.
 func TestNamesThatAreTakenCanBeReadBack(t *testing.T) {
 	t.Parallel()
 	var all bytes.Buffer
