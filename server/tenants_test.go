@@ -526,6 +526,36 @@ func TestForwardedRequestsAreRefused(t *testing.T) {
 	}
 }
 
+// nginx's plain proxy_pass adds no header, and speaks HTTP/1.0, as no program does that is meant for
+// this server.
+func TestHTTP10IsRefused(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	g := guard(t, server.Options{}, nil)
+	for name, test := range map[string]struct {
+		h    *harness
+		want string
+	}{
+		"without an auth file": {h, "403"}, "with one": {g.harness, "200"},
+		"insecure": {startWith(t, server.Options{Insecure: true}), "200"},
+	} {
+		host := strings.TrimPrefix(test.h.url, "http://")
+		c := test.h.connect(t, "GET /healthz HTTP/1.0\r\nHost: "+host+"\r\nConnection: close\r\n\r\n")
+		answer, err := io.ReadAll(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, _, _ := strings.Cut(string(answer), "\r\n")
+		if !strings.Contains(status, test.want) {
+			t.Errorf("%s: %s, want %s", name, status, test.want)
+		}
+		if test.want == "403" && (!strings.Contains(string(answer), "HTTP/1.0") ||
+			!strings.Contains(string(answer), "--auth")) {
+			t.Errorf("the answer says neither why nor what to do: %s", answer)
+		}
+	}
+}
+
 // The shutdown of another http.Server ends the streams on upgraded connections, which it does
 // not track.
 func TestHandlerEndsWithItsServer(t *testing.T) {
