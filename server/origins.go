@@ -48,7 +48,8 @@ func notLocal(r *http.Request) (problem string) {
 		}
 	}
 	if !r.ProtoAtLeast(1, 1) {
-		return alone + "a request in HTTP/1.0 is likely to come from a proxy: " + advice + "; a program must speak HTTP/1.1"
+		return alone + "a request in HTTP/1.0 is likely to come from a proxy: " + advice +
+			"; a program must speak HTTP/1.1"
 	}
 	if !loopbackHost(r.Host) {
 		return "this server answers only to a loopback Host: localhost, 127.0.0.0/8 or [::1]"
