@@ -10,7 +10,7 @@
 //	go run ./bench scale               # large ledgers, about ten minutes
 //	go run ./bench abuse               # clients that mean no good, about ten minutes
 //	go run ./bench scale -fraction 0.1 -json out.json
-//	go run ./bench check               # against the branch main, pair by pair
+//	go run ./bench check               # against an older revision, pair by pair
 //	go run ./bench allocs              # allocations per write against allocs.json
 //	go run ./bench growth              # how costs grow with streams and with time
 //	go run ./bench chaos               # a cluster of real processes under faults, checked
