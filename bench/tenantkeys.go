@@ -401,7 +401,7 @@ func (b *bed) restartCold(ctx context.Context, t *target) error {
 	for _, name := range names {
 		f, failed := os.Open(name)
 		if failed == nil {
-			failed = errors.Join(unix.Fsync(int(f.Fd())), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
+			failed = errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
 		}
 		err = errors.Join(err, failed)
 	}
