@@ -304,20 +304,13 @@ func onlyGaps(ctx context.Context, _ *options, t *target) (string, error) {
 }
 
 // smallWindow returns a client with a small flow-control window, so that unread
-// answers stay with the server, and a function that closes its connections,
-// used or not.
+// answers stay with the server.
 func smallWindow() (c *http.Client, disconnect func()) {
-	var opened connections
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	c = &http.Client{Transport: &http.Transport{
-		Protocols: protocols, DisableCompression: true,
+	return http2Over(&http.Transport{
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 1 << 20},
-		DialContext: opened.of(func(ctx context.Context, _, address string) (net.Conn, error) {
-			return dial(ctx, address, int(smallWindows.Add(1)))
-		}),
-	}}
-	return c, opened.close
+	}, func(ctx context.Context, _, address string) (net.Conn, error) {
+		return dial(ctx, address, int(smallWindows.Add(1)))
+	})
 }
 
 // smallWindows numbers the connections of smallWindow.
