@@ -156,7 +156,7 @@ bench-peers: ## Measure beside PostgreSQL, Redis, NATS and etcd (20 minutes; PEE
 	bin/peers -out bench/results $(PEERS)
 
 .PHONY: bench-check
-bench-check: ## Fail when this tree is more than 15 % slower than the branch main
+bench-check: ## Fail when this tree is more than 15 % slower than an older revision (CHECK="-baseline v1.2.0")
 	$(GO) run ./bench check $(CHECK)
 
 .PHONY: bench-allocs

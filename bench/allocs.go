@@ -110,12 +110,12 @@ func (r *allocRow) measure(ctx context.Context, o *options, tries, operations in
 // engineAllocs submits writes of so many streams together.
 func engineAllocs(together int) func(context.Context, *bed) (func() error, error) {
 	return func(ctx context.Context, b *bed) (func() error, error) {
-		writers, commands := newWriters(together), make([]machine.Command, together)
+		writes, commands := newWrites(together), make([]machine.Command, together)
 		var memory []byte
 		return func() (err error) {
 			memory = memory[:0]
-			for i := range writers {
-				if commands[i], memory, err = writers[i].next().Encode(memory); err != nil {
+			for i, w := range writes {
+				if commands[i], memory, err = next(w).Encode(memory); err != nil {
 					return err
 				}
 			}

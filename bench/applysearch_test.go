@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -79,6 +80,7 @@ func TestAttacksThatAreRefused(t *testing.T) {
 		"Keys":       func(a *applyAttack) { a.Keys = -1 },
 		"Operations": func(a *applyAttack) { a.Operations = -1 },
 		"Commands":   func(a *applyAttack) { a.Commands = -1 },
+		"Retain":     func(a *applyAttack) { a.Retain = 1 },
 	} {
 		a := good
 		change(&a)
@@ -121,6 +123,72 @@ func TestKeysOfAttacks(t *testing.T) {
 			if combed := comb && size > 100; (len(prefixes) > 1) != combed {
 				t.Errorf("%d bytes, comb %v: %d prefixes", size, comb, len(prefixes))
 			}
+		}
+	}
+}
+
+// TestComparisonsAreOfWholeValues: a value that is shorter than the stored one differs at once, and would compare
+// nothing. What is compared must fit into a write.
+func TestComparisonsAreOfWholeValues(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{0, 33, 1_000, 60_000, 1_000_000} {
+		x := &attacker{next: map[string]uint64{}, applyAttack: applyAttack{
+			Scopes: 1, Kind: "compare", ValueBytes: size, Operations: machine.MaxOperations,
+		}}
+		w := x.command(0)
+		compared := w.Operations[:len(w.Operations)-1] // the last one fails, so that nothing changes
+		for i := range compared {
+			if c := compared[i].Condition; c.Kind != machine.ConditionValueEquals || len(c.Value) != size {
+				t.Errorf("%d bytes are compared with a value of %d", len(c.Value), size)
+			}
+		}
+		if want := min(machine.MaxOperations-1, 2<<20/max(size, 1)); len(compared) < want {
+			t.Errorf("%d values of %d bytes are compared, want %d", len(compared), size, want)
+		}
+		if err := w.Validate(); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+}
+
+// TestEveryCommandIsAttacked: what a client can send, and the search does not, is not known to be fast.
+func TestEveryCommandIsAttacked(t *testing.T) {
+	t.Parallel()
+	sent := map[keyed.Kind]bool{keyed.Reserve: true, keyed.Complete: true} // see tryReserve and complete
+	for name, c := range ownerCommands {
+		sent[c.Kind] = true
+		if commandKinds[name] == nil {
+			t.Errorf("%s is not an attack", name)
+		}
+	}
+	for kind := keyed.Reserve; kind <= keyed.Purge; kind++ {
+		if !sent[kind] {
+			t.Errorf("no attack has a command %d on a keyed record", kind)
+		}
+	}
+	operations := map[machine.OperationKind]bool{}
+	conditions := map[machine.ConditionKind]bool{machine.ConditionNone: true}
+	for _, kind := range attackKinds {
+		if commandKinds[kind] != nil {
+			continue
+		}
+		x := &attacker{next: map[string]uint64{}, applyAttack: applyAttack{
+			Scopes: 1, Window: 4, Kind: kind, Operations: 4, Commands: 2,
+		}}
+		for i := range 4 {
+			for _, op := range x.command(i).Operations {
+				operations[op.Kind], conditions[op.Condition.Kind] = true, true
+			}
+		}
+	}
+	for kind := machine.OpSetEntity; kind <= machine.OpAppend; kind++ {
+		if !operations[kind] {
+			t.Errorf("no attack has an operation %d", kind)
+		}
+	}
+	for kind := machine.ConditionNone; kind <= machine.ConditionValueEquals; kind++ {
+		if !conditions[kind] {
+			t.Errorf("no attack has a condition %d", kind)
 		}
 	}
 }

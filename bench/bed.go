@@ -193,12 +193,8 @@ func (p *process) metric(name string) (float64, error) {
 	return 0, fmt.Errorf("the server's metrics have no %s", name)
 }
 
-// watchMemory samples the server's memory until the returned function is called, which returns
-// the largest sample. It leaves mapped files out, because the pages of the state file belong to
-// the kernel, which can drop them.
+// watchMemory samples the server's memory, without mapped files, until the returned function is called, which returns
+// the largest sample.
 func (p *process) watchMemory() (largest func() int64) {
-	return harness.Largest(20*time.Millisecond, func() int64 {
-		kibibytes, _ := harness.ProcField(p.Pid, "status", "RssAnon") // 0 when it has ended
-		return kibibytes << 10
-	})
+	return harness.Largest(20*time.Millisecond, func() int64 { return harness.Anonymous(p.Pid) })
 }

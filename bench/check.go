@@ -35,8 +35,9 @@ type checkOptions struct {
 func check(ctx context.Context, arguments []string, stdout io.Writer) (err error) {
 	var o checkOptions
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
-	flags.StringVar(&o.baseline, "baseline", "main", "revision to compare with")
-	flags.StringVar(&o.rows, "only", "^(engine/16|replay/2|stream/64|unary/64)$",
+	flags.StringVar(&o.baseline, "baseline", "", "revision to compare with (default: on a branch, where it left main; "+
+		"on main, HEAD if files differ from it, else the newest tag, else 20 commits ago)")
+	flags.StringVar(&o.rows, "only", "^(engine/16|replay/2|stream/64|stream/256|unary/64)$",
 		"rows to compare, a regular expression")
 	flags.IntVar(&o.pairs, "pairs", 7, "how often each side is measured")
 	flags.DurationVar(&o.duration, "duration", time.Second, "how long each row is measured each time")
@@ -48,6 +49,11 @@ func check(ctx context.Context, arguments []string, stdout io.Writer) (err error
 	}
 	if flags.NArg() > 0 || o.pairs < 1 {
 		return errors.New("check takes flags alone, and -pairs must be at least 1; see -help")
+	}
+	if o.baseline == "" {
+		if o.baseline, err = defaultBaseline(ctx, ""); err != nil {
+			return err
+		}
 	}
 	dir, err := os.MkdirTemp(o.dir, "seqledger-check-*")
 	if err != nil {
@@ -65,6 +71,40 @@ func check(ctx context.Context, arguments []string, stdout io.Writer) (err error
 		return err
 	}
 	return judge(stdout, ratios, o.tolerate, o.baseline)
+}
+
+// commitsBack is how far back the baseline is where nothing else says what to compare with.
+const commitsBack = 20
+
+// defaultBaseline chooses a revision that differs from the tree of a directory: comparing main with itself
+// would never fail.
+func defaultBaseline(ctx context.Context, dir string) (string, error) {
+	git := func(arguments ...string) (string, error) {
+		c := exec.CommandContext(ctx, "git", arguments...)
+		c.Dir = dir
+		out, err := c.Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	head, err := git("rev-parse", "HEAD")
+	if err != nil {
+		return "", fmt.Errorf("there is no commit to compare with: %w", err)
+	}
+	if left, err := git("merge-base", "main", "HEAD"); err == nil && left != head {
+		return left, nil
+	}
+	if changed, err := git("status", "--porcelain", "--untracked-files=no"); err != nil || changed != "" {
+		return head, err
+	}
+	if tag, err := git("describe", "--tags", "--abbrev=0", "HEAD~1"); err == nil {
+		return tag, nil
+	}
+	// The first of these is the oldest, where there are not as many.
+	commits, err := git("rev-list", "--first-parent", "--reverse", fmt.Sprintf("--max-count=%d", commitsBack+1), "HEAD")
+	oldest, _, more := strings.Cut(commits, "\n")
+	if err == nil && !more {
+		err = errors.New("there is no earlier commit to compare with; -baseline names one")
+	}
+	return oldest, err
 }
 
 // buildBoth builds bench of a revision and of the tree as it is.

@@ -2,6 +2,9 @@ package main
 
 import (
 	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -24,6 +27,63 @@ func TestParseTable(t *testing.T) {
 			t.Errorf("%q: want an error, got %v", broken, found)
 		}
 	}
+}
+
+// Without a flag the baseline is something else than the tree, also on main.
+func TestDefaultBaseline(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	git := func(arguments ...string) string {
+		t.Helper()
+		c := exec.Command("git", arguments...)
+		c.Dir = dir
+		c.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b",
+			"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %v: %v: %s", arguments, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	commit := func() string {
+		git("commit", "-q", "--allow-empty", "-m", "x")
+		return git("rev-parse", "HEAD")
+	}
+	want := func(when, revision string) {
+		t.Helper()
+		if got, err := defaultBaseline(t.Context(), dir); err != nil || got != revision {
+			t.Errorf("%s: %q, %v, want %q", when, got, err, revision)
+		}
+	}
+	git("init", "-q", "-b", "main")
+	if _, err := defaultBaseline(t.Context(), dir); err == nil {
+		t.Error("no commit is something to compare with")
+	}
+	first := commit()
+	if _, err := defaultBaseline(t.Context(), dir); err == nil {
+		t.Error("a commit is compared with itself")
+	}
+	var commits []string
+	for range commitsBack {
+		commits = append(commits, commit())
+	}
+	want("on main", first)
+	commits = append(commits, commit())
+	want("one later", commits[0])
+	git("tag", "v1")
+	want("at a tag", commits[0])
+	last := commit()
+	want("behind a tag", "v1")
+	git("checkout", "-q", "-b", "work")
+	want("on a branch without commits", "v1")
+	commit()
+	want("on a branch", last)
+	git("checkout", "-q", "main")
+	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	git("add", "f")
+	want("with changes", last)
 }
 
 // A slowdown that both sides share is none; one of the tree alone is.

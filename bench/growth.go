@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -380,21 +379,6 @@ type crowd struct {
 	gone      atomic.Uint64 // of these, those without a receipt, because retention had dropped it
 }
 
-// crowdPayload is what every write of a crowd appends.
-var crowdPayload = make([]byte, payloadBytes)
-
-func crowdWrite(name string, stream int, sequence uint64) *machine.Write {
-	w := &machine.Write{
-		Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: fmt.Sprint(name, stream),
-		Actor:    "system:bench",
-		Sequence: sequence, Operations: []machine.Operation{{Kind: machine.OpAppend, Value: crowdPayload}},
-	}
-	w.Key.Present = true
-	binary.BigEndian.PutUint64(w.Key.UUID[:8], uint64(stream))
-	binary.BigEndian.PutUint64(w.Key.UUID[8:], sequence)
-	return w
-}
-
 // withCrowd uses a ledger with so many streams of one write each, and removes it afterwards.
 func withCrowd(
 	ctx context.Context, o *growthOptions, streams int, use func(ctx context.Context, c *crowd) error,
@@ -475,7 +459,7 @@ func (c *crowd) memory() float64 {
 // write makes the next write of a stream.
 func (c *crowd) write(ctx context.Context, stream int) error {
 	c.sequences[stream]++
-	out, err := c.ledger.Write(ctx, crowdWrite("client-", stream, uint64(c.sequences[stream])))
+	out, err := c.ledger.Write(ctx, engineWrite("client-", stream, uint64(c.sequences[stream])))
 	return decided(out, err, machine.Committed)
 }
 
@@ -483,7 +467,7 @@ func (c *crowd) write(ctx context.Context, stream int) error {
 // only that it was committed, and says so without a receipt: no other ledger may answer like that.
 func (c *crowd) replay(ctx context.Context, stream int) error {
 	sequence := uint64(c.sequences[stream])
-	out, err := c.ledger.Write(ctx, crowdWrite("client-", stream, sequence))
+	out, err := c.ledger.Write(ctx, engineWrite("client-", stream, sequence))
 	if err == nil {
 		c.replays.Add(1)
 	}
@@ -622,7 +606,7 @@ func (c *crowd) evict(ctx context.Context, writeMicros float64) (float64, error)
 	began := time.Now()
 	for round := uint64(1); ; round++ {
 		err := each(ctx, growthWriters, growthWriters, func(ctx context.Context, worker int) error {
-			out, err := c.ledger.Write(ctx, crowdWrite("late-", worker, round))
+			out, err := c.ledger.Write(ctx, engineWrite("late-", worker, round))
 			return decided(out, err, machine.Committed)
 		})
 		if err != nil {

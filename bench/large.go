@@ -28,13 +28,16 @@ import (
 // The function closes the connection even if net/http has not noticed yet that its last stream is over:
 // CloseIdleConnections would leave such a one open for good.
 func newHTTP2() (c *http.Client, disconnect func()) {
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
+	return http2Over(&http.Transport{MaxConnsPerHost: 1}, new(net.Dialer).DialContext)
+}
+
+// http2Over returns a client for cleartext HTTP/2, and a function that closes its connections, used or not.
+func http2Over(t *http.Transport, dial func(ctx context.Context, network, address string) (net.Conn, error)) (
+	c *http.Client, disconnect func()) {
 	var opened connections
-	return &http.Client{Transport: &http.Transport{
-		Protocols: protocols, DisableCompression: true, MaxConnsPerHost: 1,
-		DialContext: opened.of(new(net.Dialer).DialContext),
-	}}, opened.close
+	t.Protocols, t.DisableCompression, t.DialContext = new(http.Protocols), true, opened.of(dial)
+	t.Protocols.SetUnencryptedHTTP2(true)
+	return &http.Client{Transport: t}, opened.close
 }
 
 // connections are those that a client has opened.

@@ -10,7 +10,7 @@
 //	go run ./bench scale               # large ledgers, about ten minutes
 //	go run ./bench abuse               # clients that mean no good, about ten minutes
 //	go run ./bench scale -fraction 0.1 -json out.json
-//	go run ./bench check               # against the branch main, pair by pair
+//	go run ./bench check               # against an older revision, pair by pair
 //	go run ./bench allocs              # allocations per write against allocs.json
 //	go run ./bench growth              # how costs grow with streams and with time
 //	go run ./bench chaos               # a cluster of real processes under faults, checked
@@ -125,6 +125,7 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.StringVar(&o.json, "json", "", "write the report to this file, too")
 	flags.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
 		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
+	delay := flags.Duration("sync-delay", 0, "make each sync of a file take so much longer, with strace")
 	flags.Float64Var(&o.fraction, "fraction", 1, "scale, abuse, gateway, outbox, stores and cluster: of the full size")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -143,6 +144,9 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	}
 	if s.dir != "" {
 		return s.serve(ctx, &o)
+	}
+	if *delay > 0 {
+		return delaySyncs(ctx, *delay, kind, flags, stdout)
 	}
 	o.warmup = time.Second
 	if *quick {

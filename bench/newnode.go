@@ -198,12 +198,12 @@ func (b *newNodeBed) load(ctx context.Context, do func(ctx context.Context) erro
 	var l newNodeLoad
 	known := b.processes()
 	const every = 50 * time.Millisecond
-	largest := harness.Largest(every, func() int64 { return anonymous(pids...) })
+	largest := harness.Largest(every, func() int64 { return harness.Anonymous(pids...) })
 	newest := harness.Largest(every, func() int64 {
 		var most int64
 		for _, pid := range b.processes() {
 			if !slices.Contains(known, pid) {
-				most = max(most, anonymous(pid))
+				most = max(most, harness.Anonymous(pid))
 			}
 		}
 		return most
@@ -262,14 +262,4 @@ func (b *newNodeBed) awaitVoters(ctx context.Context, want int) error {
 			return errors.Join(fmt.Errorf("%d nodes have a vote, want %d", voters, want), ctx.Err())
 		}
 	}
-}
-
-// anonymous returns how many bytes of memory processes have that no file has.
-func anonymous(pids ...int) (bytes int64) {
-	for _, pid := range pids {
-		if kibibytes, err := harness.ProcField(pid, "status", "RssAnon"); err == nil { // otherwise it has ended
-			bytes += kibibytes << 10
-		}
-	}
-	return bytes
 }

@@ -27,6 +27,9 @@ import (
 
 const payloadBytes = 128
 
+// zeros are the payload of most writes. They are only read.
+var zeros [payloadBytes]byte
+
 // rateColumns are those of the table of rates. bench check reads the first two.
 var rateColumns = []harness.Column{
 	{Head: "row", Name: "row", Width: -14},
@@ -109,29 +112,33 @@ func (r *rate) measure(ctx context.Context, b *bed, workers int) (harness.Result
 	}, operation)
 }
 
-// engineWriter is one client's next write.
-type engineWriter struct {
-	write machine.Write
-}
-
-func newWriters(n int) []engineWriter {
-	writers := make([]engineWriter, n)
-	for i := range writers {
-		w := &writers[i].write
-		w.Scope = machine.Scope{Organization: "acme", Vault: "main"}
-		w.ClientID, w.Actor = fmt.Sprint("client-", i), "system:bench"
-		w.Operations = []machine.Operation{{Kind: machine.OpAppend, Value: make([]byte, payloadBytes)}}
-		w.Key.Present = true
-		binary.BigEndian.PutUint64(w.Key.UUID[:8], uint64(i))
+// engineWrite returns a write of a stream to a ledger in this process.
+func engineWrite(name string, stream int, sequence uint64) *machine.Write {
+	w := &machine.Write{
+		Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: fmt.Sprint(name, stream),
+		Actor: "system:bench", Sequence: sequence,
+		Operations: []machine.Operation{{Kind: machine.OpAppend, Value: zeros[:]}},
 	}
-	return writers
+	w.Key.Present = true
+	binary.BigEndian.PutUint64(w.Key.UUID[:8], uint64(stream))
+	binary.BigEndian.PutUint64(w.Key.UUID[8:], sequence)
+	return w
 }
 
-// next makes the write the one after.
-func (w *engineWriter) next() *machine.Write {
-	w.write.Sequence++
-	binary.BigEndian.PutUint64(w.write.Key.UUID[8:], w.write.Sequence)
-	return &w.write
+// newWrites returns a write before the first one for each of so many streams.
+func newWrites(n int) []*machine.Write {
+	writes := make([]*machine.Write, n)
+	for i := range writes {
+		writes[i] = engineWrite("client-", i, 0)
+	}
+	return writes
+}
+
+// next makes a write the one after.
+func next(w *machine.Write) *machine.Write {
+	w.Sequence++
+	binary.BigEndian.PutUint64(w.Key.UUID[8:], w.Sequence)
+	return w
 }
 
 // decided returns an error unless a command was decided as it must be.
@@ -143,10 +150,10 @@ func decided(out machine.Outcome, err error, want machine.Code) error {
 }
 
 func engineWrites(_ context.Context, b *bed, workers int) (harness.Operation, error) {
-	writers := newWriters(workers)
+	writes := newWrites(workers)
 	return func(_ context.Context, i int) error {
 		// Like a caller without a deadline.
-		out, err := b.ledger.Write(context.Background(), writers[i].next())
+		out, err := b.ledger.Write(context.Background(), next(writes[i]))
 		return decided(out, err, machine.Committed)
 	}, nil
 }
@@ -158,20 +165,20 @@ const replayGroup = 100
 // engineReplays repeats committed writes.
 func engineReplays(ctx context.Context, b *bed, workers int) (harness.Operation, error) {
 	const streams = 1_000
-	writers := newWriters(streams)
-	for i := range writers {
+	writes := newWrites(streams)
+	for _, w := range writes {
+		next(w)
 		for range 2 { // the second fills the cache
-			writers[i].write.Sequence = 0
-			if _, err := b.ledger.Write(ctx, writers[i].next()); err != nil {
+			if _, err := b.ledger.Write(ctx, w); err != nil {
 				return nil, err
 			}
 		}
 	}
-	next := make([]int, workers)
+	places := make([]int, workers)
 	return func(ctx context.Context, worker int) error {
 		for range replayGroup {
-			next[worker] += 7 // every worker walks through all streams
-			out, err := b.ledger.Write(ctx, &writers[next[worker]%streams].write)
+			places[worker] += 7 // every worker walks through all streams
+			out, err := b.ledger.Write(ctx, writes[places[worker]%streams])
 			if err := decided(out, err, machine.Replayed); err != nil {
 				return err
 			}
@@ -208,7 +215,7 @@ func keyedPairs(_ context.Context, b *bed, workers int) (harness.Operation, erro
 	}, nil
 }
 
-func operation() *seqledgerv1.Operation { return appendOf(make([]byte, payloadBytes)) }
+func operation() *seqledgerv1.Operation { return appendOf(zeros[:]) }
 
 func appendOf(payload []byte) *seqledgerv1.Operation {
 	return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{

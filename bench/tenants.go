@@ -7,14 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -44,22 +40,32 @@ var tenantAttacks = []attack{
 	{name: "proofs", prepare: largeBlocks, run: calls("reader", 16, getProofs)},
 	{name: "pages of entities", prepare: longEntities, run: calls("reader", 64, listAllEntities)},
 	{name: "large bodies announced", run: announcedBodies},
-	{name: "unread pages", prepare: longEntities, run: unread(seqledgerv1connect.LedgerServiceListEntitiesProcedure,
-		`{"scope":{"organization":"bad","vault":"main"},"pageSize":1000}`)},
-	{name: "unread large values", prepare: largeValue, run: unread(seqledgerv1connect.LedgerServiceGetEntityProcedure,
-		`{"scope":{"organization":"bad","vault":"main"},"key":"large"}`)},
+	{name: "unread pages", prepare: longEntities, run: unread("reader",
+		seqledgerv1connect.LedgerServiceListEntitiesProcedure, `{`+badJSON+`,"pageSize":1000}`)},
+	{name: "unread large values", prepare: largeValue, run: unread("reader",
+		seqledgerv1connect.LedgerServiceGetEntityProcedure, `{`+badJSON+`,"key":"large"}`)},
 	{name: "idle streams", run: idleStreams},
 	{name: "idle connections", run: keyedConnections},
 	{name: "health checks, no key", run: healthChecks},
 	{name: "silent HTTP/2, no key", run: silentConnections},
 	{name: "unknown keys", run: calls("unknown", 16, getBlocks)},
-	{name: "foreign transactions", prepare: someTransactions, run: foreignTransactions},
+	{name: "foreign transactions", prepare: someTransactions, run: calls("good", 16, getForeign),
+		after: foreignTransactions},
 	{name: "stream of writes", run: streamedWrites(16, 250, payloadBytes)},
 	{name: "stream of large writes", run: streamedWrites(16, 1, 1<<20)},
 	{name: "stream of huge writes", run: streamedWrites(4, 4, 1<<20)},
 	{name: "unary writes", run: calls("bad", 64, writeLarge(time.Minute))},
 	{name: "unary, 1 ms deadlines", run: calls("bad", 64, writeLarge(time.Millisecond))},
+	{name: "batches of writes", run: calls("bad", 16, writeBatch)},
+	{name: "waiting reservations", prepare: ownedKeys, run: waitingReserves},
+	{name: "unread replays", prepare: largeResponse, run: unread("bad", reserveProcedure, reserveText("large"))},
+	{name: "opened sessions", run: calls("bad", 64, openSession)},
+	{name: "expiring entities and keys", run: expiringEntities, more: expiringCalls, after: expiredInTime},
+	{name: "deleted keys", prepare: deletedKeys, run: calls("reader", 64, listAllEntities)},
 	{name: "fills the disk", run: streamedWrites(16, 1, 1<<20), room: 512},
+	{name: "tight disk, opens sessions", run: calls("bad", 64, openSession), tight: true, after: storedAtMost},
+	{name: "tight disk, reserves keys", run: calls("bad", 64, reserveKey), tight: true, after: storedAtMost},
+	{name: "tight disk, tiny writes", run: streamedWrites(16, 250, 1), tight: true, after: storedAtMost},
 }
 
 // target is a server and the keys to it, if it has access control.
@@ -70,8 +76,10 @@ type target struct {
 
 // The callers. What the good one has is in the organization good, all else in bad.
 var tenantRights = map[string]string{
-	"good": `{role: writer, scopes: ["good/*"], client_ids: ["*"]`,
+	"good": fmt.Sprintf(`{role: writer, scopes: ["good/*"], client_ids: ["*"], limits: {keys: %d}`, goodKeys),
 	"bad":  `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`,
+	// bulk has stored much before, where the disk is tight.
+	"bulk": `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`,
 	// reader may do less than a writer, and is here because it can spoil as
 	// much.
 	"reader": `{role: reader, scopes: ["bad/*"]`,
@@ -96,25 +104,45 @@ func (b *bed) startTenants(ctx context.Context, room int64) (*target, error) {
 		t.keys[id] = key
 		content += fmt.Sprintf("- %s, id: %s, hash: %q}\n", rights, id, hash)
 	}
-	path := filepath.Join(b.dir, "auth.yaml")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(b.authFile(), []byte(content), 0o600); err != nil {
 		return nil, err
 	}
-	arguments := []string{"-auth", path}
-	if room > 0 {
-		var disk syscall.Statfs_t
-		if err := syscall.Statfs(b.dir, &disk); err != nil {
-			return nil, err
+	return t, b.serveTenants(ctx, t, func(free int64) int64 {
+		if room == 0 {
+			return -1
 		}
-		// It is tight while less than twice the reserve is free.
-		reserve := (int64(disk.Bavail)*int64(disk.Bsize) - room) / 2
-		arguments = append(arguments, "-disk-reserve", strconv.FormatInt(max(0, reserve), 10))
+		return max(0, (free-room)/2) // it is tight while less than twice the reserve is free
+	})
+}
+
+func (b *bed) authFile() string { return filepath.Join(b.dir, "auth.yaml") }
+
+// serveTenants starts the server with the reserve that is asked of the free bytes of its disk.
+func (b *bed) serveTenants(ctx context.Context, t *target, reserve func(free int64) int64) error {
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(b.dir, &disk); err != nil {
+		return err
 	}
-	err := b.startServer(ctx, arguments...)
+	bytes := reserve(int64(disk.Bavail) * int64(disk.Bsize))
+	err := b.startServer(ctx, "-auth", b.authFile(), fmt.Sprintf("-disk-reserve=%d", bytes))
 	if err == nil {
 		t.address = b.server.address
 	}
-	return t, err
+	return err
+}
+
+// tighten has a third tenant store something, and starts the server anew on a disk that is tight and will not be full.
+func (b *bed) tighten(ctx context.Context, t *target) error {
+	const bulk = 64 // MiB, so that the good tenant's part is far below a quarter
+	if err := fill(ctx, t, "bulk", bulk, func(sequence uint64) *seqledgerv1.WriteRequest {
+		return badWrite("bulk", sequence, 1<<20)
+	}); err != nil {
+		return err
+	}
+	if err := b.server.Stop(); err != nil {
+		return err
+	}
+	return b.serveTenants(ctx, t, func(free int64) int64 { return free / 4 * 3 })
 }
 
 // attackJob is what a bad tenant's process is told.
@@ -183,10 +211,21 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
+// service is what a tenant calls.
+type service struct {
+	seqledgerv1connect.LedgerServiceClient
+	seqledgerv1connect.IdempotencyServiceClient
+	admin seqledgerv1connect.AdminServiceClient
+}
+
 // api returns a client with the key of a caller, on a connection of its own.
-func (t *target) api(id string) (l seqledgerv1connect.LedgerServiceClient, disconnect func()) {
+func (t *target) api(id string) (s service, disconnect func()) {
 	c, disconnect := newHTTP2()
-	return seqledgerv1connect.NewLedgerServiceClient(t.as(id, c), "http://"+t.address), disconnect
+	c, url := t.as(id, c), "http://"+t.address
+	return service{
+		seqledgerv1connect.NewLedgerServiceClient(c, url), seqledgerv1connect.NewIdempotencyServiceClient(c, url),
+		seqledgerv1connect.NewAdminServiceClient(c, url),
+	}, disconnect
 }
 
 // as returns a client that calls with the key of a caller, "" without one.
@@ -223,9 +262,20 @@ func (a *attack) measureTenant(ctx context.Context, b *bed) ([]harness.Line, err
 			return nil, err
 		}
 	}
-	calls, err := b.goodCalls(ctx, t)
+	// The good tenant must not be a load itself, nor fill the disk.
+	pause := 2 * time.Millisecond
+	if a.tight {
+		if err := b.tighten(ctx, t); err != nil {
+			return nil, err
+		}
+		pause = 20 * time.Millisecond
+	}
+	calls, err := b.goodCalls(ctx, t, pause)
 	if err != nil {
 		return nil, err
+	}
+	if a.more != nil {
+		calls = append(calls, a.more(b, t)...)
 	}
 	m, err := b.beside(ctx, calls, func() (string, error) { return t.attack(b.o, a.name) })
 	if err != nil {
@@ -240,14 +290,17 @@ func (a *attack) measureTenant(ctx context.Context, b *bed) ([]harness.Line, err
 				is <= max(mostTimes*was, mostWait) && m.meanwhile[i].TotalCount() > 0))
 	}
 	refused := fmt.Sprint(len(m.refused), " ", strings.Join(m.refused[:min(1, len(m.refused))], ""))
-	return append(lines, held("refused of the good one", refused, "0", len(m.refused) == 0)), nil
+	lines = append(lines, held("refused of the good one", refused, "0", len(m.refused) == 0))
+	if a.after == nil {
+		return lines, nil
+	}
+	more, err := a.after(ctx, b, t)
+	return append(lines, more...), err
 }
 
 // goodCalls are what the good tenant does, each one after the other, without repeating anything:
 // a write with a Writer, a unary write of some kilobytes, a read of an entity.
-func (b *bed) goodCalls(ctx context.Context, t *target) ([]call, error) {
-	// The good tenant must not be a load itself.
-	const pause = 2 * time.Millisecond
+func (b *bed) goodCalls(ctx context.Context, t *target, pause time.Duration) ([]call, error) {
 	c, err := b.client(client.Options{Token: client.StaticToken(t.keys["good"])})
 	if err != nil {
 		return nil, err
@@ -281,376 +334,4 @@ func (b *bed) goodCalls(ctx context.Context, t *target) ([]call, error) {
 			return err
 		}},
 	}, writeLarge(ctx) // so that there is something to read
-}
-
-// doNothing is to compare the others with.
-func doNothing(context.Context, *options, *target) (string, error) { return "nothing", nil }
-
-// badWrite returns a write of the bad tenant with some bytes in one payload each MiB.
-func badWrite(client string, sequence uint64, bytes int) *seqledgerv1.WriteRequest {
-	w := &seqledgerv1.WriteRequest{Scope: badScope, ClientId: client, Sequence: sequence}
-	for left := bytes; left > 0 || len(w.Operations) == 0; left -= 1 << 20 {
-		w.Operations = append(w.Operations, appendOf(noise[:min(left, 1<<20)]))
-	}
-	return w
-}
-
-// noise is incompressible, so that a compressed answer is as large as a plain
-// one.
-var noise = func() []byte {
-	b := make([]byte, 1<<20)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // it never fails
-	return b
-}()
-
-// fillBad commits writes of the bad tenant one after the other.
-func fillBad(ctx context.Context, t *target, n int, write func(sequence uint64) *seqledgerv1.WriteRequest) error {
-	api, disconnect := t.api("bad")
-	defer disconnect()
-	for i := 0; i < n; {
-		switch _, err := api.Write(ctx, connect.NewRequest(write(uint64(i)+1))); {
-		case err == nil:
-			i++
-		case connect.CodeOf(err) == connect.CodeResourceExhausted: // it is faster than it may be
-			harness.Pause(ctx, 20*time.Millisecond)
-		default:
-			return fmt.Errorf("fill: %w", err)
-		}
-	}
-	return nil
-}
-
-// largeBlocks makes blocks of half a mebibyte.
-func largeBlocks(ctx context.Context, o *options, t *target) error {
-	return fillBad(ctx, t, scaled(o, 900), func(sequence uint64) *seqledgerv1.WriteRequest {
-		return badWrite("filler", sequence, 500<<10)
-	})
-}
-
-// wideWindow makes a stream whose window has 1,024 receipts, each in a large block.
-func wideWindow(ctx context.Context, o *options, t *target) error {
-	c, disconnect := newHTTP2()
-	defer disconnect()
-	admin := seqledgerv1connect.NewAdminServiceClient(t.as("root", c), "http://"+t.address)
-	request := connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
-		ReceiptWindowSet: &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: 1_024},
-	})
-	if _, err := admin.UpdateConfig(ctx, request); err != nil {
-		return err
-	}
-	return largeBlocks(ctx, o, t)
-}
-
-// longEntities makes entities whose values are in blocks.
-func longEntities(ctx context.Context, o *options, t *target) error {
-	return fillBad(ctx, t, scaled(o, 200), func(sequence uint64) *seqledgerv1.WriteRequest {
-		w := &seqledgerv1.WriteRequest{Scope: badScope, ClientId: "filler", Sequence: sequence}
-		for i := range 100 {
-			w.Operations = append(w.Operations, setValue(fmt.Sprintf("e/%06d/%03d", sequence, i), noise[:600]))
-		}
-		return w
-	})
-}
-
-// largeValue makes one entity with the largest value.
-func largeValue(ctx context.Context, _ *options, t *target) error {
-	return fillBad(ctx, t, 1, func(sequence uint64) *seqledgerv1.WriteRequest {
-		return &seqledgerv1.WriteRequest{
-			Scope: badScope, ClientId: "filler", Sequence: sequence,
-			Operations: []*seqledgerv1.Operation{setValue("large", noise)},
-		}
-	})
-}
-
-// tenantCall is the nth call of a worker.
-type tenantCall func(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, worker, n int) error
-
-// calls has workers call repeatedly, each on a connection of its own.
-func calls(as string, workers int, do tenantCall) func(context.Context, *options, *target) (string, error) {
-	return func(ctx context.Context, _ *options, t *target) (string, error) {
-		apis, counts := make([]seqledgerv1connect.LedgerServiceClient, workers), make([]int, workers)
-		for i := range apis {
-			var disconnect func()
-			apis[i], disconnect = t.api(as)
-			defer disconnect()
-		}
-		return repeat(ctx, workers, func(ctx context.Context, worker int) (refused bool, err error) {
-			err = do(ctx, apis[worker], worker, counts[worker])
-			counts[worker]++
-			return err != nil && connect.CodeOf(err) != connect.CodeNotFound, nil
-		})
-	}
-}
-
-func listAllBlocks(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, _, _ int) error {
-	_, err := api.ListBlocks(ctx, connect.NewRequest(&seqledgerv1.ListBlocksRequest{Scope: badScope, PageSize: 1_000}))
-	return err
-}
-
-func getReceipts(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, _, _ int) error {
-	_, err := api.GetClientState(ctx, connect.NewRequest(&seqledgerv1.GetClientStateRequest{
-		Scope: badScope, ClientId: "filler", IncludeReceipts: true,
-	}))
-	return err
-}
-
-func getBlocks(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, worker, n int) error {
-	_, err := api.GetBlock(ctx, connect.NewRequest(&seqledgerv1.GetBlockRequest{
-		Scope: badScope, Height: uint64((worker+n)%100) + 1,
-	}))
-	return err
-}
-
-func getProofs(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, worker, n int) error {
-	block, err := api.GetBlock(ctx, connect.NewRequest(&seqledgerv1.GetBlockRequest{
-		Scope: badScope, Height: uint64((worker+n)%100) + 1,
-	}))
-	if err != nil || len(block.Msg.Block.Transactions) == 0 {
-		return err
-	}
-	_, err = api.GetTransaction(ctx, connect.NewRequest(&seqledgerv1.GetTransactionRequest{
-		TxId: block.Msg.Block.Transactions[0].TxId, IncludeProof: true,
-	}))
-	return err
-}
-
-func listAllEntities(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, _, _ int) error {
-	_, err := api.ListEntities(ctx, connect.NewRequest(&seqledgerv1.ListEntitiesRequest{
-		Scope: badScope, PageSize: 1_000,
-	}))
-	return err
-}
-
-// writeLarge sends a write of a mebibyte, with a deadline.
-func writeLarge(deadline time.Duration) tenantCall {
-	return func(ctx context.Context, api seqledgerv1connect.LedgerServiceClient, worker, n int) error {
-		ctx, cancel := context.WithTimeout(ctx, deadline)
-		defer cancel()
-		_, err := api.Write(ctx, connect.NewRequest(badWrite(fmt.Sprintf("unary-%d-%d", worker, n), 1, 1<<20)))
-		return err
-	}
-}
-
-// holdText keeps connections with what was sent on them until ctx ends.
-func (t *target) holdText(ctx context.Context, n int, text func(i int) string) (string, error) {
-	return t.hold(ctx, n, 32, "", func(ctx context.Context, i int) (func(), error) {
-		_, release, err := send(ctx, t.address, i, text(i))
-		return release, err
-	})
-}
-
-// announcedBodies say that six mebibytes will come, and send five bytes or KiB.
-func announcedBodies(ctx context.Context, _ *options, t *target) (string, error) {
-	head := func(method, path, more string) string {
-		return fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n%s\r\n",
-			method, path, t.keys["bad"], more)
-	}
-	// A WebSocket whose first message has 6 MiB, of which the envelope's prefix comes.
-	stream := head("GET", seqledgerv1connect.LedgerServiceWriteStreamProcedure,
-		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
-			"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: seqledger.v1\r\n") +
-		"\x82\xff\x00\x00\x00\x00\x00\x60\x00\x05\x00\x00\x00\x00" + "\x00\x00\x60\x00\x00"
-	unary := head("POST", writePath, "Content-Type: application/proto\r\nContent-Length: 6291456\r\n") +
-		strings.Repeat("x", 5<<10)
-	const streams, writes = 30, 200
-	return t.holdText(ctx, streams+writes, func(i int) string {
-		if i < streams {
-			return stream
-		}
-		return unary
-	})
-}
-
-// unread makes a call on 68 connections, 240 times on each, and reads no answer.
-func unread(procedure, text string) func(context.Context, *options, *target) (string, error) {
-	return func(ctx context.Context, o *options, t *target) (string, error) {
-		const each = 240
-		clients := make([]*http.Client, min(68, scaled(o, 68)))
-		for i := range clients {
-			lone, disconnect := smallWindow()
-			defer disconnect()
-			clients[i] = t.as("reader", lone)
-		}
-		n := len(clients) * each
-		return t.hold(ctx, n, n, "", func(ctx context.Context, i int) (func(), error) {
-			// Slowly, because the places that the calls take count, and not the
-			// rush.
-			harness.Pause(ctx, time.Duration(1+i/each)*100*time.Millisecond)
-			return t.askUnread(ctx, clients[i/each], procedure, text)
-		})
-	}
-}
-
-// idleStreams are opened and left alone.
-func idleStreams(ctx context.Context, o *options, t *target) (string, error) {
-	return t.hold(ctx, scaled(o, 1_100), 32, "", func(ctx context.Context, _ int) (func(), error) {
-		return t.openStream(ctx, "bad", false)
-	})
-}
-
-// keyedConnections have shown a key once.
-func keyedConnections(ctx context.Context, o *options, t *target) (string, error) {
-	text := fmt.Sprintf(
-		"GET %s?encoding=json&message=%%7B%%7D&connect=v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+
-			"%s\r\n\r\n",
-		seqledgerv1connect.AdminServiceGetStatusProcedure, t.keys["reader"])
-	return t.holdText(ctx, scaled(o, 17_000), func(int) string { return text })
-}
-
-// silentConnections say that they speak HTTP/2, and nothing else.
-func silentConnections(ctx context.Context, o *options, t *target) (string, error) {
-	const text = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-	return t.holdText(ctx, scaled(o, 17_000), func(int) string { return text })
-}
-
-// healthChecks are calls whose bodies never come. No key is needed for them.
-func healthChecks(ctx context.Context, o *options, t *target) (string, error) {
-	const each = 250
-	clients := make([]*http.Client, scaled(o, 160))
-	for i := range clients {
-		lone, disconnect := smallWindow()
-		defer disconnect()
-		clients[i] = lone
-	}
-	n := len(clients) * each
-	var ended atomic.Int64
-	var calling sync.WaitGroup
-	held, err := t.hold(ctx, n, n, "", func(life context.Context, i int) (func(), error) {
-		// Slowly, because the memory that the calls take counts, and not the
-		// rush.
-		harness.Pause(life, time.Duration(1+i/each)*50*time.Millisecond)
-		body, never := io.Pipe()
-		request, err := http.NewRequestWithContext(life, http.MethodPost,
-			"http://"+t.address+"/grpc.health.v1.Health/Check", body)
-		if err != nil {
-			return nil, err
-		}
-		request.Header.Set("Content-Type", "application/grpc")
-		// Ends when the call does, at the latest with life; joined below.
-		calling.Go(func() {
-			if response, err := clients[i/each].Do(request); err == nil {
-				_ = response.Body.Close() // its result does not matter
-			}
-			if ctx.Err() == nil {
-				ended.Add(1)
-			}
-		})
-		return func() { _ = never.Close() }, nil
-	})
-	calling.Wait()
-	return fmt.Sprintf("%s, calls without a body; %d ended before", held, ended.Load()), err
-}
-
-// foreignSizes are the sizes of transactions that the other tenant asks for, in bytes.
-var foreignSizes = []int{10, 100 << 10, 1 << 20}
-
-// someTransactions makes transactions of several sizes.
-func someTransactions(ctx context.Context, _ *options, t *target) error {
-	for i, size := range foreignSizes {
-		if err := fillBad(ctx, t, 1,
-			func(uint64) *seqledgerv1.WriteRequest { return badWrite(fmt.Sprint("size-", i), 1, size) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// foreignTransactions has the good tenant ask for transactions of the bad one, and for some
-// that do not exist. It measures how long not_found takes, which must not tell the two
-// apart.
-func foreignTransactions(ctx context.Context, _ *options, t *target) (string, error) {
-	bad, disconnect := t.api("bad")
-	defer disconnect()
-	good, disconnectGood := t.api("good")
-	defer disconnectGood()
-	names, ids := []string{"absent"}, []string{""}
-	for i, size := range foreignSizes {
-		block, err := bad.GetBlock(ctx,
-			connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: badScope, Height: uint64(i) + 1}))
-		if err != nil {
-			return "", err
-		}
-		id := block.Msg.Block.Transactions[0].TxId
-		names, ids = append(names, fmt.Sprintf("%d bytes", size)), append(ids, id)
-		ids[0] = id[:len(id)-9] + "0ffffffff"
-	}
-	took := make([][]float64, len(ids))
-	for ctx.Err() == nil {
-		for i, id := range ids { // in turns, so that what else happens falls on all
-			began := time.Now()
-			_, err := good.GetTransaction(ctx, connect.NewRequest(&seqledgerv1.GetTransactionRequest{TxId: id}))
-			if ctx.Err() != nil {
-				break
-			}
-			if connect.CodeOf(err) != connect.CodeNotFound {
-				return "", errors.Join(errors.New("a foreign transaction was answered"), err)
-			}
-			took[i] = append(took[i], time.Since(began).Seconds()*1e3)
-		}
-	}
-	text := "median of not_found:"
-	for i, name := range names {
-		text += fmt.Sprintf(" %s %.3f ms,", name, harness.Median(took[i]))
-	}
-	return strings.TrimSuffix(text, ","), nil
-}
-
-// streamedWrites sends frames of writes on some streams, as fast as they are taken.
-func streamedWrites(streams, writes, bytes int) func(context.Context, *options, *target) (string, error) {
-	return func(ctx context.Context, _ *options, t *target) (string, error) {
-		var committed, refused, failed atomic.Int64
-		err := each(ctx, streams, streams, func(_ context.Context, i int) error {
-			api, disconnect := t.api("bad")
-			defer disconnect()
-			for life := 0; ctx.Err() == nil; life++ {
-				floodStream(ctx, api, func(sequence uint64) *seqledgerv1.WriteRequest {
-					return badWrite(fmt.Sprintf("flood-%d-%d", i, life), sequence, bytes)
-				}, writes, &committed, &refused)
-				if ctx.Err() == nil {
-					failed.Add(1)
-					harness.Pause(ctx, 50*time.Millisecond)
-				}
-			}
-			return nil
-		})
-		return fmt.Sprintf("%d streams: %d writes of %d bytes committed, %d refused, %d streams ended early",
-			streams, committed.Load(), bytes, refused.Load(), failed.Load()), err
-	}
-}
-
-// floodStream sends frames of so many writes until the stream ends, and counts what was committed
-// and what refused.
-func floodStream(ctx context.Context, api seqledgerv1connect.LedgerServiceClient,
-	write func(sequence uint64) *seqledgerv1.WriteRequest, writes int, committed, refused *atomic.Int64) {
-	stream := api.WriteStream(ctx)
-	var sending sync.WaitGroup
-	// Ends with the stream; joined below.
-	sending.Go(func() {
-		for sequence := uint64(0); ; {
-			m := new(seqledgerv1.WriteStreamRequest)
-			for range writes {
-				sequence++
-				m.Writes = append(m.Writes, write(sequence))
-			}
-			if stream.Send(m) != nil {
-				return
-			}
-		}
-	})
-	for {
-		answer, err := stream.Receive()
-		if err != nil {
-			break
-		}
-		for _, r := range answer.Results {
-			if r.GetReceipt() != nil {
-				committed.Add(1)
-			} else {
-				refused.Add(1)
-			}
-		}
-	}
-	_ = stream.CloseRequest() // it has ended
-	_ = stream.CloseResponse()
-	sending.Wait()
 }

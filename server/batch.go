@@ -38,7 +38,7 @@ type batch struct {
 // batchWrite is what a batch keeps of a write until it is answered.
 type batchWrite struct {
 	sequence uint64
-	bytes    int            // of its operations
+	charge   charge
 	proofOf  *machine.Scope // its scope, if it asks for a proof; nil: it does not
 }
 
@@ -131,7 +131,7 @@ func (c *converter) convert(b *batch, f *wire.Frame, authorized *authorizationCa
 			b.invalid = append(b.invalid, placed{i, e})
 			continue
 		}
-		kept := batchWrite{sequence: m.Sequence, bytes: chargedBytes(&command)}
+		kept := batchWrite{sequence: m.Sequence, charge: chargeOfWrite(m, actor)}
 		if m.IncludeProof {
 			scope := command.Write().Scope
 			kept.proofOf = &scope
@@ -139,24 +139,6 @@ func (c *converter) convert(b *batch, f *wire.Frame, authorized *authorizationCa
 		b.writes, c.commands = append(b.writes, kept), append(c.commands, command)
 	}
 	return c.commands
-}
-
-// chargedBytes returns how many bytes a write counts for in its credential's account: those of
-// keys, values and payloads, and an overhead for each operation.
-func chargedBytes(c *machine.Command) int {
-	return c.OperationBytes() + chargedOperation*c.Operations()
-}
-
-// chargedOperation is what each operation counts beside its bytes.
-const chargedOperation = 16
-
-// chargedOperations is chargedBytes of operations that are not encoded.
-func chargedOperations(operations []machine.Operation) (n int) {
-	for i := range operations {
-		o := &operations[i]
-		n += chargedOperation + len(o.Key) + len(o.Relation) + len(o.Subject) + len(o.Value)
-	}
-	return n
 }
 
 // refuse makes an error that of all its valid writes.
@@ -167,26 +149,23 @@ func (b *batch) refuse(ctx context.Context, s *Server, err error) {
 // bytes returns the bytes of all operations of the batch.
 func (b *batch) bytes() (n int) {
 	for i := range b.writes {
-		n += b.writes[i].bytes
+		n += b.writes[i].charge.engine
 	}
 	return n
 }
 
-// committedBytes returns the bytes of the operations that were committed by this batch, without
-// replays.
-func (b *batch) committedBytes() (n int) {
+// storedBytes returns what this batch has stored.
+func (b *batch) storedBytes() (n int) {
 	for i := range b.outcomes {
-		if b.outcomes[i].Code == machine.Committed {
-			n += b.writes[i].bytes
-		}
+		n += b.writes[i].charge.of(&b.outcomes[i])
 	}
 	return n
 }
 
-// stored adds a batch's committed bytes to a party's account.
+// stored adds what a batch has stored to a party's account.
 func (s *Server) stored(p admission.Party, b *batch) {
 	if s != nil && s.admission.Shares() {
-		s.admission.Stored(p, b.committedBytes())
+		s.admission.Stored(p, b.storedBytes())
 	}
 }
 

@@ -40,7 +40,8 @@ func TestWritesWithoutACallerCount(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
 				disk := make(chan struct{})
-				_, err = s.decide(ctx, size, func(ctx context.Context) (machine.Outcome, error) {
+				stored := func(out *machine.Outcome) int { return charge{stored: size}.of(out) }
+				_, err = s.decide(ctx, size, stored, func(ctx context.Context) (machine.Outcome, error) {
 					<-disk
 					return test.d.outcome, errors.Join(test.d.err, ctx.Err())
 				})

@@ -64,13 +64,14 @@ func (s *Server) decideKeyed(ctx context.Context, c *machine.KeyedCommand, wait 
 		admit = s.admission.Write
 	}
 	bytes := len(c.Response) + len(c.Data)
+	stored := func(out *machine.Outcome) int { return chargeOfKeyed(c, out) }
 	return s.options.Ledger.Keyed(ctx, c, wait,
 		func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error) {
 			leave, err := admit(ctx, s.party(ctx), bytes)
 			if err != nil {
 				return machine.Outcome{}, err
 			}
-			return s.admitted(ctx, bytes, leave, propose)
+			return s.admitted(ctx, stored, leave, propose)
 		})
 }
 
@@ -83,10 +84,10 @@ func (s *Server) writeKeyed(ctx context.Context, m *seqledgerv1.WriteRequest) (m
 	if s.isDraining() {
 		return machine.Outcome{}, ledger.ErrDraining
 	}
-	bytes := chargedOperations(w.Operations)
+	charge := chargeOfKeyedWrite(m, &w.ID, w.Actor)
 	return s.options.Ledger.WriteKeyed(ctx, w,
 		func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error) {
-			return s.decide(ctx, bytes, propose)
+			return s.decide(ctx, charge.engine, charge.of, propose)
 		})
 }
 

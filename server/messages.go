@@ -120,6 +120,13 @@ func (a *readAnswer) leavePlace() {
 
 type readAnswerKey struct{}
 
+// leavePlace releases the place of a read that has ended its work.
+func leavePlace(ctx context.Context) {
+	if a, ok := ctx.Value(readAnswerKey{}).(*readAnswer); ok {
+		a.leavePlace()
+	}
+}
+
 // withReadAnswer wraps the procedures that only read.
 func withReadAnswer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -23,7 +23,8 @@ var forwardedHeaders = []string{
 // forwarded. A foreign web page can make its own name resolve to 127.0.0.1 (DNS rebinding). The
 // browser then sends that name as Host, which is the only difference from a local program. A
 // proxy on this machine may set its own Host, and would let everyone who can reach it do
-// everything.
+// everything. nginx adds no header unless it is told to, but speaks HTTP/1.0, which no client of this
+// server does.
 func (s *Server) loopbackOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if problem := notLocal(r); problem != "" {
@@ -37,12 +38,18 @@ func (s *Server) loopbackOnly(next http.Handler) http.Handler {
 
 // notLocal returns why loopbackOnly refuses a request, or "".
 func notLocal(r *http.Request) (problem string) {
+	const (
+		alone  = "this server answers to programs on this machine alone, and "
+		advice = "give the server an auth file (--auth), or open it to everybody who can reach the proxy (--insecure)"
+	)
 	for _, name := range forwardedHeaders {
 		if len(r.Header.Values(name)) > 0 {
-			return "this server answers to programs on this machine alone, and the header " + name +
-				" says that a proxy has forwarded the request: give the server an auth file (--auth), " +
-				"or open it to everybody who can reach the proxy (--insecure)"
+			return alone + "the header " + name + " says that a proxy has forwarded the request: " + advice
 		}
+	}
+	if !r.ProtoAtLeast(1, 1) {
+		return alone + "a request in HTTP/1.0 is likely to come from a proxy: " + advice +
+			"; a program must speak HTTP/1.1"
 	}
 	if !loopbackHost(r.Host) {
 		return "this server answers only to a loopback Host: localhost, 127.0.0.0/8 or [::1]"

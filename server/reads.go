@@ -285,6 +285,7 @@ func (s *Server) getTransaction(
 	began := time.Now()
 	x, err := s.transaction(ctx, id)
 	if errors.Is(err, machine.ErrNotFound) {
+		leavePlace(ctx) // the wait is no work
 		awaitStep(ctx, began)
 	}
 	if err != nil {
@@ -317,12 +318,13 @@ func (s *Server) getTransaction(
 	return answer, nil
 }
 
-// notFoundStep exceeds the time of a lookup of a transaction.
-const notFoundStep = 2 * time.Millisecond
+// notFoundStep exceeds the time of a lookup of a transaction, also when the disk has to be read some
+// times for it. Only a lookup on a disk that is slower than that takes another step.
+const notFoundStep = 50 * time.Millisecond
 
-// awaitStep returns at the end of the current step since began. A lookup reads a whole record
-// of blocks, which takes longer the larger it is. Without the wait, many calls would reveal how
-// much other callers wrote, and when.
+// awaitStep returns at the end of the current step since began. A lookup reads from a record of
+// blocks, which is in memory if it was read lately and else on the disk. Without the wait, the time
+// of not_found would reveal which transactions of other scopes there are, and what is read of them.
 func awaitStep(ctx context.Context, began time.Time) {
 	timer := time.NewTimer(notFoundStep - time.Since(began)%notFoundStep)
 	defer timer.Stop()
@@ -333,8 +335,8 @@ func awaitStep(ctx context.Context, began time.Time) {
 }
 
 // transaction returns a transaction that the caller may read, or ErrNotFound. It looks up the
-// scope first, at a cost that does not depend on the transaction or its existence. So neither
-// the answer nor its time reveals the contents of other scopes.
+// scope first, which reads as much for a transaction that does not exist. With awaitStep neither the
+// answer nor its time reveals the contents of other scopes.
 func (s *Server) transaction(ctx context.Context, id machine.TxID) (x machine.Transaction, err error) {
 	if err := s.options.Ledger.Fresh(ctx); err != nil {
 		return x, err

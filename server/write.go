@@ -50,12 +50,12 @@ func (s *Server) writeSequenced(ctx context.Context, m *seqledgerv1.WriteRequest
 	if s.isDraining() {
 		return machine.Outcome{}, ledger.ErrDraining
 	}
-	return s.commit(ctx, command)
+	return s.commit(ctx, command, chargeOfWrite(m, actor))
 }
 
 // commit submits a write to the engine, within its caller's limits.
-func (s *Server) commit(ctx context.Context, command machine.Command) (machine.Outcome, error) {
-	out, err := s.decide(ctx, chargedBytes(&command), func(ctx context.Context) (machine.Outcome, error) {
+func (s *Server) commit(ctx context.Context, command machine.Command, c charge) (machine.Outcome, error) {
+	out, err := s.decide(ctx, c.engine, c.of, func(ctx context.Context) (machine.Outcome, error) {
 		return s.options.Ledger.WriteEncoded(ctx, &command)
 	})
 	if hasNoRoom(err) {
@@ -80,22 +80,25 @@ type decision struct {
 	err     error
 }
 
+// stored returns what a command has stored that came to an outcome.
+type stored func(*machine.Outcome) int
+
 // decide submits a command with the given bytes of operations to the engine and waits for its
-// outcome. The command counts for its credential until the engine has decided it, and its
-// stored bytes count once it is committed, whether or not the caller still waits.
+// outcome. The command counts for its credential until the engine has decided it, and what it
+// has stored counts from then on, whether or not the caller still waits.
 func (s *Server) decide(
-	ctx context.Context, bytes int, command func(context.Context) (machine.Outcome, error),
+	ctx context.Context, bytes int, stored stored, command func(context.Context) (machine.Outcome, error),
 ) (machine.Outcome, error) {
 	leave, err := s.admission.Write(ctx, s.party(ctx), bytes)
 	if err != nil {
 		return machine.Outcome{}, err
 	}
-	return s.admitted(ctx, bytes, leave, command)
+	return s.admitted(ctx, stored, leave, command)
 }
 
 // admitted is decide for a command that was admitted.
 func (s *Server) admitted(
-	ctx context.Context, bytes int, leave func(), command func(context.Context) (machine.Outcome, error),
+	ctx context.Context, stored stored, leave func(), command func(context.Context) (machine.Outcome, error),
 ) (machine.Outcome, error) {
 	party := s.party(ctx)
 	if !s.admission.Shares() { // nothing is counted
@@ -114,8 +117,8 @@ func (s *Server) admitted(
 			decided <- d
 		}()
 		d.outcome, d.err = command(context.WithoutCancel(ctx))
-		if d.err == nil && (d.outcome.Code == machine.Committed || d.outcome.Keyed != nil && d.outcome.Keyed.Changed) {
-			s.admission.Stored(party, bytes)
+		if d.err == nil {
+			s.admission.Stored(party, stored(&d.outcome))
 		}
 	}()
 	select {
@@ -179,7 +182,8 @@ func (s *Server) openSession(
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
-	out, err := s.decide(ctx, 0, func(ctx context.Context) (machine.Outcome, error) {
+	stored := func(out *machine.Outcome) int { return chargeOfSession(m, out) }
+	out, err := s.decide(ctx, 0, stored, func(ctx context.Context) (machine.Outcome, error) {
 		return s.options.Ledger.OpenSession(ctx, o)
 	})
 	if err != nil {

@@ -232,11 +232,18 @@ func Usage(dir string, pids ...int) Meter {
 // gone reports whether all that failed is that a process has ended meanwhile.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
+// Anonymous returns how many bytes of memory processes have that no file has: the pages of a mapped file belong to the
+// kernel, which can drop them.
+func Anonymous(pids ...int) (bytes int64) { return statusBytes("RssAnon", pids) }
+
 // Resident returns how many bytes of memory processes have now. Shared pages count for each
 // process, because the kernel does not say whose they are.
-func Resident(pids ...int) (bytes int64) {
+func Resident(pids ...int) (bytes int64) { return statusBytes("VmRSS", pids) }
+
+// statusBytes adds up a size in the status of processes.
+func statusBytes(name string, pids []int) (bytes int64) {
 	for _, pid := range pids {
-		if kibibytes, err := ProcField(pid, "status", "VmRSS"); err == nil { // otherwise it has ended
+		if kibibytes, err := ProcField(pid, "status", name); err == nil { // otherwise it has ended
 			bytes += kibibytes << 10
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/internal/rapidtest"
 )
 
@@ -68,8 +69,13 @@ func (c *costs) add(n int, o costs) {
 // of its passes allow.
 func TestCostOfAnEntryIsBounded(t *testing.T) {
 	t.Parallel()
-	dearest := map[string]float64{}
+	dearest, drawn := map[string]float64{}, map[string]int{}
 	rapidtest.CheckUntil(t, func() string {
+		for _, code := range []Code{KeyedAcquired, KeyedOK, TooManyKeys} {
+			if drawn[code.String()] == 0 {
+				return "no command on a key came to " + code.String()
+			}
+		}
 		for _, what := range []string{"gets", "walks", "visits", "writes"} {
 			if dearest[what] < 0.3 {
 				return fmt.Sprintf("the dearest entry had %.2f of the bound of its %s", dearest[what], what)
@@ -90,18 +96,20 @@ func TestCostOfAnEntryIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := testStart
-		next := map[string]uint64{}
 		added := 0 // since the last pass
-		apply := func(operations int, commands ...[]byte) {
+		draw := costlyCommands{T: t, next: map[string]uint64{}, config: &config, drawn: drawn}
+		apply := func(operations int, commands ...[]byte) []Outcome {
 			before := m.evictions
 			mem.gets, mem.walks, mem.visited, mem.writes = 0, 0, 0, 0
-			if _, err := m.Apply(mem, AppendEntry(nil, now, commands...)); err != nil {
+			out, err := m.Apply(mem, AppendEntry(nil, now, commands...))
+			if err != nil {
 				t.Fatal(err)
 			}
 			passes := int(m.evictions.Rounds - before.Rounds)
-			taken := int(m.evictions.Streams-before.Streams) + int(m.evictions.Entities-before.Entities)
-			// A pass may take as much as commands have added to the expiry index since the pass before: a stream for
-			// each command, an entity for each operation.
+			taken := int(m.evictions.Streams-before.Streams) + int(m.evictions.Entities-before.Entities) +
+				int(m.evictions.Keys-before.Keys)
+			// A pass may take as much as commands have added to the expiry index since the pass before: a stream or
+			// a keyed record for each command, an entity for each operation.
 			added += len(commands) + operations
 			// What is put back counts as work, too, and is not counted by the machine.
 			units := passes * min(int(config.EvictionLimit)*BacklogFactor, MaxPassWork)
@@ -129,19 +137,102 @@ func TestCostOfAnEntryIsBounded(t *testing.T) {
 						len(commands), operations, passes, of[0], what, of[1])
 				}
 			}
+			return out
 		}
 		apply(0, AppendCreate(nil, testLedger, 77, config))
 		for range rapid.IntRange(1, 12).Draw(t, "entries") {
 			var commands [][]byte
 			operations := 0
+			draw.now, draw.sent = now, nil
 			for range rapid.IntRange(1, 30).Draw(t, "commands") {
-				w := costlyWrite(t, next, now)
-				commands, operations = append(commands, AppendWrite(nil, w)), operations+len(w.Operations)
+				command, n := draw.command()
+				commands, operations = append(commands, command), operations+n
 			}
-			apply(operations, commands...)
+			draw.decided(apply(operations, commands...))
 			now += pick[int64](t, "later", 0, 1, second/2, 3*second)
 		}
 	})
+}
+
+// costlyCommands draws commands of all kinds that do as much as they can.
+type costlyCommands struct {
+	*rapid.T
+
+	now    int64
+	next   map[string]uint64 // sequences
+	config *Config           // with the largest limits that it had
+	sent   []*KeyedCommand   // by place in the entry; nil for another command
+	owned  []*KeyedCommand   // reservations, with their tokens
+	drawn  map[string]int    // how many commands on keys came to each code
+}
+
+// command returns a command and how many operations it has.
+func (c *costlyCommands) command() (command []byte, operations int) {
+	var key *KeyedCommand
+	defer func() { c.sent = append(c.sent, key) }()
+	switch pick(c.T, "command", "write", "write", "write", "session", "config", "key", "key", "keyed write") {
+	case "session":
+		client := fmt.Sprint("s", rapid.IntRange(0, 30).Draw(c.T, "client"))
+		attempt := [16]byte{rapid.ByteRange(1, 12).Draw(c.T, "attempt")}
+		return AppendOpenSession(nil, &OpenSession{
+			Scope: testScope, ClientID: client, Actor: "client:test", AttemptID: attempt,
+		}), 0
+	case "config":
+		u := &ConfigUpdate{
+			EvictionInterval: new(pick[uint64](c.T, "interval", 1, 7, 100)),
+			EvictionLimit:    new(pick[uint64](c.T, "limit", 1, 200, 100_000)),
+			ReceiptWindow:    new(pick[uint64](c.T, "window", 1, 64, 1_024)),
+			RetainBlocks:     new(pick(c.T, "retain", 0, second)),
+		}
+		c.config.EvictionLimit = max(c.config.EvictionLimit, *u.EvictionLimit)
+		c.config.RetainBlocks = max(c.config.RetainBlocks, *u.RetainBlocks)
+		return AppendUpdateConfig(nil, u, "client:test"), 0
+	case "key":
+		key = c.onKey()
+		return AppendKeyed(nil, key), 0
+	case "keyed write":
+		w := costlyWrite(c.T, map[string]uint64{}, c.now)
+		return AppendKeyedWrite(nil, &KeyedWrite{
+			ID: c.keyedID(), ClientID: w.ClientID, Actor: w.Actor, TTL: second, MaxKeys: 4, Operations: w.Operations,
+		}), len(w.Operations)
+	}
+	w := costlyWrite(c.T, c.next, c.now)
+	return AppendWrite(nil, w), len(w.Operations)
+}
+
+func (c *costlyCommands) keyedID() KeyedID {
+	id := testKeyedID(rapid.ByteRange(0, 60).Draw(c.T, "key"))
+	id.Principal = fmt.Sprint("user:", rapid.IntRange(0, 1).Draw(c.T, "principal"))
+	return id
+}
+
+// onKey reserves a key, or sends another command for one that was reserved.
+func (c *costlyCommands) onKey() *KeyedCommand {
+	if len(c.owned) == 0 || rapid.IntRange(0, 2).Draw(c.T, "reserve") == 0 {
+		r := reserveKey(c.keyedID(), rapid.ByteRange(1, 250).Draw(c.T, "attempt"), c.now)
+		r.Lease, r.TTL, r.MaxKeys = pick(c.T, "lease", 1, second), second, 4
+		r.Policy = keyed.Policy(rapid.IntRange(0, 1).Draw(c.T, "policy"))
+		return r
+	}
+	of := rapid.SampledFrom(c.owned).Draw(c.T, "of")
+	content := strings.Repeat("r", pick(c.T, "content", 0, maxInlineAttachment+1))
+	command := ownKey(keyed.Kind(rapid.IntRange(2, 8).Draw(c.T, "kind")), of, of.Token, []byte(content))
+	command.State, command.TTL = keyed.Committed, second
+	return command
+}
+
+// decided takes note of the outcomes of an entry.
+func (c *costlyCommands) decided(out []Outcome) {
+	for i, sent := range c.sent {
+		if sent == nil {
+			continue
+		}
+		if c.drawn[out[i].Code.String()]++; out[i].Code == KeyedAcquired {
+			owned := *sent
+			owned.Token = out[i].Keyed.Record.Token
+			c.owned = append(c.owned, &owned)
+		}
+	}
 }
 
 // costlyWrite draws a write that does as much as it can.

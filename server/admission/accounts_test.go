@@ -131,6 +131,31 @@ func TestStoredBytesAreBounded(t *testing.T) {
 	})
 }
 
+// What was begun may be finished by a credential that may store nothing more, within a bound.
+func TestWhatIsFinishedIsBounded(t *testing.T) {
+	t.Parallel()
+	c := newController(t, Options{Shares: true})
+	p := partyOf(c, "quota", Limits{StoredBytes: 50, WritesPerSecond: 1 << 20})
+	finish := func(bytes int) error {
+		done, err := c.Finish(t.Context(), p, bytes)
+		if err == nil {
+			done()
+			c.Stored(p, bytes)
+		}
+		return err
+	}
+	c.Stored(p, 50)
+	if _, err := c.Write(t.Context(), p, 1); err == nil {
+		t.Error("a full credential begins something")
+	}
+	for range finishRoom >> 20 {
+		if err := finish(1 << 20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustRefuse(t, finish(1), StoredBytes, OfCredential)
+}
+
 // What too many actors store is counted together.
 func TestAccountsAreBounded(t *testing.T) {
 	t.Parallel()

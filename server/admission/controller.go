@@ -287,12 +287,13 @@ func (c *Controller) WriteAll(ctx context.Context, p Party, writes, bytes int) (
 }
 
 // Finish is Write for the end of something that was admitted before: what its owner has done must
-// not be lost because the credential has used up its stored bytes meanwhile.
+// not be lost because the credential has used up its stored bytes meanwhile. So it may exceed them
+// by up to finishRoom.
 func (c *Controller) Finish(ctx context.Context, p Party, bytes int) (done func(), err error) {
-	return c.command(ctx, p, 1, bytes, func(ctx context.Context, _ Party) error { return c.diskRoom(ctx) })
+	return c.command(ctx, p, 1, bytes, c.mayFinish)
 }
 
-// command admits commands that room says whether there is room for.
+// command admits commands for which room returns nil.
 func (c *Controller) command(
 	ctx context.Context, p Party, commands, bytes int, room func(context.Context, Party) error,
 ) (done func(), err error) {
@@ -378,32 +379,33 @@ func (c *Controller) Writes(
 }
 
 // mayStore returns why nothing more may be stored, or nil.
-func (c *Controller) mayStore(ctx context.Context, p Party) error {
-	if err := c.diskRoom(ctx); err != nil {
-		return err
+func (c *Controller) mayStore(ctx context.Context, p Party) error { return c.mayStoreBeyond(ctx, p, 0) }
+
+// mayFinish is mayStore for the end of something that was admitted.
+func (c *Controller) mayFinish(ctx context.Context, p Party) error {
+	return c.mayStoreBeyond(ctx, p, finishRoom)
+}
+
+// mayStoreBeyond is mayStore for a party that may exceed its stored bytes by as many more.
+func (c *Controller) mayStoreBeyond(ctx context.Context, p Party, more int64) error {
+	level := c.disk.level()
+	if level == diskFull {
+		return c.refuse(ctx, DiskReserve, OfServer, diskRetry)
 	}
-	if c.shares && c.accounts.full(p, c.disk.level()) {
+	if c.shares && c.accounts.full(p, level, more) {
 		return c.refuse(ctx, StoredBytes, OfCredential, fullRetry)
 	}
 	return nil
 }
 
-// diskRoom returns a *Refusal if the disk has no room beyond its reserve.
-func (c *Controller) diskRoom(ctx context.Context) error {
-	if c.disk.level() == diskFull {
-		return c.refuse(ctx, DiskReserve, OfServer, diskRetry)
-	}
-	return nil
-}
-
-// Stored counts bytes that were committed for a party.
+// Stored counts bytes that the disk keeps for a party.
 func (c *Controller) Stored(p Party, bytes int) {
 	if c.shares && bytes > 0 {
 		c.accounts.add(p.Share, int64(bytes))
 	}
 }
 
-// StoredBytes returns how many bytes were committed for a party.
+// StoredBytes returns how many bytes were counted for a party.
 func (c *Controller) StoredBytes(p Party) int64 {
 	if !c.shares {
 		return 0

@@ -78,10 +78,11 @@
 // A message of more than 4 KiB is charged three times its size as it arrives, because it is in
 // memory as received, decoded, and encoded for the log. Announced bytes that were not sent cost
 // nothing. A compressed message is charged its maximum decompressed size once it has arrived.
-// An answer of more than 16 KiB is charged twice its size until it is sent. Stored bytes are
-// the keys, values and payloads of committed writes and 16 for each operation; a repeat or a
-// refusal stores nothing. They are stored in a file (see accounts.go); a kill loses the counts
-// of the last five seconds.
+// An answer of more than 16 KiB is charged twice its size until it is sent. Stored bytes are about
+// what the disk keeps of each command, sessions and keyed records included (the server's charge.go);
+// a repeat or a refusal stores nothing. What was begun may be finished beyond them, with up to
+// 64 MiB. They are stored in a file (see accounts.go); a kill loses the counts of the last five
+// seconds.
 //
 // A credential of which more than 64 large writes a second are refused has the next ones read
 // later, by up to a second each: flow control stops a client that repeats without a pause.

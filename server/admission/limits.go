@@ -29,7 +29,7 @@ type Limits struct {
 	// WritesPerSecond, those on a WriteStream included. A write of more than a KiB
 	// counts once for each whole KiB. A second's worth may come at once.
 	WritesPerSecond int `json:"writesPerSecond,omitempty"`
-	// StoredBytes is how many bytes of writes may be committed, in all time.
+	// StoredBytes is how many bytes of disk the credential's commands may take, in all time.
 	StoredBytes int `json:"storedBytes,omitempty"`
 	// Keys is how many keyed records each principal of the credential may have in a scope.
 	Keys int `json:"keys,omitempty"`
