@@ -16,22 +16,20 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// attack is something that a client should not do, with what it must not do to
-// the others.
+// attack is something that a client should not do. Other clients must not notice it.
 type attack struct {
 	name  string
 	lasts time.Duration // at full size; 0: until it is done
 	// prepare makes what the attack needs, before anything is measured; nil for nothing.
 	prepare func(ctx context.Context, o *options, t *target) error
-	// run attacks until ctx ends, and says what it did and what came of it.
+	// run attacks until ctx ends. done says what it did, and with which results.
 	run func(ctx context.Context, o *options, t *target) (done string, err error)
 	// room is how much may be written before the disk is tight, in mebibytes at full
-	// size; 0 for as much as there is.
+	// size; 0 leaves the disk as it is.
 	room int
-	// tight is for a disk that is tight before the attack begins, most of which another tenant has stored.
+	// tight makes the disk tight before the attack begins, after another tenant has stored most of what there is.
 	tight bool
-	// more are calls of the good tenant that only this row has, and after tells what came of the attack;
-	// nil for nothing.
+	// more returns calls of the good tenant that only this row has, and after further findings; both may be nil.
 	more  func(b *bed, t *target) []call
 	after func(ctx context.Context, b *bed, t *target) ([]harness.Line, error)
 }
@@ -42,11 +40,11 @@ var abuses = []attack{
 	{name: "idle connections", lasts: 20 * time.Second, run: idleConnections},
 	{name: "slow headers", lasts: 20 * time.Second, run: drip(2_000,
 		"POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")},
-	// A client announces a body and sends a byte a second, because a server
-	// that waits for the whole would keep its memory.
+	// A client announces a body and sends a byte a second. A server that
+	// reserves memory for the whole body would run out of it.
 	{name: "slow bodies", lasts: 40 * time.Second, run: drip(2_000, postText(writePath, "{", 1<<20))},
-	// A client sends all of a large body but its end, so that the server has
-	// paid for it and can never use it.
+	// A client sends a large body except for its end, so that the server
+	// has it in memory and can never use it.
 	{name: "half bodies", lasts: 40 * time.Second, run: drip(400,
 		postText(writePath, `{"clientId":"`+strings.Repeat("x", 5<<20), 6<<20))},
 	{name: "huge headers", run: hugeHeaders},
@@ -71,8 +69,7 @@ func abuseRows() []row {
 	return rows
 }
 
-// measureAbuse attacks a server while a well-behaved client uses it, because
-// what that client notices is the result.
+// measureAbuse attacks a server while a well-behaved client uses it. The result is what that client notices.
 func (a *attack) measureAbuse(ctx context.Context, b *bed) ([]harness.Line, error) {
 	if err := b.startServer(ctx); err != nil {
 		return nil, err
@@ -132,14 +129,14 @@ func (a *attack) attack(ctx context.Context, o *options, t *target) (done string
 	return a.run(ctx, o, t)
 }
 
-// call is something that a well-behaved client does, one after the other.
+// call is a call of a well-behaved client, which makes one after the other.
 type call struct {
 	name  string
 	pause time.Duration // between two of them
 	do    func(ctx context.Context) error
 }
 
-// besides is how calls fared, alone and during an attack.
+// besides has the latencies of calls, alone and during an attack.
 type besides struct {
 	done             string // what the attack says
 	alone, meanwhile []harness.Latencies
@@ -171,7 +168,7 @@ func (b *bed) beside(ctx context.Context, calls []call, attack func() (string, e
 		ended.Go(func() {
 			for calling.Err() == nil {
 				began := time.Now()
-				err := c.do(context.WithoutCancel(ctx)) // one that is cut short is not answered
+				err := c.do(context.WithoutCancel(ctx)) // the end of the measurement is no failure
 				took := time.Since(began)
 				mu.Lock()
 				if err != nil {
@@ -199,11 +196,11 @@ func (b *bed) beside(ctx context.Context, calls []call, attack func() (string, e
 	return m, err
 }
 
-// healthy waits until the server is ready and nothing of an attack is left.
+// healthy waits until the server is ready and holds nothing for the attack.
 func (p *process) healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	var last error // what was wrong, and not that the time was up
+	var last error // says more than the deadline
 	for {
 		err := p.looksHealthy(ctx)
 		if err == nil {
@@ -226,7 +223,7 @@ func (p *process) looksHealthy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_ = response.Body.Close() // only the status is of interest
+	_ = response.Body.Close() // only the status is used
 	if response.StatusCode != http.StatusOK {
 		return errors.New(response.Status)
 	}

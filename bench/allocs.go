@@ -21,19 +21,19 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// allowedAllocations is what was committed as good, by row.
+// allowedAllocations has the accepted figures, by row.
 //
 //go:embed allocs.json
 var allowedAllocations []byte
 
 const allowedFile = "bench/allocs.json"
 
-// allocationsGrow is how far a figure may be above the committed one. It can be
-// small because the figures are steady to about a hundredth.
+// allocationsGrow is how much larger a figure may be than the accepted one. It can be
+// small because the figures vary by about a hundredth.
 const allocationsGrow = 0.03
 
-// allocRow is a way to write whose allocations do not depend on timing, because
-// the number of writes in a log entry is given and not left to chance.
+// allocRow is a way to write whose allocations do not depend on timing: the number of
+// writes in a log entry is fixed.
 type allocRow struct {
 	name    string
 	writes  int // in one operation
@@ -52,7 +52,7 @@ func allocRows() []allocRow {
 }
 
 // checkAllocs compares allocations per write with the committed figures. Unlike
-// speed they are the same on every machine, so that CI can hold on to them.
+// speed they are the same on every machine, so that CI can check them.
 func checkAllocs(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("allocs", flag.ContinueOnError)
 	update := flags.Bool("update", false, "write "+allowedFile+" anew")
@@ -79,8 +79,8 @@ func checkAllocs(ctx context.Context, arguments []string, stdout io.Writer) erro
 	return judgeAllocs(stdout, found, allowed)
 }
 
-// measure returns the allocations of one write: the least of some tries, because
-// checkpoints and the runtime's own come and go.
+// measure returns the allocations of one write: the least of some tries, because a try may
+// include a checkpoint or work of the runtime.
 func (r *allocRow) measure(ctx context.Context, o *options, tries, operations int) (least float64, err error) {
 	least = math.Inf(1)
 	err = onBed(ctx, o, func(ctx context.Context, b *bed) error {
@@ -138,8 +138,8 @@ func keyedAllocs(ctx context.Context, b *bed) (func() error, error) {
 	return func() error { return pair(ctx, 0) }, err
 }
 
-// wireAllocs has one caller: a Writer, whose every frame has one write, or of unary calls. The
-// server is in this process, so that client and server are counted together.
+// wireAllocs has one caller: a Writer with one write in each frame, or unary calls. The server
+// is in this process, so that client and server are counted together.
 func wireAllocs(
 	prepare func(context.Context, *bed, int) (harness.Operation, error),
 ) func(context.Context, *bed) (func() error, error) {
@@ -154,7 +154,7 @@ func wireAllocs(
 		}
 		serving, stop := context.WithCancel(ctx)
 		served := make(chan error, 1)
-		// Ends with serving; its end is waited for on served.
+		// Ends with serving; received from served.
 		go func() { served <- s.Serve(serving, listener) }()
 		b.later(func() error {
 			stop()
@@ -166,8 +166,7 @@ func wireAllocs(
 	}
 }
 
-// judgeAllocs fails when a figure has grown, or when a row has no committed
-// figure, which would otherwise never be compared.
+// judgeAllocs fails when a figure has grown, or when a row has no accepted figure to compare with.
 func judgeAllocs(stdout io.Writer, found, allowed map[string]float64) error {
 	var grown []string
 	for _, name := range slices.Sorted(maps.Keys(found)) {
@@ -194,7 +193,7 @@ func judgeAllocs(stdout io.Writer, found, allowed map[string]float64) error {
 	return nil
 }
 
-// replayAllocs has one caller that asks again for what is committed.
+// replayAllocs has one caller that repeats committed writes.
 func replayAllocs(ctx context.Context, b *bed) (func() error, error) {
 	replay, err := engineReplays(ctx, b, 1)
 	return func() error { return replay(ctx, 0) }, err

@@ -18,19 +18,18 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// The marks that no attack may exceed.
+// The targets of one apply.
 const (
 	maxApply       = 250 * time.Millisecond
 	maxApplyMemory = 256 << 20 // bytes
 )
 
-// applyAttack is a way to prepare a ledger and then to make one apply slow. Every
-// field is something that a client or, for the first four, the configuration
-// decides. The search changes them at random, because nobody knows in advance
-// which combination is the worst.
+// applyAttack is a way to prepare a ledger and then to make one apply slow. A client
+// controls every field, except the first four, which are configuration. The search
+// changes them at random, because the worst combination is not known in advance.
 type applyAttack struct {
 	Interval, Limit, Window uint64
-	Retain                  uint64 // retain_bytes from the attack on: all that was kept before may be dropped
+	Retain                  uint64 // retain_bytes from the attack on; earlier blocks may then be dropped
 	Streams                 int    // idle for longer than their TTL when the attack begins
 	Busy                    bool   // the streams were written since they were indexed
 	Entities                int    // that have expired when the attack begins
@@ -50,7 +49,7 @@ var attackKinds = append([]string{"refused", "append", "expiring", "set", "delet
 	"version", "compare", "reuse", "key", "streams", "sessions", "large"},
 	slices.Sorted(maps.Keys(commandKinds))...)
 
-// mutate returns a neighbour.
+// mutate returns a similar attack.
 func (a applyAttack) mutate(random *rand.Rand) applyAttack {
 	pick := func(from ...int) int { return from[random.IntN(len(from))] }
 	for range 1 + random.IntN(3) {
@@ -90,8 +89,8 @@ func (a applyAttack) mutate(random *rand.Rand) applyAttack {
 	return a
 }
 
-// seeds are where the search begins: the worst cases that reviews have found,
-// so that none of them comes back unnoticed.
+// seeds are where the search begins: the worst cases found so far, so that a
+// regression of any of them is noticed.
 func seeds() []applyAttack {
 	a := applyAttack{Interval: 1_000, Limit: 2_000, Window: 64, Scopes: 1, KeyBytes: 20, Kind: "refused", Operations: 1}
 	change := func(f func(a *applyAttack)) applyAttack {
@@ -147,8 +146,8 @@ func seeds() []applyAttack {
 // applyResult is what an attack has cost.
 type applyResult struct {
 	Attack applyAttack `json:"attack"`
-	// Slowest is the apply that took longest by the clock, Dearest the one that took most of a
-	// processor, Largest the one during which most was allocated.
+	// Slowest is the apply that took longest by the clock, Dearest the one with the most
+	// processor time, Largest the one during which most was allocated.
 	Slowest, Dearest, Largest applyCost
 	// Memory is the largest growth of the heap during the attack, garbage included, in bytes.
 	Memory  uint64 `json:"memory_bytes"`
@@ -157,7 +156,7 @@ type applyResult struct {
 
 func (r *applyResult) worse(o *applyResult) bool { return r.Dearest.Processor > o.Dearest.Processor }
 
-// missed reports whether the attack misses a mark. It looks at the processor and the
+// missed reports whether the attack misses a target. It uses processor time and allocated
 // bytes rather than the clock, so that other work on the machine does not matter.
 func (r *applyResult) missed() bool {
 	return r.Failure != "" || r.Dearest.Processor > maxApply || r.Largest.Allocated > maxApplyMemory
@@ -255,8 +254,8 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 		}
 	}
 	for end := time.Now().Add(*duration); time.Now().Before(end); {
-		// A tournament, so that one slow sample does not keep the search in its
-		// neighbourhood.
+		// Choose among four at random, so that one slow sample does not attract the
+		// whole search.
 		best := &found[random.IntN(len(found))]
 		for range 3 {
 			if o := &found[random.IntN(len(found))]; o.worse(best) {
@@ -270,7 +269,7 @@ func worstApply(ctx context.Context, arguments []string, stdout io.Writer) error
 	return judgeApplies(stdout, found)
 }
 
-// judgeApplies prints the worst of a search, and returns an error if marks were missed.
+// judgeApplies prints the worst of a search, and returns an error if a target was missed.
 func judgeApplies(stdout io.Writer, found []applyResult) error {
 	missed, waited := 0, 0
 	dearest, slowest, largest := &found[0], &found[0], &found[0]
@@ -296,7 +295,7 @@ func judgeApplies(stdout io.Writer, found []applyResult) error {
 		len(found), dearest.line(), slowest.line(), largest.line())
 	if err == nil && waited > 0 {
 		_, err = fmt.Fprintf(stdout, "%d had an apply of more than %v by the clock, or a heap that grew by more than "+
-			"%d MiB, and miss no mark: was the machine busy?\n", waited, maxApply, maxApplyMemory>>20)
+			"%d MiB, and miss no target: was the machine busy?\n", waited, maxApply, maxApplyMemory>>20)
 	}
 	if err == nil && missed > 0 {
 		err = fmt.Errorf("%d attacks made one apply take more than %v of a processor, or allocate %d MiB",

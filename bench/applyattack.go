@@ -23,11 +23,11 @@ type attacker struct {
 	l    *ledger.Ledger
 	next map[string]uint64 // sequences by scope and client
 	at   time.Time         // of the ledger's clock
-	// versions are those of the targets, by the write that has set them.
+	// versions are the versions of the targets, by the write that set them.
 	versions [2]uint64
 
 	owners sync.Map // by record of waitForOwner: a channel that is closed once it is reserved
-	memory uint64   // that the attack took at most, in bytes
+	memory uint64   // largest growth of the heap, in bytes
 }
 
 func runAttack(ctx context.Context, a applyAttack, below string) (result applyResult, err error) {
@@ -252,10 +252,10 @@ func (x *attacker) strike(ctx context.Context) error {
 // targetCount is how many entities conditions compare: as many as fit into a write.
 func (x *attacker) targetCount() int { return min(1_000, max(2, 3<<20/max(x.ValueBytes, 1))) }
 
-// targetKey is the key of one of them.
+// targetKey returns the key of such an entity.
 func targetKey(i int) []byte { return fmt.Appendf(nil, "target-%d", i) }
 
-// many returns a write with so many operations, at most as many as a write may have.
+// many returns a write with n operations, at most as many as a write may have.
 func (x *attacker) many(scope machine.Scope, n int, op func(j int) machine.Operation) *machine.Write {
 	w := x.write(scope, "attacker")
 	for j := range max(1, min(n, machine.MaxOperations)) {
@@ -264,7 +264,7 @@ func (x *attacker) many(scope machine.Scope, n int, op func(j int) machine.Opera
 	return w
 }
 
-// refused makes the last operation of a write fail, so that all before it are done in vain.
+// refused makes the last operation of a write fail, so that those before it are undone.
 func (x *attacker) refused(w *machine.Write) *machine.Write {
 	w.Operations[len(w.Operations)-1] = machine.Operation{
 		Kind: machine.OpDeleteEntity, Key: []byte("absent"),
@@ -276,7 +276,7 @@ func (x *attacker) refused(w *machine.Write) *machine.Write {
 
 // conditional returns a write whose every operation has a condition that holds, but for the last one.
 func (x *attacker) conditional() *machine.Write {
-	// In place of the value a comparison has as many bytes in its condition.
+	// A comparison has the whole value in its condition; a shorter one would differ at once.
 	value := make([]byte, x.ValueBytes)
 	return x.refused(x.many(x.scope(0), max(2, min(x.Operations, x.targetCount())), func(j int) machine.Operation {
 		op := machine.Operation{Kind: machine.OpDeleteEntity, Key: targetKey(j)}

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// applyCost is what one apply has cost the thread that ran it. The clock says little on a machine
-// with other work, because the thread may have waited for a processor most of the time.
+// applyCost is the cost of one apply to the thread that ran it. On a machine with other work
+// the clock says little, because the thread may have waited for a processor most of the time.
 type applyCost struct {
 	Took      time.Duration `json:"took_ns"`      // by the clock
 	Processor time.Duration `json:"processor_ns"` // of the thread, the collector's share included
@@ -23,8 +23,8 @@ type applyCost struct {
 	// file that was not in memory.
 	Faults     int64 `json:"faults"`
 	DiskFaults int64 `json:"disk_faults"`
-	// Allocated is what the process has allocated meanwhile, in bytes: an upper bound of what the apply
-	// has. It is used rather than the size of the heap, which depends on when the collector runs.
+	// Allocated is how many bytes the process allocated meanwhile, an upper bound for the apply. The
+	// size of the heap would depend on when the collector runs.
 	Allocated int64 `json:"allocated_bytes"`
 }
 
@@ -40,7 +40,7 @@ func (c *applyCost) less(before *applyCost) applyCost {
 	}
 }
 
-// threadCost returns what this thread has cost so far. The goroutine must be locked to it.
+// threadCost returns the cost of this thread so far. The goroutine must be locked to it.
 func threadCost() (c applyCost, err error) {
 	const rusageThread = 1
 	var usage syscall.Rusage
@@ -68,13 +68,12 @@ func threadCost() (c applyCost, err error) {
 type applyMeter struct {
 	mu  sync.Mutex
 	err error
-	// slowest is the apply that took longest by the clock, dearest the one that took most of a
-	// processor, largest the one with the largest allocations.
+	// See applyResult.
 	slowest, dearest, largest applyCost
 }
 
 // observe measures one apply. Its goroutine is locked to one thread meanwhile,
-// because the kernel counts by thread.
+// because the kernel's counters are of threads.
 func (m *applyMeter) observe() (end func()) {
 	runtime.LockOSThread()
 	before, err := threadCost()
@@ -104,7 +103,7 @@ func (m *applyMeter) observe() (end func()) {
 	}
 }
 
-// reset forgets the applies so far.
+// reset drops the applies so far.
 func (m *applyMeter) reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -31,11 +31,11 @@ var commandKinds = map[string]func(x *attacker, ctx context.Context, i int) erro
 	"config":     (*attacker).changeConfig,
 }
 
-// callers is how many commands of these kinds are under way at once, so that they fill entries.
+// callers is how many commands of these kinds are under way at once, enough to fill entries.
 const callers = 1_024
 
-// keyedID names a record as expensively as a client can: a principal of its own for each, and
-// long parts.
+// keyedID returns the most expensive name of a record that a client can choose: long, and with
+// a principal of its own.
 func (x *attacker) keyedID(i int) machine.KeyedID {
 	id := machine.KeyedID{
 		Scope: x.scope(i), Namespace: strings.Repeat("n", min(max(x.KeyBytes, 1), machine.MaxNamespace)),
@@ -85,7 +85,7 @@ func (x *attacker) complete(ctx context.Context, i int, token uint64, response i
 	return err
 }
 
-// reserveAndComplete finishes a record with a response, which also becomes due in the index anew.
+// reserveAndComplete finishes a record with a response, which also moves it in the expiry index.
 func (x *attacker) reserveAndComplete(ctx context.Context, i int) error {
 	token, err := x.tryReserve(ctx, 1<<24+i, 0)
 	if err != nil {
@@ -94,8 +94,8 @@ func (x *attacker) reserveAndComplete(ctx context.Context, i int) error {
 	return x.complete(ctx, 1<<24+i, token, min(x.ValueBytes, mostResponse))
 }
 
-// completeLarge is reserveAndComplete with the largest responses, of which 64 are as much as the state
-// file's changes may be.
+// completeLarge is reserveAndComplete with the largest responses. 64 of them are as many bytes as changes
+// of the state file may have before they are written.
 func (x *attacker) completeLarge(ctx context.Context, i int) error {
 	if i >= 64 {
 		return nil
@@ -128,7 +128,7 @@ func (x *attacker) waitForOwner(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	for range 100 { // milliseconds, at most: the others come at once
+	for range 100 { // at most so many milliseconds: the others come at once
 		if x.l.Stats().KeyWaiters >= together/2 {
 			break
 		}
@@ -201,8 +201,8 @@ var ownerCommands = map[string]keyed.Command{
 	"purge":      {Kind: keyed.Purge},
 }
 
-// asOwner reserves a record and sends the command of the attack for it. What is released is reserved again and again,
-// so that it has as many past attempts as it may.
+// asOwner reserves a record and sends the command of the attack for it. A released record is reserved again and
+// again, so that it has as many past attempts as possible.
 func (x *attacker) asOwner(ctx context.Context, i int) error {
 	c := ownerCommands[x.Kind]
 	record, round := 1<<24+i, 0
@@ -225,7 +225,7 @@ func (x *attacker) asOwner(ctx context.Context, i int) error {
 		c.Data = make([]byte, min(x.ValueBytes, keyed.MaxCheckpoint))
 	case keyed.Purge:
 		err = x.complete(ctx, record, c.Token, 0)
-	case keyed.Resolve: // the owner ends its lease, so that the outcome is not known
+	case keyed.Resolve: // the owner ends its lease, which makes the outcome unknown
 		c.Response = make([]byte, min(x.ValueBytes, mostResponse))
 		end := keyed.Command{Kind: keyed.Heartbeat, AttemptID: c.AttemptID, Token: c.Token}
 		_, err = x.l.Keyed(ctx, x.keyedCommand(record, end), 0, nil)
@@ -234,11 +234,11 @@ func (x *attacker) asOwner(ctx context.Context, i int) error {
 		return err
 	}
 	out, err = x.l.Keyed(ctx, x.keyedCommand(record, c), 0, nil)
-	if c.Kind == keyed.Release { // it may have had too many attempts
+	if c.Kind == keyed.Release { // refused where there are too many past attempts
 		return err
 	}
 	return decided(out, err, machine.KeyedOK)
 }
 
-// mostResponse bounds most responses of attacks, so that what waits is not most of the memory.
+// mostResponse bounds the responses of most attacks, so that pending changes are not most of the memory.
 const mostResponse = 8_000

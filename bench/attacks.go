@@ -34,8 +34,8 @@ func each(ctx context.Context, n, atOnce int, do func(ctx context.Context, i int
 	return group.Wait()
 }
 
-// repeat has workers call do with their numbers until ctx ends. What do returns ends when ctx
-// does, and refused reports whether it was.
+// repeat calls do in so many workers until ctx ends. refused says that the server refused the call;
+// an error ends everything.
 func repeat(ctx context.Context, workers int,
 	do func(ctx context.Context, worker int) (refused bool, err error)) (string, error) {
 	var done, refusals atomic.Int64
@@ -58,8 +58,8 @@ func repeat(ctx context.Context, workers int,
 	return fmt.Sprintf("%d at once: %d requests, %d refused", workers, done.Load(), refusals.Load()), err
 }
 
-// hold opens something n times, some at once, and keeps it until ctx ends: open returns what
-// gives it up, which is called afterwards. metric, if it has a name, is looked at before.
+// hold opens something n times, some at once, and keeps it open until ctx ends. open returns the function
+// that closes it. If metric has a name, its value before the end is reported.
 func (t *target) hold(ctx context.Context, n, atOnce int, metric string,
 	open func(ctx context.Context, i int) (release func(), err error)) (string, error) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -101,8 +101,8 @@ func (t *target) hold(ctx context.Context, n, atOnce int, metric string,
 	return fmt.Sprintf("%d of %d opened%s", opened, n, text), err
 }
 
-// dial connects from one of many loopback addresses, because one has no more
-// than 28,000 ports. A connection that is closed leaves nothing behind.
+// dial connects from one of many loopback addresses, because one address has at most
+// 28,000 ports. A closed connection leaves no state in the kernel.
 func dial(ctx context.Context, address string, i int) (*net.TCPConn, error) {
 	from := net.IPv4(127, 0, byte(1+i/250%250), byte(1+i%250))
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}, Timeout: 10 * time.Second}
@@ -117,8 +117,8 @@ func dial(ctx context.Context, address string, i int) (*net.TCPConn, error) {
 	return tcp, tcp.SetLinger(0)
 }
 
-// send connects and sends text. An error of closing is dropped, because the state of the
-// server afterwards is what counts.
+// send connects and sends text. An error of closing is dropped, because only the state of the
+// server is measured.
 func send(ctx context.Context, address string, i int, text string) (c *net.TCPConn, release func(), err error) {
 	if c, err = dial(ctx, address, i); err != nil {
 		return nil, nil, err
@@ -129,8 +129,7 @@ func send(ctx context.Context, address string, i int, text string) (c *net.TCPCo
 	return c, func() { _ = c.Close() }, err
 }
 
-// ask sends text on a new connection and returns the status of the answer, or
-// "" if there is none.
+// ask sends text on a new connection and returns the status of the answer, "" for none.
 func ask(ctx context.Context, address string, i int, text string) (status string) {
 	c, err := dial(ctx, address, i)
 	if err != nil {
@@ -154,7 +153,7 @@ func postText(path, body string, length int) string {
 
 const writePath = seqledgerv1connect.LedgerServiceWriteProcedure
 
-// oneShotClients connect, write once and are never seen again.
+// oneShotClients connect, write once and never return.
 func oneShotClients(ctx context.Context, o *options, t *target) (string, error) {
 	n := scaled(o, 1_000_000)
 	var committed, refused, cut atomic.Int64
@@ -245,8 +244,8 @@ func frame(writes, operations int, one *seqledgerv1.Operation) []*seqledgerv1.Wr
 	return list
 }
 
-// hugeFrames are what takes the most memory for its bytes: a million empty
-// operations, sixteen thousand that are valid, and the largest write.
+// hugeFrames take the most memory for their bytes: a million empty operations,
+// sixteen thousand valid ones, and the largest write.
 func hugeFrames(ctx context.Context, _ *options, t *target) (string, error) {
 	frames := [][]*seqledgerv1.WriteRequest{
 		frame(1_000, 1_000, new(seqledgerv1.Operation)), frame(16, 1_000, appendOf(nil)),
@@ -256,14 +255,14 @@ func hugeFrames(ctx context.Context, _ *options, t *target) (string, error) {
 		l := openLanes(ctx, t.address, 1)[0]
 		defer l.close()
 		refused, err := l.count(frames[worker%len(frames)]...)
-		return refused != nil || err != nil, nil // a frame that is too much ends its stream
+		return refused != nil || err != nil, nil // a frame that is too large ends its stream
 	})
 }
 
 // shortDeadlines give the server a millisecond.
 func shortDeadlines(ctx context.Context, _ *options, t *target) (string, error) {
 	c, disconnect := t.api("")
-	defer disconnect() // the connections are ours, and not what the server keeps
+	defer disconnect()
 	p := newPopulation("hasty-", 4*workersOfAbuse, 0)
 	return repeat(ctx, 4*workersOfAbuse, func(ctx context.Context, worker int) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
@@ -316,8 +315,8 @@ func smallWindow() (c *http.Client, disconnect func()) {
 // smallWindows numbers the connections of smallWindow.
 var smallWindows atomic.Int64
 
-// openStream opens a WriteStream on a connection of its own, and with full sends
-// writes until the server takes no more. It never reads, so that the results fill
+// openStream opens a WriteStream on a connection of its own. If full is set it sends
+// writes until the server takes no more, and never reads, so that the results fill
 // every buffer on the way.
 func (t *target) openStream(ctx context.Context, as string, full bool) (release func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -345,8 +344,8 @@ func (t *target) openStream(ctx context.Context, as string, full bool) (release 
 		})
 	}
 	return func() {
-		// The connection is closed, too, because a body that waits for its
-		// window does not notice the end of its context.
+		// Close the connection, too: a body that waits for flow control does not
+		// notice the end of its context.
 		cancel()
 		disconnect()
 		writing.Wait()
@@ -367,7 +366,7 @@ func fillScope(ctx context.Context, o *options, t *target) error {
 	p := newPopulation("filler-", 1, 0)
 	value := make([]byte, 1<<20)
 	for i := range scaled(o, 64) {
-		for j := range value { // what gzip makes small would fit where it is not read
+		for j := range value { // incompressible, or unread answers would fit into buffers
 			value[j] = byte(rand.Uint32())
 		}
 		if err := l.exchange(p.write(0, setValue(fmt.Sprintf("large/%03d", i), value))); err != nil {
@@ -389,7 +388,7 @@ func stalledWatchers(ctx context.Context, o *options, t *target) (string, error)
 			return nil, err
 		}
 		return func() {
-			_ = stream.Close() // it was given up
+			_ = stream.Close() // canceled
 			disconnect()
 		}, nil
 	})
@@ -413,7 +412,7 @@ func deafReaders(ctx context.Context, o *options, t *target) (string, error) {
 	})
 }
 
-// askUnread makes a call and leaves its answer on the way.
+// askUnread makes a call and does not read its answer.
 func (t *target) askUnread(ctx context.Context, c *http.Client, procedure, text string) (release func(), err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+t.address+procedure,
 		strings.NewReader(text))
@@ -425,7 +424,7 @@ func (t *target) askUnread(ctx context.Context, c *http.Client, procedure, text 
 	if err != nil {
 		return nil, err
 	}
-	release = func() { _ = response.Body.Close() } // it was given up
+	release = func() { _ = response.Body.Close() } // canceled
 	if response.StatusCode != http.StatusOK {
 		release()
 		return nil, errors.New(response.Status)

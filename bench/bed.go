@@ -24,8 +24,8 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// bed is what a row is measured on: a directory of its own, and in it a ledger in this process or
-// a server in one of its own.
+// bed is where a row is measured: a directory of its own with a ledger, which is opened in this
+// process or by a server process.
 type bed struct {
 	o       *options
 	dir     string
@@ -34,7 +34,7 @@ type bed struct {
 	closers []func() error // called last to first
 }
 
-// onBed makes a bed, uses it and removes all of it.
+// onBed makes a bed, uses it and removes it.
 func onBed(ctx context.Context, o *options, use func(ctx context.Context, b *bed) error) (err error) {
 	b := &bed{o: o}
 	if b.dir, err = os.MkdirTemp(o.dir, "seqledger-bench-*"); err != nil {
@@ -49,7 +49,7 @@ func onBed(ctx context.Context, o *options, use func(ctx context.Context, b *bed
 	return use(ctx, b)
 }
 
-// later has something closed when the bed is no longer used.
+// later registers a function that is called when the bed is removed.
 func (b *bed) later(closer func() error) { b.closers = append(b.closers, closer) }
 
 // data is the directory of the ledger.
@@ -67,12 +67,12 @@ func (b *bed) openLedger(ctx context.Context) (err error) {
 // startServer starts a server on the bed's directory.
 func (b *bed) startServer(ctx context.Context, more ...string) (err error) {
 	if b.server, err = startServer(ctx, b.o, b.data(), more...); err == nil {
-		b.later(func() error { return b.server.Stop() }) // that of then: a row may start it anew
+		b.later(func() error { return b.server.Stop() }) // the current one: a row may restart it
 	}
 	return err
 }
 
-// profile begins a CPU profile of this process, if one is wanted.
+// profile begins a CPU profile of this process if the flag asks for one.
 func (b *bed) profile() error {
 	stop, err := startProfile(b.o.profile)
 	b.later(stop)
@@ -89,7 +89,7 @@ func (b *bed) client(o client.Options) (*client.Client, error) {
 	return c, err
 }
 
-// meter reads what this process and the server use, with their allocations together.
+// meter reads the usage of this process and of the server. Allocations are of both together.
 func (b *bed) meter() (harness.Values, error) {
 	var pids []int
 	if b.server != nil {

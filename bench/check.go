@@ -30,8 +30,8 @@ type checkOptions struct {
 	dir      string
 }
 
-// check measures this tree against an older one, pair by pair in one run, because a
-// busy machine is busy for both, which a number from another day could not say.
+// check measures this tree against an older one, pair by pair in one run: other work on the
+// machine then slows both. A figure of another day could not be compared.
 func check(ctx context.Context, arguments []string, stdout io.Writer) (err error) {
 	var o checkOptions
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
@@ -73,7 +73,7 @@ func check(ctx context.Context, arguments []string, stdout io.Writer) (err error
 	return judge(stdout, ratios, o.tolerate, o.baseline)
 }
 
-// commitsBack is how far back the baseline is where nothing else says what to compare with.
+// commitsBack is how far back the baseline is by default.
 const commitsBack = 20
 
 // defaultBaseline chooses a revision that differs from the tree of a directory: comparing main with itself
@@ -98,7 +98,7 @@ func defaultBaseline(ctx context.Context, dir string) (string, error) {
 	if tag, err := git("describe", "--tags", "--abbrev=0", "HEAD~1"); err == nil {
 		return tag, nil
 	}
-	// The first of these is the oldest, where there are not as many.
+	// The first line is the oldest commit; a young repository has fewer.
 	commits, err := git("rev-list", "--first-parent", "--reverse", fmt.Sprintf("--max-count=%d", commitsBack+1), "HEAD")
 	oldest, _, more := strings.Cut(commits, "\n")
 	if err == nil && !more {
@@ -118,12 +118,12 @@ func buildBoth(ctx context.Context, revision, dir string) (before, now string, e
 		command(ctx, tree, "go", "build", "-o", before, "./bench"),
 		command(ctx, "", "go", "build", "-o", now, "./bench"),
 	)
-	// Not with ctx, because it must be taken down also after an interrupt.
+	// Not with ctx: remove it also after an interrupt.
 	return before, now, errors.Join(err,
 		command(context.WithoutCancel(ctx), "", "git", "worktree", "remove", "--force", tree))
 }
 
-// command runs a program and returns what it said when it failed.
+// command runs a program. Its error includes the output.
 func command(ctx context.Context, dir, name string, arguments ...string) error {
 	c := exec.CommandContext(ctx, name, arguments...)
 	c.Dir = dir
@@ -136,8 +136,7 @@ func command(ctx context.Context, dir, name string, arguments ...string) error {
 // speeds runs a bench and reads its table.
 func speeds(ctx context.Context, o *checkOptions, binary, dir string) (map[string]float64, error) {
 	c := exec.CommandContext(ctx, binary, "-markdown", "-only", o.rows, "-duration", o.duration.String(), "-dir", dir)
-	// An interrupt rather than a kill, so that it removes what it has written
-	// and ends its server.
+	// An interrupt, so that it removes its files and ends its server.
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	var stderr bytes.Buffer

@@ -40,18 +40,18 @@ type growthOptions struct {
 type growthReport struct {
 	Machine string           `json:"machine"`
 	Date    string           `json:"date"`
-	Streams []harness.Values `json:"streams"` // what things cost with so many streams
-	Load    []harness.Values `json:"load"`    // what a minute of steady load has shown
-	Marks   []harness.Values `json:"marks"`   // what things cost after so much of it
-	// Day is a day at the rate of the load: extrapolated from the time between the last two marks, or the most that
-	// was seen of what is bounded.
+	Streams []harness.Values `json:"streams"` // costs, by number of streams
+	Load    []harness.Values `json:"load"`    // one for each minute of steady load
+	Marks   []harness.Values `json:"marks"`   // costs after so much load
+	// Day is a day at the rate of the load. It is extrapolated from the time between the last two marks; of bounded
+	// sizes it has the largest values.
 	Day harness.Values `json:"day"`
 	// Retained and RetainedMarks are Load and Marks of a ledger that drops its history.
 	Retained      []harness.Values `json:"retained,omitempty"`
 	RetainedMarks []harness.Values `json:"retained_marks,omitempty"`
 }
 
-// costs are what the operations of a ledger cost: the values of measure, for people.
+// costs is the text of the values of measure.
 const costs = "write %.1f µs (p99 %.1f ms, processor %.1f µs), retry %.1f µs (processor %.1f µs, %.0f %% cached), " +
 	"open %.3f s, checkpoint %.3f s, eviction %.1f µs"
 
@@ -147,8 +147,8 @@ func growthFlags(arguments []string) (*growthOptions, error) {
 	return &o, nil
 }
 
-// priorGrowth returns what an earlier run has left in the directory, so that a
-// run of hours can be continued.
+// priorGrowth returns the report of an earlier run in the directory, so that a run of
+// hours can be continued.
 func priorGrowth(out string) (*growthReport, error) {
 	report := &growthReport{}
 	if out == "" {
@@ -188,7 +188,7 @@ func (r *growthReport) pictures() map[string]*harness.Chart {
 	draw := func(c harness.Chart, points []harness.Values, x string, curves ...curve) *harness.Chart {
 		for _, p := range points {
 			for _, line := range curves {
-				if v, there := p[line.value]; there { // an older run had not all of them
+				if v, there := p[line.value]; there { // an older report lacks some
 					c.Add(line.name, p[x], v*line.factor)
 				}
 			}
@@ -200,8 +200,7 @@ func (r *growthReport) pictures() map[string]*harness.Chart {
 	held := []curve{{"state file", "state_bytes", mebibyte}, {"block files", "block_bytes", mebibyte},
 		{"log", "log_bytes", mebibyte}, {"memory", "memory_bytes", mebibyte}}
 	life := []curve{{"open", "open_s", 1}, {"checkpoint", "checkpoint_s", 1}}
-	// Both kinds share a picture over the minutes, in one unit, so that they
-	// can be compared.
+	// Over the minutes both kinds share a picture, in one unit.
 	both := append(slices.Clone(micros), curve{"open", "open_s", 1e6}, curve{"checkpoint", "checkpoint_s", 1e6})
 	pictures := map[string]*harness.Chart{
 		"growth-costs.svg": draw(harness.Chart{Title: "Cost against streams", X: "streams", Y: "µs", LogX: true,
@@ -225,17 +224,17 @@ func (r *growthReport) pictures() map[string]*harness.Chart {
 }
 
 const (
-	// growthWriters write at once.
+	// growthWriters is how many writers write at once.
 	growthWriters = 256
-	// steadyStreams is over how many streams the steady load writes.
+	// steadyStreams is how many streams the steady load writes to.
 	steadyStreams = 10_000
-	// costRounds is how often a cost is measured; its median counts, because others may use the
-	// machine.
+	// costRounds is how often a cost is measured. The median is used, because the machine may be
+	// shared.
 	costRounds = 3
 )
 
-// growLoad writes at a steady rate, measures what things cost at the marks, and
-// extrapolates a day.
+// growLoad writes at a steady rate, measures the costs at the marks, and extrapolates a
+// day.
 func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdout io.Writer) error {
 	return withCrowd(ctx, o, steadyStreams, func(ctx context.Context, c *crowd) error {
 		load, marks := &report.Load, &report.Marks
@@ -306,8 +305,8 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 	})
 }
 
-// mark measures the costs while the load pauses: on a copy, because measuring
-// writes more than minutes of load do, and evicts.
+// mark measures the costs while the load pauses. It uses a copy, because measuring writes
+// more than minutes of load, and evicts.
 func (c *crowd) mark(ctx context.Context, o *growthOptions, p harness.Values) error {
 	if err := errors.Join(c.close(), c.sizes(p)); err != nil {
 		return err
@@ -321,9 +320,8 @@ func (c *crowd) mark(ctx context.Context, o *growthOptions, p harness.Values) er
 	return errors.Join(err, c.open(ctx, nil))
 }
 
-// extrapolate takes the growth for each write from the time between the last two
-// marks, because at both the state file was complete and nothing but the load
-// has written between them.
+// extrapolate takes the growth for each write from the time between the last two marks: at
+// both the state file was complete, and only the load wrote between them.
 func extrapolate(rate int, marks, minutes []harness.Values) harness.Values {
 	first, last := marks[len(marks)-2], marks[len(marks)-1]
 	d := harness.Values{"writes_per_s": float64(rate), "state_bytes": 0, "block_bytes": 0, "log_bytes_written": 0,
@@ -336,8 +334,8 @@ func extrapolate(rate int, marks, minutes []harness.Values) harness.Values {
 	times := seconds * float64(rate) / writes
 	d["block_bytes"] = (last["block_bytes"] - first["block_bytes"]) * times
 	d["log_bytes_written"] = (last["log_written"] - first["log_written"]) * times
-	// Not extrapolated, because the state file has what is alive alone, and the log, what waits for a checkpoint and
-	// the cache of answers are bounded, and go up and down.
+	// Not extrapolated: the state file has only live records, and the log, the changes that wait for a checkpoint
+	// and the cache of answers are bounded and vary.
 	d["state_bytes"] = last["state_bytes"]
 	for _, p := range minutes {
 		if p["minutes"] > first["minutes"] {
@@ -352,7 +350,7 @@ func extrapolate(rate int, marks, minutes []harness.Values) harness.Values {
 // growStreams measures a ledger with so many streams.
 func growStreams(ctx context.Context, o *growthOptions, streams int) (p harness.Values, err error) {
 	whole := *o
-	whole.retain = 0 // which is of the steady load alone: what is measured here must compare with older runs
+	whole.retain = 0 // it is for the steady load; these costs are compared with those of older runs
 	err = withCrowd(ctx, &whole, streams, func(ctx context.Context, c *crowd) (err error) {
 		p = harness.Values{"streams": float64(streams), "memory_bytes": c.memory()}
 		if p["disk_bytes"], err = heldBytes(c.dir); err != nil {
@@ -368,12 +366,12 @@ func growStreams(ctx context.Context, o *growthOptions, streams int) (p harness.
 	return p, err
 }
 
-// crowd is a ledger with many streams, shared out among the writers.
+// crowd is a ledger with many streams, divided among the writers.
 type crowd struct {
 	ledger    *ledger.Ledger
 	dir       string
 	config    machine.Config
-	sequences []uint32 // by stream; one writer alone looks at each
+	sequences []uint32 // by stream; each belongs to one writer
 	random    []*rand.Rand
 	replays   atomic.Uint64 // answers to repeats of writes
 	gone      atomic.Uint64 // of these, those without a receipt, because retention had dropped it
@@ -385,7 +383,7 @@ func withCrowd(
 ) error {
 	return onBed(ctx, &options{dir: o.dir}, func(ctx context.Context, b *bed) error {
 		config := machine.DefaultConfig()
-		// Small, so that few writes let all streams go once they are due.
+		// Small, so that few writes evict all streams once they are due.
 		config.EvictionInterval = 100
 		config.RetainBlocks = int64(o.retain)
 		config.MaxStreams = max(config.MaxStreams, uint64(streams)+growthWriters)
@@ -419,7 +417,7 @@ func (c *crowd) open(ctx context.Context, clock func() time.Time) (err error) {
 	return err
 }
 
-// close ends the ledger in order, if it is open.
+// close closes the ledger if it is open.
 func (c *crowd) close() error {
 	if c.ledger == nil {
 		return nil
@@ -444,11 +442,10 @@ func (c *crowd) copied(do func(*crowd) error) (err error) {
 	return do(other)
 }
 
-// memory returns the bytes of the heap that are in use, without what the
-// crowd itself takes for each stream.
+// memory returns the bytes of the heap in use, without those of the crowd itself.
 func (c *crowd) memory() float64 {
-	// Twice, because what a sync.Pool holds survives the first collection: that
-	// of the ledger that was open before is tens of megabytes.
+	// Twice, because a sync.Pool survives the first collection. The pools of the
+	// ledger that was open before have tens of megabytes.
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -463,8 +460,8 @@ func (c *crowd) write(ctx context.Context, stream int) error {
 	return decided(out, err, machine.Committed)
 }
 
-// replay repeats the last write of a stream. A ledger that drops its history knows of a write before its horizon
-// only that it was committed, and says so without a receipt: no other ledger may answer like that.
+// replay repeats the last write of a stream. A ledger with retention answers a write before its horizon without a
+// receipt; no other ledger may.
 func (c *crowd) replay(ctx context.Context, stream int) error {
 	sequence := uint64(c.sequences[stream])
 	out, err := c.ledger.Write(ctx, engineWrite("client-", stream, sequence))
@@ -506,7 +503,7 @@ func heldBytes(path string) (bytes float64, err error) {
 			}
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the log drops its old files meanwhile
+			return nil // the log removes old files meanwhile
 		}
 		return err
 	})
@@ -567,14 +564,14 @@ func (c *crowd) speeds(ctx context.Context, o *growthOptions, p harness.Values) 
 	after := c.ledger.Stats()
 	hits, misses := after.CacheHits-before.CacheHits, after.CacheMisses-before.CacheMisses
 	p["replay_cached"] = float64(hits) / float64(max(1, hits+misses))
-	// Their answers go through the log like a write, so that this share says what replay_us is a mixture of.
+	// These answers go through the log, like a write; replay_us is the average of both kinds.
 	p["replay_gone"] = float64(c.gone.Load()) / float64(max(1, c.replays.Load()))
 	return err
 }
 
 // reopen measures an orderly end and the next start.
 func (c *crowd) reopen(ctx context.Context, p harness.Values) error {
-	// Opened anew, so that nothing that the load has left behind counts.
+	// Reopened first, so that pending changes of the load do not count.
 	if err := errors.Join(c.close(), c.open(ctx, nil)); err != nil {
 		return err
 	}
@@ -595,9 +592,9 @@ func (c *crowd) reopen(ctx context.Context, p harness.Values) error {
 	return err
 }
 
-// evict opens a closed crowd at a time when all of its streams are due, lets
-// them go by writes of other streams, takes the time of these writes off, and
-// returns the microseconds for each stream.
+// evict opens a closed crowd at a time when all of its streams are due, and evicts them
+// by writes of other streams. It returns the microseconds for each stream, without the
+// time of these writes.
 func (c *crowd) evict(ctx context.Context, writeMicros float64) (float64, error) {
 	later := time.Now().Add(2 * time.Duration(c.config.ClientTTL))
 	if err := c.open(ctx, func() time.Time { return later }); err != nil {

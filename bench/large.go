@@ -25,8 +25,8 @@ import (
 // server closes the oldest unused connections of an address that has more than 256 of them, and
 // on a busy machine those may be connections whose first request is on its way.
 //
-// The function closes the connection even if net/http has not noticed yet that its last stream is over:
-// CloseIdleConnections would leave such a one open for good.
+// disconnect closes the connection even if net/http has not noticed yet that its last stream is over;
+// CloseIdleConnections would leave such a connection open.
 func newHTTP2() (c *http.Client, disconnect func()) {
 	return http2Over(&http.Transport{MaxConnsPerHost: 1}, new(net.Dialer).DialContext)
 }
@@ -40,13 +40,13 @@ func http2Over(t *http.Transport, dial func(ctx context.Context, network, addres
 	return &http.Client{Transport: t}, opened.close
 }
 
-// connections are those that a client has opened.
+// connections are the connections of a client.
 type connections struct {
 	mu   sync.Mutex
 	list []net.Conn
 }
 
-// of returns dial, and keeps what it opens.
+// of returns dial, which then registers each connection.
 func (c *connections) of(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(
 	ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -66,12 +66,12 @@ func (c *connections) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, conn := range c.list {
-		_ = conn.Close() // the server is looked at afterwards
+		_ = conn.Close() // only the server is measured
 	}
 }
 
-// lane is a WriteStream with one message outstanding at a time. It is used
-// instead of a writer.Writer, because it carries the writes of many clients.
+// lane is a WriteStream with one message outstanding at a time. A writer.Writer has
+// one client; a lane carries the writes of many.
 type lane struct {
 	stream *connect.BidiStreamForClient[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]
 	close  func()
@@ -93,7 +93,7 @@ func openLanes(ctx context.Context, address string, n int) []*lane {
 		}
 		stream := seqledgerv1connect.NewLedgerServiceClient(client, "http://"+address).WriteStream(ctx)
 		lanes[i] = &lane{stream: stream, close: func() {
-			_ = stream.CloseRequest() // the answers are all here
+			_ = stream.CloseRequest() // all answers have arrived
 			_ = stream.CloseResponse()
 			end()
 		}}
@@ -117,7 +117,7 @@ func (l *lane) exchange(writes ...*seqledgerv1.WriteRequest) error {
 	return err
 }
 
-// count is exchange, with the first refusal apart.
+// count is exchange that returns the first refusal by itself.
 func (l *lane) count(writes ...*seqledgerv1.WriteRequest) (refused *seqledgerv1.WriteError, err error) {
 	if err := l.stream.Send(&seqledgerv1.WriteStreamRequest{Writes: writes}); err != nil {
 		if errors.Is(err, io.EOF) { // the stream is over, and the answer says why
@@ -149,7 +149,7 @@ type pauses struct {
 
 func newPauses() *pauses { return &pauses{began: time.Now()} }
 
-// acknowledged takes note of an acknowledgement.
+// acknowledged records an acknowledgement.
 func (p *pauses) acknowledged() {
 	now := int64(time.Since(p.began))
 	gap := now - p.last.Swap(now)
@@ -161,7 +161,7 @@ func (p *pauses) acknowledged() {
 	}
 }
 
-// restart discards what precedes the measurement.
+// restart drops the pauses so far.
 func (p *pauses) restart() {
 	p.last.Store(int64(time.Since(p.began)))
 	p.longest.Store(0)
@@ -179,8 +179,7 @@ func newPopulation(prefix string, streams, entities int) *population {
 	return &population{prefix: prefix, entities: entities, sequences: make([]uint64, streams)}
 }
 
-// write returns the next write of a client. Only one goroutine may ask for the
-// writes of a client.
+// write returns the next write of a client. Each client belongs to one goroutine.
 func (p *population) write(client int, operations ...*seqledgerv1.Operation) *seqledgerv1.WriteRequest {
 	w := &seqledgerv1.WriteRequest{
 		Scope: benchScope, ClientId: fmt.Sprint(p.prefix, client), Sequence: p.sequences[client],
@@ -206,8 +205,7 @@ func (p *population) random(worker, workers int) *seqledgerv1.WriteRequest {
 	return p.write(client, p.set(rand.IntN(p.entities)))
 }
 
-// seed makes every client write once, so that every stream and every entity is
-// there.
+// seed makes every client write once, which creates every stream and every entity.
 func (p *population) seed(ctx context.Context, address string) error {
 	const inOneMessage = 250
 	lanes := openLanes(ctx, address, 16)
@@ -237,7 +235,7 @@ func (p *population) seed(ctx context.Context, address string) error {
 	return group.Wait()
 }
 
-// loaded is what a load of single writes came to.
+// loaded is the result of a load of single writes.
 type loaded struct {
 	harness.Result
 
@@ -246,7 +244,7 @@ type loaded struct {
 
 func (l *loaded) p99() float64 { return l.Latency.Milliseconds(99) }
 
-// load has so many lanes write one write after another, for a time.
+// load writes in so many lanes, one write after another, for a time.
 func (p *population) load(
 	ctx context.Context, b *bed, outstanding int, warmup, duration time.Duration,
 ) (m loaded, err error) {

@@ -6,9 +6,9 @@
 //	go run ./bench gateway             # seqledger gateway beside a bare proxy and a bare service
 //	go run ./bench outbox              # rows of a PostgreSQL, and what they cost the application
 //	go run ./bench stores              # reservations on each store of keys, beside a bare write to it
-//	go run ./bench cluster             # what a node that joins a large ledger costs those who write to it
+//	go run ./bench cluster             # what a node that joins a large ledger costs its writers
 //	go run ./bench scale               # large ledgers, about ten minutes
-//	go run ./bench abuse               # clients that mean no good, about ten minutes
+//	go run ./bench abuse               # hostile clients, about half an hour
 //	go run ./bench scale -fraction 0.1 -json out.json
 //	go run ./bench check               # against an older revision, pair by pair
 //	go run ./bench allocs              # allocations per write against allocs.json
@@ -19,7 +19,7 @@
 // The engine is measured in this process. The server runs as a process of its
 // own, started from the same binary, and client and server share the machine's
 // cores. Every write is acknowledged after its fsync. README.md beside this file
-// gives the method, and what was measured where and when.
+// has the method and the results.
 package main
 
 import (
@@ -64,7 +64,7 @@ func main() {
 	}
 }
 
-// commands are what bench does besides its tables.
+// commands are the other kinds of measurements.
 var commands = map[string]func(ctx context.Context, arguments []string, stdout io.Writer) error{
 	"allocs": checkAllocs,
 	"check":  check,
@@ -73,7 +73,7 @@ var commands = map[string]func(ctx context.Context, arguments []string, stdout i
 	"chaos":  chaos.Run,
 }
 
-// table is rows that are measured one after the other, and what is told of them.
+// table has rows, which are measured one after the other, and the columns of its output.
 type table struct {
 	title   string
 	columns []harness.Column
@@ -166,7 +166,7 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 const quickFraction = 0.005
 
 // measure runs the rows one after another. It prints each at once, because a run takes long, and
-// keeps a report if there is a name for it.
+// writes a report if the flag names a file.
 func (t *table) measure(ctx context.Context, kind string, o *options, stdout io.Writer) error {
 	report := harness.NewReport()
 	report["kind"], report["fraction"] = kind, o.fraction
@@ -225,7 +225,7 @@ func held(measure, value, target string, reached bool) harness.Line {
 	return harness.Line{"measure": measure, "value": value, "target": target, "verdict": verdict(reached)}
 }
 
-// verdict words a comparison with a target.
+// verdict returns the word for a comparison with a target.
 func verdict(reached bool) string {
 	if reached {
 		return "reached"

@@ -22,16 +22,17 @@ import (
 )
 
 const (
-	// newNodeBytes is what is in the ledger when another node joins, in payloads of newNodePayload.
+	// newNodeBytes is the size of the ledger when another node joins, in payloads of newNodePayload.
 	newNodeBytes   = 1 << 30
 	newNodePayload = 64 << 10
-	// newNodeWriters write newNodeRate times a second meanwhile, some tenth of what two nodes on one machine can.
+	// newNodeWriters write newNodeRate times a second meanwhile, about a tenth of the most that two nodes on one
+	// machine take.
 	newNodeWriters = 64
 	newNodeRate    = 2_000
-	// mostNewNodeMemory is by how much the memory of a process may grow, and mostNewNodeWait by which factor the p99.
+	// mostNewNodeMemory bounds the growth of a process's memory, mostNewNodeWait the factor of the p99.
 	mostNewNodeMemory = 128 << 20
 	mostNewNodeWait   = 2
-	// newNodeWithin is how long the node may take.
+	// newNodeWithin bounds the time of the node.
 	newNodeWithin = 10 * time.Minute
 )
 
@@ -48,7 +49,7 @@ type newNodeBed struct {
 	writers []*writer.Writer
 }
 
-// measureNewNode measures what a node that joins a large ledger costs those who write to it.
+// measureNewNode measures what a node that joins a large ledger costs its writers.
 func measureNewNode(ctx context.Context, shared *bed) ([]harness.Line, error) {
 	b := &newNodeBed{bed: shared, binary: filepath.Join(shared.dir, "seqledger")}
 	const program = "github.com/seqledger/seqledger/cmd/seqledger"
@@ -189,8 +190,8 @@ func (b *newNodeBed) openWriters(ctx context.Context) error {
 // newNodeLoad is what was measured while something else was done.
 type newNodeLoad struct {
 	result harness.Result
-	memory int64 // the most that the processes had together
-	newest int64 // the most that a process had which was started meanwhile; without what files have, as memory
+	memory int64 // the most that the processes had together, without mapped files
+	newest int64 // the most that a process had that was started meanwhile, without mapped files
 }
 
 // load writes while something is done, at least for the duration of a row.
@@ -210,7 +211,7 @@ func (b *newNodeBed) load(ctx context.Context, do func(ctx context.Context) erro
 	})
 	var over atomic.Bool
 	g, ctx := errgroup.WithContext(ctx)
-	// Ends with what it does, and not before the row's time.
+	// Ends when do has returned and the row's time is over.
 	g.Go(func() error {
 		defer over.Store(true)
 		began := time.Now()
@@ -242,7 +243,7 @@ func (b *newNodeBed) load(ctx context.Context, do func(ctx context.Context) erro
 // processes returns this process and those that it has started.
 func (*newNodeBed) processes() []int { return (&harness.Process{Pid: os.Getpid()}).Tree() }
 
-// awaitVoters waits until so many nodes have a vote.
+// awaitVoters waits until want nodes have a vote.
 func (b *newNodeBed) awaitVoters(ctx context.Context, want int) error {
 	for {
 		cluster, err := b.ledger.GetCluster(ctx)

@@ -45,14 +45,14 @@ var rateColumns = []harness.Column{
 	{Head: "server µs/op", Name: "cpu_us_per_write", Width: 12, Format: "%.1f"},
 }
 
-// rate is some rows of the table of rates: one kind of operation, by so many workers at once.
+// rate has rows of the table of rates: one kind of operation by different numbers of workers.
 type rate struct {
 	kind    string
-	server  bool // on a server in a process of its own; else on a ledger in this process
+	server  bool // on a server process; else on a ledger in this process
 	workers []int
 	targets map[int]float64 // operations a second, by workers
 	group   int64           // operations that each call stands for; 0 is 1
-	// prepare makes what is there before, and returns what each worker does repeatedly.
+	// prepare sets up the ledger, and returns the operation that each worker repeats.
 	prepare func(ctx context.Context, b *bed, workers int) (harness.Operation, error)
 }
 
@@ -92,7 +92,7 @@ func rateRows() []row {
 	return rows
 }
 
-// measure measures so many workers.
+// measure measures one row.
 func (r *rate) measure(ctx context.Context, b *bed, workers int) (harness.Result, error) {
 	var err error
 	if r.server {
@@ -125,7 +125,7 @@ func engineWrite(name string, stream int, sequence uint64) *machine.Write {
 	return w
 }
 
-// newWrites returns a write before the first one for each of so many streams.
+// newWrites returns a write for each of n streams; next makes it the first one.
 func newWrites(n int) []*machine.Write {
 	writes := make([]*machine.Write, n)
 	for i := range writes {
@@ -141,7 +141,7 @@ func next(w *machine.Write) *machine.Write {
 	return w
 }
 
-// decided returns an error unless a command was decided as it must be.
+// decided returns an error unless a command has the wanted outcome.
 func decided(out machine.Outcome, err error, want machine.Code) error {
 	if err == nil && out.Code != want {
 		err = fmt.Errorf("%s instead of %s", out.Code, want)
@@ -152,7 +152,7 @@ func decided(out machine.Outcome, err error, want machine.Code) error {
 func engineWrites(_ context.Context, b *bed, workers int) (harness.Operation, error) {
 	writes := newWrites(workers)
 	return func(_ context.Context, i int) error {
-		// Like a caller without a deadline.
+		// As a caller without a deadline calls.
 		out, err := b.ledger.Write(context.Background(), next(writes[i]))
 		return decided(out, err, machine.Committed)
 	}, nil
@@ -296,9 +296,9 @@ func advance(w *seqledgerv1.WriteRequest) {
 	w.IdempotencyKey = fmt.Sprintf("00000000-0000-4000-8000-%012x", w.Sequence)
 }
 
-// rawCalls is unaryCalls with a client that does as little as one can: a connection for each
-// caller, the same header for each request, and of the answer only its length is looked at. It
-// shows what the server alone allows.
+// rawCalls is unaryCalls with the simplest possible client: a connection for each caller and the
+// same header for each request; it reads only the length of the answer. It shows the limit of the
+// server alone.
 func rawCalls(ctx context.Context, b *bed, workers int) (harness.Operation, error) {
 	p := newPopulation("client-", workers, 0)
 	callers := make([]*rawCaller, workers)

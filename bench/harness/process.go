@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// What a server may take to start and to end.
+// The time that a server has to start and to end.
 const (
 	StartsWithin = 60 * time.Second
 	endsWithin   = 60 * time.Second
@@ -54,8 +54,8 @@ func Launch(command *exec.Cmd, log string, credential *syscall.Credential) (*Pro
 		command.Stdout = out
 	}
 	command.Stderr = out
-	// In a group of its own, so that an interrupt reaches us alone and we end
-	// it in an orderly way; and gone when we are, however we go.
+	// In a group of its own, so that an interrupt reaches only this process, which then ends it
+	// in order; and killed when this process dies.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: credential}
 	stdin, err := command.StdinPipe()
 	if err != nil {
@@ -199,11 +199,11 @@ func (p *Process) Tree() []int {
 	return pids
 }
 
-// Usage reads what servers and this process, their client, have used up so far: processor time in
+// Usage reads what servers and this process, their client, have used so far: processor time in
 // µs, the bytes that the kernel charges to the servers, in whole pages, and the bytes that the
-// block device of a directory has written, whoever wrote them. Where pids has this process, the
+// block device of a directory has written for any process. Where pids has this process, the
 // client's time is part of the server's. Other load on the machine disturbs processor time less
-// than it does the rate.
+// than the rate.
 func Usage(dir string, pids ...int) Meter {
 	return func() (Values, error) {
 		v := Values{"cpu_us_per_write": 0, "client_cpu_us_per_write": 0}
@@ -232,8 +232,8 @@ func Usage(dir string, pids ...int) Meter {
 // gone reports whether all that failed is that a process has ended meanwhile.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-// Anonymous returns how many bytes of memory processes have that no file has: the pages of a mapped file belong to the
-// kernel, which can drop them.
+// Anonymous returns how many bytes of memory processes have without mapped files, whose pages the
+// kernel can drop.
 func Anonymous(pids ...int) (bytes int64) { return statusBytes("RssAnon", pids) }
 
 // Resident returns how many bytes of memory processes have now. Shared pages count for each
