@@ -3,7 +3,6 @@ package core_test
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -20,6 +19,7 @@ import (
 type host struct {
 	*core.Node
 	id           uint64
+	disk         *simdisk.Disk
 	log          *segment.Log
 	options      core.Options
 	snapshot     *core.Snapshot
@@ -32,7 +32,8 @@ type host struct {
 	reads        []uint64
 	appends      []core.Append
 	sent         []*pb.Message
-	diesAtCommit bool // the host dies when it is to store Raft's state alone
+	diesAtCommit bool              // the host dies when it is to store Raft's state alone
+	inspect      func(core.Append) // told of each append before it is written; may be nil
 }
 
 // group is some hosts and the messages between them.
@@ -61,19 +62,16 @@ func newGroup(t *testing.T, ids ...uint64) *group {
 
 func (g *group) start(id uint64, at segment.Position, m core.Members) *host {
 	g.t.Helper()
-	o := segment.Options{
-		Disk: simdisk.New(), Identity: fmt.Append(nil, id), SegmentBytes: 64 << 10,
-		Random: io.Reader(rand.NewChaCha8([32]byte{2})), Logger: slog.New(slog.DiscardHandler),
-	}
+	disk := simdisk.New()
 	c := segment.Checkpoint{Position: at, Data: m.Encode()}
-	if err := segment.Create(o, c, segment.State{Term: at.Term}); err != nil {
+	if err := segment.Create(logOptions(id, disk), c, segment.State{Term: at.Term}); err != nil {
 		g.t.Fatal(err)
 	}
-	log, err := segment.Open(o)
-	if err != nil {
-		g.t.Fatal(err)
+	log := g.open(id, disk)
+	h := &host{
+		id: id, disk: disk, log: log,
+		options: core.Options{ID: id, Applied: at, Members: m, Log: log, Nonce: id},
 	}
-	h := &host{id: id, log: log, options: core.Options{ID: id, Applied: at, Members: m, Log: log, Nonce: id}}
 	h.options.Snapshot = func(uint64) (core.Snapshot, error) {
 		if h.snapshot == nil {
 			return core.Snapshot{}, errors.New("none")
@@ -83,6 +81,22 @@ func (g *group) start(id uint64, at segment.Position, m core.Members) *host {
 	g.hosts[id] = h
 	g.restart(h, at, m)
 	return h
+}
+
+func logOptions(id uint64, d *simdisk.Disk) segment.Options {
+	return segment.Options{
+		Disk: d, Identity: fmt.Append(nil, id), SegmentBytes: 64 << 10,
+		Random: rand.NewChaCha8([32]byte{2}), Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+func (g *group) open(id uint64, d *simdisk.Disk) *segment.Log {
+	g.t.Helper()
+	log, err := segment.Open(logOptions(id, d))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return log
 }
 
 // restart makes a new node of what is in the host's log.
@@ -108,6 +122,9 @@ func (g *group) effects(h *host) bool {
 			g.queue = append(g.queue, out.Send...) // they leave at once, as package host has it
 			delete(g.hosts, h.id)
 			return true
+		}
+		if h.inspect != nil {
+			h.inspect(a)
 		}
 		if a.Snapshot != nil {
 			c := segment.Checkpoint{Position: a.Snapshot.Position, Data: a.Snapshot.Members.Encode()}

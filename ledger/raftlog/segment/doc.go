@@ -13,6 +13,8 @@
 //
 //   - What was appended before a [Log.Sync] that returned nil is there after a
 //     crash at any moment (TestLogIsItsModel, TestKilledProcess).
+//   - A crash leaves a first part of what was appended. In each such part the commit
+//     index covers no entry that was to be replaced (TestCommitComesWithItsEntries).
 //   - The first error is final: nothing is written after it (TestFirstErrorIsFinal,
 //     TestFullDisk).
 //   - The remains of an interrupted write are removed at the next start, and what

@@ -166,16 +166,23 @@ func makeFile(o *Options, h *header) (*file, error) {
 	return f, nil
 }
 
-// Append writes a state, unless it is nil, and then entries, which replace
-// what the log has from the index of the first one on. They are durable after the
-// next Sync. The log keeps none of the memory.
+// Append writes a state, unless it is nil, and entries, which replace what the log has from the
+// index of the first one on. They are durable after the next Sync. The log keeps none of the memory.
+//
+// A crash may leave the first part of what was written. So the state comes before the entries, which are of
+// its term, but its commit index comes behind those that it covers: the log may still have others in
+// their places, which are not committed. It comes before the rest of them, because an entry behind a
+// change of the members must not be there without the knowledge that the change is committed.
 func (l *Log) Append(state *State, entries []Entry) error {
 	return l.write(func() error {
-		if state != nil && *state != l.state {
-			if err := l.add(record{kind: kindState}, encodeState(*state)); err != nil {
+		if state != nil {
+			first := *state
+			if len(entries) > 0 {
+				first.Commit = min(first.Commit, entries[0].Index-1)
+			}
+			if err := l.addState(first); err != nil {
 				return err
 			}
-			l.state = *state
 		}
 		if len(entries) > 0 && entries[0].Index <= l.last.Index {
 			if err := l.rewind(entries[0].Index - 1); err != nil {
@@ -183,12 +190,32 @@ func (l *Log) Append(state *State, entries []Entry) error {
 			}
 		}
 		for i := range entries {
+			if state != nil && entries[i].Index == state.Commit+1 {
+				if err := l.addState(*state); err != nil {
+					return err
+				}
+			}
 			if err := l.addEntry(&entries[i]); err != nil {
 				return err
 			}
 		}
+		if state != nil {
+			return l.addState(*state)
+		}
 		return nil
 	})
+}
+
+// addState adds a state, unless it is the one that the log has.
+func (l *Log) addState(s State) error {
+	if s == l.state {
+		return nil
+	}
+	if err := l.add(record{kind: kindState}, encodeState(s)); err != nil {
+		return err
+	}
+	l.state = s
+	return nil
 }
 
 // write runs one change of the log and writes what it has added. The first error

@@ -135,8 +135,10 @@ func (r *run) append() {
 	term = max(term, 1)
 	var state *segment.State
 	if r.rng.IntN(4) == 0 {
-		state = &segment.State{Term: term, Vote: r.rng.Uint64N(3), Commit: m.checkpoint.Index}
+		// What the log keeps is committed, and perhaps some of what it gets.
+		state = &segment.State{Term: term, Vote: r.rng.Uint64N(3), Commit: from - 1 + r.rng.Uint64N(uint64(count)+1)}
 		m.state = *state
+		m.state.Commit = from - 1 // until the entries are there
 		r.may = append(r.may, m.clone())
 	}
 	if from <= m.last.Index {
@@ -149,6 +151,11 @@ func (r *run) append() {
 		entries = append(entries, e)
 		m.entries[e.Index], m.last = e, segment.Position{Index: e.Index, Term: e.Term}
 		r.may = append(r.may, m.clone())
+		if state != nil && e.Index == state.Commit {
+			m.state = *state
+			r.may = append(r.may, m.clone())
+			r.met["commit with its entries"]++
+		}
 	}
 	err := r.log.Append(state, entries)
 	if err == nil && r.rng.IntN(3) > 0 {
@@ -211,7 +218,7 @@ func TestLogIsItsModel(t *testing.T) {
 	missing := func() string {
 		for _, what := range []string{
 			"kill", "power loss", "fault", "tail replaced", "truncation", "reset", "clean stop",
-			"entry larger than a segment",
+			"entry larger than a segment", "commit with its entries",
 		} {
 			if met[what] == 0 {
 				return "never met: " + what
