@@ -27,6 +27,8 @@
 //     It also shows that a follower gets nothing more until SnapshotSent is called.
 //   - The commit index is not synced, and a start panics when it is below what was
 //     applied: TestRestartKnowsWhatItAppliedIsCommitted.
+//   - A node that stands for election reads what the library takes for not applied, and a log that has
+//     dropped it is a panic: TestLogIsDroppedWithinWhatIsApplied.
 //   - A commit index that reaches the disk without the entries that it covers commits what
 //     the log had in their places: TestTornAppendCommitsNothing.
 //   - A sole voter answers a read with what it knew in an earlier life:

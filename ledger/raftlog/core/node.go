@@ -381,22 +381,29 @@ func (n *Node) respond(messages []*pb.Message) {
 func (n *Node) Done(index uint64) error {
 	return n.do(func() error {
 		for len(n.applying) > 0 && n.applying[0].entries[0].GetIndex() <= index {
-			b := &n.applying[0]
-			for len(b.entries) > 0 && b.entries[0].GetIndex() <= index {
-				n.entryApplied(b.entries[0])
-				b.entries = b.entries[1:]
-			}
-			if len(b.entries) > 0 {
+			if n.partApplied(&n.applying[0], index); len(n.applying[0].entries) > 0 {
 				break
 			}
-			responses := b.responses
 			n.applying = n.applying[1:]
-			n.respond(responses)
 		}
 		n.askReads()
 		n.answerReads()
 		return nil
 	})
+}
+
+// partApplied takes the entries up to an index from a batch. The library is told of each part: it reads what it takes
+// for not applied when this node stands for election, and the host may have dropped that from the log.
+func (n *Node) partApplied(b *batch, index uint64) {
+	k := 0
+	for ; k < len(b.entries) && b.entries[k].GetIndex() <= index; k++ {
+		n.entryApplied(b.entries[k])
+	}
+	for _, m := range b.responses {
+		m.Entries = b.entries[:k]
+	}
+	b.entries = b.entries[k:]
+	n.respond(b.responses)
 }
 
 func (n *Node) entryApplied(e *pb.Entry) {
