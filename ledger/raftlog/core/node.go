@@ -66,6 +66,8 @@ type Options struct {
 	// ElectionTicks is after how many ticks without a leader an election may begin; 0 means 10.
 	// A leader sends heartbeats at each tick.
 	ElectionTicks int
+	// ApplyBytes is about how much is handed out to be applied before some of it is applied; 0 means MaxApplyBytes.
+	ApplyBytes uint64
 	// Snapshot returns where the state store is durable, for a follower that is too far behind.
 	// It must not be before atLeast, where the members changed last: a node ignores the snapshot
 	// of a cluster that it is no member of. An error means later. Nil: never.
@@ -169,6 +171,9 @@ func New(o Options) (n *Node, err error) {
 	if o.ElectionTicks == 0 {
 		o.ElectionTicks = 10
 	}
+	if o.ApplyBytes == 0 {
+		o.ApplyBytes = MaxApplyBytes
+	}
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
@@ -195,7 +200,7 @@ func config(o *Options, s raft.Storage) *raft.Config {
 		ElectionTick: o.ElectionTicks, HeartbeatTick: 1,
 		AsyncStorageWrites:        true, // otherwise ticks would wait for the disk
 		MaxSizePerMsg:             MaxMessageBytes,
-		MaxCommittedSizePerReady:  MaxApplyBytes,
+		MaxCommittedSizePerReady:  o.ApplyBytes,
 		MaxUncommittedEntriesSize: MaxUncommittedBytes,
 		MaxInflightMsgs:           MaxInflightMessages,
 		MaxInflightBytes:          MaxInflightBytes,

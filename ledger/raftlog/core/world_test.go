@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/drill"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
@@ -96,8 +98,10 @@ type world struct {
 	wrong  error
 	met    map[string]int
 
-	duelUntil int64  // a duel for the leadership is on
-	slower    uint64 // of the two, the node whose requests for votes take longer
+	applyBytes uint64 // see core.Options
+	drill      *drill.Drill
+	duelUntil  int64  // a duel for the leadership is on
+	slower     uint64 // of the two, the node whose requests for votes take longer
 
 	leaders map[uint64]uint64           // by term
 	written map[segment.Position]uint64 // digest of each entry that was ever in a log, and of the term before
@@ -132,9 +136,11 @@ type node struct {
 	state     state // in memory
 	durable   state // what a crash leaves
 	appends   []core.Append
+	writing   []core.Append // from appends, and perhaps not in the log yet
 	appending bool
 	applies   []core.Committed
 	applying  bool
+	heldUntil int64 // the applier stands still
 	leads     bool
 }
 
@@ -147,6 +153,7 @@ func newWorld(seed uint64, count int, mutant string) *world {
 		votes: map[[2]uint64]uint64{}, history: map[uint64]core.Committed{}, digests: map[uint64]uint64{1: 1},
 		members: map[uint64]string{}, asked: map[uint64]uint64{}, last: 1, acked: 1,
 	}
+	w.drill, w.applyBytes = drill.New(&drillWorld{w}), []uint64{0, 0, 500}[w.rng.IntN(3)]
 	var members core.Members
 	for id := uint64(1); id <= uint64(count); id++ {
 		members.Voters, members.Highest = append(members.Voters, id), id
@@ -261,13 +268,13 @@ func (n *node) start() {
 	}
 	o := core.Options{
 		ID: n.id, Applied: n.state.Position, Members: n.state.members, Log: log, State: log.State(),
-		Nonce: n.w.rng.Uint64(), Snapshot: n.snapshot,
+		Nonce: n.w.rng.Uint64(), Snapshot: n.snapshot, ApplyBytes: n.w.applyBytes,
 	}
 	if n.core, err = core.New(o); err != nil {
 		n.w.failf("node %d: %v", n.id, err)
 		return
 	}
-	n.appends, n.appending, n.applies, n.applying = nil, false, nil, false
+	n.appends, n.writing, n.appending, n.applies, n.applying = nil, nil, false, nil, false
 	n.up, n.leads = true, false
 	n.w.after(n.w.upTo(tick), n, n.tick)
 }
@@ -311,6 +318,9 @@ func (n *node) effects() {
 		n.appends = append(n.appends, a)
 	}
 	n.applies = append(n.applies, out.Apply...)
+	if n.w.drill.Effects(n.id, &out) {
+		n.w.after(0, n, n.crash)
+	}
 	n.w.met["proposal lost"] += len(out.Lost)
 	for _, read := range out.Reads {
 		n.w.met["read answered"]++
@@ -339,11 +349,29 @@ func (n *node) changeRole(r core.Role) {
 	n.w.leaders[r.Term] = n.id
 	// A leader has all that was committed.
 	for i := max(n.log.First(), 2); i <= n.w.last; i++ {
-		if term, err := n.log.Term(i); err != nil || term != n.w.history[i].Term {
+		if term, err := n.term(i); err != nil || term != n.w.history[i].Term {
 			n.w.failf("node %d leads in term %d with entry %d of term %d (%v), and %d was committed",
 				n.id, r.Term, i, term, err, n.w.history[i].Term)
 		}
 	}
+}
+
+// term returns that of an entry as the consensus has the log: a node may be elected with entries
+// that it holds only in memory. It counts itself among those that have them only once they are durable,
+// and if it dies before, its term ends with it.
+func (n *node) term(index uint64) (uint64, error) {
+	for _, waiting := range [][]core.Append{n.appends, n.writing} {
+		for _, a := range slices.Backward(waiting) {
+			if len(a.Entries) == 0 || index < a.Entries[0].Index {
+				continue
+			}
+			if k := index - a.Entries[0].Index; k < uint64(len(a.Entries)) {
+				return a.Entries[k].Term, nil
+			}
+			return 0, segment.ErrMissing // what was behind them is replaced
+		}
+	}
+	return n.log.Term(index)
 }
 
 // note checks that two logs with the same index and term have the same entry, and the same before it.
@@ -366,7 +394,7 @@ func (n *node) write() {
 	}
 	n.appending = true
 	batch := n.appends
-	n.appends = nil
+	n.appends, n.writing = nil, batch
 	if n.w.mutant == "acknowledge before the sync" {
 		n.w.after(1, n, func() { n.must(n.core.Appended(batch[len(batch)-1].Number)); n.effects() })
 	}
@@ -396,7 +424,7 @@ func (n *node) writeBatch(batch []core.Append) {
 			n.crash()
 			return
 		}
-		n.appending = false
+		n.appending, n.writing = false, nil
 		if n.w.mutant != "acknowledge before the sync" {
 			n.must(n.core.Appended(batch[len(batch)-1].Number))
 		}
@@ -408,15 +436,37 @@ func (n *node) writeOne(a core.Append) error {
 	if n.w.faults && n.w.chance(3000) {
 		n.disk.FailAt(1+n.w.rng.IntN(3), errors.New("input/output error"))
 	}
+	if n.w.drill.Writes(n.id, &a, n.log.Last().Index) {
+		n.disk.TearAt(1, n.w.rng.IntN(200), errors.New("power failure"))
+	}
 	if s := a.Snapshot; s != nil {
 		if err := n.install(s); err != nil {
 			return err
 		}
 	}
-	if n.w.mutant == "vote not stored" && a.State != nil {
-		a.State = &segment.State{Term: a.State.Term, Commit: a.State.Commit}
+	if n.w.mutant == "commit stored before its entries" && a.State != nil {
+		if err := n.log.Append(a.State, nil); err != nil {
+			return err
+		}
 	}
+	n.forget(&a)
 	return n.log.Append(a.State, a.Entries)
+}
+
+// forget is what two of the mutants do: a part of Raft's state is not stored.
+func (n *node) forget(a *core.Append) {
+	if a.State == nil {
+		return
+	}
+	stored := n.log.State()
+	switch n.w.mutant {
+	case "vote not stored":
+		a.State = &segment.State{Term: a.State.Term, Commit: a.State.Commit}
+	case "commit not stored behind a change":
+		if len(a.Entries) > 0 && a.State.Term == stored.Term && a.State.Vote == stored.Vote {
+			a.State = nil
+		}
+	}
 }
 
 // install makes the state of a snapshot durable, and then empties the log.
@@ -462,6 +512,7 @@ func (n *node) apply() {
 		took = n.w.upTo(100 * millisecond)
 		n.w.met["slow apply"]++
 	}
+	took = max(took, n.heldUntil-n.w.now)
 	n.w.after(took, n, func() {
 		n.applying = false
 		if len(n.applies) == 0 {
@@ -513,13 +564,16 @@ func (n *node) checkpoint() {
 	if !n.w.chance(40) {
 		return
 	}
-	n.state.installed = false // the log has been reset
 	n.setDurable()
-	if n.w.chance(2) {
-		return
+	if !n.w.chance(2) {
+		n.truncate()
 	}
+}
+
+// truncate drops the log up to the durable state.
+func (n *node) truncate() {
 	c := segment.Checkpoint{Position: n.durable.Position, Data: n.durable.members.Encode()}
-	if n.appending && n.log.Last().Index < c.Index {
+	if n.log.Last().Index < c.Index {
 		return
 	}
 	if err := n.log.Truncate(c); err != nil {
@@ -532,6 +586,7 @@ func (n *node) checkpoint() {
 
 // setDurable makes the state durable as it is, with the members that belong to it.
 func (n *node) setDurable() {
+	n.state.installed = false // the log has been reset
 	n.durable = n.state
 	b := n.durable.members.Encode()
 	if was, ok := n.w.members[n.durable.Index]; ok && was != string(b) {
@@ -542,6 +597,17 @@ func (n *node) setDurable() {
 
 // crash ends the node; it comes back later.
 func (n *node) crash() {
+	pause := n.w.upTo(400 * millisecond)
+	if n.w.now < n.w.duelUntil {
+		pause = n.w.upTo(millisecond)
+	} else if n.w.chance(2) {
+		pause = n.w.upTo(5 * millisecond)
+	}
+	n.crashFor(pause)
+}
+
+// crashFor ends the node, which comes back after a pause.
+func (n *node) crashFor(pause int64) {
 	n.w.mark(3, n.id)
 	n.up, n.leads = false, false
 	n.life++
@@ -554,12 +620,6 @@ func (n *node) crash() {
 			n.w.met["power loss during a write"]++
 		}
 		n.disk.PowerLoss(n.w.rng)
-	}
-	pause := n.w.upTo(400 * millisecond)
-	if n.w.now < n.w.duelUntil {
-		pause = n.w.upTo(millisecond)
-	} else if n.w.chance(2) {
-		pause = n.w.upTo(5 * millisecond)
 	}
 	n.w.after(pause, n, n.start)
 }
@@ -579,9 +639,12 @@ func (n *node) send(m *pb.Message) {
 			w.met["crash behind a vote"]++
 		}
 	}
+	if w.drill.Sent(m) {
+		w.after(w.upTo(300), n, func() { n.crashFor(w.upTo(5 * millisecond)) })
+	}
 	copies, delay := 1, 20+w.upTo(200)
-	if m.GetType() == pb.MsgVote && w.now < w.duelUntil && n.id == w.slower {
-		delay += 2*millisecond + w.upTo(5*millisecond) // behind the restart of who has voted for the other one
+	if w.now < w.duelUntil {
+		delay += w.duelDelay(m)
 	}
 	if w.faults {
 		switch p := w.rng.IntN(1000); {
@@ -634,7 +697,7 @@ func (w *world) node(id uint64) *node {
 	return nil
 }
 
-// leader returns a node that leads as far as it knows, and is ready.
+// leader returns a node that has not heard of a later leader than itself.
 func (w *world) leader() *node {
 	for _, n := range w.nodes {
 		if n.up && n.leads {

@@ -30,6 +30,7 @@ type Disk struct {
 	steps   int                 // changes so far: writes, syncs, changes of names
 	fuse    int                 // the step that fails, 0 for none
 	fault   error
+	arrives int   // bytes of a write that fails; negative for half of them
 	free    int64 // bytes that Create may still take; negative for any number
 }
 
@@ -53,10 +54,13 @@ func New() *Disk {
 // FailAt makes the step with this number, counted from 1 for the next one, and
 // all later ones fail with err. A write that fails has arrived in part; a sync that
 // fails leaves what it should have written to the cache alone.
-func (d *Disk) FailAt(step int, err error) {
+func (d *Disk) FailAt(step int, err error) { d.TearAt(step, -1, err) }
+
+// TearAt is FailAt, and says how many bytes arrive of a write that fails; negative for half of them.
+func (d *Disk) TearAt(step, arrives int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.fuse, d.fault = d.steps+step, err
+	d.fuse, d.fault, d.arrives = d.steps+step, err, arrives
 }
 
 // Steps returns how many changes were made.
@@ -259,8 +263,10 @@ func (f *file) WriteAt(b []byte, at int64) (int, error) {
 		return 0, errors.New("simdisk: write behind the end")
 	}
 	err := f.disk.step()
-	if err != nil {
+	if err != nil && f.disk.arrives < 0 {
 		b = b[:len(b)/2]
+	} else if err != nil {
+		b = b[:min(len(b), f.disk.arrives)]
 	}
 	copy(f.bytes[at:], b)
 	f.loose = append(f.loose, write{at, slices.Clone(b)})
