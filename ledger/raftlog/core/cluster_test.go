@@ -216,7 +216,8 @@ func TestCluster(t *testing.T) {
 		"truncation", "snapshot sent", "snapshot installed", "log behind an installed state",
 		"change of members", "joint change proposed", "slow apply", "crash behind a vote", "duel", "transfer",
 		"read answered", "read answered by a follower", "proposal lost",
-		"drills that add voters", "drills that replace voters", "drills that remove voters", "drills that replace entries",
+		"drills that add voters", "drills that replace voters", "drills that remove voters",
+		"drills that replace entries",
 		"drills with a snapshot behind a change", "drills with a slow applier", "crashes behind an acknowledgement",
 		"leaders that died before they applied a change", "torn writes that replace entries",
 	}

@@ -7,7 +7,8 @@
 // # How to read it
 //
 // node.go has the events and the effects, members.go who belongs to the cluster,
-// store.go the log as the library sees it. world_test.go simulates a cluster.
+// store.go the log as the library sees it. world_test.go and worldnode_test.go simulate
+// a cluster.
 //
 // A host calls [New], then one method at a time, and takes [Node.Effects] after
 // each. It sends Send at once; writes Append in order, with one sync for as many as
@@ -64,6 +65,7 @@
 // and has all that was committed, that equal positions hold equal entries, that a
 // node votes once a term, that states and members are equal at equal indexes, and
 // that a read sees what was acknowledged before it. It fails when a fault was never
-// met. A failure prints the line that repeats it. TestMutantsAreFound breaks a rule of
-// the host and expects to be told.
+// met. A failure prints the line that repeats it. Package drill has faults that chance brings
+// about too seldom. TestMutantsAreFound breaks a rule of the host, which one of the first
+// seeds must find.
 package core

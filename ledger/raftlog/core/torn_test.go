@@ -82,7 +82,8 @@ func (g *group) tear(h *host, a core.Append, want *segment.Log) {
 			term, err := left.Term(i)
 			right, err2 := want.Term(i)
 			if g.must(errors.Join(err, err2)); term != right {
-				g.t.Fatalf("cut at %d: entry %d of term %d counts as committed; that of term %d is", cut, i, term, right)
+				g.t.Fatalf("cut at %d: entry %d of term %d counts as committed; that of term %d is",
+					cut, i, term, right)
 			}
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// A state may say that entries are committed which the same Append writes in the place of others. Whatever part of the
-// write survives, the commit index covers none of those that were to be replaced, and what is behind it in the log is not
-// there without it.
+// A state may say that entries are committed which the same Append writes in the place of others. Whatever part of
+// the write survives, the commit index covers none of those that were to be replaced, and what is behind it in the
+// log is not there without it.
 func TestCommitComesWithItsEntries(t *testing.T) {
 	t.Parallel()
 	for name, size := range map[string]int{"in one file": 300, "in several files": 1500} {
