@@ -67,7 +67,8 @@ func (g *group) tear(h *host, a core.Append, want *segment.Log) {
 	g.must(err)
 	name := names[len(names)-1]
 	before, after := h.disk.Bytes(name), whole.Bytes(name)
-	for cut := 0; cut < len(after) && !bytes.Equal(before[cut:], after[cut:]); cut += 8 { // records are padded to 8 bytes
+	const step = 8 // records are padded to so many bytes
+	for cut := 0; cut < len(after) && !bytes.Equal(before[cut:], after[cut:]); cut += step {
 		if bytes.Equal(before[:cut+8], after[:cut+8]) {
 			continue
 		}
