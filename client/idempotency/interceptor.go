@@ -68,11 +68,11 @@ func (i *interceptor) serve(
 	case spec.IsClient, spec.IdempotencyLevel == connect.IdempotencyNoSideEffects, !hasKey && !i.options.Required:
 		return next(ctx, request)
 	case !hasKey:
-		return nil, connectError(&Error{Code: CodeKeyMissing})
+		return nil, connectError(request.Header(), &Error{Code: CodeKeyMissing})
 	}
 	key, fingerprint, err := i.identify(ctx, request)
 	if err != nil {
-		return nil, connectError(err)
+		return nil, connectError(request.Header(), err)
 	}
 	owner, record, err := i.begin(ctx, context.WithoutCancel(ctx), key, fingerprint)
 	switch {
@@ -83,16 +83,28 @@ func (i *interceptor) serve(
 	case i.options.Open && CodeOf(err) == CodeStoreUnavailable && ctx.Err() == nil:
 		i.Metrics.Count(EventBypassed)
 		i.Logger.WarnContext(ctx, "a call with a key runs without the store and may run twice", "error", err)
-		response, err := next(ctx, request)
-		if response != nil {
-			response.Header().Set(HeaderBypassed, "true")
-		}
-		return response, err
+		return bypassed(ctx, request, next, key.Key)
 	}
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeStoreUnavailable {
 		i.Logger.ErrorContext(ctx, "a call with a key was refused", "code", string(e.Code), "error", e.Cause)
 	}
-	return nil, connectError(err)
+	return nil, connectError(request.Header(), err)
+}
+
+// bypassed runs the handler without the store.
+func bypassed(
+	ctx context.Context, request connect.AnyRequest, next connect.UnaryFunc, key string,
+) (connect.AnyResponse, error) {
+	response, err := next(ctx, request)
+	if err != nil {
+		marked := markError(err, key, false, time.Time{})
+		marked.Meta().Set(HeaderBypassed, "true")
+		return nil, marked
+	}
+	StripHeaders(response.Header())
+	markHeader(response.Header(), key, false, time.Time{})
+	response.Header().Set(HeaderBypassed, "true")
+	return response, nil
 }
 
 // identify returns the record and the fingerprint of a call. The error is an [*Error].
@@ -247,7 +259,7 @@ func (i *interceptor) replay(request connect.AnyRequest, key string, record *Rec
 	message, failure, err := decodeResult(request.Spec(), record.Response)
 	if err != nil {
 		i.Metrics.Count(EventNotRetained)
-		return nil, connectError(&Error{Code: CodeNotRetained, Record: record, Cause: err})
+		return nil, connectError(request.Header(), &Error{Code: CodeNotRetained, Record: record, Cause: err})
 	}
 	i.Metrics.Count(EventReplayed)
 	if failure != nil {
@@ -295,7 +307,9 @@ func decodeResult(spec connect.Spec, stored []byte) (proto.Message, *connect.Err
 
 // markHeader sets the headers of every answer to a call with a key.
 func markHeader(header http.Header, key string, replayed bool, expires time.Time) {
-	header.Set(HeaderKey, headerString(key))
+	if key != "" {
+		header.Set(HeaderKey, headerString(key))
+	}
 	for _, prefix := range []string{"", "X-"} {
 		header.Set(prefix+HeaderReplayed, strconv.FormatBool(replayed))
 	}
@@ -307,7 +321,7 @@ func markHeader(header http.Header, key string, replayed bool, expires time.Time
 }
 
 // markError sets the headers of an error.
-func markError(err error, key string, replayed bool, expires time.Time) error {
+func markError(err error, key string, replayed bool, expires time.Time) *connect.Error {
 	e, ok := errors.AsType[*connect.Error](err)
 	if !ok {
 		e = connect.NewError(connect.CodeOf(err), err)
@@ -317,8 +331,9 @@ func markError(err error, key string, replayed bool, expires time.Time) error {
 	return e
 }
 
-// connectError returns the error of a call that did not run, or whose result is not known.
-func connectError(err error) error {
+// connectError returns the error of a call that did not run, or whose result is not known. header is
+// that of the call.
+func connectError(header http.Header, err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
 		e = &Error{Code: CodeBodyInvalid, Cause: err}
@@ -340,5 +355,7 @@ func connectError(err error) error {
 			failure.AddDetail(detail)
 		}
 	}
+	key, _ := ParseHeader(header, false) // "" for an invalid one
+	markHeader(failure.Meta(), key, false, time.Time{})
 	return failure
 }
