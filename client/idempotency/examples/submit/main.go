@@ -22,10 +22,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -164,11 +166,14 @@ func (s *service) run(ctx context.Context, job []byte, owner *idempotency.Owner)
 		return nil, errors.Join(idempotency.ErrNotExecuted, err)
 	}
 	request.GetBody = nil // so that net/http never sends it twice
-	response, err := http.DefaultClient.Do(request)
-	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
+	var connected atomic.Bool
+	response, err := http.DefaultClient.Do(request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	})))
+	switch {
+	case err != nil && !connected.Load():
 		return nil, errors.Join(idempotency.ErrNotExecuted, err) // nothing was sent: the key is free again
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err // the runner may have the job: the outcome is unknown
 	}
 	defer func() { _ = response.Body.Close() }()
