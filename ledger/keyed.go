@@ -186,11 +186,13 @@ func (l *Ledger) reserve(
 			return l.decideKeyed(ctx, c, admit)
 		}
 		out, err := l.decideKeyed(ctx, c, admit)
-		inFlight := err == nil && out.Code == machine.KeyedInFlight
-		if inFlight && !waited {
-			l.keyedCounters.waited.Add(1)
+		again := false
+		if err == nil && out.Code == machine.KeyedInFlight {
+			if !waited {
+				l.keyedCounters.waited.Add(1)
+			}
+			again, err = l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter))
 		}
-		again := inFlight && l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter))
 		l.keys.leave(key, waiting)
 		if !again {
 			return out, err
@@ -199,19 +201,28 @@ func (l *Ledger) reserve(
 }
 
 // awaitEnd waits for the end of a reservation, or of its lease, and reports whether
-// it is worth asking again.
-func (l *Ledger) awaitEnd(ctx context.Context, waiting *keyWaiters, limit *time.Timer, lease time.Duration) bool {
+// it is worth asking again. Only a leader lets calls wait: another node may be cut off, and would not
+// hear of the end.
+func (l *Ledger) awaitEnd(
+	ctx context.Context, waiting *keyWaiters, limit *time.Timer, lease time.Duration,
+) (again bool, err error) {
+	if l.members.term.Load() == 0 {
+		return false, l.notLeading()
+	}
 	leaseEnd := time.NewTimer(lease)
 	defer leaseEnd.Stop()
 	select {
 	case <-waiting.next:
-		return !l.draining.Load() && l.Err() == nil
+		if l.members.term.Load() == 0 {
+			return false, l.notLeading()
+		}
+		return !l.draining.Load() && l.Err() == nil, nil
 	case <-leaseEnd.C:
-		return true
+		return true, nil
 	case <-limit.C:
 	case <-ctx.Done():
 	}
-	return false
+	return false, nil
 }
 
 // WriteKeyed decides a write that belongs to a key and to no stream; see Write, and
