@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"runtime"
 	"strings"
 	"sync"
@@ -636,4 +637,44 @@ func TestUnreadReplaysTakeRoom(t *testing.T) {
 	if beat.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
 		t.Error("an owner cannot keep its lease:", beat)
 	}
+}
+
+// A key never stands in a URL: GetRecord takes no GET, and the clients that would send one use POST.
+func TestNoKeyInAURL(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{})
+	reply(t, h.idempotency().Reserve, reserveOf("my-secret-key", 1))
+	message := `{"record":{"scope":{"organization":"acme","vault":"main"},"namespace":"POST /charge","key":"my-secret-key"}}`
+	target := h.url + seqledgerv1connect.IdempotencyServiceGetRecordProcedure +
+		"?connect=v1&encoding=json&message=" + url.QueryEscape(message)
+	r, err := http.NewRequestWithContext(within(t), http.MethodGet, target, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, _, text := h.do(t, r); status != http.StatusMethodNotAllowed {
+		t.Errorf("a GET with a key in its query: %d %s", status, text)
+	}
+	seen := &urlsOf{RoundTripper: h.h1.Transport}
+	c := seqledgerv1connect.NewIdempotencyServiceClient(&http.Client{Transport: seen}, h.url, connect.WithHTTPGet())
+	answer, err := c.GetRecord(within(t), connect.NewRequest(&seqledgerv1.GetRecordRequest{
+		Record: recordKey("my-secret-key"),
+	}))
+	if err != nil || answer.Msg.GetRecord().GetState() != seqledgerv1.RecordState_RECORD_STATE_PENDING {
+		t.Error(answer, err)
+	}
+	if strings.Contains(seen.last, "?") || !strings.HasPrefix(seen.last, http.MethodPost) {
+		t.Error("the client sent", seen.last)
+	}
+}
+
+// urlsOf notes the last request's method and URL.
+type urlsOf struct {
+	http.RoundTripper
+
+	last string
+}
+
+func (u *urlsOf) RoundTrip(r *http.Request) (*http.Response, error) {
+	u.last = r.Method + " " + r.URL.String()
+	return u.RoundTripper.RoundTrip(r)
 }

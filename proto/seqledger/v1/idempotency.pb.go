@@ -556,8 +556,10 @@ type ReserveRequest struct {
 	// same ones, because its answer was lost, gets the same token.
 	AttemptId []byte `protobuf:"bytes,3,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
 	// When the call becomes invalid: a copy that arrives later is STALE, so that no
-	// delayed one makes a reservation without an owner. At most, and unset means, five
-	// minutes of ledger time ahead.
+	// delayed one makes a reservation without an owner. At most five minutes ahead of
+	// ledger time, and ten seconds for clocks that differ; more is refused. Unset means
+	// five minutes from when the call arrives, for each copy anew: one that arrives more
+	// than ten minutes after its reservation was released may make another.
 	ValidUntil *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=valid_until,json=validUntil,proto3" json:"valid_until,omitempty"`
 	// How long the owner may be silent: 1 s to 24 h; unset means 60 s.
 	Lease *durationpb.Duration `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
@@ -2017,7 +2019,7 @@ const file_seqledger_v1_idempotency_proto_rawDesc = "" +
 	"\tHeartbeat\x12\x1e.seqledger.v1.HeartbeatRequest\x1a\x1f.seqledger.v1.HeartbeatResponse\x12O\n" +
 	"\n" +
 	"Checkpoint\x12\x1f.seqledger.v1.CheckpointRequest\x1a .seqledger.v1.CheckpointResponse\x12Q\n" +
-	"\tGetRecord\x12\x1e.seqledger.v1.GetRecordRequest\x1a\x1f.seqledger.v1.GetRecordResponse\"\x03\x90\x02\x01\x12W\n" +
+	"\tGetRecord\x12\x1e.seqledger.v1.GetRecordRequest\x1a\x1f.seqledger.v1.GetRecordResponse\"\x03\x90\x02\x02\x12W\n" +
 	"\vListRecords\x12 .seqledger.v1.ListRecordsRequest\x1a!.seqledger.v1.ListRecordsResponse\"\x03\x90\x02\x01\x12R\n" +
 	"\vPurgeRecord\x12 .seqledger.v1.PurgeRecordRequest\x1a!.seqledger.v1.PurgeRecordResponse\x12X\n" +
 	"\rResolveRecord\x12\".seqledger.v1.ResolveRecordRequest\x1a#.seqledger.v1.ResolveRecordResponseB?Z=github.com/seqledger/seqledger/proto/seqledger/v1;seqledgerv1b\x06proto3"
