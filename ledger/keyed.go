@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -96,8 +97,17 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 	k := keyedCalls.Get().(*keyedCall) //nolint:forcetypeassert // The pool holds nothing else.
 	defer k.end()
 	k.command, k.now = *c, l.clock.now()
-	// The proposer resolves times, and the state machine sees what it has resolved.
-	k.command.ValidUntil = min(c.ValidUntil, k.now+int64(keyed.MaxValidity))
+	// The proposer resolves times, and the state machine sees what it has resolved. Another node does not
+	// know ledger time, and proposes nothing.
+	if c.Kind == keyed.Reserve {
+		until, ok := keyed.ResolveValidity(c.ValidUntil, k.now)
+		switch {
+		case ok:
+			k.command.ValidUntil = until
+		case l.members.term.Load() != 0:
+			return machine.Outcome{}, tooFarAhead(c.ValidUntil, k.now)
+		}
+	}
 	for {
 		if err := l.decideOnce(ctx, k, admit); err != nil {
 			return machine.Outcome{}, err
@@ -117,6 +127,13 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 		}
 		k.now = l.clock.now()
 	}
+}
+
+// tooFarAhead refuses a Reserve that says it is valid for too long.
+func tooFarAhead(until, now int64) error {
+	return &machine.FieldError{Field: "valid_until", Problem: fmt.Sprintf(
+		"must be at most %v ahead of ledger time, which is %s, and is %v ahead: do the clocks differ?",
+		keyed.MaxAhead, time.Unix(0, now).UTC().Format(time.RFC3339), time.Duration(until-now).Round(time.Second))}
 }
 
 // mustPropose reports whether a look at the state would be in vain, or most likely: the key has no record,

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 // Event is something that a [Metrics] counts.
@@ -134,8 +132,12 @@ func (g *guard) timed(call string) func() {
 // begin takes a key. It returns the owner, who must end with settle, release or abandon; or the
 // finished record, to replay; or an [*Error]. ctx is for the call, and work for the work.
 func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (*Owner, *Record, error) {
+	now := time.Now()
+	if clock, ok := g.store.(Clock); ok {
+		now = clock.Now()
+	}
 	request := &ReserveRequest{
-		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), ValidUntil: time.Now().Add(keyed.MaxValidity),
+		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), ValidUntil: now.Add(DefaultValidity),
 		Lease: g.Lease, TTL: g.TTL, OnLeaseExpired: g.OnLeaseExpired,
 	}
 	r, err := g.reserve(ctx, request)
@@ -166,7 +168,8 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 		g.Metrics.Count(EventIndeterminate)
 		return nil, nil, &Error{Code: CodeOutcomeUnknown, Record: r.Record}
 	case Stale:
-		err = errors.New("the reservation came to the store after its validity: the clocks differ by minutes")
+		err = errors.New("the reservation came to the store after its validity: the clocks differ by minutes, or it was " +
+			"under way for as long")
 	default:
 		err = fmt.Errorf("the store answered a Reserve with %v", r.Outcome)
 	}

@@ -127,10 +127,10 @@ func (s ledgerStore) Reserve(ctx context.Context, request *ReserveRequest) (*Res
 			Algorithm: uint32(r.Fingerprint.Algorithm), Digest: r.Fingerprint.Digest[:],
 		},
 		Lease: durationpb.New(r.Lease), Ttl: durationpb.New(r.TTL), Wait: wireSpan(r.Wait),
-		OnLeaseExpired: wireExpiries[r.OnLeaseExpired],
+		OnLeaseExpired: wireExpiries[r.OnLeaseExpired], ValidUntil: timestamppb.New(r.ValidUntil),
 	}
-	if !r.ValidUntil.IsZero() {
-		message.ValidUntil = timestamppb.New(r.ValidUntil)
+	if r.ValidUntil.IsZero() {
+		message.ValidUntil = timestamppb.New(time.Now().Add(DefaultValidity))
 	}
 	m, err := s.client.Reserve(ctx, message)
 	if err != nil {

@@ -173,7 +173,7 @@ func (c *keyStoreFlags) openEmbedded(e *environment) (*keyStore, error) {
 	if err != nil {
 		return nil, fail(exitFailed, storageHint(err, c.Data), "--data %s: %w", c.Data, err)
 	}
-	s.Store = idempotency.Ledger(s.own.Client())
+	s.Store = s.own.Store()
 	s.stop = func() error {
 		err := s.own.Close()
 		if failure, ok := errors.AsType[*embedded.FailedError](err); ok {

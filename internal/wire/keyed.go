@@ -133,14 +133,13 @@ func ReserveCommand(
 		}
 	}
 	c.Policy = policy
-	// The ledger takes what is earlier: its own bound counts from ledger time, and the server's clock
-	// must not decide anything.
-	c.ValidUntil = math.MaxInt64
+	// 0 for unset. The ledger checks it against its own time, because the server's clock must not decide
+	// anything.
 	if m.ValidUntil != nil {
 		if err := m.ValidUntil.CheckValid(); err != nil {
 			return nil, 0, &machine.FieldError{Field: "valid_until", Problem: "is not a valid time"}
 		}
-		c.ValidUntil = sinceEpoch(m.ValidUntil.AsTime())
+		c.ValidUntil = max(1, sinceEpoch(m.ValidUntil.AsTime()))
 	}
 	if c.Lease, err = duration("lease", m.Lease, defaultLease, minLease, keyed.MaxLease); err != nil {
 		return nil, 0, err

@@ -60,15 +60,17 @@ func TestReserveCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Lease != int64(time.Minute) || c.TTL != int64(24*time.Hour) || wait != 0 || c.ValidUntil != math.MaxInt64 ||
+	if c.Lease != int64(time.Minute) || c.TTL != int64(24*time.Hour) || wait != 0 || c.ValidUntil != 0 ||
 		c.Policy != keyed.BecomeIndeterminate || c.ID.Principal != "ann" || c.Actor != keyedCaller {
 		t.Errorf("got %+v, wait %s", c, wait)
 	}
-	// Nanoseconds since 1970 fit into 64 bits from 1678 to 2262 alone. What is outside is no other time.
+	// Nanoseconds since 1970 fit into 64 bits from 1678 to 2262 alone. What is outside is no other time, and
+	// never 0, which means unset.
 	for at, want := range map[time.Time]int64{
-		time.Unix(-5, 0):                              0,
-		time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC):      0,
-		time.Date(1500, 1, 1, 0, 0, 0, 0, time.UTC):   0,
+		time.Unix(-5, 0):                              1,
+		time.Unix(0, 0):                               1,
+		time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC):      1,
+		time.Date(1500, 1, 1, 0, 0, 0, 0, time.UTC):   1,
 		time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC):   math.MaxInt64,
 		time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC): math.MaxInt64,
 		time.Unix(0, math.MaxInt64).Add(-time.Second): math.MaxInt64 - int64(time.Second),

@@ -20,7 +20,7 @@ func TestRecordsComeWithTheState(t *testing.T) {
 		t.Helper()
 		c.AttemptID = keyed.AttemptID{1}
 		out, err := first.Keyed(t.Context(), &machine.KeyedCommand{
-			ID: machine.KeyedID{Scope: scope, Principal: "user:1", Key: sha256.Sum256([]byte(key))},
+			ID:    machine.KeyedID{Scope: scope, Principal: "user:1", Key: sha256.Sum256([]byte(key))},
 			Actor: "client:test", MaxKeys: 10, Command: c,
 		}, 0, nil)
 		if err != nil || out.Code != machine.KeyedAcquired && out.Code != machine.KeyedOK {
