@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -257,6 +258,15 @@ func (r replayed) Any() any { return r.message }
 // replay answers with the result of an earlier call.
 func (i *interceptor) replay(request connect.AnyRequest, key string, record *Record) (connect.AnyResponse, error) {
 	message, failure, err := decodeResult(request.Spec(), record.Response)
+	if err != nil && isSettled(record) {
+		if record.State == Rejected {
+			i.Metrics.Count(EventReplayed)
+			return nil, connectError(request.Header(), &Error{Code: CodeNotExecuted, Record: record})
+		}
+		if message, err = newResponse(request.Spec()); err == nil {
+			err = protojson.Unmarshal(record.Response, message)
+		}
+	}
 	if err != nil {
 		i.Metrics.Count(EventNotRetained)
 		return nil, connectError(request.Header(), &Error{Code: CodeNotRetained, Record: record, Cause: err})
@@ -272,6 +282,19 @@ func (i *interceptor) replay(request connect.AnyRequest, key string, record *Rec
 
 var errStoredCall = errors.New("the stored result is not one of this procedure")
 
+// newResponse returns an empty response of a procedure.
+func newResponse(spec connect.Spec) (proto.Message, error) {
+	method, ok := spec.Schema.(protoreflect.MethodDescriptor)
+	if !ok {
+		return nil, errors.New("the handler has no schema")
+	}
+	kind, err := protoregistry.GlobalTypes.FindMessageByName(method.Output().FullName())
+	if err != nil {
+		return nil, err
+	}
+	return kind.New().Interface(), nil
+}
+
 // decodeResult reads a stored result: a message or an error.
 func decodeResult(spec connect.Spec, stored []byte) (proto.Message, *connect.Error, error) {
 	if len(stored) == 0 {
@@ -279,15 +302,10 @@ func decodeResult(spec connect.Spec, stored []byte) (proto.Message, *connect.Err
 	}
 	switch stored[0] {
 	case storedMessage:
-		method, ok := spec.Schema.(protoreflect.MethodDescriptor)
-		if !ok {
-			return nil, nil, errors.New("the handler has no schema")
-		}
-		kind, err := protoregistry.GlobalTypes.FindMessageByName(method.Output().FullName())
+		message, err := newResponse(spec)
 		if err != nil {
 			return nil, nil, err
 		}
-		message := kind.New().Interface()
 		return message, nil, proto.Unmarshal(stored[1:], message)
 	case storedError:
 		status := new(statuspb.Status)

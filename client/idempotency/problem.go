@@ -40,6 +40,14 @@ func expose(header http.Header) {
 // replay answers with the response of an earlier request.
 func (m *middleware) replay(w http.ResponseWriter, r *http.Request, key string, record *Record) {
 	response, err := decodeResponse(record.Response)
+	if err != nil && isSettled(record) {
+		if record.State == Rejected {
+			m.Metrics.Count(EventReplayed)
+			m.fail(w, r, &Error{Code: CodeNotExecuted, Record: record})
+			return
+		}
+		response, err = settledResponse(record.Response), nil
+	}
 	if err != nil || !response.Kept {
 		m.Metrics.Count(EventNotRetained)
 		answer := &Error{Code: CodeNotRetained, Record: record, Cause: err}
@@ -149,9 +157,15 @@ func (m *middleware) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p.Write(w, r)
 }
 
-// detail returns what a client may know of the cause: what is wrong with its request, and never
-// anything of the store.
+// maxDetail is the length of the longest text of a record that a problem repeats, in bytes.
+const maxDetail = 1 << 10
+
+// detail returns what a client may know of the cause: what is wrong with its request, what a person has
+// stored for it, and never anything of the store.
 func (e *Error) detail() string {
+	if e.Code == CodeNotExecuted && e.Record != nil && len(e.Record.Response) <= maxDetail {
+		return string(e.Record.Response)
+	}
 	if e.Cause != nil && e.Action() == FixRequest {
 		return e.Cause.Error()
 	}
