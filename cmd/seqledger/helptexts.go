@@ -89,6 +89,8 @@ var helpTexts = map[string]string{
 	"help_gateway_fresh_fields": "JSON pointers of fields that get a new UUID in a replay, such as /requestId.",
 	"help_gateway_replay_check": "Ask the service before each replay: a request of this method and path with the " +
 		"caller's headers; 2xx allows the replay. For example 'GET /may-read'.",
+	"help_gateway_cors": "Let pages of these origins, such as https://shop.example, read the responses, replays and " +
+		"refusals among them; the service's own headers for that are dropped.",
 	"help_gateway_principal": "Header that says who sends a request, from --trusted-proxies alone. Default: a hash " +
 		"of Authorization.",
 	"help_gateway_claim": "Claim of the session token (JWT) that says who sends a request, for example sub; the " +

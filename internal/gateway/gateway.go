@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/cors"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 )
@@ -180,6 +181,7 @@ type routeHandler struct {
 	http.Handler
 
 	label string
+	cors  *cors.Cors // nil: left to the service
 }
 
 // pathRoutes are the routes of one path.
@@ -196,7 +198,7 @@ func (g *Gateway) newTable(c *Config) *table {
 	t := &table{patterns: http.NewServeMux(), config: c}
 	paths := map[string]*pathRoutes{}
 	for _, r := range c.routes {
-		h := &routeHandler{g.newRoute(c, r), r.path}
+		h := &routeHandler{g.newRoute(c, r), r.path, r.cors}
 		p := paths[r.path]
 		if p == nil {
 			p = &pathRoutes{map[string]*routeHandler{}, h}
@@ -208,7 +210,7 @@ func (g *Gateway) newTable(c *Config) *table {
 		}
 	}
 	if c.fallback != nil {
-		t.fallback = &routeHandler{g.newRoute(c, c.fallback), "other"}
+		t.fallback = &routeHandler{g.newRoute(c, c.fallback), "other", c.fallback.cors}
 	}
 	t.strict = len(c.routes) > 0 || c.fallback != nil && strings.Trim(c.fallback.upstream.Path, "/") != ""
 	t.policy = c.policy()
@@ -256,6 +258,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			keyHash(r.Header),
 			"took", took)
 	}()
+	if route != nil && route.cors != nil {
+		if route.cors.HandlerFunc(seen, r); preflightFor(r) != "" {
+			return // which is its answer
+		}
+	}
 	leave, ok := g.enter(seen, r)
 	if !ok { // before anything of it is read
 		return

@@ -29,6 +29,9 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 		// The responses of requests with a key are the middleware's.
 		ModifyResponse: func(answer *http.Response) error {
 			idempotency.StripHeaders(answer.Header)
+			if r.cors != nil {
+				dropCORS(answer.Header)
+			}
 			// The trailers have their names by now; the values come with the body.
 			idempotency.StripHeaders(answer.Trailer)
 			if answer.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
