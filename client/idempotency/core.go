@@ -42,6 +42,13 @@ type Metrics interface {
 	StoreLatency(call string, took time.Duration)
 }
 
+// WaitMetrics is a [Metrics] that follows how many calls wait for another owner at the moment.
+type WaitMetrics interface {
+	Metrics
+	// Waiting adds to the number of calls that wait: 1 when one begins, -1 when it ends.
+	Waiting(by int)
+}
+
 type noMetrics struct{}
 
 func (noMetrics) Count(Event)                        {}
@@ -142,9 +149,8 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 	}
 	r, err := g.reserve(ctx, request)
 	if err == nil && r.Outcome == InFlight && g.Wait > 0 {
-		g.Metrics.Count(EventWaited)
 		request.Wait = g.Wait
-		r, err = g.reserve(ctx, request)
+		r, err = g.await(ctx, request)
 	}
 	if err != nil {
 		return nil, nil, g.notReserved(ctx, request, err)
@@ -175,6 +181,16 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 	}
 	g.Metrics.Count(EventStoreFailure)
 	return nil, nil, &Error{Code: CodeStoreUnavailable, RetryAfter: time.Second, Cause: err}
+}
+
+// await is reserve for a call that waits for another owner.
+func (g *guard) await(ctx context.Context, request *ReserveRequest) (*Reservation, error) {
+	g.Metrics.Count(EventWaited)
+	if m, ok := g.Metrics.(WaitMetrics); ok {
+		m.Waiting(1)
+		defer m.Waiting(-1)
+	}
+	return g.reserve(ctx, request)
 }
 
 func (g *guard) reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error) {

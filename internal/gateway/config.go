@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,6 +104,9 @@ type route struct {
 	cors          *cors.Cors // nil: left to the service
 	options       idempotency.Options
 }
+
+// label names the route in the metrics.
+func (r *route) label() string { return cmp.Or(r.path, "other") }
 
 // check is what the service is asked before a replay.
 type check struct{ method, path string }

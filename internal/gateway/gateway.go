@@ -198,7 +198,7 @@ func (g *Gateway) newTable(c *Config) *table {
 	t := &table{patterns: http.NewServeMux(), config: c}
 	paths := map[string]*pathRoutes{}
 	for _, r := range c.routes {
-		h := &routeHandler{g.newRoute(c, r), r.path, r.cors}
+		h := &routeHandler{g.newRoute(c, r), r.label(), r.cors}
 		p := paths[r.path]
 		if p == nil {
 			p = &pathRoutes{map[string]*routeHandler{}, h}
@@ -210,7 +210,7 @@ func (g *Gateway) newTable(c *Config) *table {
 		}
 	}
 	if c.fallback != nil {
-		t.fallback = &routeHandler{g.newRoute(c, c.fallback), "other", c.fallback.cors}
+		t.fallback = &routeHandler{g.newRoute(c, c.fallback), c.fallback.label(), c.fallback.cors}
 	}
 	t.strict = len(c.routes) > 0 || c.fallback != nil && strings.Trim(c.fallback.upstream.Path, "/") != ""
 	t.policy = c.policy()

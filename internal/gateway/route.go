@@ -44,7 +44,7 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 		ErrorLog:     slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 	o := r.options
-	o.Scope, o.Journal, o.Metrics, o.Logger = g.options.Scope, g.options.Journal, g.metrics, logger
+	o.Scope, o.Journal, o.Metrics, o.Logger = g.options.Scope, g.options.Journal, g.metrics.of(r.label()), logger
 	o.Admit, o.Principal = g.admit, c.principal(r)
 	if r.check != nil {
 		o.AllowReplay = func(request *http.Request) (bool, error) { return r.check.ask(proxy, request) }
