@@ -12,7 +12,7 @@ import (
 )
 
 // The calls that may wait at once for reservations to end: for one, and for all.
-// Beyond, a Reserve is answered at once.
+// Beyond, a Reserve that would wait is refused with ErrTooManyWaiters.
 const (
 	maxKeyWaiters = 64
 	maxWaiters    = 10_000
@@ -200,7 +200,11 @@ func (l *Ledger) reserve(
 		// Registered before the state is looked at, so that no end is missed.
 		waiting := l.keys.join(key)
 		if waiting == nil {
-			return l.decideKeyed(ctx, c, admit)
+			out, err := l.decideKeyed(ctx, c, admit)
+			if err == nil && out.Code == machine.KeyedInFlight {
+				return machine.Outcome{}, ErrTooManyWaiters
+			}
+			return out, err
 		}
 		out, err := l.decideKeyed(ctx, c, admit)
 		again := false

@@ -25,14 +25,19 @@ func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*s
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
+	mayWait := true
 	if wait > 0 {
-		if leave, ok := s.admission.Waiter(s.party(ctx)); ok {
+		var leave func()
+		if leave, mayWait = s.admission.Waiter(s.party(ctx)); mayWait {
 			defer leave()
 		} else {
 			wait = 0
 		}
 	}
 	out, err := s.decideKeyed(ctx, c, wait)
+	if err == nil && !mayWait && out.Code == machine.KeyedInFlight {
+		err = ledger.ErrTooManyWaiters
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -421,8 +421,20 @@ func TestSharesOfKeys(t *testing.T) {
 	eventually(t, "the first to wait", func() bool { return g.ledger.Stats().KeyWaiters == 1 })
 	second := reserveOf("a", 3)
 	second.Wait = durationpb.New(time.Minute)
+	refused := mustRefuse(t, call(t, c.Reserve, second), connect.CodeResourceExhausted,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_WAITERS)
+	if refused.GetRetryAfter().AsDuration() <= 0 {
+		t.Error("the refusal does not say when to come again:", refused)
+	}
+	// What need not wait is answered.
+	second.Wait = nil
 	if out := reply(t, c.Reserve, second); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT {
-		t.Error("one waiter too many waits:", out)
+		t.Error("without a wait:", out)
+	}
+	free := reserveOf("b", 1)
+	free.Wait = durationpb.New(time.Minute)
+	if out := reply(t, c.Reserve, free); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED {
+		t.Error("the owner's own repeat:", out)
 	}
 	owner := ownerOf(reserveOf("a", 1), owned.Token)
 	reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: make([]byte, 6_000)})

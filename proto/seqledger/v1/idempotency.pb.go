@@ -566,7 +566,8 @@ type ReserveRequest struct {
 	// How long the finished record is known, from when it is finished: 1 s to 366
 	// days. Unset means 24 h, and 60 s when it is rejected.
 	Ttl *durationpb.Duration `protobuf:"bytes,6,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// How long to wait while another owner is at work, at most 60 s.
+	// How long to wait while another owner is at work, at most 60 s. When too many
+	// calls wait already, one that would wait is refused (TOO_MANY_WAITERS).
 	Wait *durationpb.Duration `protobuf:"bytes,7,opt,name=wait,proto3" json:"wait,omitempty"`
 	// What to do when the lease ends without a result.
 	OnLeaseExpired LeaseExpiry `protobuf:"varint,8,opt,name=on_lease_expired,json=onLeaseExpired,proto3,enum=seqledger.v1.LeaseExpiry" json:"on_lease_expired,omitempty"`

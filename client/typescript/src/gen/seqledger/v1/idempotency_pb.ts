@@ -271,7 +271,8 @@ export type ReserveRequest = Message<"seqledger.v1.ReserveRequest"> & {
   ttl?: Duration | undefined;
 
   /**
-   * How long to wait while another owner is at work, at most 60 s.
+   * How long to wait while another owner is at work, at most 60 s. When too many
+   * calls wait already, one that would wait is refused (TOO_MANY_WAITERS).
    *
    * @generated from field: google.protobuf.Duration wait = 7;
    */
