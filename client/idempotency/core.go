@@ -139,13 +139,11 @@ func (g *guard) timed(call string) func() {
 // begin takes a key. It returns the owner, who must end with settle, release or abandon; or the
 // finished record, to replay; or an [*Error]. ctx is for the call, and work for the work.
 func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (*Owner, *Record, error) {
-	now := time.Now()
-	if clock, ok := g.store.(Clock); ok {
-		now = clock.Now()
-	}
 	request := &ReserveRequest{
-		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), ValidUntil: now.Add(DefaultValidity),
-		Lease: g.Lease, TTL: g.TTL, OnLeaseExpired: g.OnLeaseExpired,
+		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), Lease: g.Lease, TTL: g.TTL, OnLeaseExpired: g.OnLeaseExpired,
+	}
+	if clock, ok := g.store.(Clock); ok { // once, because the repeats of the call are copies, too
+		request.ValidUntil = clock.Now().Add(DefaultValidity)
 	}
 	r, err := g.reserve(ctx, request)
 	if err == nil && r.Outcome == InFlight && g.Wait > 0 {

@@ -21,6 +21,9 @@ func Ledger(c *client.Client) Store { return ledgerStore{c} }
 
 type ledgerStore struct{ client *client.Client }
 
+// Now implements Clock by the clock of this machine: ledger time is not known without a call.
+func (s ledgerStore) Now() time.Time { return time.Now() }
+
 // wireOutcomes are the outcomes as the API names them.
 var wireOutcomes = map[seqledgerv1.RecordOutcome]Outcome{
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK:                OK,

@@ -321,8 +321,9 @@ func (r *ReserveRequest) validate() (*ReserveRequest, error) {
 // store takes, so that the clock of a client may be off by as much either way.
 const DefaultValidity = keyed.MaxValidity / 2
 
-// Clock is a [Store] that tells its time without a call. [Middleware], [Interceptor] and [Do] choose ValidUntil by
-// it, and by the clock of this machine for other stores.
+// Clock is a [Store] that is told until when a Reserve is valid by a clock that it names: [Ledger], whose calls may
+// be copied on their way. [Middleware], [Interceptor] and [Do] leave it to other stores, which count from their own
+// clock.
 type Clock interface {
 	Now() time.Time
 }

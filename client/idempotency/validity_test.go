@@ -82,8 +82,7 @@ func TestLedgerRefusesALongValidity(t *testing.T) {
 	}
 }
 
-// slowClock is a backend whose clock is far behind, as that of a ledger is after its machine was
-// suspended.
+// slowClock is a backend whose clock is far behind.
 type slowClock struct{ idempotency.Backend }
 
 const behind = 3 * time.Hour
@@ -93,20 +92,38 @@ func (s slowClock) Load(ctx context.Context, key string) ([]byte, string, time.T
 	return value, version, now.Add(-behind), err
 }
 
-// knownClock is a store that tells its time.
-type knownClock struct{ idempotency.Store }
+// clocked is a store that names a clock, and notes until when calls say that they are valid.
+type clocked struct {
+	idempotency.Store
 
-func (knownClock) Now() time.Time { return time.Now().Add(-behind) }
+	off  time.Duration
+	seen []time.Time
+}
 
-// A store that tells its time is asked for it. With another one, nothing runs while the clocks are hours
-// apart.
+func (c *clocked) Now() time.Time { return time.Now().Add(c.off) }
+
+func (c *clocked) Reserve(ctx context.Context, r *idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+	c.seen = append(c.seen, r.ValidUntil)
+	return c.Store.Reserve(ctx, r)
+}
+
+// What counts is the store's own clock, or the one that it names. A store whose clock is hours off that one
+// runs nothing and says why.
 func TestTheClockOfAStore(t *testing.T) {
 	t.Parallel()
 	s := &service{T: t, store: idempotency.NewStore(slowClock{newMapBackend()}), metrics: newCounter()}
 	s.use()
-	s.refused(s.send(), http.StatusServiceUnavailable, idempotency.CodeStoreUnavailable, idempotency.SameKey, 0)
-	s.store = knownClock{s.store}
-	s.use()
 	s.expect(s.send(), http.StatusCreated, "false", 1)
 	s.expect(s.send(), http.StatusCreated, "true", 1)
+	named := &clocked{Store: s.store, off: -behind}
+	s.store = named
+	s.use()
+	s.expect(s.send(), http.StatusCreated, "true", 1)
+	named.off = 0
+	s.refused(s.send(), http.StatusServiceUnavailable, idempotency.CodeStoreUnavailable, idempotency.SameKey, 1)
+	// The first call of each request is repeated once it has failed, in case its answer was lost.
+	if n := len(named.seen); n != 3 || named.seen[1] != named.seen[2] ||
+		named.seen[1].Sub(named.seen[0]) < behind-time.Minute {
+		t.Errorf("valid until %v", named.seen)
+	}
 }

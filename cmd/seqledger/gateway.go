@@ -127,7 +127,7 @@ func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 	defer func() { err = errors.Join(err, store.stop()) }()
 	o := gateway.Options{
 		Config: config, MaxRequests: c.MaxRequests, MaxPerPrincipal: c.MaxPrincipal, MaxPerPeer: c.MaxPeer,
-		Store: store, Journal: store.journal, Scope: scope, Logger: e.log,
+		Store: store.Store, Journal: store.journal, Scope: scope, Logger: e.log,
 	}
 	g := gateway.New(o)
 	defer g.Close()
