@@ -690,3 +690,29 @@ func (u *urlsOf) RoundTrip(r *http.Request) (*http.Response, error) {
 	u.last = r.Method + " " + r.URL.String()
 	return u.RoundTripper.RoundTrip(r)
 }
+
+// What a request leaves open is as the server's options say.
+func TestTimesOfKeys(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{KeyLease: time.Hour, KeyTTL: 48 * time.Hour, KeyRejectedTTL: 2 * time.Hour})
+	c := h.idempotency()
+	near := func(what string, at *timestamppb.Timestamp, want time.Duration) {
+		t.Helper()
+		if in := time.Until(at.AsTime()); in < want-time.Minute || in > want+time.Minute {
+			t.Errorf("%s in %v, want %v", what, in, want)
+		}
+	}
+	first := reserveOf("done", 1)
+	owned := reply(t, c.Reserve, first)
+	near("the lease ends", owned.LeaseExpiresAt, time.Hour)
+	beat := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: ownerOf(first, owned.Token)})
+	near("the extended lease ends", beat.LeaseExpiresAt, time.Hour)
+	done := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(first, owned.Token)})
+	near("the result expires", done.ExpiresAt, 48*time.Hour)
+	second := reserveOf("refused", 1)
+	refused := reply(t, c.Reject, &seqledgerv1.RejectRequest{Owner: ownerOf(second, reply(t, c.Reserve, second).Token)})
+	near("the refusal expires", refused.ExpiresAt, 2*time.Hour)
+	if _, err := server.New(server.Options{Ledger: h.ledger, KeyLease: time.Millisecond}); err == nil {
+		t.Error("a lease of a millisecond is taken")
+	}
+}
