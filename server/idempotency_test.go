@@ -716,3 +716,85 @@ func TestTimesOfKeys(t *testing.T) {
 		t.Error("a lease of a millisecond is taken")
 	}
 }
+
+// Credentials that share a namespace have one record for a key there, without the role delegate. For any
+// other credential, and in any other namespace or scope, it is another record, and the shared one is out of
+// reach.
+func TestSharedNamespaces(t *testing.T) {
+	t.Parallel()
+	const shares = `role: writer, scopes: [acme/main, acme/shop], client_ids: ["x"], shared_namespaces: [jobs]`
+	g := guard(t, server.Options{}, map[string]string{
+		"one": shares, "two": shares, "looks": `role: reader, scopes: [acme/main], shared_namespaces: [jobs]`,
+		"alone": `role: writer, scopes: [acme/main], client_ids: ["x"]`, "else": `role: writer, scopes: [acme/main], ` +
+			`client_ids: ["x"], shared_namespaces: [mail, "jobs/*"]`,
+		"away": `role: writer, scopes: [acme/shop], client_ids: ["x"], shared_namespaces: [jobs]`,
+	})
+	in := func(namespace, principal string, attempt byte) *seqledgerv1.ReserveRequest {
+		r := reserveOf("k", attempt)
+		r.Record.Namespace, r.Record.Principal = namespace, principal
+		return r
+	}
+	owned := reply(t, g.records("one").Reserve, in("jobs", "", 1))
+	outcome := func(id string, r *seqledgerv1.ReserveRequest) seqledgerv1.RecordOutcome {
+		t.Helper()
+		return reply(t, g.records(id).Reserve, r).Outcome
+	}
+	const acquired, inFlight = seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED,
+		seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT
+	for _, principal := range []string{"", "shared"} {
+		if got := outcome("two", in("jobs", principal, 2)); got != inFlight {
+			t.Errorf("principal %q: another that shares the namespace: %v", principal, got)
+		}
+	}
+	for what, got := range map[string]seqledgerv1.RecordOutcome{
+		"one that shares none": outcome("alone", in("jobs", "", 3)), "others": outcome("else", in("jobs", "", 4)),
+		"another namespace": outcome("two", in("mail", "", 5)), "its own": outcome("two", in("jobs", "client:two", 6)),
+	} {
+		if got != acquired {
+			t.Errorf("%s: %v, want a record of its own", what, got)
+		}
+	}
+	shared := in("jobs", "shared", 7)
+	for _, id := range []string{"alone", "else", "away", "looks"} {
+		if err := call(t, g.records(id).Reserve, shared); connect.CodeOf(err) != connect.CodePermissionDenied {
+			t.Errorf("%s reserves the shared key: %v", id, err)
+		}
+		err := call(t, g.records(id).GetRecord, &seqledgerv1.GetRecordRequest{Record: shared.Record})
+		if want := id != "looks"; (connect.CodeOf(err) == connect.CodePermissionDenied) != want {
+			t.Errorf("%s reads the shared record: %v", id, err)
+		}
+	}
+	owner := ownerOf(in("jobs", "", 1), owned.Token)
+	if done := reply(t, g.records("two").Complete, &seqledgerv1.CompleteRequest{Owner: owner}); done.Outcome !=
+		seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
+		t.Error("another process completes what the first has reserved:", done)
+	}
+	record := reply(t, g.records("one").GetRecord, &seqledgerv1.GetRecordRequest{Record: in("jobs", "", 1).Record}).Record
+	if record.Principal != "shared" || record.State != seqledgerv1.RecordState_RECORD_STATE_COMMITTED {
+		t.Error(record)
+	}
+	for what, test := range map[string]struct {
+		id   string
+		m    *seqledgerv1.ListRecordsRequest
+		want int
+	}{
+		"the shared ones": {"two", &seqledgerv1.ListRecordsRequest{Scope: scope(), Namespace: "jobs"}, 1},
+		"its own":         {"two", &seqledgerv1.ListRecordsRequest{Scope: scope()}, 2},
+		"an admin's list of all": {"foreman", &seqledgerv1.ListRecordsRequest{
+			Scope: scope(), Namespace: "jobs", EveryPrincipal: true}, 4},
+	} {
+		if got := reply(t, g.records(test.id).ListRecords, test.m).Records; len(got) != test.want {
+			t.Errorf("%s: %d records, want %d: %v", what, len(got), test.want, got)
+		}
+	}
+	write := func(id string) *seqledgerv1.Receipt {
+		t.Helper()
+		c := seqledgerv1connect.NewLedgerServiceClient(
+			&http.Client{Transport: withBearer{g.keys[id], g.h2.Transport}}, g.url)
+		return reply(t, c.Write, keyedWrite("job", "once")).Receipt
+	}
+	first, second, other := write("one"), write("two"), write("alone")
+	if !second.Replayed || second.TxId != first.TxId || other.Replayed || first.Actor != "client:one" {
+		t.Errorf("a keyed write: %v, %v, %v", first, second, other)
+	}
+}

@@ -307,3 +307,30 @@ func BenchmarkMemory(b *testing.B) {
 	// Of more entries than a run has keys.
 	storetest.Benchmark(b, idempotency.MemoryOf(100_000_000, 8<<30))
 }
+
+// The bounds of a store in memory can be chosen: it refuses further keys until expired ones are removed.
+func TestMemoryOptions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := idempotency.NewMemory(idempotency.MemoryOptions{MaxEntries: 1, CleanupInterval: time.Hour})
+		work := func(context.Context, *idempotency.Owner) ([]byte, error) { return nil, nil }
+		do := func(key string) error {
+			_, err := idempotency.DoOptions{Settings: idempotency.Settings{TTL: time.Second}}.Do(t.Context(), s,
+				idempotency.RecordKey{Key: key}, work)
+			return err
+		}
+		if err := do("a"); err != nil {
+			t.Fatal(err)
+		}
+		for _, wait := range []time.Duration{0, 10 * time.Minute} { // the first has expired, and is not yet removed
+			pass(wait)
+			if err := do("b"); idempotency.CodeOf(err) != idempotency.CodeQuota {
+				t.Errorf("after %v: %v", wait, err)
+			}
+		}
+		pass(time.Hour)
+		if err := do("b"); err != nil {
+			t.Errorf("after the removal: %v", err)
+		}
+	})
+}

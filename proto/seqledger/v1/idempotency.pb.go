@@ -240,7 +240,8 @@ type RecordKey struct {
 	// The route, intake, task type or queue: 0-128 bytes of printable ASCII.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// The party on whose behalf the request is made: up to 512 bytes. Empty means the
-	// caller itself. To name another one needs the role delegate, and admin for
+	// caller itself, or, in a namespace that its credential shares with others, all of
+	// these. To name another one needs the role delegate, and admin for
 	// GetRecord, ListRecords, PurgeRecord and ResolveRecord.
 	Principal string `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
 	// What the client chose: 1-256 visible ASCII characters. Required.

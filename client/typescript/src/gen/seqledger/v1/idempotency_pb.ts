@@ -38,7 +38,8 @@ export type RecordKey = Message<"seqledger.v1.RecordKey"> & {
 
   /**
    * The party on whose behalf the request is made: up to 512 bytes. Empty means the
-   * caller itself. To name another one needs the role delegate, and admin for
+   * caller itself, or, in a namespace that its credential shares with others, all of
+   * these. To name another one needs the role delegate, and admin for
    * GetRecord, ListRecords, PurgeRecord and ResolveRecord.
    *
    * @generated from field: string principal = 3;
