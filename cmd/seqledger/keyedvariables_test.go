@@ -53,8 +53,8 @@ func TestKeyedVariablesOfEachProgram(t *testing.T) {
 		t.Errorf("gateway: %d entries, %v, %v", gateway.MaxEntries, gateway.Cleanup, err)
 	}
 	t.Setenv("SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING", "false")
-	cli, err = parseWith(t, "mcp", "guard", "--config", writeFile(t, "guard.yaml", "server: s\ntools: {pay: {}}\n"), "--",
-		"server")
+	file := writeFile(t, "guard.yaml", "server: s\ntools: {pay: {}}\n")
+	cli, err = parseWith(t, "mcp", "guard", "--config", file, "--", "server")
 	if err != nil {
 		t.Fatal(err)
 	}
