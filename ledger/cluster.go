@@ -317,9 +317,10 @@ func (l *Ledger) follow() error {
 		return ErrRemoved // else it has not joined yet
 	}
 	term, ready := l.log.IsReady()
+	lost := false
 	switch {
 	case !ready:
-		l.members.term.Store(0)
+		lost = l.members.term.Swap(0) != 0
 	case l.members.term.Load() != term:
 		err := l.checkClock()
 		if err == nil {
@@ -335,6 +336,9 @@ func (l *Ledger) follow() error {
 		}
 	}
 	l.noteLeader()
+	if lost { // behind noteLeader, because the calls that wake name the leader
+		l.keys.wakeAll()
+	}
 	// An address that cannot be used keeps nobody else away.
 	if err := l.connectMembers(); err != nil {
 		l.members.complain.Do(func() {

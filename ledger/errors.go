@@ -12,6 +12,8 @@ var (
 	ErrOutcomeUnknown = errors.New("the outcome is unknown: repeat the same sequence and key to learn it")
 	// ErrQueueFull: nothing was proposed; try the same sequence again later.
 	ErrQueueFull = errors.New("the queue of writes is full")
+	// ErrTooManyWaiters: a Reserve that would wait for another owner was refused, because too many do.
+	ErrTooManyWaiters = errors.New("too many calls wait for the owners of keys; nothing was done")
 	// ErrDraining: nothing was proposed; the ledger is being closed.
 	ErrDraining = errors.New("the ledger is closing and takes no more writes")
 	// ErrClosed: the ledger has been closed.

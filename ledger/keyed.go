@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -11,7 +12,7 @@ import (
 )
 
 // The calls that may wait at once for reservations to end: for one, and for all.
-// Beyond, a Reserve is answered at once.
+// Beyond, a Reserve that would wait is refused with ErrTooManyWaiters.
 const (
 	maxKeyWaiters = 64
 	maxWaiters    = 10_000
@@ -96,8 +97,17 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 	k := keyedCalls.Get().(*keyedCall) //nolint:forcetypeassert // The pool holds nothing else.
 	defer k.end()
 	k.command, k.now = *c, l.clock.now()
-	// The proposer resolves times, and the state machine sees what it has resolved.
-	k.command.ValidUntil = min(c.ValidUntil, k.now+int64(keyed.MaxValidity))
+	// The proposer resolves times, and the state machine sees what it has resolved. Another node does not
+	// know ledger time, and proposes nothing.
+	if c.Kind == keyed.Reserve {
+		until, ok := keyed.ResolveValidity(c.ValidUntil, k.now)
+		switch {
+		case ok:
+			k.command.ValidUntil = until
+		case l.members.term.Load() != 0:
+			return machine.Outcome{}, tooFarAhead(c.ValidUntil, k.now)
+		}
+	}
 	for {
 		if err := l.decideOnce(ctx, k, admit); err != nil {
 			return machine.Outcome{}, err
@@ -117,6 +127,13 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 		}
 		k.now = l.clock.now()
 	}
+}
+
+// tooFarAhead refuses a Reserve that says it is valid for too long.
+func tooFarAhead(until, now int64) error {
+	return &machine.FieldError{Field: "valid_until", Problem: fmt.Sprintf(
+		"must be at most %v ahead of ledger time, which is %s, and is %v ahead: do the clocks differ?",
+		keyed.MaxAhead, time.Unix(0, now).UTC().Format(time.RFC3339), time.Duration(until-now).Round(time.Second))}
 }
 
 // mustPropose reports whether a look at the state would be in vain, or most likely: the key has no record,
@@ -183,14 +200,20 @@ func (l *Ledger) reserve(
 		// Registered before the state is looked at, so that no end is missed.
 		waiting := l.keys.join(key)
 		if waiting == nil {
-			return l.decideKeyed(ctx, c, admit)
+			out, err := l.decideKeyed(ctx, c, admit)
+			if err == nil && out.Code == machine.KeyedInFlight {
+				return machine.Outcome{}, ErrTooManyWaiters
+			}
+			return out, err
 		}
 		out, err := l.decideKeyed(ctx, c, admit)
-		inFlight := err == nil && out.Code == machine.KeyedInFlight
-		if inFlight && !waited {
-			l.keyedCounters.waited.Add(1)
+		again := false
+		if err == nil && out.Code == machine.KeyedInFlight {
+			if !waited {
+				l.keyedCounters.waited.Add(1)
+			}
+			again, err = l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter))
 		}
-		again := inFlight && l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter))
 		l.keys.leave(key, waiting)
 		if !again {
 			return out, err
@@ -199,19 +222,28 @@ func (l *Ledger) reserve(
 }
 
 // awaitEnd waits for the end of a reservation, or of its lease, and reports whether
-// it is worth asking again.
-func (l *Ledger) awaitEnd(ctx context.Context, waiting *keyWaiters, limit *time.Timer, lease time.Duration) bool {
+// it is worth asking again. Only a leader lets calls wait: another node may be cut off, and would not
+// hear of the end.
+func (l *Ledger) awaitEnd(
+	ctx context.Context, waiting *keyWaiters, limit *time.Timer, lease time.Duration,
+) (again bool, err error) {
+	if l.members.term.Load() == 0 {
+		return false, l.notLeading()
+	}
 	leaseEnd := time.NewTimer(lease)
 	defer leaseEnd.Stop()
 	select {
 	case <-waiting.next:
-		return !l.draining.Load() && l.Err() == nil
+		if l.members.term.Load() == 0 {
+			return false, l.notLeading()
+		}
+		return !l.draining.Load() && l.Err() == nil, nil
 	case <-leaseEnd.C:
-		return true
+		return true, nil
 	case <-limit.C:
 	case <-ctx.Done():
 	}
-	return false
+	return false, nil
 }
 
 // WriteKeyed decides a write that belongs to a key and to no stream; see Write, and

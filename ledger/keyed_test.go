@@ -232,6 +232,26 @@ func TestWaitersAreBounded(t *testing.T) {
 	<-w.join("late").next
 }
 
+// A Reserve beyond the bound of waiters is refused if it would have to wait, and answered if not.
+func TestTooManyWaiters(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	l.keys.perKey = 1
+	owner := keyedCommand(l, "k", 1)
+	token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
+	waiting := l.keys.join(string(owner.ID.TableKey()))
+	defer l.keys.leave(string(owner.ID.TableKey()), waiting)
+	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Hour, nil); !errors.Is(err, ErrTooManyWaiters) {
+		t.Errorf("one waiter too many: %v, %v", out.Code, err)
+	}
+	mustKeyed(t, l, keyedCommand(l, "k", 2), machine.KeyedInFlight)
+	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, nil), machine.KeyedOK)
+	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Hour, nil); err != nil ||
+		out.Code != machine.KeyedReplay {
+		t.Errorf("a result that is there: %v, %v", out.Code, err)
+	}
+}
+
 // A reservation on an idle ledger keeps ledger time going, so that no pause counts
 // as an outage.
 func TestReservationsKeepTime(t *testing.T) {

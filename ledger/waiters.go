@@ -74,11 +74,23 @@ func (w *waiters[K]) wake(visit func(yield func(K))) {
 	})
 }
 
+// wakeAll wakes all calls. Each finds out by itself what has happened.
+func (w *waiters[K]) wakeAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wakeEach()
+}
+
 // close wakes all calls for the last time.
 func (w *waiters[K]) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
+	w.wakeEach()
+}
+
+// wakeEach wakes all calls. mu is held.
+func (w *waiters[K]) wakeEach() {
 	for key, k := range w.waiting {
 		close(k.next)
 		delete(w.waiting, key)

@@ -180,13 +180,25 @@ func (s *Server) authorizeKeyedWrite(ctx context.Context, m *seqledgerv1.WriteRe
 	if err != nil {
 		return err
 	}
-	if err := c.Act(scope, wire.Principal(m.Principal, c.Actor())); err != nil || m.ClientId == "" {
+	principal := principalOf(c, &m.Principal, m.Namespace)
+	if err := c.Act(scope, principal); err != nil || m.ClientId == "" {
 		return err
 	}
 	if err := machine.ValidateClientID(m.ClientId); err != nil {
 		return err
 	}
 	return c.Write(scope, m.ClientId)
+}
+
+// principalOf returns the principal whose rights a request about keyed records needs: the one that it names, or its
+// caller. In a namespace that the caller shares, a request that names none is about the shared records, of which the
+// caller has the rights that it has of its own. The request says so from then on.
+func principalOf(c *auth.Credential, named *string, namespace string) string {
+	if c.Shares(namespace) && (*named == "" || *named == auth.SharedPrincipal) {
+		*named = auth.SharedPrincipal
+		return c.Actor()
+	}
+	return wire.Principal(*named, c.Actor())
 }
 
 // Requests about keyed records name them in one of these ways.
@@ -203,9 +215,10 @@ type (
 func (s *Server) authorizeRecord(ctx context.Context, kind permission, m any) error {
 	var record *seqledgerv1.RecordKey
 	path := "record"
+	list, lists := m.(*seqledgerv1.ListRecordsRequest)
 	switch m := m.(type) {
 	case *seqledgerv1.ListRecordsRequest:
-		record, path = &seqledgerv1.RecordKey{Scope: m.Scope, Principal: m.Principal}, ""
+		record, path = &seqledgerv1.RecordKey{Scope: m.Scope, Principal: m.Principal, Namespace: m.Namespace}, ""
 	case aboutRecord:
 		record = m.GetRecord()
 	case byOwner:
@@ -226,9 +239,12 @@ func (s *Server) authorizeRecord(ctx context.Context, kind permission, m any) er
 		}
 		return err
 	}
-	principal := wire.Principal(record.Principal, s.caller(ctx).Actor())
-	if list, ok := m.(*seqledgerv1.ListRecordsRequest); ok && list.EveryPrincipal {
-		principal = ""
+	principal := ""
+	if !lists || !list.EveryPrincipal {
+		principal = principalOf(s.caller(ctx), &record.Principal, record.Namespace)
+	}
+	if lists {
+		list.Principal = record.Principal
 	}
 	switch c := s.caller(ctx); kind {
 	case actAs:

@@ -27,6 +27,7 @@ import (
 const (
 	queueFullRetry      = 50 * time.Millisecond
 	tooManyStreamsRetry = time.Minute
+	tooManyWaitersRetry = time.Second // owners finish all the time
 )
 
 var errPanicked = errors.New("the server failed to answer")
@@ -134,6 +135,11 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 		return &seqledgerv1.WriteError{
 			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
 			Message: ledger.ErrQueueFull.Error(), RetryAfter: durationpb.New(queueFullRetry),
+		}, connect.CodeResourceExhausted
+	case errors.Is(err, ledger.ErrTooManyWaiters):
+		return &seqledgerv1.WriteError{
+			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_WAITERS,
+			Message: ledger.ErrTooManyWaiters.Error(), RetryAfter: durationpb.New(tooManyWaitersRetry),
 		}, connect.CodeResourceExhausted
 	case errors.As(err, &refused):
 		return refusedError(refused), connect.CodeResourceExhausted

@@ -184,7 +184,7 @@ func TestEveryWriteErrorCodeIsUsed(t *testing.T) {
 	}
 	for _, err := range []error{
 		ledger.ErrOutcomeUnknown, ledger.ErrQueueFull, ledger.ErrDraining, &ledger.NotLeaderError{},
-		&machine.FieldError{},
+		ledger.ErrTooManyWaiters, &machine.FieldError{},
 	} {
 		e, _ := writeError(err)
 		used[e.GetCode()] = true

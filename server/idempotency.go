@@ -16,23 +16,35 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
+// keyTimes are the times that requests about keys leave open.
+func (s *Server) keyTimes() wire.KeyTimes {
+	return wire.KeyTimes{
+		Lease: s.options.KeyLease, TTL: s.options.KeyTTL, RejectedTTL: s.options.KeyRejectedTTL,
+	}
+}
+
 // reserve takes a key, or tells what has become of it.
 func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*seqledgerv1.ReserveResponse, error) {
-	c, wait, err := wire.ReserveCommand(m, s.caller(ctx).Actor(), s.party(ctx).Limits.Keys)
+	c, wait, err := wire.ReserveCommand(m, s.caller(ctx).Actor(), s.party(ctx).Limits.Keys, s.keyTimes())
 	if err != nil {
 		return nil, err
 	}
 	if s.isDraining() {
 		return nil, ledger.ErrDraining
 	}
+	mayWait := true
 	if wait > 0 {
-		if leave, ok := s.admission.Waiter(s.party(ctx)); ok {
+		var leave func()
+		if leave, mayWait = s.admission.Waiter(s.party(ctx)); mayWait {
 			defer leave()
 		} else {
 			wait = 0
 		}
 	}
 	out, err := s.decideKeyed(ctx, c, wait)
+	if err == nil && !mayWait && out.Code == machine.KeyedInFlight {
+		err = ledger.ErrTooManyWaiters
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +89,7 @@ func (s *Server) decideKeyed(ctx context.Context, c *machine.KeyedCommand, wait 
 
 // writeKeyed commits a write that belongs to a key.
 func (s *Server) writeKeyed(ctx context.Context, m *seqledgerv1.WriteRequest) (machine.Outcome, error) {
-	w, err := wire.KeyedWrite(m, s.caller(ctx).Actor(), s.party(ctx).Limits.Keys)
+	w, err := wire.KeyedWrite(m, s.caller(ctx).Actor(), s.party(ctx).Limits.Keys, s.keyTimes())
 	if err != nil {
 		return machine.Outcome{}, err
 	}
@@ -139,7 +151,7 @@ func (s *Server) complete(ctx context.Context, m *seqledgerv1.CompleteRequest) (
 }
 
 func (s *Server) reject(ctx context.Context, m *seqledgerv1.RejectRequest) (*seqledgerv1.RejectResponse, error) {
-	ttl, err := wire.RejectedTTL(m.Ttl)
+	ttl, err := wire.RejectedTTL(m.Ttl, s.keyTimes())
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +173,7 @@ func (s *Server) release(ctx context.Context, m *seqledgerv1.ReleaseRequest) (*s
 
 func (s *Server) heartbeat(ctx context.Context, m *seqledgerv1.HeartbeatRequest) (*seqledgerv1.HeartbeatResponse,
 	error) {
-	lease, err := wire.Lease(m)
+	lease, err := wire.Lease(m, s.keyTimes())
 	if err != nil {
 		return nil, err
 	}

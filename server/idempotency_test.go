@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"runtime"
 	"strings"
 	"sync"
@@ -420,8 +421,20 @@ func TestSharesOfKeys(t *testing.T) {
 	eventually(t, "the first to wait", func() bool { return g.ledger.Stats().KeyWaiters == 1 })
 	second := reserveOf("a", 3)
 	second.Wait = durationpb.New(time.Minute)
+	refused := mustRefuse(t, call(t, c.Reserve, second), connect.CodeResourceExhausted,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_WAITERS)
+	if refused.GetRetryAfter().AsDuration() <= 0 {
+		t.Error("the refusal does not say when to come again:", refused)
+	}
+	// What need not wait is answered.
+	second.Wait = nil
 	if out := reply(t, c.Reserve, second); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT {
-		t.Error("one waiter too many waits:", out)
+		t.Error("without a wait:", out)
+	}
+	free := reserveOf("b", 1)
+	free.Wait = durationpb.New(time.Minute)
+	if out := reply(t, c.Reserve, free); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED {
+		t.Error("the owner's own repeat:", out)
 	}
 	owner := ownerOf(reserveOf("a", 1), owned.Token)
 	reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: make([]byte, 6_000)})
@@ -635,5 +648,153 @@ func TestUnreadReplaysTakeRoom(t *testing.T) {
 	beat := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: ownerOf(held, mine.Token)})
 	if beat.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
 		t.Error("an owner cannot keep its lease:", beat)
+	}
+}
+
+// A key never stands in a URL: GetRecord takes no GET, and the clients that would send one use POST.
+func TestNoKeyInAURL(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{})
+	reply(t, h.idempotency().Reserve, reserveOf("my-secret-key", 1))
+	message := `{"record":{"scope":{"organization":"acme","vault":"main"},"namespace":"POST /charge","key":"my-secret-key"}}`
+	target := h.url + seqledgerv1connect.IdempotencyServiceGetRecordProcedure +
+		"?connect=v1&encoding=json&message=" + url.QueryEscape(message)
+	r, err := http.NewRequestWithContext(within(t), http.MethodGet, target, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, _, text := h.do(t, r); status != http.StatusMethodNotAllowed {
+		t.Errorf("a GET with a key in its query: %d %s", status, text)
+	}
+	seen := &urlsOf{RoundTripper: h.h1.Transport}
+	c := seqledgerv1connect.NewIdempotencyServiceClient(&http.Client{Transport: seen}, h.url, connect.WithHTTPGet())
+	answer, err := c.GetRecord(within(t), connect.NewRequest(&seqledgerv1.GetRecordRequest{
+		Record: recordKey("my-secret-key"),
+	}))
+	if err != nil || answer.Msg.GetRecord().GetState() != seqledgerv1.RecordState_RECORD_STATE_PENDING {
+		t.Error(answer, err)
+	}
+	if strings.Contains(seen.last, "?") || !strings.HasPrefix(seen.last, http.MethodPost) {
+		t.Error("the client sent", seen.last)
+	}
+}
+
+// urlsOf notes the last request's method and URL.
+type urlsOf struct {
+	http.RoundTripper
+
+	last string
+}
+
+func (u *urlsOf) RoundTrip(r *http.Request) (*http.Response, error) {
+	u.last = r.Method + " " + r.URL.String()
+	return u.RoundTripper.RoundTrip(r)
+}
+
+// What a request leaves open is as the server's options say.
+func TestTimesOfKeys(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{KeyLease: time.Hour, KeyTTL: 48 * time.Hour, KeyRejectedTTL: 2 * time.Hour})
+	c := h.idempotency()
+	near := func(what string, at *timestamppb.Timestamp, want time.Duration) {
+		t.Helper()
+		if in := time.Until(at.AsTime()); in < want-time.Minute || in > want+time.Minute {
+			t.Errorf("%s in %v, want %v", what, in, want)
+		}
+	}
+	first := reserveOf("done", 1)
+	owned := reply(t, c.Reserve, first)
+	near("the lease ends", owned.LeaseExpiresAt, time.Hour)
+	beat := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: ownerOf(first, owned.Token)})
+	near("the extended lease ends", beat.LeaseExpiresAt, time.Hour)
+	done := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: ownerOf(first, owned.Token)})
+	near("the result expires", done.ExpiresAt, 48*time.Hour)
+	second := reserveOf("refused", 1)
+	refused := reply(t, c.Reject, &seqledgerv1.RejectRequest{Owner: ownerOf(second, reply(t, c.Reserve, second).Token)})
+	near("the refusal expires", refused.ExpiresAt, 2*time.Hour)
+	if _, err := server.New(server.Options{Ledger: h.ledger, KeyLease: time.Millisecond}); err == nil {
+		t.Error("a lease of a millisecond is taken")
+	}
+}
+
+// Credentials that share a namespace have one record for a key there, without the role delegate. For any
+// other credential, and in any other namespace or scope, it is another record, and the shared one is out of
+// reach.
+func TestSharedNamespaces(t *testing.T) {
+	t.Parallel()
+	const shares = `role: writer, scopes: [acme/main, acme/shop], client_ids: ["x"], shared_namespaces: [jobs]`
+	g := guard(t, server.Options{}, map[string]string{
+		"one": shares, "two": shares, "looks": `role: reader, scopes: [acme/main], shared_namespaces: [jobs]`,
+		"alone": `role: writer, scopes: [acme/main], client_ids: ["x"]`, "else": `role: writer, scopes: [acme/main], ` +
+			`client_ids: ["x"], shared_namespaces: [mail, "jobs/*"]`,
+		"away": `role: writer, scopes: [acme/shop], client_ids: ["x"], shared_namespaces: [jobs]`,
+	})
+	in := func(namespace, principal string, attempt byte) *seqledgerv1.ReserveRequest {
+		r := reserveOf("k", attempt)
+		r.Record.Namespace, r.Record.Principal = namespace, principal
+		return r
+	}
+	owned := reply(t, g.records("one").Reserve, in("jobs", "", 1))
+	outcome := func(id string, r *seqledgerv1.ReserveRequest) seqledgerv1.RecordOutcome {
+		t.Helper()
+		return reply(t, g.records(id).Reserve, r).Outcome
+	}
+	const acquired, inFlight = seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED,
+		seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT
+	for _, principal := range []string{"", "shared"} {
+		if got := outcome("two", in("jobs", principal, 2)); got != inFlight {
+			t.Errorf("principal %q: another that shares the namespace: %v", principal, got)
+		}
+	}
+	for what, got := range map[string]seqledgerv1.RecordOutcome{
+		"one that shares none": outcome("alone", in("jobs", "", 3)), "others": outcome("else", in("jobs", "", 4)),
+		"another namespace": outcome("two", in("mail", "", 5)), "its own": outcome("two", in("jobs", "client:two", 6)),
+	} {
+		if got != acquired {
+			t.Errorf("%s: %v, want a record of its own", what, got)
+		}
+	}
+	shared := in("jobs", "shared", 7)
+	for _, id := range []string{"alone", "else", "away", "looks"} {
+		if err := call(t, g.records(id).Reserve, shared); connect.CodeOf(err) != connect.CodePermissionDenied {
+			t.Errorf("%s reserves the shared key: %v", id, err)
+		}
+		err := call(t, g.records(id).GetRecord, &seqledgerv1.GetRecordRequest{Record: shared.Record})
+		if want := id != "looks"; (connect.CodeOf(err) == connect.CodePermissionDenied) != want {
+			t.Errorf("%s reads the shared record: %v", id, err)
+		}
+	}
+	owner := ownerOf(in("jobs", "", 1), owned.Token)
+	if done := reply(t, g.records("two").Complete, &seqledgerv1.CompleteRequest{Owner: owner}); done.Outcome !=
+		seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
+		t.Error("another process completes what the first has reserved:", done)
+	}
+	record := reply(t, g.records("one").GetRecord, &seqledgerv1.GetRecordRequest{Record: in("jobs", "", 1).Record}).Record
+	if record.Principal != "shared" || record.State != seqledgerv1.RecordState_RECORD_STATE_COMMITTED {
+		t.Error(record)
+	}
+	for what, test := range map[string]struct {
+		id   string
+		m    *seqledgerv1.ListRecordsRequest
+		want int
+	}{
+		"the shared ones": {"two", &seqledgerv1.ListRecordsRequest{Scope: scope(), Namespace: "jobs"}, 1},
+		"its own":         {"two", &seqledgerv1.ListRecordsRequest{Scope: scope()}, 2},
+		"an admin's list of all": {"foreman", &seqledgerv1.ListRecordsRequest{
+			Scope: scope(), Namespace: "jobs", EveryPrincipal: true}, 4},
+	} {
+		if got := reply(t, g.records(test.id).ListRecords, test.m).Records; len(got) != test.want {
+			t.Errorf("%s: %d records, want %d: %v", what, len(got), test.want, got)
+		}
+	}
+	write := func(id string) *seqledgerv1.Receipt {
+		t.Helper()
+		c := seqledgerv1connect.NewLedgerServiceClient(
+			&http.Client{Transport: withBearer{g.keys[id], g.h2.Transport}}, g.url)
+		return reply(t, c.Write, keyedWrite("job", "once")).Receipt
+	}
+	first, second, other := write("one"), write("two"), write("alone")
+	if !second.Replayed || second.TxId != first.TxId || other.Replayed || first.Actor != "client:one" {
+		t.Errorf("a keyed write: %v, %v, %v", first, second, other)
 	}
 }

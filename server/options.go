@@ -3,10 +3,12 @@ package server
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/server/auth"
 )
@@ -42,6 +44,9 @@ type Options struct {
 	// PrincipalKeys is how many keyed records each principal may have in a scope when Auth is nil.
 	// With Auth the limits of the credentials say it. Default: 0, no bound.
 	PrincipalKeys int
+	// KeyLease, KeyTTL and KeyRejectedTTL are what a request about a key gets that leaves its lease, or how
+	// long its result or its refusal is known, open. Default: 60 s, 24 h, 60 s.
+	KeyLease, KeyTTL, KeyRejectedTTL time.Duration
 	// TLS makes Serve speak TLS; LoadTLS makes one. Default: nil, cleartext.
 	TLS *tls.Config
 	// Insecure lets Serve accept a listener that other machines can reach although Auth or TLS
@@ -82,6 +87,11 @@ func (o *Options) validate() error {
 	if o.MaxRequestBytes < 0 || o.MaxRequests < 0 || o.MaxConnections < 0 || o.MaxStreams < 0 || o.DrainTimeout < 0 ||
 		o.PrincipalKeys < 0 {
 		return errors.New("server: Options: a limit is negative")
+	}
+	outside := func(d, most time.Duration) bool { return d != 0 && (d < time.Second || d > most) }
+	if outside(o.KeyLease, keyed.MaxLease) || outside(o.KeyTTL, keyed.MaxTTL) || outside(o.KeyRejectedTTL, keyed.MaxTTL) {
+		return fmt.Errorf("server: Options: KeyLease must be 1s to %v, KeyTTL and KeyRejectedTTL 1s to %v",
+			keyed.MaxLease, keyed.MaxTTL)
 	}
 	if err := ValidateOrigins(o.CORSOrigins, o.Auth != nil); err != nil {
 		return err

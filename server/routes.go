@@ -49,7 +49,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.IdempotencyServiceReleaseProcedure, writing, s.release)
 	unary(s, mux, seqledgerv1connect.IdempotencyServiceHeartbeatProcedure, writing, s.heartbeat)
 	unary(s, mux, seqledgerv1connect.IdempotencyServiceCheckpointProcedure, writing, s.checkpoint)
-	unary(s, mux, seqledgerv1connect.IdempotencyServiceGetRecordProcedure, reading, s.getRecord)
+	unary(s, mux, seqledgerv1connect.IdempotencyServiceGetRecordProcedure, readingByPost, s.getRecord)
 	unary(s, mux, seqledgerv1connect.IdempotencyServiceListRecordsProcedure, reading, s.listRecords)
 	unary(s, mux, seqledgerv1connect.IdempotencyServicePurgeRecordProcedure, writing, s.purgeRecord)
 	unary(s, mux, seqledgerv1connect.IdempotencyServiceResolveRecordProcedure, writing, s.resolveRecord)
@@ -83,6 +83,8 @@ func (s *Server) asStream(oneRequest bool, next http.Handler) http.Handler {
 const (
 	writing = connect.IdempotencyUnknown
 	reading = connect.IdempotencyNoSideEffects // GET is allowed
+	// readingByPost is for requests with what must not stand in a URL.
+	readingByPost = connect.IdempotencyIdempotent
 )
 
 // maxReadRequestBytes allows any key and page token. It is small, because a waiting read keeps
@@ -92,7 +94,7 @@ const maxReadRequestBytes = 64 << 10
 // maxMessage returns how many bytes one message of a request may have,
 // decompressed.
 func (s *Server) maxMessage(level connect.IdempotencyLevel) int {
-	if level == reading {
+	if level != writing {
 		return min(maxReadRequestBytes, s.options.MaxRequestBytes)
 	}
 	return s.options.MaxRequestBytes
@@ -135,7 +137,7 @@ func unary[P wire.Message[T], T, R any](
 	switch {
 	case procedure == seqledgerv1connect.LedgerServiceWriteProcedure:
 		mounted = &directWrite{s, mounted, &observer{s}, connect.NewErrorWriter()}
-	case level == reading:
+	case level != writing:
 		mounted = withReadAnswer(mounted)
 	case strings.HasPrefix(procedure, "/"+seqledgerv1connect.IdempotencyServiceName+"/"):
 		mounted = withAnswerRoom(mounted)

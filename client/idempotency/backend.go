@@ -132,7 +132,7 @@ type decided struct {
 // decide applies a command to the record of a key. prepare adapts the command to the store's
 // time before each attempt; it may be nil.
 func (s *casStore) decide(
-	ctx context.Context, key *RecordKey, c keyed.Command, prepare func(c *keyed.Command, now int64),
+	ctx context.Context, key *RecordKey, c keyed.Command, prepare func(c *keyed.Command, now time.Time) error,
 ) (decided, error) {
 	name := s.name(key)
 	for {
@@ -146,7 +146,9 @@ func (s *casStore) decide(
 		}
 		at := keyed.Moment{Now: now.UnixNano(), Token: tokenWanted}
 		if prepare != nil {
-			prepare(&c, at.Now)
+			if err := prepare(&c, now); err != nil {
+				return decided{}, err
+			}
 		}
 		next, out := keyed.Transition(record, &c, at)
 		if next != nil && next.Token == tokenWanted {
@@ -286,11 +288,14 @@ func (s *casStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reser
 		Kind: keyed.Reserve, AttemptID: keyed.AttemptID(r.AttemptID), Fingerprint: keyed.Fingerprint(r.Fingerprint),
 		Lease: int64(r.Lease), TTL: int64(r.TTL), Policy: keyed.Policy(r.OnLeaseExpired),
 	}
-	prepare := func(c *keyed.Command, now int64) {
-		c.ValidUntil = now + int64(keyed.MaxValidity)
-		if !r.ValidUntil.IsZero() {
-			c.ValidUntil = min(c.ValidUntil, max(0, r.ValidUntil.UnixNano()))
+	// Resolved once, so that the call is valid no longer because it waits.
+	validUntil := int64(0)
+	prepare := func(c *keyed.Command, now time.Time) (err error) {
+		if validUntil == 0 {
+			validUntil, err = r.validity(now)
 		}
+		c.ValidUntil = validUntil
+		return err
 	}
 	waiting, cancel := context.WithTimeout(ctx, r.Wait)
 	defer cancel()

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 // Event is something that a [Metrics] counts.
@@ -42,6 +40,13 @@ type Metrics interface {
 	// StoreLatency reports how long a store took for a call: "reserve", "complete", "reject",
 	// "release", "heartbeat" or "checkpoint".
 	StoreLatency(call string, took time.Duration)
+}
+
+// WaitMetrics is a [Metrics] that follows how many calls wait for another owner at the moment.
+type WaitMetrics interface {
+	Metrics
+	// Waiting adds to the number of calls that wait: 1 when one begins, -1 when it ends.
+	Waiting(by int)
 }
 
 type noMetrics struct{}
@@ -135,14 +140,15 @@ func (g *guard) timed(call string) func() {
 // finished record, to replay; or an [*Error]. ctx is for the call, and work for the work.
 func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (*Owner, *Record, error) {
 	request := &ReserveRequest{
-		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), ValidUntil: time.Now().Add(keyed.MaxValidity),
-		Lease: g.Lease, TTL: g.TTL, OnLeaseExpired: g.OnLeaseExpired,
+		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), Lease: g.Lease, TTL: g.TTL, OnLeaseExpired: g.OnLeaseExpired,
+	}
+	if clock, ok := g.store.(Clock); ok { // once, because the repeats of the call are copies, too
+		request.ValidUntil = clock.Now().Add(DefaultValidity)
 	}
 	r, err := g.reserve(ctx, request)
 	if err == nil && r.Outcome == InFlight && g.Wait > 0 {
-		g.Metrics.Count(EventWaited)
 		request.Wait = g.Wait
-		r, err = g.reserve(ctx, request)
+		r, err = g.await(ctx, request)
 	}
 	if err != nil {
 		return nil, nil, g.notReserved(ctx, request, err)
@@ -166,12 +172,23 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 		g.Metrics.Count(EventIndeterminate)
 		return nil, nil, &Error{Code: CodeOutcomeUnknown, Record: r.Record}
 	case Stale:
-		err = errors.New("the reservation came to the store after its validity: the clocks differ by minutes")
+		err = errors.New("the reservation came to the store after its validity: the clocks differ by minutes, or it was " +
+			"under way for as long")
 	default:
 		err = fmt.Errorf("the store answered a Reserve with %v", r.Outcome)
 	}
 	g.Metrics.Count(EventStoreFailure)
 	return nil, nil, &Error{Code: CodeStoreUnavailable, RetryAfter: time.Second, Cause: err}
+}
+
+// await is reserve for a call that waits for another owner.
+func (g *guard) await(ctx context.Context, request *ReserveRequest) (*Reservation, error) {
+	g.Metrics.Count(EventWaited)
+	if m, ok := g.Metrics.(WaitMetrics); ok {
+		m.Waiting(1)
+		defer m.Waiting(-1)
+	}
+	return g.reserve(ctx, request)
 }
 
 func (g *guard) reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error) {

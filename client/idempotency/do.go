@@ -11,7 +11,8 @@ import (
 var ErrNotExecuted = errors.New("idempotency: not executed")
 
 // RejectedError is the error of a function that refuses the work for good. Repeats get it, too,
-// for Settings.RejectedTTL.
+// for Settings.RejectedTTL; so they do when a person has found out that the work was not done, and has
+// settled its record as Rejected.
 type RejectedError struct {
 	Response []byte // at most 1 MiB
 }

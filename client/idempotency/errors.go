@@ -25,6 +25,7 @@ const (
 	CodeInFlight         Code = "in-flight"             // the first request is still running
 	CodeOutcomeUnknown   Code = "outcome-unknown"       // whether it was executed is not known
 	CodeNotRetained      Code = "response-not-retained" // executed, but the response was not kept
+	CodeNotExecuted      Code = "not-executed"          // settled by hand: it was not executed
 	CodeReplayForbidden  Code = "replay-forbidden"      // executed, and the caller may not have the response
 	CodeReplayUnchecked  Code = "replay-unchecked"      // executed, and whether the caller may is not known
 	CodeQuota            Code = "quota"                 // too many keys or waiters
@@ -71,6 +72,8 @@ var codes = map[Code]codeInfo{
 		"Whether the request was executed is not known"},
 	CodeNotRetained: {http.StatusGone, Reconcile, connect.CodeAlreadyExists,
 		"The request was executed, and its response was not kept"},
+	CodeNotExecuted: {http.StatusConflict, OtherKey, connect.CodeFailedPrecondition,
+		"The first request with this key was not executed, as was found out later"},
 	CodeReplayForbidden: {http.StatusForbidden, FixRequest, connect.CodePermissionDenied,
 		"The request was executed, and this caller may not have its response"},
 	CodeReplayUnchecked: {http.StatusServiceUnavailable, SameKey, connect.CodeUnavailable,
@@ -85,7 +88,7 @@ type Error struct {
 	Code Code
 	// RetryAfter is when to repeat the call, with the same key; 0 if it is not known.
 	RetryAfter time.Duration
-	// Record is the record, with CodeOutcomeUnknown and CodeNotRetained.
+	// Record is the record, with CodeOutcomeUnknown, CodeNotRetained and CodeNotExecuted.
 	Record *Record
 	// Location is the Location of a response that was not kept.
 	Location string

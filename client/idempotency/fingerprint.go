@@ -12,7 +12,6 @@ import (
 	"mime"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -26,9 +25,10 @@ const (
 	// FingerprintRaw covers the bytes of the body. It is the default.
 	FingerprintRaw FingerprintMode = 1
 	// FingerprintJCS covers the JSON value of the body, in the canonical form of RFC 8785: the
-	// order of names and white space do not matter. Duplicate names, and integers that other
-	// implementations round (beyond ±(2⁵³−1)), are refused, as is a body that is not JSON, a
-	// compressed one among them. A request may have no body.
+	// order of names and white space do not matter. Duplicate names are refused, and so are numbers
+	// beyond ±(2⁵³−1), however they are written (1e30, 9007199254740993.0), because two integers would
+	// be one; the RFC takes them. So is a body that is not JSON, a compressed one among them. A request
+	// may have no body.
 	FingerprintJCS FingerprintMode = 2
 	// FingerprintPointers covers the values at chosen JSON pointers (RFC 6901), each in the form
 	// of FingerprintJCS.
@@ -132,8 +132,7 @@ func bodyDigest(mode FingerprintMode, pointers []string, body []byte) ([]byte, e
 }
 
 // canonicalJSON returns a JSON value in the canonical form of RFC 8785. It refuses duplicate
-// names, invalid UTF-8, lone surrogates, and numbers that are not what they look like as a double:
-// integers beyond ±(2⁵³−1), and what overflows.
+// names, invalid UTF-8, lone surrogates, and numbers beyond ±(2⁵³−1).
 func canonicalJSON(value []byte) ([]byte, error) {
 	if err := checkNumbers(value); err != nil {
 		return nil, err
@@ -145,8 +144,8 @@ func canonicalJSON(value []byte) ([]byte, error) {
 	return canonical, nil
 }
 
-// maxSafeInteger is the highest integer that a double holds exactly. A greater one is
-// refused, because another implementation might round it, and two requests would have one
+// maxSafeInteger is the highest integer up to which a double holds each one. A number beyond it is
+// refused in any spelling, because integers there share a double, and two requests would have one
 // fingerprint.
 const maxSafeInteger = 1<<53 - 1
 
@@ -180,9 +179,8 @@ func checkNumber(text string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("the number %.40s is out of range", text)
-	case math.Abs(number) <= maxSafeInteger:
-	case !strings.ContainsAny(text, ".eE"):
-		return fmt.Errorf("the integer %.40s is beyond ±(2^53-1); send it as a string", text)
+	case math.Abs(number) > maxSafeInteger:
+		return fmt.Errorf("the number %.40s is beyond ±(2^53-1); send it as a string", text)
 	}
 	return nil
 }

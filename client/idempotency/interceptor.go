@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -68,11 +69,11 @@ func (i *interceptor) serve(
 	case spec.IsClient, spec.IdempotencyLevel == connect.IdempotencyNoSideEffects, !hasKey && !i.options.Required:
 		return next(ctx, request)
 	case !hasKey:
-		return nil, connectError(&Error{Code: CodeKeyMissing})
+		return nil, connectError(request.Header(), &Error{Code: CodeKeyMissing})
 	}
 	key, fingerprint, err := i.identify(ctx, request)
 	if err != nil {
-		return nil, connectError(err)
+		return nil, connectError(request.Header(), err)
 	}
 	owner, record, err := i.begin(ctx, context.WithoutCancel(ctx), key, fingerprint)
 	switch {
@@ -83,16 +84,28 @@ func (i *interceptor) serve(
 	case i.options.Open && CodeOf(err) == CodeStoreUnavailable && ctx.Err() == nil:
 		i.Metrics.Count(EventBypassed)
 		i.Logger.WarnContext(ctx, "a call with a key runs without the store and may run twice", "error", err)
-		response, err := next(ctx, request)
-		if response != nil {
-			response.Header().Set(HeaderBypassed, "true")
-		}
-		return response, err
+		return bypassed(ctx, request, next, key.Key)
 	}
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeStoreUnavailable {
 		i.Logger.ErrorContext(ctx, "a call with a key was refused", "code", string(e.Code), "error", e.Cause)
 	}
-	return nil, connectError(err)
+	return nil, connectError(request.Header(), err)
+}
+
+// bypassed runs the handler without the store.
+func bypassed(
+	ctx context.Context, request connect.AnyRequest, next connect.UnaryFunc, key string,
+) (connect.AnyResponse, error) {
+	response, err := next(ctx, request)
+	if err != nil {
+		marked := markError(err, key, false, time.Time{})
+		marked.Meta().Set(HeaderBypassed, "true")
+		return nil, marked
+	}
+	StripHeaders(response.Header())
+	markHeader(response.Header(), key, false, time.Time{})
+	response.Header().Set(HeaderBypassed, "true")
+	return response, nil
 }
 
 // identify returns the record and the fingerprint of a call. The error is an [*Error].
@@ -245,9 +258,18 @@ func (r replayed) Any() any { return r.message }
 // replay answers with the result of an earlier call.
 func (i *interceptor) replay(request connect.AnyRequest, key string, record *Record) (connect.AnyResponse, error) {
 	message, failure, err := decodeResult(request.Spec(), record.Response)
+	if err != nil && isSettled(record) {
+		if record.State == Rejected {
+			i.Metrics.Count(EventReplayed)
+			return nil, connectError(request.Header(), &Error{Code: CodeNotExecuted, Record: record})
+		}
+		if message, err = newResponse(request.Spec()); err == nil {
+			err = protojson.Unmarshal(record.Response, message)
+		}
+	}
 	if err != nil {
 		i.Metrics.Count(EventNotRetained)
-		return nil, connectError(&Error{Code: CodeNotRetained, Record: record, Cause: err})
+		return nil, connectError(request.Header(), &Error{Code: CodeNotRetained, Record: record, Cause: err})
 	}
 	i.Metrics.Count(EventReplayed)
 	if failure != nil {
@@ -260,6 +282,19 @@ func (i *interceptor) replay(request connect.AnyRequest, key string, record *Rec
 
 var errStoredCall = errors.New("the stored result is not one of this procedure")
 
+// newResponse returns an empty response of a procedure.
+func newResponse(spec connect.Spec) (proto.Message, error) {
+	method, ok := spec.Schema.(protoreflect.MethodDescriptor)
+	if !ok {
+		return nil, errors.New("the handler has no schema")
+	}
+	kind, err := protoregistry.GlobalTypes.FindMessageByName(method.Output().FullName())
+	if err != nil {
+		return nil, err
+	}
+	return kind.New().Interface(), nil
+}
+
 // decodeResult reads a stored result: a message or an error.
 func decodeResult(spec connect.Spec, stored []byte) (proto.Message, *connect.Error, error) {
 	if len(stored) == 0 {
@@ -267,15 +302,10 @@ func decodeResult(spec connect.Spec, stored []byte) (proto.Message, *connect.Err
 	}
 	switch stored[0] {
 	case storedMessage:
-		method, ok := spec.Schema.(protoreflect.MethodDescriptor)
-		if !ok {
-			return nil, nil, errors.New("the handler has no schema")
-		}
-		kind, err := protoregistry.GlobalTypes.FindMessageByName(method.Output().FullName())
+		message, err := newResponse(spec)
 		if err != nil {
 			return nil, nil, err
 		}
-		message := kind.New().Interface()
 		return message, nil, proto.Unmarshal(stored[1:], message)
 	case storedError:
 		status := new(statuspb.Status)
@@ -295,7 +325,9 @@ func decodeResult(spec connect.Spec, stored []byte) (proto.Message, *connect.Err
 
 // markHeader sets the headers of every answer to a call with a key.
 func markHeader(header http.Header, key string, replayed bool, expires time.Time) {
-	header.Set(HeaderKey, headerString(key))
+	if key != "" {
+		header.Set(HeaderKey, headerString(key))
+	}
 	for _, prefix := range []string{"", "X-"} {
 		header.Set(prefix+HeaderReplayed, strconv.FormatBool(replayed))
 	}
@@ -307,7 +339,7 @@ func markHeader(header http.Header, key string, replayed bool, expires time.Time
 }
 
 // markError sets the headers of an error.
-func markError(err error, key string, replayed bool, expires time.Time) error {
+func markError(err error, key string, replayed bool, expires time.Time) *connect.Error {
 	e, ok := errors.AsType[*connect.Error](err)
 	if !ok {
 		e = connect.NewError(connect.CodeOf(err), err)
@@ -317,8 +349,9 @@ func markError(err error, key string, replayed bool, expires time.Time) error {
 	return e
 }
 
-// connectError returns the error of a call that did not run, or whose result is not known.
-func connectError(err error) error {
+// connectError returns the error of a call that did not run, or whose result is not known. header is
+// that of the call.
+func connectError(header http.Header, err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
 		e = &Error{Code: CodeBodyInvalid, Cause: err}
@@ -340,5 +373,7 @@ func connectError(err error) error {
 			failure.AddDetail(detail)
 		}
 	}
+	key, _ := ParseHeader(header, false) // "" for an invalid one
+	markHeader(failure.Meta(), key, false, time.Time{})
 	return failure
 }

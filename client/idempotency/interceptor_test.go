@@ -53,13 +53,20 @@ func (s *entities) GetEntity(
 func rpc(t *testing.T, change ...func(*idempotency.Options)) (*entities,
 	map[string]seqledgerv1connect.LedgerServiceClient) {
 	t.Helper()
+	return rpcOn(t, idempotency.Memory(), change...)
+}
+
+// rpcOn is rpc with a store.
+func rpcOn(t *testing.T, store idempotency.Store, change ...func(*idempotency.Options)) (*entities,
+	map[string]seqledgerv1connect.LedgerServiceClient) {
+	t.Helper()
 	s := &entities{T: t}
 	options := idempotency.Options{Settings: idempotency.Settings{Wait: -1}}
 	for _, c := range change {
 		c(&options)
 	}
 	_, handler := seqledgerv1connect.NewLedgerServiceHandler(s,
-		connect.WithInterceptors(idempotency.Interceptor(idempotency.Memory(), options)))
+		connect.WithInterceptors(idempotency.Interceptor(store, options)))
 	server := httptest.NewUnstartedServer(handler)
 	server.EnableHTTP2 = true
 	server.StartTLS()

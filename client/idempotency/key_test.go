@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"math/big"
 	"net/http"
 	"net/url"
 	"strings"
@@ -170,10 +171,10 @@ func FuzzParseHeader(f *testing.F) {
 func TestCanonicalJSON(t *testing.T) {
 	t.Parallel()
 	for _, test := range [][2]string{
-		// Section 3.2.2, with the number that rounds left out.
-		{`{"numbers": [1E30, 4.50, 2e-3, 0.000000000000000000000000001],
+		// Section 3.2.2, without 1E30, which is beyond 2^53-1.
+		{`{"numbers": [333333333.33333329, 4.50, 2e-3, 0.000000000000000000000000001],
 		   "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/", "literals": [null, true, false]}`,
-			`{"literals":[null,true,false],"numbers":[1e+30,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}`},
+			`{"literals":[null,true,false],"numbers":[333333333.3333333,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}`},
 		// Section 3.2.3: names are sorted as UTF-16.
 		{`{"\u20ac":"Euro Sign","\r":"Carriage Return","\ufb33":"Hebrew Letter Dalet With Dagesh","1":"One",` +
 			`"\ud83d\ude00":"Emoji: Grinning Face","\u0080":"Control","\u00f6":"Latin Small Letter O With Diaeresis"}`,
@@ -181,9 +182,14 @@ func TestCanonicalJSON(t *testing.T) {
 				"\"ö\":\"Latin Small Letter O With Diaeresis\",\"€\":\"Euro Sign\"," +
 				"\"😀\":\"Emoji: Grinning Face\",\"\ufb33\":\"Hebrew Letter Dalet With Dagesh\"}"},
 		// Appendix B, in part.
-		{`[0, -0, 5e-324, 1.7976931348623157e308, 9007199254740991, -9007199254740991]`,
-			`[0,0,5e-324,1.7976931348623157e+308,9007199254740991,-9007199254740991]`},
-		{`[295147905179352830000.0, 1e23, 333333333.3333332]`, `[295147905179352830000,1e+23,333333333.3333332]`},
+		{`[0, -0, 5e-324, -5e-324, 9007199254740991, -9007199254740991]`,
+			`[0,0,5e-324,-5e-324,9007199254740991,-9007199254740991]`},
+		{`[333333333.3333332, 333333333.33333325, 333333333.3333333, 333333333.3333334, 333333333.33333343]`,
+			`[333333333.3333332,333333333.33333325,333333333.3333333,333333333.3333334,333333333.33333343]`},
+		{`[-0.0000033333333333333333, 1424953923781206.2]`, `[-0.0000033333333333333333,1424953923781206.2]`},
+		// The largest, in other spellings.
+		{`[9007199254740991.0, 90071992547409910e-1, 9.007199254740991e15, 9007199254740991.4]`,
+			`[9007199254740991,9007199254740991,9007199254740991,9007199254740991]`},
 		{` "a" `, `"a"`}, {`{}`, `{}`}, {`[ ]`, `[]`}, {`1.0`, `1`},
 	} {
 		value, want := test[0], test[1]
@@ -196,6 +202,11 @@ func TestCanonicalJSON(t *testing.T) {
 		``, ` `, `{`, `{"a":1}{}`, `1 2`, `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`, `[{"b":{"a":1,"a":1}}]`,
 		`9007199254740992`, `-9007199254740992`, `[12345678901234567890]`, `1e400`, `-1e999`, `"\ud800"`,
 		`"` + "\xff" + `"`,
+		// Beyond 2^53-1 in any spelling; those in pairs round to one double. The rest are of RFC 8785.
+		`9007199254740992.0`, `9007199254740993.0`, `12345678901234567891e0`, `12345678901234567892e0`,
+		`9007199254740991.5`, `-9.007199254740992e15`, `90071992547409920e-1`, `1E30`, `1.7976931348623157e308`,
+		`295147905179352830000`, `999999999999999700000`, `1e21`, `9.999999999999997e22`, `1e23`,
+		`1.0000000000000001e+23`, `999999999999999900000`,
 		`NaN`, `Infinity`, `01`, `{a:1}`, `'a'`, `[1,]`, "\ufeff{}",
 	} {
 		if got, err := idempotency.CanonicalJSON([]byte(value)); err == nil {
@@ -215,9 +226,6 @@ func FuzzCanonicalJSON(f *testing.F) {
 			return
 		}
 		again, err := idempotency.CanonicalJSON(canonical)
-		if err != nil && strings.Contains(err.Error(), "beyond") {
-			return // an integer that was written with a fraction or an exponent
-		}
 		if err != nil || string(again) != string(canonical) {
 			t.Fatalf("%s becomes %s, and that %s, %v", value, canonical, again, err)
 		}
@@ -230,6 +238,52 @@ func FuzzCanonicalJSON(f *testing.F) {
 		}
 		if x, y := mustJSON(t, a), mustJSON(t, b); x != y {
 			t.Fatalf("%s and %s are not the same value", x, y)
+		}
+	})
+}
+
+// FuzzNumbers: an integer, however it is written, is taken exactly or not at all, and two of them have one
+// canonical form only if they are equal. What is refused is beyond 2^53-1.
+func FuzzNumbers(f *testing.F) {
+	for _, seed := range []string{
+		"0", "-0", "1e0", "9007199254740991", "9007199254740991.0", "9007199254740992.0", "9007199254740993.0",
+		"12345678901234567891e0", "90071992547409910e-1", "9007199254740991.5", "1E30", "-0.5", "100e-2", "5e-324",
+	} {
+		f.Add(seed, "9007199254740992.0")
+	}
+	exact := func(t *testing.T, text string) *big.Rat {
+		t.Helper()
+		if _, exponent, found := strings.Cut(strings.ToLower(text), "e"); found && len(exponent) > 4 {
+			t.Skip("an exponent that math/big would write out")
+		}
+		value, ok := new(big.Rat).SetString(text)
+		if !ok {
+			t.Fatalf("%q is a number of JSON, and none of math/big", text)
+		}
+		return value
+	}
+	most := new(big.Rat).SetInt64(1<<53 - 1)
+	canonical := func(t *testing.T, text string) (value *big.Rat, form string) {
+		t.Helper()
+		if text == "" || strings.Trim(text, "-+.eE0123456789") != "" || !json.Valid([]byte(text)) {
+			t.Skip("no number")
+		}
+		value = exact(t, text)
+		got, err := idempotency.CanonicalJSON([]byte(text))
+		beyond := new(big.Rat).Abs(value).Cmp(most) > 0
+		if value.IsInt() && beyond != (err != nil) || err != nil && !beyond {
+			t.Fatalf("%s: %s, %v", text, got, err)
+		}
+		if err == nil && value.IsInt() && exact(t, string(got)).Cmp(value) != 0 {
+			t.Fatalf("%s is taken as %s", text, got)
+		}
+		return value, string(got)
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		x, formOfX := canonical(t, a)
+		y, formOfY := canonical(t, b)
+		if x.IsInt() && y.IsInt() && formOfX != "" && (formOfX == formOfY) != (x.Cmp(y) == 0) {
+			t.Fatalf("%s and %s become %s and %s", a, b, formOfX, formOfY)
 		}
 	})
 }

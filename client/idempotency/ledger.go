@@ -21,6 +21,9 @@ func Ledger(c *client.Client) Store { return ledgerStore{c} }
 
 type ledgerStore struct{ client *client.Client }
 
+// Now implements Clock by the clock of this machine: ledger time is not known without a call.
+func (s ledgerStore) Now() time.Time { return time.Now() }
+
 // wireOutcomes are the outcomes as the API names them.
 var wireOutcomes = map[seqledgerv1.RecordOutcome]Outcome{
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK:                OK,
@@ -127,10 +130,10 @@ func (s ledgerStore) Reserve(ctx context.Context, request *ReserveRequest) (*Res
 			Algorithm: uint32(r.Fingerprint.Algorithm), Digest: r.Fingerprint.Digest[:],
 		},
 		Lease: durationpb.New(r.Lease), Ttl: durationpb.New(r.TTL), Wait: wireSpan(r.Wait),
-		OnLeaseExpired: wireExpiries[r.OnLeaseExpired],
+		OnLeaseExpired: wireExpiries[r.OnLeaseExpired], ValidUntil: timestamppb.New(r.ValidUntil),
 	}
-	if !r.ValidUntil.IsZero() {
-		message.ValidUntil = timestamppb.New(r.ValidUntil)
+	if r.ValidUntil.IsZero() {
+		message.ValidUntil = timestamppb.New(time.Now().Add(DefaultValidity))
 	}
 	m, err := s.client.Reserve(ctx, message)
 	if err != nil {

@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -13,17 +14,33 @@ import (
 const (
 	memoryEntries = 100_000
 	memoryBytes   = 256 << 20
-	memoryCleanup = 10 * time.Second // between two removals of expired records
+	memoryCleanup = 10 * time.Second
 )
 
 // Memory returns a store in memory, for tests and for a single process whose keys may be forgotten
 // when it ends. It has at most 100,000 records and refuses new ones beyond 256 MiB, with a
 // [*QuotaError], rather than forgetting one whose result a repeat needs.
-func Memory() Store { return NewStore(newMemory(memoryEntries, memoryBytes)) }
+func Memory() Store { return NewMemory(MemoryOptions{}) }
+
+// MemoryOptions configures [NewMemory].
+type MemoryOptions struct {
+	// MaxEntries bounds the records; 0 means 100,000.
+	MaxEntries int
+	// CleanupInterval is the least time between two removals of expired records; 0 means 10 s.
+	CleanupInterval time.Duration
+}
+
+// NewMemory is [Memory] with options.
+func NewMemory(o MemoryOptions) Store {
+	m := newMemory(cmp.Or(o.MaxEntries, memoryEntries), memoryBytes)
+	m.cleanup = cmp.Or(o.CleanupInterval, memoryCleanup)
+	return NewStore(m)
+}
 
 // memory is a Backend. Its clock is this process's.
 type memory struct {
 	maxEntries, maxBytes int
+	cleanup              time.Duration // between two removals of expired values
 
 	mu      sync.Mutex
 	values  map[string]*memoryValue
@@ -41,7 +58,9 @@ type memoryValue struct {
 }
 
 func newMemory(entries, bytes int) *memory {
-	return &memory{maxEntries: entries, maxBytes: bytes, values: map[string]*memoryValue{}}
+	return &memory{
+		maxEntries: entries, maxBytes: bytes, cleanup: memoryCleanup, values: map[string]*memoryValue{},
+	}
 }
 
 // Load implements Backend.
@@ -86,7 +105,7 @@ func (m *memory) CompareAndSwapBefore(
 		return false, nil
 	}
 	if v == nil && (len(m.values) >= m.maxEntries || m.bytes+len(value) > m.maxBytes) {
-		return false, &QuotaError{RetryAfter: memoryCleanup, Cause: errMemoryFull}
+		return false, &QuotaError{RetryAfter: m.cleanup, Cause: errMemoryFull}
 	}
 	if v != nil {
 		m.bytes -= len(v.bytes)
@@ -102,7 +121,7 @@ func (m *memory) CompareAndSwapBefore(
 // one pass over all values. mu is held.
 func (m *memory) cleanUp() {
 	now := time.Now()
-	if now.Sub(m.cleaned) < memoryCleanup {
+	if now.Sub(m.cleaned) < m.cleanup {
 		return
 	}
 	m.cleaned = now

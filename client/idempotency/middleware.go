@@ -197,12 +197,12 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodHead || r.Method == http.MethodOptions:
 		m.next.ServeHTTP(w, r)
 	case hasKey && upgrade:
-		m.fail(w, r, "", &Error{Code: CodeKeyInvalid,
+		m.fail(w, r, &Error{Code: CodeKeyInvalid,
 			Cause: errors.New("a connection that is upgraded has no response to repeat")})
 	case !slices.Contains(m.options.Methods, r.Method):
 		m.next.ServeHTTP(w, r)
 	case !hasKey && m.options.Required:
-		m.fail(w, r, "", &Error{Code: CodeKeyMissing})
+		m.fail(w, r, &Error{Code: CodeKeyMissing})
 	case !hasKey:
 		m.next.ServeHTTP(w, r)
 	default:
@@ -236,27 +236,27 @@ func StripHeaders(header http.Header) {
 func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 	key, err := m.identify(r)
 	if err != nil {
-		m.fail(w, r, "", err)
+		m.fail(w, r, err)
 		return
 	}
 	if m.options.Admit != nil {
 		leave, ok := m.options.Admit(key.Principal)
 		if !ok {
-			m.fail(w, r, key.Key, &Error{Code: CodeQuota, RetryAfter: time.Second})
+			m.fail(w, r, &Error{Code: CodeQuota, RetryAfter: time.Second})
 			return
 		}
 		defer leave()
 	}
 	fingerprint, err := m.fingerprint(w, r, key.Namespace)
 	if err != nil {
-		m.fail(w, r, "", err)
+		m.fail(w, r, err)
 		return
 	}
 	owner, record, err := m.begin(r.Context(), context.WithoutCancel(r.Context()), key, fingerprint)
 	switch {
 	case err == nil && record != nil:
 		if err := m.allowReplay(r); err != nil {
-			m.fail(w, r, key.Key, err)
+			m.fail(w, r, err)
 			return
 		}
 		m.replay(w, r, key.Key, record)
@@ -265,11 +265,21 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 	case m.options.Open && CodeOf(err) == CodeStoreUnavailable && r.Context().Err() == nil:
 		m.Metrics.Count(EventBypassed)
 		m.Logger.WarnContext(r.Context(), "a request with a key runs without the store and may run twice", "error", err)
-		w.Header().Set(HeaderBypassed, "true")
-		m.next.ServeHTTP(w, r)
+		m.bypass(w, r, key.Key)
 	default:
-		m.fail(w, r, key.Key, err)
+		m.fail(w, r, err)
 	}
+}
+
+// bypass runs the handler without the store.
+func (m *middleware) bypass(w http.ResponseWriter, r *http.Request, key string) {
+	marked := &marker{ResponseWriter: w, before: func(header http.Header) {
+		StripHeaders(header)
+		header.Set(HeaderBypassed, "true")
+		mark(header, r, key, false, time.Time{})
+	}}
+	m.next.ServeHTTP(marked, r)
+	marked.mark() // the server sends the header of a handler that has written nothing
 }
 
 // allowReplay asks whether a request may have a stored response. The error is an [*Error].
@@ -398,7 +408,7 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 	copyHeader(header, w.Header()) // what was set before the middleware
 	rec := &recorder{w: w, header: header, before: func(header http.Header) {
 		StripHeaders(header)
-		m.mark(header, r, key, false, expires)
+		mark(header, r, key, false, expires)
 	}}
 	ended := false
 	defer func() {

@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"math"
@@ -13,8 +14,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// mark sets the headers of every response to a request with a key.
-func (m *middleware) mark(header http.Header, r *http.Request, key string, replayed bool, expires time.Time) {
+// mark sets the headers of every response to a request with a key, or that should have one.
+func mark(header http.Header, r *http.Request, key string, replayed bool, expires time.Time) {
 	markHeader(header, key, replayed, expires)
 	if header.Get("X-Request-Id") == "" {
 		header.Set("X-Request-Id", NewUUID())
@@ -26,9 +27,8 @@ func (m *middleware) mark(header http.Header, r *http.Request, key string, repla
 
 // exposed are the headers that scripts in browsers may read.
 var exposed = []string{
-	HeaderKey, HeaderReplayed, "X-" + HeaderReplayed, HeaderExpires, "X-Idempotent-Expires", "X-Request-Id",
-	"Retry-After",
-	"Link",
+	HeaderKey, HeaderReplayed, "X-" + HeaderReplayed, HeaderExpires, "X-Idempotent-Expires", HeaderBypassed,
+	"X-Request-Id", "Retry-After", "Link",
 }
 
 // expose adds the headers to those that the handler exposes to browsers.
@@ -40,13 +40,21 @@ func expose(header http.Header) {
 // replay answers with the response of an earlier request.
 func (m *middleware) replay(w http.ResponseWriter, r *http.Request, key string, record *Record) {
 	response, err := decodeResponse(record.Response)
+	if err != nil && isSettled(record) {
+		if record.State == Rejected {
+			m.Metrics.Count(EventReplayed)
+			m.fail(w, r, &Error{Code: CodeNotExecuted, Record: record})
+			return
+		}
+		response, err = settledResponse(record.Response), nil
+	}
 	if err != nil || !response.Kept {
 		m.Metrics.Count(EventNotRetained)
 		answer := &Error{Code: CodeNotRetained, Record: record, Cause: err}
 		if response != nil {
 			answer.Location = response.Header.Get("Location")
 		}
-		m.fail(w, r, key, answer)
+		m.fail(w, r, answer)
 		return
 	}
 	m.Metrics.Count(EventReplayed)
@@ -55,7 +63,7 @@ func (m *middleware) replay(w http.ResponseWriter, r *http.Request, key string, 
 	}
 	header := w.Header()
 	copyHeader(header, response.Header)
-	m.mark(header, r, key, true, record.Expires)
+	mark(header, r, key, true, record.Expires)
 	status := response.Status
 	if m.options.ReplayStatus != 0 && status < 300 {
 		status = m.options.ReplayStatus
@@ -83,19 +91,54 @@ func (m *middleware) refresh(response *storedResponse) {
 	}
 }
 
-// problem is a problem document (RFC 9457).
-type problem struct {
-	Type      string `json:"type"`
-	Title     string `json:"title"`
-	Status    int    `json:"status"`
-	Detail    string `json:"detail,omitempty"`
-	Code      Code   `json:"code"`
-	Retryable bool   `json:"retryable"`
-	Action    Action `json:"action"`
+// Problem is a problem document (RFC 9457). It says why a request was not executed, or why its response is
+// not known, and what the client does next. [Middleware] answers with these; what stands before it, such
+// as a proxy with bounds of its own, can do the same.
+type Problem struct {
+	Status int
+	Code   Code
+	Action Action
+	Title  string // the same for all problems with the code
+	Detail string // of this one; may be empty
+	// RetryAfter is when to send the request again; 0 says nothing of it.
+	RetryAfter time.Duration
+	// Location is that of a response that was not kept; may be empty.
+	Location string
+	// DescribedBy is the URL of the documentation; "" means /.well-known/idempotency.
+	DescribedBy string
+}
+
+// Write answers a request with the problem. The response has the headers of every response to a request
+// with a key: the key, if the request has a valid one, that it is no replay, and a request id.
+func (p *Problem) Write(w http.ResponseWriter, r *http.Request) {
+	describedBy := cmp.Or(p.DescribedBy, policyPath)
+	header := w.Header()
+	key, _ := ParseHeader(r.Header, false) // "" for an invalid one
+	mark(header, r, key, false, time.Time{})
+	header.Set("Content-Type", "application/problem+json")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Link", "<"+describedBy+`>; rel="describedby"`)
+	if p.Location != "" {
+		header.Set("Location", p.Location)
+	}
+	if p.RetryAfter > 0 {
+		header.Set("Retry-After", strconv.Itoa(int(math.Ceil(p.RetryAfter.Seconds()))))
+	}
+	body, _ := json.Marshal(struct { // strings, a number and a bool always encode
+		Type      string `json:"type"`
+		Title     string `json:"title"`
+		Status    int    `json:"status"`
+		Detail    string `json:"detail,omitempty"`
+		Code      Code   `json:"code"`
+		Retryable bool   `json:"retryable"`
+		Action    Action `json:"action"`
+	}{describedBy + "#" + string(p.Code), p.Title, p.Status, p.Detail, p.Code, p.Action == SameKey, p.Action})
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(body, '\n')) // the client may be gone
 }
 
 // fail answers a request that was not executed, or whose response is not known.
-func (m *middleware) fail(w http.ResponseWriter, r *http.Request, key string, err error) {
+func (m *middleware) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
 		e = fromStore(err)
@@ -104,35 +147,25 @@ func (m *middleware) fail(w http.ResponseWriter, r *http.Request, key string, er
 	if e.Code == CodeKeyReused {
 		status = m.options.MismatchStatus
 	}
-	header := w.Header()
-	if key != "" {
-		m.mark(header, r, key, false, time.Time{})
-	}
-	header.Set("Content-Type", "application/problem+json")
-	header.Set("Cache-Control", "no-store")
-	header.Set("Link", "<"+m.options.DescribedBy+`>; rel="describedby"`)
-	if e.Location != "" {
-		header.Set("Location", e.Location)
-	}
-	if e.RetryAfter > 0 {
-		header.Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
-	}
-	document := problem{
-		Type: m.options.DescribedBy + "#" + string(e.Code), Title: codes[e.Code].title, Status: status,
-		Detail: e.detail(),
-		Code:   e.Code, Retryable: e.Retryable(), Action: e.Action(),
-	}
 	if status >= 500 {
 		m.Logger.ErrorContext(r.Context(), "a request with a key was refused", "code", string(e.Code), "error", e.Cause)
 	}
-	body, _ := json.Marshal(document) // strings, a number and a bool always encode
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n'))
+	p := Problem{
+		Status: status, Code: e.Code, Action: e.Action(), Title: codes[e.Code].title, Detail: e.detail(),
+		RetryAfter: e.RetryAfter, Location: e.Location, DescribedBy: m.options.DescribedBy,
+	}
+	p.Write(w, r)
 }
 
-// detail returns what a client may know of the cause: what is wrong with its request, and never
-// anything of the store.
+// maxDetail is the length of the longest text of a record that a problem repeats, in bytes.
+const maxDetail = 1 << 10
+
+// detail returns what a client may know of the cause: what is wrong with its request, what a person has
+// stored for it, and never anything of the store.
 func (e *Error) detail() string {
+	if e.Code == CodeNotExecuted && e.Record != nil && len(e.Record.Response) <= maxDetail {
+		return string(e.Record.Response)
+	}
 	if e.Cause != nil && e.Action() == FixRequest {
 		return e.Cause.Error()
 	}

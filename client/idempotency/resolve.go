@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/seqledger/seqledger/internal/keyed"
 )
@@ -45,6 +49,28 @@ func (s *casStore) Resolve(ctx context.Context, key *RecordKey, state State, res
 // Purge implements Resolver.
 func (s *casStore) Purge(ctx context.Context, key *RecordKey) (*Answer, error) {
 	return s.settle(ctx, key, keyed.Command{Kind: keyed.Purge})
+}
+
+// isSettled reports whether a record that has no result of a handler has what a person stored with Resolve:
+// nothing, or a text. The results of handlers begin with a byte that no text has.
+func isSettled(record *Record) bool {
+	stored := record.Response
+	if uint64(len(stored)) != record.ResponseSize {
+		return false
+	}
+	return len(stored) == 0 || stored[0] >= '\t' && utf8.Valid(stored)
+}
+
+// settledResponse returns the response that stands for work of which a person has found out that it was done.
+// Without a text there is none to replay.
+func settledResponse(text []byte) *storedResponse {
+	media := "text/plain; charset=utf-8"
+	if jsontext.Value(text).IsValid() {
+		media = "application/json"
+	}
+	return &storedResponse{
+		Status: http.StatusOK, Header: http.Header{"Content-Type": {media}}, Kept: len(text) > 0, Body: text,
+	}
 }
 
 // settle applies a command that comes from no owner.

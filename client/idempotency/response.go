@@ -213,6 +213,48 @@ func (r *recorder) stored() *storedResponse {
 	return s
 }
 
+// marker is a ResponseWriter that changes the header right before it is sent, when the handler has set
+// what it sets.
+type marker struct {
+	http.ResponseWriter
+
+	before func(header http.Header)
+	marked bool
+}
+
+func (m *marker) mark() {
+	if !m.marked {
+		m.marked = true
+		m.before(m.Header())
+	}
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (m *marker) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		m.mark()
+	}
+	m.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (m *marker) Write(b []byte) (int, error) {
+	m.mark()
+	return m.ResponseWriter.Write(b)
+}
+
+// FlushError is for http.ResponseController.
+func (m *marker) FlushError() error {
+	m.mark()
+	return http.NewResponseController(m.ResponseWriter).Flush()
+}
+
+// Flush implements http.Flusher.
+func (m *marker) Flush() { _ = m.FlushError() }
+
+// Unwrap is for http.ResponseController.
+func (m *marker) Unwrap() http.ResponseWriter { return m.ResponseWriter }
+
 func copyHeader(to, from http.Header) {
 	for name, values := range from {
 		to[name] = values

@@ -141,8 +141,10 @@ type ReserveRequest struct {
 	// AttemptID is random and required. A repeat of the call with the same one, because the
 	// answer was lost, gets the same token.
 	AttemptID AttemptID
-	// ValidUntil is when the request becomes invalid. A copy that arrives later reserves
-	// nothing. At most, and zero means, five minutes ahead by the store's clock.
+	// ValidUntil is when the request becomes invalid: a copy that arrives later, behind a Release, reserves
+	// nothing. It may be at most five minutes ahead by the store's clock, and ten seconds more for clocks that
+	// differ; beyond that the request is refused. Zero means five minutes by the store's clock and, for
+	// [Ledger], 150 seconds by that of this machine.
 	ValidUntil time.Time
 	// Lease is how long the owner may be silent: 1 s to 24 h; 0 means 60 s.
 	Lease time.Duration
@@ -313,6 +315,35 @@ func (r *ReserveRequest) validate() (*ReserveRequest, error) {
 		return nil, err
 	}
 	return &resolved, nil
+}
+
+// DefaultValidity is how long a Reserve is valid whose ValidUntil was not chosen. It is in the middle of what a
+// store takes, so that the clock of a client may be off by as much either way.
+const DefaultValidity = keyed.MaxValidity / 2
+
+// Clock is a [Store] that is told until when a Reserve is valid by a clock that it names: [Ledger], whose calls may
+// be copied on their way. [Middleware], [Interceptor] and [Do] leave it to other stores, which count from their own
+// clock.
+type Clock interface {
+	Now() time.Time
+}
+
+// validity returns until when a request is valid, in Unix nanoseconds of a store whose clock says now.
+func (r *ReserveRequest) validity(now time.Time) (int64, error) {
+	until := int64(0)
+	switch {
+	case r.ValidUntil.IsZero():
+	case r.ValidUntil.Sub(now) > keyed.MaxAhead: // also what does not fit into nanoseconds
+		return 0, &InvalidError{"ValidUntil", fmt.Sprintf(
+			"must be at most %v ahead of the store's clock, and is %v ahead: do the clocks differ?",
+			keyed.MaxAhead, r.ValidUntil.Sub(now).Round(time.Second))}
+	case r.ValidUntil.Before(time.Unix(0, 1)):
+		until = 1
+	default:
+		until = r.ValidUntil.UnixNano()
+	}
+	until, _ = keyed.ResolveValidity(until, now.UnixNano())
+	return until, nil
 }
 
 // validate checks what names an owner.

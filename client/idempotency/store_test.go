@@ -12,15 +12,18 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/storetest"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // mapBackend is the least that a database must have: two methods.
@@ -122,6 +125,38 @@ func TestStores(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { c.Test(t, open()) })
 			})
 		}
+	}
+}
+
+// A refusal because too many wait is told at once, and not repeated until the caller's time is over.
+func TestTooManyWaiters(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		refusal := connect.NewError(connect.CodeResourceExhausted, errors.New("too many"))
+		if detail, err := connect.NewErrorDetail(&seqledgerv1.WriteError{
+			Code:       seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_WAITERS,
+			RetryAfter: durationpb.New(time.Second),
+		}); err == nil {
+			refusal.AddDetail(detail)
+		}
+		if err := connect.NewErrorWriter().Write(w, r, refusal); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	c, err := client.New(client.Options{Server: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	s := &service{T: t, store: idempotency.Ledger(c), metrics: newCounter()}
+	s.use()
+	answer := s.send()
+	s.refused(answer, http.StatusTooManyRequests, idempotency.CodeQuota, idempotency.SameKey, 0)
+	if n := calls.Load(); n != 1 || answer.Header.Get("Retry-After") != "1" {
+		t.Errorf("%d calls, %v", n, answer.Header)
 	}
 }
 
@@ -271,4 +306,31 @@ func TestLostSwaps(t *testing.T) {
 func BenchmarkMemory(b *testing.B) {
 	// Of more entries than a run has keys.
 	storetest.Benchmark(b, idempotency.MemoryOf(100_000_000, 8<<30))
+}
+
+// The bounds of a store in memory can be chosen: it refuses further keys until expired ones are removed.
+func TestMemoryOptions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := idempotency.NewMemory(idempotency.MemoryOptions{MaxEntries: 1, CleanupInterval: time.Hour})
+		work := func(context.Context, *idempotency.Owner) ([]byte, error) { return nil, nil }
+		do := func(key string) error {
+			_, err := idempotency.DoOptions{Settings: idempotency.Settings{TTL: time.Second}}.Do(t.Context(), s,
+				idempotency.RecordKey{Key: key}, work)
+			return err
+		}
+		if err := do("a"); err != nil {
+			t.Fatal(err)
+		}
+		for _, wait := range []time.Duration{0, 10 * time.Minute} { // the first has expired, and is not yet removed
+			pass(wait)
+			if err := do("b"); idempotency.CodeOf(err) != idempotency.CodeQuota {
+				t.Errorf("after %v: %v", wait, err)
+			}
+		}
+		pass(time.Hour)
+		if err := do("b"); err != nil {
+			t.Errorf("after the removal: %v", err)
+		}
+	})
 }

@@ -156,10 +156,7 @@ const environmentPrefix = "SEQLEDGER_"
 // not: with a mistyped name a default would apply. They are not an error, because other
 // programs may set such variables, as Kubernetes does for a service named seqledger.
 func unknownVariables(app *kong.Application, environ []string) (names []string) {
-	known := map[string]bool{waitForPending: true}
-	for _, name := range keyedSettings {
-		known[name] = true
-	}
+	known := map[string]bool{waitForPending: true, pendingWait: true}
 	eachFlag(app, func(flag *kong.Flag) {
 		for _, name := range flag.Envs {
 			known[name] = true

@@ -213,7 +213,8 @@ func nextStep(e *failure.Error) string {
 		return "wait until records have expired, purge some, or raise keys in the limits of the credential"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER:
 		return "nothing was written; send it to " + e.LeaderAddress
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING:
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_WAITERS:
 		return "nothing was written; run the same command again later"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
 		return "run the same command again with the same --sequence and --key"

@@ -60,6 +60,7 @@ type gatewayRoute struct {
 	MismatchStatus  string        `help:"help_gateway_mismatch_status" enum:"422,409" default:"422"`
 	FreshFields     []string      `help:"help_gateway_fresh_fields" placeholder:"/NAME"`
 	ReplayCheck     string        `help:"help_gateway_replay_check" placeholder:"'METHOD PATH'"`
+	CORSOrigins     []string      `help:"help_gateway_cors" name:"cors-origins" placeholder:"ORIGIN"`
 	PrincipalHeader string        `help:"help_gateway_principal" placeholder:"NAME"`
 	PrincipalClaim  string        `help:"help_gateway_claim" placeholder:"NAME"`
 	Shared          bool          `help:"help_gateway_shared"`
@@ -126,7 +127,7 @@ func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 	defer func() { err = errors.Join(err, store.stop()) }()
 	o := gateway.Options{
 		Config: config, MaxRequests: c.MaxRequests, MaxPerPrincipal: c.MaxPrincipal, MaxPerPeer: c.MaxPeer,
-		Store: store, Journal: store.journal, Scope: scope, Logger: e.log,
+		Store: store.Store, Journal: store.journal, Scope: scope, Logger: e.log,
 	}
 	g := gateway.New(o)
 	defer g.Close()

@@ -78,6 +78,16 @@ var helpTexts = map[string]string{
 		"proxies and this machine; further ones are refused with 429. 0 means half of --max-requests.",
 	"help_store_max_keys": "Keys that the ledger of this process keeps for one principal; further ones are " +
 		"refused.",
+	"help_store_cleanup": "How often --store memory: and postgres:// delete records that have expired; the others do " +
+		"so by themselves.",
+	"help_guard_lease": "How long the ledger waits for a guard that was killed, where the file says nothing.",
+	"help_guard_wait": "How long a repeat waits for the first call, where the file says nothing; 0 does " +
+		"not wait.",
+	"help_guard_key_window": "How long a call with an earlier one's key is a repeat, where the file says nothing.",
+	"help_serve_key_lease": "Lease of a Reserve or Heartbeat that says nothing of it. All nodes of a cluster should " +
+		"have the same; so for the next two.",
+	"help_serve_key_ttl":      "How long a result of a key, or a keyed write, is known that says nothing of it.",
+	"help_serve_key_rejected": "How long the refusal of a key is known that says nothing of it.",
 	"help_gateway_proxies": "Networks of the proxies before this gateway, whose --principal-header and X-Forwarded-* " +
 		"headers are believed.",
 	"help_gateway_fingerprint": "What of a body is compared: raw (its bytes), jcs (its JSON value), pointers (some " +
@@ -89,6 +99,8 @@ var helpTexts = map[string]string{
 	"help_gateway_fresh_fields": "JSON pointers of fields that get a new UUID in a replay, such as /requestId.",
 	"help_gateway_replay_check": "Ask the service before each replay: a request of this method and path with the " +
 		"caller's headers; 2xx allows the replay. For example 'GET /may-read'.",
+	"help_gateway_cors": "Let pages of these origins, such as https://shop.example, read the responses, replays and " +
+		"refusals among them; the service's own headers for that are dropped.",
 	"help_gateway_principal": "Header that says who sends a request, from --trusted-proxies alone. Default: a hash " +
 		"of Authorization.",
 	"help_gateway_claim": "Claim of the session token (JWT) that says who sends a request, for example sub; the " +

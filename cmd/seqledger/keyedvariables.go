@@ -10,38 +10,53 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// keyedSettings are the variables that all programs with idempotency keys share, by the flag of
-// gateway that each stands for. A flag's own variable wins.
-var keyedSettings = map[string]string{
-	"lease":        "SEQLEDGER_IDEMPOTENCY_PENDING_TTL_SECONDS",
-	"ttl":          "SEQLEDGER_IDEMPOTENCY_COMMITTED_TTL_SECONDS",
-	"rejected-ttl": "SEQLEDGER_IDEMPOTENCY_REJECTED_TTL_SECONDS",
-	"wait":         "SEQLEDGER_IDEMPOTENCY_PENDING_WAIT_TIMEOUT",
+// The variables that all programs with idempotency keys share. Times are in seconds.
+const (
+	pendingTTL      = "SEQLEDGER_IDEMPOTENCY_PENDING_TTL_SECONDS"
+	committedTTL    = "SEQLEDGER_IDEMPOTENCY_COMMITTED_TTL_SECONDS"
+	rejectedTTL     = "SEQLEDGER_IDEMPOTENCY_REJECTED_TTL_SECONDS"
+	maxEntries      = "SEQLEDGER_IDEMPOTENCY_MAX_ENTRIES"
+	cleanupInterval = "SEQLEDGER_IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS"
+	pendingWait     = "SEQLEDGER_IDEMPOTENCY_PENDING_WAIT_TIMEOUT"
+	waitForPending  = "SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING" // true or false, which is a wait of 0
+)
+
+// keyedSettings are the flags that a shared variable stands for, by command. A flag's own variable wins.
+// A variable that means nothing to a command is known to it all the same, because it is set for all.
+var keyedSettings = map[string]map[string]string{
+	"gateway": {
+		"lease": pendingTTL, "ttl": committedTTL, "rejected-ttl": rejectedTTL, "wait": pendingWait,
+		"max-entries": maxEntries, "cleanup-interval": cleanupInterval,
+	},
+	"guard": {
+		"lease": pendingTTL, "key-window": committedTTL, "wait": pendingWait, "max-entries": maxEntries,
+		"cleanup-interval": cleanupInterval,
+	},
+	"serve": {"key-lease": pendingTTL, "key-ttl": committedTTL, "key-rejected-ttl": rejectedTTL},
 }
 
-// waitForPending is true or false, which is a wait of 0.
-const waitForPending = "SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING"
-
-// keyedVariables gives the flags of gateway their second variables, whose times are in seconds.
+// keyedVariables gives flags their second variables.
 func keyedVariables(k *kong.Kong) error {
 	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
 		command, ok := node.(*kong.Node)
-		if !ok || command.Name != "gateway" {
+		if !ok || keyedSettings[command.Name] == nil {
 			return next(nil)
 		}
 		for _, flag := range command.Flags {
-			name, shared := keyedSettings[flag.Name]
+			name, shared := keyedSettings[command.Name][flag.Name]
 			if !shared {
 				continue
 			}
-			if flag.Name == "wait" {
+			if name == pendingWait {
 				if text, set := os.LookupEnv(waitForPending); set && text != "true" {
 					name = waitForPending
 				}
 			}
 			flag.Envs = append(flag.Envs, name)
 			flag.Tag.Envs = flag.Envs
-			flag.Mapper = valueReader(readSeconds)
+			if flag.Target.Type() == reflect.TypeFor[time.Duration]() {
+				flag.Mapper = valueReader(readSeconds)
+			}
 		}
 		return next(nil)
 	})

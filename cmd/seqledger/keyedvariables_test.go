@@ -9,16 +9,64 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 )
 
-// parseGateway parses a gateway's command line with the environment as it is.
-func parseGateway(t *testing.T, args ...string) (*gatewayCommand, error) {
+// parseWith parses a command line with the environment as it is.
+func parseWith(t *testing.T, args ...string) (*commandLine, error) {
 	t.Helper()
 	cli, source := new(commandLine), new(configSource)
 	parser, err := newParser(cli, new(operation.Flags), source, io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = parser.Parse(append([]string{"gateway", "--upstream", "http://127.0.0.1:1"}, args...))
+	_, err = parser.Parse(args)
+	return cli, err
+}
+
+// parseGateway parses a gateway's command line with the environment as it is.
+func parseGateway(t *testing.T, args ...string) (*gatewayCommand, error) {
+	t.Helper()
+	cli, err := parseWith(t, append([]string{"gateway", "--upstream", "http://127.0.0.1:1"}, args...)...)
 	return &cli.Gateway, err
+}
+
+// Each program reads those of the variables that mean something to it. It sets the environment, so that it
+// cannot run in parallel.
+func TestKeyedVariablesOfEachProgram(t *testing.T) {
+	for name, value := range map[string]string{
+		"PENDING_TTL_SECONDS": "20", "COMMITTED_TTL_SECONDS": "3600", "REJECTED_TTL_SECONDS": "5",
+		"PENDING_WAIT_TIMEOUT": "7", "MAX_ENTRIES": "9", "CLEANUP_INTERVAL_SECONDS": "11",
+	} {
+		t.Setenv("SEQLEDGER_IDEMPOTENCY_"+name, value)
+	}
+	cli, err := parseWith(t, "serve")
+	if s := &cli.Serve; err != nil || s.KeyLease != 20*time.Second || s.KeyTTL != time.Hour ||
+		s.KeyRejectedTTL != 5*time.Second {
+		t.Errorf("serve: %v, %v, %v, %v", s.KeyLease, s.KeyTTL, s.KeyRejectedTTL, err)
+	}
+	cli, err = parseWith(t, "mcp", "guard", "--config", "guard.yaml", "--", "server")
+	g := &cli.MCP.Guard
+	if err != nil || g.Lease != 20*time.Second || g.KeyWindow != time.Hour || g.Wait != 7*time.Second ||
+		g.MaxEntries != 9 || g.Cleanup != 11*time.Second {
+		t.Errorf("mcp guard: %+v, %v", g, err)
+	}
+	gateway, err := parseGateway(t)
+	if err != nil || gateway.MaxEntries != 9 || gateway.Cleanup != 11*time.Second {
+		t.Errorf("gateway: %d entries, %v, %v", gateway.MaxEntries, gateway.Cleanup, err)
+	}
+	t.Setenv("SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING", "false")
+	file := writeFile(t, "guard.yaml", "server: s\ntools: {pay: {}}\n")
+	cli, err = parseWith(t, "mcp", "guard", "--config", file, "--", "server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := cli.MCP.Guard.options(string(cli.Config))
+	if err != nil || o.Config.Wait >= 0 || o.Config.Lease != 20*time.Second ||
+		o.Config.Tools["pay"].KeyWindow != time.Hour {
+		t.Errorf("mcp guard without a wait: %+v, %v", o, err)
+	}
+	t.Setenv("SEQLEDGER_IDEMPOTENCY_MAX_ENTRIES", "many")
+	if _, err := parseGateway(t); err == nil || !strings.Contains(err.Error(), "MAX_ENTRIES") {
+		t.Error("many entries:", err)
+	}
 }
 
 // The variables of all programs with keys set the gateway's times, below the flags and their own

@@ -27,6 +27,8 @@ type keyStoreFlags struct {
 	TokenFile    string        `help:"help_store_token_file" name:"ledger-token-file" type:"path" placeholder:"FILE"`
 	Journal      string        `help:"help_store_journal" default:"./seqledger-journal" type:"path"`
 	MaxKeys      int           `help:"help_store_max_keys" name:"max-keys-per-principal" default:"1000000"`
+	MaxEntries   int           `help:"Records that --store memory: may have." default:"100000"`
+	Cleanup      time.Duration `help:"help_store_cleanup" name:"cleanup-interval" default:"10s"`
 	DrainTimeout time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
 }
 
@@ -43,6 +45,8 @@ func (c *keyStoreFlags) check() error {
 		"--ledger-listen: is for the ledger in this process, and not for --ledger")
 	mistake(c.LedgerAuth != "" && c.LedgerListen == "", "--ledger-auth needs --ledger-listen")
 	mistake(c.MaxKeys < 1, "--max-keys-per-principal: must be at least 1")
+	mistake(c.MaxEntries < 1, "--max-entries: must be at least 1")
+	mistake(c.Cleanup < time.Millisecond, "--cleanup-interval: must be at least 1ms")
 	if c.foreign() {
 		if err := storeurl.Check(c.Store); err != nil {
 			problems = append(problems, usage("--store: %w", err))
@@ -134,7 +138,9 @@ const foreignStoreTimeout = 10 * time.Second
 func (c *keyStoreFlags) openForeign(e *environment) (*keyStore, error) {
 	ctx, cancel := context.WithTimeout(e.ctx, foreignStoreTimeout)
 	defer cancel()
-	s, closing, err := storeurl.Open(ctx, c.Store, e.log)
+	s, closing, err := storeurl.OpenWith(ctx, c.Store, storeurl.Options{
+		Logger: e.log, MaxEntries: c.MaxEntries, CleanupInterval: c.Cleanup,
+	})
 	if err != nil {
 		return nil, fail(exitFailed, "seqledger store init makes the tables of a store", "--store: %w", err)
 	}
@@ -173,7 +179,7 @@ func (c *keyStoreFlags) openEmbedded(e *environment) (*keyStore, error) {
 	if err != nil {
 		return nil, fail(exitFailed, storageHint(err, c.Data), "--data %s: %w", c.Data, err)
 	}
-	s.Store = idempotency.Ledger(s.own.Client())
+	s.Store = s.own.Store()
 	s.stop = func() error {
 		err := s.own.Close()
 		if failure, ok := errors.AsType[*embedded.FailedError](err); ok {

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/mcp/guard"
@@ -23,7 +24,10 @@ type mcpGuardCommand struct {
 	UpstreamToken string   `help:"help_guard_upstream_token" name:"upstream-token-file" type:"path" placeholder:"FILE"`
 	Principal     string   `help:"help_guard_principal" placeholder:"TEXT"`
 	keyStoreFlags `embed:""`
-	MaxCalls      int `help:"help_guard_max_calls" default:"64"`
+	MaxCalls      int           `help:"help_guard_max_calls" default:"64"`
+	Lease         time.Duration `help:"help_guard_lease" default:"60s"`
+	Wait          time.Duration `help:"help_guard_wait" default:"30s"`
+	KeyWindow     time.Duration `help:"help_guard_key_window" default:"24h"`
 }
 
 // ownConfig says that --config names a file of this command's own form.
@@ -69,7 +73,7 @@ func (c *mcpGuardCommand) Run(e *environment, config *configSource) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, store.stop()) }()
-	options.Store, options.Journal = store, store.journal
+	options.Store, options.Journal = store.Store, store.journal
 	if c.Upstream != "" {
 		return c.guardHTTP(e, options)
 	}
@@ -103,10 +107,14 @@ func (c *mcpGuardCommand) options(config string) (*guard.Options, error) {
 	case c.MaxCalls < 1:
 		return nil, usage("--max-calls: must be at least 1")
 	}
-	if err := c.keyStoreFlags.check(); err != nil {
+	if err := errors.Join(c.checkTimes(), c.keyStoreFlags.check()); err != nil {
 		return nil, err
 	}
-	rules, err := guard.ReadConfig(config)
+	times := guard.Times{Lease: c.Lease, Wait: c.Wait, KeyWindow: c.KeyWindow}
+	if c.Wait == 0 {
+		times.Wait = -1
+	}
+	rules, err := guard.ReadConfig(config, times)
 	if err != nil {
 		return nil, usage("--config: %w", err)
 	}
@@ -114,6 +122,20 @@ func (c *mcpGuardCommand) options(config string) (*guard.Options, error) {
 		Config: rules, Principal: c.Principal, MaxCalls: c.MaxCalls,
 		Scope: idempotency.Scope{Organization: scope.GetOrganization(), Vault: scope.GetVault()},
 	}, nil
+}
+
+// checkTimes refuses times that no file may have either.
+func (c *mcpGuardCommand) checkTimes() error {
+	within := func(flag string, d, least, most time.Duration) error {
+		if d < least || d > most {
+			return usage("--%s: must be from %v to %v, is %v", flag, least, most, d)
+		}
+		return nil
+	}
+	return errors.Join(
+		within("lease", c.Lease, idempotency.MinLease, idempotency.MaxLease),
+		within("wait", c.Wait, 0, idempotency.MaxWait),
+		within("key-window", c.KeyWindow, idempotency.MinTTL, idempotency.MaxTTL))
 }
 
 // guardProcess guards a child process until it ends.

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/mcp/tools"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -31,6 +32,9 @@ type serveCommand struct {
 	DiskReserve     int64         `help:"help_serve_disk_reserve" default:"-1"`
 	Archive         string        `help:"help_serve_archive" type:"path" placeholder:"DIR"`
 	AcceptClock     bool          `help:"help_serve_accept_clock" env:"-"`
+	KeyLease        time.Duration `help:"help_serve_key_lease" default:"60s"`
+	KeyTTL          time.Duration `help:"help_serve_key_ttl" name:"key-ttl" default:"24h"`
+	KeyRejectedTTL  time.Duration `help:"help_serve_key_rejected" name:"key-rejected-ttl" default:"60s"`
 	MCP             bool          `name:"mcp" help:"Offer tools to agents over streamable HTTP, at /mcp of the same port and with the same credentials."`
 	NoConsole       bool          `help:"Do not serve the console, a web page at /console/ on which a person looks at the ledger."`
 	accessFlags     `embed:""`
@@ -172,6 +176,10 @@ func (c *serveCommand) check(config *machine.Config) error {
 		return usage("%w", err)
 	case c.DrainTimeout <= 0:
 		return usage("--drain-timeout: must be more than 0")
+	case c.KeyLease < idempotency.MinLease || c.KeyLease > idempotency.MaxLease:
+		return usage("--key-lease: must be from %v to %v", idempotency.MinLease, idempotency.MaxLease)
+	case min(c.KeyTTL, c.KeyRejectedTTL) < idempotency.MinTTL || max(c.KeyTTL, c.KeyRejectedTTL) > idempotency.MaxTTL:
+		return usage("--key-ttl, --key-rejected-ttl: must be from %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
 	case c.CheckpointBytes != 0 && c.CheckpointBytes < leastCheckpointBytes, c.CheckpointBytes > mostCheckpointBytes:
 		return usage("--checkpoint-bytes: must be 0 or from %d to %d", leastCheckpointBytes, int64(mostCheckpointBytes))
 	case c.BackupRate == 0 || c.BackupRate < -1:
@@ -212,7 +220,7 @@ func (c *serveCommand) serve(
 		Ledger: l, Version: buildVersion().Version, Logger: e.log, DrainTimeout: c.DrainTimeout,
 		BackupRate: c.BackupRate, DiskReserve: c.DiskReserve, StoredFile: filepath.Join(c.Data, storedName),
 		Auth: access.auth, TLS: access.tls, Insecure: c.Insecure, CORSOrigins: c.CORSOrigin,
-		NoConsole: c.NoConsole,
+		NoConsole: c.NoConsole, KeyLease: c.KeyLease, KeyTTL: c.KeyTTL, KeyRejectedTTL: c.KeyRejectedTTL,
 	}
 	if c.MCP {
 		o.MCP = func(api http.RoundTripper) (http.Handler, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/server"
 	"github.com/seqledger/seqledger/server/auth"
@@ -100,9 +101,19 @@ func (l *Ledger) start(ctx context.Context, o *Options) error {
 	return nil
 }
 
-// Client returns the way to the ledger's keyed records, of a caller that may do everything. It makes
-// no other calls, and stays the Ledger's to close.
-func (l *Ledger) Client() *client.Client { return l.client }
+// Store returns the keyed records, for a caller that may do everything. The store has the ledger's clock, because
+// ledger time is behind the wall clock of a machine that was suspended.
+func (l *Ledger) Store() idempotency.Store { return &store{idempotency.Ledger(l.client), l.ledger} }
+
+// store implements [idempotency.Clock].
+type store struct {
+	idempotency.Store
+
+	ledger *ledger.Ledger
+}
+
+// Now returns ledger time.
+func (s *store) Now() time.Time { return time.Unix(0, s.ledger.Now()) }
 
 // Metrics returns the ledger's metrics, and those of the process.
 func (l *Ledger) Metrics() prometheus.Gatherer { return l.metrics }

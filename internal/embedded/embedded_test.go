@@ -7,14 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/storetest"
 	"github.com/seqledger/seqledger/internal/embedded"
-	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // open opens a ledger for a test.
@@ -36,7 +32,7 @@ func open(t *testing.T, o embedded.Options) *embedded.Ledger {
 // The store of a ledger in the process passes what every store must pass.
 func TestStore(t *testing.T) {
 	t.Parallel()
-	store := idempotency.Ledger(open(t, embedded.Options{}).Client())
+	store := open(t, embedded.Options{}).Store()
 	storetest.Run(t, func(*testing.T) idempotency.Store { return store })
 }
 
@@ -53,7 +49,7 @@ func request(key string) *idempotency.ReserveRequest {
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	l := open(t, embedded.Options{PrincipalKeys: 1})
-	store := idempotency.Ledger(l.Client())
+	store := l.Store()
 	first := request("first")
 	if _, err := store.Get(t.Context(), &first.Key); !errors.Is(err, idempotency.ErrNotFound) {
 		t.Errorf("Get of an absent record: %v", err)
@@ -68,10 +64,15 @@ func TestErrors(t *testing.T) {
 	if _, full := errors.AsType[*idempotency.QuotaError](err); !full {
 		t.Errorf("a Reserve beyond the bound: %v", err)
 	}
-	_, err = l.Client().Reserve(t.Context(), &seqledgerv1.ReserveRequest{})
-	if refused, ok := errors.AsType[*failure.Error](err); !ok || refused.ConnectCode != connect.CodeInvalidArgument ||
-		refused.Field != "record" {
-		t.Errorf("a Reserve of nothing: %v", err)
+	far := request("first")
+	far.ValidUntil = time.Now().Add(time.Hour)
+	_, err = store.Reserve(t.Context(), far)
+	if invalid, ok := errors.AsType[*idempotency.InvalidError](err); !ok || invalid.Field != "valid_until" {
+		t.Errorf("a Reserve that is valid for an hour: %v", err)
+	}
+	clock, ok := store.(idempotency.Clock)
+	if !ok || time.Since(clock.Now()).Abs() > time.Minute {
+		t.Error("the store does not tell its time")
 	}
 }
 
@@ -82,7 +83,7 @@ func TestListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := idempotency.Ledger(open(t, embedded.Options{Listener: listener}).Client())
+	store := open(t, embedded.Options{Listener: listener}).Store()
 	other, err := client.New(client.Options{Server: listener.Addr().String()})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/cors"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/seqledger/seqledger/client/idempotency"
@@ -46,6 +48,10 @@ type Settings struct {
 	// ReplayCheck is a method and a path, such as "GET /may", that the service answers with 2xx
 	// if a caller may have a stored response; empty asks nothing.
 	ReplayCheck string
+
+	// CORSOrigins are the origins, such as https://shop.example, whose pages may read the responses; empty
+	// leaves that to the service.
+	CORSOrigins []string
 
 	// At most one of these says who sends a request: a header of a trusted proxy, a claim of a
 	// session token, or, for all callers together, Shared. Without one it is the hash of the
@@ -95,8 +101,12 @@ type route struct {
 
 	header, claim string // the principal's; at most one is set
 	check         *check
+	cors          *cors.Cors // nil: left to the service
 	options       idempotency.Options
 }
+
+// label names the route in the metrics.
+func (r *route) label() string { return cmp.Or(r.path, "other") }
 
 // check is what the service is asked before a replay.
 type check struct{ method, path string }
@@ -156,8 +166,8 @@ const needsProxies = "needs trusted_proxies: the networks of those that set it, 
 var routeFields = []string{
 	"path", "methods", "upstream", "upstream_timeout", "required", "strict", "open", "fingerprint", "pointers",
 	"max_body", "ttl", "rejected_ttl", "wait", "lease", "on_lease_expired", "server_errors", "effect_free", "stored",
-	"replay_status", "mismatch_status", "fresh_fields", "replay_check", "principal_header", "principal_claim",
-	"shared",
+	"replay_status", "mismatch_status", "fresh_fields", "replay_check", "cors_origins", "principal_header",
+	"principal_claim", "shared",
 }
 
 // readRoutes reads the section routes.
@@ -261,6 +271,7 @@ func readSettings(o *yamlfile.Object, s Settings) Settings {
 	s.MismatchStatus = o.Optional("mismatch_status", s.MismatchStatus)
 	list("fresh_fields", &s.FreshFields)
 	s.ReplayCheck = o.Optional("replay_check", s.ReplayCheck)
+	list("cors_origins", &s.CORSOrigins)
 	if o.Has("principal_header") || o.Has("principal_claim") || o.Has("shared") {
 		s.PrincipalHeader, s.PrincipalClaim = "", ""
 		s.Shared = o.Bool("shared", false)
@@ -316,6 +327,8 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 	}
 	s.checkPrincipal(report)
 	s.checkPointers(report)
+	s.readOrigins(report)
+	one.cors = newCORS(s.CORSOrigins)
 	return one
 }
 

@@ -57,6 +57,8 @@ func TestRouteMistakes(t *testing.T) {
 		"mismatch_status: 400":                      "routes[0].mismatch_status must be 422 or 409",
 		"replay_check: /may":                        "routes[0].replay_check must be GET, HEAD or POST",
 		"replay_check: PUT /may":                    "routes[0].replay_check must be GET, HEAD or POST",
+		"cors_origins: ['*']":                       "routes[0].cors_origins the CORS origin * together with",
+		"cors_origins: [https://a.example/]":        "routes[0].cors_origins the CORS origin",
 		"principal_header: X User":                  "routes[0].principal_header must be the name of a header",
 		"principal_claim: sub":                      "routes[0].principal_claim needs the section jwt",
 		"{shared: true, principal_header: X-User}":  "routes[0].shared means that all callers are one principal",

@@ -10,7 +10,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -23,6 +22,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/cors"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 )
@@ -181,6 +181,7 @@ type routeHandler struct {
 	http.Handler
 
 	label string
+	cors  *cors.Cors // nil: left to the service
 }
 
 // pathRoutes are the routes of one path.
@@ -197,7 +198,7 @@ func (g *Gateway) newTable(c *Config) *table {
 	t := &table{patterns: http.NewServeMux(), config: c}
 	paths := map[string]*pathRoutes{}
 	for _, r := range c.routes {
-		h := &routeHandler{g.newRoute(c, r), r.path}
+		h := &routeHandler{g.newRoute(c, r), r.label(), r.cors}
 		p := paths[r.path]
 		if p == nil {
 			p = &pathRoutes{map[string]*routeHandler{}, h}
@@ -209,7 +210,7 @@ func (g *Gateway) newTable(c *Config) *table {
 		}
 	}
 	if c.fallback != nil {
-		t.fallback = &routeHandler{g.newRoute(c, c.fallback), "other"}
+		t.fallback = &routeHandler{g.newRoute(c, c.fallback), c.fallback.label(), c.fallback.cors}
 	}
 	t.strict = len(c.routes) > 0 || c.fallback != nil && strings.Trim(c.fallback.upstream.Path, "/") != ""
 	t.policy = c.policy()
@@ -257,6 +258,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			keyHash(r.Header),
 			"took", took)
 	}()
+	if route != nil && route.cors != nil {
+		if route.cors.HandlerFunc(seen, r); preflightFor(r) != "" {
+			return // which is its answer
+		}
+	}
 	leave, ok := g.enter(seen, r)
 	if !ok { // before anything of it is read
 		return
@@ -274,23 +280,29 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		seen.Header().Set("Content-Type", "application/json")
 		_, _ = seen.Write(g.current.Load().policy) // the client may be gone
 	case !clear:
-		refuse(seen, http.StatusBadRequest, "path-ambiguous",
+		refuse(seen, r, http.StatusBadRequest, codeAmbiguous,
 			"The path may be read in several ways; write it as its route has it. Nothing was done")
 	case strings.ToUpper(r.Method) != r.Method: // some services see no difference
-		refuse(seen, http.StatusBadRequest, "method-invalid", "Methods are in upper case; nothing was done")
+		refuse(seen, r, http.StatusBadRequest, codeMethod, "Methods are in upper case; nothing was done")
 	case route == nil:
-		refuse(seen, http.StatusNotFound, "route-unknown", "No route of this gateway has this path; nothing was done")
+		refuse(seen, r, http.StatusNotFound, codeNoRoute, "No route of this gateway has this path; nothing was done")
 	default:
 		route.ServeHTTP(seen, r)
 	}
 }
 
-// refuse answers a request that reaches no route.
-func refuse(w http.ResponseWriter, status int, code, title string) {
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(status)
-	_, _ = fmt.Fprintf(w, `{"type":"about:blank","title":%q,"status":%d,"code":%q,"retryable":false,`+
-		`"action":"fix-request"}`+"\n", title, status, code) // the client may be gone
+// refuse answers a request that is wrong, so that it reaches no route.
+func refuse(w http.ResponseWriter, r *http.Request, status int, code idempotency.Code, title string) {
+	p := idempotency.Problem{Status: status, Code: code, Action: idempotency.FixRequest, Title: title}
+	p.Write(w, r)
+}
+
+// refuseBusy answers a request for which there is no room now.
+func refuseBusy(w http.ResponseWriter, r *http.Request, status int, title string) {
+	p := idempotency.Problem{
+		Status: status, Code: codeBusy, Action: idempotency.SameKey, Title: title, RetryAfter: time.Second,
+	}
+	p.Write(w, r)
 }
 
 // keyHash returns the beginning of the hash that the store keeps of a key, or "" without one.
@@ -313,9 +325,8 @@ func (g *Gateway) enter(w http.ResponseWriter, r *http.Request) (leave func(), o
 	leavePeer := func() {}
 	if peer := g.current.Load().config.boundedPeer(r); peer != "" {
 		if leavePeer, ok = g.peers.enter(peer, g.options.MaxPerPeer); !ok {
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, "too many requests from this address are under way; nothing was done",
-				http.StatusTooManyRequests)
+			refuseBusy(w, r, http.StatusTooManyRequests,
+				"Too many requests from this address are under way; nothing was done")
 			return nil, false
 		}
 	}
@@ -327,8 +338,7 @@ func (g *Gateway) enter(w http.ResponseWriter, r *http.Request) (leave func(), o
 		}, true
 	default:
 		leavePeer()
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "too many requests are under way; nothing was done", http.StatusServiceUnavailable)
+		refuseBusy(w, r, http.StatusServiceUnavailable, "Too many requests are under way; nothing was done")
 		return nil, false
 	}
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,7 +10,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// metrics are the gateway's counters. It implements [idempotency.Metrics]. Labels are events, calls
+// metrics are the gateway's counters. Labels are events, calls
 // and patterns of the configuration, never what a client sends.
 type metrics struct {
 	registry *prometheus.Registry
@@ -18,6 +19,8 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	latency  *prometheus.HistogramVec
 	reloads  *prometheus.CounterVec
+	bypassed *prometheus.CounterVec
+	waiting  atomic.Int64
 }
 
 // counted are the events. They are there from the start, so that a rate includes the first of each.
@@ -49,6 +52,11 @@ func newMetrics(g *Gateway) *metrics {
 			Name: "seqledger_gateway_request_duration_seconds", Buckets: buckets,
 			Help: "How long requests took, by the route's path in the configuration.",
 		}, []string{"route"}),
+		bypassed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "seqledger_gateway_bypassed_total",
+			Help: "Requests with a key that ran without the store, and may run twice, by the route's path in the " +
+				"configuration.",
+		}, []string{"route"}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "seqledger_gateway_reloads_total", Help: "Times that the configuration was read again, by result.",
 		}, []string{"result"}),
@@ -66,10 +74,12 @@ func newMetrics(g *Gateway) *metrics {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "seqledger_gateway_" + name, Help: help},
 			func() float64 { return float64(read()) })
 	}
-	m.registry.MustRegister(events, calls, m.requests, m.latency, m.reloads,
+	m.registry.MustRegister(events, calls, m.requests, m.latency, m.reloads, m.bypassed,
 		gauge("requests_open", "Requests under way.", func() int { return len(g.requests) }),
 		gauge("requests_limit", "What requests_open may be before requests are refused.",
 			func() int { return cap(g.requests) }),
+		gauge("waiters", "Requests that wait for the first one with their key.",
+			func() int { return int(m.waiting.Load()) }),
 		gauge("journal_results", "Results in the journal that wait for the store.", func() int {
 			if g.options.Journal == nil {
 				return 0
@@ -79,12 +89,31 @@ func newMetrics(g *Gateway) *metrics {
 	return m
 }
 
+// routeMetrics are the metrics of one route. It implements [idempotency.WaitMetrics].
+type routeMetrics struct {
+	*metrics
+
+	bypasses prometheus.Counter
+}
+
+// of returns the metrics of a route. Its counter is there from then on, so that a rate includes the
+// first bypass.
+func (m *metrics) of(label string) routeMetrics {
+	return routeMetrics{m, m.bypassed.WithLabelValues(label)}
+}
+
 // Count implements [idempotency.Metrics].
-func (m *metrics) Count(event idempotency.Event) {
+func (m routeMetrics) Count(event idempotency.Event) {
 	if c := m.events[event]; c != nil {
 		c.Inc()
 	}
+	if event == idempotency.EventBypassed {
+		m.bypasses.Inc()
+	}
 }
+
+// Waiting implements [idempotency.WaitMetrics].
+func (m *metrics) Waiting(by int) { m.waiting.Add(int64(by)) }
 
 // StoreLatency implements [idempotency.Metrics].
 func (m *metrics) StoreLatency(call string, took time.Duration) {

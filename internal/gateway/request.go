@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"path"
@@ -36,7 +37,8 @@ func (t *table) find(r *http.Request) (route *routeHandler, ok bool) {
 	case found == nil:
 		return t.fallback, true
 	}
-	if h := found.byMethod[r.Method]; h != nil {
+	// A preflight is about the request that follows it.
+	if h := found.byMethod[cmp.Or(preflightFor(r), r.Method)]; h != nil {
 		return h, true
 	}
 	return found.other, true

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/unsent"
 )
 
 // newRoute returns the handler of a route. mu is held.
@@ -28,6 +29,9 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 		// The responses of requests with a key are the middleware's.
 		ModifyResponse: func(answer *http.Response) error {
 			idempotency.StripHeaders(answer.Header)
+			if r.cors != nil {
+				dropCORS(answer.Header)
+			}
 			// The trailers have their names by now; the values come with the body.
 			idempotency.StripHeaders(answer.Trailer)
 			if answer.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
@@ -40,7 +44,7 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 		ErrorLog:     slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 	o := r.options
-	o.Scope, o.Journal, o.Metrics, o.Logger = g.options.Scope, g.options.Journal, g.metrics, logger
+	o.Scope, o.Journal, o.Metrics, o.Logger = g.options.Scope, g.options.Journal, g.metrics.of(r.label()), logger
 	o.Admit, o.Principal = g.admit, c.principal(r)
 	if r.check != nil {
 		o.AllowReplay = func(request *http.Request) (bool, error) { return r.check.ask(proxy, request) }
@@ -187,7 +191,8 @@ func (s *statusOnly) Write(b []byte) (int, error) {
 
 // once keeps a transport from sending a request twice. net/http repeats a request whose connection
 // breaks if it counts as idempotent, and the header Idempotency-Key makes every request without a
-// body count so. That must never happen here, because the service may have executed the first one.
+// body count so. That must never happen here, because the service may have executed the first one. The
+// error of a request of which nothing has left is an [*unsentError].
 type once struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -198,7 +203,12 @@ func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
 			r.Body = noBytes{}
 		}
 	}
-	return o.next.RoundTrip(r)
+	r, connected := unsent.Watch(r)
+	answer, err := o.next.RoundTrip(r)
+	if err != nil && !connected() {
+		return nil, &unsentError{err}
+	}
+	return answer, err
 }
 
 // noBytes is a body that net/http does not know to be empty, and so cannot send again.
@@ -210,24 +220,52 @@ func (noBytes) Read([]byte) (int, error) { return 0, io.EOF }
 // Close implements io.Closer.
 func (noBytes) Close() error { return nil }
 
-// failed answers a request to which the service gave no response. If no connection was made,
-// nothing was executed, and the key is free again; otherwise the outcome is unknown.
+// The problems of the gateway's own. Each has a code besides those of package idempotency.
+const (
+	codeUnreachable idempotency.Code = "upstream-unreachable"
+	codeBusy        idempotency.Code = "busy"
+	codeAmbiguous   idempotency.Code = "path-ambiguous"
+	codeMethod      idempotency.Code = "method-invalid"
+	codeNoRoute     idempotency.Code = "route-unknown"
+)
+
+// unsentError is the error of a request of which nothing has left for the service.
+type unsentError struct{ cause error }
+
+// Error implements error.
+func (e *unsentError) Error() string { return e.cause.Error() }
+
+// Unwrap returns the cause.
+func (e *unsentError) Unwrap() error { return e.cause }
+
+// failed answers a request to which the service gave no response. The key is free again if nothing of the
+// request has left; otherwise the outcome is unknown. What the route says of 5xx responses, and of
+// refusals, is about the service's own, and none of them is.
 func failed(w http.ResponseWriter, r *http.Request, err error, logger *slog.Logger) {
-	status := http.StatusBadGateway
-	dial, isDial := errors.AsType[*net.OpError](err)
+	p := idempotency.Problem{
+		Status: http.StatusBadGateway, Code: idempotency.CodeOutcomeUnknown, Action: idempotency.Reconcile,
+		Title: "The service gave no response; whether the request was executed is not known",
+	}
+	leaves := idempotency.LeaveUnknown
+	if _, unsent := errors.AsType[*unsentError](err); unsent {
+		leaves = idempotency.ReleaseKey
+		p.Code, p.Action, p.RetryAfter = codeUnreachable, idempotency.SameKey, time.Second
+		p.Title = "The request could not be sent to the service; nothing was executed"
+	}
+	if owner := idempotency.FromContext(r.Context()); owner != nil {
+		owner.Leave(leaves)
+	}
 	var timeout net.Error
 	switch {
 	case errors.Is(err, errSlowBody), tooSlow(r.Context()):
-		status = http.StatusRequestTimeout
-	case isDial && dial.Op == "dial":
-		if owner := idempotency.FromContext(r.Context()); owner != nil {
-			owner.Leave(idempotency.ReleaseKey)
-		}
-	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
-		status = http.StatusGatewayTimeout
+		p.Status = http.StatusRequestTimeout
+		p.Title = "The body came too slowly; whether the service has executed a part of it is not known"
 	case errors.Is(err, context.Canceled):
-		status = 499 // the client has gone: only the log has this
+		p.Status = 499 // the client has gone: only the log has this
+	case leaves == idempotency.ReleaseKey:
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
+		p.Status = http.StatusGatewayTimeout
 	}
 	logger.WarnContext(r.Context(), "the service gave no response", "path", r.URL.Path, "error", err)
-	w.WriteHeader(status)
+	p.Write(w, r)
 }

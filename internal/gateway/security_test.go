@@ -192,8 +192,12 @@ func TestAPrincipalBlocksNoOther(t *testing.T) {
 			t.Errorf("bob: %d %s", status, text)
 		}
 	}
+	eventually(t, func() bool { return strings.Contains(scrape(t, g), "seqledger_gateway_waiters 3\n") })
 	close(finish)
 	group.Wait()
+	if text := scrape(t, g); !strings.Contains(text, "seqledger_gateway_waiters 0\n") {
+		t.Errorf("requests wait still:\n%s", text)
+	}
 }
 
 // One address has no more than its bound under way, with keys and without, whatever credentials it makes
@@ -346,6 +350,8 @@ func TestMetricsAndLog(t *testing.T) {
 	for _, want := range []string{
 		`seqledger_gateway_store_duration_seconds_count{operation="complete"}`, `{route="/slow",status="2xx"} 1`,
 		`{route="other",status="5xx"} 1`, "seqledger_gateway_journal_results 0", `reloads_total{result="failed"} 0`,
+		`seqledger_gateway_bypassed_total{route="other"} 1`, `seqledger_gateway_bypassed_total{route="/slow"} 0`,
+		"seqledger_gateway_waiters 0",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
@@ -26,7 +27,7 @@ func (e *UnknownError) Error() string { return fmt.Sprintf("%q names no store: %
 
 // kind is a kind of store.
 type kind struct {
-	open func(ctx context.Context, url string, log *slog.Logger) (idempotency.Store, func() error, error)
+	open func(ctx context.Context, url string, o Options) (idempotency.Store, func() error, error)
 	init func(ctx context.Context, url string) (text string, err error)
 	// statements returns what init does, for people who do it by hand.
 	statements func() string
@@ -60,13 +61,25 @@ func Check(url string) error {
 	return err
 }
 
+// Options are what a URL does not say. Each counts for the stores that have it.
+type Options struct {
+	Logger          *slog.Logger
+	MaxEntries      int           // of memory:; 0 means 100,000
+	CleanupInterval time.Duration // of memory: and PostgreSQL; 0 means 10 s
+}
+
 // Open connects to a store. closing it ends its connections.
 func Open(ctx context.Context, url string, log *slog.Logger) (s idempotency.Store, closing func() error, err error) {
+	return OpenWith(ctx, url, Options{Logger: log})
+}
+
+// OpenWith is Open with options.
+func OpenWith(ctx context.Context, url string, o Options) (s idempotency.Store, closing func() error, err error) {
 	k, err := find(url)
 	if err != nil {
 		return nil, nil, err
 	}
-	return k.open(ctx, url, log)
+	return k.open(ctx, url, o)
 }
 
 // ErrNothingToInit is returned for stores that need no preparation.
@@ -96,12 +109,14 @@ func Statements(url string) (string, error) {
 	return k.statements(), nil
 }
 
-func openMemory(context.Context, string, *slog.Logger) (idempotency.Store, func() error, error) {
-	return idempotency.Memory(), func() error { return nil }, nil
+func openMemory(_ context.Context, _ string, o Options) (idempotency.Store, func() error, error) {
+	return idempotency.NewMemory(idempotency.MemoryOptions{
+		MaxEntries: o.MaxEntries, CleanupInterval: o.CleanupInterval,
+	}), func() error { return nil }, nil
 }
 
-func openPostgres(ctx context.Context, url string, log *slog.Logger) (idempotency.Store, func() error, error) {
-	s, err := postgres.Open(ctx, url, postgres.Options{Logger: log})
+func openPostgres(ctx context.Context, url string, o Options) (idempotency.Store, func() error, error) {
+	s, err := postgres.Open(ctx, url, postgres.Options{Logger: o.Logger, CleanupInterval: o.CleanupInterval})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -116,15 +131,15 @@ func postgresStatements() string {
 	return postgres.Schema() + "\n-- what a role needs that uses the store\n" + postgres.Privileges("app")
 }
 
-func openRedis(ctx context.Context, url string, log *slog.Logger) (idempotency.Store, func() error, error) {
-	s, err := redis.Open(ctx, url, redis.Options{Logger: log})
+func openRedis(ctx context.Context, url string, o Options) (idempotency.Store, func() error, error) {
+	s, err := redis.Open(ctx, url, redis.Options{Logger: o.Logger})
 	if err != nil {
 		return nil, nil, err
 	}
 	return s, s.Close, nil
 }
 
-func openS3(ctx context.Context, url string, _ *slog.Logger) (idempotency.Store, func() error, error) {
+func openS3(ctx context.Context, url string, _ Options) (idempotency.Store, func() error, error) {
 	s, err := s3.Open(ctx, url, s3.Options{})
 	if err != nil {
 		return nil, nil, err

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"math"
@@ -23,6 +24,13 @@ const (
 	minTTL             = time.Second
 	maxWait            = 60 * time.Second
 )
+
+// KeyTimes are the times of keyed records that requests leave open. Those that are zero are the API's own.
+type KeyTimes struct {
+	Lease       time.Duration // of a Reserve and a Heartbeat; 60 s
+	TTL         time.Duration // of a result, and of a keyed write; 24 h
+	RejectedTTL time.Duration // of a refusal; 60 s
+}
 
 // maxIdempotencyKey is the length of the longest key in bytes.
 const maxIdempotencyKey = 256
@@ -114,7 +122,7 @@ var policies = map[seqledgerv1.LeaseExpiry]keyed.Policy{
 // ReserveCommand resolves the times of a Reserve by the given caller, whose principals may have
 // maxKeys records. The error is a *machine.FieldError.
 func ReserveCommand(
-	m *seqledgerv1.ReserveRequest, caller string, maxKeys int,
+	m *seqledgerv1.ReserveRequest, caller string, maxKeys int, open KeyTimes,
 ) (c *machine.KeyedCommand, wait time.Duration, err error) {
 	c = &machine.KeyedCommand{Actor: caller, MaxKeys: uint64(maxKeys), Command: keyed.Command{Kind: keyed.Reserve}}
 	if c.ID, err = RecordID("record", m.Record, caller); err != nil {
@@ -133,19 +141,18 @@ func ReserveCommand(
 		}
 	}
 	c.Policy = policy
-	// The ledger takes what is earlier: its own bound counts from ledger time, and the server's clock
-	// must not decide anything.
-	c.ValidUntil = math.MaxInt64
+	// 0 for unset. The ledger checks it against its own time, because the server's clock must not decide
+	// anything.
 	if m.ValidUntil != nil {
 		if err := m.ValidUntil.CheckValid(); err != nil {
 			return nil, 0, &machine.FieldError{Field: "valid_until", Problem: "is not a valid time"}
 		}
-		c.ValidUntil = sinceEpoch(m.ValidUntil.AsTime())
+		c.ValidUntil = max(1, sinceEpoch(m.ValidUntil.AsTime()))
 	}
-	if c.Lease, err = duration("lease", m.Lease, defaultLease, minLease, keyed.MaxLease); err != nil {
+	if c.Lease, err = duration("lease", m.Lease, cmp.Or(open.Lease, defaultLease), minLease, keyed.MaxLease); err != nil {
 		return nil, 0, err
 	}
-	if c.TTL, err = duration("ttl", m.Ttl, defaultTTL, minTTL, keyed.MaxTTL); err != nil {
+	if c.TTL, err = duration("ttl", m.Ttl, cmp.Or(open.TTL, defaultTTL), minTTL, keyed.MaxTTL); err != nil {
 		return nil, 0, err
 	}
 	nanos, err := duration("wait", m.Wait, 0, 0, maxWait)
@@ -205,7 +212,9 @@ func IsKeyed(m *seqledgerv1.WriteRequest) bool { return m.Sequence == 0 && m.Ide
 
 // KeyedWrite makes the command of a keyed write by the given caller, whose principals may have
 // maxKeys records. The error is a *machine.FieldError.
-func KeyedWrite(m *seqledgerv1.WriteRequest, caller string, maxKeys int) (w *machine.KeyedWrite, err error) {
+func KeyedWrite(
+	m *seqledgerv1.WriteRequest, caller string, maxKeys int, open KeyTimes,
+) (w *machine.KeyedWrite, err error) {
 	if m.Session != 0 {
 		return nil, &machine.FieldError{Field: "session", Problem: "must be 0 in a keyed write"}
 	}
@@ -223,7 +232,7 @@ func KeyedWrite(m *seqledgerv1.WriteRequest, caller string, maxKeys int) (w *mac
 		ClientID: m.ClientId, Actor: caller, MaxKeys: uint64(maxKeys),
 		Operations: make([]machine.Operation, len(m.Operations)),
 	}
-	if w.TTL, err = duration("ttl", m.Ttl, defaultTTL, minTTL, keyed.MaxTTL); err != nil {
+	if w.TTL, err = duration("ttl", m.Ttl, cmp.Or(open.TTL, defaultTTL), minTTL, keyed.MaxTTL); err != nil {
 		return nil, err
 	}
 	for i, o := range m.Operations {
@@ -238,9 +247,9 @@ func KeyedWrite(m *seqledgerv1.WriteRequest, caller string, maxKeys int) (w *mac
 
 // Lease returns the lease that a Heartbeat asks for, in nanoseconds; 0 ends it. The error is a
 // *machine.FieldError.
-func Lease(m *seqledgerv1.HeartbeatRequest) (int64, error) {
+func Lease(m *seqledgerv1.HeartbeatRequest, open KeyTimes) (int64, error) {
 	if !m.End {
-		return duration("lease", m.Lease, defaultLease, minLease, keyed.MaxLease)
+		return duration("lease", m.Lease, cmp.Or(open.Lease, defaultLease), minLease, keyed.MaxLease)
 	}
 	if m.Lease != nil {
 		return 0, &machine.FieldError{Field: "lease", Problem: "must be unset with end"}
@@ -255,8 +264,8 @@ func CompletedTTL(d *durationpb.Duration) (int64, error) {
 }
 
 // RejectedTTL is CompletedTTL for a refusal, which is known for a minute unless the call says otherwise.
-func RejectedTTL(d *durationpb.Duration) (int64, error) {
-	return duration("ttl", d, defaultRejectedTTL, minTTL, keyed.MaxTTL)
+func RejectedTTL(d *durationpb.Duration, open KeyTimes) (int64, error) {
+	return duration("ttl", d, cmp.Or(open.RejectedTTL, defaultRejectedTTL), minTTL, keyed.MaxTTL)
 }
 
 // recordOutcomes are the outcomes of commands on keyed records.

@@ -36,7 +36,7 @@ func reserveRequest() *seqledgerv1.ReserveRequest {
 
 func TestReserveCommand(t *testing.T) {
 	t.Parallel()
-	c, wait, err := ReserveCommand(reserveRequest(), keyedCaller, 7)
+	c, wait, err := ReserveCommand(reserveRequest(), keyedCaller, 7, KeyTimes{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,26 +56,28 @@ func TestReserveCommand(t *testing.T) {
 	open := reserveRequest()
 	open.Lease, open.Ttl, open.Wait, open.ValidUntil, open.OnLeaseExpired = nil, nil, nil, nil, 0
 	open.Record.Principal = "ann"
-	c, wait, err = ReserveCommand(open, keyedCaller, 0)
+	c, wait, err = ReserveCommand(open, keyedCaller, 0, KeyTimes{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Lease != int64(time.Minute) || c.TTL != int64(24*time.Hour) || wait != 0 || c.ValidUntil != math.MaxInt64 ||
+	if c.Lease != int64(time.Minute) || c.TTL != int64(24*time.Hour) || wait != 0 || c.ValidUntil != 0 ||
 		c.Policy != keyed.BecomeIndeterminate || c.ID.Principal != "ann" || c.Actor != keyedCaller {
 		t.Errorf("got %+v, wait %s", c, wait)
 	}
-	// Nanoseconds since 1970 fit into 64 bits from 1678 to 2262 alone. What is outside is no other time.
+	// Nanoseconds since 1970 fit into 64 bits from 1678 to 2262 alone. What is outside is no other time, and
+	// never 0, which means unset.
 	for at, want := range map[time.Time]int64{
-		time.Unix(-5, 0):                              0,
-		time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC):      0,
-		time.Date(1500, 1, 1, 0, 0, 0, 0, time.UTC):   0,
+		time.Unix(-5, 0):                              1,
+		time.Unix(0, 0):                               1,
+		time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC):      1,
+		time.Date(1500, 1, 1, 0, 0, 0, 0, time.UTC):   1,
 		time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC):   math.MaxInt64,
 		time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC): math.MaxInt64,
 		time.Unix(0, math.MaxInt64).Add(-time.Second): math.MaxInt64 - int64(time.Second),
 		time.Date(1970, 1, 1, 0, 0, 1, 500, time.UTC): int64(time.Second) + 500,
 	} {
 		open.ValidUntil = timestamppb.New(at)
-		if c, _, err = ReserveCommand(open, keyedCaller, 0); err != nil || c.ValidUntil != want {
+		if c, _, err = ReserveCommand(open, keyedCaller, 0, KeyTimes{}); err != nil || c.ValidUntil != want {
 			t.Errorf("valid until %s: %d, %v, want %d", at, c.ValidUntil, err, want)
 		}
 	}
@@ -132,14 +134,14 @@ func TestReserveNamesTheField(t *testing.T) {
 	} {
 		m := reserveRequest()
 		test.change(m)
-		_, _, err := ReserveCommand(m, keyedCaller, 0)
+		_, _, err := ReserveCommand(m, keyedCaller, 0, KeyTimes{})
 		refusedField(t, name, err, test.field, test.says)
 	}
 	longest := reserveRequest()
 	longest.Record.Key = strings.Repeat("~", 256)
 	longest.Lease, longest.Ttl = durationpb.New(keyed.MaxLease), durationpb.New(keyed.MaxTTL)
 	longest.Wait = durationpb.New(time.Minute)
-	if _, _, err := ReserveCommand(longest, keyedCaller, 0); err != nil {
+	if _, _, err := ReserveCommand(longest, keyedCaller, 0, KeyTimes{}); err != nil {
 		t.Errorf("the largest of all: %v", err)
 	}
 }
@@ -181,7 +183,7 @@ func TestKeyedWriteCommand(t *testing.T) {
 			},
 		}
 	}
-	w, err := KeyedWrite(request(), keyedCaller, 3)
+	w, err := KeyedWrite(request(), keyedCaller, 3, KeyTimes{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +204,7 @@ func TestKeyedWriteCommand(t *testing.T) {
 	} {
 		m := request()
 		test.change(m)
-		_, err := KeyedWrite(m, keyedCaller, 0)
+		_, err := KeyedWrite(m, keyedCaller, 0, KeyTimes{})
 		refusedField(t, name, err, test.field, test.says)
 	}
 	for _, test := range []struct {
@@ -221,11 +223,14 @@ func TestKeyedWriteCommand(t *testing.T) {
 // known for a minute, so that a client can correct its request and try again.
 func TestTimesOfResults(t *testing.T) {
 	t.Parallel()
-	lease := func(d *durationpb.Duration) (int64, error) { return Lease(&seqledgerv1.HeartbeatRequest{Lease: d}) }
-	if got, err := Lease(&seqledgerv1.HeartbeatRequest{End: true}); got != 0 || err != nil {
+	lease := func(d *durationpb.Duration) (int64, error) {
+		return Lease(&seqledgerv1.HeartbeatRequest{Lease: d}, KeyTimes{})
+	}
+	rejected := func(d *durationpb.Duration) (int64, error) { return RejectedTTL(d, KeyTimes{}) }
+	if got, err := Lease(&seqledgerv1.HeartbeatRequest{End: true}, KeyTimes{}); got != 0 || err != nil {
 		t.Errorf("the end of a lease is %d, %v", got, err)
 	}
-	_, err := Lease(&seqledgerv1.HeartbeatRequest{End: true, Lease: durationpb.New(time.Minute)})
+	_, err := Lease(&seqledgerv1.HeartbeatRequest{End: true, Lease: durationpb.New(time.Minute)}, KeyTimes{})
 	refusedField(t, "the end of a lease that lasts", err, "lease", "must be unset with end")
 	for name, test := range map[string]struct {
 		resolve       func(*durationpb.Duration) (int64, error)
@@ -235,7 +240,7 @@ func TestTimesOfResults(t *testing.T) {
 	}{
 		"lease":     {lease, time.Minute, "lease", time.Second, keyed.MaxLease + 1},
 		"completed": {CompletedTTL, 0, "ttl", time.Second, keyed.MaxTTL + 1},
-		"rejected":  {RejectedTTL, time.Minute, "ttl", time.Second, keyed.MaxTTL + 1},
+		"rejected":  {rejected, time.Minute, "ttl", time.Second, keyed.MaxTTL + 1},
 	} {
 		if got, err := test.resolve(nil); err != nil || got != int64(test.unset) {
 			t.Errorf("%s: unset is %d, %v", name, got, err)
@@ -247,6 +252,35 @@ func TestTimesOfResults(t *testing.T) {
 			_, err := test.resolve(durationpb.New(wrong))
 			refusedField(t, name, err, test.field, "must be")
 		}
+	}
+}
+
+// TestTimesOfAServer: a server may have other times for what requests leave open, and no others for what
+// they say.
+func TestTimesOfAServer(t *testing.T) {
+	t.Parallel()
+	times := KeyTimes{Lease: time.Hour, TTL: 2 * time.Hour, RejectedTTL: 3 * time.Hour}
+	open, said := reserveRequest(), reserveRequest()
+	open.Lease, open.Ttl = nil, nil
+	for m, want := range map[*seqledgerv1.ReserveRequest][2]time.Duration{
+		open: {time.Hour, 2 * time.Hour}, said: {2 * time.Second, 3 * time.Second},
+	} {
+		c, _, err := ReserveCommand(m, keyedCaller, 0, times)
+		if err != nil || c.Lease != int64(want[0]) || c.TTL != int64(want[1]) {
+			t.Errorf("got %+v, %v, want %v", c, err, want)
+		}
+	}
+	lease, err := Lease(new(seqledgerv1.HeartbeatRequest), times)
+	rejected, err2 := RejectedTTL(nil, times)
+	if err != nil || err2 != nil || lease != int64(time.Hour) || rejected != int64(3*time.Hour) {
+		t.Errorf("a lease of %d, a refusal of %d: %v, %v", lease, rejected, err, err2)
+	}
+	write := &seqledgerv1.WriteRequest{
+		Scope: &seqledgerv1.Scope{Organization: "acme"}, IdempotencyKey: "k",
+		Operations: []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{}}}},
+	}
+	if w, err := KeyedWrite(write, keyedCaller, 0, times); err != nil || w.TTL != int64(2*time.Hour) {
+		t.Errorf("a keyed write: %+v, %v", w, err)
 	}
 }
 

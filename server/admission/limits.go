@@ -33,7 +33,7 @@ type Limits struct {
 	StoredBytes int `json:"storedBytes,omitempty"`
 	// Keys is how many keyed records each principal of the credential may have in a scope.
 	Keys int `json:"keys,omitempty"`
-	// Waiters are the Reserves that wait at once for other owners. Further ones are answered at
+	// Waiters are the Reserves that wait at once for other owners. Further ones that would wait are refused at
 	// once.
 	Waiters int `json:"waiters,omitempty"`
 }

@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -149,6 +150,15 @@ func (c *Credential) Act(scope machine.Scope, principal string) error {
 		return errPrincipal
 	}
 	return c.Read(scope)
+}
+
+// SharedPrincipal is the principal of the keyed records that credentials share. No caller has it for its actor.
+const SharedPrincipal = "shared"
+
+// Shares reports whether keyed records in a namespace, in the scopes of the credential, belong to all credentials
+// that share the namespace, where a request names no principal.
+func (c *Credential) Shares(namespace string) bool {
+	return c != nil && slices.Contains(c.grant.SharedNamespaces, namespace)
 }
 
 // Settle returns nil if the keyed records of a principal may be settled by hand in a scope, else a

@@ -71,7 +71,7 @@ func parseFile(path string, content []byte, read func(name string) ([]byte, erro
 
 // key reads an entry of keys.
 func (r *reader) key(n *yaml.Node, at string) *key {
-	o := r.Object(n, at, "id", "hash", "role", "scopes", "client_ids", "expires", "limits")
+	o := r.Object(n, at, "id", "hash", "role", "scopes", "client_ids", "shared_namespaces", "expires", "limits")
 	k := &key{id: o.Text("id")}
 	if err := validateKeyID(k.id); err != nil && k.id != "" {
 		o.Fail("id", "%v", err)
@@ -94,6 +94,9 @@ func (r *reader) grant(o *yamlfile.Object) Grant {
 		return Grant{} // other errors may only follow from that
 	}
 	grant, err := newGrant(role, scopes, clients)
+	if err == nil && o.Has(fieldShared) {
+		err = grant.share(o.Texts(fieldShared, maxPatterns))
+	}
 	var mistake *grantError
 	switch {
 	case !errors.As(err, &mistake):

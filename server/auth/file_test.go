@@ -50,6 +50,8 @@ func TestFileErrors(t *testing.T) {
 		"scopes is a text": {key("  role: reader\n  scopes: acme\n"), []string{":5: keys[0].scopes must be a list"}},
 		"bad scope": {key("  role: reader\n  scopes:\n  - acme\n  - a/b/c\n"),
 			[]string{":7: keys[0].scopes[1]", "more than one slash"}},
+		"bad shared namespace": {key(rights + "  shared_namespaces: [jobs, \"\"]\n"),
+			[]string{":6: keys[0].shared_namespaces[1] must be a namespace of 1 to 128"}},
 		"bad client id": {key(rights + "  client_ids: [\"a\\tb\"]\n"),
 			[]string{":6: keys[0].client_ids[0]", "printable"}},
 		"writer, no clients": {key("  role: writer\n  scopes: [acme]\n"),

@@ -42,6 +42,9 @@ type Grant struct {
 	Role Role
 	// Scopes and ClientIDs are the patterns as the file or token has them.
 	Scopes, ClientIDs []string
+	// SharedNamespaces are the namespaces whose keyed records the credential shares; see
+	// [Credential.Shares].
+	SharedNamespaces []string
 
 	scopes  []scopePattern
 	clients []glob
@@ -53,6 +56,7 @@ const (
 	fieldRole      = "role"
 	fieldScopes    = "scopes"
 	fieldClientIDs = "client_ids"
+	fieldShared    = "shared_namespaces"
 )
 
 // grantError is a mistake in a grant. Index is the pattern's place, -1 for the
@@ -100,6 +104,18 @@ func newGrant(role string, scopes, clientIDs []string) (Grant, error) {
 		return Grant{}, &grantError{fieldClientIDs, -1, errors.New("must have a pattern, because the role is writer")}
 	}
 	return g, nil
+}
+
+// share adds the namespaces that the credential shares. The error is a *grantError.
+func (g *Grant) share(namespaces []string) error {
+	for i, name := range namespaces {
+		id := machine.KeyedID{Scope: machine.Scope{Organization: "any"}, Namespace: name, Principal: SharedPrincipal}
+		if name == "" || id.Validate() != nil {
+			return &grantError{fieldShared, i, errors.New("must be a namespace of 1 to 128 printable ASCII characters")}
+		}
+	}
+	g.SharedNamespaces = namespaces
+	return nil
 }
 
 // DeniedError reports that a credential does not permit a request. Because it depends only on the

@@ -91,7 +91,8 @@ func (g *Grant) same(other *Grant) bool {
 	const separator = "\x00" // in no pattern
 	return g.Role == other.Role &&
 		strings.Join(g.Scopes, separator) == strings.Join(other.Scopes, separator) &&
-		strings.Join(g.ClientIDs, separator) == strings.Join(other.ClientIDs, separator)
+		strings.Join(g.ClientIDs, separator) == strings.Join(other.ClientIDs, separator) &&
+		strings.Join(g.SharedNamespaces, separator) == strings.Join(other.SharedNamespaces, separator)
 }
 
 // find returns the credential of a key. keys is by id.

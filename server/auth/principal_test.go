@@ -221,3 +221,21 @@ func TestOpenWithoutALogger(t *testing.T) {
 		}
 	}
 }
+
+// A credential shares the namespaces that its entry names, and no others; an entry that shares others is
+// another one, so that streams under the old rights end.
+func TestSharedNamespaces(t *testing.T) {
+	t.Parallel()
+	shared := grantOf(t, "writer")
+	if err := shared.grant.share([]string{"jobs"}); err != nil {
+		t.Fatal(err)
+	}
+	for namespace, want := range map[string]bool{"jobs": true, "": false, "jobs/1": false, "job": false} {
+		if shared.Shares(namespace) != want || (*Credential)(nil).Shares(namespace) {
+			t.Errorf("%q is shared: %t, want %t", namespace, shared.Shares(namespace), want)
+		}
+	}
+	if other := grantOf(t, "writer"); shared.grant.same(&other.grant) || !shared.grant.same(&shared.grant) {
+		t.Error("entries that share other namespaces are the same")
+	}
+}

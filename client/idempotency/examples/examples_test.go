@@ -408,7 +408,10 @@ func TestSubmitCoalesces(t *testing.T) {
 	if pending.field(t, "state") != "PENDING" || pending.header.Get("Retry-After") == "" {
 		t.Errorf("%+v", pending)
 	}
-	known := request(t, http.MethodGet, impatient.address, "/jobs/nightly", "").expect(t, http.StatusOK)
+	look := func() *answer {
+		return request(t, http.MethodGet, impatient.address, "/jobs", "", "Idempotency-Key", nightly)
+	}
+	known := look().expect(t, http.StatusOK)
 	if known.field(t, "state") != "PENDING" {
 		t.Error(known.body)
 	}
@@ -428,7 +431,7 @@ func TestSubmitCoalesces(t *testing.T) {
 		t.Errorf("%d answers are the first", first)
 	}
 	s.runner.ran(t, 1)
-	known = request(t, http.MethodGet, impatient.address, "/jobs/nightly", "").expect(t, http.StatusOK)
+	known = look().expect(t, http.StatusOK)
 	if known.field(t, "state") != "COMMITTED" || known.field(t, "job") != "job-1" {
 		t.Error(known.body)
 	}
@@ -455,7 +458,7 @@ func TestSubmitRefusals(t *testing.T) {
 	for range 2 {
 		send(unreachable).expect(t, http.StatusBadGateway)
 	}
-	request(t, http.MethodGet, s.service.address, "/jobs/free", "").expect(t, http.StatusNotFound)
+	request(t, http.MethodGet, s.service.address, "/jobs", "", "Idempotency-Key", "free").expect(t, http.StatusNotFound)
 	s.runner.leave <- http.StatusOK
 	if done := send(s.service).expect(t, http.StatusCreated); done.field(t, "job") != "job-2" {
 		t.Error(done.body)

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -67,8 +68,12 @@ type Config struct {
 // namespace returns the namespace of a tool's records.
 func (c *Config) namespace(tool string) string { return c.Server + "/" + tool }
 
+// Times are what a configuration file leaves out. Those that are zero are idempotency.DefaultLease,
+// idempotency.DefaultWait and DefaultKeyWindow; a negative Wait is none.
+type Times struct{ Lease, Wait, KeyWindow time.Duration }
+
 // ReadConfig reads a configuration file. The error has every mistake, with file:line before each.
-func ReadConfig(path string) (*Config, error) {
+func ReadConfig(path string, unset Times) (*Config, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -81,11 +86,11 @@ func ReadConfig(path string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseConfig(path, content)
+	return parseConfig(path, content, unset)
 }
 
 // parseConfig reads a configuration. path is for messages.
-func parseConfig(path string, content []byte) (*Config, error) {
+func parseConfig(path string, content []byte, unset Times) (*Config, error) {
 	root, err := yamlfile.Parse(content)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -95,17 +100,17 @@ func parseConfig(path string, content []byte) (*Config, error) {
 		r.Fail(alias, "", "anchors and aliases are not taken here")
 		return nil, r.Err()
 	}
-	c := readConfig(r, root)
+	c := readConfig(r, root, unset)
 	return c, r.Err()
 }
 
 // readConfig reads the whole file.
-func readConfig(r *yamlfile.Reader, root *yaml.Node) *Config {
+func readConfig(r *yamlfile.Reader, root *yaml.Node, times Times) *Config {
 	o := r.Object(root, "", "server", "wait", "lease", "window", "key-window", "tools")
 	c := &Config{
 		Server: o.Text("server"), Tools: map[string]*Tool{},
-		Lease: duration(o, "lease", idempotency.DefaultLease, idempotency.MinLease, idempotency.MaxLease),
-		Wait:  duration(o, "wait", idempotency.DefaultWait, 0, idempotency.MaxWait),
+		Lease: duration(o, "lease", cmp.Or(times.Lease, idempotency.DefaultLease), idempotency.MinLease, idempotency.MaxLease),
+		Wait:  duration(o, "wait", cmp.Or(times.Wait, idempotency.DefaultWait), 0, idempotency.MaxWait),
 	}
 	if c.Wait == 0 {
 		c.Wait = -1
@@ -113,7 +118,7 @@ func readConfig(r *yamlfile.Reader, root *yaml.Node) *Config {
 	unset := Tool{
 		Errors:    StoreErrors,
 		Window:    duration(o, "window", DefaultWindow, idempotency.MinTTL, idempotency.MaxTTL),
-		KeyWindow: duration(o, "key-window", DefaultKeyWindow, idempotency.MinTTL, idempotency.MaxTTL),
+		KeyWindow: duration(o, "key-window", cmp.Or(times.KeyWindow, DefaultKeyWindow), idempotency.MinTTL, idempotency.MaxTTL),
 	}
 	tools := o.Node("tools")
 	if tools == nil || tools.Kind != yaml.MappingNode || len(tools.Content) == 0 {

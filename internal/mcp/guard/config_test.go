@@ -13,7 +13,7 @@ import (
 // The example of the documents is a configuration.
 func TestTheExample(t *testing.T) {
 	t.Parallel()
-	c, err := ReadConfig(filepath.Join("..", "..", "..", "docs", "examples", "guard.yaml"))
+	c, err := ReadConfig(filepath.Join("..", "..", "..", "docs", "examples", "guard.yaml"), Times{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestTheExample(t *testing.T) {
 // What is left out has its default.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
-	c, err := parseConfig("f", []byte("server: s\ntools:\n  pay:\n"))
+	c, err := parseConfig("f", []byte("server: s\ntools:\n  pay:\n"), Times{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,12 +79,12 @@ func TestMistakes(t *testing.T) {
 		head + "tools: {a: {}}\n---\nb: 1":                         "f: the file must be one YAML document",
 		"server: " + strings.Repeat("s", 200) + "\ntools: {a: {}}": "f:2: tools.a makes the namespace",
 	} {
-		c, err := parseConfig("f", []byte(content))
+		c, err := parseConfig("f", []byte(content), Times{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: want %q, got %v (%+v)", content, want, err, c)
 		}
 	}
-	_, err := parseConfig("f", []byte("tools:\n  a: {windw: 1h}\n  b: {key: x}"))
+	_, err := parseConfig("f", []byte("tools:\n  a: {windw: 1h}\n  b: {key: x}"), Times{})
 	if err == nil || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("want three mistakes at once, got %v", err)
 	}
@@ -92,7 +92,7 @@ func TestMistakes(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, maxConfig+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadConfig(path); err == nil || !strings.Contains(err.Error(), "1 MiB") {
+	if _, err := ReadConfig(path, Times{}); err == nil || !strings.Contains(err.Error(), "1 MiB") {
 		t.Error(err)
 	}
 }

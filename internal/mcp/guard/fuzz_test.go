@@ -65,7 +65,7 @@ func FuzzMessages(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	config, err := parseConfig("f", []byte(testConfig))
+	config, err := parseConfig("f", []byte(testConfig), Times{})
 	if err != nil {
 		f.Fatal(err)
 	}

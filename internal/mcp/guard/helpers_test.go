@@ -116,7 +116,7 @@ tools:
 // newWorld returns a world whose server has no tools yet.
 func newWorld(t *testing.T, config string) *world {
 	t.Helper()
-	c, err := parseConfig("guard.yaml", []byte(config))
+	c, err := parseConfig("guard.yaml", []byte(config), Times{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"mime"
-	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/unsent"
 )
 
 // The headers of MCP's streamable HTTP.
@@ -203,9 +203,10 @@ func (h *HTTP) post(m *message) error {
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
 	h.describe(r.Header, m)
+	r, connected := unsent.Watch(r)
 	answer, err := h.Client.Do(r)
 	if err != nil {
-		if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+		if !connected() {
 			err = fmt.Errorf("%w: %w", err, idempotency.ErrNotExecuted)
 		}
 		return err

@@ -127,7 +127,7 @@ func (e *echo) CloseSend() error { return nil }
 // What passes is the same bytes in both directions, whatever it is.
 func TestBytesPass(t *testing.T) {
 	t.Parallel()
-	config, err := parseConfig("guard.yaml", []byte(testConfig))
+	config, err := parseConfig("guard.yaml", []byte(testConfig), Times{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestWarnings(t *testing.T) {
 // before any method leaves a free key; a message is never sent twice.
 func TestHTTPThatFails(t *testing.T) {
 	t.Parallel()
-	config, err := parseConfig("guard.yaml", []byte(testConfig))
+	config, err := parseConfig("guard.yaml", []byte(testConfig), Times{})
 	if err != nil {
 		t.Fatal(err)
 	}

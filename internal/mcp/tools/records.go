@@ -95,7 +95,7 @@ func outcome(o seqledgerv1.RecordOutcome) (name, next string) {
 }
 
 // validity is how long a reserve may be under way: a copy that comes later reserves nothing.
-const validity = 4 * time.Minute
+const validity = idempotency.DefaultValidity
 
 func (t *tools) reserve(ctx context.Context, in *reserveInput) (*reserveOutput, error) {
 	key, err := t.key(&in.record)

@@ -240,7 +240,8 @@ type RecordKey struct {
 	// The route, intake, task type or queue: 0-128 bytes of printable ASCII.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// The party on whose behalf the request is made: up to 512 bytes. Empty means the
-	// caller itself. To name another one needs the role delegate, and admin for
+	// caller itself, or, in a namespace that its credential shares with others, all of
+	// these. To name another one needs the role delegate, and admin for
 	// GetRecord, ListRecords, PurgeRecord and ResolveRecord.
 	Principal string `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
 	// What the client chose: 1-256 visible ASCII characters. Required.
@@ -556,15 +557,18 @@ type ReserveRequest struct {
 	// same ones, because its answer was lost, gets the same token.
 	AttemptId []byte `protobuf:"bytes,3,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
 	// When the call becomes invalid: a copy that arrives later is STALE, so that no
-	// delayed one makes a reservation without an owner. At most, and unset means, five
-	// minutes of ledger time ahead.
+	// delayed one makes a reservation without an owner. At most five minutes ahead of
+	// ledger time, and ten seconds for clocks that differ; more is refused. Unset means
+	// five minutes from when the call arrives, for each copy anew: one that arrives more
+	// than ten minutes after its reservation was released may make another.
 	ValidUntil *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=valid_until,json=validUntil,proto3" json:"valid_until,omitempty"`
 	// How long the owner may be silent: 1 s to 24 h; unset means 60 s.
 	Lease *durationpb.Duration `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
 	// How long the finished record is known, from when it is finished: 1 s to 366
 	// days. Unset means 24 h, and 60 s when it is rejected.
 	Ttl *durationpb.Duration `protobuf:"bytes,6,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// How long to wait while another owner is at work, at most 60 s.
+	// How long to wait while another owner is at work, at most 60 s. When too many
+	// calls wait already, one that would wait is refused (TOO_MANY_WAITERS).
 	Wait *durationpb.Duration `protobuf:"bytes,7,opt,name=wait,proto3" json:"wait,omitempty"`
 	// What to do when the lease ends without a result.
 	OnLeaseExpired LeaseExpiry `protobuf:"varint,8,opt,name=on_lease_expired,json=onLeaseExpired,proto3,enum=seqledger.v1.LeaseExpiry" json:"on_lease_expired,omitempty"`
@@ -2017,7 +2021,7 @@ const file_seqledger_v1_idempotency_proto_rawDesc = "" +
 	"\tHeartbeat\x12\x1e.seqledger.v1.HeartbeatRequest\x1a\x1f.seqledger.v1.HeartbeatResponse\x12O\n" +
 	"\n" +
 	"Checkpoint\x12\x1f.seqledger.v1.CheckpointRequest\x1a .seqledger.v1.CheckpointResponse\x12Q\n" +
-	"\tGetRecord\x12\x1e.seqledger.v1.GetRecordRequest\x1a\x1f.seqledger.v1.GetRecordResponse\"\x03\x90\x02\x01\x12W\n" +
+	"\tGetRecord\x12\x1e.seqledger.v1.GetRecordRequest\x1a\x1f.seqledger.v1.GetRecordResponse\"\x03\x90\x02\x02\x12W\n" +
 	"\vListRecords\x12 .seqledger.v1.ListRecordsRequest\x1a!.seqledger.v1.ListRecordsResponse\"\x03\x90\x02\x01\x12R\n" +
 	"\vPurgeRecord\x12 .seqledger.v1.PurgeRecordRequest\x1a!.seqledger.v1.PurgeRecordResponse\x12X\n" +
 	"\rResolveRecord\x12\".seqledger.v1.ResolveRecordRequest\x1a#.seqledger.v1.ResolveRecordResponseB?Z=github.com/seqledger/seqledger/proto/seqledger/v1;seqledgerv1b\x06proto3"

@@ -131,6 +131,9 @@ const (
 	WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN WriteErrorCode = 19
 	// The principal has as many keyed records as it may: retry later.
 	WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS WriteErrorCode = 20
+	// Too many Reserves wait for other owners, and this one would, too: repeat it
+	// later, or without wait.
+	WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_WAITERS WriteErrorCode = 21
 )
 
 // Enum value maps for WriteErrorCode.
@@ -157,6 +160,7 @@ var (
 		18: "WRITE_ERROR_CODE_DRAINING",
 		19: "WRITE_ERROR_CODE_OUTCOME_UNKNOWN",
 		20: "WRITE_ERROR_CODE_TOO_MANY_KEYS",
+		21: "WRITE_ERROR_CODE_TOO_MANY_WAITERS",
 	}
 	WriteErrorCode_value = map[string]int32{
 		"WRITE_ERROR_CODE_UNSPECIFIED":            0,
@@ -180,6 +184,7 @@ var (
 		"WRITE_ERROR_CODE_DRAINING":               18,
 		"WRITE_ERROR_CODE_OUTCOME_UNKNOWN":        19,
 		"WRITE_ERROR_CODE_TOO_MANY_KEYS":          20,
+		"WRITE_ERROR_CODE_TOO_MANY_WAITERS":       21,
 	}
 )
 
@@ -2319,7 +2324,7 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"\x19CLIENT_STATUS_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15CLIENT_STATUS_UNKNOWN\x10\x01\x12\x18\n" +
 	"\x14CLIENT_STATUS_ACTIVE\x10\x02\x12\x19\n" +
-	"\x15CLIENT_STATUS_EXPIRED\x10\x03*\x9d\x06\n" +
+	"\x15CLIENT_STATUS_EXPIRED\x10\x03*\xc4\x06\n" +
 	"\x0eWriteErrorCode\x12 \n" +
 	"\x1cWRITE_ERROR_CODE_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dWRITE_ERROR_CODE_SEQUENCE_GAP\x10\x01\x12&\n" +
@@ -2342,7 +2347,8 @@ const file_seqledger_v1_types_proto_rawDesc = "" +
 	"\x1bWRITE_ERROR_CODE_NOT_LEADER\x10\x11\x12\x1d\n" +
 	"\x19WRITE_ERROR_CODE_DRAINING\x10\x12\x12$\n" +
 	" WRITE_ERROR_CODE_OUTCOME_UNKNOWN\x10\x13\x12\"\n" +
-	"\x1eWRITE_ERROR_CODE_TOO_MANY_KEYS\x10\x14B?Z=github.com/seqledger/seqledger/proto/seqledger/v1;seqledgerv1b\x06proto3"
+	"\x1eWRITE_ERROR_CODE_TOO_MANY_KEYS\x10\x14\x12%\n" +
+	"!WRITE_ERROR_CODE_TOO_MANY_WAITERS\x10\x15B?Z=github.com/seqledger/seqledger/proto/seqledger/v1;seqledgerv1b\x06proto3"
 
 var (
 	file_seqledger_v1_types_proto_rawDescOnce sync.Once

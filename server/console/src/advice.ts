@@ -18,6 +18,7 @@ const advices: Record<string, string> = {
   QUEUE_FULL: "repeat the same sequence later",
   TOO_MANY_STREAMS: "repeat the same sequence later, or raise max_streams",
   TOO_MANY_KEYS: "repeat the same request later, when records of this principal have expired",
+  TOO_MANY_WAITERS: "repeat the same request later, or without wait",
   NOT_LEADER: "repeat the same sequence at the leader",
   DRAINING: "repeat the same sequence when the server is back",
   OUTCOME_UNKNOWN: "repeat the same sequence: it may have been committed",

@@ -4,7 +4,7 @@
 //	go run ./client/idempotency/examples/submit
 //
 //	curl -i -H 'Idempotency-Key: "nightly-2026-11-22"' -d '{"image":"report"}' http://127.0.0.1:8081/jobs
-//	curl -i http://127.0.0.1:8081/jobs/nightly-2026-11-22
+//	curl -i -H 'Idempotency-Key: "nightly-2026-11-22"' http://127.0.0.1:8081/jobs
 //
 // Requests with one key that come at once wait for the first of them (up to --wait) and get its job.
 // A job that the runner refuses stays refused for --rejected. If this program is killed while it
@@ -22,10 +22,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -72,7 +74,7 @@ func (s *service) serve(ctx context.Context, listen, ledger string) (err error) 
 	fmt.Printf("submit on http://%s\n", listener.Addr())
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /jobs", s.submit)
-	mux.HandleFunc("GET /jobs/{key}", s.state)
+	mux.HandleFunc("GET /jobs", s.state)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -164,11 +166,14 @@ func (s *service) run(ctx context.Context, job []byte, owner *idempotency.Owner)
 		return nil, errors.Join(idempotency.ErrNotExecuted, err)
 	}
 	request.GetBody = nil // so that net/http never sends it twice
-	response, err := http.DefaultClient.Do(request)
-	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
+	var connected atomic.Bool
+	response, err := http.DefaultClient.Do(request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	})))
+	switch {
+	case err != nil && !connected.Load():
 		return nil, errors.Join(idempotency.ErrNotExecuted, err) // nothing was sent: the key is free again
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err // the runner may have the job: the outcome is unknown
 	}
 	defer func() { _ = response.Body.Close() }()
@@ -186,7 +191,13 @@ func (s *service) run(ctx context.Context, job []byte, owner *idempotency.Owner)
 
 // state tells what has become of a key.
 func (s *service) state(w http.ResponseWriter, r *http.Request) {
-	key := recordKey(r.PathValue("key"))
+	// From the header, because a key does not belong into a URL, which is logged and cached.
+	text, err := idempotency.ParseHeader(r.Header, false)
+	if err != nil || text == "" {
+		http.Error(w, "one valid Idempotency-Key is required", http.StatusBadRequest)
+		return
+	}
+	key := recordKey(text)
 	record, err := s.store.Get(r.Context(), &key)
 	switch {
 	case errors.Is(err, idempotency.ErrNotFound):

@@ -83,7 +83,7 @@ type IdempotencyServiceClient interface {
 	Heartbeat(context.Context, *connect.Request[v1.HeartbeatRequest]) (*connect.Response[v1.HeartbeatResponse], error)
 	// Checkpoint stores progress for the next owner.
 	Checkpoint(context.Context, *connect.Request[v1.CheckpointRequest]) (*connect.Response[v1.CheckpointResponse], error)
-	// GetRecord reads a record.
+	// GetRecord reads a record. It takes no GET, because keys do not belong into URLs.
 	GetRecord(context.Context, *connect.Request[v1.GetRecordRequest]) (*connect.Response[v1.GetRecordResponse], error)
 	// ListRecords pages through the records of a scope.
 	ListRecords(context.Context, *connect.Request[v1.ListRecordsRequest]) (*connect.Response[v1.ListRecordsResponse], error)
@@ -144,7 +144,7 @@ func NewIdempotencyServiceClient(httpClient connect.HTTPClient, baseURL string, 
 			httpClient,
 			baseURL+IdempotencyServiceGetRecordProcedure,
 			connect.WithSchema(idempotencyServiceMethods.ByName("GetRecord")),
-			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithIdempotency(connect.IdempotencyIdempotent),
 			connect.WithClientOptions(opts...),
 		),
 		listRecords: connect.NewClient[v1.ListRecordsRequest, v1.ListRecordsResponse](
@@ -251,7 +251,7 @@ type IdempotencyServiceHandler interface {
 	Heartbeat(context.Context, *connect.Request[v1.HeartbeatRequest]) (*connect.Response[v1.HeartbeatResponse], error)
 	// Checkpoint stores progress for the next owner.
 	Checkpoint(context.Context, *connect.Request[v1.CheckpointRequest]) (*connect.Response[v1.CheckpointResponse], error)
-	// GetRecord reads a record.
+	// GetRecord reads a record. It takes no GET, because keys do not belong into URLs.
 	GetRecord(context.Context, *connect.Request[v1.GetRecordRequest]) (*connect.Response[v1.GetRecordResponse], error)
 	// ListRecords pages through the records of a scope.
 	ListRecords(context.Context, *connect.Request[v1.ListRecordsRequest]) (*connect.Response[v1.ListRecordsResponse], error)
@@ -308,7 +308,7 @@ func NewIdempotencyServiceHandler(svc IdempotencyServiceHandler, opts ...connect
 		IdempotencyServiceGetRecordProcedure,
 		svc.GetRecord,
 		connect.WithSchema(idempotencyServiceMethods.ByName("GetRecord")),
-		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithIdempotency(connect.IdempotencyIdempotent),
 		connect.WithHandlerOptions(opts...),
 	)
 	idempotencyServiceListRecordsHandler := connect.NewUnaryHandler(

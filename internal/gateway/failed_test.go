@@ -1,0 +1,216 @@
+package gateway
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// problemOf decodes a problem document.
+func problemOf(t *testing.T, text string) (p struct {
+	Title, Code, Action string
+	Status              int
+	Retryable           bool
+},
+) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		t.Errorf("no problem document: %v: %q", err, text)
+	}
+	return p
+}
+
+// cutOff are the ways in which a service that has the request gives no response, with the status
+// that the client gets; 0 for a response that breaks off.
+var cutOff = map[string]struct {
+	end    func(w http.ResponseWriter, r *http.Request)
+	status int
+}{
+	"timeout": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, http.StatusGatewayTimeout},
+	"broken connection": {func(w http.ResponseWriter, _ *http.Request) {
+		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+			_ = conn.Close()
+		}
+	}, http.StatusBadGateway},
+	"unasked upgrade": {func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Upgrade", "echo")
+		w.Header().Set("Connection", "Upgrade")
+		w.WriteHeader(http.StatusSwitchingProtocols)
+	}, http.StatusBadGateway},
+	"half a response": {func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		_, _ = io.WriteString(w, "half")
+	}, 0},
+}
+
+// A request that has reached the service and gets no whole response is unknown. What a route says of
+// the service's own 5xx responses must not count here: with release the work would run twice, with
+// store a repeat would get the gateway's 502 as the result.
+func TestNoResponseIsUnknown(t *testing.T) {
+	t.Parallel()
+	for _, errors := range []string{"release", "store", "indeterminate"} {
+		for name, test := range cutOff {
+			t.Run(errors+", "+name, func(t *testing.T) {
+				t.Parallel()
+				var executed atomic.Int32
+				base, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(io.Discard, r.Body)
+					executed.Add(1)
+					test.end(w, r)
+				}), func(s *Settings) { s.ServerErrors, s.Timeout = errors, 50*time.Millisecond })
+				answer, err := http.DefaultClient.Do(newRequest(t, http.MethodPost, base, `"k"`, strings.NewReader("x")))
+				if (err != nil) != (test.status == 0) {
+					t.Fatal(err)
+				}
+				if err == nil {
+					p := problemOf(t, readAll(t, answer))
+					if answer.StatusCode != test.status || p.Status != test.status ||
+						p.Code != "outcome-unknown" || p.Action != "reconcile" || p.Retryable {
+						t.Errorf("status %d, %+v", answer.StatusCode, p)
+					}
+				}
+				status, header, text := send(t, http.MethodPost, base, `"k"`, "x")
+				if p := problemOf(t, text); executed.Load() != 1 || status != http.StatusConflict ||
+					p.Code != "outcome-unknown" || header.Get(idempotency.HeaderReplayed) != "false" {
+					t.Errorf("the repeat: status %d, %+v; executed %d times", status, p, executed.Load())
+				}
+			})
+		}
+	}
+}
+
+// A body that is passed on as it comes, and stops in the middle, leaves the outcome unknown, although
+// the route frees the keys of the service's own 408 responses.
+func TestASlowBodyIsUnknown(t *testing.T) {
+	t.Parallel()
+	var executed atomic.Int32
+	base, _ := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		executed.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body)
+	}), func(s *Settings) { s.Fingerprint, s.EffectFree = "none", []string{"408"} })
+	upload, pipe := io.Pipe()
+	r := newRequest(t, http.MethodPost, base, `"k"`, upload)
+	go func() { // ends with its writes
+		_, _ = io.WriteString(pipe, "first")
+		_ = pipe.CloseWithError(io.ErrUnexpectedEOF) // the client's connection breaks
+	}()
+	if answer, err := http.DefaultClient.Do(r); err == nil {
+		_ = answer.Body.Close()
+	}
+	eventually(t, func() bool {
+		status, _, text := send(t, http.MethodPost, base, `"k"`, "")
+		return status == http.StatusConflict && problemOf(t, text).Code == "outcome-unknown"
+	})
+	if n := executed.Load(); n != 1 {
+		t.Errorf("executed %d times", n)
+	}
+}
+
+// Nothing has left for the service: the key is free, whatever the route says of 5xx responses.
+func TestUnsentFreesTheKey(t *testing.T) {
+	t.Parallel()
+	var executed atomic.Int32
+	service := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { executed.Add(1) })
+	closed := httptest.NewServer(service)
+	closed.Close()
+	untrusted := httptest.NewTLSServer(service)
+	t.Cleanup(untrusted.Close)
+	plainText := httptest.NewServer(service)
+	t.Cleanup(plainText.Close)
+	for name, upstream := range map[string]string{
+		"refused connection":       closed.URL,
+		"untrusted certificate":    untrusted.URL,
+		"TLS to a server without":  strings.Replace(plainText.URL, "http:", "https:", 1),
+		"name that is not there":   "http://nowhere.invalid",
+		"connection that is reset": "http://" + resetting(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before := executed.Load()
+			s := plain(upstream)
+			s.Shared, s.ServerErrors = true, "store"
+			c, err := load(t, s, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			base, _ := start(t, c)
+			wantUnreachable(t, base, name == "connection that is reset")
+			if executed.Load() != before {
+				t.Error("executed")
+			}
+		})
+	}
+}
+
+// resetting returns the address of a server that resets each connection without reading from it.
+func resetting(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() { // ends when the listener is closed
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // A listener of TCP has no others.
+			_ = conn.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// wantUnreachable sends a request with a key twice. The key is free after each, unless connected is
+// set: then the gateway cannot tell that the service has got nothing.
+func wantUnreachable(t *testing.T, base string, connected bool) {
+	t.Helper()
+	for i := range 2 {
+		status, header, text := send(t, http.MethodPost, base, `"k"`, "x")
+		p := problemOf(t, text)
+		switch {
+		case connected && (p.Code != "outcome-unknown" || i == 1 && status != http.StatusConflict):
+			t.Errorf("request %d: status %d, %+v", i, status, p)
+		case !connected && (status != http.StatusBadGateway || p.Code != "upstream-unreachable" ||
+			p.Action != "same-key" || !p.Retryable || header.Get("Retry-After") == ""):
+			t.Errorf("request %d: status %d, %v, %+v", i, status, header, p)
+		}
+	}
+}
+
+// A proxy on the way that refuses to connect has passed nothing on.
+func TestAProxyRefusesToConnect(t *testing.T) {
+	t.Parallel()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(proxy.Close)
+	s := plain("https://service.invalid")
+	s.Shared, s.ServerErrors = true, "store"
+	c, err := load(t, s, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, g := start(t, c)
+	address, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.mu.Lock()
+	g.transports[0].Proxy = http.ProxyURL(address)
+	g.transports[0].TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	g.mu.Unlock()
+	wantUnreachable(t, base, false)
+}

@@ -1,0 +1,41 @@
+package unsent
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// A connection counts, whatever becomes of the request on it; the lack of one is certain.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	abort := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	running, untrusted := httptest.NewServer(abort), httptest.NewTLSServer(abort)
+	t.Cleanup(running.Close)
+	t.Cleanup(untrusted.Close)
+	closed := httptest.NewServer(abort)
+	closed.Close()
+	for name, test := range map[string]struct {
+		url       string
+		connected bool
+	}{
+		"a connection that breaks":   {running.URL, true},
+		"no server":                  {closed.URL, false},
+		"an untrusted certificate":   {untrusted.URL, false},
+		"TLS to a server without it": {strings.Replace(running.URL, "http:", "https:", 1), false},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, test.url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, connected := Watch(r)
+		if answer, err := http.DefaultClient.Do(r); err == nil {
+			_ = answer.Body.Close()
+			t.Errorf("%s: no error", name)
+		}
+		if connected() != test.connected {
+			t.Errorf("%s: connected %t", name, connected())
+		}
+	}
+}

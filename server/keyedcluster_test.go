@@ -1,0 +1,72 @@
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server"
+)
+
+// Calls that wait for an owner, at the leader and through the other nodes, end when the leadership goes, so
+// that their clients go on at the next leader and hear of the end there.
+func TestWaitsEndWithTheLeadership(t *testing.T) {
+	t.Parallel()
+	nodes := startNodes(t, server.Options{})
+	first := reserveOf("k", 1)
+	first.Lease = durationpb.New(time.Hour)
+	var token uint64
+	err := settled(t, func() error {
+		r, err := nodes[0].idempotency().Reserve(within(t), connect.NewRequest(first))
+		if err == nil {
+			token = r.Msg.GetToken()
+		}
+		return err
+	})
+	if err != nil || token == 0 {
+		t.Fatal(token, err)
+	}
+	leader := leads(t, nodes)
+	ended := make(chan error, len(nodes))
+	for i, h := range nodes {
+		go func() { // ends with its answer; received below
+			waits := reserveOf("k", byte(2+i))
+			waits.Wait = durationpb.New(time.Minute) // more than the call has
+			r, err := h.idempotency().Reserve(within(t), connect.NewRequest(waits))
+			if err == nil {
+				t.Errorf("node %d answered %v", i, r.Msg.GetOutcome())
+			}
+			ended <- err
+		}()
+	}
+	await(t, func() bool { return leader.ledger.Stats().KeyWaiters == len(nodes) })
+	if err := leader.ledger.TransferLeadership(within(t), 0); err != nil {
+		t.Fatal(err)
+	}
+	for range nodes {
+		mustRefuse(t, <-ended, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER)
+	}
+	err = settled(t, func() error {
+		_, err := nodes[1].idempotency().Complete(within(t), connect.NewRequest(&seqledgerv1.CompleteRequest{
+			Owner: ownerOf(first, token), Response: []byte("done"),
+		}))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, h := range nodes {
+		var answer *connect.Response[seqledgerv1.ReserveResponse]
+		err := settled(t, func() (err error) {
+			answer, err = h.idempotency().Reserve(within(t), connect.NewRequest(reserveOf("k", byte(2+i))))
+			return err
+		})
+		if err != nil || answer.Msg.GetOutcome() != seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY ||
+			string(answer.Msg.GetRecord().GetResponse()) != "done" {
+			t.Errorf("node %d: %v, %v", i, answer, err)
+		}
+	}
+}
