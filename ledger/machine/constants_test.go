@@ -33,6 +33,7 @@ var localConstants = []string{
 	"machine.maxPassed",                            // how far back a check is compared
 	"machine.maxExpiredScan", "machine.maxFetched", // reads
 	"machine.maxKeyedScan",                        // reads
+	"keyed.MaxAhead",                              // what a server refuses before it is a command
 	"machine.maxLiveBytes", "machine.maxLiveScan", // reads
 }
 
