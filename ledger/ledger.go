@@ -102,6 +102,9 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if l.directory, err = datadir.Open(l.options.Dir, datadir.Created); err != nil {
 		return err
 	}
+	if err := l.findArchive(); err != nil {
+		return err
+	}
 	if err := l.openState(); err != nil {
 		return err
 	}

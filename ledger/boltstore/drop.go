@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sort"
 
 	"go.etcd.io/bbolt"
 
@@ -60,6 +61,15 @@ func (s *Store) SealedBlocks() []blockfile.SealedFile {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
 	return s.blocks.Sealed(s.durable.Number)
+}
+
+// UncoveredBlocks returns the sealed block files that the last Flush does not cover, in order: the next one will.
+func (s *Store) UncoveredBlocks() []blockfile.SealedFile {
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	files := s.blocks.Sealed(math.MaxUint64)
+	covered := sort.Search(len(files), func(i int) bool { return files[i].Number >= s.durable.Number })
+	return files[covered:]
 }
 
 // DropBlocks removes the block files in which every record lies before a ledger index, and returns how many
