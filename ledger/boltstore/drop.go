@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sort"
 
 	"go.etcd.io/bbolt"
 
@@ -48,12 +47,7 @@ func errorOf(p any) error {
 // Droppable returns the sealed block files in which every record lies before a ledger index, in order. After a
 // Flush DropBlocks would remove them. It never waits.
 func (s *Store) Droppable(ledgerIndex uint64) []blockfile.SealedFile {
-	files := s.blocks.Sealed(math.MaxUint64)
-	n := 0
-	for n < len(files) && files[n].Last < ledgerIndex {
-		n++
-	}
-	return files[:n]
+	return s.blocks.SealedBefore(ledgerIndex)
 }
 
 // SealedBlocks returns the sealed block files that the last Flush covers, in order.
@@ -67,9 +61,7 @@ func (s *Store) SealedBlocks() []blockfile.SealedFile {
 func (s *Store) UncoveredBlocks() []blockfile.SealedFile {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
-	files := s.blocks.Sealed(math.MaxUint64)
-	covered := sort.Search(len(files), func(i int) bool { return files[i].Number >= s.durable.Number })
-	return files[covered:]
+	return s.blocks.SealedFrom(s.durable.Number, math.MaxUint64)
 }
 
 // DropBlocks removes the block files in which every record lies before a ledger index, and returns how many
@@ -96,7 +88,9 @@ func (s *Store) DropBlocks(ledgerIndex uint64) (bytes int64, err error) {
 	if !some {
 		return 0, nil
 	}
-	err = s.change(func(tx *bbolt.Tx) error { return putControl(tx, keyStart, start.Append(nil)) })
+	err = s.change(func(tx *bbolt.Tx) error {
+		return errors.Join(putControl(tx, keyStart, start.Append(nil)), s.forgetFiles(tx, start.Number))
+	})
 	if err != nil {
 		return 0, s.fail(fmt.Errorf("drop block files before %s: %w", blockfile.Name(start.Number), err))
 	}
