@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/archive"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // neverCheckpoints opens a ledger with an archive that takes no checkpoint by itself, however much is written.
@@ -202,4 +203,55 @@ func TestEmptyArchiveID(t *testing.T) {
 	l.archiveAll()
 	verifyArchive(t, to)
 	l.closeAndAudit()
+}
+
+// TestVerifyNamesTheArchive: what is wrong with the archive is told as that, with what to do about it, and the directory
+// is checked all the same.
+func TestVerifyNamesTheArchive(t *testing.T) {
+	t.Parallel()
+	dir, to := t.TempDir(), t.TempDir()
+	l := openArchiving(t, dir, to)
+	l.fill(3 << 20)
+	l.archiveAll()
+	l.awaitDrop()
+	l.closeAndAudit()
+	if report, err := verify.Directory(t.Context(), dir, verify.Options{Archive: to}); err != nil ||
+		len(report.Problems) != 0 || report.Dropped != 0 {
+		t.Fatalf("with a sound archive: %+v, %v", report, err)
+	}
+	for what, damage := range map[string]func(path string) error{
+		"missing": os.Remove,
+		"header":  func(path string) error { return flipByte(path, 40) },
+		"footer":  func(path string) error { return flipByte(path, -40) },
+	} {
+		for _, name := range []string{"0000000001.blocks", "0000000002.blocks"} {
+			path := filepath.Join(to, name)
+			whole, err := os.ReadFile(path)
+			mustDo(t, errors.Join(err, damage(path)))
+			report, err := verify.Directory(t.Context(), dir, verify.Options{Archive: to})
+			mustDo(t, errors.Join(err, os.WriteFile(path, whole, 0o600)))
+			if len(report.Problems) == 0 || report.Transactions == 0 {
+				t.Errorf("%s of %s: %+v", what, name, report)
+				continue
+			}
+			for _, p := range report.Problems {
+				if !strings.Contains(p.What, "in the archive "+to) || !strings.Contains(p.What, "seqledger archive verify") ||
+					strings.Contains(p.What, "restore the data directory") {
+					t.Errorf("%s of %s: %s: %s", what, name, p.Where, p.What)
+				}
+			}
+		}
+	}
+}
+
+func flipByte(path string, at int) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if at < 0 {
+		at += len(b)
+	}
+	b[at] ^= 1
+	return os.WriteFile(path, b, 0o600)
 }

@@ -80,7 +80,12 @@ func TestArchiveCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	seqledger(t, "archive", "verify", archived).expect(t, exitFailed, "0000000001.blocks")
-	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed)
+	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed, "seqledger archive verify")
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed, "0000000001.blocks in the archive",
+		"seqledger archive verify "+archived)
 	seqledger(t, "verify", "--data", data).expect(t, exitDone)
 }
 
