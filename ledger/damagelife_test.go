@@ -198,11 +198,12 @@ func (d *stateImage) sayAll(l *stateLife, s *boltstore.Store, m *machine.Machine
 				return err
 			}
 		}
-		return v.VisitStreams(nil, nil, func(key []byte, s machine.NamedStream) bool {
+		_, err := v.VisitStreams(nil, nil, func(key []byte, s machine.NamedStream) bool {
 			l.say(key)
 			l.sayNumbers(s.CreatedIndex, s.Last)
 			return l.wrong == ""
 		})
+		return err
 	})
 }
 
@@ -225,7 +226,7 @@ func (d *stateImage) sayScope(l *stateLife, v machine.View, scope machine.Scope)
 	if err != nil {
 		return err
 	}
-	err = v.VisitRelationships(scope, "", "", nil, func(key []byte, _ machine.Relationship) bool {
+	_, err = v.VisitRelationships(scope, "", "", nil, func(key []byte, _ machine.Relationship) bool {
 		l.say(key)
 		return l.wrong == ""
 	})
