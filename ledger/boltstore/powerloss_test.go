@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/seqledger/seqledger/ledger/internal/pagesum"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -111,12 +112,7 @@ func TestPowerLossWithinACommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	old, new := mustContain(t, path, before), mustContain(t, path, after)
-	seed := rand.Uint64()
-	if text := os.Getenv("SEQLEDGER_POWER_SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
-	t.Logf("repeat with SEQLEDGER_POWER_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := powerRandom(t)
 	losses := 150
 	if testing.Short() {
 		losses = 30
@@ -134,6 +130,58 @@ func TestPowerLossWithinACommit(t *testing.T) {
 	t.Logf("%d losses of power led to the checkpoint before, %d to the new one", led[old], led[new])
 	if led[old] == 0 || led[new] == 0 {
 		t.Error("the losses led to one checkpoint alone")
+	}
+}
+
+// powerRandom returns what the losses of power are drawn from.
+func powerRandom(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("SEQLEDGER_POWER_SEED"); text != "" {
+		seed, _ = strconv.ParseUint(text, 10, 64)
+	}
+	t.Logf("repeat with SEQLEDGER_POWER_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// TestPowerLossWhileVersion4IsConverted: a loss of power while a file of version 4 becomes one of the newest version
+// leaves one of the two, and the next start ends with the newest.
+func TestPowerLossWhileVersion4IsConverted(t *testing.T) {
+	t.Parallel()
+	path := filled(t, 500)
+	want, err := contentOf(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeVersion4(t, path)
+	s := &Store{path: path, active: new(overlay)} // which makes the checksums, and converts nothing
+	err = s.openBolt(Options{NoSync: true})
+	if err == nil {
+		_, err = s.checkPages(&pagesum.Options{Identity: testIdentity, NoSync: true})
+	}
+	if err = errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	before := readFiles(t, path)
+	mustContain(t, path, before)
+	after := readFiles(t, path)
+	if bytes.Equal(before.state, after.state) {
+		t.Fatal("nothing is converted")
+	}
+	random := powerRandom(t)
+	for i := range 24 {
+		stage := powerLoss(i % 3)
+		stage.files(random, before, after).write(t, path)
+		s := reopen(t, path)
+		if s.version != formatVersion || len(recordedFiles(t, s)) != 0 {
+			t.Errorf("a loss of power %s: the file has version %d", stage, s.version)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := contentOf(path); err != nil || got != want {
+			t.Fatalf("a loss of power %s: other content, %v", stage, err)
+		}
 	}
 }
 
