@@ -120,6 +120,13 @@ damage: ## Damage small files of a ledger in every bit, cut and sector, and kill
 	  ./ledger ./ledger/raftlog ./ledger/raftlog/legacy ./ledger/raftlog/segment ./ledger/blockfile ./ledger/internal/boltpage >damage.log 2>&1 || { cat damage.log; rm -f damage.log; exit 1; }
 	@grep -E '^ +[a-z]+_test.go:[0-9]+: |^ok ' damage.log; rm -f damage.log
 
+# ledger/testdata/README.md says when.
+NAME ?=
+.PHONY: old-directories
+old-directories: ## Write data directories into ledger/testdata/NAME, with which later programs are tested
+	@test -n "$(NAME)" || { echo "make old-directories NAME=format6"; exit 1; }
+	SEQLEDGER_MAKE_DIRECTORIES=$(CURDIR)/ledger/testdata/$(NAME) $(GO) test -count=1 -run '^TestMakeDirectories$$' ./ledger
+
 # At the end of its time Go's fuzzer may lose a race and fail without a finding
 # (golang/go#75804). That must not keep the targets behind it from running.
 .PHONY: fuzz
