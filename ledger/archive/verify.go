@@ -120,8 +120,8 @@ func (d joined) Place(name string) (p blockfile.Place) {
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		p.Where = fmt.Sprintf("in the archive %v", d.archive)
-		p.Advice = fmt.Sprintf("seqledger archive verify %v tells what the archive lacks; use another copy of it, or check "+
-			"the data directory without it", d.archive)
+		p.Advice = fmt.Sprintf("seqledger archive verify %v tells what the archive lacks; use another copy of it, or "+
+			"check the data directory without it", d.archive)
 	}
 	return p
 }

@@ -128,7 +128,8 @@ func flipEveryBit(t *testing.T, what string, x *image) {
 	if refused == 0 || remade == 0 {
 		t.Errorf("%d refused, %d made again", refused, remade)
 	}
-	t.Logf("of %d flipped bits of block files, %s, %d were refused and %d made again", refused+remade, what, refused, remade)
+	t.Logf("of %d flipped bits of block files, %s, %d were refused and %d made again",
+		refused+remade, what, refused, remade)
 }
 
 // scrubAll scrubs in steps of about n bytes and returns how many bytes it compared.

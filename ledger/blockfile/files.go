@@ -393,7 +393,8 @@ func (p Part) CopyTo(w io.Writer) (err error) {
 	// Not by the file's own ReadFrom or WriteTo, so that w gets it in small pieces.
 	n, err := io.CopyBuffer(w, struct{ io.Reader }{io.NewSectionReader(file, 0, p.Size)}, make([]byte, 64<<10))
 	if err == nil && n != p.Size {
-		err = fileError(p.disk, p.Number, fmt.Errorf("%w: it has %d bytes and must have %d", machine.ErrCorrupt, n, p.Size))
+		err = fileError(p.disk, p.Number,
+			fmt.Errorf("%w: it has %d bytes and must have %d", machine.ErrCorrupt, n, p.Size))
 	}
 	return err
 }

@@ -41,7 +41,7 @@ func CheckSealed(file File) (info SealedInfo, err error) {
 		return info, err
 	}
 	content, whole := sha256.New(), sha256.New()
-	in := bufio.NewReaderSize(io.NewSectionReader(file, 0, info.Size), 1<<20)
+	in := bufio.NewReaderSize(io.NewSectionReader(file, 0, info.Size), int(min(info.Size, 1<<20)))
 	b := make([]byte, headerSize)
 	if _, err := io.ReadFull(in, b); err != nil {
 		return info, err
