@@ -31,8 +31,8 @@ func (l *Ledger) archiveID() (string, error) {
 	}
 	id, err := parseArchiveID(content)
 	if err != nil {
-		err = fmt.Errorf("%s: %w; write the id into it that the first line of INDEX in the archive has, and a newline, or "+
-			"remove it to begin with the archive that is given", l.archiveIDPath(), err)
+		err = fmt.Errorf("%s: %w; write the id into it that the first line of INDEX in the archive has, and a "+
+			"newline, or remove it to begin with the archive that is given", l.archiveIDPath(), err)
 	}
 	return id, err
 }
@@ -67,8 +67,8 @@ func (l *Ledger) findArchive() error {
 	}
 	l.archiver.unnamed = true
 	s := &l.archiver.stats
-	s.Problem = fmt.Sprintf("%s says that this ledger has an archive, and none is given: retention removes nothing; name "+
-		"the archive (serve --archive DIR), or give it up (serve --archive none)", l.archiveIDPath())
+	s.Problem = fmt.Sprintf("%s says that this ledger has an archive, and none is given: retention removes nothing; "+
+		"name the archive (serve --archive DIR), or give it up (serve --archive none)", l.archiveIDPath())
 	s.FailingSince = time.Now()
 	l.options.Logger.Warn(s.Problem)
 	return nil

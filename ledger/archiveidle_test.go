@@ -24,8 +24,8 @@ func neverCheckpoints(t *testing.T, dir, to string, patience time.Duration) *ret
 	})
 }
 
-// TestSealedFilesWaitForNoWrites: a sealed file gets into the archive and is dropped, although so little is written that
-// no checkpoint covers it.
+// TestSealedFilesWaitForNoWrites: a sealed file gets into the archive and is dropped, although so little is written
+// that no checkpoint covers it.
 func TestSealedFilesWaitForNoWrites(t *testing.T) {
 	t.Parallel()
 	to := t.TempDir()
@@ -205,8 +205,8 @@ func TestEmptyArchiveID(t *testing.T) {
 	l.closeAndAudit()
 }
 
-// TestVerifyNamesTheArchive: what is wrong with the archive is told as that, with what to do about it, and the directory
-// is checked all the same.
+// TestVerifyNamesTheArchive: what is wrong with the archive is told as that, with what to do about it, and the
+// directory is checked all the same.
 func TestVerifyNamesTheArchive(t *testing.T) {
 	t.Parallel()
 	dir, to := t.TempDir(), t.TempDir()
@@ -235,7 +235,8 @@ func TestVerifyNamesTheArchive(t *testing.T) {
 				continue
 			}
 			for _, p := range report.Problems {
-				if !strings.Contains(p.What, "in the archive "+to) || !strings.Contains(p.What, "seqledger archive verify") ||
+				if !strings.Contains(p.What, "in the archive "+to) ||
+					!strings.Contains(p.What, "seqledger archive verify") ||
 					strings.Contains(p.What, "restore the data directory") {
 					t.Errorf("%s of %s: %s: %s", what, name, p.Where, p.What)
 				}

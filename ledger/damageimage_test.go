@@ -91,7 +91,8 @@ func makeStateImage(t *testing.T, keyed bool) *stateImage {
 	return d
 }
 
-// round lets each client write once. The last two rounds are in no checkpoint, and the last one's blocks are not synced.
+// round lets each client write once. The last two rounds are in no checkpoint, and the last one's blocks are not
+// synced.
 func (d *stateImage) round(t *testing.T, s *boltstore.Store, m *machine.Machine, round int) {
 	t.Helper()
 	for client := range damageClients {
@@ -198,7 +199,8 @@ func (d *stateImage) commit(t *testing.T, s *boltstore.Store, m *machine.Machine
 	w := damageWrite(client, uint64(round)+1)
 	if d.keyed && round == 0 && client < 3 { // values that outlive their blocks
 		w.Operations = append(w.Operations, machine.Operation{
-			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "kept/%d", client), Value: bytes.Repeat([]byte("kept"), 20+client),
+			Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "kept/%d", client),
+			Value: bytes.Repeat([]byte("kept"), 20+client),
 		})
 	}
 	outcomes := d.apply(t, s, m, machine.AppendWrite(nil, w))

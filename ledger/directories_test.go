@@ -47,9 +47,12 @@ func keptOptions(dir string) ledger.Options {
 // keptKey is a command on a key of a directory: some are reserved alone, others have a response of either size.
 func keptKey(i int) *machine.KeyedCommand {
 	return &machine.KeyedCommand{
-		ID:    machine.KeyedID{Scope: scope, Namespace: "jobs", Principal: fmt.Sprint("user:", i%3), Key: [32]byte{byte(i)}},
+		ID: machine.KeyedID{
+			Scope: scope, Namespace: "jobs", Principal: fmt.Sprint("user:", i%3), Key: [32]byte{byte(i)},
+		},
 		Actor: "client:test", MaxKeys: 100, Command: keyed.Command{
-			Kind: keyed.Reserve, AttemptID: keyed.AttemptID{byte(i), 5}, Lease: int64(keyed.MaxLease), TTL: int64(keyed.MaxTTL),
+			Kind: keyed.Reserve, AttemptID: keyed.AttemptID{byte(i), 5},
+			Lease: int64(keyed.MaxLease), TTL: int64(keyed.MaxTTL),
 			Fingerprint: keyed.Fingerprint{Algorithm: 1, Digest: [32]byte{byte(i)}},
 		},
 	}
@@ -188,7 +191,8 @@ func packDirectory(dir, into string) (err error) {
 			return err
 		}
 		if entry.IsDir() {
-			return packed.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: filepath.ToSlash(name) + "/", Mode: 0o700})
+			name = filepath.ToSlash(name) + "/"
+			return packed.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o700})
 		}
 		content, err := os.ReadFile(path)
 		if err == nil {
@@ -265,7 +269,8 @@ func keptIsThere(t *testing.T, dir string, writes int, forgets bool) {
 			want = machine.KeyedInFlight
 		}
 		out, err = l.Keyed(t.Context(), c, 0, nil)
-		if err != nil || out.Code != want || key%3 > 0 && len(out.Keyed.Record.Response) != len("response ")*(1+key%3*50) {
+		if err != nil || out.Code != want ||
+			key%3 > 0 && len(out.Keyed.Record.Response) != len("response ")*(1+key%3*50) {
 			t.Errorf("key %d: %v %v, want %v", key, out.Code, err, want)
 		}
 	}

@@ -92,8 +92,8 @@ func runDropChild(t *testing.T, dir string, under []string) faultRun {
 	return runFaulty(t, under, dropChildEnv+"="+dir)
 }
 
-// wantDropped opens the directory without faults and wants every acknowledged write with its receipt, or told as one from
-// before the horizon, every value, and a clean verification of the directory, the archive and the backup.
+// wantDropped opens the directory without faults and wants every acknowledged write with its receipt, or told as one
+// from before the horizon, every value, and a clean verification of the directory, the archive and the backup.
 func wantDropped(t *testing.T, run faultRun, dir string) {
 	t.Helper()
 	must(t, os.MkdirAll(archiveOf(dir), 0o700)) // where the process did not come so far

@@ -56,7 +56,8 @@ func BenchmarkViewOverDeletedKeys(b *testing.B) {
 	l := deletedKeys(b, 300_000)
 	for name, list := range map[string]func(v machine.View, after []byte) ([]byte, error){
 		"relationships": func(v machine.View, after []byte) ([]byte, error) {
-			return v.VisitRelationships(testScope, "doc", "", after, func([]byte, machine.Relationship) bool { return true })
+			all := func([]byte, machine.Relationship) bool { return true }
+			return v.VisitRelationships(testScope, "doc", "", after, all)
 		},
 		"entities": func(v machine.View, after []byte) ([]byte, error) {
 			resume, err := v.VisitEntityRefs(testScope, "", string(after), func(machine.EntityRef) bool { return true })

@@ -277,8 +277,8 @@ func TestListRelationships(t *testing.T) {
 	}
 }
 
-// TestListsBehindManyDeleted: what is deleted and still waits for a checkpoint is stepped over in pieces, and nothing is
-// left out because of it.
+// TestListsBehindManyDeleted: what is deleted and still waits for a checkpoint is stepped over in pieces, and nothing
+// is left out because of it.
 func TestListsBehindManyDeleted(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -291,7 +291,9 @@ func TestListsBehindManyDeleted(t *testing.T) {
 			if i != kept {
 				remove = append(remove,
 					&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteRelationship{
-						DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "doc", Relation: "viewer", Subject: user},
+						DeleteRelationship: &seqledgerv1.DeleteRelationship{
+							Resource: "doc", Relation: "viewer", Subject: user,
+						},
 					}},
 					&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteEntity{
 						DeleteEntity: &seqledgerv1.DeleteEntity{Key: user},

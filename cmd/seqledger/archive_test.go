@@ -84,13 +84,14 @@ func TestArchiveCommands(t *testing.T) {
 	if err := os.Remove(name); err != nil {
 		t.Fatal(err)
 	}
-	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed, "0000000001.blocks in the archive",
+	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed,
+		"0000000001.blocks in the archive",
 		"seqledger archive verify "+archived)
 	seqledger(t, "verify", "--data", data).expect(t, exitDone)
 }
 
-// TestServeMissesItsArchive: a server that is not told where the ledger's archive is says so wherever an operator looks,
-// until the archive is named or given up.
+// TestServeMissesItsArchive: a server that is not told where the ledger's archive is says so wherever an operator
+// looks, until the archive is named or given up.
 func TestServeMissesItsArchive(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// oldData unpacks a data directory of an older program, which package ledger has, and tells up to which index it goes and
-// with which digest.
+// oldData unpacks a data directory of an older program, which package ledger has, and tells up to which index it goes
+// and with which digest.
 func oldData(t *testing.T, name string) (dir, index, digest string) {
 	t.Helper()
 	base := filepath.Join("..", "..", "ledger", "testdata", filepath.FromSlash(name))
@@ -24,7 +24,8 @@ func oldData(t *testing.T, name string) (dir, index, digest string) {
 		t.Fatal(err)
 	}
 	dir = t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "tar", "-xzf", base+".tar.gz", "-C", dir).CombinedOutput(); err != nil {
+	out, err := exec.CommandContext(t.Context(), "tar", "-xzf", base+".tar.gz", "-C", dir).CombinedOutput()
+	if err != nil {
 		t.Fatalf("tar: %v %s", err, out)
 	}
 	return filepath.Join(dir, "data"), index, digest
@@ -72,7 +73,8 @@ func TestUpgradeKilled(t *testing.T) {
 			}
 			// A process that makes fewer such calls came to its end.
 			if killed < 3 || killed == replaced {
-				t.Errorf("%d were killed, and %d directories were upgraded then: the test tested too little", killed, replaced)
+				t.Errorf("%d were killed, and %d directories were upgraded then: too little is tested",
+					killed, replaced)
 			}
 		})
 	}

@@ -80,8 +80,8 @@ func (c *verifyCommand) Run(e *environment) error {
 		"the cause"
 	switch {
 	case c.Archive != "":
-		hint = "seqledger verify without --archive tells whether the directory itself is damaged, and seqledger archive " +
-			"verify whether the archive is"
+		hint = "seqledger verify without --archive tells whether the directory itself is damaged, and seqledger " +
+			"archive verify whether the archive is"
 	case len(c.Backup) > 0:
 		what, hint = strings.Join(c.Backup, ", "), "make a new backup, and keep older ones until it is verified"
 	}

@@ -37,9 +37,9 @@ func mustContain(t *testing.T, path string, f files) string {
 	return content
 }
 
-// TestDamage_OlderSectors puts sectors of older copies of state.db and of state.sum in the place of newer ones, as a disk
-// leaves them that has lost a write: the start is refused, or everything is there, or, where the newest meta page is
-// the older one, everything of the checkpoint before.
+// TestDamage_OlderSectors puts sectors of older copies of state.db and of state.sum in the place of newer ones, as a
+// disk leaves them that has lost a write: the start is refused, or everything is there, or, where the newest meta
+// page is the older one, everything of the checkpoint before.
 func TestDamage_OlderSectors(t *testing.T) {
 	t.Parallel()
 	const n = 3_000
@@ -95,9 +95,9 @@ func TestDamage_OlderSectors(t *testing.T) {
 	}
 }
 
-// TestPowerLossWithinACommit: of the sectors that a commit changes any part is on the disk, each of them torn or not, as
-// a loss of power leaves them before the sync of the pages, before that of the meta page, and before that of the page
-// checksums. What is there is the checkpoint before or the new one, and never refused.
+// TestPowerLossWithinACommit: of the sectors that a commit changes any part is on the disk, each of them torn or not,
+// as a loss of power leaves them before the sync of the pages, before that of the meta page, and before that of the
+// page checksums. What is there is the checkpoint before or the new one, and never refused.
 func TestPowerLossWithinACommit(t *testing.T) {
 	t.Parallel()
 	const n = 3_000

@@ -142,7 +142,8 @@ func TestExchangedFileIsNoticed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := read(s); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), name) || s.Err() == nil {
+		err = read(s)
+		if !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), name) || s.Err() == nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		if err := s.Close(); err != nil {

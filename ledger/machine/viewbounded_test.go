@@ -57,7 +57,10 @@ type listing func(v View, after []byte, note func(any)) (resume []byte, err erro
 func listings(now int64) map[string]listing {
 	return map[string]listing{
 		"streams": func(v View, after []byte, note func(any)) ([]byte, error) {
-			return v.VisitStreams(&testScope, after, func(_ []byte, s NamedStream) bool { note(s.ClientID); return true })
+			return v.VisitStreams(&testScope, after, func(_ []byte, s NamedStream) bool {
+				note(s.ClientID)
+				return true
+			})
 		},
 		"entities": func(v View, after []byte, note func(any)) ([]byte, error) {
 			resume, err := v.VisitEntityRefs(testScope, "entity/", string(after), func(e EntityRef) bool {
@@ -117,8 +120,8 @@ func (l listing) all(t *testing.T, v View) (got []string) {
 	return got
 }
 
-// TestListingsGoOnBehindDeletedKeys: wherever a listing ends because of deleted keys, what follows from there on is what
-// one listing of everything shows.
+// TestListingsGoOnBehindDeletedKeys: wherever a listing ends because of deleted keys, what follows from there on is
+// what one listing of everything shows.
 func TestListingsGoOnBehindDeletedKeys(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
@@ -157,7 +160,8 @@ func TestListingsGoOnBehindDeletedKeys(t *testing.T) {
 			reader := &hidingReader{Reader: f.mem, bound: bound, t: t}
 			got := list.all(t, f.m.View(reader))
 			if !slices.Equal(got, want) || reader.walks < 2 && bound < 10 {
-				t.Errorf("%s, %d deleted keys at once, in %d walks:\n got %q\nwant %q", name, bound, reader.walks, got, want)
+				t.Errorf("%s, %d deleted keys at once, in %d walks:\n got %q\nwant %q",
+					name, bound, reader.walks, got, want)
 			}
 		}
 	}
