@@ -151,13 +151,7 @@ func TestMakeDirectories(t *testing.T) {
 			o.Config.RetainBlocks = int64(time.Second)
 			l := open(t, o)
 			must(t, fillKept(l, 0, keptWrites-50, never))
-			ticker := time.NewTicker(10 * time.Millisecond)
-			defer ticker.Stop()
-			for deadline := time.Now().Add(time.Minute); l.Stats().DroppedFiles == 0; <-ticker.C {
-				if time.Now().After(deadline) {
-					t.Fatal("nothing is dropped")
-				}
-			}
+			awaitDropped(t, l)
 			must(t, fillKept(l, keptWrites-50, keptWrites, never))
 			closeLedger(t, l)
 		},

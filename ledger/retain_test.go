@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // retainingLedger is a ledger that keeps ten seconds, with a pass after each command, and a clock that a test
@@ -332,4 +333,49 @@ func TestNothingIsDroppedDuringABackup(t *testing.T) {
 	signal(l.retainDue)
 	l.awaitDrop()
 	l.closeAndAudit()
+}
+
+// Removing files changes no digest: it is the same at every step of it, after a restart, and for a verification.
+func TestDigestsWhileHistoryIsDropped(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := openRetaining(t, dir, nil)
+	l.set(1, longValues(10))
+	digests := map[uint64]machine.Hash{} // by index: ticks may come between
+	note := func(what string) (known bool) {
+		t.Helper()
+		mustDo(t, l.View(t.Context(), func(v machine.View) error {
+			var before machine.Hash
+			before, known = digests[v.Index()]
+			if digests[v.Index()] = v.Digest(); known && before != v.Digest() {
+				t.Errorf("%s: at index %d the digest is %v, and was %v", what, v.Index(), v.Digest(), before)
+			}
+			return nil
+		}))
+		return known
+	}
+	compared := false
+	for round := 0; !compared && round < 10; round++ {
+		l.dropping.Lock()
+		l.fill(5 << 19)
+		note("before")
+		files := l.Stats().DroppedFiles
+		l.dropping.Unlock()
+		mustDo(t, l.dropHistory(t.Context()))
+		compared = note("after") && l.Stats().DroppedFiles > files
+	}
+	if !compared {
+		t.Error("no files were dropped between two answers at the same index")
+	}
+	l.closeAndAudit()
+	l = openRetaining(t, dir, nil)
+	note("after a restart")
+	l.closeAndAudit()
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
+	if err != nil || len(report.Problems) != 0 || report.Dropped == 0 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	if before, known := digests[report.Index]; known && before != report.Digest {
+		t.Errorf("verify says %v at index %d, and the ledger said %v", report.Digest, report.Index, before)
+	}
 }
