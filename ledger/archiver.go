@@ -2,13 +2,8 @@ package ledger
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +26,9 @@ type archiver struct {
 
 	mu    sync.Mutex
 	stats stats.Archive
+	// unnamed says that the ledger has an archive that Options.Archive does not name. It is constant once Open has
+	// returned.
+	unnamed bool
 }
 
 // archivePass is one use of the archive by archiveFiles. It belongs to whoever holds archiver.mu.
@@ -38,10 +36,6 @@ type archivePass struct {
 	answers uint64 // as of the last look at them
 	over    bool   // what it came to is noted, so that silence behind it is no hang
 }
-
-// archiveIDName is the file in the data directory that has the id of its archive: another archive, or the empty
-// directory below a file system that is not mounted, confirms nothing.
-const archiveIDName = "ARCHIVE"
 
 // archiveLoop copies files whenever some have been sealed, and tries again after a failure.
 func (l *Ledger) archiveLoop() {
@@ -88,6 +82,10 @@ const slowFactor = 30
 
 // archiveFiles copies what is sealed and durable.
 func (l *Ledger) archiveFiles(ctx context.Context) {
+	if err := l.coverSealed(); err != nil {
+		l.fail(err)
+		return
+	}
 	pass := &archivePass{answers: l.archiver.answers.Load()}
 	ended := l.useArchive(ctx, func() {
 		copied, err := l.copyToArchive(ctx)
@@ -121,53 +119,18 @@ func (l *Ledger) archiveFiles(ctx context.Context) {
 	}
 }
 
+// coverSealed takes a checkpoint once a sealed file has waited for one, because only a file that a checkpoint covers is
+// copied, and dropped: where little is written the next one may be days away. Where much is written one comes by
+// itself, and a checkpoint for each file would write the pages of the state more often than need be.
+func (l *Ledger) coverSealed() error {
+	last := time.Unix(0, l.counters.lastCheckpoint.Load())
+	if time.Since(last) < l.options.sealedPatience || len(l.store.UncoveredBlocks()) == 0 {
+		return nil
+	}
+	return l.flush()
+}
+
 var errArchiveHangs = errors.New("the archive has not answered for minutes; does its file system hang?")
-
-// openArchive opens the archive, or makes it, once.
-func (l *Ledger) openArchive(ctx context.Context) (*archive.Archive, error) {
-	if a := l.archiver.opened; a != nil {
-		return a, nil
-	}
-	id, err := os.ReadFile(l.archiveIDPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = l.createArchive(ctx); err == nil {
-			id, err = os.ReadFile(l.archiveIDPath())
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	a, err := archive.Open(archive.Directory(l.options.Archive), strings.TrimSpace(string(id)))
-	if errors.Is(err, archive.ErrOther) {
-		err = fmt.Errorf("%w; remove %s to begin with this one", err, l.archiveIDPath())
-	}
-	if err == nil {
-		l.archiver.opened = a
-	}
-	return a, err
-}
-
-func (l *Ledger) archiveIDPath() string { return filepath.Join(l.options.Dir, archiveIDName) }
-
-// createArchive makes the archive, or takes over the one that is there, and notes its id.
-func (l *Ledger) createArchive(ctx context.Context) error {
-	id := ""
-	a, err := archive.Open(archive.Directory(l.options.Archive), "")
-	switch {
-	case err == nil:
-		id = a.ID()
-	case errors.Is(err, archive.ErrNone):
-		if id, err = archive.Create(archive.Directory(l.options.Archive), rand.Reader); err != nil {
-			return err
-		}
-	default:
-		return err
-	}
-	if ctx.Err() != nil { // the data directory may be another process's by now
-		return context.Cause(ctx)
-	}
-	return l.directory.WriteFile(archiveIDName, []byte(id+"\n"))
-}
 
 func (l *Ledger) copyToArchive(ctx context.Context) (copied int, err error) {
 	a, err := l.openArchive(ctx)
@@ -229,7 +192,7 @@ func (l *Ledger) noteArchive(pass *archivePass, failed error) {
 			s.Files, s.Bytes, s.Last = s.Files+1, s.Bytes+uint64(e.Size), e.Last
 		}
 	}
-	for _, f := range l.store.SealedBlocks() {
+	for _, f := range l.store.Droppable(math.MaxUint64) { // those that no checkpoint covers wait as well
 		if f.Number > l.archiver.checked {
 			s.WaitingFiles, s.WaitingBytes = s.WaitingFiles+1, s.WaitingBytes+uint64(f.Size)
 		}
@@ -272,19 +235,27 @@ func (l *Ledger) setArchiveProblem(failed error) {
 
 // archiveStats returns what is known of the archive; nil for none.
 func (l *Ledger) archiveStats() *stats.Archive {
-	if l.options.Archive == "" {
+	if l.options.Archive == "" && !l.archiver.unnamed {
 		return nil
 	}
 	l.archiver.mu.Lock()
 	defer l.archiver.mu.Unlock()
 	s := l.archiver.stats
+	if l.archiver.unnamed { // which files it has is not known
+		for _, f := range l.store.Droppable(l.horizon.Load().Index()) {
+			s.WaitingFiles, s.WaitingBytes = s.WaitingFiles+1, s.WaitingBytes+uint64(f.Size)
+		}
+	}
 	s.Directory = l.options.Archive
 	return &s
 }
 
 // confirmed returns how many of the first files the archive confirms at this moment; all of them where there is
-// no archive, and none where it is busy or does not answer.
+// no archive, and none where it is busy, does not answer, or is not named.
 func (l *Ledger) confirmed(numbers []uint64) int {
+	if l.archiver.unnamed {
+		return 0
+	}
 	if l.options.Archive == "" {
 		return len(numbers)
 	}

@@ -53,6 +53,11 @@ func (l *stateLife) sayFound(err error) (bool, error) {
 		l.say([]byte("not found"))
 		return false, nil
 	}
+	if gone, ok := errors.AsType[*machine.GoneError](err); ok {
+		l.say([]byte("gone"))
+		l.sayNumbers(gone.Horizon, gone.FirstHeight)
+		return false, nil
+	}
 	return err == nil, err
 }
 
@@ -123,6 +128,9 @@ func (d *stateImage) session(l *stateLife, s *boltstore.Store, m *machine.Machin
 			l.sayNumbers(uint64(o.Code), o.Index, o.Receipt.Index, o.Receipt.Sequence, uint64(o.Receipt.Position),
 				o.Receipt.BlockHeight, o.Last)
 			l.say(o.Receipt.RequestHash[:])
+			if o.Keyed != nil && o.Keyed.Record != nil {
+				l.sayNumbers(uint64(o.Keyed.Record.State), o.Keyed.Record.Token)
+			}
 		}
 		return err
 	}
@@ -130,6 +138,7 @@ func (d *stateImage) session(l *stateLife, s *boltstore.Store, m *machine.Machin
 	for _, w := range d.writes {
 		commands = append(commands, machine.AppendWrite(nil, w))
 	}
+	commands = append(commands, d.commands...)
 	if err := errors.Join(apply("repeats", 1e9, commands...), s.Flush()); err != nil {
 		return err
 	}
@@ -158,7 +167,12 @@ func (d *stateImage) session(l *stateLife, s *boltstore.Store, m *machine.Machin
 		late.Sequence++
 		err = apply("evictions", later, machine.AppendWrite(nil, late))
 	}
-	return errors.Join(err, s.Flush())
+	if err = errors.Join(err, s.Flush()); err != nil || !d.keyed {
+		return err
+	}
+	l.stage = "when history is dropped"
+	_, _, err = dropHistory(s, m)
+	return err
 }
 
 // sayAll asks for everything.
@@ -198,11 +212,15 @@ func (d *stateImage) sayAll(l *stateLife, s *boltstore.Store, m *machine.Machine
 				return err
 			}
 		}
-		return v.VisitStreams(nil, nil, func(key []byte, s machine.NamedStream) bool {
+		if err := d.sayKeyed(l, v); err != nil {
+			return err
+		}
+		_, err := v.VisitStreams(nil, nil, func(key []byte, s machine.NamedStream) bool {
 			l.say(key)
 			l.sayNumbers(s.CreatedIndex, s.Last)
 			return l.wrong == ""
 		})
+		return err
 	})
 }
 
@@ -225,7 +243,7 @@ func (d *stateImage) sayScope(l *stateLife, v machine.View, scope machine.Scope)
 	if err != nil {
 		return err
 	}
-	err = v.VisitRelationships(scope, "", "", nil, func(key []byte, _ machine.Relationship) bool {
+	_, err = v.VisitRelationships(scope, "", "", nil, func(key []byte, _ machine.Relationship) bool {
 		l.say(key)
 		return l.wrong == ""
 	})

@@ -110,9 +110,15 @@ type faultRun struct {
 // empty, and returns when it has ended.
 func runFaultChild(t *testing.T, dir string, under []string, env ...string) faultRun {
 	t.Helper()
+	return runFaulty(t, under, append(env, faultChildEnv+"="+dir)...)
+}
+
+// runFaulty runs the child that the environment names.
+func runFaulty(t *testing.T, under []string, env ...string) faultRun {
+	t.Helper()
 	argv := append(under[:len(under):len(under)], os.Args[0])
 	child := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
-	child.Env = append(append(os.Environ(), faultChildEnv+"="+dir), env...)
+	child.Env = append(os.Environ(), env...)
 	var stdout, stderr strings.Builder
 	child.Stdout, child.Stderr = &stdout, &stderr
 	err := child.Run()

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,11 @@ func TestFault_MissingFile(t *testing.T) {
 		"log":                "its directory segments cannot be found",
 		"log/segments":       "its directory segments cannot be found",
 		"log/segments/*.log": "it has no segments",
+
+		"blocks":                   "block file 0000000001.blocks: ",
+		"blocks/0000000001.blocks": "block file 0000000001.blocks: ",
+		"blocks/0000000002.blocks": "block file 0000000002.blocks: ",
+		"blocks/*":                 "block file 0000000003.blocks: ",
 	} {
 		path := filepath.Join(dir, matching(t, dir, pattern))
 		away := filepath.Join(t.TempDir(), "away")
@@ -45,6 +51,32 @@ func TestFault_MissingFile(t *testing.T) {
 		}
 		if err := os.Rename(away, path); err != nil {
 			t.Fatal(err)
+		}
+	}
+	run.wantKept(t, dir)
+}
+
+// TestFault_MissingSums takes the page checksums away: the start makes them anew, says so in a warning that names the
+// file, and everything is there.
+func TestFault_MissingSums(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	run := runFaultChild(t, dir, nil)
+	if run.code != 0 {
+		t.Fatal(run.said)
+	}
+	sums := filepath.Join(dir, "state.sum")
+	must(t, os.Remove(sums))
+	for _, warns := range []bool{true, false} {
+		var log strings.Builder
+		o := faultOptions(dir)
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		l, err := ledger.Open(t.Context(), o)
+		must(t, err)
+		must(t, l.Close())
+		warned := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), sums)
+		if _, err := os.Stat(sums); err != nil || warned != warns {
+			t.Errorf("made: %v; warned: %v, want %v: %s", err, warned, warns, log.String())
 		}
 	}
 	run.wantKept(t, dir)

@@ -120,13 +120,13 @@ func (r *recordCounts) changed(c machine.KeyedChange) {
 func (r *recordCounts) step(v machine.View, most int) (more bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	last := bytes.Clone(r.upTo)
-	more, err = v.VisitKeyedStates(r.upTo, most, func(key []byte, s keyed.State) {
+	next, err := v.VisitKeyedStates(r.upTo, most, func(key []byte, s keyed.State) {
 		r.byState[s]++
 		r.present.add(key)
-		last = append(last[:0], key...)
 	})
-	r.upTo = last
+	if more = next != nil; more {
+		r.upTo = next
+	}
 	r.whole.Store(!more && err == nil)
 	return more, err
 }

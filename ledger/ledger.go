@@ -102,6 +102,9 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if l.directory, err = datadir.Open(l.options.Dir, datadir.Created); err != nil {
 		return err
 	}
+	if err := l.findArchive(); err != nil {
+		return err
+	}
 	if err := l.openState(); err != nil {
 		return err
 	}
@@ -190,9 +193,9 @@ func (l *Ledger) openState() (err error) {
 		return fmt.Errorf("state: %w", err)
 	}
 	if l.store.SumsMade() && !l.directory.Fresh() && l.store.Checkpoint().Index > 0 {
-		l.options.Logger.Info("the checksums of the state file's pages were missing, and were made of the pages "+
-			"as they are; "+
-			"seqledger verify checks them against the blocks", "file", boltstore.SumsPath(l.directory.State()))
+		l.options.Logger.Warn("the checksums of the state file's pages were missing, as they are after an upgrade or "+
+			"a join, and were made of the pages as they are; seqledger verify checks them against the blocks",
+			"file", boltstore.SumsPath(l.directory.State()))
 	}
 	return l.store.View(func(r machine.Reader) error {
 		if l.machine, err = machine.Open(r); err != nil {

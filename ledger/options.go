@@ -47,8 +47,12 @@ type Options struct {
 	// page. 0 means 8 MiB, negative means not at all.
 	ScrubBytes int64
 	// Archive is the directory of an archive (see package archive), which must be there. Sealed block files are
-	// copied to it, and none is removed by retention that it has not confirmed. Empty for none.
+	// copied to it, and none is removed by retention that it has not confirmed. Empty for none: then retention
+	// removes nothing if the ledger had an archive before, unless EndArchive is set.
 	Archive string
+	// EndArchive gives up the archive that the ledger had, for this start and later ones: from then on retention
+	// removes files that are in no archive. Archive must be empty.
+	EndArchive bool
 	// Cluster lets this node have others beside it. Nil: it is alone, and a directory that belongs to
 	// a node with others is refused.
 	Cluster *Cluster
@@ -67,6 +71,9 @@ type Options struct {
 	retainInterval time.Duration
 	// archivePatience is how long retention and a stop wait for an archive that does not answer; 0 means ten seconds.
 	archivePatience time.Duration
+	// sealedPatience is how old a checkpoint may be while a sealed file waits for the next one to be archived; 0 means
+	// a minute.
+	sealedPatience time.Duration
 }
 
 func (o *Options) validate() error {
@@ -94,6 +101,10 @@ func (o *Options) validate() error {
 	orDefault((*int64)(&o.idleInterval), int64(time.Second))
 	orDefault((*int64)(&o.retainInterval), int64(10*time.Second))
 	orDefault((*int64)(&o.archivePatience), int64(10*time.Second))
+	orDefault((*int64)(&o.sealedPatience), int64(time.Minute))
+	if o.Archive != "" && o.EndArchive {
+		return errors.New("ledger: Options: Archive and EndArchive exclude each other")
+	}
 	if o.QueueBytes < minQueueBytes || o.CheckpointBytes < 0 || o.LogBytes < 0 {
 		return errors.New("ledger: Options: QueueBytes must be at least 16 MiB, " +
 			"CheckpointBytes and LogBytes not negative")

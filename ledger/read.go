@@ -16,7 +16,7 @@ import (
 // long a write waits. Three rules keep that below two milliseconds:
 //
 //   - A View reads something short: what a request needs of the tables, and of a chain of
-//     blocks where it ends.
+//     blocks where it ends. A listing steps over a bounded number of keys that are deleted or due.
 //   - Only as many Views run at once as half of the processors can run. The applier
 //     waits for all of them, and sixteen that share two processors take eight times as
 //     long; the other half is for the writes, which Views hold up by taking processor

@@ -142,6 +142,7 @@ func (l *Ledger) carryValues(ctx context.Context, upTo uint64) (carried int, err
 			return carried, err
 		}
 		carried += len(live)
+		l.step("some values are carried")
 		if err := l.flushIfDue(); err != nil {
 			return carried, err
 		}
@@ -170,6 +171,7 @@ func (l *Ledger) removeUnused(ctx context.Context) error {
 		if err := l.store.Amend(func(tx machine.Tx) error { return machine.DropCarried(tx, unused) }); err != nil {
 			return err
 		}
+		l.step("some carried values are removed")
 		if err := l.flushIfDue(); err != nil {
 			return err
 		}

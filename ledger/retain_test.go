@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/verify"
 )
 
 // retainingLedger is a ledger that keeps ten seconds, with a pass after each command, and a clock that a test
@@ -252,47 +252,71 @@ func TestDiskStaysBounded(t *testing.T) {
 }
 
 // A crash at any step of dropping leaves a directory that opens, has everything, and goes on: copies of it are
-// taken while the steps are gone through.
+// taken while the steps are gone through, and with each number of the files that are removed last still there.
 func TestCrashWhileHistoryIsDropped(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l := openRetaining(t, dir, nil)
-	values := longValues(20)
+	l := openRetaining(t, dir, func(o *Options) { o.CheckpointBytes = 300 << 10 })
+	values := longValues(40) // in several pieces of maxLiveBytes
 	l.dropping.Lock()
 	l.set(1, values)
 	l.fill(5 << 19)
-	var crashes atomic.Int32
-	crash := func(step string) {
-		t.Helper()
-		// What is not synced is not there after a crash of the machine; after one of the process it is.
-		copied := t.TempDir()
-		if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
-			t.Fatal(err)
+	steps := map[string]int{}
+	l.retainHook = func(step string) {
+		if steps[step]++; steps[step] <= 3 {
+			// What is not synced is not there after a crash of the machine; after one of the process it is.
+			mustGoOn(t, copyDirectory(t, dir), step, values)
 		}
-		again := openRetaining(t, copied, nil)
-		again.wantValues(values)
-		again.fill(20_000)
-		again.fill(2 << 20)
-		again.awaitDrop()
-		again.wantValues(values)
-		if problems := again.audit(); len(problems) != 0 {
-			t.Errorf("%s: %v", step, problems)
-		}
-		if err := again.Close(); err != nil {
-			t.Errorf("%s: %v", step, err)
-		}
-		crashes.Add(1)
 	}
-	l.retainHook = crash
+	before := copyDirectory(t, dir)
 	l.dropping.Unlock()
 	if err := l.dropHistory(context.Background()); err != nil && l.Stats().DroppedFiles == 0 {
 		t.Fatal(err)
 	}
-	if crashes.Load() < 4 {
-		t.Errorf("%d crashes", crashes.Load())
+	if steps["some values are carried"] < 2 || len(steps) < 5 {
+		t.Errorf("the steps are %v", steps)
 	}
 	l.wantValues(values)
+	crashAmidRemovals(t, l, before, values)
 	l.closeAndAudit()
+}
+
+func copyDirectory(t *testing.T, dir string) string {
+	t.Helper()
+	copied := t.TempDir()
+	mustDo(t, os.CopyFS(copied, os.DirFS(dir)))
+	return copied
+}
+
+// crashAmidRemovals puts back the dropped files that a crash after some removals leaves, which begin with the first.
+func crashAmidRemovals(t *testing.T, l *retainingLedger, before string, values map[string]string) {
+	t.Helper()
+	dropped := int(l.Stats().DroppedFiles)
+	for left := 1; left <= dropped; left += max(1, dropped/4) {
+		copied := copyDirectory(t, l.dir)
+		for number := dropped - left + 1; number <= dropped; number++ {
+			name := filepath.Join("blocks", fmt.Sprintf("%010d.blocks", number))
+			b, err := os.ReadFile(filepath.Join(before, name))
+			mustDo(t, errors.Join(err, os.WriteFile(filepath.Join(copied, name), b, 0o600)))
+		}
+		mustGoOn(t, copied, fmt.Sprintf("%d of %d dropped files are left", left, dropped), values)
+	}
+}
+
+// mustGoOn opens what a crash has left, and drops more.
+func mustGoOn(t *testing.T, dir, what string, values map[string]string) {
+	t.Helper()
+	l := openRetaining(t, dir, nil)
+	l.wantValues(values)
+	l.fill(2 << 20)
+	l.awaitDrop()
+	l.wantValues(values)
+	if problems := l.audit(); len(problems) != 0 {
+		t.Errorf("%s: %v", what, problems)
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
 }
 
 // While a backup reads the files none is dropped; afterwards they are.
@@ -309,4 +333,49 @@ func TestNothingIsDroppedDuringABackup(t *testing.T) {
 	signal(l.retainDue)
 	l.awaitDrop()
 	l.closeAndAudit()
+}
+
+// Removing files changes no digest: it is the same at every step of it, after a restart, and for a verification.
+func TestDigestsWhileHistoryIsDropped(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := openRetaining(t, dir, nil)
+	l.set(1, longValues(10))
+	digests := map[uint64]machine.Hash{} // by index: ticks may come between
+	note := func(what string) (known bool) {
+		t.Helper()
+		mustDo(t, l.View(t.Context(), func(v machine.View) error {
+			var before machine.Hash
+			before, known = digests[v.Index()]
+			if digests[v.Index()] = v.Digest(); known && before != v.Digest() {
+				t.Errorf("%s: at index %d the digest is %v, and was %v", what, v.Index(), v.Digest(), before)
+			}
+			return nil
+		}))
+		return known
+	}
+	compared := false
+	for round := 0; !compared && round < 10; round++ {
+		l.dropping.Lock()
+		l.fill(5 << 19)
+		note("before")
+		files := l.Stats().DroppedFiles
+		l.dropping.Unlock()
+		mustDo(t, l.dropHistory(t.Context()))
+		compared = note("after") && l.Stats().DroppedFiles > files
+	}
+	if !compared {
+		t.Error("no files were dropped between two answers at the same index")
+	}
+	l.closeAndAudit()
+	l = openRetaining(t, dir, nil)
+	note("after a restart")
+	l.closeAndAudit()
+	report, err := verify.Directory(t.Context(), dir, verify.Options{})
+	if err != nil || len(report.Problems) != 0 || report.Dropped == 0 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	if before, known := digests[report.Index]; known && before != report.Digest {
+		t.Errorf("verify says %v at index %d, and the ledger said %v", report.Digest, report.Index, before)
+	}
 }

@@ -236,7 +236,7 @@ func (s *Server) findStreams(
 		read := 0
 		err := s.options.Ledger.View(ctx, func(v machine.View) error {
 			page.config = v.Config()
-			return v.VisitStreams(only, page.last, func(key []byte, stream machine.NamedStream) bool {
+			resume, err := v.VisitStreams(only, page.last, func(key []byte, stream machine.NamedStream) bool {
 				if len(page.streams) == size {
 					page.more = true
 					return false
@@ -249,6 +249,10 @@ func (s *Server) findStreams(
 				read++
 				return true
 			})
+			if resume != nil { // deleted ones were stepped over
+				page.last, full = resume, true
+			}
+			return err
 		}, machine.TableStreams)
 		if err != nil {
 			return page, err

@@ -144,22 +144,27 @@ func (s *Server) listRelationships(
 		return nil, err
 	}
 	answer := new(seqledgerv1.ListRelationshipsResponse)
-	var last []byte
-	err = s.options.Ledger.View(ctx, func(v machine.View) error {
-		visit := func(key []byte, r machine.Relationship) bool {
-			if len(answer.Relationships) == size {
-				answer.NextPageToken = q.Token(last)
-				return false
-			}
-			last = key
-			answer.Relationships = append(answer.Relationships,
-				&seqledgerv1.Relationship{Resource: r.Resource, Relation: r.Relation, Subject: r.Subject})
-			return true
+	visit := func(key []byte, r machine.Relationship) bool {
+		if len(answer.Relationships) == size {
+			answer.NextPageToken = q.Token(after)
+			return false
 		}
-		return v.VisitRelationships(scope, m.Resource, m.Relation, after, visit)
-	}, machine.TableRelationships)
-	if err != nil {
-		return nil, err
+		after = key
+		answer.Relationships = append(answer.Relationships,
+			&seqledgerv1.Relationship{Resource: r.Resource, Relation: r.Relation, Subject: r.Subject})
+		return true
+	}
+	for more := true; more; { // a view steps over a bounded number of deleted ones
+		err = s.options.Ledger.View(ctx, func(v machine.View) error {
+			resume, err := v.VisitRelationships(scope, m.Resource, m.Relation, after, visit)
+			if more = resume != nil; more {
+				after = resume
+			}
+			return err
+		}, machine.TableRelationships)
+		if err != nil {
+			return nil, err
+		}
 	}
 	return answer, nil
 }

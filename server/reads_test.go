@@ -277,6 +277,51 @@ func TestListRelationships(t *testing.T) {
 	}
 }
 
+// TestListsBehindManyDeleted: what is deleted and still waits for a checkpoint is stepped over in pieces, and nothing
+// is left out because of it.
+func TestListsBehindManyDeleted(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	const rounds, each, kept = 5, 500, 1_777
+	for round := range rounds {
+		var create, remove []*seqledgerv1.Operation
+		for i := round * each; i < (round+1)*each; i++ {
+			user := fmt.Sprintf("u%05d", i)
+			create = append(create, relateOp("doc", "viewer", user), setOp(user, "x"))
+			if i != kept {
+				remove = append(remove,
+					&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteRelationship{
+						DeleteRelationship: &seqledgerv1.DeleteRelationship{
+							Resource: "doc", Relation: "viewer", Subject: user,
+						},
+					}},
+					&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteEntity{
+						DeleteEntity: &seqledgerv1.DeleteEntity{Key: user},
+					}})
+			}
+		}
+		h.mustWrite(t, writeOf("c", 2*uint64(round)+1, create...))
+		h.mustWrite(t, writeOf("c", 2*uint64(round)+2, remove...))
+	}
+	m, err := h.client.ListRelationships(t.Context(), connect.NewRequest(
+		&seqledgerv1.ListRelationshipsRequest{Scope: scope(), Resource: "doc", PageSize: 5}))
+	if err != nil || len(m.Msg.Relationships) != 1 || m.Msg.NextPageToken != "" {
+		t.Errorf("relationships: %v, %v", m, err)
+	}
+	var entities []*seqledgerv1.Entity
+	for token, more := "", true; more; more = token != "" {
+		m, err := h.client.ListEntities(t.Context(), connect.NewRequest(
+			&seqledgerv1.ListEntitiesRequest{Scope: scope(), PageToken: token}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		entities, token = append(entities, m.Msg.Entities...), m.Msg.NextPageToken
+	}
+	if len(entities) != 1 || entities[0].Key != fmt.Sprintf("u%05d", kept) {
+		t.Errorf("entities: %v", entities)
+	}
+}
+
 func TestBlocksAreAChain(t *testing.T) {
 	t.Parallel()
 	h := start(t)

@@ -1,13 +1,16 @@
 package server_test
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/seqledger/seqledger/client/proof"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -26,11 +29,9 @@ func goneDetail(t *testing.T, what string, err error) *seqledgerv1.Gone {
 	return gone
 }
 
-// What retention has dropped is answered with out_of_range and where the history begins, by every read; the status
-// says it, too.
-func TestReadsBeforeTheHorizon(t *testing.T) {
-	t.Parallel()
-	h := start(t)
+// retainMebibyte makes the ledger keep one mebibyte.
+func (h *harness) retainMebibyte(t *testing.T) {
+	t.Helper()
 	_, err := h.admin.UpdateConfig(t.Context(), connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
 		EvictionIntervalSet: &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: 1},
 		RetainBlocks:        durationpb.New(0),
@@ -39,13 +40,21 @@ func TestReadsBeforeTheHorizon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// What retention has dropped is answered with out_of_range and where the history begins, by every read; the status
+// says it, too.
+func TestReadsBeforeTheHorizon(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	h.retainMebibyte(t)
 	payload := strings.Repeat("x", 200_000)
 	var receipts []*seqledgerv1.Receipt
 	for i := range uint64(12) {
 		receipts = append(receipts, h.mustWrite(t, writeOf("c", i+1, appendOp(payload), setOp("k", payload[:i+100]))))
 	}
 	first := receipts[0]
-	_, err = h.client.GetTransaction(t.Context(),
+	_, err := h.client.GetTransaction(t.Context(),
 		connect.NewRequest(&seqledgerv1.GetTransactionRequest{TxId: first.TxId}))
 	if gone := goneDetail(t, "GetTransaction", err); gone.FirstHeight != 0 || gone.Horizon <= first.Index {
 		t.Error(gone)
@@ -84,5 +93,57 @@ func TestReadsBeforeTheHorizon(t *testing.T) {
 	if r := status.Msg.Status.Retention; r.Horizon != gone.Horizon || r.Bytes < 1<<20 || r.Bytes > 2<<20 ||
 		r.GoneUntil == nil || status.Msg.Status.Config.RetainBytes != 1<<20 {
 		t.Error(r, status.Msg.Status.Config)
+	}
+}
+
+// A proof that was made before the horizon holds afterwards, and the headers that a reader has, or an archive, lead from
+// its block to the blocks that are kept.
+func TestProofsFromBeforeTheHorizon(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	h.retainMebibyte(t)
+	payload := strings.Repeat("x", 200_000)
+	var headers []*seqledgerv1.BlockHeader // from height 1 on
+	write := func() *seqledgerv1.Receipt {
+		t.Helper()
+		m := writeOf("c", uint64(len(headers)+1), appendOp(payload))
+		m.IncludeProof = true
+		r := h.mustWrite(t, m)
+		headers = append(headers, r.BlockHeader)
+		return r
+	}
+	first := write()
+	get := &seqledgerv1.GetTransactionRequest{TxId: first.TxId, IncludeProof: true}
+	held, err := h.client.GetTransaction(t.Context(), connect.NewRequest(get))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 11 {
+		write()
+	}
+	_, err = h.client.GetBlock(t.Context(), connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1}))
+	kept := goneDetail(t, "GetBlock", err).FirstHeight
+	if err := proof.VerifyTransaction(held.Msg.Transaction, headers[0], held.Msg.Proof); err != nil || kept < 3 {
+		t.Fatalf("the proof of a transaction from before height %d: %v", kept, err)
+	}
+	var previous []byte
+	for i, header := range headers {
+		if height := uint64(i + 1); height >= kept {
+			block, err := h.client.GetBlock(t.Context(),
+				connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))
+			if err != nil || !proto.Equal(block.Msg.Block.Header, header) {
+				t.Fatalf("block %d, which is kept, has another header: %v", height, err)
+			}
+		}
+		if i > 0 && !bytes.Equal(header.PreviousHash, previous) {
+			t.Errorf("block %d does not follow the one before it", i+1)
+		}
+		if previous, err = proof.BlockHash(header); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held.Msg.Transaction.Sequence++
+	if err := proof.VerifyTransaction(held.Msg.Transaction, headers[0], held.Msg.Proof); err == nil {
+		t.Error("the proof holds for another transaction")
 	}
 }

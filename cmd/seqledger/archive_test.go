@@ -1,6 +1,9 @@
 package main
 
 import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -76,6 +80,51 @@ func TestArchiveCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	seqledger(t, "archive", "verify", archived).expect(t, exitFailed, "0000000001.blocks")
-	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed)
+	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed, "seqledger archive verify")
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed,
+		"0000000001.blocks in the archive",
+		"seqledger archive verify "+archived)
 	seqledger(t, "verify", "--data", data).expect(t, exitDone)
+}
+
+// TestServeMissesItsArchive: a server that is not told where the ledger's archive is says so wherever an operator
+// looks, until the archive is named or given up.
+func TestServeMissesItsArchive(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	s.kill()
+	archived, mark := t.TempDir(), filepath.Join(s.data, "ARCHIVE")
+	id, err := archive.Create(archive.Directory(archived), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(mark, []byte(id+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = serveOn(t, s.data, s.address)
+	s.do(t, "status").expect(t, exitDone, "archive", "none is given", mark, "serve --archive none")
+	s.do(t, "archive", "status").expect(t, exitDone, "none is given", mark)
+	if metrics := scrapeAddress(t, s.address); !strings.Contains(metrics, "\nseqledger_archive_failing_seconds") {
+		t.Error("no metric says that files are not archived")
+	}
+	s.kill()
+	if !strings.Contains(s.stderr.String(), mark) {
+		t.Errorf("the log says nothing: %s", s.stderr.String())
+	}
+	s = serveOn(t, s.data, s.address, "--archive", archived)
+	if out := s.do(t, "status").expect(t, exitDone, archived); strings.Contains(out.String(), "none is given") {
+		t.Errorf("with the archive: %s", out)
+	}
+	s.kill()
+	s = serveOn(t, s.data, s.address, "--archive", "none")
+	if out := s.do(t, "status").expect(t, exitDone); strings.Contains(out.String(), "archive") {
+		t.Errorf("the archive is given up, and status says: %s", out)
+	}
+	s.kill()
+	if _, err := os.Stat(mark); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(s.stderr.String(), "given up") {
+		t.Errorf("%s: %v; the log: %s", mark, err, s.stderr.String())
+	}
 }

@@ -50,6 +50,13 @@ func flagValues() []kong.Option {
 			target.SetUint(uint64(n))
 			return nil
 		})),
+		kong.TypeMapper(reflect.TypeFor[archivePath](), valueReader(func(text string, target reflect.Value) error {
+			if text != noArchive {
+				text = kong.ExpandPath(text)
+			}
+			target.SetString(text)
+			return nil
+		})),
 		kong.TypeMapper(reflect.TypeFor[slog.Level](), valueReader(func(text string, target reflect.Value) error {
 			var level slog.Level
 			if err := level.UnmarshalText([]byte(text)); err != nil {
@@ -59,6 +66,20 @@ func flagValues() []kong.Option {
 			return nil
 		})),
 	}
+}
+
+// archivePath is the path of an archive, empty for what the ledger had before, or noArchive.
+type archivePath string
+
+// noArchive gives the archive up. A directory of this name is ./none.
+const noArchive = "none"
+
+// path returns the directory, or nothing.
+func (d archivePath) path() string {
+	if d == noArchive {
+		return ""
+	}
+	return string(d)
 }
 
 // byteCount is a number of bytes.

@@ -188,7 +188,8 @@ var helpTexts = map[string]string{
 		"command, and further than this ledger ever paused: whatever has a time to live may expire.",
 	"help_serve_eviction_interval": "New ledger: look for expired streams and entities after so many commands.",
 	"help_serve_archive": "Copy sealed block files to this directory, and let retention remove none that " +
-		"is not there.",
+		"is not there. Once a ledger has an archive, a start without this flag removes nothing; none gives the " +
+		"archive up.",
 	"help_serve_retain_blocks": "New ledger: drop transactions that are older, with their blocks and receipts; 0 " +
 		"keeps them for ever.",
 	"help_serve_retain_bytes": "New ledger: drop the oldest transactions while the newer ones have as many bytes of " +

@@ -30,7 +30,7 @@ type serveCommand struct {
 	ScrubBytes      int64         `help:"help_serve_scrub_bytes" default:"8388608"`
 	BackupRate      int64         `help:"help_serve_backup_rate" default:"33554432"`
 	DiskReserve     int64         `help:"help_serve_disk_reserve" default:"-1"`
-	Archive         string        `help:"help_serve_archive" type:"path" placeholder:"DIR"`
+	Archive         archivePath   `help:"help_serve_archive" placeholder:"DIR"`
 	AcceptClock     bool          `help:"help_serve_accept_clock" env:"-"`
 	KeyLease        time.Duration `help:"help_serve_key_lease" default:"60s"`
 	KeyTTL          time.Duration `help:"help_serve_key_ttl" name:"key-ttl" default:"24h"`
@@ -154,7 +154,7 @@ func (c *serveCommand) open(e *environment, config machine.Config, cluster *ledg
 	}
 	return ledger.Open(e.ctx, ledger.Options{
 		Dir: c.Data, Config: config, Logger: e.log, CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock,
-		ScrubBytes: c.ScrubBytes, Archive: c.Archive, Cluster: cluster,
+		ScrubBytes: c.ScrubBytes, Archive: c.Archive.path(), EndArchive: c.Archive == noArchive, Cluster: cluster,
 	})
 }
 
@@ -184,7 +184,7 @@ func (c *serveCommand) check(config *machine.Config) error {
 		return usage("--checkpoint-bytes: must be 0 or from %d to %d", leastCheckpointBytes, int64(mostCheckpointBytes))
 	case c.BackupRate == 0 || c.BackupRate < -1:
 		return usage("--backup-rate: must be more than 0, or -1 for as fast as it can")
-	case c.Archive != "" && isFile(c.Archive):
+	case c.Archive.path() != "" && isFile(c.Archive.path()):
 		return usage("--archive: %s is not a directory", c.Archive)
 	case c.DiskReserve < -1:
 		return usage("--disk-reserve: must be 0 or more, or -1 for the default")

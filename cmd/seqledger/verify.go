@@ -78,7 +78,11 @@ func (c *verifyCommand) Run(e *environment) error {
 	}}
 	what, hint := c.Data, "stop using this directory and restore it from a backup; keep the damaged one to find "+
 		"the cause"
-	if len(c.Backup) > 0 {
+	switch {
+	case c.Archive != "":
+		hint = "seqledger verify without --archive tells whether the directory itself is damaged, and seqledger " +
+			"archive verify whether the archive is"
+	case len(c.Backup) > 0:
 		what, hint = strings.Join(c.Backup, ", "), "make a new backup, and keep older ones until it is verified"
 	}
 	found, err := c.check(e, options)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"strings"
 
 	"github.com/seqledger/seqledger/ledger/blockfile"
@@ -90,7 +90,8 @@ func sameAs(info *blockfile.SealedInfo, e *Entry, before *blockfile.SealedInfo) 
 	return info.Follows(before)
 }
 
-// With returns a disk that has the block files of an archive beside those of a ledger, whose own come first.
+// With returns a disk that has the block files of an archive beside those of a ledger, whose own come first. An error
+// of a file says which of the two has it.
 func With(own, archive blockfile.Disk) blockfile.Disk {
 	return joined{own, archive}
 }
@@ -98,14 +99,29 @@ func With(own, archive blockfile.Disk) blockfile.Disk {
 // joined reads a file from the archive if the ledger does not have it.
 type joined struct {
 	blockfile.Disk
+
 	archive blockfile.Disk
 }
 
 // OpenSealed implements [blockfile.Disk].
 func (d joined) OpenSealed(name string) (blockfile.File, error) {
 	f, err := d.Disk.OpenSealed(name)
-	if errors.Is(err, os.ErrNotExist) && strings.HasSuffix(name, ".blocks") {
+	if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(name, ".blocks") {
 		return d.archive.OpenSealed(name)
 	}
 	return f, err
+}
+
+// Place implements [blockfile.Placer]. A file that is in neither was dropped, so that the archive must have it.
+func (d joined) Place(name string) (p blockfile.Place) {
+	f, err := d.Disk.OpenSealed(name)
+	if err == nil {
+		_ = f.Close() // it was not read
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		p.Where = fmt.Sprintf("in the archive %v", d.archive)
+		p.Advice = fmt.Sprintf("seqledger archive verify %v tells what the archive lacks; use another copy of it, or "+
+			"check the data directory without it", d.archive)
+	}
+	return p
 }

@@ -125,9 +125,8 @@ func wantDamage(t *testing.T, what string, at int, b []byte) {
 	}
 }
 
-// Every changed byte and every cut of a small backup is found, and some of one
-// with several chunks.
-func TestDamage(t *testing.T) {
+// Every flipped bit, changed byte and cut of a small backup is found, and some of one with several chunks.
+func TestDamage_Backup(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	if text := os.Getenv("SEQLEDGER_BACKUP_SEED"); text != "" {
@@ -145,7 +144,13 @@ func TestDamage(t *testing.T) {
 	}
 	for at := range small {
 		check(small, at)
+		for bit := range 8 {
+			changed := bytes.Clone(small)
+			changed[at] ^= 1 << bit
+			wantDamage(t, fmt.Sprintf("bit %d of byte %d flipped", bit, at), at, changed)
+		}
 	}
+	t.Logf("damaged backup: %d flipped bits, all found", 8*len(small))
 	for range 100 {
 		check(large, random.IntN(len(large)))
 	}

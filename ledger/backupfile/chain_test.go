@@ -214,7 +214,7 @@ func reheaded(info *Info, b []byte) []byte {
 }
 
 // Every changed byte and every cut in each backup of a chain is found, and the error names the backup.
-func TestChainDamage(t *testing.T) {
+func TestDamage_BackupChain(t *testing.T) {
 	t.Parallel()
 	backups := history(t)
 	for i, m := range backups {

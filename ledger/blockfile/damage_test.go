@@ -14,8 +14,18 @@ import (
 type image struct {
 	files   map[string][]byte
 	mark    Mark
+	sealed  []SealedFile // as the checkpoint recorded them; nil for a start that reads the ends of all files
 	records []stored
 	covered int // by the mark
+}
+
+// images are one image twice, once with a record of what is sealed.
+func images(t testing.TB, seed uint64) map[string]image {
+	t.Helper()
+	unknown := makeImage(t, seed)
+	known := unknown
+	unknown.sealed = nil
+	return map[string]image{"recorded": known, "not recorded": unknown}
 }
 
 const imageSealBytes = 400
@@ -27,6 +37,7 @@ func makeImage(t testing.TB, seed uint64) image {
 	f := mustOpen(t, Options{Disk: disk, Mark: Mark{ID: testID, SealBytes: imageSealBytes}})
 	mustAppend(t, f, x.records[:x.covered])
 	x.mark = f.Mark()
+	x.sealed = f.Sealed(x.mark.Number)
 	mustAppend(t, f, x.records[x.covered:])
 	if len(disk.files) < 3 {
 		t.Fatal("the image has too few files")
@@ -45,7 +56,7 @@ func (x *image) outcome(t testing.TB, what string, files map[string][]byte) erro
 	for name, data := range files {
 		disk.files[name] = &diskFile{disk: disk, memoryFile: memoryFile{data: bytes.Clone(data)}}
 	}
-	f, err := Open(Options{Disk: disk, Mark: x.mark})
+	f, err := Open(Options{Disk: disk, Mark: x.mark, Sealed: x.sealed})
 	if err != nil {
 		return err
 	}
@@ -82,7 +93,13 @@ func (x *image) outcome(t testing.TB, what string, files map[string][]byte) erro
 // where it is read, what lies behind it is made again, and no answer is wrong.
 func TestDamage_EveryBit(t *testing.T) {
 	t.Parallel()
-	x := makeImage(t, 1)
+	for what, x := range images(t, 1) {
+		flipEveryBit(t, what, &x)
+	}
+}
+
+func flipEveryBit(t *testing.T, what string, x *image) {
+	t.Helper()
 	if err := x.outcome(t, "nothing", x.files); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +128,8 @@ func TestDamage_EveryBit(t *testing.T) {
 	if refused == 0 || remade == 0 {
 		t.Errorf("%d refused, %d made again", refused, remade)
 	}
-	t.Logf("of %d flipped bits of block files %d were refused and %d made again", refused+remade, refused, remade)
+	t.Logf("of %d flipped bits of block files, %s, %d were refused and %d made again",
+		refused+remade, what, refused, remade)
 }
 
 // scrubAll scrubs in steps of about n bytes and returns how many bytes it compared.
@@ -169,7 +187,14 @@ func TestDamage_ScrubFindsEveryBit(t *testing.T) {
 // taken from another directory.
 func TestDamage_CutsAndSectors(t *testing.T) {
 	t.Parallel()
-	x, other := makeImage(t, 1), makeImage(t, 2)
+	other := makeImage(t, 2)
+	for _, x := range images(t, 1) {
+		cutsAndSectors(t, &x, &other)
+	}
+}
+
+func cutsAndSectors(t *testing.T, x, other *image) {
+	t.Helper()
 	check := func(what, name string, changed []byte, must bool) {
 		files := map[string][]byte{}
 		for n, data := range x.files {
@@ -232,7 +257,7 @@ func FuzzFile(f *testing.F) {
 				disk.files[name] = &diskFile{disk: disk, memoryFile: memoryFile{data: bytes.Clone(b)}}
 			}
 			disk.files[Name(number+1)] = &diskFile{disk: disk, memoryFile: memoryFile{data: bytes.Clone(data)}}
-			files, err := Open(Options{Disk: disk, Mark: x.mark})
+			files, err := Open(Options{Disk: disk, Mark: x.mark, Sealed: x.sealed[:len(data)%(len(x.sealed)+1)]})
 			if err != nil {
 				continue
 			}
@@ -249,7 +274,13 @@ func FuzzFile(f *testing.F) {
 // and lengths, fits into no place: the hashes tell.
 func TestFilesOfAnotherHistory(t *testing.T) {
 	t.Parallel()
-	x := makeImage(t, 1)
+	for _, x := range images(t, 1) {
+		anotherHistory(t, &x)
+	}
+}
+
+func anotherHistory(t *testing.T, x *image) {
+	t.Helper()
 	other := NewMemoryDisk()
 	f := mustOpen(t, Options{Disk: other, Mark: Mark{ID: testID, SealBytes: imageSealBytes}})
 	for _, r := range x.records {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sort"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -53,18 +54,18 @@ func (s Start) header(id [16]byte) fileHeader {
 func (f *Files) Before(ledgerIndex uint64, m Mark) (s Start, ok bool, err error) {
 	v := f.published.Load()
 	n := 0
-	for n < len(v.sealed) && v.sealed[n].last < ledgerIndex && v.sealed[n].number < m.Number {
+	for n < len(v.sealed) && v.sealed[n].Last < ledgerIndex && v.sealed[n].Number < m.Number {
 		n++
 	}
 	if n == 0 {
 		return s, false, nil
 	}
 	last := v.sealed[n-1]
-	if s, err = f.StartAt(last.number + 1); err != nil {
+	if s, err = f.StartAt(last.Number + 1); err != nil {
 		return s, false, err
 	}
-	if s.After != last.last || s.Base != last.base+uint64(last.size) {
-		return s, false, otherHeader(s.Number)
+	if s.header(f.id) != last.next(f.id) {
+		return s, false, f.wrong(s.Number, errOtherHeader)
 	}
 	return s, true, nil
 }
@@ -72,19 +73,16 @@ func (f *Files) Before(ledgerIndex uint64, m Mark) (s Start, ok bool, err error)
 // StartAt returns where the files would begin with one of them, by its header. The hash in it is of all files before.
 func (f *Files) StartAt(number uint64) (s Start, err error) {
 	header, err := readFileHeader(f.disk, number)
-	if err != nil {
-		return s, fmt.Errorf("block file %s: %w; "+adviceRestore, Name(number), err)
+	if err == nil && (header.id != f.id || header.number != number) {
+		err = errOtherHeader
 	}
-	if header.id != f.id || header.number != number {
-		return s, otherHeader(number)
+	if err != nil {
+		return s, f.wrong(number, err)
 	}
 	return Start{Number: number, Base: header.base, After: header.after, Previous: header.previous}, nil
 }
 
-func otherHeader(number uint64) error {
-	return fmt.Errorf("%w: block file %s has another header than it had; "+adviceRestore,
-		machine.ErrCorrupt, Name(number))
-}
+var errOtherHeader = fmt.Errorf("%w: it has another header than it had", machine.ErrCorrupt)
 
 func readFileHeader(d Disk, number uint64) (h fileHeader, err error) {
 	file, err := d.OpenSealed(Name(number))
@@ -107,10 +105,11 @@ func readFileHeader(d Disk, number uint64) (h fileHeader, err error) {
 func (f *Files) Forget(s Start) {
 	c := &f.current
 	n := 0
-	for n < len(c.sealed) && c.sealed[n].number < s.Number {
+	for n < len(c.sealed) && c.sealed[n].Number < s.Number {
 		n++
 	}
-	c.sealed = slices.Clone(c.sealed[n:]) // a published view has the old one
+	c.sealed = slices.Clone(c.sealed[n:]) // which gives the memory of the others free
+	c.first = s.header(f.id)
 	f.first.Store(s.Number)
 	f.Publish()
 	f.handles.drop(s.Number)
@@ -123,6 +122,11 @@ func (f *Files) RemoveDropped() error {
 	if err != nil {
 		return err
 	}
+	return f.removeDropped(numbers)
+}
+
+// removeDropped is RemoveDropped of the files that are there.
+func (f *Files) removeDropped(numbers []uint64) error {
 	removed := false
 	for _, number := range numbers {
 		if number >= f.first.Load() {
@@ -142,20 +146,65 @@ func (f *Files) RemoveDropped() error {
 	return nil
 }
 
-// SealedFile is a file that does not change any more.
+// SealedFile is a file that does not change any more. A checkpoint records it, so that the next start need not read
+// the file.
 type SealedFile struct {
 	Number uint64
-	Last   uint64 // ledger index of its last record
-	Size   int64  // bytes
+	Last   uint64            // ledger index of its last record
+	End    int64             // where its records end and its footer begins
+	Size   int64             // bytes
+	Hash   [sha256.Size]byte // of everything before its footer
+}
+
+const sealedSize = 3*8 + sha256.Size
+
+// Append appends the encoding, which does not have the number.
+func (s SealedFile) Append(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, s.Last)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(s.End))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(s.Size))
+	return append(dst, s.Hash[:]...)
+}
+
+// DecodeSealed is the inverse of [SealedFile.Append].
+func DecodeSealed(number uint64, b []byte) (s SealedFile, err error) {
+	if len(b) != sealedSize {
+		return s, fmt.Errorf("%w: record of block file %d of %d bytes, expected %d",
+			machine.ErrCorrupt, number, len(b), sealedSize)
+	}
+	s.Number, s.Last = number, binary.BigEndian.Uint64(b)
+	s.End, s.Size = int64(binary.BigEndian.Uint64(b[8:])), int64(binary.BigEndian.Uint64(b[16:]))
+	copy(s.Hash[:], b[24:])
+	if s.Number == 0 || s.Last == 0 || s.End <= int64(headerSize) || s.Size < s.End+int64(trailerSize) {
+		return s, fmt.Errorf("%w: the record of block file %d makes no sense", machine.ErrCorrupt, number)
+	}
+	return s, nil
 }
 
 // Sealed returns the sealed files before a number, in order. It never waits.
-func (f *Files) Sealed(number uint64) (files []SealedFile) {
-	for _, s := range f.published.Load().sealed {
-		if s.number >= number {
+func (f *Files) Sealed(number uint64) []SealedFile { return f.SealedFrom(0, number) }
+
+// SealedFrom is Sealed from a number on.
+func (f *Files) SealedFrom(from, number uint64) (files []SealedFile) {
+	sealed := f.published.Load().sealed
+	first := sort.Search(len(sealed), func(i int) bool { return sealed[i].Number >= from })
+	for _, s := range sealed[first:] {
+		if s.Number >= number {
 			break
 		}
-		files = append(files, SealedFile{Number: s.number, Last: s.last, Size: s.size})
+		files = append(files, s.SealedFile)
+	}
+	return files
+}
+
+// SealedBefore returns the first sealed files, in which every record lies before a ledger index, in order. It never
+// waits.
+func (f *Files) SealedBefore(ledgerIndex uint64) (files []SealedFile) {
+	for _, s := range f.published.Load().sealed {
+		if s.Last >= ledgerIndex {
+			break
+		}
+		files = append(files, s.SealedFile)
 	}
 	return files
 }

@@ -17,22 +17,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-const adviceRestore = "restore the data directory from a backup"
-
-// Options say how to open block files.
-type Options struct {
-	Disk Disk
-	// Mark is what the checkpoint recorded; for a new directory its ID and SealBytes
-	// alone.
-	Mark Mark
-	// Start is where the files begin; the zero Start is the first file. What lies before it was dropped, and
-	// is removed.
-	Start Start
-	// ReadOnly keeps what is appended in memory, beside a copy of the file that is
-	// still written.
-	ReadOnly bool
-}
-
 // Files are the block files of a ledger. One goroutine calls Append, Publish and
 // Finish; the other methods are safe for concurrent use. After an error of
 // Append, Sync or Finish nothing may be appended or synced any more.
@@ -63,6 +47,7 @@ type Files struct {
 
 // view is the files at one moment. It does not change.
 type view struct {
+	first  fileHeader // of the first file
 	sealed []sealedFile
 	active *handle // nil before the first record
 	header fileHeader
@@ -71,21 +56,40 @@ type view struct {
 	index  index // of the active file
 }
 
-// sealedFile is what is in memory of a sealed file.
+// sealedFile is a sealed file as it is in memory.
 type sealedFile struct {
-	number, base, last uint64
-	end                int64 // where its footer begins
-	size               int64 // with the footer
+	SealedFile
+
+	base uint64 // the bytes of all files before
 }
 
-// Name returns the name of a file.
-func Name(number uint64) string { return fmt.Sprintf("%010d.blocks", number) }
+// sealedHeader returns the header that a sealed file must have.
+func (v *view) sealedHeader(file int) fileHeader {
+	if file == 0 {
+		return v.first
+	}
+	return v.sealed[file-1].next(v.first.id)
+}
 
-// parseName is the inverse of Name.
+// next returns the header of the file behind.
+func (s *sealedFile) next(id [16]byte) fileHeader {
+	return fileHeader{id: id, number: s.Number + 1, base: s.base + uint64(s.Size), after: s.Last, previous: s.Hash}
+}
+
+// nameDigits is how many digits the name of a file has at least.
+const nameDigits = 10
+
+// Name returns the name of a file.
+func Name(number uint64) string { return fmt.Sprintf("%0*d.blocks", nameDigits, number) }
+
+// parseName is the inverse of Name. A start calls it for each file.
 func parseName(name string) (number uint64, ok bool) {
 	digits, ok := strings.CutSuffix(name, ".blocks")
+	if !ok || len(digits) < nameDigits || len(digits) > nameDigits && digits[0] == '0' {
+		return 0, false
+	}
 	number, err := strconv.ParseUint(digits, 10, 64)
-	return number, ok && err == nil && number > 0 && Name(number) == name
+	return number, err == nil && number > 0
 }
 
 // List returns the numbers of the files that are there, in ascending order.
@@ -102,166 +106,6 @@ func List(d Disk) ([]uint64, error) {
 	}
 	slices.Sort(numbers)
 	return numbers, nil
-}
-
-// Open opens the files up to a mark, and notes what lies behind it for the caller
-// to append again. It checks the header and the end of each sealed file, and all
-// of the file that is still written. Damage is [machine.ErrCorrupt].
-func Open(o Options) (*Files, error) {
-	f := &Files{disk: o.Disk, sealBytes: o.Mark.SealBytes, id: o.Mark.ID, found: map[uint64]int64{}}
-	if o.ReadOnly {
-		f.disk = newScratch(o.Disk)
-	}
-	f.handles.init(f.disk)
-	f.first.Store(max(o.Start.Number, 1))
-	if err := f.open(o.Mark, o.Start); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	if !o.ReadOnly {
-		if err := f.RemoveDropped(); err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
-	}
-	f.Publish()
-	return f, nil
-}
-
-func (f *Files) open(mark Mark, start Start) error {
-	numbers, err := List(f.disk)
-	if err != nil {
-		return err
-	}
-	for _, number := range numbers {
-		if number >= mark.Number {
-			f.found[number] = 0
-		}
-	}
-	next := start.header(mark.ID)
-	if mark.Number > 0 && mark.Number < next.number {
-		return fmt.Errorf("%w: the block files begin with number %d and end with %d; "+adviceRestore,
-			machine.ErrCorrupt, next.number, mark.Number)
-	}
-	for next.number < mark.Number {
-		if next, err = f.openSealed(next); err != nil {
-			return fmt.Errorf("block file %s: %w; "+adviceRestore, Name(next.number), err)
-		}
-	}
-	if mark.Number > 0 {
-		if err := f.openActive(next, mark); err != nil {
-			return fmt.Errorf("block file %s: %w; "+adviceRestore, Name(mark.Number), err)
-		}
-	}
-	for number := range f.found {
-		size, err := f.sizeOf(number)
-		if err != nil {
-			return err
-		}
-		f.found[number] = size
-	}
-	return nil
-}
-
-func (f *Files) sizeOf(number uint64) (int64, error) {
-	file, err := f.disk.OpenSealed(Name(number))
-	if err != nil {
-		return 0, fmt.Errorf("block file %s: %w", Name(number), err)
-	}
-	size, err := file.Size()
-	return size, errors.Join(err, file.Close())
-}
-
-// openSealed checks the ends of a sealed file, whose header must be want, and
-// returns the header that the next file must have.
-func (f *Files) openSealed(want fileHeader) (next fileHeader, err error) {
-	file, err := f.disk.OpenSealed(Name(want.number))
-	if err != nil {
-		return want, err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	if err := checkHeader(file, want); err != nil {
-		return want, err
-	}
-	foot, _, size, err := readTrailer(file)
-	if err != nil {
-		return want, err
-	}
-	f.current.sealed = append(f.current.sealed,
-		sealedFile{number: want.number, base: want.base, last: foot.last, end: foot.end, size: size})
-	return fileHeader{
-		id: want.id, number: want.number + 1, base: want.base + uint64(size), after: foot.last, previous: foot.hash,
-	}, nil
-}
-
-func checkHeader(file File, want fileHeader) error {
-	b := make([]byte, headerSize)
-	if _, err := file.ReadAt(b, 0); err != nil && !isEOF(err) {
-		return err
-	}
-	h, err := decodeFileHeader(b)
-	if err == nil && h != want {
-		err = fmt.Errorf("%w: its header does not follow the file before it, or names another directory: "+
-			"it is file %d behind ledger index %d", machine.ErrCorrupt, h.number, h.after)
-	}
-	return err
-}
-
-// readTrailer reads the end of a sealed file, and the checksum of its index.
-func readTrailer(file File) (foot footer, sum uint32, size int64, err error) {
-	if size, err = file.Size(); err != nil {
-		return foot, 0, 0, err
-	}
-	b := make([]byte, trailerSize)
-	if size < int64(headerSize+trailerSize) {
-		return foot, 0, 0, fmt.Errorf("%w: it has only %d bytes", machine.ErrCorrupt, size)
-	}
-	if _, err := file.ReadAt(b, size-int64(trailerSize)); err != nil {
-		return foot, 0, 0, err
-	}
-	foot, sum, err = decodeTrailer(b, size)
-	return foot, sum, size, err
-}
-
-// openActive checks the whole file that the mark is in, and goes on there.
-func (f *Files) openActive(header fileHeader, mark Mark) error {
-	file, err := f.disk.Open(Name(mark.Number), false)
-	if err != nil {
-		return err
-	}
-	f.current.active, f.current.header = f.handles.addActive(mark.Number, file, f.sealBytes), header
-	if err := checkHeader(file, header); err != nil {
-		return err
-	}
-	size, err := file.Size()
-	if err != nil {
-		return err
-	}
-	if size < mark.Length {
-		return fmt.Errorf("%w: it has %d bytes and must have %d", machine.ErrCorrupt, size, mark.Length)
-	}
-	f.hash = sha256.New()
-	_, _ = f.hash.Write(header.encode()) // never fails
-	f.current.last, f.current.end = header.after, int64(headerSize)
-	s := newScanner(file, mark.Length)
-	for f.current.end < mark.Length {
-		record, ok, err := s.next(header.base, f.current.end)
-		if err != nil {
-			return err
-		}
-		h, _ := decodeRecordHeader(record, header.base+uint64(f.current.end))
-		if !ok || h.last <= f.current.last {
-			return fmt.Errorf("%w: no whole record at byte %d", machine.ErrCorrupt, f.current.end)
-		}
-		f.took(record, h.last)
-	}
-	if f.current.end == mark.Length && f.current.last == mark.Last && f.sum() != mark.Hash {
-		return fmt.Errorf("%w: it has other bytes than at the checkpoint: it is of another directory or time",
-			machine.ErrCorrupt)
-	}
-	if f.current.end != mark.Length || f.current.last != mark.Last {
-		return fmt.Errorf("%w: its records end at byte %d with ledger index %d, and must end at byte %d with %d",
-			machine.ErrCorrupt, f.current.end, f.current.last, mark.Length, mark.Last)
-	}
-	return nil
 }
 
 // took counts a record in that the active file has.
@@ -305,22 +149,20 @@ const maxScratch = 4 << 20
 
 // roll seals the active file, if there is one, and begins the next.
 func (f *Files) roll() error {
-	next := fileHeader{id: f.id, number: 1}
+	next := f.current.first
 	if c := &f.current; c.active != nil {
 		foot := footer{index: c.index, end: c.end, last: c.last, hash: f.sum()}
 		encoded := foot.encode()
 		if err := f.put(c.end, encoded); err != nil {
 			return err
 		}
-		sealed := sealedFile{
-			number: c.header.number, base: c.header.base, last: c.last, end: c.end, size: c.end + int64(len(encoded)),
-		}
-		c.sealed = append(slices.Clip(c.sealed), sealed) // a published view has the old one
+		sealed := sealedFile{base: c.header.base, SealedFile: SealedFile{
+			Number: c.header.number, Last: c.last, End: c.end, Size: c.end + int64(len(encoded)), Hash: foot.hash,
+		}}
+		// Behind what published views see of the same array.
+		c.sealed = append(c.sealed, sealed)
 		f.handles.seal(c.active, c.index)
-		next = fileHeader{
-			id: f.id, number: c.header.number + 1, base: c.header.base + uint64(c.end) + uint64(len(encoded)),
-			after: c.last, previous: foot.hash,
-		}
+		next = sealed.next(f.id)
 	}
 	file, err := f.disk.Open(Name(next.number), true)
 	if err != nil {
@@ -531,8 +373,8 @@ func (f *Files) Parts(m Mark) []Part {
 	v := f.published.Load()
 	var parts []Part
 	for _, s := range v.sealed {
-		if s.number < m.Number {
-			parts = append(parts, Part{s.number, Name(s.number), s.size, f.disk})
+		if s.Number < m.Number {
+			parts = append(parts, Part{s.Number, Name(s.Number), s.Size, f.disk})
 		}
 	}
 	if m.Number > 0 {
@@ -545,14 +387,14 @@ func (f *Files) Parts(m Mark) []Part {
 func (p Part) CopyTo(w io.Writer) (err error) {
 	file, err := p.disk.OpenSealed(p.Name)
 	if err != nil {
-		return fmt.Errorf("block file %s: %w", p.Name, err)
+		return fileError(p.disk, p.Number, err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	// Not by the file's own ReadFrom or WriteTo, so that w gets it in small pieces.
 	n, err := io.CopyBuffer(w, struct{ io.Reader }{io.NewSectionReader(file, 0, p.Size)}, make([]byte, 64<<10))
 	if err == nil && n != p.Size {
-		err = fmt.Errorf("block file %s: %w: it has %d bytes and must have %d; "+adviceRestore,
-			p.Name, machine.ErrCorrupt, n, p.Size)
+		err = fileError(p.disk, p.Number,
+			fmt.Errorf("%w: it has %d bytes and must have %d", machine.ErrCorrupt, n, p.Size))
 	}
 	return err
 }

@@ -18,12 +18,13 @@ type filesModel struct {
 	// As of the last checkpoint.
 	mark    Mark
 	start   Start
-	covered uint64 // ledger index of the last record that the mark covers
+	sealed  []SealedFile // some of those before the mark
+	covered uint64       // ledger index of the last record that the mark covers
 }
 
 func (m *filesModel) open(t *rapid.T) {
 	var err error
-	if m.files, err = Open(Options{Disk: m.disk, Mark: m.mark, Start: m.start}); err != nil {
+	if m.files, err = Open(Options{Disk: m.disk, Mark: m.mark, Start: m.start, Sealed: m.sealed}); err != nil {
 		t.Fatal(err)
 	}
 	// What the log has behind the checkpoint.
@@ -60,6 +61,16 @@ func (m *filesModel) checkpoint(t *rapid.T) {
 		t.Fatalf("%d bytes are not synced behind a sync", n)
 	}
 	m.mark, m.covered = m.files.Mark(), m.last
+	m.sealed = nil
+	for _, s := range m.files.Sealed(m.mark.Number) {
+		again, err := DecodeSealed(s.Number, s.Append(nil))
+		if err != nil || again != s {
+			t.Fatalf("%+v is decoded as %+v: %v", s, again, err)
+		}
+		if rapid.IntRange(0, 4).Draw(t, "recorded") > 0 {
+			m.sealed = append(m.sealed, again)
+		}
+	}
 }
 
 // restart begins at the last checkpoint, and with crash after a loss of power.

@@ -41,7 +41,7 @@ func CheckSealed(file File) (info SealedInfo, err error) {
 		return info, err
 	}
 	content, whole := sha256.New(), sha256.New()
-	in := bufio.NewReaderSize(io.NewSectionReader(file, 0, info.Size), 1<<20)
+	in := bufio.NewReaderSize(io.NewSectionReader(file, 0, info.Size), int(min(info.Size, 1<<20)))
 	b := make([]byte, headerSize)
 	if _, err := io.ReadFull(in, b); err != nil {
 		return info, err
@@ -92,6 +92,33 @@ func sameIndex(a, b index) bool {
 	return true
 }
 
+// readFooter reads the end of a sealed file.
+func readFooter(file File) (foot footer, x index, err error) {
+	foot, sum, size, err := readTrailer(file)
+	if err != nil {
+		return foot, nil, err
+	}
+	b := make([]byte, size-int64(trailerSize)-foot.end)
+	if _, err = file.ReadAt(b, foot.end); err == nil {
+		x, err = decodeIndex(b, sum)
+	}
+	return foot, x, err
+}
+
+// checkSealedEnds compares the header and the end of a sealed file with what is said of it, and returns its index. The
+// hash stands for the records, which have checksums of their own.
+func checkSealedEnds(file File, header fileHeader, want *SealedFile) (index, error) {
+	if err := checkHeader(file, header); err != nil {
+		return nil, err
+	}
+	foot, x, err := readFooter(file)
+	if err == nil && (foot.last != want.Last || foot.end != want.End || foot.hash != want.Hash) {
+		err = fmt.Errorf("%w: it is not the file that was sealed under this name: it is of another directory or time",
+			machine.ErrCorrupt)
+	}
+	return x, err
+}
+
 // OpenAllSealed opens files that are all sealed, of an archive, from a number to another, to read them. It checks
 // the header and the end of each, as Open does.
 func OpenAllSealed(d Disk, first, last uint64) (*Files, error) {
@@ -99,16 +126,14 @@ func OpenAllSealed(d Disk, first, last uint64) (*Files, error) {
 	f.handles.init(d)
 	f.first.Store(first)
 	header, err := readFileHeader(d, first)
-	for next := header; err == nil && next.number <= last; {
-		f.id = header.id
-		if next, err = f.openSealed(next); err != nil {
-			err = fmt.Errorf("block file %s: %w", Name(next.number), err)
-			break
-		}
-		f.current.header, f.current.last = next, next.after
-	}
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(f.wrong(first, err), f.Close())
+	}
+	f.id, f.current.first = header.id, header
+	for next := header; next.number <= last; f.current.header, f.current.last = next, next.after {
+		if next, err = f.openSealed(next); err != nil {
+			return nil, errors.Join(f.wrong(next.number, err), f.Close())
+		}
 	}
 	f.Publish()
 	return f, nil

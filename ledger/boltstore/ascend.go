@@ -2,6 +2,7 @@ package boltstore
 
 import (
 	"bytes"
+	"math"
 
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -10,24 +11,49 @@ import (
 // Ascend implements [machine.Reader]: a merge of the three layers, in which a
 // higher layer hides the same key of the lower ones.
 //
-// A tombstone costs a step, of some twenty nanoseconds, or a hundred where the
-// file has the key. Who deletes from the front of a table again and again should
+// A tombstone costs a step, of some twenty nanoseconds, or a hundred and more where the
+// file has the key. A caller that deletes from the front of a table again and again should
 // pass the last deleted key as from rather than start over.
 func (r *reader) Ascend(table machine.Table, from []byte, visit func(key, value []byte) bool) error {
+	_, err := r.ascend(table, from, math.MaxInt, visit)
+	return err
+}
+
+// AscendBounded implements [machine.BoundedReader].
+func (r *reader) AscendBounded(
+	table machine.Table, from []byte, deleted int, visit func(key, value []byte) bool,
+) (resume []byte, err error) {
+	return r.ascend(table, from, deleted, visit)
+}
+
+// ascend is AscendBounded with any bound.
+func (r *reader) ascend(
+	table machine.Table, from []byte, bound int, visit func(key, value []byte) bool,
+) (resume []byte, err error) {
 	if err := r.mayRead(table); err != nil {
-		return r.fail(err)
+		return nil, r.fail(err)
 	}
 	if table == machine.TableBlocks {
 		if err := r.ascendBlocks(from, visit); err != nil {
-			return r.fail(err)
+			return nil, r.fail(err)
 		}
-		return nil
+		return nil, nil
 	}
 	layers, err := r.layers(table, from)
-	if err != nil {
-		return r.fail(err)
+	if err == nil {
+		resume, err = merge(table, layers, bound, visit)
 	}
-	for {
+	if err != nil {
+		return nil, r.fail(err)
+	}
+	return resume, nil
+}
+
+// merge visits the keys of all layers. Once it has stepped over so many tombstones, it returns the last one's key.
+func merge(
+	table machine.Table, layers []layer, bound int, visit func(key, value []byte) bool,
+) (resume []byte, err error) {
+	for deleted := 0; ; {
 		// The first of equal keys wins, and layers are sorted from the newest.
 		var top *layer
 		for i := range layers {
@@ -37,15 +63,15 @@ func (r *reader) Ascend(table machine.Table, from []byte, visit func(key, value 
 			}
 		}
 		if top == nil {
-			return nil
+			return nil, nil
 		}
 		key := top.key
 		value, err := top.read(table)
 		if err != nil {
-			return r.fail(err)
+			return nil, err
 		}
 		if value != nil && !visit(key, value) {
-			return nil
+			return nil, nil
 		}
 		for i := range layers {
 			l := &layers[i]
@@ -55,18 +81,26 @@ func (r *reader) Ascend(table machine.Table, from []byte, visit func(key, value 
 			// A record that is hidden by a newer one must be checked, too: its key
 			// may have been another one's.
 			if err := l.next(table, l != top); err != nil {
-				return r.fail(err)
+				return nil, err
 			}
 		}
-		if value == nil {
-			skipTombstones(layers, top)
+		if value != nil {
+			continue
+		}
+		skipped, last := skipTombstones(layers, top, bound-deleted-1)
+		if deleted += skipped + 1; deleted >= bound {
+			if last == nil {
+				last = key
+			}
+			return bytes.Clone(last), nil
 		}
 	}
 }
 
 // skipTombstones moves an overlay's layer on to its next entry that is not
-// deleted, or that another layer has reached.
-func skipTombstones(layers []layer, top *layer) {
+// deleted, or that another layer has reached, over so many at most. It returns over how many,
+// and the key of the last of them.
+func skipTombstones(layers []layer, top *layer, most int) (skipped int, last []byte) {
 	var bound []byte // nil: the other layers have ended
 	for i := range layers {
 		l := &layers[i]
@@ -74,10 +108,13 @@ func skipTombstones(layers []layer, top *layer) {
 			bound = l.key
 		}
 	}
-	for top.ok && top.changes.at(0).deleted && (bound == nil || bytes.Compare(top.key, bound) < 0) {
+	for skipped < most && top.ok && top.changes.at(0).deleted &&
+		(bound == nil || bytes.Compare(top.key, bound) < 0) {
+		skipped, last = skipped+1, top.key
 		top.changes = top.changes.from(1)
 		top.atEntry()
 	}
+	return skipped, last
 }
 
 // layer is a position in one of the layers: an overlay, or the file.

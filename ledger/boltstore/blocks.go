@@ -29,12 +29,12 @@ func firstMark(o Options) blockfile.Mark {
 func (s *Store) openBlocks(c control, o Options) (err error) {
 	options := blockfile.Options{
 		Disk: blockfile.Directory{Path: BlocksOf(s.path), NoSync: o.NoSync}, Mark: c.mark, Start: c.start,
-		ReadOnly: s.readOnly,
+		ReadOnly: s.readOnly, Sealed: c.sealed,
 	}
 	if o.archive != nil {
 		options.Disk, options.Start = o.archive(options.Disk), blockfile.Start{}
 	}
-	s.durable = c.mark
+	s.durable, s.recorded = c.mark, lastRecorded(c.sealed, max(c.start.Number, 1))
 	s.blocks, err = blockfile.Open(options)
 	return err
 }

@@ -85,5 +85,6 @@
 // are; values followed by the checksum, four bytes, little endian. One bucket
 // "seqledger" with the records "format" (magic, version), "identity", "applied"
 // (index, term) and "blocks" (how far the block files reach), sealed in the same way
-// under table number 255. The table of blocks has no bucket.
+// under table number 255. The table of blocks has no bucket. One bucket "files" with what is
+// sealed of the block files (sealedfiles.go).
 package boltstore

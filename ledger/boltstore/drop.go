@@ -47,12 +47,7 @@ func errorOf(p any) error {
 // Droppable returns the sealed block files in which every record lies before a ledger index, in order. After a
 // Flush DropBlocks would remove them. It never waits.
 func (s *Store) Droppable(ledgerIndex uint64) []blockfile.SealedFile {
-	files := s.blocks.Sealed(math.MaxUint64)
-	n := 0
-	for n < len(files) && files[n].Last < ledgerIndex {
-		n++
-	}
-	return files[:n]
+	return s.blocks.SealedBefore(ledgerIndex)
 }
 
 // SealedBlocks returns the sealed block files that the last Flush covers, in order.
@@ -60,6 +55,13 @@ func (s *Store) SealedBlocks() []blockfile.SealedFile {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
 	return s.blocks.Sealed(s.durable.Number)
+}
+
+// UncoveredBlocks returns the sealed block files that the last Flush does not cover, in order: the next one will.
+func (s *Store) UncoveredBlocks() []blockfile.SealedFile {
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	return s.blocks.SealedFrom(s.durable.Number, math.MaxUint64)
 }
 
 // DropBlocks removes the block files in which every record lies before a ledger index, and returns how many
@@ -86,7 +88,9 @@ func (s *Store) DropBlocks(ledgerIndex uint64) (bytes int64, err error) {
 	if !some {
 		return 0, nil
 	}
-	err = s.change(func(tx *bbolt.Tx) error { return putControl(tx, keyStart, start.Append(nil)) })
+	err = s.change(func(tx *bbolt.Tx) error {
+		return errors.Join(putControl(tx, keyStart, start.Append(nil)), s.forgetFiles(tx, start.Number))
+	})
 	if err != nil {
 		return 0, s.fail(fmt.Errorf("drop block files before %s: %w", blockfile.Name(start.Number), err))
 	}

@@ -223,6 +223,27 @@ func TestAmend(t *testing.T) {
 	}
 }
 
+// makeVersion4 makes a file of version 4 of a newer one, without page checksums.
+func makeVersion4(t *testing.T, path string) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		if tx.Bucket(filesBucket) != nil {
+			if err := tx.DeleteBucket(filesBucket); err != nil {
+				return err
+			}
+		}
+		return errors.Join(tx.DeleteBucket(bucketName(carried)), tx.Bucket(controlBucket).Delete(keyStart),
+			putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion4)))
+	})
+	if err := errors.Join(err, db.Close(), os.Remove(SumsPath(path))); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A file of version 4 is read as it is by a verifier, and gets what it lacks when it is opened.
 func TestVersion4IsConverted(t *testing.T) {
 	t.Parallel()
@@ -232,20 +253,7 @@ func TestVersion4IsConverted(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(SumsPath(s.path)); err != nil {
-		t.Fatal(err)
-	}
-	db, err := bbolt.Open(s.path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		return errors.Join(tx.DeleteBucket(bucketName(carried)), tx.Bucket(controlBucket).Delete(keyStart),
-			putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion4)))
-	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
+	makeVersion4(t, s.path)
 	verifier, err := OpenReadOnly(s.path, testIdentity)
 	if err != nil {
 		t.Fatal(err)

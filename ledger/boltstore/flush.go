@@ -92,6 +92,7 @@ func (s *Store) thaw(f *frozenState) {
 	s.frozen = nil
 	s.measure()
 	s.flushed, s.durable = f.updates, f.mark
+	s.recorded = max(s.recorded, f.mark.Number-min(f.mark.Number, 1))
 	s.positions.Lock()
 	defer s.positions.Unlock()
 	s.positions.checkpoint = f.at
@@ -140,7 +141,8 @@ func (s *Store) fill(tx *bbolt.Tx, f *frozenState) error {
 			return err
 		}
 	}
-	return errors.Join(putApplied(tx, f.at), putControl(tx, keyBlocks, f.mark.Append(nil)))
+	return errors.Join(
+		s.recordFiles(tx, f.mark), putApplied(tx, f.at), putControl(tx, keyBlocks, f.mark.Append(nil)))
 }
 
 // FlushSize tells what a Flush wrote, in bytes.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -238,6 +239,32 @@ func (g *rig) comparePage(t *rapid.T, r machine.Reader) {
 	})
 	if want := g.now.page(table, from, limit); err != nil || got.String() != want {
 		t.Fatalf("Ascend(%d, %x) up to %d:\n got %s (%v)\nwant %s", table, from, limit, got.String(), err, want)
+	}
+	g.compareBounded(t, r, table, from)
+}
+
+// compareBounded goes on behind each place where a bounded Ascend ends.
+func (g *rig) compareBounded(t *rapid.T, r machine.Reader, table machine.Table, from string) {
+	bounded, ok := r.(machine.BoundedReader)
+	if !ok {
+		t.Fatal("a reader of the store steps over any number of deleted keys")
+	}
+	bound := rapid.IntRange(1, 6).Draw(t, "deleted keys at once")
+	var got bytes.Buffer
+	for next := []byte(from); next != nil; {
+		resume, err := bounded.AscendBounded(table, next, bound, func(key, value []byte) bool {
+			fmt.Fprintf(&got, "%x=%x ", key, value)
+			return true
+		})
+		if err != nil || resume != nil && bytes.Compare(resume, next) < 0 {
+			t.Fatalf("AscendBounded(%d, %x) by %d goes on behind %x, %v", table, next, bound, resume, err)
+		}
+		if next = nil; resume != nil {
+			next = append(resume, 0)
+		}
+	}
+	if want := g.now.page(table, from, math.MaxInt); got.String() != want {
+		t.Fatalf("AscendBounded(%d, %x) by %d:\n got %s\nwant %s", table, from, bound, got.String(), want)
 	}
 }
 

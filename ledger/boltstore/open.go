@@ -341,6 +341,9 @@ func (s *Store) load(o Options) (err error) {
 	}
 	s.positions.applied, s.positions.checkpoint = c.applied, c.applied
 	s.version = c.version
+	if c.sealed, err = s.sealedFiles(tx, max(c.start.Number, 1), c.mark.Number); err != nil {
+		return fmt.Errorf("%s: %w; "+adviceRestore, s.path, err)
+	}
 	if err := s.openBlocks(c, o); err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
@@ -353,6 +356,7 @@ type control struct {
 	applied Position
 	mark    blockfile.Mark
 	start   blockfile.Start
+	sealed  []blockfile.SealedFile // as far as they are recorded
 }
 
 // readControl reads the control records once format and identity are right; any

@@ -225,6 +225,9 @@ func (s *Store) pageOf(tx *bbolt.Tx, err error) error {
 			return fmt.Errorf("%w, of table %d", err, table)
 		}
 	}
+	if b, found, _ := buckets.Bucket(filesBucket); found && b.Has(wrong.Page) {
+		return fmt.Errorf("%w, of the records of block files", err)
+	}
 	return fmt.Errorf("%w; it belongs to no table", err)
 }
 
@@ -289,6 +292,9 @@ type leafGuard struct {
 // may be merged with one beside it. Keys come in ascending order, so each leaf is
 // checked once or twice.
 func (g *leafGuard) check(key []byte, removed bool) error {
+	if g == nil { // there are no leaves yet
+		return nil
+	}
 	if g.placed && (g.beside || !removed) && g.cursor.Covers(key) {
 		return nil
 	}

@@ -55,6 +55,8 @@ type Store struct {
 	blocks  *blockfile.Files
 	version uint32         // of the file's format
 	durable blockfile.Mark // of the last flush; under flushMu
+	// recorded is the number of the last block file up to which the state file records what is sealed; under flushMu.
+	recorded uint64
 
 	// flushMu lets one Flush or SyncBlocks run at a time; it is taken before mu.
 	flushMu sync.Mutex

@@ -576,6 +576,9 @@ func (w *stateWriter) finish() error {
 // WriteFile makes a file of the directory appear whole, durably, or not at all.
 func (d *Directory) WriteFile(name string, content []byte) error { return d.writeFile(name, content) }
 
+// RemoveFile removes a file of the directory durably.
+func (d *Directory) RemoveFile(name string) error { return d.remove(name) }
+
 // writeFile makes a file appear whole or not at all.
 func (d *Directory) writeFile(name string, content []byte) (err error) {
 	f, err := os.CreateTemp(d.path, "."+name+"-*")

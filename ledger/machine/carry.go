@@ -102,7 +102,7 @@ const (
 func (v View) FindLive(from []byte, upTo uint64) (live []LiveValue, next []byte, err error) {
 	values, scanned, size := valueReader{r: v.r}, 0, 0
 	var failed error
-	err = v.r.Ascend(TableEntities, from, func(key, record []byte) bool {
+	deleted, err := v.ascendBounded(TableEntities, from, func(key, record []byte) bool {
 		if scanned == maxLiveScan || size >= maxLiveBytes {
 			next = bytes.Clone(key)
 			return false
@@ -118,6 +118,9 @@ func (v View) FindLive(from []byte, upTo uint64) (live []LiveValue, next []byte,
 		}
 		return true
 	})
+	if deleted != nil {
+		next = nextKey(deleted)
+	}
 	return live, next, firstErr(err, failed)
 }
 
@@ -167,7 +170,7 @@ func Carry(tx Tx, live []LiveValue) error {
 func (v View) FindUnused(from []byte) (unused [][]byte, next []byte, err error) {
 	scanned, dead := 0, false
 	var failed error
-	err = v.r.Ascend(TableCarried, from, func(key, row []byte) bool {
+	deleted, err := v.ascendBounded(TableCarried, from, func(key, row []byte) bool {
 		if len(key) != carriedKeyBytes {
 			failed = fmt.Errorf("%w: carried value under a key of %d bytes", ErrCorrupt, len(key))
 			return false
@@ -186,6 +189,9 @@ func (v View) FindUnused(from []byte) (unused [][]byte, next []byte, err error) 
 		}
 		return true
 	})
+	if deleted != nil {
+		next = nextKey(deleted)
+	}
 	return unused, next, firstErr(err, failed)
 }
 

@@ -7,11 +7,11 @@ import "testing"
 func FuzzCursors(f *testing.F) {
 	base := preparedState(f)
 	v := base.view()
-	_ = v.VisitStreams(nil, nil, func(key []byte, _ NamedStream) bool {
+	_, _ = v.VisitStreams(nil, nil, func(key []byte, _ NamedStream) bool {
 		f.Add(key, "doc", "")
 		return true
 	})
-	_ = v.VisitRelationships(testScope, "", "", nil, func(key []byte, _ Relationship) bool {
+	_, _ = v.VisitRelationships(testScope, "", "", nil, func(key []byte, _ Relationship) bool {
 		f.Add(key, "", "owner")
 		return true
 	})
@@ -19,7 +19,7 @@ func FuzzCursors(f *testing.F) {
 	f.Fuzz(func(t *testing.T, after []byte, resource, relation string) {
 		for _, scope := range []*Scope{nil, &testScope} {
 			last := ""
-			err := v.VisitStreams(scope, after, func(key []byte, s NamedStream) bool {
+			_, err := v.VisitStreams(scope, after, func(key []byte, s NamedStream) bool {
 				if string(key) <= last || string(key) <= string(after) || scope != nil && s.Scope != *scope {
 					t.Errorf("%x comes after %x and %x", key, after, last)
 				}
@@ -31,7 +31,7 @@ func FuzzCursors(f *testing.F) {
 			}
 		}
 		last := ""
-		err := v.VisitRelationships(testScope, resource, relation, after, func(key []byte, r Relationship) bool {
+		_, err := v.VisitRelationships(testScope, resource, relation, after, func(key []byte, r Relationship) bool {
 			if string(key) <= last || resource != "" && r.Resource != resource {
 				t.Errorf("%x (%v) comes after %x", key, r, last)
 			}

@@ -136,7 +136,7 @@ func TestEvictionOrderAndLimit(t *testing.T) {
 	for _, want := range [][]string{{"a", "c"}, {}} {
 		f.round()
 		var left []string
-		if err := f.view().VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
+		if _, err := f.view().VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
 			left = append(left, s.ClientID)
 			return true
 		}); err != nil {

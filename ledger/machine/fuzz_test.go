@@ -195,8 +195,8 @@ func FuzzDamagedState(f *testing.F) {
 		_, _ = v.Proof(v.Index())
 		_, _ = v.Entity(testScope, "k")
 		_, _ = v.VisitEntities(testScope, "", "", func(Entity) bool { return true })
-		_ = v.VisitRelationships(testScope, "", "", nil, func([]byte, Relationship) bool { return true })
-		_ = v.VisitStreams(nil, nil, func([]byte, NamedStream) bool { return true })
+		_, _ = v.VisitRelationships(testScope, "", "", nil, func([]byte, Relationship) bool { return true })
+		_, _ = v.VisitStreams(nil, nil, func([]byte, NamedStream) bool { return true })
 		_, _ = m.Apply(mem, AppendEntry(nil, base.now+1_000*second,
 			AppendWrite(nil, appendWrite("c", 3, 3, "x")),
 			AppendWrite(nil, operations("c", 4, 4, set("k", "v"), relate("doc", "owner", "bob"))),

@@ -122,7 +122,7 @@ func (v View) VisitKeyed(
 		}
 	}
 	scanned := 0
-	err = v.scan(TableKeyed, prefix, after, func(key, value []byte) (bool, error) {
+	deleted, err := v.scan(TableKeyed, prefix, after, func(key, value []byte) (bool, error) {
 		id, err := splitKeyedKey(key)
 		if err != nil {
 			return false, err
@@ -144,6 +144,9 @@ func (v View) VisitKeyed(
 		}
 		return resume == nil, nil // a record that says nothing is stepped over
 	})
+	if deleted != nil {
+		resume = deleted
+	}
 	return resume, err
 }
 
@@ -154,38 +157,50 @@ func (v View) PendingKeys() uint64 { return v.head.pendingKeys }
 // each was created, and ends when it has found them all. It reads at most so many records.
 func (v View) VisitReservations(most int, visit func(key []byte, created int64)) error {
 	missing := v.PendingKeys()
-	if missing == 0 {
-		return nil
+	for after, more := []byte(nil), missing > 0; more; more = after != nil {
+		var err error
+		after, err = v.scan(TableKeyed, nil, after, func(key, value []byte) (bool, error) {
+			e, err := decodeKeyed(value)
+			if err != nil {
+				return false, err
+			}
+			if e.State == keyed.Pending {
+				visit(key, e.Created)
+				missing--
+			}
+			most--
+			return missing > 0 && most > 0, nil
+		})
+		if err != nil {
+			return err
+		}
 	}
-	return v.scan(TableKeyed, nil, nil, func(key, value []byte) (bool, error) {
+	return nil
+}
+
+// VisitKeyedStates calls visit for at most so many records behind a key, in the order of their keys. resume is
+// what the next visit goes on behind; nil at the end.
+func (v View) VisitKeyedStates(
+	after []byte, most int, visit func(key []byte, s keyed.State),
+) (resume []byte, err error) {
+	var last []byte
+	deleted, err := v.scan(TableKeyed, nil, after, func(key, value []byte) (bool, error) {
+		if most--; most < 0 {
+			resume = last
+			return false, nil
+		}
 		e, err := decodeKeyed(value)
 		if err != nil {
 			return false, err
 		}
-		if e.State == keyed.Pending {
-			visit(key, e.Created)
-			missing--
-		}
-		most--
-		return missing > 0 && most > 0, nil
+		visit(key, e.State)
+		last = append(last[:0], key...)
+		return true, nil
 	})
-}
-
-// VisitKeyedStates calls visit for at most so many records behind a key, in the order of their keys. more
-// is false if there are none behind them.
-func (v View) VisitKeyedStates(after []byte, most int, visit func(key []byte, s keyed.State)) (more bool, err error) {
-	err = v.scan(TableKeyed, nil, after, func(key, value []byte) (bool, error) {
-		if most--; most < 0 {
-			more = true
-			return false, nil
-		}
-		e, err := decodeKeyed(value)
-		if err == nil {
-			visit(key, e.State)
-		}
-		return true, err
-	})
-	return more, err
+	if deleted != nil {
+		resume = deleted
+	}
+	return resume, err
 }
 
 // Keys returns how many keyed records a principal has in a scope, those that are

@@ -100,7 +100,7 @@ func TestLedgerOfLevel1GoesOn(t *testing.T) {
 		}
 		f.configure(ConfigUpdate{MaxStreams: new(uint64(1_000))})
 		var streams []NamedStream
-		if err := f.view().VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
+		if _, err := f.view().VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
 			streams = append(streams, s)
 			return true
 		}); err != nil {

@@ -388,7 +388,7 @@ func (h *history) compareState() {
 		if err != nil {
 			h.Fatal(err)
 		}
-		err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r Relationship) bool {
+		_, err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r Relationship) bool {
 			got[fmt.Sprint("relationship ", machinetest.Relation{Scope: scope, Resource: r.Resource,
 				Relation: r.Relation, Subject: r.Subject})] = "there"
 			return true
@@ -397,7 +397,7 @@ func (h *history) compareState() {
 			h.Fatal(err)
 		}
 	}
-	err := v.VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
+	_, err := v.VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
 		got[fmt.Sprint("stream ", machinetest.Name{Scope: s.Scope, ID: s.ClientID})] = fmt.Sprint(s.StreamState)
 		return true
 	})

@@ -223,7 +223,7 @@ func (a *blockReader) transaction(x *Transaction) error {
 func (a *blockReader) streams() error {
 	n, total := uint64(0), a.view.Streams()
 	var wrong error
-	err := a.view.VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
+	_, err := a.view.VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
 		n++
 		if s.Last != a.highest[s.CreatedIndex] && (a.highest[s.CreatedIndex] != 0 || s.CreatedIndex >= a.horizon) {
 			wrong = fmt.Errorf("invariant 3: stream %s/%s is at %d, its last transaction at %d",

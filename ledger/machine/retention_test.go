@@ -175,7 +175,7 @@ func (f *fixture) checkKept(scope Scope, kept Receipt) {
 	}
 	n := 0
 	count := func([]byte, Relationship) bool { n++; return true }
-	if err := v.VisitRelationships(scope, "doc", "", nil, count); n != 1 || err != nil {
+	if _, err := v.VisitRelationships(scope, "doc", "", nil, count); n != 1 || err != nil {
 		f.Errorf("%d relationships, %v", n, err)
 	}
 }

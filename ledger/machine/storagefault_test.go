@@ -300,14 +300,16 @@ func TestReadsReportEveryStorageError(t *testing.T) {
 			return err
 		},
 		"VisitStreams": func(v View, _ Blocks) error {
-			return v.VisitStreams(nil, nil, func([]byte, NamedStream) bool { return true })
+			_, err := v.VisitStreams(nil, nil, func([]byte, NamedStream) bool { return true })
+			return err
 		},
 		"VisitEntities": func(v View, _ Blocks) error {
 			_, err := v.VisitEntities(testScope, "", "", func(Entity) bool { return true })
 			return err
 		},
 		"VisitRelationships": func(v View, _ Blocks) error {
-			return v.VisitRelationships(testScope, "", "", nil, func([]byte, Relationship) bool { return true })
+			_, err := v.VisitRelationships(testScope, "", "", nil, func([]byte, Relationship) bool { return true })
+			return err
 		},
 		"ReceiptAt":        func(_ View, b Blocks) error { _, err := b.ReceiptAt(out[0].Index); return err },
 		"Transaction":      func(_ View, b Blocks) error { _, err := b.Transaction(tx); return err },

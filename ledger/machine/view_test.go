@@ -97,7 +97,7 @@ func TestVisitRelationshipsPages(t *testing.T) {
 		var after []byte
 		for range 10 { // one a page
 			n := len(got)
-			err := f.view().VisitRelationships(testScope, test.resource, test.relation, after,
+			_, err := f.view().VisitRelationships(testScope, test.resource, test.relation, after,
 				func(key []byte, r Relationship) bool {
 					got, after = append(got, r), key
 					return false
@@ -139,7 +139,7 @@ func TestVisitStreamsPages(t *testing.T) {
 		var after []byte
 		for range 10 {
 			n := len(got)
-			err := f.view().VisitStreams(test.scope, after, func(key []byte, s NamedStream) bool {
+			_, err := f.view().VisitStreams(test.scope, after, func(key []byte, s NamedStream) bool {
 				got, after = append(got, s.Scope.String()+"/"+s.ClientID), key
 				return false
 			})

@@ -3,7 +3,31 @@ package machine
 import "bytes"
 
 // The listings of the state. Each visits keys in their order and is cut so that no View
-// lasts too long; what it returns is where the next one begins.
+// lasts too long; what it returns is where the next one begins. A caller bounds how many keys it is
+// shown, and a listing how many it steps over: those that are due and those that are deleted, which
+// the storage steps over until a checkpoint has removed them.
+
+// BoundedReader is a Reader in which keys that are deleted take time.
+type BoundedReader interface {
+	Reader
+	// AscendBounded is Ascend that ends when it has stepped over so many deleted keys. Then resume is the last
+	// of them, and what was not visited lies behind it; otherwise it is nil.
+	AscendBounded(table Table, from []byte, deleted int, visit func(key, value []byte) bool) (resume []byte, err error)
+}
+
+// maxDeletedScan bounds how many deleted keys one listing steps over. Each takes up to half a microsecond, and
+// applying waits meanwhile.
+const maxDeletedScan = 1_000
+
+// ascendBounded is Ascend that is bounded where deleted keys take time.
+func (v View) ascendBounded(
+	table Table, from []byte, visit func(key, value []byte) bool,
+) (resume []byte, err error) {
+	if r, ok := v.r.(BoundedReader); ok {
+		return r.AscendBounded(table, from, maxDeletedScan, visit)
+	}
+	return nil, v.r.Ascend(table, from, visit)
+}
 
 // NamedStream is a stream with its name.
 type NamedStream struct {
@@ -17,8 +41,10 @@ type NamedStream struct {
 // VisitStreams calls visit for the streams whose encoded key is
 // greater than after, in the order of their keys, until visit returns false.
 // With a scope it visits that scope alone. The key that visit gets is what a
-// next page begins after.
-func (v View) VisitStreams(scope *Scope, after []byte, visit func(key []byte, s NamedStream) bool) error {
+// next page begins after. If resume is not nil, the visit ended early, and goes on with resume as after.
+func (v View) VisitStreams(
+	scope *Scope, after []byte, visit func(key []byte, s NamedStream) bool,
+) (resume []byte, err error) {
 	var prefix []byte
 	if scope != nil {
 		prefix = appendScopeKey(nil, *scope)
@@ -43,14 +69,17 @@ func (v View) VisitStreams(scope *Scope, after []byte, visit func(key []byte, s 
 	})
 }
 
-// scan visits the keys with the prefix that come after a key.
-func (v View) scan(table Table, prefix, after []byte, visit func(k, value []byte) (bool, error)) error {
+// scan visits the keys with the prefix that come after a key. If resume is not nil, it ended early,
+// and goes on with resume as after.
+func (v View) scan(
+	table Table, prefix, after []byte, visit func(k, value []byte) (bool, error),
+) (resume []byte, err error) {
 	from := prefix
 	if len(after) > 0 && bytes.Compare(after, prefix) >= 0 {
-		from = append(bytes.Clone(after), 0) // the next possible key
+		from = nextKey(after)
 	}
 	var failed error
-	err := v.r.Ascend(table, from, func(k, value []byte) bool {
+	resume, err = v.ascendBounded(table, from, func(k, value []byte) bool {
 		if outside(k, prefix) {
 			return false
 		}
@@ -58,11 +87,14 @@ func (v View) scan(table Table, prefix, after []byte, visit func(k, value []byte
 		failed = err
 		return more && err == nil
 	})
-	if err == nil {
-		err = failed
+	if resume != nil && outside(resume, prefix) {
+		resume = nil
 	}
-	return err
+	return resume, firstErr(err, failed)
 }
+
+// nextKey returns the next possible key.
+func nextKey(key []byte) []byte { return append(bytes.Clone(key), 0) }
 
 // Entity is a key with a value in one scope.
 type Entity struct {
@@ -149,7 +181,7 @@ func (v View) VisitEntityRefs(
 		afterKey = append(bytes.Clone(scopeKey), after...)
 	}
 	expired := 0
-	err = v.scan(TableEntities, from, afterKey, func(k, value []byte) (bool, error) {
+	deleted, err := v.scan(TableEntities, from, afterKey, func(k, value []byte) (bool, error) {
 		e, err := decodeEntity(value)
 		if err != nil {
 			return false, err
@@ -163,6 +195,9 @@ func (v View) VisitEntityRefs(
 		}
 		return visit(e.ref(key)), nil
 	})
+	if deleted != nil {
+		resume = string(deleted[len(scopeKey):])
+	}
 	return resume, err
 }
 
@@ -210,10 +245,10 @@ type Relationship struct{ Resource, Relation, Subject string }
 // VisitRelationships calls visit for the relationships of a scope, of one
 // resource and one relation of it where these are not empty, that come after a
 // key, in a stable order, until visit returns false. The key that visit gets
-// is what a next page begins after.
+// is what a next page begins after. If resume is not nil, the visit ended early, and goes on with resume as after.
 func (v View) VisitRelationships(
 	scope Scope, resource, relation string, after []byte, visit func(key []byte, r Relationship) bool,
-) error {
+) (resume []byte, err error) {
 	scopeKey := appendScopeKey(nil, scope)
 	prefix := bytes.Clone(scopeKey)
 	if resource != "" {
@@ -225,11 +260,15 @@ func (v View) VisitRelationships(
 	if len(after) > 0 {
 		after = append(bytes.Clone(scopeKey), after...)
 	}
-	return v.scan(TableRelationships, prefix, after, func(k, _ []byte) (bool, error) {
+	resume, err = v.scan(TableRelationships, prefix, after, func(k, _ []byte) (bool, error) {
 		r, err := splitRelationship(k[len(scopeKey):])
 		if err != nil {
 			return false, err
 		}
 		return visit(bytes.Clone(k[len(scopeKey):]), r), nil
 	})
+	if resume != nil {
+		resume = resume[len(scopeKey):]
+	}
+	return resume, err
 }

@@ -108,7 +108,7 @@ func (w *world) auditStreams(v machine.View) {
 	m := w.oracle.model
 	seen := 0
 	var found []machine.NamedStream
-	err := v.VisitStreams(nil, nil, func(_ []byte, s machine.NamedStream) bool {
+	_, err := v.VisitStreams(nil, nil, func(_ []byte, s machine.NamedStream) bool {
 		seen++
 		found = append(found, s)
 		return true
@@ -151,7 +151,7 @@ func (w *world) auditEntities(v machine.View) {
 			return true
 		})
 		w.must(err, "reading the entities")
-		err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r machine.Relationship) bool {
+		_, err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r machine.Relationship) bool {
 			related++
 			if !m.Related[machinetest.Relation{
 				Scope: scope, Resource: r.Resource, Relation: r.Relation, Subject: r.Subject,

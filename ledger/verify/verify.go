@@ -72,6 +72,11 @@ func State(ctx context.Context, d *datadir.Directory, path string, o Options) (r
 		}
 	}
 	store, err := open(path, d.Identity())
+	if wrong, ok := errors.AsType[*blockfile.FileError](err); ok && wrong.Place != (blockfile.Place{}) {
+		// What the directory has is checked all the same, so that the operator learns which of the two is damaged.
+		report.add(o.Archive, wrong)
+		store, err = boltstore.OpenReadOnly(path, d.Identity())
+	}
 	if err != nil {
 		report.add(datadir.StateName, err)
 		return report, nil

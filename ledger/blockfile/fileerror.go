@@ -1,0 +1,60 @@
+package blockfile
+
+import "fmt"
+
+const adviceRestore = "restore the data directory from a backup"
+
+// FileError says what is wrong with a file, where it lies, and what to do.
+type FileError struct {
+	Number uint64
+	Place  Place
+	Offset int64 // of the byte in question; 0 for none
+	Err    error
+}
+
+// Place is where a file lies that is not in the directory of the ledger, and what to do when it is damaged. The zero
+// Place is that directory.
+type Place struct{ Where, Advice string }
+
+// Placer is a Disk that has files of several directories.
+type Placer interface {
+	// Place tells where a file lies, or should lie if there is none.
+	Place(name string) Place
+}
+
+// Error implements error.
+func (e *FileError) Error() string {
+	text, advice := "block file "+Name(e.Number), adviceRestore
+	if e.Place != (Place{}) {
+		text, advice = text+" "+e.Place.Where, e.Place.Advice
+	}
+	if e.Offset > 0 {
+		text = fmt.Sprintf("%s, byte %d", text, e.Offset)
+	}
+	return fmt.Sprintf("%s: %v; %s", text, e.Err, advice)
+}
+
+// Unwrap returns what is wrong.
+func (e *FileError) Unwrap() error { return e.Err }
+
+// fileError makes an error of a file on a disk.
+func fileError(d Disk, number uint64, err error) *FileError {
+	wrong := &FileError{Number: number, Err: err}
+	if s, ok := d.(*scratch); ok {
+		d = s.Disk
+	}
+	if p, ok := d.(Placer); ok {
+		wrong.Place = p.Place(Name(number))
+	}
+	return wrong
+}
+
+// wrong makes an error of a file.
+func (f *Files) wrong(number uint64, err error) error { return fileError(f.disk, number, err) }
+
+// wrongAt makes an error of a place in a file.
+func (f *Files) wrongAt(number uint64, offset int64, err error) error {
+	wrong := fileError(f.disk, number, err)
+	wrong.Offset = offset
+	return wrong
+}

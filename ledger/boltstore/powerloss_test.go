@@ -1,0 +1,223 @@
+package boltstore
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/internal/pagesum"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+const sectorSize = 512
+
+// contentOf opens a state, and returns all streams in it.
+func contentOf(path string) (content string, err error) {
+	s, err := Open(path, Options{Identity: testIdentity, NoSync: true})
+	if err != nil {
+		return "", err
+	}
+	err = s.View(func(r machine.Reader) (err error) {
+		content, err = list(r, machine.TableStreams, "")
+		return err
+	})
+	return content, errors.Join(err, s.Close())
+}
+
+func mustContain(t *testing.T, path string, f files) string {
+	t.Helper()
+	f.write(t, path)
+	content, err := contentOf(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// TestDamage_OlderSectors puts sectors of older copies of state.db and of state.sum in the place of newer ones, as a
+// disk leaves them that has lost a write: the start is refused, or everything is there, or, where the newest meta
+// page is the older one, everything of the checkpoint before.
+func TestDamage_OlderSectors(t *testing.T) {
+	t.Parallel()
+	const n = 3_000
+	path := filled(t, n)
+	s := reopen(t, path)
+	var copies []files
+	for i := range 6 {
+		changeSome(t, s, n, 50+i*37, string(rune('a'+i)))
+		copies = append(copies, readFiles(t, path))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	now, older := copies[len(copies)-1], copies[:len(copies)-1]
+	want, before := mustContain(t, path, now), mustContain(t, path, older[len(older)-1])
+	step := 61
+	if os.Getenv("SEQLEDGER_DAMAGE_ALL") != "" {
+		step = 1
+	}
+	refused, same, previous, tried := 0, 0, 0, 0
+	try := func(what string, old, new []byte, put func(b []byte) files) {
+		for at := 0; at+sectorSize <= min(len(old), len(new)); at += sectorSize {
+			if bytes.Equal(old[at:at+sectorSize], new[at:at+sectorSize]) {
+				continue
+			}
+			if tried++; tried%step != 0 {
+				continue
+			}
+			b := bytes.Clone(new)
+			copy(b[at:at+sectorSize], old[at:])
+			put(b).write(t, path)
+			switch got, err := contentOf(path); {
+			case errors.Is(err, machine.ErrCorrupt):
+				refused++
+			case err != nil:
+				t.Errorf("%s at byte %d: %v", what, at, err)
+			case got == want:
+				same++
+			case got == before && what == "state.db":
+				previous++
+			default:
+				t.Errorf("%s at byte %d: a wrong answer", what, at)
+			}
+		}
+	}
+	for _, f := range older {
+		try("state.db", f.state, now.state, func(b []byte) files { return files{b, now.sums} })
+		try("state.sum", f.sums, now.sums, func(b []byte) files { return files{now.state, b} })
+	}
+	t.Logf("older sectors: %d refused, %d without effect, %d led to the checkpoint before", refused, same, previous)
+	if refused == 0 || same == 0 {
+		t.Error("older sectors of one kind are missing")
+	}
+}
+
+// TestPowerLossWithinACommit: of the sectors that a commit changes any part is on the disk, each of them torn or not,
+// as a loss of power leaves them before the sync of the pages, before that of the meta page, and before that of the
+// page checksums. What is there is the checkpoint before or the new one, and never refused.
+func TestPowerLossWithinACommit(t *testing.T) {
+	t.Parallel()
+	const n = 3_000
+	path := filled(t, n)
+	s := reopen(t, path)
+	changeSome(t, s, n, 50, "first")
+	changeSome(t, s, n, 70, "second")
+	before := readFiles(t, path)
+	changeSome(t, s, n, 30, "third")
+	after := readFiles(t, path)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	old, new := mustContain(t, path, before), mustContain(t, path, after)
+	random := powerRandom(t)
+	losses := 150
+	if testing.Short() {
+		losses = 30
+	}
+	led := map[string]int{}
+	for i := range losses {
+		stage := powerLoss(i % 3)
+		stage.files(random, before, after).write(t, path)
+		got, err := contentOf(path)
+		if err != nil || got != old && got != new {
+			t.Fatalf("a loss of power %s: %v", stage, err)
+		}
+		led[got]++
+	}
+	t.Logf("%d losses of power led to the checkpoint before, %d to the new one", led[old], led[new])
+	if led[old] == 0 || led[new] == 0 {
+		t.Error("the losses led to one checkpoint alone")
+	}
+}
+
+// powerRandom returns what the losses of power are drawn from.
+func powerRandom(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("SEQLEDGER_POWER_SEED"); text != "" {
+		seed, _ = strconv.ParseUint(text, 10, 64)
+	}
+	t.Logf("repeat with SEQLEDGER_POWER_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// TestPowerLossWhileVersion4IsConverted: a loss of power while a file of version 4 becomes one of the newest version
+// leaves one of the two, and the next start ends with the newest.
+func TestPowerLossWhileVersion4IsConverted(t *testing.T) {
+	t.Parallel()
+	path := filled(t, 500)
+	want, err := contentOf(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeVersion4(t, path)
+	s := &Store{path: path, active: new(overlay)} // which makes the checksums, and converts nothing
+	err = s.openBolt(Options{NoSync: true})
+	if err == nil {
+		_, err = s.checkPages(&pagesum.Options{Identity: testIdentity, NoSync: true})
+	}
+	if err = errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	before := readFiles(t, path)
+	mustContain(t, path, before)
+	after := readFiles(t, path)
+	if bytes.Equal(before.state, after.state) {
+		t.Fatal("nothing is converted")
+	}
+	random := powerRandom(t)
+	for i := range 24 {
+		stage := powerLoss(i % 3)
+		stage.files(random, before, after).write(t, path)
+		s := reopen(t, path)
+		if s.version != formatVersion || len(recordedFiles(t, s)) != 0 {
+			t.Errorf("a loss of power %s: the file has version %d", stage, s.version)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := contentOf(path); err != nil || got != want {
+			t.Fatalf("a loss of power %s: other content, %v", stage, err)
+		}
+	}
+}
+
+// powerLoss is when power fails: before what is synced.
+type powerLoss int
+
+func (p powerLoss) String() string {
+	return [...]string{"before the pages are synced", "before the meta page is", "before the checksums are"}[p]
+}
+
+// files returns what is on the disk.
+func (p powerLoss) files(random *rand.Rand, before, after files) files {
+	const metaPages = 2 * testPageSize
+	f := files{bytes.Clone(before.state), bytes.Clone(before.sums)}
+	f.state = append(f.state, make([]byte, max(0, len(after.state)-len(f.state)))...)
+	f.sums = append(f.sums, make([]byte, max(0, len(after.sums)-len(f.sums)))...)
+	some := func(to, from []byte) {
+		for at := 0; at < len(from); at += sectorSize {
+			if n := min(sectorSize, len(from)-at); random.IntN(2) == 0 {
+				if random.IntN(4) == 0 { // it is torn
+					n = random.IntN(n)
+				}
+				copy(to[at:at+n], from[at:])
+			}
+		}
+	}
+	if p == 0 {
+		some(f.state[metaPages:], after.state[metaPages:])
+		return f
+	}
+	copy(f.state[metaPages:], after.state[metaPages:])
+	if p == 1 {
+		some(f.state[:metaPages], after.state[:metaPages])
+		return f
+	}
+	copy(f.state, after.state)
+	some(f.sums, after.sums)
+	return f
+}
