@@ -222,7 +222,7 @@ func (a *Archive) copyFile(ctx context.Context, name string, source blockfile.Fi
 		return err
 	}
 	defer func() {
-		if err != nil { // so that a full archive has room for something
+		if err != nil { // a full archive needs the bytes of the copy
 			_ = a.disk.Remove(name)
 		}
 	}()

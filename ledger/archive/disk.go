@@ -69,8 +69,8 @@ func (d Directory) Rename(from, to string) error { return os.Rename(d.path(from)
 // Remove implements [blockfile.Disk].
 func (d Directory) Remove(name string) error { return os.Remove(d.path(name)) }
 
-// Sync makes names durable. Not every file system that is mounted from elsewhere knows how; then its renames are
-// durable when they return.
+// Sync makes names durable. Some mounted file systems cannot sync a directory; their renames are durable when they
+// return.
 func (d Directory) Sync() error {
 	f, err := os.Open(string(d))
 	if err != nil {

@@ -23,8 +23,8 @@ type Report struct {
 }
 
 // Verify checks an archive: the chain of its index, and every byte of every file, which must be what the index
-// says and follow the file before it. It needs no ledger. progress is told after each file; may be nil.
-// The error tells that the check itself could not be done.
+// says and follow the file before it. It needs no ledger. progress is called after each file; it may be
+// nil. An error means that the check itself could not be done.
 func Verify(ctx context.Context, disk Disk, progress func(Report)) (report Report, err error) {
 	names, err := disk.List()
 	if err != nil {
@@ -90,8 +90,8 @@ func sameAs(info *blockfile.SealedInfo, e *Entry, before *blockfile.SealedInfo) 
 	return info.Follows(before)
 }
 
-// With returns a disk that has the block files of an archive beside those of a ledger, whose own come first. An error
-// of a file says which of the two has it.
+// With returns a disk with the block files of a ledger and those of its archive. A file that both have is read from
+// the ledger. An error of a file says which of the two has it.
 func With(own, archive blockfile.Disk) blockfile.Disk {
 	return joined{own, archive}
 }

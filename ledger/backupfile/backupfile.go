@@ -25,7 +25,7 @@ import (
 const (
 	// Version is the version of the format.
 	Version = 4
-	// version3 knows no incremental backups.
+	// version3 is of before incremental backups.
 	version3 = 3
 	// version2 does not say which block file is the first: none had been dropped.
 	version2 = 2
@@ -84,7 +84,7 @@ func (i *Info) Last() uint64 {
 	return i.From + uint64(len(i.Sizes)) - 2
 }
 
-// Base returns what a backup that is made since this one must know of it.
+// Base returns what identifies this backup as the base of an incremental one.
 func (i *Info) Base() Base {
 	return Base{LedgerID: i.LedgerID, Sealed: i.Sealed, Since: Since{Sum: i.Sum, Index: i.Index, Last: i.Last()}}
 }
@@ -136,7 +136,7 @@ func (i *Info) header() []byte {
 	b = binary.BigEndian.AppendUint64(b, i.Since.Index)
 	b = binary.BigEndian.AppendUint64(b, i.Since.Last)
 	b = append(b, i.Since.Sum[:]...)
-	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)) // before the number is believed
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)) // checked before the number is used
 	for _, size := range i.Sizes {
 		b = binary.BigEndian.AppendUint64(b, uint64(size))
 	}

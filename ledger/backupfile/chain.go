@@ -31,8 +31,8 @@ func (f *File) error(err error) error {
 
 func (f *File) damage(at int64, what string) error { return &DamageError{at, what, f.Name} }
 
-// Head reads how a backup begins and ends, which tells what it holds and what it was made since. What lies between is
-// not looked at. The error is a *DamageError for what is no backup, or not a whole one.
+// Head reads the header and the trailer of a backup: what it holds, and which backup is its base. It reads nothing
+// between them. The error is a *DamageError if the file is no backup, or not a whole one.
 func Head(f *File) (info Info, err error) {
 	r := &reader{ctx: context.Background(), r: io.NewSectionReader(f.Content, 0, f.Size), hash: sha256.New()}
 	if info, err = r.header(); err != nil {

@@ -30,10 +30,10 @@ var ErrIncremental = errors.New("it is incremental, and has only what is new sin
 
 // Read checks a full backup to its very last byte, and copies the files in it, each
 // chunk once its own checksum has been checked. It calls open before it writes a file, with 0 for
-// the state file and with its number for a block file. Only a nil error says that the
-// whole is right. The error is a *DamageError when something is wrong with the
-// backup. progress is told how many bytes of the files have been copied, of how
-// many; may be nil.
+// the state file and with its number for a block file. The
+// files are whole only when the error is nil. The error is a *DamageError when
+// something is wrong with the backup. progress gets the number of bytes of the files
+// copied so far, and of all; it may be nil.
 func Read(
 	ctx context.Context, backup io.Reader, open func(file uint64) (io.Writer, error), progress func(done, total int64),
 ) (info Info, err error) {

@@ -49,7 +49,7 @@ func (s Start) header(id [16]byte) fileHeader {
 	return fileHeader{id: id, number: max(s.Number, 1), base: s.Base, after: s.After, previous: s.Previous}
 }
 
-// Before returns where the files would begin without those of which every record lies before a ledger index.
+// Before returns where the files would begin without those that have only records before a ledger index.
 // A file that a mark does not cover as sealed is kept. ok is false if there is nothing to drop.
 func (f *Files) Before(ledgerIndex uint64, m Mark) (s Start, ok bool, err error) {
 	v := f.published.Load()
@@ -197,7 +197,7 @@ func (f *Files) SealedFrom(from, number uint64) (files []SealedFile) {
 	return files
 }
 
-// SealedBefore returns the first sealed files, in which every record lies before a ledger index, in order. It never
+// SealedBefore returns the first sealed files, those that have only records before a ledger index, in order. It never
 // waits.
 func (f *Files) SealedBefore(ledgerIndex uint64) (files []SealedFile) {
 	for _, s := range f.published.Load().sealed {

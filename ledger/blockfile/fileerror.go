@@ -4,7 +4,7 @@ import "fmt"
 
 const adviceRestore = "restore the data directory from a backup"
 
-// FileError says what is wrong with a file, where it lies, and what to do.
+// FileError says what is wrong with a file, where the file is, and what to do.
 type FileError struct {
 	Number uint64
 	Place  Place
@@ -12,13 +12,13 @@ type FileError struct {
 	Err    error
 }
 
-// Place is where a file lies that is not in the directory of the ledger, and what to do when it is damaged. The zero
+// Place is where a file is that is not in the directory of the ledger, and what to do when it is damaged. The zero
 // Place is that directory.
 type Place struct{ Where, Advice string }
 
 // Placer is a Disk that has files of several directories.
 type Placer interface {
-	// Place tells where a file lies, or should lie if there is none.
+	// Place returns where a file is, or should be if it is missing.
 	Place(name string) Place
 }
 

@@ -21,7 +21,7 @@ type handle struct {
 	// Under the lock of handles.
 	holders int
 	used    uint64 // by handles.clock
-	dropped bool   // it is closed as soon as nobody holds it
+	dropped bool   // it is closed as soon as no reader holds it
 }
 
 // slice returns n bytes from an offset on.
@@ -124,8 +124,8 @@ func (hs *handles) release(h *handle) {
 	}
 }
 
-// acquire returns a file and holds it. It opens the file without the lock, for which
-// the goroutine that appends may wait. check looks whether the file is the right one, and returns its index.
+// acquire returns a file and holds it. It opens the file without the lock, because the
+// goroutine that appends may wait for it. check fails unless the file is the right one, and returns its index.
 func (hs *handles) acquire(number uint64, check func(File) (index, error)) (*handle, error) {
 	hs.mu.Lock()
 	h := hs.open[number]
@@ -176,7 +176,7 @@ func (h *handle) close() error {
 	return errors.Join(err, h.file.Close())
 }
 
-// drop closes the files before a number as soon as nobody holds them.
+// drop closes the files before a number as soon as no reader holds them.
 func (hs *handles) drop(first uint64) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()

@@ -19,7 +19,7 @@
 //	frozen overlay   what a running Flush is writing (absent otherwise)
 //	bbolt file       the last checkpoint
 //
-// A read takes the first layer that knows the key; a deletion is known too (a
+// A read takes the first layer that has the key; a layer can also have a deletion (a
 // tombstone). A Flush moves active to frozen, commits frozen to bbolt, and only
 // then drops frozen. In between the same data is in two layers, which is
 // harmless because frozen hides bbolt key by key with equal values: a read is

@@ -44,7 +44,7 @@ func errorOf(p any) error {
 	return fmt.Errorf("panic: %v", p)
 }
 
-// Droppable returns the sealed block files in which every record lies before a ledger index, in order. After a
+// Droppable returns the sealed block files that have only records before a ledger index, in order. After a
 // Flush DropBlocks would remove them. It never waits.
 func (s *Store) Droppable(ledgerIndex uint64) []blockfile.SealedFile {
 	return s.blocks.SealedBefore(ledgerIndex)
@@ -64,7 +64,7 @@ func (s *Store) UncoveredBlocks() []blockfile.SealedFile {
 	return s.blocks.SealedFrom(s.durable.Number, math.MaxUint64)
 }
 
-// DropBlocks removes the block files in which every record lies before a ledger index, and returns how many
+// DropBlocks removes the block files that have only records before a ledger index, and returns how many
 // bytes they had. The horizon of the last Flush must not lie before that index, because a replay reads what is
 // behind the horizon, and values that are alive in these files must have been carried before it. It first
 // records durably where the files begin: a crash leaves files that the next Open removes. An error makes

@@ -24,7 +24,7 @@ type sortItem struct {
 // fewKeys is how many keys are sorted by comparing them.
 const fewKeys = 16
 
-// sort sorts ids whose keys are known to agree in their first bytes. Room has as
+// sort sorts ids of keys that agree in their first bytes. Room has as
 // many items as ids.
 //
 // A pass compares each key with one of them, the pivot, and sorts by where and to

@@ -417,7 +417,7 @@ func readStart(bucket *bbolt.Bucket) (s blockfile.Start, err error) {
 	return s, nil
 }
 
-// convert gives a file of version 4 what it lacks, in one transaction. Programs that know no newer version
+// convert gives a file of version 4 what it lacks, in one transaction. Programs that read no newer version
 // refuse the file from then on, because they would look for block files that may have been dropped.
 func (s *Store) convert(meta boltpage.Meta, o Options) (boltpage.Meta, error) {
 	old, err := s.isVersion4(o.Identity)

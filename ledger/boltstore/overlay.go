@@ -39,7 +39,7 @@ func (o *overlay) table(table machine.Table) *tableOverlay {
 // unchanged is a table without changes; never changed itself.
 var unchanged tableOverlay
 
-// get returns the entry of key, and false when this overlay does not know it.
+// get returns the entry of key, and false when this overlay does not have it.
 func (o *overlay) get(table machine.Table, key []byte) (entry, bool) {
 	t := o.tables[table]
 	if t == nil {

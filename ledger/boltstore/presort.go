@@ -47,10 +47,10 @@ func (s *Store) unsorted(table machine.Table) (found []unsorted) {
 
 // unsorted is the keys of a table as they were at a moment. Updates go on beside it:
 // they neither move nor change a key that is there, and blocks of memory and of
-// records that they add lie behind those that it knows.
+// records that they add come behind those that it has.
 type unsorted struct {
 	table *tableOverlay
-	keys  *tableOverlay // knows keys alone, and their order as far as it was known
+	keys  *tableOverlay // has keys alone, and their order as far as they were sorted
 }
 
 // unsorted returns the keys of a table, unless nearly all of them are sorted. The

@@ -46,9 +46,9 @@ func IsOld(path string) (bool, error) {
 
 // Upgrade converts a state file of an older format that no process has open: it puts
 // the blocks into block files beside it, and everything else into a new file, whose path
-// it returns. The old file stays as it is; [Replace] puts the new one in its place. What
-// an Upgrade has left that was interrupted is made anew. progress is told how many bytes
-// of records have been copied; may be nil.
+// it returns. The old file stays as it is; [Replace] puts the new one in its place. It
+// makes anew what an interrupted Upgrade has left. progress gets the number of bytes of
+// records copied so far; it may be nil.
 func Upgrade(path string, identity []byte, progress func(done int64)) (newPath string, err error) {
 	s := &Store{path: path, readOnly: true}
 	if err := s.openOld(&pagesum.Options{Identity: identity, ReadOnly: true}); err != nil {

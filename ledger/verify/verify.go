@@ -24,7 +24,7 @@ import (
 
 // Options say how to verify.
 type Options struct {
-	// Progress is told of every block that has been checked; may be nil.
+	// Progress is called after every block that has been checked; it may be nil.
 	Progress func(machine.AuditSummary)
 	// Archive is the directory of an archive that has the blocks which were dropped; empty for none. They are
 	// audited with the others then.
@@ -168,8 +168,8 @@ func (b *backupFiles) close() error {
 	return err
 }
 
-// auditFile checks the state of a backup, which it makes its own first: no other
-// process knows the file.
+// auditFile checks the state of a backup. It adopts the file first, because no other
+// process has it open.
 func (p *Report) auditFile(
 	ctx context.Context, path string, info *backupfile.Info, progress func(machine.AuditSummary),
 ) (err error) {
@@ -208,8 +208,8 @@ func (p *Report) auditFile(
 const flushBytes = 32 << 20
 
 // ReplayInto brings a copy of the state file of a directory to the end of the
-// directory's log, and checks everything in it. The report tells what the copy
-// holds then. Damage is an error for which errors.Is(err, machine.ErrCorrupt).
+// directory's log, and checks everything in it. The report is of the copy
+// as it is then. For damage, errors.Is(err, machine.ErrCorrupt) is true.
 func ReplayInto(ctx context.Context, path string, from *datadir.Directory) (report *Report, err error) {
 	if err := comparePages(ctx, from); err != nil {
 		return nil, err
