@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -178,39 +177,6 @@ func (c *cluster) audit() {
 		}
 	}
 	c.w.mark(c.w.oracle.model.Index)
-}
-
-// TestCluster simulates clusters under faults, with new seeds each time. `make sim-cluster SEED=…
-// SEEDS=…` sets its two variables.
-func TestCluster(t *testing.T) {
-	t.Parallel()
-	count := uint64(12)
-	if raceDetector || testing.Short() {
-		count = 1 // one thread has no races
-	}
-	count = variable(t, "SIM_SEEDS", count)
-	seed := variable(t, "SIM_SEED", rand.Uint64N(1<<40))
-	met, commands := map[string]int{}, 0
-	for i := range count {
-		r := runCluster(seed+i, 1<<30, bugs{}, "")
-		if r.err != nil {
-			t.Fatal(r.err)
-		}
-		commands += r.commands
-		for what, n := range r.counted {
-			met[what] += n
-		}
-		t.Logf("seed %d: %d commands, %d faults, trace %x", r.seed, r.commands, r.faults, r.trace)
-	}
-	for _, what := range slices.Sorted(maps.Keys(met)) {
-		t.Logf("%9d %s", met[what], what)
-	}
-	const enough = 100 // make sim-cluster's; fewer may miss what is rare
-	for _, what := range clusterMustMeet {
-		if count >= enough && met["cluster: "+what] == 0 {
-			t.Errorf("in %d clusters there was never: %s; the simulation has become tamer than it was", count, what)
-		}
-	}
 }
 
 // clusterMustMeet is what a simulation of clusters that is worth its time meets. Snapshots that are

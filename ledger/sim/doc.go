@@ -34,6 +34,7 @@
 // # A cluster
 //
 //	make sim-cluster SEEDS=100            # new seeds; SEED=17 SEEDS=1 repeats one
+//	make sim-cluster DURATION=8h SUMMARY=night.txt
 //
 // The same clients, oracle, model and audit, over three nodes and more:
 //
@@ -50,6 +51,7 @@
 //     nodes is checked by the oracle, for which a follower's apply is a replay.
 //   - clusterrun_test.go draws the plan and the order of faults, and audits the
 //     state of every member after the power has failed everywhere.
+//   - clustercampaign_test.go runs seed after seed and sums up what they met.
 //   - clustermutants_test.go has the controls.
 //
 // Not simulated there: answers from the state without the log, the comparison of
