@@ -43,6 +43,7 @@ type member struct {
 	appending bool
 	applies   []core.Committed
 	applying  bool
+	heldUntil int64 // the applier stands still
 	flushing  bool
 	replayed  bool // state has reached what it had before the crash
 
@@ -147,7 +148,7 @@ func (n *member) start() {
 	}
 	n.core, err = core.New(core.Options{
 		ID: n.id, Applied: at, Members: n.members[at.Index], Log: n.log, State: n.log.State(),
-		Nonce: n.w.rng.Uint64(), Snapshot: n.snapshot,
+		Nonce: n.w.rng.Uint64(), Snapshot: n.snapshot, ApplyBytes: n.c.plan.applyBytes,
 	})
 	n.must(err, "starting the consensus")
 	n.safely(n.w.upTo(tick), n.tick)
@@ -173,6 +174,9 @@ func (n *member) effects() {
 		n.send(m)
 	}
 	n.applies = append(n.applies, out.Apply...)
+	if n.c.drill.Effects(n.id, &out) {
+		n.safely(0, n.crash)
+	}
 	for _, number := range out.Lost {
 		n.c.met("proposals lost")
 		for _, p := range n.flights[number] {
@@ -273,17 +277,29 @@ func (n *member) writeOne(a core.Append) bool {
 	if !n.w.calm && n.w.chance(3000) {
 		n.disk.FailAt(1+n.w.rng.IntN(3), errors.New("input/output error"))
 	}
+	if n.c.drill.Writes(n.id, &a, n.log.Last().Index) {
+		n.disk.TearAt(1, n.w.rng.IntN(200), errors.New("power failure"))
+	}
 	if a.Snapshot != nil && !n.install(a.Snapshot) {
+		return false
+	}
+	if n.c.mutant == "commit stored before its entries" && a.State != nil && n.log.Append(a.State, nil) != nil {
 		return false
 	}
 	n.forget(&a)
 	return n.log.Append(a.State, a.Entries) == nil
 }
 
-// forget is what two of the controls do: the vote, or the term before there is an entry of it, is not stored.
+// forget is what three of the controls do: the vote, the term before there is an entry of it, or a commit
+// index behind a change is not stored.
 func (n *member) forget(a *core.Append) {
 	s := n.log.State()
 	switch {
+	case n.c.mutant == "commit not stored behind a change":
+		if a.State != nil && len(a.Entries) > 0 && a.State.Term == s.Term && a.State.Vote == s.Vote {
+			a.State = nil
+		}
+		return
 	case n.c.mutant == "vote not stored" && a.State != nil:
 		s = *a.State
 	case n.c.mutant == "term not stored" && a.State != nil:
@@ -309,6 +325,7 @@ func (n *member) apply() {
 		took = n.w.upTo(100 * millisecond)
 		n.c.met("slow applies")
 	}
+	took = max(took, n.heldUntil-n.w.now)
 	n.step(took, func() {
 		n.applying = false
 		if len(n.applies) == 0 {
@@ -423,7 +440,10 @@ func (n *member) truncate(at boltstore.Position) {
 }
 
 // crash ends the node; it comes back later.
-func (n *member) crash() {
+func (n *member) crash() { n.crashFor(0) }
+
+// crashFor ends the node, which comes back after a pause; 0 means any.
+func (n *member) crashFor(pause int64) {
 	if !n.up {
 		return
 	}
@@ -450,6 +470,14 @@ func (n *member) crash() {
 		n.disk.Kill()
 	}
 	n.must(n.state.crash(n.w, power), "opening the checkpoint")
+	if pause == 0 {
+		pause = n.pause()
+	}
+	n.safely(pause, n.start)
+}
+
+// pause draws how long a node is down.
+func (n *member) pause() int64 {
 	pause := n.w.upTo(400 * millisecond)
 	switch n.w.rng.IntN(4) {
 	case 0, 1:
@@ -457,7 +485,7 @@ func (n *member) crash() {
 	case 2:
 		pause = n.w.upTo(3 * second)
 	}
-	n.safely(pause, n.start)
+	return pause
 }
 
 // send gives a message to the network, which may lose, double and delay it.

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/drill"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -53,6 +54,7 @@ func newClusterPlan(seed uint64) (plan, clusterPlan) {
 		nodes: pick(w, 3, 3, 4, 5), crash: pick(w, 0, 2_000, 10_000), keepLog: pick(w, 20, 100, 500),
 		rivals: pick(w, 500*millisecond, 5*second), partition: pick(w, 300*millisecond, second, 4*second),
 		change: pick(w, second, 5*second), duel: pick(w, 0, 0, 2*second),
+		drill: pick(w, 0, 0, 2*second), applyBytes: pick(w, 0, 0, uint64(500)),
 	}
 }
 
@@ -76,6 +78,7 @@ func runCluster(seed uint64, limit int, b bugs, mutant string) (res result) {
 		proposals: map[uint64][]waiting{}, leaders: map[uint64]uint64{}, written: map[segment.Position]segment.Entry{},
 		votes: map[[2]uint64]uint64{}, changes: map[uint64][]byte{},
 	}
+	w.cluster.drill = drill.New(drillWorld{w.cluster})
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
@@ -120,6 +123,9 @@ func (c *cluster) build() {
 	c.again(c.plan.rivals, c.rivals)
 	if c.plan.duel > 0 {
 		c.again(c.plan.duel, c.duel)
+	}
+	if c.plan.drill > 0 {
+		c.again(c.plan.drill, c.drill.Run)
 	}
 	c.again(40*millisecond, func() { c.any().readStream(name{Scope: scopes[0], ID: "writer-0"}, func(streamRead) {}) })
 	if w.plan.wallJump > 0 {
@@ -183,7 +189,7 @@ func (c *cluster) audit() {
 // late, or replace a tail of entries, are too rare for it: of the former there were 4 in 100
 // clusters, of the latter none.
 var clusterMustMeet = []string{
-	"elections", "rival elections", "duels", "leaders died", "kills", "power losses", "slow syncs", "failed syncs",
+	"elections", "rival elections", "duels", "drills", "leaders died", "kills", "power losses", "slow syncs", "failed syncs",
 	"slow applies", "crashes behind a vote", "messages lost", "messages doubled", "messages delayed",
 	"ways cut in one direction", "ways cut in both directions", "nodes cut off", "changes of members proposed",
 	"joint changes proposed", "transfers", "checkpoints", "truncations", "snapshots sent", "snapshots too old",
@@ -196,7 +202,7 @@ var clusterMustMeet = []string{
 func TestOneSeedIsOneCluster(t *testing.T) {
 	t.Parallel()
 	const commands = 300
-	a, b := runCluster(11, commands, bugs{}, ""), runCluster(11, commands, bugs{}, "")
+	a, b := runCluster(45, commands, bugs{}, ""), runCluster(45, commands, bugs{}, "") // with a drill
 	if a.err != nil || a.trace != b.trace || !maps.Equal(a.counted, b.counted) {
 		t.Fatalf("%v: trace %x, then %x", a.err, a.trace, b.trace)
 	}

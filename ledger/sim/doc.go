@@ -52,6 +52,8 @@
 //   - clusterrun_test.go draws the plan and the order of faults, and audits the
 //     state of every member after the power has failed everywhere.
 //   - clustercampaign_test.go runs seed after seed and sums up what they met.
+//   - clusterdrill_test.go is a cluster as package raftlog/drill sees it, which has faults that
+//     chance brings about too seldom.
 //   - clustermutants_test.go has the controls.
 //
 // Not simulated there: answers from the state without the log, the comparison of
