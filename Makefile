@@ -107,9 +107,10 @@ sim: ## Simulate COMMANDS commands (default a million) from SEED; a failure prin
 	SIM_SEED=$(SEED) SIM_COMMANDS=$(COMMANDS) $(GO) test -count=1 -v -timeout 60m -run '^TestSimulation$$' ./ledger/sim
 
 .PHONY: sim-cluster
-sim-cluster: SEEDS ?= 100
-sim-cluster: ## Simulate SEEDS clusters (default 100) from SEED; a failure prints the line that repeats it
-	SIM_SEED=$(SEED) SIM_SEEDS=$(SEEDS) $(GO) test -count=1 -v -timeout 60m -run '^TestCluster$$' ./ledger/sim
+sim-cluster: SEEDS ?= $(if $(DURATION),1,100)
+sim-cluster: ## Simulate SEEDS clusters (default 100) from SEED, or new ones for DURATION (3m), and write what they met into SUMMARY
+	SIM_SEED=$(SEED) SIM_SEEDS=$(SEEDS) SIM_DURATION=$(DURATION) SIM_SUMMARY=$(abspath $(SUMMARY)) \
+	  $(GO) test -count=1 -v -timeout $(if $(DURATION),0,60m) -run '^TestCluster$$' ./ledger/sim
 
 # The same tests run with make test, and try some of the bits, cuts and steps. In
 # memory, where there is such a file system: nothing is synced, and it takes a third

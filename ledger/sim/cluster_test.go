@@ -15,6 +15,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/drill"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -30,6 +31,7 @@ type cluster struct {
 	source  *rand.ChaCha8 // of election timeouts and of names of files
 	nodes   []*member
 	cut     map[[2]uint64]bool
+	drill   *drill.Drill
 	wallOff map[uint64]int64
 
 	numbers   uint64
@@ -59,6 +61,10 @@ type clusterPlan struct {
 	partition int64 // how long a network stays as it is, at most
 	change    int64 // the same for the members
 	duel      int64 // how long there is none, at most; 0: never
+	drill     int64 // the same
+
+	applyBytes uint64 // see core.Options
+	badDisks   bool   // disks fill up and rot
 }
 
 // met counts that a fault, or what follows from one, has happened.
@@ -199,6 +205,8 @@ func (c *cluster) sent(n *member, m *pb.Message) {
 			c.met("crashes behind a vote")
 			n.safely(w.upTo(300*microsecond), n.crash)
 		}
+	case c.drill.Sent(m):
+		n.safely(w.upTo(300*microsecond), func() { n.crashFor(w.upTo(5 * millisecond)) })
 	case m.GetType() == pb.MsgApp && len(m.GetEntries()) > 0 && c.mutant == "acknowledge before a majority":
 		forged := &pb.Message{
 			Type: pb.MsgAppResp.Enum(), From: new(m.GetTo()), To: new(n.id),
@@ -356,6 +364,9 @@ func (c *cluster) any() *member { return c.nodes[c.w.rng.IntN(len(c.nodes))] }
 
 // partition cuts some ways, and mends those of before.
 func (c *cluster) partition() {
+	if c.drill.On() {
+		return
+	}
 	clear(c.cut)
 	a, b := c.any().id, c.any().id
 	switch c.w.rng.IntN(6) {
@@ -379,7 +390,7 @@ func (c *cluster) partition() {
 // change proposes other members, and starts the node that joins.
 func (c *cluster) change() {
 	n := c.leader()
-	if n == nil {
+	if n == nil || c.drill.On() {
 		return
 	}
 	m := n.core.Members()
@@ -429,7 +440,7 @@ const silence = 10 * (tick + tick/10)
 // hears of that one as its leader: if it forgot whom it chose, or in which term, it would choose both.
 func (c *cluster) duel() {
 	leader := c.leader()
-	if leader == nil {
+	if leader == nil || c.drill.On() {
 		return
 	}
 	var rivals []*member

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"syscall"
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -43,6 +44,7 @@ type member struct {
 	appending bool
 	applies   []core.Committed
 	applying  bool
+	heldUntil int64 // the applier stands still
 	flushing  bool
 	replayed  bool // state has reached what it had before the crash
 
@@ -56,6 +58,7 @@ type member struct {
 	forwarded   int64 // when the last request that was forwarded arrives
 	reads       map[uint64]clusterRead
 	tamper      tamper
+	mended      func() // undoes the damage of a disk; nil: there is none
 }
 
 // clusterRead is a read that waits until the state is recent enough.
@@ -96,8 +99,13 @@ func (n *member) options() segment.Options {
 	}
 }
 
+// must ends the run by an error. A damaged read ends the node alone.
 func (n *member) must(err error, what string) {
-	if err != nil {
+	switch {
+	case err == nil:
+	case n.damagedRead(err):
+		n.crash()
+	default:
 		n.w.must(err, fmt.Sprintf("node %d: %s", n.id, what))
 	}
 }
@@ -137,17 +145,24 @@ func (n *member) start() {
 	n.limit = decide.EntryCommands(n.w.plan.config)
 	var err error
 	n.log, err = segment.Open(n.options())
+	if n.badDisk(err) {
+		return
+	}
 	n.must(err, "opening the log")
 	n.m, err = machine.Open(n.state)
 	n.must(err, "opening the state")
 	at := position(n.state.checkpoint())
 	if term, err := n.log.Term(at.Index); n.installed && (err != nil || term != at.Term) {
 		n.c.met("log behind an installed state")
-		n.must(n.resetLog(), "emptying the log behind an installed state")
+		if err := n.resetLog(); n.badDisk(err) {
+			return
+		} else {
+			n.must(err, "emptying the log behind an installed state")
+		}
 	}
 	n.core, err = core.New(core.Options{
 		ID: n.id, Applied: at, Members: n.members[at.Index], Log: n.log, State: n.log.State(),
-		Nonce: n.w.rng.Uint64(), Snapshot: n.snapshot,
+		Nonce: n.w.rng.Uint64(), Snapshot: n.snapshot, ApplyBytes: n.c.plan.applyBytes,
 	})
 	n.must(err, "starting the consensus")
 	n.safely(n.w.upTo(tick), n.tick)
@@ -161,6 +176,9 @@ func (n *member) tick() {
 
 // effects does what the consensus wants, or begins it.
 func (n *member) effects() {
+	if !n.up {
+		return // a damaged read has ended it
+	}
 	out := n.core.Effects()
 	for _, a := range out.Append {
 		n.c.appended(n, a)
@@ -173,6 +191,9 @@ func (n *member) effects() {
 		n.send(m)
 	}
 	n.applies = append(n.applies, out.Apply...)
+	if n.c.drill.Effects(n.id, &out) {
+		n.safely(0, n.crash)
+	}
 	for _, number := range out.Lost {
 		n.c.met("proposals lost")
 		for _, p := range n.flights[number] {
@@ -255,7 +276,7 @@ func (n *member) writeBatch(batch []core.Append, early bool) {
 		n.c.met("slow syncs")
 	}
 	n.step(took, func() {
-		if n.log.Sync() != nil {
+		if n.log.Sync() != nil && n.c.mutant != failedWriteIgnored {
 			n.c.met("failed syncs")
 			n.crash()
 			return
@@ -273,17 +294,33 @@ func (n *member) writeOne(a core.Append) bool {
 	if !n.w.calm && n.w.chance(3000) {
 		n.disk.FailAt(1+n.w.rng.IntN(3), errors.New("input/output error"))
 	}
+	if n.c.drill.Writes(n.id, &a, n.log.Last().Index) {
+		n.disk.TearAt(1, n.w.rng.IntN(200), errors.New("power failure"))
+	}
 	if a.Snapshot != nil && !n.install(a.Snapshot) {
 		return false
 	}
+	if n.c.mutant == "commit stored before its entries" && a.State != nil && n.log.Append(a.State, nil) != nil {
+		return false
+	}
 	n.forget(&a)
-	return n.log.Append(a.State, a.Entries) == nil
+	err := n.log.Append(a.State, a.Entries)
+	if errors.Is(err, syscall.ENOSPC) {
+		n.c.met("full disks met")
+	}
+	return err == nil || n.c.mutant == failedWriteIgnored
 }
 
-// forget is what two of the controls do: the vote, or the term before there is an entry of it, is not stored.
+// forget is what three of the controls do: the vote, the term before there is an entry of it, or a commit
+// index behind a change is not stored.
 func (n *member) forget(a *core.Append) {
 	s := n.log.State()
 	switch {
+	case n.c.mutant == "commit not stored behind a change":
+		if a.State != nil && len(a.Entries) > 0 && a.State.Term == s.Term && a.State.Vote == s.Vote {
+			a.State = nil
+		}
+		return
 	case n.c.mutant == "vote not stored" && a.State != nil:
 		s = *a.State
 	case n.c.mutant == "term not stored" && a.State != nil:
@@ -309,6 +346,7 @@ func (n *member) apply() {
 		took = n.w.upTo(100 * millisecond)
 		n.c.met("slow applies")
 	}
+	took = max(took, n.heldUntil-n.w.now)
 	n.step(took, func() {
 		n.applying = false
 		if len(n.applies) == 0 {
@@ -323,7 +361,9 @@ func (n *member) apply() {
 		n.must(n.core.Done(n.state.applied().Index), "applied")
 		n.effects()
 		n.propose()
-		n.flush(n.w.chance(300))
+		if n.up {
+			n.flush(n.w.chance(300))
+		}
 	})
 }
 
@@ -423,7 +463,10 @@ func (n *member) truncate(at boltstore.Position) {
 }
 
 // crash ends the node; it comes back later.
-func (n *member) crash() {
+func (n *member) crash() { n.crashFor(0) }
+
+// crashFor ends the node, which comes back after a pause; 0 means any.
+func (n *member) crashFor(pause int64) {
 	if !n.up {
 		return
 	}
@@ -450,6 +493,15 @@ func (n *member) crash() {
 		n.disk.Kill()
 	}
 	n.must(n.state.crash(n.w, power), "opening the checkpoint")
+	n.damageLog()
+	if pause == 0 {
+		pause = n.pause()
+	}
+	n.safely(pause, n.start)
+}
+
+// pause draws how long a node is down.
+func (n *member) pause() int64 {
 	pause := n.w.upTo(400 * millisecond)
 	switch n.w.rng.IntN(4) {
 	case 0, 1:
@@ -457,7 +509,7 @@ func (n *member) crash() {
 	case 2:
 		pause = n.w.upTo(3 * second)
 	}
-	n.safely(pause, n.start)
+	return pause
 }
 
 // send gives a message to the network, which may lose, double and delay it.

@@ -9,13 +9,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/drill"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -54,6 +54,8 @@ func newClusterPlan(seed uint64) (plan, clusterPlan) {
 		nodes: pick(w, 3, 3, 4, 5), crash: pick(w, 0, 2_000, 10_000), keepLog: pick(w, 20, 100, 500),
 		rivals: pick(w, 500*millisecond, 5*second), partition: pick(w, 300*millisecond, second, 4*second),
 		change: pick(w, second, 5*second), duel: pick(w, 0, 0, 2*second),
+		drill: pick(w, 0, 0, 2*second), applyBytes: pick(w, 0, 0, uint64(500)),
+		badDisks: pick(w, false, false, true),
 	}
 }
 
@@ -69,6 +71,9 @@ func runCluster(seed uint64, limit int, b bugs, mutant string) (res result) {
 
 	p, cp := newClusterPlan(seed)
 	p.commands = min(p.commands, limit)
+	if mutant != "" && mutant != failedWriteIgnored {
+		cp.badDisks = false // they end nodes before what the other controls break does harm
+	}
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 4)), plan: p, bugs: b, wallOff: epochStart,
 		counted: map[string]int{}}
 	w.oracle = newOracle(w)
@@ -77,6 +82,7 @@ func runCluster(seed uint64, limit int, b bugs, mutant string) (res result) {
 		proposals: map[uint64][]waiting{}, leaders: map[uint64]uint64{}, written: map[segment.Position]segment.Entry{},
 		votes: map[[2]uint64]uint64{}, changes: map[uint64][]byte{},
 	}
+	w.cluster.drill = drill.New(drillWorld{w.cluster})
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
@@ -122,6 +128,13 @@ func (c *cluster) build() {
 	if c.plan.duel > 0 {
 		c.again(c.plan.duel, c.duel)
 	}
+	if c.plan.badDisks {
+		c.again(second, func() { c.any().fillDisk() })
+		c.again(500*millisecond, c.rotRead)
+	}
+	if c.plan.drill > 0 {
+		c.again(c.plan.drill, c.drill.Run)
+	}
 	c.again(40*millisecond, func() { c.any().readStream(name{Scope: scopes[0], ID: "writer-0"}, func(streamRead) {}) })
 	if w.plan.wallJump > 0 {
 		c.again(2*second, func() {
@@ -145,6 +158,9 @@ func (c *cluster) live() {
 // settleDown ends the faults and lets everything that is open come to an end.
 func (c *cluster) settleDown() {
 	c.w.calm = true
+	for _, n := range c.nodes {
+		n.disk.SetFree(-1)
+	}
 	clear(c.cut)
 	c.rest(300 * second)
 	end := c.w.now + 25*second // what the network has forgotten comes out of it
@@ -180,44 +196,12 @@ func (c *cluster) audit() {
 	c.w.mark(c.w.oracle.model.Index)
 }
 
-// TestCluster simulates clusters under faults, with new seeds each time. `make sim-cluster SEED=…
-// SEEDS=…` sets its two variables.
-func TestCluster(t *testing.T) {
-	t.Parallel()
-	count := uint64(12)
-	if raceDetector || testing.Short() {
-		count = 1 // one thread has no races
-	}
-	count = variable(t, "SIM_SEEDS", count)
-	seed := variable(t, "SIM_SEED", rand.Uint64N(1<<40))
-	met, commands := map[string]int{}, 0
-	for i := range count {
-		r := runCluster(seed+i, 1<<30, bugs{}, "")
-		if r.err != nil {
-			t.Fatal(r.err)
-		}
-		commands += r.commands
-		for what, n := range r.counted {
-			met[what] += n
-		}
-		t.Logf("seed %d: %d commands, %d faults, trace %x", r.seed, r.commands, r.faults, r.trace)
-	}
-	for _, what := range slices.Sorted(maps.Keys(met)) {
-		t.Logf("%9d %s", met[what], what)
-	}
-	const enough = 100 // make sim-cluster's; fewer may miss what is rare
-	for _, what := range clusterMustMeet {
-		if count >= enough && met["cluster: "+what] == 0 {
-			t.Errorf("in %d clusters there was never: %s; the simulation has become tamer than it was", count, what)
-		}
-	}
-}
-
 // clusterMustMeet is what a simulation of clusters that is worth its time meets. Snapshots that are
 // late, or replace a tail of entries, are too rare for it: of the former there were 4 in 100
 // clusters, of the latter none.
 var clusterMustMeet = []string{
-	"elections", "rival elections", "duels", "leaders died", "kills", "power losses", "slow syncs", "failed syncs",
+	"elections", "rival elections", "duels", "drills", "leaders died", "kills", "power losses",
+	"slow syncs", "failed syncs", "full disks met", "damaged reads met", "damaged logs refused",
 	"slow applies", "crashes behind a vote", "messages lost", "messages doubled", "messages delayed",
 	"ways cut in one direction", "ways cut in both directions", "nodes cut off", "changes of members proposed",
 	"joint changes proposed", "transfers", "checkpoints", "truncations", "snapshots sent", "snapshots too old",
@@ -230,7 +214,7 @@ var clusterMustMeet = []string{
 func TestOneSeedIsOneCluster(t *testing.T) {
 	t.Parallel()
 	const commands = 300
-	a, b := runCluster(11, commands, bugs{}, ""), runCluster(11, commands, bugs{}, "")
+	a, b := runCluster(45, commands, bugs{}, ""), runCluster(45, commands, bugs{}, "") // with a drill
 	if a.err != nil || a.trace != b.trace || !maps.Equal(a.counted, b.counted) {
 		t.Fatalf("%v: trace %x, then %x", a.err, a.trace, b.trace)
 	}

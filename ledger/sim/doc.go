@@ -34,6 +34,7 @@
 // # A cluster
 //
 //	make sim-cluster SEEDS=100            # new seeds; SEED=17 SEEDS=1 repeats one
+//	make sim-cluster DURATION=8h SUMMARY=night.txt
 //
 // The same clients, oracle, model and audit, over three nodes and more:
 //
@@ -50,6 +51,11 @@
 //     nodes is checked by the oracle, for which a follower's apply is a replay.
 //   - clusterrun_test.go draws the plan and the order of faults, and audits the
 //     state of every member after the power has failed everywhere.
+//   - clustercampaign_test.go runs seed after seed and sums up what they met.
+//   - clusterdrill_test.go is a cluster as package raftlog/drill sees it, which has faults that
+//     chance brings about too seldom.
+//   - clusterdisk_test.go has disks that are full, return damaged reads, or have rotted while
+//     the node was down: the node stops, or does not start until its disk is mended.
 //   - clustermutants_test.go has the controls.
 //
 // Not simulated there: answers from the state without the log, the comparison of

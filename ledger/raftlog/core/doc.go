@@ -23,7 +23,7 @@
 //   - A slow sync must not stop heartbeats, and entries leave before the leader's
 //     own sync: TestTicksAndMessagesPassASlowDisk.
 //   - A vote and the receipt of entries leave after they are durable:
-//     TestResponsesWaitForTheDisk. Of a snapshot the state is durable first, then the
+//     TestResponsesWaitForTheDisk, TestPreVoteWaitsForTheDisk. Of a snapshot the state is durable first, then the
 //     log is reset, then Raft's state and the entries: TestSnapshotIsDurableBeforeItsAnswer.
 //     It also shows that a follower gets nothing more until SnapshotSent is called.
 //   - The commit index is not synced, and a start panics when it is below what was
@@ -39,7 +39,8 @@
 //     returns deposes no leader: TestLeaderWithoutMajorityStepsDown,
 //     TestReturningNodeDeposesNoLeader.
 //   - Proposals are not forwarded: TestFollowerProposesNothing. What is uncommitted and
-//     what is on its way is bounded, Unreachable resumes: TestUncommittedAndInflightAreBounded.
+//     what is on its way is bounded: TestUncommittedAndInflightAreBounded. Messages are not sent in
+//     vain to a node after Unreachable: TestUnreachableIsProbed.
 //   - Members change when a change is applied; the library turns a refused one into an
 //     empty entry and panics at one that is impossible: TestChangeOfMembers,
 //     TestImpossibleChangeIsPassedOver. Ids are used once: TestChangeOfMembers.

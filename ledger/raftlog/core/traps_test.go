@@ -277,6 +277,30 @@ func TestResponsesWaitForTheDisk(t *testing.T) {
 	}
 }
 
+// A node grants no vote before the election while entries that it was sent are not durable: the candidate counts on a
+// log that the node has.
+func TestPreVoteWaitsForTheDisk(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l, two := g.elect(1), g.hosts[2]
+	two.held = true
+	g.must(l.Propose(1, []byte("x")))
+	g.settle()
+	g.tick(two, 10) // the leader may be gone
+	g.tick(g.hosts[3], 10)
+	g.cutOff(1)
+	two.sent = nil
+	g.must(g.hosts[3].Campaign())
+	g.settle()
+	if slices.Contains(types(two.sent), pb.MsgPreVoteResp) {
+		t.Fatal("a vote was granted while an entry was not durable")
+	}
+	two.held = false
+	g.settle()
+	if !slices.Contains(types(two.sent), pb.MsgPreVoteResp) {
+		t.Fatalf("no answer: %v", types(two.sent))
+	}
+}
+
 // A follower that is too far behind gets a snapshot. Its state comes before the log, the state of
 // Raft and the entries, in one append, and the answer after all of it. Until the sender reports
 // what became of the message, nothing more is sent.
@@ -322,10 +346,18 @@ func TestSnapshotIsDurableBeforeItsAnswer(t *testing.T) {
 	if s.Position != at || string(s.Data) != "state" || !slices.Equal(s.Members.Voters, []uint64{1, 2, 3}) {
 		t.Fatalf("snapshot %+v", s)
 	}
-	if slices.Contains(types(three.sent), pb.MsgAppResp) && three.Applied() == at {
+	receipt := func() bool {
+		return slices.ContainsFunc(three.sent, func(m *pb.Message) bool {
+			return m.GetType() == pb.MsgAppResp && !m.GetReject() && m.GetIndex() >= at.Index
+		})
+	}
+	if receipt() {
 		t.Fatal("the snapshot was acknowledged before it was durable")
 	}
 	three.held = false
+	if g.settle(); !receipt() {
+		t.Fatalf("the snapshot was not acknowledged: %v", types(three.sent))
+	}
 	for range 3 {
 		g.settle()
 		g.tick(l, 1)
@@ -482,6 +514,14 @@ func TestFollowerProposesNothing(t *testing.T) {
 	if g.effects(two); len(two.sent) > 0 {
 		t.Fatalf("it sent %v", types(two.sent))
 	}
+	// The library would pass a proposal on.
+	from, to := uint64(3), uint64(2)
+	g.must(two.Receive(&pb.Message{
+		Type: pb.MsgProp.Enum(), From: &from, To: &to, Entries: []*pb.Entry{{Data: []byte("x")}},
+	}))
+	if g.effects(two); len(two.sent) > 0 {
+		t.Fatalf("it passed on %v", types(two.sent))
+	}
 }
 
 // What a leader may propose without a majority, and send to a follower that does not answer, is bounded.
@@ -520,6 +560,55 @@ func TestUncommittedAndInflightAreBounded(t *testing.T) {
 	if n := len(l.applied); n != int(count) { // and the entry of the term
 		t.Fatalf("%d applied of %d", n, count)
 	}
+}
+
+// To a node whose messages were lost a leader sends one message, and no more until there is an answer.
+func TestUnreachableIsProbed(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	l := g.elect(1)
+	g.must(l.Propose(1, []byte("x")))
+	g.settle() // so that messages follow each other without waiting for answers
+	g.cutOff(2)
+	l.sent = nil
+	for i := range uint64(5) {
+		g.must(l.Propose(2+i, []byte("x")))
+		g.settle()
+	}
+	if n := entriesTo(l, 2); n != 5 {
+		t.Fatalf("%d entries were sent to a node that answered so far", n)
+	}
+	l.sent = nil
+	g.must(l.Unreachable(2))
+	for i := range uint64(5) {
+		g.must(l.Propose(7+i, []byte("x")))
+		g.settle()
+	}
+	messages := 0
+	for _, m := range l.sent {
+		if m.GetTo() == 2 && m.GetType() == pb.MsgApp {
+			messages++
+		}
+	}
+	if messages > 1 {
+		t.Fatalf("%d messages were sent to a node that was reported unreachable", messages)
+	}
+	g.mend()
+	for range 2 {
+		g.tick(l, 1)
+		g.settle()
+	}
+	if two := g.hosts[2]; two.Applied() != l.Applied() {
+		t.Fatalf("node 2 has applied %v, and the leader %v", two.Applied(), l.Applied())
+	}
+}
+
+func entriesTo(h *host, id uint64) (n int) {
+	for _, m := range h.sent {
+		if m.GetTo() == id {
+			n += len(m.GetEntries())
+		}
+	}
+	return n
 }
 
 // Members change when the change is applied, one change at a time, and a refusal is an error.
