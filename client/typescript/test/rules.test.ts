@@ -6,9 +6,9 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test, type TestContext } from "node:test";
 import {
-  append, type Client, codeOf, createClient, isExpired, isFenced, Journal, JournalError, memoryJournal,
-  NotExecutedError, OutcomeUnknownError, type Pending, ProtocolError, receiptGone, StoppedError, UnsettledError,
-  type WebSocketConstructor, WriteErrorCode as E, type Writer,
+  append, type Client, type ClientOptions, codeOf, createClient, isExpired, isFenced, Journal, JournalError,
+  memoryJournal, NotExecutedError, OutcomeUnknownError, type Pending, ProtocolError, receiptGone, StoppedError,
+  UnsettledError, type WebSocketConstructor, WriteErrorCode as E, type Writer,
 } from "../src/index.js";
 import { AdminService } from "../src/gen/seqledger/v1/admin_pb.js";
 import {
@@ -85,6 +85,7 @@ function socketOf(answer: (writes: WriteRequest[]) => Result[]): { sockets: obje
 
 async function script(
   t: TestContext, server: Server, options: { journal?: Journal; noReopen?: true } = {}, stream = false,
+  more: Partial<ClientOptions> = {},
 ): Promise<Script> {
   // An idle Writer does not keep a process alive.
   const alive = setInterval(() => {}, 1000);
@@ -118,7 +119,7 @@ async function script(
     service(AdminService, { getStatus: () => ({ status: { ledgerId: "0123456789abcdec" } }) });
   });
   const client = createClient({
-    baseUrl: "http://in.memory", transport, ...(stream ? { webSocket: socket, streamCalls: 1 } : {}),
+    baseUrl: "http://in.memory", transport, ...(stream ? { webSocket: socket, streamCalls: 1 } : {}), ...more,
   });
   t.after(() => client.close().catch(() => {}));
   if (stream) {
@@ -272,6 +273,15 @@ test("a refusal of the whole call that is final ends the Writer", async (t) => {
   const [p] = submit(writer, 1);
   assert.equal(await outcome(p!), "unknown: PERMISSION_DENIED");
   assert.equal(codeOf(writer.error), E.PERMISSION_DENIED);
+});
+
+test("a refusal of an only copy is final, unless its call may have been repeated", async (t) => {
+  for (const callsRepeat of [false, true]) {
+    const { writer, opens } = await script(t, { batch: () => [refusal(E.KEY_EXISTS)] }, {}, false, { callsRepeat });
+    const [p] = submit(writer, 1);
+    assert.equal(await outcome(p!), "not executed: KEY_EXISTS");
+    assert.equal(opens.length, callsRepeat ? 2 : 1, "sessions");
+  }
 });
 
 test("an idle stream is kept alive with the same attempt, and is started anew when it was evicted", async (t) => {
