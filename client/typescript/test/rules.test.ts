@@ -302,6 +302,30 @@ test("an idle stream is kept alive with the same attempt, and is started anew wh
   assert.equal((await writer.write([append("x")])).sequence, 1n);
 });
 
+test("a stream that was evicted is started anew once there is room for that in the journal", async (t) => {
+  let full = false;
+  let refused = 0;
+  const change = (): Promise<void> => {
+    if (!full) return Promise.resolve();
+    refused++;
+    return Promise.reject(new JournalError("no-space", "no room"));
+  };
+  const storage = { name: "the test's journal", extend: change, replace: change, close: () => Promise.resolve() };
+  const { writer, opens } = await script(t, {
+    ttlMs: 300,
+    open: (_, n) => {
+      if (n !== 1) return;
+      full = true;
+      throw callError(E.SESSION_EXPIRED, Code.FailedPrecondition);
+    },
+  }, { journal: await Journal.open(storage, [], {}) });
+  while (refused < 3 && writer.error === undefined) await new Promise((resolve) => setTimeout(resolve, 10));
+  assert.deepEqual([writer.error, opens.length], [undefined, 2]);
+  full = false;
+  assert.equal((await writer.write([append("x")])).sequence, 1n);
+  assert.equal(opens.length, 3);
+});
+
 test("an idle Writer that is fenced or may not start anew ends", async (t) => {
   for (const [code, is] of [[E.SESSION_FENCED, isFenced], [E.SESSION_EXPIRED, isExpired]] as const) {
     const { writer } = await script(t, {

@@ -59,6 +59,7 @@ const till = {
   replace(key: string, tag: string): void {
     pendings.push(writer.submit([setEntity(key, tag, { condition: { mustExist: true } })], { tag }));
   },
+  resume: (): Promise<void> => writer.resume(),
   /** Waits until everything that was submitted is in the journal. */
   async stored(): Promise<void> {
     await Promise.all(pendings.map((p) => p.accepted));
