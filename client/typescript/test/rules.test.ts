@@ -1,38 +1,23 @@
 // What a Writer concludes from the answers of a server. A scripted server gives them.
 
-import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test, type TestContext } from "node:test";
 import {
   append, type Client, type ClientOptions, codeOf, createClient, isExpired, isFenced, Journal, JournalError,
-  memoryJournal, NotExecutedError, OutcomeUnknownError, type Pending, ProtocolError, receiptGone, StoppedError,
-  UnsettledError, type WebSocketConstructor, WriteErrorCode as E, type Writer,
+  memoryJournal, NotExecutedError, type Pending, UnsettledError, type WebSocketConstructor, WriteErrorCode as E,
+  type Writer,
 } from "../src/index.js";
 import { AdminService } from "../src/gen/seqledger/v1/admin_pb.js";
 import {
-  LedgerService, type OpenSessionRequest, OpenSessionResponseSchema, type WriteRequest, type WriteResultSchema,
-  WriteStreamRequestSchema, WriteStreamResponseSchema,
+  LedgerService, type OpenSessionRequest, OpenSessionResponseSchema, type WriteRequest, WriteStreamRequestSchema,
+  WriteStreamResponseSchema,
 } from "../src/gen/seqledger/v1/ledger_pb.js";
-import { WriteErrorSchema } from "../src/gen/seqledger/v1/types_pb.js";
+import { type Answer, callError, outcome, receipt, refusal, type Result, resultOf, scope } from "./scripted.js";
 
-const scope = { organization: "acme", vault: "main" };
-const txId = "01234567-89ab-8cde-b000-00000000000a";
-const otherTxId = "01234567-89ab-8cde-bc00-00000000000a";
-
-/** An answer to one write: its number and no more is a receipt; a code is a refusal. */
-type Result = MessageInitShape<typeof WriteResultSchema>;
-const receipt = (sequence: bigint, more: { replayed?: boolean; txId?: string } = {}): Result =>
-  ({ result: { case: "receipt", value: { txId, sequence, session: 1n, ...more } } });
-const refusal = (code: E): Result => ({ result: { case: "error", value: { code, message: "refused" } } });
 const commitAll = (writes: WriteRequest[]): Result[] => writes.map((w) => receipt(w.sequence));
-
-/** callError is the refusal of a whole call. */
-const callError = (code: E, connectCode: Code): ConnectError =>
-  new ConnectError("refused", connectCode, undefined, [
-    { desc: WriteErrorSchema, value: { code, message: "refused" } },
-  ]);
 
 interface Script {
   client: Client;
@@ -134,30 +119,9 @@ async function script(
 
 const submit = (w: Writer, n: number): Pending[] => Array.from({ length: n }, (_, i) => w.submit([append(String(i))]));
 
-/** What became of a write: the class of its error, and the code or the class of what caused it. */
-async function outcome(p: Pending): Promise<string> {
-  try {
-    const r = await p.settled;
-    return receiptGone(r) ? "committed, receipt gone" : "committed";
-  } catch (e) {
-    const unknown = e instanceof OutcomeUnknownError ? "unknown" : String(e);
-    const kind = e instanceof NotExecutedError ? "not executed" : unknown;
-    const { cause } = e as { cause: unknown };
-    const protocol = cause instanceof ProtocolError ? "protocol" : (E[codeOf(cause)] ?? String(codeOf(cause)));
-    const why = cause instanceof StoppedError ? "stopped" : protocol;
-    return `${kind}: ${why}`;
-  }
-}
-
 // What the Go client's tests go through, too (client/writer/settle_test.go): what a server answers to each round of
 // sending, for writes 1, 2, …; what OpenSession says is committed; what becomes of the writes; how many sessions were
 // opened; and whether the Writer has ended. "lost" is a call without an answer.
-interface Answer {
-  receipt?: number;
-  replayed?: boolean;
-  other_ledger?: boolean;
-  refusal?: string;
-}
 interface Case {
   name: string;
   rounds: (Answer[] | "lost")[];
@@ -169,11 +133,6 @@ interface Case {
 }
 const table = new URL("../../../testdata/settle.json", import.meta.url);
 const cases = JSON.parse(readFileSync(table, "utf8")) as Case[];
-const resultOf = ({ receipt: sequence, replayed = false, other_ledger: other, refusal: code }: Answer): Result => {
-  if (code !== undefined) return refusal(E[code as keyof typeof E] ?? (Number(code) as E));
-  return sequence === undefined ? {} : receipt(BigInt(sequence), { replayed, ...(other ? { txId: otherTxId } : {}) });
-};
-
 // On a stream too few results are followed by the others.
 const onStream = cases.filter((c) => !c.calls_only).map((c) => ({ ...c, stream: true }));
 for (const c of [...cases, ...onStream]) {
