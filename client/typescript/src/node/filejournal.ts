@@ -41,16 +41,6 @@ export async function fileJournal(path: string, options: JournalOptions = {}): P
   }
 }
 
-/**
- * inspectJournal reads a file without a lock and without changing it. torn is how many bytes at its
- * end are a group that is being written, or whose write was interrupted.
- */
-export async function inspectJournal(path: string): Promise<{ records: Decoded[]; torn: number }> {
-  const content = await readFile(path);
-  const groups = scan(path, content);
-  return { records: groups.records, torn: Math.max(0, written(content) - groups.end) };
-}
-
 /** Follows symbolic links: under another name the same journal could be opened twice. */
 async function resolveLinks(path: string): Promise<string> {
   try {
@@ -98,21 +88,27 @@ async function load(path: string, mustExist: boolean): Promise<Decoded[]> {
       `${path} is missing; if it was lost, find out from the ledger what was written before you begin a new one`,
     );
   }
-  return scan(path, content).records;
+  return scan(path, content).flatMap((group) => group.records);
+}
+
+/** @internal Group is the records that one sync made durable, and where in the file they are. */
+export interface Group {
+  offset: number;
+  records: Decoded[];
 }
 
 /**
- * Reads all groups. A bad group at the end is torn: it was being written when the process or the
+ * @internal Reads all groups. A bad group at the end is torn: it was being written when the process or the
  * machine stopped, so nothing in it had been sent. A bad group with a good one behind it is damage,
  * because the next group is only written after the sync of the one before.
  */
-function scan(path: string, content: Buffer): { records: Decoded[]; end: number } {
+export function scan(path: string, content: Buffer): Group[] {
   const damaged = (offset: number, reason: string): JournalError =>
     new JournalError("damaged", `journal ${path} is damaged at byte ${offset}: ${reason}`);
   const reason = headerError(content);
   if (reason !== "") throw damaged(0, reason);
   const salt = content.subarray(12, 20);
-  const records: Decoded[] = [];
+  const groups: Group[] = [];
   let offset = headerBytes;
   while (offset < content.length) {
     const group = groupAt(content, salt, offset);
@@ -126,13 +122,23 @@ function scan(path: string, content: Buffer): { records: Decoded[]; end: number 
       break;
     }
     try {
-      records.push(...decodeRecords(group));
+      groups.push({ offset, records: decodeRecords(group) });
     } catch (e) {
       throw damaged(offset, messageOf(e));
     }
     offset += groupHeader + group.length;
   }
-  return { records, end: offset };
+  return groups;
+}
+
+/** @internal Returns the beginning of a file. */
+export function fileHeader(salt: Uint8Array): Buffer {
+  const header = Buffer.alloc(headerBytes);
+  header.set(magic);
+  header.writeUInt32LE(version, 8);
+  header.set(salt, 12);
+  header.writeUInt32LE(crc32c(header.subarray(0, 20)), 20);
+  return header;
 }
 
 function headerError(content: Buffer): string {
@@ -174,7 +180,8 @@ function groupSum(salt: Uint8Array, offset: number, records: Uint8Array): number
   return crc32c(records, crc32c(seed));
 }
 
-function sealGroup(salt: Uint8Array, offset: number, records: Uint8Array): Buffer {
+/** @internal Returns a group with its header. */
+export function sealGroup(salt: Uint8Array, offset: number, records: Uint8Array): Buffer {
   const group = Buffer.alloc(groupHeader + records.length);
   group.set(marker);
   group.writeUInt32LE(records.length, 4);
@@ -227,11 +234,7 @@ class FileStorage implements JournalStorage {
   /** Replaces the file by a new one. A crash at any point leaves one of the two, complete. */
   async replace(records: Uint8Array): Promise<void> {
     const salt = randomBytes(8);
-    const header = Buffer.alloc(headerBytes);
-    header.set(magic);
-    header.writeUInt32LE(version, 8);
-    header.set(salt, 12);
-    header.writeUInt32LE(crc32c(header.subarray(0, 20)), 20);
+    const header = fileHeader(salt);
     const group = records.length === 0 ? Buffer.alloc(0) : sealGroup(salt, headerBytes, records);
     const next = await open(`${this.path}.new`, "w", 0o600);
     try {
