@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { copyFileSync, existsSync, readFileSync, statSync, watch, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, readFileSync, statSync, symlinkSync, watch, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { append, JournalError, OtherLedgerError, setEntity, UnsettledError } from "../src/index.js";
@@ -107,6 +107,26 @@ test("a second process is refused, Go's and Node's, until the first one ends", a
   await journal.close();
   assert.equal((await start(goPayer, args).ended).code, 0);
   await assert.rejects(fileJournal(join(dir, "absent"), { mustExist: true }), /is missing/);
+});
+
+test("where there is no program flock, perl takes the same lock", async (t) => {
+  const dir = temporary(t);
+  const path = join(dir, "journal");
+  const { PATH } = process.env;
+  t.after(() => (process.env["PATH"] = PATH));
+  process.env["PATH"] = dir;
+  await assert.rejects(fileJournal(path), /one of the programs flock and perl; flock: .*ENOENT; perl: .*ENOENT/);
+  symlinkSync("/usr/bin/perl", join(dir, "perl"));
+  const journal = await fileJournal(path);
+  await assert.rejects(fileJournal(path), (e) => e instanceof JournalError && e.reason === "locked");
+  assert.match((await start(goPayer, ["127.0.0.1:1", path, join(dir, "done"), "1"]).ended).output, /locked by another/);
+  process.env["PATH"] = PATH;
+  await assert.rejects(fileJournal(path), (e) => e instanceof JournalError && e.reason === "locked");
+  await journal.close();
+  const again = await fileJournal(path);
+  process.env["PATH"] = dir;
+  await assert.rejects(fileJournal(path), (e) => e instanceof JournalError && e.reason === "locked");
+  await again.close();
 });
 
 test("a torn group is left out, and damage is refused with its place", async (t) => {

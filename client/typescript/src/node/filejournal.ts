@@ -23,8 +23,8 @@ const maxAhead = 256 << 10;
  * fileJournal opens the journal at a path and creates it if necessary. It locks path + ".lock"
  * against other processes, Go's included. It reads and checks the content and writes it anew.
  *
- * The lock is an advisory lock of Linux (flock), for which the program flock must be installed; it
- * is part of util-linux and of BusyBox.
+ * The lock is an advisory one (flock). It is taken with one of the programs flock, which is part of
+ * util-linux and of BusyBox, and perl, which macOS has.
  *
  * The error is a JournalError: "locked", "missing" or "damaged"; or what the file system says.
  */
@@ -59,21 +59,38 @@ async function resolveLinks(path: string): Promise<string> {
 
 const isMissing = (e: unknown): boolean => (e as { code?: string }).code === "ENOENT";
 
+// Programs that lock the file that they inherit as descriptor 3 (flock), and end with 1 while another
+// process has it locked. Linux has the first, macOS and the BSDs the second.
+const lockers: [program: string, ...args: string[]][] = [
+  ["flock", "-n", "3"],
+  ["perl", "-e", `
+    use Fcntl ":flock";
+    open(my $file, "+<&=", 3) or die "descriptor 3: $!";
+    exit 0 if flock($file, LOCK_EX | LOCK_NB);
+    exit 1 if $!{EWOULDBLOCK};
+    die "flock: $!";
+  `],
+];
+
 /**
- * Locks a file. Node has no call for flock, so the program flock locks the file that it inherits:
- * the lock belongs to the open file, and stays after that program has ended, until this process
- * closes the file or dies.
+ * Locks a file. Node has no call for flock, so another program locks the file that it inherits: the
+ * lock belongs to the open file, and stays after that program has ended, until this process closes the
+ * file or dies. A lock file that is merely created would outlive a process that is killed.
  */
 async function lockFile(lockPath: string, path: string): Promise<FileHandle> {
   const handle = await open(lockPath, constants.O_RDWR | constants.O_CREAT, 0o600);
-  const result = spawnSync("flock", ["-n", "3"], { stdio: ["ignore", "ignore", "pipe", handle.fd] });
-  if (result.error === undefined && result.status === 0) return handle;
-  await handle.close();
-  if (result.error === undefined && result.status === 1) {
-    throw new JournalError("locked", `journal ${path} is locked by another process`);
+  let reason = "";
+  for (const [program, ...args] of lockers) {
+    const result = spawnSync(program, args, { stdio: ["ignore", "ignore", "pipe", handle.fd] });
+    if (result.status === 0) return handle;
+    if (result.status === 1) {
+      await handle.close();
+      throw new JournalError("locked", `journal ${path} is locked by another process`);
+    }
+    reason += `; ${program}: ${result.error === undefined ? result.stderr.toString().trim() : messageOf(result.error)}`;
   }
-  const reason = result.error === undefined ? result.stderr.toString().trim() : messageOf(result.error);
-  throw new Error(`journal ${path} cannot be locked; is the program flock (util-linux) installed? ${reason}`);
+  await handle.close();
+  throw new Error(`journal ${path} cannot be locked, which takes one of the programs flock and perl${reason}`);
 }
 
 async function load(path: string, mustExist: boolean): Promise<Decoded[]> {
