@@ -20,7 +20,8 @@ func TestListRefusals(t *testing.T) {
 	if len(lines) != 4 {
 		t.Fatalf("%q", lines)
 	}
-	for i, want := range []string{"NUMBER TIME REASON", "1 SEQUENCE_GAP Write acme/main till-7 9 sequence 9 is more than",
+	for i, want := range []string{"NUMBER TIME REASON",
+		"1 SEQUENCE_GAP Write acme/main till-7 9 sequence 9 is more than",
 		"2 SEQUENCE_GAP Write acme/main till-7 7 sequence 7 is more than"} {
 		fields := strings.Fields(lines[i])
 		if i > 0 {
