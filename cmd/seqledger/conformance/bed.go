@@ -188,9 +188,11 @@ func (b *bed) awaitOpen() error {
 	return b.await("event opened or ended", func() bool { return b.books.opened != nil || b.books.ended != nil })
 }
 
-// awaitEnd waits until the client has given up its stream, for one of the reasons; none means any.
-func (b *bed) awaitEnd(codes ...string) error {
-	if err := b.await("event ended", func() bool { return b.books.ended != nil }); err != nil {
+// awaitEnd waits until the client has ended its stream, for one of the reasons; none means any. late is a write that
+// must not be committed any more: a client that says it is goes on, and the rest of the time limit would show nothing.
+func (b *bed) awaitEnd(late string, codes ...string) error {
+	over := func() bool { return b.books.ended != nil || b.books.writes[late].outcome.Outcome == committed }
+	if err := b.await("event ended", over); err != nil {
 		return err
 	}
 	return b.checkEnd(codes)
