@@ -194,5 +194,13 @@ func runCase(ctx context.Context, o *Options, c testCase, dir string, seen *trai
 	if err := b.start(c.flags...); err != nil {
 		return &setupError{err}
 	}
-	return c.run(b)
+	err := c.run(b)
+	if _, broken := errors.AsType[*setupError](err); broken {
+		return err
+	}
+	// What is wrong with the copies explains what became of them.
+	if wrong := b.proxy.copies.wrong(); wrong != nil {
+		return wrong
+	}
+	return err
 }

@@ -9,6 +9,6 @@
 // proxy, and compares (audit.go).
 //
 // The cases are in the files whose names begin with cases, and bed.go has what they are made of. The proxy is proxy.go
-// for single calls and relay.go for streams, over package faultproxy. [Drive] is the client program for the Writer of
-// package client/writer.
+// for single calls and relay.go for streams, over package faultproxy; copies.go looks at the writes in both.
+// [Drive] is the client program for the Writer of package client/writer.
 package conformance
