@@ -69,8 +69,9 @@ func TestConformanceOfANaiveClient(t *testing.T) {
 	for mode, short := range map[string]map[string]string{
 		"naive": {
 			"lost-requests": "and was sent with", "lost-answers": "", "refusal-behind-a-commit": "", "two-programs": "", "takeover": "", "eviction": "",
-			"another-ledger": "", "crash-after": "",
+			"idle": "the stream was evicted after 6s", "another-ledger": "", "crash-after": "",
 		},
+		"greedy":  {"window": "its receipt is gone"},
 		"keyless": {"refusal": "which is no UUID"},
 	} {
 		t.Run(mode, func(t *testing.T) {
@@ -114,7 +115,7 @@ func TestConformanceUsage(t *testing.T) {
 }
 
 // naiveVariable makes the test binary a client that falls short: naive repeats under a new number and a new key,
-// and keyless sends no keys.
+// keyless sends no keys, and greedy sends more writes at once than the window has receipts.
 const naiveVariable = "CONFORMANCE_NAIVE_CLIENT"
 
 // naiveClient does what a POST with retries does: what is not answered is sent again as a new write.
@@ -122,6 +123,7 @@ func naiveClient(mode string, in io.Reader, out io.Writer) int {
 	ctx, say := context.Background(), json.NewEncoder(out)
 	var c *client.Client
 	stream := &seqledgerv1.WriteRequest{}
+	var waiting []*seqledgerv1.WriteRequest // of a greedy client
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		var command struct{ Do, ID, Server, Organization, Vault, ClientID, Set, If string }
 		if err := json.Unmarshal(lines.Bytes(), &command); err != nil {
@@ -144,6 +146,12 @@ func naiveClient(mode string, in io.Reader, out io.Writer) int {
 			case command.If == "present":
 				operation = op.Set(command.Set, []byte(command.ID), op.IfPresent())
 			}
+			if mode == "greedy" {
+				waiting = greedyWrite(ctx, c, stream, append(waiting, &seqledgerv1.WriteRequest{
+					Operations: []*seqledgerv1.Operation{operation},
+				}), say)
+				continue
+			}
 			receipt, err := naiveWrite(ctx, mode, c, stream, operation)
 			e := map[string]any{"event": "outcome", "id": command.ID, "outcome": "committed"}
 			if err != nil {
@@ -159,6 +167,39 @@ func naiveClient(mode string, in io.Reader, out io.Writer) int {
 		}
 	}
 	return 0
+}
+
+// greedyBatch divides the numbers of writes that the cases submit.
+const greedyBatch = 40
+
+// greedyWrite sends writes once there are many, under the same numbers and keys until there is an answer. It returns
+// those that wait.
+func greedyWrite(
+	ctx context.Context, c *client.Client, stream *seqledgerv1.WriteRequest, waiting []*seqledgerv1.WriteRequest,
+	say *json.Encoder,
+) []*seqledgerv1.WriteRequest {
+	if len(waiting) < greedyBatch {
+		return waiting
+	}
+	for _, w := range waiting {
+		stream.Sequence++
+		w.Scope, w.ClientId, w.Sequence = stream.GetScope(), stream.GetClientId(), stream.GetSequence()
+		w.IdempotencyKey = naiveKey()
+	}
+	for {
+		results := c.WriteBatch(ctx, waiting)
+		if slices.ContainsFunc(results, func(r client.BatchResult) bool {
+			return r.Err != nil && !errors.Is(r.Err, failure.ErrAlreadyCommitted)
+		}) {
+			continue
+		}
+		for i, r := range results {
+			_ = say.Encode(map[string]any{"event": "outcome", "outcome": "committed",
+				"id":       strings.TrimSpace(string(waiting[i].GetOperations()[0].GetAppend().GetPayload())),
+				"sequence": fmt.Sprint(waiting[i].GetSequence()), "txId": r.Receipt.GetTxId()})
+		}
+		return nil
+	}
 }
 
 // naiveKey returns a new key.

@@ -38,7 +38,8 @@ type bed struct {
 	books        *books
 	trail        *trail
 	journalBytes int64
-	submitted    int // names the next write
+	submitted    int    // names the next write
+	sets         uint64 // numbers the writes of another program
 }
 
 // start starts a server and the proxy.
@@ -352,8 +353,9 @@ func (b *bed) set(key string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // nothing is under way
+	b.sets++
 	_, err = conn.Write(b.ctx, &seqledgerv1.WriteRequest{
-		Scope: scope(), ClientId: "another-program", Sequence: 1,
+		Scope: scope(), ClientId: "another-program", Sequence: b.sets,
 		Operations: []*seqledgerv1.Operation{op.Set(key, []byte("there"))},
 	})
 	return err
