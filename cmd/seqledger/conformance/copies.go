@@ -67,8 +67,8 @@ func (c *copies) check(w *seqledgerv1.WriteRequest) error {
 	}
 	name := copyName{w.GetSequence(), text}
 	if before, known := c.keys[name]; known && before != key {
-		return fmt.Errorf("%s is sent under number %d with the key %s, and was sent with %s", text, w.GetSequence(), key,
-			before)
+		return fmt.Errorf("%s is sent under number %d with the key %s, and was sent with %s",
+			text, w.GetSequence(), key, before)
 	}
 	if before, known := c.texts[key]; known && before != text {
 		return fmt.Errorf("%s is sent with the key %s, with which %s was sent", text, key, before)

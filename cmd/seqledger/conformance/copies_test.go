@@ -30,19 +30,20 @@ func copyOf(sequence uint64, key, text string) *seqledgerv1.WriteRequest {
 // TestCopies: what is wrong with the copies that a client sends.
 func TestCopies(t *testing.T) {
 	t.Parallel()
+	type writes = []*seqledgerv1.WriteRequest
 	for name, test := range map[string]struct {
-		sent  []*seqledgerv1.WriteRequest
+		sent  writes
 		wrong string
 	}{
-		"the same again":         {[]*seqledgerv1.WriteRequest{copyOf(1, keyA, "a"), copyOf(1, keyA, "a")}, ""},
-		"one behind the other":   {[]*seqledgerv1.WriteRequest{copyOf(1, keyA, "a"), copyOf(2, keyB, "b")}, ""},
-		"filled up":              {[]*seqledgerv1.WriteRequest{copyOf(1, keyA, "a"), copyOf(1, keyA, "a  ")}, ""},
-		"renumbered":             {[]*seqledgerv1.WriteRequest{copyOf(2, keyA, "a"), copyOf(1, keyA, "a")}, ""},
-		"a number that was free": {[]*seqledgerv1.WriteRequest{copyOf(1, keyA, "a"), copyOf(1, keyB, "b")}, ""},
-		"no key":                 {[]*seqledgerv1.WriteRequest{copyOf(1, "", "a")}, `a is sent under number 1 with the key ""`},
-		"no UUID":                {[]*seqledgerv1.WriteRequest{copyOf(1, keyA+"0", "a")}, "which is no UUID"},
-		"another key":            {[]*seqledgerv1.WriteRequest{copyOf(1, keyA, "a"), copyOf(1, keyB, "a")}, "was sent with " + keyA},
-		"another write":          {[]*seqledgerv1.WriteRequest{copyOf(1, keyA, "a"), copyOf(2, keyA, "b")}, "with which a was sent"},
+		"the same again":         {writes{copyOf(1, keyA, "a"), copyOf(1, keyA, "a")}, ""},
+		"one behind the other":   {writes{copyOf(1, keyA, "a"), copyOf(2, keyB, "b")}, ""},
+		"filled up":              {writes{copyOf(1, keyA, "a"), copyOf(1, keyA, "a  ")}, ""},
+		"renumbered":             {writes{copyOf(2, keyA, "a"), copyOf(1, keyA, "a")}, ""},
+		"a number that was free": {writes{copyOf(1, keyA, "a"), copyOf(1, keyB, "b")}, ""},
+		"no key":                 {writes{copyOf(1, "", "a")}, `a is sent under number 1 with the key ""`},
+		"no UUID":                {writes{copyOf(1, keyA+"0", "a")}, "which is no UUID"},
+		"another key":            {writes{copyOf(1, keyA, "a"), copyOf(1, keyB, "a")}, "was sent with " + keyA},
+		"another write":          {writes{copyOf(1, keyA, "a"), copyOf(2, keyA, "b")}, "with which a was sent"},
 	} {
 		for form, note := range forms() {
 			c := newCopies()
