@@ -19,6 +19,7 @@ const refusals: Record<string, [meaning: string, advice: string]> = {
   QUEUE_FULL: ["not now; retry_after", "the same number, later"],
   TOO_MANY_STREAMS: ["not now; retry_after", "the same number, later"],
   TOO_MANY_KEYS: ["the principal has as many keyed records as it may; retry_after", "the same request, later"],
+  TOO_MANY_WAITERS: ["too many calls of Reserve wait; retry_after", "the same request, later, or without wait"],
   NOT_LEADER: ["never proposed", "the same number, elsewhere or later"],
   DRAINING: ["never proposed", "the same number, elsewhere or later"],
   OUTCOME_UNKNOWN: ["it may have committed", "the same number and key again"],
