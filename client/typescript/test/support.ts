@@ -15,6 +15,10 @@ import { type Client, type ClientOptions, createClient } from "../src/index.js";
 
 export const binary = process.env["SEQLEDGER"] ?? "";
 
+/** Whether a test fails where it would be skipped. */
+export const required = process.env["SEQLEDGER_TEST_WEB"] === "1";
+delete process.env["SEQLEDGER_TEST_WEB"]; // a server warns of a variable that it does not know
+
 /** run returns what a command of the binary prints. */
 export function run(...args: string[]): string {
   return execFileSync(binary, args, { encoding: "utf8", maxBuffer: 64 << 20 });

@@ -8,7 +8,7 @@ import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { type BrowserContext, chromium } from "playwright-core";
-import { remove } from "../support.js";
+import { remove, required } from "../support.js";
 
 export const executablePath = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
 
@@ -19,7 +19,7 @@ export const executablePath = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
 export const missing = existsSync(executablePath)
   ? false
   : `${executablePath} is missing: apt-get install chromium, or set CHROMIUM to the path of a Chromium`;
-if (missing !== false && process.env["SEQLEDGER_TEST_WEB"] === "1") throw new Error(`SEQLEDGER_TEST_WEB=1: ${missing}`);
+if (missing !== false && required) throw new Error(`SEQLEDGER_TEST_WEB=1: ${missing}`);
 
 // Ends a test that hangs. A machine that has too much to do must not look like one.
 const patienceMs = 120_000;
