@@ -24,6 +24,7 @@ var (
 	rpcListBlocks        = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.ListBlocks)
 	rpcGetStatus         = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetStatus)
 	rpcListClients       = rpc.Admin(seqledgerv1connect.AdminServiceClient.ListClients)
+	rpcListRefusals      = rpc.Admin(seqledgerv1connect.AdminServiceClient.ListRefusals)
 	rpcUpdateConfig      = rpc.Admin(seqledgerv1connect.AdminServiceClient.UpdateConfig)
 	rpcGetCluster        = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetCluster)
 	rpcChangeCluster     = rpc.Admin(seqledgerv1connect.AdminServiceClient.ChangeCluster)
@@ -229,6 +230,12 @@ func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequ
 func (c *Client) Status(ctx context.Context) (*seqledgerv1.Status, error) {
 	response, err := rpc.Call(ctx, c.core, rpcGetStatus, &seqledgerv1.GetStatusRequest{}, nil)
 	return response.GetStatus(), err
+}
+
+// ListRefusals returns the commands of clients that a server has refused last, the oldest first: those with numbers
+// above after. It asks one of the servers, and each has its own.
+func (c *Client) ListRefusals(ctx context.Context, after uint64) (*seqledgerv1.ListRefusalsResponse, error) {
+	return rpc.Call(ctx, c.core, rpcListRefusals, &seqledgerv1.ListRefusalsRequest{After: after}, nil)
 }
 
 // GetCluster describes the nodes that keep the ledger.

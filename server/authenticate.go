@@ -115,7 +115,7 @@ func (s *Server) writeAuthError(w http.ResponseWriter, r *http.Request, err erro
 func (s *Server) countEarlyRefusal(path string, failed *connect.Error) {
 	if _, ok := permissions[path]; ok {
 		s.metrics.requests.WithLabelValues(path, failed.Code().String()).Inc()
-		s.countRefusal(path, failed)
+		s.countRefusal(path, failed, nil) // nothing of the command has been read
 	}
 }
 

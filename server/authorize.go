@@ -58,6 +58,7 @@ var permissions = map[string]permission{
 	seqledgerv1connect.LedgerServiceWatchProcedure:             readScope,
 	seqledgerv1connect.AdminServiceGetStatusProcedure:          anyCredential,
 	seqledgerv1connect.AdminServiceListClientsProcedure:        administer,
+	seqledgerv1connect.AdminServiceListRefusalsProcedure:       administer,
 	seqledgerv1connect.AdminServiceUpdateConfigProcedure:       administer,
 	seqledgerv1connect.AdminServiceBackupProcedure:             administer,
 	seqledgerv1connect.AdminServiceGetClusterProcedure:         administer,
@@ -272,9 +273,10 @@ func (s *Server) authorizeStream(ctx context.Context, procedure string) error {
 // the credential: a changed auth file ends the credential, and with it the stream. It is for one goroutine.
 type authorizationCache struct {
 	credential *auth.Credential
-	known      map[authorizationKey]error // nil errors: permitted
-	last       authorizationKey
-	lastErr    error
+	known      map[authorizationKey]*authorization
+	last       *authorization
+	// first is the memory of the first decision: most callers have one stream.
+	first authorization
 }
 
 // authorizationKey is a stream of the ledger.
@@ -283,29 +285,41 @@ type authorizationKey struct {
 	clientID string
 }
 
+// authorization is a decision about a stream.
+type authorization struct {
+	authorizationKey
+
+	err error // nil: permitted
+}
+
 // maxAuthorizations is how many decisions are cached.
 const maxAuthorizations = 1_024
 
 func newAuthorizationCache(c *auth.Credential) *authorizationCache {
-	a := &authorizationCache{credential: c, known: make(map[authorizationKey]error)}
-	a.lastErr = c.Write(a.last.scope, a.last.clientID)
+	a := &authorizationCache{credential: c, known: make(map[authorizationKey]*authorization)}
+	a.last = &a.first // of the stream without a name, until there is another one
+	a.first.err = c.Write(machine.Scope{}, "")
 	return a
 }
 
-// write returns nil if the caller may make this write. The write is valid.
-func (a *authorizationCache) write(m *seqledgerv1.WriteRequest) error {
+// write returns the stream of a write, and nil if the caller may make it. The write is valid. The stream is the
+// same for all its writes while it is cached, so that keeping it with each write takes no memory.
+func (a *authorizationCache) write(m *seqledgerv1.WriteRequest) (*authorizationKey, error) {
 	key := authorizationKey{wire.Scope(m.Scope), m.ClientId}
-	if key == a.last {
-		return a.lastErr
+	if key == a.last.authorizationKey {
+		return &a.last.authorizationKey, a.last.err
 	}
-	err, found := a.known[key]
-	if !found {
+	found := a.known[key]
+	if found == nil {
 		if len(a.known) >= maxAuthorizations {
 			clear(a.known)
 		}
-		err = a.credential.Write(key.scope, key.clientID)
-		a.known[key] = err
+		if found = new(authorization); a.first.clientID == "" {
+			found = &a.first
+		}
+		*found = authorization{key, a.credential.Write(key.scope, key.clientID)}
+		a.known[key] = found
 	}
-	a.last, a.lastErr = key, err
-	return err
+	a.last = found
+	return &found.authorizationKey, found.err
 }

@@ -160,10 +160,11 @@ func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient,
 		"ListRelationships": call(t, l.ListRelationships, &seqledgerv1.ListRelationshipsRequest{Scope: scope()}),
 		"GetTransaction": call(t, l.GetTransaction,
 			&seqledgerv1.GetTransactionRequest{TxId: txID, IncludeProof: true}),
-		"GetBlock":    call(t, l.GetBlock, &seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1}),
-		"ListBlocks":  call(t, l.ListBlocks, &seqledgerv1.ListBlocksRequest{Scope: scope()}),
-		"GetStatus":   call(t, a.GetStatus, &seqledgerv1.GetStatusRequest{}),
-		"ListClients": call(t, a.ListClients, &seqledgerv1.ListClientsRequest{Scope: scope()}),
+		"GetBlock":     call(t, l.GetBlock, &seqledgerv1.GetBlockRequest{Scope: scope(), Height: 1}),
+		"ListBlocks":   call(t, l.ListBlocks, &seqledgerv1.ListBlocksRequest{Scope: scope()}),
+		"GetStatus":    call(t, a.GetStatus, &seqledgerv1.GetStatusRequest{}),
+		"ListClients":  call(t, a.ListClients, &seqledgerv1.ListClientsRequest{Scope: scope()}),
+		"ListRefusals": call(t, a.ListRefusals, &seqledgerv1.ListRefusalsRequest{}),
 		"UpdateConfig": call(t, a.UpdateConfig, &seqledgerv1.UpdateConfigRequest{
 			MaxStreamsSet: &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: 1_000}}),
 		"GetCluster": call(t, a.GetCluster, &seqledgerv1.GetClusterRequest{}),
@@ -177,7 +178,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 	t.Parallel()
 	const read = "GetEntity ListEntities ListRelationships GetTransaction GetBlock ListBlocks GetStatus "
 	const write = "Write OpenSession GetClientState "
-	const admin = "ListClients UpdateConfig GetCluster ChangeCluster "
+	const admin = "ListClients ListRefusals UpdateConfig GetCluster ChangeCluster "
 	allowed := map[string]string{
 		"reader": read, "inspector": read + "GetClientState ", "writer": read + write, "elsewhere": "GetStatus ",
 		"foreman": read + write, "operations": read + admin, "root": read + write + admin, "": "",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -17,8 +18,9 @@ import (
 // batch is a frame in progress: its valid writes are one submission, its invalid ones are
 // already answered.
 type batch struct {
-	size    int   // writes in the frame
-	room    int64 // that it takes of the stream's, until it is answered
+	began   time.Time // when the frame was there
+	size    int       // writes in the frame
+	room    int64     // that it takes of the stream's, until it is answered
 	invalid []placed
 	writes  []batchWrite // the valid ones
 
@@ -37,6 +39,7 @@ type batch struct {
 
 // batchWrite is what a batch keeps of a write until it is answered.
 type batchWrite struct {
+	stream   *authorizationKey
 	sequence uint64
 	charge   charge
 	proofOf  *machine.Scope // its scope, if it asks for a proof; nil: it does not
@@ -46,7 +49,11 @@ type batchWrite struct {
 type placed struct {
 	place int
 	err   *seqledgerv1.WriteError
+	about subject
 }
+
+// about names the write in a refusal.
+func (w *batchWrite) about() subject { return subject{w.stream.scope, w.stream.clientID, w.sequence} }
 
 // engine is how a batch enters the engine: a stream waits for room, a single call does not.
 type engine interface {
@@ -59,7 +66,7 @@ type engine interface {
 func (s *Server) newBatch(
 	ctx context.Context, f *wire.Frame, authorized *authorizationCache, to engine,
 ) (*batch, error) {
-	b := &batch{size: len(f.Writes)}
+	b := &batch{size: len(f.Writes), began: time.Now()}
 	c := converters.Get().(*converter) //nolint:forcetypeassert // The pool holds nothing else.
 	defer c.release()
 	// This is the last use of the frame: while its writes wait, their commands alone take memory.
@@ -119,19 +126,20 @@ func (c *converter) convert(b *batch, f *wire.Frame, authorized *authorizationCa
 	actor := authorized.credential.Actor()
 	for i, m := range f.Writes {
 		var command machine.Command
+		var stream *authorizationKey
 		err := f.Bad[i]
 		if err == nil {
 			command, err = c.encoder.Encode(m, actor)
 		}
 		if err == nil {
-			err = authorized.write(m)
+			stream, err = authorized.write(m)
 		}
 		if err != nil {
 			e, _ := writeError(err)
-			b.invalid = append(b.invalid, placed{i, e})
+			b.invalid = append(b.invalid, placed{i, e, subjectOfWrite(m)})
 			continue
 		}
-		kept := batchWrite{sequence: m.Sequence, charge: chargeOfWrite(m, actor)}
+		kept := batchWrite{stream: stream, sequence: m.Sequence, charge: chargeOfWrite(m, actor)}
 		if m.IncludeProof {
 			scope := command.Write().Scope
 			kept.proofOf = &scope
@@ -253,11 +261,11 @@ func (a *answers) add(ctx context.Context, s *Server, p admission.Party, b *batc
 	for i := range b.size {
 		switch {
 		case len(invalid) > 0 && invalid[0].place == i:
-			a.refused(s, invalid[0].err)
+			a.refused(s, invalid[0].err, invalid[0].about)
 			a.AddError(invalid[0].err)
 			invalid = invalid[1:]
 		case b.refused != nil && (b.outcomes == nil || b.outcomes[valid].Code == 0):
-			a.refused(s, b.refused)
+			a.refused(s, b.refused, b.writes[valid].about())
 			a.AddError(b.refused)
 			valid++
 		default:
@@ -268,15 +276,15 @@ func (a *answers) add(ctx context.Context, s *Server, p admission.Party, b *batc
 }
 
 // refused counts a refusal.
-func (a *answers) refused(s *Server, e *seqledgerv1.WriteError) {
-	s.metrics.refusal(a.method, e.Code)
+func (a *answers) refused(s *Server, e *seqledgerv1.WriteError, about subject) {
+	s.refused(a.method, e, about)
 	a.tally.refused++
 }
 
 // addOutcome appends the result of a write.
 func (a *answers) addOutcome(ctx context.Context, s *Server, out *machine.Outcome, w *batchWrite) {
 	if e := refusal(out, w.sequence); e != nil {
-		a.refused(s, e)
+		a.refused(s, e, w.about())
 		a.AddError(e)
 		return
 	}
@@ -284,7 +292,7 @@ func (a *answers) addOutcome(ctx context.Context, s *Server, out *machine.Outcom
 	if w.proofOf != nil {
 		if err := a.addProof(ctx, s, m, *w.proofOf); err != nil {
 			e := s.writeErrorOf(ctx, err)
-			a.refused(s, e)
+			a.refused(s, e, w.about())
 			a.RefuseLast(e)
 			return
 		}

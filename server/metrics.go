@@ -20,7 +20,7 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
-	latency  prometheus.Histogram
+	latency  [methodCount]prometheus.Observer // of writes; nil for other methods
 	panics   prometheus.Counter
 
 	writeStreams prometheus.Gauge
@@ -45,6 +45,12 @@ const (
 	methodCount
 )
 
+// methodNames are the methods' names in metrics and in refusals.
+var methodNames = [methodCount]string{
+	methodWrite: "Write", methodWriteStream: "WriteStream", methodWriteBatch: "WriteBatch",
+	methodOpenSession: "OpenSession", methodUpdateConfig: "UpdateConfig",
+}
+
 // methods are the unary methods by procedure: the observer counts the errors of their calls. A
 // WriteStream and a WriteBatch count their results themselves.
 var methods = map[string]method{
@@ -66,10 +72,6 @@ func newMetrics(s *Server) *metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "seqledger_requests_total", Help: "Calls that have ended, by procedure and Connect code.",
 		}, []string{"procedure", "code"}),
-		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "seqledger_write_duration_seconds", Help: "How long a Write took, from request to answer.",
-			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18), // 50 µs to 6.5 s
-		}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "seqledger_panics_total", Help: "Handlers that panicked.",
 		}),
@@ -85,16 +87,30 @@ func newMetrics(s *Server) *metrics {
 			Name: "seqledger_watches_open", Help: "Open Watches.",
 		}),
 	}
-	results := m.newResults()
+	results, latency := m.newResults(), m.newLatency()
 	version := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "seqledger_build_info", Help: "1, with the server's version and the Go that built it.",
 		ConstLabels: prometheus.Labels{"version": s.options.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.requests, m.latency, results, m.panics, m.writeStreams, m.upgraded, m.watches,
+	m.registry.MustRegister(m.requests, latency, results, m.panics, m.writeStreams, m.upgraded, m.watches,
 		version, newLedgerCollector(s), clusterCollector{s.options.Ledger.ClusterStatus}, accessCollector{s},
 		admissionCollector{s.admission},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// newLatency fills in the histograms of latency.
+func (m *metrics) newLatency() *prometheus.HistogramVec {
+	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "seqledger_write_duration_seconds",
+		Help: "How long writes took, from request to answer, by method: of a WriteBatch the call, of a WriteStream " +
+			"each message.",
+		Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18), // 50 µs to 6.5 s
+	}, []string{"method"})
+	for _, by := range []method{methodWrite, methodWriteStream, methodWriteBatch} {
+		m.latency[by] = vec.WithLabelValues(methodNames[by])
+	}
+	return vec
 }
 
 // newResults fills in the counters of results.
@@ -109,7 +125,7 @@ func (m *metrics) newResults() *prometheus.CounterVec {
 	for i := range codes.Len() {
 		last = max(last, int(codes.Get(i).Number()))
 	}
-	for i, name := range [methodCount]string{"Write", "WriteStream", "WriteBatch", "OpenSession", "UpdateConfig"} {
+	for i, name := range methodNames {
 		r := &m.results[i]
 		r.committed, r.replayed = vec.WithLabelValues(name, "COMMITTED"), vec.WithLabelValues(name, "REPLAYED")
 		r.errors = make([]prometheus.Counter, last+1)
@@ -132,8 +148,8 @@ func (s *Server) Gatherer() prometheus.Gatherer { return s.metrics.registry }
 
 func (m *metrics) request(procedure, code string, took time.Duration) {
 	m.requests.WithLabelValues(procedure, code).Inc()
-	if procedure == seqledgerv1connect.LedgerServiceWriteProcedure {
-		m.latency.Observe(took.Seconds())
+	if writes(procedure) {
+		m.latency[methods[procedure]].Observe(took.Seconds())
 	}
 }
 

@@ -92,7 +92,7 @@ func TestUnknownProcedureIsRefused(t *testing.T) {
 // Every decision is that of the credential, however many clients a stream has.
 func TestAuthorizationCache(t *testing.T) { // not parallel, because it counts allocations
 	p := newAuthorizationCache(nil)
-	if p.write(new(seqledgerv1.WriteRequest)) == nil {
+	if _, err := p.write(new(seqledgerv1.WriteRequest)); err == nil {
 		t.Error("the first question was answered without looking")
 	}
 	p = newAuthorizationCache(anonymous)
@@ -100,15 +100,16 @@ func TestAuthorizationCache(t *testing.T) { // not parallel, because it counts a
 	for i := range 2 * maxAuthorizations {
 		request.ClientId = strings.Repeat("a", 1+i%200) + strings.Repeat("b", i/200)
 		for range 2 { // decided, then cached
-			if p.write(request) != nil {
-				t.Fatal("refused")
+			stream, err := p.write(request)
+			if err != nil || stream.clientID != request.ClientId || stream.scope.Organization != "acme" {
+				t.Fatal("refused, or another stream:", stream, err)
 			}
 		}
 		if len(p.known) > maxAuthorizations {
 			t.Fatal("too many decisions are kept:", len(p.known))
 		}
 	}
-	if n := testing.AllocsPerRun(100, func() { _ = p.write(request) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _ = p.write(request) }); n != 0 {
 		t.Errorf("%v allocations for a write of a known stream", n)
 	}
 }

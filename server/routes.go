@@ -39,6 +39,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.LedgerServiceListBlocksProcedure, reading, s.listBlocks)
 	unary(s, mux, seqledgerv1connect.AdminServiceGetStatusProcedure, reading, s.getStatus)
 	unary(s, mux, seqledgerv1connect.AdminServiceListClientsProcedure, reading, s.listClients)
+	unary(s, mux, seqledgerv1connect.AdminServiceListRefusalsProcedure, reading, s.listRefusals)
 	unary(s, mux, seqledgerv1connect.AdminServiceUpdateConfigProcedure, writing, s.updateConfig)
 	// Not one that reads, because only the leader knows how the others are.
 	unary(s, mux, seqledgerv1connect.AdminServiceGetClusterProcedure, writing, s.getCluster)
@@ -151,14 +152,16 @@ func answerUnary[P wire.Message[T], T, R any](
 	handle func(context.Context, P) (*R, error),
 ) (*R, error) {
 	m, err := request.Get()
+	about := subjectOf(m) // now, because the request may be released while the answer is made
 	if err != nil {
-		return nil, err
+		return nil, aboutCommand(err, about)
 	}
 	if err := s.authorize(ctx, procedure, m); err != nil {
-		return nil, err
+		return nil, aboutCommand(err, about)
 	}
 	releaseBody(ctx)
-	return makeAnswer(ctx, s, procedure, m, handle)
+	answer, err := makeAnswer(ctx, s, procedure, m, handle)
+	return answer, aboutCommand(err, about)
 }
 
 // observer wraps every call: it converts errors for clients, recovers panics, counts, and logs
@@ -253,7 +256,7 @@ func (o *observer) done(ctx context.Context, procedure string, began time.Time, 
 		}
 		failed = connectError(ctx, o.server.options.Logger, err)
 		code = failed.Code().String()
-		o.server.countRefusal(procedure, failed)
+		o.server.countRefusal(procedure, failed, err)
 	}
 	o.server.metrics.request(procedure, code, took)
 	if logger := o.server.options.Logger; logger.Enabled(ctx, slog.LevelDebug) { // boxing the values costs too
@@ -265,16 +268,20 @@ func (o *observer) done(ctx context.Context, procedure string, began time.Time, 
 	return failed
 }
 
-// countRefusal counts a refused command of a unary call.
-func (s *Server) countRefusal(procedure string, failed *connect.Error) {
+// countRefusal counts a refused command of a unary call. cause is what the handler said.
+func (s *Server) countRefusal(procedure string, failed *connect.Error, cause error) {
 	by, ok := methods[procedure]
 	if !ok {
 		return
 	}
+	var about subject
+	if command, ok := errors.AsType[*commandError](cause); ok {
+		about = command.about
+	}
 	for _, detail := range failed.Details() {
 		value, err := detail.Value()
 		if e, ok := value.(*seqledgerv1.WriteError); ok && err == nil {
-			s.metrics.refusal(by, e.Code)
+			s.refused(by, e, about)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 type Server struct {
 	options   Options
 	metrics   *metrics
+	refusals  *refusals
 	handler   http.Handler
 	local     http.Handler    // handler, but for what goes to the leader
 	writes    map[string]bool // the paths of the calls that only a leader can answer
@@ -55,7 +56,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.closed, s.close = context.WithCancel(context.Background())
-	s.metrics = newMetrics(s)
+	s.metrics, s.refusals = newMetrics(s), new(refusals)
 	s.writes = map[string]bool{}
 	mux := http.NewServeMux()
 	s.mount(mux)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/semaphore"
@@ -250,9 +251,8 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 		if err := next.await(ctx); err != nil {
 			return err
 		}
-		next.settle(ctx, st.server)
 		answers.reset()
-		answers.add(ctx, st.server, st.party, next)
+		st.answer(ctx, next)
 		room := next.room
 		next = st.coalesce(ctx, answers, &room)
 		if err := controls.Send(func() error { return st.conn.Send(answers.Response()) }); err != nil {
@@ -260,6 +260,13 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 		}
 		st.room.Release(room)
 	}
+}
+
+// answer adds the results of a decided batch.
+func (st *writeStream) answer(ctx context.Context, b *batch) {
+	b.settle(ctx, st.server)
+	st.answers.add(ctx, st.server, st.party, b)
+	st.server.metrics.latency[methodWriteStream].Observe(time.Since(b.began).Seconds())
 }
 
 // await returns once the batch is decided or the stream has ended.
@@ -287,8 +294,7 @@ func (st *writeStream) coalesce(ctx context.Context, answers *answers, room *int
 			if !b.settled() {
 				return b
 			}
-			b.settle(ctx, st.server)
-			answers.add(ctx, st.server, st.party, b)
+			st.answer(ctx, b)
 			*room += b.room
 		default:
 			return nil

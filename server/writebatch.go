@@ -30,7 +30,7 @@ func (s *Server) mountWriteBatch(mux *http.ServeMux) {
 // writeBatch commits the writes of one call.
 func (s *Server) writeBatch(
 	ctx context.Context, r *connect.Request[wire.Frame],
-) (*connect.Response[seqledgerv1.WriteBatchResponse], error) {
+) (_ *connect.Response[seqledgerv1.WriteBatchResponse], err error) {
 	f := r.Msg
 	if f.Invalid != nil {
 		return nil, f.Invalid
@@ -38,6 +38,8 @@ func (s *Server) writeBatch(
 	if len(f.Writes) == 0 {
 		return nil, &machine.FieldError{Field: "writes", Problem: "must have at least one element"}
 	}
+	first := subjectOfWrite(f.Writes[0])
+	defer func() { err = aboutCommand(err, first) }()
 	if err := s.authorize(ctx, seqledgerv1connect.LedgerServiceWriteBatchProcedure, nil); err != nil {
 		return nil, err
 	}

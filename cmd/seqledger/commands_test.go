@@ -274,6 +274,7 @@ func TestHelp(t *testing.T) {
 	seqledger(t, "--help").expect(t, exitDone, "4  outcome unknown", "serve", "verify", "session open")
 	for _, command := range []string{
 		"serve", "write", "import", "get", "list entities", "list relationships", "list blocks", "list clients",
+		"list refusals",
 		"tx", "block", "watch", "state", "session open", "status", "config", "config set",
 		"config get", "config list", "verify", "version", "help", "completion",
 	} {

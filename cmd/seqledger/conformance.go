@@ -18,7 +18,7 @@ type conformanceCommand struct {
 	Only     string        `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP" env:"-"`
 	List     bool          `help:"List the cases, and run none." env:"-"`
 	Seed     uint64        `help:"Decides the random faults and kills; 0 takes a new one." default:"0" env:"-"`
-	Timeout  time.Duration `help:"How long one case may take." default:"2m" env:"-"`
+	Timeout  time.Duration `help:"How long a case may be silent. It may take five times as long." default:"2m" env:"-"`
 	Parallel int           `help:"How many cases run at once." default:"1" env:"-"`
 	Short    bool          `help:"Kill the client less often." env:"-"`
 	Keep     bool          `help:"Keep the directory with the ledgers, journals and logs, and say where it is." env:"-"`

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
@@ -64,15 +66,32 @@ func TestConformanceThatIsCanceled(t *testing.T) {
 // no session falls short of the cases that are about that.
 func TestConformanceOfANaiveClient(t *testing.T) {
 	t.Parallel()
-	short := []string{
-		"lost-answers", "refusal-behind-a-commit", "two-programs", "takeover", "eviction", "another-ledger",
-		"crash-after",
-	}
-	got := seqledger(t, "conformance", "--client", "env "+naiveVariable+"=1 '"+os.Args[0]+"'", "--timeout", "20s",
-		"--only", "^(numbering|"+strings.Join(short, "|")+")$").
-		expect(t, exitFailed, fmt.Sprintf("falls short of %d of %d cases", len(short), len(short)+1))
-	if !regexp.MustCompile(`(?m)^ok +numbering `).MatchString(got.stdout) {
-		t.Errorf("without faults it has to pass:\n%s", got.stdout)
+	for mode, short := range map[string]map[string]string{
+		"naive": {
+			"lost-requests": "and was sent with", "lost-answers": "", "refusal-behind-a-commit": "", "two-programs": "", "takeover": "", "eviction": "",
+			"idle": "the stream was evicted after 6s", "another-ledger": "", "crash-after": "",
+		},
+		"greedy":  {"window": "its receipt is gone"},
+		"keyless": {"refusal": "which is no UUID"},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			names := slices.Sorted(maps.Keys(short))
+			if mode != "keyless" { // which passes no case
+				names = append(names, "numbering")
+			}
+			got := seqledger(t, "conformance", "--client", "env "+naiveVariable+"="+mode+" '"+os.Args[0]+"'",
+				"--timeout", "60s", "--parallel", "4", "--only", "^("+strings.Join(names, "|")+")$").
+				expect(t, exitFailed, fmt.Sprintf("falls short of %d of ", len(short)))
+			if mode != "keyless" && !regexp.MustCompile(`(?m)^ok +numbering `).MatchString(got.stdout) {
+				t.Errorf("without faults it has to pass:\n%s", got.stdout)
+			}
+			for name, why := range short {
+				if !regexp.MustCompile(`(?m)^FAIL +` + name + ` .*\n.*` + why).MatchString(got.stdout) {
+					t.Errorf("%s has to fail with %q:\n%s", name, why, got.stdout)
+				}
+			}
+		})
 	}
 }
 
@@ -95,14 +114,16 @@ func TestConformanceUsage(t *testing.T) {
 	}
 }
 
-// naiveVariable makes the test binary the naive client.
+// naiveVariable makes the test binary a client that falls short: naive repeats under a new number and a new key,
+// keyless sends no keys, and greedy sends more writes at once than the window has receipts.
 const naiveVariable = "CONFORMANCE_NAIVE_CLIENT"
 
 // naiveClient does what a POST with retries does: what is not answered is sent again as a new write.
-func naiveClient(in io.Reader, out io.Writer) int {
+func naiveClient(mode string, in io.Reader, out io.Writer) int {
 	ctx, say := context.Background(), json.NewEncoder(out)
 	var c *client.Client
 	stream := &seqledgerv1.WriteRequest{}
+	var waiting []*seqledgerv1.WriteRequest // of a greedy client
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		var command struct{ Do, ID, Server, Organization, Vault, ClientID, Set, If string }
 		if err := json.Unmarshal(lines.Bytes(), &command); err != nil {
@@ -125,7 +146,13 @@ func naiveClient(in io.Reader, out io.Writer) int {
 			case command.If == "present":
 				operation = op.Set(command.Set, []byte(command.ID), op.IfPresent())
 			}
-			receipt, err := naiveWrite(ctx, c, stream, operation)
+			if mode == "greedy" {
+				waiting = greedyWrite(ctx, c, stream, append(waiting, &seqledgerv1.WriteRequest{
+					Operations: []*seqledgerv1.Operation{operation},
+				}), say)
+				continue
+			}
+			receipt, err := naiveWrite(ctx, mode, c, stream, operation)
 			e := map[string]any{"event": "outcome", "id": command.ID, "outcome": "committed"}
 			if err != nil {
 				e["outcome"], e["message"] = "not_executed", err.Error()
@@ -142,9 +169,47 @@ func naiveClient(in io.Reader, out io.Writer) int {
 	return 0
 }
 
+// greedyBatch divides the numbers of writes that the cases submit.
+const greedyBatch = 40
+
+// greedyWrite sends writes once there are many, under the same numbers and keys until there is an answer. It returns
+// those that wait.
+func greedyWrite(
+	ctx context.Context, c *client.Client, stream *seqledgerv1.WriteRequest, waiting []*seqledgerv1.WriteRequest,
+	say *json.Encoder,
+) []*seqledgerv1.WriteRequest {
+	if len(waiting) < greedyBatch {
+		return waiting
+	}
+	for _, w := range waiting {
+		stream.Sequence++
+		w.Scope, w.ClientId, w.Sequence = stream.GetScope(), stream.GetClientId(), stream.GetSequence()
+		w.IdempotencyKey = naiveKey()
+	}
+	for {
+		results := c.WriteBatch(ctx, waiting)
+		if slices.ContainsFunc(results, func(r client.BatchResult) bool {
+			return r.Err != nil && !errors.Is(r.Err, failure.ErrAlreadyCommitted)
+		}) {
+			continue
+		}
+		for i, r := range results {
+			_ = say.Encode(map[string]any{"event": "outcome", "outcome": "committed",
+				"id":       strings.TrimSpace(string(waiting[i].GetOperations()[0].GetAppend().GetPayload())),
+				"sequence": fmt.Sprint(waiting[i].GetSequence()), "txId": r.Receipt.GetTxId()})
+		}
+		return nil
+	}
+}
+
+// naiveKey returns a new key.
+func naiveKey() string {
+	return fmt.Sprintf("%08x-0000-4000-8000-%012x", rand.Uint32(), rand.Uint64N(1<<48))
+}
+
 // naiveWrite writes under the next number, until there is an answer.
 func naiveWrite(
-	ctx context.Context, c *client.Client, stream *seqledgerv1.WriteRequest, operation *seqledgerv1.Operation,
+	ctx context.Context, mode string, c *client.Client, stream *seqledgerv1.WriteRequest, operation *seqledgerv1.Operation,
 ) (*seqledgerv1.Receipt, error) {
 	for {
 		state, err := c.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{
@@ -152,10 +217,14 @@ func naiveWrite(
 		})
 		var receipt *seqledgerv1.Receipt
 		if err == nil {
-			receipt, err = c.Write(ctx, &seqledgerv1.WriteRequest{
+			w := &seqledgerv1.WriteRequest{
 				Scope: stream.GetScope(), ClientId: stream.GetClientId(), Session: state.GetSession(),
 				Sequence: state.GetLastCommittedSequence() + 1, Operations: []*seqledgerv1.Operation{operation},
-			})
+			}
+			if mode != "keyless" {
+				w.IdempotencyKey = naiveKey()
+			}
+			receipt, err = c.Write(ctx, w)
 		}
 		if err == nil || failure.CodeOf(err) != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
 			return receipt, err

@@ -18,6 +18,7 @@ func TestHelpGolden(t *testing.T) {
 	t.Parallel()
 	commands := []string{
 		"", "serve", "write", "import", "get", "list entities", "list relationships", "list blocks", "list clients",
+		"list refusals",
 		"tx", "block", "watch", "state", "session open", "status", "config", "config set", "config get", "config list",
 		"config update", "backup",
 		"restore", "recover", "auth new-key", "auth check",

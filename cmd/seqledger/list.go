@@ -17,6 +17,7 @@ type listCommand struct {
 	Relationships listRelationshipsCommand `cmd:"" help:"List relationships."`
 	Blocks        listBlocksCommand        `cmd:"" help:"List the headers of blocks."`
 	Clients       listClientsCommand       `cmd:"" help:"List the streams of a scope, or of all."`
+	Refusals      listRefusalsCommand      `cmd:"" help:"List the writes that a server has refused last."`
 }
 
 // listPage is the server's largest page size, because a list shows all pages anyway.

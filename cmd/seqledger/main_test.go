@@ -36,8 +36,8 @@ func TestMain(m *testing.M) {
 	if variable := os.Getenv(senderVariable); variable != "" {
 		os.Exit(sender(variable)) // this process is an inbox of a test
 	}
-	if os.Getenv(naiveVariable) != "" {
-		os.Exit(naiveClient(os.Stdin, os.Stdout)) // this process is the client of a test
+	if mode := os.Getenv(naiveVariable); mode != "" {
+		os.Exit(naiveClient(mode, os.Stdin, os.Stdout)) // this process is the client of a test
 	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "seqledger-test-*")

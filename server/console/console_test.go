@@ -58,22 +58,61 @@ func TestNothingInline(t *testing.T) {
 	}
 }
 
-// TestAdvice: the console says what a client should do about every refusal that there is.
+// TestAdvice: the console says about every refusal what docs/clients.md says, and that says something about each.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("src/advice.ts")
 	if err != nil {
 		t.Fatal(err)
 	}
+	shown := map[string][2]string{}
+	entry := regexp.MustCompile(`(?m)^  ([A-Z_]+): \["([^"]*)", "([^"]*)"\],$`)
+	for _, m := range entry.FindAllStringSubmatch(string(source), -1) {
+		shown[m[1]] = [2]string{m[2], m[3]}
+	}
+	documented := documentedRefusals(t)
 	for number, name := range seqledgerv1.WriteErrorCode_name {
 		name = strings.TrimPrefix(name, "WRITE_ERROR_CODE_")
-		if number != 0 && !strings.Contains(string(source), "\n  "+name+": \"") {
-			t.Errorf("src/advice.ts has nothing about %s", name)
+		if number == 0 {
+			continue
 		}
+		if documented[name] == [2]string{} || shown[name] != documented[name] {
+			t.Errorf("%s: the console says %q, docs/clients.md %q", name, shown[name], documented[name])
+		}
+	}
+	if len(shown) != len(documented) || len(shown) != len(seqledgerv1.WriteErrorCode_name)-1 {
+		t.Errorf("the console has %d refusals, docs/clients.md %d, the API %d", len(shown), len(documented),
+			len(seqledgerv1.WriteErrorCode_name)-1)
 	}
 }
 
-// TestRedirect: only a person's browser that asks for / is sent to the console.
+// documentedRefusals returns what docs/clients.md says that refusals mean and that clients should do, as plain text.
+func documentedRefusals(t *testing.T) map[string][2]string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(page), "| code | Connect code | what it means | what to do |\n")
+	table, _, ended := strings.Cut(table, "\n\n")
+	if !found || !ended {
+		t.Fatal("docs/clients.md has no table of errors")
+	}
+	said := map[string][2]string{}
+	for line := range strings.Lines(strings.ReplaceAll(table, "`", "")) {
+		cells := strings.Split(strings.TrimSuffix(strings.TrimSpace(line), " |"), " | ")
+		if len(cells) != 4 {
+			continue // the line below the head
+		}
+		for code := range strings.SplitSeq(strings.TrimPrefix(cells[0], "| "), ", ") {
+			said[code] = [2]string{cells[2], cells[3]}
+		}
+	}
+	return said
+}
+
+// TestRedirect: only a browser that asks for a page at / is sent to the console. Over http:// it says what it asks for
+// in Accept alone, unless the host is this machine.
 func TestRedirect(t *testing.T) {
 	t.Parallel()
 	h := Redirect(http.NotFoundHandler())
@@ -85,6 +124,12 @@ func TestRedirect(t *testing.T) {
 	}{
 		{"/", document, http.StatusSeeOther},
 		{"/", nil, http.StatusNotFound},
+		{"/", http.Header{"Accept": {"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}},
+			http.StatusSeeOther},
+		{"/", http.Header{"Accept": {"*/*", "text/html"}}, http.StatusSeeOther},
+		{"/", http.Header{"Accept": {"*/*"}}, http.StatusNotFound},
+		{"/", http.Header{"Accept": {"application/json, text/htmlx"}}, http.StatusNotFound},
+		{"/", http.Header{"Sec-Fetch-Dest": {"empty"}, "Accept": {"text/html"}}, http.StatusNotFound},
 		{"/", http.Header{"Sec-Fetch-Dest": {"empty"}}, http.StatusNotFound},
 		{"/other", document, http.StatusNotFound},
 	} {

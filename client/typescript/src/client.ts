@@ -33,11 +33,16 @@ export interface ClientOptions {
   token?: () => string | Promise<string>;
   /** Lets the token go over http:// to a host that is not this machine. */
   cleartextToken?: boolean;
-  /**
-   * Replaces the transport, which uses fetch. It must use the binary format, and must not repeat a
-   * request by itself.
-   */
+  /** Replaces the transport, which uses fetch. It must use the binary format. */
   transport?: Transport;
+  /**
+   * Whether a call that is made once may reach the server twice. By default it is true everywhere but in
+   * Node: a browser sends a request of fetch again, without a word, when a connection that it has used
+   * before breaks, and a transport on top of fetch cannot prevent that. A refusal that comes over such
+   * calls costs one more call, for a session that fences the copies. Set false only for a transport that
+   * sends each request at most once, and true for one in Node that does not.
+   */
+  callsRepeat?: boolean;
   /**
    * Replaces the platform's WebSocket, which carries writes when there are many; false uses none.
    * Node has one from version 22 on. There is none by default with a transport.
@@ -86,7 +91,7 @@ export class Client {
     const webSocket = options.webSocket ?? (options.transport === undefined ? standard : undefined);
     this.sender = new Sender({
       writeBatch: (request) => this.writeBatch(request),
-      callsRepeat: options.transport === undefined && !isNode(),
+      callsRepeat: options.callsRepeat ?? !isNode(),
       openStream: webSocket === undefined || webSocket === false
         ? undefined
         : (events) => this.openStream(webSocket, events),
@@ -348,11 +353,7 @@ function whenBack(wake: () => void): () => void {
   };
 }
 
-/**
- * isNode reports whether fetch is Node's, which sends a POST once. A browser sends it again by itself
- * when a connection that it has used before breaks: then a refusal may answer a second copy while the
- * first one is still under way.
- */
+/** isNode reports whether this is Node, whose fetch and whose HTTP/2 send a POST once. */
 function isNode(): boolean {
   return (globalThis as { process?: { release?: { name?: string } } }).process?.release?.name === "node";
 }

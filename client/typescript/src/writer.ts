@@ -20,7 +20,7 @@ import { type Head, type Journal, JournalError, type JournalRecord, signal, type
 import { decodeOperations, encodeOperations, type Operation } from "./operations.js";
 import { hex16, newAttempt, newKey, Pending } from "./pending.js";
 import { byteLength } from "./records.js";
-import { retrying } from "./retry.js";
+import { backoff, retrying, sleep } from "./retry.js";
 import type { Receipt, Scope } from "./types.js";
 
 /** WriterOptions configure a Writer. scope and clientId are required. */
@@ -365,11 +365,36 @@ export class Writer {
 
   /** Changes the stream's head in the journal and returns once that is durable. */
   private async storeHead(change: Partial<Head>): Promise<void> {
+    this.appendHead(change);
+    await this.log?.journal.sync();
+  }
+
+  /** storeHead for the session loop: it waits for room. */
+  private async storeHeadWaiting(change: Partial<Head>): Promise<void> {
+    this.appendHead(change);
+    await this.syncWaiting();
+  }
+
+  private appendHead(change: Partial<Head>): void {
     if (this.log === undefined) return;
     const head = { ...this.log.head, ...change };
     this.log.journal.append(this.log.name, { kind: "head", head });
     this.log.head = head;
-    await this.log.journal.sync();
+  }
+
+  /**
+   * Returns once what was appended is durable. While the storage has no room it asks again and again: a
+   * write that is not sent can be refused then, but a session, and what has become of a sent write, cannot.
+   */
+  private async syncWaiting(): Promise<void> {
+    for (let failures = 0; ; failures++) {
+      try {
+        return await this.log?.journal.sync();
+      } catch (e) {
+        if (!isNoSpace(e)) throw e;
+        await sleep(backoff(failures), this.abort.signal);
+      }
+    }
   }
 
   private appendQuietly(record: JournalRecord): void {
@@ -541,7 +566,7 @@ export class Writer {
     expected: bigint,
   ): Promise<{ attempt: Uint8Array; response: OpenSessionResponse }> {
     const attempt = newAttempt();
-    await this.storeHead({ attempt });
+    await this.storeHeadWaiting({ attempt });
     const response = await retrying(this.abort.signal, () => this.openSession(attempt, expected));
     return { attempt, response };
   }
@@ -870,7 +895,7 @@ export class Writer {
     if (this.state !== "settling" || this.refused) return;
     try {
       const { attempt, response } = await this.openSessionRetrying(this.session);
-      await this.storeHead({
+      await this.storeHeadWaiting({
         session: response.state!.session, attempt: new Uint8Array(0), nextSequence: this.next,
       });
       if (!this.isSettling()) return; // the Writer was closed
@@ -892,7 +917,7 @@ export class Writer {
     try {
       this.log!.journal.append(this.log!.name, { kind: "dropped", id: front.entry });
       this.log!.head.nextSequence = front.sequence;
-      await this.log!.journal.sync();
+      await this.syncWaiting();
       this.refused = false;
       if (this.isSettling()) this.report();
     } catch (e) {
@@ -944,7 +969,7 @@ export class Writer {
       await retrying(this.abort.signal, () => this.checkLedger());
       const state = response.state!;
       const next = state.lastCommittedSequence + 1n;
-      await this.storeHead({ session: state.session, attempt: new Uint8Array(0), nextSequence: next });
+      await this.storeHeadWaiting({ session: state.session, attempt: new Uint8Array(0), nextSequence: next });
       if (!this.isSettling()) return;
       this.adopt(attempt, state);
       this.next = next;

@@ -3,10 +3,12 @@
 
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
-import { append, JournalError, NotExecutedError, type Pending, type Writer } from "../src/index.js";
+import {
+  append, isConditionFailed, JournalError, NotExecutedError, type Pending, setEntity, type Writer,
+} from "../src/index.js";
 import { Journal, type JournalStorage, memoryJournal } from "../src/journal.js";
 import { decodeRecords } from "../src/records.js";
-import { clientOf, payloads, startLedger } from "./support.js";
+import { clientOf, type Fault, FaultProxy, payloads, startLedger } from "./support.js";
 
 const scope = { organization: "acme", vault: "main" };
 
@@ -140,6 +142,58 @@ test("what is settled while there is no room is stored once there is some", asyn
   await assert.rejects(submit(writer, "a")[0]!.settled, { name: "JournalError", reason: "tag-in-use" });
   assert.deepEqual(await settled(submit(writer, "b")), [2n]);
   assert.deepEqual(payloads(address), ["a", "b"]);
+});
+
+// When the room ends: at which call, and whether the answer to the first batch is lost.
+const ends: { name: string; at: [procedure: string, number: number]; lost: boolean }[] = [
+  { name: "before a session is opened", at: ["WriteBatch", 1], lost: true },
+  { name: "while a session is opened", at: ["OpenSession", 2], lost: true },
+  { name: "before a refused write leaves the journal", at: ["WriteBatch", 1], lost: false },
+];
+for (const { name, at, lost } of ends) {
+  test(`a Writer waits for room with what is no write: ${name}`, async (t) => {
+    const { address } = await startLedger(t);
+    const storage = new Storage();
+    const journal = await Journal.open(storage, [], {});
+    const proxy = await FaultProxy.start(t, address);
+    const writer = await clientOf(t, proxy.address).openWriter({ scope, clientId: "till", journal });
+    proxy.fault = (procedure): Fault => {
+      if (procedure === at[0] && proxy.count(procedure) === at[1]) storage.full = true;
+      return lost && procedure === "WriteBatch" && proxy.count(procedure) === 1 ? "lose" : "none";
+    };
+    const p = writer.submit([setEntity("stock", "1", { condition: { mustExist: true } })], { tag: "a" });
+    while (storage.refused < 3 && writer.error === undefined) await new Promise((resolve) => setTimeout(resolve, 10));
+    assert.equal(writer.error, undefined, "the Writer goes on");
+    assert.equal(proxy.count("OpenSession"), at[0] === "OpenSession" ? 2 : 1, "no attempt is sent that is not stored");
+    storage.full = false;
+    await assert.rejects(p.settled, (e) => e instanceof NotExecutedError && isConditionFailed(e));
+    assert.equal(proxy.count("OpenSession"), lost ? 2 : 1);
+    await writer.resume();
+    assert.deepEqual(await settled(submit(writer, "b")), [1n]);
+    await journal.sync();
+    assert.deepEqual(await storage.reopened(), { tags: [], nextSequence: 2n });
+    assert.deepEqual(payloads(address), ["b"]);
+  });
+}
+
+test("a Writer that waits for room can be closed, and its journal has what is unsettled", async (t) => {
+  const { address } = await startLedger(t);
+  const storage = new Storage();
+  const journal = await Journal.open(storage, [], {});
+  const proxy = await FaultProxy.start(t, address);
+  const writer = await clientOf(t, proxy.address).openWriter({ scope, clientId: "till", journal });
+  proxy.fault = (procedure): Fault => {
+    storage.full ||= procedure === "WriteBatch";
+    return "none";
+  };
+  const p = writer.submit([setEntity("stock", "1", { condition: { mustExist: true } })], { tag: "a" });
+  while (storage.refused < 2 && writer.error === undefined) await new Promise((resolve) => setTimeout(resolve, 10));
+  await assert.rejects(writer.close({ signal: AbortSignal.abort() }), { name: "UnsettledError" });
+  await assert.rejects(p.settled, { name: "OutcomeUnknownError" });
+  assert.deepEqual((await storage.reopened()).tags, ["a"]);
+  storage.full = false;
+  const again = await clientOf(t, address).openWriter({ scope, clientId: "till", journal });
+  assert.deepEqual(await settled(submit(again, "b")), [1n], "the refused write has left the journal");
 });
 
 test("writes that wait for a number get the free ones in their order", async (t) => {

@@ -1,38 +1,23 @@
 // What a Writer concludes from the answers of a server. A scripted server gives them.
 
-import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test, type TestContext } from "node:test";
 import {
-  append, type Client, codeOf, createClient, isExpired, isFenced, Journal, JournalError, memoryJournal,
-  NotExecutedError, OutcomeUnknownError, type Pending, ProtocolError, receiptGone, StoppedError, UnsettledError,
-  type WebSocketConstructor, WriteErrorCode as E, type Writer,
+  append, type Client, type ClientOptions, codeOf, createClient, isExpired, isFenced, Journal, JournalError,
+  memoryJournal, NotExecutedError, type Pending, UnsettledError, type WebSocketConstructor, WriteErrorCode as E,
+  type Writer,
 } from "../src/index.js";
 import { AdminService } from "../src/gen/seqledger/v1/admin_pb.js";
 import {
-  LedgerService, type OpenSessionRequest, OpenSessionResponseSchema, type WriteRequest, type WriteResultSchema,
-  WriteStreamRequestSchema, WriteStreamResponseSchema,
+  LedgerService, type OpenSessionRequest, OpenSessionResponseSchema, type WriteRequest, WriteStreamRequestSchema,
+  WriteStreamResponseSchema,
 } from "../src/gen/seqledger/v1/ledger_pb.js";
-import { WriteErrorSchema } from "../src/gen/seqledger/v1/types_pb.js";
+import { type Answer, callError, outcome, receipt, refusal, type Result, resultOf, scope } from "./scripted.js";
 
-const scope = { organization: "acme", vault: "main" };
-const txId = "01234567-89ab-8cde-b000-00000000000a";
-const otherTxId = "01234567-89ab-8cde-bc00-00000000000a";
-
-/** An answer to one write: its number and no more is a receipt; a code is a refusal. */
-type Result = MessageInitShape<typeof WriteResultSchema>;
-const receipt = (sequence: bigint, more: { replayed?: boolean; txId?: string } = {}): Result =>
-  ({ result: { case: "receipt", value: { txId, sequence, session: 1n, ...more } } });
-const refusal = (code: E): Result => ({ result: { case: "error", value: { code, message: "refused" } } });
 const commitAll = (writes: WriteRequest[]): Result[] => writes.map((w) => receipt(w.sequence));
-
-/** callError is the refusal of a whole call. */
-const callError = (code: E, connectCode: Code): ConnectError =>
-  new ConnectError("refused", connectCode, undefined, [
-    { desc: WriteErrorSchema, value: { code, message: "refused" } },
-  ]);
 
 interface Script {
   client: Client;
@@ -85,6 +70,7 @@ function socketOf(answer: (writes: WriteRequest[]) => Result[]): { sockets: obje
 
 async function script(
   t: TestContext, server: Server, options: { journal?: Journal; noReopen?: true } = {}, stream = false,
+  more: Partial<ClientOptions> = {},
 ): Promise<Script> {
   // An idle Writer does not keep a process alive.
   const alive = setInterval(() => {}, 1000);
@@ -118,7 +104,7 @@ async function script(
     service(AdminService, { getStatus: () => ({ status: { ledgerId: "0123456789abcdec" } }) });
   });
   const client = createClient({
-    baseUrl: "http://in.memory", transport, ...(stream ? { webSocket: socket, streamCalls: 1 } : {}),
+    baseUrl: "http://in.memory", transport, ...(stream ? { webSocket: socket, streamCalls: 1 } : {}), ...more,
   });
   t.after(() => client.close().catch(() => {}));
   if (stream) {
@@ -133,30 +119,9 @@ async function script(
 
 const submit = (w: Writer, n: number): Pending[] => Array.from({ length: n }, (_, i) => w.submit([append(String(i))]));
 
-/** What became of a write: the class of its error, and the code or the class of what caused it. */
-async function outcome(p: Pending): Promise<string> {
-  try {
-    const r = await p.settled;
-    return receiptGone(r) ? "committed, receipt gone" : "committed";
-  } catch (e) {
-    const unknown = e instanceof OutcomeUnknownError ? "unknown" : String(e);
-    const kind = e instanceof NotExecutedError ? "not executed" : unknown;
-    const { cause } = e as { cause: unknown };
-    const protocol = cause instanceof ProtocolError ? "protocol" : (E[codeOf(cause)] ?? String(codeOf(cause)));
-    const why = cause instanceof StoppedError ? "stopped" : protocol;
-    return `${kind}: ${why}`;
-  }
-}
-
 // What the Go client's tests go through, too (client/writer/settle_test.go): what a server answers to each round of
 // sending, for writes 1, 2, …; what OpenSession says is committed; what becomes of the writes; how many sessions were
 // opened; and whether the Writer has ended. "lost" is a call without an answer.
-interface Answer {
-  receipt?: number;
-  replayed?: boolean;
-  other_ledger?: boolean;
-  refusal?: string;
-}
 interface Case {
   name: string;
   rounds: (Answer[] | "lost")[];
@@ -168,11 +133,6 @@ interface Case {
 }
 const table = new URL("../../../testdata/settle.json", import.meta.url);
 const cases = JSON.parse(readFileSync(table, "utf8")) as Case[];
-const resultOf = ({ receipt: sequence, replayed = false, other_ledger: other, refusal: code }: Answer): Result => {
-  if (code !== undefined) return refusal(E[code as keyof typeof E] ?? (Number(code) as E));
-  return sequence === undefined ? {} : receipt(BigInt(sequence), { replayed, ...(other ? { txId: otherTxId } : {}) });
-};
-
 // On a stream too few results are followed by the others.
 const onStream = cases.filter((c) => !c.calls_only).map((c) => ({ ...c, stream: true }));
 for (const c of [...cases, ...onStream]) {
@@ -274,6 +234,15 @@ test("a refusal of the whole call that is final ends the Writer", async (t) => {
   assert.equal(codeOf(writer.error), E.PERMISSION_DENIED);
 });
 
+test("a refusal of an only copy is final, unless its call may have been repeated", async (t) => {
+  for (const callsRepeat of [false, true]) {
+    const { writer, opens } = await script(t, { batch: () => [refusal(E.KEY_EXISTS)] }, {}, false, { callsRepeat });
+    const [p] = submit(writer, 1);
+    assert.equal(await outcome(p!), "not executed: KEY_EXISTS");
+    assert.equal(opens.length, callsRepeat ? 2 : 1, "sessions");
+  }
+});
+
 test("an idle stream is kept alive with the same attempt, and is started anew when it was evicted", async (t) => {
   let evicted = (): void => {};
   const anew = new Promise<void>((resolve) => (evicted = resolve));
@@ -290,6 +259,30 @@ test("an idle stream is kept alive with the same attempt, and is started anew wh
   assert.deepEqual([again.expectedSession, opened.expectedSession], [1n, 0n]);
   assert.notDeepEqual(opened.attemptId, first.attemptId);
   assert.equal((await writer.write([append("x")])).sequence, 1n);
+});
+
+test("a stream that was evicted is started anew once there is room for that in the journal", async (t) => {
+  let full = false;
+  let refused = 0;
+  const change = (): Promise<void> => {
+    if (!full) return Promise.resolve();
+    refused++;
+    return Promise.reject(new JournalError("no-space", "no room"));
+  };
+  const storage = { name: "the test's journal", extend: change, replace: change, close: () => Promise.resolve() };
+  const { writer, opens } = await script(t, {
+    ttlMs: 300,
+    open: (_, n) => {
+      if (n !== 1) return;
+      full = true;
+      throw callError(E.SESSION_EXPIRED, Code.FailedPrecondition);
+    },
+  }, { journal: await Journal.open(storage, [], {}) });
+  while (refused < 3 && writer.error === undefined) await new Promise((resolve) => setTimeout(resolve, 10));
+  assert.deepEqual([writer.error, opens.length], [undefined, 2]);
+  full = false;
+  assert.equal((await writer.write([append("x")])).sequence, 1n);
+  assert.equal(opens.length, 3);
 });
 
 test("an idle Writer that is fenced or may not start anew ends", async (t) => {

@@ -38,7 +38,8 @@ type bed struct {
 	books        *books
 	trail        *trail
 	journalBytes int64
-	submitted    int // names the next write
+	submitted    int    // names the next write
+	sets         uint64 // numbers the writes of another program
 }
 
 // start starts a server and the proxy.
@@ -188,9 +189,11 @@ func (b *bed) awaitOpen() error {
 	return b.await("event opened or ended", func() bool { return b.books.opened != nil || b.books.ended != nil })
 }
 
-// awaitEnd waits until the client has given up its stream, for one of the reasons; none means any.
-func (b *bed) awaitEnd(codes ...string) error {
-	if err := b.await("event ended", func() bool { return b.books.ended != nil }); err != nil {
+// awaitEnd waits until the client has ended its stream, for one of the reasons; none means any. late is a write that
+// must not be committed any more: a client that says it is goes on, and the rest of the time limit would show nothing.
+func (b *bed) awaitEnd(late string, codes ...string) error {
+	over := func() bool { return b.books.ended != nil || b.books.writes[late].outcome.Outcome == committed }
+	if err := b.await("event ended", over); err != nil {
 		return err
 	}
 	return b.checkEnd(codes)
@@ -350,8 +353,9 @@ func (b *bed) set(key string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // nothing is under way
+	b.sets++
 	_, err = conn.Write(b.ctx, &seqledgerv1.WriteRequest{
-		Scope: scope(), ClientId: "another-program", Sequence: 1,
+		Scope: scope(), ClientId: "another-program", Sequence: b.sets,
 		Operations: []*seqledgerv1.Operation{op.Set(key, []byte("there"))},
 	})
 	return err

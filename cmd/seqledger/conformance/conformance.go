@@ -11,8 +11,11 @@ import (
 	"time"
 )
 
-// DefaultTimeout bounds one case.
+// DefaultTimeout bounds how long a case may be silent.
 const DefaultTimeout = 2 * time.Minute
+
+// longestCase bounds a case, in timeouts.
+const longestCase = 5
 
 // Options configure a run. Program and Command are required.
 type Options struct {
@@ -24,7 +27,8 @@ type Options struct {
 	Only *regexp.Regexp
 	// Seed decides the random faults and kills. Timing also depends on the machine.
 	Seed uint64
-	// Timeout bounds one case; 0 means DefaultTimeout.
+	// Timeout bounds how long a case may be silent: nothing is said to the client or by it, and it sends nothing. A
+	// case may take five times as long. 0 means DefaultTimeout.
 	Timeout time.Duration
 	// Parallel is how many cases run at once, each with a server, a proxy and a client of its own; 0
 	// means 1.
@@ -180,12 +184,27 @@ type setupError struct{ error }
 // Unwrap returns what failed.
 func (e *setupError) Unwrap() error { return e.error }
 
+// limit returns a context that ends when nothing was noted in seen for a timeout, and after some timeouts in any case. A
+// limit of the whole alone would blame a client for a busy machine, on which starting a client may take ten seconds.
+func limit(ctx context.Context, timeout time.Duration, seen *trail) (context.Context, context.CancelFunc) {
+	longest := longestCase * timeout
+	whole, cancelWhole := context.WithTimeoutCause(ctx, longest, fmt.Errorf("after %s", longest))
+	limited, cancel := context.WithCancelCause(whole)
+	silence := time.AfterFunc(timeout, func() { cancel(fmt.Errorf("nothing has happened for %s", timeout)) })
+	seen.noted = func() { silence.Reset(timeout) }
+	return limited, func() {
+		silence.Stop()
+		cancel(nil)
+		cancelWhole()
+	}
+}
+
 // runCase runs a case in a directory of its own, and notes in seen what happens.
 func runCase(ctx context.Context, o *Options, c testCase, dir string, seen *trail) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return &setupError{err}
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("after %s", o.Timeout))
+	limited, cancel := limit(ctx, o.Timeout, seen)
 	defer cancel()
 	b := &bed{options: o, dir: dir, ctx: limited, books: newBooks(), trail: seen}
 	b.books.trail = seen
@@ -194,5 +213,13 @@ func runCase(ctx context.Context, o *Options, c testCase, dir string, seen *trai
 	if err := b.start(c.flags...); err != nil {
 		return &setupError{err}
 	}
-	return c.run(b)
+	err := c.run(b)
+	if _, broken := errors.AsType[*setupError](err); broken {
+		return err
+	}
+	// What is wrong with the copies explains what became of them.
+	if wrong := b.proxy.copies.wrong(); wrong != nil {
+		return wrong
+	}
+	return err
 }

@@ -66,6 +66,7 @@ type proxy struct {
 	ctx     context.Context //nolint:containedctx // It bounds the copies, which outlive their requests.
 	cancel  context.CancelFunc
 	open    sync.WaitGroup // the streams to the server, some of which outlive their requests
+	copies  *copies
 
 	mu sync.Mutex
 	// plan decides about each message; it is called by one goroutine at a time.
@@ -83,6 +84,7 @@ func startProxy(backend string) (*proxy, error) {
 		unary:   faultproxy.NewTransport(faultproxy.Protocols(true, false)),
 		streams: faultproxy.NewTransport(faultproxy.Protocols(false, true)),
 		seen:    make(map[string]int),
+		copies:  newCopies(),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	stream := http.HandlerFunc(p.serveStream)
@@ -196,6 +198,7 @@ func (p *proxy) serveCall(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		faultproxy.Abort()
 	}
+	p.copies.noteCall(r, body)
 	f := p.decide(r)
 	call(f.before)
 	again := func(ctx context.Context) error {

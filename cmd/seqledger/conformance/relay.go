@@ -151,6 +151,7 @@ func (s *stream) requests(up *upstream) error {
 		if err != nil {
 			return err
 		}
+		s.proxy.copies.noteEnvelope(s.r, envelope)
 		f := s.proxy.decide(s.r)
 		call(f.before)
 		switch f.kind {

@@ -19,6 +19,8 @@ const (
 // machine may not come again when it is looked for.
 type trail struct {
 	began time.Time
+	// noted is called with each line; nil calls nothing. It is set before the first line.
+	noted func()
 
 	mu    sync.Mutex
 	lines []string // the oldest first
@@ -41,6 +43,7 @@ func (t *trail) note(format string, args ...any) {
 		t.lines = slices.Delete(t.lines, 0, 1)
 	}
 	t.lines = append(t.lines, line)
+	call(t.noted)
 }
 
 // last returns what was seen last, the oldest first.

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // TestTrail keeps the last lines, each with its time, and no line without an end.
@@ -115,5 +118,34 @@ func TestFaultNames(t *testing.T) {
 			t.Errorf("fault %d is called %q", k, name)
 		}
 		seen[name] = true
+	}
+}
+
+// TestLimit: a case goes on for as long as something happens, and not for ever.
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		notes int // one every 50 seconds
+		lasts time.Duration
+		cause string
+	}{
+		"nothing happens":      {0, time.Minute, "nothing has happened for 1m0s"},
+		"something does":       {3, 210 * time.Second, "nothing has happened for 1m0s"},
+		"something never ends": {100, 5 * time.Minute, "after 5m0s"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			seen := newTrail()
+			ctx, cancel := limit(t.Context(), time.Minute, seen)
+			defer cancel()
+			began := time.Now()
+			for range test.notes {
+				pause(ctx, 50*time.Second)
+				seen.note("something")
+			}
+			<-ctx.Done()
+			if cause, lasted := context.Cause(ctx), time.Since(began); cause.Error() != test.cause || lasted != test.lasts {
+				t.Errorf("%s: %q after %s, want %q after %s", name, cause, lasted, test.cause, test.lasts)
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -22,6 +23,220 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ListRefusalsRequest asks for the newest refusals.
+type ListRefusalsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only those with a higher number: last of the answer before. 0 means all that
+	// are kept. A number that the server has not given out yet, as after it was
+	// started again, also means all.
+	After         uint64 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRefusalsRequest) Reset() {
+	*x = ListRefusalsRequest{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRefusalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRefusalsRequest) ProtoMessage() {}
+
+func (x *ListRefusalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRefusalsRequest.ProtoReflect.Descriptor instead.
+func (*ListRefusalsRequest) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ListRefusalsRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+// ListRefusalsResponse is the refusals, the oldest first.
+type ListRefusalsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 256. Numbers that are missing before the first one are no longer kept.
+	Refusals []*Refusal `protobuf:"bytes,1,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// The number of the last refusal since the server was started; 0 for none.
+	Last          uint64 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRefusalsResponse) Reset() {
+	*x = ListRefusalsResponse{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRefusalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRefusalsResponse) ProtoMessage() {}
+
+func (x *ListRefusalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRefusalsResponse.ProtoReflect.Descriptor instead.
+func (*ListRefusalsResponse) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ListRefusalsResponse) GetRefusals() []*Refusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *ListRefusalsResponse) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+// Refusal is a command that a server has refused. It has nothing of what the
+// command would have written: no entity key, no value, no idempotency key.
+type Refusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counts the refusals of the server since it was started, from 1.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// When it was refused, by the server's own clock.
+	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// Why.
+	Code WriteErrorCode `protobuf:"varint,3,opt,name=code,proto3,enum=seqledger.v1.WriteErrorCode" json:"code,omitempty"`
+	// The call, such as Write, WriteStream, WriteBatch or OpenSession.
+	Method string `protobuf:"bytes,4,opt,name=method,proto3" json:"method,omitempty"`
+	// Where the command would have written. Unset when the request did not say so.
+	Scope *Scope `protobuf:"bytes,5,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Whose it was; may be empty. Longer ones than the API allows are cut.
+	ClientId string `protobuf:"bytes,6,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	// Its sequence; 0 for a command without one. A WriteBatch that is refused as a
+	// whole has the client id and the sequence of its first write.
+	Sequence uint64 `protobuf:"varint,7,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// For people. Not stable.
+	Message       string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusal) Reset() {
+	*x = Refusal{}
+	mi := &file_seqledger_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusal) ProtoMessage() {}
+
+func (x *Refusal) ProtoReflect() protoreflect.Message {
+	mi := &file_seqledger_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
+func (*Refusal) Descriptor() ([]byte, []int) {
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Refusal) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Refusal) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Refusal) GetCode() WriteErrorCode {
+	if x != nil {
+		return x.Code
+	}
+	return WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED
+}
+
+func (x *Refusal) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *Refusal) GetScope() *Scope {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
+}
+
+func (x *Refusal) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+func (x *Refusal) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Refusal) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // GetClusterRequest has no fields.
 type GetClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -31,7 +246,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[0]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -43,7 +258,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[0]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -56,7 +271,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 // GetClusterResponse holds the cluster.
@@ -70,7 +285,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[1]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -82,7 +297,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[1]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -95,7 +310,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetClusterResponse) GetCluster() *Cluster {
@@ -123,7 +338,7 @@ type ChangeClusterRequest struct {
 
 func (x *ChangeClusterRequest) Reset() {
 	*x = ChangeClusterRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[2]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -135,7 +350,7 @@ func (x *ChangeClusterRequest) String() string {
 func (*ChangeClusterRequest) ProtoMessage() {}
 
 func (x *ChangeClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[2]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -148,7 +363,7 @@ func (x *ChangeClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeClusterRequest.ProtoReflect.Descriptor instead.
 func (*ChangeClusterRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ChangeClusterRequest) GetChange() isChangeClusterRequest_Change {
@@ -223,7 +438,7 @@ type ChangeClusterResponse struct {
 
 func (x *ChangeClusterResponse) Reset() {
 	*x = ChangeClusterResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -235,7 +450,7 @@ func (x *ChangeClusterResponse) String() string {
 func (*ChangeClusterResponse) ProtoMessage() {}
 
 func (x *ChangeClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[3]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -248,7 +463,7 @@ func (x *ChangeClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeClusterResponse.ProtoReflect.Descriptor instead.
 func (*ChangeClusterResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ChangeClusterResponse) GetCluster() *Cluster {
@@ -267,7 +482,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -279,7 +494,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[4]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -292,7 +507,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 // GetStatusResponse holds the status.
@@ -306,7 +521,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -318,7 +533,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[5]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -331,7 +546,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetStatusResponse) GetStatus() *Status {
@@ -356,7 +571,7 @@ type ListClientsRequest struct {
 
 func (x *ListClientsRequest) Reset() {
 	*x = ListClientsRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -368,7 +583,7 @@ func (x *ListClientsRequest) String() string {
 func (*ListClientsRequest) ProtoMessage() {}
 
 func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[6]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -381,7 +596,7 @@ func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsRequest.ProtoReflect.Descriptor instead.
 func (*ListClientsRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListClientsRequest) GetScope() *Scope {
@@ -419,7 +634,7 @@ type ListClientsResponse struct {
 
 func (x *ListClientsResponse) Reset() {
 	*x = ListClientsResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +646,7 @@ func (x *ListClientsResponse) String() string {
 func (*ListClientsResponse) ProtoMessage() {}
 
 func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[7]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +659,7 @@ func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsResponse.ProtoReflect.Descriptor instead.
 func (*ListClientsResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListClientsResponse) GetClients() []*ClientEntry {
@@ -506,7 +721,7 @@ type UpdateConfigRequest struct {
 
 func (x *UpdateConfigRequest) Reset() {
 	*x = UpdateConfigRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +733,7 @@ func (x *UpdateConfigRequest) String() string {
 func (*UpdateConfigRequest) ProtoMessage() {}
 
 func (x *UpdateConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[8]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +746,7 @@ func (x *UpdateConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateConfigRequest.ProtoReflect.Descriptor instead.
 func (*UpdateConfigRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UpdateConfigRequest) GetEvictionIntervalSet() isUpdateConfigRequest_EvictionIntervalSet {
@@ -694,7 +909,7 @@ type UpdateConfigResponse struct {
 
 func (x *UpdateConfigResponse) Reset() {
 	*x = UpdateConfigResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +921,7 @@ func (x *UpdateConfigResponse) String() string {
 func (*UpdateConfigResponse) ProtoMessage() {}
 
 func (x *UpdateConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[9]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +934,7 @@ func (x *UpdateConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateConfigResponse.ProtoReflect.Descriptor instead.
 func (*UpdateConfigResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UpdateConfigResponse) GetConfig() *Config {
@@ -741,7 +956,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -753,7 +968,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[10]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -766,7 +981,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BackupRequest) GetSince() *BackupBase {
@@ -795,7 +1010,7 @@ type BackupBase struct {
 
 func (x *BackupBase) Reset() {
 	*x = BackupBase{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +1022,7 @@ func (x *BackupBase) String() string {
 func (*BackupBase) ProtoMessage() {}
 
 func (x *BackupBase) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[11]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +1035,7 @@ func (x *BackupBase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupBase.ProtoReflect.Descriptor instead.
 func (*BackupBase) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BackupBase) GetLedgerId() string {
@@ -875,7 +1090,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +1102,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[12]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1115,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BackupResponse) GetPart() isBackupResponse_Part {
@@ -983,7 +1198,7 @@ type BackupHeader struct {
 
 func (x *BackupHeader) Reset() {
 	*x = BackupHeader{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1210,7 @@ func (x *BackupHeader) String() string {
 func (*BackupHeader) ProtoMessage() {}
 
 func (x *BackupHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[13]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1223,7 @@ func (x *BackupHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupHeader.ProtoReflect.Descriptor instead.
 func (*BackupHeader) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BackupHeader) GetLedgerId() string {
@@ -1066,7 +1281,7 @@ type BackupTrailer struct {
 
 func (x *BackupTrailer) Reset() {
 	*x = BackupTrailer{}
-	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1293,7 @@ func (x *BackupTrailer) String() string {
 func (*BackupTrailer) ProtoMessage() {}
 
 func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_seqledger_v1_admin_proto_msgTypes[14]
+	mi := &file_seqledger_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1306,7 @@ func (x *BackupTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupTrailer.ProtoReflect.Descriptor instead.
 func (*BackupTrailer) Descriptor() ([]byte, []int) {
-	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_seqledger_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BackupTrailer) GetTotalSize() uint64 {
@@ -1112,7 +1327,21 @@ var File_seqledger_v1_admin_proto protoreflect.FileDescriptor
 
 const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x18seqledger/v1/admin.proto\x12\fseqledger.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19seqledger/v1/ledger.proto\x1a\x18seqledger/v1/types.proto\"\x13\n" +
+	"\x18seqledger/v1/admin.proto\x12\fseqledger.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19seqledger/v1/ledger.proto\x1a\x18seqledger/v1/types.proto\"+\n" +
+	"\x13ListRefusalsRequest\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\x04R\x05after\"]\n" +
+	"\x14ListRefusalsResponse\x121\n" +
+	"\brefusals\x18\x01 \x03(\v2\x15.seqledger.v1.RefusalR\brefusals\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\"\x99\x02\n" +
+	"\aRefusal\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x120\n" +
+	"\x04code\x18\x03 \x01(\x0e2\x1c.seqledger.v1.WriteErrorCodeR\x04code\x12\x16\n" +
+	"\x06method\x18\x04 \x01(\tR\x06method\x12)\n" +
+	"\x05scope\x18\x05 \x01(\v2\x13.seqledger.v1.ScopeR\x05scope\x12\x1b\n" +
+	"\tclient_id\x18\x06 \x01(\tR\bclientId\x12\x1a\n" +
+	"\bsequence\x18\a \x01(\x04R\bsequence\x12\x18\n" +
+	"\amessage\x18\b \x01(\tR\amessage\"\x13\n" +
 	"\x11GetClusterRequest\"E\n" +
 	"\x12GetClusterResponse\x12/\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"t\n" +
@@ -1178,7 +1407,7 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\rBackupTrailer\x12\x1d\n" +
 	"\n" +
 	"total_size\x18\x01 \x01(\x04R\ttotalSize\x12\x16\n" +
-	"\x06sha256\x18\x02 \x01(\fR\x06sha2562\x83\x04\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha2562\xdf\x04\n" +
 	"\fAdminService\x12Q\n" +
 	"\tGetStatus\x12\x1e.seqledger.v1.GetStatusRequest\x1a\x1f.seqledger.v1.GetStatusResponse\"\x03\x90\x02\x01\x12W\n" +
 	"\vListClients\x12 .seqledger.v1.ListClientsRequest\x1a!.seqledger.v1.ListClientsResponse\"\x03\x90\x02\x01\x12U\n" +
@@ -1186,7 +1415,8 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\x06Backup\x12\x1b.seqledger.v1.BackupRequest\x1a\x1c.seqledger.v1.BackupResponse0\x01\x12O\n" +
 	"\n" +
 	"GetCluster\x12\x1f.seqledger.v1.GetClusterRequest\x1a .seqledger.v1.GetClusterResponse\x12X\n" +
-	"\rChangeCluster\x12\".seqledger.v1.ChangeClusterRequest\x1a#.seqledger.v1.ChangeClusterResponseB?Z=github.com/seqledger/seqledger/proto/seqledger/v1;seqledgerv1b\x06proto3"
+	"\rChangeCluster\x12\".seqledger.v1.ChangeClusterRequest\x1a#.seqledger.v1.ChangeClusterResponse\x12Z\n" +
+	"\fListRefusals\x12!.seqledger.v1.ListRefusalsRequest\x1a\".seqledger.v1.ListRefusalsResponse\"\x03\x90\x02\x01B?Z=github.com/seqledger/seqledger/proto/seqledger/v1;seqledgerv1b\x06proto3"
 
 var (
 	file_seqledger_v1_admin_proto_rawDescOnce sync.Once
@@ -1200,59 +1430,70 @@ func file_seqledger_v1_admin_proto_rawDescGZIP() []byte {
 	return file_seqledger_v1_admin_proto_rawDescData
 }
 
-var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_seqledger_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_seqledger_v1_admin_proto_goTypes = []any{
-	(*GetClusterRequest)(nil),     // 0: seqledger.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),    // 1: seqledger.v1.GetClusterResponse
-	(*ChangeClusterRequest)(nil),  // 2: seqledger.v1.ChangeClusterRequest
-	(*ChangeClusterResponse)(nil), // 3: seqledger.v1.ChangeClusterResponse
-	(*GetStatusRequest)(nil),      // 4: seqledger.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 5: seqledger.v1.GetStatusResponse
-	(*ListClientsRequest)(nil),    // 6: seqledger.v1.ListClientsRequest
-	(*ListClientsResponse)(nil),   // 7: seqledger.v1.ListClientsResponse
-	(*UpdateConfigRequest)(nil),   // 8: seqledger.v1.UpdateConfigRequest
-	(*UpdateConfigResponse)(nil),  // 9: seqledger.v1.UpdateConfigResponse
-	(*BackupRequest)(nil),         // 10: seqledger.v1.BackupRequest
-	(*BackupBase)(nil),            // 11: seqledger.v1.BackupBase
-	(*BackupResponse)(nil),        // 12: seqledger.v1.BackupResponse
-	(*BackupHeader)(nil),          // 13: seqledger.v1.BackupHeader
-	(*BackupTrailer)(nil),         // 14: seqledger.v1.BackupTrailer
-	(*Cluster)(nil),               // 15: seqledger.v1.Cluster
-	(*Status)(nil),                // 16: seqledger.v1.Status
-	(*Scope)(nil),                 // 17: seqledger.v1.Scope
-	(*ClientEntry)(nil),           // 18: seqledger.v1.ClientEntry
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(*Config)(nil),                // 20: seqledger.v1.Config
+	(*ListRefusalsRequest)(nil),   // 0: seqledger.v1.ListRefusalsRequest
+	(*ListRefusalsResponse)(nil),  // 1: seqledger.v1.ListRefusalsResponse
+	(*Refusal)(nil),               // 2: seqledger.v1.Refusal
+	(*GetClusterRequest)(nil),     // 3: seqledger.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),    // 4: seqledger.v1.GetClusterResponse
+	(*ChangeClusterRequest)(nil),  // 5: seqledger.v1.ChangeClusterRequest
+	(*ChangeClusterResponse)(nil), // 6: seqledger.v1.ChangeClusterResponse
+	(*GetStatusRequest)(nil),      // 7: seqledger.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 8: seqledger.v1.GetStatusResponse
+	(*ListClientsRequest)(nil),    // 9: seqledger.v1.ListClientsRequest
+	(*ListClientsResponse)(nil),   // 10: seqledger.v1.ListClientsResponse
+	(*UpdateConfigRequest)(nil),   // 11: seqledger.v1.UpdateConfigRequest
+	(*UpdateConfigResponse)(nil),  // 12: seqledger.v1.UpdateConfigResponse
+	(*BackupRequest)(nil),         // 13: seqledger.v1.BackupRequest
+	(*BackupBase)(nil),            // 14: seqledger.v1.BackupBase
+	(*BackupResponse)(nil),        // 15: seqledger.v1.BackupResponse
+	(*BackupHeader)(nil),          // 16: seqledger.v1.BackupHeader
+	(*BackupTrailer)(nil),         // 17: seqledger.v1.BackupTrailer
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(WriteErrorCode)(0),           // 19: seqledger.v1.WriteErrorCode
+	(*Scope)(nil),                 // 20: seqledger.v1.Scope
+	(*Cluster)(nil),               // 21: seqledger.v1.Cluster
+	(*Status)(nil),                // 22: seqledger.v1.Status
+	(*ClientEntry)(nil),           // 23: seqledger.v1.ClientEntry
+	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
+	(*Config)(nil),                // 25: seqledger.v1.Config
 }
 var file_seqledger_v1_admin_proto_depIdxs = []int32{
-	15, // 0: seqledger.v1.GetClusterResponse.cluster:type_name -> seqledger.v1.Cluster
-	15, // 1: seqledger.v1.ChangeClusterResponse.cluster:type_name -> seqledger.v1.Cluster
-	16, // 2: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
-	17, // 3: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
-	18, // 4: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
-	19, // 5: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
-	19, // 6: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
-	20, // 7: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
-	11, // 8: seqledger.v1.BackupRequest.since:type_name -> seqledger.v1.BackupBase
-	13, // 9: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
-	14, // 10: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
-	4,  // 11: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
-	6,  // 12: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
-	8,  // 13: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
-	10, // 14: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
-	0,  // 15: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
-	2,  // 16: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
-	5,  // 17: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
-	7,  // 18: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
-	9,  // 19: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
-	12, // 20: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
-	1,  // 21: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
-	3,  // 22: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
-	17, // [17:23] is the sub-list for method output_type
-	11, // [11:17] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	2,  // 0: seqledger.v1.ListRefusalsResponse.refusals:type_name -> seqledger.v1.Refusal
+	18, // 1: seqledger.v1.Refusal.time:type_name -> google.protobuf.Timestamp
+	19, // 2: seqledger.v1.Refusal.code:type_name -> seqledger.v1.WriteErrorCode
+	20, // 3: seqledger.v1.Refusal.scope:type_name -> seqledger.v1.Scope
+	21, // 4: seqledger.v1.GetClusterResponse.cluster:type_name -> seqledger.v1.Cluster
+	21, // 5: seqledger.v1.ChangeClusterResponse.cluster:type_name -> seqledger.v1.Cluster
+	22, // 6: seqledger.v1.GetStatusResponse.status:type_name -> seqledger.v1.Status
+	20, // 7: seqledger.v1.ListClientsRequest.scope:type_name -> seqledger.v1.Scope
+	23, // 8: seqledger.v1.ListClientsResponse.clients:type_name -> seqledger.v1.ClientEntry
+	24, // 9: seqledger.v1.UpdateConfigRequest.client_ttl:type_name -> google.protobuf.Duration
+	24, // 10: seqledger.v1.UpdateConfigRequest.retain_blocks:type_name -> google.protobuf.Duration
+	25, // 11: seqledger.v1.UpdateConfigResponse.config:type_name -> seqledger.v1.Config
+	14, // 12: seqledger.v1.BackupRequest.since:type_name -> seqledger.v1.BackupBase
+	16, // 13: seqledger.v1.BackupResponse.header:type_name -> seqledger.v1.BackupHeader
+	17, // 14: seqledger.v1.BackupResponse.trailer:type_name -> seqledger.v1.BackupTrailer
+	7,  // 15: seqledger.v1.AdminService.GetStatus:input_type -> seqledger.v1.GetStatusRequest
+	9,  // 16: seqledger.v1.AdminService.ListClients:input_type -> seqledger.v1.ListClientsRequest
+	11, // 17: seqledger.v1.AdminService.UpdateConfig:input_type -> seqledger.v1.UpdateConfigRequest
+	13, // 18: seqledger.v1.AdminService.Backup:input_type -> seqledger.v1.BackupRequest
+	3,  // 19: seqledger.v1.AdminService.GetCluster:input_type -> seqledger.v1.GetClusterRequest
+	5,  // 20: seqledger.v1.AdminService.ChangeCluster:input_type -> seqledger.v1.ChangeClusterRequest
+	0,  // 21: seqledger.v1.AdminService.ListRefusals:input_type -> seqledger.v1.ListRefusalsRequest
+	8,  // 22: seqledger.v1.AdminService.GetStatus:output_type -> seqledger.v1.GetStatusResponse
+	10, // 23: seqledger.v1.AdminService.ListClients:output_type -> seqledger.v1.ListClientsResponse
+	12, // 24: seqledger.v1.AdminService.UpdateConfig:output_type -> seqledger.v1.UpdateConfigResponse
+	15, // 25: seqledger.v1.AdminService.Backup:output_type -> seqledger.v1.BackupResponse
+	4,  // 26: seqledger.v1.AdminService.GetCluster:output_type -> seqledger.v1.GetClusterResponse
+	6,  // 27: seqledger.v1.AdminService.ChangeCluster:output_type -> seqledger.v1.ChangeClusterResponse
+	1,  // 28: seqledger.v1.AdminService.ListRefusals:output_type -> seqledger.v1.ListRefusalsResponse
+	22, // [22:29] is the sub-list for method output_type
+	15, // [15:22] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_admin_proto_init() }
@@ -1262,19 +1503,19 @@ func file_seqledger_v1_admin_proto_init() {
 	}
 	file_seqledger_v1_ledger_proto_init()
 	file_seqledger_v1_types_proto_init()
-	file_seqledger_v1_admin_proto_msgTypes[2].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[5].OneofWrappers = []any{
 		(*ChangeClusterRequest_Remove)(nil),
 		(*ChangeClusterRequest_Promote)(nil),
 		(*ChangeClusterRequest_Transfer)(nil),
 	}
-	file_seqledger_v1_admin_proto_msgTypes[8].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[11].OneofWrappers = []any{
 		(*UpdateConfigRequest_EvictionInterval)(nil),
 		(*UpdateConfigRequest_EvictionLimit)(nil),
 		(*UpdateConfigRequest_ReceiptWindow)(nil),
 		(*UpdateConfigRequest_MaxStreams)(nil),
 		(*UpdateConfigRequest_RetainBytes)(nil),
 	}
-	file_seqledger_v1_admin_proto_msgTypes[12].OneofWrappers = []any{
+	file_seqledger_v1_admin_proto_msgTypes[15].OneofWrappers = []any{
 		(*BackupResponse_Header)(nil),
 		(*BackupResponse_Chunk)(nil),
 		(*BackupResponse_Trailer)(nil),
@@ -1285,7 +1526,7 @@ func file_seqledger_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_admin_proto_rawDesc), len(file_seqledger_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,27 +1,30 @@
-// What a client should do about a refusal: docs/clients.md has it at length.
+// What refusals mean and what their clients should do: the table "Errors" of docs/clients.md, with which a test compares
+// this one.
 
-const advices: Record<string, string> = {
-  SEQUENCE_GAP: "call GetClientState; an earlier write is missing",
-  ALREADY_COMMITTED: "done, if this session numbered the write; the receipt is no longer kept",
-  IDEMPOTENCY_KEY_REUSED: "fix the bug: one key, two payloads",
-  SEQUENCE_REUSED: "fix the bug: one sequence, two requests",
-  SEQUENCE_EXHAUSTED: "rotate to a new client id",
-  SESSION_EXPIRED: "the stream was evicted; look at the unanswered writes",
-  SESSION_FENCED: "stop: another process has taken the stream over",
-  SESSION_REQUIRED: "the stream has a session: open one",
-  KEY_EXISTS: "read again and decide; the same sequence stays free",
-  KEY_NOT_FOUND: "read again and decide; the same sequence stays free",
-  VERSION_MISMATCH: "read again and decide; the same sequence stays free",
-  VALUE_MISMATCH: "read again and decide; the same sequence stays free",
-  INVALID_ARGUMENT: "fix the request; it never reached the log",
-  PERMISSION_DENIED: "use a credential that may",
-  QUEUE_FULL: "repeat the same sequence later",
-  TOO_MANY_STREAMS: "repeat the same sequence later, or raise max_streams",
-  TOO_MANY_KEYS: "repeat the same request later, when records of this principal have expired",
-  TOO_MANY_WAITERS: "repeat the same request later, or without wait",
-  NOT_LEADER: "repeat the same sequence at the leader",
-  DRAINING: "repeat the same sequence when the server is back",
-  OUTCOME_UNKNOWN: "repeat the same sequence: it may have been committed",
+const refusals: Record<string, [meaning: string, advice: string]> = {
+  SEQUENCE_GAP: ["a number before this one is missing", "call GetClientState; mind duty 4 before you renumber"],
+  ALREADY_COMMITTED: ["committed; the receipt is no longer kept", "done, if this session numbered it"],
+  IDEMPOTENCY_KEY_REUSED: ["one key, two payloads", "fix the client"],
+  SEQUENCE_REUSED: ["one number, two requests", "fix the client"],
+  SEQUENCE_EXHAUSTED: ["2^64−2 writes", "take a new client id"],
+  SESSION_EXPIRED: ["the stream was evicted", "unanswered writes are unsettled: look before you repeat them"],
+  SESSION_FENCED: ["another process opened a session", "stop"],
+  SESSION_REQUIRED: ["the stream has a session, the write none", "open one"],
+  KEY_EXISTS: ["a condition does not hold", "read again and decide; the number is still free"],
+  KEY_NOT_FOUND: ["a condition does not hold", "read again and decide; the number is still free"],
+  VERSION_MISMATCH: ["a condition does not hold", "read again and decide; the number is still free"],
+  VALUE_MISMATCH: ["a condition does not hold", "read again and decide; the number is still free"],
+  INVALID_ARGUMENT: ["field is wrong; nothing was logged", "fix the request"],
+  PERMISSION_DENIED: ["not for this caller", "use a credential that may"],
+  QUEUE_FULL: ["not now; retry_after", "the same number, later"],
+  TOO_MANY_STREAMS: ["not now; retry_after", "the same number, later"],
+  TOO_MANY_KEYS: ["the principal has as many keyed records as it may; retry_after", "the same request, later"],
+  TOO_MANY_WAITERS: ["too many calls of Reserve wait; retry_after", "the same request, later, or without wait"],
+  NOT_LEADER: ["never proposed", "the same number, elsewhere or later"],
+  DRAINING: ["never proposed", "the same number, elsewhere or later"],
+  OUTCOME_UNKNOWN: ["it may have committed", "the same number and key again"],
 };
 
-export const advice = (code: string): string => advices[code] ?? "see the table of errors";
+/** meaning and advice return what a refusal means, and what its client should do. */
+export const meaning = (code: string): string => refusals[code]?.[0] ?? "a code that this console does not know";
+export const advice = (code: string): string => refusals[code]?.[1] ?? "see the table of errors in docs/clients.md";

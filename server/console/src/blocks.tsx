@@ -3,11 +3,12 @@
 import type { Entity } from "@seqledger/gen/types_pb";
 import { type Block } from "@seqledger/client";
 import type { Block as BlockMessage } from "@seqledger/gen/types_pb";
+import { newestHeight } from "./newest";
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import { client, ledger } from "./api";
 import { bytes, hex, operationText, scopeOf, time, timeOf } from "./format";
-import { Field, Form, Table } from "./parts";
+import { Action, Field, Form, Table } from "./parts";
 
 const pageSize = 50;
 
@@ -25,7 +26,10 @@ export function Blocks(): JSX.Element {
   const last = blocks?.at(-1)?.header?.height ?? 0n;
   const first = blocks?.[0]?.header?.height ?? 0n;
   const back = first > BigInt(pageSize) ? first - BigInt(pageSize) : 1n;
-  const show = async (height: bigint): Promise<void> => setBlock(await client.getBlock(scopeOf(scope), height));
+  const show = async (signal: AbortSignal, height: bigint): Promise<void> => {
+    setBlock(undefined);
+    setBlock(await client.getBlock(scopeOf(scope), height, { signal }));
+  };
   return (
     <>
       <h1>Blocks</h1>
@@ -37,9 +41,7 @@ export function Blocks(): JSX.Element {
         <>
           <Table caption={`${blocks.length} blocks`} head={["height", "committed", "transactions", "hash"]}
             rows={blocks.map((b) => [
-              <button type="button" class="link" onClick={() => void show(b.header!.height)}>
-                {b.header!.height.toString()}
-              </button>,
+              <Action action={(signal) => show(signal, b.header!.height)}>{b.header!.height.toString()}</Action>,
               timeOf(b.header!.committedAt), String(b.header!.txCount), <code>{hex(b.hash)}</code>,
             ])} />
           <div class="row">
@@ -107,7 +109,7 @@ export function Follow(): JSX.Element {
   const follow = async (signal: AbortSignal): Promise<void> => {
     setRows([]);
     setSeen(0);
-    let newest: ComponentChildren[][] = [];
+    let latest: ComponentChildren[][] = [];
     let n = 0;
     let drawing = false;
     // Once for each picture of the screen, however many blocks there are.
@@ -117,20 +119,14 @@ export function Follow(): JSX.Element {
       requestAnimationFrame(() => {
         drawing = false;
         if (signal.aborted) return;
-        setRows(newest);
+        setRows(latest);
         setSeen(n);
       });
     };
-    let page = await ledger.listBlocks({ scope: scopeOf(scope), pageSize: 1000 }, { signal });
-    let from = 1n;
-    while (page.blocks.length > 0) {
-      from = page.blocks.at(-1)!.header!.height;
-      if (page.nextPageToken === "") break;
-      page = await ledger.listBlocks({ scope: scopeOf(scope), pageSize: 1000, pageToken: page.nextPageToken }, { signal });
-    }
-    for await (const block of client.watch(scopeOf(scope), { fromHeight: from, signal })) {
+    const newest = await newestHeight(scopeOf(scope), signal);
+    for await (const block of client.watch(scopeOf(scope), { fromHeight: newest > 0n ? newest : 1n, signal })) {
       n += block.transactions.length;
-      newest = [...rowsOf(block).reverse(), ...newest].slice(0, shown);
+      latest = [...rowsOf(block).reverse(), ...latest].slice(0, shown);
       draw();
     }
   };

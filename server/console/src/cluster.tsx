@@ -45,7 +45,7 @@ export function Members(): JSX.Element | null {
       <div class="plots">
         {cluster.members.filter((m) => m.id !== cluster.leader).map((m) => (
           <Plot key={m.id.toString()} name={`node ${m.id} behind`} text={text(behind(cluster, m))} points={points}
-            values={history.map((h) => h.get(m.id) ?? NaN)} />
+            series={[{ name: "", text: "", values: history.map((h) => h.get(m.id) ?? NaN) }]} />
         ))}
       </div>
     </>

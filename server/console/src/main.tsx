@@ -1,11 +1,12 @@
 // The console of a seqledger server.
 
 import { render, type JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useErrorBoundary, useState } from "preact/hooks";
 import { admin, key } from "./api";
 import { Blocks, Entities, Follow } from "./blocks";
 import { Overview } from "./overview";
-import { Field, Form } from "./parts";
+import { Field, Form, Problem } from "./parts";
+import { placeOf } from "./place";
 import { Reservations } from "./records";
 import { Streams } from "./streams";
 import "./style.css";
@@ -23,20 +24,19 @@ const pages: [path: string, name: string, page: (argument: string) => JSX.Elemen
   ["try", "Try it", () => <TryIt />],
 ];
 
-const place = (): string[] => location.hash.replace(/^#\//, "").replace(/^#/, "").split("/");
-
 function Console(): JSX.Element {
-  const [[path = "", argument = ""], setPlace] = useState(place());
+  const [place, setPlace] = useState(placeOf(location.hash));
   const [login, setLogin] = useState(0); // another key draws the page anew
   useEffect(() => {
-    const moved = (): void => setPlace(place());
+    const moved = (): void => setPlace(placeOf(location.hash));
     addEventListener("hashchange", moved);
     return () => removeEventListener("hashchange", moved);
   }, []);
-  const page = pages.find(([p]) => p === path) ?? pages[0]!;
+  const page = pages.find(([path]) => path === place.path);
   useEffect(() => {
-    document.title = `${page[1]} – seqledger`;
+    document.title = `${page?.[1] ?? "No such page"} – seqledger`;
   }, [page]);
+  const problem = page === undefined ? `There is no page ${JSON.stringify(place.path)}.` : place.problem;
   return (
     <>
       <a class="skip" href="#page" onClick={(e) => {
@@ -47,14 +47,23 @@ function Console(): JSX.Element {
         <strong>seqledger</strong>
         <nav aria-label="Pages">
           {pages.map(([p, name]) => (
-            <a key={p} href={`#/${p}`} aria-current={p === page[0] ? "page" : undefined}>{name}</a>
+            <a key={p} href={`#/${p}`} aria-current={p === page?.[0] ? "page" : undefined}>{name}</a>
           ))}
         </nav>
         <Key onChange={() => setLogin(login + 1)} />
       </header>
-      <main id="page" tabIndex={-1} key={`${page[0]} ${login}`}>{page[2](decodeURIComponent(argument))}</main>
+      <main id="page" tabIndex={-1} key={`${place.path} ${login}`}>
+        {problem === undefined ? null : <p class="problem" role="alert">{problem}</p>}
+        {page && <Guarded key={place.argument}>{page[2](place.argument)}</Guarded>}
+      </main>
     </>
   );
+}
+
+/** Guarded shows why a page cannot be drawn, in place of the page: the others still can. */
+function Guarded({ children }: { children: JSX.Element }): JSX.Element {
+  const [error] = useErrorBoundary();
+  return error === undefined ? children : <Problem error={error} />;
 }
 
 /** Key is where a person gives an API key, which is kept for this tab. */

@@ -31,6 +31,19 @@ export function growth(before: Sample, now: Sample, matches: (series: string) =>
   return grown;
 }
 
+/** rates returns by how much some counters grew in a second, those with one value of a label together. */
+export function rates(
+  before: Sample, now: Sample, name: string, matches: (series: string) => boolean,
+): Map<string, number> {
+  const all = new Map<string, number>();
+  const seconds = Math.max(0.001, (now.at - before.at) / 1000);
+  for (const [series, n] of growth(before, now, matches)) {
+    const value = label(series, name);
+    all.set(value, (all.get(value) ?? 0) + n / seconds);
+  }
+  return all;
+}
+
 /** rate returns by how much some counters together grew in a second. */
 export function rate(before: Sample, now: Sample, matches: (series: string) => boolean): number {
   const grown = growth(before, now, matches).reduce((sum, [, n]) => sum + n, 0);
@@ -39,12 +52,13 @@ export function rate(before: Sample, now: Sample, matches: (series: string) => b
 
 /** quantile returns a quantile of what a histogram counted between two readings; NaN if that is nothing. */
 export function quantile(before: Sample, now: Sample, name: string, q: number): number {
-  const buckets: { le: number; n: number }[] = [];
+  const counted = new Map<number, number>(); // by the upper bound, of all labels together
   for (const [series, value] of now.values) {
     if (!series.startsWith(`${name}_bucket{`)) continue;
-    buckets.push({ le: Number(label(series, "le").replace("+Inf", "Infinity")), n: value - (before.values.get(series) ?? 0) });
+    const le = Number(label(series, "le").replace("+Inf", "Infinity"));
+    counted.set(le, (counted.get(le) ?? 0) + value - (before.values.get(series) ?? 0));
   }
-  buckets.sort((a, b) => a.le - b.le);
+  const buckets = [...counted].map(([le, n]) => ({ le, n })).sort((a, b) => a.le - b.le);
   const total = buckets.at(-1)?.n ?? 0;
   if (total <= 0) return NaN;
   let lower = 0;

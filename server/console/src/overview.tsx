@@ -5,26 +5,30 @@ import type { ScrubStatus, Status } from "@seqledger/gen/ledger_pb";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { admin, fetchMetrics } from "./api";
-import { advice } from "./advice";
+import { advice, meaning } from "./advice";
 import { Members } from "./cluster";
 import { count, seconds, size, timeOf } from "./format";
-import { growth, label, parse, quantile, rate, type Sample } from "./metrics";
-import { Facts, Plot, Problem, Table, useEvery } from "./parts";
+import { label, parse, quantile, rate, rates, type Sample } from "./metrics";
+import { Facts, Plot, Problem, type Series, Table, useEvery } from "./parts";
+import { LastRefusals } from "./refusals";
 
 const everyMs = 1000;
 const points = 120;
-const latest = 100;
 const commits = (s: string): boolean => s.startsWith("seqledger_decisions_total{") && label(s, "code") === "COMMITTED";
 const refusals = (s: string): boolean => s.startsWith("seqledger_results_total{") &&
   label(s, "code") !== "COMMITTED" && label(s, "code") !== "REPLAYED";
 
+/** Point is what two readings of the metrics, a second apart, come to. */
 interface Point {
   writes: number;
-  refused: number;
+  refused: Map<string, number>; // by reason
   p50: number;
   p99: number;
+  logP99: number;
   log: number;
   pending: number;
+  free: number;
+  disk: number;
 }
 
 /** Overview shows the state and the last two minutes, as long as the page is open. */
@@ -32,22 +36,18 @@ export function Overview(): JSX.Element {
   const [status, setStatus] = useState<Status>();
   const [last, setLast] = useState<Sample>();
   const [history, setHistory] = useState<Point[]>([]);
-  const [refused, setRefused] = useState<string[][]>([]);
   const statusError = useEvery(everyMs, async (signal) => setStatus((await admin.getStatus({}, { signal })).status));
   const error = useEvery(everyMs, async (signal) => {
     const now = parse(await fetchMetrics(signal), performance.now());
     if (last !== undefined) {
       const value = (name: string): number => now.values.get(`seqledger_${name}`) ?? NaN;
-      const came = growth(last, now, refusals).map(([series, n]) => {
-        const code = label(series, "code");
-        return [new Date().toISOString().slice(11, 19), code, label(series, "method"), count(n), advice(code)];
-      });
-      if (came.length > 0) setRefused([...came, ...refused].slice(0, latest));
-      const histogram = "seqledger_log_store_duration_seconds";
+      const took = "seqledger_write_duration_seconds";
       setHistory([...history.slice(1 - points), {
-        writes: rate(last, now, commits), refused: rate(last, now, refusals),
-        p50: quantile(last, now, histogram, 0.5), p99: quantile(last, now, histogram, 0.99),
+        writes: rate(last, now, commits), refused: rates(last, now, "code", refusals),
+        p50: quantile(last, now, took, 0.5), p99: quantile(last, now, took, 0.99),
+        logP99: quantile(last, now, "seqledger_log_store_duration_seconds", 0.99),
         log: value("log_pending_bytes"), pending: value("pending_bytes"),
+        free: value("data_disk_free_bytes"), disk: value("data_disk_size_bytes"),
       }]);
     }
     setLast(now);
@@ -61,10 +61,7 @@ export function Overview(): JSX.Element {
       {noMetrics ? <p>This credential may not see figures about the whole ledger.</p> : <Problem error={error} />}
       <Plots history={history} />
       <Members />
-      {refused.length > 0 && (
-        <Table caption={`Refused while this page is open; the newest first, at most ${latest} lines`}
-          head={["time (UTC)", "reason", "call", "writes", "what the client should do"]} rows={refused} />
-      )}
+      <LastRefusals />
       {last && <Refusals sample={last} />}
     </>
   );
@@ -101,23 +98,44 @@ function State({ status }: { status: Status }): JSX.Element {
 }
 
 function Plots({ history }: { history: Point[] }): JSX.Element {
-  const plots: [string, keyof Point, (n: number) => string][] = [
-    ["writes a second", "writes", count], ["refused a second", "refused", count],
-    ["log write p50", "p50", seconds], ["log write p99", "p99", seconds],
-    ["log since its truncation", "log", size], ["waits for the state file", "pending", size],
+  const plots: [string, Exclude<keyof Point, "refused">, (n: number) => string][] = [
+    ["writes a second", "writes", count], ["write p50", "p50", seconds], ["write p99", "p99", seconds],
+    ["log write p99", "logP99", seconds], ["log since its truncation", "log", size],
+    ["waits for the state file", "pending", size], ["disk free", "free", size],
   ];
+  const reasons = reasonsOf(history);
   return (
     <div class="plots">
       {plots.map(([name, field, text]) => {
         const values = history.map((p) => p[field]);
         const newest = values.at(-1) ?? NaN;
         return (
-          <Plot key={field} name={name} values={values} points={points}
-            text={Number.isFinite(newest) ? text(newest) : "–"} />
+          <Plot key={field} name={name} series={[{ name, values, text: "" }]} points={points}
+            text={Number.isFinite(newest) ? text(newest) : "–"} top={field === "free" ? history.at(-1)?.disk : undefined} />
         );
       })}
+      <Plot name="refused a second" series={reasons} points={points}
+        text={history.length === 0 ? "–" : count([...history.at(-1)!.refused.values()].reduce((a, b) => a + b, 0))} />
     </div>
   );
+}
+
+// More lines than these cannot be told apart.
+const maxReasons = 5;
+
+/** reasonsOf returns a line for each reason for which a write was refused lately, the most frequent ones first. */
+function reasonsOf(history: Point[]): Series[] {
+  const totals = new Map<string, number>();
+  for (const { refused } of history) {
+    for (const [code, n] of refused) totals.set(code, (totals.get(code) ?? 0) + n);
+  }
+  const codes = [...totals.keys()].sort((a, b) => totals.get(b)! - totals.get(a)!);
+  const line = (name: string, all: string[]): Series => {
+    const values = history.map(({ refused }) => all.reduce((sum, code) => sum + (refused.get(code) ?? 0), 0));
+    return { name, values, text: count(values.at(-1) ?? 0) };
+  };
+  const lines = codes.slice(0, maxReasons).map((code) => line(code, [code]));
+  return codes.length > maxReasons ? [...lines, line("others", codes.slice(maxReasons))] : lines;
 }
 
 /** Refusals since the start, each with what a client should do. */
@@ -127,6 +145,9 @@ function Refusals({ sample }: { sample: Sample }): JSX.Element | null {
     if (refusals(series) && n > 0) totals.set(label(series, "code"), (totals.get(label(series, "code")) ?? 0) + n);
   }
   if (totals.size === 0) return <p>No write was refused since the server's start.</p>;
-  const rows = [...totals].sort((a, b) => b[1] - a[1]).map(([code, n]) => [code, count(n), advice(code)]);
-  return <Table caption="Refused since the server's start" head={["reason", "writes", "what the client should do"]} rows={rows} />;
+  const rows = [...totals].sort((a, b) => b[1] - a[1]).map(([code, n]) => [code, count(n), meaning(code), advice(code)]);
+  return (
+    <Table caption="Refused since the server's start" rows={rows}
+      head={["reason", "writes", "what it means", "what the client should do"]} />
+  );
 }

@@ -59,6 +59,27 @@ export function Form(
   );
 }
 
+/** Action is a button within a page that runs an action, and shows its error. Another press ends the one before. */
+export function Action(
+  { action, children }: { action: (signal: AbortSignal) => Promise<void>; children: ComponentChildren },
+): JSX.Element {
+  const [error, setError] = useState<unknown>();
+  const running = useRef<AbortController>();
+  useEffect(() => () => running.current?.abort(), []);
+  const run = async (): Promise<void> => {
+    running.current?.abort();
+    const mine = (running.current = new AbortController());
+    setError(undefined);
+    await action(mine.signal).catch((e: unknown) => mine.signal.aborted || setError(e));
+  };
+  return (
+    <>
+      <button type="button" class="link" onClick={() => void run()}>{children}</button>
+      <Problem error={error} />
+    </>
+  );
+}
+
 /** Facts is a list of names and values. */
 export function Facts({ of }: { of: [string, ComponentChildren][] }): JSX.Element {
   return (
@@ -86,11 +107,45 @@ export function Table(
 const width = 300;
 const height = 60;
 
-/** Plot draws the last values of something, the newest at the right; NaN leaves a gap. */
+/** Series is a line of a plot. */
+export interface Series {
+  name: string;
+  values: number[];
+  text: string;
+}
+
+/**
+ * Plot draws the last values of something, the newest at the right; NaN leaves a gap. The lines of several series differ
+ * in their dashes, too, and each has its newest value below. top is the largest value that there can be, if it is known.
+ */
 export function Plot(
-  { name, values, text, points }: { name: string; values: number[]; text: string; points: number },
+  { name, series, text, points, top }: {
+    name: string; series: Series[]; text: string; points: number; top?: number | undefined;
+  },
 ): JSX.Element {
-  const top = Math.max(...values.filter(Number.isFinite), Number.MIN_VALUE);
+  const highest = top ?? Math.max(...series.flatMap((s) => s.values).filter(Number.isFinite), Number.MIN_VALUE);
+  return (
+    <figure>
+      <figcaption>{name}<strong>{text}</strong></figcaption>
+      <svg viewBox={`0 0 ${width} ${height}`} role="img" aria-label={`${name}: ${text}`} preserveAspectRatio="none">
+        {series.map((s, i) => <path key={s.name} class={`line${i}`} d={lineOf(s.values, points, highest)} />)}
+      </svg>
+      {series.length > 1 && (
+        <ul class="legend">
+          {series.map((s, i) => (
+            <li key={s.name}>
+              <svg viewBox="0 0 20 4" aria-hidden="true"><path class={`line${i}`} d="M0 2L20 2" /></svg>
+              {s.name} <strong>{s.text}</strong>
+            </li>
+          ))}
+        </ul>
+      )}
+    </figure>
+  );
+}
+
+/** lineOf returns the path of a line. */
+function lineOf(values: number[], points: number, highest: number): string {
   const from = points - values.length;
   let line = "";
   let pen = "M";
@@ -100,17 +155,10 @@ export function Plot(
       return;
     }
     const x = ((from + i) / (points - 1)) * width;
-    line += `${pen}${x.toFixed(1)} ${(height - 2 - (v / top) * (height - 6)).toFixed(1)}`;
+    line += `${pen}${x.toFixed(1)} ${(height - 2 - (v / highest) * (height - 6)).toFixed(1)}`;
     pen = "L";
   });
-  return (
-    <figure>
-      <figcaption>{name}<strong>{text}</strong></figcaption>
-      <svg viewBox={`0 0 ${width} ${height}`} role="img" aria-label={`${name}: ${text}`} preserveAspectRatio="none">
-        <path d={line} />
-      </svg>
-    </figure>
-  );
+  return line;
 }
 
 /** useEvery calls an action now and then while the page is seen, and returns its latest error. */

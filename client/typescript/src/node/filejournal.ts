@@ -23,8 +23,8 @@ const maxAhead = 256 << 10;
  * fileJournal opens the journal at a path and creates it if necessary. It locks path + ".lock"
  * against other processes, Go's included. It reads and checks the content and writes it anew.
  *
- * The lock is an advisory lock of Linux (flock), for which the program flock must be installed; it
- * is part of util-linux and of BusyBox.
+ * The lock is an advisory one (flock). It is taken with one of the programs flock, which is part of
+ * util-linux and of BusyBox, and perl, which macOS has.
  *
  * The error is a JournalError: "locked", "missing" or "damaged"; or what the file system says.
  */
@@ -39,16 +39,6 @@ export async function fileJournal(path: string, options: JournalOptions = {}): P
     await storage.close();
     throw e;
   }
-}
-
-/**
- * inspectJournal reads a file without a lock and without changing it. torn is how many bytes at its
- * end are a group that is being written, or whose write was interrupted.
- */
-export async function inspectJournal(path: string): Promise<{ records: Decoded[]; torn: number }> {
-  const content = await readFile(path);
-  const groups = scan(path, content);
-  return { records: groups.records, torn: Math.max(0, written(content) - groups.end) };
 }
 
 /** Follows symbolic links: under another name the same journal could be opened twice. */
@@ -69,21 +59,38 @@ async function resolveLinks(path: string): Promise<string> {
 
 const isMissing = (e: unknown): boolean => (e as { code?: string }).code === "ENOENT";
 
+// Programs that lock the file that they inherit as descriptor 3 (flock), and end with 1 while another
+// process has it locked. Linux has the first, macOS and the BSDs the second.
+const lockers: [program: string, ...args: string[]][] = [
+  ["flock", "-n", "3"],
+  ["perl", "-e", `
+    use Fcntl ":flock";
+    open(my $file, "+<&=", 3) or die "descriptor 3: $!";
+    exit 0 if flock($file, LOCK_EX | LOCK_NB);
+    exit 1 if $!{EWOULDBLOCK};
+    die "flock: $!";
+  `],
+];
+
 /**
- * Locks a file. Node has no call for flock, so the program flock locks the file that it inherits:
- * the lock belongs to the open file, and stays after that program has ended, until this process
- * closes the file or dies.
+ * Locks a file. Node has no call for flock, so another program locks the file that it inherits: the
+ * lock belongs to the open file, and stays after that program has ended, until this process closes the
+ * file or dies. A lock file that is merely created would outlive a process that is killed.
  */
 async function lockFile(lockPath: string, path: string): Promise<FileHandle> {
   const handle = await open(lockPath, constants.O_RDWR | constants.O_CREAT, 0o600);
-  const result = spawnSync("flock", ["-n", "3"], { stdio: ["ignore", "ignore", "pipe", handle.fd] });
-  if (result.error === undefined && result.status === 0) return handle;
-  await handle.close();
-  if (result.error === undefined && result.status === 1) {
-    throw new JournalError("locked", `journal ${path} is locked by another process`);
+  let reason = "";
+  for (const [program, ...args] of lockers) {
+    const result = spawnSync(program, args, { stdio: ["ignore", "ignore", "pipe", handle.fd] });
+    if (result.status === 0) return handle;
+    if (result.status === 1) {
+      await handle.close();
+      throw new JournalError("locked", `journal ${path} is locked by another process`);
+    }
+    reason += `; ${program}: ${result.error === undefined ? result.stderr.toString().trim() : messageOf(result.error)}`;
   }
-  const reason = result.error === undefined ? result.stderr.toString().trim() : messageOf(result.error);
-  throw new Error(`journal ${path} cannot be locked; is the program flock (util-linux) installed? ${reason}`);
+  await handle.close();
+  throw new Error(`journal ${path} cannot be locked, which takes one of the programs flock and perl${reason}`);
 }
 
 async function load(path: string, mustExist: boolean): Promise<Decoded[]> {
@@ -98,21 +105,27 @@ async function load(path: string, mustExist: boolean): Promise<Decoded[]> {
       `${path} is missing; if it was lost, find out from the ledger what was written before you begin a new one`,
     );
   }
-  return scan(path, content).records;
+  return scan(path, content).flatMap((group) => group.records);
+}
+
+/** @internal Group is the records that one sync made durable, and where in the file they are. */
+export interface Group {
+  offset: number;
+  records: Decoded[];
 }
 
 /**
- * Reads all groups. A bad group at the end is torn: it was being written when the process or the
+ * @internal Reads all groups. A bad group at the end is torn: it was being written when the process or the
  * machine stopped, so nothing in it had been sent. A bad group with a good one behind it is damage,
  * because the next group is only written after the sync of the one before.
  */
-function scan(path: string, content: Buffer): { records: Decoded[]; end: number } {
+export function scan(path: string, content: Buffer): Group[] {
   const damaged = (offset: number, reason: string): JournalError =>
     new JournalError("damaged", `journal ${path} is damaged at byte ${offset}: ${reason}`);
   const reason = headerError(content);
   if (reason !== "") throw damaged(0, reason);
   const salt = content.subarray(12, 20);
-  const records: Decoded[] = [];
+  const groups: Group[] = [];
   let offset = headerBytes;
   while (offset < content.length) {
     const group = groupAt(content, salt, offset);
@@ -126,13 +139,23 @@ function scan(path: string, content: Buffer): { records: Decoded[]; end: number 
       break;
     }
     try {
-      records.push(...decodeRecords(group));
+      groups.push({ offset, records: decodeRecords(group) });
     } catch (e) {
       throw damaged(offset, messageOf(e));
     }
     offset += groupHeader + group.length;
   }
-  return { records, end: offset };
+  return groups;
+}
+
+/** @internal Returns the beginning of a file. */
+export function fileHeader(salt: Uint8Array): Buffer {
+  const header = Buffer.alloc(headerBytes);
+  header.set(magic);
+  header.writeUInt32LE(version, 8);
+  header.set(salt, 12);
+  header.writeUInt32LE(crc32c(header.subarray(0, 20)), 20);
+  return header;
 }
 
 function headerError(content: Buffer): string {
@@ -174,7 +197,8 @@ function groupSum(salt: Uint8Array, offset: number, records: Uint8Array): number
   return crc32c(records, crc32c(seed));
 }
 
-function sealGroup(salt: Uint8Array, offset: number, records: Uint8Array): Buffer {
+/** @internal Returns a group with its header. */
+export function sealGroup(salt: Uint8Array, offset: number, records: Uint8Array): Buffer {
   const group = Buffer.alloc(groupHeader + records.length);
   group.set(marker);
   group.writeUInt32LE(records.length, 4);
@@ -227,11 +251,7 @@ class FileStorage implements JournalStorage {
   /** Replaces the file by a new one. A crash at any point leaves one of the two, complete. */
   async replace(records: Uint8Array): Promise<void> {
     const salt = randomBytes(8);
-    const header = Buffer.alloc(headerBytes);
-    header.set(magic);
-    header.writeUInt32LE(version, 8);
-    header.set(salt, 12);
-    header.writeUInt32LE(crc32c(header.subarray(0, 20)), 20);
+    const header = fileHeader(salt);
     const group = records.length === 0 ? Buffer.alloc(0) : sealGroup(salt, headerBytes, records);
     const next = await open(`${this.path}.new`, "w", 0o600);
     try {

@@ -6,8 +6,11 @@ import assert from "node:assert/strict";
 import { createServer, request as httpRequest } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
-import { Ledger, payloads, run, temporary } from "../support.js";
-import { browser, goOn, once, open, origin, pageUrl, settle, setup, submit, tags, visit } from "./till.js";
+import { FaultProxy, Ledger, payloads, run, temporary } from "../support.js";
+import { renderers } from "./chromium.js";
+import {
+  browser, goOn, once, open, origin, pageUrl, position, settle, setup, submit, tags, visit,
+} from "./till.js";
 
 browser("a page writes, and its journal outlives a reload in the middle", async (t) => {
   const { ledger, server, page } = await setup(t);
@@ -20,13 +23,14 @@ browser("a page writes, and its journal outlives a reload in the middle", async 
 });
 
 browser("a renderer that is killed in the middle of writes leaves none behind", async (t) => {
-  const { ledger, server, context, page } = await setup(t);
+  const { ledger, server, profile, context, page } = await setup(t);
   const all = tags(0, 200);
   await open(page, server);
   await submit(page, all);
-  const session = await context.newCDPSession(page);
   const gone = page.waitForEvent("crash");
-  void session.send("Page.crash").catch(() => {});
+  const pids = renderers(profile);
+  assert.ok(pids.length > 0);
+  for (const pid of pids) process.kill(pid, "SIGKILL");
   await gone;
   const next = await context.newPage();
   await page.close();
@@ -158,6 +162,31 @@ browser("a page of another origin makes gRPC-Web calls, whose errors come in tra
   assert.deepEqual([...types], ["application/grpc-web+proto"]);
   assert.ok(preflights.size > 0, "the browser asked whether it may call");
   for (const asked of preflights) assert.match(asked, /authorization/);
+});
+
+browser("a refusal of the browser's own repeat is fenced, also behind a transport of the page's own", async (t) => {
+  const { ledger, page } = await setup(t);
+  const proxy = await FaultProxy.start(t, ledger.address);
+  await open(page, `http://${proxy.address}`, { transport: true });
+  // Chromium repeats a request on a connection that it has used before.
+  await submit(page, ["first"]);
+  await settle(page);
+  const [calls, { session }] = [proxy.count("WriteBatch"), await position(page)];
+  let held = false;
+  proxy.fault = (procedure) => {
+    if (held || procedure !== "WriteBatch") return "none";
+    held = true;
+    return "hold";
+  };
+  await page.evaluate(() => window.till.replace("stock", "late"));
+  assert.match((await settle(page))[0]!, /^late NotExecutedError: .*KEY_NOT_FOUND/);
+  assert.equal(proxy.count("WriteBatch") - calls, 2, "the page made one call, and the browser repeated it");
+  // The condition comes to hold, and then the first copy arrives.
+  run("write", "--server", ledger.address, "--scope", "acme/main", "--client-id", "other", "--set", "stock=there");
+  assert.equal(await proxy.release(), 1);
+  const { value } = JSON.parse(run("get", "stock", "--server", ledger.address, "--scope", "acme/main", "--json"));
+  assert.equal(Buffer.from(value, "base64").toString(), "there", "what was told as not executed is executed");
+  assert.notEqual((await position(page)).session, session, "the refusal was reported under a session of its own");
 });
 
 browser("a server that is killed, and a clock that jumps, change nothing", async (t) => {

@@ -1,6 +1,6 @@
 // Debian's Chromium, and the server of the page.
 
-import { existsSync, mkdtempSync, readFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -8,14 +8,18 @@ import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { type BrowserContext, chromium } from "playwright-core";
-import { remove } from "../support.js";
+import { remove, required } from "../support.js";
 
 export const executablePath = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
 
-/** What to install if there is no Chromium. */
+/**
+ * What to install if there is no Chromium. Tests are skipped then, except with SEQLEDGER_TEST_WEB=1: a gate that skips
+ * them must not look like one in which they pass.
+ */
 export const missing = existsSync(executablePath)
   ? false
   : `${executablePath} is missing: apt-get install chromium, or set CHROMIUM to the path of a Chromium`;
+if (missing !== false && required) throw new Error(`SEQLEDGER_TEST_WEB=1: ${missing}`);
 
 // Ends a test that hangs. A machine that has too much to do must not look like one.
 const patienceMs = 120_000;
@@ -34,14 +38,35 @@ export async function launch(profile: string): Promise<BrowserContext> {
 }
 
 /** launchFor starts Chromium for a test, after which it ends and its profile is removed, in this order. */
-export async function launchFor(t: TestContext): Promise<BrowserContext> {
-  const profile = mkdtempSync(join(tmpdir(), "seqledger-web-"));
+export async function launchFor(
+  t: TestContext, profile = mkdtempSync(join(tmpdir(), "seqledger-web-")),
+): Promise<BrowserContext> {
   const context = await launch(profile);
   t.after(async () => {
     await context.close();
     remove(profile);
   });
   return context;
+}
+
+/**
+ * renderers returns the process ids of the renderers of the Chromium with a profile: its descendants of that type. The
+ * debugger's protocol tells process ids to its own browser alone, which playwright keeps to itself.
+ */
+export function renderers(profile: string): number[] {
+  const processes = readdirSync("/proc").filter((name) => /^\d+$/.test(name)).flatMap((pid) => {
+    try {
+      const parent = /^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))![1]!;
+      // Chromium writes its own over the arguments, as one text.
+      return [{ pid, parent, command: readFileSync(`/proc/${pid}/cmdline`, "utf8").split(/[\0 ]/) }];
+    } catch {
+      return []; // it has ended meanwhile
+    }
+  });
+  const byId = new Map(processes.map((p) => [p.pid, p]));
+  const isOurs = (p: (typeof processes)[number] | undefined): boolean =>
+    p !== undefined && (p.command.includes(`--user-data-dir=${profile}`) || isOurs(byId.get(p.parent)));
+  return processes.filter((p) => p.command.includes("--type=renderer") && isOurs(p)).map((p) => Number(p.pid));
 }
 
 /**

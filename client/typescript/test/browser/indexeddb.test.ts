@@ -4,6 +4,7 @@
 
 import assert from "node:assert/strict";
 import type { BrowserContext, CDPSession, Page } from "playwright-core";
+import { FaultProxy } from "../support.js";
 import {
   browser, goOn, once, open, origin, position, settle, setup, submit, tags, visit,
 } from "./till.js";
@@ -56,6 +57,25 @@ const remove = (page: Page): Promise<"deleted" | "blocked"> =>
     request.onsuccess = () => resolve("deleted");
     request.onblocked = () => resolve("blocked");
   }), database);
+
+/** Stores something else until the browser has no room for another byte. */
+const fillUp = (page: Page): Promise<void> =>
+  page.evaluate(async () => {
+    const db = await new Promise<IDBDatabase>((resolve, reject) => {
+      const request = indexedDB.open("something else");
+      request.onupgradeneeded = () => request.result.createObjectStore("all", { autoIncrement: true });
+      request.onsuccess = () => resolve(request.result);
+      request.onerror = () => reject(request.error);
+    });
+    const fits = (bytes: number): Promise<boolean> => new Promise((resolve) => {
+      const transaction = db.transaction("all", "readwrite");
+      transaction.oncomplete = () => resolve(true);
+      transaction.onabort = () => resolve(false);
+      transaction.objectStore("all").add(new Uint8Array(bytes));
+    });
+    for (let bytes = 1 << 18; bytes >= 1; bytes >>= 1) while (await fits(bytes));
+    db.close();
+  });
 
 const deleteAll = (session: CDPSession): Promise<unknown> =>
   session.send("Storage.clearDataForOrigin", { origin: origin(), storageTypes: "indexeddb" });
@@ -273,6 +293,46 @@ browser("without room in the browser a write is refused, and its number used aga
   await visit(page);
   const recovered = await open(page, server);
   assert.deepEqual(recovered.filter((tag) => !stored.includes(tag)), []);
+});
+
+browser("without room in the browser, a refusal behind a lost answer waits, and the Writer goes on", async (t) => {
+  const { ledger, context, page } = await setup(t);
+  const session = await context.newCDPSession(page);
+  await session.send("Storage.overrideQuotaForOrigin", { origin: origin(), quotaSize: 1 << 20 });
+  const proxy = await FaultProxy.start(t, ledger.address);
+  await open(page, `http://${proxy.address}`);
+  await submit(page, tags(0, 3));
+  await settle(page);
+  const before = await position(page);
+  await page.evaluate((name) => {
+    const { transaction } = IDBDatabase.prototype;
+    Object.assign(window, { refused: 0 });
+    IDBDatabase.prototype.transaction = function (...parameters) {
+      const begun = transaction.apply(this, parameters);
+      const count = (): void => void (window as unknown as { refused: number }).refused++;
+      if (this.name === name) begun.addEventListener("abort", count);
+      return begun;
+    };
+  }, database);
+  let lost = false;
+  proxy.fault = async (procedure) => {
+    if (lost || procedure !== "WriteBatch") return "none";
+    lost = true;
+    await fillUp(page);
+    return "lose";
+  };
+  await page.evaluate(() => window.till.replace("stock", "late"));
+  await page.waitForFunction(() => {
+    return (window as unknown as { refused: number }).refused >= 3 || window.till.position().error !== "";
+  });
+  assert.deepEqual(await position(page), { ...before, next: "5" });
+  await session.send("Storage.overrideQuotaForOrigin", { origin: origin() });
+  assert.match((await settle(page))[0]!, /^late NotExecutedError: .*KEY_NOT_FOUND/);
+  await page.evaluate(() => window.till.resume());
+  await submit(page, ["next"]);
+  assert.deepEqual(await settle(page), ["next committed"]);
+  assert.equal((await position(page)).next, "5", "the number of the refused write is used again");
+  once(ledger, [...tags(0, 3), "next"]);
 });
 
 browser("a journal that the browser deletes while it is open stops with its next write", async (t) => {

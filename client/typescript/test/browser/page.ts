@@ -1,10 +1,12 @@
 // The page of the browser tests: seqledger conformance drives it, or a test calls window.till.
 
 import { Code, ConnectError, createClient as createCalls } from "@connectrpc/connect";
-import { createGrpcWebTransport } from "@connectrpc/connect-web";
+import { createConnectTransport, createGrpcWebTransport } from "@connectrpc/connect-web";
 import { LedgerService } from "../../src/gen/seqledger/v1/ledger_pb.js";
 import { WriteErrorCode, WriteErrorSchema } from "../../src/gen/seqledger/v1/types_pb.js";
-import { append, createClient, indexedDbJournal, type Journal, type Pending, type Writer } from "../../src/index.js";
+import {
+  append, type ClientOptions, createClient, indexedDbJournal, type Journal, type Pending, setEntity, type Writer,
+} from "../../src/index.js";
 import { type Command, drive } from "../drive.js";
 
 declare global {
@@ -25,11 +27,13 @@ window.obey = drive({
   exit: () => window.say?.({ event: "exit" }),
 });
 
-/** TillOptions are options of a till's journal, and the token of its client. */
+/** TillOptions are options of a till's journal and of its client. */
 export interface TillOptions {
   wait?: boolean;
   mustExist?: boolean;
   token?: string;
+  /** The client gets a transport of the page's own, which uses fetch. */
+  transport?: true;
 }
 
 let journal: Journal & { readonly persistent: boolean };
@@ -38,9 +42,12 @@ let pendings: Pending[] = [];
 
 /** A till, which writes what it is told, each tag once. */
 const till = {
-  async open(server: string, { token, ...options }: TillOptions = {}): Promise<string[]> {
+  async open(server: string, { token, transport, ...options }: TillOptions = {}): Promise<string[]> {
     journal = await indexedDbJournal("till", { ...options, maxBytes: 1 << 20 });
-    const client = createClient({ baseUrl: server, ...(token === undefined ? {} : { token: () => token }) });
+    const clientOptions: ClientOptions = { baseUrl: server };
+    if (token !== undefined) clientOptions.token = () => token;
+    if (transport) clientOptions.transport = createConnectTransport({ baseUrl: server, useBinaryFormat: true });
+    const client = createClient(clientOptions);
     writer = await client.openWriter({ scope: { organization: "acme", vault: "main" }, clientId: "till", journal });
     pendings = [...writer.recovered];
     return pendings.map((p) => p.tag);
@@ -48,6 +55,11 @@ const till = {
   submit(...tags: string[]): void {
     for (const tag of tags) pendings.push(writer.submit([append(tag)], { tag }));
   },
+  /** Sets an entity if it exists. */
+  replace(key: string, tag: string): void {
+    pendings.push(writer.submit([setEntity(key, tag, { condition: { mustExist: true } })], { tag }));
+  },
+  resume: (): Promise<void> => writer.resume(),
   /** Waits until everything that was submitted is in the journal. */
   async stored(): Promise<void> {
     await Promise.all(pendings.map((p) => p.accepted));

@@ -1,6 +1,9 @@
 // A page with a till, which writes to a ledger of another origin and has its journal in IndexedDB.
 
 import assert from "node:assert/strict";
+import { mkdtempSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, test, type TestContext } from "node:test";
 import type { BrowserContext, Page } from "playwright-core";
 import { Ledger, payloads, temporary } from "../support.js";
@@ -20,6 +23,8 @@ export const origin = (): string => new URL(site.url).origin;
 export interface Setup {
   ledger: Ledger;
   server: string;
+  /** The directory of the browser's profile. */
+  profile: string;
   context: BrowserContext;
   page: Page;
 }
@@ -28,10 +33,11 @@ export interface Setup {
 export async function setup(t: TestContext, ...flags: string[]): Promise<Setup> {
   const ledger = await Ledger.start(temporary(t), "127.0.0.1:0", "--cors-origin", origin(), ...flags);
   t.after(() => ledger.kill());
-  const context = await launchFor(t);
+  const profile = mkdtempSync(join(tmpdir(), "seqledger-web-"));
+  const context = await launchFor(t, profile);
   const page = context.pages()[0] ?? (await context.newPage());
   await visit(page);
-  return { ledger, server: `http://${ledger.address}`, context, page };
+  return { ledger, server: `http://${ledger.address}`, profile, context, page };
 }
 
 export async function visit(page: Page): Promise<void> {

@@ -48,6 +48,9 @@ const (
 	// AdminServiceChangeClusterProcedure is the fully-qualified name of the AdminService's
 	// ChangeCluster RPC.
 	AdminServiceChangeClusterProcedure = "/seqledger.v1.AdminService/ChangeCluster"
+	// AdminServiceListRefusalsProcedure is the fully-qualified name of the AdminService's ListRefusals
+	// RPC.
+	AdminServiceListRefusalsProcedure = "/seqledger.v1.AdminService/ListRefusals"
 )
 
 // AdminServiceClient is a client for the seqledger.v1.AdminService service.
@@ -70,6 +73,9 @@ type AdminServiceClient interface {
 	// One that is repeated because its answer was lost may find the change made:
 	// then it is failed_precondition for a node that is gone, and else no error.
 	ChangeCluster(context.Context, *connect.Request[v1.ChangeClusterRequest]) (*connect.Response[v1.ChangeClusterResponse], error)
+	// ListRefusals lists the commands of clients that this server has refused
+	// last. A server keeps the last 256 of them in memory, until it ends.
+	ListRefusals(context.Context, *connect.Request[v1.ListRefusalsRequest]) (*connect.Response[v1.ListRefusalsResponse], error)
 }
 
 // NewAdminServiceClient constructs a client for the seqledger.v1.AdminService service. By default,
@@ -121,6 +127,13 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(adminServiceMethods.ByName("ChangeCluster")),
 			connect.WithClientOptions(opts...),
 		),
+		listRefusals: connect.NewClient[v1.ListRefusalsRequest, v1.ListRefusalsResponse](
+			httpClient,
+			baseURL+AdminServiceListRefusalsProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("ListRefusals")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -132,6 +145,7 @@ type adminServiceClient struct {
 	backup        *connect.Client[v1.BackupRequest, v1.BackupResponse]
 	getCluster    *connect.Client[v1.GetClusterRequest, v1.GetClusterResponse]
 	changeCluster *connect.Client[v1.ChangeClusterRequest, v1.ChangeClusterResponse]
+	listRefusals  *connect.Client[v1.ListRefusalsRequest, v1.ListRefusalsResponse]
 }
 
 // GetStatus calls seqledger.v1.AdminService.GetStatus.
@@ -164,6 +178,11 @@ func (c *adminServiceClient) ChangeCluster(ctx context.Context, req *connect.Req
 	return c.changeCluster.CallUnary(ctx, req)
 }
 
+// ListRefusals calls seqledger.v1.AdminService.ListRefusals.
+func (c *adminServiceClient) ListRefusals(ctx context.Context, req *connect.Request[v1.ListRefusalsRequest]) (*connect.Response[v1.ListRefusalsResponse], error) {
+	return c.listRefusals.CallUnary(ctx, req)
+}
+
 // AdminServiceHandler is an implementation of the seqledger.v1.AdminService service.
 type AdminServiceHandler interface {
 	// GetStatus describes the server.
@@ -184,6 +203,9 @@ type AdminServiceHandler interface {
 	// One that is repeated because its answer was lost may find the change made:
 	// then it is failed_precondition for a node that is gone, and else no error.
 	ChangeCluster(context.Context, *connect.Request[v1.ChangeClusterRequest]) (*connect.Response[v1.ChangeClusterResponse], error)
+	// ListRefusals lists the commands of clients that this server has refused
+	// last. A server keeps the last 256 of them in memory, until it ends.
+	ListRefusals(context.Context, *connect.Request[v1.ListRefusalsRequest]) (*connect.Response[v1.ListRefusalsResponse], error)
 }
 
 // NewAdminServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -231,6 +253,13 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(adminServiceMethods.ByName("ChangeCluster")),
 		connect.WithHandlerOptions(opts...),
 	)
+	adminServiceListRefusalsHandler := connect.NewUnaryHandler(
+		AdminServiceListRefusalsProcedure,
+		svc.ListRefusals,
+		connect.WithSchema(adminServiceMethods.ByName("ListRefusals")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/seqledger.v1.AdminService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AdminServiceGetStatusProcedure:
@@ -245,6 +274,8 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceGetClusterHandler.ServeHTTP(w, r)
 		case AdminServiceChangeClusterProcedure:
 			adminServiceChangeClusterHandler.ServeHTTP(w, r)
+		case AdminServiceListRefusalsProcedure:
+			adminServiceListRefusalsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -276,4 +307,8 @@ func (UnimplementedAdminServiceHandler) GetCluster(context.Context, *connect.Req
 
 func (UnimplementedAdminServiceHandler) ChangeCluster(context.Context, *connect.Request[v1.ChangeClusterRequest]) (*connect.Response[v1.ChangeClusterResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.AdminService.ChangeCluster is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) ListRefusals(context.Context, *connect.Request[v1.ListRefusalsRequest]) (*connect.Response[v1.ListRefusalsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("seqledger.v1.AdminService.ListRefusals is not implemented"))
 }

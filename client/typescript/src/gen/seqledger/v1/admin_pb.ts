@@ -4,11 +4,11 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
-import type { Duration } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_duration } from "@bufbuild/protobuf/wkt";
+import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { ClientEntry, Cluster, Status } from "./ledger_pb.js";
 import { file_seqledger_v1_ledger } from "./ledger_pb.js";
-import type { Config, Scope } from "./types_pb.js";
+import type { Config, Scope, WriteErrorCode } from "./types_pb.js";
 import { file_seqledger_v1_types } from "./types_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
@@ -16,7 +16,130 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file seqledger/v1/admin.proto.
  */
 export const file_seqledger_v1_admin: GenFile = /*@__PURE__*/
-  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSITChFHZXRDbHVzdGVyUmVxdWVzdCI8ChJHZXRDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIlkKFENoYW5nZUNsdXN0ZXJSZXF1ZXN0EhAKBnJlbW92ZRgBIAEoBEgAEhEKB3Byb21vdGUYAiABKARIABISCgh0cmFuc2ZlchgDIAEoBEgAQggKBmNoYW5nZSI/ChVDaGFuZ2VDbHVzdGVyUmVzcG9uc2USJgoHY2x1c3RlchgBIAEoCzIVLnNlcWxlZGdlci52MS5DbHVzdGVyIhIKEEdldFN0YXR1c1JlcXVlc3QiOQoRR2V0U3RhdHVzUmVzcG9uc2USJAoGc3RhdHVzGAEgASgLMhQuc2VxbGVkZ2VyLnYxLlN0YXR1cyJfChJMaXN0Q2xpZW50c1JlcXVlc3QSIgoFc2NvcGUYASABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkiWgoTTGlzdENsaWVudHNSZXNwb25zZRIqCgdjbGllbnRzGAEgAygLMhkuc2VxbGVkZ2VyLnYxLkNsaWVudEVudHJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLiAgoTVXBkYXRlQ29uZmlnUmVxdWVzdBIbChFldmljdGlvbl9pbnRlcnZhbBgBIAEoBEgAEi0KCmNsaWVudF90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGAoOZXZpY3Rpb25fbGltaXQYAyABKARIARIYCg5yZWNlaXB0X3dpbmRvdxgEIAEoBEgCEhUKC21heF9zdHJlYW1zGAUgASgESAMSMAoNcmV0YWluX2Jsb2NrcxgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIWCgxyZXRhaW5fYnl0ZXMYByABKARIBEIXChVldmljdGlvbl9pbnRlcnZhbF9zZXRCFAoSZXZpY3Rpb25fbGltaXRfc2V0QhQKEnJlY2VpcHRfd2luZG93X3NldEIRCg9tYXhfc3RyZWFtc19zZXRCEgoQcmV0YWluX2J5dGVzX3NldCI8ChRVcGRhdGVDb25maWdSZXNwb25zZRIkCgZjb25maWcYASABKAsyFC5zZXFsZWRnZXIudjEuQ29uZmlnIjgKDUJhY2t1cFJlcXVlc3QSJwoFc2luY2UYASABKAsyGC5zZXFsZWRnZXIudjEuQmFja3VwQmFzZSJjCgpCYWNrdXBCYXNlEhEKCWxlZGdlcl9pZBgBIAEoCRINCgVpbmRleBgCIAEoBBISCgpibG9ja19maWxlGAMgASgEEhIKCmJsb2NrX2hhc2gYBCABKAwSCwoDc3VtGAUgASgMIocBCg5CYWNrdXBSZXNwb25zZRIsCgZoZWFkZXIYASABKAsyGi5zZXFsZWRnZXIudjEuQmFja3VwSGVhZGVySAASDwoFY2h1bmsYAiABKAxIABIuCgd0cmFpbGVyGAMgASgLMhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFRyYWlsZXJIAEIGCgRwYXJ0IoQBCgxCYWNrdXBIZWFkZXISEQoJbGVkZ2VyX2lkGAEgASgJEg0KBWluZGV4GAIgASgEEg4KBmRpZ2VzdBgDIAEoCRIVCg1zaXplX2VzdGltYXRlGAQgASgEEhYKDmZvcm1hdF92ZXJzaW9uGAUgASgNEhMKC3NpbmNlX2luZGV4GAYgASgEIjMKDUJhY2t1cFRyYWlsZXISEgoKdG90YWxfc2l6ZRgBIAEoBBIOCgZzaGEyNTYYAiABKAwygwQKDEFkbWluU2VydmljZRJRCglHZXRTdGF0dXMSHi5zZXFsZWRnZXIudjEuR2V0U3RhdHVzUmVxdWVzdBofLnNlcWxlZGdlci52MS5HZXRTdGF0dXNSZXNwb25zZSIDkAIBElcKC0xpc3RDbGllbnRzEiAuc2VxbGVkZ2VyLnYxLkxpc3RDbGllbnRzUmVxdWVzdBohLnNlcWxlZGdlci52MS5MaXN0Q2xpZW50c1Jlc3BvbnNlIgOQAgESVQoMVXBkYXRlQ29uZmlnEiEuc2VxbGVkZ2VyLnYxLlVwZGF0ZUNvbmZpZ1JlcXVlc3QaIi5zZXFsZWRnZXIudjEuVXBkYXRlQ29uZmlnUmVzcG9uc2USRQoGQmFja3VwEhsuc2VxbGVkZ2VyLnYxLkJhY2t1cFJlcXVlc3QaHC5zZXFsZWRnZXIudjEuQmFja3VwUmVzcG9uc2UwARJPCgpHZXRDbHVzdGVyEh8uc2VxbGVkZ2VyLnYxLkdldENsdXN0ZXJSZXF1ZXN0GiAuc2VxbGVkZ2VyLnYxLkdldENsdXN0ZXJSZXNwb25zZRJYCg1DaGFuZ2VDbHVzdGVyEiIuc2VxbGVkZ2VyLnYxLkNoYW5nZUNsdXN0ZXJSZXF1ZXN0GiMuc2VxbGVkZ2VyLnYxLkNoYW5nZUNsdXN0ZXJSZXNwb25zZUI/Wj1naXRodWIuY29tL3NlcWxlZGdlci9zZXFsZWRnZXIvcHJvdG8vc2VxbGVkZ2VyL3YxO3NlcWxlZGdlcnYxYgZwcm90bzM", [file_google_protobuf_duration, file_seqledger_v1_ledger, file_seqledger_v1_types]);
+  fileDesc("ChhzZXFsZWRnZXIvdjEvYWRtaW4ucHJvdG8SDHNlcWxlZGdlci52MSIkChNMaXN0UmVmdXNhbHNSZXF1ZXN0Eg0KBWFmdGVyGAEgASgEIk0KFExpc3RSZWZ1c2Fsc1Jlc3BvbnNlEicKCHJlZnVzYWxzGAEgAygLMhUuc2VxbGVkZ2VyLnYxLlJlZnVzYWwSDAoEbGFzdBgCIAEoBCLZAQoHUmVmdXNhbBIOCgZudW1iZXIYASABKAQSKAoEdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKgoEY29kZRgDIAEoDjIcLnNlcWxlZGdlci52MS5Xcml0ZUVycm9yQ29kZRIOCgZtZXRob2QYBCABKAkSIgoFc2NvcGUYBSABKAsyEy5zZXFsZWRnZXIudjEuU2NvcGUSEQoJY2xpZW50X2lkGAYgASgJEhAKCHNlcXVlbmNlGAcgASgEEg8KB21lc3NhZ2UYCCABKAkiEwoRR2V0Q2x1c3RlclJlcXVlc3QiPAoSR2V0Q2x1c3RlclJlc3BvbnNlEiYKB2NsdXN0ZXIYASABKAsyFS5zZXFsZWRnZXIudjEuQ2x1c3RlciJZChRDaGFuZ2VDbHVzdGVyUmVxdWVzdBIQCgZyZW1vdmUYASABKARIABIRCgdwcm9tb3RlGAIgASgESAASEgoIdHJhbnNmZXIYAyABKARIAEIICgZjaGFuZ2UiPwoVQ2hhbmdlQ2x1c3RlclJlc3BvbnNlEiYKB2NsdXN0ZXIYASABKAsyFS5zZXFsZWRnZXIudjEuQ2x1c3RlciISChBHZXRTdGF0dXNSZXF1ZXN0IjkKEUdldFN0YXR1c1Jlc3BvbnNlEiQKBnN0YXR1cxgBIAEoCzIULnNlcWxlZGdlci52MS5TdGF0dXMiXwoSTGlzdENsaWVudHNSZXF1ZXN0EiIKBXNjb3BlGAEgASgLMhMuc2VxbGVkZ2VyLnYxLlNjb3BlEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIloKE0xpc3RDbGllbnRzUmVzcG9uc2USKgoHY2xpZW50cxgBIAMoCzIZLnNlcWxlZGdlci52MS5DbGllbnRFbnRyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAki4gIKE1VwZGF0ZUNvbmZpZ1JlcXVlc3QSGwoRZXZpY3Rpb25faW50ZXJ2YWwYASABKARIABItCgpjbGllbnRfdHRsGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhgKDmV2aWN0aW9uX2xpbWl0GAMgASgESAESGAoOcmVjZWlwdF93aW5kb3cYBCABKARIAhIVCgttYXhfc3RyZWFtcxgFIAEoBEgDEjAKDXJldGFpbl9ibG9ja3MYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFgoMcmV0YWluX2J5dGVzGAcgASgESARCFwoVZXZpY3Rpb25faW50ZXJ2YWxfc2V0QhQKEmV2aWN0aW9uX2xpbWl0X3NldEIUChJyZWNlaXB0X3dpbmRvd19zZXRCEQoPbWF4X3N0cmVhbXNfc2V0QhIKEHJldGFpbl9ieXRlc19zZXQiPAoUVXBkYXRlQ29uZmlnUmVzcG9uc2USJAoGY29uZmlnGAEgASgLMhQuc2VxbGVkZ2VyLnYxLkNvbmZpZyI4Cg1CYWNrdXBSZXF1ZXN0EicKBXNpbmNlGAEgASgLMhguc2VxbGVkZ2VyLnYxLkJhY2t1cEJhc2UiYwoKQmFja3VwQmFzZRIRCglsZWRnZXJfaWQYASABKAkSDQoFaW5kZXgYAiABKAQSEgoKYmxvY2tfZmlsZRgDIAEoBBISCgpibG9ja19oYXNoGAQgASgMEgsKA3N1bRgFIAEoDCKHAQoOQmFja3VwUmVzcG9uc2USLAoGaGVhZGVyGAEgASgLMhouc2VxbGVkZ2VyLnYxLkJhY2t1cEhlYWRlckgAEg8KBWNodW5rGAIgASgMSAASLgoHdHJhaWxlchgDIAEoCzIbLnNlcWxlZGdlci52MS5CYWNrdXBUcmFpbGVySABCBgoEcGFydCKEAQoMQmFja3VwSGVhZGVyEhEKCWxlZGdlcl9pZBgBIAEoCRINCgVpbmRleBgCIAEoBBIOCgZkaWdlc3QYAyABKAkSFQoNc2l6ZV9lc3RpbWF0ZRgEIAEoBBIWCg5mb3JtYXRfdmVyc2lvbhgFIAEoDRITCgtzaW5jZV9pbmRleBgGIAEoBCIzCg1CYWNrdXBUcmFpbGVyEhIKCnRvdGFsX3NpemUYASABKAQSDgoGc2hhMjU2GAIgASgMMt8ECgxBZG1pblNlcnZpY2USUQoJR2V0U3RhdHVzEh4uc2VxbGVkZ2VyLnYxLkdldFN0YXR1c1JlcXVlc3QaHy5zZXFsZWRnZXIudjEuR2V0U3RhdHVzUmVzcG9uc2UiA5ACARJXCgtMaXN0Q2xpZW50cxIgLnNlcWxlZGdlci52MS5MaXN0Q2xpZW50c1JlcXVlc3QaIS5zZXFsZWRnZXIudjEuTGlzdENsaWVudHNSZXNwb25zZSIDkAIBElUKDFVwZGF0ZUNvbmZpZxIhLnNlcWxlZGdlci52MS5VcGRhdGVDb25maWdSZXF1ZXN0GiIuc2VxbGVkZ2VyLnYxLlVwZGF0ZUNvbmZpZ1Jlc3BvbnNlEkUKBkJhY2t1cBIbLnNlcWxlZGdlci52MS5CYWNrdXBSZXF1ZXN0Ghwuc2VxbGVkZ2VyLnYxLkJhY2t1cFJlc3BvbnNlMAESTwoKR2V0Q2x1c3RlchIfLnNlcWxlZGdlci52MS5HZXRDbHVzdGVyUmVxdWVzdBogLnNlcWxlZGdlci52MS5HZXRDbHVzdGVyUmVzcG9uc2USWAoNQ2hhbmdlQ2x1c3RlchIiLnNlcWxlZGdlci52MS5DaGFuZ2VDbHVzdGVyUmVxdWVzdBojLnNlcWxlZGdlci52MS5DaGFuZ2VDbHVzdGVyUmVzcG9uc2USWgoMTGlzdFJlZnVzYWxzEiEuc2VxbGVkZ2VyLnYxLkxpc3RSZWZ1c2Fsc1JlcXVlc3QaIi5zZXFsZWRnZXIudjEuTGlzdFJlZnVzYWxzUmVzcG9uc2UiA5ACAUI/Wj1naXRodWIuY29tL3NlcWxlZGdlci9zZXFsZWRnZXIvcHJvdG8vc2VxbGVkZ2VyL3YxO3NlcWxlZGdlcnYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_seqledger_v1_ledger, file_seqledger_v1_types]);
+
+/**
+ * ListRefusalsRequest asks for the newest refusals.
+ *
+ * @generated from message seqledger.v1.ListRefusalsRequest
+ */
+export type ListRefusalsRequest = Message<"seqledger.v1.ListRefusalsRequest"> & {
+  /**
+   * Only those with a higher number: last of the answer before. 0 means all that
+   * are kept. A number that the server has not given out yet, as after it was
+   * started again, also means all.
+   *
+   * @generated from field: uint64 after = 1;
+   */
+  after: bigint;
+};
+
+/**
+ * Describes the message seqledger.v1.ListRefusalsRequest.
+ * Use `create(ListRefusalsRequestSchema)` to create a new message.
+ */
+export const ListRefusalsRequestSchema: GenMessage<ListRefusalsRequest> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 0);
+
+/**
+ * ListRefusalsResponse is the refusals, the oldest first.
+ *
+ * @generated from message seqledger.v1.ListRefusalsResponse
+ */
+export type ListRefusalsResponse = Message<"seqledger.v1.ListRefusalsResponse"> & {
+  /**
+   * At most 256. Numbers that are missing before the first one are no longer kept.
+   *
+   * @generated from field: repeated seqledger.v1.Refusal refusals = 1;
+   */
+  refusals: Refusal[];
+
+  /**
+   * The number of the last refusal since the server was started; 0 for none.
+   *
+   * @generated from field: uint64 last = 2;
+   */
+  last: bigint;
+};
+
+/**
+ * Describes the message seqledger.v1.ListRefusalsResponse.
+ * Use `create(ListRefusalsResponseSchema)` to create a new message.
+ */
+export const ListRefusalsResponseSchema: GenMessage<ListRefusalsResponse> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 1);
+
+/**
+ * Refusal is a command that a server has refused. It has nothing of what the
+ * command would have written: no entity key, no value, no idempotency key.
+ *
+ * @generated from message seqledger.v1.Refusal
+ */
+export type Refusal = Message<"seqledger.v1.Refusal"> & {
+  /**
+   * Counts the refusals of the server since it was started, from 1.
+   *
+   * @generated from field: uint64 number = 1;
+   */
+  number: bigint;
+
+  /**
+   * When it was refused, by the server's own clock.
+   *
+   * @generated from field: google.protobuf.Timestamp time = 2;
+   */
+  time?: Timestamp | undefined;
+
+  /**
+   * Why.
+   *
+   * @generated from field: seqledger.v1.WriteErrorCode code = 3;
+   */
+  code: WriteErrorCode;
+
+  /**
+   * The call, such as Write, WriteStream, WriteBatch or OpenSession.
+   *
+   * @generated from field: string method = 4;
+   */
+  method: string;
+
+  /**
+   * Where the command would have written. Unset when the request did not say so.
+   *
+   * @generated from field: seqledger.v1.Scope scope = 5;
+   */
+  scope?: Scope | undefined;
+
+  /**
+   * Whose it was; may be empty. Longer ones than the API allows are cut.
+   *
+   * @generated from field: string client_id = 6;
+   */
+  clientId: string;
+
+  /**
+   * Its sequence; 0 for a command without one. A WriteBatch that is refused as a
+   * whole has the client id and the sequence of its first write.
+   *
+   * @generated from field: uint64 sequence = 7;
+   */
+  sequence: bigint;
+
+  /**
+   * For people. Not stable.
+   *
+   * @generated from field: string message = 8;
+   */
+  message: string;
+};
+
+/**
+ * Describes the message seqledger.v1.Refusal.
+ * Use `create(RefusalSchema)` to create a new message.
+ */
+export const RefusalSchema: GenMessage<Refusal> = /*@__PURE__*/
+  messageDesc(file_seqledger_v1_admin, 2);
 
 /**
  * GetClusterRequest has no fields.
@@ -31,7 +154,7 @@ export type GetClusterRequest = Message<"seqledger.v1.GetClusterRequest"> & {
  * Use `create(GetClusterRequestSchema)` to create a new message.
  */
 export const GetClusterRequestSchema: GenMessage<GetClusterRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 0);
+  messageDesc(file_seqledger_v1_admin, 3);
 
 /**
  * GetClusterResponse holds the cluster.
@@ -52,7 +175,7 @@ export type GetClusterResponse = Message<"seqledger.v1.GetClusterResponse"> & {
  * Use `create(GetClusterResponseSchema)` to create a new message.
  */
 export const GetClusterResponseSchema: GenMessage<GetClusterResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 1);
+  messageDesc(file_seqledger_v1_admin, 4);
 
 /**
  * ChangeClusterRequest names one change. Its nodes have the ids of
@@ -100,7 +223,7 @@ export type ChangeClusterRequest = Message<"seqledger.v1.ChangeClusterRequest"> 
  * Use `create(ChangeClusterRequestSchema)` to create a new message.
  */
 export const ChangeClusterRequestSchema: GenMessage<ChangeClusterRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 2);
+  messageDesc(file_seqledger_v1_admin, 5);
 
 /**
  * ChangeClusterResponse holds the cluster as it is now.
@@ -121,7 +244,7 @@ export type ChangeClusterResponse = Message<"seqledger.v1.ChangeClusterResponse"
  * Use `create(ChangeClusterResponseSchema)` to create a new message.
  */
 export const ChangeClusterResponseSchema: GenMessage<ChangeClusterResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 3);
+  messageDesc(file_seqledger_v1_admin, 6);
 
 /**
  * GetStatusRequest has no fields.
@@ -136,7 +259,7 @@ export type GetStatusRequest = Message<"seqledger.v1.GetStatusRequest"> & {
  * Use `create(GetStatusRequestSchema)` to create a new message.
  */
 export const GetStatusRequestSchema: GenMessage<GetStatusRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 4);
+  messageDesc(file_seqledger_v1_admin, 7);
 
 /**
  * GetStatusResponse holds the status.
@@ -157,7 +280,7 @@ export type GetStatusResponse = Message<"seqledger.v1.GetStatusResponse"> & {
  * Use `create(GetStatusResponseSchema)` to create a new message.
  */
 export const GetStatusResponseSchema: GenMessage<GetStatusResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 5);
+  messageDesc(file_seqledger_v1_admin, 8);
 
 /**
  * ListClientsRequest asks for a page of streams.
@@ -192,7 +315,7 @@ export type ListClientsRequest = Message<"seqledger.v1.ListClientsRequest"> & {
  * Use `create(ListClientsRequestSchema)` to create a new message.
  */
 export const ListClientsRequestSchema: GenMessage<ListClientsRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 6);
+  messageDesc(file_seqledger_v1_admin, 9);
 
 /**
  * ListClientsResponse is a page of streams.
@@ -221,7 +344,7 @@ export type ListClientsResponse = Message<"seqledger.v1.ListClientsResponse"> & 
  * Use `create(ListClientsResponseSchema)` to create a new message.
  */
 export const ListClientsResponseSchema: GenMessage<ListClientsResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 7);
+  messageDesc(file_seqledger_v1_admin, 10);
 
 /**
  * UpdateConfigRequest changes the fields that are set and leaves the others.
@@ -326,7 +449,7 @@ export type UpdateConfigRequest = Message<"seqledger.v1.UpdateConfigRequest"> & 
  * Use `create(UpdateConfigRequestSchema)` to create a new message.
  */
 export const UpdateConfigRequestSchema: GenMessage<UpdateConfigRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 8);
+  messageDesc(file_seqledger_v1_admin, 11);
 
 /**
  * UpdateConfigResponse holds the configuration as it is now.
@@ -347,7 +470,7 @@ export type UpdateConfigResponse = Message<"seqledger.v1.UpdateConfigResponse"> 
  * Use `create(UpdateConfigResponseSchema)` to create a new message.
  */
 export const UpdateConfigResponseSchema: GenMessage<UpdateConfigResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 9);
+  messageDesc(file_seqledger_v1_admin, 12);
 
 /**
  * BackupRequest asks for a backup.
@@ -369,7 +492,7 @@ export type BackupRequest = Message<"seqledger.v1.BackupRequest"> & {
  * Use `create(BackupRequestSchema)` to create a new message.
  */
 export const BackupRequestSchema: GenMessage<BackupRequest> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 10);
+  messageDesc(file_seqledger_v1_admin, 13);
 
 /**
  * BackupBase is the backup that an incremental one is made since, by its header and trailer.
@@ -418,7 +541,7 @@ export type BackupBase = Message<"seqledger.v1.BackupBase"> & {
  * Use `create(BackupBaseSchema)` to create a new message.
  */
 export const BackupBaseSchema: GenMessage<BackupBase> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 11);
+  messageDesc(file_seqledger_v1_admin, 14);
 
 /**
  * BackupResponse is a part of a backup.
@@ -463,7 +586,7 @@ export type BackupResponse = Message<"seqledger.v1.BackupResponse"> & {
  * Use `create(BackupResponseSchema)` to create a new message.
  */
 export const BackupResponseSchema: GenMessage<BackupResponse> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 12);
+  messageDesc(file_seqledger_v1_admin, 15);
 
 /**
  * BackupHeader tells what a backup holds.
@@ -519,7 +642,7 @@ export type BackupHeader = Message<"seqledger.v1.BackupHeader"> & {
  * Use `create(BackupHeaderSchema)` to create a new message.
  */
 export const BackupHeaderSchema: GenMessage<BackupHeader> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 13);
+  messageDesc(file_seqledger_v1_admin, 16);
 
 /**
  * BackupTrailer lets the receiver check what it got.
@@ -547,7 +670,7 @@ export type BackupTrailer = Message<"seqledger.v1.BackupTrailer"> & {
  * Use `create(BackupTrailerSchema)` to create a new message.
  */
 export const BackupTrailerSchema: GenMessage<BackupTrailer> = /*@__PURE__*/
-  messageDesc(file_seqledger_v1_admin, 14);
+  messageDesc(file_seqledger_v1_admin, 17);
 
 /**
  * AdminService is for those who run a ledger.
@@ -620,6 +743,17 @@ export const AdminService: GenService<{
     methodKind: "unary";
     input: typeof ChangeClusterRequestSchema;
     output: typeof ChangeClusterResponseSchema;
+  },
+  /**
+   * ListRefusals lists the commands of clients that this server has refused
+   * last. A server keeps the last 256 of them in memory, until it ends.
+   *
+   * @generated from rpc seqledger.v1.AdminService.ListRefusals
+   */
+  listRefusals: {
+    methodKind: "unary";
+    input: typeof ListRefusalsRequestSchema;
+    output: typeof ListRefusalsResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_seqledger_v1_admin, 0);

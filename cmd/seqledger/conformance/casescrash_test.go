@@ -1,0 +1,29 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestCrashesStopAtTheLastMessage, and say so where they do not get that far.
+func TestCrashesStopAtTheLastMessage(t *testing.T) {
+	t.Parallel()
+	for _, messages := range []int{0, 5, mostCrashes - 1, mostCrashes, mostCrashes + 7} {
+		steps := 0
+		err := eachCrash(func(step int) (killed bool, err error) {
+			steps = step
+			return step <= messages, nil
+		})
+		want := ""
+		if messages >= mostCrashes {
+			want = fmt.Sprintf("more than %d messages", mostCrashes-1)
+		}
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("a client of %d messages: %v, want %q", messages, err, want)
+		}
+		if steps != min(messages+1, mostCrashes) {
+			t.Errorf("a client of %d messages was tried %d times", messages, steps)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package conformance
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+// copies are the writes of the client under test that the proxy has seen: each must have a key, and copies of one write
+// the same one. The books cannot tell, because the ledger answers a write without a key, too.
+type copies struct {
+	mu sync.Mutex
+	// keys and texts lead from a copy to its key, and from a key to what it was sent with.
+	keys  map[copyName]string
+	texts map[string]string
+	// problem is the first thing that is wrong; unread is why a message could not be looked into.
+	problem, unread error
+}
+
+// copyName names the copies of one write: a number that is free after a refusal stands for another text.
+type copyName struct {
+	sequence uint64
+	text     string
+}
+
+func newCopies() *copies {
+	return &copies{keys: make(map[copyName]string), texts: make(map[string]string)}
+}
+
+var uuidText = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// note looks at a message with writes: the body of a call, or the contents of an envelope. compressed says that the
+// contents are gzip.
+func (c *copies) note(procedure, contentType string, compressed bool, body []byte) {
+	writes, err := decodeWrites(procedure, contentType, compressed, body)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil && c.unread == nil {
+		c.unread = fmt.Errorf("a message of %s cannot be read: %w", procedure, err)
+	}
+	for _, w := range writes {
+		if err := c.check(w); err != nil && c.problem == nil {
+			c.problem = err
+		}
+	}
+}
+
+// check compares a copy with those before it; the caller holds mu.
+func (c *copies) check(w *seqledgerv1.WriteRequest) error {
+	key := w.GetIdempotencyKey()
+	text := textOf(w)
+	if !uuidText.MatchString(key) {
+		return fmt.Errorf("%s is sent under number %d with the key %q, which is no UUID", text, w.GetSequence(), key)
+	}
+	name := copyName{w.GetSequence(), text}
+	if before, known := c.keys[name]; known && before != key {
+		return fmt.Errorf("%s is sent under number %d with the key %s, and was sent with %s",
+			text, w.GetSequence(), key, before)
+	}
+	if before, known := c.texts[key]; known && before != text {
+		return fmt.Errorf("%s is sent with the key %s, with which %s was sent", text, key, before)
+	}
+	c.keys[name], c.texts[key] = key, text
+	return nil
+}
+
+// wrong returns the first problem; a client none of whose messages could be read has one.
+func (c *copies) wrong() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.problem == nil && len(c.keys) == 0 {
+		return c.unread
+	}
+	return c.problem
+}
+
+// textOf returns what a write of the client under test was submitted as.
+func textOf(w *seqledgerv1.WriteRequest) string {
+	text := ""
+	for _, o := range w.GetOperations() {
+		text += string(o.GetAppend().GetPayload()) + string(o.GetSetEntity().GetValue())
+	}
+	return strings.TrimRight(text, " ")
+}
+
+// decodeWrites returns the writes of a message.
+func decodeWrites(
+	procedure, contentType string, compressed bool, body []byte,
+) (writes []*seqledgerv1.WriteRequest, err error) {
+	if compressed {
+		if body, err = decompress(body); err != nil {
+			return nil, err
+		}
+	}
+	decode := proto.Unmarshal
+	if strings.Contains(contentType, "json") {
+		decode = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal
+	}
+	switch procedure {
+	case "Write":
+		w := new(seqledgerv1.WriteRequest)
+		err = decode(body, w)
+		return []*seqledgerv1.WriteRequest{w}, err
+	case "WriteBatch":
+		batch := new(seqledgerv1.WriteBatchRequest)
+		err = decode(body, batch)
+		return batch.GetWrites(), err
+	default:
+		frame := new(seqledgerv1.WriteStreamRequest)
+		err = decode(body, frame)
+		return frame.GetWrites(), err
+	}
+}
+
+func decompress(body []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	whole, err := io.ReadAll(io.LimitReader(r, faultproxy.MaxMessageBytes+1))
+	if err == nil && len(whole) > faultproxy.MaxMessageBytes {
+		err = errors.New("it is too large")
+	}
+	return whole, err
+}
+
+// noteCall looks at the body of a call.
+func (c *copies) noteCall(r *http.Request, body []byte) {
+	if procedure := path.Base(r.URL.Path); isWrite(procedure) {
+		encoding := r.Header.Get("Content-Encoding")
+		c.note(procedure, r.Header.Get("Content-Type"), encoding != "" && encoding != "identity", body)
+	}
+}
+
+// noteEnvelope looks at a message of a stream.
+func (c *copies) noteEnvelope(r *http.Request, envelope []byte) {
+	if procedure := path.Base(r.URL.Path); isWrite(procedure) {
+		c.note(procedure, r.Header.Get("Content-Type"), envelope[0]&1 != 0, envelope[faultproxy.HeaderBytes:])
+	}
+}

@@ -1,0 +1,50 @@
+// The writes that the server has refused last, each with what its client should do.
+
+import { Code, ConnectError } from "@connectrpc/connect";
+import { WriteErrorCode } from "@seqledger/client";
+import type { Refusal } from "@seqledger/gen/admin_pb";
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { admin } from "./api";
+import { advice } from "./advice";
+import { scopeText, timeOf } from "./format";
+import { Problem, Table, useEvery } from "./parts";
+
+const everyMs = 1000;
+// As many as a server keeps.
+const most = 256;
+
+/** LastRefusals shows them as they come, to an admin. */
+export function LastRefusals(): JSX.Element | null {
+  const [refusals, setRefusals] = useState<Refusal[]>([]);
+  const [last, setLast] = useState(0n);
+  const [denied, setDenied] = useState(false);
+  const error = useEvery(everyMs, async (signal) => {
+    if (denied) return; // this credential may not see them, and another one draws the page anew
+    try {
+      const news = await admin.listRefusals({ after: last }, { signal });
+      // A server that was started again counts anew, and has told all that it keeps.
+      const before = news.last < last ? [] : refusals;
+      if (news.last !== last) setRefusals([...news.refusals.reverse(), ...before].slice(0, most));
+      setLast(news.last);
+    } catch (e) {
+      if (ConnectError.from(e).code !== Code.PermissionDenied) throw e;
+      setDenied(true);
+    }
+  });
+  if (refusals.length === 0) return <Problem error={error} />;
+  return (
+    <>
+      <Problem error={error} />
+      <Table caption={`The writes that this node has refused last; the newest first, at most ${most}`}
+        head={["time (UTC)", "reason", "call", "scope", "client id", "sequence", "message", "what the client should do"]}
+        rows={refusals.map((r) => {
+          const code = WriteErrorCode[r.code] ?? String(r.code);
+          return [
+            timeOf(r.time), code, r.method, scopeText(r.scope) || "–", r.clientId || "–",
+            r.sequence === 0n ? "–" : r.sequence.toString(), r.message, advice(code),
+          ];
+        })} />
+    </>
+  );
+}
