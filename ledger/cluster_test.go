@@ -487,3 +487,16 @@ func TestChangedMembersAreOfferedAState(t *testing.T) {
 		t.Errorf("the state at %d is offered, and the members changed at %d", offered, changed)
 	}
 }
+
+// What depends on the time is decided by the leader's clock alone.
+func TestOnlyTheLeaderTellsTheTime(t *testing.T) {
+	t.Parallel()
+	nodes := startClusterOf(t, 2)
+	leader := awaitLeader(t, nodes...)
+	for _, n := range nodes {
+		err := n.ViewNow(t.Context(), func(machine.View, int64) error { return nil })
+		if _, refused := errors.AsType[*ledger.NotLeaderError](err); refused == (n == leader) || !refused && err != nil {
+			t.Errorf("node at %s, which leads: %t: %v", n.address, n == leader, err)
+		}
+	}
+}
