@@ -26,6 +26,9 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
+// joinToken is that of all clusters here.
+const joinToken = "a secret of the nodes"
+
 // startSecureNode starts a node, which joins the one at an address for other nodes if there is one. Without a
 // configuration of TLS the nodes talk in cleartext.
 func startSecureNode(t *testing.T, join string, o server.Options, config *tls.Config) (h *harness, peer string) {
@@ -47,7 +50,7 @@ func startClockedNode(
 	if join != "" {
 		err := seed.Join(within(t), seed.Options{
 			Dir: dir, Nodes: []string{join}, RoundTripper: peers.NewRoundTripper(config), Peer: peer, Logger: logger,
-			Encrypted: config != nil,
+			Encrypted: config != nil, Token: joinToken,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -56,7 +59,7 @@ func startClockedNode(
 	l, err := ledger.Open(within(t), ledger.Options{
 		Dir: dir, LogBytes: 8 << 20, CacheBytes: -1, ScrubBytes: -1, Logger: logger, Clock: clock,
 		Cluster: &ledger.Cluster{
-			Listener: listener, Client: "client-of-" + peer, TLS: config,
+			Listener: listener, Client: "client-of-" + peer, TLS: config, Token: joinToken,
 			Tick: 60 * time.Millisecond, // shorter, and a busy machine elects leaders without a reason
 		},
 	})
