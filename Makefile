@@ -25,7 +25,7 @@ cluster: ## Run three nodes on this machine, for trying out, with their data in 
 	$(GO) build -o bin/seqledger ./cmd/seqledger
 	@trap : INT; trap 'kill $$nodes' TERM; \
 	for n in 1 2 3; do \
-		join=; [ $$n = 1 ] || join="--join 127.0.0.1:7451"; \
+		join=; [ $$n = 1 ] || join="--join 127.0.0.1:7451 --join-token-file seqledger-cluster/n1/JOIN-TOKEN"; \
 		bin/seqledger serve --data seqledger-cluster/n$$n --listen 127.0.0.1:74$$((4 + n))0 \
 			--peer-listen 127.0.0.1:74$$((4 + n))1 $$join & nodes="$$nodes $$!"; \
 	done; wait; wait

@@ -44,7 +44,8 @@ type newNodeBed struct {
 	*bed
 
 	binary  string
-	peer    string // where the first node is reached by others
+	first   string // name of the first node
+	peer    string // where it is reached by others
 	ledger  *client.Client
 	writers []*writer.Writer
 }
@@ -123,7 +124,8 @@ func (b *newNodeBed) node(ctx context.Context, name string) (*harness.Process, e
 		"serve", "--data", filepath.Join(b.dir, name), "--listen", address, "--peer-listen", peer, "--no-console",
 	}
 	if b.peer != "" {
-		arguments = append(arguments, "--join", b.peer)
+		token := filepath.Join(b.dir, b.first, "JOIN-TOKEN")
+		arguments = append(arguments, "--join", b.peer, "--join-token-file", token)
 	}
 	p, _, err := harness.LaunchServer(ctx, exec.Command(b.binary, arguments...), filepath.Join(b.dir, name+".log"))
 	if err != nil {
@@ -132,7 +134,7 @@ func (b *newNodeBed) node(ctx context.Context, name string) (*harness.Process, e
 	p.Signal = syscall.SIGTERM
 	b.later(p.Stop)
 	if b.peer == "" {
-		b.peer = peer
+		b.peer, b.first = peer, name
 		if b.ledger, err = client.New(client.Options{Server: address}); err != nil {
 			return nil, err
 		}

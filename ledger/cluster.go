@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -48,7 +49,9 @@ type Cluster struct {
 	TLS *tls.Config
 	// Insecure allows addresses without TLS that are not loopback.
 	Insecure bool
-	// Token is what this node shows to the others, if they ask for it; see HasToken. May be empty.
+	// Token is the join token, a secret that all nodes of the cluster have: each shows it with every request to
+	// another one, and refuses those that do not. It is stored in the data directory. Empty: the stored one, and for
+	// the first node of a cluster one that it makes; see Ledger.JoinToken.
 	Token string
 	// Tick is the time between two heartbeats; an election begins after ten to twenty without one.
 	// 0: 50 ms.
@@ -97,6 +100,7 @@ type membership struct {
 	changing  sync.Mutex                   // one change of the members at a time
 	heard     contacts
 	serving   sync.WaitGroup
+	token     joinToken
 	complain  sync.Once
 	old       sync.Once // for what keeps the level from being raised
 
@@ -178,16 +182,18 @@ func (l *Ledger) node() uint64 { return l.directory.Node() }
 func (l *Ledger) ServePeers(h http.Handler) { l.members.handler.Store(&h) }
 
 func (l *Ledger) servePeer(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == clockPath {
+	switch r.URL.Path {
+	case clockPath:
 		l.tellClock(w)
 		return
-	}
-	switch r.URL.Path {
 	case digestPath:
 		l.tellDigest(w, r)
 		return
 	case levelPath:
 		l.tellLevel(w)
+		return
+	case tokenPath:
+		l.takeToken(w, r)
 		return
 	}
 	h := l.members.handler.Load()
@@ -223,6 +229,7 @@ func (l *Ledger) openTransport() error {
 		// The same.
 		Unreachable: func(id uint64) { _ = l.log.Unreachable(id) },
 		Handler:     http.HandlerFunc(l.servePeer),
+		Access:      l.access(),
 	})
 	if err != nil {
 		return err
@@ -266,10 +273,17 @@ func (l *Ledger) PeerTransport() http.RoundTripper {
 	if t == nil {
 		return nil
 	}
-	if token := l.options.Cluster.Token; token != "" {
-		return tokenBearer{t.RoundTripper(), token}
-	}
 	return t.RoundTripper()
+}
+
+// askMember makes a request to another member. A node that has its address now refuses it.
+func (l *Ledger) askMember(ctx context.Context, m *Member, method, path string, body io.Reader) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, peerURL(l.options.Cluster.TLS != nil, m.Peer)+path, body)
+	if err != nil {
+		return nil, err
+	}
+	transport.AddressTo(r.Header, m.ID)
+	return (&http.Client{Transport: l.PeerTransport()}).Do(r)
 }
 
 // closeTransport ends the connections to other nodes.
@@ -595,6 +609,9 @@ func (l *Ledger) awaitAlone(ctx context.Context) (bool, error) {
 func (l *Ledger) startCluster() error {
 	if l.options.Cluster == nil {
 		return nil
+	}
+	if err := l.openToken(); err != nil {
+		return err
 	}
 	if err := l.openTransport(); err != nil {
 		return err

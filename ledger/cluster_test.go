@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
 // clusterNode is a node of a cluster in this process.
@@ -39,21 +41,47 @@ func startNodeAt(t *testing.T, dir, address string, clock func() time.Time) *clu
 // startNodeWith is startNode with options.
 func startNodeWith(t *testing.T, address string, o ledger.Options) *clusterNode {
 	t.Helper()
+	n, err := openNode(t, address, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// openNode is startNodeWith for a start that may be refused.
+func openNode(t *testing.T, address string, o ledger.Options) (*clusterNode, error) {
+	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.CacheBytes, o.ScrubBytes = -1, -1
 	o.Logger = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	o.Cluster = &ledger.Cluster{Listener: listener, Tick: 30 * time.Millisecond}
+	if o.Cluster == nil {
+		o.Cluster = new(ledger.Cluster)
+	}
+	o.Cluster.Listener, o.Cluster.Tick = listener, 30*time.Millisecond
 	l, err := ledger.Open(t.Context(), o)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	l.ServePeers(l.JoinHandler())
 	n := &clusterNode{l, o.Dir, listener.Addr().String()}
 	t.Cleanup(func() { _ = n.Close() }) // a test that closes it looks at the error
-	return n
+	return n, nil
+}
+
+// asNode returns a RoundTripper that shows what the node itself shows to others.
+func asNode(t *testing.T, n *clusterNode) http.RoundTripper {
+	t.Helper()
+	token, err1 := n.JoinToken()
+	id, err2 := n.ID()
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	return transport.As(transport.NewRoundTripper(nil), func() transport.Identity {
+		return transport.Identity{Token: token, Ledger: id.String(), From: n.ClusterStatus().Self}
+	})
 }
 
 // testWriter writes to a test's log.
@@ -485,5 +513,18 @@ func TestChangedMembersAreOfferedAState(t *testing.T) {
 	}
 	if offered, changed := ledger.OfferedState(leader.Ledger); changed == 0 || offered < changed {
 		t.Errorf("the state at %d is offered, and the members changed at %d", offered, changed)
+	}
+}
+
+// What depends on the time is decided by the leader's clock alone.
+func TestOnlyTheLeaderTellsTheTime(t *testing.T) {
+	t.Parallel()
+	nodes := startClusterOf(t, 2)
+	leader := awaitLeader(t, nodes...)
+	for _, n := range nodes {
+		err := n.ViewNow(t.Context(), func(machine.View, int64) error { return nil })
+		if _, refused := errors.AsType[*ledger.NotLeaderError](err); refused == (n == leader) || !refused && err != nil {
+			t.Errorf("node at %s, which leads: %t: %v", n.address, n == leader, err)
+		}
 	}
 }

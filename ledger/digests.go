@@ -254,7 +254,7 @@ func (l *Ledger) askDigests(own stand) opinion {
 		asked++
 		// Ends with ctx; the channel has room for it.
 		go func() {
-			check, err := l.askDigest(ctx, m.Peer, own)
+			check, err := l.askDigest(ctx, &m, own)
 			answers <- answer{m.ID, check, err}
 		}()
 	}
@@ -279,29 +279,24 @@ func (l *Ledger) askDigests(own stand) opinion {
 // errPassed says that a node does not know any more where it stood.
 var errPassed = errors.New("the node has forgotten where it stood after that entry")
 
-// askDigest asks the node at an address where it stood after an entry, and tells it where this one did.
-func (l *Ledger) askDigest(ctx context.Context, peer string, own stand) (check machine.Check, err error) {
+// askDigest asks another node where it stood after an entry, and tells it where this one did.
+func (l *Ledger) askDigest(ctx context.Context, m *Member, own stand) (check machine.Check, err error) {
 	query := url.Values{}
 	query.Set("after", fmt.Sprint(own.at))
 	query.Set("stand", formatCheck(own.check))
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		peerURL(l.options.Cluster.TLS != nil, peer)+digestPath+"?"+query.Encode(), http.NoBody)
+	response, err := l.askMember(ctx, m, http.MethodGet, digestPath+"?"+query.Encode(), http.NoBody)
 	if err != nil {
-		return check, err
-	}
-	response, err := (&http.Client{Transport: l.PeerTransport()}).Do(r)
-	if err != nil {
-		return check, fmt.Errorf("digest of the node at %s: %w", peer, err)
+		return check, fmt.Errorf("digest of node %d: %w", m.ID, err)
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	text, err := io.ReadAll(io.LimitReader(response.Body, 128))
 	switch {
 	case err != nil:
-		return check, fmt.Errorf("digest of the node at %s: %w", peer, err)
+		return check, fmt.Errorf("digest of node %d: %w", m.ID, err)
 	case response.StatusCode == http.StatusGone:
 		return check, errPassed
 	case response.StatusCode != http.StatusOK:
-		return check, fmt.Errorf("digest of the node at %s: %s", peer, response.Status)
+		return check, fmt.Errorf("digest of node %d: %s", m.ID, response.Status)
 	}
 	_, err = fmt.Sscanf(strings.TrimSpace(string(text)), "%d-%x", &check.Index, &check.Digest)
 	return check, err

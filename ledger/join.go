@@ -3,19 +3,18 @@ package ledger
 import (
 	"bytes"
 	"context"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
 // JoinPath is where a node asks the others to take it in; see Join and Ledger.Admit.
@@ -167,7 +166,7 @@ func (l *Ledger) announceTo(ctx context.Context, members *raftlog.Members, q Joi
 	var problems error
 	const mostHops = 3 // a leader that is gone may be named for a while
 	for i, hops := 0, 0; i < len(asked); i++ {
-		_, err := AskToJoin(ctx, l.PeerTransport(), peerURL(c.TLS != nil, asked[i]), c.Token, q)
+		_, err := AskToJoin(ctx, l.PeerTransport(), peerURL(c.TLS != nil, asked[i]), q)
 		if err == nil {
 			return nil
 		}
@@ -200,9 +199,9 @@ func (e *JoinRefusal) Error() string { return e.Message }
 // maxJoinBytes bounds a request to join, and its answer.
 const maxJoinBytes = 16 << 10
 
-// AskToJoin asks the node at a URL to take this one in. A node that does not lead answers with a
-// *JoinRefusal that names the leader. The token may be empty.
-func AskToJoin(ctx context.Context, t http.RoundTripper, url, token string, q JoinRequest) (a JoinAnswer, err error) {
+// AskToJoin asks the node at a URL to take this one in. t shows who asks; see transport.As. A node that does not lead
+// answers with a *JoinRefusal that names the leader.
+func AskToJoin(ctx context.Context, t http.RoundTripper, url string, q JoinRequest) (a JoinAnswer, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return a, err
@@ -212,9 +211,6 @@ func AskToJoin(ctx context.Context, t http.RoundTripper, url, token string, q Jo
 		return a, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	if token != "" {
-		r.Header.Set("Authorization", "Bearer "+token)
-	}
 	response, err := (&http.Client{Transport: t}).Do(r)
 	if err != nil {
 		return a, fmt.Errorf("join at %s: %w", url, err)
@@ -237,8 +233,8 @@ func AskToJoin(ctx context.Context, t http.RoundTripper, url, token string, q Jo
 	return a, nil
 }
 
-// JoinHandler answers the nodes that ask to join. Without a token, only who has come as far as the
-// listener for other nodes is let in: see Cluster.
+// JoinHandler answers the nodes that ask to join, or for their addresses to be noted. With TLS, a node's certificate
+// must be for the address that it gives.
 func (l *Ledger) JoinHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var q JoinRequest
@@ -247,6 +243,10 @@ func (l *Ledger) JoinHandler() http.Handler {
 			writeJSON(w, http.StatusBadRequest, JoinRefusal{
 				Message: "the request is no JSON of a join: " + err.Error(), Final: true,
 			})
+			return
+		}
+		if err := transport.CertificateFor(r, q.Peer); err != nil && !l.upgrading() {
+			writeJSON(w, http.StatusForbidden, JoinRefusal{Message: err.Error(), Final: true})
 			return
 		}
 		a, err := l.Admit(r.Context(), q)
@@ -271,31 +271,4 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body) // the node asks again
-}
-
-// tokenHeader has the join token of a forwarded call, whose Authorization is the caller's.
-const tokenHeader = "Seqledger-Join-Token"
-
-// tokenBearer shows the join token to other nodes.
-type tokenBearer struct {
-	http.RoundTripper
-	token string
-}
-
-// RoundTrip implements http.RoundTripper.
-func (b tokenBearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set(tokenHeader, b.token)
-	return b.RoundTripper.RoundTrip(r)
-}
-
-// HasToken reports whether a request of another node has the join token of this one, which may be empty, and
-// takes it out of the request.
-func HasToken(r *http.Request, token string) bool {
-	got := r.Header.Get(tokenHeader)
-	r.Header.Del(tokenHeader)
-	if got == "" {
-		got = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	}
-	return token == "" || subtle.ConstantTimeCompare([]byte(got), []byte(token)) == 1
 }

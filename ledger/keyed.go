@@ -65,7 +65,6 @@ func (a admission) propose(
 // memory for each command.
 type keyedCall struct {
 	command  machine.KeyedCommand
-	now      int64  // ledger time of the look
 	key      []byte // of the record, to ask whether it is pending
 	encoded  []byte
 	out      machine.Outcome
@@ -88,24 +87,25 @@ func (k *keyedCall) end() {
 }
 
 // look decides the command from the state if that is possible.
-func (k *keyedCall) look(v machine.View) (err error) {
-	k.out, k.answered, err = v.AnswerKeyed(&k.command, k.now)
+func (k *keyedCall) look(v machine.View, now int64) (err error) {
+	k.out, k.answered, err = v.AnswerKeyed(&k.command, now)
 	return err
 }
 
 func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit admission) (machine.Outcome, error) {
 	k := keyedCalls.Get().(*keyedCall) //nolint:forcetypeassert // The pool holds nothing else.
 	defer k.end()
-	k.command, k.now = *c, l.clock.now()
+	k.command = *c
 	// The proposer resolves times, and the state machine sees what it has resolved. Another node does not
 	// know ledger time, and proposes nothing.
 	if c.Kind == keyed.Reserve {
-		until, ok := keyed.ResolveValidity(c.ValidUntil, k.now)
+		now := l.clock.now()
+		until, ok := keyed.ResolveValidity(c.ValidUntil, now)
 		switch {
 		case ok:
 			k.command.ValidUntil = until
 		case l.members.term.Load() != 0:
-			return machine.Outcome{}, tooFarAhead(c.ValidUntil, k.now)
+			return machine.Outcome{}, tooFarAhead(c.ValidUntil, now)
 		}
 	}
 	for {
@@ -125,7 +125,6 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 		if ctx.Err() != nil {
 			return machine.Outcome{}, unknown(context.Cause(ctx))
 		}
-		k.now = l.clock.now()
 	}
 }
 
@@ -154,7 +153,7 @@ func (l *Ledger) mustPropose(k *keyedCall) bool {
 func (l *Ledger) decideOnce(ctx context.Context, k *keyedCall, admit admission) error {
 	k.answered = false
 	if !l.mustPropose(k) {
-		if err := l.View(ctx, k.look); err != nil {
+		if err := l.ViewNow(ctx, k.look); err != nil {
 			return err
 		}
 	}
@@ -264,8 +263,8 @@ func (l *Ledger) writeKeyed(ctx context.Context, w *machine.KeyedWrite, admit ad
 		var receipt machine.Receipt
 		answered := false
 		hash, _ := machine.HashOperations(nil, w.Operations)
-		err := l.View(ctx, func(v machine.View) (err error) {
-			receipt, answered, err = v.AnswerKeyedWrite(w, hash, l.clock.now())
+		err := l.ViewNow(ctx, func(v machine.View, now int64) (err error) {
+			receipt, answered, err = v.AnswerKeyedWrite(w, hash, now)
 			return err
 		})
 		if err != nil {
@@ -282,6 +281,27 @@ func (l *Ledger) writeKeyed(ctx context.Context, w *machine.KeyedWrite, admit ad
 	})
 }
 
-// Now returns the ledger time that a command would have at this moment, in Unix
-// nanoseconds: what a reader should see of keyed records depends on it.
+// ViewNow calls read as View does, with the ledger time that a command would have at this moment, in Unix
+// nanoseconds: what a reader sees of keyed records depends on it. Ledger time is the leader's clock, so a node
+// that does not lead returns a *NotLeaderError.
+func (l *Ledger) ViewNow(
+	ctx context.Context, read func(v machine.View, now int64) error, ordered ...machine.Table,
+) error {
+	term := l.members.term.Load()
+	if term == 0 {
+		return l.notLeading()
+	}
+	// Read before the view, which ends with an error unless this node still leads after this moment.
+	now := l.clock.now()
+	if err := l.View(ctx, func(v machine.View) error { return read(v, now) }, ordered...); err != nil {
+		return err
+	}
+	if l.members.term.Load() != term { // another leader may have stamped an earlier time meanwhile
+		return l.notLeading()
+	}
+	return nil
+}
+
+// Now returns the ledger time that a command would have at this moment, in Unix nanoseconds. It is right on the node
+// that leads, and so in a ledger on one node: another node has the clock of its own machine. See ViewNow.
 func (l *Ledger) Now() int64 { return l.clock.now() }

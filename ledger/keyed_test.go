@@ -308,8 +308,8 @@ func TestKeyedWriteOnce(t *testing.T) {
 		}
 	}
 	var k *machine.KeyedRecord
-	err := l.View(t.Context(), func(v machine.View) (err error) {
-		k, err = v.Keyed(&w.ID, l.Now())
+	err := l.ViewNow(t.Context(), func(v machine.View, now int64) (err error) {
+		k, err = v.Keyed(&w.ID, now)
 		return err
 	})
 	if err != nil || k.State != keyed.Written || k.Token != first {
@@ -337,8 +337,8 @@ func TestAResponseThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var seen machine.Outcome
-	err = l.View(t.Context(), func(v machine.View) (err error) {
-		seen, _, err = v.AnswerKeyed(keyedCommand(l, "k", 2), l.Now())
+	err = l.ViewNow(t.Context(), func(v machine.View, now int64) (err error) {
+		seen, _, err = v.AnswerKeyed(keyedCommand(l, "k", 2), now)
 		return err
 	})
 	if err != nil || seen.Code != machine.KeyedReplay {

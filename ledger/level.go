@@ -40,7 +40,7 @@ func (l *Ledger) tendLevel(ctx context.Context) error {
 		if m.ID == l.node() {
 			continue
 		}
-		level, err := l.askLevel(ctx, m.Peer)
+		level, err := l.askLevel(ctx, &m)
 		if err != nil {
 			return fmt.Errorf("%w: node %d does not tell what it knows: %w", errOldMember, m.ID, err)
 		}
@@ -53,24 +53,24 @@ func (l *Ledger) tendLevel(ctx context.Context) error {
 	if l.log.MembersChanged() != members {
 		return fmt.Errorf("%w: the members have changed meanwhile", errOldMember)
 	}
+	if known >= tokenLevel && view.Level < tokenLevel {
+		if err := l.shareToken(ctx); err != nil {
+			return fmt.Errorf("%w: %w", errOldMember, err)
+		}
+	}
 	return l.raiseLevel(ctx, view.Level, known)
 }
 
-// askLevel asks the node at an address for the highest level that it knows.
-func (l *Ledger) askLevel(ctx context.Context, peer string) (uint64, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, peerURL(l.options.Cluster.TLS != nil, peer)+levelPath,
-		http.NoBody)
-	if err != nil {
-		return 0, err
-	}
-	response, err := (&http.Client{Transport: l.PeerTransport()}).Do(r)
+// askLevel asks another node for the highest level that its program knows.
+func (l *Ledger) askLevel(ctx context.Context, m *Member) (uint64, error) {
+	response, err := l.askMember(ctx, m, http.MethodGet, levelPath, http.NoBody)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	text, err := io.ReadAll(io.LimitReader(response.Body, 64))
 	if err != nil || response.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("level of the node at %s: %s: %w", peer, response.Status, err)
+		return 0, fmt.Errorf("level of node %d: %s: %w", m.ID, response.Status, err)
 	}
 	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 }

@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
 // knowing returns options of a program that knows a level.
@@ -140,7 +140,7 @@ func admitByLevel(t *testing.T, nodes []*clusterNode) {
 func TestNodesTellTheirLevel(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, t.TempDir(), "127.0.0.1:0")
-	client := http.Client{Transport: transport.NewRoundTripper(nil)}
+	client := http.Client{Transport: asNode(t, n)}
 	r, err := client.Get("http://" + n.address + "/seqledger.peer.v1/Level")
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestNodesTellTheirLevel(t *testing.T) {
 	defer r.Body.Close()
 	text := make([]byte, 16)
 	length, _ := r.Body.Read(text)
-	if got := string(text[:length]); r.StatusCode != http.StatusOK || got != "4\n" {
+	if got := string(text[:length]); r.StatusCode != http.StatusOK || got != fmt.Sprintln(machine.Level) {
 		t.Errorf("it says %q, %s", got, r.Status)
 	}
 	if got := levelOf(t, n); got != machine.Level {

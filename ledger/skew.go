@@ -46,7 +46,7 @@ func (l *Ledger) checkClock() error {
 	for _, m := range others {
 		// Ends with ctx; the channels have room for it.
 		go func() {
-			skew, err := l.askClock(ctx, m.Peer)
+			skew, err := l.askClock(ctx, &m)
 			if err != nil {
 				failures <- err
 				return
@@ -78,25 +78,20 @@ func (l *Ledger) checkClock() error {
 }
 
 // askClock returns how far this node's clock is ahead of another one's, give or take half of the way there and back.
-func (l *Ledger) askClock(ctx context.Context, peer string) (time.Duration, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, peerURL(l.options.Cluster.TLS != nil, peer)+clockPath,
-		http.NoBody)
-	if err != nil {
-		return 0, err
-	}
+func (l *Ledger) askClock(ctx context.Context, m *Member) (time.Duration, error) {
 	began, wall := time.Now(), l.options.Clock()
-	response, err := (&http.Client{Transport: l.PeerTransport()}).Do(r)
+	response, err := l.askMember(ctx, m, http.MethodGet, clockPath, http.NoBody)
 	if err != nil {
-		return 0, fmt.Errorf("clock of the node at %s: %w", peer, err)
+		return 0, fmt.Errorf("clock of node %d: %w", m.ID, err)
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	text, err := io.ReadAll(io.LimitReader(response.Body, 64))
 	if err != nil || response.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("clock of the node at %s: %s: %w", peer, response.Status, err)
+		return 0, fmt.Errorf("clock of node %d: %s: %w", m.ID, response.Status, err)
 	}
 	nanos, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("clock of the node at %s: %w", peer, err)
+		return 0, fmt.Errorf("clock of node %d: %w", m.ID, err)
 	}
 	return wall.Add(time.Since(began) / 2).Sub(time.Unix(0, nanos)), nil
 }

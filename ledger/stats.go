@@ -48,7 +48,9 @@ func (l *Ledger) Stats() stats.Stats {
 
 		Opened: c.opened, RecoveryTook: time.Duration(c.recoveryTook.Load()),
 		RecoveredEntries: c.recoveredEntries.Load(), RecoveredCommands: c.recoveredCommands.Load(),
-		ClockAhead: time.Duration(l.clock.now() - l.options.Clock().UnixNano()),
+	}
+	if l.members.term.Load() != 0 { // else ledger time is another node's
+		s.ClockAhead = time.Duration(l.clock.now() - l.options.Clock().UnixNano())
 	}
 	for code := range c.decisions {
 		if n := c.decisions[code].Load(); n != 0 {

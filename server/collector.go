@@ -46,7 +46,6 @@ type ledgerState struct {
 	viewed         bool // the state is readable
 	streams, index uint64
 	reservations   uint64
-	now            int64 // ledger time that a command would have, Unix nanoseconds
 	maxStreams     uint64
 	horizon        uint64
 	time           int64
@@ -276,7 +275,7 @@ func (c *ledgerCollector) describeKeyed() {
 			if l.reservations == 0 || l.Keyed.Oldest.IsZero() {
 				return 0
 			}
-			return max(0, time.Unix(0, l.now).Sub(l.Keyed.Oldest).Seconds())
+			return max(0, time.Unix(0, l.time).Sub(l.Keyed.Oldest).Seconds())
 		}, func(l *ledgerState) bool { return l.viewed && (l.reservations == 0 || !l.Keyed.Oldest.IsZero()) })
 	c.gauge("keyed_waiters", "Reserves that wait for another owner.",
 		func(l *ledgerState) float64 { return float64(l.KeyWaiters) })
@@ -368,7 +367,7 @@ func (s *Server) ledgerState() *ledgerState {
 	state.viewed = s.options.Ledger.View(ctx, func(v machine.View) error {
 		state.streams, state.index, state.time = v.Streams(), v.Index(), v.Time()
 		state.maxStreams, state.horizon = v.Config().MaxStreams, v.Horizon().Index()
-		state.reservations, state.now = v.PendingKeys(), s.options.Ledger.Now()
+		state.reservations = v.PendingKeys()
 		return nil
 	}) == nil
 	var err error

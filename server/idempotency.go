@@ -205,8 +205,8 @@ func (s *Server) getRecord(ctx context.Context, m *seqledgerv1.GetRecordRequest)
 		return nil, err
 	}
 	var record *machine.KeyedRecord
-	err = s.options.Ledger.View(ctx, func(v machine.View) (err error) {
-		if record, err = v.Keyed(&id, s.options.Ledger.Now()); err == nil {
+	err = s.options.Ledger.ViewNow(ctx, func(v machine.View, now int64) (err error) {
+		if record, err = v.Keyed(&id, now); err == nil {
 			_, err = v.ReadAttachments(record)
 		}
 		return err
@@ -249,9 +249,9 @@ func (s *Server) listRecords(
 		namespace = &m.Namespace
 	}
 	answer := new(seqledgerv1.ListRecordsResponse)
-	err = s.options.Ledger.View(ctx, func(v machine.View) error {
+	err = s.options.Ledger.ViewNow(ctx, func(v machine.View, now int64) error {
 		var last []byte
-		resume, err := v.VisitKeyed(scope, principal, namespace, after, s.options.Ledger.Now(),
+		resume, err := v.VisitKeyed(scope, principal, namespace, after, now,
 			func(key []byte, k *machine.KeyedRecord) bool {
 				rendered := wire.RenderRecord(k, false)
 				if m.State != 0 && rendered.State != m.State {

@@ -22,7 +22,7 @@ func (s *Server) mountMCP(mux *http.ServeMux) error {
 	if err != nil {
 		return fmt.Errorf("server: Options.MCP: %w", err)
 	}
-	s.writes[mcpPath] = true
+	s.leaderOnly[mcpPath] = true
 	mux.Handle(mcpPath, s.fromAllowedPage(s.limitBody(writing, admission.BodyDeadline(handler))))
 	return nil
 }

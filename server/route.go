@@ -95,7 +95,7 @@ func (f roundTripperFunc) RoundTrip(q *http.Request) (*http.Response, error) { r
 
 // ServeHTTP implements http.Handler.
 func (r *router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	if !r.server.writes[q.URL.Path] || r.server.isDraining() {
+	if !r.server.leaderOnly[q.URL.Path] || r.server.isDraining() {
 		r.local.ServeHTTP(w, q)
 		return
 	}

@@ -74,7 +74,7 @@ type routed struct {
 func startRouted(t *testing.T) *routed {
 	t.Helper()
 	r := &routed{fakeNodes: &fakeNodes{changed: make(chan struct{})}, local: make(chan string, 10)}
-	s := &Server{options: Options{Logger: slog.New(slog.DiscardHandler)}, writes: map[string]bool{
+	s := &Server{options: Options{Logger: slog.New(slog.DiscardHandler)}, leaderOnly: map[string]bool{
 		seqledgerv1connect.LedgerServiceWriteProcedure:       true,
 		seqledgerv1connect.LedgerServiceWriteStreamProcedure: true,
 	}}

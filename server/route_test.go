@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/ledger"
 	peers "github.com/seqledger/seqledger/ledger/raftlog/transport"
@@ -24,9 +26,20 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
+// joinToken is that of all clusters here.
+const joinToken = "a secret of the nodes"
+
 // startSecureNode starts a node, which joins the one at an address for other nodes if there is one. Without a
 // configuration of TLS the nodes talk in cleartext.
 func startSecureNode(t *testing.T, join string, o server.Options, config *tls.Config) (h *harness, peer string) {
+	t.Helper()
+	return startClockedNode(t, join, o, config, time.Now)
+}
+
+// startClockedNode is startSecureNode with a clock.
+func startClockedNode(
+	t *testing.T, join string, o server.Options, config *tls.Config, clock func() time.Time,
+) (h *harness, peer string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -37,16 +50,16 @@ func startSecureNode(t *testing.T, join string, o server.Options, config *tls.Co
 	if join != "" {
 		err := seed.Join(within(t), seed.Options{
 			Dir: dir, Nodes: []string{join}, RoundTripper: peers.NewRoundTripper(config), Peer: peer, Logger: logger,
-			Encrypted: config != nil,
+			Encrypted: config != nil, Token: joinToken,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	l, err := ledger.Open(within(t), ledger.Options{
-		Dir: dir, LogBytes: 8 << 20, CacheBytes: -1, ScrubBytes: -1, Logger: logger,
+		Dir: dir, LogBytes: 8 << 20, CacheBytes: -1, ScrubBytes: -1, Logger: logger, Clock: clock,
 		Cluster: &ledger.Cluster{
-			Listener: listener, Client: "client-of-" + peer, TLS: config,
+			Listener: listener, Client: "client-of-" + peer, TLS: config, Token: joinToken,
 			Tick: 60 * time.Millisecond, // shorter, and a busy machine elects leaders without a reason
 		},
 	})
@@ -272,5 +285,40 @@ func refuseOtherHosts(t *testing.T, h *harness) {
 	q.Host = "rebound.example.com"
 	if status, _, text := h.do(t, q); status != http.StatusMisdirectedRequest && status != http.StatusForbidden {
 		t.Errorf("got %d %s, want the host refused", status, text)
+	}
+}
+
+// Whether a lease is over is a question of ledger time, which is the leader's clock: the other nodes, whose clocks may
+// be ten seconds away, ask the leader.
+func TestEveryNodeReadsRecordsByTheLeadersClock(t *testing.T) {
+	t.Parallel()
+	behind := func() time.Time { return time.Now().Add(-9 * time.Second) }
+	leader, peer := startClockedNode(t, "", server.Options{}, nil, behind)
+	follower, _ := startSecureNode(t, peer, server.Options{}, nil)
+	await(t, func() bool {
+		l, _ := follower.ledger.Leader()
+		return l.ID == 1 && leader.ledger.ClusterStatus().Members[1].Voter
+	})
+	q := reserveOf("k", 1)
+	q.Lease = durationpb.New(5 * time.Second)
+	q.ValidUntil = timestamppb.New(behind().Add(time.Minute))
+	owner := reply(t, leader.idempotency().Reserve, q)
+	if owner.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED {
+		t.Fatal(owner)
+	}
+	const pending = seqledgerv1.RecordState_RECORD_STATE_PENDING
+	for name, h := range map[string]*harness{"leader": leader, "follower": follower} {
+		for protocol, o := range wire {
+			c := seqledgerv1connect.NewIdempotencyServiceClient(h.h2, h.url, o...)
+			one := reply(t, c.GetRecord, &seqledgerv1.GetRecordRequest{Record: q.Record}).Record
+			all := reply(t, c.ListRecords, &seqledgerv1.ListRecordsRequest{Scope: scope()}).Records
+			if one.State != pending || len(all) != 1 || all[0].State != pending {
+				t.Errorf("the %s by %s: %v, %v", name, protocol, one.State, all)
+			}
+		}
+	}
+	get := seqledgerv1connect.NewIdempotencyServiceClient(follower.h1, follower.url, connect.WithHTTPGet())
+	if one := reply(t, get.GetRecord, &seqledgerv1.GetRecordRequest{Record: q.Record}).Record; one.State != pending {
+		t.Errorf("the follower by GET: %v", one)
 	}
 }

@@ -57,7 +57,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 
 	s.mountWriteBatch(mux)
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
-	s.writes[stream] = true
+	s.leaderOnly[stream] = true
 	// Never compressed, because results are hashes and ids, which do not
 	// compress, and there are many.
 	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
@@ -87,6 +87,12 @@ const (
 	// readingByPost is for requests with what must not stand in a URL.
 	readingByPost = connect.IdempotencyIdempotent
 )
+
+// byLeaderClock has the reads whose answers depend on the time: two nodes would answer by two clocks.
+var byLeaderClock = map[string]bool{
+	seqledgerv1connect.IdempotencyServiceGetRecordProcedure:   true,
+	seqledgerv1connect.IdempotencyServiceListRecordsProcedure: true,
+}
 
 // maxReadRequestBytes allows any key and page token. It is small, because a waiting read keeps
 // its request in memory.
@@ -133,7 +139,7 @@ func unary[P wire.Message[T], T, R any](
 		}
 		return connect.NewResponse(answer), nil
 	}
-	s.writes[procedure] = level == writing
+	s.leaderOnly[procedure] = level == writing || byLeaderClock[procedure]
 	mounted := http.Handler(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
 	switch {
 	case procedure == seqledgerv1connect.LedgerServiceWriteProcedure:

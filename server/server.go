@@ -20,14 +20,14 @@ import (
 
 // Server serves one ledger.
 type Server struct {
-	options   Options
-	metrics   *metrics
-	refusals  *refusals
-	handler   http.Handler
-	local     http.Handler    // handler, but for what goes to the leader
-	writes    map[string]bool // the paths of the calls that only a leader can answer
-	admission *admission.Controller
-	ledger    atomic.Pointer[string] // its id, once it is known; it stays the same
+	options    Options
+	metrics    *metrics
+	refusals   *refusals
+	handler    http.Handler
+	local      http.Handler    // handler, but for what goes to the leader
+	leaderOnly map[string]bool // the paths of the calls that only a leader can answer
+	admission  *admission.Controller
+	ledger     atomic.Pointer[string] // its id, once it is known; it stays the same
 	// admission.StallTimeout, admission.BodyTimeout and upgrade.PingEvery, except in tests.
 	stall, late, pingEvery time.Duration
 
@@ -57,7 +57,7 @@ func New(o Options) (*Server, error) {
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.closed, s.close = context.WithCancel(context.Background())
 	s.metrics, s.refusals = newMetrics(s), new(refusals)
-	s.writes = map[string]bool{}
+	s.leaderOnly = map[string]bool{}
 	mux := http.NewServeMux()
 	s.mount(mux)
 	s.mountReflection(mux)

@@ -22,7 +22,7 @@ import (
 // mountWriteBatch registers the handler.
 func (s *Server) mountWriteBatch(mux *http.ServeMux) {
 	procedure := seqledgerv1connect.LedgerServiceWriteBatchProcedure
-	s.writes[procedure] = true
+	s.leaderOnly[procedure] = true
 	handler := connect.NewUnaryHandler(procedure, s.writeBatch, s.handlerOptions(writing)...)
 	mux.Handle(procedure, s.limitBody(writing, admission.BodyDeadline(withAnswerRoom(handler))))
 }

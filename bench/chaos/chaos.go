@@ -134,7 +134,7 @@ func (o *options) between(ctx context.Context, dir string, stdout io.Writer) net
 	if o.proxies {
 		return newProxies()
 	}
-	n, why := newNamespaces(ctx, dir)
+	n, why := newNamespaces(ctx)
 	if why != "" {
 		say(stdout, "proxies are between the nodes, and no network namespaces: %s\n", why)
 		return newProxies()

@@ -2,12 +2,10 @@ package chaos
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -18,7 +16,6 @@ import (
 type namespaces struct {
 	router string // its namespace; those of nodes are this and their numbers
 	prefix string // the first two bytes of all addresses
-	token  string // a file with the join token, which addresses that are not this machine's own ask for
 }
 
 // The nodes' addresses have a third byte from 1, and the clients' one is behind all of them: what is cut between nodes
@@ -32,22 +29,18 @@ const (
 
 // newNamespaces makes the router, and the clients' way to it. why says why there is none, because that takes Linux,
 // root and the program ip.
-func newNamespaces(ctx context.Context, dir string) (n *namespaces, why string) {
+func newNamespaces(ctx context.Context) (n *namespaces, why string) {
 	if os.Geteuid() != 0 {
 		return nil, "they take root"
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
 		return nil, err.Error()
 	}
-	n = &namespaces{token: filepath.Join(dir, "join-token")}
-	err := os.WriteFile(n.token, []byte(rand.Text()), 0o600)
-	if err == nil {
-		err = n.addRouter(ctx)
-	}
-	if err != nil {
+	n = new(namespaces)
+	if err := n.addRouter(ctx); err != nil {
 		return nil, err.Error()
 	}
-	err = n.ip(ctx,
+	err := n.ip(ctx,
 		"netns exec "+n.router+" tee /proc/sys/net/ipv4/ip_forward",
 		"link add "+n.router+" type veth peer name clients netns "+n.router,
 		"addr add "+fmt.Sprintf(nodeAt, n.prefix, clientsAt)+"/30 dev "+n.router,
@@ -112,7 +105,7 @@ func (n *namespaces) add(ctx context.Context, d *node) error {
 func (n *namespaces) command(d *node, binary string, arguments []string) *exec.Cmd {
 	in := []string{"netns", "exec", n.of(d), binary}
 	return exec.Command("ip", slices.Concat(in, arguments, []string{
-		"--insecure", "--peer-insecure", "--join-token-file", n.token,
+		"--insecure", "--peer-insecure",
 	})...)
 }
 

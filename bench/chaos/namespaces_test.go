@@ -16,7 +16,7 @@ import (
 // testNamespaces returns namespaces, or says why there are none.
 func testNamespaces(t *testing.T) *namespaces {
 	t.Helper()
-	n, why := newNamespaces(t.Context(), t.TempDir())
+	n, why := newNamespaces(t.Context())
 	if why != "" {
 		t.Skip("there can be no network namespaces: ", why)
 	}

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -40,6 +41,7 @@ type network interface {
 // cluster is the processes, and what is between them.
 type cluster struct {
 	binary  string
+	token   string // a file with the join token
 	nodes   []*node
 	network network
 	made    bool // the ledger: the first node that is started makes it, and none afterwards
@@ -51,7 +53,10 @@ type cluster struct {
 
 // startCluster starts n nodes in directories below one, which are the disks' mounts if there are disks.
 func startCluster(ctx context.Context, binary, dir string, disks bool, w network, n int) (*cluster, error) {
-	c := &cluster{binary: binary, network: w, disks: disks}
+	c := &cluster{binary: binary, network: w, disks: disks, token: filepath.Join(dir, "join-token")}
+	if err := os.WriteFile(c.token, []byte(rand.Text()), 0o600); err != nil {
+		return c, err
+	}
 	c.launch, c.verify = c.serve, func(ctx context.Context, d *node) ([]byte, error) {
 		return exec.CommandContext(ctx, binary, "verify", "--data", d.dir).CombinedOutput()
 	}
@@ -84,7 +89,7 @@ func (c *cluster) start(ctx context.Context, d *node) (err error) {
 func (c *cluster) serve(ctx context.Context, d *node) (*harness.Process, error) {
 	arguments := []string{
 		"serve", "--data", d.dir, "--listen", d.client, "--peer-listen", d.peer, "--peer-advertise", d.name,
-		"--no-console",
+		"--no-console", "--join-token-file", c.token,
 	}
 	for _, other := range c.nodes {
 		if other != d && c.made {

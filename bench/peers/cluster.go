@@ -127,7 +127,7 @@ func (w *wireCluster) firstStart(ctx context.Context) error {
 			return err
 		}
 		if join == nil {
-			join = []string{"--join", peer}
+			join = []string{"--join", peer, "--join-token-file", filepath.Join(m.dir, "JOIN-TOKEN")}
 		}
 	}
 	return nil

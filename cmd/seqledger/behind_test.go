@@ -41,7 +41,7 @@ func startShortLog(t *testing.T, dir string, join ...string) *shortLogNode {
 	if len(join) > 0 {
 		err := seed.Join(t.Context(), seed.Options{
 			Dir: dir, Nodes: join, RoundTripper: transport.NewRoundTripper(nil), Peer: listener.Addr().String(),
-			Logger: quiet,
+			Logger: quiet, Token: "a secret of the nodes",
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func startShortLog(t *testing.T, dir string, join ...string) *shortLogNode {
 	}
 	l, err := ledger.Open(t.Context(), ledger.Options{
 		Dir: dir, CacheBytes: -1, ScrubBytes: -1, Logger: quiet, LogBytes: 64 << 10,
-		Cluster: &ledger.Cluster{Listener: listener},
+		Cluster: &ledger.Cluster{Listener: listener, Token: "a secret of the nodes"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,8 @@ func (*clusterCommand) Help() string {
 	return `A node joins by itself: start it with an empty data directory and serve --join, and it becomes a voter once it
 has the log. Ask any node; the answer is the leader's while there is one.
 
-    seqledger serve --data n2 --listen 127.0.0.1:7460 --peer-listen 127.0.0.1:7461 --join 127.0.0.1:7451
+    seqledger serve --data n2 --listen 127.0.0.1:7460 --peer-listen 127.0.0.1:7461 --join 127.0.0.1:7451 \
+      --join-token-file n1/JOIN-TOKEN
     seqledger cluster status --json
     seqledger cluster transfer 2
     seqledger cluster remove 3`

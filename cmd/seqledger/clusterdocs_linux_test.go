@@ -40,6 +40,7 @@ func clusterSections(t *testing.T) map[string][]string {
 		t.Fatal("docs/operations.md has no section about a cluster")
 	}
 	page, _, _ = strings.Cut(page, "\n## ")
+	page = strings.ReplaceAll(page, "\\\n", "") // a command may go on in the next line
 	sections := map[string][]string{}
 	titles := pageSection.FindAllStringSubmatch(page, -1)
 	for i, text := range pageSection.Split(page, -1)[1:] {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -223,7 +224,10 @@ func TestUpgradeToANewerLevel(t *testing.T) {
 		seqledger(t, append([]string{"serve", "--listen", n.address, "--data", n.data}, n.args...)...).
 			expect(t, exitFailed, "written by a newer version")
 		u.restartWith(t, after, u.conn, n)
-		joining := []string{"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "node4")}
+		joining := []string{
+			"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "node4"),
+			"--join-token-file", filepath.Join(n.data, datadir.TokenName),
+		}
 		seqledger(t, append(joining, "--peer-listen", "127.0.0.1:0", "--join", n.peer)...).
 			expect(t, exitFailed, "the program of the other nodes")
 	})

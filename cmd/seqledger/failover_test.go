@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -47,6 +48,10 @@ func serveClusterWith(t *testing.T, program string, n int) *testCluster {
 		args := []string{"--peer-listen", peer, "--no-console"}
 		if i > 0 {
 			args = append(args, "--join", c.nodes[0].peer)
+			token := filepath.Join(c.nodes[0].data, datadir.TokenName)
+			if _, err := os.Stat(token); err == nil { // programs of before make none
+				args = append(args, "--join-token-file", token)
+			}
 		}
 		s := serveWith(t, program, filepath.Join(t.TempDir(), fmt.Sprint("node", i+1)), "127.0.0.1:0", args...)
 		c.nodes = append(c.nodes, &clusterServer{s, peer, args})

@@ -1,15 +1,20 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 	"github.com/seqledger/seqledger/ledger/seed"
 	"github.com/seqledger/seqledger/server"
@@ -25,17 +30,19 @@ type peerFlags struct {
 	PeerKey       string   `help:"Private key of --peer-cert." type:"path" placeholder:"FILE"`
 	PeerCA        string   `name:"peer-ca" help:"help_peer_ca" type:"path" placeholder:"FILE"`
 	PeerInsecure  bool     `help:"help_peer_insecure"`
-	JoinTokenFile string   `help:"help_peer_token" type:"path" placeholder:"FILE"`
+	JoinToken     string   `help:"help_peer_token" placeholder:"TOKEN"`
+	JoinTokenFile string   `help:"help_peer_token_file" type:"path" placeholder:"FILE"`
 }
 
 // cluster opens the listener for other nodes; nil without --peer-listen. The errors are usage errors, but for
 // a port that is in use.
-func (f *peerFlags) cluster(e *environment, clients net.Listener) (*ledger.Cluster, error) {
+func (c *serveCommand) cluster(e *environment, clients net.Listener) (*ledger.Cluster, error) {
+	f := &c.peerFlags
 	config, err := f.check(e)
 	if err != nil || f.PeerListen == "" {
 		return nil, err
 	}
-	token, err := f.token()
+	token, err := c.token(e)
 	if err != nil {
 		return nil, err
 	}
@@ -96,10 +103,7 @@ func (f *peerFlags) check(e *environment) (*tls.Config, error) {
 			files++
 		}
 	}
-	token, err := f.token()
 	switch {
-	case err != nil:
-		return nil, err
 	case files != 0 && files != 3:
 		return nil, usage("--peer-cert, --peer-key and --peer-ca belong together: each node proves to the others " +
 			"who it is")
@@ -109,11 +113,8 @@ func (f *peerFlags) check(e *environment) (*tls.Config, error) {
 		return nil, nil
 	case !f.PeerInsecure:
 		return nil, fail(exitUsage, "give --peer-cert, --peer-key and --peer-ca; on a trusted network give "+
-			"--peer-insecure and --join-token-file",
+			"--peer-insecure",
 			"--peer-listen %s: is not a loopback address, and there is no TLS between the nodes", f.PeerListen)
-	case token == "":
-		return nil, usage("--peer-insecure needs --join-token-file: anyone who can connect could join and read " +
-			"everything")
 	}
 	e.log.Warn("INSECURE: the network between the nodes can read and change everything; --peer-cert, --peer-key and "+
 		"--peer-ca would prevent it", "listen", f.PeerListen)
@@ -138,20 +139,55 @@ func (f *peerFlags) tls(e *environment) (*tls.Config, error) {
 // leastToken is the least length of a join token in bytes.
 const leastToken = 16
 
-// token reads the join token, which may be empty.
-func (f *peerFlags) token() (string, error) {
-	if f.JoinTokenFile == "" {
+// token returns the join token that was given; empty for none. A node that joins waits for a file that is not there
+// yet, because the first node, which makes it, may be on its way up.
+func (c *serveCommand) token(e *environment) (string, error) {
+	f := &c.peerFlags
+	flag, token := "--join-token", f.JoinToken
+	if f.JoinTokenFile != "" {
+		if token != "" {
+			return "", usage("give --join-token or --join-token-file, not both")
+		}
+		content, err := awaitToken(e.ctx, f.JoinTokenFile, filepath.Join(c.Data, datadir.TokenName))
+		if err != nil {
+			return "", usage("--join-token-file: %w", err)
+		}
+		flag, token = "--join-token-file "+f.JoinTokenFile, strings.TrimSpace(string(content))
+	} else if token == "" {
 		return "", nil
 	}
-	b, err := os.ReadFile(f.JoinTokenFile)
-	if err != nil {
-		return "", usage("--join-token-file: %w", err)
-	}
-	token := strings.TrimSpace(string(b))
 	if len(token) < leastToken {
-		return "", usage("--join-token-file %s: must have at least %d characters", f.JoinTokenFile, leastToken)
+		return "", usage("%s: must have at least %d characters", flag, leastToken)
 	}
 	return token, nil
+}
+
+const (
+	// tokenPatience is how long a node that joins waits for the file with the token.
+	tokenPatience = 20 * time.Second
+	tokenInterval = 100 * time.Millisecond
+)
+
+// awaitToken reads the file with the token, and waits for it: the first node writes it while it starts. A node that has
+// joined uses its stored token where the file is missing, which may have been that of a node that is gone.
+func awaitToken(ctx context.Context, name, stored string) (content []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tokenPatience)
+	defer cancel()
+	ticker := time.NewTicker(tokenInterval)
+	defer ticker.Stop()
+	for {
+		if content, err = os.ReadFile(name); !errors.Is(err, fs.ErrNotExist) {
+			return content, err
+		}
+		if content, err := os.ReadFile(stored); err == nil {
+			return content, nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // join makes the data directory of a node that joins a cluster, unless it belongs to a node already.
@@ -181,7 +217,7 @@ func (c *serveCommand) again(e *environment, behind *ledger.BehindError) error {
 	if err != nil {
 		return err
 	}
-	token, err := c.token()
+	token, err := c.token(e)
 	if err != nil {
 		return err
 	}
@@ -192,28 +228,11 @@ func (c *serveCommand) again(e *environment, behind *ledger.BehindError) error {
 	return nil
 }
 
-// servePeers answers what other nodes ask.
-func (c *serveCommand) servePeers(l *ledger.Ledger, s *server.Server) error {
-	token, err := c.token()
-	if err != nil {
-		return err
-	}
+// servePeers answers what other nodes ask. The ledger lets in those of the cluster alone.
+func (c *serveCommand) servePeers(l *ledger.Ledger, s *server.Server) {
 	mux := http.NewServeMux()
-	mux.Handle("POST "+ledger.JoinPath, withToken(token, l.JoinHandler()))
-	mux.Handle("GET "+seed.Path, withToken(token, seed.Handler(l, c.BackupRate)))
-	mux.Handle("/", withToken(token, s.PeerHandler()))
+	mux.Handle("POST "+ledger.JoinPath, l.JoinHandler())
+	mux.Handle("GET "+seed.Path, seed.Handler(l, c.BackupRate))
+	mux.Handle("/", s.PeerHandler())
 	l.ServePeers(mux)
-	return nil
-}
-
-// withToken refuses those who do not know the token, if there is one.
-func withToken(token string, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !ledger.HasToken(r, token) {
-			http.Error(w, `{"error":"the join token is missing or wrong: give the same --join-token-file to all nodes"}`,
-				http.StatusUnauthorized)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }

@@ -231,9 +231,7 @@ func (c *serveCommand) serve(
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	if err := c.servePeers(l, s); err != nil {
-		return errors.Join(err, listener.Close())
-	}
+	c.servePeers(l, s)
 	// Not asked of the server, because it does not answer yet.
 	var id machine.LedgerID
 	// Not as fresh as can be, because the other nodes may not be up yet.

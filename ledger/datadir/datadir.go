@@ -11,6 +11,7 @@
 //	state.sum the checksums of its pages (package pagesum)
 //	blocks/   the block files that belong to it (package blockfile)
 //	log/      the replicated log (package raftlog)
+//	JOIN-TOKEN the secret that the nodes of a cluster share
 //	RECOVERING there only while a node of a lost majority becomes a ledger of its own
 //	incoming/ there only while the state of another node takes the place of this one
 //

@@ -28,8 +28,9 @@ const (
 // Level is the newest format level: the set of commands, and of constants that
 // decide or shape state, that this program knows. A ledger has one level. It is
 // part of the state and rises by a command alone, so that every entry of a log
-// is decided by the rules that it was decided by first.
-const Level = 4
+// is decided by the rules that it was decided by first. Level 5 decides as level
+// 4 does: at it, all nodes of a cluster have a join token.
+const Level = 5
 
 // The versions of a log entry's header.
 const (

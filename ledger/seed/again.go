@@ -11,6 +11,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
 // Again gives the state of another node to one that is too far behind to follow the log: see
@@ -42,6 +43,12 @@ func again(ctx context.Context, o *Options, d *datadir.Directory, atLeast uint64
 		return nil
 	}
 	b.o, b.atLeast = o, atLeast
+	b.as = transport.Identity{Token: o.Token, Ledger: b.ledger.String(), From: d.Node()}
+	if o.Token == "" {
+		if b.as.Token, err = d.JoinToken(); err != nil {
+			return err
+		}
+	}
 	return o.persist(ctx, "fetch the state of another node", b.attempt)
 }
 
@@ -53,6 +60,7 @@ type behind struct {
 	ledger  machine.LedgerID
 	at      raftlog.Position // of its state
 	log     raftlog.Outline
+	as      transport.Identity // of this node
 }
 
 // readBehind reads what a node has of its own.
@@ -92,7 +100,7 @@ func (b *behind) nodes() []string {
 func (b *behind) attempt(ctx context.Context) error {
 	err := errors.New("no other node is known: give the address of one")
 	for i, node := range b.nodes() {
-		problem := b.o.fetch(ctx, node, b.atLeast, b.receive)
+		problem := b.o.fetch(ctx, b.as, node, b.atLeast, b.receive)
 		if _, final := errors.AsType[finalError](problem); problem == nil || final {
 			return problem
 		}

@@ -2,11 +2,15 @@ package seed
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
 // stallTimeout is how long a state may send nothing before its connection is given up, on either side.
@@ -54,9 +58,14 @@ func (o *Options) url(node string) string {
 	return "http://" + node
 }
 
+// as returns a RoundTripper that shows other nodes who asks.
+func (o *Options) as(node transport.Identity) http.RoundTripper {
+	return transport.As(o.RoundTripper, func() transport.Identity { return node })
+}
+
 // fetch takes the state of a node, which must have applied the log up to atLeast.
 func (o *Options) fetch(
-	ctx context.Context, node string, atLeast uint64, receive func(ctx context.Context, r io.Reader) error,
+	ctx context.Context, as transport.Identity, node string, atLeast uint64, receive func(ctx context.Context, r io.Reader) error,
 ) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -67,17 +76,13 @@ func (o *Options) fetch(
 	if err != nil {
 		return err
 	}
-	if o.Token != "" {
-		q.Header.Set("Authorization", "Bearer "+o.Token)
-	}
-	response, err := (&http.Client{Transport: o.RoundTripper}).Do(q)
+	response, err := (&http.Client{Transport: o.as(as)}).Do(q)
 	if err != nil {
 		return fmt.Errorf("fetch the state: %w", errors.Join(err, context.Cause(ctx)))
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // what there is of it helps
-		return fmt.Errorf("fetch the state: %s: %q", response.Status, text)
+		return refused(response)
 	}
 	body := readerFunc(func(b []byte) (int, error) {
 		// The time that the disk takes between two reads is not the other node's.
@@ -96,6 +101,20 @@ func (o *Options) fetch(
 		return fmt.Errorf("fetch the state: %w", err)
 	}
 	return nil
+}
+
+// refused returns why a node does not give its state.
+func refused(response *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // what there is of it helps
+	err := fmt.Errorf("fetch the state: %s: %q", response.Status, text)
+	var no transport.Refusal
+	switch known := json.Unmarshal(text, &no) == nil; {
+	case known && no.Removed:
+		return finalError{fmt.Errorf("%w: %w", ledger.ErrRemoved, err)}
+	case known && no.Final:
+		return finalError{err}
+	}
+	return err
 }
 
 type readerFunc func([]byte) (int, error)

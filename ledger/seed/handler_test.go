@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
 type seeder = func(context.Context, *patientWriter, uint64, func(ledger.SeedInfo) error) error
@@ -23,7 +24,7 @@ func give(t *testing.T, h handler, o Options) error {
 	t.Cleanup(s.Close)
 	o.setDefaults()
 	o.RoundTripper = http.DefaultTransport
-	return o.fetch(t.Context(), strings.TrimPrefix(s.URL, "http://"), 7, func(_ context.Context, r io.Reader) error {
+	return o.fetch(t.Context(), transport.Identity{}, strings.TrimPrefix(s.URL, "http://"), 7, func(_ context.Context, r io.Reader) error {
 		_, err := io.Copy(io.Discard, r)
 		if err == nil {
 			err = ErrDamaged // as a backup finds that has no end
@@ -113,7 +114,8 @@ func TestStalledSeedEnds(t *testing.T) {
 	o := Options{RoundTripper: http.DefaultTransport}
 	o.setDefaults()
 	go func() { // ends with released
-		_ = o.fetch(t.Context(), strings.TrimPrefix(s.URL, "http://"), 0, func(context.Context, io.Reader) error {
+		node := strings.TrimPrefix(s.URL, "http://")
+		_ = o.fetch(t.Context(), transport.Identity{}, node, 0, func(context.Context, io.Reader) error {
 			<-released
 			return errors.New("it took nothing")
 		})

@@ -20,6 +20,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
 // Options say what a node joins. Dir, Nodes, RoundTripper and Peer are required.
@@ -28,7 +29,7 @@ type Options struct {
 	Nodes        []string // where other nodes are reached, host and port; one that answers is enough
 	RoundTripper http.RoundTripper
 	Encrypted    bool   // the nodes are reached by TLS
-	Token        string // the join token; may be empty
+	Token        string // the join token; Again takes the stored one if it is empty
 	Peer, Client string // where this node is reached; see ledger.Cluster
 	Logger       *slog.Logger
 
@@ -89,7 +90,8 @@ func (j *joining) attempt(ctx context.Context) error {
 	}
 	j.o.Logger.Info("this node has a place in the cluster and fetches its state", "node", answer.ID,
 		"ledger", answer.Ledger, "from", answer.Leader)
-	return j.o.fetch(ctx, answer.Leader, answer.AtLeast, func(ctx context.Context, r io.Reader) error {
+	as := transport.Identity{Token: j.o.Token, Ledger: answer.Ledger.String(), From: answer.ID}
+	return j.o.fetch(ctx, as, answer.Leader, answer.AtLeast, func(ctx context.Context, r io.Reader) error {
 		return j.receive(ctx, r, answer)
 	})
 }
@@ -102,7 +104,7 @@ func (j *joining) ask(ctx context.Context) (answer ledger.JoinAnswer, err error)
 	for i, hops := 0, 0; i < len(nodes); i++ {
 		var problem error
 		attempt, cancel := context.WithTimeout(ctx, askTimeout)
-		answer, problem = ledger.AskToJoin(attempt, j.o.RoundTripper, j.o.url(nodes[i]), j.o.Token, q)
+		answer, problem = ledger.AskToJoin(attempt, j.o.as(transport.Identity{Token: j.o.Token}), j.o.url(nodes[i]), q)
 		cancel()
 		if problem == nil {
 			return answer, nil

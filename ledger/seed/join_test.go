@@ -17,6 +17,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
+// joinToken is that of all clusters here.
+const joinToken = "a secret of the nodes"
+
 var quiet = slog.New(slog.DiscardHandler)
 
 // node is a node of a cluster in this process.
@@ -30,7 +33,7 @@ func serve(t *testing.T, dir string, listener net.Listener, change ...func(*ledg
 	t.Helper()
 	o := ledger.Options{
 		Dir: dir, CacheBytes: -1, ScrubBytes: -1, Logger: quiet,
-		Cluster: &ledger.Cluster{Listener: listener, Tick: 20 * time.Millisecond},
+		Cluster: &ledger.Cluster{Listener: listener, Token: joinToken, Tick: 20 * time.Millisecond},
 	}
 	for _, c := range change {
 		c(&o)
@@ -59,7 +62,7 @@ func listen(t *testing.T) net.Listener {
 func options(dir, own string, nodes ...string) Options {
 	return Options{
 		Dir: dir, Nodes: nodes, RoundTripper: transport.NewRoundTripper(nil), Peer: own, Logger: quiet,
-		retry: 10 * time.Millisecond,
+		Token: joinToken, retry: 10 * time.Millisecond,
 	}
 }
 
@@ -173,34 +176,6 @@ func awaitAddress(t *testing.T, n *node) {
 		case <-time.After(time.Millisecond):
 		case <-t.Context().Done():
 			t.Fatal("the node never knew its own address")
-		}
-	}
-}
-
-// The join token lets a request of another node in, by either header, and nothing else does.
-func TestToken(t *testing.T) {
-	t.Parallel()
-	const token = "a secret of the nodes"
-	for name, test := range map[string]struct {
-		header, value string
-		want          bool
-	}{
-		"none":       {"X-Other", token, false},
-		"joining":    {"Authorization", "Bearer " + token, true},
-		"forwarding": {"Seqledger-Join-Token", token, true},
-		"wrong":      {"Seqledger-Join-Token", token + "s", false},
-		"a caller's": {"Authorization", "Bearer key", false},
-	} {
-		r := &http.Request{Header: http.Header{}}
-		r.Header.Set(test.header, test.value)
-		if got := ledger.HasToken(r, token); got != test.want {
-			t.Errorf("%s: %t", name, got)
-		}
-		if r.Header.Get("Seqledger-Join-Token") != "" {
-			t.Errorf("%s: the token goes on to what answers the call", name)
-		}
-		if !ledger.HasToken(r, "") {
-			t.Errorf("%s: refused by a node without a token", name)
 		}
 	}
 }

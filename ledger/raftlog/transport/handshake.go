@@ -9,8 +9,8 @@ import (
 	"connectrpc.com/connect"
 )
 
-// procedure is the path of a stream; its version is that of the handshake and the frames.
-const procedure = "/seqledger.raft.v1/Stream"
+// Procedure is the path of a stream; its version is that of the handshake and the frames.
+const Procedure = "/seqledger.raft.v1/Stream"
 
 // Headers of both sides of a stream.
 const (
@@ -52,8 +52,8 @@ func (t *Transport) handler() http.Handler {
 	if t.o.Handler != nil {
 		mux.Handle("/", t.o.Handler)
 	}
-	mux.Handle(procedure, connect.NewBidiStreamHandler(procedure, t.accept, options(), serverUncompressed))
-	return mux
+	mux.Handle(Procedure, connect.NewBidiStreamHandler(Procedure, t.accept, options(), serverUncompressed))
+	return t.guard(mux)
 }
 
 func (t *Transport) accept(ctx context.Context, s *connect.BidiStream[frame, frame]) error {
@@ -83,7 +83,7 @@ func (t *Transport) connectTo(ctx context.Context, p *peer) error {
 		scheme = "https://"
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	client := connect.NewClient[frame, frame](t.client, scheme+p.address+procedure, options(),
+	client := connect.NewClient[frame, frame](t.client, scheme+p.address+Procedure, options(),
 		clientUncompressed)
 	s := client.CallBidiStream(ctx)
 	defer func() {
@@ -92,6 +92,7 @@ func (t *Transport) connectTo(ctx context.Context, p *peer) error {
 		_ = s.CloseRequest()
 	}()
 	t.introduce(s.RequestHeader(), p.id)
+	t.identity().show(s.RequestHeader())
 	// An empty frame, which sends the headers. The other side answers with one.
 	if err := s.Send(new(frame)); err != nil {
 		_, received := s.Receive() // says more

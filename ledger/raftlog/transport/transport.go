@@ -42,7 +42,7 @@ const (
 // ErrNotEncrypted refuses an address that other machines can reach when there is no TLS.
 var ErrNotEncrypted = errors.New("transport: the address is not loopback, and there is no TLS")
 
-// Options configures New. Ledger, ID and Receive are required.
+// Options configures New. Ledger, ID, Receive and Access are required.
 type Options struct {
 	Ledger string // id of the ledger; nodes of another one are refused
 	ID     uint64 // of this node
@@ -57,6 +57,8 @@ type Options struct {
 	TLS *tls.Config
 	// Insecure allows addresses without TLS that are not loopback.
 	Insecure bool
+	// Access decides which requests of other nodes are let in, streams among them.
+	Access Access
 	// Handler answers the requests of nodes that are no streams of the consensus; nil refuses them.
 	Handler http.Handler
 	Logger  *slog.Logger // nil: slog.Default()
@@ -72,6 +74,9 @@ func (o *Options) validate() error {
 		return errors.New("transport: Options.Receive is nil")
 	case o.TLS != nil && (o.TLS.RootCAs == nil || o.TLS.ClientCAs == nil):
 		return errors.New("transport: Options.TLS needs RootCAs and ClientCAs, or any certificate would do")
+	}
+	if err := o.Access.validate(); err != nil {
+		return err
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -91,6 +96,7 @@ type Transport struct {
 	requests *http.Transport
 	upgrades *http.Transport // the same, in HTTP/1.1, which alone can be upgraded
 	server   *http.Server
+	told     told // of requests that were refused
 
 	ctx   context.Context //nolint:containedctx // It lives from New to Close.
 	stop  context.CancelFunc
@@ -279,9 +285,14 @@ func NewRoundTripper(config *tls.Config) http.RoundTripper {
 	}
 }
 
+// identity is what this node shows to the others.
+func (t *Transport) identity() Identity {
+	return Identity{Token: t.o.Access.Token(), Ledger: t.o.Ledger, From: t.o.ID}
+}
+
 // RoundTripper sends requests to other nodes as this one, by HTTP/2, or by HTTP/1.1 those that ask for
 // another protocol.
-func (t *Transport) RoundTripper() http.RoundTripper { return roundTripper{t} }
+func (t *Transport) RoundTripper() http.RoundTripper { return As(roundTripper{t}, t.identity) }
 
 type roundTripper struct{ t *Transport }
 

@@ -62,6 +62,15 @@ func (l *logged) await(t *testing.T, what string) {
 	}
 }
 
+// membersAreAll lets in who has a token and says that it is any node.
+func membersAreAll(token string) Access {
+	return Access{
+		Token: func() string { return token }, Upgrading: func() bool { return false },
+		Guarded: func(string) bool { return true },
+		Member:  func(uint64) (peer string, is, was bool) { return "127.0.0.1:1", true, false },
+	}
+}
+
 func start(t *testing.T, id uint64, change func(*Options)) *node {
 	t.Helper()
 	return startOn(t, id, "127.0.0.1:0", change)
@@ -75,7 +84,7 @@ func startOn(t *testing.T, id uint64, address string, change func(*Options)) *no
 	}
 	o := Options{
 		Ledger: "ledger-1", ID: id, Unreachable: func(id uint64) { n.lost <- id },
-		Logger: slog.New(slog.NewTextHandler(n.log, nil)),
+		Logger: slog.New(slog.NewTextHandler(n.log, nil)), Access: membersAreAll(guardToken),
 		Receive: func(messages []*pb.Message) {
 			for _, m := range messages {
 				n.received <- m

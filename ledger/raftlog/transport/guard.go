@@ -1,0 +1,257 @@
+package transport
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"connectrpc.com/connect"
+)
+
+// Headers that a node shows with every request to another one. A call that is forwarded has them beside those of its
+// caller, which is why they have names of their own.
+const (
+	headerToken      = "Seqledger-Join-Token"
+	headerPeerLedger = "Seqledger-Peer-Ledger"
+	headerPeerFrom   = "Seqledger-Peer-From"
+	headerPeerTo     = "Seqledger-Peer-To"
+)
+
+// peerPaths begins the paths of requests that nodes make of their own accord. Others are forwarded, and have the
+// Authorization of their callers.
+const peerPaths = "/seqledger.peer.v1/"
+
+// Identity is what a node shows to the others with each request.
+type Identity struct {
+	Token  string // the join token; empty while the node has none
+	Ledger string // empty while the node joins and was told none
+	From   uint64 // id of the node; 0 while it joins and has none
+}
+
+// show sets the headers of a request, also those that its caller may have set.
+func (i Identity) show(h http.Header) {
+	set := func(name, value string) {
+		if h.Del(name); value != "" {
+			h.Set(name, value)
+		}
+	}
+	set(headerToken, i.Token)
+	set(headerPeerLedger, i.Ledger)
+	from := ""
+	if i.From != 0 {
+		from = strconv.FormatUint(i.From, 10)
+	}
+	set(headerPeerFrom, from)
+}
+
+// AddressTo makes another node than the one with an id refuse a request, because an address may have gone to another
+// node. A forwarded call may be answered by any.
+func AddressTo(h http.Header, id uint64) { h.Set(headerPeerTo, strconv.FormatUint(id, 10)) }
+
+// As returns a RoundTripper that sends requests as a node.
+func As(t http.RoundTripper, node func() Identity) http.RoundTripper { return bearer{t, node} }
+
+type bearer struct {
+	http.RoundTripper
+
+	node func() Identity
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	b.node().show(r.Header)
+	return b.RoundTripper.RoundTrip(r)
+}
+
+// Access decides which requests of other nodes a node answers. Its functions may be called from any goroutine.
+type Access struct {
+	// Token returns the join token; empty while the node has none.
+	Token func() string
+	// Upgrading reports whether the cluster has nodes whose programs show nothing: those are answered too.
+	Upgrading func() bool
+	// Member tells of a node whether it is a member, or was one, and under which address the others reach it.
+	Member func(id uint64) (peer string, is, was bool)
+	// Joining are the paths that a node may ask before it is a member. Their handlers check what a certificate is for:
+	// see [CertificateFor].
+	Joining []string
+	// Guarded reports whether Token is asked for on a path while the cluster is upgraded, too: programs of before show
+	// it there when an operator gave it to them.
+	Guarded func(path string) bool
+}
+
+func (a *Access) validate() error {
+	if a.Token == nil || a.Upgrading == nil || a.Member == nil || a.Guarded == nil {
+		return errors.New("transport: Options.Access lacks a function")
+	}
+	return nil
+}
+
+// Refusal is the answer to a request that is not let in, as JSON.
+type Refusal struct {
+	Message string `json:"error"`
+	Final   bool   `json:"final,omitempty"`   // the same request is refused again
+	Removed bool   `json:"removed,omitempty"` // because the node that asks was removed
+}
+
+// refusal is a Refusal on its way.
+type refusal struct {
+	status int
+	Refusal
+}
+
+// errorWriter answers streams of the consensus and forwarded calls.
+var errorWriter = connect.NewErrorWriter(options())
+
+// write answers a request. A forwarded call is told that it may be tried again, because its caller can do nothing about
+// what is wrong between the nodes.
+func (no *refusal) write(w http.ResponseWriter, r *http.Request) {
+	err := connect.NewError(connect.CodeUnavailable, errors.New("the nodes of the cluster refuse each other: "+no.Message))
+	if r.URL.Path == Procedure {
+		err = connect.NewError(connect.CodePermissionDenied, errors.New(no.Message))
+	}
+	if !strings.HasPrefix(r.URL.Path, peerPaths) && errorWriter.IsSupported(r) {
+		_ = errorWriter.Write(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(no.status)
+	_ = json.NewEncoder(w).Encode(no.Refusal)
+}
+
+// guard lets in the requests of nodes that belong to the cluster, whatever they ask.
+func (t *Transport) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if no := t.o.Access.check(t.o.Ledger, t.o.ID, r); no != nil {
+			t.refused(r, no)
+			no.write(w, r) // an error needs no answer: the node asks again
+			return
+		}
+		for _, name := range []string{headerToken, headerPeerLedger, headerPeerFrom, headerPeerTo} {
+			r.Header.Del(name) // what answers the request has no use for them
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// check returns why a request is refused, or nil.
+func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
+	upgrading := a.Upgrading()
+	if no := a.checkToken(r, upgrading); no != nil {
+		return no
+	}
+	joining := slices.Contains(a.Joining, r.URL.Path)
+	switch meant := r.Header.Get(headerPeerLedger); {
+	case meant == ledger, meant == "" && (joining || upgrading):
+	default:
+		return refuse(http.StatusForbidden, "it comes from a node of ledger %.64q, and this is ledger %q", meant, ledger)
+	}
+	if to := r.Header.Get(headerPeerTo); to != "" && to != strconv.FormatUint(self, 10) {
+		return refuse(http.StatusMisdirectedRequest, "it is for node %.64q, and this is node %d", to, self)
+	}
+	sender := r.Header.Get(headerPeerFrom)
+	if sender == "" && (joining || upgrading) {
+		return nil
+	}
+	id, err := strconv.ParseUint(sender, 10, 64)
+	if err != nil {
+		return refuse(http.StatusForbidden, "the request says that it is of node %.64q", sender)
+	}
+	address, is, was := a.Member(id)
+	switch {
+	case was:
+		no := refuse(http.StatusForbidden, "node %d was removed from the cluster", id)
+		no.Final, no.Removed = true, true
+		return no
+	case !is: // it may have joined, and this node does not know it yet
+		return refuse(http.StatusForbidden, "node %d is no member of the cluster", id)
+	case joining, upgrading:
+		return nil
+	}
+	if err := CertificateFor(r, address); err != nil {
+		return refuse(http.StatusForbidden, "node %d: %v", id, err)
+	}
+	return nil
+}
+
+// checkToken returns why a request is refused for the token that it shows, or nil.
+func (a *Access) checkToken(r *http.Request, upgrading bool) *refusal {
+	want, got := a.Token(), r.Header.Get(headerToken)
+	if got == "" && upgrading && strings.HasPrefix(r.URL.Path, peerPaths) { // as programs of before show it
+		got = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	}
+	if upgrading && (want == "" || !a.Guarded(r.URL.Path)) {
+		return nil
+	}
+	// Hashed, because the comparison would tell the length.
+	wanted, shown := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
+	if want != "" && subtle.ConstantTimeCompare(wanted[:], shown[:]) == 1 {
+		return nil
+	}
+	no := refuse(http.StatusUnauthorized, "the join token is missing or wrong: give the node that of the "+
+		"cluster with --join-token-file, such as JOIN-TOKEN in the data directory of another node")
+	no.Final = true
+	return no
+}
+
+// CertificateFor returns why the certificate of a request is not that of the node at an address, host and port. Without
+// TLS there is none, and the join token has to do.
+func CertificateFor(r *http.Request, address string) error {
+	if r.TLS == nil {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("its address: %w", err)
+	}
+	if len(r.TLS.PeerCertificates) == 0 {
+		return errors.New("it has shown no certificate")
+	}
+	if err := r.TLS.PeerCertificates[0].VerifyHostname(host); err != nil {
+		return fmt.Errorf("the certificate is another node's: %w", err)
+	}
+	return nil
+}
+
+func refuse(status int, format string, args ...any) *refusal {
+	return &refusal{status, Refusal{Message: fmt.Sprintf(format, args...)}}
+}
+
+// refused tells the operator of a request that was refused, once for each reason and host.
+func (t *Transport) refused(r *http.Request, no *refusal) {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	if t.told.add(host + " " + no.Message) {
+		t.o.Logger.Warn("a request of a node was refused", "from", r.RemoteAddr, "path", r.URL.Path, "why", no.Message)
+	}
+}
+
+// maxTold bounds what an operator is told of requests that were refused.
+const maxTold = 64
+
+// told are the messages that were logged.
+type told struct {
+	mu   sync.Mutex
+	said map[string]bool
+}
+
+// add reports whether a message is new and may be logged.
+func (t *told) add(message string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.said[message] || len(t.said) >= maxTold {
+		return false
+	}
+	if t.said == nil {
+		t.said = map[string]bool{}
+	}
+	t.said[message] = true
+	return true
+}
