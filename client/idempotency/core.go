@@ -140,7 +140,8 @@ func (g *guard) timed(call string) func() {
 // finished record, to replay; or an [*Error]. ctx is for the call, and work for the work.
 func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (*Owner, *Record, error) {
 	request := &ReserveRequest{
-		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), Lease: g.Lease, TTL: g.TTL, OnLeaseExpired: g.OnLeaseExpired,
+		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), Lease: g.Lease, TTL: g.TTL,
+		OnLeaseExpired: g.OnLeaseExpired,
 	}
 	if clock, ok := g.store.(Clock); ok { // once, because the repeats of the call are copies, too
 		request.ValidUntil = clock.Now().Add(DefaultValidity)
@@ -172,8 +173,8 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 		g.Metrics.Count(EventIndeterminate)
 		return nil, nil, &Error{Code: CodeOutcomeUnknown, Record: r.Record}
 	case Stale:
-		err = errors.New("the reservation came to the store after its validity: the clocks differ by minutes, or it was " +
-			"under way for as long")
+		err = errors.New("the reservation came to the store after its validity: the clocks differ by minutes, or " +
+			"it was under way for as long")
 	default:
 		err = fmt.Errorf("the store answered a Reserve with %v", r.Outcome)
 	}

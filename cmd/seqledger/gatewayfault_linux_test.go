@@ -369,7 +369,8 @@ func TestGatewayPausedTakeover(t *testing.T) {
 }
 
 // A thousand clients retry one key at once, at two gateways on one ledger: one call, and in the end a
-// thousand equal answers. Those for which there is no room to wait get 409, and come again.
+// thousand equal answers. Those beyond the bound of waiters get 429, and come again; on a machine that is
+// busy with other work, so do those whose call of the ledger takes over five seconds, with 503.
 func TestGatewayThousandClients(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -377,10 +378,14 @@ func TestGatewayThousandClients(t *testing.T) {
 	flags := []string{"--ledger", s.address, "--wait", "60s", "--max-requests", "2000"}
 	gateways := []*testGateway{startGateway(t, t.TempDir(), u.URL, flags...),
 		startGateway(t, t.TempDir(), u.URL, flags...)}
-	const clients = 1000
+	clients := 1000
+	if testing.Short() {
+		clients = 300
+	}
 	var group sync.WaitGroup
 	var equal, fresh, waiting atomic.Int32
 	released := make(chan struct{})
+	t.Cleanup(func() { u.finish <- struct{}{} }) // before the service is closed, which waits for its response
 	for i := range clients {
 		group.Go(func() {
 			for {
@@ -392,9 +397,10 @@ func TestGatewayThousandClients(t *testing.T) {
 						fresh.Add(1)
 					}
 					return
-				case status == http.StatusConflict && strings.Contains(text, "in-flight"):
+				case status == http.StatusTooManyRequests && strings.Contains(text, "quota"):
 					waiting.Add(1)
 					<-released
+				case status == http.StatusServiceUnavailable && strings.Contains(text, "store-unavailable"):
 				default:
 					t.Errorf("%d %s", status, text)
 					return
@@ -403,11 +409,11 @@ func TestGatewayThousandClients(t *testing.T) {
 		})
 	}
 	<-u.fences
-	await(t, func() bool { return waiting.Load() >= clients-100 }) // at most 64 wait for a key
+	await(t, func() bool { return int(waiting.Load()) >= clients-100 }) // at most 64 wait for a key
 	u.finish <- struct{}{}
 	close(released)
 	group.Wait()
-	if u.executed.Load() != 1 || equal.Load() != clients || fresh.Load() != 1 {
+	if u.executed.Load() != 1 || int(equal.Load()) != clients || fresh.Load() != 1 {
 		t.Errorf("executed %d times, %d equal answers, %d of them fresh", u.executed.Load(), equal.Load(), fresh.Load())
 	}
 }

@@ -149,7 +149,8 @@ func ReserveCommand(
 		}
 		c.ValidUntil = max(1, sinceEpoch(m.ValidUntil.AsTime()))
 	}
-	if c.Lease, err = duration("lease", m.Lease, cmp.Or(open.Lease, defaultLease), minLease, keyed.MaxLease); err != nil {
+	lease := cmp.Or(open.Lease, defaultLease)
+	if c.Lease, err = duration("lease", m.Lease, lease, minLease, keyed.MaxLease); err != nil {
 		return nil, 0, err
 	}
 	if c.TTL, err = duration("ttl", m.Ttl, cmp.Or(open.TTL, defaultTTL), minTTL, keyed.MaxTTL); err != nil {

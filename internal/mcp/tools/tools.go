@@ -262,7 +262,8 @@ func adviseOn(e *failure.Error, otherwise string) string {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS:
 		return "Nothing was done. Repeat the same call later: records must expire first."
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_WAITERS, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER:
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_WAITERS,
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER:
 		return "Nothing was done. Repeat the same call with the same key in a moment."
 	}
 	return otherwise
