@@ -16,8 +16,8 @@
 //
 // # Two ledgers
 //
-// An archive belongs to one ledger. Whoever adds a file holds LOCK meanwhile, with flock, and finds the index as it
-// was left. So of two processes that have one archive, the one that comes second gets ErrBusy, and from
+// An archive belongs to one ledger. A process that adds a file holds LOCK, with flock, and must find the index as it
+// left it. So of two processes with one archive the second gets ErrBusy, and from
 // then on ErrOther. Some mounted file systems have no locks; there the comparison alone holds, which leaves an
 // instant.
 package archive
