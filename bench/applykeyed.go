@@ -107,10 +107,10 @@ func (x *attacker) completeLarge(ctx context.Context, i int) error {
 	return x.complete(ctx, 1<<24+i, token, keyed.MaxResponse)
 }
 
-// waitForOwner has 255 of 256 calls wait for the reservation of the first, which wakes all of them
-// when it is finished.
+// waitForOwner has 63 of 64 calls wait for the reservation of the first, which wakes all of them when it is finished.
+// No more than 64 may wait for one key.
 func (x *attacker) waitForOwner(ctx context.Context, i int) error {
-	const together = 256
+	const together = 64
 	record := 1<<24 + i/together
 	first, _ := x.owners.LoadOrStore(record, make(chan struct{}))
 	reserved := first.(chan struct{}) //nolint:forcetypeassert // The map holds nothing else.

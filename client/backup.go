@@ -99,7 +99,7 @@ func (c *Client) receiveBackup(
 	// A server without incremental backups refuses the request, because it refuses unknown fields. Check the answer
 	// all the same: a full backup stored as an incremental one could not be restored.
 	if since := m.GetSince(); since != nil && since.GetIndex() != info.SinceIndex {
-		return info, rpc.ProtocolError("the request was for a backup since index %d, the server sent one since index %d",
+		return info, rpc.ProtocolError("the request was for a backup since index %d, and the server sent one since %d",
 			since.GetIndex(), info.SinceIndex)
 	}
 	if begin != nil {

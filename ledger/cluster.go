@@ -277,7 +277,9 @@ func (l *Ledger) PeerTransport() http.RoundTripper {
 }
 
 // askMember makes a request to another member. A node that has its address now refuses it.
-func (l *Ledger) askMember(ctx context.Context, m *Member, method, path string, body io.Reader) (*http.Response, error) {
+func (l *Ledger) askMember(
+	ctx context.Context, m *Member, method, path string, body io.Reader,
+) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, peerURL(l.options.Cluster.TLS != nil, m.Peer)+path, body)
 	if err != nil {
 		return nil, err

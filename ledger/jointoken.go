@@ -97,7 +97,8 @@ func (l *Ledger) makeToken() error {
 		return err
 	}
 	// Its file is named, because logs go to places that may not have the secret.
-	l.options.Logger.Info("this node has made a join token, which other nodes need to join", "file", l.directory.JoinTokenFile())
+	l.options.Logger.Info("this node has made a join token, which other nodes need to join",
+		"file", l.directory.JoinTokenFile())
 	return nil
 }
 

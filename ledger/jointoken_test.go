@@ -32,8 +32,8 @@ func tokenOf(t *testing.T, n *clusterNode) string {
 	return token
 }
 
-// seedStatus asks a node for its state without a token, as curl would, and returns the status of the answer. What answers
-// in its place says 200.
+// seedStatus asks a node for its state without a token, as curl would, and returns the status of the answer. What
+// answers in its place says 200.
 func seedStatus(t *testing.T, n *clusterNode) int {
 	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
@@ -145,7 +145,9 @@ func TestNodesWithDifferentTokens(t *testing.T) {
 		nodes[i] = startNodeWith(t, nodes[i].address, o)
 	}
 	for {
-		err := onLeader(t, nodes, func(leader *clusterNode) error { return ledger.TendLevel(t.Context(), leader.Ledger) })
+		err := onLeader(t, nodes, func(leader *clusterNode) error {
+			return ledger.TendLevel(t.Context(), leader.Ledger)
+		})
 		if err == nil {
 			t.Fatal("the level was raised")
 		}

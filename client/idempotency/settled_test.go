@@ -146,7 +146,9 @@ func TestInterceptorTellsWhatWasSettled(t *testing.T) {
 // Do hands out what was stored, as its own kind of result.
 func TestDoTellsWhatWasSettled(t *testing.T) {
 	t.Parallel()
-	for as, text := range map[idempotency.State]string{idempotency.Rejected: "no charge", idempotency.Committed: "ch_1"} {
+	for as, text := range map[idempotency.State]string{
+		idempotency.Rejected: "no charge", idempotency.Committed: "ch_1",
+	} {
 		store := newLastKey()
 		key := idempotency.RecordKey{Key: "k"}
 		runs := 0

@@ -68,7 +68,8 @@ func TestConformanceOfANaiveClient(t *testing.T) {
 	t.Parallel()
 	for mode, short := range map[string]map[string]string{
 		"naive": {
-			"lost-requests": "and was sent with", "lost-answers": "", "refusal-behind-a-commit": "", "two-programs": "", "takeover": "", "eviction": "",
+			"lost-requests": "and was sent with", "lost-answers": "", "refusal-behind-a-commit": "",
+			"two-programs": "", "takeover": "", "eviction": "",
 			"idle": "the stream was evicted after 6s", "another-ledger": "", "crash-after": "",
 		},
 		"greedy":  {"window": "its receipt is gone"},
@@ -209,7 +210,8 @@ func naiveKey() string {
 
 // naiveWrite writes under the next number, until there is an answer.
 func naiveWrite(
-	ctx context.Context, mode string, c *client.Client, stream *seqledgerv1.WriteRequest, operation *seqledgerv1.Operation,
+	ctx context.Context, mode string, c *client.Client, stream *seqledgerv1.WriteRequest,
+	operation *seqledgerv1.Operation,
 ) (*seqledgerv1.Receipt, error) {
 	for {
 		state, err := c.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{

@@ -36,7 +36,6 @@ func TestGatewayFailover(t *testing.T) {
 		if fence <= last {
 			t.Errorf("fence %d after %d", fence, last)
 		}
-		last = fence
 		repeat := gateways[1].send(key)
 		owners := newKilledOwners(t, idempotency.Ledger(conn), i)
 

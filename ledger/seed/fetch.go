@@ -65,7 +65,8 @@ func (o *Options) as(node transport.Identity) http.RoundTripper {
 
 // fetch takes the state of a node, which must have applied the log up to atLeast.
 func (o *Options) fetch(
-	ctx context.Context, as transport.Identity, node string, atLeast uint64, receive func(ctx context.Context, r io.Reader) error,
+	ctx context.Context, as transport.Identity, node string, atLeast uint64,
+	receive func(ctx context.Context, r io.Reader) error,
 ) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

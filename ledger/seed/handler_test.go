@@ -24,7 +24,8 @@ func give(t *testing.T, h handler, o Options) error {
 	t.Cleanup(s.Close)
 	o.setDefaults()
 	o.RoundTripper = http.DefaultTransport
-	return o.fetch(t.Context(), transport.Identity{}, strings.TrimPrefix(s.URL, "http://"), 7, func(_ context.Context, r io.Reader) error {
+	node := strings.TrimPrefix(s.URL, "http://")
+	return o.fetch(t.Context(), transport.Identity{}, node, 7, func(_ context.Context, r io.Reader) error {
 		_, err := io.Copy(io.Discard, r)
 		if err == nil {
 			err = ErrDamaged // as a backup finds that has no end

@@ -184,8 +184,8 @@ type setupError struct{ error }
 // Unwrap returns what failed.
 func (e *setupError) Unwrap() error { return e.error }
 
-// limit returns a context that ends when nothing was noted in seen for a timeout, and after some timeouts in any case. A
-// limit of the whole alone would blame a client for a busy machine, on which starting a client may take ten seconds.
+// limit returns a context that ends when nothing was noted in seen for a timeout, and after some timeouts in any case.
+// A limit of the whole alone would blame a client for a busy machine, on which starting a client may take ten seconds.
 func limit(ctx context.Context, timeout time.Duration, seen *trail) (context.Context, context.CancelFunc) {
 	longest := longestCase * timeout
 	whole, cancelWhole := context.WithTimeoutCause(ctx, longest, fmt.Errorf("after %s", longest))

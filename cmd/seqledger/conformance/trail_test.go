@@ -143,7 +143,8 @@ func TestLimit(t *testing.T) {
 				seen.note("something")
 			}
 			<-ctx.Done()
-			if cause, lasted := context.Cause(ctx), time.Since(began); cause.Error() != test.cause || lasted != test.lasts {
+			cause, lasted := context.Cause(ctx), time.Since(began)
+			if cause.Error() != test.cause || lasted != test.lasts {
 				t.Errorf("%s: %q after %s, want %q after %s", name, cause, lasted, test.cause, test.lasts)
 			}
 		})

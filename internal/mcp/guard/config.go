@@ -109,16 +109,18 @@ func readConfig(r *yamlfile.Reader, root *yaml.Node, times Times) *Config {
 	o := r.Object(root, "", "server", "wait", "lease", "window", "key-window", "tools")
 	c := &Config{
 		Server: o.Text("server"), Tools: map[string]*Tool{},
-		Lease: duration(o, "lease", cmp.Or(times.Lease, idempotency.DefaultLease), idempotency.MinLease, idempotency.MaxLease),
-		Wait:  duration(o, "wait", cmp.Or(times.Wait, idempotency.DefaultWait), 0, idempotency.MaxWait),
+		Lease: duration(o, "lease", cmp.Or(times.Lease, idempotency.DefaultLease),
+			idempotency.MinLease, idempotency.MaxLease),
+		Wait: duration(o, "wait", cmp.Or(times.Wait, idempotency.DefaultWait), 0, idempotency.MaxWait),
 	}
 	if c.Wait == 0 {
 		c.Wait = -1
 	}
 	unset := Tool{
-		Errors:    StoreErrors,
-		Window:    duration(o, "window", DefaultWindow, idempotency.MinTTL, idempotency.MaxTTL),
-		KeyWindow: duration(o, "key-window", cmp.Or(times.KeyWindow, DefaultKeyWindow), idempotency.MinTTL, idempotency.MaxTTL),
+		Errors: StoreErrors,
+		Window: duration(o, "window", DefaultWindow, idempotency.MinTTL, idempotency.MaxTTL),
+		KeyWindow: duration(o, "key-window", cmp.Or(times.KeyWindow, DefaultKeyWindow),
+			idempotency.MinTTL, idempotency.MaxTTL),
 	}
 	tools := o.Node("tools")
 	if tools == nil || tools.Kind != yaml.MappingNode || len(tools.Content) == 0 {

@@ -114,7 +114,8 @@ var errorWriter = connect.NewErrorWriter(options())
 // write answers a request. A forwarded call is told that it may be tried again, because its caller can do nothing about
 // what is wrong between the nodes.
 func (no *refusal) write(w http.ResponseWriter, r *http.Request) {
-	err := connect.NewError(connect.CodeUnavailable, errors.New("the nodes of the cluster refuse each other: "+no.Message))
+	err := connect.NewError(connect.CodeUnavailable,
+		errors.New("the nodes of the cluster refuse each other: "+no.Message))
 	if r.URL.Path == Procedure {
 		err = connect.NewError(connect.CodePermissionDenied, errors.New(no.Message))
 	}
