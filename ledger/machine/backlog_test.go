@@ -150,7 +150,7 @@ func TestPassesOfAnEntryAreBounded(t *testing.T) {
 // because it would decide the entry by other rules.
 func TestEntryOfALaterLevelIsRefused(t *testing.T) {
 	t.Parallel()
-	f := newFixtureOfLevel3(t, testConfig())
+	f := newFixtureOf(t, 3, testConfig())
 	entry := AppendFramed(AppendEntryHeader(nil, EntryHeader{UnixNanos: f.now, Level: 4}, 1), AppendTick(nil))
 	_, err := f.m.Apply(f.mem, entry)
 	if err == nil || !strings.Contains(err.Error(), "format level 4, the state has level 3") {

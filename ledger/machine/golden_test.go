@@ -238,12 +238,12 @@ func TestHistoryOfLevel2(t *testing.T) {
 	}
 }
 
-// newFixtureOfLevel3 is newFixture as programs of level 3 began a ledger.
-func newFixtureOfLevel3(t testing.TB, config Config) *fixture {
+// newFixtureOf is newFixture as programs of a level from 3 on began a ledger.
+func newFixtureOf(t testing.TB, level byte, config Config) *fixture {
 	f := &fixture{TB: t, mem: NewMemory(), now: testStart}
 	f.reopen()
 	create := AppendCreate(nil, testLedger, 77, config)
-	create[len(create)-1] = 3
+	create[len(create)-1] = level
 	f.entry(create)
 	return f
 }
@@ -252,7 +252,7 @@ func newFixtureOfLevel3(t testing.TB, config Config) *fixture {
 // this program can be nodes of one cluster until the level rises.
 func TestHistoryOfLevel3(t *testing.T) {
 	t.Parallel()
-	f := newFixtureOfLevel3(t, testConfig())
+	f := newFixtureOf(t, 3, testConfig())
 	f.goldenHistory()
 	digest := f.view().Digest()
 	if !bytes.Equal(digest[:], goldenBytes(t, "level3", "history_digest")) {
@@ -275,6 +275,25 @@ func TestHistoryOfLevel3(t *testing.T) {
 	}
 	if back, _, err := DecodeEntry(entry); err != nil || back.Level != 0 || back.Check != header.Check {
 		t.Errorf("it reads back as %+v, %v", back, err)
+	}
+}
+
+// The same of level 4.
+func TestHistoryOfLevel4(t *testing.T) {
+	t.Parallel()
+	f := newFixtureOf(t, 4, testConfig())
+	f.goldenHistory()
+	digest := f.view().Digest()
+	if !bytes.Equal(digest[:], goldenBytes(t, "level4", "history_digest")) {
+		t.Errorf("the digest is %s", digest)
+	}
+	if !bytes.Equal(f.encodedState(), goldenBytes(t, "level4", "history_state")) {
+		t.Error("the state is another one")
+	}
+	h := goldenHead()
+	h.level = 4
+	if want := goldenBytes(t, "level4", "head"); !bytes.Equal(h.append(nil), want) {
+		t.Errorf("the head is %x, want %x", h.append(nil), want)
 	}
 }
 
