@@ -96,7 +96,7 @@ export async function startCluster(t: TestContext): Promise<Ledger[]> {
   // Its address is in the log a moment after it takes calls.
   let peer: string | undefined;
   while ((peer = members()[0]!.peerAddress) === undefined) await setTimeout(50);
-  const joined = ["--join", peer];
+  const joined = ["--join", peer, "--join-token-file", `${first.data}/JOIN-TOKEN`];
   const nodes = [first, await startLedger(t, ...alone, ...joined), await startLedger(t, ...alone, ...joined)];
   while (members().filter((m) => m.voter).length < nodes.length) await setTimeout(50);
   return nodes;
