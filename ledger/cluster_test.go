@@ -523,7 +523,8 @@ func TestOnlyTheLeaderTellsTheTime(t *testing.T) {
 	leader := awaitLeader(t, nodes...)
 	for _, n := range nodes {
 		err := n.ViewNow(t.Context(), func(machine.View, int64) error { return nil })
-		if _, refused := errors.AsType[*ledger.NotLeaderError](err); refused == (n == leader) || !refused && err != nil {
+		_, refused := errors.AsType[*ledger.NotLeaderError](err)
+		if refused == (n == leader) || !refused && err != nil {
 			t.Errorf("node at %s, which leads: %t: %v", n.address, n == leader, err)
 		}
 	}

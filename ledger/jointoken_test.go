@@ -211,7 +211,8 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	}
 	ask := func(n *clusterNode, from, to uint64) int {
 		as := transport.Identity{Token: tokenOf(t, n), Ledger: id.String(), From: from}
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.address+"/seqledger.peer.v1/Level",
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			"http://"+n.address+"/seqledger.peer.v1/Level",
 			http.NoBody)
 		if err != nil {
 			t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
-// Keyed records and keyed writes are in a full backup, in one since it, and in a copy of the directory: each is verified
-// and restored, and answers as the ledger did. That holds with dropped history, too.
+// Keyed records and keyed writes are in a full backup, in one since it, and in a copy of the directory: each is
+// verified and restored, and answers as the ledger did. That holds with dropped history, too.
 func TestKeyedRecordsAreRestored(t *testing.T) {
 	t.Parallel()
 	for _, retains := range []bool{false, true} {

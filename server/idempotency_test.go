@@ -769,7 +769,8 @@ func TestSharedNamespaces(t *testing.T) {
 		seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
 		t.Error("another process completes what the first has reserved:", done)
 	}
-	record := reply(t, g.records("one").GetRecord, &seqledgerv1.GetRecordRequest{Record: in("jobs", "", 1).Record}).Record
+	record := reply(t, g.records("one").GetRecord,
+		&seqledgerv1.GetRecordRequest{Record: in("jobs", "", 1).Record}).Record
 	if record.Principal != "shared" || record.State != seqledgerv1.RecordState_RECORD_STATE_COMMITTED {
 		t.Error(record)
 	}

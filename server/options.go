@@ -89,7 +89,8 @@ func (o *Options) validate() error {
 		return errors.New("server: Options: a limit is negative")
 	}
 	outside := func(d, most time.Duration) bool { return d != 0 && (d < time.Second || d > most) }
-	if outside(o.KeyLease, keyed.MaxLease) || outside(o.KeyTTL, keyed.MaxTTL) || outside(o.KeyRejectedTTL, keyed.MaxTTL) {
+	if outside(o.KeyLease, keyed.MaxLease) || outside(o.KeyTTL, keyed.MaxTTL) ||
+		outside(o.KeyRejectedTTL, keyed.MaxTTL) {
 		return fmt.Errorf("server: Options: KeyLease must be 1s to %v, KeyTTL and KeyRejectedTTL 1s to %v",
 			keyed.MaxLease, keyed.MaxTTL)
 	}

@@ -34,7 +34,9 @@ func guarded(t *testing.T, change func(*Options)) *node {
 }
 
 // ask makes a request as a node, and returns the status and the answer.
-func ask(t *testing.T, n *node, path string, as Identity, config *tls.Config, change ...func(http.Header)) (int, string) {
+func ask(
+	t *testing.T, n *node, path string, as Identity, config *tls.Config, change ...func(http.Header),
+) (int, string) {
 	t.Helper()
 	scheme := "http://"
 	if config != nil {
