@@ -167,8 +167,8 @@ var helpTexts = map[string]string{
 	"help_peer_cert":     "Certificate (PEM) that this node shows to the others, for both directions.",
 	"help_peer_ca":       "Certificates (PEM) of the authority that signs those of the nodes, and nothing else.",
 	"help_peer_insecure": "Talk to other nodes without TLS on addresses that are not loopback.",
-	"help_peer_token": "Secret of the cluster, of at least 16 characters, which a node needs to join. Each node keeps " +
-		"it in JOIN-TOKEN in its data directory; the first one makes it unless it is given.",
+	"help_peer_token": "Secret of the cluster, of at least 16 characters, which a node needs to join. Each node " +
+		"keeps it in JOIN-TOKEN in its data directory; the first one makes it unless it is given.",
 	"help_peer_token_file": "File with the secret, such as JOIN-TOKEN of another node. A node that joins waits up to " +
 		"20 seconds for it.",
 	"help_serve_listen": "Address to listen on; port 0 takes a free one. Others than loopback need --auth and " +
