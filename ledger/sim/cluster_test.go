@@ -64,6 +64,7 @@ type clusterPlan struct {
 	drill     int64 // the same
 
 	applyBytes uint64 // see core.Options
+	badDisks   bool   // disks fill up and rot
 }
 
 // met counts that a fault, or what follows from one, has happened.

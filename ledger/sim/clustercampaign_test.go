@@ -80,7 +80,8 @@ func TestCluster(t *testing.T) {
 	const enough = 100 // make sim-cluster's; fewer may miss what is rare
 	for _, what := range clusterMustMeet {
 		if c.clusters >= enough && c.met["cluster: "+what] == 0 {
-			t.Errorf("in %d clusters there was never: %s; the simulation has become tamer than it was", c.clusters, what)
+			t.Errorf("in %d clusters there was never: %s; the simulation has become tamer than it was",
+				c.clusters, what)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 )
 
+const failedWriteIgnored = "failed write ignored"
+
 // The controls of the cluster: each breaks one rule, and has to be found by the check that it is about
 // within the first seeds.
 func TestClusterControlsAreCaught(t *testing.T) {
@@ -23,6 +25,7 @@ func TestClusterControlsAreCaught(t *testing.T) {
 		{mutant: "term not stored", from: 3, says: "votes for"},
 		{mutant: "commit not stored behind a change", from: 45, says: "invariant 2"},
 		{mutant: "commit stored before its entries", from: 43, says: "invariant 2"},
+		{mutant: failedWriteIgnored, says: "invariant 2"},
 		{mutant: "late snapshot accepted", from: 57, says: "applies entry"},
 		{mutant: "log emptied before the state is durable", from: 2, says: "starting the consensus"},
 		{mutant: "log truncated before the checkpoint", from: 54, says: "starting the consensus"},

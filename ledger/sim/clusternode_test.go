@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"syscall"
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -57,6 +58,7 @@ type member struct {
 	forwarded   int64 // when the last request that was forwarded arrives
 	reads       map[uint64]clusterRead
 	tamper      tamper
+	mended      func() // undoes the damage of a disk; nil: there is none
 }
 
 // clusterRead is a read that waits until the state is recent enough.
@@ -97,8 +99,13 @@ func (n *member) options() segment.Options {
 	}
 }
 
+// must ends the run by an error. A damaged read ends the node alone.
 func (n *member) must(err error, what string) {
-	if err != nil {
+	switch {
+	case err == nil:
+	case n.damagedRead(err):
+		n.crash()
+	default:
 		n.w.must(err, fmt.Sprintf("node %d: %s", n.id, what))
 	}
 }
@@ -138,13 +145,20 @@ func (n *member) start() {
 	n.limit = decide.EntryCommands(n.w.plan.config)
 	var err error
 	n.log, err = segment.Open(n.options())
+	if n.badDisk(err) {
+		return
+	}
 	n.must(err, "opening the log")
 	n.m, err = machine.Open(n.state)
 	n.must(err, "opening the state")
 	at := position(n.state.checkpoint())
 	if term, err := n.log.Term(at.Index); n.installed && (err != nil || term != at.Term) {
 		n.c.met("log behind an installed state")
-		n.must(n.resetLog(), "emptying the log behind an installed state")
+		if err := n.resetLog(); n.badDisk(err) {
+			return
+		} else {
+			n.must(err, "emptying the log behind an installed state")
+		}
 	}
 	n.core, err = core.New(core.Options{
 		ID: n.id, Applied: at, Members: n.members[at.Index], Log: n.log, State: n.log.State(),
@@ -162,6 +176,9 @@ func (n *member) tick() {
 
 // effects does what the consensus wants, or begins it.
 func (n *member) effects() {
+	if !n.up {
+		return // a damaged read has ended it
+	}
 	out := n.core.Effects()
 	for _, a := range out.Append {
 		n.c.appended(n, a)
@@ -259,7 +276,7 @@ func (n *member) writeBatch(batch []core.Append, early bool) {
 		n.c.met("slow syncs")
 	}
 	n.step(took, func() {
-		if n.log.Sync() != nil {
+		if n.log.Sync() != nil && n.c.mutant != failedWriteIgnored {
 			n.c.met("failed syncs")
 			n.crash()
 			return
@@ -287,7 +304,11 @@ func (n *member) writeOne(a core.Append) bool {
 		return false
 	}
 	n.forget(&a)
-	return n.log.Append(a.State, a.Entries) == nil
+	err := n.log.Append(a.State, a.Entries)
+	if errors.Is(err, syscall.ENOSPC) {
+		n.c.met("full disks met")
+	}
+	return err == nil || n.c.mutant == failedWriteIgnored
 }
 
 // forget is what three of the controls do: the vote, the term before there is an entry of it, or a commit
@@ -340,7 +361,9 @@ func (n *member) apply() {
 		n.must(n.core.Done(n.state.applied().Index), "applied")
 		n.effects()
 		n.propose()
-		n.flush(n.w.chance(300))
+		if n.up {
+			n.flush(n.w.chance(300))
+		}
 	})
 }
 
@@ -470,6 +493,7 @@ func (n *member) crashFor(pause int64) {
 		n.disk.Kill()
 	}
 	n.must(n.state.crash(n.w, power), "opening the checkpoint")
+	n.damageLog()
 	if pause == 0 {
 		pause = n.pause()
 	}

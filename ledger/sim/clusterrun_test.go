@@ -55,6 +55,7 @@ func newClusterPlan(seed uint64) (plan, clusterPlan) {
 		rivals: pick(w, 500*millisecond, 5*second), partition: pick(w, 300*millisecond, second, 4*second),
 		change: pick(w, second, 5*second), duel: pick(w, 0, 0, 2*second),
 		drill: pick(w, 0, 0, 2*second), applyBytes: pick(w, 0, 0, uint64(500)),
+		badDisks: pick(w, false, false, true),
 	}
 }
 
@@ -70,6 +71,9 @@ func runCluster(seed uint64, limit int, b bugs, mutant string) (res result) {
 
 	p, cp := newClusterPlan(seed)
 	p.commands = min(p.commands, limit)
+	if mutant != "" && mutant != failedWriteIgnored {
+		cp.badDisks = false // they end nodes before what the other controls break does harm
+	}
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 4)), plan: p, bugs: b, wallOff: epochStart,
 		counted: map[string]int{}}
 	w.oracle = newOracle(w)
@@ -124,6 +128,10 @@ func (c *cluster) build() {
 	if c.plan.duel > 0 {
 		c.again(c.plan.duel, c.duel)
 	}
+	if c.plan.badDisks {
+		c.again(second, func() { c.any().fillDisk() })
+		c.again(500*millisecond, c.rotRead)
+	}
 	if c.plan.drill > 0 {
 		c.again(c.plan.drill, c.drill.Run)
 	}
@@ -150,6 +158,9 @@ func (c *cluster) live() {
 // settleDown ends the faults and lets everything that is open come to an end.
 func (c *cluster) settleDown() {
 	c.w.calm = true
+	for _, n := range c.nodes {
+		n.disk.SetFree(-1)
+	}
 	clear(c.cut)
 	c.rest(300 * second)
 	end := c.w.now + 25*second // what the network has forgotten comes out of it
@@ -189,7 +200,8 @@ func (c *cluster) audit() {
 // late, or replace a tail of entries, are too rare for it: of the former there were 4 in 100
 // clusters, of the latter none.
 var clusterMustMeet = []string{
-	"elections", "rival elections", "duels", "drills", "leaders died", "kills", "power losses", "slow syncs", "failed syncs",
+	"elections", "rival elections", "duels", "drills", "leaders died", "kills", "power losses",
+	"slow syncs", "failed syncs", "full disks met", "damaged reads met", "damaged logs refused",
 	"slow applies", "crashes behind a vote", "messages lost", "messages doubled", "messages delayed",
 	"ways cut in one direction", "ways cut in both directions", "nodes cut off", "changes of members proposed",
 	"joint changes proposed", "transfers", "checkpoints", "truncations", "snapshots sent", "snapshots too old",

@@ -54,6 +54,8 @@
 //   - clustercampaign_test.go runs seed after seed and sums up what they met.
 //   - clusterdrill_test.go is a cluster as package raftlog/drill sees it, which has faults that
 //     chance brings about too seldom.
+//   - clusterdisk_test.go has disks that are full, return damaged reads, or have rotted while
+//     the node was down: the node stops, or does not start until its disk is mended.
 //   - clustermutants_test.go has the controls.
 //
 // Not simulated there: answers from the state without the log, the comparison of

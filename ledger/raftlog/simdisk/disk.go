@@ -1,6 +1,6 @@
 // Package simdisk is a disk in memory for tests: it loses what was not synced,
 // tears writes at sectors, forgets names whose directory was not synced, fails,
-// and fills up, as a seed decides. It implements [segment.Disk].
+// fills up and rots, as a seed decides. It implements [segment.Disk].
 package simdisk
 
 import (
@@ -30,8 +30,10 @@ type Disk struct {
 	steps   int                 // changes so far: writes, syncs, changes of names
 	fuse    int                 // the step that fails, 0 for none
 	fault   error
-	arrives int   // bytes of a write that fails; negative for half of them
-	free    int64 // bytes that Create may still take; negative for any number
+	arrives int        // bytes of a write that fails; negative for half of them
+	free    int64      // bytes that Create may still take; negative for any number
+	rot     *rand.Rand // of the next read; nil for none
+	rotted  bool       // a read of this life was damaged
 }
 
 // content is a file: what the process reads, and the writes that are not synced.
@@ -77,6 +79,26 @@ func (d *Disk) SetFree(bytes int64) {
 	d.free = bytes
 }
 
+// RotRead flips a bit of what the next read returns. The file stays as it is.
+func (d *Disk) RotRead(rng *rand.Rand) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rot = rng
+}
+
+// Rotted reports whether a read has returned something else than what was written, since the process began.
+func (d *Disk) Rotted() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rotted
+}
+
+// endLife ends the process. The caller holds mu.
+func (d *Disk) endLife() {
+	d.life++
+	d.fuse, d.fault, d.rot, d.rotted = 0, nil, nil, false
+}
+
 // step counts a change and returns the fault that is due.
 func (d *Disk) step() error {
 	d.steps++
@@ -90,8 +112,7 @@ func (d *Disk) step() error {
 func (d *Disk) Kill() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.life++
-	d.fuse, d.fault = 0, nil
+	d.endLife()
 }
 
 // PowerLoss ends the process and keeps, of what was not synced, what rng says:
@@ -99,8 +120,7 @@ func (d *Disk) Kill() {
 func (d *Disk) PowerLoss(rng *rand.Rand) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.life++
-	d.fuse, d.fault = 0, nil
+	d.endLife()
 	if rng.IntN(2) == 0 {
 		d.names = maps.Clone(d.durable)
 	}
@@ -249,6 +269,10 @@ func (f *file) ReadAt(b []byte, at int64) (int, error) {
 	n := copy(b, f.bytes[min(at, int64(len(f.bytes))):])
 	if n < len(b) {
 		return n, errors.New("simdisk: read behind the end")
+	}
+	if d := f.disk; d.rot != nil && n > 0 {
+		b[d.rot.IntN(n)] ^= 1 << d.rot.IntN(8)
+		d.rot, d.rotted = nil, true
 	}
 	return n, nil
 }

@@ -270,6 +270,25 @@ func TestAFullDisk(t *testing.T) {
 	create(t, d, "d", 1<<20)
 }
 
+// TestRotRead: one read differs in one bit, and the file does not.
+func TestRotRead(t *testing.T) {
+	t.Parallel()
+	d := simdisk.New()
+	f := create(t, d, "log", 4)
+	write(t, f, 0, []byte("abcd"))
+	d.RotRead(rand.New(rand.NewPCG(1, 6)))
+	b := make([]byte, 4)
+	if _, err := f.ReadAt(b, 0); err != nil || string(b) == "abcd" || !d.Rotted() {
+		t.Errorf("the read was not damaged: %q, %v", b, err)
+	}
+	if got := read(t, d, "log"); string(got) != "abcd" {
+		t.Errorf("the next read is damaged: %q", got)
+	}
+	if d.Kill(); d.Rotted() {
+		t.Error("the damage outlives the process")
+	}
+}
+
 // TestClonesAndDamage: a clone shares nothing with its disk, and damage at rest is durable.
 func TestClonesAndDamage(t *testing.T) {
 	t.Parallel()
