@@ -170,6 +170,9 @@ func (n *member) start() {
 
 func (n *member) tick() {
 	n.must(n.core.Tick(), "a tick")
+	if !n.up { // a damaged read has ended it
+		return
+	}
 	n.safely(tick*9/10+n.w.upTo(tick/5), n.tick) // clocks differ
 	n.effects()
 }
