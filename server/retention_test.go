@@ -96,8 +96,8 @@ func TestReadsBeforeTheHorizon(t *testing.T) {
 	}
 }
 
-// A proof that was made before the horizon holds afterwards, and the headers that a reader has, or an archive, lead from
-// its block to the blocks that are kept.
+// A proof that was made before the horizon holds afterwards, and the headers that a reader has, or an archive, lead
+// from its block to the blocks that are kept.
 func TestProofsFromBeforeTheHorizon(t *testing.T) {
 	t.Parallel()
 	h := start(t)

@@ -153,7 +153,8 @@ func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
 	switch meant := r.Header.Get(headerPeerLedger); {
 	case meant == ledger, meant == "" && (joining || upgrading):
 	default:
-		return refuse(http.StatusForbidden, "it comes from a node of ledger %.64q, and this is ledger %q", meant, ledger)
+		return refuse(http.StatusForbidden, "it comes from a node of ledger %.64q, and this is ledger %q",
+			meant, ledger)
 	}
 	if to := r.Header.Get(headerPeerTo); to != "" && to != strconv.FormatUint(self, 10) {
 		return refuse(http.StatusMisdirectedRequest, "it is for node %.64q, and this is node %d", to, self)
