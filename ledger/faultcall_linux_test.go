@@ -106,7 +106,9 @@ func (k faultKind) failCalls(t *testing.T, call string, errno syscall.Errno, las
 		}
 		if run.code != 0 {
 			failed++
-			if !strings.Contains(run.said, errno.Error()) {
+			// strace counts the calls of each thread, so that the write of the message may fail as well.
+			silenced := strings.Contains(injected, " write(2,")
+			if !silenced && !strings.Contains(run.said, errno.Error()) {
 				t.Errorf("%s %d failed and the process says %q, which does not name the error", call, number, run.said)
 			}
 		} else if len(run.acknowledged) != k.writes {
