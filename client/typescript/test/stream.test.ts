@@ -59,7 +59,7 @@ test("a server that is killed again and again commits each write once", async (t
     client.wake();
   }
   for (const [i, p] of pendings.entries()) assert.equal((await p.settled).sequence, BigInt(i + 1));
-  assert.equal(sockets.length > 5, true);
+  assert.equal(sockets.length >= 5, true); // the last server may have been killed when it had answered everything
   const wanted = Array.from({ length: 1000 }, (_, i) => `${Math.floor(i / 200)}-${i % 200}`);
   assert.deepEqual(payloads(ledger.address), wanted);
 });
