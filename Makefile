@@ -87,8 +87,8 @@ test-race: ## Run the tests of packages whose goroutines share memory with the r
 # processes, so that damage, which only computes, runs beside them with what they leave of the processors.
 LONG := $(GO) run ./internal/longtests
 .PHONY: test-long
-test-long: ## Run at full length the tests that make test shortens, and make damage (some fourteen minutes on two cores)
-	@echo "make test-long takes some fourteen minutes on two cores"
+test-long: ## Run at full length the tests that make test shortens, and make damage (some twelve minutes on two cores)
+	@echo "make test-long takes some twelve minutes on two cores"
 	$(GO) vet ./...
 	@nice $(MAKE) damage & damage=$$!; \
 	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m -run "$$($(LONG) pattern)" $$($(LONG) packages); tests=$$?; \

@@ -244,13 +244,13 @@ func damageWrite(client int, sequence uint64) *machine.Write {
 	default:
 		if client == 3 { // so that a page of the checkpoint needs others behind it
 			w.Operations = append(w.Operations, machine.Operation{
-				Kind: machine.OpCreateRelationship, Key: bytes.Repeat([]byte("k"), 1_000), Relation: []byte("of"),
-				Subject: bytes.Repeat([]byte("s"), 1_000),
+				Kind: machine.OpCreateRelationship, Key: bytes.Repeat([]byte("k"), 600), Relation: []byte("of"),
+				Subject: bytes.Repeat([]byte("s"), 600),
 			})
 		}
 		size := 20
 		if client == damageClients-1 {
-			size = 1_500 // a record of several sectors
+			size = 1_100 // a record of several sectors
 		}
 		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpAppend,
 			Value: bytes.Repeat([]byte{byte(client)}, size)})

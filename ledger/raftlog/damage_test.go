@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/segment"
+	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 // damageStep is how many bits the tests of damage go on by: 1 with
@@ -68,7 +71,7 @@ func newImage(t *testing.T) *image {
 // fate opens the image with another content of one file, and wants it refused, or everything in it.
 // Only the last record may be missing, and one that the damage has hit with it: that looks like an
 // interrupted write.
-func (i *image) fate(t *testing.T, dir, name string, content []byte) (fate string) {
+func (i *image) fate(t *testing.T, dir, name string, content []byte) string {
 	t.Helper()
 	for _, file := range i.files {
 		b := i.content[file]
@@ -79,8 +82,14 @@ func (i *image) fate(t *testing.T, dir, name string, content []byte) (fate strin
 			t.Fatal(err)
 		}
 	}
-	m := i.machine.restarted()
-	l, err := Open(options(dir, m))
+	return i.fateOf(t, options(dir, i.machine.restarted()), name, content)
+}
+
+// fateOf is fate, of the files that the options lead to.
+func (i *image) fateOf(t *testing.T, o Options, name string, content []byte) string {
+	t.Helper()
+	m := o.Machine.(*recorder)
+	l, err := Open(o)
 	if err == nil {
 		err = errors.Join(l.Ready(t.Context()), l.Close())
 	}
@@ -122,17 +131,24 @@ func (i *image) workspace(t *testing.T) func() string {
 
 func used(content []byte) int { return len(bytes.TrimRight(content, "\x00")) }
 
-// TestDamage_LogBits flips each bit of each file of a log.
+// TestDamage_LogBits flips each bit of each file of a log. The files are in memory: on a real disk, as those of the other
+// tests are, making and removing them takes most of the time.
 func TestDamage_LogBits(t *testing.T) {
 	t.Parallel()
 	i := newImage(t)
 	fates := map[string]int{}
-	dir := i.workspace(t)
+	sound, dir := simdisk.New(), i.workspace(t)()
+	for _, name := range i.files {
+		sound.SetBytes(name, i.content[name])
+	}
 	for _, name := range i.files {
 		for bit := 0; bit < 8*(used(i.content[name])+16); bit += damageStep() {
-			content := bytes.Clone(i.content[name])
-			content[bit/8] ^= 1 << (bit % 8)
-			fates[i.fate(t, dir(), name, content)]++
+			disk := sound.Clone()
+			disk.Bytes(name)[bit/8] ^= 1 << (bit % 8)
+			content := bytes.Clone(disk.Bytes(name)) // a start may write into the disk's
+			o := options(dir, i.machine.restarted())
+			o.disk = func(string) segment.Disk { return disk }
+			fates[i.fateOf(t, o, name, content)]++
 		}
 	}
 	t.Logf("%v", fates)
