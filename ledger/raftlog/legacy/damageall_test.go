@@ -305,7 +305,7 @@ func TestDamage_LogBits(t *testing.T) {
 	})
 }
 
-// TestDamage_LogCuts cuts each file of a log off at each length: the same.
+// TestDamage_LogCuts cuts each file of a log off at such lengths: the same.
 func TestDamage_LogCuts(t *testing.T) {
 	t.Parallel()
 	image := newDamageImage(t)
