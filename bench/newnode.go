@@ -18,6 +18,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/freeport"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -112,11 +113,11 @@ func measureNewNode(ctx context.Context, shared *bed) ([]harness.Line, error) {
 
 // node starts a node. All but the first one join it.
 func (b *newNodeBed) node(ctx context.Context, name string) (*harness.Process, error) {
-	address, err := harness.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}
-	peer, err := harness.FreeAddress()
+	peer, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}

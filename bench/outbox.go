@@ -19,6 +19,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/freeport"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -80,7 +81,7 @@ func (b *outboxBed) start(ctx context.Context, postgres *harness.Postgres, calle
 	if err != nil {
 		return err
 	}
-	address, err := harness.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return err
 	}

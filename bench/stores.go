@@ -27,6 +27,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/redis"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
 	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/freeport"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -136,7 +137,7 @@ func (b *storeBed) launch(
 	ctx context.Context, credential *syscall.Credential, command func(host, port string) *exec.Cmd,
 	ready func(ctx context.Context, address string) error,
 ) (address string, err error) {
-	if address, err = harness.FreeAddress(); err != nil {
+	if address, err = freeport.Address(); err != nil {
 		return "", err
 	}
 	host, port, err := net.SplitHostPort(address)

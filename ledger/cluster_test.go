@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/freeport"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
@@ -25,6 +26,9 @@ type clusterNode struct {
 	*ledger.Ledger
 	dir, address string
 }
+
+// anyAddress is the address of a node that has none yet.
+const anyAddress = "127.0.0.1:0"
 
 // startNode opens the node in a directory; address may name the port of its life before.
 func startNode(t *testing.T, dir, address string) *clusterNode {
@@ -51,6 +55,13 @@ func startNodeWith(t *testing.T, address string, o ledger.Options) *clusterNode 
 // openNode is startNodeWith for a start that may be refused.
 func openNode(t *testing.T, address string, o ledger.Options) (*clusterNode, error) {
 	t.Helper()
+	if address == anyAddress { // one that nobody takes between two lives of the node
+		free, err := freeport.Address()
+		if err != nil {
+			t.Fatal(err)
+		}
+		address = free
+	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +169,7 @@ func startClusterOf(t *testing.T, size int) []*clusterNode {
 func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Options) []*clusterNode {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "node1")
-	first := startNodeWith(t, "127.0.0.1:0", options(dir))
+	first := startNodeWith(t, anyAddress, options(dir))
 	awaitAddress(t, first)
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
@@ -169,7 +180,7 @@ func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Op
 	}
 	nodes := []*clusterNode{startNodeWith(t, first.address, options(dir))}
 	for i, dir := range copies {
-		n := startNodeWith(t, "127.0.0.1:0", options(dir))
+		n := startNodeWith(t, anyAddress, options(dir))
 		nodes = append(nodes, n)
 		q := ledger.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address, Level: machine.Level}
 		for range 2 { // asked again, the node gets the same id
@@ -445,7 +456,7 @@ func TestNodeComesBackElsewhere(t *testing.T) {
 	if err := moved.Close(); err != nil {
 		t.Fatal(err)
 	}
-	back := startNode(t, moved.dir, "127.0.0.1:0")
+	back := startNode(t, moved.dir, anyAddress)
 	awaitLeaderStatus(t, append(rest, back), "the node at its new address", func(s ledger.ClusterStatus) bool {
 		for _, m := range s.Members {
 			if m.ID == self && m.Peer == back.address && m.Active && m.Matched == s.Last {

@@ -146,7 +146,7 @@ func TestOneOfTwoThatDiffersFromTheLeaderStops(t *testing.T) {
 // TestAloneItStops: a node that has no other beside it does not ask who is right.
 func TestAloneItStops(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, t.TempDir(), "127.0.0.1:0")
+	n := startNode(t, t.TempDir(), anyAddress)
 	awaitAddress(t, n)
 	mustWrite(t, n.Ledger, appendWrite("c", 1, []byte("x")), machine.Committed)
 	if err := ledger.Alter(n.Ledger); err != nil {

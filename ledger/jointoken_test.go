@@ -59,7 +59,7 @@ func anyAnswer(n *clusterNode) {
 func TestFirstNodeMakesAJoinToken(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "node1")
-	n := startNode(t, dir, "127.0.0.1:0")
+	n := startNode(t, dir, anyAddress)
 	token := tokenOf(t, n)
 	info, err := os.Stat(filepath.Join(dir, datadir.TokenName))
 	if err != nil || info.Mode().Perm() != 0o600 || len(token) < 26 {

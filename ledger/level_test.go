@@ -139,7 +139,7 @@ func admitByLevel(t *testing.T, nodes []*clusterNode) {
 // TestNodesTellTheirLevel, which the programs of later levels ask for.
 func TestNodesTellTheirLevel(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, t.TempDir(), "127.0.0.1:0")
+	n := startNode(t, t.TempDir(), anyAddress)
 	client := http.Client{Transport: asNode(t, n)}
 	r, err := client.Get("http://" + n.address + "/seqledger.peer.v1/Level")
 	if err != nil {

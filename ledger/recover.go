@@ -78,7 +78,8 @@ func inspectSurvivor(d *datadir.Directory) (s Survivor, err error) {
 	}
 	add(outline.Members.Voters, true)
 	add(outline.Members.Learners, false)
-	err = raftlog.Read(d.Log(), d.Identity(), at, func(_ raftlog.Position, entry []byte) error {
+	log := raftlog.Options{Dir: d.Log(), Identity: d.Identity(), Node: d.Node(), Checkpoint: at}
+	err = raftlog.Read(log, func(_ raftlog.Position, entry []byte, _ bool) error {
 		header, _, err := machine.DecodeEntry(entry)
 		s.Time = time.Unix(0, header.UnixNanos)
 		return err

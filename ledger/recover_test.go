@@ -113,7 +113,7 @@ func wantRecovered(t *testing.T, dir string, r ledger.Recovery, receipts []machi
 		ledger.ErrNothingToRecover) {
 		t.Errorf("recovered twice: %v", err)
 	}
-	n := startNode(t, dir, "127.0.0.1:0")
+	n := startNode(t, dir, anyAddress)
 	mustHoldReceipts(t, n.Ledger, receipts, clients)
 	if s := n.ClusterStatus(); len(s.Members) != 1 || s.Members[0].ID != r.Before.Node || !s.Leader.Self {
 		t.Errorf("its cluster is %+v", s)

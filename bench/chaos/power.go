@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // powerNeeds are what bench chaos -power uses besides Go, and the packages of Debian that have it.
@@ -199,7 +200,7 @@ func fetchKernel(ctx context.Context, dir string) error {
 
 // machine is a cluster of one node, which is a virtual machine.
 func (p *power) machine() (*cluster, error) {
-	address, err := harness.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}

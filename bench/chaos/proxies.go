@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // proxies is a network of this machine's own addresses, with a proxy before each node. Two nodes share a stream that
@@ -59,7 +59,7 @@ func (w *proxies) drop(c net.Conn) {
 // add puts a proxy before a node.
 func (w *proxies) add(_ context.Context, d *node) (err error) {
 	for _, address := range []*string{&d.client, &d.peer} {
-		if *address, err = harness.FreeAddress(); err != nil {
+		if *address, err = freeport.Address(); err != nil {
 			return err
 		}
 	}

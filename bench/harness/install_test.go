@@ -2,7 +2,6 @@ package harness
 
 import (
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,17 +66,5 @@ func TestFindPostgres(t *testing.T) {
 	}
 	if err := p.Init(t.Context(), dir, "test"); err == nil {
 		t.Error("a file became a directory of PostgreSQL")
-	}
-}
-
-// Two servers that ask one after the other may listen at once.
-func TestFreeAddress(t *testing.T) {
-	t.Parallel()
-	a, err := FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if host, port, err := net.SplitHostPort(a); err != nil || host != "127.0.0.1" || port == "0" {
-		t.Error(a)
 	}
 }

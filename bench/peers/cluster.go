@@ -14,6 +14,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // clusterSize is how many servers a cluster has here: the fewest that go on when one is lost.
@@ -107,11 +108,11 @@ func (w *wireCluster) firstStart(ctx context.Context) error {
 	}
 	var join []string
 	for _, m := range w.members {
-		peer, err := harness.FreeAddress()
+		peer, err := freeport.Address()
 		if err != nil {
 			return err
 		}
-		if m.address, err = harness.FreeAddress(); err != nil {
+		if m.address, err = freeport.Address(); err != nil {
 			return err
 		}
 		arguments := append([]string{"serve", "--data", m.dir, "--listen", m.address, "--peer-listen", peer,
@@ -190,7 +191,7 @@ func newEtcdCluster() system {
 func (e *etcdCluster) firstStart(ctx context.Context) error {
 	var peers []string
 	for range e.members {
-		peer, err := harness.FreeAddress()
+		peer, err := freeport.Address()
 		if err != nil {
 			return err
 		}

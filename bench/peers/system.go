@@ -10,6 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // job is one write: number sequence of stream.
@@ -124,7 +125,7 @@ func (c *child) stop() error { return c.process.Stop() }
 
 // freePort returns an unused port of loopback.
 func freePort() (int, error) {
-	address, err := harness.FreeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return 0, err
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
-// verifyCommand checks a data directory or a backup.
+// verifyCommand checks a data directory or a backup, or compares two data directories.
 type verifyCommand struct {
-	Data    string   `help:"Data directory." default:"./seqledger-data" type:"path"`
+	Data    []string `help:"help_verify_data" default:"./seqledger-data" type:"path" sep:"none" placeholder:"DIR"`
 	Archive string   `help:"Check it together with the blocks in this archive." type:"path" placeholder:"DIR" env:"-"`
 	Backup  []string `help:"help_verify_backup" type:"path" sep:"none" placeholder:"FILE" env:"-"`
 }
@@ -26,23 +26,30 @@ line: where, and what is wrong. Exit code 1 says that there are some, or that th
 What retention has dropped cannot be recomputed: it is taken from the state, and everything since is checked. With
 --archive the whole history is.
 
+With --data twice it checks both and compares them: two nodes of a cluster have the same digest at the same entry of the
+log, and the same blocks, as far as both reach. They may have stopped, or been killed, at different entries. Entries at the
+end of a node's log that it cannot know to be committed are counted as undecided, and are not looked at.
+
 A backup is unpacked into the directory for temporary files ($TMPDIR), which needs as much room as it takes, and
 then checked in the same way. An incremental one is checked with those that it was made since: --backup for each, the
 full one first.
 
     seqledger verify --data ./seqledger-data
     seqledger verify --data ./seqledger-data --archive /mnt/archive
+    seqledger verify --data n1 --data n2
     seqledger verify --backup ledger.seqledger
     seqledger verify --backup full.seqledger --backup monday.seqledger
     seqledger verify --data ./seqledger-data --json`
 }
 
-// verifyResult is the last line with --json.
+// verifyResult is the last line with --json; of two directories there is one for each, and a verifyComparison.
 type verifyResult struct {
+	Data          string `json:"data,omitempty"` // of two
 	LedgerID      string `json:"ledgerId"`
 	Index         uint64 `json:"index,string"`
 	Digest        string `json:"digest"`
 	LogEntries    uint64 `json:"logEntries,string"`
+	Undecided     uint64 `json:"undecided,string"`
 	Pages         uint64 `json:"pages,string"`
 	Blocks        uint64 `json:"blocks,string"`
 	Transactions  uint64 `json:"transactions,string"`
@@ -53,6 +60,13 @@ type verifyResult struct {
 	Dropped       uint64 `json:"dropped,string"`
 	Carried       uint64 `json:"carried,string"`
 	Problems      uint64 `json:"problems,string"`
+}
+
+// verifyComparison is the last line with --json of two directories.
+type verifyComparison struct {
+	Index       uint64 `json:"comparedIndex,string"`
+	Blocks      uint64 `json:"comparedBlocks,string"`
+	Differences uint64 `json:"differences,string"`
 }
 
 // verifyProblem is a line of a problem with --json.
@@ -69,6 +83,9 @@ func (c *verifyCommand) Run(e *environment) error {
 	if c.Archive != "" && len(c.Backup) > 0 {
 		return usage("--archive and --backup do not go together")
 	}
+	if len(c.Data) > 2 || len(c.Data) > 1 && (c.Archive != "" || len(c.Backup) > 0) {
+		return usage("--data is given at most twice, and once with --archive or --backup")
+	}
 	told := time.Now()
 	options := verify.Options{Archive: c.Archive, Progress: func(s machine.AuditSummary) {
 		if now := time.Now(); !e.json && now.Sub(told) >= progressEvery {
@@ -76,7 +93,10 @@ func (c *verifyCommand) Run(e *environment) error {
 			e.notice("checked %d blocks, %d transactions", s.Blocks, s.Transactions)
 		}
 	}}
-	what, hint := c.Data, "stop using this directory and restore it from a backup; keep the damaged one to find "+
+	if len(c.Data) == 2 {
+		return c.compare(e, options)
+	}
+	what, hint := c.Data[0], "stop using this directory and restore it from a backup; keep the damaged one to find "+
 		"the cause"
 	switch {
 	case c.Archive != "":
@@ -93,21 +113,10 @@ func (c *verifyCommand) Run(e *environment) error {
 		if e.ctx.Err() != nil {
 			return context.Cause(e.ctx)
 		}
-		return fail(exitFailed, storageHint(err, c.Data), "verify %s: %w", what, err)
-	}
-	// One line each, so that grep and wc work.
-	for _, problem := range found.Problems {
-		if e.json {
-			err = e.showObject(verifyProblem{problem.Where, problem.What})
-		} else {
-			_, err = fmt.Fprintf(e.stdout, "%s: %s\n", oneLine(problem.Where), oneLine(problem.What))
-		}
-		if err != nil {
-			return err
-		}
+		return fail(exitFailed, storageHint(err, c.Data[0]), "verify %s: %w", what, err)
 	}
 	count := uint64(len(found.Problems)) + found.Omitted
-	if err := c.conclude(e, found, count); err != nil {
+	if err := errors.Join(showProblems(e, "", found.Problems), conclude(e, "", found, count)); err != nil {
 		return err
 	}
 	if count > 0 {
@@ -116,11 +125,80 @@ func (c *verifyCommand) Run(e *environment) error {
 	return nil
 }
 
+// showProblems prints one line each, so that grep and wc work.
+func showProblems(e *environment, data string, problems []machine.Problem) (err error) {
+	if data != "" {
+		data += ": "
+	}
+	for _, problem := range problems {
+		if e.json {
+			err = e.showObject(verifyProblem{data + problem.Where, problem.What})
+		} else {
+			_, err = fmt.Fprintf(e.stdout, "%s%s: %s\n", data, oneLine(problem.Where), oneLine(problem.What))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare verifies two directories, and compares them.
+func (c *verifyCommand) compare(e *environment, options verify.Options) error {
+	found, err := verify.Compare(e.ctx, c.Data[0], c.Data[1], options)
+	if err != nil {
+		if e.ctx.Err() != nil {
+			return context.Cause(e.ctx)
+		}
+		return fail(exitFailed, storageHint(err, c.Data[0]), "verify: %w", err)
+	}
+	problems := uint64(0)
+	for i, report := range found.Reports {
+		count := uint64(len(report.Problems)) + report.Omitted
+		problems += count
+		err := errors.Join(showProblems(e, c.Data[i], report.Problems), conclude(e, c.Data[i], report, count))
+		if err == nil && !e.json {
+			_, err = fmt.Fprintln(e.stdout)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(showProblems(e, "", found.Differences), concludeComparison(e, found)); err != nil {
+		return err
+	}
+	switch {
+	case len(found.Differences) > 0:
+		return fail(exitFailed, "keep both to find the cause; the node that differs from the others joins again with an "+
+			"empty data directory", "verify: %s and %s differ", c.Data[0], c.Data[1])
+	case problems > 0:
+		return fail(exitFailed, "let the damaged node join again with an empty data directory; keep the damaged one to find "+
+			"the cause", "verify %s, %s: %d problems", c.Data[0], c.Data[1], problems)
+	}
+	return nil
+}
+
+func concludeComparison(e *environment, found *verify.Comparison) error {
+	differences := uint64(len(found.Differences))
+	if e.json {
+		return e.showObject(verifyComparison{found.Index, found.Blocks, differences})
+	}
+	t := newTable(e.stdout)
+	compared := "up to index " + number(found.Index)
+	if found.Index == 0 {
+		compared = "not compared: one ends before the checkpoint of the other"
+	}
+	t.field("digests", compared)
+	t.field("scopes", number(found.Blocks)+", compared up to the last block that both have")
+	t.field("differences", number(differences))
+	return t.flush()
+}
+
 // check verifies the data directory or the backup.
 func (c *verifyCommand) check(e *environment, options verify.Options) (*verify.Report, error) {
 	switch len(c.Backup) {
 	case 0:
-		return verify.Directory(e.ctx, c.Data, options)
+		return verify.Directory(e.ctx, c.Data[0], options)
 	case 1:
 	default:
 		chain, done, err := openChain(c.Backup)
@@ -138,22 +216,29 @@ func (c *verifyCommand) check(e *environment, options verify.Options) (*verify.R
 	return verify.Backup(e.ctx, backup, options)
 }
 
-// conclude prints what was checked.
-func (c *verifyCommand) conclude(e *environment, found *verify.Report, count uint64) error {
+// conclude prints what was checked; data is empty for the only directory.
+func conclude(e *environment, data string, found *verify.Report, count uint64) error {
 	if e.json {
 		return e.showObject(verifyResult{
+			Data:     data,
 			LedgerID: found.LedgerID.String(), Index: found.Index, Digest: found.Digest.String(),
-			LogEntries: found.LogEntries, Pages: found.Pages,
+			LogEntries: found.LogEntries, Undecided: found.Undecided, Pages: found.Pages,
 			Blocks: found.Blocks, Transactions: found.Transactions, Entities: found.Entities,
 			Relationships: found.Relationships, Streams: found.Streams, Receipts: found.Receipts,
 			Dropped: found.Dropped, Carried: found.Carried, Problems: count,
 		})
 	}
 	t := newTable(e.stdout)
+	if data != "" {
+		t.field("directory", data)
+	}
 	t.field("ledger", found.LedgerID.String())
 	t.field("index", number(found.Index))
 	t.field("digest", found.Digest.String())
 	t.field("log entries", number(found.LogEntries)+" after the checkpoint")
+	if found.Undecided > 0 {
+		t.field("undecided", number(found.Undecided)+" more log entries: the other nodes know whether they were committed")
+	}
 	if found.Pages > 0 {
 		t.field("pages", number(found.Pages)+" of the state file compared with their checksums")
 	}

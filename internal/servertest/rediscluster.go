@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // The slots of a cluster of Redis.
@@ -81,7 +81,7 @@ func (c *Cluster) agree(nodes []*Server) {
 // node starts a node.
 func (c *Cluster) node() *Server {
 	c.t.Helper()
-	bus, err := harness.FreeAddress()
+	bus, err := freeport.Address()
 	if err != nil {
 		c.t.Fatal(err)
 	}

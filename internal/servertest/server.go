@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // Server is a server of a test. Its methods fail the test.
@@ -55,7 +56,7 @@ func newServer(t testing.TB, name string, credential *syscall.Credential) *Serve
 		}
 	}
 	s := &Server{Dir: dir, t: t, user: credential}
-	if s.Address, err = harness.FreeAddress(); err != nil {
+	if s.Address, err = freeport.Address(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -315,6 +315,15 @@ func (f *Files) Sync() (int64, error) {
 // whole record lies behind the last one appended, and otherwise cuts off what lies
 // there. Behind is then 0; else it is the ledger index of that record.
 func (f *Files) Finish() (behind uint64, err error) {
+	if behind, err = f.Behind(); err != nil || behind > 0 {
+		return behind, err
+	}
+	return 0, f.cut()
+}
+
+// Behind returns the ledger index of the last whole record that was there already and lies behind the last one
+// appended; 0 for none.
+func (f *Files) Behind() (behind uint64, err error) {
 	for number, size := range f.found {
 		from, base := int64(0), uint64(0)
 		if number < f.current.header.number {
@@ -329,10 +338,7 @@ func (f *Files) Finish() (behind uint64, err error) {
 		}
 		behind = max(behind, last)
 	}
-	if behind > 0 {
-		return behind, nil
-	}
-	return 0, f.cut()
+	return behind, nil
 }
 
 // cut removes what lies behind the last record.

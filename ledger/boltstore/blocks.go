@@ -126,6 +126,17 @@ func (s *Store) EndReplay() error {
 	return err
 }
 
+// Proven returns the ledger index up to which the block files prove that writes were decided, 0 if that is no farther
+// than what has been applied. It is for a replay; see EndReplay.
+func (s *Store) Proven() (index uint64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(); err != nil {
+		return 0, err
+	}
+	return s.blocks.Behind()
+}
+
 // blockReader returns the reader of the block files.
 func (r *reader) blockReader() (*blockfile.Reader, error) {
 	if err := r.arm(); err != nil {

@@ -148,6 +148,19 @@ func (v View) Chain(scope Scope) (*Chain, error) {
 	return &Chain{Scope: scope, Height: head.height, Hash: head.hash, places: head.places}, err
 }
 
+// Scopes returns the scopes that have blocks, in the order of their keys. It is for a check of a ledger that is not
+// open, because it takes as long as there are scopes.
+func (v View) Scopes() (scopes []Scope, err error) {
+	var failed error
+	err = v.r.Ascend(TableScopes, nil, func(key, _ []byte) bool {
+		var scope Scope
+		scope, _, failed = splitScope(key)
+		scopes = append(scopes, scope)
+		return failed == nil
+	})
+	return scopes, firstErr(err, failed)
+}
+
 // find returns the block of a height, ErrNotFound, or a *GoneError.
 func (b Blocks) find(c *Chain, height uint64) (found blockRecord, err error) {
 	if height == 0 || height > c.Height {

@@ -162,7 +162,8 @@ func TestConvertSurvivesKills(t *testing.T) {
 func readOldAgain(t *testing.T, dir string, want *oldLog) {
 	t.Helper()
 	i := 0
-	err := ReadOld(dir, testIdentity, want.Checkpoint, func(at Position, entry []byte) error {
+	o := Options{Dir: dir, Identity: testIdentity, Checkpoint: want.Checkpoint}
+	err := ReadOld(o, func(at Position, entry []byte, _ bool) error {
 		if at != want.Entries[i].Position || string(entry) != want.Entries[i].Text {
 			t.Errorf("entry %d is %q at %s", i, entry, at)
 		}

@@ -49,8 +49,9 @@ func TestLogLives(t *testing.T) {
 	}
 	closeLog(t, l)
 	read := []string{}
-	err := Read(crashed, testIdentity, m.durable, func(at Position, entry []byte) error {
-		if at.Index <= m.durable.Index || at.Term == 0 {
+	o := Options{Dir: crashed, Identity: testIdentity, Checkpoint: m.durable}
+	err := Read(o, func(at Position, entry []byte, decided bool) error {
+		if at.Index <= m.durable.Index || at.Term == 0 || !decided {
 			t.Errorf("entry %q at %s", entry, at)
 		}
 		read = append(read, string(entry))
@@ -136,7 +137,7 @@ func TestLogMustFit(t *testing.T) {
 		change(&o)
 		_, err := Open(o)
 		wantDamage(t, err, found)
-		wantDamage(t, Read(o.Dir, o.Identity, o.Checkpoint, nil), found)
+		wantDamage(t, Read(o, nil), found)
 	}
 	o := options(dir, m)
 	o.Create = true

@@ -38,9 +38,12 @@ type Report struct {
 	Index      uint64
 	Digest     machine.Hash
 	LogEntries uint64 // after the checkpoint, which were replayed in memory
-	Pages      uint64 // of the state file that were compared with their checksums
-	Problems   []machine.Problem
-	Omitted    uint64 // problems beyond the first maxProblems
+	// Undecided are the entries at the end of the log of a node in a cluster of which nothing here tells that they were
+	// committed. The other nodes know, and they are not in what the report says.
+	Undecided uint64
+	Pages     uint64 // of the state file that were compared with their checksums
+	Problems  []machine.Problem
+	Omitted   uint64 // problems beyond the first maxProblems
 }
 
 // maxProblems bounds the report, because a directory that is damaged all over
@@ -51,18 +54,60 @@ const maxProblems = 1_000
 // in it. The error tells that the check itself could not be done. Damage is in the
 // report instead, so that one finding never hides the next.
 func Directory(ctx context.Context, dir string, o Options) (report *Report, err error) {
-	d, err := datadir.OpenLedger(dir)
+	c, err := open(ctx, dir, o)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	return State(ctx, d, d.State(), o)
+	return c.report, c.close()
 }
 
 // State checks a state file of a directory with the block files and the log that are
 // there, as Directory does. The state file may be one that is to become the directory's.
 func State(ctx context.Context, d *datadir.Directory, path string, o Options) (report *Report, err error) {
-	report = new(Report)
+	c := &checked{report: new(Report)}
+	return c.report, errors.Join(c.check(ctx, d, path, o), c.close())
+}
+
+// checked is a directory that was checked, and can be read until close.
+type checked struct {
+	report *Report
+	dir    *datadir.Directory // that close unlocks; nil for none
+	store  *boltstore.Store   // nil when it cannot be opened
+	m      *machine.Machine   // nil when the state cannot be read
+	stands []stand            // as the replay went by
+}
+
+// stand is where the state stood at a position in the log.
+type stand struct {
+	position, index uint64 // Raft's, and the ledger's
+	digest          machine.Hash
+}
+
+func (c *checked) close() (err error) {
+	if c.store != nil {
+		err = c.store.Close()
+	}
+	if c.dir != nil {
+		err = errors.Join(err, c.dir.Close())
+	}
+	return err
+}
+
+// open checks a directory.
+func open(ctx context.Context, dir string, o Options) (*checked, error) {
+	d, err := datadir.OpenLedger(dir)
+	if err != nil {
+		return nil, err
+	}
+	c := &checked{report: new(Report), dir: d}
+	if err := c.check(ctx, d, d.State(), o); err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	return c, nil
+}
+
+func (c *checked) check(ctx context.Context, d *datadir.Directory, path string, o Options) (err error) {
+	report := c.report
 	open := boltstore.OpenReadOnly
 	if o.Archive != "" {
 		open = func(path string, identity []byte) (*boltstore.Store, error) {
@@ -79,20 +124,23 @@ func State(ctx context.Context, d *datadir.Directory, path string, o Options) (r
 	}
 	if err != nil {
 		report.add(datadir.StateName, err)
-		return report, nil
+		return nil
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
+	c.store = store
 	if report.Pages, err = scrub(ctx, store); err != nil {
 		if ctx.Err() != nil {
-			return nil, err
+			return err
 		}
 		report.add(datadir.SumsName, err) // the first; what hangs on it follows
 	}
-	m, err := report.replay(ctx, d, store, func() error { return nil })
-	if err != nil || m == nil {
-		return report, err
+	r := replay{report: report, store: store, applied: func(s stand) error {
+		c.stands = append(c.stands, s)
+		return nil
+	}}
+	if c.m, err = r.run(ctx, d); err != nil || c.m == nil {
+		return err
 	}
-	return report, report.audit(ctx, store, m, o.Progress)
+	return report.audit(ctx, store, c.m, o.Progress)
 }
 
 // Backup checks a full backup: its checksums first, then the state in it, as Directory
@@ -208,8 +256,8 @@ func (p *Report) auditFile(
 const flushBytes = 32 << 20
 
 // ReplayInto brings a copy of the state file of a directory to the end of the
-// directory's log, and checks everything in it. The report is of the copy
-// as it is then. For damage, errors.Is(err, machine.ErrCorrupt) is true.
+// directory's log, and checks everything in it. Of a node in a cluster that is more than Directory takes: the end of the
+// log may have been acknowledged, and only the other nodes know. The report is of the copy as it is then. For damage, errors.Is(err, machine.ErrCorrupt) is true.
 func ReplayInto(ctx context.Context, path string, from *datadir.Directory) (report *Report, err error) {
 	if err := comparePages(ctx, from); err != nil {
 		return nil, err
@@ -220,12 +268,13 @@ func ReplayInto(ctx context.Context, path string, from *datadir.Directory) (repo
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	report = new(Report)
-	m, err := report.replay(ctx, from, store, func() error {
+	r := replay{report: report, store: store, undecided: true, applied: func(stand) error {
 		if store.PendingBytes() < flushBytes {
 			return nil
 		}
 		return store.Flush()
-	})
+	}}
+	m, err := r.run(ctx, from)
 	if err == nil && m != nil {
 		err = report.audit(ctx, store, m, nil)
 	}
@@ -313,48 +362,95 @@ func (p *Report) addProblem(problem machine.Problem) {
 	p.Problems = append(p.Problems, problem)
 }
 
-// replay applies the log after the checkpoint to the state in memory, and calls
-// applied after each entry. It returns nil when damage keeps the state from
-// being read at all.
-func (p *Report) replay(
-	ctx context.Context, d *datadir.Directory, store *boltstore.Store, applied func() error,
-) (m *machine.Machine, err error) {
-	if m = p.openMachine(store); m == nil {
+// replay applies the log after the checkpoint to the state in memory.
+type replay struct {
+	report    *Report
+	store     *boltstore.Store
+	undecided bool // take entries of which nothing tells that they were committed, too
+	// applied is called at the checkpoint, and after each entry.
+	applied func(stand) error
+
+	m      *machine.Machine
+	asked  bool   // whether proven is known
+	proven uint64 // up to which ledger index the block files prove that writes were decided
+}
+
+// run returns the machine at the end of the log, or nil when damage keeps the state from being read at all.
+func (r *replay) run(ctx context.Context, d *datadir.Directory) (*machine.Machine, error) {
+	if r.m = r.report.openMachine(r.store); r.m == nil {
 		return nil, nil
 	}
-	at := store.Checkpoint()
+	at := raftlog.Position(r.store.Checkpoint())
+	if err := r.tell(at); err != nil {
+		return nil, err
+	}
 	read := raftlog.Read
 	if d.HasOldLog() {
 		read = raftlog.ReadOld
 	}
-	err = read(d.Log(), d.Identity(), raftlog.Position{Index: at.Index, Term: at.Term},
-		func(at raftlog.Position, entry []byte) error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			p.LogEntries++
-			err := store.Update(boltstore.Position{Index: at.Index, Term: at.Term}, func(tx machine.Tx) error {
-				_, err := m.Apply(tx, entry)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			return applied()
-		})
+	log := raftlog.Options{Dir: d.Log(), Identity: d.Identity(), Node: d.Node(), Checkpoint: at}
+	err := read(log, func(at raftlog.Position, entry []byte, decided bool) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return r.entry(at, entry, decided)
+	})
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case store.Err() != nil: // nothing can be said of the rest, because half an entry is in memory
-		p.add(fmt.Sprintf("log entry %d after the checkpoint", p.LogEntries), err)
+	case r.store.Err() != nil: // nothing can be said of the rest, because half an entry is in memory
+		r.report.add(fmt.Sprintf("log entry %d after the checkpoint", r.report.LogEntries), err)
 		return nil, nil
 	case err != nil: // the state by itself can still be audited
-		p.add(datadir.LogName, err)
+		r.report.add(datadir.LogName, err)
 	}
-	if err := store.EndReplay(); err != nil {
-		p.add(datadir.BlocksName, err)
+	if err := r.store.EndReplay(); err != nil {
+		r.report.add(datadir.BlocksName, err)
 	}
-	return m, nil
+	return r.m, nil
+}
+
+// entry applies an entry that was committed for all that the directory tells, or counts it.
+func (r *replay) entry(at raftlog.Position, entry []byte, decided bool) (err error) {
+	if !decided && !r.undecided {
+		if !r.asked {
+			if r.proven, err = r.store.Proven(); err != nil {
+				return err
+			}
+			r.asked = true
+		}
+		if s, err := r.stand(at); err != nil || s.index >= r.proven {
+			r.report.Undecided++
+			return err
+		}
+	}
+	r.report.LogEntries++
+	err = r.store.Update(boltstore.Position(at), func(tx machine.Tx) error {
+		_, err := r.m.Apply(tx, entry)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.tell(at)
+}
+
+func (r *replay) tell(at raftlog.Position) error {
+	s, err := r.stand(at)
+	if err == nil {
+		err = r.applied(s)
+	}
+	return err
+}
+
+// stand tells where the state stands.
+func (r *replay) stand(at raftlog.Position) (s stand, err error) {
+	err = r.store.View(func(reader machine.Reader) error {
+		v := r.m.View(reader)
+		s = stand{at.Index, v.Index(), v.Digest()}
+		return nil
+	})
+	return s, err
 }
 
 // openMachine reads the head of the state; nil when it is damaged.

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // node is a transport with its listener, and what it has received.
@@ -73,7 +75,11 @@ func membersAreAll(token string) Access {
 
 func start(t *testing.T, id uint64, change func(*Options)) *node {
 	t.Helper()
-	return startOn(t, id, "127.0.0.1:0", change)
+	address, err := freeport.Address() // one that nobody takes while the node is started again
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startOn(t, id, address, change)
 }
 
 func startOn(t *testing.T, id uint64, address string, change func(*Options)) *node {
