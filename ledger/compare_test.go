@@ -96,7 +96,7 @@ func TestCompareFindsADifference(t *testing.T) {
 	for i, dir := range []string{dir, other} {
 		l := open(t, ledger.Options{Dir: dir})
 		w := faultWrite(3)
-		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpAppend, Value: fmt.Append(nil, "history ", i)})
+		w.Operations = append(w.Operations, machine.Operation{Kind: machine.OpAppend, Value: []byte{byte(i)}})
 		mustWrite(t, l, w, machine.Committed)
 		mustWrite(t, l, faultWrite(4), machine.Committed)
 		closeLedger(t, l)

@@ -137,8 +137,8 @@ func (d *stateImage) pageKind(page int) string {
 	}
 }
 
-// TestDamage_StateBits flips each bit of a state file in turn; where nothing is read, one of each byte. A start refuses it,
-// or the store stops at what meets the damage, or every answer and every repeat is right.
+// TestDamage_StateBits flips each bit of a state file in turn; where nothing is read, one of each byte. A start refuses
+// it, or the store stops at what meets the damage, or every answer and every repeat is right.
 func TestDamage_StateBits(t *testing.T) {
 	t.Parallel()
 	d := newStateImage(t)
@@ -218,7 +218,8 @@ func TestDamage_KeyedStateBitsWithoutSums(t *testing.T) {
 	d.flipEach(t, max(61, damageStep()))
 }
 
-// blank tells whether a byte is in the middle of zeros, as behind the records of a page: of such a byte one bit is enough.
+// blank tells whether a byte is in the middle of zeros, as behind the records of a page: of such a byte one bit is
+// enough.
 func blank(content []byte, at int) bool {
 	const around = 16
 	return len(bytes.Trim(content[max(0, at-around):min(len(content), at+around)], "\x00")) == 0
@@ -294,8 +295,9 @@ func TestDamage_StateSectors(t *testing.T) {
 	t.Logf("zeroed and exchanged sectors: %s", &c)
 }
 
-// TestDamage_Blocks flips a bit in almost every byte of each block file, each of the eight in turn, cuts it off at a third
-// of the lengths, and zeroes as many sectors. Package blockfile tries every bit and every length, without the life after it.
+// TestDamage_Blocks flips a bit in almost every byte of each block file, each of the eight in turn, cuts it off at a
+// third of the lengths, and zeroes as many sectors. Package blockfile tries every bit and every length, without the
+// life after it.
 func TestDamage_Blocks(t *testing.T) {
 	t.Parallel()
 	newStateImage(t).damageBlocks(t, max(9, damageStep()), 3)

@@ -26,9 +26,9 @@ line: where, and what is wrong. Exit code 1 says that there are some, or that th
 What retention has dropped cannot be recomputed: it is taken from the state, and everything since is checked. With
 --archive the whole history is.
 
-With --data twice it checks both and compares them: two nodes of a cluster have the same digest at the same entry of the
-log, and the same blocks, as far as both reach. They may have stopped, or been killed, at different entries. Entries at the
-end of a node's log that it cannot know to be committed are counted as undecided, and are not looked at.
+With --data twice it checks both and compares them: two nodes of a cluster have the same digest at the same entry of
+the log, and the same blocks, as far as both reach. They may have stopped, or been killed, at different entries.
+Entries at the end of a node's log that it cannot know to be committed are counted as undecided, and not looked at.
 
 A backup is unpacked into the directory for temporary files ($TMPDIR), which needs as much room as it takes, and
 then checked in the same way. An incremental one is checked with those that it was made since: --backup for each, the
@@ -169,11 +169,11 @@ func (c *verifyCommand) compare(e *environment, options verify.Options) error {
 	}
 	switch {
 	case len(found.Differences) > 0:
-		return fail(exitFailed, "keep both to find the cause; the node that differs from the others joins again with an "+
-			"empty data directory", "verify: %s and %s differ", c.Data[0], c.Data[1])
+		return fail(exitFailed, "keep both to find the cause; the node that differs from the others joins again with "+
+			"an empty data directory", "verify: %s and %s differ", c.Data[0], c.Data[1])
 	case problems > 0:
-		return fail(exitFailed, "let the damaged node join again with an empty data directory; keep the damaged one to find "+
-			"the cause", "verify %s, %s: %d problems", c.Data[0], c.Data[1], problems)
+		return fail(exitFailed, "let the damaged node join again with an empty data directory; keep the damaged one "+
+			"to find the cause", "verify %s, %s: %d problems", c.Data[0], c.Data[1], problems)
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func conclude(e *environment, data string, found *verify.Report, count uint64) e
 	t.field("digest", found.Digest.String())
 	t.field("log entries", number(found.LogEntries)+" after the checkpoint")
 	if found.Undecided > 0 {
-		t.field("undecided", number(found.Undecided)+" more log entries: the other nodes know whether they were committed")
+		t.field("undecided", number(found.Undecided)+" more log entries: the other nodes know what became of them")
 	}
 	if found.Pages > 0 {
 		t.field("pages", number(found.Pages)+" of the state file compared with their checksums")

@@ -1,4 +1,5 @@
-// Package freeport finds addresses for servers that are started as processes of their own, or again at the same address.
+// Package freeport finds addresses for servers that are started as processes of their own, or again at the same
+// address.
 package freeport
 
 import (

@@ -131,8 +131,8 @@ func (i *image) workspace(t *testing.T) func() string {
 
 func used(content []byte) int { return len(bytes.TrimRight(content, "\x00")) }
 
-// TestDamage_LogBits flips each bit of each file of a log. The files are in memory: on a real disk, as those of the other
-// tests are, making and removing them takes most of the time.
+// TestDamage_LogBits flips each bit of each file of a log. The files are in memory: on a real disk, as those of the
+// other tests are, making and removing them takes most of the time.
 func TestDamage_LogBits(t *testing.T) {
 	t.Parallel()
 	i := newImage(t)

@@ -16,8 +16,8 @@ import (
 // that come after the checkpoint, until it returns an error. No process may have the log open. It changes nothing: what
 // an interrupted write left is passed over. A log that does not fit is refused with a *DamageError.
 //
-// Decided says that the log itself tells that an entry was committed, or always will be, as all entries of a sole voter.
-// Of the end of another node's log only the other nodes know; once an entry is not decided, no later one is.
+// Decided says that the log itself tells that an entry was committed, or always will be, as all entries of a sole
+// voter. Of the end of another node's log only the other nodes know; once an entry is not decided, no later one is.
 func Read(o Options, command func(at Position, entry []byte, decided bool) error) (err error) {
 	o.Logger = slog.New(slog.DiscardHandler)
 	o.setDefaults()
@@ -40,8 +40,8 @@ func Read(o Options, command func(at Position, entry []byte, decided bool) error
 	})
 }
 
-// ReadOld is Read for a log of before that was not converted yet, which is one of a sole voter. It works on a copy below
-// the system's directory for temporary files.
+// ReadOld is Read for a log of before that was not converted yet, which is one of a sole voter. It works on a copy
+// below the system's directory for temporary files.
 func ReadOld(o Options, command func(at Position, entry []byte, decided bool) error) (err error) {
 	temporary, err := os.MkdirTemp("", "seqledger-log-*")
 	if err != nil {

@@ -23,8 +23,8 @@ type Comparison struct {
 	Differences []machine.Problem
 }
 
-// Compare checks two data directories of nodes of one ledger, and whether one of them has what the other has, up to where
-// both reach. The nodes are stopped, and need not have stopped at one index.
+// Compare checks two data directories of nodes of one ledger, and whether one of them has what the other has, up to
+// where both reach. The nodes are stopped, and need not have stopped at one index.
 func Compare(ctx context.Context, one, other string, o Options) (result *Comparison, err error) {
 	a, err := open(ctx, one, o)
 	if err != nil {
@@ -75,8 +75,8 @@ func (c *Comparison) compareStands(a, b []stand) {
 		}
 		c.Index = s.index
 		if other := b[i]; s.index != other.index || s.digest != other.digest {
-			c.differ(fmt.Sprintf("log entry %d", s.position), "one stands at ledger index %d with the digest %s, the other "+
-				"at %d with %s", s.index, s.digest, other.index, other.digest)
+			c.differ(fmt.Sprintf("log entry %d", s.position), "one stands at ledger index %d with the digest %s, the "+
+				"other at %d with %s", s.index, s.digest, other.index, other.digest)
 			return
 		}
 	}

@@ -256,8 +256,9 @@ func (p *Report) auditFile(
 const flushBytes = 32 << 20
 
 // ReplayInto brings a copy of the state file of a directory to the end of the
-// directory's log, and checks everything in it. Of a node in a cluster that is more than Directory takes: the end of the
-// log may have been acknowledged, and only the other nodes know. The report is of the copy as it is then. For damage, errors.Is(err, machine.ErrCorrupt) is true.
+// directory's log, and checks everything in it. Of a node in a cluster that is more than Directory takes: the end of
+// the log may have been acknowledged, and only the other nodes know. The report is of the copy as it is then. For
+// damage, errors.Is(err, machine.ErrCorrupt) is true.
 func ReplayInto(ctx context.Context, path string, from *datadir.Directory) (report *Report, err error) {
 	if err := comparePages(ctx, from); err != nil {
 		return nil, err

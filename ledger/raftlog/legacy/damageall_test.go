@@ -231,9 +231,9 @@ func (d *damageImage) wantUnchanged(t *testing.T, dir, what string) {
 	}
 }
 
-// damageStep is how many bits the tests of damage go on by: 7 with SEQLEDGER_DAMAGE_ALL, so that each byte is hit and each
-// of the eight bits in turn (1 has been run for as long as such logs were written), and otherwise a number that has no
-// factor in common with a byte, so that bits of all kinds are among them.
+// damageStep is how many bits the tests of damage go on by: 7 with SEQLEDGER_DAMAGE_ALL, so that each byte is hit and
+// each of the eight bits in turn (1 has been run for as long as such logs were written), and otherwise a number that
+// has no factor in common with a byte, so that bits of all kinds are among them.
 func damageStep() int {
 	if os.Getenv("SEQLEDGER_DAMAGE_ALL") != "" {
 		return 7
