@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -276,7 +277,8 @@ func (l *Ledger) PeerTransport() http.RoundTripper {
 	return t.RoundTripper()
 }
 
-// askMember makes a request to another member. A node that has its address now refuses it.
+// askMember makes a request to another member. A node that has its address now refuses it. The error is ErrRemoved
+// when a member says that this node was removed, which one that has applied the change knows, and which is for good.
 func (l *Ledger) askMember(
 	ctx context.Context, m *Member, method, path string, body io.Reader,
 ) (*http.Response, error) {
@@ -285,8 +287,20 @@ func (l *Ledger) askMember(
 		return nil, err
 	}
 	transport.AddressTo(r.Header, m.ID)
-	return (&http.Client{Transport: l.PeerTransport()}).Do(r)
+	response, err := (&http.Client{Transport: l.PeerTransport()}).Do(r)
+	if err != nil || response.StatusCode != http.StatusForbidden {
+		return response, err
+	}
+	defer func() { _ = response.Body.Close() }() // it was only read
+	var no transport.Refusal
+	if err := json.NewDecoder(io.LimitReader(response.Body, mostRefusalBytes)).Decode(&no); err == nil && no.Removed {
+		return nil, ErrRemoved
+	}
+	return nil, fmt.Errorf("node %d refuses it: %s", m.ID, cmp.Or(no.Message, response.Status))
 }
+
+// mostRefusalBytes is how much is read of a refusal.
+const mostRefusalBytes = 4 << 10
 
 // closeTransport ends the connections to other nodes.
 func (l *Ledger) closeTransport() error {

@@ -159,19 +159,24 @@ type opinion struct {
 	otherCheck     machine.Check
 	leaderDiffers  bool
 	silent, passed int // how many did not answer, or know nothing of that entry yet; and: know nothing of it any more
+	removed        bool
 }
 
 // round asks the voters once. It fails when this node has to stop.
 func (c *comparison) round() (settled bool, err error) {
 	l := c.l
 	if _, kept := l.digests.find(c.own.at); c.own.at == 0 || !kept {
-		last, found := l.digests.last()
-		if !found {
-			return true, nil
-		}
-		c.own = last
+		// Of a node that has applied nothing since its start the others can only tell whether it was removed: then
+		// nobody sends it anything.
+		c.own, _ = l.digests.last()
 	}
 	o := l.askDigests(c.own)
+	switch {
+	case o.removed:
+		return false, ErrRemoved
+	case c.own.at == 0:
+		return true, nil
+	}
 	if o.leaderDiffers && c.since.IsZero() {
 		c.since = time.Now()
 	}
@@ -262,6 +267,8 @@ func (l *Ledger) askDigests(own stand) opinion {
 		switch a := <-answers; {
 		case errors.Is(a.err, errPassed):
 			o.passed++
+		case errors.Is(a.err, ErrRemoved):
+			o.removed = true
 		case a.err != nil:
 			o.silent++
 		case a.check == own.check:

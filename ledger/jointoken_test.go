@@ -173,6 +173,25 @@ func TestNodeWithoutItsToken(t *testing.T) {
 	}
 }
 
+// A node that was away when it was removed learns of it from the others when it is started again, and ends.
+func TestRemovedNodeThatRestartsEnds(t *testing.T) {
+	t.Parallel()
+	nodes := startClusterOf(t, 3)
+	gone, rest := nodes[2], nodes[:2]
+	closeLedger(t, gone.Ledger)
+	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.RemoveNode(t.Context(), 3) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := startNode(t, gone.dir, gone.address)
+	<-back.Failed()
+	if err := back.Err(); !errors.Is(err, ledger.ErrRemoved) {
+		t.Errorf("it ends with %v", err)
+	}
+	var next uint64
+	writeUntil(t, &next, rest, func() bool { return true })
+}
+
 // A node is removed, and another process gets its address. What is meant for the first one is refused there, and what
 // comes of the first one is refused everywhere: the others would take its state or its clock for that of a member.
 func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
