@@ -150,6 +150,21 @@ func (c *Client) OpenSession(
 	return rpc.Call(ctx, c.core, rpcOpenSession, request, nil)
 }
 
+// StaleRead asks that a read is answered by the server that is asked from what it has, without asking the other nodes
+// of its cluster: also when most of them are away, and by a node that is behind. Never decide by such an answer whether
+// a write happened: GetClientState refuses it, as does everything about keys.
+//
+// A client of several servers asks one of them as for any call, and mostly the leader. To read a certain node, use a
+// client of that server.
+type StaleRead = rpc.StaleRead
+
+// WithStaleRead makes the reads of entities, relationships, transactions, blocks and the list of clients with the
+// context stale. Each sets s.Index to the ledger index up to which its answer shows everything, 0 if the server does
+// not know of stale reads; those with one s must be one after another.
+func WithStaleRead(ctx context.Context, s *StaleRead) context.Context {
+	return rpc.WithStaleRead(ctx, s)
+}
+
 // GetEntity reads one entity; an absent one is [failure.ErrNotFound].
 func (c *Client) GetEntity(ctx context.Context, request *seqledgerv1.GetEntityRequest) (*seqledgerv1.Entity, error) {
 	response, err := rpc.Call(ctx, c.core, rpcGetEntity, request, nil)

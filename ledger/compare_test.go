@@ -67,6 +67,7 @@ func TestCompareNodes(t *testing.T) {
 			rest = append(rest, n)
 		}
 	}
+	must(t, third.Fresh(t.Context()))
 	closeLedger(t, third.Ledger)
 	writeOnLeader(t, rest, 21, 40)
 	for _, n := range rest {

@@ -212,11 +212,35 @@ func (l *Ledger) readFailed(err error) error {
 	return err
 }
 
+// StaleRead asks that reads see what this node has, and asks no other one: it may be behind what was acknowledged, for
+// as long as the node is cut off.
+type StaleRead struct {
+	// Index is the ledger index up to which the reads see everything, as of the first of them. It is set by that.
+	Index uint64
+}
+
+// staleReadKey finds the StaleRead of a context.
+type staleReadKey struct{}
+
+// WithStaleRead makes reads with the context stale. They are one after another.
+func WithStaleRead(ctx context.Context, s *StaleRead) context.Context {
+	return context.WithValue(ctx, staleReadKey{}, s)
+}
+
 // Fresh returns once a read on this node sees every write that was acknowledged before the call, by any node. A node of
-// a cluster asks the others whether it is current.
+// a cluster asks the others whether it is current. With a [StaleRead] in ctx it does not.
 func (l *Ledger) Fresh(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
+	}
+	if s, ok := ctx.Value(staleReadKey{}).(*StaleRead); ok {
+		if s.Index > 0 {
+			return nil
+		}
+		return l.view(ctx, func(v machine.View) error {
+			s.Index = v.Index()
+			return nil
+		})
 	}
 	if !l.log.ReadsAlone() {
 		l.counters.readChecks.Add(1)

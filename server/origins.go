@@ -12,6 +12,8 @@ import (
 
 	connectcors "connectrpc.com/cors"
 	"github.com/rs/cors"
+
+	"github.com/seqledger/seqledger/internal/wire/message"
 )
 
 // forwardedHeaders are headers that a proxy adds to a forwarded request.
@@ -116,7 +118,7 @@ func (s *Server) crossOrigin(next http.Handler) http.Handler {
 	if len(s.options.CORSOrigins) == 0 {
 		return next
 	}
-	headers := append(connectcors.AllowedHeaders(), "Authorization")
+	headers := append(connectcors.AllowedHeaders(), "Authorization", message.ReadHeader)
 	if s.options.MCP != nil {
 		headers = append(headers, "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name")
 	}
@@ -124,7 +126,8 @@ func (s *Server) crossOrigin(next http.Handler) http.Handler {
 		AllowedOrigins: slices.Clone(s.options.CORSOrigins),
 		AllowedMethods: connectcors.AllowedMethods(),
 		AllowedHeaders: headers,
-		ExposedHeaders: append(connectcors.ExposedHeaders(), "WWW-Authenticate", "Retry-After", "X-Request-Id"),
-		MaxAge:         int(corsMaxAge / time.Second),
+		ExposedHeaders: append(connectcors.ExposedHeaders(), "WWW-Authenticate", "Retry-After", "X-Request-Id",
+			message.IndexHeader),
+		MaxAge: int(corsMaxAge / time.Second),
 	}).Handler(next)
 }

@@ -9,12 +9,14 @@ import (
 	"math"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/wire"
+	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -133,11 +135,19 @@ func unary[P wire.Message[T], T, R any](
 	handle func(context.Context, P) (*R, error),
 ) {
 	handler := func(ctx context.Context, r *connect.Request[wire.Request[T, P]]) (*connect.Response[R], error) {
+		ctx, stale, err := withStaleRead(ctx, procedure, r.Header())
+		if err != nil {
+			return nil, err
+		}
 		answer, err := answerUnary(ctx, s, procedure, r.Msg, handle)
 		if err != nil {
 			return nil, err
 		}
-		return connect.NewResponse(answer), nil
+		response := connect.NewResponse(answer)
+		if stale != nil {
+			response.Header().Set(message.IndexHeader, strconv.FormatUint(stale.Index, 10))
+		}
+		return response, nil
 	}
 	s.leaderOnly[procedure] = level == writing || byLeaderClock[procedure]
 	mounted := http.Handler(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))

@@ -148,7 +148,8 @@ var helpTexts = map[string]string{
 	"help_backup_since": "Leave out the blocks that this backup has, or those that it was made since.",
 	"help_restore_files": "Backup to restore, or a full one and those that were made since, in order; - reads one " +
 		"from standard input.",
-	"help_verify_data": "Data directory; give two to compare them.",
+	"help_stale":          "Take what the server has, without asking the other nodes; it may be behind.",
+	"help_verify_compare": "Check this data directory, too, and compare the two.",
 	"help_verify_backup": "Check this backup instead, and with those before it if it is incremental; - reads one " +
 		"from standard input.",
 	"help_restore_data": "Data directory to make; it must be absent or empty.",

@@ -74,6 +74,7 @@ func printList[T any](e *environment, flags *clientFlags, items func(ctx context
 // listEntitiesCommand lists entities.
 type listEntitiesCommand struct {
 	scopeFlags  `embed:""`
+	staleFlags  `embed:""`
 	clientFlags `embed:""`
 	Prefix      string `help:"Only keys that begin with this." env:"-" placeholder:"TEXT"`
 }
@@ -93,7 +94,7 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 		return err
 	}
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Entity, error] {
-		return conn.ListEntities(ctx, &seqledgerv1.ListEntitiesRequest{Scope: scope, Prefix: c.Prefix,
+		return conn.ListEntities(c.context(ctx), &seqledgerv1.ListEntitiesRequest{Scope: scope, Prefix: c.Prefix,
 			PageSize: listPage})
 	}
 	return list(e, &c.clientFlags, items, []string{"KEY", "VERSION", "VALUE", "EXPIRES"},
@@ -110,6 +111,7 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 // listRelationshipsCommand lists relationships.
 type listRelationshipsCommand struct {
 	scopeFlags  `embed:""`
+	staleFlags  `embed:""`
 	clientFlags `embed:""`
 	Resource    string `help:"Only those of this resource." env:"-" placeholder:"TEXT"`
 	Relation    string `help:"Only those of this relation; needs --resource." env:"-" placeholder:"TEXT"`
@@ -132,7 +134,7 @@ func (c *listRelationshipsCommand) Run(e *environment) error {
 		return usage("--relation needs --resource")
 	}
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Relationship, error] {
-		return conn.ListRelationships(ctx, &seqledgerv1.ListRelationshipsRequest{
+		return conn.ListRelationships(c.context(ctx), &seqledgerv1.ListRelationshipsRequest{
 			Scope: scope, Resource: c.Resource, Relation: c.Relation, PageSize: listPage,
 		})
 	}
@@ -149,6 +151,7 @@ func (c *listRelationshipsCommand) Run(e *environment) error {
 // listBlocksCommand lists block headers.
 type listBlocksCommand struct {
 	scopeFlags  `embed:""`
+	staleFlags  `embed:""`
 	clientFlags `embed:""`
 	From        uint64 `help:"Height of the first block." default:"1" env:"-"`
 }
@@ -167,7 +170,7 @@ func (c *listBlocksCommand) Run(e *environment) error {
 		return err
 	}
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Block, error] {
-		return conn.ListBlocks(ctx, &seqledgerv1.ListBlocksRequest{Scope: scope, FromHeight: c.From,
+		return conn.ListBlocks(c.context(ctx), &seqledgerv1.ListBlocksRequest{Scope: scope, FromHeight: c.From,
 			PageSize: listPage})
 	}
 	return list(e, &c.clientFlags, items, []string{"HEIGHT", "TRANSACTIONS", "COMMITTED", "HASH"},

@@ -16,6 +16,7 @@ import (
 // getCommand reads one entity.
 type getCommand struct {
 	scopeFlags  `embed:""`
+	staleFlags  `embed:""`
 	clientFlags `embed:""`
 	EntityKey   string `arg:"" name:"key" help:"Key of the entity."`
 }
@@ -24,7 +25,8 @@ type getCommand struct {
 func (*getCommand) Help() string {
 	return `A value that is not printable text is shown in base64; --json has every value in base64.
 
-    seqledger get --scope acme/main balance/42`
+    seqledger get --scope acme/main balance/42
+    seqledger get --scope acme/main balance/42 --server 127.0.0.1:7460 --stale`
 }
 
 // Run is called by kong.
@@ -34,11 +36,12 @@ func (c *getCommand) Run(e *environment) error {
 		return err
 	}
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		entity, err := conn.GetEntity(ctx, &seqledgerv1.GetEntityRequest{Scope: scope, Key: c.EntityKey})
+		entity, err := conn.GetEntity(c.context(ctx), &seqledgerv1.GetEntityRequest{Scope: scope, Key: c.EntityKey})
 		if err != nil {
 			return absent(err, "seqledger list --prefix shows the keys that there are",
 				"there is no entity %q in %s", c.EntityKey, scopeName(scope))
 		}
+		c.tell(e)
 		return e.show(entity, func(t *table) {
 			t.field("key", quoted(entity.GetKey()))
 			// Print a row, because an empty value must show too.
@@ -62,6 +65,7 @@ func absent(err error, hint, format string, args ...any) error {
 // blockCommand reads one block.
 type blockCommand struct {
 	scopeFlags  `embed:""`
+	staleFlags  `embed:""`
 	clientFlags `embed:""`
 	Height      uint64 `arg:"" help:"Height of the block, from 1."`
 }
@@ -80,11 +84,12 @@ func (c *blockCommand) Run(e *environment) error {
 		return err
 	}
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		block, err := conn.GetBlock(ctx, &seqledgerv1.GetBlockRequest{Scope: scope, Height: c.Height})
+		block, err := conn.GetBlock(c.context(ctx), &seqledgerv1.GetBlockRequest{Scope: scope, Height: c.Height})
 		if err != nil {
 			return absent(err, "seqledger list blocks shows those that there are",
 				"there is no block %d of %s", c.Height, scopeName(scope))
 		}
+		c.tell(e)
 		return e.show(block, func(t *table) { showBlock(t, block) })
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 // txCommand reads one transaction.
 type txCommand struct {
+	staleFlags  `embed:""`
 	clientFlags `embed:""`
 	ID          string  `arg:"" help:"Id of the transaction, from a receipt or a block."`
 	Proof       bool    `help:"Add the block header and a Merkle proof, and check them." env:"-"`
@@ -45,7 +46,8 @@ func (c *txCommand) Run(e *environment) error {
 	}
 	prove := c.Proof || len(wanted) > 0
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		answer, err := conn.GetTransaction(ctx, &seqledgerv1.GetTransactionRequest{TxId: c.ID, IncludeProof: prove})
+		request := &seqledgerv1.GetTransactionRequest{TxId: c.ID, IncludeProof: prove}
+		answer, err := conn.GetTransaction(c.context(ctx), request)
 		if err != nil {
 			return absent(err, "check the id and the server; seqledger state --receipts shows a client's ids",
 				"there is no transaction %s, or none that this credential may read", c.ID)
@@ -56,6 +58,7 @@ func (c *txCommand) Run(e *environment) error {
 				return err // show nothing of the answer, because none of it may be true
 			}
 		}
+		c.tell(e)
 		return e.show(answer, func(t *table) {
 			showTransaction(t, answer.GetTransaction())
 			showProof(t, answer.GetBlockHeader(), answer.GetProof())

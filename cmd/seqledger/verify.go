@@ -13,7 +13,8 @@ import (
 
 // verifyCommand checks a data directory or a backup, or compares two data directories.
 type verifyCommand struct {
-	Data    []string `help:"help_verify_data" default:"./seqledger-data" type:"path" sep:"none" placeholder:"DIR"`
+	Data    string   `help:"Data directory." default:"./seqledger-data" type:"path"`
+	Compare string   `help:"help_verify_compare" type:"path" placeholder:"DIR" env:"-"`
 	Archive string   `help:"Check it together with the blocks in this archive." type:"path" placeholder:"DIR" env:"-"`
 	Backup  []string `help:"help_verify_backup" type:"path" sep:"none" placeholder:"FILE" env:"-"`
 }
@@ -26,7 +27,7 @@ line: where, and what is wrong. Exit code 1 says that there are some, or that th
 What retention has dropped cannot be recomputed: it is taken from the state, and everything since is checked. With
 --archive the whole history is.
 
-With --data twice it checks both and compares them: two nodes of a cluster have the same digest at the same entry of
+With --compare it checks both and compares them: two nodes of a cluster have the same digest at the same entry of
 the log, and the same blocks, as far as both reach. They may have stopped, or been killed, at different entries.
 Entries at the end of a node's log that it cannot know to be committed are counted as undecided, and not looked at.
 
@@ -36,7 +37,7 @@ full one first.
 
     seqledger verify --data ./seqledger-data
     seqledger verify --data ./seqledger-data --archive /mnt/archive
-    seqledger verify --data n1 --data n2
+    seqledger verify --data n1 --compare n2
     seqledger verify --backup ledger.seqledger
     seqledger verify --backup full.seqledger --backup monday.seqledger
     seqledger verify --data ./seqledger-data --json`
@@ -83,8 +84,8 @@ func (c *verifyCommand) Run(e *environment) error {
 	if c.Archive != "" && len(c.Backup) > 0 {
 		return usage("--archive and --backup do not go together")
 	}
-	if len(c.Data) > 2 || len(c.Data) > 1 && (c.Archive != "" || len(c.Backup) > 0) {
-		return usage("--data is given at most twice, and once with --archive or --backup")
+	if c.Compare != "" && (c.Archive != "" || len(c.Backup) > 0) {
+		return usage("--compare does not go together with --archive or --backup")
 	}
 	told := time.Now()
 	options := verify.Options{Archive: c.Archive, Progress: func(s machine.AuditSummary) {
@@ -93,10 +94,10 @@ func (c *verifyCommand) Run(e *environment) error {
 			e.notice("checked %d blocks, %d transactions", s.Blocks, s.Transactions)
 		}
 	}}
-	if len(c.Data) == 2 {
+	if c.Compare != "" {
 		return c.compare(e, options)
 	}
-	what, hint := c.Data[0], "stop using this directory and restore it from a backup; keep the damaged one to find "+
+	what, hint := c.Data, "stop using this directory and restore it from a backup; keep the damaged one to find "+
 		"the cause"
 	switch {
 	case c.Archive != "":
@@ -113,7 +114,7 @@ func (c *verifyCommand) Run(e *environment) error {
 		if e.ctx.Err() != nil {
 			return context.Cause(e.ctx)
 		}
-		return fail(exitFailed, storageHint(err, c.Data[0]), "verify %s: %w", what, err)
+		return fail(exitFailed, storageHint(err, c.Data), "verify %s: %w", what, err)
 	}
 	count := uint64(len(found.Problems)) + found.Omitted
 	if err := errors.Join(showProblems(e, "", found.Problems), conclude(e, "", found, count)); err != nil {
@@ -145,18 +146,19 @@ func showProblems(e *environment, data string, problems []machine.Problem) (err 
 
 // compare verifies two directories, and compares them.
 func (c *verifyCommand) compare(e *environment, options verify.Options) error {
-	found, err := verify.Compare(e.ctx, c.Data[0], c.Data[1], options)
+	found, err := verify.Compare(e.ctx, c.Data, c.Compare, options)
 	if err != nil {
 		if e.ctx.Err() != nil {
 			return context.Cause(e.ctx)
 		}
-		return fail(exitFailed, storageHint(err, c.Data[0]), "verify: %w", err)
+		return fail(exitFailed, storageHint(err, c.Data), "verify: %w", err)
 	}
 	problems := uint64(0)
 	for i, report := range found.Reports {
 		count := uint64(len(report.Problems)) + report.Omitted
 		problems += count
-		err := errors.Join(showProblems(e, c.Data[i], report.Problems), conclude(e, c.Data[i], report, count))
+		dir := [...]string{c.Data, c.Compare}[i]
+		err := errors.Join(showProblems(e, dir, report.Problems), conclude(e, dir, report, count))
 		if err == nil && !e.json {
 			_, err = fmt.Fprintln(e.stdout)
 		}
@@ -170,10 +172,10 @@ func (c *verifyCommand) compare(e *environment, options verify.Options) error {
 	switch {
 	case len(found.Differences) > 0:
 		return fail(exitFailed, "keep both to find the cause; the node that differs from the others joins again with "+
-			"an empty data directory", "verify: %s and %s differ", c.Data[0], c.Data[1])
+			"an empty data directory", "verify: %s and %s differ", c.Data, c.Compare)
 	case problems > 0:
 		return fail(exitFailed, "let the damaged node join again with an empty data directory; keep the damaged one "+
-			"to find the cause", "verify %s, %s: %d problems", c.Data[0], c.Data[1], problems)
+			"to find the cause", "verify %s, %s: %d problems", c.Data, c.Compare, problems)
 	}
 	return nil
 }
@@ -198,7 +200,7 @@ func concludeComparison(e *environment, found *verify.Comparison) error {
 func (c *verifyCommand) check(e *environment, options verify.Options) (*verify.Report, error) {
 	switch len(c.Backup) {
 	case 0:
-		return verify.Directory(e.ctx, c.Data[0], options)
+		return verify.Directory(e.ctx, c.Data, options)
 	case 1:
 	default:
 		chain, done, err := openChain(c.Backup)

@@ -73,6 +73,7 @@ func Call[Req, Res any](
 ) (*Res, error) {
 	var last *failure.Error
 	var renewal TokenRenewal
+	stale, _ := ctx.Value(staleReadKey{}).(*StaleRead)
 	var others []*Endpoint // that refused the call one after the other, because they have another ledger
 	for n := 0; ; n++ {
 		if c.Options.MaxAttempts > 0 && n == c.Options.MaxAttempts {
@@ -86,9 +87,11 @@ func Call[Req, Res any](
 		if err != nil {
 			return nil, err
 		}
+		stale.ask(message.Header())
 		guarded, silent := c.guard(ctx, e, n)
 		response, err := method(WithAttempt(guarded, a), e, message)
 		if left := silent(); err == nil {
+			stale.learn(response.Header())
 			return response.Msg, nil
 		} else if last = FromCall(err, a); left {
 			last = ErrorOfSilence()

@@ -11,3 +11,11 @@ const (
 	LedgerHeader = "Seqledger-Ledger"
 	AnyLedger    = "any"
 )
+
+// ReadHeader with ReadStale asks a server to answer a read from what it has, without asking the other nodes of its
+// cluster. The answer has the ledger index up to which it shows everything in IndexHeader.
+const (
+	ReadHeader  = "Seqledger-Read"
+	ReadStale   = "stale"
+	IndexHeader = "Seqledger-Index"
+)
