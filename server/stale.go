@@ -37,7 +37,7 @@ func withStaleRead(
 			Problem: fmt.Sprintf("is %.64q: the header is %q or absent", asked, message.ReadStale)}
 	case !staleReads[procedure]:
 		return ctx, nil, &machine.FieldError{Field: message.ReadHeader, Problem: "is for reads of entities, " +
-			"relationships, transactions, blocks and the list of clients; no other call is answered from what may be old"}
+			"relationships, transactions, blocks and the list of clients; no other call may be answered by old data"}
 	}
 	stale := new(ledger.StaleRead)
 	return ledger.WithStaleRead(ctx, stale), stale, nil
