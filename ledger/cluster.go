@@ -81,7 +81,20 @@ type Member struct {
 	// Heard is when this node got the last message of it. Zero: none since it was opened, or it is this node. Only the
 	// leader hears of all of them.
 	Heard time.Time
+	// State is what came of the last comparison of its state with that of this node, and Disk what it told of its disk.
+	State Comparison
+	Disk  datadir.Usage
 }
+
+// Comparison is what came of a comparison of two nodes' states.
+type Comparison uint8
+
+// What a comparison may say.
+const (
+	NotCompared Comparison = iota // yet, or one has not got as far, or has forgotten where it stood
+	Same
+	Differs
+)
 
 // ClusterStatus is the cluster as one node sees it.
 type ClusterStatus struct {
@@ -91,6 +104,7 @@ type ClusterStatus struct {
 	Committed uint64 // log index up to which this node knows that the log is committed
 	Last      uint64 // last index of this node's log
 	Members   []Member
+	Compared  machine.Check // where this node stood when it compared its state with those of the others last
 }
 
 // membership is a node's part in a cluster.
@@ -151,6 +165,8 @@ func (l *Ledger) ClusterStatus() ClusterStatus {
 		Self: l.node(), Leader: leader,
 		Applied: progress.Applied, Committed: progress.Committed, Last: progress.Last,
 	}
+	told := l.digests.told()
+	s.Compared = told.own
 	add := func(ids []uint64, voter bool) {
 		for _, id := range ids {
 			if slices.ContainsFunc(s.Members, func(m Member) bool { return m.ID == id }) {
@@ -162,6 +178,15 @@ func (l *Ledger) ClusterStatus() ClusterStatus {
 			}
 			if p, found := progress.Others[id]; found {
 				m.Active, m.Matched = p.Active, p.Matched
+			}
+			if about, found := told.others[id]; found {
+				m.State, m.Disk = about.state, about.disk
+			}
+			if id == s.Self {
+				m.Disk, _ = l.DiskUsage() // a disk that cannot be asked is not known
+				if s.Compared.Index > 0 {
+					m.State = Same
+				}
 			}
 			s.Members = append(s.Members, m)
 		}

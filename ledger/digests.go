@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -42,6 +44,31 @@ type digests struct {
 	count  uint64        // that were ever added
 	doubt  error         // what the log has said against this state; nil when nothing
 	wake   chan struct{} // has room for one: the next comparison does not wait
+	latest told          // by the last comparison; its map is never changed
+}
+
+// told is what came of a comparison.
+type told struct {
+	own    machine.Check
+	others map[uint64]about
+}
+
+// about is what a node told, or what it told last.
+type about struct {
+	state Comparison
+	disk  datadir.Usage
+}
+
+func (d *digests) told() told {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.latest
+}
+
+func (d *digests) tell(t told) {
+	d.mu.Lock()
+	d.latest = t
+	d.mu.Unlock()
 }
 
 // stand is where the state stood after an entry of the log.
@@ -238,7 +265,7 @@ func (l *Ledger) askDigests(own stand) opinion {
 	var o opinion
 	leader, _ := l.Leader()
 	type answer struct {
-		id    uint64
+		Member
 		check machine.Check
 		err   error
 	}
@@ -248,66 +275,93 @@ func (l *Ledger) askDigests(own stand) opinion {
 	answers := make(chan answer, len(members))
 	asked := 0
 	for _, m := range members {
-		if !m.Voter {
-			continue
+		if m.Voter {
+			o.voters++
 		}
-		o.voters++
 		if m.ID == l.node() {
-			o.same = append(o.same, m.ID)
+			if m.Voter {
+				o.same = append(o.same, m.ID)
+			}
 			continue
 		}
 		asked++
 		// Ends with ctx; the channel has room for it.
 		go func() {
-			check, err := l.askDigest(ctx, &m, own)
-			answers <- answer{m.ID, check, err}
+			a := answer{Member: m}
+			a.check, a.Disk, a.err = l.askDigest(ctx, &m, own)
+			answers <- a
 		}()
 	}
+	now := told{own.check, map[uint64]about{}}
 	for range asked {
-		switch a := <-answers; {
-		case errors.Is(a.err, errPassed):
-			o.passed++
+		a := <-answers
+		now.others[a.ID] = about{comparisonOf(a.err, a.check == own.check), a.Disk}
+		switch {
 		case errors.Is(a.err, ErrRemoved):
 			o.removed = true
+		case !a.Voter: // it compares its state itself
+		case errors.Is(a.err, errPassed):
+			o.passed++
 		case a.err != nil:
 			o.silent++
 		case a.check == own.check:
-			o.same = append(o.same, a.id)
+			o.same = append(o.same, a.ID)
 		default:
-			o.other, o.otherCheck = append(o.other, a.id), a.check
-			o.leaderDiffers = o.leaderDiffers || a.id == leader.ID
+			o.other, o.otherCheck = append(o.other, a.ID), a.check
+			o.leaderDiffers = o.leaderDiffers || a.ID == leader.ID
 		}
 	}
+	l.digests.tell(now)
 	slices.Sort(o.same)
 	slices.Sort(o.other)
 	return o
+}
+
+func comparisonOf(err error, same bool) Comparison {
+	switch {
+	case err != nil:
+		return NotCompared
+	case same:
+		return Same
+	}
+	return Differs
 }
 
 // errPassed says that a node does not know any more where it stood.
 var errPassed = errors.New("the node has forgotten where it stood after that entry")
 
 // askDigest asks another node where it stood after an entry, and tells it where this one did.
-func (l *Ledger) askDigest(ctx context.Context, m *Member, own stand) (check machine.Check, err error) {
+func (l *Ledger) askDigest(
+	ctx context.Context, m *Member, own stand,
+) (check machine.Check, disk datadir.Usage, err error) {
 	query := url.Values{}
 	query.Set("after", fmt.Sprint(own.at))
 	query.Set("stand", formatCheck(own.check))
 	response, err := l.askMember(ctx, m, http.MethodGet, digestPath+"?"+query.Encode(), http.NoBody)
 	if err != nil {
-		return check, fmt.Errorf("digest of node %d: %w", m.ID, err)
+		return check, disk, fmt.Errorf("digest of node %d: %w", m.ID, err)
 	}
-	defer func() { _ = response.Body.Close() }() // it was only read
+	defer func() { _ = response.Body.Close() }()                                  // it was only read
+	disk.Free, _ = strconv.ParseUint(response.Header.Get(diskFreeHeader), 10, 64) // a program of before does not say
+	disk.Size, _ = strconv.ParseUint(response.Header.Get(diskSizeHeader), 10, 64)
 	text, err := io.ReadAll(io.LimitReader(response.Body, 128))
 	switch {
 	case err != nil:
-		return check, fmt.Errorf("digest of node %d: %w", m.ID, err)
+		return check, disk, fmt.Errorf("digest of node %d: %w", m.ID, err)
 	case response.StatusCode == http.StatusGone:
-		return check, errPassed
+		return check, disk, errPassed
 	case response.StatusCode != http.StatusOK:
-		return check, fmt.Errorf("digest of node %d: %s", m.ID, response.Status)
+		return check, disk, fmt.Errorf("digest of node %d: %s", m.ID, response.Status)
 	}
 	_, err = fmt.Sscanf(strings.TrimSpace(string(text)), "%d-%x", &check.Index, &check.Digest)
-	return check, err
+	return check, disk, err
 }
+
+// Headers in which a node tells of its disk when it is asked for its digest.
+const (
+	diskFreeHeader = "Seqledger-Disk-Free"
+	diskSizeHeader = "Seqledger-Disk-Size"
+)
 
 func formatCheck(c machine.Check) string { return fmt.Sprintf("%d-%016x", c.Index, c.Digest) }
 
@@ -317,6 +371,10 @@ func (l *Ledger) tellDigest(w http.ResponseWriter, r *http.Request) {
 	if _, err := fmt.Sscan(r.FormValue("after"), &after); err != nil {
 		http.Error(w, "after: must be an index of the log", http.StatusBadRequest)
 		return
+	}
+	if disk, err := l.DiskUsage(); err == nil {
+		w.Header().Set(diskFreeHeader, strconv.FormatUint(disk.Free, 10))
+		w.Header().Set(diskSizeHeader, strconv.FormatUint(disk.Size, 10))
 	}
 	own, found := l.digests.find(after)
 	if !found {

@@ -157,3 +157,20 @@ func TestAloneItStops(t *testing.T) {
 		t.Errorf("%v, %v", err, n.Err())
 	}
 }
+
+// Each node tells of all others whether their states are its own, and how much room their disks have.
+func TestStatusHasDigestsAndDisks(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	var next uint64
+	writeUntil(t, &next, nodes, func() bool { return true })
+	for _, n := range nodes {
+		awaitStatus(t, n, "the digests and disks of all nodes", func(s ledger.ClusterStatus) bool {
+			known := s.Compared.Index > 0
+			for _, m := range s.Members {
+				known = known && m.State == ledger.Same && m.Disk.Size > 0
+			}
+			return known
+		})
+	}
+}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
@@ -53,10 +54,14 @@ func (s *Server) cluster() *seqledgerv1.Cluster {
 		Self: status.Self, Leader: status.Leader.ID, Term: status.Leader.Term,
 		AppliedIndex: status.Applied, CommittedIndex: status.Committed,
 	}
+	if status.Compared.Index > 0 {
+		c.ComparedIndex, c.ComparedDigest = status.Compared.Index, fmt.Sprintf("%016x", status.Compared.Digest)
+	}
 	for _, m := range status.Members {
 		member := &seqledgerv1.ClusterMember{
 			Id: m.ID, Voter: m.Voter, PeerAddress: m.Peer, ClientAddress: m.Client, Active: m.Active,
-			MatchedIndex: m.Matched,
+			MatchedIndex: m.Matched, State: seqledgerv1.StateComparison(m.State),
+			DiskFreeBytes: m.Disk.Free, DiskSizeBytes: m.Disk.Size,
 		}
 		if !m.Heard.IsZero() {
 			member.SinceContact = durationpb.New(time.Since(m.Heard))

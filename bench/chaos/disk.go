@@ -122,6 +122,10 @@ func (a *adversary) fillDisk(ctx context.Context, d *node) error {
 	if err := errors.Join(err, os.Remove(filler)); err != nil {
 		return err
 	}
+	// A journal frees the blocks when it commits; until then a start would find no room.
+	if err := run(ctx, d.dir, "sync", "--file-system", d.dir); err != nil {
+		return err
+	}
 	return errors.Join(d.stop(), a.c.start(ctx, d))
 }
 

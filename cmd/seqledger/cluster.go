@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/seqledger/seqledger/client"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -52,8 +53,11 @@ func showCluster(t *table, c *seqledgerv1.Cluster) {
 	t.row("leader", leader)
 	t.row("term", number(c.Term))
 	t.row("log", number(c.AppliedIndex)+" applied, "+number(c.CommittedIndex)+" committed")
+	if c.ComparedIndex > 0 {
+		t.row("digest", c.ComparedDigest+"… at index "+number(c.ComparedIndex))
+	}
 	t.row("")
-	t.row("NODE", "ROLE", "STATE", "BEHIND", "HEARD OF", "FOR NODES", "FOR CLIENTS")
+	t.row("NODE", "ROLE", "STATE", "BEHIND", "HEARD OF", "DIGEST", "DISK FREE", "FOR NODES", "FOR CLIENTS")
 	for _, m := range c.Members {
 		role, state, behind := "learner", "?", "?"
 		if m.Voter {
@@ -77,8 +81,28 @@ func showCluster(t *table, c *seqledgerv1.Cluster) {
 		case c.Self == c.Leader:
 			heard = "never"
 		}
-		t.row(number(m.Id), role, state, behind, heard, m.PeerAddress, m.ClientAddress)
+		t.row(number(m.Id), role, state, behind, heard, digestText(m.State), diskText(m), m.PeerAddress,
+			m.ClientAddress)
 	}
+}
+
+// digestText tells what came of the last comparison of a node's state.
+func digestText(s seqledgerv1.StateComparison) string {
+	switch s {
+	case seqledgerv1.StateComparison_STATE_COMPARISON_SAME:
+		return "same"
+	case seqledgerv1.StateComparison_STATE_COMPARISON_DIFFERS:
+		return "DIFFERS"
+	}
+	return "?"
+}
+
+// diskText tells how much room a node's disk has left.
+func diskText(m *seqledgerv1.ClusterMember) string {
+	if m.DiskSizeBytes == 0 {
+		return "?"
+	}
+	return fmt.Sprintf("%s (%d%%)", byteSize(m.DiskFreeBytes), 100*m.DiskFreeBytes/m.DiskSizeBytes)
 }
 
 // clusterRemoveCommand takes a node out of the cluster.

@@ -31,8 +31,10 @@ func clusterOf(self, leader uint64) *seqledgerv1.Cluster {
 		Members: []*seqledgerv1.ClusterMember{
 			{Id: 1, Voter: true, PeerAddress: "a:1", ClientAddress: "a:2"},
 			{Id: 2, Voter: true, Active: true, MatchedIndex: 8, PeerAddress: "b:1", ClientAddress: "b:2",
-				SinceContact: durationpb.New(1500 * time.Millisecond)},
-			{Id: 3, MatchedIndex: 12, PeerAddress: "c:1", ClientAddress: "c:2"},
+				SinceContact: durationpb.New(1500 * time.Millisecond), DiskFreeBytes: 3 << 30, DiskSizeBytes: 4 << 30,
+				State: seqledgerv1.StateComparison_STATE_COMPARISON_SAME},
+			{Id: 3, State: seqledgerv1.StateComparison_STATE_COMPARISON_DIFFERS, MatchedIndex: 12,
+				PeerAddress: "c:1", ClientAddress: "c:2"},
 		}}
 }
 
@@ -43,10 +45,12 @@ func TestClusterStatusLines(t *testing.T) {
 		self, leader uint64
 		want         string
 	}{
-		{1, 1, "leader 1|1 leader away 10 - a:1 a:2|2 voter alive 2 1.5s ago b:1 b:2|3 learner away 0 never c:1 c:2"},
-		{1, 2, "leader 2|1 voter ? ? - a:1 a:2|2 leader ? ? 1.5s ago b:1 b:2|3 learner ? ? ? c:1 c:2"},
-		{1, 0, "leader none: an election goes on, or most voters are away|1 voter ? ? - a:1 a:2|" +
-			"2 voter ? ? 1.5s ago b:1 b:2|3 learner ? ? ? c:1 c:2"},
+		{1, 1, "leader 1|1 leader away 10 - ? ? a:1 a:2|2 voter alive 2 1.5s ago same 3.0 GiB (75%) b:1 b:2|" +
+			"3 learner away 0 never DIFFERS ? c:1 c:2"},
+		{1, 2, "leader 2|1 voter ? ? - ? ? a:1 a:2|2 leader ? ? 1.5s ago same 3.0 GiB (75%) b:1 b:2|" +
+			"3 learner ? ? ? DIFFERS ? c:1 c:2"},
+		{1, 0, "leader none: an election goes on, or most voters are away|1 voter ? ? - ? ? a:1 a:2|" +
+			"2 voter ? ? 1.5s ago same 3.0 GiB (75%) b:1 b:2|3 learner ? ? ? DIFFERS ? c:1 c:2"},
 	} {
 		got := lines(t, func(shown *table) { showCluster(shown, clusterOf(test.self, test.leader)) })
 		for _, line := range strings.Split(test.want, "|") {

@@ -81,6 +81,60 @@ func (BlockContent) EnumDescriptor() ([]byte, []int) {
 	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{0}
 }
 
+// StateComparison is what came of a comparison of two nodes' states.
+type StateComparison int32
+
+const (
+	// They were not compared yet, or one of them has not got as far or forgotten
+	// where it stood.
+	StateComparison_STATE_COMPARISON_UNSPECIFIED StateComparison = 0
+	// They were the same.
+	StateComparison_STATE_COMPARISON_SAME StateComparison = 1
+	// They were not: whoever differs from a majority stops.
+	StateComparison_STATE_COMPARISON_DIFFERS StateComparison = 2
+)
+
+// Enum value maps for StateComparison.
+var (
+	StateComparison_name = map[int32]string{
+		0: "STATE_COMPARISON_UNSPECIFIED",
+		1: "STATE_COMPARISON_SAME",
+		2: "STATE_COMPARISON_DIFFERS",
+	}
+	StateComparison_value = map[string]int32{
+		"STATE_COMPARISON_UNSPECIFIED": 0,
+		"STATE_COMPARISON_SAME":        1,
+		"STATE_COMPARISON_DIFFERS":     2,
+	}
+)
+
+func (x StateComparison) Enum() *StateComparison {
+	p := new(StateComparison)
+	*p = x
+	return p
+}
+
+func (x StateComparison) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StateComparison) Descriptor() protoreflect.EnumDescriptor {
+	return file_seqledger_v1_ledger_proto_enumTypes[1].Descriptor()
+}
+
+func (StateComparison) Type() protoreflect.EnumType {
+	return &file_seqledger_v1_ledger_proto_enumTypes[1]
+}
+
+func (x StateComparison) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StateComparison.Descriptor instead.
+func (StateComparison) EnumDescriptor() ([]byte, []int) {
+	return file_seqledger_v1_ledger_proto_rawDescGZIP(), []int{1}
+}
+
 // WriteRequest is a batch: its operations are applied in order, all or none,
 // under one sequence number, in one scope.
 type WriteRequest struct {
@@ -2203,9 +2257,14 @@ type Cluster struct {
 	// Up to which index it knows that the log is committed.
 	CommittedIndex uint64 `protobuf:"varint,5,opt,name=committed_index,json=committedIndex,proto3" json:"committed_index,omitempty"`
 	// In the order of their ids. One node alone is a cluster of one.
-	Members       []*ClusterMember `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Members []*ClusterMember `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
+	// The ledger index at which the node that answers compared its state with
+	// those of the others last, and how its digest begins there, as 16 hex digits.
+	// 0 and empty before the first comparison. Nodes compare once a second.
+	ComparedIndex  uint64 `protobuf:"varint,7,opt,name=compared_index,json=comparedIndex,proto3" json:"compared_index,omitempty"`
+	ComparedDigest string `protobuf:"bytes,8,opt,name=compared_digest,json=comparedDigest,proto3" json:"compared_digest,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Cluster) Reset() {
@@ -2280,6 +2339,20 @@ func (x *Cluster) GetMembers() []*ClusterMember {
 	return nil
 }
 
+func (x *Cluster) GetComparedIndex() uint64 {
+	if x != nil {
+		return x.ComparedIndex
+	}
+	return 0
+}
+
+func (x *Cluster) GetComparedDigest() string {
+	if x != nil {
+		return x.ComparedDigest
+	}
+	return ""
+}
+
 // ClusterMember is a node.
 type ClusterMember struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2299,7 +2372,14 @@ type ClusterMember struct {
 	// How long ago the node that answers got its last message. Not set for the
 	// node itself, and for one that it has not heard of since it was started: a
 	// follower hears of the leader alone.
-	SinceContact  *durationpb.Duration `protobuf:"bytes,7,opt,name=since_contact,json=sinceContact,proto3" json:"since_contact,omitempty"`
+	SinceContact *durationpb.Duration `protobuf:"bytes,7,opt,name=since_contact,json=sinceContact,proto3" json:"since_contact,omitempty"`
+	// Whether its state was that of the node that answers, at compared_index.
+	State StateComparison `protobuf:"varint,8,opt,name=state,proto3,enum=seqledger.v1.StateComparison" json:"state,omitempty"`
+	// Room that is left on the file system of its data directory, in bytes, as it
+	// told at the last comparison; 0 if it has not told.
+	DiskFreeBytes uint64 `protobuf:"varint,9,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
+	// Size of that file system in bytes; 0 if it is not known.
+	DiskSizeBytes uint64 `protobuf:"varint,10,opt,name=disk_size_bytes,json=diskSizeBytes,proto3" json:"disk_size_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2381,6 +2461,27 @@ func (x *ClusterMember) GetSinceContact() *durationpb.Duration {
 		return x.SinceContact
 	}
 	return nil
+}
+
+func (x *ClusterMember) GetState() StateComparison {
+	if x != nil {
+		return x.State
+	}
+	return StateComparison_STATE_COMPARISON_UNSPECIFIED
+}
+
+func (x *ClusterMember) GetDiskFreeBytes() uint64 {
+	if x != nil {
+		return x.DiskFreeBytes
+	}
+	return 0
+}
+
+func (x *ClusterMember) GetDiskSizeBytes() uint64 {
+	if x != nil {
+		return x.DiskSizeBytes
+	}
+	return 0
 }
 
 // ScrubStatus says how far a node has compared its state file and its block
@@ -2799,14 +2900,16 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"blockBytes\x125\n" +
 	"\aarchive\x18\x11 \x01(\v2\x1b.seqledger.v1.ArchiveStatusR\aarchive\x12/\n" +
 	"\x05scrub\x18\x12 \x01(\v2\x19.seqledger.v1.ScrubStatusR\x05scrub\x12/\n" +
-	"\acluster\x18\x13 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\xce\x01\n" +
+	"\acluster\x18\x13 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\x9e\x02\n" +
 	"\aCluster\x12\x12\n" +
 	"\x04self\x18\x01 \x01(\x04R\x04self\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\x04R\x06leader\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12#\n" +
 	"\rapplied_index\x18\x04 \x01(\x04R\fappliedIndex\x12'\n" +
 	"\x0fcommitted_index\x18\x05 \x01(\x04R\x0ecommittedIndex\x125\n" +
-	"\amembers\x18\x06 \x03(\v2\x1b.seqledger.v1.ClusterMemberR\amembers\"\xfc\x01\n" +
+	"\amembers\x18\x06 \x03(\v2\x1b.seqledger.v1.ClusterMemberR\amembers\x12%\n" +
+	"\x0ecompared_index\x18\a \x01(\x04R\rcomparedIndex\x12'\n" +
+	"\x0fcompared_digest\x18\b \x01(\tR\x0ecomparedDigest\"\x81\x03\n" +
 	"\rClusterMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05voter\x18\x02 \x01(\bR\x05voter\x12!\n" +
@@ -2814,7 +2917,11 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x0eclient_address\x18\x04 \x01(\tR\rclientAddress\x12\x16\n" +
 	"\x06active\x18\x05 \x01(\bR\x06active\x12#\n" +
 	"\rmatched_index\x18\x06 \x01(\x04R\fmatchedIndex\x12>\n" +
-	"\rsince_contact\x18\a \x01(\v2\x19.google.protobuf.DurationR\fsinceContact\"\xa4\x01\n" +
+	"\rsince_contact\x18\a \x01(\v2\x19.google.protobuf.DurationR\fsinceContact\x123\n" +
+	"\x05state\x18\b \x01(\x0e2\x1d.seqledger.v1.StateComparisonR\x05state\x12&\n" +
+	"\x0fdisk_free_bytes\x18\t \x01(\x04R\rdiskFreeBytes\x12&\n" +
+	"\x0fdisk_size_bytes\x18\n" +
+	" \x01(\x04R\rdiskSizeBytes\"\xa4\x01\n" +
 	"\vScrubStatus\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\x04R\bposition\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
@@ -2840,7 +2947,11 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\fBlockContent\x12\x1d\n" +
 	"\x19BLOCK_CONTENT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14BLOCK_CONTENT_HEADER\x10\x01\x12\x17\n" +
-	"\x13BLOCK_CONTENT_PARTS\x10\x022\x9b\b\n" +
+	"\x13BLOCK_CONTENT_PARTS\x10\x02*l\n" +
+	"\x0fStateComparison\x12 \n" +
+	"\x1cSTATE_COMPARISON_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15STATE_COMPARISON_SAME\x10\x01\x12\x1c\n" +
+	"\x18STATE_COMPARISON_DIFFERS\x10\x022\x9b\b\n" +
 	"\rLedgerService\x12@\n" +
 	"\x05Write\x12\x1a.seqledger.v1.WriteRequest\x1a\x1b.seqledger.v1.WriteResponse\x12V\n" +
 	"\vWriteStream\x12 .seqledger.v1.WriteStreamRequest\x1a!.seqledger.v1.WriteStreamResponse(\x010\x01\x12O\n" +
@@ -2869,142 +2980,144 @@ func file_seqledger_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_seqledger_v1_ledger_proto_rawDescData
 }
 
-var file_seqledger_v1_ledger_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_seqledger_v1_ledger_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_seqledger_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_seqledger_v1_ledger_proto_goTypes = []any{
 	(BlockContent)(0),                 // 0: seqledger.v1.BlockContent
-	(*WriteRequest)(nil),              // 1: seqledger.v1.WriteRequest
-	(*WriteResponse)(nil),             // 2: seqledger.v1.WriteResponse
-	(*WriteStreamRequest)(nil),        // 3: seqledger.v1.WriteStreamRequest
-	(*WriteResult)(nil),               // 4: seqledger.v1.WriteResult
-	(*WriteStreamResponse)(nil),       // 5: seqledger.v1.WriteStreamResponse
-	(*WriteBatchRequest)(nil),         // 6: seqledger.v1.WriteBatchRequest
-	(*WriteBatchResponse)(nil),        // 7: seqledger.v1.WriteBatchResponse
-	(*OpenSessionRequest)(nil),        // 8: seqledger.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),       // 9: seqledger.v1.OpenSessionResponse
-	(*GetClientStateRequest)(nil),     // 10: seqledger.v1.GetClientStateRequest
-	(*GetClientStateResponse)(nil),    // 11: seqledger.v1.GetClientStateResponse
-	(*GetEntityRequest)(nil),          // 12: seqledger.v1.GetEntityRequest
-	(*GetEntityResponse)(nil),         // 13: seqledger.v1.GetEntityResponse
-	(*ListEntitiesRequest)(nil),       // 14: seqledger.v1.ListEntitiesRequest
-	(*ListEntitiesResponse)(nil),      // 15: seqledger.v1.ListEntitiesResponse
-	(*ListRelationshipsRequest)(nil),  // 16: seqledger.v1.ListRelationshipsRequest
-	(*ListRelationshipsResponse)(nil), // 17: seqledger.v1.ListRelationshipsResponse
-	(*GetTransactionRequest)(nil),     // 18: seqledger.v1.GetTransactionRequest
-	(*GetTransactionResponse)(nil),    // 19: seqledger.v1.GetTransactionResponse
-	(*GetBlockRequest)(nil),           // 20: seqledger.v1.GetBlockRequest
-	(*GetBlockResponse)(nil),          // 21: seqledger.v1.GetBlockResponse
-	(*ListBlocksRequest)(nil),         // 22: seqledger.v1.ListBlocksRequest
-	(*ListBlocksResponse)(nil),        // 23: seqledger.v1.ListBlocksResponse
-	(*WatchRequest)(nil),              // 24: seqledger.v1.WatchRequest
-	(*WatchResponse)(nil),             // 25: seqledger.v1.WatchResponse
-	(*ClientEntry)(nil),               // 26: seqledger.v1.ClientEntry
-	(*Status)(nil),                    // 27: seqledger.v1.Status
-	(*CallerStatus)(nil),              // 28: seqledger.v1.CallerStatus
-	(*NodeStatus)(nil),                // 29: seqledger.v1.NodeStatus
-	(*Cluster)(nil),                   // 30: seqledger.v1.Cluster
-	(*ClusterMember)(nil),             // 31: seqledger.v1.ClusterMember
-	(*ScrubStatus)(nil),               // 32: seqledger.v1.ScrubStatus
-	(*Retention)(nil),                 // 33: seqledger.v1.Retention
-	(*ArchiveStatus)(nil),             // 34: seqledger.v1.ArchiveStatus
-	(*Scope)(nil),                     // 35: seqledger.v1.Scope
-	(*Operation)(nil),                 // 36: seqledger.v1.Operation
-	(*durationpb.Duration)(nil),       // 37: google.protobuf.Duration
-	(*Receipt)(nil),                   // 38: seqledger.v1.Receipt
-	(*WriteError)(nil),                // 39: seqledger.v1.WriteError
-	(*ClientState)(nil),               // 40: seqledger.v1.ClientState
-	(*Entity)(nil),                    // 41: seqledger.v1.Entity
-	(*Relationship)(nil),              // 42: seqledger.v1.Relationship
-	(*Transaction)(nil),               // 43: seqledger.v1.Transaction
-	(*BlockHeader)(nil),               // 44: seqledger.v1.BlockHeader
-	(*MerkleProof)(nil),               // 45: seqledger.v1.MerkleProof
-	(*BlockPosition)(nil),             // 46: seqledger.v1.BlockPosition
-	(*Block)(nil),                     // 47: seqledger.v1.Block
-	(*timestamppb.Timestamp)(nil),     // 48: google.protobuf.Timestamp
-	(*Config)(nil),                    // 49: seqledger.v1.Config
+	(StateComparison)(0),              // 1: seqledger.v1.StateComparison
+	(*WriteRequest)(nil),              // 2: seqledger.v1.WriteRequest
+	(*WriteResponse)(nil),             // 3: seqledger.v1.WriteResponse
+	(*WriteStreamRequest)(nil),        // 4: seqledger.v1.WriteStreamRequest
+	(*WriteResult)(nil),               // 5: seqledger.v1.WriteResult
+	(*WriteStreamResponse)(nil),       // 6: seqledger.v1.WriteStreamResponse
+	(*WriteBatchRequest)(nil),         // 7: seqledger.v1.WriteBatchRequest
+	(*WriteBatchResponse)(nil),        // 8: seqledger.v1.WriteBatchResponse
+	(*OpenSessionRequest)(nil),        // 9: seqledger.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),       // 10: seqledger.v1.OpenSessionResponse
+	(*GetClientStateRequest)(nil),     // 11: seqledger.v1.GetClientStateRequest
+	(*GetClientStateResponse)(nil),    // 12: seqledger.v1.GetClientStateResponse
+	(*GetEntityRequest)(nil),          // 13: seqledger.v1.GetEntityRequest
+	(*GetEntityResponse)(nil),         // 14: seqledger.v1.GetEntityResponse
+	(*ListEntitiesRequest)(nil),       // 15: seqledger.v1.ListEntitiesRequest
+	(*ListEntitiesResponse)(nil),      // 16: seqledger.v1.ListEntitiesResponse
+	(*ListRelationshipsRequest)(nil),  // 17: seqledger.v1.ListRelationshipsRequest
+	(*ListRelationshipsResponse)(nil), // 18: seqledger.v1.ListRelationshipsResponse
+	(*GetTransactionRequest)(nil),     // 19: seqledger.v1.GetTransactionRequest
+	(*GetTransactionResponse)(nil),    // 20: seqledger.v1.GetTransactionResponse
+	(*GetBlockRequest)(nil),           // 21: seqledger.v1.GetBlockRequest
+	(*GetBlockResponse)(nil),          // 22: seqledger.v1.GetBlockResponse
+	(*ListBlocksRequest)(nil),         // 23: seqledger.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),        // 24: seqledger.v1.ListBlocksResponse
+	(*WatchRequest)(nil),              // 25: seqledger.v1.WatchRequest
+	(*WatchResponse)(nil),             // 26: seqledger.v1.WatchResponse
+	(*ClientEntry)(nil),               // 27: seqledger.v1.ClientEntry
+	(*Status)(nil),                    // 28: seqledger.v1.Status
+	(*CallerStatus)(nil),              // 29: seqledger.v1.CallerStatus
+	(*NodeStatus)(nil),                // 30: seqledger.v1.NodeStatus
+	(*Cluster)(nil),                   // 31: seqledger.v1.Cluster
+	(*ClusterMember)(nil),             // 32: seqledger.v1.ClusterMember
+	(*ScrubStatus)(nil),               // 33: seqledger.v1.ScrubStatus
+	(*Retention)(nil),                 // 34: seqledger.v1.Retention
+	(*ArchiveStatus)(nil),             // 35: seqledger.v1.ArchiveStatus
+	(*Scope)(nil),                     // 36: seqledger.v1.Scope
+	(*Operation)(nil),                 // 37: seqledger.v1.Operation
+	(*durationpb.Duration)(nil),       // 38: google.protobuf.Duration
+	(*Receipt)(nil),                   // 39: seqledger.v1.Receipt
+	(*WriteError)(nil),                // 40: seqledger.v1.WriteError
+	(*ClientState)(nil),               // 41: seqledger.v1.ClientState
+	(*Entity)(nil),                    // 42: seqledger.v1.Entity
+	(*Relationship)(nil),              // 43: seqledger.v1.Relationship
+	(*Transaction)(nil),               // 44: seqledger.v1.Transaction
+	(*BlockHeader)(nil),               // 45: seqledger.v1.BlockHeader
+	(*MerkleProof)(nil),               // 46: seqledger.v1.MerkleProof
+	(*BlockPosition)(nil),             // 47: seqledger.v1.BlockPosition
+	(*Block)(nil),                     // 48: seqledger.v1.Block
+	(*timestamppb.Timestamp)(nil),     // 49: google.protobuf.Timestamp
+	(*Config)(nil),                    // 50: seqledger.v1.Config
 }
 var file_seqledger_v1_ledger_proto_depIdxs = []int32{
-	35, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
-	36, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
-	37, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
-	38, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
-	1,  // 4: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
-	38, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
-	39, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
-	4,  // 7: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
-	1,  // 8: seqledger.v1.WriteBatchRequest.writes:type_name -> seqledger.v1.WriteRequest
-	4,  // 9: seqledger.v1.WriteBatchResponse.results:type_name -> seqledger.v1.WriteResult
-	35, // 10: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
-	40, // 11: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
-	35, // 12: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
-	40, // 13: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
-	35, // 14: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
-	41, // 15: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
-	35, // 16: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
-	41, // 17: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
-	35, // 18: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
-	42, // 19: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
-	43, // 20: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
-	44, // 21: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
-	45, // 22: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
-	35, // 23: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
+	36, // 0: seqledger.v1.WriteRequest.scope:type_name -> seqledger.v1.Scope
+	37, // 1: seqledger.v1.WriteRequest.operations:type_name -> seqledger.v1.Operation
+	38, // 2: seqledger.v1.WriteRequest.ttl:type_name -> google.protobuf.Duration
+	39, // 3: seqledger.v1.WriteResponse.receipt:type_name -> seqledger.v1.Receipt
+	2,  // 4: seqledger.v1.WriteStreamRequest.writes:type_name -> seqledger.v1.WriteRequest
+	39, // 5: seqledger.v1.WriteResult.receipt:type_name -> seqledger.v1.Receipt
+	40, // 6: seqledger.v1.WriteResult.error:type_name -> seqledger.v1.WriteError
+	5,  // 7: seqledger.v1.WriteStreamResponse.results:type_name -> seqledger.v1.WriteResult
+	2,  // 8: seqledger.v1.WriteBatchRequest.writes:type_name -> seqledger.v1.WriteRequest
+	5,  // 9: seqledger.v1.WriteBatchResponse.results:type_name -> seqledger.v1.WriteResult
+	36, // 10: seqledger.v1.OpenSessionRequest.scope:type_name -> seqledger.v1.Scope
+	41, // 11: seqledger.v1.OpenSessionResponse.state:type_name -> seqledger.v1.ClientState
+	36, // 12: seqledger.v1.GetClientStateRequest.scope:type_name -> seqledger.v1.Scope
+	41, // 13: seqledger.v1.GetClientStateResponse.state:type_name -> seqledger.v1.ClientState
+	36, // 14: seqledger.v1.GetEntityRequest.scope:type_name -> seqledger.v1.Scope
+	42, // 15: seqledger.v1.GetEntityResponse.entity:type_name -> seqledger.v1.Entity
+	36, // 16: seqledger.v1.ListEntitiesRequest.scope:type_name -> seqledger.v1.Scope
+	42, // 17: seqledger.v1.ListEntitiesResponse.entities:type_name -> seqledger.v1.Entity
+	36, // 18: seqledger.v1.ListRelationshipsRequest.scope:type_name -> seqledger.v1.Scope
+	43, // 19: seqledger.v1.ListRelationshipsResponse.relationships:type_name -> seqledger.v1.Relationship
+	44, // 20: seqledger.v1.GetTransactionResponse.transaction:type_name -> seqledger.v1.Transaction
+	45, // 21: seqledger.v1.GetTransactionResponse.block_header:type_name -> seqledger.v1.BlockHeader
+	46, // 22: seqledger.v1.GetTransactionResponse.proof:type_name -> seqledger.v1.MerkleProof
+	36, // 23: seqledger.v1.GetBlockRequest.scope:type_name -> seqledger.v1.Scope
 	0,  // 24: seqledger.v1.GetBlockRequest.content:type_name -> seqledger.v1.BlockContent
-	46, // 25: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
-	47, // 26: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
-	35, // 27: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
-	47, // 28: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
-	35, // 29: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
+	47, // 25: seqledger.v1.GetBlockRequest.start:type_name -> seqledger.v1.BlockPosition
+	48, // 26: seqledger.v1.GetBlockResponse.block:type_name -> seqledger.v1.Block
+	36, // 27: seqledger.v1.ListBlocksRequest.scope:type_name -> seqledger.v1.Scope
+	48, // 28: seqledger.v1.ListBlocksResponse.blocks:type_name -> seqledger.v1.Block
+	36, // 29: seqledger.v1.WatchRequest.scope:type_name -> seqledger.v1.Scope
 	0,  // 30: seqledger.v1.WatchRequest.content:type_name -> seqledger.v1.BlockContent
-	47, // 31: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
-	35, // 32: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
-	40, // 33: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
-	48, // 34: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
-	49, // 35: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
-	33, // 36: seqledger.v1.Status.retention:type_name -> seqledger.v1.Retention
-	29, // 37: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
-	28, // 38: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
-	48, // 39: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
-	48, // 40: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
-	48, // 41: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
-	37, // 42: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
-	48, // 43: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
-	34, // 44: seqledger.v1.NodeStatus.archive:type_name -> seqledger.v1.ArchiveStatus
-	32, // 45: seqledger.v1.NodeStatus.scrub:type_name -> seqledger.v1.ScrubStatus
-	30, // 46: seqledger.v1.NodeStatus.cluster:type_name -> seqledger.v1.Cluster
-	31, // 47: seqledger.v1.Cluster.members:type_name -> seqledger.v1.ClusterMember
-	37, // 48: seqledger.v1.ClusterMember.since_contact:type_name -> google.protobuf.Duration
-	48, // 49: seqledger.v1.ScrubStatus.last_round:type_name -> google.protobuf.Timestamp
-	48, // 50: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
-	48, // 51: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
-	1,  // 52: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	3,  // 53: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	6,  // 54: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
-	10, // 55: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	8,  // 56: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	12, // 57: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	14, // 58: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	16, // 59: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	18, // 60: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	20, // 61: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	22, // 62: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	24, // 63: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	2,  // 64: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	5,  // 65: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	7,  // 66: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
-	11, // 67: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	9,  // 68: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	13, // 69: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	15, // 70: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	17, // 71: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	19, // 72: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	21, // 73: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	23, // 74: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	25, // 75: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	64, // [64:76] is the sub-list for method output_type
-	52, // [52:64] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	48, // 31: seqledger.v1.WatchResponse.block:type_name -> seqledger.v1.Block
+	36, // 32: seqledger.v1.ClientEntry.scope:type_name -> seqledger.v1.Scope
+	41, // 33: seqledger.v1.ClientEntry.state:type_name -> seqledger.v1.ClientState
+	49, // 34: seqledger.v1.Status.ledger_time:type_name -> google.protobuf.Timestamp
+	50, // 35: seqledger.v1.Status.config:type_name -> seqledger.v1.Config
+	34, // 36: seqledger.v1.Status.retention:type_name -> seqledger.v1.Retention
+	30, // 37: seqledger.v1.Status.node:type_name -> seqledger.v1.NodeStatus
+	29, // 38: seqledger.v1.Status.caller:type_name -> seqledger.v1.CallerStatus
+	49, // 39: seqledger.v1.CallerStatus.expires_at:type_name -> google.protobuf.Timestamp
+	49, // 40: seqledger.v1.NodeStatus.started_at:type_name -> google.protobuf.Timestamp
+	49, // 41: seqledger.v1.NodeStatus.time:type_name -> google.protobuf.Timestamp
+	38, // 42: seqledger.v1.NodeStatus.recovery_duration:type_name -> google.protobuf.Duration
+	49, // 43: seqledger.v1.NodeStatus.oldest_reservation:type_name -> google.protobuf.Timestamp
+	35, // 44: seqledger.v1.NodeStatus.archive:type_name -> seqledger.v1.ArchiveStatus
+	33, // 45: seqledger.v1.NodeStatus.scrub:type_name -> seqledger.v1.ScrubStatus
+	31, // 46: seqledger.v1.NodeStatus.cluster:type_name -> seqledger.v1.Cluster
+	32, // 47: seqledger.v1.Cluster.members:type_name -> seqledger.v1.ClusterMember
+	38, // 48: seqledger.v1.ClusterMember.since_contact:type_name -> google.protobuf.Duration
+	1,  // 49: seqledger.v1.ClusterMember.state:type_name -> seqledger.v1.StateComparison
+	49, // 50: seqledger.v1.ScrubStatus.last_round:type_name -> google.protobuf.Timestamp
+	49, // 51: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
+	49, // 52: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
+	2,  // 53: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	4,  // 54: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	7,  // 55: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
+	11, // 56: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	9,  // 57: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	13, // 58: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	15, // 59: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	17, // 60: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	19, // 61: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	21, // 62: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	23, // 63: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	25, // 64: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	3,  // 65: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	6,  // 66: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	8,  // 67: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
+	12, // 68: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	10, // 69: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	14, // 70: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	16, // 71: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	18, // 72: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	20, // 73: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	22, // 74: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	24, // 75: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	26, // 76: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	65, // [65:77] is the sub-list for method output_type
+	53, // [53:65] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }
@@ -3022,7 +3135,7 @@ func file_seqledger_v1_ledger_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_seqledger_v1_ledger_proto_rawDesc), len(file_seqledger_v1_ledger_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,

@@ -1,11 +1,11 @@
 // The nodes that keep the ledger, when there are several.
 
 import { Code, ConnectError } from "@connectrpc/connect";
-import type { Cluster, ClusterMember } from "@seqledger/gen/ledger_pb";
+import { type Cluster, type ClusterMember, StateComparison } from "@seqledger/gen/ledger_pb";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { admin } from "./api";
-import { count } from "./format";
+import { count, size } from "./format";
 import { Plot, Problem, Table, useEvery } from "./parts";
 
 const everyMs = 1000;
@@ -37,9 +37,9 @@ export function Members(): JSX.Element | null {
         <p class="problem" role="status">No node leads: an election goes on, or most voters are away.</p>}
       <Problem error={error} />
       <Table caption={`${caption} (term ${cluster.term})`}
-        head={["node", "role", "state", "entries behind", "for nodes", "for clients"]}
+        head={["node", "role", "state", "entries behind", "digest", "disk left", "for nodes", "for clients"]}
         rows={cluster.members.map((m) => [
-          m.id.toString(), role(cluster, m), state(cluster, m), text(behind(cluster, m)),
+          m.id.toString(), role(cluster, m), state(cluster, m), text(behind(cluster, m)), digest(m), disk(m),
           m.peerAddress, m.clientAddress || "–",
         ])} />
       <div class="plots">
@@ -64,5 +64,16 @@ function state(c: Cluster, m: ClusterMember): JSX.Element | string {
   if (c.self !== c.leader) return "unknown";
   return m.active ? "alive" : <span class="problem">away</span>;
 }
+
+/** What came of the last comparison of the node's state with that of the node that answers. */
+function digest(m: ClusterMember): JSX.Element | string {
+  switch (m.state) {
+    case StateComparison.SAME: return "same";
+    case StateComparison.DIFFERS: return <span class="problem">differs</span>;
+    default: return "unknown";
+  }
+}
+
+const disk = (m: ClusterMember): string => m.diskSizeBytes === 0n ? "unknown" : size(Number(m.diskFreeBytes));
 
 const text = (n: number): string => Number.isFinite(n) ? count(n) : "unknown";
