@@ -109,7 +109,7 @@ sim: ## Simulate COMMANDS commands (default a million) from SEED; a failure prin
 .PHONY: sim-cluster
 sim-cluster: SEEDS ?= $(if $(DURATION),1,100)
 sim-cluster: ## Simulate SEEDS clusters (default 100) from SEED, or new ones for DURATION (3m), and write what they met into SUMMARY
-	SIM_SEED=$(SEED) SIM_SEEDS=$(SEEDS) SIM_DURATION=$(DURATION) SIM_SUMMARY=$(abspath $(SUMMARY)) \
+	SIM_SEED=$(SEED) SIM_SEEDS=$(SEEDS) SIM_DURATION=$(DURATION) SIM_SUMMARY=$(abspath $(SUMMARY)) SIM_WITHOUT=$(WITHOUT) \
 	  $(GO) test -count=1 -v -timeout $(if $(DURATION),0,60m) -run '^TestCluster$$' ./ledger/sim
 
 # The same tests run with make test, and try some of the bits, cuts and steps. In

@@ -26,6 +26,7 @@ const tick = 20 * millisecond
 // about what they have agreed on.
 type cluster struct {
 	w       *world
+	episode *clusterEpisode
 	plan    clusterPlan
 	mutant  string
 	source  *rand.ChaCha8 // of election timeouts and of names of files
@@ -62,6 +63,8 @@ type clusterPlan struct {
 	change    int64 // the same for the members
 	duel      int64 // how long there is none, at most; 0: never
 	drill     int64 // the same
+	kill      int64 // the same
+	transfer  int64 // the same
 
 	applyBytes uint64 // see core.Options
 	badDisks   bool   // disks fill up and rot
@@ -350,8 +353,11 @@ func (d *memoryDisk) copyCheckpoint(w *world) *memoryDisk {
 	return to
 }
 
-// again does something every so often, for as long as there are faults.
+// again does something every so often, for as long as there are faults; never for 0.
 func (c *cluster) again(most int64, do func()) {
+	if most == 0 {
+		return
+	}
 	c.w.after(c.w.upTo(most), func() {
 		if !c.w.calm {
 			do()

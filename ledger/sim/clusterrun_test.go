@@ -55,12 +55,27 @@ func newClusterPlan(seed uint64) (plan, clusterPlan) {
 		rivals: pick(w, 500*millisecond, 5*second), partition: pick(w, 300*millisecond, second, 4*second),
 		change: pick(w, second, 5*second), duel: pick(w, 0, 0, 2*second),
 		drill: pick(w, 0, 0, 2*second), applyBytes: pick(w, 0, 0, uint64(500)),
-		badDisks: pick(w, false, false, true),
+		badDisks: pick(w, false, false, true), kill: 2 * second, transfer: 3 * second,
 	}
 }
 
 // runCluster simulates one episode of a cluster.
-func runCluster(seed uint64, limit int, b bugs, mutant string) (res result) {
+func runCluster(seed uint64, limit int, b bugs, mutant string) result {
+	e := clusterEpisode{seed: seed, limit: limit, bugs: b, mutant: mutant}
+	return e.run()
+}
+
+// clusterEpisode is one episode of a cluster.
+type clusterEpisode struct {
+	seed    uint64
+	limit   int // of commands
+	bugs    bugs
+	mutant  string
+	without []string // parts that are left out
+}
+
+func (e *clusterEpisode) run() (res result) {
+	seed, b, mutant := e.seed, e.bugs, e.mutant
 	random.mu.Lock()
 	defer random.mu.Unlock()
 	var key [32]byte
@@ -70,7 +85,8 @@ func runCluster(seed uint64, limit int, b bugs, mutant string) (res result) {
 	defer random.current.Store(nil)
 
 	p, cp := newClusterPlan(seed)
-	p.commands = min(p.commands, limit)
+	p.commands = min(p.commands, e.limit)
+	leaveOut(e.without, &p, &cp)
 	if mutant != "" && mutant != failedWriteIgnored {
 		cp.badDisks = false // they end nodes before what the other controls break does harm
 	}
@@ -78,7 +94,7 @@ func runCluster(seed uint64, limit int, b bugs, mutant string) (res result) {
 		counted: map[string]int{}}
 	w.oracle = newOracle(w)
 	w.cluster = &cluster{
-		w: w, plan: cp, mutant: mutant, source: source, cut: map[[2]uint64]bool{}, wallOff: map[uint64]int64{},
+		w: w, episode: e, plan: cp, mutant: mutant, source: source, cut: map[[2]uint64]bool{}, wallOff: map[uint64]int64{},
 		proposals: map[uint64][]waiting{}, leaders: map[uint64]uint64{}, written: map[segment.Position]segment.Entry{},
 		votes: map[[2]uint64]uint64{}, changes: map[uint64][]byte{},
 	}
@@ -122,19 +138,15 @@ func (c *cluster) build() {
 	}
 	c.again(c.plan.partition, c.partition)
 	c.again(c.plan.change, c.change)
-	c.again(2*second, func() { c.any().crash() })
-	c.again(3*second, c.transfer)
+	c.again(c.plan.kill, func() { c.any().crash() })
+	c.again(c.plan.transfer, c.transfer)
 	c.again(c.plan.rivals, c.rivals)
-	if c.plan.duel > 0 {
-		c.again(c.plan.duel, c.duel)
-	}
+	c.again(c.plan.duel, c.duel)
 	if c.plan.badDisks {
 		c.again(second, func() { c.any().fillDisk() })
 		c.again(500*millisecond, c.rotRead)
 	}
-	if c.plan.drill > 0 {
-		c.again(c.plan.drill, c.drill.Run)
-	}
+	c.again(c.plan.drill, c.drill.Run)
 	c.again(40*millisecond, func() { c.any().readStream(name{Scope: scopes[0], ID: "writer-0"}, func(streamRead) {}) })
 	if w.plan.wallJump > 0 {
 		c.again(2*second, func() {

@@ -34,6 +34,7 @@
 // # A cluster
 //
 //	make sim-cluster SEEDS=100            # new seeds; SEED=17 SEEDS=1 repeats one
+//	make sim-cluster SEED=17 SEEDS=1 WITHOUT=changes,clocks
 //	make sim-cluster DURATION=8h SUMMARY=night.txt
 //
 // The same clients, oracle, model and audit, over three nodes and more:

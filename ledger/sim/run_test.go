@@ -157,7 +157,7 @@ func (w *world) explain(v violation) error {
 		}
 	}
 	if w.cluster != nil {
-		fmt.Fprintf(&b, "repeat with: make sim-cluster SEED=%d SEEDS=1", w.seed)
+		fmt.Fprintf(&b, "repeat with: %s", w.cluster.episode.repeat())
 		return errors.New(b.String())
 	}
 	fmt.Fprintf(&b, "repeat with: make sim SEED=%d COMMANDS=%d", w.seed, w.plan.commands)
