@@ -258,6 +258,17 @@ func TestUpgradeRefusesDamage(t *testing.T) {
 	}
 }
 
+// An upgrade that cannot make its temporary files says so, and not that the directory is damaged.
+func TestUpgradeWithoutTemporaryDirectory(t *testing.T) {
+	dir, _, _, _ := oldDirectory(t, "level1/clean")
+	absent := filepath.Join(t.TempDir(), "absent")
+	t.Setenv("TMPDIR", absent)
+	_, err := upgrade.Directory(t.Context(), dir, upgrade.Options{})
+	if err == nil || verify.IsDamage(err) || !strings.Contains(err.Error(), absent) {
+		t.Errorf("it says: %v", err)
+	}
+}
+
 // startedBefore returns a directory of format 1, whose state has the format of this program: its log
 // is still to be converted.
 func startedBefore(t *testing.T, name string) (dir string, writes int) {

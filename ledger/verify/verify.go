@@ -402,6 +402,8 @@ func (r *replay) run(ctx context.Context, d *datadir.Directory) (*machine.Machin
 	case r.store.Err() != nil: // nothing can be said of the rest, because half an entry is in memory
 		r.report.add(fmt.Sprintf("log entry %d after the checkpoint", r.report.LogEntries), err)
 		return nil, nil
+	case err != nil && !IsDamage(err): // a file that cannot be read or made says nothing about what is stored
+		return nil, fmt.Errorf("log: %w", err)
 	case err != nil: // the state by itself can still be audited
 		r.report.add(datadir.LogName, err)
 	}
