@@ -123,11 +123,12 @@ export async function reserve(ledger: Ledger, key = ""): Promise<{ outcome: Reco
   return { outcome, response: new TextDecoder().decode(record?.response) };
 }
 
-/** listIndeterminate presses List until the lease has ended. */
+/** listIndeterminate presses List until the lease has ended. A press ends the listing before, so it waits for that. */
 export async function listIndeterminate(page: Page): Promise<void> {
   await page.waitForFunction(() => {
     if (document.body.innerText.includes("INDETERMINATE")) return true;
-    document.querySelector<HTMLButtonElement>("main button")!.click();
+    const list = document.querySelector<HTMLButtonElement>("main button")!;
+    if (list.getAttribute("aria-busy") !== "true") list.click();
     return false;
   }, undefined, { polling: 500 });
 }

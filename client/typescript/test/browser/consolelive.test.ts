@@ -162,8 +162,10 @@ browser("a scope is followed from its last block on, which is found with a few c
   assert.equal(await page.locator("tbody tr").count(), 2);
 
   // Of a long chain only the end is read; here a scripted server has it.
+  let before = -1n; // the page that followed before may ask once more until it is gone
   for (const height of [10_000_000n, 1n, 0n]) {
     lists = 0;
+    const from = height === 0n ? 1n : height;
     let watched: bigint | undefined;
     await page.route("**/ListBlocks", (route: Route) => {
       const { fromHeight } = fromBinary(ListBlocksRequestSchema, route.request().postDataBuffer() ?? new Uint8Array());
@@ -174,14 +176,17 @@ browser("a scope is followed from its last block on, which is found with a few c
     const asked = new Promise<void>((resolve) => {
       void page.route("**/Watch", (route: Route) => {
         const request = fromBinary(WatchRequestSchema, route.request().postDataBuffer()!.subarray(5));
-        watched ??= request.fromHeight;
-        resolve();
+        if (request.fromHeight !== before || before === from) {
+          watched ??= request.fromHeight;
+          resolve();
+        }
         return route.abort();
       });
     });
     await follow(page);
     await asked;
-    assert.equal(watched, height === 0n ? 1n : height);
+    assert.equal(watched, from);
+    before = from;
     assert.ok(lists <= 50, `${lists} calls for ${height} blocks`);
     await page.unrouteAll();
   }
