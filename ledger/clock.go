@@ -10,21 +10,18 @@ import (
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 )
 
-// maxQuietJump is how far ledger time may move at a start without being
-// mentioned.
+// maxQuietJump is how far ledger time may move at a start without a log message.
 const maxQuietJump = time.Hour
 
-// clock stamps log entries: base + elapsed monotonic time. Wall time is looked
-// at once, when a term begins, so that a clock that jumps while the server
-// runs has no effect.
+// clock stamps log entries with base plus elapsed monotonic time. It reads wall time only when a term begins, so that a
+// jump of the wall clock while the server runs has no effect.
 type clock struct {
 	mu    sync.Mutex
-	base  int64     // Unix nanoseconds of ledger time
-	began time.Time // carries the monotonic reading that base belongs to
+	base  int64     // ledger time in Unix nanoseconds
+	began time.Time // holds the monotonic reading that corresponds to base
 }
 
-// begin starts a term and returns how far wall time is ahead of the last
-// ledger time. For the rest see [decide.TermBase].
+// begin starts a term and returns how far wall time is ahead of the last ledger time. See [decide.TermBase].
 func (c *clock) begin(last int64, longest time.Duration, wall time.Time, accept bool) (ahead time.Duration, err error) {
 	base, err := decide.TermBase(last, longest, wall, accept)
 	if _, refused := errors.AsType[*decide.ClockError](err); refused {
@@ -40,8 +37,8 @@ func (c *clock) begin(last int64, longest time.Duration, wall time.Time, accept 
 	return time.Duration(c.base - last), nil
 }
 
-// now is ledger time. Before the first term of this node it is wall time: base and began say nothing yet, and their sum
-// would be the end of time.
+// now returns ledger time. Before this node's first term it returns wall time, because base and began are not set yet,
+// and their sum would be the end of time.
 func (c *clock) now() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

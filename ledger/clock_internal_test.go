@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A node that has never led reads records by the time of day, and not at the end of time.
+// A node that has never led reads records by wall time, not at the end of time.
 func TestClockBeforeTheFirstTerm(t *testing.T) {
 	t.Parallel()
 	before := time.Now().UnixNano()

@@ -24,107 +24,108 @@ import (
 )
 
 var (
-	// ErrAlone refuses a change of the cluster of a ledger that was opened without Options.Cluster.
+	// ErrAlone means that the ledger was opened without Options.Cluster, so that its cluster cannot be changed.
 	ErrAlone = errors.New("this ledger runs on one node that takes no others: start it with --peer-listen")
-	// ErrRemoved is the failure of a node that was taken out of the cluster.
+	// ErrRemoved is the failure of a node that was removed from the cluster.
 	ErrRemoved = errors.New("this node was removed from the cluster: to let the machine join again, " +
 		"start it with an empty data directory")
-	// ErrNoSuchNode refuses a change that names a node which is no member, or has no vote where that is needed.
+	// ErrNoSuchNode means that a change names a node that is not a member, or that has no vote where it needs one.
 	ErrNoSuchNode = errors.New("no such node")
-	// ErrNoChange refuses a change of the members; they are as they were. It wraps the reason.
+	// ErrNoChange means that a membership change was refused; the members are unchanged. It wraps the reason.
 	ErrNoChange = errors.New("the members of the cluster cannot be changed like this")
 )
 
-// BehindError is the failure of a node that needs the state of another one, because the others have
-// dropped what it would need of the log.
+// BehindError is the failure of a node that needs another node's state, because the others have dropped the log entries
+// that it is missing.
 type BehindError = raftlog.BehindError
 
-// Cluster says how a node is part of a cluster.
+// Cluster configures a node of a cluster.
 type Cluster struct {
-	// Listener takes the connections of other nodes. It belongs to the ledger.
+	// Listener accepts the connections of other nodes. The ledger owns it.
 	Listener net.Listener
-	// Peer and Client are the addresses, host and port, under which this node is reached by other
-	// nodes and by clients. Peer defaults to that of Listener; Client may be empty.
+	// Peer and Client are the addresses, host and port, at which other nodes and clients reach this node. Peer defaults
+	// to the address of Listener; Client may be empty.
 	Peer, Client string
-	// TLS is used to and from other nodes; see transport.Options. Nil: not encrypted.
+	// TLS is used in both directions between nodes; see transport.Options. If it is nil, connections are not encrypted.
 	TLS *tls.Config
-	// Insecure allows addresses without TLS that are not loopback.
+	// Insecure allows addresses that are not loopback without TLS.
 	Insecure bool
-	// Token is the join token, a secret that all nodes of the cluster have: each shows it with every request to
-	// another one, and refuses those that do not. It is stored in the data directory. Empty: the stored one, and for
-	// the first node of a cluster one that it makes; see Ledger.JoinToken.
+	// Token is the join token, a secret shared by all nodes of the cluster. Each node sends it with every request to
+	// another node, and refuses requests without it. It is stored in the data directory. If Token is empty, the stored
+	// token is used; the first node of a cluster generates one. See Ledger.JoinToken.
 	Token string
-	// Tick is the time between two heartbeats; an election begins after ten to twenty without one.
-	// 0: 50 ms.
+	// Tick is the heartbeat interval; an election begins after ten to twenty intervals without a heartbeat. 0 means 50
+	// ms.
 	Tick time.Duration
 }
 
-// Leader is who leads the cluster, as far as this node knows.
+// Leader describes the leader of the cluster, as far as this node knows.
 type Leader struct {
-	ID     uint64 // of the node; 0: not known, an election goes on
-	Self   bool   // this node leads, and takes writes
-	Term   uint64 // Raft's
-	Peer   string // host and port on which the node listens for other nodes; may be empty
+	ID     uint64 // of the node; 0: unknown, an election is in progress
+	Self   bool   // this node leads, and accepts writes
+	Term   uint64 // the Raft term
+	Peer   string // host and port at which the node listens for other nodes; may be empty
 	Client string // the same for clients, as the node was told to advertise it; may be empty
-	// Encrypted reports whether nodes talk to each other by TLS.
+	// Encrypted reports whether nodes communicate over TLS.
 	Encrypted bool
 }
 
 // Member is a node of the cluster.
 type Member struct {
 	ID      uint64
-	Voter   bool   // else a learner, which gets the log and has no vote
+	Voter   bool   // otherwise a learner, which receives the log and has no vote
 	Peer    string // as in Leader
 	Client  string
-	Active  bool   // it was heard of within an election timeout; known to the leader alone
-	Matched uint64 // index up to which its log is the leader's; known to the leader alone
-	// Heard is when this node got the last message of it. Zero: none since it was opened, or it is this node. Only the
-	// leader hears of all of them.
+	Active  bool   // heard from within an election timeout; known only to the leader
+	Matched uint64 // index up to which its log matches the leader's; known only to the leader
+	// Heard is when this node received the last message from it. It is zero for this node, and if there was no message
+	// since the ledger was opened. Only the leader hears from all nodes.
 	Heard time.Time
-	// State is what came of the last comparison of its state with that of this node, and Disk what it told of its disk.
+	// State is the result of the last comparison of its state with this node's, and Disk is what it reported about its
+	// disk.
 	State Comparison
 	Disk  datadir.Usage
 }
 
-// Comparison is what came of a comparison of two nodes' states.
+// Comparison is the result of comparing the states of two nodes.
 type Comparison uint8
 
-// What a comparison may say.
+// Results of a comparison.
 const (
-	NotCompared Comparison = iota // yet, or one has not got as far, or has forgotten where it stood
+	NotCompared Comparison = iota // not yet, or a node has not applied the entry, or no longer knows its digest
 	Same
 	Differs
 )
 
-// ClusterStatus is the cluster as one node sees it.
+// ClusterStatus describes the cluster as one node sees it.
 type ClusterStatus struct {
 	Self      uint64 // id of this node
 	Leader    Leader
-	Applied   uint64 // log index up to which this node has applied
-	Committed uint64 // log index up to which this node knows that the log is committed
-	Last      uint64 // last index of this node's log
+	Applied   uint64 // log index up to which this node has applied the log
+	Committed uint64 // log index up to which this node knows the log to be committed
+	Last      uint64 // last index in this node's log
 	Members   []Member
-	Compared  machine.Check // where this node stood when it compared its state with those of the others last
+	Compared  machine.Check // this node's index and digest at its last comparison with the others
 }
 
 // membership is a node's part in a cluster.
 type membership struct {
-	term      atomic.Uint64 // in which this node leads and has stamped its clock; 0: it does not lead
+	term      atomic.Uint64 // the term in which this node leads and has stamped its clock; 0: it does not lead
 	transport atomic.Pointer[transport.Transport]
 	handler   atomic.Pointer[http.Handler] // see ServePeers
-	changing  sync.Mutex                   // one change of the members at a time
+	changing  sync.Mutex                   // serializes membership changes
 	heard     contacts
 	serving   sync.WaitGroup
 	token     joinToken
 	complain  sync.Once
-	old       sync.Once // for what keeps the level from being raised
+	old       sync.Once // logs once why the level is not raised
 
 	mu      sync.Mutex
 	leader  Leader
 	changed chan struct{} // closed when leader changes
 }
 
-// Leader returns who leads, and a channel that is closed when that changes.
+// Leader returns the current leader, and a channel that is closed when the leader changes.
 func (l *Ledger) Leader() (Leader, <-chan struct{}) {
 	m := &l.members
 	m.mu.Lock()
@@ -132,7 +133,7 @@ func (l *Ledger) Leader() (Leader, <-chan struct{}) {
 	return m.leader, m.changed
 }
 
-// noteLeader finds out who leads.
+// noteLeader updates the current leader.
 func (l *Ledger) noteLeader() {
 	role, members := l.log.Role(), l.log.Members()
 	now := Leader{ID: role.Leader, Term: role.Term}
@@ -151,7 +152,7 @@ func (l *Ledger) noteLeader() {
 	}
 }
 
-// notLeading returns the refusal of a node that does not lead.
+// notLeading returns the error with which a node that does not lead refuses a request.
 func (l *Ledger) notLeading() error {
 	leader, _ := l.Leader()
 	return &NotLeaderError{Leader: leader.Client}
@@ -170,7 +171,7 @@ func (l *Ledger) ClusterStatus() ClusterStatus {
 	add := func(ids []uint64, voter bool) {
 		for _, id := range ids {
 			if slices.ContainsFunc(s.Members, func(m Member) bool { return m.ID == id }) {
-				continue // a voter of before that becomes a learner
+				continue // an outgoing voter that becomes a learner
 			}
 			m := Member{ID: id, Voter: voter, Heard: l.members.heard.last(id)}
 			if a, found := members.Address(id); found {
@@ -183,7 +184,7 @@ func (l *Ledger) ClusterStatus() ClusterStatus {
 				m.State, m.Disk = about.state, about.disk
 			}
 			if id == s.Self {
-				m.Disk, _ = l.DiskUsage() // a disk that cannot be asked is not known
+				m.Disk, _ = l.DiskUsage() // if it fails, the usage is unknown
 				if s.Compared.Index > 0 {
 					m.State = Same
 				}
@@ -202,9 +203,9 @@ func (l *Ledger) ClusterStatus() ClusterStatus {
 // node returns the id of this node.
 func (l *Ledger) node() uint64 { return l.directory.Node() }
 
-// ServePeers answers the requests of other nodes that are no messages of the consensus: those that
-// join, fetch the state, or forward calls. Before it is called, they are refused. It does nothing
-// without Options.Cluster.
+// ServePeers sets the handler for requests of other nodes that are not messages of the consensus: requests to join, to
+// fetch the state, and forwarded calls. Until ServePeers is called, they are refused. It does nothing without
+// Options.Cluster.
 func (l *Ledger) ServePeers(h http.Handler) { l.members.handler.Store(&h) }
 
 func (l *Ledger) servePeer(w http.ResponseWriter, r *http.Request) {
@@ -239,7 +240,7 @@ func (l *Ledger) ID() (id machine.LedgerID, err error) {
 	return id, err
 }
 
-// openTransport makes the connections to other nodes, once the ledger has its id.
+// openTransport starts the transport to the other nodes. The ledger must have its id.
 func (l *Ledger) openTransport() error {
 	c := l.options.Cluster
 	id, err := l.ID()
@@ -250,9 +251,9 @@ func (l *Ledger) openTransport() error {
 		Ledger: id.String(), ID: l.node(), TLS: c.TLS, Insecure: c.Insecure, Logger: l.options.Logger,
 		Receive: func(messages []*pb.Message) {
 			l.members.heard.note(messages, time.Now())
-			_ = l.log.Receive(messages) // it fails once the log has stopped, and there is nothing more to do then
+			_ = l.log.Receive(messages) // it fails only once the log has stopped, and then nothing is left to do
 		},
-		// The same.
+		// This, too, fails only once the log has stopped.
 		Unreachable: func(id uint64) { _ = l.log.Unreachable(id) },
 		Handler:     http.HandlerFunc(l.servePeer),
 		Access:      l.access(),
@@ -269,14 +270,14 @@ func (l *Ledger) openTransport() error {
 	return nil
 }
 
-// send passes messages on to other nodes. Before there is a transport they are lost.
+// send sends messages to other nodes. Until there is a transport they are dropped.
 func (l *Ledger) send(messages []*pb.Message) {
 	if t := l.members.transport.Load(); t != nil {
 		t.Send(messages)
 	}
 }
 
-// connectMembers tells the transport who the members are.
+// connectMembers passes the current members to the transport.
 func (l *Ledger) connectMembers() error {
 	t := l.members.transport.Load()
 	if t == nil {
@@ -292,8 +293,8 @@ func (l *Ledger) connectMembers() error {
 	return t.SetPeers(peers)
 }
 
-// PeerTransport reaches other nodes at their Member.Peer: with TLS when the cluster has it. It is nil
-// without Options.Cluster.
+// PeerTransport returns a RoundTripper that reaches other nodes at their Member.Peer, over TLS if the cluster uses it.
+// It is nil without Options.Cluster.
 func (l *Ledger) PeerTransport() http.RoundTripper {
 	t := l.members.transport.Load()
 	if t == nil {
@@ -302,8 +303,9 @@ func (l *Ledger) PeerTransport() http.RoundTripper {
 	return t.RoundTripper()
 }
 
-// askMember makes a request to another member. A node that has its address now refuses it. The error is ErrRemoved
-// when a member says that this node was removed, which one that has applied the change knows, and which is for good.
+// askMember sends a request to another member. If another node has taken over the member's address, that node refuses
+// the request. The error is ErrRemoved if the member reports that this node was removed. A member that has applied the
+// change knows this, and the removal is permanent.
 func (l *Ledger) askMember(
 	ctx context.Context, m *Member, method, path string, body io.Reader,
 ) (*http.Response, error) {
@@ -316,7 +318,7 @@ func (l *Ledger) askMember(
 	if err != nil || response.StatusCode != http.StatusForbidden {
 		return response, err
 	}
-	defer func() { _ = response.Body.Close() }() // it was only read
+	defer func() { _ = response.Body.Close() }() // the body was only read
 	var no transport.Refusal
 	if err := json.NewDecoder(io.LimitReader(response.Body, mostRefusalBytes)).Decode(&no); err == nil && no.Removed {
 		return nil, ErrRemoved
@@ -324,10 +326,10 @@ func (l *Ledger) askMember(
 	return nil, fmt.Errorf("node %d refuses it: %s", m.ID, cmp.Or(no.Message, response.Status))
 }
 
-// mostRefusalBytes is how much is read of a refusal.
+// mostRefusalBytes is the maximum number of bytes read of a refusal.
 const mostRefusalBytes = 4 << 10
 
-// closeTransport ends the connections to other nodes.
+// closeTransport closes the connections to other nodes.
 func (l *Ledger) closeTransport() error {
 	if t := l.members.transport.Load(); t != nil {
 		defer l.members.serving.Wait()
@@ -339,14 +341,14 @@ func (l *Ledger) closeTransport() error {
 	return nil
 }
 
-// leadInterval is how often a leader looks whether learners have caught up, and a node whether the
+// leadInterval is how often a leader checks whether learners have caught up, and how often a node checks whether the
 // others know its address.
 const leadInterval = 200 * time.Millisecond
 
-// leadLoop follows who leads and who the members are, and begins the terms of this node.
+// leadLoop follows changes of the leader and of the members, and begins this node's terms.
 func (l *Ledger) leadLoop() {
 	defer l.loops.Done()
-	// A term is not begun where the clock is out, and tried again.
+	// A term does not begin while the clock is wrong; the ticker retries it.
 	ticker := time.NewTicker(leadInterval)
 	defer ticker.Stop()
 	for {
@@ -366,10 +368,10 @@ func (l *Ledger) leadLoop() {
 	}
 }
 
-// follow takes in who leads now and who the members are.
+// follow reacts to the current leader and members.
 func (l *Ledger) follow() error {
 	if members := l.log.Members(); !members.Has(l.node()) && l.node() <= members.Highest {
-		return ErrRemoved // else it has not joined yet
+		return ErrRemoved // otherwise it has not joined yet
 	}
 	term, ready := l.log.IsReady()
 	lost := false
@@ -391,10 +393,10 @@ func (l *Ledger) follow() error {
 		}
 	}
 	l.noteLeader()
-	if lost { // behind noteLeader, because the calls that wake name the leader
+	if lost { // after noteLeader, because the awakened calls name the leader
 		l.keys.wakeAll()
 	}
-	// An address that cannot be used keeps nobody else away.
+	// One unusable address must not affect the other nodes.
 	if err := l.connectMembers(); err != nil {
 		l.members.complain.Do(func() {
 			l.options.Logger.Error("the address of a node of the cluster cannot be used", "error", err)
@@ -403,7 +405,7 @@ func (l *Ledger) follow() error {
 	return nil
 }
 
-// refuseToLead lets another node lead, because the clock of this one is out.
+// refuseToLead transfers the leadership to another node, because this node's clock is wrong.
 func (l *Ledger) refuseToLead(cause error) {
 	to, err := l.successor(0)
 	if err == nil {
@@ -412,7 +414,7 @@ func (l *Ledger) refuseToLead(cause error) {
 	l.options.Logger.Error("this node was elected and does not lead", "error", cause, "transfer to", to, "failed", err)
 }
 
-// tendLoop does what the cluster needs from time to time.
+// tendLoop does the periodic work of a cluster.
 func (l *Ledger) tendLoop() {
 	defer l.loops.Done()
 	ticker := time.NewTicker(leadInterval)
@@ -430,7 +432,7 @@ func (l *Ledger) tendLoop() {
 	}
 }
 
-// tend makes voters of learners that have caught up, and raises the format level. Errors need no answer: it is called
+// tend promotes learners that have caught up, and raises the format level. It ignores errors, because it is called
 // again.
 func (l *Ledger) tend() {
 	leader, _ := l.Leader()
@@ -454,13 +456,13 @@ func (l *Ledger) tend() {
 }
 
 const (
-	// caughtUp is how many entries a learner may be behind when it becomes a voter.
+	// caughtUp is how many entries a learner may lag behind when it is promoted.
 	caughtUp = 100
-	// changePatience is how long a change of the members that the leader makes by itself may take.
+	// changePatience bounds a membership change that the leader makes on its own.
 	changePatience = 5 * time.Second
 )
 
-// change makes a change of the members.
+// change makes a membership change.
 func (l *Ledger) change(ctx context.Context, change *pb.ConfChangeV2) error {
 	if err := l.mustLead(); err != nil {
 		return err
@@ -480,16 +482,16 @@ func (l *Ledger) change(ctx context.Context, change *pb.ConfChangeV2) error {
 	return nil
 }
 
-// offerState puts a command behind a change of the members. A node that is too far behind is offered the state as
-// of the last command, and that must know the members as they are: otherwise it would have to wait for the next
-// write.
+// offerState commits a command after a membership change. A node that is too far behind is offered the state as of the
+// last command, and that state must include the current members. Without this command the node would have to wait for
+// the next write.
 func (l *Ledger) offerState(ctx context.Context) {
 	if _, err := l.one(ctx, origin{}, machine.AppendTick(nil)); err != nil {
 		l.options.Logger.Warn("no command came behind a change of the members", "error", err)
 	}
 }
 
-// mustLead refuses what only a leader of a cluster does.
+// mustLead returns an error unless this node leads a cluster.
 func (l *Ledger) mustLead() error {
 	if l.options.Cluster == nil {
 		return ErrAlone
@@ -504,8 +506,8 @@ func single(kind pb.ConfChangeType, id uint64) *pb.ConfChangeV2 {
 	return &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{{Type: kind.Enum(), NodeId: &id}}}
 }
 
-// PromoteNode makes a learner a voter. It returns when the change is applied here. This node leads,
-// or the error is a *NotLeaderError. A voter stays one.
+// PromoteNode makes a learner a voter. It returns once the change is applied on this node. If this node does not lead,
+// the error is a *NotLeaderError. It does nothing if the node is already a voter.
 func (l *Ledger) PromoteNode(ctx context.Context, id uint64) error {
 	l.members.changing.Lock()
 	defer l.members.changing.Unlock()
@@ -529,8 +531,8 @@ func (l *Ledger) member(id uint64) (Member, error) {
 	return Member{}, fmt.Errorf("%w: node %d is no member of this cluster", ErrNoSuchNode, id)
 }
 
-// RemoveNode takes a node out of the cluster; see PromoteNode. Its id is never used again. The leader
-// is not removed: the leadership must be transferred first. A node that was removed before stays it.
+// RemoveNode removes a node from the cluster; see PromoteNode. The node's id is never reused. The leader cannot be
+// removed; transfer the leadership first. RemoveNode does nothing if the node was already removed.
 func (l *Ledger) RemoveNode(ctx context.Context, id uint64) error {
 	l.members.changing.Lock()
 	defer l.members.changing.Unlock()
@@ -542,7 +544,7 @@ func (l *Ledger) RemoveNode(ctx context.Context, id uint64) error {
 	}
 	members := l.log.Members()
 	if !members.Has(id) && id != 0 && id <= members.Highest {
-		return nil // a repeat, because the first answer was lost
+		return nil // the request is repeated, because the first response was lost
 	}
 	if _, err := l.member(id); err != nil {
 		return err
@@ -550,14 +552,14 @@ func (l *Ledger) RemoveNode(ctx context.Context, id uint64) error {
 	return l.change(ctx, single(pb.ConfChangeRemoveNode, id))
 }
 
-// TransferLeadership hands the leadership to a voter, or, with 0, to the one whose log is longest. It
-// returns when another node leads, and at once when the voter to take over is this one.
+// TransferLeadership transfers the leadership to a voter, or, if to is 0, to the voter with the longest log. It returns
+// once another node leads, or at once if this node is the voter to take over.
 func (l *Ledger) TransferLeadership(ctx context.Context, to uint64) error {
 	if err := l.mustLead(); err != nil {
 		return err
 	}
 	if to == l.node() {
-		return nil // a repeat that has come to the new leader, because the first answer was lost
+		return nil // a repeated request has reached the new leader, because the first response was lost
 	}
 	to, err := l.successor(to)
 	if err != nil {
@@ -585,7 +587,7 @@ func (l *Ledger) TransferLeadership(ctx context.Context, to uint64) error {
 	}
 }
 
-// successor returns the voter that takes over, which must be another node that is alive.
+// successor returns the voter that takes over. It must be another node, and active if to is 0.
 func (l *Ledger) successor(to uint64) (uint64, error) {
 	best := Member{}
 	for _, m := range l.ClusterStatus().Members {
@@ -605,7 +607,7 @@ func (l *Ledger) successor(to uint64) (uint64, error) {
 	return best.ID, nil
 }
 
-// handOver lets another node lead, if there is one, so that a stop costs no election.
+// handOver transfers the leadership to another node, if there is one, so that a shutdown needs no election.
 func (l *Ledger) handOver() {
 	if leader, _ := l.Leader(); l.options.Cluster == nil || !leader.Self || l.Err() != nil {
 		return
@@ -619,8 +621,8 @@ func (l *Ledger) handOver() {
 
 const handOverPatience = 2 * time.Second
 
-// awaitAlone waits until it is known whether this node is the only voter. The members may have changed in
-// what the log has beyond the state; a node that finds no others in it leads.
+// awaitAlone waits until it is known whether this node is the only voter. The log after the state may contain
+// membership changes; if it names no other voters, this node becomes the leader.
 func (l *Ledger) awaitAlone(ctx context.Context) (bool, error) {
 	for {
 		changed := l.log.Changed()
@@ -638,15 +640,15 @@ func (l *Ledger) awaitAlone(ctx context.Context) (bool, error) {
 		select {
 		case <-changed:
 		case <-l.log.Stopped():
-			return true, nil // awaitReplay tells why
+			return true, nil // awaitReplay returns the reason
 		case <-ctx.Done():
 			return false, fmt.Errorf("replay of the log: %w", ctx.Err())
 		}
 	}
 }
 
-// startCluster connects this node to the others, and lets it lead when it is elected. It does nothing
-// without Options.Cluster.
+// startCluster connects this node to the others, and lets it lead when it is elected. It does nothing without
+// Options.Cluster.
 func (l *Ledger) startCluster() error {
 	if l.options.Cluster == nil {
 		return nil
@@ -675,8 +677,8 @@ func (l *Ledger) startCluster() error {
 	return nil
 }
 
-// catchUp waits until everything that was in the log at the start has been applied again. What was
-// committed of it is known to the other nodes.
+// catchUp waits until everything that was in the log at the start has been applied again. The other nodes know which of
+// it was committed.
 func (l *Ledger) catchUp() error {
 	began := time.Now()
 	if err := l.log.AwaitApplied(l.stopping, l.log.Last()); err != nil {

@@ -30,7 +30,7 @@ type clusterNode struct {
 // anyAddress is the address of a node that has none yet.
 const anyAddress = "127.0.0.1:0"
 
-// startNode opens the node in a directory; address may name the port of its life before.
+// startNode opens the node in a directory; address may name the port that it had before a restart.
 func startNode(t *testing.T, dir, address string) *clusterNode {
 	t.Helper()
 	return startNodeAt(t, dir, address, time.Now)
@@ -55,7 +55,7 @@ func startNodeWith(t *testing.T, address string, o ledger.Options) *clusterNode 
 // openNode is startNodeWith for a start that may be refused.
 func openNode(t *testing.T, address string, o ledger.Options) (*clusterNode, error) {
 	t.Helper()
-	if address == anyAddress { // one that nobody takes between two lives of the node
+	if address == anyAddress { // one that stays free while the node is restarted
 		free, err := freeport.Address()
 		if err != nil {
 			t.Fatal(err)
@@ -78,11 +78,11 @@ func openNode(t *testing.T, address string, o ledger.Options) (*clusterNode, err
 	}
 	l.ServePeers(l.JoinHandler())
 	n := &clusterNode{l, o.Dir, listener.Addr().String()}
-	t.Cleanup(func() { _ = n.Close() }) // a test that closes it looks at the error
+	t.Cleanup(func() { _ = n.Close() }) // a test that closes it checks the error
 	return n, nil
 }
 
-// asNode returns a RoundTripper that shows what the node itself shows to others.
+// asNode returns a RoundTripper that sends the node's own identity.
 func asNode(t *testing.T, n *clusterNode) http.RoundTripper {
 	t.Helper()
 	token, err1 := n.JoinToken()
@@ -103,7 +103,7 @@ func (w testWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// copyNode makes the directory of another node from that of a closed one.
+// copyNode creates the directory of another node from that of a closed node.
 func copyNode(t *testing.T, from string, id uint64) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), fmt.Sprint("node", id))
@@ -153,13 +153,13 @@ func awaitLeader(t *testing.T, nodes ...*clusterNode) *clusterNode {
 	}
 }
 
-// startCluster makes a cluster of three nodes, which all vote.
+// startCluster starts a cluster of three voters.
 func startCluster(t *testing.T) []*clusterNode {
 	t.Helper()
 	return startClusterOf(t, 3)
 }
 
-// startClusterOf makes a cluster of nodes, which all vote.
+// startClusterOf starts a cluster of voters.
 func startClusterOf(t *testing.T, size int) []*clusterNode {
 	t.Helper()
 	return startClusterWith(t, size, func(dir string) ledger.Options { return ledger.Options{Dir: dir} })
@@ -183,7 +183,7 @@ func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Op
 		n := startNodeWith(t, anyAddress, options(dir))
 		nodes = append(nodes, n)
 		q := ledger.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address, Level: machine.Level}
-		for range 2 { // asked again, the node gets the same id
+		for range 2 { // the second request gets the same id
 			err := onLeader(t, nodes, func(leader *clusterNode) error {
 				a, err := leader.Admit(t.Context(), q)
 				if err == nil && a.ID != uint64(2+i) {
@@ -208,8 +208,8 @@ func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Op
 	return nodes
 }
 
-// onLeader does something on the node that leads until it says something else than that another one leads, or that its
-// outcome is unknown: on a slow machine elections come between. What it does may be done twice.
+// onLeader calls do on the leader, and calls it again while it returns a *NotLeaderError or ErrOutcomeUnknown, which
+// elections cause on a slow machine. So do may take effect twice.
 func onLeader(t *testing.T, nodes []*clusterNode, do func(leader *clusterNode) error) error {
 	t.Helper()
 	for {
@@ -229,13 +229,14 @@ func awaitAddress(t *testing.T, n *clusterNode) {
 	})
 }
 
-// awaitStatus waits until a node sees the cluster in a state.
+// awaitStatus waits until a node sees the cluster in a given state.
 func awaitStatus(t *testing.T, n *clusterNode, what string, is func(ledger.ClusterStatus) bool) {
 	t.Helper()
 	awaitLeaderStatus(t, []*clusterNode{n}, what, is)
 }
 
-// awaitLeaderStatus waits until one of the nodes sees the cluster in a state that, perhaps, only its leader can see.
+// awaitLeaderStatus waits until one of the nodes sees the cluster in a given state, which may be visible only to the
+// leader.
 func awaitLeaderStatus(t *testing.T, nodes []*clusterNode, what string, is func(ledger.ClusterStatus) bool) {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)
@@ -254,8 +255,8 @@ func awaitLeaderStatus(t *testing.T, nodes []*clusterNode, what string, is func(
 	}
 }
 
-// Three nodes take writes, the leader goes, the two that are left go on with all of them, and the one that
-// comes back has the same.
+// Three nodes take writes. The leader stops, the remaining two continue with all writes, and the node that comes back
+// has the same state.
 func TestClusterSurvivesItsLeader(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
@@ -308,16 +309,16 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 	}
 }
 
-// The leader of a cluster asks the others whether it still is one before it answers a retry from its state, and not
-// before it puts a new write into the log; a read asks once, and not for each block. The question takes as long as all
-// the rest.
+// The leader of a cluster confirms its leadership with the others before it answers a retry from its state, but not
+// before it appends a new write to the log. A read confirms once, not for each block. The confirmation takes as long as
+// everything else together.
 func TestQuestionsAreFew(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
-	const writes, few = 50, 5 // the node asks now and then for reasons of its own
+	const writes, few = 50, 5 // the node also asks for other reasons
 	attempt := 0
 	err := onLeader(t, nodes, func(leader *clusterNode) error {
-		attempt++ // another leader may have decided those of the attempt before
+		attempt++ // another leader may have decided the previous attempt's writes
 		write := func(sequence uint64, want machine.Code) error {
 			w := appendWrite(fmt.Sprint("c", attempt), sequence, []byte("a payload"))
 			o, err := leader.Write(t.Context(), w)
@@ -336,7 +337,7 @@ func TestQuestionsAreFew(t *testing.T) {
 		if asked := checks() - before; asked > few {
 			t.Errorf("%d new writes asked %d times", writes, asked)
 		}
-		for before = checks(); checks() == before; { // a retry that meets the applier at work goes through the log
+		for before = checks(); checks() == before; { // a retry goes through the log if the applier is busy
 			if err := write(writes, machine.Replayed); err != nil {
 				return err
 			}
@@ -372,7 +373,7 @@ func TestQuestionsAreFew(t *testing.T) {
 	}
 }
 
-// A node whose clock is a minute ahead does not lead: ledger time would run ahead with it.
+// A node whose clock is a minute ahead does not lead, because ledger time would run ahead with it.
 func TestNodeWithAWrongClockDoesNotLead(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
@@ -420,8 +421,8 @@ func TestNodeWithAWrongClockDoesNotLead(t *testing.T) {
 	}
 }
 
-// A node of a cluster is not opened alone: it would wait for the others for ever. That holds whether its state or
-// its log alone names them.
+// A node of a cluster does not open without Options.Cluster, because it would wait for the others for ever. This holds
+// whether the other nodes are named by its state or only by its log.
 func TestNodeOfAClusterIsNotOpenedAlone(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
@@ -443,7 +444,7 @@ func TestNodeOfAClusterIsNotOpenedAlone(t *testing.T) {
 	}
 }
 
-// A node that comes back under another address tells the others, also one to which the others connect.
+// A node that comes back at another address tells the others, even a node to which the others connect.
 func TestNodeComesBackElsewhere(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
@@ -467,7 +468,7 @@ func TestNodeComesBackElsewhere(t *testing.T) {
 	})
 }
 
-// A caller whose answer was lost asks again, and is told that it is done; the leader is not removed.
+// A caller whose response was lost repeats the request and learns that it is done. The leader is not removed.
 func TestClusterChangesAreRepeated(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
@@ -479,7 +480,7 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 	if !errors.Is(err, ledger.ErrNoChange) {
 		t.Fatal("the leader was asked to remove itself, and said", err)
 	}
-	id := left.ClusterStatus().Self%2 + 1 // 1 or 2, and another than the leader
+	id := left.ClusterStatus().Self%2 + 1 // 1 or 2, and not the leader
 	for range 2 {
 		err := onLeader(t, nodes, func(leader *clusterNode) error { return leader.TransferLeadership(t.Context(), id) })
 		if err != nil {
@@ -527,7 +528,7 @@ func TestChangedMembersAreOfferedAState(t *testing.T) {
 	}
 }
 
-// What depends on the time is decided by the leader's clock alone.
+// Only the leader's clock decides what depends on the time.
 func TestOnlyTheLeaderTellsTheTime(t *testing.T) {
 	t.Parallel()
 	nodes := startClusterOf(t, 2)

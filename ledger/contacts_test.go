@@ -12,7 +12,7 @@ func TestContacts(t *testing.T) {
 	var c contacts
 	from := func(id uint64) []*pb.Message { return []*pb.Message{{From: &id}, {From: &id}} }
 	early, late := time.Unix(1, 0), time.Unix(2, 0)
-	c.note(nil, early) // a stream that was opened and says nothing
+	c.note(nil, early) // a stream that was opened and is silent
 	if !c.last(0).IsZero() || !c.last(2).IsZero() {
 		t.Error("a node was heard of that said nothing")
 	}

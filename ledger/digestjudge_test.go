@@ -6,8 +6,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// TestJudge: who differs from a majority stops, who is of one goes on, and where nobody tells, the leader's word
-// counts.
+// TestJudge: a node that differs from a majority stops, and a node that belongs to one continues. If there is no
+// majority, the leader's state is taken as right.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	ids := func(n int) []uint64 { return make([]uint64, n) }
@@ -47,7 +47,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestDigestsAreForgotten: the stands of the last entries are known, by the entry, and no others.
+// TestDigestsAreForgotten: the digests of the most recent entries can be found by entry, and no others.
 func TestDigestsAreForgotten(t *testing.T) {
 	t.Parallel()
 	d := &digests{wake: make(chan struct{}, 1)}
@@ -59,7 +59,7 @@ func TestDigestsAreForgotten(t *testing.T) {
 	}
 	const entries = digestsKept + 100
 	for i := uint64(1); i <= entries; i++ {
-		d.add(2*i, machine.Check{Index: i, Digest: 7 * i}) // each second entry has no command
+		d.add(2*i, machine.Check{Index: i, Digest: 7 * i}) // every second entry has no command
 	}
 	if s, found := d.last(); !found || s.at != 2*entries {
 		t.Errorf("the last is %+v", s)

@@ -17,43 +17,45 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// ErrDiffers is the failure of a node whose state is not that of a majority, though both come of the same log.
+// ErrDiffers is the failure of a node whose state differs from that of a majority, although both were computed from the
+// same log.
 var ErrDiffers = errors.New("the state of this node is not that of the other nodes: to let the machine join again, " +
 	"start it with an empty data directory")
 
 const (
-	// digestPath is where a node tells where its state stood after an entry of the log.
+	// digestPath is the path at which a node returns its digest after an entry of the log.
 	digestPath = "/seqledger.peer.v1/Digest"
-	// digestsKept is for how many of the last entries a node knows that.
+	// digestsKept is the number of recent entries whose digests a node keeps.
 	digestsKept = 1 << 14
-	// digestInterval is how often nodes compare their states while none differs.
+	// digestInterval is the time between two comparisons while no node differs.
 	digestInterval = time.Second
-	// digestRetry is how soon a comparison is repeated that is not settled.
+	// digestRetry is the time until an undecided comparison is repeated.
 	digestRetry = 100 * time.Millisecond
-	// digestTimeout bounds a question to another node.
+	// digestTimeout bounds a request to another node.
 	digestTimeout = 2 * time.Second
-	// digestPatience is how long a node that differs from the leader waits for others to tell who is right.
+	// digestPatience is how long a node that differs from the leader waits for the other nodes to decide which of the
+	// two is right.
 	digestPatience = 10 * time.Second
 )
 
-// digests compares the state of this node with those of the others. The digest of a state is over everything
-// that ever led to it, so that one comparison speaks for all entries before.
+// digests compares the state of this node with those of the others. The digest of a state covers everything that ever
+// led to it, so that one comparison covers all earlier entries.
 type digests struct {
 	mu     sync.Mutex
-	stands []stand       // a ring; made with the first one
-	count  uint64        // that were ever added
-	doubt  error         // what the log has said against this state; nil when nothing
-	wake   chan struct{} // has room for one: the next comparison does not wait
-	latest told          // by the last comparison; its map is never changed
+	stands []stand       // a ring; allocated by the first add
+	count  uint64        // number of stands ever added
+	doubt  error         // the mismatch between the log and this state, if any
+	wake   chan struct{} // capacity 1; makes the next comparison start early
+	latest told          // of the last comparison; its map is never changed
 }
 
-// told is what came of a comparison.
+// told is the result of a comparison.
 type told struct {
 	own    machine.Check
 	others map[uint64]about
 }
 
-// about is what a node told, or what it told last.
+// about is what is known of another node.
 type about struct {
 	state Comparison
 	disk  datadir.Usage
@@ -71,9 +73,9 @@ func (d *digests) tell(t told) {
 	d.mu.Unlock()
 }
 
-// stand is where the state stood after an entry of the log.
+// stand is the index and digest of the state after an entry of the log.
 type stand struct {
-	at    uint64 // Raft's index of the entry
+	at    uint64 // Raft index of the entry
 	check machine.Check
 }
 
@@ -87,7 +89,7 @@ func (d *digests) add(at uint64, check machine.Check) {
 	d.count++
 }
 
-// last returns where the state stands.
+// last returns the latest stand.
 func (d *digests) last() (s stand, found bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,7 +99,7 @@ func (d *digests) last() (s stand, found bool) {
 	return d.stands[(d.count-1)%digestsKept], true
 }
 
-// find returns where the state stood after an entry.
+// find returns the stand after an entry.
 func (d *digests) find(at uint64) (s stand, found bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,7 +111,7 @@ func (d *digests) find(at uint64) (s stand, found bool) {
 	return s, false
 }
 
-// object notes that the log has another digest than this state. Whose is right, a comparison tells.
+// object records that a digest in the log does not match this state. A comparison decides which of them is right.
 func (d *digests) object(err error) {
 	d.mu.Lock()
 	d.doubt = err
@@ -117,16 +119,16 @@ func (d *digests) object(err error) {
 	signal(d.wake)
 }
 
-// objection returns what the log has said against this state.
+// objection returns the recorded mismatch between the log and this state, or nil.
 func (d *digests) objection() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.doubt
 }
 
-// differs is told by the machine that an entry was proposed by a node which stood elsewhere. In a cluster that
-// may be this node's fault or the other one's, so it goes on until the nodes have compared their states. Alone, it is
-// this program or this state.
+// differs is called by the machine if the node that proposed an entry had another digest than this node. In a cluster
+// the fault may be this node's or the other node's, so the ledger continues until the nodes have compared their states.
+// On a sole voter, the fault is in this program or this state, so differs returns the error.
 func (l *Ledger) differs(err error) error {
 	if log := l.opened.Load(); log != nil {
 		if members := log.Members(); slices.Equal(members.Voters, []uint64{l.node()}) && len(members.Outgoing) == 0 {
@@ -137,7 +139,7 @@ func (l *Ledger) differs(err error) error {
 	return nil
 }
 
-// compareLoop compares the state of this node with those of the others, until the ledger stops.
+// compareLoop compares the state of this node with those of the others until the ledger stops.
 func (l *Ledger) compareLoop() {
 	defer l.loops.Done()
 	timer := time.NewTimer(digestInterval)
@@ -148,7 +150,7 @@ func (l *Ledger) compareLoop() {
 		select {
 		case <-timer.C:
 		case <-l.digests.wake:
-			if soon := digestRetry - time.Since(began); soon > 0 { // two that differ wake each other
+			if soon := digestRetry - time.Since(began); soon > 0 { // two nodes that differ wake each other
 				timer.Reset(soon)
 				continue
 			}
@@ -171,30 +173,30 @@ func (l *Ledger) compareLoop() {
 	}
 }
 
-// comparison is that of one state, which is repeated until it is settled.
+// comparison compares one state with those of the voters, repeatedly until there is a decision.
 type comparison struct {
 	l       *Ledger
 	own     stand
-	since   time.Time // from when on this state is known to differ from the leader's; zero: it does not
-	blaming string    // the nodes that were last told to differ
+	since   time.Time // since when this state is known to differ from the leader's; zero: it does not
+	blaming string    // the differing nodes that were last logged
 }
 
-// opinion is what the voters say of a state.
+// opinion is the voters' view of a state.
 type opinion struct {
 	voters         int
-	same, other    []uint64 // ids, this one's among the first
+	same, other    []uint64 // ids; same includes this node's
 	otherCheck     machine.Check
 	leaderDiffers  bool
-	silent, passed int // how many did not answer, or know nothing of that entry yet; and: know nothing of it any more
+	silent, passed int // voters that did not answer or are not at the entry yet; voters that no longer know it
 	removed        bool
 }
 
-// round asks the voters once. It fails when this node has to stop.
+// round asks the voters once. It fails if this node has to stop.
 func (c *comparison) round() (settled bool, err error) {
 	l := c.l
 	if _, kept := l.digests.find(c.own.at); c.own.at == 0 || !kept {
-		// Of a node that has applied nothing since its start the others can only tell whether it was removed: then
-		// nobody sends it anything.
+		// If this node has applied nothing since its start, the others can only report whether it was removed. A
+		// removed node is sent nothing.
 		c.own, _ = l.digests.last()
 	}
 	o := l.askDigests(c.own)
@@ -216,13 +218,13 @@ func (c *comparison) round() (settled bool, err error) {
 	}
 	c.blame(&o)
 	if v == verdictAskAgain {
-		return len(o.other) == 0, nil // sooner when somebody differs
+		return len(o.other) == 0, nil // retry early if a node differs
 	}
 	c.own, c.since = stand{}, time.Time{}
 	return true, nil
 }
 
-// blame tells the operator of nodes that differ, once.
+// blame logs the nodes that differ, once.
 func (c *comparison) blame(o *opinion) {
 	now := fmt.Sprint(o.other)
 	if len(o.other) == 0 || now == c.blaming {
@@ -238,12 +240,12 @@ func (c *comparison) blame(o *opinion) {
 type verdict int
 
 const (
-	verdictSettled  verdict = iota // nothing more is to be learnt of this state
-	verdictAskAgain                // of the same state
-	verdictStop                    // this node
+	verdictSettled  verdict = iota // nothing more can be learned about this state
+	verdictAskAgain                // about the same state
+	verdictStop                    // stop this node
 )
 
-// judge tells what the voters' answers mean. Waited says that this node has differed from the leader for long.
+// judge interprets the voters' answers. waited means that this node has differed from the leader for digestPatience.
 func (o *opinion) judge(waited bool) verdict {
 	agreed := 2*len(o.same) > o.voters
 	switch {
@@ -252,7 +254,7 @@ func (o *opinion) judge(waited bool) verdict {
 	case 2*len(o.other) > o.voters:
 		return verdictStop
 	case o.leaderDiffers && (waited || len(o.same)+len(o.other) == o.voters):
-		// Nobody else tells who is right, and what the leader decides is acknowledged.
+		// No other node decides which is right, and the leader's results are the acknowledged ones.
 		return verdictStop
 	case o.silent > 0 && o.passed == 0:
 		return verdictAskAgain
@@ -260,7 +262,7 @@ func (o *opinion) judge(waited bool) verdict {
 	return verdictSettled
 }
 
-// askDigests asks all voters where they stood after the same entry.
+// askDigests asks all other members for their digest after the same entry.
 func (l *Ledger) askDigests(own stand) opinion {
 	var o opinion
 	leader, _ := l.Leader()
@@ -299,7 +301,7 @@ func (l *Ledger) askDigests(own stand) opinion {
 		switch {
 		case errors.Is(a.err, ErrRemoved):
 			o.removed = true
-		case !a.Voter: // it compares its state itself
+		case !a.Voter: // a learner compares its own state
 		case errors.Is(a.err, errPassed):
 			o.passed++
 		case a.err != nil:
@@ -327,10 +329,10 @@ func comparisonOf(err error, same bool) Comparison {
 	return Differs
 }
 
-// errPassed says that a node does not know any more where it stood.
+// errPassed means that a node no longer knows its digest after an entry.
 var errPassed = errors.New("the node has forgotten where it stood after that entry")
 
-// askDigest asks another node where it stood after an entry, and tells it where this one did.
+// askDigest asks another node for its digest after an entry, and sends it this node's digest.
 func (l *Ledger) askDigest(
 	ctx context.Context, m *Member, own stand,
 ) (check machine.Check, disk datadir.Usage, err error) {
@@ -341,8 +343,8 @@ func (l *Ledger) askDigest(
 	if err != nil {
 		return check, disk, fmt.Errorf("digest of node %d: %w", m.ID, err)
 	}
-	defer func() { _ = response.Body.Close() }()                                  // it was only read
-	disk.Free, _ = strconv.ParseUint(response.Header.Get(diskFreeHeader), 10, 64) // a program of before does not say
+	defer func() { _ = response.Body.Close() }()                                  // the body was only read
+	disk.Free, _ = strconv.ParseUint(response.Header.Get(diskFreeHeader), 10, 64) // older programs do not send it
 	disk.Size, _ = strconv.ParseUint(response.Header.Get(diskSizeHeader), 10, 64)
 	text, err := io.ReadAll(io.LimitReader(response.Body, 128))
 	switch {
@@ -357,7 +359,7 @@ func (l *Ledger) askDigest(
 	return check, disk, err
 }
 
-// Headers in which a node tells of its disk when it is asked for its digest.
+// Headers with which a node reports on its disk when it is asked for its digest.
 const (
 	diskFreeHeader = "Seqledger-Disk-Free"
 	diskSizeHeader = "Seqledger-Disk-Size"
@@ -365,7 +367,7 @@ const (
 
 func formatCheck(c machine.Check) string { return fmt.Sprintf("%d-%016x", c.Index, c.Digest) }
 
-// tellDigest answers askDigest. Whoever differs looks at once who is right.
+// tellDigest answers askDigest. If the digests differ, this node starts a comparison at once.
 func (l *Ledger) tellDigest(w http.ResponseWriter, r *http.Request) {
 	var after uint64
 	if _, err := fmt.Sscan(r.FormValue("after"), &after); err != nil {
@@ -389,5 +391,5 @@ func (l *Ledger) tellDigest(w http.ResponseWriter, r *http.Request) {
 	if r.FormValue("stand") != text {
 		signal(l.digests.wake)
 	}
-	_, _ = fmt.Fprintln(w, text) // it is asked again
+	_, _ = fmt.Fprintln(w, text) // the other node asks again
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// writeUntil commits writes of a stream through whoever leads, until something holds behind one of them.
+// writeUntil commits writes of a stream on the current leader until a condition holds after one of them.
 func writeUntil(t *testing.T, next *uint64, nodes []*clusterNode, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -38,8 +38,8 @@ func writeUntil(t *testing.T, next *uint64, nodes []*clusterNode, holds func() b
 	}
 }
 
-// TestWhoDiffersFromAMajorityStops: the states of some nodes are altered. Those stop, and say where and how they
-// differ; the others go on, also when it is the leader that was altered.
+// TestWhoDiffersFromAMajorityStops: the states of some nodes are altered. These nodes stop and report where and how
+// they differ. The others continue, even if the altered node was the leader.
 func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -109,8 +109,8 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 	}
 }
 
-// TestOneOfTwoThatDiffersFromTheLeaderStops, because nobody else tells who is right, and what the leader decides is
-// acknowledged.
+// TestOneOfTwoThatDiffersFromTheLeaderStops: no other node can decide which state is right, and the leader's results
+// are the acknowledged ones.
 func TestOneOfTwoThatDiffersFromTheLeaderStops(t *testing.T) {
 	t.Parallel()
 	nodes := startClusterOf(t, 2)
@@ -126,7 +126,7 @@ func TestOneOfTwoThatDiffersFromTheLeaderStops(t *testing.T) {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	var sequence uint64 = 2
-	go func() { // ends with the test's context, or when the leader has no majority any more
+	go func() { // ends with the test's context, or when the leader loses its majority
 		for ; t.Context().Err() == nil; sequence++ {
 			if _, err := leader.Write(t.Context(), appendWrite("c", sequence, []byte("x"))); err != nil {
 				return
@@ -143,7 +143,7 @@ func TestOneOfTwoThatDiffersFromTheLeaderStops(t *testing.T) {
 	}
 }
 
-// TestAloneItStops: a node that has no other beside it does not ask who is right.
+// TestAloneItStops: a node without others stops without a comparison.
 func TestAloneItStops(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, t.TempDir(), anyAddress)
@@ -158,7 +158,7 @@ func TestAloneItStops(t *testing.T) {
 	}
 }
 
-// Each node tells of all others whether their states are its own, and how much room their disks have.
+// Each node reports for all others whether their states equal its own, and the free space on their disks.
 func TestStatusHasDigestsAndDisks(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)

@@ -17,33 +17,33 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-// JoinPath is where a node asks the others to take it in; see Join and Ledger.Admit.
+// JoinPath is the path at which a node asks to join the cluster; see Join and Ledger.Admit.
 const JoinPath = "/seqledger.peer.v1/Join"
 
-// JoinRequest asks the leader to take in a node, or to note that its addresses are others now.
+// JoinRequest asks the leader to add a node, or to update the addresses of a member.
 type JoinRequest struct {
-	// Nonce is 16 random bytes that the node keeps, so that one which asks again gets the same id.
+	// Nonce is 16 random bytes that the node stores, so that a repeated request gets the same id.
 	Nonce [16]byte `json:"nonce"`
-	// ID is 0, or that of a member whose addresses have changed.
+	// ID is 0, or the id of a member whose addresses have changed.
 	ID     uint64 `json:"id,omitempty"`
 	Peer   string `json:"peer"`
 	Client string `json:"client,omitempty"`
-	// Level is the highest format level that the node's program knows.
+	// Level is the highest format level that the node's program supports.
 	Level uint64 `json:"level,omitempty"`
 }
 
-// JoinAnswer is what a node that joins begins with.
+// JoinAnswer is what a joining node needs to start.
 type JoinAnswer struct {
-	ID     uint64           `json:"id"`     // of the node, from now on
-	Ledger machine.LedgerID `json:"ledger"` // what it joins
-	// AtLeast is the log index that the state which it fetches must have reached.
+	ID     uint64           `json:"id"`     // of the joining node
+	Ledger machine.LedgerID `json:"ledger"` // the ledger that it joins
+	// AtLeast is the log index that the state which the node fetches must have reached.
 	AtLeast uint64 `json:"atLeast"`
-	Leader  string `json:"leader"` // where other nodes reach the leader
+	Leader  string `json:"leader"` // the leader's address for other nodes
 }
 
-// Admit takes in a node as a learner, which becomes a voter once it has caught up. It returns when the
-// change is applied here. Repeated, it does nothing more and gives the same answer. This node leads, or
-// the error is a *NotLeaderError; the error of a bad request is a *machine.FieldError.
+// Admit adds a node as a learner, which becomes a voter once it has caught up. It returns once the change is applied on
+// this node. A repeated call changes nothing more and returns the same answer. If this node does not lead, the error is
+// a *NotLeaderError; if the request is invalid, it is a *machine.FieldError.
 func (l *Ledger) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 	if err := q.validate(); err != nil {
 		return JoinAnswer{}, err
@@ -67,7 +67,7 @@ func (l *Ledger) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 		err = l.change(ctx, change)
 	}
 	if err == nil {
-		// A state stands for the last command before it. This one makes a state possible behind the change.
+		// A state is identified by the last command before it. This command makes a state after the change possible.
 		_, err = l.one(ctx, origin{}, machine.AppendTick(nil))
 	}
 	if err != nil {
@@ -96,7 +96,7 @@ func (q *JoinRequest) validate() error {
 	return nil
 }
 
-// change returns the change of the members that a request needs, if any, and the id of the node.
+// change returns the membership change that a request needs, if any, and the id of the node.
 func (q *JoinRequest) change(m *core.Members) (*pb.ConfChangeV2, uint64, error) {
 	address := core.Address{ID: q.ID, Nonce: q.Nonce, Peer: q.Peer, Client: q.Client}
 	kind := pb.ConfChangeUpdateNode
@@ -130,7 +130,7 @@ func (q *JoinRequest) change(m *core.Members) (*pb.ConfChangeV2, uint64, error) 
 	return change, address.ID, nil
 }
 
-// announce tells the others the addresses of this node when they know none or others.
+// announce sends this node's addresses to the other nodes if they are missing or have changed.
 func (l *Ledger) announce() {
 	c := l.options.Cluster
 	members := l.log.Members()
@@ -153,8 +153,8 @@ func (l *Ledger) announce() {
 	}
 }
 
-// announceTo tells one of the others the addresses of this node. It asks all that it knows, because the
-// leader does not reach a node that has come back elsewhere.
+// announceTo sends this node's addresses to one of the other nodes. It tries every known node, because the leader
+// cannot reach a node whose address has changed.
 func (l *Ledger) announceTo(ctx context.Context, members *raftlog.Members, q JoinRequest) error {
 	c := l.options.Cluster
 	var asked []string
@@ -164,7 +164,7 @@ func (l *Ledger) announceTo(ctx context.Context, members *raftlog.Members, q Joi
 		}
 	}
 	var problems error
-	const mostHops = 3 // a leader that is gone may be named for a while
+	const mostHops = 3 // nodes may name a lost leader for a while
 	for i, hops := 0, 0; i < len(asked); i++ {
 		_, err := AskToJoin(ctx, l.PeerTransport(), peerURL(c.TLS != nil, asked[i]), q)
 		if err == nil {
@@ -186,21 +186,21 @@ func peerURL(encrypted bool, address string) string {
 	return "http://" + address
 }
 
-// JoinRefusal is the answer of a node that does not take another one in.
+// JoinRefusal is the response of a node that refuses a request to join.
 type JoinRefusal struct {
 	Message string `json:"error"`
-	Leader  string `json:"leader,omitempty"` // where to ask instead, if this node does not lead
-	Final   bool   `json:"final,omitempty"`  // the same request is refused again
+	Leader  string `json:"leader,omitempty"` // the leader's address, if this node does not lead
+	Final   bool   `json:"final,omitempty"`  // the same request will be refused again
 }
 
 // Error returns the node's message.
 func (e *JoinRefusal) Error() string { return e.Message }
 
-// maxJoinBytes bounds a request to join, and its answer.
+// maxJoinBytes bounds a request to join, and its response.
 const maxJoinBytes = 16 << 10
 
-// AskToJoin asks the node at a URL to take this one in. t shows who asks; see transport.As. A node that does not lead
-// answers with a *JoinRefusal that names the leader.
+// AskToJoin asks the node at a URL to add this node. t sends this node's identity; see transport.As. A node that does
+// not lead answers with a *JoinRefusal that names the leader.
 func AskToJoin(ctx context.Context, t http.RoundTripper, url string, q JoinRequest) (a JoinAnswer, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {
@@ -233,8 +233,8 @@ func AskToJoin(ctx context.Context, t http.RoundTripper, url string, q JoinReque
 	return a, nil
 }
 
-// JoinHandler answers the nodes that ask to join, or for their addresses to be noted. With TLS, a node's certificate
-// must be for the address that it gives.
+// JoinHandler returns a handler for nodes that ask to join or to update their addresses. With TLS, a node's certificate
+// must be for the address in its request.
 func (l *Ledger) JoinHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var q JoinRequest

@@ -32,8 +32,8 @@ func tokenOf(t *testing.T, n *clusterNode) string {
 	return token
 }
 
-// seedStatus asks a node for its state without a token, as curl would, and returns the status of the answer. What
-// answers in its place says 200.
+// seedStatus requests a node's state without a token, as curl would, and returns the status of the response. The test's
+// own handler responds with 200.
 func seedStatus(t *testing.T, n *clusterNode) int {
 	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
@@ -49,13 +49,13 @@ func seedStatus(t *testing.T, n *clusterNode) int {
 	return r.StatusCode
 }
 
-// anyAnswer lets a node answer what its ledger does not.
+// anyAnswer installs a handler for requests that the ledger itself does not answer.
 func anyAnswer(n *clusterNode) {
 	n.ServePeers(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 }
 
-// The first node makes a token that only its owner can read, and keeps it; without it nothing is answered, on loopback
-// neither. Another one may be given.
+// The first node generates a token that only its owner can read, and stores it. Without the token nothing is answered,
+// not even on loopback. Another token may be configured.
 func TestFirstNodeMakesAJoinToken(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "node1")
@@ -81,7 +81,7 @@ func TestFirstNodeMakesAJoinToken(t *testing.T) {
 	}
 }
 
-// withoutTokens makes a cluster as programs of before left it.
+// withoutTokens creates a cluster as older programs left it.
 func withoutTokens(t *testing.T, size int) []*clusterNode {
 	t.Helper()
 	nodes := startClusterWith(t, size, func(dir string) ledger.Options { return knowing(dir, 2) })
@@ -94,8 +94,8 @@ func withoutTokens(t *testing.T, size int) []*clusterNode {
 	return nodes
 }
 
-// A cluster of before has no token and goes on without one until the programs of all nodes know of it. Then the leader
-// makes one, gives it to the others and raises the level, from which on it is needed.
+// An older cluster has no token and works without one until the programs of all nodes support tokens. Then the leader
+// generates a token, gives it to the others and raises the level. From that level on the token is required.
 func TestUpgradedClusterGetsAJoinToken(t *testing.T) {
 	t.Parallel()
 	nodes := withoutTokens(t, 3)
@@ -122,20 +122,20 @@ func TestUpgradedClusterGetsAJoinToken(t *testing.T) {
 	writeUntil(t, &next, nodes, func() bool { return true })
 	token := tokenOf(t, nodes[0])
 	for _, n := range nodes {
-		raised := levelOf(t, n) == machine.Level // asked first, because it may rise meanwhile
+		raised := levelOf(t, n) == machine.Level // read first, because it may rise meanwhile
 		if got, status := tokenOf(t, n), seedStatus(t, n); got != token || token == "" ||
 			raised && status != http.StatusUnauthorized {
 			t.Errorf("after the upgrade a node has the token %q, not %q, and answers %d", got, token, status)
 		}
 	}
-	for i, n := range nodes { // and with it they go on
+	for i, n := range nodes { // with the token they continue
 		closeLedger(t, n.Ledger)
 		nodes[i] = startNodeWith(t, n.address, ledger.Options{Dir: n.dir})
 		writeUntil(t, &next, nodes, func() bool { return true })
 	}
 }
 
-// Nodes that were given different tokens stay at the level of before, and say why.
+// Nodes that were given different tokens stay at the old level, and report why.
 func TestNodesWithDifferentTokens(t *testing.T) {
 	t.Parallel()
 	nodes := withoutTokens(t, 2)
@@ -154,11 +154,11 @@ func TestNodesWithDifferentTokens(t *testing.T) {
 		if strings.Contains(err.Error(), "another join token") {
 			break
 		}
-		t.Log(err) // a node that is slow to answer is asked again
+		t.Log(err) // a node that answered too late is asked again
 	}
 }
 
-// A node that has lost the token of its cluster says so at once: the others would refuse it.
+// A node that has lost the token of its cluster reports it at once, because the others would refuse it.
 func TestNodeWithoutItsToken(t *testing.T) {
 	t.Parallel()
 	nodes := startClusterOf(t, 2)
@@ -173,7 +173,7 @@ func TestNodeWithoutItsToken(t *testing.T) {
 	}
 }
 
-// A node that was away when it was removed learns of it from the others when it is started again, and ends.
+// A node that was down when it was removed learns of the removal from the others when it is started again, and ends.
 func TestRemovedNodeThatRestartsEnds(t *testing.T) {
 	t.Parallel()
 	nodes := startClusterOf(t, 3)
@@ -192,8 +192,8 @@ func TestRemovedNodeThatRestartsEnds(t *testing.T) {
 	writeUntil(t, &next, rest, func() bool { return true })
 }
 
-// A node is removed, and another process gets its address. What is meant for the first one is refused there, and what
-// comes of the first one is refused everywhere: the others would take its state or its clock for that of a member.
+// A node is removed, and another process gets its address. That process refuses requests meant for the removed node.
+// All nodes refuse requests from the removed node, because its state or clock could be mistaken for that of a member.
 func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	t.Parallel()
 	nodes := startClusterOf(t, 3)
@@ -217,7 +217,7 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	closeLedger(t, rest[0].Ledger) // so that its directory can be copied, in place of a state that is fetched
+	closeLedger(t, rest[0].Ledger) // so that its directory can be copied, instead of fetching a state
 	dir := copyNode(t, rest[0].dir, 4)
 	rest[0] = startNode(t, rest[0].dir, rest[0].address)
 	successor := startNode(t, dir, gone.address)

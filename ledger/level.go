@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// levelPath is where a node tells the highest format level that its program knows.
+	// levelPath is the path at which a node returns the highest format level that its program supports.
 	levelPath = "/seqledger.peer.v1/Level"
-	// firstClusterLevel is what programs know that can join a cluster and tell no level.
+	// firstClusterLevel is the level of programs that can join a cluster and do not send a level.
 	firstClusterLevel = 3
-	// levelPatience bounds the questions before the level is raised.
+	// levelPatience bounds the requests before the level is raised.
 	levelPatience = time.Second
 )
 
-// errOldMember says that the level is not raised, because a node would not understand what comes then, or may not.
+// errOldMember means that the level is not raised, because a node does not, or may not, support the next one.
 var errOldMember = errors.New("the format level stays as it is")
 
-// tendLevel brings the ledger to the highest level that the programs of all nodes know. A node that is away may come
-// back with an older one, so all of them are asked, learners and dead ones too. Until then any of them can be replaced
-// by the program of before. It does nothing when there is nothing to raise.
+// tendLevel raises the ledger to the highest level that the programs of all nodes support. A node that is down may come
+// back with an older program, so all nodes must answer, including learners and dead nodes. Until the level is raised,
+// any node can still go back to its older program. tendLevel does nothing if the level is already the highest.
 func (l *Ledger) tendLevel(ctx context.Context) error {
 	view, err := l.head()
 	if err != nil || !view.Created || view.Level >= l.options.level {
@@ -48,7 +48,7 @@ func (l *Ledger) tendLevel(ctx context.Context) error {
 			return fmt.Errorf("%w: the program of node %d knows level %d", errOldMember, m.ID, level)
 		}
 	}
-	l.members.changing.Lock() // until it is raised, none is let in that knows less
+	l.members.changing.Lock() // until the level is raised, no node may join that supports less
 	defer l.members.changing.Unlock()
 	if l.log.MembersChanged() != members {
 		return fmt.Errorf("%w: the members have changed meanwhile", errOldMember)
@@ -61,13 +61,13 @@ func (l *Ledger) tendLevel(ctx context.Context) error {
 	return l.raiseLevel(ctx, view.Level, known)
 }
 
-// askLevel asks another node for the highest level that its program knows.
+// askLevel asks another node for the highest level that its program supports.
 func (l *Ledger) askLevel(ctx context.Context, m *Member) (uint64, error) {
 	response, err := l.askMember(ctx, m, http.MethodGet, levelPath, http.NoBody)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = response.Body.Close() }() // it was only read
+	defer func() { _ = response.Body.Close() }() // the body was only read
 	text, err := io.ReadAll(io.LimitReader(response.Body, 64))
 	if err != nil || response.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("level of node %d: %s: %w", m.ID, response.Status, err)
@@ -80,9 +80,9 @@ func (l *Ledger) tellLevel(w http.ResponseWriter) {
 	_, _ = fmt.Fprintln(w, l.options.level) // the leader asks again
 }
 
-// mustKnowLevel refuses a node that could not read what the log has.
+// mustKnowLevel refuses a node that could not read the log.
 func (l *Ledger) mustKnowLevel(q *JoinRequest) error {
-	if q.ID != 0 { // it is a member, and asked for its address
+	if q.ID != 0 { // a member that updates its address
 		return nil
 	}
 	known := q.Level

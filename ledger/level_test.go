@@ -13,14 +13,14 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// knowing returns options of a program that knows a level.
+// knowing returns options of a program that supports a level.
 func knowing(dir string, level uint64) ledger.Options {
 	o := ledger.Options{Dir: dir}
 	ledger.SetLevel(&o, level)
 	return o
 }
 
-// levelOf returns the level of a node's state, which has everything that was acknowledged.
+// levelOf returns the level of a node's state, which includes every acknowledged write.
 func levelOf(t *testing.T, n *clusterNode) (level uint64) {
 	t.Helper()
 	if err := n.View(t.Context(), func(v machine.View) error {
@@ -32,8 +32,8 @@ func levelOf(t *testing.T, n *clusterNode) (level uint64) {
 	return level
 }
 
-// TestLevelRisesWithTheLastNode replaces the programs of a cluster by newer ones, one after the other, with a step
-// back. The level rises when all of them know it, also those that are away, and no earlier.
+// TestLevelRisesWithTheLastNode replaces the programs of a cluster with newer ones, one after the other, with one step
+// back. The level rises once all nodes support it, including nodes that are down, and no earlier.
 func TestLevelRisesWithTheLastNode(t *testing.T) {
 	t.Parallel()
 	size := 3
@@ -48,7 +48,7 @@ func TestLevelRisesWithTheLastNode(t *testing.T) {
 		nodes[i] = startNodeWith(t, nodes[i].address, knowing(nodes[i].dir, level))
 		writeUntil(t, &next, nodes, func() bool { return true })
 	}
-	// lead makes a node the leader, and tells what it says about the level.
+	// lead makes a node the leader, and returns its error about the level.
 	lead := func(n *clusterNode) error {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -61,7 +61,7 @@ func TestLevelRisesWithTheLastNode(t *testing.T) {
 					return err
 				}
 			}
-			// It fails where the leadership moves by itself, and is tried again.
+			// It fails if the leadership moves by itself, and is retried.
 			_ = leader.TransferLeadership(ctx, n.ClusterStatus().Self)
 		}
 		t.Fatal("the node does not lead")
@@ -70,7 +70,7 @@ func TestLevelRisesWithTheLastNode(t *testing.T) {
 	stays := func(n *clusterNode, why string) {
 		t.Helper()
 		deadline := time.Now().Add(time.Minute)
-		err := lead(n) // a node that is slow to answer is asked again
+		err := lead(n) // a node that answered too late is asked again
 		for ; err == nil || !strings.Contains(err.Error(), why); err = lead(n) {
 			if err == nil || time.Now().After(deadline) {
 				t.Fatalf("a leader that knows more says %v, want %q", err, why)
@@ -87,7 +87,7 @@ func TestLevelRisesWithTheLastNode(t *testing.T) {
 	if testing.Short() {
 		replace(0, 3)
 	} else {
-		replace(1, 2) // back
+		replace(1, 2) // one step back
 		replace(1, 3)
 		replace(2, 3)
 		stays(nodes[1], "program of node 1 knows level 2")
@@ -119,10 +119,10 @@ func wantLevel(t *testing.T, n *clusterNode, level uint64) {
 	}
 }
 
-// admitByLevel lets nodes in that can read the log, and no others.
+// admitByLevel checks that exactly the nodes that can read the log are admitted.
 func admitByLevel(t *testing.T, nodes []*clusterNode) {
 	t.Helper()
-	// A node by its request to join; one from before requests had a level knows 3.
+	// Levels of join requests. A program whose requests have no level supports level 3.
 	for level, taken := range map[uint64]bool{1: false, 2: false, 0: true, 3: true, 4: true} {
 		q := ledger.JoinRequest{Nonce: [16]byte{99}, Peer: "127.0.0.1:9", Level: level}
 		err := onLeader(t, nodes, func(leader *clusterNode) error {
@@ -136,7 +136,7 @@ func admitByLevel(t *testing.T, nodes []*clusterNode) {
 	}
 }
 
-// TestNodesTellTheirLevel, which the programs of later levels ask for.
+// TestNodesTellTheirLevel: nodes report their level, which programs of later levels ask for.
 func TestNodesTellTheirLevel(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, t.TempDir(), anyAddress)

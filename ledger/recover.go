@@ -13,34 +13,34 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
-// ErrNothingToRecover refuses to recover a ledger that has one node.
+// ErrNothingToRecover means that the ledger has only one node, so that there is nothing to recover.
 var ErrNothingToRecover = errors.New("this ledger has no other node, and lost no majority: start it")
 
-// Survivor is what the directory of one node tells of a cluster whose majority is lost.
+// Survivor describes the directory of one node of a cluster that has lost its majority.
 type Survivor struct {
 	Node     uint64 // id of the node
 	LedgerID machine.LedgerID
-	// Last is the last position in the node's log. Of several survivors the one with the highest term has
-	// everything that was acknowledged and is left, and among those of one term the one with the highest index.
+	// Last is the last position in the node's log. Of several survivors, the one with the highest term, and within a
+	// term the one with the highest index, has every acknowledged entry that is left.
 	Last raftlog.Position
-	// Committed is the index in the log up to which the node knew that a majority had it. What is behind it may have
-	// been acknowledged, or not.
+	// Committed is the log index up to which the node knew that a majority had the log. Entries after it may or may not
+	// have been acknowledged.
 	Committed uint64
-	Time      time.Time // ledger time of the last command in the log, or in the state when the log has none
-	Members   []Member  // as of the end of the log; Active and Matched are not known
-	// Interrupted reports that a recovery was begun, which must come to its end.
+	Time      time.Time // ledger time of the last command in the log, or of the state if the log has none
+	Members   []Member  // as of the end of the log; Active and Matched are unknown
+	// Interrupted reports that a recovery has begun, which must be completed.
 	Interrupted bool
 }
 
-// Recovery is what Recover has made.
+// Recovery is the result of Recover.
 type Recovery struct {
-	Before   Survivor         // the node as it was found
-	LedgerID machine.LedgerID // of the transactions from now on
-	Index    uint64           // the ledger begins anew after it
+	Before   Survivor         // the node before the recovery
+	LedgerID machine.LedgerID // ledger id of later transactions
+	Index    uint64           // the index after which the new epoch begins
 	Digest   machine.Hash     // at that index
 }
 
-// InspectSurvivor reads the directory of a node that no process has open, and changes nothing.
+// InspectSurvivor reads the directory of a node that no process has open. It changes nothing.
 func InspectSurvivor(dir string) (s Survivor, err error) {
 	d, err := datadir.OpenSurvivor(dir)
 	if err != nil {
@@ -58,7 +58,7 @@ func InspectSurvivor(dir string) (s Survivor, err error) {
 
 func inspectSurvivor(d *datadir.Directory) (s Survivor, err error) {
 	s.Node = d.Node()
-	if d.HasOldLog() { // whose programs knew no other nodes
+	if d.HasOldLog() { // programs with the old log format had no clusters
 		return s, ErrNothingToRecover
 	}
 	var at raftlog.Position
@@ -87,7 +87,7 @@ func inspectSurvivor(d *datadir.Directory) (s Survivor, err error) {
 	return s, err
 }
 
-// survivingState reads what the state file has: the ledger's id, its time, and the position in the log.
+// survivingState reads the ledger's id, its time, and the log position from the state file.
 func survivingState(d *datadir.Directory) (
 	id machine.LedgerID, at time.Time, position raftlog.Position, err error,
 ) {
@@ -112,19 +112,19 @@ func survivingState(d *datadir.Directory) (
 	return id, at, position, err
 }
 
-// Recover makes a ledger with one node of the directory of a node whose cluster has lost its majority for good.
-// Everything in the node's log counts as committed. What only the lost nodes had is gone, also if it was
-// acknowledged. So the ledger begins an epoch, as a restored one does: none of the transaction ids and sessions of
-// what is gone is given out again, and clients find another ledger. No other node of the old cluster belongs to
-// it, and none must be started again. The node keeps its number.
+// Recover turns the directory of a node whose cluster has lost its majority for good into a ledger with one node.
+// Everything in the node's log counts as committed. Entries that only the lost nodes had are lost, even if they were
+// acknowledged. The ledger therefore begins an epoch, like a restored one: transaction ids and sessions of lost entries
+// are never issued again, and clients notice that it is another ledger. The other nodes of the old cluster are no
+// longer members, and must never be started again. The node keeps its number.
 //
-// Until the EPOCH is durable neither Open nor anything that reads takes the directory. Recover is called again
-// when it was interrupted or failed.
+// Until the EPOCH file is durable, neither Open nor any reader accepts the directory. If Recover was interrupted or
+// failed, call it again.
 func Recover(ctx context.Context, dir string, logger *slog.Logger) (r Recovery, err error) {
 	return recoverWith(ctx, dir, logger, func(string) error { return nil })
 }
 
-// recoverWith calls step before each step; an error of it ends the recovery there, as a crash would.
+// recoverWith calls step before each step. If step returns an error, the recovery ends there, as in a crash.
 func recoverWith(
 	ctx context.Context, dir string, logger *slog.Logger, step func(what string) error,
 ) (r Recovery, err error) {

@@ -15,8 +15,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
-// survivor returns a copy of a follower's directory, taken while the cluster ran, as a kill leaves it, with what the
-// cluster has acknowledged until then.
+// survivor returns a copy of a follower's directory, taken while the cluster ran, as a kill leaves it, and the writes
+// that the cluster had acknowledged until then.
 func survivor(t *testing.T) (dir string, receipts []machine.Receipt, clients []string) {
 	t.Helper()
 	nodes := startCluster(t)
@@ -31,14 +31,14 @@ func survivor(t *testing.T) (dir string, receipts []machine.Receipt, clients []s
 		if err != nil || o.Code != machine.Committed && o.Code != machine.Replayed {
 			t.Fatalf("%+v, %v", o, err)
 		}
-		o.Receipt.Replayed = false // the first answer may have been lost
+		o.Receipt.Replayed = false // the first response may have been lost
 		receipts, clients = append(receipts, o.Receipt), append(clients, client)
 	}
 	follower := nodes[1]
 	if follower == awaitLeader(t, nodes...) {
 		follower = nodes[2]
 	}
-	// It has the log on its disk, and need not know that it is committed.
+	// It has the log on its disk, and need not know that the log is committed.
 	awaitLeaderStatus(t, nodes, "a follower with the whole log", func(s ledger.ClusterStatus) bool {
 		return slices.ContainsFunc(s.Members, func(m ledger.Member) bool {
 			return m.ID == follower.ClusterStatus().Self && m.Matched >= s.Last
@@ -52,8 +52,8 @@ func survivor(t *testing.T) (dir string, receipts []machine.Receipt, clients []s
 	return dir, receipts, clients
 }
 
-// TestRecover makes a ledger of one of three nodes, kills that behind each step of it, and begins again. Everything
-// that the node had is there, under another ledger id, and it takes others in under new numbers.
+// TestRecover makes a ledger of one of three nodes. It kills the recovery after each step, and starts it again.
+// Everything that the node had is there under another ledger id, and the ledger admits other nodes under new numbers.
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	source, receipts, clients := survivor(t)
@@ -102,7 +102,7 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// wantRecovered opens a ledger that was recovered.
+// wantRecovered opens a recovered ledger and checks it.
 func wantRecovered(t *testing.T, dir string, r ledger.Recovery, receipts []machine.Receipt, clients []string) {
 	t.Helper()
 	if report, err := verify.Directory(t.Context(), dir, verify.Options{}); err != nil || len(report.Problems) > 0 ||
@@ -130,7 +130,7 @@ func wantRecovered(t *testing.T, dir string, r ledger.Recovery, receipts []machi
 	closeLedger(t, n.Ledger)
 }
 
-// TestRecoverRefuses what is no node of a cluster, or is in use, and leaves it as it is.
+// TestRecoverRefuses: a directory that is not of a cluster node, or is in use, is refused and stays unchanged.
 func TestRecoverRefuses(t *testing.T) {
 	t.Parallel()
 	quiet := slog.New(slog.DiscardHandler)

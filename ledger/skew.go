@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// maxClockSkew is how far the wall clock of a leader may be from those of a majority.
+	// maxClockSkew is the maximum difference between the wall clock of a leader and the clocks of a majority.
 	maxClockSkew = 10 * time.Second
-	// skewPatience is how long a leader waits for the clocks of the others before it asks again.
+	// skewPatience is how long a leader waits for the other nodes' clocks before it asks again.
 	skewPatience = time.Second
-	// clockPath is where a node tells its wall clock, in nanoseconds since 1970.
+	// clockPath is the path at which a node returns its wall clock, in nanoseconds since 1970.
 	clockPath = "/seqledger.peer.v1/Clock"
 )
 
-// errSkew says that a node must not lead, because its clock is not that of a majority.
+// errSkew means that a node must not lead, because its clock does not agree with a majority.
 var errSkew = errors.New("the clock of this node is not that of a majority")
 
-// errTooFewClocks says that a majority has not told its clocks yet.
+// errTooFewClocks means that no majority has answered yet.
 var errTooFewClocks = errors.New("too few nodes told their clocks")
 
-// checkClock compares the wall clock of this node, which was elected, with those of the other voters. The base of
-// ledger time is taken from it, and what expires by a wrong one is gone.
+// checkClock compares the wall clock of this newly elected node with those of the other voters. Ledger time starts from
+// this clock, and whatever expires because of a wrong clock is lost.
 func (l *Ledger) checkClock() error {
 	var others []Member
 	voters := 1
@@ -54,7 +54,7 @@ func (l *Ledger) checkClock() error {
 			skews <- skew
 		}()
 	}
-	near, far := 1, 0 // its own
+	near, far := 1, 0 // this node's own
 	var err error
 	for range others {
 		select {
@@ -77,14 +77,14 @@ func (l *Ledger) checkClock() error {
 	return fmt.Errorf("%w: %d agree and %d do not, of %d: %w", errTooFewClocks, near, far, voters, err)
 }
 
-// askClock returns how far this node's clock is ahead of another one's, give or take half of the way there and back.
+// askClock returns how far this node's clock is ahead of another node's, with an error of at most half the round trip.
 func (l *Ledger) askClock(ctx context.Context, m *Member) (time.Duration, error) {
 	began, wall := time.Now(), l.options.Clock()
 	response, err := l.askMember(ctx, m, http.MethodGet, clockPath, http.NoBody)
 	if err != nil {
 		return 0, fmt.Errorf("clock of node %d: %w", m.ID, err)
 	}
-	defer func() { _ = response.Body.Close() }() // it was only read
+	defer func() { _ = response.Body.Close() }() // the body was only read
 	text, err := io.ReadAll(io.LimitReader(response.Body, 64))
 	if err != nil || response.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("clock of node %d: %s: %w", m.ID, response.Status, err)

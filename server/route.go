@@ -23,26 +23,26 @@ import (
 )
 
 const (
-	// clientHeader has the address of the caller of a forwarded call. Only the listener for other nodes
-	// believes it.
+	// clientHeader holds the address of the caller of a forwarded call. Only the listener for other nodes trusts it.
 	clientHeader = "Seqledger-Client-Address"
-	// electionPatience is how long a call waits for the nodes to elect a leader: longer than an election
-	// takes with the default ticks.
+	// electionPatience is how long a call waits for the nodes to elect a leader. It is longer than an election takes
+	// with the default ticks.
 	electionPatience = 2 * time.Second
-	// upgradePatience is the same for a request to upgrade. It is shorter, because a client that has no
-	// answer within a second takes it that the server does not upgrade at all.
+	// upgradePatience replaces electionPatience for a request to upgrade. It is shorter, because a client without a
+	// response within a second concludes that the server does not upgrade at all.
 	upgradePatience = 600 * time.Millisecond
-	// redialEvery is how often a leader that cannot be reached is tried again meanwhile.
+	// redialEvery is how often the router retries an unreachable leader meanwhile.
 	redialEvery = 100 * time.Millisecond
-	// forwardGrace is how long a call may still wait for a leader that is none any more. One that hands
-	// over answers at once; one that is stopped or cut off would hold the call for ever.
+	// forwardGrace is how long a call may still wait for a former leader. A leader that hands over answers at once; one
+	// that hangs or is cut off would hold the call for ever.
 	forwardGrace = 500 * time.Millisecond
-	// maxForwarded bounds the calls that wait for the leader at once. What they send is not kept here.
+	// maxForwarded bounds the number of calls that wait for the leader at once. The router does not buffer their
+	// bodies.
 	maxForwarded = 4096
 )
 
-// router passes calls that change something on to the leader. The leader authenticates the caller, and decides
-// as if it had been called.
+// router forwards calls that change something to the leader. The leader authenticates the caller, and decides as if the
+// caller had called it directly.
 type router struct {
 	server *Server
 	nodes  nodes
@@ -53,7 +53,7 @@ type router struct {
 	patience time.Duration
 }
 
-// nodes is what a router needs of its ledger.
+// nodes is the part of a ledger that a router needs.
 type nodes interface {
 	Leader() (ledger.Leader, <-chan struct{})
 	PeerTransport() http.RoundTripper
@@ -66,7 +66,7 @@ func newRouter(s *Server, n nodes, local http.Handler) *router {
 	r.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
 		Transport:      roundTripperFunc(r.roundTrip),
-		FlushInterval:  -1, // both sides of a stream talk at once
+		FlushInterval:  -1, // both sides of a stream send at once
 		ModifyResponse: nameLeader,
 		ErrorLog:       slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
 		ErrorHandler:   r.failed,
@@ -74,13 +74,13 @@ func newRouter(s *Server, n nodes, local http.Handler) *router {
 	return r
 }
 
-// forward is a call on its way to the leader.
+// forward is a call that is being forwarded to the leader.
 type forward struct {
-	call   *http.Request // as it came
+	call   *http.Request // as received
 	leader ledger.Leader
 }
 
-// forwardKey finds the forward of a call in its context.
+// forwardKey is the context key of a call's forward.
 type forwardKey struct{}
 
 func forwardOf(q *http.Request) *forward {
@@ -103,13 +103,13 @@ func (r *router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	leader, found := r.leader(limited)
 	cancel()
 	if leader.Self || !found {
-		r.local.ServeHTTP(w, q) // which refuses it in the caller's protocol, when nobody leads
+		r.local.ServeHTTP(w, q) // if there is no leader, it refuses the call in the caller's protocol
 		return
 	}
 	select {
 	case r.places <- struct{}{}:
 	default:
-		r.local.ServeHTTP(w, q) // which refuses it and names the leader
+		r.local.ServeHTTP(w, q) // it refuses the call and names the leader
 		return
 	}
 	defer func() { <-r.places }()
@@ -127,7 +127,8 @@ func (r *router) patienceFor(q *http.Request) time.Duration {
 	return r.patience
 }
 
-// leader returns who leads, waiting for an election. It is not found while there is none.
+// leader returns the current leader. During an election it waits for one until ctx ends or the server drains, and then
+// returns false.
 func (r *router) leader(ctx context.Context) (leader ledger.Leader, found bool) {
 	for {
 		leader, changed := r.nodes.Leader()
@@ -146,11 +147,11 @@ func (r *router) leader(ctx context.Context) (leader ledger.Leader, found bool) 
 
 func known(l ledger.Leader) bool { return l.Self || l.Peer != "" }
 
-// rewrite leaves a call as the caller sent it, and says who that is. The proxy has removed what is between
-// the caller and this node only.
+// rewrite keeps a call as the caller sent it, and adds the caller's address. The hop-by-hop headers, which the proxy
+// has removed, concern only the caller and this node.
 func rewrite(q *httputil.ProxyRequest) {
-	q.Out.Host = q.In.Host // the leader holds it against its own rules
-	// What a proxy before this node has added is one of the reasons to refuse a call.
+	q.Out.Host = q.In.Host // the leader checks it against its own rules
+	// Keep the headers of a proxy in front of this node, because they can be a reason to refuse a call.
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if values, found := q.In.Header[name]; found {
 			q.Out.Header[name] = values
@@ -159,7 +160,7 @@ func rewrite(q *httputil.ProxyRequest) {
 	q.Out.Header.Set(clientHeader, q.In.RemoteAddr)
 }
 
-// nameLeader tells the caller where the leader is.
+// nameLeader adds the leader's address to a response.
 func nameLeader(answer *http.Response) error {
 	if f := forwardOf(answer.Request); f.leader.Client != "" {
 		answer.Header.Set(message.LeaderHeader, f.leader.Client)
@@ -167,12 +168,12 @@ func nameLeader(answer *http.Response) error {
 	return nil
 }
 
-// errUnsent means that the leader has got nothing of a call, so that it was not executed.
+// errUnsent means that the leader has received no part of a call, so that the call was not executed.
 var errUnsent = errors.New("the leader was not reached")
 
-// roundTrip sends a call to the leader. While nothing of it has been sent, it goes on to the next leader, so
-// that a caller who comes in the middle of an election does not notice it. errUnsent means that this node must
-// answer: it leads now, or nobody does.
+// roundTrip sends a call to the leader. As long as no part of it has been sent, it retries with the next leader, so
+// that an election goes unnoticed by the caller. errUnsent means that this node must answer, because it now leads or
+// there is no leader.
 func (r *router) roundTrip(q *http.Request) (*http.Response, error) {
 	f := forwardOf(q)
 	limited, cancel := context.WithTimeout(q.Context(), r.patienceFor(f.call))
@@ -198,7 +199,7 @@ func (r *router) roundTrip(q *http.Request) (*http.Response, error) {
 	}
 }
 
-// attempt sends a call to a node. unsent reports whether a call that failed was not sent.
+// attempt sends a call to a node. unsent reports whether a failed call was not sent.
 func (r *router) attempt(q *http.Request, to ledger.Leader) (answer *http.Response, unsent bool, err error) {
 	ctx, cancel := context.WithCancel(q.Context())
 	q = q.WithContext(ctx)
@@ -210,13 +211,13 @@ func (r *router) attempt(q *http.Request, to ledger.Leader) (answer *http.Respon
 	end := cancel
 	if q.Body != nil {
 		body = &forwardedBody{ReadCloser: q.Body}
-		// The proxy, whose body this is, does not pass on a Close. Over HTTP/1.1 a Read cannot be ended so, and need
-		// not: an answer comes behind the whole body.
+		// The proxy owns this body and does not pass on Close. Over HTTP/1.1 Close cannot interrupt a Read, and need
+		// not: the response comes after the whole body.
 		if call := forwardOf(q).call; call.ProtoMajor > 1 {
 			body.interrupt = call.Body.Close
 		}
 		q.Body = body
-		// Without the second, the transport would not notice the first until the caller sends something.
+		// Without closing the body, the transport would not notice the cancellation until the caller sends something.
 		end = func() {
 			cancel()
 			_ = body.Close()
@@ -226,7 +227,7 @@ func (r *router) attempt(q *http.Request, to ledger.Leader) (answer *http.Respon
 	go r.endWith(ctx, end, to, isEndless(q))
 	if answer, err = r.nodes.PeerTransport().RoundTrip(q); err == nil {
 		if answer.StatusCode == http.StatusSwitchingProtocols {
-			// Of the connection that its body is the transport knows nothing any more. Ends with the call.
+			// The transport no longer tracks an upgraded connection, so it must be closed here. Ends with the call.
 			conn := answer.Body
 			context.AfterFunc(ctx, func() { _ = conn.Close() })
 			return answer, false, nil
@@ -239,13 +240,13 @@ func (r *router) attempt(q *http.Request, to ledger.Leader) (answer *http.Respon
 	return nil, body != nil && body.seal() || isDial && dial.Op == "dial" || upgrade.IsRequested(q), err
 }
 
-// isEndless reports whether a call goes on until a side ends it.
+// isEndless reports whether a call lasts until one side ends it.
 func isEndless(q *http.Request) bool {
 	return q.URL.Path == seqledgerv1connect.LedgerServiceWriteStreamProcedure
 }
 
-// endWith ends a call when the node that it went to leads no more, and an endless one when this server
-// drains. What was on its way may have been executed; the caller repeats it.
+// endWith ends a call when the node that it was sent to is no longer the leader, and an endless call when this server
+// drains. Requests in flight may have been executed; the caller repeats them.
 func (r *router) endWith(ctx context.Context, end func(), to ledger.Leader, endless bool) {
 	var draining <-chan struct{}
 	if endless {
@@ -276,7 +277,7 @@ func (r *router) endWith(ctx context.Context, end func(), to ledger.Leader, endl
 	}
 }
 
-// failed answers a call that has no answer of the leader.
+// failed answers a call for which the leader sent no response.
 func (r *router) failed(w http.ResponseWriter, q *http.Request, err error) {
 	f := forwardOf(q)
 	if errors.Is(err, errUnsent) {
@@ -285,7 +286,7 @@ func (r *router) failed(w http.ResponseWriter, q *http.Request, err error) {
 	}
 	r.server.options.Logger.DebugContext(q.Context(), "the leader did not answer a call",
 		"path", q.URL.Path, "leader", f.leader.ID, "error", err)
-	// The leader may have executed it, and may yet.
+	// The leader may have executed it, or may still do so.
 	failed := connectError(q.Context(), r.server.options.Logger, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err))
 	if writer := connect.NewErrorWriter(); writer.IsSupported(f.call) {
 		_ = writer.Write(w, f.call, failed)
@@ -294,24 +295,24 @@ func (r *router) failed(w http.ResponseWriter, q *http.Request, err error) {
 	http.Error(w, failed.Message(), http.StatusServiceUnavailable)
 }
 
-// forwardedBody is the body of an attempt to send a call. It knows whether any of it may have been sent.
+// forwardedBody is the body of one attempt to send a call. It records whether any of it may have been sent.
 type forwardedBody struct {
 	io.ReadCloser
 
-	// interrupt ends a Read that waits for the caller. May be nil.
+	// interrupt interrupts a Read that waits for the caller. It may be nil.
 	interrupt func() error
 
-	state atomic.Uint32 // one of the three below
+	state atomic.Uint32 // one of the three constants below
 }
 
 const (
 	forwardUnread uint32 = iota
 	forwardRead
-	forwardSealed // not read, and will not be
+	forwardSealed // not read, and never will be
 )
 
-// seal reports whether nothing was read. Then nothing will be: a transport may still be at work on a request
-// that has failed.
+// seal reports whether nothing was read, and prevents later reads, because a transport may still be working on a failed
+// request.
 func (b *forwardedBody) seal() bool {
 	return b.state.CompareAndSwap(forwardUnread, forwardSealed) || b.state.Load() == forwardSealed
 }
@@ -324,8 +325,8 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// Close implements io.Closer. A body that was not read is left for another attempt. It also ends a Read that waits for
-// the caller, because the transport ends the answer of a leader that is gone only behind that.
+// Close implements io.Closer. A body that was not read is kept for another attempt. Close also interrupts a Read that
+// waits for the caller, because the transport ends the response of a lost leader only after that Read returns.
 func (b *forwardedBody) Close() error {
 	if b.seal() {
 		return nil
@@ -337,12 +338,12 @@ func (b *forwardedBody) Close() error {
 	return err
 }
 
-// forwardedAnswer is the body of an answer. To close it ends the call: the transport would wait until the caller has
-// sent the rest of a stream, and the caller waits for the end of the answer first.
+// forwardedAnswer is the body of a response. Closing it ends the call. Otherwise the transport would wait until the
+// caller has sent the rest of a stream, while the caller waits for the end of the response.
 type forwardedAnswer struct {
 	io.ReadCloser
 
-	end func() // of the call
+	end func() // ends the call
 }
 
 // Close implements io.Closer.
@@ -351,9 +352,9 @@ func (a *forwardedAnswer) Close() error {
 	return a.ReadCloser.Close()
 }
 
-// PeerHandler answers the calls that other nodes forward. It forwards none itself: a call that finds
-// no leader here is refused, so that it never goes round in circles. Only the listener for other
-// nodes may have it, because it believes what they say about their callers.
+// PeerHandler returns a handler for calls that other nodes forward. It does not forward them again: without a leader
+// here a call is refused, so that it cannot loop. Only the listener for other nodes may use this handler, because it
+// trusts what they say about their callers.
 func (s *Server) PeerHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		address := r.Header.Get(clientHeader)

@@ -22,13 +22,13 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// fakeNodes is a cluster in which the test says who leads.
+// fakeNodes is a cluster whose leader the test sets.
 type fakeNodes struct {
 	mu      sync.Mutex
 	leader  ledger.Leader
 	changed chan struct{}
-	dialled func() // called once when a call has failed
-	// transport makes the calls; nil: the default one.
+	dialled func() // called once, after a failed call
+	// transport sends the calls; nil means the default transport.
 	transport http.RoundTripper
 }
 
@@ -93,7 +93,7 @@ func startRouted(t *testing.T) *routed {
 	return r
 }
 
-// call posts a body as a Write and returns the answer.
+// call posts a body to a procedure and returns the response.
 func (r *routed) call(t *testing.T, procedure, body string) (status int, header http.Header, answer string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -133,7 +133,7 @@ func leads(t *testing.T, id uint64, h http.HandlerFunc) ledger.Leader {
 	return ledger.Leader{ID: id, Term: id, Peer: strings.TrimPrefix(hs.URL, "http://"), Client: fmt.Sprint("node", id)}
 }
 
-// dead returns a node at whose address nobody listens.
+// dead returns a node at whose address nothing listens.
 func dead(t *testing.T, id uint64) ledger.Leader {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -144,7 +144,7 @@ func dead(t *testing.T, id uint64) ledger.Leader {
 	return ledger.Leader{ID: id, Term: id, Peer: l.Addr().String()}
 }
 
-// accepts is a leader that answers with what it has got.
+// accepts is the handler of a leader that responds with what it received.
 func accepts(w http.ResponseWriter, q *http.Request) {
 	b, _ := io.ReadAll(q.Body)
 	fmt.Fprintf(w, "got %s for %s from %v by %v", b, q.Host, q.Header["Authorization"], q.Header["X-Forwarded-For"])
@@ -165,7 +165,7 @@ func wantUnknown(t *testing.T, when string, status int, answer string) {
 	}
 }
 
-// The leader gets a call as the caller sent it, and who that is; the caller learns who leads.
+// The leader receives a call as the caller sent it, with the caller's address. The caller learns the leader's address.
 func TestForwardedCallIsAsItWasSent(t *testing.T) {
 	t.Parallel()
 	r := startRouted(t)
@@ -189,7 +189,8 @@ func TestForwardedCallIsAsItWasSent(t *testing.T) {
 	}
 }
 
-// Of a leader that is not there nothing was asked, so the next one is: the caller does not notice.
+// A leader that cannot be reached has received nothing, so the call goes to the next leader and the caller does not
+// notice.
 func TestUnsentCallGoesToTheNextLeader(t *testing.T) {
 	t.Parallel()
 	for name, next := range map[string]func(*testing.T) ledger.Leader{
@@ -217,14 +218,14 @@ func TestUnsentCallGoesToTheNextLeader(t *testing.T) {
 	}
 }
 
-// A node that cannot be reached may come back under the same term.
+// A node that cannot be reached may come back in the same term.
 func TestUnsentCallIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	r := startRouted(t)
 	at := dead(t, 2)
 	r.elect(at)
 	answered := make(chan string, 1)
-	go func() { // ends with the answer
+	go func() { // ends with the response
 		_, _, answer := r.write(t)
 		answered <- answer
 	}()
@@ -240,7 +241,7 @@ func TestUnsentCallIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Without a leader the node itself refuses the call, which it has whole.
+// Without a leader the node itself refuses the call, and has its whole body.
 func TestNoLeaderIsRefusedHere(t *testing.T) {
 	t.Parallel()
 	for name, leader := range map[string]ledger.Leader{
@@ -263,7 +264,7 @@ func TestNoLeaderIsRefusedHere(t *testing.T) {
 	}
 }
 
-// A leader that has got the call and goes may have executed it. It is not sent again from here.
+// A leader that has received a call and then disappears may have executed it. The call is not sent again from here.
 func TestBrokenForwardIsOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1)
@@ -271,7 +272,7 @@ func TestBrokenForwardIsOfUnknownOutcome(t *testing.T) {
 		"connection broken": func(*routed) { panic(http.ErrAbortHandler) },
 		"leader replaced": func(r *routed) {
 			r.elect(leads(t, 3, func(http.ResponseWriter, *http.Request) { t.Error("it was sent again") }))
-			select { // the old one hangs
+			select { // the old leader hangs
 			case <-r.server.closed.Done():
 			case <-t.Context().Done():
 			}
@@ -295,7 +296,7 @@ func TestBrokenForwardIsOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A forwarded stream would never end by itself when this node stops.
+// A forwarded stream would not end on its own when this node stops.
 func TestDrainEndsForwardedStreams(t *testing.T) {
 	t.Parallel()
 	r := startRouted(t)
@@ -323,9 +324,9 @@ func TestDrainEndsForwardedStreams(t *testing.T) {
 	}
 }
 
-// A forwarded stream whose caller says nothing ends when the leader is gone, or is another one, or this node stops: a
-// caller that waits for its answer sends nothing more. Over HTTP/2, in which a stream is not upgraded, nothing but a
-// Read of what the caller sends would tell.
+// A forwarded stream on which the caller is silent ends when the leader is gone or replaced, or when this node stops,
+// because a caller that waits for a response sends nothing more. Over HTTP/2, where a stream is not upgraded, only a
+// Read of the caller's data would notice.
 func TestSilentForwardedStreamsEnd(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]func(r *routed, leader *httptest.Server){
@@ -375,13 +376,13 @@ func TestSilentForwardedStreamsEnd(t *testing.T) {
 			if _, err := io.ReadAll(response.Body); err == nil || ctx.Err() != nil {
 				t.Errorf("the stream must break, as its last answers are missing; got %v", err)
 			}
-			cancel() // or Close would wait until the rest is sent
+			cancel() // otherwise Close would wait until the rest is sent
 			_ = response.Body.Close()
 		})
 	}
 }
 
-// The same of one that is upgraded, whose leader may be gone without a word, so that nothing else would end it.
+// The same for an upgraded stream. Its leader may disappear silently, so that nothing else would end the stream.
 func TestSilentForwardedUpgradesEnd(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]func(r *routed){
@@ -403,7 +404,7 @@ func TestSilentForwardedUpgradesEnd(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				t.Cleanup(func() { _ = conn.Close() }) // nothing is said on it
+				t.Cleanup(func() { _ = conn.Close() }) // nothing is sent on it
 			}))
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -427,7 +428,7 @@ func TestSilentForwardedUpgradesEnd(t *testing.T) {
 				t.Fatal(response.Status)
 			}
 			ended := make(chan struct{})
-			go func() { // ends with the connection, at the latest by the Close above
+			go func() { // ends with the connection, at the latest with the Close above
 				defer close(ended)
 				_, _ = io.Copy(io.Discard, response.Body)
 			}()
@@ -441,7 +442,7 @@ func TestSilentForwardedUpgradesEnd(t *testing.T) {
 	}
 }
 
-// A body of which a transport may have read is not given to a second one, and one that is given up not read.
+// A body that a transport may have read from is not given to another one, and an abandoned body is not read.
 func TestForwardedBody(t *testing.T) {
 	t.Parallel()
 	under := io.NopCloser(strings.NewReader("body"))
@@ -461,7 +462,7 @@ func TestForwardedBody(t *testing.T) {
 	}
 }
 
-// Only nodes may say who a caller is, and what they forward is not forwarded again.
+// Only nodes may state a caller's address, and forwarded calls are not forwarded again.
 func TestPeerHandler(t *testing.T) {
 	t.Parallel()
 	var from string

@@ -26,11 +26,11 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// joinToken is that of all clusters here.
+// joinToken is the join token of all clusters here.
 const joinToken = "a secret of the nodes"
 
-// startSecureNode starts a node, which joins the one at an address for other nodes if there is one. Without a
-// configuration of TLS the nodes talk in cleartext.
+// startSecureNode starts a node, which joins the node at the peer address join if it is not empty. Without a TLS
+// configuration the nodes communicate in cleartext.
 func startSecureNode(t *testing.T, join string, o server.Options, config *tls.Config) (h *harness, peer string) {
 	t.Helper()
 	return startClockedNode(t, join, o, config, time.Now)
@@ -60,7 +60,7 @@ func startClockedNode(
 		Dir: dir, LogBytes: 8 << 20, CacheBytes: -1, ScrubBytes: -1, Logger: logger, Clock: clock,
 		Cluster: &ledger.Cluster{
 			Listener: listener, Client: "client-of-" + peer, TLS: config, Token: joinToken,
-			Tick: 60 * time.Millisecond, // shorter, and a busy machine elects leaders without a reason
+			Tick: 60 * time.Millisecond, // with less, a busy machine would elect leaders for no reason
 		},
 	})
 	if err != nil {
@@ -77,7 +77,7 @@ func startClockedNode(
 	return h, peer
 }
 
-// startNodes starts a cluster of three, all with a vote.
+// startNodes starts a cluster of three voters.
 func startNodes(t *testing.T, o server.Options) []*harness {
 	t.Helper()
 	return startSecureNodes(t, o, nil)
@@ -105,7 +105,7 @@ func startSecureNodes(t *testing.T, o server.Options, config *tls.Config) []*har
 	return nodes
 }
 
-// await waits until something is so.
+// await waits until a condition holds.
 func await(t *testing.T, is func() bool) {
 	t.Helper()
 	ctx := within(t)
@@ -118,8 +118,8 @@ func await(t *testing.T, is func() bool) {
 	}
 }
 
-// Every node takes every call, in every protocol, as if it were the leader, whoever that is; and the two that are
-// left when it stops go on.
+// Every node accepts every call in every protocol as if it were the leader, whichever node leads. When the leader
+// stops, the remaining two continue.
 func TestAnyNodeTakesAnyCall(t *testing.T) {
 	t.Parallel()
 	nodes := startNodes(t, server.Options{})
@@ -158,7 +158,7 @@ func TestAnyNodeTakesAnyCall(t *testing.T) {
 	}
 }
 
-// leads returns the node that leads.
+// leads returns the leader.
 func leads(t *testing.T, nodes []*harness) (leader *harness) {
 	t.Helper()
 	await(t, func() bool {
@@ -172,7 +172,7 @@ func leads(t *testing.T, nodes []*harness) (leader *harness) {
 	return leader
 }
 
-// persist repeats a write while it has no outcome, as every client does.
+// persist repeats a write until it has an outcome, as every client does.
 func (h *harness) persist(t *testing.T, m *seqledgerv1.WriteRequest) {
 	t.Helper()
 	ctx := within(t)
@@ -244,13 +244,13 @@ func writeEveryWay(t *testing.T, h *harness, prefix string) {
 	_ = upgraded.Close()
 }
 
-// streamThree makes three writes on a stream, one by one: both sides talk at once.
+// streamThree makes three writes on a stream, one by one, so that both sides send at once.
 func streamThree(ctx context.Context, c seqledgerv1connect.LedgerServiceClient, id string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream := c.WriteStream(ctx)
 	for i := range uint64(3) {
-		_ = stream.Send(frameOf(writeOf(id, i+1, appendOp("x")))) // the answer says why it fails
+		_ = stream.Send(frameOf(writeOf(id, i+1, appendOp("x")))) // the response says why it fails
 		answer, err := stream.Receive()
 		if err != nil {
 			return err
@@ -272,8 +272,8 @@ func streamThree(ctx context.Context, c seqledgerv1connect.LedgerServiceClient, 
 	return stream.CloseResponse()
 }
 
-// refuseOtherHosts: without credentials on loopback only requests to a loopback host are taken. The leader knows
-// to which one a caller of another node spoke.
+// refuseOtherHosts checks that without credentials on loopback only requests to a loopback host are accepted. The
+// leader knows the host that a caller of another node used.
 func refuseOtherHosts(t *testing.T, h *harness) {
 	t.Helper()
 	q, err := http.NewRequestWithContext(within(t), http.MethodPost,
@@ -288,8 +288,8 @@ func refuseOtherHosts(t *testing.T, h *harness) {
 	}
 }
 
-// Whether a lease is over is a question of ledger time, which is the leader's clock: the other nodes, whose clocks may
-// be ten seconds away, ask the leader.
+// Whether a lease has ended depends on ledger time, which is the leader's clock. The other nodes, whose clocks may
+// differ by ten seconds, ask the leader.
 func TestEveryNodeReadsRecordsByTheLeadersClock(t *testing.T) {
 	t.Parallel()
 	behind := func() time.Time { return time.Now().Add(-9 * time.Second) }

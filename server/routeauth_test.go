@@ -23,7 +23,7 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// trusting returns a TLS configuration that shows a certificate of an authority and trusts no other one.
+// trusting returns a TLS configuration with a certificate of an authority that trusts no other authority.
 func trusting(t *testing.T, name string, authority *identity) *tls.Config {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -34,7 +34,7 @@ func trusting(t *testing.T, name string, authority *identity) *tls.Config {
 	}
 }
 
-// settled repeats a call that has no outcome because the nodes elect a leader, as every client does.
+// settled repeats a call that has no outcome because of an election, as every client does.
 func settled(t *testing.T, do func() error) (err error) {
 	t.Helper()
 	await(t, func() bool {
@@ -44,8 +44,8 @@ func settled(t *testing.T, do func() error) (err error) {
 	return err
 }
 
-// Whichever node is called, a caller may do what its own credential allows and nothing else, and what it writes bears
-// its name; the same with TLS between the nodes.
+// Whichever node is called, a caller may do exactly what its own credential allows, and its writes bear its name. The
+// same holds with TLS between the nodes.
 func TestForwardedCallersKeepTheirRights(t *testing.T) {
 	t.Parallel()
 	between := trusting(t, "node", issue(t, "nodes", nil))
@@ -68,7 +68,7 @@ func TestForwardedCallersKeepTheirRights(t *testing.T) {
 	}
 }
 
-// A stream that the leader ends comes to its end at every node, although the caller has not ended its own side.
+// A stream that the leader ends also ends at every other node, although the caller has not closed its own side.
 func TestForwardedStreamEndsWithItsAnswer(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -89,7 +89,7 @@ func TestForwardedStreamEndsWithItsAnswer(t *testing.T) {
 	}
 }
 
-// writesAsItself writes by a call and by a stream, and looks who has written.
+// writesAsItself writes by a call and by a stream, and checks the actor of the writes.
 func (g *guarded) writesAsItself(t *testing.T, client string) {
 	t.Helper()
 	writer, _ := g.as("writer")
@@ -125,14 +125,14 @@ func (g *guarded) writesAsItself(t *testing.T, client string) {
 	}
 }
 
-// streamed makes one write on a stream of its own. The error has the code of a call's.
+// streamed makes one write on a stream of its own. Its error has the code that a call would return.
 func (g *guarded) streamed(t *testing.T, id string, m *seqledgerv1.WriteRequest) (*seqledgerv1.Receipt, error) {
 	t.Helper()
 	client, _ := g.as(id)
 	ctx := within(t)
 	stream := client.WriteStream(ctx)
 	defer func() { _, _ = stream.CloseRequest(), stream.CloseResponse() }()
-	_ = stream.Send(frameOf(m)) // the answer says why it fails
+	_ = stream.Send(frameOf(m)) // the response says why it fails
 	answer, err := stream.Receive()
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("the stream does not end: %w", err)
@@ -156,7 +156,7 @@ func (g *guarded) streamed(t *testing.T, id string, m *seqledgerv1.WriteRequest)
 // isRefused makes calls that the leader must refuse.
 func (g *guarded) isRefused(t *testing.T) {
 	t.Helper()
-	nonsense, _, err := auth.NewKey("writer") // which no file has
+	nonsense, _, err := auth.NewKey("writer") // which is in no auth file
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,21 +182,21 @@ func (g *guarded) isRefused(t *testing.T) {
 			}
 		}
 	}
-	_, admin := g.as("foreman") // who administers a scope, and not the cluster
+	_, admin := g.as("foreman") // administers a scope, but not the cluster
 	err = settled(t, func() error { return call(t, admin.ChangeCluster, transfer) })
 	if connect.CodeOf(err) != connect.CodePermissionDenied {
 		t.Errorf("transfer by the foreman: %v", err)
 	}
 }
 
-// serves lets agents call tools.
+// serves checks that agents can call tools.
 func (g *guarded) serves(t *testing.T, key string) {
 	t.Helper()
 	reserve := object{"scope": "acme/main", "key": key, "request": "x", "attempt_id": strings.Repeat("ab", 16)}
 	var got object
 	var problem string
 	writer := agent(t, g.harness, g.keys["writer"])
-	await(t, func() bool { // there may be an election meanwhile
+	await(t, func() bool { // an election may be in progress
 		got, problem = use(t, writer, "reserve", reserve)
 		return problem == ""
 	})
@@ -216,7 +216,7 @@ func (g *guarded) serves(t *testing.T, key string) {
 	}
 }
 
-// secureClients makes a node's server ask clients for certificates of an authority.
+// secureClients makes a node's server require client certificates of an authority.
 func secureClients(t *testing.T, o *server.Options, authority *identity) {
 	t.Helper()
 	dir := t.TempDir()
@@ -235,7 +235,7 @@ func secureClients(t *testing.T, o *server.Options, authority *identity) {
 	o.TLS = config
 }
 
-// over returns a client of HTTP/2 or of HTTP/1.1 by TLS.
+// over returns an HTTP/2 or HTTP/1.1 client over TLS.
 func over(t *testing.T, config *tls.Config, http2 bool) *http.Client {
 	t.Helper()
 	c := transport(t, http2)
@@ -245,8 +245,8 @@ func over(t *testing.T, config *tls.Config, http2 bool) *http.Client {
 	return c
 }
 
-// With certificates of clients and others of nodes, each opens one door only: a client needs its certificate at every
-// node, gets no further with it than its key allows, and cannot speak as a node.
+// Certificates of clients and of nodes are not interchangeable. A client needs its certificate at every node, can do no
+// more than its key allows, and cannot act as a node.
 func TestForwardingWithClientCertificates(t *testing.T) {
 	t.Parallel()
 	clients, nodes := issue(t, "clients", nil), issue(t, "nodes", nil)
@@ -271,7 +271,7 @@ func TestForwardingWithClientCertificates(t *testing.T) {
 		node.writesAsItself(t, fmt.Sprint("till-", i))
 		node.isRefused(t)
 
-		// The nodes believe who a caller is of each other, and of nobody else.
+		// The nodes trust only each other about who a caller is.
 		peer := &url.URL{Scheme: "https", Host: peerOf(t, h)}
 		if err := speakAsNode(t, h, over(t, ofNode, true), peer, g.keys["writer"]); err != nil {
 			t.Error("a node is refused:", err)
@@ -288,7 +288,7 @@ func TestForwardingWithClientCertificates(t *testing.T) {
 	}
 }
 
-// peerOf returns the address of a node for other nodes.
+// peerOf returns a node's address for other nodes.
 func peerOf(t *testing.T, h *harness) string {
 	t.Helper()
 	s := h.ledger.ClusterStatus()
@@ -318,9 +318,9 @@ func speakAsNode(t *testing.T, h *harness, c *http.Client, peer *url.URL, key st
 	return err
 }
 
-// What one node tells another about a caller cannot be forged from outside: a header of the caller's is replaced on
-// its way to the leader, the address for nodes asks for the same credential as every other, and what only nodes ask
-// each other is not passed on.
+// A caller cannot forge what one node tells another about a caller. A caller's header is replaced on the way to the
+// leader, the address for nodes requires the same credentials as any other, and requests reserved for nodes are not
+// forwarded.
 func TestForgedForwarding(t *testing.T) {
 	t.Parallel()
 	var o server.Options
@@ -331,7 +331,7 @@ func TestForgedForwarding(t *testing.T) {
 	forge := func(h http.Header) {
 		h.Set("Seqledger-Client-Address", forged)
 		h.Set("Seqledger-Join-Token", "a guess of a token")
-		h.Set("Connection", "Seqledger-Client-Address") // a proxy takes away what is named here
+		h.Set("Connection", "Seqledger-Client-Address") // a proxy removes the headers named here
 	}
 	for _, h := range nodes {
 		node := *g
@@ -346,7 +346,7 @@ func TestForgedForwarding(t *testing.T) {
 				t.Errorf("a write of %q with forged headers: got %d, want %d", id, status, want)
 			}
 		}
-		// At the address for nodes the header is believed, and the rights are those of the credential all the same.
+		// The address for nodes trusts the header, but the rights are still those of the credential.
 		peer := &url.URL{Scheme: "http", Host: peerOf(t, h)}
 		for id, want := range map[string]connect.Code{
 			"": connect.CodeUnauthenticated, "reader": connect.CodePermissionDenied,
@@ -357,7 +357,7 @@ func TestForgedForwarding(t *testing.T) {
 		}
 		nothing := func(http.Header) {}
 		if got := node.status(t, "root", peer.String(), seqledgerv1connect.LedgerServiceWriteProcedure, nothing); got !=
-			http.StatusServiceUnavailable { // a forwarded call is to be tried again when nodes refuse each other
+			http.StatusServiceUnavailable { // nodes that refuse each other make a forwarded call retryable
 			t.Errorf("a client's call at the address for nodes: %d", got)
 		}
 		for _, path := range []string{ledger.JoinPath, seed.Path, "/seqledger.raft.v1/Stream"} {
@@ -374,7 +374,7 @@ func TestForgedForwarding(t *testing.T) {
 	}
 }
 
-// status sends an empty call as JSON and returns the status of the answer.
+// status sends an empty call as JSON and returns the status of the response.
 func (g *guarded) status(t *testing.T, id, base, path string, change func(http.Header)) int {
 	t.Helper()
 	q, err := http.NewRequestWithContext(within(t), http.MethodPost, base+path, strings.NewReader("{}"))

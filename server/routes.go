@@ -23,8 +23,8 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// compressMinBytes is the size from which an answer is compressed. Below it, compression would
-// take most of an answer's time.
+// compressMinBytes is the size from which a response is compressed. Below it, compression would take most of the time
+// of a response.
 const compressMinBytes = 4 << 10
 
 // mount registers a handler for every procedure. It does not use the generated constructors, so
@@ -43,7 +43,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.AdminServiceListClientsProcedure, reading, s.listClients)
 	unary(s, mux, seqledgerv1connect.AdminServiceListRefusalsProcedure, reading, s.listRefusals)
 	unary(s, mux, seqledgerv1connect.AdminServiceUpdateConfigProcedure, writing, s.updateConfig)
-	// Not one that reads, because only the leader knows how the others are.
+	// It does not count as reading, because only the leader knows the status of the other nodes.
 	unary(s, mux, seqledgerv1connect.AdminServiceGetClusterProcedure, writing, s.getCluster)
 	unary(s, mux, seqledgerv1connect.AdminServiceChangeClusterProcedure, writing, s.changeCluster)
 	unary(s, mux, seqledgerv1connect.IdempotencyServiceReserveProcedure, writing, s.reserve)
@@ -60,8 +60,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 	s.mountWriteBatch(mux)
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
 	s.leaderOnly[stream] = true
-	// Never compressed, because results are hashes and ids, which do not
-	// compress, and there are many.
+	// Never compressed, because there are many results and they consist of hashes and ids, which do not compress.
 	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
 	mux.Handle(stream, s.upgradable(s.limitBody(writing, s.asStream(false,
 		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...)))))
@@ -73,7 +72,7 @@ func (s *Server) mount(mux *http.ServeMux) {
 		connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))))
 }
 
-// asStream gives a stream its controls. oneRequest reports that no message follows the first.
+// asStream adds stream controls to a handler. oneRequest means that no message follows the first.
 func (s *Server) asStream(oneRequest bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		admission.WithStreamControls(admission.StreamOptions{
@@ -86,22 +85,21 @@ func (s *Server) asStream(oneRequest bool, next http.Handler) http.Handler {
 const (
 	writing = connect.IdempotencyUnknown
 	reading = connect.IdempotencyNoSideEffects // GET is allowed
-	// readingByPost is for requests with what must not stand in a URL.
+	// readingByPost is for requests whose content must not appear in a URL.
 	readingByPost = connect.IdempotencyIdempotent
 )
 
-// byLeaderClock has the reads whose answers depend on the time: two nodes would answer by two clocks.
+// byLeaderClock lists the reads whose results depend on the time, so that two nodes would answer by two clocks.
 var byLeaderClock = map[string]bool{
 	seqledgerv1connect.IdempotencyServiceGetRecordProcedure:   true,
 	seqledgerv1connect.IdempotencyServiceListRecordsProcedure: true,
 }
 
-// maxReadRequestBytes allows any key and page token. It is small, because a waiting read keeps
-// its request in memory.
+// maxReadRequestBytes is large enough for any key and page token. It is small, because a waiting read keeps its request
+// in memory.
 const maxReadRequestBytes = 64 << 10
 
-// maxMessage returns how many bytes one message of a request may have,
-// decompressed.
+// maxMessage returns the maximum size of one request message after decompression, in bytes.
 func (s *Server) maxMessage(level connect.IdempotencyLevel) int {
 	if level != writing {
 		return min(maxReadRequestBytes, s.options.MaxRequestBytes)
@@ -109,7 +107,7 @@ func (s *Server) maxMessage(level connect.IdempotencyLevel) int {
 	return s.options.MaxRequestBytes
 }
 
-// codecs replace Connect's own: see package wire.
+// codecs replaces Connect's own codecs: see package wire.
 func codecs() connect.HandlerOption {
 	return connect.WithHandlerOptions(
 		connect.WithCodec(wire.BinaryCodec{}),
@@ -129,7 +127,7 @@ func (s *Server) handlerOptions(level connect.IdempotencyLevel) []connect.Handle
 	}
 }
 
-// unary mounts a procedure with one request and one answer.
+// unary mounts a procedure with one request and one response.
 func unary[P wire.Message[T], T, R any](
 	s *Server, mux *http.ServeMux, procedure string, level connect.IdempotencyLevel,
 	handle func(context.Context, P) (*R, error),
@@ -168,7 +166,7 @@ func answerUnary[P wire.Message[T], T, R any](
 	handle func(context.Context, P) (*R, error),
 ) (*R, error) {
 	m, err := request.Get()
-	about := subjectOf(m) // now, because the request may be released while the answer is made
+	about := subjectOf(m) // now, because the request may be released while the response is built
 	if err != nil {
 		return nil, aboutCommand(err, about)
 	}
@@ -180,8 +178,7 @@ func answerUnary[P wire.Message[T], T, R any](
 	return answer, aboutCommand(err, about)
 }
 
-// observer wraps every call: it converts errors for clients, recovers panics, counts, and logs
-// at debug level.
+// observer wraps every call: it converts errors for clients, recovers panics, counts, and logs at debug level.
 type observer struct{ server *Server }
 
 // WrapUnary implements connect.Interceptor.
@@ -275,7 +272,7 @@ func (o *observer) done(ctx context.Context, procedure string, began time.Time, 
 		o.server.countRefusal(procedure, failed, err)
 	}
 	o.server.metrics.request(procedure, code, took)
-	if logger := o.server.options.Logger; logger.Enabled(ctx, slog.LevelDebug) { // boxing the values costs too
+	if logger := o.server.options.Logger; logger.Enabled(ctx, slog.LevelDebug) { // boxing the values has a cost too
 		logger.DebugContext(ctx, "request", "procedure", procedure, "code", code, "took", took)
 	}
 	if failed == nil {
@@ -284,7 +281,7 @@ func (o *observer) done(ctx context.Context, procedure string, began time.Time, 
 	return failed
 }
 
-// countRefusal counts a refused command of a unary call. cause is what the handler said.
+// countRefusal counts a refused command of a unary call. cause is the handler's error.
 func (s *Server) countRefusal(procedure string, failed *connect.Error, cause error) {
 	by, ok := methods[procedure]
 	if !ok {
@@ -302,11 +299,10 @@ func (s *Server) countRefusal(procedure string, failed *connect.Error, cause err
 	}
 }
 
-// panicked logs and counts a panic. Only its own request fails, because a
-// mistake in one call must not end the others.
+// panicked logs and counts a panic. Only its own request fails, because a bug in one call must not end the others.
 func (s *Server) panicked(ctx context.Context, procedure string, value any) error {
 	if err, ok := value.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-		panic(value) // net/http's own way to end a request
+		panic(value) // net/http's way to abort a request
 	}
 	s.metrics.panics.Inc()
 	s.options.Logger.ErrorContext(ctx, "a handler panicked",
@@ -333,8 +329,7 @@ func checkProtocol(next http.Handler) http.Handler {
 	})
 }
 
-// protocolProblem checks the header and the parameter for which Connect's own errors name Go
-// functions.
+// protocolProblem checks the header and the parameter for which Connect's own errors name Go functions.
 func protocolProblem(r *http.Request) error {
 	const maxDigits = 10
 	if timeout := r.Header.Get("Connect-Timeout-Ms"); timeout != "" {

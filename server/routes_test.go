@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// innerWords are what libraries say to programmers in Go.
+// innerWords matches messages that libraries address to Go programmers.
 var innerWords = regexp.MustCompile(
 	`strconv|Go value|proto:|unexpected token|google\.protobuf|invalid value for|2006|EOF|oneof|syntax error|illegal ` +
 		`base64|\x{fffd}|\x{a0}`)
 
-// What Connect itself would refuse in words of Go is refused before.
+// Requests that Connect would refuse with a message about Go are refused earlier.
 func TestProtocolErrorsAreInWordsOfTheAPI(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})

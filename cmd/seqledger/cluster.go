@@ -8,7 +8,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// clusterCommand groups what is done with the nodes that keep a ledger.
+// clusterCommand groups the commands about the nodes of a cluster.
 type clusterCommand struct {
 	Status   clusterStatusCommand   `cmd:"" default:"withargs" help:"Describe the nodes of the cluster."`
 	Remove   clusterRemoveCommand   `cmd:"" help:"Take a node out of the cluster, also a dead one."`
@@ -66,7 +66,7 @@ func showCluster(t *table, c *seqledgerv1.Cluster) {
 		if m.Id == c.Leader {
 			role = "leader"
 		}
-		if c.Self == c.Leader { // else it is not known
+		if c.Self == c.Leader { // only the leader knows this
 			state, behind = "away", number(c.CommittedIndex-min(c.CommittedIndex, m.MatchedIndex))
 			if m.Active {
 				state = "alive"
@@ -86,7 +86,7 @@ func showCluster(t *table, c *seqledgerv1.Cluster) {
 	}
 }
 
-// digestText tells what came of the last comparison of a node's state.
+// digestText returns the result of the last comparison of a node's state.
 func digestText(s seqledgerv1.StateComparison) string {
 	switch s {
 	case seqledgerv1.StateComparison_STATE_COMPARISON_SAME:
@@ -97,7 +97,7 @@ func digestText(s seqledgerv1.StateComparison) string {
 	return "?"
 }
 
-// diskText tells how much room a node's disk has left.
+// diskText returns the free space on a node's disk.
 func diskText(m *seqledgerv1.ClusterMember) string {
 	if m.DiskSizeBytes == 0 {
 		return "?"
@@ -105,7 +105,7 @@ func diskText(m *seqledgerv1.ClusterMember) string {
 	return fmt.Sprintf("%s (%d%%)", byteSize(m.DiskFreeBytes), 100*m.DiskFreeBytes/m.DiskSizeBytes)
 }
 
-// clusterRemoveCommand takes a node out of the cluster.
+// clusterRemoveCommand removes a node from the cluster.
 type clusterRemoveCommand struct {
 	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
 	clientFlags `embed:""`
@@ -140,7 +140,7 @@ func (c *clusterPromoteCommand) Run(e *environment) error {
 	})
 }
 
-// clusterTransferCommand hands over the leadership.
+// clusterTransferCommand transfers the leadership.
 type clusterTransferCommand struct {
 	ID          uint64 `arg:"" optional:"" help:"help_cluster_transfer_id"`
 	clientFlags `embed:""`
@@ -161,7 +161,7 @@ func (c *clusterTransferCommand) Run(e *environment) error {
 	})
 }
 
-// change makes a change and prints the cluster as it is then.
+// change makes a change and prints the resulting cluster.
 func (f *clientFlags) change(e *environment, request *seqledgerv1.ChangeClusterRequest) error {
 	return f.call(e, func(ctx context.Context, conn *client.Client) error {
 		cluster, err := conn.ChangeCluster(ctx, request)

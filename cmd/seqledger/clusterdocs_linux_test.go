@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// pageCluster runs the commands of the operations page about a cluster, in a directory of its own and on a
-// loopback address that no other process has, so that the ports of the page are free.
+// pageCluster runs the commands of the operations page about a cluster in a directory of its own. It uses a loopback
+// address that no other process has, so that the ports of the page are free.
 type pageCluster struct {
 	t           *testing.T
 	dir, host   string
 	environment []string
-	nodes       map[string]*process // by the directory that the page gives them
+	nodes       map[string]*process // by the name of their directory on the page
 }
 
 var (
@@ -40,7 +40,7 @@ func clusterSections(t *testing.T) map[string][]string {
 		t.Fatal("docs/operations.md has no section about a cluster")
 	}
 	page, _, _ = strings.Cut(page, "\n## ")
-	page = strings.ReplaceAll(page, "\\\n", "") // a command may go on in the next line
+	page = strings.ReplaceAll(page, "\\\n", "") // a command may continue on the next line
 	sections := map[string][]string{}
 	titles := pageSection.FindAllStringSubmatch(page, -1)
 	for i, text := range pageSection.Split(page, -1)[1:] {
@@ -56,7 +56,7 @@ func clusterSections(t *testing.T) map[string][]string {
 	return sections
 }
 
-// run runs a line of the page to its end, or until it serves.
+// run runs a line of the page until it ends or serves.
 func (c *pageCluster) run(line string) {
 	c.t.Helper()
 	line = strings.ReplaceAll(line, "127.0.0.1", c.host)
@@ -75,8 +75,8 @@ func (c *pageCluster) run(line string) {
 	c.client(words...)
 }
 
-// client runs a command until it succeeds. One that changes the cluster may be repeated; it fails for a moment
-// where the leader changes meanwhile, which a slow machine can bring about by itself.
+// client runs a command until it succeeds. Commands that change the cluster may be repeated: they fail briefly while
+// the leader changes, which may happen at any time on a slow machine.
 func (c *pageCluster) client(words ...string) string {
 	c.t.Helper()
 	const tries = 5
@@ -129,7 +129,7 @@ func (c *pageCluster) serve(words []string) {
 	}
 }
 
-// awaitVoters waits until the leader hears of these voters and no others.
+// awaitVoters waits until the leader hears from exactly these voters.
 func (c *pageCluster) awaitVoters(want ...uint64) {
 	c.t.Helper()
 	ticker := time.NewTicker(50 * time.Millisecond)
@@ -138,7 +138,7 @@ func (c *pageCluster) awaitVoters(want ...uint64) {
 	defer deadline.Stop()
 	for {
 		said := c.client("cluster", "status", "--json")
-		// Numbers of 64 bits are texts in this JSON.
+		// 64-bit numbers are strings in this JSON.
 		var cluster struct {
 			Members []struct {
 				ID     uint64 `json:"id,string"`
@@ -166,7 +166,7 @@ func (c *pageCluster) awaitVoters(want ...uint64) {
 	}
 }
 
-// write commits a write of its own stream, which shows that the cluster takes them.
+// write commits a write on a stream of its own, which shows that the cluster takes writes.
 func (c *pageCluster) write(client string) {
 	c.t.Helper()
 	c.client("write", "--scope", "acme", "--client-id", client, "--set", client+"=1")
@@ -184,7 +184,7 @@ func (c *pageCluster) stop(name string, signal syscall.Signal) {
 	}
 }
 
-// TestClusterProcedures runs what the operations page says about a cluster, as it is written there.
+// TestClusterProcedures runs the commands of the operations page about a cluster as they are written there.
 func TestClusterProcedures(t *testing.T) {
 	t.Parallel()
 	sections := clusterSections(t)
@@ -223,7 +223,7 @@ func TestClusterProcedures(t *testing.T) {
 		t.Errorf("the node that was removed ended with %d", code)
 	}
 	c.write("without-1")
-	// The nodes end before the restore, as the page asks for.
+	// The nodes end before the restore, as the page requires.
 	backup := sections["Backup of a cluster"]
 	sections["Backup of a cluster"] = backup[:2]
 	part("Backup of a cluster")
@@ -239,7 +239,7 @@ func TestClusterProcedures(t *testing.T) {
 			t.Errorf("%s: %s", client, said)
 		}
 	}
-	delete(sections, "A lost majority") // which TestLostMajority runs
+	delete(sections, "A lost majority") // TestLostMajority runs it
 	for title := range sections {
 		t.Errorf("%q of docs/operations.md is run by no test", title)
 	}

@@ -10,7 +10,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// lines returns what is printed, with one space between the columns.
+// lines returns the printed lines, with one space between the columns.
 func lines(t *testing.T, show func(*table)) (found []string) {
 	t.Helper()
 	var out strings.Builder
@@ -25,7 +25,7 @@ func lines(t *testing.T, show func(*table)) (found []string) {
 	return found
 }
 
-// clusterOf is a cluster of three as one node sees it: node 2 is alive, and node 3 away.
+// clusterOf returns a cluster of three as one node sees it: node 2 is alive, and node 3 is away.
 func clusterOf(self, leader uint64) *seqledgerv1.Cluster {
 	return &seqledgerv1.Cluster{Self: self, Leader: leader, Term: 7, AppliedIndex: 9, CommittedIndex: 10,
 		Members: []*seqledgerv1.ClusterMember{
@@ -38,7 +38,7 @@ func clusterOf(self, leader uint64) *seqledgerv1.Cluster {
 		}}
 }
 
-// TestClusterStatusLines: what a node does not know is a question mark, and never a number.
+// TestClusterStatusLines: whatever a node does not know is shown as a question mark, never as a number.
 func TestClusterStatusLines(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -61,7 +61,7 @@ func TestClusterStatusLines(t *testing.T) {
 	}
 }
 
-// TestClusterLineOfStatus: one line of the node's own view, and none of a node without others.
+// TestClusterLineOfStatus: one line shows the node's own view of the cluster; a node without others has no such line.
 func TestClusterLineOfStatus(t *testing.T) {
 	t.Parallel()
 	alive := clusterOf(1, 1)
@@ -84,14 +84,14 @@ func TestClusterLineOfStatus(t *testing.T) {
 	}
 }
 
-// TestStatusOfANodeThatIsLeft: two of three nodes are killed. The third answers, says that it takes no writes, and
-// what it knows.
+// TestStatusOfANodeThatIsLeft: two of three nodes are killed. The third still answers, reports that it takes no writes,
+// and shows its own data.
 func TestStatusOfANodeThatIsLeft(t *testing.T) {
 	t.Parallel()
 	c := serveCluster(t, 3)
 	conn := c.client(t)
 	left := c.leader(t, conn)
-	for deadline := time.Now().Add(hangs); ; left = c.leader(t, conn) { // another one may be elected on a busy machine
+	for deadline := time.Now().Add(hangs); ; left = c.leader(t, conn) { // a busy machine may elect another leader
 		said := left.do(t, "status").expect(t, exitDone, left.ledgerID, "cluster")
 		if strings.Contains(said.stdout, "leads 3 nodes, all alive") &&
 			!strings.Contains(said.stdout, "no: no majority") {

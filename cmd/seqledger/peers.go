@@ -34,8 +34,8 @@ type peerFlags struct {
 	JoinTokenFile string   `help:"help_peer_token_file" type:"path" placeholder:"FILE"`
 }
 
-// cluster opens the listener for other nodes; nil without --peer-listen. The errors are usage errors, but for
-// a port that is in use.
+// cluster opens the listener for other nodes. It returns nil without --peer-listen. Its errors are usage errors, except
+// for a port that is in use.
 func (c *serveCommand) cluster(e *environment, clients net.Listener) (*ledger.Cluster, error) {
 	f := &c.peerFlags
 	config, err := f.check(e)
@@ -62,8 +62,8 @@ func (c *serveCommand) cluster(e *environment, clients net.Listener) (*ledger.Cl
 	}, nil
 }
 
-// reachable returns the address to give to others: the advertised one, or that of a listener if it is of one
-// interface. A server that listens on all of them must be told its name.
+// reachable returns the address to give to others: the advertised one, or that of a listener on a single interface. A
+// server that listens on all interfaces must be given its address.
 func reachable(advertised string, l net.Listener) string {
 	if advertised != "" {
 		return advertised
@@ -121,7 +121,7 @@ func (f *peerFlags) check(e *environment) (*tls.Config, error) {
 	return nil, nil
 }
 
-// tls reads the certificate that this node shows to the others, and the authority that theirs are of.
+// tls reads the certificate of this node, and the authority that signs the certificates of the others.
 func (f *peerFlags) tls(e *environment) (*tls.Config, error) {
 	certificate, err := keyPair(f.PeerCert, f.PeerKey)
 	if err != nil {
@@ -136,11 +136,11 @@ func (f *peerFlags) tls(e *environment) (*tls.Config, error) {
 	}, nil
 }
 
-// leastToken is the least length of a join token in bytes.
+// leastToken is the minimum length of a join token in bytes.
 const leastToken = 16
 
-// token returns the join token that was given; empty for none. A node that joins waits for a file that is not there
-// yet, because the first node, which makes it, may be on its way up.
+// token returns the configured join token, or the empty string if there is none. A joining node waits for a missing
+// token file, because the first node creates it and may still be starting.
 func (c *serveCommand) token(e *environment) (string, error) {
 	f := &c.peerFlags
 	flag, token := "--join-token", f.JoinToken
@@ -163,13 +163,14 @@ func (c *serveCommand) token(e *environment) (string, error) {
 }
 
 const (
-	// tokenPatience is how long a node that joins waits for the file with the token.
+	// tokenPatience is how long a joining node waits for the token file.
 	tokenPatience = 20 * time.Second
 	tokenInterval = 100 * time.Millisecond
 )
 
-// awaitToken reads the file with the token, and waits for it: the first node writes it while it starts. A node that has
-// joined uses its stored token where the file is missing, which may have been that of a node that is gone.
+// awaitToken reads the token file. It waits for a missing file, because the first node writes it when it starts. A node
+// that has joined uses its stored token instead, because the missing file may have belonged to a node that no longer
+// exists.
 func awaitToken(ctx context.Context, name, stored string) (content []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tokenPatience)
 	defer cancel()
@@ -190,7 +191,7 @@ func awaitToken(ctx context.Context, name, stored string) (content []byte, err e
 	}
 }
 
-// join makes the data directory of a node that joins a cluster, unless it belongs to a node already.
+// join creates the data directory of a node that joins a cluster, unless it already belongs to a node.
 func (c *serveCommand) join(e *environment, cluster *ledger.Cluster) error {
 	o := c.seedOptions(e, cluster.TLS, cluster.Token)
 	o.Peer, o.Client = cluster.Peer, cluster.Client
@@ -201,7 +202,7 @@ func (c *serveCommand) join(e *environment, cluster *ledger.Cluster) error {
 	return err
 }
 
-// seedOptions say how the state of another node is fetched.
+// seedOptions returns the options for fetching another node's state.
 func (c *serveCommand) seedOptions(e *environment, config *tls.Config, token string) seed.Options {
 	return seed.Options{
 		Dir: c.Data, Nodes: c.Join, RoundTripper: transport.NewRoundTripper(config), Encrypted: config != nil,
@@ -209,7 +210,8 @@ func (c *serveCommand) seedOptions(e *environment, config *tls.Config, token str
 	}
 }
 
-// again gives the state of another node to this one, which is too far behind to follow the log. Its ledger is closed.
+// again replaces the state of this node, which is too far behind to follow the log, with that of another node. The
+// ledger must be closed.
 func (c *serveCommand) again(e *environment, behind *ledger.BehindError) error {
 	e.log.Warn("this node is too far behind to follow the log and fetches the state of another one; it answers no "+
 		"calls until it has it", "log index", behind.At.Index)
@@ -228,7 +230,7 @@ func (c *serveCommand) again(e *environment, behind *ledger.BehindError) error {
 	return nil
 }
 
-// servePeers answers what other nodes ask. The ledger lets in those of the cluster alone.
+// servePeers serves requests of other nodes. The ledger lets in only nodes of the cluster.
 func (c *serveCommand) servePeers(l *ledger.Ledger, s *server.Server) {
 	mux := http.NewServeMux()
 	mux.Handle("POST "+ledger.JoinPath, l.JoinHandler())

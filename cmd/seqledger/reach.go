@@ -19,9 +19,9 @@ import (
 
 // unreachableError says why a server cannot be reached.
 type unreachableError struct {
-	what  string // is wrong
+	what  string // what is wrong
 	hint  string // what to do
-	final bool   // trying again does not help
+	final bool   // retrying does not help
 }
 
 // Error implements error.
@@ -56,7 +56,7 @@ func whyUnreachable(err error) *unreachableError {
 	return nil
 }
 
-// untrustedCertificate says what is wrong with the certificate of a server.
+// untrustedCertificate explains what is wrong with a server's certificate.
 func untrustedCertificate(err *tls.CertificateVerificationError) *unreachableError {
 	e := &unreachableError{final: true}
 	name, wrongName := errors.AsType[x509.HostnameError](err.Err)

@@ -10,7 +10,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/datadir"
 )
 
-// recoverCommand makes a ledger of one node of a cluster that has lost its majority.
+// recoverCommand turns a node of a cluster that has lost its majority into a ledger of its own.
 type recoverCommand struct {
 	Data             string `help:"Data directory of the node that is left." default:"./seqledger-data" type:"path"`
 	AcceptLostWrites bool   `help:"help_recover_accept_lost_writes" env:"-"`
@@ -57,7 +57,7 @@ type survivorMember struct {
 	ClientAddress string `json:"clientAddress,omitempty"`
 }
 
-// recoverResult is the one object that is printed with --json.
+// recoverResult is the single object that --json prints.
 type recoverResult struct {
 	Data     string `json:"data"`
 	Node     uint64 `json:"node,string"`
@@ -103,7 +103,7 @@ func (c *recoverCommand) Run(e *environment) error {
 	return err
 }
 
-// describe prints what a node has.
+// describe prints the position and the members of a node.
 func (c *recoverCommand) describe(e *environment, s *ledger.Survivor) error {
 	if e.json {
 		shown := survivorResult{
@@ -133,7 +133,7 @@ func (c *recoverCommand) describe(e *environment, s *ledger.Survivor) error {
 	return t.flush()
 }
 
-// failed adds what to do.
+// failed adds what the operator should do.
 func (c *recoverCommand) failed(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):

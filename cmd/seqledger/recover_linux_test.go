@@ -22,9 +22,9 @@ func (c *pageCluster) once(words ...string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// TestLostMajority runs what the operations page says about a lost majority, as it is written there: two of three nodes
-// are killed and their disks are gone, the third becomes a ledger of its own, clients of before are told, and two new
-// nodes join it.
+// TestLostMajority runs the commands of the operations page about a lost majority as they are written there. Two of
+// three nodes are killed and their disks are gone, the third becomes a ledger of its own, old clients are told, and two
+// new nodes join it.
 func TestLostMajority(t *testing.T) {
 	t.Parallel()
 	sections := clusterSections(t)
@@ -46,7 +46,7 @@ func TestLostMajority(t *testing.T) {
 	session := opened.field(t, "state").(map[string]any)["session"].(string)
 	ledgerID := c.once("status", "--json").expect(t, exitDone).field(t, "ledgerId")
 	c.once("recover", "--data", "n1").expect(t, exitFailed, "in use")
-	// The survivor has what was acknowledged: it leads.
+	// The survivor has every acknowledged write, because it leads.
 	c.client("cluster", "transfer", "1")
 	c.write("led-by-1")
 	for _, name := range []string{"n2", "n3"} {
@@ -82,11 +82,12 @@ func TestLostMajority(t *testing.T) {
 		c.once("get", client, "--scope", "acme", "--server", c.host+":7470").expect(t, exitDone, "1")
 	}
 	c.write("after")
-	c.stop("n1", syscall.SIGKILL) // the new ones have a majority without it
+	c.stop("n1", syscall.SIGKILL) // the new nodes have a majority without it
 	c.write("after-again")
 }
 
-// TestRecoverRefusesToStart: what is no cluster is refused, and what was interrupted says what to do.
+// TestRecoverRefusesToStart: a directory that is not of a cluster is refused, and an interrupted recovery says what to
+// do.
 func TestRecoverRefusesToStart(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -34,7 +34,7 @@ func newTransfer(e *environment, doing string, total int64) *transfer {
 	return p
 }
 
-// to records that n bytes have been transferred.
+// to records that done bytes have been transferred.
 func (p *transfer) to(done int64) {
 	switch {
 	case p == nil:

@@ -10,16 +10,17 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// beforeDir is where the log of a cluster waits while one of a single node takes its place.
+// beforeDir holds the log of a cluster while the log of a single node takes its place.
 const beforeDir = "segments.before"
 
-// Alone gives the log of a cluster to this node alone: no other one is a member any more, and everything in the log
-// counts as committed, what never was included. Entries that only the others had are lost. It is for a node whose
-// majority is gone for good. Of o it uses Dir, Identity, Checkpoint, Node, SegmentBytes and Logger.
+// Alone turns the log of a cluster into the log of this node alone. All other members are dropped, and every entry in
+// the log counts as committed, including entries that never were. Entries that only the other nodes had are lost. Use
+// it for a node whose majority is gone for good. Alone uses the fields Dir, Identity, Checkpoint, Node, SegmentBytes
+// and Logger of o.
 //
-// The new log is made beside the old one, which is not changed before the new one is whole; interrupted anywhere,
-// Alone is called again. A log that has no other member stays as it is. One that does not fit the state store is
-// refused with a *DamageError.
+// Alone builds the new log beside the old one and leaves the old one unchanged until the new one is complete. If it is
+// interrupted at any point, call it again. A log without other members stays as it is. A log that does not match the
+// state store is refused with a *DamageError.
 func Alone(o Options) error {
 	o.setDefaults()
 	tmp, final := filepath.Join(o.Dir, newSegmentsDir), filepath.Join(o.Dir, segmentsDir)
@@ -52,8 +53,8 @@ func Alone(o Options) error {
 	return nil
 }
 
-// settleAlone finishes what an interrupted call has begun. The new log got its name when it was whole, and not before:
-// where it has it, the old one goes, and else the old one takes its name back.
+// settleAlone finishes an interrupted call. The new log gets its final name only once it is complete. If the final name
+// exists, settleAlone removes the old log; otherwise it gives the old log its name back.
 func settleAlone(final, before string) error {
 	if _, err := os.Stat(before); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -68,8 +69,8 @@ func settleAlone(final, before string) error {
 	return os.RemoveAll(before)
 }
 
-// writeAlone writes the log of one node, durably, with the entries behind the state store's checkpoint. It does nothing
-// when there is no other member.
+// writeAlone durably writes the log of one node with the entries after the state store's checkpoint. It does nothing
+// and returns true if there is no other member.
 func writeAlone(o *Options, path string) (sole bool, err error) {
 	old, members, err := openSegments(o, true)
 	if err != nil {
@@ -112,8 +113,8 @@ func writeAlone(o *Options, path string) (sole bool, err error) {
 	return false, files.Close()
 }
 
-// copyCommands writes what a log has behind an index into another one, durably. Changes of the members become entries
-// without a command, so that positions stay as they are.
+// copyCommands durably copies the entries after an index from one log to another. Membership changes become entries
+// without a command, so that indexes stay the same.
 func copyCommands(to, from *segment.Log, after uint64) error {
 	var batch []segment.Entry
 	size := 0
@@ -131,7 +132,7 @@ func copyCommands(to, from *segment.Log, after uint64) error {
 		return err
 	})
 	if err == nil {
-		// The term and the vote of before, so that no later election is held in a term of before.
+		// Keep the term and the vote, so that no later election reuses an earlier term.
 		state := from.State()
 		state.Commit = from.Last().Index
 		err = to.Append(&state, batch)

@@ -14,7 +14,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// clusterLog makes the log of node 2 of three, with a change of the members in it, as a kill leaves it.
+// clusterLog writes the log of node 2 of three, including a membership change, in the state in which a kill leaves it.
 func clusterLog(t *testing.T, dir string) (base Position, want []string) {
 	t.Helper()
 	members := core.Members{Voters: []uint64{1, 2, 3}, Highest: 3, Addresses: []core.Address{
@@ -35,11 +35,11 @@ func clusterLog(t *testing.T, dir string) (base Position, want []string) {
 	}
 	entries := []segment.Entry{
 		{Index: 11, Term: 3, Kind: core.KindCommand, Data: []byte("a")},
-		{Index: 12, Term: 4, Kind: core.KindCommand}, // with which a term begins
+		{Index: 12, Term: 4, Kind: core.KindCommand}, // the leader's first entry of the term
 		{Index: 13, Term: 4, Kind: core.KindChange, Data: change},
 	}
 	want = []string{"a"}
-	for i := range 20 { // of two batches
+	for i := range 20 { // more than one batch
 		text := fmt.Sprintf("%d %0*d", i, 60<<10, 0)
 		want = append(want, text)
 		entries = append(entries, segment.Entry{
@@ -59,7 +59,7 @@ func clusterLog(t *testing.T, dir string) (base Position, want []string) {
 	return base, want
 }
 
-// wantAlone opens a log that was given to node 2 alone, and wants everything in it, once more after a restart.
+// wantAlone opens a log after Alone has given it to node 2, and wants every entry in it, then and after a restart.
 func wantAlone(t *testing.T, o Options, base Position, want []string) {
 	t.Helper()
 	for round := range 2 {
@@ -92,8 +92,8 @@ func wantAlone(t *testing.T, o Options, base Position, want []string) {
 	}
 }
 
-// TestAloneSurvivesKills ends the making of a log of one node at each of its steps, and at each of the next try,
-// too. What a majority never confirmed is in it as well, and what changes the members has no effect.
+// TestAloneSurvivesKills interrupts Alone at each of its steps, and interrupts the retry as well. The result also
+// contains the entries that no majority confirmed, and membership changes have no effect in it.
 func TestAloneSurvivesKills(t *testing.T) {
 	t.Parallel()
 	source := filepath.Join(t.TempDir(), "log")
@@ -124,7 +124,7 @@ func TestAloneSurvivesKills(t *testing.T) {
 				made++
 			}
 		}
-		f.left = steps / 2 // and once more, elsewhere
+		f.left = steps / 2 // and again at another step
 		if err := Alone(o); err != nil && !errors.Is(err, errKilled) {
 			t.Fatalf("again after step %d: %v", steps, err)
 		}
@@ -139,8 +139,8 @@ func TestAloneSurvivesKills(t *testing.T) {
 	}
 }
 
-// TestAloneRefuses: a log that has no other member stays as it is, that of another node is not taken, and damage
-// is told.
+// TestAloneRefuses: Alone leaves a log without other members as it is, refuses the log of another node, and reports
+// damage.
 func TestAloneRefuses(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "single")

@@ -12,27 +12,26 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// oldCopyDir is where a conversion reads a copy of the old log.
+// oldCopyDir holds the copy of the old log that a conversion reads.
 const oldCopyDir = "wal.copy"
 
-// batchBytes is about how much of an old log is written at once.
+// batchBytes is roughly how many bytes of an old log are written at once.
 const batchBytes = 1 << 20
 
-// Convert makes the files of this package of a log that an older program has written. Of o it
-// uses Dir, Identity, Checkpoint, SegmentBytes and Logger. Marked notes, durably, that the
-// directory has the new log from then on: before it the old log counts and is not changed,
-// behind it the new one, and what is left of the old one is removed by RemoveOld. So a
-// conversion that was interrupted anywhere is begun again, or has come to its end. It fails
-// with a *DamageError if the old log is damaged or does not fit the state store.
+// Convert converts a log in the old format into this package's files. It uses the fields Dir, Identity, Checkpoint,
+// SegmentBytes and Logger of o. marked must durably record that the directory uses the new log from then on. Until it
+// does, the old log is authoritative and unchanged; afterwards the new one is, and RemoveOld removes what remains of
+// the old one. So an interrupted conversion either starts over or is already complete. Convert fails with a
+// *DamageError if the old log is damaged or does not match the state store.
 func Convert(o Options, marked func() error) error {
 	o.setDefaults()
 	tmp, final := filepath.Join(o.Dir, newSegmentsDir), filepath.Join(o.Dir, segmentsDir)
 	for _, step := range []func() error{
-		// Interrupted conversions have left these.
+		// Left behind by interrupted conversions.
 		func() error { return os.RemoveAll(tmp) },
 		func() error { return os.RemoveAll(filepath.Join(o.Dir, oldCopyDir)) },
 		func() error { return translate(&o, tmp) },
-		// The old log was whole just now, so that these were never in use.
+		// The old log has just been read in full, so this one was never in use.
 		func() error { return os.RemoveAll(final) },
 		func() error { return syncDir(o.Dir) },
 		func() error { return os.Rename(tmp, final) },
@@ -52,20 +51,20 @@ func Convert(o Options, marked func() error) error {
 	return nil
 }
 
-// RemoveOld removes what an interrupted conversion has left of the old log in dir.
+// RemoveOld removes what an interrupted conversion left of the old log in dir.
 func RemoveOld(dir string) error {
 	if err := errors.Join(legacy.Remove(dir), os.RemoveAll(filepath.Join(dir, oldCopyDir))); err != nil {
 		return fmt.Errorf("raftlog: %w", err)
 	}
 	err := syncDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // which Open refuses
+		return nil // Open refuses this
 	}
 	return err
 }
 
-// translate writes the entries behind the state store's checkpoint into new files, durably.
-// Those before it only other nodes would ask for, and there are none.
+// translate durably writes the entries after the state store's checkpoint into new files. Only other nodes would
+// request earlier entries, and there are none.
 func translate(o *Options, path string) error {
 	if err := os.Mkdir(path, 0o755); errors.Is(err, os.ErrNotExist) {
 		return refusal(o.Dir, err, "it cannot be found")
@@ -99,7 +98,7 @@ func translate(o *Options, path string) error {
 	}
 	copied := filepath.Join(o.Dir, oldCopyDir)
 	term, err := readOld(o.Dir, copied, o.Identity, o.Checkpoint, func(e *legacy.Entry) error {
-		// Raft's own entries, which were truncated, may be missing between the state store and the log.
+		// Raft's own entries between the state store and the log may be missing, because they were truncated.
 		for last.Index+1 < e.Index {
 			if err := add(Position{Index: last.Index + 1, Term: last.Term}, nil); err != nil {
 				return err

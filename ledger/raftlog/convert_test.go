@@ -12,7 +12,7 @@ import (
 
 var errKilled = errors.New("killed")
 
-// fuse ends a conversion at a step of the file system.
+// fuse interrupts a conversion at a given file system step.
 type fuse struct{ left int }
 
 func (f *fuse) burn() error {
@@ -22,7 +22,7 @@ func (f *fuse) burn() error {
 	return nil
 }
 
-// fusedDisk is a disk whose changes are steps.
+// fusedDisk is a disk on which every change is a step.
 type fusedDisk struct {
 	segment.Disk
 	fuse *fuse
@@ -61,7 +61,7 @@ type fusedFile struct {
 
 func (f fusedFile) WriteAt(b []byte, at int64) (int, error) {
 	if f.fuse.burn() != nil {
-		n, _ := f.File.WriteAt(b[:len(b)/2], at) // torn
+		n, _ := f.File.WriteAt(b[:len(b)/2], at) // a torn write
 		return n, errKilled
 	}
 	return f.File.WriteAt(b, at)
@@ -69,7 +69,7 @@ func (f fusedFile) WriteAt(b []byte, at int64) (int, error) {
 
 func (f fusedFile) Sync() error { return errors.Join(f.fuse.burn(), f.File.Sync()) }
 
-// convert converts the log in dir as a start does: unless the mark is there already.
+// convert converts the log in dir as a start does, that is, unless the mark exists already.
 func convert(o Options, mark string, step func() error) error {
 	o.step = step
 	if _, err := os.Stat(mark); err == nil {
@@ -78,7 +78,7 @@ func convert(o Options, mark string, step func() error) error {
 	return Convert(o, func() error { return os.WriteFile(mark, nil, 0o600) })
 }
 
-// wantConverted opens a log that was converted, and wants everything in it, twice, and that it takes more.
+// wantConverted opens a converted log twice, and wants every entry in it and new entries accepted.
 func wantConverted(t *testing.T, dir string, want *oldLog) {
 	t.Helper()
 	texts := []string{}
@@ -112,8 +112,8 @@ func wantConverted(t *testing.T, dir string, want *oldLog) {
 	}
 }
 
-// TestConvertSurvivesKills ends a conversion at each of its steps, and at each of the one that
-// follows, too. Until the mark the old log is whole, and in the end everything is in the new one.
+// TestConvertSurvivesKills interrupts a conversion at each of its steps, and interrupts the retry as well. Until the
+// mark is set the old log is intact; in the end every entry is in the new one.
 func TestConvertSurvivesKills(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"new", "clean", "killed"} {
@@ -123,7 +123,7 @@ func TestConvertSurvivesKills(t *testing.T) {
 			for done := false; !done; steps++ {
 				dir, want := unpackOld(t, name)
 				mark := filepath.Join(t.TempDir(), "mark")
-				// What a copy may have left that was killed.
+				// What a killed copy may leave behind.
 				if err := errors.Join(os.Mkdir(filepath.Join(dir, oldCopyDir), 0o700),
 					os.WriteFile(filepath.Join(dir, oldCopyDir, "half"), []byte("x"), 0o600)); err != nil {
 					t.Fatal(err)
@@ -141,7 +141,7 @@ func TestConvertSurvivesKills(t *testing.T) {
 					before++
 					readOldAgain(t, dir, want)
 				}
-				f.left = steps / 2 // and once more, elsewhere
+				f.left = steps / 2 // and again at another step
 				if err := convert(o, mark, f.burn); err != nil && !errors.Is(err, errKilled) {
 					t.Fatalf("again after step %d: %v", steps, err)
 				}
@@ -158,7 +158,7 @@ func TestConvertSurvivesKills(t *testing.T) {
 	}
 }
 
-// readOldAgain wants an old log to be as it was.
+// readOldAgain wants an old log to be unchanged.
 func readOldAgain(t *testing.T, dir string, want *oldLog) {
 	t.Helper()
 	i := 0
@@ -175,8 +175,8 @@ func readOldAgain(t *testing.T, dir string, want *oldLog) {
 	}
 }
 
-// TestConvertRefusesDamage: a damaged old log, or one of another state store, is refused as often as
-// it is tried, is not changed, and is converted once it is whole again.
+// TestConvertRefusesDamage: a damaged old log, or one of another state store, is refused on every attempt, stays
+// unchanged, and is converted once it is intact again.
 func TestConvertRefusesDamage(t *testing.T) {
 	t.Parallel()
 	dir, want := unpackOld(t, "killed")

@@ -14,9 +14,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// damageStep is how many bits the tests of damage go on by: 1 with
-// SEQLEDGER_DAMAGE_ALL, and otherwise a number that has no factor in common with a
-// byte, so that bits of all kinds are among them.
+// damageStep is the step, in bits, of the damage tests: 1 with SEQLEDGER_DAMAGE_ALL, otherwise a number coprime to 8,
+// so that every bit position of a byte is hit.
 func damageStep() int {
 	if os.Getenv("SEQLEDGER_DAMAGE_ALL") != "" {
 		return 1
@@ -24,12 +23,12 @@ func damageStep() int {
 	return 1_009
 }
 
-// image is a log as a crash leaves it, with a truncation and several files.
+// image is a log as it looks after a crash, with a truncation and several files.
 type image struct {
 	dir     string
 	machine *recorder
 	files   []string
-	content map[string][]byte // of each file, up to its last byte that is not zero
+	content map[string][]byte // of each file, up to its last nonzero byte
 }
 
 func newImage(t *testing.T) *image {
@@ -68,9 +67,8 @@ func newImage(t *testing.T) *image {
 	return i
 }
 
-// fate opens the image with another content of one file, and wants it refused, or everything in it.
-// Only the last record may be missing, and one that the damage has hit with it: that looks like an
-// interrupted write.
+// fate opens the image with the content of one file replaced. It wants the log refused or every entry in it. Only the
+// last record may be missing, and only if the damage hit it, because that looks like an interrupted write.
 func (i *image) fate(t *testing.T, dir, name string, content []byte) string {
 	t.Helper()
 	for _, file := range i.files {
@@ -85,7 +83,7 @@ func (i *image) fate(t *testing.T, dir, name string, content []byte) string {
 	return i.fateOf(t, options(dir, i.machine.restarted()), name, content)
 }
 
-// fateOf is fate, of the files that the options lead to.
+// fateOf is fate for the files that the options name.
 func (i *image) fateOf(t *testing.T, o Options, name string, content []byte) string {
 	t.Helper()
 	m := o.Machine.(*recorder)
@@ -109,7 +107,7 @@ func (i *image) fateOf(t *testing.T, o Options, name string, content []byte) str
 	return "wrong"
 }
 
-// hitsEnd tells whether a content differs in the last record of the log.
+// hitsEnd reports whether content differs in the last record of the log.
 func (i *image) hitsEnd(name string, content []byte) bool {
 	whole := i.content[name]
 	end := used(whole)
@@ -117,7 +115,8 @@ func (i *image) hitsEnd(name string, content []byte) bool {
 	return name == i.files[len(i.files)-1] && !bytes.Equal(content[end-record:end], whole[end-record:end])
 }
 
-// workspace is a directory for one image at a time; what a start makes in it is removed.
+// workspace returns a function that returns a directory for one image at a time. Files that a start creates in it are
+// removed.
 func (i *image) workspace(t *testing.T) func() string {
 	dir := t.TempDir()
 	return func() string {
@@ -131,8 +130,8 @@ func (i *image) workspace(t *testing.T) func() string {
 
 func used(content []byte) int { return len(bytes.TrimRight(content, "\x00")) }
 
-// TestDamage_LogBits flips each bit of each file of a log. The files are in memory: on a real disk, as those of the
-// other tests are, making and removing them takes most of the time.
+// TestDamage_LogBits flips each bit of each file of a log. The files are in memory, because creating and removing them
+// on a real disk, as the other tests do, would take most of the time.
 func TestDamage_LogBits(t *testing.T) {
 	t.Parallel()
 	i := newImage(t)
@@ -145,7 +144,7 @@ func TestDamage_LogBits(t *testing.T) {
 		for bit := 0; bit < 8*(used(i.content[name])+16); bit += damageStep() {
 			disk := sound.Clone()
 			disk.Bytes(name)[bit/8] ^= 1 << (bit % 8)
-			content := bytes.Clone(disk.Bytes(name)) // a start may write into the disk's
+			content := bytes.Clone(disk.Bytes(name)) // a start may write to the disk's own bytes
 			o := options(dir, i.machine.restarted())
 			o.disk = func(string) segment.Disk { return disk }
 			fates[i.fateOf(t, o, name, content)]++
@@ -157,7 +156,7 @@ func TestDamage_LogBits(t *testing.T) {
 	}
 }
 
-// TestDamage_LogCuts cuts each file off, at each sector and around it, with and without zeros behind.
+// TestDamage_LogCuts truncates each file at and around each sector boundary, with and without zeros after the cut.
 func TestDamage_LogCuts(t *testing.T) {
 	t.Parallel()
 	i := newImage(t)
@@ -185,8 +184,8 @@ func TestDamage_LogCuts(t *testing.T) {
 	t.Logf("%v", fates)
 }
 
-// fateOfEnd is fate for zeros behind some byte: the end of the newest file looks as if it had never
-// been written, unless another record says that it was durable.
+// fateOfEnd is fate for a file that is zero from some byte on. The end of the newest file then looks as if it had never
+// been written, unless another record shows that it was durable.
 func (i *image) fateOfEnd(t *testing.T, dir, name string, content []byte) string {
 	t.Helper()
 	if name != i.files[len(i.files)-1] {
@@ -217,7 +216,7 @@ func (i *image) fateOfEnd(t *testing.T, dir, name string, content []byte) string
 	return "shorter"
 }
 
-// TestDamage_LogSectors loses each sector of each file, and exchanges it with another one.
+// TestDamage_LogSectors drops each sector of each file, and swaps it with another one.
 func TestDamage_LogSectors(t *testing.T) {
 	t.Parallel()
 	const sector = 512

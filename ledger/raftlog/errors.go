@@ -11,30 +11,29 @@ import (
 )
 
 var (
-	// ErrNotLeader means that the proposal was certainly never in the log, so
-	// that it is safe to send it elsewhere as if it had never been made.
+	// ErrNotLeader means that the proposal was certainly never in the log. It is safe to send it elsewhere as if it had
+	// never been made.
 	ErrNotLeader = host.ErrNotLeader
-	// ErrOutcomeUnknown means that the entry may or may not be committed, now
-	// or after a restart. It wraps the cause.
+	// ErrOutcomeUnknown means that the entry may or may not be committed, now or after a restart. It wraps the cause.
 	ErrOutcomeUnknown = host.ErrOutcomeUnknown
-	// ErrClosed means that the log was closed before the call; a proposal that
-	// ends with it was never in the log.
+	// ErrClosed means that the log was closed before the call. A proposal that ends with ErrClosed was never in the
+	// log.
 	ErrClosed = host.ErrClosed
-	// ErrNeedsCluster refuses to open the log of a node that has others without Options.Cluster.
+	// ErrNeedsCluster means that the log has other members and Options.Cluster is not set.
 	ErrNeedsCluster = errors.New("the node belongs to a cluster: start it with --peer-listen")
-	// ErrEntryTooLarge refuses an entry over MaxEntryBytes; it was never proposed.
+	// ErrEntryTooLarge means that an entry exceeds MaxEntryBytes. It was never proposed.
 	ErrEntryTooLarge = host.ErrEntryTooLarge
 )
 
-// BehindError is the failure of a node that needs the state of another one, because the others
-// have dropped what it would need of the log.
+// BehindError is the failure of a node that needs another node's state, because the others have dropped the log entries
+// that it is missing.
 type BehindError = host.BehindError
 
-// DamageError refuses a log that is not the one the state store was written
-// with. Its message says what was found and what an operator does.
+// DamageError means that the log is not the one that the state store was written with. Its message says what was found
+// and what the operator should do.
 type DamageError struct {
 	Dir   string // directory of the log
-	Found string // what is wrong, in a sentence without a full stop
+	Found string // what is wrong, as a sentence without a full stop
 	Cause error  // the underlying error, or nil
 }
 
@@ -53,17 +52,16 @@ func (e *DamageError) Error() string {
 // Unwrap returns the cause, or nil.
 func (e *DamageError) Unwrap() error { return e.Cause }
 
-// IsDamage tells whether an error means that what the log holds is not what was
-// written, rather than that it could not be read or written.
+// IsDamage reports whether err means that the log's content is not what was written, rather than that it could not be
+// read or written.
 func IsDamage(err error) bool {
 	_, found := errors.AsType[*DamageError](err)
 	_, damaged := errors.AsType[*segment.DamageError](err)
 	return found || damaged || legacy.IsDamage(err)
 }
 
-// refusal says that a log cannot be opened: it is damaged, unless the cause is a system
-// that could not do what it was asked. An operator who lacks file descriptors must not be
-// told to restore a backup.
+// refusal returns the error for a log that cannot be opened. The log is damaged unless the cause is a failing system
+// call: an operator who lacks file descriptors must not be told to restore a backup.
 func refusal(dir string, cause error, format string, args ...any) error {
 	found := fmt.Sprintf(format, args...)
 	for _, errno := range []syscall.Errno{

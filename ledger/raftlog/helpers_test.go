@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// recorder is a Machine that keeps what it is given, as a state store would:
-// what is durable survives a restart, what is merely applied does not.
+// recorder is a Machine that records its input like a state store: durable state survives a restart, state that is only
+// applied does not.
 type recorder struct {
 	mu      sync.Mutex
 	applied []Position
@@ -52,7 +52,7 @@ func (r *recorder) Checkpoint(at Position) error {
 	return nil
 }
 
-// restarted returns the machine as a crash leaves it: with what was durable.
+// restarted returns the machine after a crash, with its durable state only.
 func (r *recorder) restarted() *recorder {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +75,7 @@ const testSegmentBytes = 16 << 10
 
 var testIdentity = []byte("ledger-1")
 
-// options returns Options for a log in dir that belongs to m.
+// options returns the Options of a log in dir that belongs to m.
 func options(dir string, m *recorder) Options {
 	return Options{
 		Dir: dir, Identity: testIdentity, Machine: m, Checkpoint: m.durable,
@@ -83,7 +83,7 @@ func options(dir string, m *recorder) Options {
 	}
 }
 
-// open opens a log, waits until it is ready, and closes it with the test.
+// open opens a log, waits until it is ready, and closes it when the test ends.
 func open(t testing.TB, o Options) *Log {
 	t.Helper()
 	l, err := Open(o)
@@ -97,7 +97,7 @@ func open(t testing.TB, o Options) *Log {
 	return l
 }
 
-// created opens a new log in dir.
+// created creates a log in dir and opens it.
 func created(t testing.TB, dir string, m *recorder) *Log {
 	t.Helper()
 	o := options(dir, m)
@@ -134,7 +134,7 @@ func closeLog(t testing.TB, l *Log) {
 	}
 }
 
-// copyOf returns a copy of a directory, as a crash of this moment leaves it.
+// copyOf returns a copy of a directory, which is what a crash at this moment leaves.
 func copyOf(t *testing.T, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
@@ -144,7 +144,7 @@ func copyOf(t *testing.T, dir string) string {
 	return to
 }
 
-// wantDamage checks that err refuses the log and says something about it.
+// wantDamage checks that err refuses the log and that its message contains found.
 func wantDamage(t *testing.T, err error, found string) {
 	t.Helper()
 	d, ok := errors.AsType[*DamageError](err)
@@ -158,7 +158,7 @@ func wantDamage(t *testing.T, err error, found string) {
 	}
 }
 
-// oldLog is a log that a program of before has written, and what is in it.
+// oldLog is a log in the old format, with the entries that it holds.
 type oldLog struct {
 	Checkpoint Position
 	Term       uint64
@@ -168,8 +168,8 @@ type oldLog struct {
 	}
 }
 
-// unpackOld puts an old log of testdata/old into a directory of its own. The tests of package
-// legacy write them (go test ./ledger/raftlog/legacy -run TestReadFindsEverything -update).
+// unpackOld unpacks an old log of testdata/old into a directory of its own. The tests of package legacy write these
+// files (go test ./ledger/raftlog/legacy -run TestReadFindsEverything -update).
 func unpackOld(t *testing.T, name string) (dir string, want *oldLog) {
 	t.Helper()
 	packed, err := os.Open(filepath.Join("testdata", "old", name+".tar.gz"))

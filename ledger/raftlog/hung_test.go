@@ -9,7 +9,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// hangingDisk is a disk whose syncs of files wait while there is a gate.
+// hangingDisk is a disk whose file syncs block while a gate is set.
 type hangingDisk struct {
 	segment.Disk
 	gate *atomic.Pointer[chan struct{}]
@@ -37,7 +37,7 @@ func (f hangingFile) Sync() error {
 	return f.File.Sync()
 }
 
-// TestHungDiskIsVisible: while a sync hangs, Writing tells for how long, and nothing is acknowledged.
+// TestHungDiskIsVisible: while a sync hangs, Writing returns for how long, and nothing is acknowledged.
 func TestHungDiskIsVisible(t *testing.T) {
 	t.Parallel()
 	var gate atomic.Pointer[chan struct{}]
@@ -46,7 +46,7 @@ func TestHungDiskIsVisible(t *testing.T) {
 	o.disk = func(path string) segment.Disk { return hangingDisk{segment.OpenDirectory(path), &gate} }
 	l := open(t, o)
 	write(t, l, "one")
-	for l.Writing() != 0 && t.Context().Err() == nil { // the write that began the term has ended, or is about to
+	for l.Writing() != 0 && t.Context().Err() == nil { // the write of the term's first entry has ended, or is about to
 		runtime.Gosched()
 	}
 	closed := make(chan struct{})
@@ -68,7 +68,7 @@ func TestHungDiskIsVisible(t *testing.T) {
 	if _, err := p.Wait(); err != nil {
 		t.Error(err)
 	}
-	for l.Writing() != 0 { // ends, because nothing is under way any more
+	for l.Writing() != 0 { // ends, because no write is in progress any more
 		if t.Context().Err() != nil {
 			t.Fatal("the write has ended and is still seen")
 		}

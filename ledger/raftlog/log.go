@@ -19,30 +19,28 @@ type Log struct {
 	closeErr   error
 }
 
-// Proposal is an entry on its way through the log.
+// Proposal is a proposed entry whose outcome is not yet known.
 type Proposal = host.Proposal
 
-// Propose appends an entry to the log if this node is the leader, and does not
-// wait for the disk. The order of Propose calls is the order of the log. The entry is not
-// empty, has at most MaxEntryBytes, and must not be changed afterwards.
+// Propose appends an entry to the log if this node is the leader. It does not wait for the disk. Entries appear in the
+// log in the order of the Propose calls. entry must not be empty, has at most MaxEntryBytes, and must not be changed
+// afterwards.
 func (l *Log) Propose(entry []byte) *Proposal { return l.host.Propose(entry) }
 
-// Ready waits until this node is the leader and has applied everything that was
-// ever committed. It returns the failure of a failed log, ErrClosed, or the
-// context's error.
+// Ready waits until this node is the leader and has applied everything that was ever committed. It returns the failure
+// of a failed log, ErrClosed, or the context's error.
 func (l *Log) Ready(ctx context.Context) error { return l.host.Ready(ctx) }
 
-// ReadsAlone tells whether ReadBarrier returns at once, because no other node can lead.
+// ReadsAlone reports whether ReadBarrier returns at once, because no other node can lead.
 func (l *Log) ReadsAlone() bool { return l.host.ReadsAlone() }
 
-// ReadBarrier returns once the machine's state is as fresh as every write
-// acknowledged before the call. For a sole voter that has been Ready it costs an
-// atomic load. It fails with ErrClosed, the failure, or the context's error.
+// ReadBarrier returns once the machine's state reflects every write acknowledged before the call. For a sole voter that
+// has been Ready it costs an atomic load. It fails with ErrClosed, the log's failure, or the context's error.
 func (l *Log) ReadBarrier(ctx context.Context) error { return l.host.ReadBarrier(ctx) }
 
-// Truncate makes the machine's state durable, notes the position in the log and drops the
-// files behind it; the newest one stays. It blocks for as long as Machine.Checkpoint does;
-// commits go on meanwhile. An error of the machine leaves the log as it was.
+// Truncate makes the machine's state durable, records its position in the log and drops the files before it, except the
+// newest. It blocks for as long as Machine.Checkpoint does; commits continue meanwhile. If the machine returns an
+// error, the log stays as it was.
 func (l *Log) Truncate() error {
 	l.truncating.Lock()
 	defer l.truncating.Unlock()
@@ -58,24 +56,23 @@ func (l *Log) Truncate() error {
 	return l.host.Truncate(at)
 }
 
-// BytesSinceTruncate returns about how many bytes of entries were stored since
-// the last truncation, also before Open.
+// BytesSinceTruncate returns roughly how many bytes of entries were stored since the last truncation, including those
+// stored before Open.
 func (l *Log) BytesSinceTruncate() int64 { return l.files.Bytes() }
 
-// Writing returns how long the write to the disk that is under way has taken; 0 when there is none.
+// Writing returns how long the current disk write has taken, or 0 if there is none.
 func (l *Log) Writing() time.Duration { return l.host.Writing() }
 
-// Fail stops the log for good because of an error elsewhere, as if the log's
-// own disk had failed. Only the first failure counts. It does not wait.
+// Fail stops the log for good because of an error elsewhere, as if the log's own disk had failed. Only the first
+// failure counts. Fail does not wait.
 func (l *Log) Fail(err error) { l.host.Fail(err) }
 
-// Close waits until what was proposed has its answer, stops the consensus and closes the
-// files. A proposal that is made meanwhile ends with ErrClosed. It returns the failure of a
-// failed log, to which it writes nothing more.
+// Close waits until every proposal has its result, stops the consensus and closes the files. A proposal made meanwhile
+// ends with ErrClosed. Close writes nothing more to a failed log and returns its failure.
 func (l *Log) Close() error {
 	l.closeOnce.Do(func() {
 		if l.closeErr = l.host.Close(); l.closeErr != nil {
-			_ = l.files.Abandon() // the failure says more than what follows from it
+			_ = l.files.Abandon() // the failure says more than its consequences
 			return
 		}
 		l.closeErr = l.files.Close()

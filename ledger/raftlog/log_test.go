@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestLogLives: what was acknowledged is applied again after a stop and after a crash, behind what
-// the state store has; terms rise and indexes go on.
+// TestLogLives: after a stop and after a crash, the acknowledged entries after the state store's position are applied
+// again. Terms rise and indexes continue.
 func TestLogLives(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "log")
@@ -62,7 +62,7 @@ func TestLogLives(t *testing.T) {
 	}
 }
 
-// TestTruncate: files go when the machine has made durable what is in them, and not before.
+// TestTruncate: files are removed once the machine has made their entries durable, and not earlier.
 func TestTruncate(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "log")
@@ -112,8 +112,8 @@ func TestTruncate(t *testing.T) {
 	}
 }
 
-// TestLogMustFit: a log is refused that does not belong to the state store, is not there, or is there
-// where a new one should be.
+// TestLogMustFit: Open refuses a log that does not belong to the state store, one that is missing, and an existing log
+// where a new one should be created.
 func TestLogMustFit(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "log")
@@ -151,12 +151,12 @@ func TestLogMustFit(t *testing.T) {
 	if _, err := Open(Options{}); err == nil {
 		t.Error("no options were enough")
 	}
-	// None of it has changed the log.
+	// None of this has changed the log.
 	l = open(t, options(dir, m.restarted()))
 	closeLog(t, l)
 }
 
-// TestCreationIsBegunAgain: what an interrupted creation has left is no log.
+// TestCreationIsBegunAgain: the remains of an interrupted creation are not a log.
 func TestCreationIsBegunAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -170,8 +170,8 @@ func TestCreationIsBegunAgain(t *testing.T) {
 	closeLog(t, l)
 }
 
-// TestFailureIsFinal: after a failure of the machine no entry is applied, proposals end, and the
-// failure is told once.
+// TestFailureIsFinal: after a failure of the machine no entry is applied, proposals end, and the failure is reported
+// once.
 func TestFailureIsFinal(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "log")

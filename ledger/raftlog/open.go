@@ -19,14 +19,13 @@ import (
 const (
 	segmentsDir    = "segments"
 	newSegmentsDir = "segments.tmp"
-	// firstNode is the id of the node that makes a log.
+	// firstNode is the id of the node that creates a log.
 	firstNode = 1
 )
 
-// Open opens the log, or makes one when Options.Create is set, and starts the consensus.
-// Committed entries reach Machine.Apply from then on; wait for Ready before the
-// first proposal. A log that does not fit the state store is refused with a
-// *DamageError.
+// Open opens the log, or creates it if Options.Create is set, and starts the consensus. From then on committed entries
+// reach Machine.Apply; wait for Ready before the first proposal. A log that does not match the state store is refused
+// with a *DamageError.
 func Open(o Options) (*Log, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -71,8 +70,8 @@ func (o *Options) segments(readOnly bool) segment.Options {
 	}
 }
 
-// create makes a log with one member. It is built beside its final place and renamed, so
-// that a crash leaves either no log or a whole one.
+// create makes a log with one member. It builds the log under a temporary name and renames it, so that a crash leaves
+// either no log or a complete one.
 func create(o *Options) error { return makeLog(o, checkpointAt(Position{}), segment.State{}) }
 
 func makeLog(o *Options, checkpoint segment.Checkpoint, state segment.State) error {
@@ -84,7 +83,7 @@ func makeLog(o *Options, checkpoint segment.Checkpoint, state segment.State) err
 			os.ErrExist)
 	}
 	tmp := filepath.Join(o.Dir, newSegmentsDir)
-	// Nothing in it was ever acknowledged: it had not got its name yet.
+	// Nothing in it was ever acknowledged, because it never got its final name.
 	if err := errors.Join(os.RemoveAll(tmp), os.Mkdir(tmp, 0o755)); err != nil {
 		return fmt.Errorf("raftlog: %w", err)
 	}
@@ -99,14 +98,14 @@ func makeLog(o *Options, checkpoint segment.Checkpoint, state segment.State) err
 	return errors.Join(syncDir(o.Dir), syncDir(filepath.Dir(o.Dir)))
 }
 
-// checkpointAt is the checkpoint of a log that has one member.
+// checkpointAt returns the checkpoint of a log with one member.
 func checkpointAt(at Position) segment.Checkpoint {
 	members := core.Members{Voters: []uint64{firstNode}, Highest: firstNode}
 	return segment.Checkpoint{Position: segment.Position(at), Data: members.Encode()}
 }
 
-// openSegments opens the files of an existing log, and refuses a log that does not continue the
-// state store without a gap. It returns the members as of the state store.
+// openSegments opens the files of an existing log, and refuses a log that does not continue the state store without a
+// gap. It returns the members as of the state store's position.
 func openSegments(o *Options, readOnly bool) (files *segment.Log, members core.Members, err error) {
 	path := filepath.Join(o.Dir, segmentsDir)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
@@ -117,13 +116,13 @@ func openSegments(o *Options, readOnly bool) (files *segment.Log, members core.M
 	}
 	members, err = check(o, files)
 	if err != nil {
-		// Nothing may be written to it, not even that it was closed.
+		// Write nothing to it, not even a clean-shutdown record.
 		return nil, members, errors.Join(err, files.Abandon())
 	}
 	return files, members, nil
 }
 
-// check compares a log with the state store, and returns the members as of there.
+// check compares a log with the state store, and returns the members as of the store's position.
 func check(o *Options, files *segment.Log) (members core.Members, err error) {
 	at, last, truncated := o.Checkpoint, Position(files.Last()), Position(files.Checkpoint().Position)
 	switch {
@@ -157,15 +156,15 @@ func check(o *Options, files *segment.Log) (members core.Members, err error) {
 	return members, nil
 }
 
-// isSole tells whether a node decides alone.
+// isSole reports whether node is the only voter, so that it decides alone.
 func isSole(m *core.Members, node uint64) bool {
 	return slices.Equal(m.Voters, []uint64{node}) && len(m.Outgoing) == 0
 }
 
-// readBytes is about how much of the log is read at once.
+// readBytes is roughly how much of the log is read at once.
 const readBytes = 8 << 20
 
-// visit reads the entries from one index to another one.
+// visit calls do for the entries from one index to another.
 func visit(files *segment.Log, from, to uint64, do func(*segment.Entry) error) error {
 	for from <= to {
 		entries, err := files.Entries(from, to+1, readBytes)

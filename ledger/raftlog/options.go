@@ -12,26 +12,24 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// Position is a place in the log. The zero Position is before the first entry.
+// Position is a position in the log. The zero Position is before the first entry.
 type Position struct {
-	Index uint64 // 1 for the first entry; every kind of entry counts
+	Index uint64 // 1 for the first entry; entries of every kind count
 	Term  uint64 // Raft term in which a leader appended the entry
 }
 
 // String returns "index N of term T".
 func (p Position) String() string { return fmt.Sprintf("index %d of term %d", p.Index, p.Term) }
 
-// Machine is what the log drives: the state machine with its store.
+// Machine is the state machine, with its store, to which the log applies entries.
 type Machine interface {
-	// Apply is called for each committed command entry behind Options.Checkpoint in log
-	// order, from one goroutine, also while the log is replayed after a start. The result
-	// goes to the proposer. A storage failure inside is reported with Log.Fail, which the
-	// machine may call from within Apply. Entry must not be changed and may be kept.
+	// Apply is called for each committed command after Options.Checkpoint, in log order, from one goroutine, also
+	// during the replay at a start. Its result goes to the proposer. The machine reports a storage failure with
+	// Log.Fail, which it may call from within Apply. entry must not be changed and may be retained.
 	Apply(at Position, entry []byte) any
-	// Checkpoint blocks until everything applied up to and including at is
-	// durable in the machine's own store, because the log is truncated right
-	// after. At is the position of a command that was passed to Apply. It runs beside
-	// Apply, and must return when the machine's store fails.
+	// Checkpoint blocks until everything applied up to and including at is durable in the machine's own store, because
+	// the log is truncated right afterwards. at is the position of a command that was passed to Apply. Checkpoint runs
+	// concurrently with Apply, and must return when the machine's store fails.
 	Checkpoint(at Position) error
 }
 
@@ -39,52 +37,49 @@ type Machine interface {
 const (
 	// DefaultSegmentBytes is the size of one log file.
 	DefaultSegmentBytes = segment.DefaultSegmentBytes
-	// MaxEntryBytes bounds one proposed entry.
+	// MaxEntryBytes is the maximum size of one proposed entry.
 	MaxEntryBytes = host.MaxEntryBytes
 )
 
 // Options configures Open. Dir, Identity and Machine are required.
 type Options struct {
-	Dir      string // holds segments/; made when Create is set
-	Identity []byte // 1–256 bytes that name the data directory; must match at open
+	Dir      string // holds segments/; created if Create is set
+	Identity []byte // 1–256 bytes that identify the data directory; must match at open
 
-	// Create makes a new log with this node as its sole voter, and fails when
-	// Dir holds one already. Without it everything must exist.
+	// Create makes a new log with this node as its sole voter, and fails if Dir already holds one. Without Create the
+	// log must exist.
 	Create bool
-	// Checkpoint is the position of the last command that the state store holds
-	// durably; zero for none.
+	// Checkpoint is the position of the last command that the state store holds durably; zero for none.
 	Checkpoint Position
 
-	// Node is the id of this node; 0 means 1, that of the node which made the ledger.
+	// Node is the id of this node. 0 means 1, the id of the node that created the ledger.
 	Node uint64
-	// Cluster lets other nodes join. Nil: this node is the sole voter; a log with other
-	// members is refused.
+	// Cluster lets other nodes join. If it is nil, this node is the sole voter and a log with other members is refused.
 	Cluster *Cluster
 
 	Machine   Machine
 	Logger    *slog.Logger // nil: slog.Default()
-	OnFailure func(error)  // told the first storage error, once; must not block; may be nil
+	OnFailure func(error)  // called once with the first storage error; must not block; may be nil
 
-	// Stored is told of each write of entries: their bytes and how long it took,
-	// the sync included. It must not block; may be nil.
+	// Stored is called after each write of entries with their bytes and the time the write took, including the sync. It
+	// must not block; may be nil.
 	Stored func(bytes int, took time.Duration)
 
-	// SegmentBytes is the size of one log file, 8 KiB to 1 GiB; zero means
-	// DefaultSegmentBytes. A change holds for the files made after it.
+	// SegmentBytes is the size of one log file, 8 KiB to 1 GiB; zero means DefaultSegmentBytes. A change applies to
+	// files created after it.
 	SegmentBytes int
 
-	// disk lets a test fail the files of the log, and step a conversion between its steps.
+	// disk lets a test make the log's files fail, and stop a conversion between two steps.
 	disk func(path string) segment.Disk
 	step func() error
 }
 
-// Cluster says how a log reaches the other nodes.
+// Cluster configures how a log reaches the other nodes.
 type Cluster struct {
-	// Send takes messages for other nodes, in order; it must neither block nor call the
-	// log, and may lose them.
+	// Send takes messages for other nodes, in order. It must neither block nor call the log, and may lose messages.
 	Send func([]*pb.Message)
-	// Tick is the time between two heartbeats; an election begins after ten to twenty
-	// without one. 0: 50 ms.
+	// Tick is the heartbeat interval; an election begins after ten to twenty intervals without a heartbeat. 0 means 50
+	// ms.
 	Tick time.Duration
 }
 
@@ -95,8 +90,8 @@ func (o *Options) validate() error {
 	case o.Machine == nil:
 		return errors.New("raftlog: Options.Machine is nil")
 	case o.Create && o.Checkpoint != Position{}:
-		// A state store that already holds commands belongs to some other log;
-		// an empty log beside it would number new entries below the old ones.
+		// A state store that already holds commands belongs to another log. An empty log beside it would give new
+		// entries lower indexes than the existing ones.
 		return fmt.Errorf("raftlog: cannot create a log for a state store that is at %s", o.Checkpoint)
 	}
 	o.setDefaults()

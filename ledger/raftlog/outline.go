@@ -8,19 +8,19 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// Outline is what a node that begins with the state of another one must know of its log of before.
+// Outline is what a node that starts from another node's state must know of its previous log.
 type Outline struct {
-	// State has the term and the vote, which a log that takes the place of this one must keep: a node that
-	// forgets its vote may elect two leaders in one term.
+	// State holds the term and the vote, which the log that replaces this one must keep: a node that forgets its vote
+	// may elect two leaders in one term.
 	State State
-	// Members are those as of the end of the log. Its last entries need not be committed, so that
-	// they only tell where other nodes may be reached.
+	// Members are the members as of the end of the log. Its last entries need not be committed, so Members only says
+	// where other nodes may be reached.
 	Members Members
 
-	files *segment.Log // whose index is in memory
+	files *segment.Log // with their index in memory
 }
 
-// ReadOutline reads a log that no process has open, and changes nothing.
+// ReadOutline reads a log that no process has open. It changes nothing.
 func ReadOutline(dir string, identity []byte) (out Outline, err error) {
 	o := Options{Dir: dir, Identity: identity, Logger: slog.New(slog.DiscardHandler)}
 	o.setDefaults()
@@ -46,13 +46,13 @@ func ReadOutline(dir string, identity []byte) (out Outline, err error) {
 // Last returns the last position in the log.
 func (o *Outline) Last() Position { return Position(o.files.Last()) }
 
-// Ahead reports whether the log has a position that is committed, and entries behind it. Others may count on this
-// node for those, and it must not drop them. Where the log has another term at the position, what
-// is behind it was never committed.
+// Ahead reports whether the log contains the committed position at and entries after it. Other nodes may count on this
+// node for those entries, and it must not drop them. If the log has another term at that index, the entries after it
+// were never committed.
 func (o *Outline) Ahead(at Position) bool {
 	if o.files.Last().Index <= at.Index {
 		return false
 	}
 	term, err := o.files.Term(at.Index)
-	return err != nil || term == at.Term // the error says that it begins behind the position
+	return err != nil || term == at.Term // an error means that the log begins after at
 }

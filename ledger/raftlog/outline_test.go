@@ -10,7 +10,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// An outline tells what a node must not forget, and changes nothing.
+// ReadOutline returns what a node must not forget, and changes nothing.
 func TestReadOutline(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "log")
@@ -53,12 +53,12 @@ func TestReadOutline(t *testing.T) {
 		at   Position
 		want bool
 	}{
-		{Position{9, 3}, true}, // the log begins behind it
+		{Position{9, 3}, true}, // the log begins after it
 		{Position{10, 3}, true},
 		{Position{11, 3}, true},
 		{Position{12, 8}, true},
 		{Position{12, 9}, false}, // another leader's entry is committed there
-		{Position{13, 8}, false}, // nothing is behind it
+		{Position{13, 8}, false}, // nothing follows it
 		{Position{14, 9}, false},
 	} {
 		if got := out.Ahead(test.at); got != test.want {
@@ -76,7 +76,7 @@ func TestReadOutline(t *testing.T) {
 	}
 }
 
-// A log that begins behind the state of another node is of that state's term at least.
+// A log that starts from another node's state has at least the term of that state.
 func TestCreateAtKeepsTermAndVote(t *testing.T) {
 	t.Parallel()
 	members := core.Members{Voters: []uint64{1, 2}, Highest: 2}

@@ -12,12 +12,13 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// Read checks the log of Options.Dir, Identity, Node and Checkpoint as Open does, and calls command for the commands
-// that come after the checkpoint, until it returns an error. No process may have the log open. It changes nothing: what
-// an interrupted write left is passed over. A log that does not fit is refused with a *DamageError.
+// Read checks the log of Options.Dir, Identity, Node and Checkpoint as Open does, and calls command for each command
+// after the checkpoint until command returns an error. No process may have the log open. Read changes nothing and skips
+// the remains of an interrupted write. A log that does not match is refused with a *DamageError.
 //
-// Decided says that the log itself tells that an entry was committed, or always will be, as all entries of a sole
-// voter. Of the end of another node's log only the other nodes know; once an entry is not decided, no later one is.
+// decided means that the log itself shows that the entry is committed or always will be, as every entry of a sole voter
+// is. For the end of another node's log only the other nodes know. After the first entry that is not decided, no later
+// entry is decided.
 func Read(o Options, command func(at Position, entry []byte, decided bool) error) (err error) {
 	o.Logger = slog.New(slog.DiscardHandler)
 	o.setDefaults()
@@ -28,7 +29,7 @@ func Read(o Options, command func(at Position, entry []byte, decided bool) error
 	defer func() { err = errors.Join(err, files.Abandon()) }()
 	commit, alone := files.State().Commit, true
 	return visit(files, o.Checkpoint.Index+1, files.Last().Index, func(e *segment.Entry) error {
-		// The members before the entry decide about it.
+		// The members before the entry decide whether it is committed.
 		if e.Index > commit {
 			alone = alone && isSole(&members, o.Node)
 		}
@@ -40,8 +41,8 @@ func Read(o Options, command func(at Position, entry []byte, decided bool) error
 	})
 }
 
-// ReadOld is Read for a log of before that was not converted yet, which is one of a sole voter. It works on a copy
-// below the system's directory for temporary files.
+// ReadOld is Read for a log in the old format that was not converted yet, which always has a sole voter. It works on a
+// copy below the system's directory for temporary files.
 func ReadOld(o Options, command func(at Position, entry []byte, decided bool) error) (err error) {
 	temporary, err := os.MkdirTemp("", "seqledger-log-*")
 	if err != nil {

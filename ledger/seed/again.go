@@ -14,14 +14,14 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-// Again gives the state of another node to one that is too far behind to follow the log: see
-// ledger.BehindError, whose index is atLeast. Of the options it uses Dir, RoundTripper, Encrypted, Token, Logger and
-// Nodes, beside which it asks the members that the node knows of. No process may have the directory open.
+// Again gives another node's state to a node that is too far behind to follow the log: see ledger.BehindError, whose
+// index is atLeast. It uses the options Dir, RoundTripper, Encrypted, Token, Logger and Nodes. In addition to Nodes it
+// asks the members that the node's log names. No process may have the directory open.
 //
-// It goes on trying until ctx ends. The state and the log of the node stay in use until those that take their place
-// are whole and checked. The node keeps its id, its term and its vote. A state that is older than its own is refused.
-// It returns at once if the directory has reached atLeast, because a call that was interrupted had come so far. The
-// error is ledger.ErrRemoved if the node is no member any more.
+// Again retries until ctx ends. The node's state and log stay in place until their replacements are complete and
+// verified. The node keeps its id, term and vote. A state that is older than the node's own is refused. Again returns
+// at once if the directory has already reached atLeast, because an interrupted call had come that far. The error is
+// ledger.ErrRemoved if the node is no longer a member.
 func Again(ctx context.Context, o Options, atLeast uint64) error {
 	o.setDefaults()
 	d, err := datadir.Open(o.Dir, datadir.Created)
@@ -63,7 +63,7 @@ type behind struct {
 	as      transport.Identity // of this node
 }
 
-// readBehind reads what a node has of its own.
+// readBehind reads the node's own state and log.
 func readBehind(d *datadir.Directory) (b *behind, err error) {
 	s, err := boltstore.OpenReadOnly(d.State(), d.Identity())
 	if err != nil {
@@ -85,7 +85,7 @@ func readBehind(d *datadir.Directory) (b *behind, err error) {
 	return b, err
 }
 
-// nodes returns where other nodes may be reached.
+// nodes returns the addresses of other nodes.
 func (b *behind) nodes() []string {
 	nodes := slices.Clone(b.o.Nodes)
 	for _, a := range b.log.Members.Addresses {
@@ -112,7 +112,7 @@ func (b *behind) attempt(ctx context.Context) error {
 	return err
 }
 
-// receive makes the directory that takes the place of this one, and lets it do so.
+// receive builds the directory that replaces this one, and then replaces it.
 func (b *behind) receive(ctx context.Context, r io.Reader) error {
 	in, err := b.d.Incoming()
 	if err != nil {
@@ -128,7 +128,7 @@ func (b *behind) receive(ctx context.Context, r io.Reader) error {
 	if err := b.o.step("replace"); err != nil {
 		return finalError{err}
 	}
-	// What fails from here on, the next start finishes.
+	// If a step fails from here on, the next start completes it.
 	if err := b.d.Replace(); err != nil {
 		return finalError{err}
 	}
@@ -137,9 +137,9 @@ func (b *behind) receive(ctx context.Context, r io.Reader) error {
 	return nil
 }
 
-// promised returns the state of Raft that a log behind a position must keep, or why there must be none.
+// promised returns the Raft state that a log after a position must keep, or an error if there must be no such log.
 func (b *behind) promised(at raftlog.Position) (raftlog.State, error) {
-	// The receiver has seen that the position is behind that of this node's own state: see again.
+	// The receiver has checked that the position is after this node's own state: see again.
 	if b.log.Ahead(at) {
 		return raftlog.State{}, finalError{fmt.Errorf("this node has the log up to %s and entries behind it, which it "+
 			"must keep: start it, and it follows the log", at)}

@@ -22,16 +22,16 @@ import (
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
-// image is a node as a kill left it, and what another node would give it.
+// image is a node as a kill left it, and the seed that another node would send it.
 type image struct {
 	dir     string // its state is older than its log
-	seed    []byte // of a position behind the end of that log
+	seed    []byte // its position is after the end of that log
 	at      raftlog.Position
 	members string
 	ledger  machine.LedgerID
 }
 
-// joined makes a cluster of two nodes with some writes in it. The second one has the id 2.
+// joined starts a cluster of two nodes with some writes in it. The second node has the id 2.
 func joined(t *testing.T) (first, second *node, dir string) {
 	t.Helper()
 	first = serve(t, filepath.Join(t.TempDir(), "1"), listen(t))
@@ -47,7 +47,7 @@ func joined(t *testing.T) (first, second *node, dir string) {
 	return first, second, dir
 }
 
-// seedOf returns what a node gives to others.
+// seedOf returns the seed that a node sends to others.
 func seedOf(t *testing.T, n *node) (content []byte, info ledger.SeedInfo) {
 	t.Helper()
 	var b bytes.Buffer
@@ -61,7 +61,7 @@ func seedOf(t *testing.T, n *node) (content []byte, info ledger.SeedInfo) {
 	return b.Bytes(), info
 }
 
-// killed returns a copy of a node's directory as a kill would leave it, once the node has applied everything.
+// killed returns a copy of a node's directory as a kill would leave it after the node has applied everything.
 func killed(t *testing.T, n *node, dir string) string {
 	t.Helper()
 	standing(t, n)
@@ -77,7 +77,7 @@ func copied(t *testing.T, dir string) string {
 	return to
 }
 
-// newImage makes a node that is behind. The order of the steps makes it so.
+// newImage makes a node that is behind. It depends on the order of its steps.
 func newImage(t *testing.T) *image {
 	t.Helper()
 	first, second, dir := joined(t)
@@ -93,7 +93,7 @@ func newImage(t *testing.T) *image {
 	return m
 }
 
-// content returns what is in a directory that counts: all but the lock, whose content says nothing.
+// content returns the relevant content of a directory: everything except the lock, whose content has no meaning.
 func content(t *testing.T, dir string) string {
 	t.Helper()
 	h := sha256.New()
@@ -115,7 +115,7 @@ func content(t *testing.T, dir string) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// from answers each request with a body, and ends ctx at the second one.
+// from answers each request with a body, and ends ctx at the second request.
 func from(t *testing.T, dir string, body func() io.Reader) (context.Context, Options) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -134,7 +134,7 @@ func from(t *testing.T, dir string, body func() io.Reader) (context.Context, Opt
 
 func whole(b []byte) func() io.Reader { return func() io.Reader { return bytes.NewReader(b) } }
 
-// mustHaveTaken expects the state of the image's seed in a directory, checked as verify does it.
+// mustHaveTaken expects the state of the image's seed in a directory, and checks it as verify does.
 func (m *image) mustHaveTaken(t *testing.T, dir string, node uint64) {
 	t.Helper()
 	report, err := verify.Directory(t.Context(), dir, verify.Options{})
@@ -155,7 +155,7 @@ func (m *image) mustHaveTaken(t *testing.T, dir string, node uint64) {
 	}
 }
 
-// A node takes the state of another one in place of its own, and is the same node of the same cluster.
+// A node replaces its own state with that of another node, and remains the same node of the same cluster.
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)
@@ -164,14 +164,15 @@ func TestAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.mustHaveTaken(t, m.dir, 2)
-	// Interrupted behind the replacement, it has nothing more to do.
+	// Interrupted after the replacement, it has nothing left to do.
 	o.RoundTripper = nil
 	if err := Again(ctx, o, m.at.Index); err != nil {
 		t.Errorf("called again: %v", err)
 	}
 }
 
-// The log that is made keeps term and vote of the one before: a node that votes twice in a term elects two leaders.
+// The new log keeps the term and vote of the previous one, because a node that votes twice in a term elects two
+// leaders.
 func TestAgainKeepsTermAndVote(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)
@@ -206,7 +207,7 @@ func TestAgainKeepsTermAndVote(t *testing.T) {
 	}
 }
 
-// step returns how far apart the places are at which a test damages n bytes, of which there are about count.
+// step returns the distance between the places at which a test damages n bytes, so that there are about count places.
 func step(n, count int) int {
 	if testing.Short() {
 		count /= 8
@@ -214,7 +215,7 @@ func step(n, count int) int {
 	return max(1, n/count)
 }
 
-// A stream that is cut or changed anywhere leaves the directory as it was, whatever was received before.
+// A stream that is cut or changed anywhere leaves the directory unchanged, whatever was received before.
 func TestAgainRefusesDamage(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)
@@ -227,7 +228,7 @@ func TestAgainRefusesDamage(t *testing.T) {
 	for i := 0; i < len(m.seed); i += step(len(m.seed), 40) {
 		damaged[fmt.Sprint("cut at ", i)] = m.seed[:i]
 	}
-	for i := 0; i < header; i += step(header, 40) { // what is behind it package backupfile tests byte for byte
+	for i := 0; i < header; i += step(header, 40) { // package backupfile tests the rest byte for byte
 		flipped := slices.Clone(m.seed)
 		flipped[i] ^= 1 << (i % 8)
 		damaged[fmt.Sprint("a bit of byte ", i)] = flipped
@@ -258,8 +259,8 @@ func backupBytes(t *testing.T, seed []byte) int64 {
 	return int64(r.Len())
 }
 
-// What is of another ledger, too old, of a cluster without this node, or of a place that its own log has with more
-// behind it is refused, and nothing changes.
+// A seed is refused, and nothing changes, if it belongs to another ledger, is too old, comes from a cluster without
+// this node, or has a position after which the node's own log has more entries.
 func TestAgainRefusals(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)
@@ -308,11 +309,12 @@ func TestAgainRefusals(t *testing.T) {
 	}
 }
 
-// Entries that a node has acknowledged are never dropped for a state before them: they may be committed by its word.
+// A node never drops entries that it has acknowledged for a state before them, because its acknowledgement may have
+// committed them.
 func TestAgainKeepsWhatIsAhead(t *testing.T) {
 	t.Parallel()
 	first, second, dir := joined(t)
-	write(t, first, 51) // behind the state that the node has begun with
+	write(t, first, 51) // after the state that the node started with
 	seed, info := seedOf(t, first)
 	write(t, first, 52)
 	image := killed(t, second, dir)

@@ -31,7 +31,7 @@ func await(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// writeAny writes to the node that leads, whichever it is.
+// writeAny writes to the leader, whichever node that is.
 func writeAny(t *testing.T, sequence uint64, payload []byte, nodes ...*node) {
 	t.Helper()
 	await(t, fmt.Sprint("write ", sequence), func() bool {
@@ -54,11 +54,11 @@ func writeAny(t *testing.T, sequence uint64, payload []byte, nodes ...*node) {
 	})
 }
 
-// listenAlone listens where no other test takes the port when it is closed.
+// listenAlone returns a listener whose port no other test takes once it is closed.
 func listenAlone(t *testing.T) net.Listener {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		return listen(t) // most systems have one address of this machine alone
+		return listen(t) // most systems have only one loopback address
 	}
 	l, err := net.Listen("tcp", "127.0.0.3:0")
 	if err != nil {
@@ -67,7 +67,7 @@ func listenAlone(t *testing.T) net.Listener {
 	return l
 }
 
-// listenAgain listens where a node did that has closed its listener.
+// listenAgain listens at the address of a node that has closed its listener.
 func listenAgain(t *testing.T, address string) (l net.Listener) {
 	t.Helper()
 	await(t, "listening again on "+address, func() bool {
@@ -78,8 +78,8 @@ func listenAgain(t *testing.T, address string) (l net.Listener) {
 	return l
 }
 
-// A node was away while the others dropped the log that it needs. It fails, takes the state of another one, and
-// follows again under its own id.
+// While a node is away, the others drop the log that it needs. It fails, takes the state of another node, and follows
+// again under its own id.
 func TestNodeThatIsBehind(t *testing.T) {
 	t.Parallel()
 	shortLog := func(o *ledger.Options) { o.LogBytes = 64 << 10 } // a seed multiplies it
@@ -136,8 +136,8 @@ func TestNodeThatIsBehind(t *testing.T) {
 	if !is {
 		t.Fatal(reopened.Err())
 	}
-	_ = reopened.Close()                     // with the failure
-	o := options(dirs[2], "", "127.0.0.1:1") // no node is there; the log knows the others
+	_ = reopened.Close()                     // returns the failure
+	o := options(dirs[2], "", "127.0.0.1:1") // no node listens there; the log names the others
 	if err := Again(t.Context(), o, behind.At.Index); err != nil {
 		t.Fatal(err)
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-// stallTimeout is how long a state may send nothing before its connection is given up, on either side.
+// stallTimeout is how long a seed may make no progress before either side closes its connection.
 const stallTimeout = 30 * time.Second
 
 var errStalled = errors.New("the node sends nothing")
 
-// finalError is not tried again.
+// finalError is an error that persist does not retry.
 type finalError struct{ error }
 
-// Unwrap returns the error.
+// Unwrap returns the wrapped error.
 func (e finalError) Unwrap() error { return e.error }
 
 // persist repeats attempt until it succeeds, fails with a finalError, or ctx ends.
@@ -39,7 +39,7 @@ func (o *Options) persist(ctx context.Context, what string, attempt func(context
 			return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), err)
 		}
 		if text := err.Error(); text != said {
-			said = text // not again for each attempt
+			said = text // log an error once, not for each attempt
 			o.Logger.Warn("it did not succeed yet and is tried again: "+what, "error", err)
 		}
 		timer := time.NewTimer(o.retry)
@@ -58,12 +58,12 @@ func (o *Options) url(node string) string {
 	return "http://" + node
 }
 
-// as returns a RoundTripper that shows other nodes who asks.
+// as returns a RoundTripper that identifies this node to the others.
 func (o *Options) as(node transport.Identity) http.RoundTripper {
 	return transport.As(o.RoundTripper, func() transport.Identity { return node })
 }
 
-// fetch takes the state of a node, which must have applied the log up to atLeast.
+// fetch fetches the state of a node, which must have applied the log up to atLeast.
 func (o *Options) fetch(
 	ctx context.Context, as transport.Identity, node string, atLeast uint64,
 	receive func(ctx context.Context, r io.Reader) error,
@@ -81,12 +81,12 @@ func (o *Options) fetch(
 	if err != nil {
 		return fmt.Errorf("fetch the state: %w", errors.Join(err, context.Cause(ctx)))
 	}
-	defer func() { _ = response.Body.Close() }() // it was only read
+	defer func() { _ = response.Body.Close() }() // the body was only read
 	if response.StatusCode != http.StatusOK {
 		return refused(response)
 	}
 	body := readerFunc(func(b []byte) (int, error) {
-		// The time that the disk takes between two reads is not the other node's.
+		// The time that this node's disk takes between two reads does not count against the other node.
 		stalled.Reset(o.stall)
 		n, err := response.Body.Read(b)
 		stalled.Stop()
@@ -104,9 +104,9 @@ func (o *Options) fetch(
 	return nil
 }
 
-// refused returns why a node does not give its state.
+// refused returns why a node refuses to send its state.
 func refused(response *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // what there is of it helps
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // whatever could be read helps
 	err := fmt.Errorf("fetch the state: %s: %q", response.Status, text)
 	var no transport.Refusal
 	switch known := json.Unmarshal(text, &no) == nil; {

@@ -11,21 +11,21 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 )
 
-// Path is where a node gives its state to another one.
+// Path is the path at which a node sends its state to another one.
 const Path = "/seqledger.peer.v1/Seed"
 
-// errorTrailer tells why a seed ended early.
+// errorTrailer is the trailer that says why a seed ended early.
 const errorTrailer = "Seqledger-Seed-Error"
 
-// beginTimeout is how long a seed waits for its turn, before which there is nothing to send. It is less than
-// stallTimeout, so that the other node is told why.
+// beginTimeout is how long a seed waits for its turn; until then there is nothing to send. It is shorter than
+// stallTimeout, so that the other node learns the reason.
 const beginTimeout = 20 * time.Second
 
 var errBusy = errors.New("a backup or another seed is being made: ask again")
 
-// Handler gives the state of this node to others of the cluster, at no more than rate bytes a second; see
-// ledger.BackupOptions. One that takes nothing for half a minute is cut off, because the state file grows
-// as long as it is read.
+// Handler returns a handler that sends the state of this node to other members of the cluster, at no more than rate
+// bytes a second; see ledger.BackupOptions. A node that reads nothing for half a minute is disconnected, because the
+// state file grows for as long as the backup reads it.
 func Handler(l *ledger.Ledger, rate int64) http.Handler {
 	return handler{
 		seed: func(ctx context.Context, w *patientWriter, atLeast uint64, begin func(ledger.SeedInfo) error) error {
@@ -65,7 +65,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 		err = out.end()
-	case begun: // the receiver finds the end missing
+	case begun: // the receiver notices that the end is missing
 		w.Header().Set(errorTrailer, err.Error())
 		err = out.end()
 	case errors.Is(err, ledger.ErrSeedTooOld), errors.Is(err, ledger.ErrBackupRefused), errors.Is(err, errBusy):
@@ -76,11 +76,11 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = nil
 	}
 	if err != nil {
-		panic(http.ErrAbortHandler) // the connection is of no use any more
+		panic(http.ErrAbortHandler) // the connection cannot be reused
 	}
 }
 
-// patientWriter gives each write some time, and ends the response when it is over.
+// patientWriter sets a deadline for each write, and ends the response when it expires.
 type patientWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -95,11 +95,11 @@ func (p *patientWriter) Write(b []byte) (int, error) {
 	return p.w.Write(b)
 }
 
-// end lets the connection be used for other requests.
+// end removes the deadline, so that the connection can serve other requests.
 func (p *patientWriter) end() error { return p.deadline(time.Time{}) }
 
 func (p *patientWriter) deadline(at time.Time) error {
-	// A response in memory has no connection that could stall.
+	// An in-memory response has no connection that could stall.
 	if err := p.control.SetWriteDeadline(at); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return fmt.Errorf("deadline of the response: %w", err)
 	}

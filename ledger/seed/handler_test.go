@@ -17,7 +17,7 @@ import (
 
 type seeder = func(context.Context, *patientWriter, uint64, func(ledger.SeedInfo) error) error
 
-// give serves what a seeder gives, and returns the error of fetching it.
+// give serves a seed from h, and returns the error of fetching it.
 func give(t *testing.T, h handler, o Options) error {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -28,13 +28,13 @@ func give(t *testing.T, h handler, o Options) error {
 	return o.fetch(t.Context(), transport.Identity{}, node, 7, func(_ context.Context, r io.Reader) error {
 		_, err := io.Copy(io.Discard, r)
 		if err == nil {
-			err = ErrDamaged // as a backup finds that has no end
+			err = ErrDamaged // like a backup without an end
 		}
 		return err
 	})
 }
 
-// Each failure of a node that gives its state is told to the one that takes it.
+// Each failure of the sending node is reported to the receiving one.
 func TestHandlerTellsItsErrors(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the disk broke")
@@ -75,7 +75,7 @@ func TestHandlerTellsItsErrors(t *testing.T) {
 	}
 }
 
-// A node that cannot begin, because a backup is being made, says so before the other one loses patience.
+// A node that cannot begin, because a backup is in progress, says so before the other node times out.
 func TestHandlerDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	h := handler{wait: time.Millisecond, stall: time.Hour, seed: func(
@@ -96,7 +96,8 @@ func TestHandlerDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
-// A node that takes nothing is cut off, and one that gives nothing is left: neither keeps the other for ever.
+// A node that reads nothing is disconnected, and a node that sends nothing is abandoned, so that neither blocks the
+// other for ever.
 func TestStalledSeedEnds(t *testing.T) {
 	t.Parallel()
 	released, ended := make(chan struct{}), make(chan error, 1)
@@ -104,7 +105,7 @@ func TestStalledSeedEnds(t *testing.T) {
 		ctx context.Context, w *patientWriter, _ uint64, begin func(ledger.SeedInfo) error,
 	) error {
 		err := begin(ledger.SeedInfo{})
-		for chunk := make([]byte, 1<<20); err == nil; { // more than any buffer between the two holds
+		for chunk := make([]byte, 1<<20); err == nil; { // more than all buffers between the two hold
 			_, err = w.Write(chunk)
 		}
 		ended <- err
@@ -137,7 +138,7 @@ func TestStalledSeedEnds(t *testing.T) {
 	}
 }
 
-// One node asks another one while a backup is being made of it, and gets the state when that has ended.
+// One node requests the state of another during a backup, and gets it once the backup has ended.
 func TestSeedBesideBackup(t *testing.T) {
 	t.Parallel()
 	first := serve(t, filepath.Join(t.TempDir(), "1"), listen(t))

@@ -12,7 +12,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
-// header is what comes before the backup. Its form is
+// header precedes the backup. Its format is
 //
 //	8 bytes   "SQLGSEED"
 //	u32       version, 1
@@ -22,9 +22,9 @@ import (
 //
 // with numbers in big-endian order.
 type header struct {
-	Index   uint64 `json:"index"` // of the log, up to which the state has everything
+	Index   uint64 `json:"index"` // log index up to which the state is complete
 	Term    uint64 `json:"term"`
-	Members []byte `json:"members"` // as of there; see raftlog.Members.Encode
+	Members []byte `json:"members"` // as of Index; see raftlog.Members.Encode
 }
 
 const (
@@ -36,11 +36,11 @@ const (
 
 var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-	// ErrDamaged refuses a seed that is not what a node sent.
+	// ErrDamaged means that a seed is not what a node sent.
 	ErrDamaged = errors.New("the state that was received is damaged or cut off")
 )
 
-// writeHeader writes what a seed begins with.
+// writeHeader writes the beginning of a seed.
 func writeHeader(w io.Writer, info *ledger.SeedInfo) error {
 	content, err := json.Marshal(header{Index: info.At.Index, Term: info.At.Term, Members: info.Members})
 	if err != nil {
@@ -54,7 +54,7 @@ func writeHeader(w io.Writer, info *ledger.SeedInfo) error {
 	return err
 }
 
-// readHeader reads what a seed begins with.
+// readHeader reads the beginning of a seed.
 func readHeader(r io.Reader) (h header, at raftlog.Position, err error) {
 	b := make([]byte, prefixBytes)
 	if _, err := io.ReadFull(r, b); err != nil {

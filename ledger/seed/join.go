@@ -1,10 +1,9 @@
-// Package seed makes the data directory of a node that joins a cluster: it asks the leader for a place, and
-// begins with the state of another node. And it gives a new state to a node that is too far behind to follow
-// the log.
+// Package seed creates the data directory of a node that joins a cluster: it asks the leader to add the node, and
+// starts from another node's state. It also gives a new state to a node that is too far behind to follow the log.
 //
-// handler.go gives a state, fetch.go and receive.go take one for join.go and again.go, header.go has the form in
-// which it goes over the network: a header and a backup. Unlike a restored backup, a seed begins no epoch: the
-// node is one more copy of the same ledger, and goes on behind the position of the log for which the state stands.
+// handler.go sends a state; fetch.go and receive.go receive one for join.go and again.go; header.go has the format on
+// the network: a header and a backup. Unlike a restored backup, a seed begins no epoch: the node is one more copy of
+// the same ledger, and continues after the log position of the state.
 package seed
 
 import (
@@ -23,20 +22,20 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-// Options say what a node joins. Dir, Nodes, RoundTripper and Peer are required.
+// Options configures Join and Again. Dir, Nodes, RoundTripper and Peer are required.
 type Options struct {
-	Dir          string   // the data directory to make
-	Nodes        []string // where other nodes are reached, host and port; one that answers is enough
+	Dir          string   // the data directory to create
+	Nodes        []string // addresses of other nodes, host and port; one reachable node is enough
 	RoundTripper http.RoundTripper
-	Encrypted    bool   // the nodes are reached by TLS
-	Token        string // the join token; Again takes the stored one if it is empty
-	Peer, Client string // where this node is reached; see ledger.Cluster
+	Encrypted    bool   // nodes are reached over TLS
+	Token        string // the join token; if it is empty, Again uses the stored one
+	Peer, Client string // addresses of this node; see ledger.Cluster
 	Logger       *slog.Logger
 
-	retry time.Duration             // between two attempts; 0 means a second
+	retry time.Duration             // pause between two attempts; 0 means a second
 	stall time.Duration             // see fetch; 0 means stallTimeout
-	disk  func(io.Writer) io.Writer // lets a test fail the disk below the state
-	step  func(what string) error   // is told of each step behind the stream, and may end the work there
+	disk  func(io.Writer) io.Writer // lets a test make the disk under the state fail
+	step  func(what string) error   // called before each step after the stream; an error ends the work there
 }
 
 func (o *Options) setDefaults() {
@@ -57,12 +56,12 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// ErrJoined says that the directory belongs to a node already.
+// ErrJoined means that the directory already belongs to a node.
 var ErrJoined = errors.New("the data directory belongs to a node already")
 
-// Join makes the data directory of a node that joins. It goes on trying until ctx ends; a repeated call goes on with
-// the place in the cluster that an interrupted one was given. What is refused for good, such as an address
-// that another node has, is returned at once.
+// Join creates the data directory of a node that joins a cluster. It retries until ctx ends. A repeated call continues
+// with the node id that an interrupted call was given. A permanent refusal, such as an address that another node has,
+// is returned at once.
 func Join(ctx context.Context, o Options) error {
 	o.setDefaults()
 	d, err := datadir.Open(o.Dir, datadir.Joined)
@@ -77,7 +76,7 @@ func Join(ctx context.Context, o Options) error {
 	return errors.Join(err, d.Close())
 }
 
-// joining is a node on its way into a cluster.
+// joining is a node that is joining a cluster.
 type joining struct {
 	o Options
 	d *datadir.Directory
@@ -96,11 +95,11 @@ func (j *joining) attempt(ctx context.Context) error {
 	})
 }
 
-// ask asks one node after another, and the leader that one names.
+// ask asks one node after another, and the leader that a node names.
 func (j *joining) ask(ctx context.Context) (answer ledger.JoinAnswer, err error) {
 	q := ledger.JoinRequest{Nonce: j.d.Nonce(), Peer: j.o.Peer, Client: j.o.Client, Level: machine.Level}
 	nodes := append([]string(nil), j.o.Nodes...)
-	const mostHops = 3 // a leader that is gone may be named for a while
+	const mostHops = 3 // nodes may name a lost leader for a while
 	for i, hops := 0, 0; i < len(nodes); i++ {
 		var problem error
 		attempt, cancel := context.WithTimeout(ctx, askTimeout)
@@ -122,10 +121,10 @@ func (j *joining) ask(ctx context.Context) (answer ledger.JoinAnswer, err error)
 	return answer, err
 }
 
-// askTimeout bounds one question to join: a change of the members takes the answer of a majority.
+// askTimeout bounds one request to join, because a membership change waits for a majority.
 const askTimeout = 10 * time.Second
 
-// receive makes the directory of a seed. The marker comes last.
+// receive creates the directory from a seed. The marker comes last.
 func (j *joining) receive(ctx context.Context, r io.Reader, answer ledger.JoinAnswer) error {
 	take := receiver{
 		o: &j.o, d: j.d, node: answer.ID, ledger: answer.Ledger, atLeast: answer.AtLeast,

@@ -17,7 +17,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-// joinToken is that of all clusters here.
+// joinToken is the join token of all clusters here.
 const joinToken = "a secret of the nodes"
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -28,7 +28,7 @@ type node struct {
 	address string
 }
 
-// serve opens the ledger in a directory and answers other nodes.
+// serve opens the ledger in a directory and serves other nodes.
 func serve(t *testing.T, dir string, listener net.Listener, change ...func(*ledger.Options)) *node {
 	t.Helper()
 	o := ledger.Options{
@@ -46,7 +46,7 @@ func serve(t *testing.T, dir string, listener net.Listener, change ...func(*ledg
 	mux.Handle(ledger.JoinPath, l.JoinHandler())
 	mux.Handle(Path, Handler(l, -1))
 	l.ServePeers(mux)
-	t.Cleanup(func() { _ = l.Close() }) // a test that closes it looks at the error
+	t.Cleanup(func() { _ = l.Close() }) // a test that closes it checks the error
 	return &node{l, listener.Addr().String()}
 }
 
@@ -79,7 +79,7 @@ func write(t *testing.T, n *node, sequence uint64) {
 	}
 }
 
-// standing returns where a node stands, as of every write that was acknowledged.
+// standing returns a node's position and digest as of every acknowledged write.
 func standing(t *testing.T, n *node) string {
 	t.Helper()
 	var s string
@@ -93,8 +93,8 @@ func standing(t *testing.T, n *node) string {
 	return s
 }
 
-// A node joins a ledger that has been in use, one that joins by a follower is sent on to the leader, and each has
-// what the first one has. An interrupted join goes on with the same id.
+// A node joins a ledger that has been in use, a node that asks a follower is redirected to the leader, and each has
+// what the first node has. An interrupted join continues with the same id.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	first := serve(t, filepath.Join(t.TempDir(), "1"), listen(t))
@@ -105,7 +105,7 @@ func TestJoin(t *testing.T) {
 	for id := 2; id <= 3; id++ {
 		listener, dir := listen(t), filepath.Join(t.TempDir(), fmt.Sprint(id))
 		own := listener.Addr().String()
-		// Interrupted: it has asked, and got no state.
+		// Interrupted: the node has asked to join, but has received no state.
 		ctx, cancel := context.WithCancel(t.Context())
 		cut := options(dir, own, ask)
 		cut.RoundTripper = roundTrip(func(q *http.Request) (*http.Response, error) {
@@ -133,7 +133,7 @@ func TestJoin(t *testing.T) {
 			t.Fatalf("node %d sees %+v", id, got)
 		}
 		write(t, first, uint64(199+id))
-		// A change of the members takes an index of its own, and may come between two looks.
+		// A membership change takes an index of its own, and may happen between the two reads.
 		for want, again := "", "-"; want != again; {
 			want = standing(t, first)
 			got := standing(t, n)
@@ -150,7 +150,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTrip) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
 
-// What can never succeed is told at once.
+// An attempt that can never succeed fails at once.
 func TestJoinRefusals(t *testing.T) {
 	t.Parallel()
 	first := serve(t, filepath.Join(t.TempDir(), "1"), listen(t))

@@ -11,8 +11,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// The state that a node joins with has the records of keys: what is under way, and a result with its
-// response, also one that is too long for the record.
+// The state that a node joins with includes the records of keys: one in progress, and results with their responses,
+// including a response that is too long for the record.
 func TestRecordsComeWithTheState(t *testing.T) {
 	t.Parallel()
 	first := serve(t, filepath.Join(t.TempDir(), "1"), listen(t))

@@ -16,8 +16,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// eachStep calls look at each step of the work on a directory, and at some of the reads of the stream: what is in the
-// directory then is what a kill would leave.
+// eachStep calls look at each step of the work on a directory, and at some of the reads of the stream. The directory's
+// content at that moment is what a kill would leave.
 func eachStep(o *Options, seed []byte, reads int, look func(what string)) func() io.Reader {
 	o.step = func(what string) error {
 		look(what)
@@ -37,12 +37,12 @@ func eachStep(o *Options, seed []byte, reads int, look func(what string)) func()
 	}
 }
 
-// A process that dies at any step leaves the state of before, which the next start finds and nothing else.
+// A process that dies at any step leaves the previous state, and the next start finds that state and nothing else.
 func TestAgainSurvivesKills(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)
 	before := content(t, m.dir)
-	var left []string // copies, and where they were made
+	var left []string // copies of the directory, and the steps at which they were made
 	var steps Options
 	body := eachStep(&steps, m.seed, 12, func(what string) { left = append(left, what, copied(t, m.dir)) })
 	ctx, o := from(t, m.dir, body)
@@ -55,7 +55,7 @@ func TestAgainSurvivesKills(t *testing.T) {
 	for ; len(left) > 0; left = left[2:] {
 		what, dir := left[0], left[1]
 		seen += what + "; "
-		// What only reads takes the state of before as it is.
+		// A read-only open finds the previous state.
 		reader, err := datadir.OpenLedger(dir)
 		if err != nil || reader.Close() != nil {
 			t.Errorf("%s: what reads was refused: %v", what, err)
@@ -85,7 +85,7 @@ func TestAgainSurvivesKills(t *testing.T) {
 	}
 }
 
-// A process that dies while its node joins leaves no ledger, and the next one begins anew with the same nonce.
+// A process that dies while its node joins leaves no ledger, and the next one starts over with the same nonce.
 func TestJoinSurvivesKills(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)
@@ -125,7 +125,7 @@ func TestJoinSurvivesKills(t *testing.T) {
 	}
 }
 
-// A stream that is cut off while a node joins leaves a directory in which the next attempt begins anew.
+// A stream that is cut off while a node joins leaves a directory in which the next attempt starts over.
 func TestJoinRefusesDamage(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)
@@ -164,7 +164,7 @@ func TestJoinRefusesDamage(t *testing.T) {
 	m.mustHaveTaken(t, dir, 2)
 }
 
-// fullDisk takes so many bytes and no more.
+// fullDisk accepts a number of bytes and no more.
 type fullDisk struct {
 	io.Writer
 	room int
@@ -178,7 +178,7 @@ func (d *fullDisk) Write(b []byte) (int, error) {
 	return d.Writer.Write(b)
 }
 
-// A disk that is full ends the work at once: nothing is fetched again and again, and the state of before stays.
+// A full disk ends the work at once: nothing is fetched repeatedly, and the previous state stays.
 func TestFullDiskEndsIt(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)
@@ -203,11 +203,11 @@ func TestFullDiskEndsIt(t *testing.T) {
 	}
 }
 
-// rewritten returns a seed whose backup says something else of its content, with checksums that fit.
+// rewritten returns a seed whose backup describes its content differently, with matching checksums.
 func rewritten(t *testing.T, seed []byte, change func(*backupfile.Info)) []byte {
 	t.Helper()
 	header := len(seed) - int(backupBytes(t, seed))
-	var state bytes.Buffer // the files, one behind the other
+	var state bytes.Buffer // the concatenated files
 	info, err := backupfile.Read(t.Context(), bytes.NewReader(seed[header:]),
 		func(uint64) (io.Writer, error) { return &state, nil }, nil)
 	if err != nil {
@@ -228,7 +228,7 @@ func rewritten(t *testing.T, seed []byte, change func(*backupfile.Info)) []byte 
 	return out.Bytes()
 }
 
-// The state must be the one that its backup says it is: checksums alone do not tell.
+// The state must be the one that its backup describes; checksums alone do not show that.
 func TestAgainComparesTheState(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)

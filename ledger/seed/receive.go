@@ -15,26 +15,26 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
-// receiver puts the state of another node into a directory, with a log that goes on behind it.
+// receiver writes another node's state into a directory, with a log that continues after it.
 type receiver struct {
 	o       *Options
 	d       *datadir.Directory
-	node    uint64           // whose directory it is
-	again   bool             // it has been a member; else it asks for another place when it is none
-	ledger  machine.LedgerID // that the state must be of
-	atLeast uint64           // log index that it must have reached
-	// state returns what the node has promised in its log of before. The log that is made keeps it.
+	node    uint64           // the node that owns the directory
+	again   bool             // the node was a member before; otherwise, if it is not one, it joins again under a new id
+	ledger  machine.LedgerID // the ledger that the state must belong to
+	atLeast uint64           // log index that the state must have reached
+	// state returns the Raft state of the node's previous log. The new log keeps it.
 	state func(at raftlog.Position) (raftlog.State, error)
 }
 
-// progressEvery is how often the state's progress is logged.
+// progressEvery is the interval at which the progress is logged.
 const progressEvery = 5 * time.Second
 
-// newSegmentBytes is the size of the first file of a log that is made. The next ones have the ledger's own.
+// newSegmentBytes is the size of the first file of a new log. Later files have the ledger's own size.
 const newSegmentBytes = 1 << 20
 
-// receive makes state and log. All of it is checked and durable when it returns without an error; it
-// may leave parts behind otherwise.
+// receive creates state and log. When it returns without an error, all of it is verified and durable; otherwise it may
+// leave parts behind.
 func (v *receiver) receive(ctx context.Context, r io.Reader) (at raftlog.Position, err error) {
 	h, at, err := readHeader(r)
 	if err != nil {
@@ -46,7 +46,7 @@ func (v *receiver) receive(ctx context.Context, r io.Reader) (at raftlog.Positio
 	if err := v.checkMembers(h.Members); err != nil {
 		return at, err
 	}
-	// Before anything is fetched: what is refused here would be refused at the end.
+	// Check before anything is fetched, because it would be refused at the end anyway.
 	state, err := v.state(at)
 	if err != nil {
 		return at, err
@@ -73,7 +73,7 @@ func (v *receiver) receive(ctx context.Context, r io.Reader) (at raftlog.Positio
 	return at, nil
 }
 
-// checkMembers expects members among which this node is.
+// checkMembers checks that this node is a member.
 func (v *receiver) checkMembers(encoded []byte) error {
 	members, _, err := raftlog.DecodeMembers(encoded)
 	switch {
@@ -98,7 +98,7 @@ func (v *receiver) makeState(
 			v.o.Logger.Info("fetching the state", "bytes", done, "of", total)
 		}
 	}
-	var disk error // the first error of it, which no other node can help with
+	var disk error // the disk's first error, which no other node can solve
 	fill := func(open func(file uint64) (io.Writer, error)) (err error) {
 		info, err = backupfile.Read(ctx, r, func(file uint64) (io.Writer, error) {
 			w, err := open(file)
@@ -139,8 +139,8 @@ type writerFunc func([]byte) (int, error)
 // Write implements io.Writer.
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// checkState opens the state once, as each start does, which also makes the checksums of its pages. It must be
-// the one that was announced.
+// checkState opens the state once, as each start does, which also computes the checksums of its pages. The state must
+// be the announced one.
 func (v *receiver) checkState(info backupfile.Info, at raftlog.Position) (err error) {
 	s, err := boltstore.Open(v.d.State(), boltstore.Options{Identity: v.d.Identity()})
 	if err != nil {

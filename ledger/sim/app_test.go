@@ -7,15 +7,15 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// appWrite is one thing that an application wants written, once. The checks on
-// it are what all the rest is for.
+// appWrite is one write that an application wants executed exactly once. Everything else exists so that the checks on
+// it hold.
 type appWrite struct {
 	id          uint64
 	stream      name
 	withSession bool
 	state       appState
 	commits     []commitOf
-	index       uint64 // of the receipt that the application has, 0: none
+	index       uint64 // of the receipt that the application has; 0: none
 }
 
 type commitOf struct{ created, sequence, index uint64 }
@@ -23,10 +23,10 @@ type commitOf struct{ created, sequence, index uint64 }
 type appState uint8
 
 const (
-	appOpen        appState = iota // on its way
+	appOpen        appState = iota // in progress
 	appDone                        // reported as committed
-	appNotExecuted                 // reported as not executed, for ever
-	appUnsettled                   // handed back: nobody on this side knows
+	appNotExecuted                 // reported as never executed
+	appUnsettled                   // handed back with an unknown outcome
 )
 
 func (w *world) newApp(stream name, withSession bool) *appWrite {
@@ -35,7 +35,7 @@ func (w *world) newApp(stream name, withSession bool) *appWrite {
 	return a
 }
 
-// commit is told of every commit, whoever knows of it.
+// commit is called at every commit, whoever learns of it.
 func (a *appWrite) commit(w *world, out *machine.Outcome) {
 	a.commits = append(a.commits, commitOf{out.CreatedIndex, out.Receipt.Sequence, out.Receipt.Index})
 	if a.state == appNotExecuted {
@@ -45,8 +45,8 @@ func (a *appWrite) commit(w *world, out *machine.Outcome) {
 	if len(a.commits) == 1 {
 		return
 	}
-	// A request without a session that comes after its stream was evicted meets
-	// an empty stream: that is the documented limit of the TTL.
+	// A request without a session that arrives after its stream was evicted finds an empty stream. This is the
+	// documented limit of the TTL.
 	last := a.commits[len(a.commits)-2]
 	if a.withSession || last.created == out.CreatedIndex {
 		w.fail(&a.stream, "invariant 1: write %d committed more than once: %v", a.id, a.commits)
@@ -54,8 +54,8 @@ func (a *appWrite) commit(w *world, out *machine.Outcome) {
 	w.counted["ran again after its stream was evicted, without a session"]++
 }
 
-// done reports the write as committed. Without a receipt the client knows it
-// from the stream's last sequence alone.
+// done reports the write as committed. Without a receipt, the client infers the commit only from the stream's last
+// sequence.
 func (a *appWrite) done(w *world, out *machine.Outcome) {
 	if len(a.commits) == 0 {
 		w.fail(&a.stream, "invariant 2: write %d was reported as committed and is not", a.id)
@@ -86,8 +86,8 @@ func (a *appWrite) unsettled(w *world) {
 
 var sharedKeys = []string{"stock/a", "stock/b", "stock/c", "stock/d"}
 
-// operations makes what an application might write: its payload, its own
-// counter and, if it may be refused, something under a condition.
+// operations returns what an application might write: its payload, its own counter and, if the write may be refused, a
+// conditional operation.
 func (w *world) operations(a *appWrite, conditional bool) []machine.Operation {
 	id := binary.BigEndian.AppendUint64(nil, a.id)
 	ops := []machine.Operation{{Kind: machine.OpAppend, Value: id}}
@@ -124,8 +124,7 @@ func (w *world) operations(a *appWrite, conditional bool) []machine.Operation {
 	return ops
 }
 
-// value is what the write sets an entity to: for every other one more than the
-// state keeps in the entity's record.
+// value returns the value that the write gives an entity. Every other value is too large for the entity's record.
 func (a *appWrite) value() []byte {
 	value := binary.BigEndian.AppendUint64(nil, a.id)
 	if a.id%2 == 1 {
@@ -134,7 +133,7 @@ func (a *appWrite) value() []byte {
 	return value
 }
 
-// ownKey is an entity that nobody else writes, and nobody deletes.
+// ownKey is an entity that no other client writes or deletes.
 func ownKey(n name) []byte { return []byte("own/" + n.ID) }
 
 var scopes = []machine.Scope{{Organization: "acme"}, {Organization: "acme", Vault: "v"}, {Organization: "other"}}

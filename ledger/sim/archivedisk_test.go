@@ -8,16 +8,16 @@ import (
 	"github.com/seqledger/seqledger/ledger/blockfile"
 )
 
-// archiveDisk is the directory of an archive: another disk than the ledger's, whose file system may be away, full, or
-// exchanged for another one, and which may stop answering in the middle of anything, with the process that uses it.
+// archiveDisk is the directory of an archive, on a disk of its own. Its file system may be unmounted, full, or replaced
+// by another one. It may also stop responding in the middle of a call, and then the process that uses it dies.
 type archiveDisk struct {
 	own   *blockfile.MemoryDisk
-	other *blockfile.MemoryDisk // what is mounted in its place; nil for itself
+	other *blockfile.MemoryDisk // mounted in place of own; nil: own is mounted
 	gone  bool                  // every call fails
 	left  int                   // calls until the process dies; negative for never
-	died  bool                  // the process has died in the middle of a call, and none reaches the disk any more
+	died  bool                  // the process died during a call, and no call reaches the disk any more
 
-	unsynced bool // a control: what is copied is not synced
+	unsynced bool // a control: copies are not synced
 }
 
 func newArchiveDisk(b bugs) *archiveDisk {
@@ -30,7 +30,7 @@ var (
 	errDied = errors.New("the process has died")
 )
 
-// now returns what is mounted, if it answers.
+// now returns the mounted disk if it responds.
 func (d *archiveDisk) now() (*blockfile.MemoryDisk, error) {
 	if d.left == 0 {
 		d.died = true
@@ -47,10 +47,10 @@ func (d *archiveDisk) now() (*blockfile.MemoryDisk, error) {
 	return d.own, nil
 }
 
-// revive is the start of the next process.
+// revive starts the next process.
 func (d *archiveDisk) revive() { d.died, d.left = false, -1 }
 
-// mend ends the faults of the file system.
+// mend repairs the faults of the file system.
 func (d *archiveDisk) mend() {
 	d.other, d.gone = nil, false
 	d.own.FailAfter(-1, nil)
@@ -116,20 +116,20 @@ func (d *archiveDisk) Sync() error {
 	return disk.Sync()
 }
 
-// Lock implements archive.Disk. There is only one process.
+// Lock implements archive.Disk. There is only one process, so it need not lock.
 func (d *archiveDisk) Lock() (unlock func() error, err error) {
 	_, err = d.now()
 	return func() error { return nil }, err
 }
 
-// archiveWriter writes a file of an archiveDisk from its beginning to its end.
+// archiveWriter writes a file of an archiveDisk sequentially.
 type archiveWriter struct {
 	disk *archiveDisk
 	file blockfile.File
 	at   int64
 }
 
-// Write implements io.Writer. The process may die with half of it written.
+// Write implements io.Writer. The process may die with half of b written.
 func (w *archiveWriter) Write(b []byte) (n int, err error) {
 	if _, err = w.disk.now(); err != nil {
 		b = b[:len(b)/2]
@@ -150,7 +150,7 @@ func (w *archiveWriter) Sync() error {
 // Close implements io.Closer.
 func (w *archiveWriter) Close() error { return w.file.Close() }
 
-// mount is what happens to the file system of the archive.
+// mount injects faults into the file system of the archive.
 type mount struct{ w *world }
 
 func (m *mount) start()            { m.w.after(m.w.upTo(second), m.act) }
@@ -162,7 +162,7 @@ func (m *mount) act() {
 	if w.calm {
 		return
 	}
-	if w.archiveID != "" { // before that, the ledger takes whatever is there for its archive
+	if w.archiveID != "" { // before that, the ledger accepts whatever is there as its archive
 		switch w.rng.IntN(8) {
 		case 0:
 			w.counted["archive: away"]++
@@ -192,7 +192,7 @@ func (m *mount) another() *blockfile.MemoryDisk {
 	return d.own
 }
 
-// seeded is a source of random bytes that follows the seed.
+// seeded is a source of random bytes determined by the seed.
 type seeded struct{ w *world }
 
 // Read implements io.Reader.

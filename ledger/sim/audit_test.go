@@ -13,8 +13,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
-// audit looks at what an episode has left behind: after one more loss of power,
-// so that only what is on the disk counts.
+// audit checks what an episode leaves behind, after one more power loss, so that only what is on the disk counts.
 func (w *world) audit() {
 	w.node.stop(true)
 	for len(w.events) > 0 {
@@ -29,7 +28,7 @@ func (w *world) audit() {
 	w.mark(w.oracle.model.Index)
 }
 
-// auditState compares the state of a node with the model.
+// auditState compares a node's state with the model.
 func (w *world) auditState(m *machine.Machine, state stateDisk) {
 	err := state.view(func(r machine.Reader) error {
 		v := m.View(r)
@@ -48,7 +47,7 @@ func (w *world) auditState(m *machine.Machine, state stateDisk) {
 
 func (w *world) auditProblem(p machine.Problem) { w.fail(nil, "the audit of the state: %+v", p) }
 
-// auditArchive checks every byte of the archive, and recomputes the state from the first block on with what is there.
+// auditArchive checks every byte of the archive, and recomputes the state from the first block on with it.
 func (w *world) auditArchive(m *machine.Machine, state stateDisk) {
 	if w.archive == nil {
 		return
@@ -57,7 +56,7 @@ func (w *world) auditArchive(m *machine.Machine, state stateDisk) {
 	state.beginFlush()
 	w.must(state.endFlush(), "writing the last checkpoint")
 	if w.archiveID == "" {
-		return // it has never run for long enough
+		return // the ledger never ran for long enough
 	}
 	report, err := archive.Verify(context.Background(), w.archive, nil)
 	w.must(err, "reading the archive")
@@ -74,7 +73,7 @@ func (w *world) auditArchive(m *machine.Machine, state stateDisk) {
 	}), "reading the state with the archive")
 }
 
-// auditApps is invariants 1 and 2 from end to end.
+// auditApps checks invariants 1 and 2 end to end.
 func (w *world) auditApps() {
 	for _, a := range w.oracle.apps {
 		switch {
@@ -181,8 +180,8 @@ func (w *world) auditTransactions(v machine.View) {
 	}
 }
 
-// auditAround reads the last transaction before a ledger index and the first from it on, if they are near: an epoch
-// leaves billions of indexes out.
+// auditAround reads the last transaction before a ledger index and the first one from it on, if they are near: an epoch
+// skips billions of indexes.
 func (w *world) auditAround(v machine.View, index, last uint64) {
 	const near = 1_000
 	horizon, txs := v.Horizon().Index(), w.oracle.model.Transactions
@@ -200,7 +199,7 @@ func (w *world) auditAround(v machine.View, index, last uint64) {
 	}
 }
 
-// auditTransaction reads back one transaction: it is what it was, or gone if it lies before the horizon.
+// auditTransaction reads back one transaction. It must be unchanged, or missing if it lies before the horizon.
 func (w *world) auditTransaction(v machine.View, horizon, index uint64) {
 	x := w.oracle.model.Transactions[index]
 	got, err := v.Transaction(machine.NewTxID(x.Receipt.LedgerID, index))
@@ -222,8 +221,8 @@ func (w *world) auditTransaction(v machine.View, horizon, index uint64) {
 	}
 }
 
-// auditReplays applies the log again in other ways (invariant 8), and then
-// every request that has committed (invariant 6).
+// auditReplays applies the log again in other ways (invariant 8), and then every request that has committed (invariant
+// 6).
 func (w *world) auditReplays(state machine.Reader) {
 	whole := w.replay(func(data []byte) [][]byte { return [][]byte{data} })
 	if where := difference(state, keptOf(state, whole.state)); where != "" {
@@ -242,10 +241,10 @@ func (w *world) auditReplays(state machine.Reader) {
 	w.auditRepeats(whole)
 }
 
-// keptOf is a state without the blocks before the first one that another state has.
+// keptOf returns the state in all without the blocks before the first block of state.
 func keptOf(state machine.Reader, all *machine.Memory) machine.Reader {
 	first := []byte(nil)
-	_ = state.Ascend(machine.TableBlocks, nil, func(k, _ []byte) bool { // the comparison finds what cannot be read
+	_ = state.Ascend(machine.TableBlocks, nil, func(k, _ []byte) bool { // the comparison finds unreadable blocks
 		first = bytes.Clone(k)
 		return false
 	})
@@ -287,7 +286,7 @@ func (w *world) replay(cut func(entry []byte) [][]byte) (r replayed) {
 	return r
 }
 
-// recut spreads the commands of an entry over several ones of the same time.
+// recut splits an entry into several entries with the same time.
 func (w *world) recut(entry []byte) (pieces [][]byte) {
 	header, commands, err := machine.DecodeEntry(entry)
 	w.must(err, "decoding an entry")
@@ -299,9 +298,8 @@ func (w *world) recut(entry []byte) (pieces [][]byte) {
 	return pieces
 }
 
-// auditRepeats sends every request again that has committed, at the ledger time
-// that it is: those with a session add nothing, whether their stream was
-// evicted or not; those without, unless it was or is about to be.
+// auditRepeats repeats every committed request at the current ledger time. Requests with a session add nothing, whether
+// or not their stream was evicted. Requests without one add nothing unless their stream was evicted or is about to be.
 func (w *world) auditRepeats(r replayed) {
 	m := w.oracle.model
 	for _, index := range slices.Sorted(maps.Keys(m.Transactions)) {
@@ -334,7 +332,7 @@ func difference(a, b machine.Reader) string {
 
 type pair struct{ key, value []byte }
 
-// tableDifference says where two states differ, or nothing.
+// tableDifference returns where two states differ, or the empty string.
 func tableDifference(table machine.Table, a, b machine.Reader) string {
 	read := func(r machine.Reader) (all []pair, err error) {
 		err = r.Ascend(table, nil, func(k, v []byte) bool {

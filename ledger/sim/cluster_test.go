@@ -19,17 +19,16 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// tick is a step of the consensus' clock.
+// tick is the tick interval of the consensus.
 const tick = 20 * millisecond
 
-// cluster is the nodes, the network between them, and what is known from outside
-// about what they have agreed on.
+// cluster is the nodes, the network between them, and the external record of what they have agreed on.
 type cluster struct {
 	w       *world
 	episode *clusterEpisode
 	plan    clusterPlan
 	mutant  string
-	source  *rand.ChaCha8 // of election timeouts and of names of files
+	source  *rand.ChaCha8 // of election timeouts and file names
 	nodes   []*member
 	cut     map[[2]uint64]bool
 	drill   *drill.Drill
@@ -37,40 +36,40 @@ type cluster struct {
 
 	numbers   uint64
 	proposals map[uint64][]waiting // by number, until they are committed
-	history   []committedEntry     // by index, from first on
+	history   []committedEntry     // by index, from first.Index+1 on
 	acked     uint64               // the last index whose commands were answered
 	time      int64                // ledger time of the last entry
 	leaders   map[uint64]uint64    // by term
 	written   map[segment.Position]segment.Entry
-	votes     map[[2]uint64]uint64 // of a node in a term
-	changes   map[uint64][]byte    // the members as of some checkpoints
+	votes     map[[2]uint64]uint64 // by node and term
+	changes   map[uint64][]byte    // the members as of some checkpoints, by index
 	snapshots []*memoryDisk
 }
 
 type committedEntry struct {
 	core.Committed
 	number  uint64
-	ordinal uint64 // among the entries with commands, 0: it has none
+	ordinal uint64 // position among the entries with commands; 0: no commands
 }
 
-// clusterPlan is what a cluster is like; all of it comes from the seed.
+// clusterPlan is the fault plan of a cluster. All of it comes from the seed.
 type clusterPlan struct {
 	nodes     int
-	crash     int // one step of a node in so many ends with a crash
+	crash     int // one in so many steps of a node ends with a crash
 	keepLog   int
-	rivals    int64 // how long there are none, at most
-	partition int64 // how long a network stays as it is, at most
-	change    int64 // the same for the members
-	duel      int64 // how long there is none, at most; 0: never
+	rivals    int64 // maximum time between two
+	partition int64 // maximum time between two changes of the network
+	change    int64 // maximum time between two membership changes
+	duel      int64 // maximum time between two; 0: never
 	drill     int64 // the same
 	kill      int64 // the same
 	transfer  int64 // the same
 
 	applyBytes uint64 // see core.Options
-	badDisks   bool   // disks fill up and rot
+	badDisks   bool   // disks fill up and suffer bit rot
 }
 
-// met counts that a fault, or what follows from one, has happened.
+// met counts a fault, or the consequence of one.
 func (c *cluster) met(what string) { c.w.counted["cluster: "+what]++ }
 
 func (c *cluster) number() uint64 {
@@ -87,7 +86,7 @@ func (c *cluster) node(id uint64) *member {
 	return nil
 }
 
-// leader returns a node that leads as far as it knows.
+// leader returns a node that considers itself the leader.
 func (c *cluster) leader() *member {
 	for _, n := range c.nodes {
 		if n.up && n.role.Leads {
@@ -111,8 +110,8 @@ func (c *cluster) forget(number uint64) { delete(c.proposals, number) }
 
 func (c *cluster) last() uint64 { return first.Index + uint64(len(c.history)) }
 
-// committed checks an entry that a node applies against what others have applied in its place. It
-// returns the number of its proposal and, of an entry with commands, what the oracle knows it by.
+// committed checks an entry that a node applies against the entry that others have applied at its index. It returns the
+// number of its proposal and, for an entry with commands, the oracle's record of it.
 func (c *cluster) committed(n *member, e core.Committed) (number uint64, entry record) {
 	c.w.mark(12, n.id, e.Index, e.Term)
 	if e.Index > c.last()+1 {
@@ -132,7 +131,7 @@ func (c *cluster) committed(n *member, e core.Committed) (number uint64, entry r
 	return was.number, record{was.ordinal, e.Term, e.Data[8:]}
 }
 
-// commit takes note of an entry that is applied for the first time.
+// commit records an entry that is applied for the first time.
 func (c *cluster) commit(e core.Committed) {
 	entry := committedEntry{Committed: e}
 	if e.Kind == core.KindCommand && len(e.Data) > 0 {
@@ -154,22 +153,23 @@ func (c *cluster) commit(e core.Committed) {
 	c.history = append(c.history, entry)
 }
 
-// elected checks that one node leads a term, and, if none leads in a later one, has all that was committed.
+// elected checks that only one node leads a term and, if no later term has had a leader, that the leader has every
+// committed entry.
 func (c *cluster) elected(n *member) {
 	c.met("elections")
 	if other, ok := c.leaders[n.role.Term]; ok && other != n.id {
 		c.w.fail(nil, "nodes %d and %d lead in term %d", other, n.id, n.role.Term)
 	}
 	c.leaders[n.role.Term] = n.id
-	// It has voted for itself.
+	// The leader has voted for itself.
 	if other, ok := c.votes[[2]uint64{n.id, n.role.Term}]; ok && other != n.id {
 		c.w.fail(nil, "node %d votes for %d and for %d in term %d", n.id, other, n.id, n.role.Term)
 	}
 	c.votes[[2]uint64{n.id, n.role.Term}] = n.id
 	for term := range c.leaders {
 		if term > n.role.Term {
-			// Its votes came late: a later leader may have committed what this one never saw, and it gets nothing
-			// committed any more.
+			// The votes for this node arrived late. A later leader may have committed entries that this node never saw,
+			// and this node cannot commit anything any more.
 			return
 		}
 	}
@@ -279,8 +279,7 @@ func (n *member) snapshot(atLeast uint64) (core.Snapshot, error) {
 	}, nil
 }
 
-// install makes the state of a snapshot durable, and then empties the log. It tells whether the
-// node has survived it.
+// install makes the state of a snapshot durable, and then resets the log. It reports whether the node has survived.
 func (n *member) install(s *core.Snapshot) bool {
 	n.c.met("snapshots installed")
 	if at := n.state.applied().Index; s.Index <= at {
@@ -304,7 +303,7 @@ func (n *member) install(s *core.Snapshot) bool {
 	return n.resetLog() == nil
 }
 
-// replaceState puts a copy of another node's state in the place of this one's.
+// replaceState replaces this node's state with a copy of another node's.
 func (n *member) replaceState(from *memoryDisk) {
 	n.w.must(n.state.close(), "closing the state")
 	n.state = from.copyCheckpoint(n.w)
@@ -314,7 +313,7 @@ func (n *member) replaceState(from *memoryDisk) {
 	n.must(err, "opening a state that was installed")
 }
 
-// resetLog empties the log behind the state.
+// resetLog makes the log start after the state.
 func (n *member) resetLog() error {
 	at := position(n.state.checkpoint())
 	members, state := n.members[at.Index], n.log.State()
@@ -322,7 +321,7 @@ func (n *member) resetLog() error {
 	return n.log.Reset(segment.Checkpoint{Position: at, Data: members.Encode()}, state)
 }
 
-// copyCheckpoint returns a disk that has what is durable on this one, and nothing else.
+// copyCheckpoint returns a disk with only the durable content of this one.
 func (d *memoryDisk) copyCheckpoint(w *world) *memoryDisk {
 	to := newMemoryDisk()
 	to.torn = d.torn
@@ -353,7 +352,7 @@ func (d *memoryDisk) copyCheckpoint(w *world) *memoryDisk {
 	return to
 }
 
-// again does something every so often, for as long as there are faults; never for 0.
+// again repeats do at random intervals of at most that long, while there are faults; never for 0.
 func (c *cluster) again(most int64, do func()) {
 	if most == 0 {
 		return
@@ -368,7 +367,7 @@ func (c *cluster) again(most int64, do func()) {
 
 func (c *cluster) any() *member { return c.nodes[c.w.rng.IntN(len(c.nodes))] }
 
-// partition cuts some ways, and mends those of before.
+// partition cuts some links and restores those that were cut before.
 func (c *cluster) partition() {
 	if c.drill.On() {
 		return
@@ -393,7 +392,7 @@ func (c *cluster) partition() {
 	}
 }
 
-// change proposes other members, and starts the node that joins.
+// change proposes a membership change, and starts the node that joins.
 func (c *cluster) change() {
 	n := c.leader()
 	if n == nil || c.drill.On() {
@@ -405,7 +404,7 @@ func (c *cluster) change() {
 		change.Changes = append(change.Changes, &pb.ConfChangeSingle{Type: kind.Enum(), NodeId: &id})
 	}
 	switch {
-	case len(m.Learners) > 0: // promoted, and another one removed in the same step
+	case len(m.Learners) > 0: // promoted, and another node removed in the same step
 		add(pb.ConfChangeAddNode, m.Learners[0])
 		if len(m.Voters) > 2 && c.w.chance(2) {
 			c.met("joint changes proposed")
@@ -422,13 +421,13 @@ func (c *cluster) change() {
 	default:
 		return
 	}
-	if n.core.Change(c.number(), change) == nil { // a refusal is an answer
+	if n.core.Change(c.number(), change) == nil { // a refusal is a valid outcome
 		c.met("changes of members proposed")
 	}
 	n.effects()
 }
 
-// rivals lets two nodes ask for votes at about the same time.
+// rivals makes two nodes campaign at about the same time.
 func (c *cluster) rivals() {
 	c.met("rival elections")
 	for range 2 {
@@ -438,12 +437,12 @@ func (c *cluster) rivals() {
 	}
 }
 
-// silence is longer than any node takes a leader for alive that it does not hear of.
+// silence is longer than any node still considers a leader alive that it does not hear from.
 const silence = 10 * (tick + tick/10)
 
-// duel kills the leader and parts two of the others. Once no vote is refused any more for a leader that may be alive,
-// both ask for votes. The second one asks before a voter that dies behind its vote for the first one, and comes back,
-// hears of that one as its leader: if it forgot whom it chose, or in which term, it would choose both.
+// duel kills the leader and separates two of the other nodes. Once no node refuses its vote because a leader may be
+// alive, both campaign. A voter may die after it has voted for the first candidate and come back. The second candidate
+// asks it before it learns that the first one leads. If the voter forgot its vote or the term, it would vote for both.
 func (c *cluster) duel() {
 	leader := c.leader()
 	if leader == nil || c.drill.On() {
@@ -467,7 +466,7 @@ func (c *cluster) duel() {
 	}
 	a.safely(silence, stand(a))
 	for later := c.w.upTo(3 * millisecond); later < tick; later += 3 * millisecond {
-		b.safely(silence+later, stand(b)) // again and again, because the voter may just be starting
+		b.safely(silence+later, stand(b)) // repeatedly, because the voter may be starting
 	}
 }
 
@@ -479,7 +478,7 @@ func (c *cluster) transfer() {
 	}
 }
 
-// atRest tells whether the members have applied everything.
+// atRest reports whether the members have applied everything.
 func (c *cluster) atRest() bool {
 	n := c.leader()
 	if n == nil || !n.serving || n.core.Applied().Index < c.last() || len(n.flights) > 0 {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// campaign is clusters that are simulated one after the other, with consecutive seeds.
+// campaign simulates clusters one after the other, with consecutive seeds.
 type campaign struct {
 	from, clusters   uint64
 	commands, faults int
@@ -21,7 +21,7 @@ type campaign struct {
 	failure          error
 }
 
-// run simulates clusters until so many are done and so much time has passed, or one fails.
+// run simulates clusters until both the given number are done and the given time has passed, or one fails.
 func (c *campaign) run(t *testing.T, seeds uint64, duration time.Duration) {
 	t.Helper()
 	for c.clusters < seeds || time.Since(c.began) < duration {
@@ -44,7 +44,7 @@ func (c *campaign) run(t *testing.T, seeds uint64, duration time.Duration) {
 	}
 }
 
-// String returns the summary: what ran, what it met, and the failure.
+// String returns a summary: the clusters that ran, the faults that occurred, and the failure.
 func (c *campaign) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d clusters, seeds %d to %d, in %v: %d commands, %d crashes\n", c.clusters, c.from,
@@ -84,7 +84,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(c.failure)
 	}
 	t.Log(c.String())
-	const enough = 100 // make sim-cluster's; fewer may miss what is rare
+	const enough = 100 // the number of make sim-cluster; fewer may miss rare events
 	for _, what := range clusterMustMeet {
 		if c.clusters >= enough && len(c.without) == 0 && c.met["cluster: "+what] == 0 {
 			t.Errorf("in %d clusters there was never: %s; the simulation has become tamer than it was",

@@ -8,22 +8,22 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// fillDisk leaves no room for another file of the node's log, for a while.
+// fillDisk leaves no space for another file of the node's log, for a while.
 func (n *member) fillDisk() {
 	n.disk.SetFree(0)
 	n.w.after(n.w.upTo(3*second), func() { n.disk.SetFree(-1) })
 }
 
-// rotRead damages the next read of a node that runs. Not one at a start: there, damage of the last record would look
-// like an interrupted write.
+// rotRead damages the next read of a running node. It spares reads at a start, when damage to the last record would
+// look like an interrupted write.
 func (c *cluster) rotRead() {
 	if n := c.any(); n.up {
 		n.disk.RotRead(c.w.rng)
 	}
 }
 
-// damageLog flips a bit of the log of a node that is down. It spares the two newest segments, whose last record looks
-// like an interrupted write when it is damaged.
+// damageLog flips a bit in the log of a node that is down. It spares the two newest segments, because damage to their
+// last record looks like an interrupted write.
 func (n *member) damageLog() {
 	if !n.c.plan.badDisks || n.w.calm || !n.w.chance(4) {
 		return
@@ -39,7 +39,7 @@ func (n *member) damageLog() {
 	n.mended = func() { b[place] ^= mask }
 }
 
-// badDisk reports whether a node does not start because of its disk. It tries again when that is mended.
+// badDisk reports whether a node does not start because of its disk. The node tries again once the disk is mended.
 func (n *member) badDisk(err error) bool {
 	damage, damaged := errors.AsType[*segment.DamageError](err)
 	switch {
@@ -49,7 +49,7 @@ func (n *member) badDisk(err error) bool {
 	case errors.Is(err, syscall.ENOSPC):
 		n.c.met("starts on a full disk")
 	default:
-		n.mended = nil // the bit holds nothing
+		n.mended = nil // the flipped bit is not in use
 		return false
 	}
 	n.up = false
@@ -63,10 +63,10 @@ func (n *member) badDisk(err error) bool {
 	return true
 }
 
-// damagedRead reports whether an error comes from what the disk returned by mistake.
+// damagedRead reports whether an error is caused by a damaged read.
 func (n *member) damagedRead(err error) bool {
 	if !n.disk.Rotted() || !strings.Contains(err.Error(), "segment: damaged log") {
-		return false // the consensus says as text what stopped it
+		return false // the consensus reports what stopped it as text only
 	}
 	n.c.met("damaged reads met")
 	return true

@@ -8,10 +8,10 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/drill"
 )
 
-// maxNodes bounds the nodes that ever are in a cluster with drills.
+// maxNodes bounds the number of nodes that a cluster with drills ever has.
 const maxNodes = 15
 
-// drillWorld is a cluster as a drill sees it.
+// drillWorld adapts a cluster to drill.World.
 type drillWorld struct{ *cluster }
 
 func (w drillWorld) Rand() *rand.Rand { return w.w.rng }
@@ -49,7 +49,7 @@ func (w drillWorld) Number() uint64      { return w.number() }
 func (w drillWorld) Cut(from, to uint64) { w.cut[[2]uint64{from, to}] = true }
 func (w drillWorld) Mend()               { clear(w.cut) }
 
-// drillNode is a node as a drill sees it.
+// drillNode adapts a member to drill.Node.
 type drillNode struct{ *member }
 
 func (n drillNode) Core() *core.Node {

@@ -7,17 +7,17 @@ import (
 
 const failedWriteIgnored = "failed write ignored"
 
-// The controls of the cluster: each breaks one rule, and has to be found by the check that it is about
-// within the first seeds.
+// The controls of the cluster. Each breaks one rule and must be detected by the corresponding check within the first
+// seeds.
 func TestClusterControlsAreCaught(t *testing.T) {
 	t.Parallel()
 	const seeds = 60
 	for _, control := range []struct {
 		mutant string
 		bugs   bugs
-		from   uint64 // the first seed: one that is known to find it
-		says   string // a part of what the check that is meant says
-		soon   bool   // by one of the first seeds
+		from   uint64 // the first seed, one that is known to detect it
+		says   string // part of the message of the check that must detect it
+		soon   bool   // one of the first seeds detects it
 	}{
 		{mutant: "acknowledge before the sync", soon: true},
 		{mutant: "acknowledge before a majority", says: "the consensus stopped: tocommit", soon: true},

@@ -19,60 +19,59 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// member is one node of a cluster: the real consensus, log and state machine on
-// simulated disks. What the drivers of package host do in goroutines is here a
-// chain of steps, and between any two of them the node may die.
+// member is one node of a cluster: the real consensus, log and state machine on simulated disks. Instead of the
+// goroutines of package host it has chains of steps, and between any two steps the node may die.
 type member struct {
 	w    *world
 	c    *cluster
 	id   uint64
 	life int // steps of an earlier life do nothing
 
-	// What a crash leaves, or a part of it.
+	// What a crash leaves, in whole or in part.
 	disk      *simdisk.Disk
 	state     *memoryDisk
 	members   map[uint64]core.Members // as of the checkpoints of state, by index
-	installed bool                    // state is from a snapshot, and the log may be the one of before
-	reached   uint64                  // the highest index that state ever had, which its blocks may have
+	installed bool                    // state is from a snapshot, and the log may still be the previous one
+	reached   uint64                  // the highest index that state ever had; its blocks may reach up to it
 
 	up        bool
 	log       *segment.Log
 	core      *core.Node
 	m         *machine.Machine
 	appends   []core.Append
-	writing   []core.Append // from appends, and perhaps not in the log yet
+	writing   []core.Append // taken from appends, and possibly not in the log yet
 	appending bool
 	applies   []core.Committed
 	applying  bool
-	heldUntil int64 // the applier stands still
+	heldUntil int64 // the applier is paused until then
 	flushing  bool
-	replayed  bool // state has reached what it had before the crash
+	replayed  bool // state has reached its index from before the crash
 
 	role        core.Role
-	serving     bool  // it leads, and may stamp entries
-	base, began int64 // of ledger time; the reading of the monotonic clock that base belongs to
+	serving     bool  // the node leads and may stamp entries
+	base, began int64 // ledger time at the start of the term, and the monotonic clock's reading then
 	queue       []waiting
 	flights     map[uint64][]waiting // by proposal
-	limit       int64                // commands of an entry
+	limit       int64                // maximum number of commands in an entry
 	proposing   bool
-	forwarded   int64 // when the last request that was forwarded arrives
+	forwarded   int64 // arrival time of the last forwarded request
 	reads       map[uint64]clusterRead
 	tamper      tamper
-	mended      func() // undoes the damage of a disk; nil: there is none
+	mended      func() // undoes the damage of a disk; nil: no damage
 }
 
 // clusterRead is a read that waits until the state is recent enough.
 type clusterRead struct {
-	asked    uint64 // everything up to this index was acknowledged before
+	asked    uint64 // the highest index acknowledged before the read
 	at       name
 	answered func(got streamRead)
 }
 
-// first is where the log of a new cluster begins: behind an entry that no node
-// has, so that a node that joins needs a snapshot, and gets the members with it.
+// first is the position at which the log of a new cluster begins. No node has its entry, so that a joining node needs a
+// snapshot and gets the members with it.
 var first = segment.Position{Index: 1, Term: 1}
 
-// add makes a node that has never run. Without members it joins.
+// add creates a node that has never run. If members is empty, the node joins.
 func (c *cluster) add(id uint64, members core.Members) {
 	n := &member{
 		w: c.w, c: c, id: id, disk: simdisk.New(), state: newMemoryDisk(), members: map[uint64]core.Members{},
@@ -99,7 +98,7 @@ func (n *member) options() segment.Options {
 	}
 }
 
-// must ends the run by an error. A damaged read ends the node alone.
+// must ends the run on an error. A damaged read ends only the node.
 func (n *member) must(err error, what string) {
 	switch {
 	case err == nil:
@@ -110,7 +109,7 @@ func (n *member) must(err error, what string) {
 	}
 }
 
-// step does something later, unless the node dies before it.
+// step runs do after a delay, unless the node dies before.
 func (n *member) step(delay int64, do func()) {
 	n.safely(delay, func() {
 		if !n.w.calm && n.w.chance(n.c.plan.crash) {
@@ -135,7 +134,7 @@ func position(p boltstore.Position) segment.Position {
 	return segment.Position{Index: p.Index, Term: p.Term}
 }
 
-// start opens what the disks have.
+// start opens what is on the disks.
 func (n *member) start() {
 	n.life++
 	n.up, n.appends, n.appending, n.applies, n.applying, n.flushing = true, nil, false, nil, false, false
@@ -170,17 +169,17 @@ func (n *member) start() {
 
 func (n *member) tick() {
 	n.must(n.core.Tick(), "a tick")
-	if !n.up { // a damaged read has ended it
+	if !n.up { // a damaged read has ended the node
 		return
 	}
-	n.safely(tick*9/10+n.w.upTo(tick/5), n.tick) // clocks differ
+	n.safely(tick*9/10+n.w.upTo(tick/5), n.tick) // clocks run at different rates
 	n.effects()
 }
 
-// effects does what the consensus wants, or begins it.
+// effects performs or starts what the consensus asks for.
 func (n *member) effects() {
 	if !n.up {
-		return // a damaged read has ended it
+		return // a damaged read has ended the node
 	}
 	out := n.core.Effects()
 	for _, a := range out.Append {
@@ -228,9 +227,9 @@ func (n *member) changeRole(r core.Role) {
 	n.queue = nil
 }
 
-// term returns that of an entry as the consensus knows the log: a node may be elected with entries
-// that it holds only in memory. It counts itself among those that have them only once they are durable,
-// and if it dies before, its term ends with it.
+// term returns the term of an entry as the consensus sees the log. A node may be elected with entries that it holds
+// only in memory. It counts its own acknowledgement only once they are durable, and if it dies before that, its term
+// ends with it.
 func (n *member) term(index uint64) (uint64, error) {
 	for _, waiting := range [][]core.Append{n.appends, n.writing} {
 		for _, a := range slices.Backward(waiting) {
@@ -240,13 +239,13 @@ func (n *member) term(index uint64) (uint64, error) {
 			if k := index - a.Entries[0].Index; k < uint64(len(a.Entries)) {
 				return a.Entries[k].Term, nil
 			}
-			return 0, segment.ErrMissing // what was behind them is replaced
+			return 0, segment.ErrMissing // the entries after it are replaced
 		}
 	}
 	return n.log.Term(index)
 }
 
-// write takes all that waits to the disk, and syncs it.
+// write writes all waiting appends to the disk, and syncs it.
 func (n *member) write() {
 	if n.appending || len(n.appends) == 0 {
 		return
@@ -266,7 +265,7 @@ func (n *member) writeBatch(batch []core.Append, early bool) {
 	for i, a := range batch {
 		if a.Snapshot != nil && n.applying {
 			n.step(n.w.upTo(100*microsecond), func() { n.writeBatch(batch[i:], early) })
-			return // the applier ends before its state is replaced
+			return // the applier finishes before its state is replaced
 		}
 		if !n.writeOne(a) {
 			n.crash()
@@ -292,7 +291,7 @@ func (n *member) writeBatch(batch []core.Append, early bool) {
 	})
 }
 
-// writeOne tells whether the node goes on: the first error of its disk is final.
+// writeOne reports whether the node continues. The first error of its disk is final.
 func (n *member) writeOne(a core.Append) bool {
 	if !n.w.calm && n.w.chance(3000) {
 		n.disk.FailAt(1+n.w.rng.IntN(3), errors.New("input/output error"))
@@ -314,8 +313,8 @@ func (n *member) writeOne(a core.Append) bool {
 	return err == nil || n.c.mutant == failedWriteIgnored
 }
 
-// forget is what three of the controls do: the vote, the term before there is an entry of it, or a commit
-// index behind a change is not stored.
+// forget implements three of the controls: the vote is not stored, the term is not stored before an entry of it exists,
+// or a commit index after a membership change is not stored.
 func (n *member) forget(a *core.Append) {
 	s := n.log.State()
 	switch {
@@ -333,12 +332,12 @@ func (n *member) forget(a *core.Append) {
 	}
 	s.Vote = 0
 	if k := len(a.Entries); k > 0 {
-		s.Term = max(s.Term, a.Entries[k-1].Term) // a log whose entries are of a later term is not opened
+		s.Term = max(s.Term, a.Entries[k-1].Term) // a log with entries of a later term would not open
 	}
 	a.State = &s
 }
 
-// apply applies what is committed, a part at a time.
+// apply applies committed entries in parts.
 func (n *member) apply() {
 	if n.applying || len(n.applies) == 0 {
 		return
@@ -353,7 +352,7 @@ func (n *member) apply() {
 	n.step(took, func() {
 		n.applying = false
 		if len(n.applies) == 0 {
-			return // a snapshot has them
+			return // a snapshot covers them
 		}
 		count := 1 + n.w.rng.IntN(len(n.applies))
 		part := n.applies[:count:count]
@@ -373,7 +372,7 @@ func (n *member) apply() {
 func (n *member) applyOne(e core.Committed) {
 	at := n.state.applied()
 	if e.Index <= at.Index {
-		return // a snapshot has it
+		return // a snapshot covers it
 	}
 	if e.Index != at.Index+1 {
 		n.w.fail(nil, "node %d applies entry %d behind %d", n.id, e.Index, at.Index)
@@ -406,7 +405,7 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 	var digest machine.Hash
 	wall := n.w.wallOff
 	defer func() { n.w.wallOff = wall }()
-	n.w.wallOff = n.c.wallOff[n.id] // for a machine that asks this node's clock, a control
+	n.w.wallOff = n.c.wallOff[n.id] // for a control in which the machine reads this node's clock
 	data := n.tamper.entry(n.w, entry)
 	err := n.state.update(to, func(tx machine.Tx) (err error) {
 		if n.tamper.on() {
@@ -424,14 +423,13 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 	return outcomes
 }
 
-// flush writes a checkpoint beside everything else, and truncates the log behind it when it has
-// become long.
+// flush writes a checkpoint concurrently with everything else, and then truncates a long log.
 func (n *member) flush(now bool) {
 	if n.flushing || n.state.pending() < n.w.plan.flushEvery && !now {
 		return
 	}
 	n.flushing = true
-	n.installed = false // the log has been emptied
+	n.installed = false // the log has been reset
 	n.state.beginFlush()
 	n.members[n.state.frozenAt.Index] = n.core.Members()
 	n.c.sameMembers(n, n.state.frozenAt.Index)
@@ -441,7 +439,7 @@ func (n *member) flush(now bool) {
 	state := n.state
 	n.step(n.w.upTo(10*n.w.plan.syncTime), func() {
 		if n.state != state {
-			return // another one was installed
+			return // another state was installed
 		}
 		n.must(n.state.endFlush(), "writing a checkpoint")
 		n.c.met("checkpoints")
@@ -468,7 +466,7 @@ func (n *member) truncate(at boltstore.Position) {
 // crash ends the node; it comes back later.
 func (n *member) crash() { n.crashFor(0) }
 
-// crashFor ends the node, which comes back after a pause; 0 means any.
+// crashFor ends the node, which comes back after a pause; 0 means a random one.
 func (n *member) crashFor(pause int64) {
 	if !n.up {
 		return
@@ -515,7 +513,7 @@ func (n *member) pause() int64 {
 	return pause
 }
 
-// send gives a message to the network, which may lose, double and delay it.
+// send gives a message to the network, which may lose, duplicate and delay it.
 func (n *member) send(m *pb.Message) {
 	n.c.sent(n, m)
 	copies, delay := 1, 20*microsecond+n.w.upTo(200*microsecond)
@@ -544,7 +542,7 @@ func (n *member) send(m *pb.Message) {
 	n.c.transmit(m, copies, delay)
 }
 
-// begin starts a term: this node leads and has applied everything of the terms before.
+// begin starts a term: this node leads and has applied everything from earlier terms.
 func (n *member) begin() {
 	v := n.m.View(n.state)
 	base, err := decide.TermBase(v.Time(), 0, time.Unix(0, n.wall()), false)
@@ -568,14 +566,14 @@ func (n *member) stamp() int64 {
 	return n.base + n.w.now - n.began
 }
 
-// receive takes commands for the log, or forwards them to the node that leads, once.
+// receive takes commands for the log, or forwards them to the leader, at most once.
 func (n *member) receive(r request) {
 	switch {
 	case n.up && n.serving:
 		n.take(r)
 	case n.up && !n.role.Leads && n.role.Leader != 0 && n.c.node(n.role.Leader) != nil:
 		leader := n.c.node(n.role.Leader)
-		n.forwarded = max(n.forwarded, n.w.now+n.w.upTo(millisecond)) // in order, like the connection that they came by
+		n.forwarded = max(n.forwarded, n.w.now+n.w.upTo(millisecond)) // in order, like their connection
 		n.w.after(n.forwarded-n.w.now, func() {
 			if !leader.up || !leader.serving || n.c.cut[[2]uint64{n.id, leader.id}] {
 				refuse(r)
@@ -608,7 +606,7 @@ func (n *member) take(r request) {
 	n.propose()
 }
 
-// propose cuts the next entry off the queue.
+// propose proposes the next entry from the queue.
 func (n *member) propose() {
 	if n.proposing || len(n.queue) == 0 || len(n.flights) >= maxFlights || !n.serving {
 		return
@@ -629,7 +627,7 @@ func (n *member) propose() {
 			}
 			n.c.met("proposals refused")
 			n.c.forget(number)
-			if parts[0].command.create != nil { // nothing may be decided before it
+			if parts[0].command.create != nil { // no other command may be decided before it
 				n.queue = slices.Concat(parts[:1], n.queue)
 				parts = parts[1:]
 			}
@@ -644,7 +642,7 @@ func (n *member) propose() {
 	})
 }
 
-// cut takes the next entry off the queue and stamps it.
+// cut takes the next entry from the queue and stamps it.
 func (n *member) cut() (number uint64, parts []waiting, data []byte) {
 	limit := int(n.limit)
 	if n.w.bugs.singly() {
@@ -676,7 +674,7 @@ func (n *member) cut() (number uint64, parts []waiting, data []byte) {
 	return number, parts, data
 }
 
-// readStream reads from a state that has every write acknowledged before it was asked.
+// readStream reads from a state that includes every write acknowledged before the call.
 func (n *member) readStream(at name, answered func(got streamRead)) {
 	if !n.up {
 		return

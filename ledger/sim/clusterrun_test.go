@@ -19,8 +19,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// The consensus draws its election timeouts from crypto/rand.Reader. While a cluster is simulated,
-// they come from its seed instead; one is at a time.
+// The consensus draws its election timeouts from crypto/rand.Reader. While a cluster is simulated, they come from its
+// seed instead. Only one cluster is simulated at a time.
 type router struct {
 	mu      sync.Mutex
 	current atomic.Pointer[rand.ChaCha8]
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newClusterPlan draws an episode of a cluster.
+// newClusterPlan draws the plan of an episode of a cluster.
 func newClusterPlan(seed uint64) (plan, clusterPlan) {
 	p := newPlan(seed)
 	p.commands = 1_000 + p.commands/8
@@ -88,7 +88,7 @@ func (e *clusterEpisode) run() (res result) {
 	p.commands = min(p.commands, e.limit)
 	leaveOut(e.without, &p, &cp)
 	if mutant != "" && mutant != failedWriteIgnored {
-		cp.badDisks = false // they end nodes before what the other controls break does harm
+		cp.badDisks = false // bad disks end nodes before the damage of the other controls shows
 	}
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 4)), plan: p, bugs: b, wallOff: epochStart,
 		counted: map[string]int{}}
@@ -104,7 +104,7 @@ func (e *clusterEpisode) run() (res result) {
 		case nil:
 		case violation:
 			res.err = w.explain(v)
-		default: // a control may drive the machine or the model where they never get
+		default: // a control may drive the machine or the model into a state that is otherwise impossible
 			res.err = w.explain(violation{what: fmt.Sprintf("panic: %v\n%s", v, debug.Stack())})
 		}
 		res.seed, res.commands, res.trace, res.faults, res.counted = seed, w.oracle.decisions, w.trace, w.faults,
@@ -167,7 +167,7 @@ func (c *cluster) live() {
 	}
 }
 
-// settleDown ends the faults and lets everything that is open come to an end.
+// settleDown ends the faults and lets all open work finish.
 func (c *cluster) settleDown() {
 	c.w.calm = true
 	for _, n := range c.nodes {
@@ -175,14 +175,14 @@ func (c *cluster) settleDown() {
 	}
 	clear(c.cut)
 	c.rest(300 * second)
-	end := c.w.now + 25*second // what the network has forgotten comes out of it
+	end := c.w.now + 25*second // messages stuck in the network arrive by then
 	for c.w.now < end {
 		c.w.next()
 	}
 	c.rest(60 * second)
 }
 
-// rest waits until nothing is open.
+// rest waits until no work is open.
 func (c *cluster) rest(patience int64) {
 	for end := c.w.now + patience; !c.atRest() || len(c.w.stillOpen()) > 0; c.w.next() {
 		if c.w.now > end {
@@ -191,7 +191,7 @@ func (c *cluster) rest(patience int64) {
 	}
 }
 
-// audit looks at what an episode has left behind, after the power has failed everywhere.
+// audit checks what an episode leaves behind after a power loss of every node.
 func (c *cluster) audit() {
 	for _, n := range c.nodes {
 		n.crash()
@@ -202,15 +202,14 @@ func (c *cluster) audit() {
 	for _, n := range c.nodes {
 		if members.Has(n.id) {
 			c.w.auditState(n.m, n.state)
-			c.w.plan.replays = false // of one is enough: the others are equal
+			c.w.plan.replays = false // one replay is enough, because the states are equal
 		}
 	}
 	c.w.mark(c.w.oracle.model.Index)
 }
 
-// clusterMustMeet is what a simulation of clusters that is worth its time meets. Snapshots that are
-// late, or replace a tail of entries, are too rare for it: of the former there were 4 in 100
-// clusters, of the latter none.
+// clusterMustMeet lists the events that a useful simulation of clusters produces. Late snapshots, and snapshots that
+// replace a tail of entries, are too rare to be listed: 100 clusters had 4 of the former and none of the latter.
 var clusterMustMeet = []string{
 	"elections", "rival elections", "duels", "drills", "leaders died", "kills", "power losses",
 	"slow syncs", "failed syncs", "full disks met", "damaged reads met", "damaged logs refused",
@@ -222,11 +221,11 @@ var clusterMustMeet = []string{
 	"proposals lost", "proposals refused", "requests forwarded", "reads by followers",
 }
 
-// One seed means one run of a cluster, to the last step.
+// One seed determines one run of a cluster, to the last step.
 func TestOneSeedIsOneCluster(t *testing.T) {
 	t.Parallel()
 	const commands = 300
-	a, b := runCluster(45, commands, bugs{}, ""), runCluster(45, commands, bugs{}, "") // with a drill
+	a, b := runCluster(45, commands, bugs{}, ""), runCluster(45, commands, bugs{}, "") // this seed includes a drill
 	if a.err != nil || a.trace != b.trace || !maps.Equal(a.counted, b.counted) {
 		t.Fatalf("%v: trace %x, then %x", a.err, a.trace, b.trace)
 	}

@@ -5,16 +5,15 @@ import (
 	"testing"
 )
 
-// The controls: a simulation that finds nothing proves nothing unless it finds
-// these. Each is a deliberate bug, and has to be caught, by the check that it is
-// about, within the first seeds.
+// The controls: a simulation that finds nothing proves nothing unless it finds these. Each is a deliberate bug that the
+// corresponding check must detect within the first seeds.
 func TestControlsAreCaught(t *testing.T) {
 	t.Parallel()
 	const seeds = 60
 	for _, control := range []struct {
 		name string
 		bugs bugs
-		says string // a part of what the check that is meant says
+		says string // part of the message of the check that must detect it
 	}{
 		{"deduplication off", bugs{noDeduplication: true}, "invariant 1"},
 		{"fencing off", bugs{noFencing: true}, "invariant 7"},

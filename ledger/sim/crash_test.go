@@ -7,10 +7,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// A life of the node: what it finds on the disk, step by step as
-// ledger/DESIGN.md tells it, and how it ends.
+// A life of the node: what it finds on the disk, in the steps that ledger/DESIGN.md describes, and how it ends.
 
-// birth opens the directory of a node that does not run.
+// birth opens the directory of a node that is not running.
 func (n *node) birth() {
 	n.life++
 	n.step(n.w.upTo(200*millisecond), func() {
@@ -18,8 +17,7 @@ func (n *node) birth() {
 			n.w.counted["torn tails cut"]++
 		}
 		n.step(n.w.upTo(n.w.plan.syncTime), func() {
-			// What was read may be in the cache alone: it is written and synced
-			// once more before anything is built on it.
+			// What was read may be only in the cache, so it is written and synced again before anything relies on it.
 			if !n.w.bugs.noResync {
 				n.log.rewrite()
 			}
@@ -28,7 +26,7 @@ func (n *node) birth() {
 	})
 }
 
-// load reads the checkpoint and replays the log behind it.
+// load reads the checkpoint and replays the log after it.
 func (n *node) load() {
 	err := n.state.view(func(r machine.Reader) (err error) {
 		n.m, err = machine.Open(r)
@@ -50,7 +48,7 @@ func (n *node) load() {
 	n.replay()
 }
 
-// replay applies what the checkpoint lacks, some entries a step.
+// replay applies what the checkpoint lacks, some entries per step.
 func (n *node) replay() {
 	applied := n.state.applied().Index
 	for range 20 {
@@ -66,7 +64,7 @@ func (n *node) replay() {
 	n.step(n.w.upTo(millisecond), n.replay)
 }
 
-// mustHideBlocks looks for blocks that lie behind the checkpoint.
+// mustHideBlocks checks that blocks after the checkpoint are hidden.
 func (n *node) mustHideBlocks() {
 	err := n.state.view(func(r machine.Reader) error {
 		index := n.m.View(r).Index()
@@ -78,7 +76,7 @@ func (n *node) mustHideBlocks() {
 	n.w.must(err, "looking for blocks behind the checkpoint")
 }
 
-// mustHaveHistory looks on both sides of the horizon of the checkpoint: a replay reads from there on, and files before
+// mustHaveHistory reads on both sides of the checkpoint's horizon. A replay reads from the horizon on, and files before
 // it may be gone.
 func (n *node) mustHaveHistory() {
 	began := n.state.began()
@@ -110,8 +108,8 @@ func (n *node) create() {
 // die ends the process or the power, at any step.
 func (n *node) die() { n.stop(n.w.chance(2)) }
 
-// stop ends a life. Those who wait learn nothing, or that the outcome is
-// unknown. With power, the cache of the system is lost, too.
+// stop ends a life. Waiting clients get no answer, or learn that the outcome is unknown. With power, the system's cache
+// is lost, too.
 func (n *node) stop(power bool) {
 	n.w.faults++
 	n.w.mark(2)
@@ -125,7 +123,7 @@ func (n *node) stop(power bool) {
 	}
 	if n.w.archive != nil {
 		n.w.archive.revive()
-		if power && n.w.chance(2) { // of the same machine
+		if power && n.w.chance(2) { // the archive's disk is in the same machine
 			n.w.archive.own.Crash(n.w.rng.IntN)
 		}
 	}
@@ -141,7 +139,7 @@ func (n *node) stop(power bool) {
 	next.life, next.log = n.life, n.log
 	*n = *next
 	n.birth()
-	if !n.w.calm && n.w.chance(4) { // trouble seldom comes alone
+	if !n.w.calm && n.w.chance(4) { // one failure is often followed by another
 		n.step(n.w.upTo(second), func() { n.stop(true) })
 	}
 }
@@ -149,7 +147,7 @@ func (n *node) stop(power bool) {
 func newNode(w *world, state stateDisk) *node {
 	return &node{
 		w: w, state: state, receipts: newReceipts(w.plan.cache), tamper: tamper{w: w},
-		limit: decide.EntryCommands(w.plan.config), // until the state says otherwise
+		limit: decide.EntryCommands(w.plan.config), // until the state is loaded
 	}
 }
 

@@ -6,16 +6,15 @@ import (
 	"slices"
 )
 
-// logDisk is a file of records on a disk with a cache in front of it. What was
-// synced survives everything. The rest survives the death of the process, but
-// for the write that was under way, and of a power loss any part of it may
-// survive, up to any byte.
+// logDisk is a file of records on a disk with a cache in front of it. Synced data survives everything. Unsynced data
+// survives the death of the process, except for the write in progress. After a power loss any part of it may remain, up
+// to any byte.
 type logDisk struct {
 	records []record
 	synced  int    // how many of records are on the disk
-	rest    []byte // what is behind the records when a start finds the file
-	// deaf: a sync has failed. The system takes the pages for clean, so that no
-	// later sync writes them; only writing them again does.
+	rest    []byte // the bytes after the records when a start finds the file
+	// deaf is set after a failed sync. The system marks the pages clean, so that no later sync writes them; they must
+	// be written again.
 	deaf bool
 }
 
@@ -37,8 +36,7 @@ func (r record) append(dst []byte) []byte {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// readRecord takes a record off the front. With believe it takes what is there
-// for whole: a control.
+// readRecord decodes the first record of b. With believe, a control, it accepts incomplete records.
 func readRecord(b []byte, believe bool) (r record, rest []byte, ok bool) {
 	if len(b) < recordHeader {
 		return record{}, b, false
@@ -65,18 +63,18 @@ func (d *logDisk) last() uint64 {
 	return d.records[len(d.records)-1].index
 }
 
-// sync is the end of a sync that began when upTo was the last record.
+// sync ends a sync that began when upTo was the last record.
 func (d *logDisk) sync(upTo uint64) {
 	for !d.deaf && d.synced < len(d.records) && d.records[d.synced].index <= upTo {
 		d.synced++
 	}
 }
 
-// rewrite writes again what was read, and syncs it.
+// rewrite writes what was read again, and syncs it.
 func (d *logDisk) rewrite() { d.synced, d.deaf = len(d.records), false }
 
-// kill is the death of the process. The cache of the system stays, and so what
-// it holds is read back without being on the disk.
+// kill is the death of the process. The system's cache stays, so that its content can be read back although it is not
+// on the disk.
 func (d *logDisk) kill(w *world) {
 	if n := len(d.records); n > d.synced && w.chance(4) {
 		torn := d.records[n-1].append(nil)
@@ -85,7 +83,7 @@ func (d *logDisk) kill(w *world) {
 	}
 }
 
-// powerLoss leaves any part of what was not synced.
+// powerLoss keeps any part of the unsynced data.
 func (d *logDisk) powerLoss(w *world) {
 	var loose []byte
 	for _, r := range d.records[d.synced:] {
@@ -99,17 +97,17 @@ func (d *logDisk) powerLoss(w *world) {
 	switch w.rng.IntN(4) {
 	case 0: // all of it is lost
 		loose = nil
-	case 1: // a beginning of it is left
+	case 1: // a prefix remains
 		loose = loose[:w.rng.IntN(len(loose))]
 	case 2: // a hole, because pages are written in any order
 		from := w.rng.IntN(len(loose))
 		clear(loose[from:min(len(loose), from+1+w.rng.IntN(64))])
-	case 3: // it had just been written
+	case 3: // everything had just been written
 	}
 	d.rest = loose
 }
 
-// open reads the file: whole records are taken over, what follows them is cut.
+// open reads the file. It keeps complete records and truncates the rest.
 func (d *logDisk) open(believe bool) (torn bool) {
 	for len(d.rest) > 0 {
 		r, rest, ok := readRecord(d.rest, believe)
@@ -123,7 +121,7 @@ func (d *logDisk) open(believe bool) (torn bool) {
 	return torn
 }
 
-// truncate forgets the records up to an index.
+// truncate drops the records up to an index.
 func (d *logDisk) truncate(upTo uint64) {
 	n := 0
 	for n < len(d.records) && d.records[n].index <= upTo && n < d.synced {

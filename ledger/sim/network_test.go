@@ -8,8 +8,7 @@ import (
 // name is a client id or an entity's key in a scope.
 type name = machinetest.Name
 
-// command is something for the log. It is never changed once it is sent, so
-// that copies of it may share it.
+// command is a command for the log. It never changes once it is sent, so that copies may share it.
 type command struct {
 	write  *machine.Write
 	open   *machine.OpenSession
@@ -19,8 +18,8 @@ type command struct {
 	tick   bool
 
 	encoded []byte
-	retry   machine.Command // of a write: what the look for a retry sees
-	app     *appWrite       // what a well-behaved client means by it, or nil
+	retry   machine.Command // of a write: used to look for a retry
+	app     *appWrite       // what a well-behaved client means by the command, or nil
 }
 
 func (w *world) writeCommand(write *machine.Write, app *appWrite) *command {
@@ -29,7 +28,7 @@ func (w *world) writeCommand(write *machine.Write, app *appWrite) *command {
 	return &command{write: write, encoded: encoded.Encoded(), retry: encoded, app: app}
 }
 
-// forModel returns the command as the model takes it.
+// forModel returns the command in the model's form.
 func (c *command) forModel() any {
 	switch {
 	case c.write != nil:
@@ -63,23 +62,23 @@ const (
 	decided      answerKind = iota
 	unknown                 // it may have committed
 	neverQueued             // it was not proposed
-	notConnected            // the same, and the connection is gone
+	notConnected            // not proposed, and the connection is gone
 )
 
-// answer is what comes back for one command.
+// answer is the response to one command.
 type answer struct {
 	kind answerKind
-	out  machine.Outcome // when decided
+	out  machine.Outcome // if decided
 }
 
-// server is what clients talk to: the only node, or one of a cluster.
+// server is what clients connect to: the only node, or a node of a cluster.
 type server interface {
 	receive(r request)
 	// readStream answers as soon as the server may read, or never.
 	readStream(at name, answered func(got streamRead))
 }
 
-// endpoint returns whom a client turns to next. In a cluster it may be any node.
+// endpoint returns the server that a client connects to next. In a cluster it may be any node.
 func (w *world) endpoint() server {
 	if w.cluster != nil {
 		return w.cluster.nodes[w.rng.IntN(len(w.cluster.nodes))]
@@ -87,13 +86,13 @@ func (w *world) endpoint() server {
 	return w.node
 }
 
-// request is some commands on their way to a server.
+// request is a group of commands sent to a server.
 type request struct {
 	commands []*command
 	reply    func(i int, a answer)
 }
 
-// datagrams is a network that loses, doubles, delays and reorders.
+// datagrams sends commands over a network that loses, duplicates, delays and reorders messages.
 func (w *world) datagrams(commands []*command, answered func(i int, a answer)) {
 	reply := func(i int, a answer) {
 		w.transmit(func() { answered(i, a) })
@@ -102,7 +101,7 @@ func (w *world) datagrams(commands []*command, answered func(i int, a answer)) {
 	w.transmit(func() { to.receive(request{commands, reply}) })
 }
 
-// transmit delivers a message as often as the network likes.
+// transmit delivers a message zero or more times.
 func (w *world) transmit(deliver func()) {
 	copies := 1
 	if !w.calm && w.chance(w.plan.drop) {
@@ -113,21 +112,20 @@ func (w *world) transmit(deliver func()) {
 	}
 	for range copies {
 		delay := w.upTo(w.plan.latency)
-		if !w.calm && w.chance(100) { // one that comes out of a forgotten queue
+		if !w.calm && w.chance(100) { // delayed for a long time in some queue
 			delay = w.upTo(20 * second)
 		}
 		w.after(delay, deliver)
 	}
 }
 
-// conn is a connection: what it delivers, it delivers once and in order. When
-// it breaks, the answers are gone, and what was on its way to the node may
-// still arrive, much later.
+// conn is a connection. It delivers messages once and in order. When it breaks, the responses are lost, and requests in
+// flight may still arrive, much later.
 type conn struct {
 	w        *world
 	to       server
 	broken   bool
-	up, down int64 // when the last message arrives
+	up, down int64 // when the last message arrives in each direction
 	onBreak  func()
 }
 

@@ -8,9 +8,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// node hosts the parts of the engine on one thread. What package ledger does
-// in loops and goroutines is here a chain of steps, and between any two of them
-// the node may die.
+// node hosts the parts of the engine on one thread. Instead of the loops and goroutines of package ledger it has chains
+// of steps, and between any two steps the node may die.
 type node struct {
 	w     *world
 	life  int // steps of an earlier life do nothing
@@ -19,11 +18,11 @@ type node struct {
 	state stateDisk
 	m     *machine.Machine
 
-	base, began int64 // of ledger time; the reading of the monotonic clock that base belongs to
+	base, began int64 // ledger time at the start of the term, and the monotonic clock's reading then
 	queue       []waiting
-	bytes       int // commands in queue and flights
+	bytes       int // number of commands in queue and flights
 	flights     []*flight
-	limit       int64  // commands of an entry
+	limit       int64  // maximum number of commands in an entry
 	seen        uint64 // the horizon
 	proposing   bool
 	syncing     bool
@@ -48,10 +47,10 @@ type flight struct {
 	synced bool
 }
 
-// maxFlights is as many entries as the engine has under way.
+// maxFlights is the number of entries that the engine has in flight.
 const maxFlights = 2
 
-// step does something later, unless the node dies before it.
+// step runs do after a delay, unless the node dies before.
 func (n *node) step(delay int64, do func()) {
 	life := n.life
 	n.w.after(delay, func() {
@@ -66,7 +65,7 @@ func (n *node) step(delay int64, do func()) {
 	})
 }
 
-// quick is how long a step takes that waits for no disk.
+// quick is the duration of a step that waits for no disk.
 func (n *node) quick() int64 { return n.w.upTo(50 * microsecond) }
 
 func (n *node) receive(r request) {
@@ -92,8 +91,7 @@ func (n *node) receive(r request) {
 	n.propose()
 }
 
-// answerRetry answers from the state what the engine would. Now and then the
-// state is busy, and the log decides.
+// answerRetry answers from the state whatever the engine would. Sometimes the state is busy, and the log decides.
 func (n *node) answerRetry(c *command, reply func(a answer)) bool {
 	if n.w.chance(4) || n.w.bugs.noDeduplication {
 		return false
@@ -127,13 +125,13 @@ func (n *node) answerFromState(c *command, r *machine.Receipt, reply func(a answ
 	reply(answer{out: out})
 }
 
-// propose begins to write the next entry, if there is something to write.
+// propose starts to write the next entry, if there is one.
 func (n *node) propose() {
 	if n.proposing || len(n.queue) == 0 || len(n.flights) >= maxFlights || !n.ready {
 		return
 	}
 	if n.state.pending() > 4*n.w.plan.flushEvery {
-		n.flush() // and the end of it comes back here
+		n.flush() // its end calls propose again
 		return
 	}
 	n.proposing = true
@@ -155,7 +153,7 @@ func (n *node) propose() {
 	})
 }
 
-// cut takes the next entry off the queue and stamps it.
+// cut takes the next entry from the queue and stamps it.
 func (n *node) cut() *flight {
 	limit := int(n.limit)
 	if n.w.bugs.singly() {
@@ -194,7 +192,7 @@ func (n *node) cut() *flight {
 	return &flight{record: record{index, uint64(n.life), data}, parts: parts}
 }
 
-// sync makes durable what has been written when it begins.
+// sync makes everything durable that was written before it begins.
 func (n *node) sync() {
 	if n.syncing || n.log.synced == len(n.log.records) {
 		return
@@ -205,7 +203,7 @@ func (n *node) sync() {
 		if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(4*n.w.plan.crash) {
 			n.w.counted["syncs failed"]++
 			n.log.deaf = true
-			n.stop(false) // the first error of the storage is final
+			n.stop(false) // the first storage error is final
 			return
 		}
 		n.syncing = false
@@ -218,7 +216,7 @@ func (n *node) sync() {
 	})
 }
 
-// applyNext applies the oldest entry that is durable, and answers it.
+// applyNext applies the oldest durable entry, and answers it.
 func (n *node) applyNext() {
 	if n.applying || len(n.flights) == 0 || !n.flights[0].synced {
 		return
@@ -244,7 +242,7 @@ func (n *node) applyNext() {
 func (n *node) apply(f *flight) {
 	outcomes := n.applyRecord(f.record)
 	for i := range f.parts {
-		// The reply closures share them, as in the engine.
+		// The reply closures share the outcomes, as in the engine.
 		f.parts[i].reply = bind(f.parts[i].reply, &outcomes[i])
 	}
 }
@@ -266,8 +264,7 @@ func (n *node) answer(f *flight) {
 	n.bytes -= len(f.parts)
 }
 
-// applyRecord decides an entry against the state, for the first time or again
-// after a start.
+// applyRecord decides an entry against the state, either for the first time or again after a start.
 func (n *node) applyRecord(r record) []machine.Outcome {
 	entry := n.tamper.entry(n.w, r)
 	var outcomes []machine.Outcome
@@ -297,7 +294,7 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 	return outcomes
 }
 
-// syncBlocks makes blocks durable ahead of the checkpoint, beside everything else.
+// syncBlocks makes blocks durable ahead of the checkpoint, concurrently with everything else.
 func (n *node) syncBlocks() {
 	if n.flushing {
 		return
@@ -311,8 +308,7 @@ func (n *node) syncBlocks() {
 	})
 }
 
-// flush writes a checkpoint beside everything else, and truncates the log
-// behind it when it has become long.
+// flush writes a checkpoint concurrently with everything else, and then truncates a long log.
 func (n *node) flush() {
 	if n.flushing {
 		return
@@ -320,7 +316,7 @@ func (n *node) flush() {
 	n.writeCheckpoint(func() {})
 }
 
-// writeCheckpoint does something once it is written.
+// writeCheckpoint writes a checkpoint and then runs do.
 func (n *node) writeCheckpoint(do func()) {
 	n.flushing = true
 	n.state.beginFlush()
@@ -328,12 +324,12 @@ func (n *node) writeCheckpoint(do func()) {
 		n.log.truncate(n.state.applied().Index)
 	}
 	if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(20) {
-		n.step(n.w.upTo(10*n.w.plan.syncTime), n.die) // in the middle of it, perhaps
+		n.step(n.w.upTo(10*n.w.plan.syncTime), n.die) // possibly in the middle of it
 	}
 	n.step(n.w.upTo(10*n.w.plan.syncTime), func() {
 		n.w.must(n.state.endFlush(), "writing a checkpoint")
 		n.w.counted["checkpoints"]++
-		n.step(n.quick(), func() { // the snapshot that says so is written
+		n.step(n.quick(), func() { // the snapshot that records it is written
 			n.flushing = false
 			const trailing = 4
 			if covered := n.state.checkpoint().Index; n.ready && len(n.log.records) > n.w.plan.keepLog &&
@@ -365,14 +361,13 @@ func (n *node) begin() {
 	n.dropHistory()
 }
 
-// receipts is the cache of the simulation: the first so many, until one is
-// pushed out by the next. It is deterministic, which the engine's is not; no
-// answer depends on it.
+// receipts is the simulation's receipt cache, a FIFO. Unlike the engine's cache it is deterministic; no answer depends
+// on it.
 type receipts struct {
 	limit  int
 	byKey  map[decide.ReceiptName]*machine.Receipt
 	order  []decide.ReceiptName
-	byName map[name]map[uint64]*machine.Receipt // what the stale cache has, a control
+	byName map[name]map[uint64]*machine.Receipt // used by the stale cache, a control
 }
 
 func newReceipts(limit int) receipts {

@@ -12,19 +12,19 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
-// oracle watches everything from outside: it knows every command that was ever
-// applied, what the model made of it, and who was told what.
+// oracle observes everything from outside. It knows every command that was ever applied, the model's result for it, and
+// the answer that each client got.
 type oracle struct {
 	w       *world
 	model   *machinetest.Model
 	entries []oracleEntry             // entry i+1 of the log, as far as applied
-	open    map[uint64]*proposedEntry // proposed and not applied yet, by log index
+	open    map[uint64]*proposedEntry // proposed and not yet applied, by log index
 	acked   uint64                    // every entry up to this one was answered
 
 	once     map[sequenceOf]uint64 // ledger index of a commit
 	sessions map[name]uint64       // newest session ever opened
 	apps     []*appWrite
-	known    map[uint64]uint64 // creation index → sequence that somebody has a receipt for
+	known    map[uint64]uint64 // creation index → sequence for which a client has a receipt
 
 	termBase, termBegan int64
 	decisions           int // commands applied for the first time
@@ -51,14 +51,13 @@ func newOracle(w *world) *oracle {
 	}
 }
 
-// term notes that one begins; the model of ledger time is kept here.
+// term records the beginning of a term; the model of ledger time is kept here.
 func (o *oracle) term() {
 	o.termBase = max(o.model.Time, o.w.wall())
 	o.termBegan = o.w.now
 }
 
-// stamped checks the time of an entry: the base of the term and monotonic time
-// since.
+// stamped checks the time of an entry: the base of the term plus the monotonic time since.
 func (o *oracle) stamped(stamp int64) {
 	if want := o.termBase + o.w.now - o.termBegan; stamp != want {
 		o.w.fail(nil, "time: an entry bears %d, want %d: the wall clock has jumped by %d since the term began",
@@ -77,8 +76,8 @@ func (o *oracle) commandsOf(index uint64) []waiting {
 	return o.entries[index-1].parts
 }
 
-// found checks what a start has read: nothing that was applied is missing or
-// other than it was, and nothing is there that nobody proposed.
+// found checks what a start has read. No applied entry is missing or changed, and there is no entry that was never
+// proposed.
 func (o *oracle) found(records []record, covered uint64) {
 	last := covered
 	for _, r := range records {
@@ -105,7 +104,7 @@ func (o *oracle) found(records []record, covered uint64) {
 
 func (o *oracle) acknowledged(index uint64) { o.acked = max(o.acked, index) }
 
-// applied is told of every entry that the machine has decided.
+// applied is called for every entry that the machine has decided.
 func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Hash) {
 	o.w.mark(3, r.index, uint64(digest[0])|uint64(digest[1])<<8|uint64(digest[2])<<16)
 	if r.index <= uint64(len(o.entries)) {
@@ -121,7 +120,7 @@ func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Ha
 	o.model.Begin(header.UnixNanos)
 	for i := range p.parts {
 		c := p.parts[i].command
-		o.decided(c, &outcomes[i]) // before the model is asked: it needs none
+		o.decided(c, &outcomes[i]) // before the model is asked, because this check does not need it
 		want := o.model.Apply(c.forModel())
 		if difference := machinetest.Differ(&outcomes[i], &want); difference != "" {
 			o.w.fail(c.name(), "the decision at ledger index %d is not the model's: %s\ncommand: %s",
@@ -144,8 +143,8 @@ func (o *oracle) again(r record, outcomes []machine.Outcome, digest machine.Hash
 	}
 }
 
-// removing is told of the block files that are about to be removed: whatever the node takes for confirmed, the archive
-// must have them.
+// removing is called with the block files that are about to be removed. Whatever the node considers confirmed, the
+// archive must have them.
 func (o *oracle) removing(files []blockfile.SealedFile) {
 	if o.w.archive == nil {
 		return
@@ -160,8 +159,7 @@ func (o *oracle) removing(files []blockfile.SealedFile) {
 	}
 }
 
-// decided checks the invariants that can be told from commits alone, without
-// asking the model.
+// decided checks the invariants that commits alone can violate, without the model.
 func (o *oracle) decided(c *command, out *machine.Outcome) {
 	o.decisions++
 	w := o.w
@@ -188,8 +186,7 @@ func (o *oracle) decided(c *command, out *machine.Outcome) {
 	}
 }
 
-// answeredFromState checks an answer that the log was not asked for: it is what
-// the log would say now.
+// answeredFromState checks an answer that bypassed the log: it is what the log would say now.
 func (o *oracle) answeredFromState(c *command, out *machine.Outcome) {
 	want := o.model.Retry(c.write)
 	got := out.Receipt
@@ -199,7 +196,7 @@ func (o *oracle) answeredFromState(c *command, out *machine.Outcome) {
 	}
 }
 
-// received is told of every receipt that reaches a client (invariant 2).
+// received is called for every receipt that reaches a client (invariant 2).
 func (o *oracle) received(c *command, out *machine.Outcome) {
 	r := out.Receipt
 	x := o.model.Transactions[r.Index]
@@ -237,7 +234,7 @@ func describe(c *command) string {
 	return fmt.Sprintf("epoch %s", c.epoch)
 }
 
-// history tells the last things that happened to a stream.
+// history returns the last events of a stream.
 func (o *oracle) history(n *name) (lines []string) {
 	for i := range o.entries {
 		e := &o.entries[i]

@@ -7,11 +7,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// simple is a client without a session: it sends one write at a time, with a
-// key, until it is answered. It knows no conditions, because no refusal of
-// theirs would be final. When it meets anything but success, or has made its
-// number of writes, it goes on under another client id: with one write each, it
-// is a million one-shot clients.
+// simple is a client without a session. It sends one write at a time, with a key, until it is answered. It uses no
+// conditions, because no refusal of theirs would be final. After any result but success, or after its number of writes,
+// it continues under another client id. With one write each, it is a million one-shot clients.
 type simple struct {
 	w      *world
 	number int
@@ -91,16 +89,15 @@ func (s *simple) send() {
 	})
 }
 
-// giveUp leaves a client id for good: its numbers cannot be trusted any more.
+// giveUp abandons a client id, because its numbers cannot be trusted any more.
 func (s *simple) giveUp() {
 	s.app.unsettled(s.w)
 	s.left = 0
 	s.next()
 }
 
-// buggy sends whatever it likes: the same sequence or key with other payloads,
-// gaps, sessions of others and of the past. Nobody expects anything of it; the
-// model says what is right, and the invariants hold.
+// buggy sends arbitrary requests: the same sequence or key with other payloads, gaps, sessions of other clients and old
+// sessions. The model says what is right, and the invariants hold.
 type buggy struct {
 	w       *world
 	clients []string
@@ -152,7 +149,7 @@ func (b *buggy) command(n name) *command {
 	return w.writeCommand(write, nil)
 }
 
-// stale sends, under sessions that are over, what a forgotten process might.
+// stale sends what a forgotten process might send, under sessions that have ended.
 type stale struct{ w *world }
 
 func (b *stale) start()            { b.w.after(b.w.upTo(second), b.act) }
@@ -175,8 +172,7 @@ func (b *stale) act() {
 	w.after(w.upTo(300*millisecond), b.act)
 }
 
-// operator changes the configuration, moves the wall clock, and now and then
-// restores the ledger.
+// operator changes the configuration, moves the wall clock, and sometimes restores the ledger.
 type operator struct {
 	w        *world
 	restores int
@@ -224,7 +220,7 @@ func (o *operator) act() {
 	w.after(w.upTo(2*second), o.act)
 }
 
-// historian reads what was committed, most often near the horizon.
+// historian reads committed transactions, most often near the horizon.
 type historian struct{ w *world }
 
 func (h *historian) start()            { h.w.after(h.w.upTo(second), h.act) }
@@ -250,14 +246,13 @@ func (h *historian) act() {
 	w.after(w.upTo(200*millisecond), h.act)
 }
 
-// streamRead is what a reader gets.
+// streamRead is the result of a read.
 type streamRead struct {
 	stream  machine.StreamState
-	version uint64 // of the stream's own entity, 0: absent
+	version uint64 // of the stream's own entity; 0: absent
 }
 
-// readStream reads as the engine does: from a state that has every
-// acknowledged write.
+// readStream reads as the engine does: from a state that includes every acknowledged write.
 func (n *node) readStream(at name, answered func(got streamRead)) {
 	if !n.ready {
 		return

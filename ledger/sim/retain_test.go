@@ -9,17 +9,17 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// What retain.go and archiver.go of package ledger do beside the commit path, by steps in the same order.
+// What retain.go and archiver.go of package ledger do beside the commit path, as steps in the same order.
 
-// retention is what a life of the node has under way.
+// retention is the retention work of one life of the node.
 type retention struct {
 	dropping bool
 	copying  bool
 	opened   *archive.Archive // nil until it could be opened
-	checked  uint64           // number of the last file that the archive has, as this ledger has it
+	checked  uint64           // number of the last file of the archive that is known to equal the ledger's
 }
 
-// risky is a step before which the node dies more often than before others.
+// risky is a step before which the node dies more often than before other steps.
 func (n *node) risky(name string, do func()) {
 	n.step(n.quick(), func() {
 		if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(12) {
@@ -31,7 +31,7 @@ func (n *node) risky(name string, do func()) {
 	})
 }
 
-// flushThen writes a checkpoint that has everything up to now, and then does something.
+// flushThen writes a checkpoint that includes everything so far, and then runs do.
 func (n *node) flushThen(do func()) {
 	if n.flushing {
 		n.step(n.w.upTo(n.w.plan.syncTime), func() { n.flushThen(do) })
@@ -84,7 +84,7 @@ func (n *node) horizon() (index uint64) {
 	return index
 }
 
-// carryValues carries the values that are alive in blocks up to a ledger index, some a step.
+// carryValues carries the live values in blocks up to a ledger index, some per step.
 func (n *node) carryValues(from []byte, upTo uint64, do func()) {
 	if n.w.bugs.valuesLeft {
 		do()
@@ -106,7 +106,7 @@ func (n *node) carryValues(from []byte, upTo uint64, do func()) {
 	n.step(n.quick(), func() { n.carryValues(next, upTo, do) })
 }
 
-// removeUnused removes the carried values that no entity leads to. There are few here, so it takes one step.
+// removeUnused removes the carried values that no entity refers to. There are few here, so it takes one step.
 func (n *node) removeUnused() {
 	n.step(n.quick(), func() {
 		for from, more := []byte(nil), true; more; more = from != nil {
@@ -123,7 +123,7 @@ func (n *node) removeUnused() {
 	})
 }
 
-// confirmed returns how many of the first files the archive confirms at this moment; none while it is busy.
+// confirmed returns how many of the first files the archive confirms at this moment; 0 while it is busy.
 func (n *node) confirmed(files []blockfile.SealedFile) int {
 	switch {
 	case n.w.archive == nil, n.w.bugs.dropUnconfirmed:
@@ -139,7 +139,7 @@ func (n *node) confirmed(files []blockfile.SealedFile) int {
 	return len(files)
 }
 
-// archiveFiles copies what is sealed and durable, a file a step. A slow archive takes its time meanwhile.
+// archiveFiles copies sealed durable files, one per step. A slow archive delays each step.
 func (n *node) archiveFiles() {
 	if n.w.archive == nil || n.retain.copying || !n.ready {
 		return
@@ -173,11 +173,11 @@ func (n *node) copyNext() {
 		n.step(n.w.upTo(n.w.plan.archiveTime), n.copyNext)
 	default:
 		n.retain.copying = false
-		n.dropHistory() // for files that waited for it
+		n.dropHistory() // for files that waited for the copy
 	}
 }
 
-// openArchive opens the archive, or makes it.
+// openArchive opens the archive, or creates it.
 func (n *node) openArchive() (err error) {
 	d, w := n.w.archive, n.w
 	if w.archiveID == "" {
@@ -193,7 +193,7 @@ func (n *node) openArchive() (err error) {
 		default:
 			return err
 		}
-		w.archiveID = id // in a file beside the state, which is written in one piece
+		w.archiveID = id // in a file beside the state, which is written atomically
 	}
 	n.retain.opened, err = archive.Open(d, w.archiveID)
 	return err
@@ -215,7 +215,7 @@ func (n *node) copyOne() (copied bool, err error) {
 		}
 	}
 	sealed := n.state.sealed()
-	if r.checked == 0 { // the last file that both have speaks for all before it
+	if r.checked == 0 { // if the last common file matches, so do all files before it
 		for len(sealed) > 1 && sealed[1].Number <= archived {
 			sealed = sealed[1:]
 		}

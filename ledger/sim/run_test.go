@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// result is what an episode has come to.
+// result is the result of an episode.
 type result struct {
 	seed     uint64
 	commands int
@@ -21,8 +21,8 @@ type result struct {
 	err      error
 }
 
-// run simulates one episode: as many commands as its plan has, or limit if that
-// is less. Dir is for the files of those that use real ones.
+// run simulates one episode: as many commands as its plan has, or limit if that is less. dir is for episodes that use
+// real files.
 func run(seed uint64, limit int, b bugs, dir string) (res result) {
 	p := newPlan(seed)
 	p.commands, p.config.RetainBlocks = min(p.commands, limit), p.retain
@@ -34,7 +34,7 @@ func run(seed uint64, limit int, b bugs, dir string) (res result) {
 		case nil:
 		case violation:
 			res.err = w.explain(v)
-		default: // a control may drive the machine or the model where they never get
+		default: // a control may drive the machine or the model into a state that is otherwise impossible
 			res.err = w.explain(violation{what: fmt.Sprintf("panic: %v\n%s", v, debug.Stack())})
 		}
 		if w.node != nil {
@@ -58,7 +58,7 @@ func run(seed uint64, limit int, b bugs, dir string) (res result) {
 func (w *world) build(dir string) {
 	var state stateDisk = newMemoryDisk()
 	if w.plan.real {
-		w.dir = filepath.Join(dir, fmt.Sprint("seed-", w.seed)) // block files lie beside the state file
+		w.dir = filepath.Join(dir, fmt.Sprint("seed-", w.seed)) // block files are beside the state file
 		w.must(os.Mkdir(w.dir, 0o700), "creating its directory")
 		file, err := openFile(filepath.Join(w.dir, "state.db"))
 		w.must(err, "creating the state")
@@ -80,7 +80,7 @@ func (w *world) build(dir string) {
 	}
 }
 
-// people makes the clients.
+// people creates the clients.
 func (w *world) people() {
 	for i := range w.plan.writers {
 		w.actors = append(w.actors, w.newWriter(name{Scope: scopes[i%len(scopes)],
@@ -120,7 +120,7 @@ func (w *world) next() {
 	e.do()
 }
 
-// settleDown ends the faults and lets everything that is open come to an end.
+// settleDown ends the faults and lets all open work finish.
 func (w *world) settleDown() {
 	w.calm = true
 	if !w.node.ready {
@@ -146,7 +146,7 @@ func (w *world) stillOpen() (open []string) {
 	return open
 }
 
-// explain tells what is wrong and how to see it again.
+// explain returns what is wrong and how to reproduce it.
 func (w *world) explain(v violation) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, step %d, ledger index %d: %s\n", w.seed, w.steps, w.oracle.model.Index, v.what)

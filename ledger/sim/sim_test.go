@@ -13,9 +13,8 @@ import (
 	"testing"
 )
 
-// TestSimulation runs episodes until so many commands have been decided. `make
-// sim SEED=… COMMANDS=…` sets its two variables; without them it is CI's share
-// with a seed of its own.
+// TestSimulation runs episodes until enough commands have been decided. `make sim SEED=… COMMANDS=…` sets its two
+// variables; without them it is CI's share with a seed of its own.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
 	commands := 150_000
@@ -32,7 +31,7 @@ func TestSimulation(t *testing.T) {
 	s.plan(seed)
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
-		// Ends when no episode is left or one has failed; waited for right below.
+		// Ends when no episode is left or one has failed; joined right below.
 		workers.Go(s.work)
 	}
 	workers.Wait()
@@ -42,7 +41,7 @@ func TestSimulation(t *testing.T) {
 	for _, what := range slices.Sorted(maps.Keys(s.counted)) {
 		t.Logf("%9d %s", s.counted[what], what)
 	}
-	const enough = 1_000_000 // make sim's; fewer may miss what is rare
+	const enough = 1_000_000 // the number of make sim; fewer may miss rare events
 	if commands < enough {
 		return
 	}
@@ -53,7 +52,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// mustHappen is what a simulation that is worth its time meets.
+// mustHappen lists the events that a useful simulation produces.
 var mustHappen = []string{
 	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "syncs of blocks",
 	"blocks behind a checkpoint", "truncations",
@@ -74,8 +73,7 @@ var mustHappen = []string{
 	"stream evicted", "stream put back", "entities expired", "mark", "horizon moved",
 }
 
-// simulation shares episodes out to workers. Which of them runs one has no
-// influence on it.
+// simulation distributes episodes among workers. Which worker runs an episode makes no difference.
 type simulation struct {
 	*testing.T
 	dir      string
@@ -95,7 +93,7 @@ type episode struct {
 	limit int
 }
 
-// plan gives the episodes consecutive seeds, and cuts the last one short.
+// plan gives the episodes consecutive seeds, and shortens the last one.
 func (s *simulation) plan(seed uint64) {
 	for left := s.commands; left > 0; seed++ {
 		s.episodes = append(s.episodes, episode{seed, left})
@@ -116,7 +114,7 @@ func (s *simulation) work() {
 	}
 }
 
-// report tells whether to go on.
+// report records a result and reports whether to continue.
 func (s *simulation) report(r result) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +146,7 @@ func variable(t *testing.T, name string, otherwise uint64) uint64 {
 	return v
 }
 
-// One seed means one run, to the last step, whatever ran before it.
+// One seed determines one run, to the last step, whatever ran before it.
 func TestOneSeedIsOneRun(t *testing.T) {
 	t.Parallel()
 	traces := map[uint64]bool{}
@@ -181,7 +179,7 @@ func TestOneSeedIsOneRun(t *testing.T) {
 	}
 }
 
-// What a control reports is what its line repeats.
+// The command that a control's failure prints reproduces the failure.
 func TestFailureIsRepeated(t *testing.T) {
 	t.Parallel()
 	b := bugs{wallEviction: true}

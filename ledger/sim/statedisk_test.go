@@ -14,51 +14,50 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// stateDisk is where the state is: changes in memory over a checkpoint.
+// stateDisk stores the state: changes in memory on top of a checkpoint.
 type stateDisk interface {
 	update(at boltstore.Position, fn func(tx machine.Tx) error) error
 	view(fn func(r machine.Reader) error) error
 	applied() boltstore.Position
 	checkpoint() boltstore.Position
-	pending() int64 // bytes that wait for a checkpoint
+	pending() int64 // bytes not yet in a checkpoint
 	beginFlush()
 	endFlush() error
-	// syncBlocks makes blocks durable between two checkpoints, never beside a flush.
+	// syncBlocks makes blocks durable between two checkpoints, never during a flush.
 	syncBlocks() error
-	// endReplay returns an error if blocks are left that the log has not made again.
+	// endReplay returns an error if there are blocks that the log has not recreated.
 	endReplay() error
-	// amend changes tables that are a matter of this node.
+	// amend changes tables that are local to this node.
 	amend(fn func(tx machine.Tx) error) error
-	// sealed returns the sealed block files that the checkpoint covers, droppable those before a ledger index.
+	// sealed returns the sealed block files that the checkpoint covers; droppable returns those before a ledger index.
 	sealed() []blockfile.SealedFile
 	droppable(ledgerIndex uint64) []blockfile.SealedFile
 	sealedFile(number uint64) (blockfile.File, error)
-	// recordStart makes durable that the files before a ledger index are dropped, and removeFiles removes them.
+	// recordStart durably records that the files before a ledger index are dropped; removeFiles removes them.
 	recordStart(ledgerIndex uint64) error
 	removeFiles() error
-	// began returns the ledger index behind which the block files begin.
+	// began returns the ledger index after which the block files begin.
 	began() uint64
-	// whole reads the state with the block files of an archive (nil for none) beside its own. Everything is in the
+	// whole reads the state together with the block files of an archive (nil for none). Everything must be in the
 	// checkpoint.
 	whole(archive blockfile.Disk, fn func(r machine.Reader) error) error
-	// crash drops what is in memory and opens the checkpoint again; with power, also what
-	// was not synced. A flush that was under way has happened or not.
+	// crash drops the state in memory and opens the checkpoint again; with power, it also drops unsynced data. A flush
+	// in progress either took effect or did not.
 	crash(w *world, power bool) error
 	close() error
 }
 
-// memoryDisk simulates the state file. Its block files are the real ones, on a
-// simulated disk.
+// memoryDisk simulates the state file. Its block files are the real ones, on a simulated disk.
 type memoryDisk struct {
 	now, durable *machine.Memory
 	dirty        map[stateKey]int64 // bytes changed since the last freeze
-	order        []stateKey         // the same, in the order of change
+	order        []stateKey         // the same keys, in the order of change
 	bytes        int64
 	frozen       []frozenValue // what a flush is writing
 	flushing     bool
 	at, frozenAt boltstore.Position
 	durableAt    boltstore.Position
-	torn         bool // a control: position and data are not one write
+	torn         bool // a control: position and data are written separately
 
 	disk       *blockfile.MemoryDisk
 	blocks     *blockfile.Files
@@ -84,7 +83,7 @@ func newMemoryDisk() *memoryDisk {
 		disk: blockfile.NewMemoryDisk(), mark: blockfile.Mark{SealBytes: 20_000},
 	}
 	if err := d.openBlocks(); err != nil {
-		panic(err) // there is nothing that it could be about
+		panic(err) // an empty disk cannot fail
 	}
 	return d
 }
@@ -97,7 +96,7 @@ func (d *memoryDisk) openBlocks() error {
 	return err
 }
 
-// Put notes what changes; a memoryDisk is the machine.Tx of its own updates.
+// Put records the change; a memoryDisk is the machine.Tx of its own updates.
 func (d *memoryDisk) Put(table machine.Table, key, value []byte) error {
 	if table == machine.TableBlocks {
 		return d.blocks.Append(binary.BigEndian.Uint64(key), value)
@@ -183,7 +182,7 @@ func (d *memoryDisk) droppable(ledgerIndex uint64) []blockfile.SealedFile {
 	return before(d.blocks.Sealed(math.MaxUint64), ledgerIndex)
 }
 
-// before returns the files in which every record lies before a ledger index.
+// before returns the files in which every record is before a ledger index.
 func before(files []blockfile.SealedFile, ledgerIndex uint64) []blockfile.SealedFile {
 	n := 0
 	for n < len(files) && files[n].Last < ledgerIndex {
@@ -199,7 +198,7 @@ func (d *memoryDisk) sealedFile(number uint64) (blockfile.File, error) {
 func (d *memoryDisk) recordStart(ledgerIndex uint64) error {
 	start, some, err := d.blocks.Before(ledgerIndex, d.mark)
 	if err == nil && some {
-		d.start = start // a transaction of the state file by itself
+		d.start = start // a separate transaction of the state file
 		d.blocks.Forget(start)
 	}
 	return err
@@ -255,7 +254,7 @@ func getBlocks(r machine.Reader, key []byte) (value []byte, err error) {
 func (d *memoryDisk) beginFlush() {
 	d.frozen = d.frozen[:0]
 	for _, k := range d.order {
-		value, _ := d.now.Get(k.table, []byte(k.key)) // it has no error to give
+		value, _ := d.now.Get(k.table, []byte(k.key)) // it never returns an error
 		d.frozen = append(d.frozen, frozenValue{k, value})
 	}
 	clear(d.dirty)
@@ -320,8 +319,8 @@ func (d *memoryDisk) crash(w *world, power bool) error {
 	return d.openBlocks()
 }
 
-// interrupt ends what is being written, done or not: the page that switches had
-// reached the disk, or it had not.
+// interrupt ends the write in progress. It either took effect or did not, depending on whether the page that switches
+// over had reached the disk.
 func (d *memoryDisk) interrupt(w *world) error {
 	flushing := d.flushing
 	d.flushing = false
@@ -364,7 +363,7 @@ func (d *fileDisk) endReplay() error                           { return d.EndRep
 func (d *fileDisk) amend(fn func(tx machine.Tx) error) error   { return d.Amend(fn) }
 func (d *fileDisk) sealed() []blockfile.SealedFile             { return d.SealedBlocks() }
 func (d *fileDisk) removeFiles() error                         { return nil }
-func (d *fileDisk) began() uint64                              { return 0 } // it does not tell
+func (d *fileDisk) began() uint64                              { return 0 } // the store does not expose it
 
 func (d *fileDisk) droppable(ledgerIndex uint64) []blockfile.SealedFile {
 	return d.Droppable(ledgerIndex)

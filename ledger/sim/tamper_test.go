@@ -8,37 +8,36 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// bugs are deliberate ones, the controls: each of them must be caught, or the
-// checks that find nothing prove nothing.
+// bugs are the controls: deliberate bugs, each of which must be detected. Otherwise checks that find nothing prove
+// nothing.
 type bugs struct {
-	noDeduplication bool // a stream forgets what it has committed
+	noDeduplication bool // a stream forgets its commits
 	noFencing       bool // a session is always the current one
 	ackBeforeSync   bool // an entry is applied and answered while it is being written
-	windowOfOne     bool // a stream remembers its last receipt alone
-	wallEviction    bool // a round asks the wall clock, too
-	wallStamp       bool // entries bear the wall clock's time
-	staleCache      bool // receipts are found by name and not by creation index
+	windowOfOne     bool // a stream keeps only its last receipt
+	wallEviction    bool // an eviction pass also reads the wall clock
+	wallStamp       bool // entries are stamped with the wall clock's time
+	staleCache      bool // receipts are found by name instead of creation index
 	believeTorn     bool // a torn record counts as written
-	noResync        bool // what is read after a kill counts as synced
-	tornCheckpoint  bool // data and position of a checkpoint are two writes
+	noResync        bool // data read after a kill counts as synced
+	tornCheckpoint  bool // data and position of a checkpoint are written separately
 	blocksUnsynced  bool // a checkpoint is taken before its blocks are synced
 	truncateEarly   bool // the log is truncated before the checkpoint is durable
 	dropUnconfirmed bool // files are removed before the archive has them
 	horizonVolatile bool // files are removed before a checkpoint has the horizon
-	valuesLeft      bool // values that are alive are removed with their files
-	archiveUnsynced bool // the archive confirms what it has not synced
+	valuesLeft      bool // live values are removed with their files
+	archiveUnsynced bool // the archive confirms copies that it has not synced
 	hastyClient     bool // a writer reports every refusal as final
 	blindRecovery   bool // a writer recovers without expected_session
 }
 
-// singly tells whether a bug has to know which command is being applied.
+// singly reports whether a bug has to know which command is being applied.
 func (b bugs) singly() bool { return b.noDeduplication || b.noFencing }
 
-// tamper puts bugs between the machine and its state, so that the machine
-// itself needs no switches.
+// tamper injects bugs between the machine and its state, so that the machine itself needs no switches.
 type tamper struct {
 	w       *world
-	current *machine.Write // the command that is being applied, with bugs.singly
+	current *machine.Write // the command being applied, with bugs.singly
 }
 
 func (t *tamper) on() bool {
@@ -46,7 +45,7 @@ func (t *tamper) on() bool {
 	return b.noDeduplication || b.noFencing || b.windowOfOne || b.wallEviction
 }
 
-// entry notes which command comes next.
+// entry records which command comes next.
 func (t *tamper) entry(w *world, r record) []byte {
 	t.w = w
 	if w.bugs.singly() {
@@ -70,7 +69,7 @@ func (n *node) reader(r machine.Reader) machine.Reader {
 	return r
 }
 
-// readOnly makes a Tx of a Reader; nobody calls what it lacks.
+// readOnly makes a Tx of a Reader; the missing methods are never called.
 type readOnly struct{ machine.Reader }
 
 var errReadOnly = errors.New("read only")
@@ -107,8 +106,7 @@ func (x tamperedTx) Ascend(table machine.Table, from []byte, visit func(k, v []b
 	})
 }
 
-// stream changes the record of a stream as the bug wants it. The layout is in
-// ledger/FORMAT.md.
+// stream modifies the record of a stream according to the bug. ledger/FORMAT.md describes the layout.
 func (t *tamper) stream(b []byte) []byte {
 	rest := b[1:]
 	number := func() uint64 {

@@ -15,45 +15,45 @@ const (
 	second      = 1_000 * millisecond
 )
 
-// epochStart is what the wall clock says when a simulation begins.
+// epochStart is the time on the wall clock when a simulation begins.
 const epochStart = 1_700_000_000 * second
 
-// world is one simulation: a clock, a queue of what is to happen, one node and
-// its clients. It runs on one thread and takes every decision from its seed.
+// world is one simulation: a clock, an event queue, one node or a cluster, and its clients. It runs on one thread and
+// takes every decision from its seed.
 type world struct {
 	seed    uint64
 	rng     *rand.Rand
 	plan    plan
 	bugs    bugs
 	now     int64 // monotonic
-	wallOff int64 // the wall clock says now + wallOff
+	wallOff int64 // the wall clock reads now + wallOff
 	events  eventQueue
 	steps   uint64
 	trace   uint64 // a hash of everything that has happened
-	calm    bool   // no more faults, no new writes: what is open gets settled
+	calm    bool   // no more faults and no new writes; open work finishes
 
 	node    *node    // nil in a cluster
 	cluster *cluster // nil for one node
 	oracle  *oracle
 	actors  []actor
-	counted map[string]int // how often things have happened
+	counted map[string]int // how often each event has happened
 	dir     string         // of the real state file; "" for a simulated one
 
 	archive   *archiveDisk // nil for none
-	archiveID string       // that the ledger has noted
+	archiveID string       // as recorded by the ledger
 	faults    int
 }
 
-// actor is somebody who has something to do in the world.
+// actor is a client or another source of events in the world.
 type actor interface {
 	start()
-	// unsettled says what is still open, or nothing.
+	// unsettled describes what is still open, or returns the empty string.
 	unsettled() string
 }
 
 type event struct {
 	at   int64
-	rank uint64 // equal times happen in the order of their making
+	rank uint64 // events at equal times happen in the order of their creation
 	do   func()
 }
 
@@ -73,30 +73,30 @@ func (q *eventQueue) Pop() any {
 	return e
 }
 
-// violation is what a check panics with; run turns it into an error.
+// violation is the value with which a check panics; run turns it into an error.
 type violation struct {
 	what   string
-	stream *name // whose history helps
+	stream *name // the stream whose history helps to explain it
 }
 
 func (w *world) fail(stream *name, format string, args ...any) {
 	panic(violation{fmt.Sprintf(format, args...), stream})
 }
 
-// must fails the run for an error that no simulated fault explains.
+// must fails the run on an error that no simulated fault explains.
 func (w *world) must(err error, what string) {
 	if err != nil {
 		w.fail(nil, "%s: %v", what, err)
 	}
 }
 
-// after makes something happen in the future.
+// after schedules do.
 func (w *world) after(delay int64, do func()) {
 	w.steps++
 	heap.Push(&w.events, event{w.now + max(delay, 0), w.steps, do})
 }
 
-// mark adds to the trace.
+// mark adds values to the trace.
 func (w *world) mark(values ...uint64) {
 	for _, v := range values {
 		w.trace = (w.trace ^ v) * 0x100000001b3
@@ -106,7 +106,7 @@ func (w *world) mark(values ...uint64) {
 
 func (w *world) wall() int64 { return w.now + w.wallOff }
 
-// chance is true once in n times, and never for n = 0.
+// chance returns true once in n times on average, and never for n = 0.
 func (w *world) chance(n int) bool { return n > 0 && w.rng.IntN(n) == 0 }
 
 // upTo draws a duration.
@@ -125,35 +125,35 @@ func (w *world) uuid() (u [16]byte) {
 	return u
 }
 
-// plan is what an episode is like; all of it comes from the seed.
+// plan is the fault plan of an episode. All of it comes from the seed.
 type plan struct {
-	commands int // after which it becomes calm
+	commands int // the number after which the episode becomes calm
 	config   machine.Config
-	real     bool // the state is in boltstore, in files
-	replays  bool // the log is applied again in other ways at the end
+	real     bool // the state is in a real boltstore, in files
+	replays  bool // at the end the log is applied again in other ways
 
-	drop, dup   int   // one message in so many; 0: none
-	latency     int64 // of a message, at most
-	connBreak   int   // one frame in so many breaks its connection
-	crash       int   // one step of the node in so many ends with a crash
+	drop, dup   int   // one in so many messages; 0: none
+	latency     int64 // maximum, of a message
+	connBreak   int   // one in so many frames breaks its connection
+	crash       int   // one in so many steps of the node ends with a crash
 	clientCrash int   // the same for clients
-	wallJump    int64 // how far the wall clock jumps, at most
-	syncTime    int64 // at most
-	flushEvery  int64 // bytes of change that make a checkpoint
-	keepLog     int   // records that make a truncation
-	cache       int   // receipts; 0: off
-	queue       int   // commands that may wait
+	wallJump    int64 // maximum jump of the wall clock
+	syncTime    int64 // maximum
+	flushEvery  int64 // changed bytes that trigger a checkpoint
+	keepLog     int   // records that trigger a truncation
+	cache       int   // number of receipts; 0: off
+	queue       int   // maximum number of waiting commands
 
 	writers, pairs, simple, buggy int
-	epochs                        bool // a restore now and then
+	epochs                        bool // the operator sometimes restores the ledger
 
-	retain      int64 // Config.RetainBlocks at the beginning, but in a cluster
+	retain      int64 // initial Config.RetainBlocks, except in a cluster
 	archive     bool
-	archiveTime int64 // that the archive takes for a file, at most
+	archiveTime int64 // maximum time that the archive takes for a file
 }
 
-// newPlan draws an episode. Its length is part of it, so that a seed means the
-// same run whatever is asked for around it.
+// newPlan draws the plan of an episode. The length is part of the plan, so that a seed determines the same run
+// regardless of the requested total.
 func newPlan(seed uint64) plan {
 	w := &world{rng: rand.New(rand.NewPCG(seed, 1))}
 	p := plan{

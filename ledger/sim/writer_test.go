@@ -6,14 +6,13 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// writer is a client that does everything as the client's rules say: it
-// numbers by one under a session, keeps a journal, sends many writes at a time,
-// opens a new session before it reports a refusal that is not final, and
-// recovers with expected_session. It dies now and then, between any two steps.
+// writer is a client that follows the client's rules completely. It numbers writes consecutively under a session, keeps
+// a journal, sends many writes at a time, opens a new session before it reports a refusal that is not final, and
+// recovers with expected_session. It sometimes dies, between any two steps.
 type writer struct {
 	w         *world
 	name      name
-	datagram  bool // its network doubles messages, so that every write is doubtful
+	datagram  bool // its network duplicates messages, so that every write is in doubt
 	depth     int
 	contended bool // another process uses the same client id
 	patience  int64
@@ -30,7 +29,7 @@ type writer struct {
 	halted  bool
 	round   int
 	conn    *conn
-	version uint64 // its own entity's, that it has a receipt for
+	version uint64 // of its own entity, according to a receipt
 	idle    bool
 }
 
@@ -38,7 +37,7 @@ type journal struct {
 	session  uint64 // 0: none
 	attempt  [16]byte
 	expected uint64
-	opening  bool // attempt is under way
+	opening  bool // attempt is in progress
 	entries  []entryOf
 }
 
@@ -88,7 +87,7 @@ func (r *writer) unsettled() string {
 		r.name.ID, r.phase, len(r.queue), len(r.journal.entries), r.flying, r.halted)
 }
 
-// later does something unless the process dies before.
+// later runs do after a delay, unless the process dies before.
 func (r *writer) later(delay int64, do func()) {
 	life := r.life
 	r.w.after(delay, func() {
@@ -103,7 +102,7 @@ func (r *writer) later(delay int64, do func()) {
 	})
 }
 
-// die is the death of the process.
+// die ends the process.
 func (r *writer) die() {
 	r.w.counted["clients died"]++
 	r.w.mark(4)
@@ -117,7 +116,7 @@ func (r *writer) die() {
 	r.later(r.w.upTo(3*second), r.recover)
 }
 
-// recover begins with what the journal has.
+// recover starts from the journal.
 func (r *writer) recover() {
 	r.queue = nil
 	for _, e := range r.journal.entries {
@@ -136,7 +135,7 @@ func (r *writer) recover() {
 	r.open(phaseOpening)
 }
 
-// open sends the attempt that the journal has until it is answered.
+// open repeats the attempt from the journal until it is answered.
 func (r *writer) open(p phase) {
 	r.phase = p
 	attempt := r.journal.attempt
@@ -178,8 +177,8 @@ func (r *writer) opened(out *machine.Outcome) {
 	r.settle(out.Last, settling)
 }
 
-// settle goes on after a session was opened: from then on no copy that was
-// sent under an older one can commit, and last tells which did.
+// settle continues after a session was opened. From then on no copy sent under an older session can commit, and last
+// tells which writes have committed.
 func (r *writer) settle(last uint64, refused bool) {
 	if len(r.queue) == 0 {
 		r.next = last + 1
@@ -201,7 +200,7 @@ func (r *writer) settle(last uint64, refused bool) {
 		r.stop()
 		return
 	}
-	if !refused { // recovery: what is committed needs no receipt
+	if !refused { // recovery: committed writes need no receipt
 		for len(r.queue) > 0 && r.queue[0].write.Sequence <= last {
 			r.pop().app.done(r.w, nil)
 		}
@@ -216,7 +215,7 @@ func (r *writer) pop() *pending {
 	return p
 }
 
-// note brings the journal up to date.
+// note updates the journal.
 func (r *writer) note() {
 	r.journal.entries = nil
 	for _, p := range r.queue {
@@ -224,8 +223,7 @@ func (r *writer) note() {
 	}
 }
 
-// resend begins a new round with what is not committed, under the same numbers
-// and keys.
+// resend begins a new round with the uncommitted writes, under the same numbers and keys.
 func (r *writer) resend() {
 	for _, p := range r.queue {
 		if p.verdict != verdictCommitted {
@@ -237,7 +235,7 @@ func (r *writer) resend() {
 	r.later(r.w.upTo(20*millisecond), r.pump)
 }
 
-// pump makes new writes and sends what has not been sent in this round.
+// pump creates new writes and sends those that have not been sent in this round.
 func (r *writer) pump() {
 	if r.phase != phaseRunning || r.halted {
 		return
@@ -249,7 +247,7 @@ func (r *writer) pump() {
 	for _, p := range r.queue {
 		if p.verdict == verdictNone && !p.answered {
 			frame = append(frame, p)
-			p.answered = true // until the answer comes: sent
+			p.answered = true // until the answer arrives it means sent
 		}
 	}
 	if len(frame) > 0 {
@@ -260,7 +258,7 @@ func (r *writer) pump() {
 	}
 }
 
-// rest does nothing for a while, sometimes for longer than the TTL.
+// rest is a pause, sometimes longer than the TTL.
 func (r *writer) rest() {
 	w := r.w
 	if w.calm || r.idle {
@@ -283,8 +281,8 @@ func (r *writer) rest() {
 	})
 }
 
-// keepAlive repeats the attempt, so that an idle stream is not evicted. If it
-// was, and nothing is unanswered, the writer goes on with what it gets.
+// keepAlive repeats the attempt, so that an idle stream is not evicted. If the stream was evicted and nothing is
+// unanswered, the writer continues with the session that it gets.
 func (r *writer) keepAlive() {
 	if !r.idle || r.phase != phaseRunning || r.w.calm {
 		return
@@ -302,7 +300,7 @@ func (r *writer) keepAlive() {
 	r.later(r.w.plan.config.ClientTTL/3, r.keepAlive)
 }
 
-// add takes a write of the application: it is in the journal before it is sent.
+// add takes a write of the application, which is in the journal before it is sent.
 func (r *writer) add() {
 	app := r.w.newApp(r.name, true)
 	e := entryOf{app: app, write: machine.Write{

@@ -2,7 +2,7 @@ package sim
 
 import "github.com/seqledger/seqledger/ledger/machine"
 
-// What a writer concludes from answers. See package client for why.
+// How a writer interprets answers. Package client gives the reasons.
 
 func (r *writer) send(frame []*pending) {
 	var commands []*command
@@ -45,7 +45,7 @@ func (r *writer) send(frame []*pending) {
 	})
 }
 
-// lost ends a round whose answers will not come.
+// lost ends a round whose answers will not arrive.
 func (r *writer) lost(life int) {
 	if r.life != life || r.phase != phaseRunning {
 		return
@@ -123,7 +123,7 @@ func (r *writer) front() {
 	}
 }
 
-// resolve decides how to go on after a round.
+// resolve decides how to continue after a round.
 func (r *writer) resolve() {
 	r.front()
 	for _, p := range r.queue {
@@ -148,8 +148,7 @@ func (r *writer) resolve() {
 	}
 }
 
-// copies tells whether a write in the queue may still commit, or has committed,
-// in spite of the refusal at the front.
+// copies reports whether a write in the queue may still commit, or has committed, in spite of the refusal at the front.
 func (r *writer) copies() bool {
 	for _, p := range r.queue {
 		if p.doubtful || p.committed {
@@ -159,8 +158,8 @@ func (r *writer) copies() bool {
 	return false
 }
 
-// stop reports the refusal at the front as final, and everything behind it.
-// The numbers are used again, which goes into the journal first.
+// stop reports the refusal at the front as final, together with everything after it. The numbers are used again, which
+// is recorded in the journal first.
 func (r *writer) stop() {
 	r.next = r.queue[0].write.Sequence
 	for len(r.queue) > 0 {
@@ -172,8 +171,8 @@ func (r *writer) stop() {
 	r.later(r.w.upTo(100*millisecond), r.pump)
 }
 
-// end gives the stream up. What is not known to be committed or not executed
-// is handed to the application; a new start takes the stream over.
+// end gives up the stream. Writes with unknown outcomes are handed to the application; a new start takes over the
+// stream.
 func (r *writer) end() {
 	proven := 0
 	for i, p := range r.queue {
@@ -204,7 +203,7 @@ func (r *writer) end() {
 	r.later(wait, r.recover)
 }
 
-// read asks where the stream stands and what the own entity is (invariant 9).
+// read reads the stream's last sequence and the client's own entity (invariant 9).
 func (r *writer) read() {
 	known, version, session := r.w.oracle.known, r.version, r.session
 	before := map[uint64]uint64{}

@@ -11,20 +11,20 @@ import (
 	pb "go.etcd.io/raft/v3/raftpb"
 )
 
-// MaxAddressBytes bounds each address of a node.
+// MaxAddressBytes is the maximum length of each address of a node.
 const MaxAddressBytes = 255
 
-// Address says where a node is reached.
+// Address says where a node can be reached.
 type Address struct {
 	ID uint64
-	// Nonce is what the node drew before it asked for its id, so that one that asks again,
-	// because it did not hear the answer, gets the same.
+	// Nonce is a random value that the node chose before it asked for its id. A node that asks again, because it did
+	// not receive the response, gets the same id.
 	Nonce  [16]byte
 	Peer   string // host and port for the other nodes
 	Client string // host and port for clients; may be empty
 }
 
-// append appends the id, the nonce, and two strings behind their lengths.
+// append appends the id, the nonce, and two length-prefixed strings.
 func (a *Address) append(b []byte) []byte {
 	b = append(binary.BigEndian.AppendUint64(b, a.ID), a.Nonce[:]...)
 	for _, text := range []string{a.Peer, a.Client} {
@@ -65,7 +65,7 @@ func decodeAddresses(b []byte) (list []Address, rest []byte, err error) {
 	return list, b, nil
 }
 
-// Validate returns why there is no such address, or nil.
+// Validate returns an error if the address is invalid.
 func (a *Address) Validate() error {
 	switch {
 	case a.ID == 0:
@@ -78,12 +78,12 @@ func (a *Address) Validate() error {
 	return nil
 }
 
-// AppendTo puts the address into a change of members, as that of the node which the change adds or updates.
+// AppendTo adds the address to a membership change, as the address of the node that the change adds or updates.
 func (a *Address) AppendTo(change *pb.ConfChangeV2) {
 	change.Context = a.append(change.GetContext())
 }
 
-// Address returns where a node is reached.
+// Address returns the address of a node.
 func (m *Members) Address(id uint64) (Address, bool) {
 	for _, a := range m.Addresses {
 		if a.ID == id {
@@ -93,7 +93,7 @@ func (m *Members) Address(id uint64) (Address, bool) {
 	return Address{}, false
 }
 
-// validateAddresses keeps the addresses in one order, so that equal members have equal bytes.
+// validateAddresses checks that the addresses are sorted, so that equal members have equal encodings.
 func (m *Members) validateAddresses() error {
 	last := uint64(0)
 	for i := range m.Addresses {
@@ -109,7 +109,8 @@ func (m *Members) validateAddresses() error {
 	return nil
 }
 
-// addressesAfter returns the addresses behind a change, whose context has those of the nodes that it names.
+// addressesAfter returns the addresses after a change. The change's context holds the addresses of the nodes that it
+// names.
 func (m *Members) addressesAfter(change *pb.ConfChangeV2, next *Members) ([]Address, error) {
 	var list []Address
 	for _, a := range m.Addresses {

@@ -9,8 +9,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// forgetful is a cluster in which node 2 acknowledges a change of the members behind another one, dies before it
-// has applied either of them, and restarts. The voters 1, 2 and 3 become five one by one.
+// forgetful is a cluster in which node 2 acknowledges a membership change that follows another one, dies before it has
+// applied either, and restarts. The voters 1, 2 and 3 become five, one at a time.
 type forgetful struct {
 	*group
 
@@ -25,7 +25,7 @@ func newForgetful(t *testing.T) *forgetful {
 	f := &forgetful{group: g, base: segment.Position{Index: 1, Term: 1}}
 	f.old = core.Members{Voters: []uint64{1, 2, 3}, Highest: 3}
 	for id := uint64(4); id <= 5; id++ {
-		g.start(id, f.base, f.old) // as after the state of another node
+		g.start(id, f.base, f.old) // as after installing another node's state
 	}
 	f.leader, f.two = g.elect(1), g.hosts[2]
 	return f
@@ -44,12 +44,12 @@ func (f *forgetful) propose(number uint64, kind pb.ConfChangeType, id uint64) {
 	f.beat(4)
 }
 
-// A node must not forget that a change of the members is committed once it has acknowledged an entry behind it.
-// Otherwise it is elected by a majority of the members from before, and another entry is committed at the index of
-// an acknowledged one.
+// Once a node has acknowledged an entry after a membership change, it must not forget that the change is committed.
+// Otherwise a majority of the old members can elect it, and another entry is committed at the index of an acknowledged
+// one.
 func TestCommitOfAChangeIsNotForgotten(t *testing.T) {
 	for name, kill := range map[string]func(f *forgetful){
-		// Its applier is busy with a checkpoint or a replay, so that it has not come to the change.
+		// Its applier is busy with a checkpoint or a replay and has not reached the change.
 		"a slow applier": func(f *forgetful) { f.two.heldBack = true },
 		// It dies between the acknowledgement and its next write.
 		"a crash behind the acknowledgement": func(f *forgetful) { f.two.diesAtCommit = true },
@@ -57,14 +57,14 @@ func TestCommitOfAChangeIsNotForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newForgetful(t)
 			f.cutOff(2)
-			for i := range uint64(12) { // more than is handed to the applier at once
+			for i := range uint64(12) { // more than the applier gets at once
 				f.must(f.leader.Propose(100+i, make([]byte, core.MaxMessageBytes)))
 				f.settle()
 			}
 			f.propose(1, pb.ConfChangeAddLearnerNode, 4)
 			f.propose(2, pb.ConfChangeAddNode, 4) // committed by 1 and 3
 			f.propose(3, pb.ConfChangeAddLearnerNode, 5)
-			f.cutOff(3) // and node 2 is back, and gets all of it
+			f.cutOff(3) // and node 2 is back, and gets all entries
 			f.must(f.leader.Unreachable(2))
 			kill(f)
 			f.propose(4, pb.ConfChangeAddNode, 5) // committed by 1, 2 and 4
@@ -72,13 +72,13 @@ func TestCommitOfAChangeIsNotForgotten(t *testing.T) {
 			if m := f.leader.Members(); len(m.Voters) != 5 {
 				t.Fatalf("the leader has the members %+v", m)
 			}
-			delete(f.hosts, 2) // killed; what it wrote is there
+			delete(f.hosts, 2) // killed; its disk keeps what it wrote
 			f.splitAndCompare()
 		})
 	}
 }
 
-// splitAndCompare parts 2 and 3 from the others, lets node 2 start again, and fails if both sides commit.
+// splitAndCompare separates 2 and 3 from the others, restarts node 2, and fails if both sides commit.
 func (f *forgetful) splitAndCompare() {
 	f.t.Helper()
 	side := map[uint64]int{2: 1, 3: 1}

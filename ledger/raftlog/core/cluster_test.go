@@ -13,7 +13,7 @@ import (
 
 const second = 1000 * millisecond
 
-// again does something every so often, for as long as there are faults.
+// again repeats do at random intervals for as long as there are faults.
 func (w *world) again(most int64, do func()) {
 	w.after(w.upTo(most), nil, func() {
 		if w.faults {
@@ -23,7 +23,7 @@ func (w *world) again(most int64, do func()) {
 	})
 }
 
-// partition cuts some ways, and mends those of before.
+// partition cuts some links and restores those that were cut before.
 func (w *world) partition() {
 	if w.drill.On() {
 		return
@@ -48,8 +48,8 @@ func (w *world) partition() {
 	}
 }
 
-// duel ends the leader, and lets two others stand for election at the same moment. A node that votes for the first of
-// them dies, and is back before the second one asks.
+// duel ends the leader and lets two other nodes campaign at the same moment. A node that votes for the first candidate
+// dies, and is back before the second one asks it.
 func (w *world) duel() {
 	leader := w.leader()
 	if leader == nil || w.drill.On() {
@@ -58,7 +58,7 @@ func (w *world) duel() {
 	clear(w.cut)
 	voters := leader.core.Members().Voters
 	leader.crashFor(w.upTo(400 * millisecond))
-	const silence = 10 * (tick + tick/10) // none takes the leader for alive any more
+	const silence = 10 * (tick + tick/10) // every node considers the leader dead by then
 	w.after(silence, nil, func() {
 		var candidates []*node
 		for _, n := range w.nodes {
@@ -78,8 +78,8 @@ func (w *world) duel() {
 	})
 }
 
-// duelDelay returns how much longer a message takes during a duel: the second request for a vote comes behind the
-// restart of the voter, and before the first candidate has made itself known as the leader.
+// duelDelay returns the additional delay of a message during a duel. The second vote request arrives after the voter's
+// restart, and before the first candidate has announced itself as leader.
 func (w *world) duelDelay(m *pb.Message) int64 {
 	switch m.GetType() {
 	case pb.MsgVote:
@@ -92,7 +92,7 @@ func (w *world) duelDelay(m *pb.Message) int64 {
 	return 0
 }
 
-// change proposes other members, and starts the node that joins.
+// change proposes a membership change, and starts the node that joins.
 func (w *world) change() {
 	n := w.leader()
 	if n == nil || w.drill.On() {
@@ -105,7 +105,7 @@ func (w *world) change() {
 		change.Changes = append(change.Changes, &pb.ConfChangeSingle{Type: kind.Enum(), NodeId: &id})
 	}
 	switch {
-	case len(m.Learners) > 0: // promoted, and another one removed in the same step
+	case len(m.Learners) > 0: // promoted, and another node removed in the same step
 		add(pb.ConfChangeAddNode, m.Learners[0])
 		if len(m.Voters) > 2 && w.chance(2) {
 			add(pb.ConfChangeRemoveNode, m.Voters[w.rng.IntN(len(m.Voters))])
@@ -122,11 +122,11 @@ func (w *world) change() {
 	default:
 		return
 	}
-	_ = n.core.Change(w.next, change) // a refusal is an answer
+	_ = n.core.Change(w.next, change) // a refusal is a valid outcome
 	n.effects()
 }
 
-// simulate runs a cluster under faults until so many proposals are answered, then lets it come to rest.
+// simulate runs a cluster under faults until the given number of proposals is answered, then lets it come to rest.
 func simulate(seed uint64, answers int, mutant string) *world {
 	w := newWorld(seed, 3, mutant)
 	w.faults = true
@@ -159,7 +159,7 @@ func simulate(seed uint64, answers int, mutant string) *world {
 	return w
 }
 
-// atRest tells whether the members have applied everything.
+// atRest reports whether the members have applied everything.
 func (w *world) atRest() bool {
 	n := w.leader()
 	if n == nil || n.core.Applied().Index < w.last {
@@ -182,11 +182,11 @@ func (w *world) describe() (s string) {
 	return s
 }
 
-// seeds runs simulations with new seeds, or with CORE_SEED alone, and reports what they met.
+// seeds runs simulations with new seeds, or with CORE_SEED alone, and counts the situations that occurred.
 func seeds(t *testing.T, count, answers int, mutant string) (map[string]int, error) {
 	t.Helper()
 	met := map[string]int{}
-	from := uint64(1) // a mutant is found by the same seed each time
+	from := uint64(1) // so that each mutant is always found by the same seed
 	if mutant == "" {
 		from = rand.Uint64() >> 16
 		if s, err := strconv.ParseUint(os.Getenv("CORE_SEED"), 10, 64); err == nil {
@@ -206,7 +206,7 @@ func seeds(t *testing.T, count, answers int, mutant string) (map[string]int, err
 	return met, nil
 }
 
-// TestCluster simulates clusters under faults, and says which it has met.
+// TestCluster simulates clusters under faults, and logs which faults occurred.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	all := map[string]int{}
@@ -247,7 +247,7 @@ func TestCluster(t *testing.T) {
 	t.Log(all)
 }
 
-// TestSameSeedSameTrace runs a seed twice.
+// TestSameSeedSameTrace runs one seed twice and compares the traces.
 func TestSameSeedSameTrace(t *testing.T) {
 	t.Parallel()
 	a, b := simulate(11, 1500, ""), simulate(11, 1500, "")
@@ -259,8 +259,9 @@ func TestSameSeedSameTrace(t *testing.T) {
 	}
 }
 
-// TestMutantsAreFound breaks a rule of the host and expects one of the first seeds to notice. Most notice at once; of
-// the rarest, a commit that is not stored behind a change, one seed in fifteen does.
+// TestMutantsAreFound breaks a rule of the host and expects one of the first seeds to detect it. Most mutants are
+// detected at once; the rarest one, a commit index that is not stored after a change, is detected by one seed in
+// fifteen.
 func TestMutantsAreFound(t *testing.T) {
 	t.Parallel()
 	const within = 100

@@ -8,10 +8,10 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/drill"
 )
 
-// maxNodes bounds the nodes that ever are in a world.
+// maxNodes bounds the number of nodes that a world ever has.
 const maxNodes = 15
 
-// drillWorld is a world as a drill sees it.
+// drillWorld adapts a world to drill.World.
 type drillWorld struct{ *world }
 
 func (w *drillWorld) Rand() *rand.Rand { return w.rng }
@@ -55,7 +55,7 @@ func (w *drillWorld) Number() uint64 {
 func (w *drillWorld) Cut(from, to uint64) { w.cut[[2]uint64{from, to}] = true }
 func (w *drillWorld) Mend()               { clear(w.cut) }
 
-// drillNode is a node as a drill sees it.
+// drillNode adapts a node to drill.Node.
 type drillNode struct{ *node }
 
 func (n drillNode) Core() *core.Node {

@@ -14,19 +14,19 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// MaxMembers bounds the nodes of a cluster, learners included.
+// MaxMembers bounds the number of nodes in a cluster, including learners.
 const MaxMembers = 32
 
-// Members are the nodes of the cluster by their ids. While the two majorities of a joint change
-// are needed, Outgoing has the voters of before.
+// Members are the nodes of the cluster by id. During joint consensus Outgoing holds the voters of the old
+// configuration.
 type Members struct {
 	Voters, Outgoing       []uint64
 	Learners, LearnersNext []uint64
 	AutoLeave              bool
-	// Highest is the highest id that any node ever had. No id is used twice: a node that
-	// comes back empty under its old id would have forgotten what it had acknowledged.
+	// Highest is the highest id that any node ever had. No id is used twice: a node that came back empty under its old
+	// id would have forgotten what it acknowledged.
 	Highest uint64
-	// Addresses says where nodes are reached, in the order of their ids. A member need not be in it.
+	// Addresses holds the addresses of nodes, sorted by id. A member need not have one.
 	Addresses []Address
 }
 
@@ -40,13 +40,13 @@ func (m *Members) lists() []*[]uint64 {
 	return []*[]uint64{&m.Voters, &m.Outgoing, &m.Learners, &m.LearnersNext}
 }
 
-// Has tells whether a node is a member in any way.
+// Has reports whether a node is a member, as voter or learner.
 func (m *Members) Has(id uint64) bool {
 	return slices.ContainsFunc(m.lists(), func(l *[]uint64) bool { return slices.Contains(*l, id) })
 }
 
 func (m *Members) validate() error {
-	if len(m.Voters) == 0 && m.Highest > 0 { // else of a new node, which gets a snapshot
+	if len(m.Voters) == 0 && m.Highest > 0 { // Highest is 0 for a new node, which gets a snapshot
 		return errors.New("core: a cluster without voters")
 	}
 	for _, list := range m.lists() {
@@ -62,15 +62,14 @@ func (m *Members) validate() error {
 	return m.validateAddresses()
 }
 
-// The versions of encoded members. The first has no addresses, and is what a node has that never
-// had a cluster.
+// Versions of encoded members. The first has no addresses; nodes that never had a cluster use it.
 const (
 	membersAlone     = 1
 	membersAddressed = 2
 )
 
-// Encode returns the members for a checkpoint of the log: a version, the highest id, whether
-// AutoLeave is set, four lists, each behind its length, and the addresses if there are any.
+// Encode returns the members for a checkpoint of the log: a version, the highest id, whether AutoLeave is set, four
+// length-prefixed lists, and the addresses if there are any.
 func (m *Members) Encode() []byte {
 	version := byte(membersAlone)
 	if len(m.Addresses) > 0 {
@@ -97,7 +96,7 @@ func (m *Members) Encode() []byte {
 	return b
 }
 
-// DecodeMembers reads members and returns what follows them.
+// DecodeMembers decodes members and returns the bytes after them.
 func DecodeMembers(b []byte) (m Members, rest []byte, err error) {
 	const head = 10
 	if len(b) < head || b[0] != membersAlone && b[0] != membersAddressed || b[9] > 1 {
@@ -131,7 +130,7 @@ func (m *Members) toRaft() *pb.ConfState {
 	}
 }
 
-// after returns the members behind a change, or why there is no such change.
+// after returns the members after a change, or an error if the change is impossible.
 func (m *Members) after(change *pb.ConfChangeV2) (next Members, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -179,11 +178,10 @@ func (m *Members) after(change *pb.ConfChangeV2) (next Members, err error) {
 	return next, next.validate()
 }
 
-// Members returns the members as of what was applied.
+// Members returns the members as of the last applied entry.
 func (n *Node) Members() Members { return n.members[len(n.members)-1].members }
 
-// MembersAt returns the members as of an index at or before what was applied, and not before the
-// last truncation.
+// MembersAt returns the members as of an index that is applied and not before the last truncation.
 func (n *Node) MembersAt(index uint64) Members {
 	i := len(n.members) - 1
 	for i > 0 && n.members[i].index > index {
@@ -192,9 +190,9 @@ func (n *Node) MembersAt(index uint64) Members {
 	return n.members[i].members
 }
 
-// Change proposes other members. The change holds from when it is applied; the number comes back
-// like that of a proposal. One change is made at a time. A leader does not remove itself: with two
-// voters the other one might never learn of it, and could not be elected without it.
+// Change proposes a membership change, which takes effect when it is applied. The number comes back like that of a
+// proposal. Only one change is in progress at a time. A leader does not remove itself: with two voters, the other one
+// might never learn of it, and could not be elected without it.
 func (n *Node) Change(number uint64, change *pb.ConfChangeV2) error {
 	if n.lastChange > n.applied.Index {
 		return fmt.Errorf("%w: the change of members at entry %d is not applied yet", ErrNotProposed, n.lastChange)
@@ -215,8 +213,7 @@ func (n *Node) Change(number uint64, change *pb.ConfChangeV2) error {
 	return err
 }
 
-// After returns the members behind an entry of the log, as every node has them once it has applied
-// the entry.
+// After returns the members after an entry of the log, as every node has them once it has applied the entry.
 func (m *Members) After(e *segment.Entry) Members {
 	if e.Kind != KindChange {
 		return *m
@@ -227,7 +224,7 @@ func (m *Members) After(e *segment.Entry) Members {
 	return *m
 }
 
-// afterChange decodes a change and returns the members behind it, or why there is no such change.
+// afterChange decodes a change and returns the members after it, or an error if the change is impossible.
 func (m *Members) afterChange(data []byte) (*pb.ConfChangeV2, Members, error) {
 	change := new(pb.ConfChangeV2)
 	if err := proto.Unmarshal(data, change); err != nil {
@@ -237,12 +234,12 @@ func (m *Members) afterChange(data []byte) (*pb.ConfChangeV2, Members, error) {
 	return change, next, err
 }
 
-// applyChange makes a change of members that was applied. One that cannot be made is passed over,
-// on every node alike; the library would panic.
+// applyChange applies a committed membership change. Every node skips an impossible change, at which the library would
+// panic.
 func (n *Node) applyChange(e *pb.Entry) {
 	current := n.members[len(n.members)-1]
 	if e.GetIndex() <= current.index {
-		return // a snapshot has overtaken it
+		return // a snapshot already covers it
 	}
 	if e.GetType() != pb.EntryConfChangeV2 {
 		return
@@ -251,7 +248,7 @@ func (n *Node) applyChange(e *pb.Entry) {
 	if err != nil {
 		return
 	}
-	if e.GetIndex() > n.restored { // else Raft has the members of a later snapshot already
+	if e.GetIndex() > n.restored { // otherwise Raft already has the members of a later snapshot
 		n.raft.ApplyConfChange(change)
 	}
 	n.members = append(n.members, membership{e.GetIndex(), next})

@@ -13,39 +13,39 @@ import (
 )
 
 var (
-	// ErrNotLeader means that a proposal was never in the log, because this node does not lead.
+	// ErrNotLeader means that a proposal was never in the log, because this node is not the leader.
 	ErrNotLeader = errors.New("core: not the leader")
-	// ErrNotProposed means that a proposal was never in the log: too much is uncommitted, or the
-	// leadership is being handed over.
+	// ErrNotProposed means that a proposal was never in the log, because too many bytes are uncommitted or the
+	// leadership is being transferred.
 	ErrNotProposed = errors.New("core: not proposed")
-	// ErrTooManyReads refuses a read over MaxReads.
+	// ErrTooManyReads means that MaxReads reads are already waiting.
 	ErrTooManyReads = errors.New("core: too many reads are waiting")
 )
 
 // Bounds of one node.
 const (
-	// MaxUncommittedBytes bounds the entries that a leader has proposed and that are not committed.
+	// MaxUncommittedBytes bounds the entries that a leader has proposed and that are not committed yet.
 	MaxUncommittedBytes = 64 << 20
-	// MaxApplyBytes is about what is handed out to be applied at once; a single entry may have more.
+	// MaxApplyBytes is roughly how many bytes are handed out to be applied at once; a single entry may be larger.
 	MaxApplyBytes = 8 << 20
-	// MaxMessageBytes is about what the entries of one message take; a single entry may have more.
+	// MaxMessageBytes is roughly the size of the entries of one message; a single entry may be larger.
 	MaxMessageBytes = 1 << 20
-	// MaxInflightMessages and MaxInflightBytes bound what is on its way to one follower.
+	// MaxInflightMessages and MaxInflightBytes bound what is in flight to one follower.
 	MaxInflightMessages = 256
 	MaxInflightBytes    = 32 << 20
-	// MaxReads bounds the reads that wait.
+	// MaxReads bounds the number of waiting reads.
 	MaxReads = 1 << 16
-	// recentBytes bounds the durable entries that are kept in memory for followers and the applier.
+	// recentBytes bounds the durable entries that are cached in memory for followers and the applier.
 	recentBytes = 8 << 20
 )
 
-// Kinds of entries, as segment.Entry has them.
+// Kinds of entries; see segment.Entry.
 const (
-	KindCommand = 1 // a proposal; empty data: the entry with which a leader begins its term
-	KindChange  = 2 // a change of the members
+	KindCommand = 1 // a proposal; empty data: a leader's first entry of its term
+	KindChange  = 2 // a membership change
 )
 
-// Log is the durable log as far as a node reads it; *segment.Log is one.
+// Log is the part of the durable log that a node reads; *segment.Log implements it.
 type Log interface {
 	First() uint64
 	Last() segment.Position
@@ -55,34 +55,34 @@ type Log interface {
 
 // Options configures New. ID, Members, Log and Nonce are required.
 type Options struct {
-	ID      uint64           // of this node; never 0, and never used again for another one
-	Applied segment.Position // what the state store holds durably
+	ID      uint64           // of this node; never 0, and never reused for another node
+	Applied segment.Position // durable position of the state store
 	Members Members          // as of Applied
 	Log     Log
-	State   segment.State // the last one that is durable
-	// Nonce differs in each life of each node, so that an answer to a read of an earlier life
-	// is not taken for one of this life.
+	State   segment.State // the last durable state
+	// Nonce differs for each run of each node, so that the answer to a read of an earlier run is not mistaken for one
+	// of this run.
 	Nonce uint64
-	// ElectionTicks is after how many ticks without a leader an election may begin; 0 means 10.
-	// A leader sends heartbeats at each tick.
+	// ElectionTicks is the number of ticks without a leader after which an election may begin; 0 means 10. A leader
+	// sends heartbeats at each tick.
 	ElectionTicks int
-	// ApplyBytes is about how much is handed out to be applied before some of it is applied; 0 means MaxApplyBytes.
+	// ApplyBytes is roughly how many bytes may be handed out before some of them are applied; 0 means MaxApplyBytes.
 	ApplyBytes uint64
-	// Snapshot returns where the state store is durable, for a follower that is too far behind.
-	// It must not be before atLeast, where the members changed last: a node ignores the snapshot
-	// of a cluster that it is no member of. An error means later. Nil: never.
+	// Snapshot returns the durable position of the state store, for a follower that is too far behind. It must not be
+	// before atLeast, the index of the last membership change, because a node ignores the snapshot of a cluster of
+	// which it is not a member. An error means to try again later. If Snapshot is nil, there are no snapshots.
 	Snapshot func(atLeast uint64) (Snapshot, error)
 }
 
-// Snapshot is a position, its members, and what the host needs to bring the state there.
+// Snapshot is a position, its members, and the data with which the host brings the state there.
 type Snapshot struct {
 	segment.Position
 	Members Members
 	Data    []byte
 }
 
-// Append is a write to the log's disk: the state of a snapshot first, then the log empty behind
-// it, then the state of Raft, then the entries. Node.Appended is called when all is durable.
+// Append is a write to the log's disk, in this order: the state of a snapshot, the reset of the log to start after it,
+// the state of Raft, the entries. The host calls Node.Appended when all of it is durable.
 type Append struct {
 	Number   uint64 // 1, 2, 3, …: appends are written in this order
 	Snapshot *Snapshot
@@ -90,7 +90,7 @@ type Append struct {
 	Entries  []segment.Entry
 }
 
-// Committed is an entry to apply.
+// Committed is a committed entry to apply.
 type Committed struct {
 	segment.Position
 	Kind     uint8
@@ -98,25 +98,25 @@ type Committed struct {
 	Proposal uint64 // the number given to Propose on this node, or 0
 }
 
-// Role is who leads, as far as this node knows.
+// Role says which node leads, as far as this node knows.
 type Role struct {
-	Leads  bool   // this node leads
-	Leader uint64 // 0: not known
+	Leads  bool   // this node is the leader
+	Leader uint64 // 0: unknown
 	Term   uint64
 }
 
-// Effects is what the host does after an event. Each list is in order.
+// Effects is what the host must do after an event. Each list is in order.
 type Effects struct {
-	Send   []*pb.Message // at once; each may be lost
+	Send   []*pb.Message // to send at once; each may be lost
 	Append []Append
-	Apply  []Committed // all of it is in the log durably; Node.Applied is called when it is done
-	Lost   []uint64    // proposals of which it is not known whether they will be committed
-	Reads  []uint64    // reads that may look at the state as it is now
-	Role   *Role       // it changed
+	Apply  []Committed // already durable in the log; Node.Done reports them applied
+	Lost   []uint64    // proposals that may or may not be committed
+	Reads  []uint64    // reads that may read the current state
+	Role   *Role       // set if it changed
 }
 
-// Node is one node's part of the consensus. It is no goroutine's friend: the host calls one
-// method at a time, and takes the effects after each.
+// Node is one node's part of the consensus. It is not safe for concurrent use: the host calls one method at a time, and
+// takes the effects after each.
 type Node struct {
 	o       Options
 	raft    *raft.RawNode
@@ -124,29 +124,29 @@ type Node struct {
 	out     Effects
 	failure error
 	role    Role
-	state   segment.State // the last one handed out to be stored
+	state   segment.State // the last state handed out to be stored
 	commit  uint64
 
-	number   uint64     // of the last append that was handed out
-	appended uint64     // of the last append that is durable
-	appends  []inFlight // handed out and not durable
+	number   uint64     // of the last append handed out
+	appended uint64     // of the last durable append
+	appends  []inFlight // handed out and not yet durable
 	queued   []batch    // committed, and waiting for an append
 	applying []batch    // handed out
 	applied  segment.Position
-	ready    uint64 // the term in which this node led and applied all of the terms before
+	ready    uint64 // the term in which this node leads and has applied everything from earlier terms
 
 	proposing bool
-	placed    *segment.Entry // the entry of the proposal that is being made
-	proposals []proposal     // made here, and not handed out to be applied
+	placed    *segment.Entry // the entry of the current proposal
+	proposals []proposal     // made here, and not yet handed out to be applied
 
 	members    []membership // newest last; at least one
-	restored   uint64       // index of the newest snapshot that Raft goes by, durable or not
-	lastChange uint64       // index of the newest change that was proposed here
+	restored   uint64       // index of the newest snapshot that Raft has adopted, durable or not
+	lastChange uint64       // index of the newest change proposed here
 	changes    changes
 	reads      reads
 }
 
-// inFlight is an append that is not durable yet, and the messages that wait for it.
+// inFlight is an append that is not durable yet, with the messages that wait for it.
 type inFlight struct {
 	number    uint64
 	entries   []*pb.Entry
@@ -154,7 +154,7 @@ type inFlight struct {
 	responses []*pb.Message
 }
 
-// batch is what Raft wants applied at once.
+// batch is a set of entries that Raft hands out to be applied together.
 type batch struct {
 	after     uint64 // the append that must be durable first
 	entries   []*pb.Entry
@@ -166,7 +166,7 @@ type proposal struct {
 	number uint64
 }
 
-// New returns a node that continues behind what is durable.
+// New returns a node that continues from the durable state and log.
 func New(o Options) (n *Node, err error) {
 	if o.ElectionTicks == 0 {
 		o.ElectionTicks = 10
@@ -177,7 +177,7 @@ func New(o Options) (n *Node, err error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	// What the state store holds was committed. The rest of the log is found out to be.
+	// Everything in the state store is committed. The commit index of the rest of the log is learned later.
 	commit := min(max(o.Applied.Index, o.State.Commit), o.Log.Last().Index)
 	n = &Node{
 		o: o, state: o.State, commit: commit, applied: o.Applied,
@@ -204,10 +204,10 @@ func config(o *Options, s raft.Storage) *raft.Config {
 		MaxUncommittedEntriesSize: MaxUncommittedBytes,
 		MaxInflightMsgs:           MaxInflightMessages,
 		MaxInflightBytes:          MaxInflightBytes,
-		// The three belong together: a leader without a majority steps down, a node that
-		// comes back does not depose one, and no read relies on a clock.
+		// The three belong together: a leader without a majority steps down, a node that comes back does not depose the
+		// leader, and no read relies on a clock.
 		CheckQuorum: true, PreVote: true, ReadOnlyOption: raft.ReadOnlySafe,
-		DisableProposalForwarding: true, // the leader stamps the time
+		DisableProposalForwarding: true, // because the leader sets the timestamps
 		StepDownOnRemoval:         true,
 		Logger:                    logger{},
 	}
@@ -237,7 +237,7 @@ func (o *Options) validate() error {
 	return o.Members.validate()
 }
 
-// do runs one event. A panic of the library, of which it has many, is the node's failure and stays.
+// do runs one event. The library panics in many places; a panic becomes the node's failure, which is permanent.
 func (n *Node) do(event func() error) (err error) {
 	if n.failure != nil {
 		return n.failure
@@ -245,7 +245,7 @@ func (n *Node) do(event func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			n.failure = fmt.Errorf("core: the consensus stopped: %v", p)
-			// What was collected rests on a state that makes no sense.
+			// Drop the collected effects, because they are based on an inconsistent state.
 			n.out = Effects{Lost: n.out.Lost}
 			n.loseProposals()
 			err = n.failure
@@ -259,23 +259,23 @@ func (n *Node) do(event func() error) (err error) {
 // Err returns the failure that stopped the node, or nil.
 func (n *Node) Err() error { return n.failure }
 
-// Role returns who leads.
+// Role returns the current role.
 func (n *Node) Role() Role { return n.role }
 
-// Ready tells whether this node leads and has applied all that was committed in the terms before.
+// Ready reports whether this node leads and has applied everything committed in earlier terms.
 func (n *Node) Ready() bool { return n.role.Leads && n.ready == n.role.Term }
 
 // Applied returns the position up to which the host has applied.
 func (n *Node) Applied() segment.Position { return n.applied }
 
-// Effects returns what has come together since the last call.
+// Effects returns the effects collected since the last call.
 func (n *Node) Effects() Effects {
 	out := n.out
 	n.out = Effects{}
 	return out
 }
 
-// Tick is one step of the node's clock.
+// Tick advances the node's clock by one step.
 func (n *Node) Tick() error {
 	return n.do(func() error {
 		n.raft.Tick()
@@ -284,23 +284,23 @@ func (n *Node) Tick() error {
 	})
 }
 
-// Campaign begins an election. A sole voter need not wait for one.
+// Campaign starts an election. A sole voter need not wait for an election timeout.
 func (n *Node) Campaign() error { return n.do(n.raft.Campaign) }
 
-// Receive takes a message of another node.
+// Receive takes a message from another node.
 func (n *Node) Receive(m *pb.Message) error {
 	return n.do(func() error {
 		if m.GetType() == pb.MsgReadIndex && n.role.Leads && n.ready != n.role.Term {
 			return nil // the library would answer at once if this is the only voter; the reader asks again
 		}
-		// An error means that the message comes from no member, or at a wrong time.
+		// An error means that the sender is not a member or that the message is out of place.
 		_ = n.raft.Step(m)
 		return nil
 	})
 }
 
-// Propose appends data, which is not empty and must not change any more. Either the number comes
-// back in Effects.Apply or in Effects.Lost, or Propose fails and data is never in the log.
+// Propose appends data, which must not be empty and must not change afterwards. Either the number comes back in
+// Effects.Apply or Effects.Lost, or Propose fails and data is never in the log.
 func (n *Node) Propose(number uint64, data []byte) error {
 	if len(data) == 0 || number == 0 {
 		return fmt.Errorf("%w: number %d, %d bytes", ErrNotProposed, number, len(data))
@@ -332,7 +332,7 @@ func (n *Node) propose(number uint64, kind uint8, propose func() error) error {
 	}
 }
 
-// Appended says that the appends up to a number are durable.
+// Appended reports that the appends up to a number are durable.
 func (n *Node) Appended(number uint64) error {
 	return n.do(func() error {
 		n.appended = number
@@ -350,7 +350,7 @@ func (n *Node) Appended(number uint64) error {
 	})
 }
 
-// snapshot is what a follower gets that is too far behind.
+// snapshot returns the snapshot for a follower that is too far behind.
 func (n *Node) snapshot() (Snapshot, error) {
 	if n.o.Snapshot == nil {
 		return Snapshot{}, errors.New("core: no snapshots")
@@ -363,14 +363,14 @@ func (n *Node) snapshot() (Snapshot, error) {
 	return s, err
 }
 
-// installed takes over a snapshot whose state is durable.
+// installed adopts a snapshot whose state is durable.
 func (n *Node) installed(s *Snapshot) {
 	n.store.reset(s.Position)
 	n.applied = s.Position
 	n.members = []membership{{s.Index, s.Members}}
 }
 
-// respond delivers what waited for the disk.
+// respond delivers messages that waited for the disk.
 func (n *Node) respond(messages []*pb.Message) {
 	for _, m := range messages {
 		if m.GetTo() == n.o.ID {
@@ -381,8 +381,7 @@ func (n *Node) respond(messages []*pb.Message) {
 	}
 }
 
-// Done says that the host has applied the entries up to an index, which need not be all that were
-// handed out.
+// Done reports that the host has applied the entries up to an index, which need not be all that were handed out.
 func (n *Node) Done(index uint64) error {
 	return n.do(func() error {
 		for len(n.applying) > 0 && n.applying[0].entries[0].GetIndex() <= index {
@@ -397,8 +396,8 @@ func (n *Node) Done(index uint64) error {
 	})
 }
 
-// partApplied takes the entries up to an index from a batch. The library is told of each part: it reads what it takes
-// for not applied when this node stands for election, and the host may have dropped that from the log.
+// partApplied removes the entries up to an index from a batch. It tells the library about each part, because a
+// candidate reads the entries that the library considers unapplied, and the host may have dropped them from the log.
 func (n *Node) partApplied(b *batch, index uint64) {
 	k := 0
 	for ; k < len(b.entries) && b.entries[k].GetIndex() <= index; k++ {
@@ -423,7 +422,7 @@ func (n *Node) entryApplied(e *pb.Entry) {
 	}
 }
 
-// Truncated says that the log begins at an index now.
+// Truncated reports that the log now begins at an index.
 func (n *Node) Truncated(first uint64) error {
 	return n.do(func() error {
 		n.store.truncate(first)
@@ -434,13 +433,13 @@ func (n *Node) Truncated(first uint64) error {
 	})
 }
 
-// Progress is how far another node is, as the leader knows.
+// Progress is another node's progress, as the leader knows it.
 type Progress struct {
-	Matched uint64 // its log is the leader's up to here
-	Active  bool   // it was heard of within the last election timeout
+	Matched uint64 // its log matches the leader's up to here
+	Active  bool   // the leader has heard from it within the last election timeout
 }
 
-// Progress returns how far each member is; nil when this node does not lead.
+// Progress returns the progress of each member, or nil if this node does not lead.
 func (n *Node) Progress() map[uint64]Progress {
 	if !n.role.Leads || n.failure != nil {
 		return nil
@@ -452,24 +451,24 @@ func (n *Node) Progress() map[uint64]Progress {
 	return found
 }
 
-// Committed returns up to where this node knows that the log is committed.
+// Committed returns the highest index that this node knows to be committed.
 func (n *Node) Committed() uint64 { return max(n.commit, n.applied.Index) }
 
-// MembersChanged returns the index at which the members changed last, as of what was applied.
+// MembersChanged returns the index of the last applied membership change.
 func (n *Node) MembersChanged() uint64 { return n.members[len(n.members)-1].index }
 
-// Transfer hands the leadership to another voter. Proposals fail meanwhile.
+// Transfer transfers the leadership to another voter. Proposals fail during the transfer.
 func (n *Node) Transfer(to uint64) error {
 	return n.do(func() error { n.raft.TransferLeader(to); return nil })
 }
 
-// Unreachable says that messages to a node were lost. Without it a follower is sent what it
+// Unreachable reports that messages to a node were lost. Without it the leader keeps sending messages that the follower
 // cannot receive.
 func (n *Node) Unreachable(id uint64) error {
 	return n.do(func() error { n.raft.ReportUnreachable(id); return nil })
 }
 
-// SnapshotSent says whether a snapshot has arrived. Without it nothing more is sent to the node.
+// SnapshotSent reports whether a snapshot has arrived. Until it is called, the leader sends the node nothing more.
 func (n *Node) SnapshotSent(id uint64, arrived bool) error {
 	return n.do(func() error {
 		status := raft.SnapshotFinish
@@ -481,7 +480,7 @@ func (n *Node) SnapshotSent(id uint64, arrived bool) error {
 	})
 }
 
-// collect turns what Raft wants into effects.
+// collect turns the library's output into effects.
 func (n *Node) collect() {
 	for n.raft.HasReady() {
 		rd := n.raft.Ready()
@@ -507,7 +506,7 @@ func (n *Node) collect() {
 	}
 }
 
-// changeRole notes who leads. What a leader that was deposed has proposed may still be committed.
+// changeRole updates the role. Proposals of a deposed leader may still be committed.
 func (n *Node) changeRole(s *raft.SoftState) {
 	before := n.role
 	if s != nil {
@@ -532,8 +531,7 @@ func (n *Node) loseProposals() {
 	n.proposals = nil
 }
 
-// queueAppend hands out a write, or, when there is nothing to write, the messages that wait for
-// what was written before.
+// queueAppend hands out a write. If there is nothing to write, it hands out the messages that wait for earlier writes.
 func (n *Node) queueAppend(m *pb.Message) {
 	var a Append
 	for _, e := range m.GetEntries() {
@@ -544,7 +542,8 @@ func (n *Node) queueAppend(m *pb.Message) {
 	if m.Term != nil {
 		s.Term, s.Vote = m.GetTerm(), m.GetVote()
 	}
-	// A commit index alone need not be stored, because it is found out again, unless it tells who the members are.
+	// A new commit index alone need not be stored, because the node learns it again, unless it decides who the members
+	// are.
 	if s != n.state || len(a.Entries) > 0 && n.changes.between(n.state.Commit, n.commit) {
 		s.Commit = n.commit
 		a.State, n.state = &s, s
@@ -574,20 +573,21 @@ func (n *Node) handOut(a Append, f inFlight) {
 	n.appends = append(n.appends, f)
 }
 
-// changes tells which entries of the log change the members.
+// changes records which entries of the log are membership changes.
 //
-// A node that acknowledges an entry behind such a change must not forget that the change is committed. The leader
-// proposes one change after the other, and counts the acknowledgements of the second one among the members that the
-// first one has made. A node that has acknowledged the second, restarts, and takes the members from before the
-// first for its own can be elected by a majority of those, while the others form a majority of the new ones: two
-// leaders would commit two entries at one index. So the commit index becomes durable with the entries behind
-// a change, at the latest. A node that gets the second change learns in the same message that the first is committed.
+// A node that acknowledges an entry after a membership change must not forget that the change is committed. The leader
+// proposes one change after the other, and counts the acknowledgements of the second change among the members that the
+// first one created. Suppose that a node has acknowledged the second change, restarts, and falls back to the members
+// from before the first one. A majority of those members can elect it while the others form a majority of the new
+// members, so that two leaders commit two entries at one index. The commit index therefore becomes durable no later
+// than the entries after a change. A node that receives the second change learns in the same message that the first one
+// is committed.
 type changes struct {
 	indexes []uint64 // ascending
 	unknown uint64   // the log had the entries up to here at the start, and any of them may be a change
 }
 
-// append notes the changes among entries that replace what the log has from the first of them on.
+// append records the changes among entries, which replace the log from the first of them on.
 func (c *changes) append(entries []segment.Entry) {
 	if len(entries) == 0 {
 		return
@@ -604,7 +604,8 @@ func (c *changes) append(entries []segment.Entry) {
 	}
 }
 
-// between reports whether there may be a change behind an index up to another one, and forgets those before it.
+// between reports whether there may be a change after index stored and up to index commit. It forgets the changes up to
+// stored.
 func (c *changes) between(stored, commit uint64) bool {
 	for len(c.indexes) > 0 && c.indexes[0] <= stored {
 		c.indexes = c.indexes[1:]
@@ -612,8 +613,8 @@ func (c *changes) between(stored, commit uint64) bool {
 	return stored < min(commit, c.unknown) || len(c.indexes) > 0 && c.indexes[0] <= commit
 }
 
-// queueApply hands out committed entries. Where they change the members, that they are committed
-// is durable first: a node that restarts must not ask the voters of before for their votes.
+// queueApply hands out committed entries. If they change the members, the commit index becomes durable first: a node
+// that restarts must not ask the old voters for their votes.
 func (n *Node) queueApply(m *pb.Message) {
 	b := batch{entries: m.GetEntries(), responses: m.GetResponses()}
 	for _, e := range b.entries {
@@ -629,7 +630,7 @@ func (n *Node) queueApply(m *pb.Message) {
 	n.release()
 }
 
-// release hands out what need not wait any more.
+// release hands out the batches that no longer have to wait.
 func (n *Node) release() {
 	for len(n.queued) > 0 && n.queued[0].after <= n.appended {
 		b := n.queued[0]
@@ -643,8 +644,8 @@ func (n *Node) release() {
 	}
 }
 
-// takeProposal returns the number of the proposal that became the entry at a position. Proposals
-// whose place another entry has taken are lost.
+// takeProposal returns the number of the proposal that became the entry at a position. A proposal is lost if another
+// entry took its position.
 func (n *Node) takeProposal(at segment.Position) uint64 {
 	for len(n.proposals) > 0 && n.proposals[0].Index <= at.Index {
 		p := n.proposals[0]
@@ -657,23 +658,23 @@ func (n *Node) takeProposal(at segment.Position) uint64 {
 	return 0
 }
 
-// reads are the reads that wait. One question to a majority serves all that came before it.
+// reads are the waiting reads. One read index request serves all reads that came before it.
 type reads struct {
-	waiting   []uint64 // not asked for yet
+	waiting   []uint64 // not requested yet
 	asked     []uint64
-	context   []byte // of the question; used once
+	context   []byte // of the request; used once
 	counter   uint64
-	ticks     int // since the question
+	ticks     int // since the request
 	confirmed []confirmedRead
 }
 
 type confirmedRead struct {
-	index uint64 // the state must have reached it
+	index uint64 // the state must have reached this index
 	read  uint64
 }
 
-// Read asks when a read may look at the state so that it sees every write acknowledged before, by
-// any node. The number comes back in Effects.Reads, as soon as there is a leader.
+// Read asks when a read may look at the state so that it sees every write acknowledged before the call, by any node.
+// The number comes back in Effects.Reads once there is a leader.
 func (n *Node) Read(number uint64) error {
 	return n.do(func() error {
 		if len(n.reads.waiting)+len(n.reads.asked)+len(n.reads.confirmed) >= MaxReads {
@@ -685,7 +686,7 @@ func (n *Node) Read(number uint64) error {
 	})
 }
 
-// askReads asks for the reads that wait, unless a question is under way.
+// askReads sends a read index request for the waiting reads, unless one is in progress.
 func (n *Node) askReads() {
 	r := &n.reads
 	if len(r.waiting) == 0 || r.context != nil || n.role.Leader == 0 || n.role.Leads && n.ready != n.role.Term {
@@ -697,7 +698,8 @@ func (n *Node) askReads() {
 	n.raft.ReadIndex(r.context)
 }
 
-// repeatReads asks anew: a question may be lost, and its answer must not count for the next one.
+// repeatReads sends a new request, because the previous one may be lost. An answer to the previous request must not
+// count for the new one.
 func (n *Node) repeatReads() {
 	r := &n.reads
 	r.waiting, r.asked, r.context = append(r.asked, r.waiting...), nil, nil
@@ -731,7 +733,7 @@ func (n *Node) answerReads() {
 	}
 }
 
-// logger drops what the library says, but for what it panics with.
+// logger drops the library's log messages and panics on fatal ones.
 type logger struct{}
 
 func (logger) Debug(...any)            {}

@@ -6,8 +6,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// A host may drop the log in the middle of what it was handed to apply. The library reads what it takes for not
-// applied when a node stands for election, and panics if the log has not got it.
+// A host may truncate the log in the middle of the entries that it was handed to apply. A candidate reads the entries
+// that the library considers unapplied, and the library panics if the log no longer has them.
 func TestLogIsDroppedWithinWhatIsApplied(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	l, two := g.elect(1), g.hosts[2]

@@ -10,8 +10,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// store is the log as Raft sees it: what is durable as far as the node was told. The disk may be
-// further; what it is about to replace Raft still has in memory, and asks for what is before.
+// store is the log as Raft sees it: the entries that the node knows to be durable. The disk may be further ahead. Raft
+// still holds the entries that are about to replace others in memory, and asks the store for the entries before them.
 type store struct {
 	log      Log
 	initial  *pb.HardState
@@ -30,7 +30,7 @@ func newStore(log Log, s segment.State, commit uint64, m Members, snapshot func(
 	}
 }
 
-// append takes over entries that are durable.
+// append adds entries that are durable.
 func (s *store) append(entries []*pb.Entry) {
 	if len(entries) == 0 {
 		return
@@ -52,7 +52,7 @@ func (s *store) append(entries []*pb.Entry) {
 
 func (s *store) dropOldest() {
 	s.bytes -= len(s.recent[0].GetData())
-	s.recent[0] = nil // so that the array does not keep it
+	s.recent[0] = nil // so that the array does not retain it
 	s.recent = s.recent[1:]
 }
 
@@ -63,7 +63,7 @@ func (s *store) truncate(first uint64) {
 	}
 }
 
-// reset is the log behind a snapshot.
+// reset makes the log start after a snapshot.
 func (s *store) reset(at segment.Position) {
 	s.first, s.last, s.recent, s.bytes = at.Index+1, at.Index, nil, 0
 }
@@ -110,10 +110,10 @@ func (s *store) Entries(lo, hi, maxBytes uint64) ([]*pb.Entry, error) {
 	return limit(entries, maxBytes), nil
 }
 
-// entryOverhead is more than Raft counts for an entry beside its data.
+// entryOverhead is an upper bound of what Raft counts for an entry in addition to its data.
 const entryOverhead = 32
 
-// limit returns the first entries, at least one, that have no more than maxBytes.
+// limit returns the first entries that fit into maxBytes, at least one.
 func limit(entries []*pb.Entry, maxBytes uint64) []*pb.Entry {
 	size := uint64(0)
 	for i, e := range entries {
@@ -122,7 +122,7 @@ func limit(entries []*pb.Entry, maxBytes uint64) []*pb.Entry {
 			break
 		}
 	}
-	return append(make([]*pb.Entry, 0, len(entries)), entries...) // the caller may append to it
+	return append(make([]*pb.Entry, 0, len(entries)), entries...) // the caller may append to the result
 }
 
 // Snapshot implements raft.Storage.
@@ -134,8 +134,7 @@ func (s *store) Snapshot() (*pb.Snapshot, error) {
 	return found.toRaft(), nil
 }
 
-// raftError says in Raft's words what the log has not. Raft panics on any other error, which is
-// the node's failure.
+// raftError maps the log's errors to Raft's. Raft panics on any other error, which makes the node fail.
 func raftError(err error) error {
 	switch {
 	case errors.Is(err, segment.ErrTruncated):

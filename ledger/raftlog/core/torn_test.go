@@ -12,9 +12,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// A node has an entry that no other one has. It gets what was committed in its place, together with the
-// news that it is committed and a change of the members behind it, and loses its power during the write. Whatever part
-// of the write survives, its own entry does not count as committed.
+// A node has an entry that no other node has. It receives the committed entry for that index, together with the new
+// commit index and a membership change after the entry, and loses power during the write. Whatever part of the write
+// survives, the node's own entry does not count as committed.
 func TestTornAppendCommitsNothing(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	old := g.elect(1)
@@ -37,7 +37,7 @@ func TestTornAppendCommitsNothing(t *testing.T) {
 	g.settle()
 	g.must(two.Propose(2, []byte("behind the change")))
 	g.settle()
-	g.tick(old, 30) // it has given up to lead
+	g.tick(old, 30) // it has stepped down
 	g.settle()
 
 	g.mend()
@@ -58,7 +58,7 @@ func TestTornAppendCommitsNothing(t *testing.T) {
 	}
 }
 
-// tear starts a node with each part of a write that a crash may leave of it.
+// tear starts a node with each part of a write that a crash may leave.
 func (g *group) tear(h *host, a core.Append, want *segment.Log) {
 	g.t.Helper()
 	whole := h.disk.Clone()
@@ -67,7 +67,7 @@ func (g *group) tear(h *host, a core.Append, want *segment.Log) {
 	g.must(err)
 	name := names[len(names)-1]
 	before, after := h.disk.Bytes(name), whole.Bytes(name)
-	const step = 8 // records are padded to so many bytes
+	const step = 8 // records are padded to a multiple of this many bytes
 	for cut := 0; cut < len(after) && !bytes.Equal(before[cut:], after[cut:]); cut += step {
 		if bytes.Equal(before[:cut+8], after[:cut+8]) {
 			continue

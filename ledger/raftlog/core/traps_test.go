@@ -15,7 +15,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// host is a node whose disk and state store take no time, unless they are held.
+// host is a node whose disk and state store take no time, unless they are held back.
 type host struct {
 	*core.Node
 	id           uint64
@@ -25,7 +25,7 @@ type host struct {
 	snapshot     *core.Snapshot
 	held         bool // appends are written and not reported
 	waiting      uint64
-	heldBack     bool // applies are not made
+	heldBack     bool // entries are not applied
 	applies      []core.Committed
 	applied      []core.Committed
 	lost         []uint64
@@ -33,10 +33,10 @@ type host struct {
 	appends      []core.Append
 	sent         []*pb.Message
 	diesAtCommit bool              // the host dies when it is to store Raft's state alone
-	inspect      func(core.Append) // told of each append before it is written; may be nil
+	inspect      func(core.Append) // called with each append before it is written; may be nil
 }
 
-// group is some hosts and the messages between them.
+// group is a set of hosts and the messages between them.
 type group struct {
 	t     *testing.T
 	hosts map[uint64]*host
@@ -44,8 +44,8 @@ type group struct {
 	drop  func(*pb.Message) bool
 }
 
-// newGroup starts voters whose log begins behind entry 1. While the test runs it alone draws from
-// the library's source of randomness.
+// newGroup starts voters whose log begins after entry 1. While the test runs, it is the only user of the library's
+// source of randomness.
 func newGroup(t *testing.T, ids ...uint64) *group {
 	t.Helper()
 	t.Parallel()
@@ -99,7 +99,7 @@ func (g *group) open(id uint64, d *simdisk.Disk) *segment.Log {
 	return log
 }
 
-// restart makes a new node of what is in the host's log.
+// restart makes a new node from the host's log.
 func (g *group) restart(h *host, applied segment.Position, m core.Members) {
 	g.t.Helper()
 	h.options.Applied, h.options.Members, h.options.State = applied, m, h.log.State()
@@ -111,7 +111,7 @@ func (g *group) restart(h *host, applied segment.Position, m core.Members) {
 	h.Node, h.waiting, h.applies, h.appends = n, 0, nil, nil
 }
 
-// effects does what one node wants, and tells whether there was anything.
+// effects performs a node's effects, and reports whether there were any.
 func (g *group) effects(h *host) bool {
 	out := h.Effects()
 	h.lost, h.reads = append(h.lost, out.Lost...), append(h.reads, out.Reads...)
@@ -119,7 +119,7 @@ func (g *group) effects(h *host) bool {
 	h.applies = append(h.applies, out.Apply...)
 	for _, a := range out.Append {
 		if h.diesAtCommit && a.State != nil && len(a.Entries) == 0 {
-			g.queue = append(g.queue, out.Send...) // they leave at once, as package host has it
+			g.queue = append(g.queue, out.Send...) // sent at once, as in package host
 			delete(g.hosts, h.id)
 			return true
 		}
@@ -158,7 +158,7 @@ func (g *group) must(err error) {
 	}
 }
 
-// settle delivers messages until nothing moves.
+// settle delivers messages until there are none left.
 func (g *group) settle() {
 	g.t.Helper()
 	for busy := true; busy; {
@@ -202,7 +202,7 @@ func (g *group) tick(h *host, times int) {
 	}
 }
 
-// cutOff drops what comes from and goes to a node.
+// cutOff drops all messages from and to a node.
 func (g *group) cutOff(id uint64) {
 	g.drop = func(m *pb.Message) bool { return m.GetFrom() == id || m.GetTo() == id }
 }
@@ -220,7 +220,7 @@ func types(messages []*pb.Message) (list []pb.MessageType) {
 	return list
 }
 
-// A leader whose sync hangs sends entries and heartbeats, and takes messages.
+// A leader whose sync hangs still sends entries and heartbeats, and takes messages.
 func TestTicksAndMessagesPassASlowDisk(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	l := g.elect(1)
@@ -231,7 +231,7 @@ func TestTicksAndMessagesPassASlowDisk(t *testing.T) {
 		t.Fatalf("the entry waits for the leader's own disk: %v", sent)
 	}
 	g.settle()
-	if len(l.applied) != 1 { // the entry of the term
+	if len(l.applied) != 1 { // the leader's first entry of the term
 		t.Fatalf("applied %d entries, one of which the leader has not on its disk", len(l.applied)-1)
 	}
 	l.sent = nil
@@ -247,7 +247,7 @@ func TestTicksAndMessagesPassASlowDisk(t *testing.T) {
 	}
 }
 
-// A vote, and the receipt of entries, leave after they are durable.
+// A vote and the acknowledgement of entries are sent only once they are durable.
 func TestResponsesWaitForTheDisk(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	two := g.hosts[2]
@@ -277,15 +277,14 @@ func TestResponsesWaitForTheDisk(t *testing.T) {
 	}
 }
 
-// A node grants no vote before the election while entries that it was sent are not durable: the candidate counts on a
-// log that the node has.
+// A node grants no pre-vote while entries sent to it are not durable, because the candidate relies on the node's log.
 func TestPreVoteWaitsForTheDisk(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	l, two := g.elect(1), g.hosts[2]
 	two.held = true
 	g.must(l.Propose(1, []byte("x")))
 	g.settle()
-	g.tick(two, 10) // the leader may be gone
+	g.tick(two, 10) // the node considers the leader gone
 	g.tick(g.hosts[3], 10)
 	g.cutOff(1)
 	two.sent = nil
@@ -301,9 +300,9 @@ func TestPreVoteWaitsForTheDisk(t *testing.T) {
 	}
 }
 
-// A follower that is too far behind gets a snapshot. Its state comes before the log, the state of
-// Raft and the entries, in one append, and the answer after all of it. Until the sender reports
-// what became of the message, nothing more is sent.
+// A follower that is too far behind gets a snapshot. In a single append its state comes before the log, the state of
+// Raft and the entries, and the response is sent after all of it. Until the sender reports the outcome of the message,
+// the leader sends nothing more.
 func TestSnapshotIsDurableBeforeItsAnswer(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	l := g.elect(1)
@@ -367,7 +366,7 @@ func TestSnapshotIsDurableBeforeItsAnswer(t *testing.T) {
 	}
 }
 
-// The commit index is not stored with each entry: at a start it is at least what was applied.
+// The commit index is not stored with each entry. At a start it is at least the applied index.
 func TestRestartKnowsWhatItAppliedIsCommitted(t *testing.T) {
 	g := newGroup(t, 1)
 	l := g.elect(1)
@@ -385,15 +384,15 @@ func TestRestartKnowsWhatItAppliedIsCommitted(t *testing.T) {
 	}
 }
 
-// A sole voter that has just started reads only when it has applied an entry of its own term: the
-// library would answer with what it knew to be committed before.
+// A sole voter that has just started reads only after it has applied an entry of its own term. Otherwise the library
+// would answer with the commit index from before the restart.
 func TestSoleVoterReadsInItsOwnTerm(t *testing.T) {
 	g := newGroup(t, 1)
 	l := g.elect(1)
 	g.must(l.Propose(1, []byte("x")))
 	g.settle()
 	was := l.Applied()
-	g.restart(l, segment.Position{Index: 1, Term: 1}, l.Members()) // the state store has nothing of it
+	g.restart(l, segment.Position{Index: 1, Term: 1}, l.Members()) // the state store has none of it
 	g.must(l.Campaign())
 	l.heldBack = true
 	g.must(l.Read(5))
@@ -406,7 +405,7 @@ func TestSoleVoterReadsInItsOwnTerm(t *testing.T) {
 	if !slices.Equal(l.reads, []uint64{5}) || l.Applied().Index <= was.Index {
 		t.Fatalf("reads %v at %v", l.reads, l.Applied())
 	}
-	// The same for a read that another node asks for.
+	// The same for a read that another node requests.
 	g.restart(l, segment.Position{Index: 1, Term: 1}, l.Members())
 	g.must(l.Campaign())
 	l.heldBack, l.sent = true, nil
@@ -422,7 +421,7 @@ func TestSoleVoterReadsInItsOwnTerm(t *testing.T) {
 	}
 }
 
-// A question that is lost is asked again, under another name, and an old answer does not count.
+// A lost read index request is repeated with a new context, and a late answer to the old one does not count.
 func TestLostReadIsAskedAgain(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	g.elect(1)
@@ -502,7 +501,7 @@ func TestReturningNodeDeposesNoLeader(t *testing.T) {
 	}
 }
 
-// A follower proposes nothing and forwards nothing: the leader stamps the time.
+// A follower proposes nothing and forwards nothing, because the leader sets the timestamps.
 func TestFollowerProposesNothing(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	g.elect(1)
@@ -514,7 +513,7 @@ func TestFollowerProposesNothing(t *testing.T) {
 	if g.effects(two); len(two.sent) > 0 {
 		t.Fatalf("it sent %v", types(two.sent))
 	}
-	// The library would pass a proposal on.
+	// The library would forward a proposal.
 	from, to := uint64(3), uint64(2)
 	g.must(two.Receive(&pb.Message{
 		Type: pb.MsgProp.Enum(), From: &from, To: &to, Entries: []*pb.Entry{{Data: []byte("x")}},
@@ -524,7 +523,8 @@ func TestFollowerProposesNothing(t *testing.T) {
 	}
 }
 
-// What a leader may propose without a majority, and send to a follower that does not answer, is bounded.
+// There is a bound on what a leader may propose without a majority, and on what it sends to a follower that does not
+// respond.
 func TestUncommittedAndInflightAreBounded(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	l := g.elect(1)
@@ -551,23 +551,23 @@ func TestUncommittedAndInflightAreBounded(t *testing.T) {
 		t.Fatalf("%d bytes were sent to a follower that does not answer", sent)
 	}
 	g.mend()
-	g.must(l.Unreachable(2)) // so that it is asked where it is
+	g.must(l.Unreachable(2)) // so that the leader probes it
 	g.must(l.Unreachable(3))
 	for range 4 {
 		g.tick(l, 1)
 		g.settle()
 	}
-	if n := len(l.applied); n != int(count) { // and the entry of the term
+	if n := len(l.applied); n != int(count) { // plus the first entry of the term
 		t.Fatalf("%d applied of %d", n, count)
 	}
 }
 
-// To a node whose messages were lost a leader sends one message, and no more until there is an answer.
+// To a node whose messages were lost, a leader sends one message and then waits for the response.
 func TestUnreachableIsProbed(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	l := g.elect(1)
 	g.must(l.Propose(1, []byte("x")))
-	g.settle() // so that messages follow each other without waiting for answers
+	g.settle() // so that messages follow each other without waiting for responses
 	g.cutOff(2)
 	l.sent = nil
 	for i := range uint64(5) {
@@ -651,11 +651,11 @@ func TestChangeOfMembers(t *testing.T) {
 	}
 }
 
-// A change that no member can make is passed over by all; the library would panic.
+// Every node skips a change that is impossible; the library would panic.
 func TestImpossibleChangeIsPassedOver(t *testing.T) {
 	g := newGroup(t, 1)
 	l := g.hosts[1]
-	// It stands in the log, as another program may have written it.
+	// The log holds it, as another program may have written it.
 	entries := []segment.Entry{
 		{Index: 2, Term: 1, Kind: core.KindChange, Data: []byte{0xff, 0xff}},
 		{Index: 3, Term: 1, Kind: core.KindChange, Data: []byte{0x12, 0x02, 0x10, 0x01}}, // adds node 1
@@ -668,8 +668,8 @@ func TestImpossibleChangeIsPassedOver(t *testing.T) {
 	}
 }
 
-// One of two voters is removed and gone for ever. The other one restarts with a state store that
-// knows nothing of it, and leads alone: that the change is committed was durable before it held.
+// One of two voters is removed and gone for good. The other one restarts with a state store from before the change, and
+// leads alone, because the commit of the change was durable before the change took effect.
 func TestRemovedVoterIsNotNeeded(t *testing.T) {
 	g := newGroup(t, 1, 2)
 	l := g.elect(1)
@@ -690,11 +690,11 @@ func TestRemovedVoterIsNotNeeded(t *testing.T) {
 	}
 }
 
-// A leader that a change of before removes steps down.
+// A leader steps down when a change from an earlier term removes it.
 func TestRemovedLeaderStepsDown(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	l := g.elect(1)
-	// The change reaches node 2, and is not committed when node 2 is elected.
+	// The change reaches node 2, but is not committed before node 2 is elected.
 	g.drop = func(m *pb.Message) bool { return m.GetType() == pb.MsgAppResp || m.GetTo() == 3 }
 	g.must(l.Change(1, change(pb.ConfChangeRemoveNode, 2)))
 	g.settle()
@@ -742,7 +742,7 @@ func TestPanicIsFinal(t *testing.T) {
 	}
 }
 
-// While the leadership is handed over nothing is proposed, and the new leader has everything.
+// During a leadership transfer nothing is proposed, and the new leader has every entry.
 func TestTransfer(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	l := g.elect(1)
@@ -753,7 +753,7 @@ func TestTransfer(t *testing.T) {
 	if err := l.Propose(2, []byte("y")); !errors.Is(err, core.ErrNotProposed) {
 		t.Fatalf("proposed during a transfer: %v", err)
 	}
-	g.tick(l, 12) // given up
+	g.tick(l, 12) // timed out
 	g.mend()
 	g.settle()
 	g.must(l.Transfer(2))
@@ -766,7 +766,7 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// The entries of a Ready are the proposals in their order, also beside the entry that begins a term.
+// The entries of a Ready are the proposals in their order, even next to the first entry of a term.
 func TestProposalsKeepTheirNumbers(t *testing.T) {
 	g := newGroup(t, 1, 2, 3)
 	g.must(g.hosts[1].Campaign())
@@ -799,7 +799,7 @@ func TestProposalsKeepTheirNumbers(t *testing.T) {
 	}
 }
 
-// A start is refused when state, log and the state of Raft do not belong together.
+// A start is refused if state, log and the state of Raft do not belong together.
 func TestStartIsChecked(t *testing.T) {
 	g := newGroup(t, 1)
 	l := g.elect(1)

@@ -9,13 +9,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// MessageBytes returns how many bytes AppendMessage adds for a message.
+// MessageBytes returns how many bytes AppendMessage appends for a message.
 func MessageBytes(m *pb.Message) int {
 	n := proto.Size(m)
 	return n + len(binary.AppendUvarint(nil, uint64(n)))
 }
 
-// AppendMessage adds a message to b, behind its length.
+// AppendMessage appends a length-prefixed message to b.
 func AppendMessage(b []byte, m *pb.Message) ([]byte, error) {
 	b = binary.AppendUvarint(b, uint64(proto.Size(m)))
 	b, err := proto.MarshalOptions{}.MarshalAppend(b, m)
@@ -25,7 +25,7 @@ func AppendMessage(b []byte, m *pb.Message) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeMessages reads messages that AppendMessage wrote. They keep none of b's memory.
+// DecodeMessages decodes messages written by AppendMessage. They do not retain b's memory.
 func DecodeMessages(b []byte) ([]*pb.Message, error) {
 	var messages []*pb.Message
 	for len(b) > 0 {

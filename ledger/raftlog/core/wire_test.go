@@ -20,7 +20,7 @@ func wireMessages() []*pb.Message {
 	}
 }
 
-// Messages arrive as they were, and their size is known before.
+// Messages survive encoding and decoding unchanged, and MessageBytes gives their size in advance.
 func TestMessagesOnTheWire(t *testing.T) {
 	t.Parallel()
 	var b []byte
@@ -43,7 +43,7 @@ func TestMessagesOnTheWire(t *testing.T) {
 	}
 }
 
-// FuzzDecodeMessages: whatever the bytes, decoding ends with messages or an error.
+// FuzzDecodeMessages: for any bytes, decoding ends with messages or an error.
 func FuzzDecodeMessages(f *testing.F) {
 	var b []byte
 	for _, m := range wireMessages() {

@@ -23,8 +23,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// The library draws its election timeouts from crypto/rand.Reader. While a world handles an
-// event, they come from the world's seed instead.
+// The library draws its election timeouts from crypto/rand.Reader. While a world handles an event, they come from the
+// world's seed instead.
 type router struct {
 	mu      sync.Mutex
 	current io.Reader
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// drawing makes f draw from the world's seed; one world at a time does.
+// drawing makes f draw from the world's seed. Only one world does so at a time.
 func (w *world) drawing(f func()) {
 	random.mu.Lock()
 	random.current = w.source
@@ -59,7 +59,7 @@ const (
 	tick        = 10 * millisecond
 )
 
-// event happens at a time, unless its node has died since.
+// event happens at a given time, unless its node has died since.
 type event struct {
 	at, order int64
 	node      *node
@@ -82,7 +82,7 @@ func (h *events) Pop() any {
 	return e
 }
 
-// world is a cluster on one thread: virtual time, and a network and disks that a seed makes fail.
+// world is a cluster on one thread, with virtual time, and with a network and disks whose faults the seed decides.
 type world struct {
 	rng    *rand.Rand
 	source *rand.ChaCha8
@@ -99,28 +99,28 @@ type world struct {
 
 	applyBytes uint64 // see core.Options
 	drill      *drill.Drill
-	duelUntil  int64  // a duel for the leadership is on
-	slower     uint64 // of the two, the node whose requests for votes take longer
+	duelUntil  int64  // end of the current duel for the leadership
+	slower     uint64 // the node of the two whose vote requests take longer
 
 	leaders map[uint64]uint64           // by term
-	written map[segment.Position]uint64 // digest of each entry that was ever in a log, and of the term before
-	votes   map[[2]uint64]uint64        // of a node in a term
-	history map[uint64]core.Committed   // what was applied, by index
-	digests map[uint64]uint64           // of the state behind each index
-	members map[uint64]string           // the same, as of some checkpoints
-	last    uint64                      // highest index that was applied
+	written map[segment.Position]uint64 // digest of each entry that was ever in a log, and of the term before it
+	votes   map[[2]uint64]uint64        // by node and term
+	history map[uint64]core.Committed   // applied entries by index
+	digests map[uint64]uint64           // of the state after each index
+	members map[uint64]string           // as of some checkpoints, by index
+	last    uint64                      // highest applied index
 	acked   uint64                      // highest index whose proposal was answered
 	answers int
-	next    uint64            // proposals and reads
-	asked   map[uint64]uint64 // by read: what was acknowledged before it
+	next    uint64            // number of the next proposal or read
+	asked   map[uint64]uint64 // by read: the highest index acknowledged before it
 }
 
-// position of a state, with its digest.
+// state is the position of a state, with its digest.
 type state struct {
 	segment.Position
 	digest    uint64
 	members   core.Members
-	installed bool // from a snapshot; the log may still be the one of before
+	installed bool // from a snapshot; the log may still be the previous one
 }
 
 func newWorld(seed uint64, count int, mutant string) *world {
@@ -137,8 +137,7 @@ func newWorld(seed uint64, count int, mutant string) *world {
 	for id := uint64(1); id <= uint64(count); id++ {
 		members.Voters, members.Highest = append(members.Voters, id), id
 	}
-	// The log begins behind an entry that no node has, so that a node that joins gets a
-	// snapshot, and with it the members.
+	// The log begins after an entry that no node has, so that a joining node gets a snapshot, and with it the members.
 	first := state{segment.Position{Index: 1, Term: 1}, 1, members, false}
 	w.drawing(func() {
 		for id := uint64(1); id <= uint64(count); id++ {
@@ -173,7 +172,7 @@ func (w *world) failf(format string, args ...any) {
 	}
 }
 
-// mark puts something into the trace.
+// mark adds values to the trace.
 func (w *world) mark(values ...uint64) {
 	h := fnv.New64a()
 	b := binary.BigEndian.AppendUint64(nil, w.trace)
@@ -193,12 +192,12 @@ func (w *world) after(delay int64, n *node, do func()) {
 	heap.Push(&w.queue, event{w.now + delay, w.order, n, life, do})
 }
 
-// upTo returns a random time of at least 1 µs.
+// upTo returns a random duration of at least 1 µs.
 func (w *world) upTo(most int64) int64 { return 1 + w.rng.Int64N(most) }
 
 func (w *world) chance(oneIn int) bool { return w.rng.IntN(oneIn) == 0 }
 
-// run handles events until a condition holds or the virtual time has passed.
+// run handles events until a condition holds or the limit of virtual time is reached.
 func (w *world) run(limit int64, until func() bool) (done bool) {
 	w.drawing(func() { done = w.runEvents(limit, until) })
 	return done
@@ -224,7 +223,7 @@ func (w *world) runEvents(limit int64, until func() bool) bool {
 	return w.wrong == nil && until()
 }
 
-// send gives a message to the network, which may lose, double and delay it.
+// send gives a message to the network, which may lose, duplicate and delay it.
 func (n *node) send(m *pb.Message) {
 	w := n.w
 	w.mark(4, uint64(w.now), m.GetFrom(), m.GetTo(), uint64(m.GetType()), m.GetTerm(), m.GetIndex())
@@ -297,7 +296,7 @@ func (w *world) node(id uint64) *node {
 	return nil
 }
 
-// leader returns a node that has not heard of a later leader than itself.
+// leader returns a leader that knows of no later term.
 func (w *world) leader() *node {
 	for _, n := range w.nodes {
 		if n.up && n.leads {
@@ -307,7 +306,7 @@ func (w *world) leader() *node {
 	return nil
 }
 
-// propose lets each leader make some proposals.
+// propose makes some proposals on each leader.
 func (w *world) propose() {
 	for _, n := range w.nodes {
 		if !n.up || !n.leads {
@@ -325,7 +324,7 @@ func (w *world) propose() {
 	}
 }
 
-// read asks some node when it may read.
+// read starts a read on a random node.
 func (w *world) read() {
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
 	if !n.up {

@@ -11,7 +11,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// node is a host of one core: what its drivers do is here a chain of steps.
+// node is a host of one core. Instead of driver goroutines it has chains of events.
 type node struct {
 	w         *world
 	id        uint64
@@ -21,17 +21,17 @@ type node struct {
 	log       *segment.Log
 	core      *core.Node
 	state     state // in memory
-	durable   state // what a crash leaves
+	durable   state // what remains after a crash
 	appends   []core.Append
-	writing   []core.Append // from appends, and perhaps not in the log yet
+	writing   []core.Append // taken from appends, and possibly not in the log yet
 	appending bool
 	applies   []core.Committed
 	applying  bool
-	heldUntil int64 // the applier stands still
+	heldUntil int64 // the applier is paused until then
 	leads     bool
 }
 
-// start opens what the disk has.
+// start opens the log and state on the disk.
 func (n *node) start() {
 	n.life++
 	log, err := segment.Open(n.options())
@@ -80,7 +80,7 @@ func (n *node) snapshot(atLeast uint64) (core.Snapshot, error) {
 
 func (n *node) tick() {
 	n.must(n.core.Tick())
-	n.w.after(tick*9/10+n.w.upTo(tick/5), n, n.tick) // clocks differ
+	n.w.after(tick*9/10+n.w.upTo(tick/5), n, n.tick) // clocks run at different rates
 	n.effects()
 }
 
@@ -90,7 +90,7 @@ func (n *node) must(err error) {
 	}
 }
 
-// effects does what the core wants, or begins it.
+// effects performs or starts what the core asks for.
 func (n *node) effects() {
 	out := n.core.Effects()
 	if out.Role != nil {
@@ -133,7 +133,7 @@ func (n *node) changeRole(r core.Role) {
 		n.w.failf("nodes %d and %d lead in term %d", other, n.id, r.Term)
 	}
 	n.w.leaders[r.Term] = n.id
-	// A leader has all that was committed.
+	// A leader has every committed entry.
 	for i := max(n.log.First(), 2); i <= n.w.last; i++ {
 		if term, err := n.term(i); err != nil || term != n.w.history[i].Term {
 			n.w.failf("node %d leads in term %d with entry %d of term %d (%v), and %d was committed",
@@ -142,9 +142,9 @@ func (n *node) changeRole(r core.Role) {
 	}
 }
 
-// term returns that of an entry as the consensus has the log: a node may be elected with entries
-// that it holds only in memory. It counts itself among those that have them only once they are durable,
-// and if it dies before, its term ends with it.
+// term returns the term of an entry as the consensus sees the log. A node may be elected with entries that it holds
+// only in memory. It counts its own acknowledgement only once they are durable, and if it dies before that, its term
+// ends with it.
 func (n *node) term(index uint64) (uint64, error) {
 	for _, waiting := range [][]core.Append{n.appends, n.writing} {
 		for _, a := range slices.Backward(waiting) {
@@ -154,13 +154,13 @@ func (n *node) term(index uint64) (uint64, error) {
 			if k := index - a.Entries[0].Index; k < uint64(len(a.Entries)) {
 				return a.Entries[k].Term, nil
 			}
-			return 0, segment.ErrMissing // what was behind them is replaced
+			return 0, segment.ErrMissing // the entries after it are replaced
 		}
 	}
 	return n.log.Term(index)
 }
 
-// note checks that two logs with the same index and term have the same entry, and the same before it.
+// note checks that two logs with the same index and term have the same entry, and the same entry before it.
 func (n *node) note(a core.Append) {
 	for _, e := range a.Entries {
 		h := fnv.New64a()
@@ -173,7 +173,7 @@ func (n *node) note(a core.Append) {
 	}
 }
 
-// write takes all that waits to the disk, and syncs it.
+// write writes all waiting appends to the disk, and syncs it.
 func (n *node) write() {
 	if n.appending || len(n.appends) == 0 {
 		return
@@ -190,7 +190,7 @@ func (n *node) write() {
 func (n *node) writeBatch(batch []core.Append) {
 	for _, a := range batch {
 		if a.Snapshot != nil && n.applying {
-			// The applier ends before its state is replaced.
+			// The applier finishes before its state is replaced.
 			n.w.after(n.w.upTo(100), n, func() { n.writeBatch(batch) })
 			return
 		}
@@ -239,7 +239,7 @@ func (n *node) writeOne(a core.Append) error {
 	return n.log.Append(a.State, a.Entries)
 }
 
-// forget is what two of the mutants do: a part of Raft's state is not stored.
+// forget implements two of the mutants: part of Raft's state is not stored.
 func (n *node) forget(a *core.Append) {
 	if a.State == nil {
 		return
@@ -255,7 +255,7 @@ func (n *node) forget(a *core.Append) {
 	}
 }
 
-// install makes the state of a snapshot durable, and then empties the log.
+// install makes the state of a snapshot durable, and then resets the log.
 func (n *node) install(s *core.Snapshot) error {
 	n.w.met["snapshot installed"]++
 	at := state{s.Position, binary.BigEndian.Uint64(s.Data), s.Members, true}
@@ -276,18 +276,18 @@ func (n *node) install(s *core.Snapshot) error {
 	}
 	n.state, n.durable, n.applies = at, at, nil
 	if n.w.faults && n.w.chance(4) {
-		return errors.New("crash") // between the two
+		return errors.New("crash") // between the two steps
 	}
 	return n.reset(at, st)
 }
 
-// reset empties the log behind a state.
+// reset makes the log start after a state.
 func (n *node) reset(at state, st segment.State) error {
 	st.Term = max(st.Term, at.Term)
 	return n.log.Reset(segment.Checkpoint{Position: at.Position, Data: at.members.Encode()}, st)
 }
 
-// apply applies what is committed, a part at a time.
+// apply applies committed entries in parts.
 func (n *node) apply() {
 	if n.applying || len(n.applies) == 0 {
 		return
@@ -318,7 +318,7 @@ func (n *node) apply() {
 
 func (n *node) applyOne(c core.Committed) {
 	if c.Index <= n.state.Index {
-		return // a snapshot has it
+		return // a snapshot covers it
 	}
 	if c.Index != n.state.Index+1 {
 		n.w.failf("node %d applies %d behind %d", n.id, c.Index, n.state.Index)
@@ -345,7 +345,7 @@ func (n *node) applyOne(c core.Committed) {
 	n.w.answers++
 }
 
-// checkpoint makes the state durable now and then, and truncates the log.
+// checkpoint makes the state durable from time to time, and truncates the log.
 func (n *node) checkpoint() {
 	if !n.w.chance(40) {
 		return
@@ -370,7 +370,7 @@ func (n *node) truncate() {
 	n.must(n.core.Truncated(n.log.First()))
 }
 
-// setDurable makes the state durable as it is, with the members that belong to it.
+// setDurable makes the current state durable, together with its members.
 func (n *node) setDurable() {
 	n.state.installed = false // the log has been reset
 	n.durable = n.state

@@ -10,22 +10,22 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 )
 
-// World is the simulated cluster, as far as a drill needs it. All of it runs on one thread.
+// World is the simulated cluster as a drill needs it. All of it runs on one thread.
 type World interface {
 	Rand() *rand.Rand
 	After(delay time.Duration, do func())
-	// Over reports whether there are to be no more faults.
+	// Over reports whether no more faults are wanted.
 	Over() bool
 	Met(what string)
-	// Leader returns the id of a node that has not heard of a later leader than itself, or 0.
+	// Leader returns the id of a leader that knows of no later term, or 0.
 	Leader() uint64
 	// Node returns a node, or nil.
 	Node(id uint64) Node
-	// Join makes a node that has never run, and reports whether one more is wanted.
+	// Join makes a node that has never run, and reports whether the world accepts one more node.
 	Join(id uint64) bool
-	// Number returns that of a new proposal.
+	// Number returns the number of a new proposal.
 	Number() uint64
-	// Cut loses all messages on the ways from one node to another one, until Mend is called.
+	// Cut drops all messages from one node to another until Mend is called.
 	Cut(from, to uint64)
 	Mend()
 }
@@ -34,15 +34,15 @@ type World interface {
 type Node interface {
 	// Core returns the node's consensus; nil while the node is down.
 	Core() *core.Node
-	// Event does something with the node's consensus, and what follows from it.
+	// Event runs do on the node's consensus, and performs the resulting effects.
 	Event(do func(*core.Node) error)
-	// Checkpoint makes the state durable and drops the log as far as possible.
+	// Checkpoint makes the state durable and truncates the log as far as possible.
 	Checkpoint()
-	// HoldApplier lets the state machine stand still for a while.
+	// HoldApplier pauses the state machine for a while.
 	HoldApplier(time.Duration)
 }
 
-// Drill is a drill that is run again and again.
+// Drill runs a drill again and again.
 type Drill struct {
 	w         World
 	gathering bool
@@ -50,20 +50,20 @@ type Drill struct {
 
 	leader  uint64
 	old     []uint64 // the voters before both changes, the leader's id first
-	victim  uint64   // which is away for the first change
-	changed uint64   // where the members had changed last before the step that is under way
+	victim  uint64   // the voter that is away during the first change
+	changed uint64   // index of the last membership change before the current step
 	first   *pb.ConfChangeV2
-	second  *pb.ConfChangeV2 // nil: it follows by itself, because the first one is joint
+	second  *pb.ConfChangeV2 // nil: it follows automatically, because the first one is joint
 
 	newest     uint64 // index of the newest change in the leader's log
-	dies       uint64 // this node dies behind its acknowledgement of the second change
-	leaderDies bool   // before it applies that
+	dies       uint64 // this node dies after it acknowledges the second change
+	leaderDies bool   // the leader dies before it applies that
 	died       bool
 
-	tears uint64 // a write of this node is torn that replaces entries, of which some are committed
+	tears uint64 // a write of this node is torn that replaces entries with ones of which some are committed
 }
 
-// The times of a drill.
+// Durations of a drill.
 const (
 	poll           = 200 * time.Microsecond
 	learnersWithin = 3 * time.Second
@@ -77,10 +77,10 @@ const (
 // New returns a drill for a world.
 func New(w World) *Drill { return &Drill{w: w} }
 
-// On reports whether a drill is at a point at which no other fault may change the ways of messages.
+// On reports whether a drill is at a point at which no other fault may change the links.
 func (d *Drill) On() bool { return d.on }
 
-// Run begins a drill if the members allow it.
+// Run starts a drill if the members allow it.
 func (d *Drill) Run() {
 	leader := d.w.Leader()
 	if d.on || d.gathering || leader == 0 {
@@ -105,7 +105,7 @@ func (d *Drill) core(id uint64) *core.Node {
 	return nil
 }
 
-// leads returns the consensus of the leader, if it is still the leader.
+// leads returns the consensus of a node if it is still the leader.
 func (d *Drill) leads(id uint64) *core.Node {
 	if n := d.core(id); n != nil && n.Role().Leads {
 		return n
@@ -115,7 +115,7 @@ func (d *Drill) leads(id uint64) *core.Node {
 
 func (d *Drill) chance(oneIn int) bool { return d.w.Rand().IntN(oneIn) == 0 }
 
-// gather waits until there are two learners that have caught up.
+// gather waits for two learners that have caught up.
 func (d *Drill) gather(leader uint64, patience time.Duration) {
 	n := d.leads(leader)
 	if n == nil || d.w.Over() || patience < 0 {
@@ -146,7 +146,7 @@ func caughtUp(n *core.Node, ids []uint64) bool {
 	})
 }
 
-// begin chooses who is away when, and makes the first change.
+// begin chooses which nodes are away during which change, and makes the first change.
 func (d *Drill) begin(n *core.Node, leader uint64) {
 	m := n.Members()
 	*d = Drill{w: d.w, on: true, leader: leader, old: []uint64{leader}, changed: n.MembersChanged()}
@@ -181,13 +181,13 @@ func (d *Drill) begin(n *core.Node, leader uint64) {
 	d.await(changeWithin, d.isChanged, func() { d.between(absent) })
 }
 
-// isChanged reports whether the leader has applied the change that was proposed last.
+// isChanged reports whether the leader has applied the last proposed change.
 func (d *Drill) isChanged() bool {
 	n := d.leads(d.leader)
 	return n != nil && n.MembersChanged() > d.changed
 }
 
-// between lets the victim come back and the next voter go, and makes the second change.
+// between brings the victim back, cuts off the next voter, and makes the second change.
 func (d *Drill) between(absent uint64) {
 	n := d.leads(d.leader)
 	if n == nil {
@@ -214,14 +214,14 @@ func (d *Drill) between(absent uint64) {
 		d.propose(d.leader, d.second)
 	}
 	d.event(d.leader, func(n *core.Node) error { return n.Unreachable(d.victim) })
-	// The acknowledgement must arrive: what it commits is what a later leader may lack.
+	// The acknowledgement must arrive: a later leader may lack the entry that it commits.
 	d.await(deathWithin, func() bool { return d.died }, func() {
 		d.await(settleWithin, func() bool { return d.leads(d.leader) == nil || d.isChanged() }, d.part)
 	})
 }
 
-// part splits the cluster: here a majority of before, there one of now. The side without the leader tries again and
-// again to elect one.
+// part splits the cluster into a majority of the old members and a majority of the new ones. The side without the
+// leader tries repeatedly to elect one.
 func (d *Drill) part() {
 	d.dies = 0
 	d.w.Mend()
@@ -257,7 +257,7 @@ func (d *Drill) end() {
 	*d = Drill{w: d.w}
 }
 
-// await does something once a condition holds, or the time is up.
+// await calls then once a condition holds or the time is up.
 func (d *Drill) await(patience time.Duration, until func() bool, then func()) {
 	switch {
 	case d.w.Over():
@@ -275,12 +275,12 @@ func (d *Drill) event(id uint64, do func(*core.Node) error) {
 	}
 }
 
-// propose proposes a change of the members. A refusal is an answer.
+// propose proposes a membership change. A refusal is a valid outcome.
 func (d *Drill) propose(leader uint64, change *pb.ConfChangeV2) {
 	d.event(leader, func(n *core.Node) error { _ = n.Change(d.w.Number(), change); return nil })
 }
 
-// cutOff loses all messages from and to a node.
+// cutOff drops all messages from and to a node.
 func (d *Drill) cutOff(id uint64) {
 	n := d.core(d.leader)
 	if n == nil {
@@ -297,7 +297,8 @@ func single(kind pb.ConfChangeType, id uint64) *pb.ConfChangeV2 {
 	return &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{{Type: kind.Enum(), NodeId: &id}}}
 }
 
-// Effects is told of what a node is to do, and reports whether it dies before it has applied anything of it.
+// Effects is called with a node's effects before the node performs them. It reports whether the node dies before it has
+// applied any of them.
 func (d *Drill) Effects(id uint64, out *core.Effects) (dies bool) {
 	if !d.on || id != d.leader {
 		return false
@@ -319,7 +320,7 @@ func (d *Drill) Effects(id uint64, out *core.Effects) (dies bool) {
 
 func isChange(c core.Committed) bool { return c.Kind == core.KindChange }
 
-// Sent is told of each message that a node sends, and reports whether the node dies right behind it.
+// Sent is called with each message that a node sends. It reports whether the node dies right after it.
 func (d *Drill) Sent(m *pb.Message) (dies bool) {
 	if m.GetFrom() != d.dies || m.GetType() != pb.MsgAppResp || m.GetReject() || d.newest <= d.changed ||
 		m.GetIndex() < d.newest {

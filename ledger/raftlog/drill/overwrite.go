@@ -8,9 +8,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 )
 
-// overwrite cuts the leader off, which goes on to propose. The others elect another leader, which changes the
-// members. Then the first one is back: what is committed replaces its own entries, and it dies in the middle of that
-// write.
+// overwrite cuts off the leader, which keeps proposing. The others elect another leader, which changes the members.
+// Then the first one is back: committed entries replace its own, and it dies in the middle of that write.
 func (d *Drill) overwrite(n *core.Node, leader uint64) {
 	*d = Drill{w: d.w, on: true, old: n.Members().Voters}
 	d.w.Met("drills that replace entries")
@@ -39,7 +38,7 @@ func (d *Drill) overwrite(n *core.Node, leader uint64) {
 	})
 }
 
-// otherLeader returns a node that leads beside the one that did.
+// otherLeader returns a leader other than the given node.
 func (d *Drill) otherLeader(than uint64) uint64 {
 	for _, id := range d.old {
 		if id != than && d.leads(id) != nil {
@@ -49,7 +48,7 @@ func (d *Drill) otherLeader(than uint64) uint64 {
 	return 0
 }
 
-// tear lets a node come back, and waits until it has died in a write.
+// tear lets a node come back, and waits until it has died during a write.
 func (d *Drill) tear(id uint64) {
 	d.tears = id
 	d.w.Mend()
@@ -62,8 +61,8 @@ const (
 	tornWithin     = 300 * time.Millisecond
 )
 
-// Writes is told of what a node is about to write behind the last entry of its log. It reports whether the write is
-// torn, and the node dies by it.
+// Writes is called with an append that a node is about to write after the last entry of its log. It reports whether the
+// write is torn, which kills the node.
 func (d *Drill) Writes(id uint64, a *core.Append, last uint64) (torn bool) {
 	if id != d.tears || a.State == nil || len(a.Entries) == 0 || a.Entries[0].Index > last ||
 		a.State.Commit < a.Entries[0].Index {

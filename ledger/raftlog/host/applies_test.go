@@ -13,12 +13,12 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// Two goroutines apply: what is small, the one that has written it. Entries come one at a time and in their order,
-// whoever applies them.
+// Two goroutines apply entries; the one that writes applies small ones itself. Entries are applied one at a time and in
+// order, whichever goroutine applies them.
 func TestWhoeverAppliesKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	var applying atomic.Bool
-	var beside, apart int // applied by the goroutine that writes, and by the other one
+	var beside, apart int // applied by the writing goroutine, and by the other one
 	m := &recorder{onApply: func(string) {
 		if !applying.CompareAndSwap(false, true) {
 			t.Error("two entries are applied at the same time")
@@ -33,7 +33,7 @@ func TestWhoeverAppliesKeepsTheOrder(t *testing.T) {
 	r := started(t, simdisk.New(), m, nil)
 	var texts []string
 	for i, text := range numbered(400) {
-		if i%3 == 0 { // more than the goroutine that writes applies itself
+		if i%3 == 0 { // more than the writing goroutine applies itself
 			text += strings.Repeat("x", 4<<10)
 		}
 		texts = append(texts, text)
@@ -58,7 +58,7 @@ func TestWhoeverAppliesKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// A failure inside of a small entry's Apply ends the host like any other.
+// A failure inside the Apply of a small entry ends the host like any other failure.
 func TestFailureBesideTheWrite(t *testing.T) {
 	t.Parallel()
 	m := &recorder{}
@@ -78,7 +78,7 @@ func TestFailureBesideTheWrite(t *testing.T) {
 	}
 }
 
-// Close waits for an entry that the goroutine that writes is applying, and what was proposed meanwhile.
+// Close waits for an entry that the writing goroutine is applying, and for proposals made meanwhile.
 func TestCloseBesideTheWrite(t *testing.T) {
 	t.Parallel()
 	m, applies, goOn := &recorder{}, make(chan struct{}), make(chan struct{})
@@ -93,7 +93,7 @@ func TestCloseBesideTheWrite(t *testing.T) {
 	<-applies
 	second := r.Propose([]byte("second"))
 	closed := make(chan error)
-	// Ends with Close; received from below.
+	// Ends with Close; received below.
 	go func() { closed <- r.Close() }()
 	close(goOn)
 	must(t, <-closed)
@@ -107,7 +107,7 @@ func TestCloseBesideTheWrite(t *testing.T) {
 	}
 }
 
-// A small entry that is durable while a large one before it is being applied waits for that.
+// A small entry that becomes durable while an earlier large one is being applied waits for that one.
 func TestSmallBehindLarge(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("x", 4<<10)
@@ -118,20 +118,20 @@ func TestSmallBehindLarge(t *testing.T) {
 			close(applies)
 			<-goOn
 		}
-		order = append(order, text[:1]) // one at a time, or the race detector finds it
+		order = append(order, text[:1]) // one at a time, or the race detector reports it
 	}}
 	r := started(t, simdisk.New(), m, func(o *host.Options) {
 		o.Stored = func(int, time.Duration) { stored <- struct{}{} }
 	})
 	for len(stored) > 0 {
-		<-stored // of the beginning of the term
+		<-stored // from the first entry of the term
 	}
 	first := r.Propose([]byte(large))
 	<-applies
 	<-stored
 	small := r.Propose([]byte("s"))
 	<-stored
-	// By the time that this one is stored, the goroutine that writes has had the small one.
+	// Once this entry is stored, the writing goroutine has handled the small one.
 	last := r.Propose([]byte("t"))
 	<-stored
 	close(goOn)

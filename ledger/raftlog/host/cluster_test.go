@@ -18,7 +18,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// stalling is a disk whose syncs of files may hang.
+// stalling is a disk whose file syncs may hang.
 type stalling struct {
 	*simdisk.Disk
 	mu   sync.Mutex
@@ -30,7 +30,7 @@ type stallingFile struct {
 	disk *stalling
 }
 
-// stall holds syncs from now on and returns what lets them go.
+// stall blocks syncs from now on and returns a function that unblocks them.
 func (d *stalling) stall() (release func()) {
 	gate := make(chan struct{})
 	d.mu.Lock()
@@ -71,10 +71,10 @@ type member struct {
 	disk    *stalling
 	machine *recorder
 	inbox   chan *pb.Message
-	cut     bool // under cluster.mu
+	cut     bool // guarded by cluster.mu
 }
 
-// cluster joins its members by queues that lose what does not fit.
+// cluster connects its members by bounded queues that drop what does not fit.
 type cluster struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -83,7 +83,7 @@ type cluster struct {
 	ferries sync.WaitGroup
 }
 
-// newCluster starts three voters. It must be in a bubble of synctest, and stopped there.
+// newCluster starts three voters. Start and stop it within a synctest bubble.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, members: map[uint64]*member{}, ended: make(chan struct{})}
@@ -96,7 +96,7 @@ func newCluster(t *testing.T) *cluster {
 	for _, m := range c.members {
 		create(t, m.disk, voters)
 		m.running = start(t, m.disk, m.machine, func(o *host.Options) { o.ID, o.Send = m.id, c.send })
-		c.ferries.Go(func() { // ends with ended; waited for by stop
+		c.ferries.Go(func() { // ends with ended; joined by stop
 			for {
 				select {
 				case message := <-m.inbox:
@@ -139,11 +139,11 @@ func (c *cluster) stop() {
 	c.ferries.Wait()
 }
 
-// leader waits until one of the nodes is ready to lead, and returns the others, too.
+// leader waits until one of the nodes is ready to lead, and returns it and the others.
 func (c *cluster) leader(among ...uint64) (leader *member, others []*member) {
 	c.t.Helper()
 	for range 1000 {
-		<-time.After(10 * time.Millisecond) // of the bubble's time
+		<-time.After(10 * time.Millisecond) // in the bubble's time
 		for _, id := range among {
 			if m := c.members[id]; m.Role().Leads && m.ready(c.t) {
 				for _, id := range among {
@@ -159,7 +159,7 @@ func (c *cluster) leader(among ...uint64) (leader *member, others []*member) {
 	return nil, nil
 }
 
-// ready tells whether a node is ready to lead within a second.
+// ready reports whether a node becomes ready to lead within a second.
 func (m *member) ready(t *testing.T) bool {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -175,8 +175,8 @@ func inCluster(t *testing.T, test func(t *testing.T, c *cluster)) {
 	})
 }
 
-// A leader whose disk or state machine is slow goes on sending heartbeats, so that nobody else is
-// elected; what is not durable on it is not acknowledged by it.
+// A leader whose disk or state machine is slow keeps sending heartbeats, so that no other node is elected. It does not
+// acknowledge entries that are not durable on itself.
 func TestHeartbeatsPassAStalledDisk(t *testing.T) {
 	inCluster(t, func(t *testing.T, c *cluster) {
 		leader, others := c.leader(1, 2, 3)
@@ -184,7 +184,7 @@ func TestHeartbeatsPassAStalledDisk(t *testing.T) {
 		term := leader.Role().Term
 		release := leader.disk.stall()
 		stalled := leader.Propose([]byte("stalled"))
-		<-time.After(450 * time.Millisecond) // nine ticks of the bubble's time
+		<-time.After(450 * time.Millisecond) // nine ticks in the bubble's time
 		select {
 		case <-stalled.Done():
 			t.Error("acknowledged before it was durable here")
@@ -216,8 +216,8 @@ func TestHeartbeatsPassAStalledDisk(t *testing.T) {
 	})
 }
 
-// A leader whose disk hangs loses the leadership within three election timeouts, and says how long the
-// write has taken. When the disk comes back it follows, with all that was acknowledged.
+// A leader whose disk hangs loses the leadership within three election timeouts, and Writing returns how long the write
+// has taken. When the disk recovers, the node follows with every acknowledged entry.
 func TestLeaderWithAHungDiskIsReplaced(t *testing.T) {
 	inCluster(t, func(t *testing.T, c *cluster) {
 		hung, others := c.leader(1, 2, 3)
@@ -227,7 +227,7 @@ func TestLeaderWithAHungDiskIsReplaced(t *testing.T) {
 		}
 		release := hung.disk.stall()
 		stalled := hung.Propose([]byte("stalled"))
-		<-time.After(1500 * time.Millisecond) // thirty ticks of the bubble's time
+		<-time.After(1500 * time.Millisecond) // thirty ticks in the bubble's time
 		if took := hung.Writing(); took < 1400*time.Millisecond || took > 1500*time.Millisecond {
 			t.Errorf("the write is under way for %v", took)
 		}
@@ -252,7 +252,7 @@ func TestLeaderWithAHungDiskIsReplaced(t *testing.T) {
 	})
 }
 
-// A leader that is gone is replaced, with all that it had acknowledged. One that comes back follows.
+// A leader that is gone is replaced by one that has every acknowledged entry. If it comes back, it follows.
 func TestFailover(t *testing.T) {
 	inCluster(t, func(t *testing.T, c *cluster) {
 		first, others := c.leader(1, 2, 3)
@@ -279,7 +279,7 @@ func TestFailover(t *testing.T) {
 	})
 }
 
-// Each node answers reads that see what was acknowledged before, and none without a majority.
+// Each node answers reads that reflect every earlier acknowledged write, and answers none without a majority.
 func TestClusterReads(t *testing.T) {
 	inCluster(t, func(t *testing.T, c *cluster) {
 		leader, others := c.leader(1, 2, 3)
@@ -310,13 +310,13 @@ func TestClusterReads(t *testing.T) {
 	})
 }
 
-// A sole voter that gets company asks it before it answers reads.
+// Once another voter joins, a former sole voter asks it before it answers reads.
 func TestSoleVoterGetsCompany(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, m := simdisk.New(), &recorder{}
 		create(t, d, sole)
-		r := start(t, d, m, func(o *host.Options) { o.Send = func([]*pb.Message) {} }) // nobody hears it
+		r := start(t, d, m, func(o *host.Options) { o.Send = func([]*pb.Message) {} }) // drops all messages
 		must(t, r.Ready(t.Context()))
 		must(t, r.ReadBarrier(t.Context()))
 		second := uint64(2)

@@ -8,7 +8,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// appendLoop writes what the node wants in the log, with one sync for all that waits.
+// appendLoop writes the node's appends to the log, with one sync for all that are waiting.
 func (h *Host) appendLoop() {
 	for {
 		batch := h.takeAppends()
@@ -21,20 +21,19 @@ func (h *Host) appendLoop() {
 		}
 		number := batch[len(batch)-1].Number
 		if h.appended(number) != nil {
-			return // stopped; the failure is known
+			return // stopped; the failure is already recorded
 		}
 	}
 }
 
-// What appended applies itself, at most: entries, and their bytes together.
+// Bounds on what appended applies itself: the number of entries, and their total bytes.
 const (
 	fewEntries = 2
 	fewBytes   = 2 << 10
 )
 
-// appended tells the node that an append is durable. Of a node that decides alone, the little that is committed
-// thereby is applied at once when nothing waits to be written, because waking applyLoop for it would take as
-// long as applying it.
+// appended tells the node that an append is durable. On a sole voter, it also applies the few entries that this
+// commits, provided that no append is waiting, because waking applyLoop would take as long as applying them.
 func (h *Host) appended(number uint64) error {
 	h.mu.Lock()
 	if err := h.stoppedLocked(); err != nil {
@@ -66,7 +65,7 @@ func isLittle(applies []core.Committed) bool {
 	return len(applies) <= fewEntries && size <= fewBytes
 }
 
-// takeAppends waits until something is to be appended and takes all of it; nil means that the host has stopped.
+// takeAppends waits for appends and takes all of them. It returns nil if the host has stopped.
 func (h *Host) takeAppends() []core.Append {
 	for {
 		h.mu.Lock()
@@ -88,13 +87,13 @@ func (h *Host) takeAppends() []core.Append {
 	}
 }
 
-// BehindError is the failure of a node that is so far behind that the others have dropped what it
-// would need of the log. Its state and its log are whole, and of before.
+// BehindError is the failure of a node that is so far behind that the others have dropped the log entries that it is
+// missing. Its state and log are intact, only old.
 type BehindError struct {
-	At segment.Position // the state that the leader offers; a later one will do
+	At segment.Position // the position of the state that the leader offers; a later state works too
 }
 
-// Error says what an operator does when nothing else does it.
+// Error says what the operator can do if nothing handles the error automatically.
 func (e *BehindError) Error() string {
 	return fmt.Sprintf("host: this node is too far behind to follow the log: it needs the state of another node "+
 		"at index %d or later", e.At.Index)
@@ -126,7 +125,7 @@ func (h *Host) write(batch []core.Append) error {
 	return nil
 }
 
-// applyLoop hands committed entries to the state machine and answers their proposals.
+// applyLoop passes committed entries to the state machine and answers their proposals.
 func (h *Host) applyLoop() {
 	for {
 		select {
@@ -143,8 +142,8 @@ func (h *Host) applyLoop() {
 	}
 }
 
-// applyQueued applies what is queued, and reports whether the host goes on. The caller holds applying, from
-// before the queue is read, so that entries are applied in their order.
+// applyQueued applies the queued entries, and reports whether the host is still running. The caller must hold applying
+// since before the queue is read, so that entries are applied in order.
 func (h *Host) applyQueued() bool {
 	for {
 		h.mu.Lock()
@@ -162,18 +161,18 @@ func (h *Host) applyQueued() bool {
 			if !h.apply(&batch[i]) {
 				return false
 			}
-			batch[i].Data = nil // the rest of a large batch keeps no memory of what is done
+			batch[i].Data = nil // so that the rest of a large batch does not retain applied entries
 		}
 	}
 }
 
-// apply applies one entry, unless the host has stopped.
+// apply applies one entry, unless the host has stopped. It reports whether the host is still running.
 func (h *Host) apply(c *core.Committed) bool {
 	var result any
 	isCommand := c.Kind == core.KindCommand && len(c.Data) > 0
 	if isCommand {
-		// After a failure the state machine must not see another command: it may have
-		// lost the one before.
+		// After a failure the state machine must not receive another command, because it may have lost the previous
+		// one.
 		if h.Err() != nil {
 			return false
 		}
@@ -200,13 +199,12 @@ func (h *Host) apply(c *core.Committed) bool {
 	return err == nil
 }
 
-// stuckTicks is how long a write may take before a leader gives up: an election timeout, so that
-// another node leads before three have gone by.
+// stuckTicks is how long a write may take before a leader steps down. It is one election timeout, so that another node
+// leads before three timeouts have passed.
 const stuckTicks = 10
 
-// tickLoop is the node's clock. It stands still while a write is stuck: a leader whose disk hangs sends
-// nothing then, so that the others elect one of themselves, and no node stands for election that could
-// not store its vote.
+// tickLoop is the node's clock. The clock stops while a write is stuck. A leader whose disk hangs then sends nothing,
+// so that the other nodes elect a leader among themselves, and no node campaigns that could not store its vote.
 func (h *Host) tickLoop() {
 	ticker := time.NewTicker(h.o.Tick)
 	defer ticker.Stop()

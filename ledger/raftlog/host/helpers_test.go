@@ -16,7 +16,7 @@ import (
 
 var errDisk = errors.New("input/output error")
 
-// recorder is a state machine: what is durable survives a restart, what is merely applied does not.
+// recorder is a state machine: durable state survives a restart, state that is only applied does not.
 type recorder struct {
 	mu      sync.Mutex
 	applied []segment.Position
@@ -45,14 +45,14 @@ func (r *recorder) texts() []string {
 	return slices.Clone(r.entries)
 }
 
-// checkpoint makes durable what was applied up to a position.
+// checkpoint makes everything applied up to a position durable.
 func (r *recorder) checkpoint(at segment.Position) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.durable = at
 }
 
-// restarted is what a crash leaves.
+// restarted returns the state machine after a crash.
 func (r *recorder) restarted() *recorder {
 	next := &recorder{durable: r.durable, members: r.members}
 	for i, at := range r.applied {
@@ -70,7 +70,7 @@ func segmentOptions(d segment.Disk) segment.Options {
 	}
 }
 
-// create makes the log of a new node.
+// create creates the log of a new node.
 func create(t testing.TB, d segment.Disk, members core.Members) {
 	t.Helper()
 	must(t, segment.Create(segmentOptions(d), segment.Checkpoint{Data: members.Encode()}, segment.State{}))
@@ -78,13 +78,13 @@ func create(t testing.TB, d segment.Disk, members core.Members) {
 
 var sole = core.Members{Voters: []uint64{1}, Highest: 1}
 
-// running is a host with its log, which the test closes when it is over.
+// running is a host with its log. The test closes both when it ends.
 type running struct {
 	*host.Host
 	log *segment.Log
 }
 
-// start runs a host on what the disk has.
+// start starts a host from the log on the disk.
 func start(t testing.TB, d segment.Disk, m *recorder, change func(*host.Options)) running {
 	t.Helper()
 	log, err := segment.Open(segmentOptions(d))
@@ -108,7 +108,7 @@ func start(t testing.TB, d segment.Disk, m *recorder, change func(*host.Options)
 	return running{h, log}
 }
 
-// started runs the sole voter of a new log.
+// started starts the sole voter of a new log.
 func started(t testing.TB, d segment.Disk, m *recorder, change func(*host.Options)) running {
 	t.Helper()
 	create(t, d, sole)

@@ -18,19 +18,18 @@ import (
 )
 
 var (
-	// ErrNotLeader means that a proposal was certainly never in the log, so that it is
-	// safe to send it elsewhere as if it had never been made.
+	// ErrNotLeader means that a proposal was certainly never in the log. It is safe to send it elsewhere as if it had
+	// never been made.
 	ErrNotLeader = errors.New("host: not the leader")
-	// ErrOutcomeUnknown means that the entry may or may not be committed, now or after a
-	// restart. It wraps the cause.
+	// ErrOutcomeUnknown means that the entry may or may not be committed, now or after a restart. It wraps the cause.
 	ErrOutcomeUnknown = errors.New("host: outcome unknown")
-	// ErrClosed answers calls after Close; a proposal that ends with it was never in the log.
+	// ErrClosed is returned by calls after Close. A proposal that ends with it was never in the log.
 	ErrClosed = errors.New("host: closed")
-	// ErrEntryTooLarge refuses an entry over MaxEntryBytes; it was never proposed.
+	// ErrEntryTooLarge means that an entry exceeds MaxEntryBytes. It was never proposed.
 	ErrEntryTooLarge = errors.New("host: the entry is too large")
 )
 
-// MaxEntryBytes bounds one proposed entry. Two of them may be uncommitted at once.
+// MaxEntryBytes is the maximum size of one proposed entry. Two such entries may be uncommitted at once.
 const MaxEntryBytes = core.MaxUncommittedBytes / 2
 
 // Options configures Start. ID, Log, Members and Apply are required.
@@ -38,24 +37,24 @@ type Options struct {
 	ID uint64 // of this node among the members
 	// Log is open and belongs to the host until Close returns; Close does not close it.
 	Log     *segment.Log
-	Applied segment.Position // what the state store holds durably
+	Applied segment.Position // durable position of the state store
 	Members core.Members     // as of Applied
 
-	// Apply is called for each committed entry behind Applied in the order of the log, from
-	// one goroutine. The result goes to the proposer. A failure of the state store is told
-	// with Host.Fail, which Apply may call. The entry must not be changed and may be kept.
+	// Apply is called for each committed entry after Applied, in log order, one at a time. The result goes to the
+	// proposer. The state store's failure is reported with Host.Fail, which Apply may call. entry must not be changed
+	// and may be retained.
 	Apply func(at segment.Position, entry []byte) any
 
-	// Send takes messages for other nodes, in order; it must neither block nor call the
-	// host, and may lose them. Nil: this node is and stays the only voter.
+	// Send takes messages for other nodes, in order. It must neither block nor call the host, and may lose messages. If
+	// it is nil, this node is and stays the only voter.
 	Send func([]*pb.Message)
-	// Tick is the time between two heartbeats; an election begins after ten to twenty
-	// without one. 0: 50 ms. Unused without Send.
+	// Tick is the heartbeat interval; an election begins after ten to twenty intervals without a heartbeat. 0 means 50
+	// ms. Unused without Send.
 	Tick      time.Duration
 	Logger    *slog.Logger // nil: slog.Default()
-	OnFailure func(error)  // told the first failure, once; must not block; may be nil
-	// Stored is told of each write of entries: their bytes and how long it took, the sync
-	// included. It must not block; may be nil.
+	OnFailure func(error)  // called once with the first failure; must not block; may be nil
+	// Stored is called after each write of entries with their bytes and the time the write took, including the sync. It
+	// must not block; may be nil.
 	Stored func(bytes int, took time.Duration)
 }
 
@@ -88,7 +87,7 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// isSole tells whether a node decides alone.
+// isSole reports whether node id is the only voter, so that it decides alone.
 func isSole(m *core.Members, id uint64) bool {
 	return slices.Equal(m.Voters, []uint64{id}) && len(m.Outgoing) == 0
 }
@@ -98,15 +97,15 @@ type Host struct {
 	o     Options
 	loops sync.WaitGroup
 
-	// mu makes the node's events one at a time. Nothing slow happens under it.
+	// mu serializes the node's events. Nothing slow happens while it is held.
 	mu        sync.Mutex
 	node      *core.Node
 	number    uint64               // of the last proposal or read
-	proposals map[uint64]*Proposal // whoever removes one answers it
+	proposals map[uint64]*Proposal // whichever goroutine removes a proposal answers it
 	reads     map[uint64]chan struct{}
 	appends   []core.Append
 	applies   []core.Committed
-	covered   segment.Position // the last command that was applied
+	covered   segment.Position // position of the last applied command
 	applied   []appliedWaiter
 	changed   chan struct{} // closed when was changes
 	was       status
@@ -114,29 +113,28 @@ type Host struct {
 	failure   error
 
 	failed      atomic.Pointer[error] // failure, for readers without mu
-	solo        atomic.Bool           // a sole voter that is current: it reads without asking
+	solo        atomic.Bool           // set on a current sole voter, which reads without asking other nodes
 	started     time.Time
-	writing     atomic.Int64  // since started, when the write under way began, in ns; 0: none is
-	stuck       atomic.Bool   // the write under way takes longer than an election timeout
-	appendWake  chan struct{} // each has room for one: a second one says nothing new
+	writing     atomic.Int64  // start of the current write, in ns since started; 0: no write
+	stuck       atomic.Bool   // the current write takes longer than an election timeout
+	appendWake  chan struct{} // both have capacity 1, because a second signal adds nothing
 	applyWake   chan struct{}
 	applying    sync.Mutex    // held while entries are taken from applies and applied; locked before mu
-	stop        chan struct{} // ends the loops and all waiting
+	stop        chan struct{} // closed to end the loops and all waits
 	stopOnce    sync.Once
 	closeOnce   sync.Once
 	truncations sync.Mutex
 }
 
-// status is what callers wait to change.
+// status is the state whose changes callers wait for.
 type status struct {
 	role    core.Role
 	ready   bool
-	members uint64 // index at which they changed last
-	settled bool   // closing, and no proposal waits
+	members uint64 // index of the last membership change
+	settled bool   // closing, and no proposal is waiting
 }
 
-// Start runs a node that continues behind what is durable. A sole voter stands for election
-// at once.
+// Start starts a node that continues from the durable state and log. A sole voter campaigns at once.
 func Start(o Options) (*Host, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -159,7 +157,7 @@ func Start(o Options) (*Host, error) {
 		return nil, fmt.Errorf("host: %w", err)
 	}
 	h.node = node
-	// The three end with stop; joined by Close.
+	// The three loops end with stop and are joined by Close.
 	h.loops.Go(h.appendLoop)
 	h.loops.Go(h.applyLoop)
 	if o.Send != nil {
@@ -174,11 +172,11 @@ func Start(o Options) (*Host, error) {
 	return h, nil
 }
 
-// errChanged says that no state has the members as they are, because no command came behind their change.
+// errChanged means that no state includes the current members, because no command followed the last membership change.
 var errChanged = errors.New("host: the members changed behind the last command")
 
-// offer is the state that a node gets which is too far behind: where this one is. Only the position is sent, and the
-// node fetches the state by itself. The node calls it in an event, under mu.
+// offer returns this node's state position as the snapshot for a node that is too far behind. Only the position is
+// sent, and the other node fetches the state itself. The node calls offer during an event, under mu.
 func (h *Host) offer(atLeast uint64) (core.Snapshot, error) {
 	if h.covered.Index < atLeast {
 		return core.Snapshot{}, errChanged
@@ -186,8 +184,8 @@ func (h *Host) offer(atLeast uint64) (core.Snapshot, error) {
 	return core.Snapshot{Position: h.covered, Members: h.node.MembersAt(h.covered.Index)}, nil
 }
 
-// event runs one event of the node and passes on its effects. It fails with the failure of a
-// failed host, with ErrClosed once the host has stopped, and with the event's own error.
+// event runs one event of the node and passes on its effects. It fails with the failure of a failed host, with
+// ErrClosed once the host has stopped, or with the event's own error.
 func (h *Host) event(do func() error) error {
 	h.mu.Lock()
 	if err := h.stoppedLocked(); err != nil {
@@ -205,7 +203,7 @@ func (h *Host) event(do func() error) error {
 	return err
 }
 
-// wake wakes the loops. It is not called under the lock, which a woken goroutine takes first.
+// wake wakes the loops. It must not be called with mu held, because the woken goroutine acquires mu first.
 func (h *Host) wake(appends, applies bool) {
 	if appends {
 		signal(h.appendWake)
@@ -215,7 +213,7 @@ func (h *Host) wake(appends, applies bool) {
 	}
 }
 
-// passOn takes the node's effects and tells whether there is something to append and to apply.
+// passOn takes the node's effects and reports whether there is something to append and to apply.
 func (h *Host) passOn() (appends, applies bool) {
 	out := h.node.Effects()
 	h.appends = append(h.appends, out.Append...)
@@ -239,8 +237,8 @@ func (h *Host) passOn() (appends, applies bool) {
 	appends, applies = len(out.Append) > 0, len(out.Apply) > 0
 	for _, m := range out.Send {
 		if m.GetType() == pb.MsgSnap {
-			// It is a few bytes. The node fetches the state by itself and is asked again and again
-			// meanwhile where its log ends.
+			// The snapshot is a few bytes. The other node fetches the state itself, and meanwhile the leader keeps
+			// asking it where its log ends.
 			_ = h.node.SnapshotSent(m.GetTo(), true) // a failure is the node's, and seen by the caller
 			more, others := h.passOn()
 			appends, applies = appends || more, applies || others
@@ -249,7 +247,7 @@ func (h *Host) passOn() (appends, applies bool) {
 	return appends, applies
 }
 
-// noteStatus wakes whoever waits for a change.
+// noteStatus wakes the callers that wait for a change.
 func (h *Host) noteStatus() {
 	now := status{
 		role: h.node.Role(), ready: h.node.Ready(), members: h.node.MembersChanged(),
@@ -268,7 +266,7 @@ func (h *Host) wakeLocked() {
 	h.changed = make(chan struct{})
 }
 
-// signal wakes the goroutine that waits on a channel with room for one.
+// signal wakes the goroutine that waits on a channel with capacity 1.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -276,7 +274,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// stoppedLocked returns why there are no more events, or nil.
+// stoppedLocked returns why the host takes no more events, or nil.
 func (h *Host) stoppedLocked() error {
 	if h.failure != nil {
 		return h.failure
@@ -297,8 +295,8 @@ func (h *Host) Err() error {
 	return nil
 }
 
-// Fail stops the host for good. Only the first failure counts, and none after Close. It does not
-// wait for the loops, and may be called from Options.Apply.
+// Fail stops the host for good. Only the first failure counts, and none after Close. Fail does not wait for the loops,
+// and may be called from Options.Apply.
 func (h *Host) Fail(err error) {
 	h.mu.Lock()
 	if h.stoppedLocked() != nil {
@@ -311,7 +309,7 @@ func (h *Host) Fail(err error) {
 	waiting := h.proposals
 	h.proposals = nil
 	h.mu.Unlock()
-	// Before the waiting ends, so that a caller that is woken finds the failure known.
+	// Before the waits end, so that a woken caller finds the failure already reported.
 	h.o.OnFailure(err)
 	for _, p := range waiting {
 		p.answer(nil, unknown(err))
@@ -320,12 +318,11 @@ func (h *Host) Fail(err error) {
 	h.o.Logger.Error("the replicated log has failed; this node stops", "error", err)
 }
 
-// end ends the loops and all waiting.
+// end ends the loops and all waits.
 func (h *Host) end() { h.stopOnce.Do(func() { close(h.stop) }) }
 
-// Close waits until what was proposed before has its answer, and ends the loops. A leader that
-// has lost its majority answers within two election timeouts. It returns the failure of a failed
-// host.
+// Close waits until every proposal made before it is answered, and ends the loops. A leader that has lost its majority
+// answers within two election timeouts. Close returns the failure of a failed host.
 func (h *Host) Close() error {
 	h.closeOnce.Do(func() {
 		h.mu.Lock()
@@ -347,7 +344,7 @@ func (h *Host) Close() error {
 	return h.Err()
 }
 
-// Receive takes messages of other nodes.
+// Receive takes messages from other nodes.
 func (h *Host) Receive(messages ...*pb.Message) error {
 	return h.event(func() error {
 		for _, m := range messages {
@@ -359,13 +356,12 @@ func (h *Host) Receive(messages ...*pb.Message) error {
 	})
 }
 
-// Unreachable says that messages to a node were lost, so that it is not sent more than it can
-// receive.
+// Unreachable reports that messages to a node were lost, so that the leader does not send it more than it can receive.
 func (h *Host) Unreachable(id uint64) error {
 	return h.event(func() error { return h.node.Unreachable(id) })
 }
 
-// Writing returns how long the write to the log that is under way has taken; 0 when there is none.
+// Writing returns how long the current write to the log has taken, or 0 if there is none.
 func (h *Host) Writing() time.Duration {
 	began := h.writing.Load()
 	if began == 0 {
@@ -374,51 +370,51 @@ func (h *Host) Writing() time.Duration {
 	return time.Since(h.started) - time.Duration(began)
 }
 
-// Progress is a node's place in the log, and what it knows of the others.
+// Progress is a node's position in the log and, on a leader, what it knows of the other nodes.
 type Progress struct {
 	Applied, Committed, Last uint64 // indexes
 	Others                   map[uint64]core.Progress
 }
 
-// Progress returns how far this node is and, if it leads, the others are.
+// Progress returns this node's progress and, on a leader, the progress of the other nodes.
 func (h *Host) Progress() Progress {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return Progress{h.node.Applied().Index, h.node.Committed(), h.o.Log.Last().Index, h.node.Progress()}
 }
 
-// Changed returns a channel that is closed when the role of this node, the members or Ready's answer
-// change next. Take it before looking at them.
+// Changed returns a channel that is closed at the next change of this node's role, the members or the result of
+// IsReady. Call Changed before reading them, so that no change is missed.
 func (h *Host) Changed() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.changed
 }
 
-// Stopped is closed once there are no more events.
+// Stopped returns a channel that is closed once the host takes no more events.
 func (h *Host) Stopped() <-chan struct{} { return h.stop }
 
-// Transfer begins to hand the leadership to another voter. Proposals fail meanwhile; after an election
-// timeout without success this node goes on to lead.
+// Transfer starts a transfer of the leadership to another voter. Proposals fail during the transfer; if it has not
+// succeeded after an election timeout, this node continues to lead.
 func (h *Host) Transfer(to uint64) error {
 	return h.event(func() error { return h.node.Transfer(to) })
 }
 
-// Covered returns the position of the last command that was applied, or Options.Applied.
+// Covered returns the position of the last applied command, or Options.Applied.
 func (h *Host) Covered() segment.Position {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.covered
 }
 
-// Members returns the members as of what was applied.
+// Members returns the members as of the last applied entry.
 func (h *Host) Members() core.Members {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.node.Members()
 }
 
-// MembersChanged returns the index at which the members changed last, as of what was applied.
+// MembersChanged returns the index of the last applied membership change.
 func (h *Host) MembersChanged() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -432,8 +428,8 @@ func (h *Host) MembersAt(index uint64) core.Members {
 	return h.node.MembersAt(index)
 }
 
-// Truncate drops the log up to a position that Covered has returned and that the state store holds
-// durably, by whole files. Writes go on meanwhile.
+// Truncate drops the log up to a position that Covered has returned and that the state store holds durably. It removes
+// whole files. Writes continue meanwhile.
 func (h *Host) Truncate(at segment.Position) error {
 	h.truncations.Lock()
 	defer h.truncations.Unlock()

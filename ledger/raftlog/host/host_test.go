@@ -18,7 +18,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// What was acknowledged is there after a restart, in the order of the proposals.
+// After a restart every acknowledged entry is there, in the order of the proposals.
 func TestRestartFindsEverything(t *testing.T) {
 	t.Parallel()
 	d, m := simdisk.New(), &recorder{}
@@ -37,7 +37,7 @@ func TestRestartFindsEverything(t *testing.T) {
 	}
 }
 
-// Many proposers, each gets its own result, and each write of entries is told with its size.
+// With many proposers, each gets its own result, and Stored is called for each write with its size.
 func TestResultsReachTheirProposers(t *testing.T) {
 	t.Parallel()
 	var stored atomic.Int64
@@ -46,7 +46,7 @@ func TestResultsReachTheirProposers(t *testing.T) {
 	})
 	var callers sync.WaitGroup
 	for _, text := range numbered(300) {
-		callers.Go(func() { // ends with its answer; waited for below
+		callers.Go(func() { // ends with its result; joined below
 			if result, err := r.Propose([]byte(text)).Wait(); err != nil || result != "result of "+text {
 				t.Errorf("%s: %v, %v", text, result, err)
 			}
@@ -58,7 +58,7 @@ func TestResultsReachTheirProposers(t *testing.T) {
 	}
 }
 
-// Close answers what was proposed before and refuses what comes after it.
+// Close answers proposals made before it and refuses those made after it.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	r := started(t, simdisk.New(), &recorder{}, nil)
@@ -84,7 +84,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// The log ends before what the state store does not hold, and a start finds the rest.
+// The log is dropped only up to the state store's position, and a start finds the rest.
 func TestTruncate(t *testing.T) {
 	t.Parallel()
 	d, m := simdisk.New(), &recorder{}
@@ -171,7 +171,7 @@ func TestFailEndsWaits(t *testing.T) {
 	}
 }
 
-// A state machine that has failed gets no further command, and what it returned is no result.
+// A failed state machine receives no further command, and its return value is not used as a result.
 func TestFailedMachineGetsNothingMore(t *testing.T) {
 	t.Parallel()
 	var h *host.Host
@@ -193,7 +193,7 @@ func TestFailedMachineGetsNothingMore(t *testing.T) {
 	}
 }
 
-// What cannot be proposed is refused and never in the log.
+// An entry that cannot be proposed is refused and is never in the log.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	m := &recorder{}
@@ -223,7 +223,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestOptions: what cannot work is refused.
+// TestOptions: invalid options are refused.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()
@@ -245,8 +245,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Whatever call of the disk fails, with proposals in flight, and whatever a power loss or the end of the
-// process leaves: what was acknowledged is found, in order, and nothing that was never proposed.
+// Any disk call fails with proposals in flight, and then the power is lost or the process ends. A restart finds every
+// acknowledged entry, in order, and nothing that was never proposed.
 func TestPowerLossKeepsTheAcknowledged(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -331,7 +331,7 @@ func faultRound(t *testing.T, rng *rand.Rand, met map[string]int) {
 	}
 }
 
-// isSubsequence tells whether part is whole with some left out.
+// isSubsequence reports whether part is a subsequence of whole.
 func isSubsequence(part, whole []string) bool {
 	for _, s := range whole {
 		if len(part) > 0 && part[0] == s {

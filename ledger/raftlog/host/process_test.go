@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeForEver proposes from several goroutines and prints what was acknowledged.
+// writeForEver proposes from several goroutines and prints the acknowledged entries.
 func writeForEver(dir string) error {
 	log, err := segment.Open(segmentOptions(segment.OpenDirectory(dir)))
 	if err != nil {
@@ -63,7 +63,7 @@ func writeForEver(dir string) error {
 	return <-failed
 }
 
-// TestKilledProcess kills a writer with SIGKILL again and again: what it has acknowledged is there.
+// TestKilledProcess kills a writer with SIGKILL again and again, and expects to find every acknowledged entry.
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -90,7 +90,7 @@ func TestKilledProcess(t *testing.T) {
 			note()
 		}
 		must(t, child.Process.Kill())
-		for lines.Scan() { // what it still wrote to the pipe; the last line may be cut off
+		for lines.Scan() { // drains the pipe; the last line may be cut off
 			if strings.Count(lines.Text(), ".") == 3 {
 				acknowledged[lines.Text()] = true
 			}

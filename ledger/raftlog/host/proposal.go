@@ -9,7 +9,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 )
 
-// Proposal is an entry on its way through the log.
+// Proposal is a proposed entry whose outcome is not yet known.
 type Proposal struct {
 	done   chan struct{}
 	result any
@@ -23,20 +23,20 @@ func (p *Proposal) answer(result any, err error) {
 	close(p.done)
 }
 
-// Done is closed when Wait does not block any more.
+// Done returns a channel that is closed once Wait no longer blocks.
 func (p *Proposal) Done() <-chan struct{} { return p.done }
 
-// Wait blocks until the entry is committed and applied and returns the result of Options.Apply. It
-// fails with ErrNotLeader, ErrClosed or ErrEntryTooLarge when the entry was certainly never in the
-// log, with ErrOutcomeUnknown when that cannot be told.
+// Wait blocks until the entry is committed and applied, and returns the result of Options.Apply. It fails with
+// ErrNotLeader, ErrClosed or ErrEntryTooLarge if the entry was certainly never in the log, and with ErrOutcomeUnknown
+// if that cannot be determined.
 func (p *Proposal) Wait() (any, error) {
 	<-p.done
 	return p.result, p.err
 }
 
-// Propose appends an entry to the log if this node is the leader, and does not wait for the disk. The
-// order of Propose calls is the order of the log. The entry is not empty, has at most MaxEntryBytes
-// and must not be changed afterwards.
+// Propose appends an entry to the log if this node is the leader. It does not wait for the disk. Entries appear in the
+// log in the order of the Propose calls. entry must not be empty, has at most MaxEntryBytes, and must not be changed
+// afterwards.
 func (h *Host) Propose(entry []byte) *Proposal {
 	if len(entry) > MaxEntryBytes {
 		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes))
@@ -44,8 +44,8 @@ func (h *Host) Propose(entry []byte) *Proposal {
 	return h.propose(func(number uint64) error { return h.node.Propose(number, entry) })
 }
 
-// ProposeIn is Propose in a term of this node's leadership. In any other term nothing is proposed: what
-// the entry was made from, its time above all, may be out of date.
+// ProposeIn is Propose restricted to one term of this node's leadership. In any other term nothing is proposed, because
+// the data that the entry is based on, in particular its time, may be out of date.
 func (h *Host) ProposeIn(term uint64, entry []byte) *Proposal {
 	if len(entry) > MaxEntryBytes {
 		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes))
@@ -58,7 +58,7 @@ func (h *Host) ProposeIn(term uint64, entry []byte) *Proposal {
 	})
 }
 
-// Change proposes other members, as core.Node.Change does. Its result is nil.
+// Change proposes a membership change, as core.Node.Change does. The proposal's result is nil.
 func (h *Host) Change(change *pb.ConfChangeV2) *Proposal {
 	return h.propose(func(number uint64) error { return h.node.Change(number, change) })
 }
@@ -87,7 +87,7 @@ func (h *Host) propose(do func(number uint64) error) *Proposal {
 	return refused(fmt.Errorf("%w: %w", ErrNotLeader, err))
 }
 
-// takeProposal returns a proposal that has no answer yet, or nil. The caller answers it.
+// takeProposal removes and returns a proposal that has no result yet, or returns nil. The caller must answer it.
 func (h *Host) takeProposal(number uint64) *Proposal {
 	p := h.proposals[number]
 	delete(h.proposals, number)
@@ -100,5 +100,5 @@ func refused(err error) *Proposal {
 	return p
 }
 
-// unknown wraps the reason why it is not known whether an entry is committed.
+// unknown wraps the reason why it is unknown whether an entry is committed.
 func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause) }

@@ -7,23 +7,22 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 )
 
-// Role returns who leads, as far as this node knows.
+// Role returns the current role, as far as this node knows.
 func (h *Host) Role() core.Role {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.node.Role()
 }
 
-// IsReady reports whether this node leads and has applied everything that was committed in the terms
-// before, and in which term.
+// IsReady reports whether this node leads and has applied everything committed in earlier terms, and in which term.
 func (h *Host) IsReady() (term uint64, ready bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.node.Role().Term, h.node.Ready() && h.unusableLocked() == nil
 }
 
-// AwaitApplied waits until this node has applied the log up to an index. It fails with the failure of a
-// failed host, ErrClosed, or the context's error.
+// AwaitApplied waits until this node has applied the log up to index. It fails with the failure of a failed host,
+// ErrClosed, or the context's error.
 func (h *Host) AwaitApplied(ctx context.Context, index uint64) error {
 	for {
 		h.mu.Lock()
@@ -51,8 +50,9 @@ type appliedWaiter struct {
 	done  chan struct{}
 }
 
-// wakeApplied wakes those that wait for what has been applied now. One whose caller has left stays
-// until its index comes, which is bounded by the callers of AwaitApplied: one for each start, and changes of members.
+// wakeApplied wakes the waiters whose index has been applied. A waiter whose caller has left stays until its index is
+// applied. The number of waiters is bounded by the calls of AwaitApplied: one for each start and for each membership
+// change.
 func (h *Host) wakeApplied() {
 	if len(h.applied) == 0 {
 		return
@@ -67,8 +67,8 @@ func (h *Host) wakeApplied() {
 	})
 }
 
-// Ready waits until this node leads and has applied everything that was ever committed. It
-// fails with the failure of a failed host, ErrClosed, or the context's error.
+// Ready waits until this node leads and has applied everything that was ever committed. It fails with the failure of a
+// failed host, ErrClosed, or the context's error.
 func (h *Host) Ready(ctx context.Context) error {
 	for {
 		h.mu.Lock()
@@ -86,7 +86,7 @@ func (h *Host) Ready(ctx context.Context) error {
 	}
 }
 
-// unusableLocked returns the failure, or ErrClosed, or nil.
+// unusableLocked returns the failure, ErrClosed, or nil.
 func (h *Host) unusableLocked() error {
 	if err := h.stoppedLocked(); err != nil {
 		return err
@@ -97,16 +97,16 @@ func (h *Host) unusableLocked() error {
 	return nil
 }
 
-// ReadsAlone tells whether ReadBarrier returns at once, because this is a sole voter that has been Ready.
+// ReadsAlone reports whether ReadBarrier returns at once, because this node is a sole voter that has been Ready.
 func (h *Host) ReadsAlone() bool { return h.solo.Load() }
 
-// ReadBarrier returns once the state is as fresh as every write that was acknowledged before the
-// call, by any node. For a sole voter that has been Ready it costs an atomic load; otherwise the
-// leader asks a majority, and this node waits until it has applied as much. Without a leader it
-// waits for one. It fails with ErrClosed, the failure, core.ErrTooManyReads or the context's error.
+// ReadBarrier returns once the state reflects every write acknowledged before the call, by any node. For a sole voter
+// that has been Ready it costs an atomic load. Otherwise the leader asks a majority, and this node waits until it has
+// applied the log up to the read index. Without a leader it waits for one. It fails with ErrClosed, the host's failure,
+// core.ErrTooManyReads or the context's error.
 func (h *Host) ReadBarrier(ctx context.Context) error {
 	if h.ReadsAlone() {
-		return nil // no other node can lead, and what this node acknowledged it has applied
+		return nil // no other node can lead, and this node has applied what it acknowledged
 	}
 	done := make(chan struct{})
 	var number uint64

@@ -10,9 +10,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// A state may say that entries are committed which the same Append writes in the place of others. Whatever part of
-// the write survives, the commit index covers none of those that were to be replaced, and what is behind it in the
-// log is not there without it.
+// A state may say that entries are committed which the same Append writes in place of others. Whatever part of the
+// write survives, the commit index covers no entry that was to be replaced, and the entries after the commit index are
+// not in the log without it.
 func TestCommitComesWithItsEntries(t *testing.T) {
 	t.Parallel()
 	for name, size := range map[string]int{"in one file": 300, "in several files": 1500} {
@@ -27,8 +27,8 @@ func TestCommitComesWithItsEntries(t *testing.T) {
 	}
 }
 
-// replacedTail returns a log that ends with entries 10 to 12 of term 1, and the same log once entries 10 to 14 of
-// term 2 have taken their place, of which 12 are committed.
+// replacedTail returns a log that ends with entries 10 to 12 of term 1, and the same log after entries 10 to 14 of term
+// 2 have replaced them, with commit index 12.
 func replacedTail(t *testing.T, size int) (before, after *simdisk.Disk) {
 	t.Helper()
 	d := simdisk.New()
@@ -75,12 +75,13 @@ func entries(from, to, term uint64, size int) (list []segment.Entry) {
 	return list
 }
 
-// cutEverywhere opens the log as a crash leaves it after each part of what was written to file i of all. Those before
-// it are whole, and those behind it are not there yet. A file is sealed behind the first records of the next one.
+// cutEverywhere opens the log as a crash leaves it after each part of what was written to file i of all. The files
+// before it are complete, and those after it do not exist yet. A file is sealed only after the first records of the
+// next one are durable.
 func cutEverywhere(t *testing.T, before, after *simdisk.Disk, all []string, i int) {
 	t.Helper()
 	_, _, end := written(before, after, all, i)
-	const record = 40 // at least
+	const record = 40 // the minimum
 	for cut := 0; cut <= end; cut += record {
 		d := before.Clone()
 		for k := range i + 1 {
@@ -105,11 +106,11 @@ func cutEverywhere(t *testing.T, before, after *simdisk.Disk, all []string, i in
 	}
 }
 
-// written returns what a file had before a write and has after it, and where the write ends, but for the seal.
+// written returns the contents of a file before and after a write, and where the write ends, excluding the seal.
 func written(before, after *simdisk.Disk, all []string, i int) (old, whole []byte, end int) {
 	const header, seal = 4096, 40
 	old, whole = bytes.Clone(before.Bytes(all[i])), after.Bytes(all[i])
-	if old == nil { // made by the write; the header is durable before the file has its name
+	if old == nil { // created by the write; the header is durable before the file has its name
 		old = make([]byte, len(whole))
 		copy(old[:header], whole)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// image is a small log of three segments, and its model.
+// image returns a small log of three segments, and its model.
 func image(t testing.TB, stop bool) (*simdisk.Disk, model) {
 	t.Helper()
 	d := simdisk.New()
@@ -54,7 +54,7 @@ func image(t testing.TB, stop bool) (*simdisk.Disk, model) {
 	return d, m
 }
 
-// tryOpen opens a damaged copy, and tells whether it was refused, or else how it differs.
+// tryOpen opens a damaged copy, and reports whether it was refused or, if not, how it differs from the model.
 func tryOpen(t testing.TB, d *simdisk.Disk, m model) (refused bool, differs error) {
 	t.Helper()
 	l, err := segment.Open(options(d))
@@ -80,8 +80,8 @@ func names(t testing.TB, d *simdisk.Disk) []string {
 	return list
 }
 
-// stride is how far apart the damage is that a test tries: 1 with SEQLEDGER_DAMAGE_ALL, and
-// otherwise a number that has no factor in common with a byte's bits and a sector's bytes.
+// stride is the distance between the damaged places that a test tries: 1 with SEQLEDGER_DAMAGE_ALL, otherwise a number
+// coprime to the bits of a byte and the bytes of a sector.
 func stride() int {
 	if os.Getenv("SEQLEDGER_DAMAGE_ALL") != "" {
 		return 1
@@ -89,8 +89,7 @@ func stride() int {
 	return 41
 }
 
-// TestDamage_SegmentBits flips bits of a log that was closed. Each is refused, or what it
-// held does not change.
+// TestDamage_SegmentBits flips bits of a log that was closed. Each one is refused or does not change the log's content.
 func TestDamage_SegmentBits(t *testing.T) {
 	t.Parallel()
 	d, m := image(t, true)
@@ -116,7 +115,7 @@ func TestDamage_SegmentBits(t *testing.T) {
 	}
 }
 
-// TestDamage_SegmentCuts cuts each segment, as a file that is shorter.
+// TestDamage_SegmentCuts shortens each segment file.
 func TestDamage_SegmentCuts(t *testing.T) {
 	t.Parallel()
 	d, m := image(t, true)
@@ -132,8 +131,8 @@ func TestDamage_SegmentCuts(t *testing.T) {
 	}
 }
 
-// TestDamage_SegmentSectors zeroes and exchanges sectors. The last one with records is a torn
-// write as far as can be told: what is before it stays.
+// TestDamage_SegmentSectors zeroes and swaps sectors. Damage to the last sector with records cannot be told from a torn
+// write, so the entries before it stay.
 func TestDamage_SegmentSectors(t *testing.T) {
 	t.Parallel()
 	d, m := image(t, true)
@@ -161,7 +160,7 @@ func TestDamage_SegmentSectors(t *testing.T) {
 	}
 }
 
-// TestDamage_SegmentFiles removes, empties and exchanges whole segments.
+// TestDamage_SegmentFiles removes, empties and swaps whole segments.
 func TestDamage_SegmentFiles(t *testing.T) {
 	t.Parallel()
 	for _, stop := range []bool{true, false} {
@@ -201,8 +200,8 @@ func TestDamage_SegmentFiles(t *testing.T) {
 	}
 }
 
-// TestTornTail cuts the last write of a log that was not closed at each byte: what came before
-// stays, and the log goes on.
+// TestTornTail cuts the last write of a log that was not closed at each byte. The entries before it stay, and the log
+// accepts new ones.
 func TestTornTail(t *testing.T) {
 	t.Parallel()
 	d, m := image(t, false)
@@ -213,7 +212,7 @@ func TestTornTail(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := slices.Clone(d.Bytes(newest))
-	// The payload is what a client would write to look like the records before.
+	// The payload imitates the preceding records, as a malicious client could.
 	e := segment.Entry{Index: m.last.Index + 1, Term: m.last.Term, Data: before[4096 : 4096+900]}
 	if err := l.Append(nil, []segment.Entry{e}); err != nil {
 		t.Fatal(err)
@@ -240,7 +239,7 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
-// TestAcknowledgedDamageIsNotTorn damages the entry before the last of a log that was not closed.
+// TestAcknowledgedDamageIsNotTorn damages the second to last entry of a log that was not closed.
 func TestAcknowledgedDamageIsNotTorn(t *testing.T) {
 	t.Parallel()
 	d, m := image(t, false)
@@ -257,8 +256,8 @@ func TestAcknowledgedDamageIsNotTorn(t *testing.T) {
 	}
 }
 
-// TestFirstErrorIsFinal fails each step of a row of writes: nothing is written after it, and what
-// was synced is there at the next start.
+// TestFirstErrorIsFinal fails each step of a series of writes. Nothing is written after the failure, and the next start
+// finds what was synced.
 func TestFirstErrorIsFinal(t *testing.T) {
 	t.Parallel()
 	for step := 1; ; step++ {
@@ -279,7 +278,7 @@ func TestFirstErrorIsFinal(t *testing.T) {
 			m.entries[e.Index], m.last = e, segment.Position{Index: e.Index, Term: e.Term}
 		}
 		if err == nil {
-			return // the row has no more steps
+			return // the series has no more steps
 		}
 		if !errors.Is(err, syscall.EIO) {
 			t.Fatalf("step %d: %v", step, err)
@@ -300,7 +299,7 @@ func TestFirstErrorIsFinal(t *testing.T) {
 	}
 }
 
-// TestFullDisk leaves no room for the next segment.
+// TestFullDisk leaves no space for the next segment.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	d, m := image(t, false)
@@ -328,8 +327,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// FuzzOpen opens logs with any bytes changed. Nothing panics, and what opens has a
-// prefix of what was written: a change of the last record is a torn write.
+// FuzzOpen opens logs in which any bytes were changed. Nothing panics, and a log that opens holds a prefix of what was
+// written, because a change of the last record looks like a torn write.
 func FuzzOpen(f *testing.F) {
 	f.Add([]byte{0, 16, 0, 1}, true)
 	f.Add([]byte{2, 17, 7, 255, 1, 20, 3, 9}, false)

@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// Disk is the directory that holds a log. The simulation has one that loses what
-// was not synced; OpenDirectory returns one of the operating system.
+// Disk is the directory that holds a log. The simulation has one that loses unsynced data; OpenDirectory returns one of
+// the operating system.
 type Disk interface {
 	// List returns the names of the files, in any order.
 	List() ([]string, error)
-	// Create makes a file of size zero bytes whose blocks are allocated, or
-	// replaces the one with that name. Neither is durable yet.
+	// Create creates a file of size zero bytes with its blocks allocated, or replaces the file with that name. Neither
+	// is durable yet.
 	Create(name string, size int64) (File, error)
 	// Open opens an existing file for reading and writing.
 	Open(name string) (File, error)
@@ -51,8 +51,8 @@ func (d directory) List() ([]string, error) {
 	return names, err
 }
 
-// Create implements Disk. A sync of allocated blocks changes no size, which
-// makes it cheaper than one behind an append.
+// Create implements Disk. Syncing a write to allocated blocks does not change the file's size, which makes it cheaper
+// than syncing an append.
 func (d directory) Create(name string, size int64) (File, error) {
 	f, err := os.OpenFile(d.path(name), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
@@ -100,6 +100,6 @@ func (f osFile) Size() (int64, error) {
 	return info.Size(), nil
 }
 
-// Sync implements File. The file's times need not be durable, which spares the
-// file system's journal where there is a call for that.
+// Sync implements File. The file's times need not be durable; where the system has a call that skips them, the file
+// system's journal is not written.
 func (f osFile) Sync() error { return syncData(f.File) }

@@ -4,7 +4,7 @@ package segment
 
 import "os"
 
-// allocate gives a file its size; its blocks follow with the writes.
+// allocate sets a file's size; its blocks are allocated by later writes.
 func allocate(f *os.File, size int64) error { return f.Truncate(size) }
 
 func syncData(f *os.File) error { return f.Sync() }

@@ -6,18 +6,18 @@ import (
 )
 
 var (
-	// ErrTruncated answers a read of entries that were truncated.
+	// ErrTruncated means that the requested entries were truncated.
 	ErrTruncated = errors.New("segment: the entries were truncated")
-	// ErrMissing answers a read of entries that the log does not have yet.
+	// ErrMissing means that the log does not have the requested entries yet.
 	ErrMissing = errors.New("segment: the log has no such entries")
-	// ErrClosed answers calls after Close.
+	// ErrClosed is returned by calls after Close.
 	ErrClosed = errors.New("segment: closed")
 )
 
-// DamageError says that the log does not hold what was written to it.
+// DamageError means that the log does not hold what was written to it.
 type DamageError struct {
-	Segment string // name of the file; empty when it is about several
-	Offset  int64  // where in the file, in bytes
+	Segment string // name of the file; empty if the damage concerns several
+	Offset  int64  // in the file, in bytes
 	Found   string // what is wrong, without a full stop
 }
 

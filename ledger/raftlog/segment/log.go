@@ -10,21 +10,21 @@ import (
 	"sync/atomic"
 )
 
-// Options configures Create and Open. Disk, Identity and, but for ReadOnly, Random are required.
+// Options configures Create and Open. Disk and Identity are required, and Random as well unless ReadOnly is set.
 type Options struct {
 	Disk     Disk
-	Identity []byte // 1 to 256 bytes that name the log; each segment repeats them
-	// SegmentBytes is the size of one file, header included, 8 KiB to 1 GiB; 0 means
-	// DefaultSegmentBytes. An entry that does not fit gets a larger file of its own.
+	Identity []byte // 1 to 256 bytes that identify the log; stored in each segment
+	// SegmentBytes is the size of one file, header included, 8 KiB to 1 GiB; 0 means DefaultSegmentBytes. An entry that
+	// does not fit gets a larger file of its own.
 	SegmentBytes int64
-	// Random gives each segment a salt, so that no payload can be taken for a record.
+	// Random provides a salt for each segment, so that no payload can be mistaken for a record.
 	Random io.Reader
-	// ReadOnly repairs and writes nothing; Append and all that writes fails.
+	// ReadOnly makes Open repair and write nothing. Append and all other writes fail.
 	ReadOnly bool
 	Logger   *slog.Logger // nil: slog.Default()
 }
 
-// DefaultSegmentBytes is the size of one file when Options does not say.
+// DefaultSegmentBytes is the size of one file if Options does not specify it.
 const DefaultSegmentBytes = 64 << 20
 
 func (o *Options) validate() error {
@@ -48,34 +48,33 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Log is an open log. One goroutine writes at a time, the others wait; reads may
-// come from any, beside a write.
+// Log is an open log. Writes are serialized; reads may run concurrently with each other and with a write.
 type Log struct {
 	o Options
 
-	// writing is held by everything that writes, syncs included.
+	// writing is held by every operation that writes, including its syncs.
 	writing  sync.Mutex
 	crc      uint32 // of the last record
 	end      int64  // of the current segment
-	synced   int64  // the current segment is durable up to here
-	unsealed *file  // the one before the current, while nothing durable says that there is a next
-	buffer   []byte // records that are not written yet; at most maxKeptBuffer between two calls
-	// mustContinue says, while the log is opened, that the newest segment held acknowledged records.
+	synced   int64  // durable length of the current segment
+	unsealed *file  // the previous segment, until a durable record shows that it has a successor
+	buffer   []byte // records not yet written; at most maxKeptBuffer between two calls
+	// mustContinue is set during Open if the newest segment is known to have held acknowledged records.
 	mustContinue bool
 	failure      error // the first error; nothing is written after it
 
 	// mu guards what readers see. A writer holds it while it changes that.
 	mu         sync.RWMutex
 	files      []*file  // oldest first; the last one is the current
-	base       Position // the entry before the first one
+	base       Position // the position before the first entry
 	points     []point
-	rewound    bool // the next entry does not lie behind the last one
+	rewound    bool // the next entry is not stored right after the last one
 	last       Position
 	state      State
 	checkpoint Checkpoint
 	bytes      atomic.Int64 // of entries since the last truncation; read without mu, which a write holds
 
-	removing sync.Mutex // one removal at a time, in order
+	removing sync.Mutex // serializes removals, which must happen in order
 }
 
 // file is a segment.
@@ -84,13 +83,13 @@ type file struct {
 	name string
 	seed uint32
 	File
-	base   Position // the entry before its first one; a rewind may lower it
-	sealAt int64    // where its seal is, once another segment follows
+	base   Position // the position before its first entry; a rewind may lower it
+	sealAt int64    // offset of its seal, once another segment follows
 }
 
-// point says where an entry lies. From there on the entries lie one after the
-// other, up to the next point: of one term, in one file, with only records
-// between that are no entries. There is one at each pointBytes.
+// point is the offset of an entry. The entries from there to the next point have the same term, are in the same file
+// and are stored one after the other, with only non-entry records in between. There is at least one point for each
+// pointBytes.
 type point struct {
 	at     Position
 	file   *file
@@ -106,8 +105,8 @@ func newFile(h *header, f File) *file {
 	return &file{header: h, name: fmt.Sprintf(fileTemplate, h.number), seed: h.seed(), File: f, base: h.base}
 }
 
-// Create makes a log without entries that continues behind a checkpoint; the
-// zero one is before the first entry. It fails when the disk holds a log.
+// Create creates a log without entries that continues after a checkpoint; the zero checkpoint is before the first
+// entry. Create fails if the disk already holds a log.
 func Create(o Options, c Checkpoint, state State) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -138,8 +137,7 @@ func (c *Checkpoint) validate() error {
 	return nil
 }
 
-// makeFile makes a segment durable under its name. Until it has that name it is
-// no part of the log.
+// makeFile creates a segment and makes it durable under its name. Until it has that name it is not part of the log.
 func makeFile(o *Options, h *header) (*file, error) {
 	var random [12]byte
 	if _, err := io.ReadFull(o.Random, random[:]); err != nil {
@@ -166,13 +164,13 @@ func makeFile(o *Options, h *header) (*file, error) {
 	return f, nil
 }
 
-// Append writes a state, unless it is nil, and entries, which replace what the log has from the
-// index of the first one on. They are durable after the next Sync. The log keeps none of the memory.
+// Append writes a state, unless it is nil, and entries, which replace the log's entries from the index of the first one
+// on. They are durable after the next Sync. The log does not retain the memory.
 //
-// A crash may leave the first part of what was written. So the state comes before the entries, which are of
-// its term, but its commit index comes behind those that it covers: the log may still have others in
-// their places, which are not committed. It comes before the rest of them, because an entry behind a
-// change of the members must not be there without the knowledge that the change is committed.
+// A crash may leave a prefix of the write, which determines the order. The state comes before the entries, because its
+// term is that of the entries. Its commit index comes after the entries that it covers, because until then the log may
+// still have others at those indexes, which are not committed. It comes before the remaining entries, because an entry
+// after a membership change must not be in the log without the record that the change is committed.
 func (l *Log) Append(state *State, entries []Entry) error {
 	return l.write(func() error {
 		if state != nil {
@@ -206,7 +204,7 @@ func (l *Log) Append(state *State, entries []Entry) error {
 	})
 }
 
-// addState adds a state, unless it is the one that the log has.
+// addState adds a state, unless it equals the log's current one.
 func (l *Log) addState(s State) error {
 	if s == l.state {
 		return nil
@@ -218,8 +216,8 @@ func (l *Log) addState(s State) error {
 	return nil
 }
 
-// write runs one change of the log and writes what it has added. The first error
-// is final: what the disk holds then is not known.
+// write runs one change of the log and writes the added records. The first error is final, because the content of the
+// disk is unknown after it.
 func (l *Log) write(change func() error) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -235,7 +233,7 @@ func (l *Log) write(change func() error) error {
 	return l.sticky(err)
 }
 
-// sticky keeps the first error.
+// sticky records the first error and returns it.
 func (l *Log) sticky(err error) error {
 	if err != nil && l.failure == nil {
 		l.failure = err
@@ -259,7 +257,7 @@ func (l *Log) addEntry(e *Entry) error {
 	return nil
 }
 
-// indexEntry notes an entry that lies at offset in the current segment.
+// indexEntry indexes an entry at offset in the current segment.
 func (l *Log) indexEntry(at Position, offset int64) {
 	n := len(l.points)
 	if n == 0 || l.points[n-1].at.Term != at.Term || l.points[n-1].file != l.current() ||
@@ -270,7 +268,7 @@ func (l *Log) indexEntry(at Position, offset int64) {
 	l.last = at
 }
 
-// rewind makes the log end at an index that it has.
+// rewind makes the log end at an existing index.
 func (l *Log) rewind(to uint64) error {
 	term, err := l.term(to)
 	if err != nil {
@@ -302,7 +300,7 @@ func lower(a, b Position) Position {
 	return a
 }
 
-// add puts a record into the buffer, behind a new segment if this one is full.
+// add puts a record into the buffer, and starts a new segment first if this one is full.
 func (l *Log) add(r record, payload []byte) error {
 	need := recordBytes + padded(len(payload))
 	if l.end+need+sealedBytes > l.current().size {
@@ -332,8 +330,8 @@ func (l *Log) flush() error {
 	return nil
 }
 
-// rotate goes on in a new segment. The one before is durable first, so that only
-// the newest segment ever has a torn end. The caller holds both locks.
+// rotate continues in a new segment. It makes the previous segment durable first, so that only the newest segment can
+// have a torn end. The caller holds both locks.
 func (l *Log) rotate(need int64, reset bool, base Position) error {
 	if err := l.flush(); err != nil {
 		return err
@@ -343,10 +341,10 @@ func (l *Log) rotate(need int64, reset bool, base Position) error {
 		previous: l.crc, reset: reset, base: base, state: l.state, checkpoint: l.checkpoint, identity: l.o.Identity,
 	}
 	empty := l.end == headerBytes && len(l.files) > 1
-	if empty { // it is too small for an entry: the new one takes its place, and its name
+	if empty { // it is too small for an entry: the new segment replaces it and takes its name
 		h.number--
 	}
-	// Readers go on meanwhile: all that they see is written.
+	// Readers may continue meanwhile, because everything that they see is written.
 	l.mu.Unlock()
 	err := l.sync()
 	var f *file
@@ -368,7 +366,7 @@ func (l *Log) rotate(need int64, reset bool, base Position) error {
 	return err
 }
 
-// Sync makes durable what was appended.
+// Sync makes everything appended so far durable.
 func (l *Log) Sync() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -389,9 +387,8 @@ func (l *Log) sync() error {
 	return l.seal()
 }
 
-// seal notes in the segment before that this one has records, once they are
-// durable and before the first of them is acknowledged: a newest segment that is
-// lost is missed.
+// seal records in the previous segment that this one has records. It does so once they are durable and before the first
+// of them is acknowledged, so that the loss of a newest segment is detected.
 func (l *Log) seal() error {
 	f := l.unsealed
 	if f == nil || l.synced == headerBytes {
@@ -408,8 +405,8 @@ func (l *Log) seal() error {
 	return nil
 }
 
-// Truncate notes a checkpoint and removes the segments of which every entry is
-// at or before it. Entries in the newest segment stay.
+// Truncate records a checkpoint and removes the segments in which every entry is at or before it. Entries in the newest
+// segment stay.
 func (l *Log) Truncate(c Checkpoint) error {
 	if err := c.validate(); err != nil {
 		return err
@@ -438,7 +435,7 @@ func (l *Log) Truncate(c Checkpoint) error {
 	return l.remove(l.detachCovered(c.Index))
 }
 
-// detachCovered takes the segments out of the log of which every entry is at or before index.
+// detachCovered removes from the index the segments in which every entry is at or before index.
 func (l *Log) detachCovered(index uint64) []*file {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -456,7 +453,7 @@ func (l *Log) detachCovered(index uint64) []*file {
 	return removed
 }
 
-// detach takes the oldest segments out of the log.
+// detach removes the oldest segments from the index.
 func (l *Log) detach(count int) []*file {
 	removed := slices.Clone(l.files[:count])
 	l.files = slices.Delete(l.files, 0, count)
@@ -468,8 +465,8 @@ func (l *Log) detach(count int) []*file {
 	return removed
 }
 
-// remove deletes files, the oldest first, each durably before the next, so that
-// no crash leaves a gap.
+// remove deletes files, oldest first. Each deletion is durable before the next one starts, so that no crash leaves a
+// gap.
 func (l *Log) remove(files []*file) error {
 	for _, f := range files {
 		err := f.Close()
@@ -488,8 +485,8 @@ func (l *Log) remove(files []*file) error {
 	return nil
 }
 
-// Reset empties the log, which goes on behind the checkpoint: the state store
-// has installed another node's state, and must be durable before.
+// Reset empties the log, which continues after the checkpoint. It is for a state store that has installed another
+// node's state, which must be durable before Reset is called.
 func (l *Log) Reset(c Checkpoint, state State) error {
 	if err := c.validate(); err != nil {
 		return err
@@ -505,7 +502,7 @@ func (l *Log) Reset(c Checkpoint, state State) error {
 		}
 		l.points, l.base, l.last = nil, c.Position, c.Position
 		l.bytes.Store(0)
-		l.unsealed = nil // it goes; the new segment's header says so
+		l.unsealed = nil // it is removed, and the new segment's header says so
 		removed = l.detach(len(l.files) - 1)
 		return nil
 	})
@@ -515,8 +512,8 @@ func (l *Log) Reset(c Checkpoint, state State) error {
 	return l.remove(removed)
 }
 
-// Close writes a last record, by which damage to those before it is told from a
-// torn write, and closes the files. It returns the failure of a failed log.
+// Close writes a final record, which distinguishes damage to earlier records from a torn write, and closes the files.
+// It returns the failure of a failed log.
 func (l *Log) Close() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -538,11 +535,11 @@ func (l *Log) Close() error {
 		}
 		_ = l.sticky(err)
 	}
-	failure := l.failure // which closeFiles changes
+	failure := l.failure // closeFiles overwrites it
 	return errors.Join(failure, l.closeFiles())
 }
 
-// Abandon closes the files and writes nothing more, as a crash would.
+// Abandon closes the files and writes nothing more, like a crash.
 func (l *Log) Abandon() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()

@@ -31,7 +31,7 @@ func options(d segment.Disk) segment.Options {
 	}
 }
 
-// model is what a log must hold.
+// model is the expected content of a log.
 type model struct {
 	entries    map[uint64]segment.Entry
 	last       segment.Position
@@ -44,7 +44,7 @@ func (m model) clone() model {
 	return m
 }
 
-// term returns the term of an entry, or of the one before the first.
+// term returns the term of an entry, or of the position before the first one.
 func (m model) term(i uint64) uint64 {
 	if i == m.checkpoint.Index {
 		return m.checkpoint.Term
@@ -52,7 +52,7 @@ func (m model) term(i uint64) uint64 {
 	return m.entries[i].Term
 }
 
-// differs tells how a log differs from the model, or nil.
+// differs returns how a log differs from the model, or nil.
 func (m model) differs(l *segment.Log) error {
 	if l.Last() != m.last || l.State() != m.state || l.Checkpoint().Position != m.checkpoint {
 		return fmt.Errorf("last %v, state %v, checkpoint %v; want %v, %v, %v",
@@ -79,8 +79,8 @@ func (m model) differs(l *segment.Log) error {
 	return nil
 }
 
-// run is a log beside its model. Each of may is what the log may hold after a
-// crash now: the first is what was synced last, the last what was appended last.
+// run is a log and its model. The elements of may are the states in which a crash may leave the log now: the first is
+// what was last synced, the last what was last appended.
 type run struct {
 	t    *rapid.T
 	disk *simdisk.Disk
@@ -110,7 +110,7 @@ func (r *run) open() {
 	r.t.Fatalf("the log is none of what it may be: %v", errors.Join(differs...))
 }
 
-// crash ends the process after an error, or at once.
+// crash ends the process, either after an error or at once.
 func (r *run) crash() {
 	if r.rng.IntN(2) == 0 {
 		r.met["kill"]++
@@ -135,7 +135,7 @@ func (r *run) append() {
 	term = max(term, 1)
 	var state *segment.State
 	if r.rng.IntN(4) == 0 {
-		// What the log keeps is committed, and perhaps some of what it gets.
+		// The entries that the log keeps are committed, and possibly some of the new ones.
 		state = &segment.State{Term: term, Vote: r.rng.Uint64N(3), Commit: from - 1 + r.rng.Uint64N(uint64(count)+1)}
 		m.state = *state
 		m.state.Commit = from - 1 // until the entries are there
@@ -143,7 +143,7 @@ func (r *run) append() {
 	}
 	if from <= m.last.Index {
 		m.last = segment.Position{Index: from - 1, Term: m.term(from - 1)}
-		r.may = append(r.may, m.clone()) // the rewind alone may have arrived
+		r.may = append(r.may, m.clone()) // possibly only the rewind has arrived
 	}
 	var entries []segment.Entry
 	for i := range uint64(count) {
@@ -210,8 +210,7 @@ func (r *run) reset() {
 	r.may = []model{m}
 }
 
-// TestLogIsItsModel runs random changes, crashes and faults, and compares what a
-// start finds with what was synced.
+// TestLogIsItsModel runs random changes, crashes and faults, and compares what a start finds with what was synced.
 func TestLogIsItsModel(t *testing.T) {
 	t.Parallel()
 	met := map[string]int{}
@@ -248,7 +247,7 @@ func TestLogIsItsModel(t *testing.T) {
 				r.crash()
 			case n == 5:
 				met["clean stop"]++
-				_ = r.log.Close() // which may fail with the fault
+				_ = r.log.Close() // may fail because of the fault
 				r.crash()
 			default:
 				r.append()

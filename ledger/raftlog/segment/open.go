@@ -9,11 +9,9 @@ import (
 	"strings"
 )
 
-// Open opens the log. It reads all of it and refuses one that is not whole with
-// a *DamageError. The remains of a write that was interrupted are removed, with
-// a warning. What is found is made durable before Open returns: a killed process
-// leaves what it wrote in the system's cache, and a failed sync leaves pages there
-// that no later sync writes.
+// Open opens the log. It reads all of it and refuses a damaged log with a *DamageError. The remains of an interrupted
+// write are removed, with a warning. Open makes everything that it finds durable before it returns, because a killed
+// process leaves its writes in the system's cache, and a failed sync leaves pages there that no later sync writes.
 func Open(o Options) (*Log, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -65,7 +63,7 @@ func segmentNames(d Disk) ([]string, error) {
 	return names, nil
 }
 
-// openFile opens a segment and compares its header with what it should be.
+// openFile opens a segment and checks its header.
 func (l *Log) openFile(name string) (*file, error) {
 	opened, err := l.o.Disk.Open(name)
 	if err != nil {
@@ -136,19 +134,19 @@ func (l *Log) load(i int) error {
 		return damagef(f, l.end, "it has no seal, and several segments behind it")
 	}
 	if i == len(l.files)-2 {
-		// A seal that is read need not be durable: finish writes it once more.
+		// A seal that was read need not be durable, so finish writes it again.
 		l.unsealed, f.sealAt = f, l.end
 		l.mustContinue = sealed
 	}
 	return nil
 }
 
-// scan takes over the records of a segment up to the first that is not whole, and
-// returns up to where they say that the segment was durable.
+// scan reads the records of a segment up to the first incomplete one, and returns the durable length of the segment
+// according to the records.
 func (l *Log) scan(f *file, i int) (known int64, sealed bool, err error) {
 	known, l.end = headerBytes, headerBytes
 	indexed := l.files
-	l.files = l.files[:i+1] // so that f is the current one
+	l.files = l.files[:i+1] // so that f is the current segment
 	defer func() { l.files = indexed }()
 	r := newReader(f, headerBytes)
 	for !sealed {
@@ -200,8 +198,7 @@ func (l *Log) take(f *file, r record, payload []byte) error {
 	return nil
 }
 
-// repair makes the end of the newest segment durable and removes what lies behind
-// it, unless that was acknowledged.
+// repair makes the end of the newest segment durable and removes the bytes after it, unless they were acknowledged.
 func (l *Log) repair(f *file, known int64) error {
 	if l.mustContinue && l.end == headerBytes {
 		return damagef(f, l.end, "acknowledged entries were in it, and none can be read")
@@ -218,7 +215,7 @@ func (l *Log) repair(f *file, known int64) error {
 		l.o.Logger.Warn("the end of the log is a write that was interrupted and never acknowledged; it is removed",
 			"segment", f.name, "offset", l.end, "bytes", used-l.end)
 	}
-	// To write over durable bytes what they are already cannot harm them.
+	// Overwriting durable bytes with the same bytes cannot damage them.
 	for at := known; at < used; at += readBytes {
 		b := make([]byte, min(readBytes, used-at))
 		if whole := min(l.end-at, int64(len(b))); whole > 0 {
@@ -236,10 +233,9 @@ func (l *Log) repair(f *file, known int64) error {
 	return nil
 }
 
-// checkTorn looks at what lies behind the last whole record and returns where
-// it ends. A whole record in it that was written when the bytes before it were
-// durable shows that they were acknowledged and are damaged. The salt of the
-// segment keeps a client's payload from looking like one.
+// checkTorn inspects the bytes after the last complete record and returns where they end. If they contain a complete
+// record that was written when the bytes before it were durable, those bytes were acknowledged and are damaged. The
+// segment's salt prevents a client's payload from looking like such a record.
 func (l *Log) checkTorn(f *file) (used int64, err error) {
 	used = l.end
 	b := make([]byte, readBytes+recordBytes)
@@ -248,7 +244,7 @@ func (l *Log) checkTorn(f *file) (used int64, err error) {
 		if _, err := io.ReadFull(io.NewSectionReader(f, at, int64(len(chunk))), chunk); err != nil {
 			return 0, fmt.Errorf("segment: read %s: %w", f.name, err)
 		}
-		// Of most of a segment nothing has been written. Counting is twenty times as fast as trimming.
+		// Most of a segment is still unwritten. Counting zeros is twenty times as fast as trimming them.
 		if bytes.Count(chunk, []byte{0}) == len(chunk) {
 			continue
 		}
@@ -267,7 +263,7 @@ func (l *Log) checkTorn(f *file) (used int64, err error) {
 	return used, nil
 }
 
-// finish checks what the segments say together and removes what is left over.
+// finish checks the segments against each other and removes leftovers.
 func (l *Log) finish() error {
 	if l.checkpoint.Index > l.last.Index {
 		return damagef(nil, 0, "it ends at index %d, before its own checkpoint at %d", l.last.Index, l.checkpoint.Index)

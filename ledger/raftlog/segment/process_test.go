@@ -37,7 +37,7 @@ func childOptions(dir string) segment.Options {
 	}
 }
 
-// writeForEver appends entries that hold their index and prints each index that is durable.
+// writeForEver appends entries that hold their index and prints each durable index.
 func writeForEver(dir string) error {
 	l, err := segment.Open(childOptions(dir))
 	if err != nil {
@@ -61,7 +61,7 @@ func writeForEver(dir string) error {
 	}
 }
 
-// TestKilledProcess kills a writer with SIGKILL again and again: what it had reported is there.
+// TestKilledProcess kills a writer with SIGKILL again and again, and expects to find everything that it had reported.
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -90,7 +90,7 @@ func TestKilledProcess(t *testing.T) {
 		if err := child.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		for lines.Scan() { // what it still wrote to the pipe
+		for lines.Scan() { // drains the pipe
 			if i, err := strconv.ParseUint(lines.Text(), 10, 64); err == nil {
 				reported = i
 			}
@@ -118,7 +118,7 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// hanging is a disk on which the next new file takes until release is closed.
+// hanging is a disk on which creating the next file blocks until release is closed.
 type hanging struct {
 	*simdisk.Disk
 	entered, release chan struct{}
@@ -132,8 +132,8 @@ func (d hanging) Create(name string, size int64) (segment.File, error) {
 	return d.Disk.Create(name, size)
 }
 
-// A new segment takes some syncs. What was appended before can be read meanwhile: the node that asks
-// holds back its heartbeats until it has the answer.
+// Creating a new segment takes several syncs. Earlier entries can be read meanwhile, because the node that reads sends
+// no heartbeats until it has the entries.
 func TestReadsPassANewSegment(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()
@@ -176,8 +176,7 @@ func TestReadsPassANewSegment(t *testing.T) {
 	}
 }
 
-// TestReadsBesideWrites reads and truncates while another goroutine appends. It shows something
-// with the race detector.
+// TestReadsBesideWrites reads and truncates while another goroutine appends. It is meaningful with the race detector.
 func TestReadsBesideWrites(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()

@@ -6,15 +6,14 @@ import (
 	"sort"
 )
 
-// First returns the index of the first entry, or the one that the first entry
-// will have.
+// First returns the index of the first entry. In an empty log it returns the index that the first entry will have.
 func (l *Log) First() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.base.Index + 1
 }
 
-// Last returns the position of the last entry, or of the one before the first.
+// Last returns the position of the last entry. In an empty log it returns the position before the first entry.
 func (l *Log) Last() Position {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -35,12 +34,12 @@ func (l *Log) Checkpoint() Checkpoint {
 	return l.checkpoint
 }
 
-// Bytes returns how many bytes of entries were appended since the last
-// truncation, also in an earlier life.
+// Bytes returns how many bytes of entries were appended since the last truncation, including those appended before
+// Open.
 func (l *Log) Bytes() int64 { return l.bytes.Load() }
 
-// Term returns the term of the entry at an index, or of the one before the first,
-// without reading the disk. It fails with ErrTruncated or ErrMissing.
+// Term returns the term of the entry at an index, or at the position before the first entry, without reading the disk.
+// It fails with ErrTruncated or ErrMissing.
 func (l *Log) Term(index uint64) (uint64, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -61,14 +60,13 @@ func (l *Log) term(index uint64) (uint64, error) {
 	return l.points[l.find(index)].at.Term, nil
 }
 
-// find returns the point at or before an index that the log has.
+// find returns the point at or before an index that is in the log.
 func (l *Log) find(index uint64) int {
 	return sort.Search(len(l.points), func(i int) bool { return l.points[i].at.Index > index }) - 1
 }
 
-// Entries reads the entries from lo to hi, hi not included: at least one, and
-// then no more than have maxBytes of data together. It fails with ErrTruncated
-// or ErrMissing, and with a *DamageError when the disk has something else.
+// Entries reads the entries from lo to hi, excluding hi. It returns at least one entry, and otherwise no more than
+// maxBytes of data. It fails with ErrTruncated or ErrMissing, and with a *DamageError if the disk holds something else.
 func (l *Log) Entries(lo, hi uint64, maxBytes int) ([]Entry, error) {
 	l.mu.RLock() // until the end, so that no file is closed meanwhile
 	defer l.mu.RUnlock()
@@ -144,9 +142,8 @@ func (r *reader) bytes(n int64) ([]byte, error) {
 	return r.chunk[:n], nil
 }
 
-// next returns the next record and its payload, valid until the next call. At
-// anything else it stays and fails with a *DamageError; other errors are the
-// disk's.
+// next returns the next record and its payload, valid until the next call. If there is no valid record, the reader does
+// not advance and next fails with a *DamageError; other errors come from the disk.
 func (r *reader) next() (record, []byte, error) {
 	if r.offset+recordBytes > r.limit {
 		return record{}, nil, damagef(r.file, r.offset, "no whole record")

@@ -9,24 +9,23 @@ import (
 // Entry is an entry of the replicated log.
 type Entry struct {
 	Index, Term uint64
-	Kind        uint8 // what Data is; the caller's own numbers
+	Kind        uint8 // describes Data; the caller defines the values
 	Data        []byte
 }
 
 // Position is the index of an entry and the term in which a leader appended it.
 type Position struct{ Index, Term uint64 }
 
-// State is what Raft must find again after a crash.
+// State is the Raft state that must survive a crash.
 type State struct {
-	Term, Vote uint64 // the current term, and the node that got this node's vote in it; 0: none
-	Commit     uint64 // an index up to which entries are known to be committed; not every one is stored
+	Term, Vote uint64 // the current term, and the node that this node voted for in it; 0: none
+	Commit     uint64 // entries up to here are committed; not every advance is stored
 }
 
-// Checkpoint says how far the state store is durable, so that the entries up to
-// there may go.
+// Checkpoint says how far the state store is durable, so that entries up to its position may be dropped.
 type Checkpoint struct {
 	Position
-	Data []byte // at most MaxCheckpointBytes; the caller's, such as the members at the position
+	Data []byte // defined by the caller, such as the members at the position; at most MaxCheckpointBytes
 }
 
 const (
@@ -35,23 +34,23 @@ const (
 	recordBytes  = 40 // before the payload
 	stateBytes   = 24
 	maxIdentity  = 256
-	sealedBytes  = recordBytes // the room that a segment keeps for its seal
+	sealedBytes  = recordBytes // space reserved in a segment for its seal
 	fileTemplate = "%016x.log"
 	temporary    = "new.tmp"
 	alignment    = 8
-	// MaxCheckpointBytes bounds Checkpoint.Data.
+	// MaxCheckpointBytes is the maximum length of Checkpoint.Data.
 	MaxCheckpointBytes = 2 << 10
-	// MaxEntryBytes bounds Entry.Data.
+	// MaxEntryBytes is the maximum length of Entry.Data.
 	MaxEntryBytes = 64 << 20
 )
 
-// The kinds of records.
+// Kinds of records.
 const (
-	kindEntry      = 1 // an entry; it follows the one before
+	kindEntry      = 1 // an entry; its index follows the previous one
 	kindState      = 2 // payload: term, vote, commit
-	kindRewind     = 3 // what is behind index is replaced from here on
+	kindRewind     = 3 // the entries after index are replaced from here on
 	kindCheckpoint = 4 // payload: Checkpoint.Data
-	kindSeal       = 5 // the log goes on in the next segment, which has at least one record
+	kindSeal       = 5 // the log continues in the next segment, which has at least one record
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -61,9 +60,9 @@ type header struct {
 	number     uint64 // of the segment: 1, 2, 3, …
 	size       int64  // of the whole file, in bytes
 	salt       [8]byte
-	marker     uint32 // in each record: what nobody outside can know, so that no payload is taken for a record
+	marker     uint32 // in each record; unknown to clients, so that no payload is mistaken for a record
 	previous   uint32 // checksum of the last record before this segment; 0 for the first
-	reset      bool   // nothing before this segment counts
+	reset      bool   // everything before this segment is obsolete
 	base       Position
 	state      State
 	checkpoint Checkpoint
@@ -118,15 +117,15 @@ func decodeHeader(b []byte) (*header, error) {
 	return h, nil
 }
 
-// seed is the checksum's beginning in each of the segment's records.
+// seed is the initial checksum of each record in the segment.
 func (h *header) seed() uint32 { return crc32.Checksum(h.salt[:], castagnoli) }
 
-// record is one record as it lies in a segment.
+// record is one record as stored in a segment.
 type record struct {
 	crc       uint32
-	previous  uint32 // checksum of the record before
+	previous  uint32 // checksum of the previous record
 	length    int    // of the payload
-	durable   int64  // the segment was durable up to here when the record was written
+	durable   int64  // durable length of the segment when the record was written
 	kind      uint8
 	entryKind uint8
 	at        Position
@@ -134,10 +133,10 @@ type record struct {
 
 func padded(n int) int64 { return int64((n + alignment - 1) &^ (alignment - 1)) }
 
-// bytes is the room that the record takes.
+// bytes returns the size of the record in the file.
 func (r *record) bytes() int64 { return recordBytes + padded(r.length) }
 
-// append adds the record to b and sets its checksum.
+// append appends the record to b and sets its checksum.
 func (r *record) append(b []byte, h *header, seed uint32, payload []byte) []byte {
 	begin := len(b)
 	b = append(b, 0, 0, 0, 0)
@@ -156,7 +155,7 @@ func (r *record) append(b []byte, h *header, seed uint32, payload []byte) []byte
 	return append(b, zeros[:int(padded(len(payload)))-len(payload)]...)
 }
 
-// decodeRecord reads the fixed part of a record. Its checksum is not compared yet.
+// decodeRecord decodes the fixed part of a record. It does not verify the checksum.
 func decodeRecord(b []byte, h *header) (record, bool) {
 	u32 := binary.LittleEndian.Uint32
 	if u32(b[4:]) != h.marker {
@@ -170,7 +169,7 @@ func decodeRecord(b []byte, h *header) (record, bool) {
 	return r, r.length <= MaxEntryBytes
 }
 
-// verify compares the checksum of a record with its bytes: fixed is its fixed part.
+// verify checks the checksum of a record; fixed is the record's fixed part.
 func (r *record) verify(seed uint32, fixed, payload []byte) bool {
 	return crc32.Update(crc32.Update(seed, castagnoli, fixed[4:recordBytes]), castagnoli, payload) == r.crc
 }

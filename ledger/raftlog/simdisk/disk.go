@@ -1,6 +1,5 @@
-// Package simdisk is a disk in memory for tests: it loses what was not synced,
-// tears writes at sectors, forgets names whose directory was not synced, fails,
-// fills up and rots, as a seed decides. It implements [segment.Disk].
+// Package simdisk is an in-memory disk for tests. Driven by a seed, it loses unsynced data, tears writes at sectors,
+// forgets names whose directory was not synced, fails, fills up and suffers bit rot. It implements [segment.Disk].
 package simdisk
 
 import (
@@ -18,7 +17,7 @@ import (
 // SectorBytes is the unit that a power loss keeps or loses as a whole.
 const SectorBytes = 512
 
-// ErrCrashed answers every call to a disk whose process has ended.
+// ErrCrashed is returned by every call to a disk whose process has ended.
 var ErrCrashed = errors.New("simdisk: the process has ended")
 
 // Disk is a simulated directory. Its methods may be called from any goroutine.
@@ -27,16 +26,16 @@ type Disk struct {
 	names   map[string]*content // as the process sees them
 	durable map[string]*content // as of the last Sync
 	life    int                 // files opened in an earlier life fail
-	steps   int                 // changes so far: writes, syncs, changes of names
-	fuse    int                 // the step that fails, 0 for none
+	steps   int                 // changes so far: writes, syncs and changes of names
+	fuse    int                 // the step that fails; 0 for none
 	fault   error
-	arrives int        // bytes of a write that fails; negative for half of them
-	free    int64      // bytes that Create may still take; negative for any number
-	rot     *rand.Rand // of the next read; nil for none
-	rotted  bool       // a read of this life was damaged
+	arrives int        // bytes that arrive of a failing write; negative for half of them
+	free    int64      // bytes that Create may still use; negative for no bound
+	rot     *rand.Rand // source of the next read's damage; nil for none
+	rotted  bool       // a read since the process began was damaged
 }
 
-// content is a file: what the process reads, and the writes that are not synced.
+// content is a file: the bytes that the process reads, and the writes that are not synced.
 type content struct {
 	bytes   []byte
 	durable []byte
@@ -53,40 +52,39 @@ func New() *Disk {
 	return &Disk{names: map[string]*content{}, durable: map[string]*content{}, free: -1}
 }
 
-// FailAt makes the step with this number, counted from 1 for the next one, and
-// all later ones fail with err. A write that fails has arrived in part; a sync that
-// fails leaves what it should have written to the cache alone.
+// FailAt makes a step, counted from 1 for the next one, and all later steps fail with err. A failing write arrives in
+// part; a failing sync leaves the data in the cache only.
 func (d *Disk) FailAt(step int, err error) { d.TearAt(step, -1, err) }
 
-// TearAt is FailAt, and says how many bytes arrive of a write that fails; negative for half of them.
+// TearAt is like FailAt, and sets how many bytes of a failing write arrive; negative for half of them.
 func (d *Disk) TearAt(step, arrives int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.fuse, d.fault, d.arrives = d.steps+step, err, arrives
 }
 
-// Steps returns how many changes were made.
+// Steps returns the number of changes made so far.
 func (d *Disk) Steps() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.steps
 }
 
-// SetFree bounds the bytes that new files may take; negative lifts the bound.
+// SetFree bounds the bytes that new files may use; a negative value removes the bound.
 func (d *Disk) SetFree(bytes int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.free = bytes
 }
 
-// RotRead flips a bit of what the next read returns. The file stays as it is.
+// RotRead flips a bit of the next read's result. The file stays unchanged.
 func (d *Disk) RotRead(rng *rand.Rand) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.rot = rng
 }
 
-// Rotted reports whether a read has returned something else than what was written, since the process began.
+// Rotted reports whether a read has returned damaged bytes since the process began.
 func (d *Disk) Rotted() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +97,7 @@ func (d *Disk) endLife() {
 	d.fuse, d.fault, d.rot, d.rotted = 0, nil, nil, false
 }
 
-// step counts a change and returns the fault that is due.
+// step counts a change and returns the fault that is due, if any.
 func (d *Disk) step() error {
 	d.steps++
 	if d.fuse > 0 && d.steps >= d.fuse {
@@ -108,15 +106,15 @@ func (d *Disk) step() error {
 	return nil
 }
 
-// Kill ends the process: what it wrote stays in the system's cache.
+// Kill ends the process. Its writes stay in the system's cache.
 func (d *Disk) Kill() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endLife()
 }
 
-// PowerLoss ends the process and keeps, of what was not synced, what rng says:
-// any sectors of the writes, and the first of the changes of names.
+// PowerLoss ends the process. Of the unsynced data it keeps what rng decides: any sectors of the writes, and a prefix
+// of the name changes.
 func (d *Disk) PowerLoss(rng *rand.Rand) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +132,7 @@ func (c *content) lose(rng *rand.Rand) {
 	keep := rng.IntN(4) // 0: nothing, 1: everything, else: any part
 	for _, w := range c.loose {
 		for from := 0; from < len(w.bytes); {
-			// A sector ends where the next one of the file begins.
+			// A sector ends where the next sector of the file begins.
 			to := min(len(w.bytes), from+SectorBytes-int((w.offset+int64(from))%SectorBytes))
 			if keep == 1 || keep > 1 && rng.IntN(2) == 0 {
 				copy(c.durable[w.offset+int64(from):], w.bytes[from:to])
@@ -146,8 +144,8 @@ func (c *content) lose(rng *rand.Rand) {
 	c.bytes = slices.Clone(c.durable)
 }
 
-// Bytes returns the content of a file; nil when it is not there. A caller may
-// change it to damage the file at rest.
+// Bytes returns the content of a file, or nil if the file does not exist. A caller may modify the result to damage the
+// file at rest.
 func (d *Disk) Bytes(name string) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -157,7 +155,7 @@ func (d *Disk) Bytes(name string) []byte {
 	return nil
 }
 
-// SetBytes replaces the content of a file, durably.
+// SetBytes durably replaces the content of a file.
 func (d *Disk) SetBytes(name string, b []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -309,7 +307,7 @@ func (f *file) Sync() error {
 			copy(f.durable[w.offset:], w.bytes)
 		}
 	}
-	// The system takes the pages for clean after a failed sync, too.
+	// The system marks the pages clean even after a failed sync.
 	f.loose = nil
 	return err
 }

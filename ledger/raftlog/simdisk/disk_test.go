@@ -16,7 +16,7 @@ import (
 
 var errFault = errors.New("input/output error")
 
-// create makes a durable file of zeros.
+// create creates a durable file of zeros.
 func create(t *testing.T, d segment.Disk, name string, size int64) segment.File {
 	t.Helper()
 	f, err := d.Create(name, size)
@@ -33,7 +33,7 @@ func write(t *testing.T, f segment.File, at int64, text []byte) {
 	}
 }
 
-// read returns the whole content of a file, as a process that has just begun sees it.
+// read returns the whole content of a file, as a newly started process sees it.
 func read(t *testing.T, d segment.Disk, name string) []byte {
 	t.Helper()
 	f, err := d.Open(name)
@@ -52,8 +52,8 @@ func read(t *testing.T, d segment.Disk, name string) []byte {
 	return b
 }
 
-// TestADiskIsLikeTheSystems: without a fault, what a log may do with a disk has the same effect on this one and on a
-// directory of the system.
+// TestADiskIsLikeTheSystems: without a fault, the operations of a log have the same effect on this disk and on a real
+// directory.
 func TestADiskIsLikeTheSystems(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
@@ -107,7 +107,7 @@ func TestADiskIsLikeTheSystems(t *testing.T) {
 	}
 }
 
-// TestWhatIsSyncedStays, whatever the power takes; of the rest every sector is there or not, as a whole.
+// TestWhatIsSyncedStays: synced data survives any power loss; each other sector is kept or lost as a whole.
 func TestWhatIsSyncedStays(t *testing.T) {
 	t.Parallel()
 	const sectors = 8
@@ -120,7 +120,7 @@ func TestWhatIsSyncedStays(t *testing.T) {
 		if err := f.Sync(); err != nil {
 			t.Fatal(err)
 		}
-		// Not at the bound of a sector, and over several.
+		// Unaligned, and across several sectors.
 		from, to := 1+random.IntN(600), 2000+random.IntN(2000)
 		write(t, f, int64(from), bytes.Repeat([]byte{2}, to-from))
 		d.PowerLoss(random)
@@ -146,7 +146,7 @@ func TestWhatIsSyncedStays(t *testing.T) {
 	}
 }
 
-// TestNamesNeedASync of their directory: before it the power may take them, or bring them back, and after it not.
+// TestNamesNeedASync: before the directory is synced, a power loss may undo name changes; afterwards it cannot.
 func TestNamesNeedASync(t *testing.T) {
 	t.Parallel()
 	for _, synced := range []bool{false, true} {
@@ -177,7 +177,8 @@ func TestNamesNeedASync(t *testing.T) {
 	}
 }
 
-// TestAKillLosesNothing that was written; what the process had open is of no use to the next one.
+// TestAKillLosesNothing: a kill loses nothing that was written. Files opened by the old process are unusable in the
+// next.
 func TestAKillLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()
@@ -200,10 +201,10 @@ func TestAKillLosesNothing(t *testing.T) {
 	}
 }
 
-// TestFaults: every change after the fuse fails, and none before; half of the write that fails is there.
+// TestFaults: every change from the fuse on fails, and none before it; half of the failing write arrives.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	// Steps of the life below: create, sync of names, write, sync, rename, remove.
+	// Steps of the process below: create, sync of names, write, sync, rename, remove.
 	for at := 1; at <= 7; at++ {
 		d := simdisk.New()
 		d.FailAt(at, errFault)
@@ -228,7 +229,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestASyncThatFailsForgets: the system takes the pages for clean then, so that a later sync does not write them.
+// TestASyncThatFailsForgets: the system marks the pages clean after a failed sync, so a later sync does not write them.
 func TestASyncThatFailsForgets(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()
@@ -248,7 +249,7 @@ func TestASyncThatFailsForgets(t *testing.T) {
 	}
 }
 
-// TestAFullDisk refuses new files alone, until one is removed.
+// TestAFullDisk: a full disk refuses new files only, until a file is removed.
 func TestAFullDisk(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()
@@ -270,7 +271,7 @@ func TestAFullDisk(t *testing.T) {
 	create(t, d, "d", 1<<20)
 }
 
-// TestRotRead: one read differs in one bit, and the file does not.
+// TestRotRead: one read differs in one bit, and the file is unchanged.
 func TestRotRead(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()
@@ -310,7 +311,7 @@ func TestClonesAndDamage(t *testing.T) {
 	}
 }
 
-// TestBounds: a log that reads or writes behind the end of a file has lost its way, and must not get zeros for it.
+// TestBounds: reading or writing beyond the end of a file fails. A log that does so is faulty and must not get zeros.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()

@@ -18,7 +18,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// decode reads the messages of a frame.
+// decode decodes the messages of a frame.
 func decode(f *frame) ([]*pb.Message, error) { return core.DecodeMessages(f.bytes) }
 
 // member is a node of a cluster with a host.
@@ -43,7 +43,7 @@ func (m *member) texts() []string {
 	return slices.Clone(m.have)
 }
 
-// newMember starts a voter of three.
+// newMember starts one of three voters.
 func newMember(t *testing.T, id uint64) *member {
 	t.Helper()
 	m := &member{}
@@ -60,7 +60,7 @@ func newMember(t *testing.T, id uint64) *member {
 		t.Fatal(err)
 	}
 	m.node = start(t, id, func(o *Options) {
-		o.Receive = func(messages []*pb.Message) { _ = m.host.Receive(messages...) } // fails once it has stopped
+		o.Receive = func(messages []*pb.Message) { _ = m.host.Receive(messages...) } // fails once the host has stopped
 		o.Unreachable = func(id uint64) { _ = m.host.Unreachable(id) }
 	})
 	m.host, err = host.Start(host.Options{
@@ -79,12 +79,12 @@ func (m *member) stop() {
 	_ = m.host.Close()
 }
 
-// zeros is a source of salts that are nothing to rely on.
+// zeros is an insecure source of salts.
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// Three nodes elect a leader over real connections and commit; the two that are left go on without it.
+// Three nodes elect a leader over real connections and commit entries; the remaining two continue without it.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	members := []*member{newMember(t, 1), newMember(t, 2), newMember(t, 3)}
@@ -95,7 +95,7 @@ func TestCluster(t *testing.T) {
 		defer cancel()
 		ready := make(chan *member, len(among))
 		for _, m := range among {
-			go func() { // ends with the context; nothing waits for those that do not lead
+			go func() { // ends with the context; not joined on nodes that do not lead
 				if m.host.Ready(ctx) == nil {
 					ready <- m
 				}

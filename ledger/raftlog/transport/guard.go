@@ -16,7 +16,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Headers that a node shows with every request to another one. A call that is forwarded has them beside those of its
+// Headers that a node sends with every request to another node. A forwarded call has them in addition to those of its
 // caller, which is why they have names of their own.
 const (
 	headerToken      = "Seqledger-Join-Token"
@@ -25,18 +25,18 @@ const (
 	headerPeerTo     = "Seqledger-Peer-To"
 )
 
-// peerPaths begins the paths of requests that nodes make of their own accord. Others are forwarded, and have the
-// Authorization of their callers.
+// peerPaths is the prefix of the paths of requests that nodes make on their own. Other requests are forwarded and have
+// the Authorization header of their callers.
 const peerPaths = "/seqledger.peer.v1/"
 
-// Identity is what a node shows to the others with each request.
+// Identity is what a node sends to the others with each request.
 type Identity struct {
-	Token  string // the join token; empty while the node has none
-	Ledger string // empty while the node joins and was told none
+	Token  string // the join token; empty if the node has none
+	Ledger string // empty while the node joins and does not know it
 	From   uint64 // id of the node; 0 while it joins and has none
 }
 
-// show sets the headers of a request, also those that its caller may have set.
+// show sets the identity headers of a request, and overwrites any that its caller may have set.
 func (i Identity) show(h http.Header) {
 	set := func(name, value string) {
 		if h.Del(name); value != "" {
@@ -52,11 +52,11 @@ func (i Identity) show(h http.Header) {
 	set(headerPeerFrom, from)
 }
 
-// AddressTo makes another node than the one with an id refuse a request, because an address may have gone to another
-// node. A forwarded call may be answered by any.
+// AddressTo makes every node other than id refuse a request, because the address may now belong to another node. A
+// forwarded call omits it, because any node may answer.
 func AddressTo(h http.Header, id uint64) { h.Set(headerPeerTo, strconv.FormatUint(id, 10)) }
 
-// As returns a RoundTripper that sends requests as a node.
+// As returns a RoundTripper that sends requests with a node's identity.
 func As(t http.RoundTripper, node func() Identity) http.RoundTripper { return bearer{t, node} }
 
 type bearer struct {
@@ -74,17 +74,17 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // Access decides which requests of other nodes a node answers. Its functions may be called from any goroutine.
 type Access struct {
-	// Token returns the join token; empty while the node has none.
+	// Token returns the join token; empty if the node has none.
 	Token func() string
-	// Upgrading reports whether the cluster has nodes whose programs show nothing: those are answered too.
+	// Upgrading reports whether the cluster has nodes whose programs send no identity. Their requests are answered too.
 	Upgrading func() bool
-	// Member tells of a node whether it is a member, or was one, and under which address the others reach it.
+	// Member reports whether a node is a member, whether it was one, and the address at which the others reach it.
 	Member func(id uint64) (peer string, is, was bool)
-	// Joining are the paths that a node may ask before it is a member. Their handlers check what a certificate is for:
-	// see [CertificateFor].
+	// Joining holds the paths that a node may request before it is a member. Their handlers check the address that a
+	// certificate is for: see [CertificateFor].
 	Joining []string
-	// Guarded reports whether Token is asked for on a path while the cluster is upgraded, too: programs of before show
-	// it there when an operator gave it to them.
+	// Guarded reports whether a path requires the Token even while the cluster is being upgraded, because older
+	// programs send it there if an operator configured it.
 	Guarded func(path string) bool
 }
 
@@ -95,24 +95,24 @@ func (a *Access) validate() error {
 	return nil
 }
 
-// Refusal is the answer to a request that is not let in, as JSON.
+// Refusal is the response to a refused request, as JSON.
 type Refusal struct {
 	Message string `json:"error"`
-	Final   bool   `json:"final,omitempty"`   // the same request is refused again
-	Removed bool   `json:"removed,omitempty"` // because the node that asks was removed
+	Final   bool   `json:"final,omitempty"`   // the same request will be refused again
+	Removed bool   `json:"removed,omitempty"` // because the requesting node was removed
 }
 
-// refusal is a Refusal on its way.
+// refusal is a Refusal with what is needed to send it.
 type refusal struct {
 	status int
 	Refusal
 }
 
-// errorWriter answers streams of the consensus and forwarded calls.
+// errorWriter writes errors for streams of the consensus and forwarded calls.
 var errorWriter = connect.NewErrorWriter(options())
 
-// write answers a request. A forwarded call is told that it may be tried again, because its caller can do nothing about
-// what is wrong between the nodes.
+// write sends the refusal. It marks a forwarded call as retryable, because the caller can do nothing about a problem
+// between the nodes.
 func (no *refusal) write(w http.ResponseWriter, r *http.Request) {
 	err := connect.NewError(connect.CodeUnavailable,
 		errors.New("the nodes of the cluster refuse each other: "+no.Message))
@@ -128,22 +128,22 @@ func (no *refusal) write(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(no.Refusal)
 }
 
-// guard lets in the requests of nodes that belong to the cluster, whatever they ask.
+// guard lets in requests from nodes that belong to the cluster, on any path.
 func (t *Transport) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if no := t.o.Access.check(t.o.Ledger, t.o.ID, r); no != nil {
 			t.refused(r, no)
-			no.write(w, r) // an error needs no answer: the node asks again
+			no.write(w, r) // an error can be ignored: the node asks again
 			return
 		}
 		for _, name := range []string{headerToken, headerPeerLedger, headerPeerFrom, headerPeerTo} {
-			r.Header.Del(name) // what answers the request has no use for them
+			r.Header.Del(name) // handlers do not need them
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// check returns why a request is refused, or nil.
+// check returns the reason for refusing a request, or nil.
 func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
 	upgrading := a.Upgrading()
 	if no := a.checkToken(r, upgrading); no != nil {
@@ -173,7 +173,7 @@ func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
 		no := refuse(http.StatusForbidden, "node %d was removed from the cluster", id)
 		no.Final, no.Removed = true, true
 		return no
-	case !is: // it may have joined, and this node does not know it yet
+	case !is: // it may have joined without this node knowing yet
 		return refuse(http.StatusForbidden, "node %d is no member of the cluster", id)
 	case joining, upgrading:
 		return nil
@@ -184,16 +184,16 @@ func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
 	return nil
 }
 
-// checkToken returns why a request is refused for the token that it shows, or nil.
+// checkToken returns the reason for refusing a request because of its token, or nil.
 func (a *Access) checkToken(r *http.Request, upgrading bool) *refusal {
 	want, got := a.Token(), r.Header.Get(headerToken)
-	if got == "" && upgrading && strings.HasPrefix(r.URL.Path, peerPaths) { // as programs of before show it
+	if got == "" && upgrading && strings.HasPrefix(r.URL.Path, peerPaths) { // as older programs send it
 		got = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	}
 	if upgrading && (want == "" || !a.Guarded(r.URL.Path)) {
 		return nil
 	}
-	// Hashed, because the comparison would tell the length.
+	// Hashed, because the comparison would leak the length.
 	wanted, shown := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
 	if want != "" && subtle.ConstantTimeCompare(wanted[:], shown[:]) == 1 {
 		return nil
@@ -204,8 +204,8 @@ func (a *Access) checkToken(r *http.Request, upgrading bool) *refusal {
 	return no
 }
 
-// CertificateFor returns why the certificate of a request is not that of the node at an address, host and port. Without
-// TLS there is none, and the join token has to do.
+// CertificateFor returns an error if the certificate of a request is not for the address, host and port, of a node.
+// Without TLS there is no certificate, and the join token must suffice.
 func CertificateFor(r *http.Request, address string) error {
 	if r.TLS == nil {
 		return nil
@@ -227,7 +227,7 @@ func refuse(status int, format string, args ...any) *refusal {
 	return &refusal{status, Refusal{Message: fmt.Sprintf(format, args...)}}
 }
 
-// refused tells the operator of a request that was refused, once for each reason and host.
+// refused logs a refused request, once for each reason and host.
 func (t *Transport) refused(r *http.Request, no *refusal) {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	if t.told.add(host + " " + no.Message) {
@@ -235,10 +235,10 @@ func (t *Transport) refused(r *http.Request, no *refusal) {
 	}
 }
 
-// maxTold bounds what an operator is told of requests that were refused.
+// maxTold bounds the number of logged refusals.
 const maxTold = 64
 
-// told are the messages that were logged.
+// told is the set of logged messages.
 type told struct {
 	mu   sync.Mutex
 	said map[string]bool

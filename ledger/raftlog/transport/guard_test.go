@@ -13,7 +13,7 @@ import (
 
 const guardToken = "a secret of the nodes"
 
-// guarded starts node 2, which answers every request with "here" and says what it was shown of the headers.
+// guarded starts node 2, which answers every request with "here" and the identity headers that its handler sees.
 func guarded(t *testing.T, change func(*Options)) *node {
 	t.Helper()
 	return start(t, 2, func(o *Options) {
@@ -33,7 +33,7 @@ func guarded(t *testing.T, change func(*Options)) *node {
 	})
 }
 
-// ask makes a request as a node, and returns the status and the answer.
+// ask makes a request as a node, and returns the status and the body.
 func ask(
 	t *testing.T, n *node, path string, as Identity, config *tls.Config, change ...func(http.Header),
 ) (int, string) {
@@ -62,14 +62,14 @@ func ask(
 	return r.StatusCode, string(b)
 }
 
-// paths are what nodes ask each other, and a forwarded call.
+// paths are the paths that nodes request from each other, and that of a forwarded call.
 var paths = []string{
 	"/seqledger.peer.v1/Join", "/seqledger.peer.v1/Seed", "/seqledger.peer.v1/Clock", "/seqledger.peer.v1/Digest",
 	"/seqledger.peer.v1/Level", "/seqledger.v1.LedgerService/Write", "/other",
 }
 
-// Every request shows the token, the ledger and a member, whatever it asks. A node that joins has no ledger and no
-// number yet, and may ask for that alone.
+// Every request, on any path, carries the token, the ledger and a member's id. A joining node has no ledger and no id
+// yet, and may request only the joining paths.
 func TestEveryRequestIsGuarded(t *testing.T) {
 	t.Parallel()
 	n := guarded(t, nil)
@@ -98,12 +98,12 @@ func TestEveryRequestIsGuarded(t *testing.T) {
 			}
 		}
 	}
-	// A caller's own credential is no token.
+	// A caller's own credential is not a token.
 	bearer := func(h http.Header) { h.Set("Authorization", "Bearer "+guardToken) }
 	if status, _ := ask(t, n, paths[1], Identity{Ledger: "ledger-1", From: 3}, nil, bearer); status != 401 {
 		t.Errorf("a token under Authorization: %d", status)
 	}
-	// An address may have gone to another node, whose answer would be taken for that of the first.
+	// An address may now belong to another node, whose answer would be mistaken for that of the first.
 	for to, want := range map[uint64]int{2: http.StatusOK, 1: http.StatusMisdirectedRequest} {
 		status, said := ask(t, n, paths[3], whole, nil, func(h http.Header) { AddressTo(h, to) })
 		if status != want {
@@ -112,7 +112,7 @@ func TestEveryRequestIsGuarded(t *testing.T) {
 	}
 }
 
-// A forwarded call is refused in its own protocol, and may be tried again: its caller has done nothing wrong.
+// A forwarded call is refused in its own protocol and may be retried, because its caller has done nothing wrong.
 func TestForwardedCallIsRefusedAsUnavailable(t *testing.T) {
 	t.Parallel()
 	n := guarded(t, nil)
@@ -123,8 +123,8 @@ func TestForwardedCallIsRefusedAsUnavailable(t *testing.T) {
 	}
 }
 
-// While a cluster of before is upgraded, programs show nothing, or the token that an operator gave them where they
-// always have. What is shown must be right all the same, but for the token.
+// While an older cluster is upgraded, programs send no identity, or send the token that an operator gave them where
+// older programs always sent it. If they send an identity it must be right, except for the token.
 func TestUpgradingClusterIsOpen(t *testing.T) {
 	t.Parallel()
 	for _, given := range []bool{false, true} {
@@ -155,8 +155,8 @@ func TestUpgradingClusterIsOpen(t *testing.T) {
 	}
 }
 
-// A certificate of the authority does not make its owner any node: it must be for the address of the node that it
-// says it is.
+// A certificate of the authority does not let its owner act as any node: it must be for the address of the node that
+// the owner claims to be.
 func TestCertificateIsOfTheNode(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
@@ -181,7 +181,7 @@ func TestCertificateIsOfTheNode(t *testing.T) {
 	}
 }
 
-// A stream of the consensus needs the token, too: a forged message decides what is committed.
+// A stream of the consensus needs the token, too, because a forged message could decide what is committed.
 func TestStreamNeedsTheToken(t *testing.T) {
 	t.Parallel()
 	one := start(t, 1, func(o *Options) { o.Access.Token = func() string { return "another secret" } })

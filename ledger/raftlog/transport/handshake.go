@@ -9,25 +9,25 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Procedure is the path of a stream; its version is that of the handshake and the frames.
+// Procedure is the path of a stream. Its version covers the handshake and the frames.
 const Procedure = "/seqledger.raft.v1/Stream"
 
-// Headers of both sides of a stream.
+// Headers that both sides of a stream send.
 const (
 	headerLedger = "Seqledger-Ledger"
 	headerFrom   = "Seqledger-From"
 	headerTo     = "Seqledger-To"
 )
 
-// introduce says in a header who this node is and to which one it speaks.
+// introduce sets the headers that identify this node and the node it addresses.
 func (t *Transport) introduce(h http.Header, to uint64) {
 	h.Set(headerLedger, t.o.Ledger)
 	h.Set(headerFrom, strconv.FormatUint(t.o.ID, 10))
 	h.Set(headerTo, strconv.FormatUint(to, 10))
 }
 
-// identify reads who the other side is, and refuses it unless it is a node of this ledger that speaks to
-// this one.
+// identify returns the id of the other side. It refuses the other side unless it is a node of this ledger that
+// addresses this node.
 func (t *Transport) identify(h http.Header) (from uint64, err error) {
 	if ledger := h.Get(headerLedger); ledger != t.o.Ledger {
 		return 0, refusef("node of ledger %q, and this is ledger %q", ledger, t.o.Ledger)
@@ -76,7 +76,7 @@ func (t *Transport) accept(ctx context.Context, s *connect.BidiStream[frame, fra
 	return p.run(ctx, s)
 }
 
-// connectTo opens a stream to a peer, checks who answers, and runs it.
+// connectTo opens a stream to a peer, checks the identity of the other side, and runs the stream.
 func (t *Transport) connectTo(ctx context.Context, p *peer) error {
 	scheme := "http://"
 	if t.o.TLS != nil {
@@ -88,14 +88,14 @@ func (t *Transport) connectTo(ctx context.Context, p *peer) error {
 	s := client.CallBidiStream(ctx)
 	defer func() {
 		cancel()
-		// The library waits for more of the request and does not see that it was cancelled.
+		// Otherwise the library waits for more of the request and does not notice the cancellation.
 		_ = s.CloseRequest()
 	}()
 	t.introduce(s.RequestHeader(), p.id)
 	t.identity().show(s.RequestHeader())
-	// An empty frame, which sends the headers. The other side answers with one.
+	// An empty frame sends the headers. The other side answers with one.
 	if err := s.Send(new(frame)); err != nil {
-		_, received := s.Receive() // says more
+		_, received := s.Receive() // says more than err
 		return fmt.Errorf("%w: %w", err, received)
 	}
 	if _, err := s.Receive(); err != nil {
@@ -111,7 +111,7 @@ func (t *Transport) connectTo(ctx context.Context, p *peer) error {
 	return p.run(ctx, clientStream{s})
 }
 
-// clientStream gives the client's side of a stream the methods of the server's.
+// clientStream gives the client side of a stream the methods of the server side.
 type clientStream struct {
 	*connect.BidiStreamForClient[frame, frame]
 }

@@ -25,16 +25,16 @@ type peer struct {
 	address string
 	ctx     context.Context //nolint:containedctx // It lives until stop.
 	stop    context.CancelFunc
-	wake    chan struct{} // each has room for one: a second one says nothing new
+	wake    chan struct{} // both have capacity 1, because a second signal adds nothing
 	lost    chan struct{} // messages were dropped
 
 	mu       sync.Mutex
-	urgent   []*pb.Message // pass bulk
+	urgent   []*pb.Message // overtake bulk
 	bulk     []*pb.Message
 	bytes    int // of both
-	current  int // number of the newest stream; one before it ends
+	current  int // number of the newest stream; earlier streams end
 	end      context.CancelFunc
-	attached bool // the newest stream runs
+	attached bool // the newest stream is running
 }
 
 func (t *Transport) newPeer(id uint64, address string) *peer {
@@ -48,8 +48,8 @@ func (t *Transport) newPeer(id uint64, address string) *peer {
 	return p
 }
 
-// isUrgent tells whether a message keeps a leader or elects one. The consensus takes messages in any
-// order.
+// isUrgent reports whether a message maintains or elects a leader. Such messages may overtake others, because the
+// consensus accepts messages in any order.
 func isUrgent(m *pb.Message) bool {
 	switch m.GetType() {
 	case pb.MsgApp, pb.MsgSnap, pb.MsgProp:
@@ -62,7 +62,7 @@ func isUrgent(m *pb.Message) bool {
 func (p *peer) enqueue(m *pb.Message) {
 	size := core.MessageBytes(m)
 	p.mu.Lock()
-	// Without a stream nothing is kept: it would be old when there is one.
+	// Without a stream nothing is queued, because it would be out of date by the time there is one.
 	fits := p.attached && len(p.urgent)+len(p.bulk) < MaxQueueMessages && p.bytes+size <= MaxQueueBytes &&
 		size <= maxFrameBytes
 	switch {
@@ -89,7 +89,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// next takes the messages of the next frame.
+// next returns the messages of the next frame.
 func (p *peer) next() (*frame, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *peer) next() (*frame, error) {
 	return f, nil
 }
 
-// report tells of lost messages from a goroutine of its own: who sends may hold locks.
+// report reports lost messages from a goroutine of its own, because callers of Send may hold locks.
 func (p *peer) report() {
 	for {
 		select {
@@ -139,14 +139,14 @@ func (p *peer) attach(ctx context.Context) (context.Context, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.end != nil {
-		p.end() // a node that has restarted comes back before its old stream has ended
+		p.end() // a restarted node may reconnect before its old stream has ended
 	}
 	p.current++
 	p.end, p.attached = end, true
 	return ctx, p.current
 }
 
-// detach notes that a stream has ended. What waits for it is dropped.
+// detach records that a stream has ended and drops the messages waiting for it.
 func (p *peer) detach(number int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,17 +161,16 @@ func (p *peer) detach(number int) {
 
 var errEnded = errors.New("the stream was ended here")
 
-// run sends and receives on a stream until either fails, another stream takes its place, or the peer is
-// stopped.
+// run sends and receives on a stream until either fails, another stream replaces it, or the peer is stopped.
 func (p *peer) run(ctx context.Context, s stream) error {
 	ctx, number := p.attach(ctx)
 	defer p.detach(number)
 	defer context.AfterFunc(p.ctx, func() { p.endStream(number) })()
-	if err := s.Send(new(frame)); err != nil { // on the server's side it sends the headers
+	if err := s.Send(new(frame)); err != nil { // on the server side this sends the headers
 		return err
 	}
 	received := make(chan error, 1)
-	// Ends when run returns, because the stream fails then; joined by Close.
+	// Ends when run returns, because the stream then fails; joined by Close.
 	p.t.loops.Go(func() {
 		err := p.receive(s)
 		received <- err
@@ -247,10 +246,10 @@ func (p *peer) dial() {
 			return
 		}
 		if time.Since(began) > longestRetry {
-			retry = firstRetry // it ran for a while
+			retry = firstRetry // the stream ran for a while
 		}
 		if err != nil && err.Error() != said {
-			said = err.Error() // not again for each attempt
+			said = err.Error() // log an error once, not for each attempt
 			p.t.o.Logger.Warn("no stream to a node of the cluster; it is tried again", "node", p.id,
 				"address", p.address, "error", err)
 		}

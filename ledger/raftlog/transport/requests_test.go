@@ -12,7 +12,7 @@ import (
 	pb "go.etcd.io/raft/v3/raftpb"
 )
 
-// endless is a body without an end, which counts what was taken of it.
+// endless is an endless body that counts the bytes read from it.
 type endless struct{ taken *atomic.Int64 }
 
 func (e endless) Read(b []byte) (int, error) {
@@ -20,8 +20,8 @@ func (e endless) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Requests whose answers nobody takes, and those that nobody reads, hold back neither the messages of the consensus
-// nor other requests, in either direction.
+// Neither requests whose responses nobody reads nor requests that the server does not read block consensus messages or
+// other requests, in either direction.
 func TestRequestsHoldBackNothing(t *testing.T) {
 	t.Parallel()
 	var sent, answered atomic.Int64
@@ -63,7 +63,7 @@ func TestRequestsHoldBackNothing(t *testing.T) {
 			}
 		}()
 	}
-	// As much as a whole connection of the consensus may have on its way.
+	// As much as a whole connection of the consensus may have in flight.
 	const much = 4<<20 - 256<<10
 	for deadline := time.After(time.Minute); sent.Load() < much || answered.Load() < much; {
 		select {
@@ -76,7 +76,7 @@ func TestRequestsHoldBackNothing(t *testing.T) {
 		from, to := way[0], way[1]
 		from.Send([]*pb.Message{message(from.o.ID, to.o.ID, 1000, pb.MsgApp, 2<<20)})
 		for m := to.get(t); m.GetIndex() != 1000; m = to.get(t) {
-			continue // sent to reach it
+			continue // sent by reach
 		}
 	}
 	r, err := ask("/", nil)

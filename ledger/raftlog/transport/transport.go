@@ -17,12 +17,12 @@ import (
 
 // Bounds of a transport.
 const (
-	// MaxQueueMessages and MaxQueueBytes bound what waits for one node.
+	// MaxQueueMessages and MaxQueueBytes bound the messages that wait for one node.
 	MaxQueueMessages = 4096
 	MaxQueueBytes    = 64 << 20
-	// frameBytes is about what one frame has; a single message may have more.
+	// frameBytes is roughly the size of one frame; a single message may be larger.
 	frameBytes = 1 << 20
-	// maxFrameBytes is the most that a frame may have: an entry of the largest size and its message.
+	// maxFrameBytes is the maximum size of a frame: the largest entry with its message.
 	maxFrameBytes = 64<<20 + 1<<20
 
 	pingAfter    = 2 * time.Second
@@ -33,33 +33,32 @@ const (
 
 	maxIdleUpgrades = 16
 
-	// streamWindow bounds what a stream sends before it is read. A connection has room for many that nobody
-	// reads, so that forwarded calls which wait do not hold back the others on it.
+	// streamWindow bounds the unread data of a stream. The window of a connection holds many unread streams, so that
+	// waiting forwarded calls do not block the others on the connection.
 	streamWindow     = 4 << 20
 	connectionWindow = 256 << 20
 )
 
-// ErrNotEncrypted refuses an address that other machines can reach when there is no TLS.
+// ErrNotEncrypted means that other machines can reach an address and there is no TLS.
 var ErrNotEncrypted = errors.New("transport: the address is not loopback, and there is no TLS")
 
 // Options configures New. Ledger, ID, Receive and Access are required.
 type Options struct {
-	Ledger string // id of the ledger; nodes of another one are refused
+	Ledger string // id of the ledger; nodes of other ledgers are refused
 	ID     uint64 // of this node
-	// Receive takes messages of one node in the order of its stream. It is called from one goroutine for
-	// each node, and holds back that node's next messages until it returns.
+	// Receive takes messages of one node in the order of its stream. It is called from one goroutine for each node, and
+	// blocks that node's next messages until it returns.
 	Receive func(messages []*pb.Message)
-	// Unreachable is told that messages to a node were lost, from a goroutine of the transport; may
-	// be nil.
+	// Unreachable is called when messages to a node were lost, from a goroutine of the transport; may be nil.
 	Unreachable func(id uint64)
-	// TLS is used on both sides: Certificates, RootCAs for the nodes that this one connects to and
-	// ClientCAs for those that connect to it. Nil: not encrypted.
+	// TLS is used on both sides: Certificates, RootCAs for the nodes that this one connects to, and ClientCAs for those
+	// that connect to it. If it is nil, connections are not encrypted.
 	TLS *tls.Config
-	// Insecure allows addresses without TLS that are not loopback.
+	// Insecure allows addresses that are not loopback without TLS.
 	Insecure bool
-	// Access decides which requests of other nodes are let in, streams among them.
+	// Access decides which requests of other nodes are let in, including streams.
 	Access Access
-	// Handler answers the requests of nodes that are no streams of the consensus; nil refuses them.
+	// Handler answers requests of nodes other than streams of the consensus; nil refuses them.
 	Handler http.Handler
 	Logger  *slog.Logger // nil: slog.Default()
 }
@@ -87,16 +86,16 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Transport is the messages from and to this node. Its methods may be called from any goroutine.
+// Transport sends and receives this node's messages. Its methods may be called from any goroutine.
 type Transport struct {
 	o      Options
 	client *http.Client
-	// requests are those of RoundTripper. They have connections of their own, so that no answer that waits for
-	// its caller holds back messages of the consensus.
+	// requests serves RoundTripper. It has connections of its own, so that a response that its caller does not read
+	// cannot block messages of the consensus.
 	requests *http.Transport
-	upgrades *http.Transport // the same, in HTTP/1.1, which alone can be upgraded
+	upgrades *http.Transport // the same over HTTP/1.1, the only version that supports upgrades
 	server   *http.Server
-	told     told // of requests that were refused
+	told     told // about refused requests
 
 	ctx   context.Context //nolint:containedctx // It lives from New to Close.
 	stop  context.CancelFunc
@@ -106,7 +105,7 @@ type Transport struct {
 	peers map[uint64]*peer
 }
 
-// New returns a transport without peers. Close ends it.
+// New returns a transport without peers. The caller must Close it.
 func New(o Options) (*Transport, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -167,8 +166,8 @@ func (t *Transport) Serve(l net.Listener) error {
 	return err
 }
 
-// Allowed returns why a node is not to be reached at an address: what goes there must not cross a network in
-// clear.
+// Allowed returns an error if a node must not be reached at an address, because the traffic would cross a network
+// unencrypted.
 func (t *Transport) Allowed(address string) error {
 	if t.o.TLS != nil || t.o.Insecure {
 		return nil
@@ -183,8 +182,8 @@ func (t *Transport) Allowed(address string) error {
 	return nil
 }
 
-// SetPeers says which other nodes are members, and their addresses, host and port. The streams of
-// all others end, and they are refused from then on. So are those whose address is not Allowed, which is the error.
+// SetPeers sets the other members and their addresses, host and port. The streams of all other nodes end, and these
+// nodes are refused from then on. So are nodes whose address is not Allowed; SetPeers returns an error for them.
 func (t *Transport) SetPeers(addresses map[uint64]string) error {
 	var refused error
 	usable := make(map[uint64]string, len(addresses))
@@ -225,7 +224,7 @@ func (t *Transport) peer(id uint64) *peer {
 	return t.peers[id]
 }
 
-// begin counts a stream that was accepted, unless Close was called.
+// begin counts an accepted stream. It returns false if Close was called.
 func (t *Transport) begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -236,8 +235,8 @@ func (t *Transport) begin() bool {
 	return true
 }
 
-// Send queues messages to the nodes that they name. It does not block, and drops what has no room.
-// The messages must not be changed afterwards.
+// Send queues messages to the nodes that they name. It does not block, and drops messages that do not fit. The messages
+// must not be changed afterwards.
 func (t *Transport) Send(messages []*pb.Message) {
 	for _, m := range messages {
 		if p := t.peer(m.GetTo()); p != nil {
@@ -246,7 +245,7 @@ func (t *Transport) Send(messages []*pb.Message) {
 	}
 }
 
-// Connected tells which peers have a stream.
+// Connected returns which peers have a stream.
 func (t *Transport) Connected() map[uint64]bool {
 	t.mu.Lock()
 	peers := maps.Clone(t.peers)
@@ -258,7 +257,7 @@ func (t *Transport) Connected() map[uint64]bool {
 	return connected
 }
 
-// Close ends all streams and waits for its goroutines. Messages that wait are dropped.
+// Close ends all streams and waits for its goroutines. Waiting messages are dropped.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.stop()
@@ -272,8 +271,8 @@ func (t *Transport) Close() error {
 	return err
 }
 
-// NewRoundTripper sends requests to nodes of a cluster from one that has no transport yet, because it does not
-// belong to the cluster.
+// NewRoundTripper returns a RoundTripper for requests to nodes of a cluster from a node that has no transport yet,
+// because it is not a member.
 func NewRoundTripper(config *tls.Config) http.RoundTripper {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(config != nil)
@@ -285,13 +284,13 @@ func NewRoundTripper(config *tls.Config) http.RoundTripper {
 	}
 }
 
-// identity is what this node shows to the others.
+// identity returns what this node sends to the others with each request.
 func (t *Transport) identity() Identity {
 	return Identity{Token: t.o.Access.Token(), Ledger: t.o.Ledger, From: t.o.ID}
 }
 
-// RoundTripper sends requests to other nodes as this one, by HTTP/2, or by HTTP/1.1 those that ask for
-// another protocol.
+// RoundTripper returns a RoundTripper that sends requests to other nodes as this one: by HTTP/2, or by HTTP/1.1 if a
+// request asks for an upgrade to another protocol.
 func (t *Transport) RoundTripper() http.RoundTripper { return As(roundTripper{t}, t.identity) }
 
 type roundTripper struct{ t *Transport }

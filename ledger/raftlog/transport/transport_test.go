@@ -22,7 +22,7 @@ import (
 	"github.com/seqledger/seqledger/internal/freeport"
 )
 
-// node is a transport with its listener, and what it has received.
+// node is a transport with its listener, and the messages it has received.
 type node struct {
 	*Transport
 	address  string
@@ -32,11 +32,11 @@ type node struct {
 	serving  sync.WaitGroup
 }
 
-// logged keeps what was logged.
+// logged records log output.
 type logged struct {
 	mu    sync.Mutex
 	text  strings.Builder
-	lines chan struct{} // has room for one
+	lines chan struct{} // has capacity 1
 }
 
 func (l *logged) Write(b []byte) (int, error) {
@@ -46,7 +46,7 @@ func (l *logged) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// await waits until something was logged.
+// await waits until a line was logged.
 func (l *logged) await(t *testing.T, what string) {
 	t.Helper()
 	for {
@@ -64,7 +64,7 @@ func (l *logged) await(t *testing.T, what string) {
 	}
 }
 
-// membersAreAll lets in who has a token and says that it is any node.
+// membersAreAll returns an Access that lets in every node with the token and treats it as a member.
 func membersAreAll(token string) Access {
 	return Access{
 		Token: func() string { return token }, Upgrading: func() bool { return false },
@@ -75,7 +75,7 @@ func membersAreAll(token string) Access {
 
 func start(t *testing.T, id uint64, change func(*Options)) *node {
 	t.Helper()
-	address, err := freeport.Address() // one that nobody takes while the node is started again
+	address, err := freeport.Address() // one that stays free while the node is restarted
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func startOn(t *testing.T, id uint64, address string, change func(*Options)) *no
 		t.Fatal(err)
 	}
 	n.address = l.Addr().String()
-	n.serving.Go(func() { // ends with Close; waited for by stop
+	n.serving.Go(func() { // ends with Close; joined by stop
 		if err := n.Serve(l); err != nil {
 			t.Error(err)
 		}
@@ -139,7 +139,7 @@ func join(t *testing.T, nodes ...*node) {
 	}
 }
 
-// message is one with a number, which is kept as the index.
+// message returns a message whose index is number.
 func message(from, to, number uint64, kind pb.MessageType, bytes int) *pb.Message {
 	m := &pb.Message{Type: kind.Enum(), From: &from, To: &to, Index: &number}
 	if bytes > 0 {
@@ -160,7 +160,7 @@ func (n *node) get(t *testing.T) *pb.Message {
 	}
 }
 
-// reach sends from one node to another until something arrives: what is sent without a stream is lost.
+// reach sends from one node to another until a message arrives, because messages sent without a stream are lost.
 func reach(t *testing.T, from, to *node) {
 	t.Helper()
 	ticker := time.NewTicker(5 * time.Millisecond)
@@ -178,7 +178,7 @@ func reach(t *testing.T, from, to *node) {
 	}
 }
 
-// Each node reaches each other one, over one stream for each pair, and messages arrive in their order.
+// Each node reaches each other node, over one stream per pair, and messages arrive in order.
 func TestMessagesArrive(t *testing.T) {
 	t.Parallel()
 	nodes := []*node{start(t, 1, nil), start(t, 2, nil), start(t, 7, nil)}
@@ -196,7 +196,7 @@ func TestMessagesArrive(t *testing.T) {
 			for i := uint64(0); i < count; {
 				m := to.get(t)
 				if m.GetFrom() != from.o.ID || m.GetIndex() == 0 {
-					continue // sent to reach it
+					continue // sent by reach
 				}
 				if i++; m.GetIndex() != i || len(m.GetEntries()[0].GetData()) != 100 {
 					t.Fatalf("message %d of node %d where number %d should be", m.GetIndex(), from.o.ID, i)
@@ -215,7 +215,7 @@ func TestMessagesArrive(t *testing.T) {
 	}
 }
 
-// A node that restarts is reached again, and so it is at another address.
+// A node that restarts is reached again, also at another address.
 func TestRestartedNodeIsReached(t *testing.T) {
 	t.Parallel()
 	one, two := start(t, 1, nil), start(t, 2, nil)
@@ -232,12 +232,12 @@ func TestRestartedNodeIsReached(t *testing.T) {
 	reach(t, one, two)
 }
 
-// Nodes that do not belong here are refused with the reason, on the side where it can be seen, and none of their
-// messages is delivered.
+// Nodes that do not belong to the cluster are refused, and the reason is logged on the side that can act on it. None of
+// their messages is delivered.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		change func(*Options) // of the node that connects
+		change func(*Options) // of the connecting node
 		peers  func(one, two *node) (ofOne, ofTwo map[uint64]string)
 		says   string
 	}{
@@ -279,7 +279,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A member that is removed is cut off, and refused when it comes again.
+// A removed member is cut off, and refused when it reconnects.
 func TestRemovedMemberIsCutOff(t *testing.T) {
 	t.Parallel()
 	one, two := start(t, 1, nil), start(t, 2, nil)
@@ -294,7 +294,7 @@ func TestRemovedMemberIsCutOff(t *testing.T) {
 	}
 }
 
-// A message in the name of another node ends the stream, and is not delivered.
+// A message that claims to be from another node ends the stream, and is not delivered.
 func TestForgedMessageEndsTheStream(t *testing.T) {
 	t.Parallel()
 	one, two := start(t, 1, nil), start(t, 2, nil)
@@ -302,7 +302,7 @@ func TestForgedMessageEndsTheStream(t *testing.T) {
 	reach(t, one, two)
 	one.peer(2).enqueue(message(3, 2, 99, pb.MsgApp, 0))
 	one.log.await(t, "node 1 sent a message from node 3 to node 2")
-	reach(t, one, two) // it may try again
+	reach(t, one, two) // the node may reconnect
 	for len(two.received) > 0 {
 		if m := <-two.received; m.GetIndex() == 99 {
 			t.Error("a forged message was delivered")
@@ -310,7 +310,7 @@ func TestForgedMessageEndsTheStream(t *testing.T) {
 	}
 }
 
-// Whatever one node does not take, what waits for it is bounded, nothing blocks, and the loss is told.
+// If a node does not read, the queue to it is bounded, nothing blocks, and the loss is reported.
 func TestFullQueueDropsMessages(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ count, bytes int }{
@@ -344,7 +344,7 @@ func TestFullQueueDropsMessages(t *testing.T) {
 					t.Fatalf("%d messages with %d bytes wait", messages, bytes)
 				}
 			}
-			if tt.bytes > 0 { // what the sockets take is less than all of it
+			if tt.bytes > 0 { // the sockets buffer less than all of it
 				if lost := <-one.lost; lost != 2 {
 					t.Errorf("lost to node %d", lost)
 				}
@@ -355,7 +355,7 @@ func TestFullQueueDropsMessages(t *testing.T) {
 	}
 }
 
-// Heartbeats and votes pass entries that wait, and a frame has a bounded size.
+// Heartbeats and votes overtake waiting entries, and the size of a frame is bounded.
 func TestHeartbeatsPassEntries(t *testing.T) {
 	t.Parallel()
 	p := &peer{attached: true, wake: make(chan struct{}, 1), lost: make(chan struct{}, 1)}
@@ -419,7 +419,8 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{certificate, key}
 }
 
-// config returns the TLS of a node with a certificate of this authority that trusts the others.
+// config returns the TLS configuration of a node with a certificate of this authority that trusts the given
+// authorities.
 func (a *authority) config(t *testing.T, trusted ...*authority) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -445,7 +446,7 @@ func (a *authority) config(t *testing.T, trusted ...*authority) *tls.Config {
 	}
 }
 
-// With TLS, both sides need a certificate of an authority that the other one trusts.
+// With TLS, each side needs a certificate of an authority that the other side trusts.
 func TestMutualTLS(t *testing.T) {
 	t.Parallel()
 	ours, theirs := newAuthority(t), newAuthority(t)
@@ -481,7 +482,7 @@ func TestMutualTLS(t *testing.T) {
 	}
 }
 
-// Without TLS nothing crosses a network, unless that is wanted.
+// Without TLS nothing crosses a network, unless Insecure is set.
 func TestNotEncrypted(t *testing.T) {
 	t.Parallel()
 	n := start(t, 1, nil)
@@ -501,7 +502,7 @@ func TestNotEncrypted(t *testing.T) {
 	}
 }
 
-// TestOptions: what cannot work is refused.
+// TestOptions: invalid options are refused.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(*Options){
