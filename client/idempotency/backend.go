@@ -19,12 +19,13 @@ import (
 // A backend may also implement [Notifier], [TokenSource], [Namer], [TimedSwapper] and [Confirmer].
 type Backend interface {
 	// Load returns the value of a key, its version, and the time on the store's clock. A key without a value has a nil
-	// value and the version "". The clock should be the database's, because the leases of all processes are compared with
-	// it.
+	// value and the version "". The clock should be the database's, because the leases of all processes are compared
+	// with it.
 	Load(ctx context.Context, key string) (value []byte, version string, now time.Time, err error)
 	// CompareAndSwap durably stores a value if the key still has the given version, and reports whether it did. Every
-	// stored value gets a version that its key never had before. The store may delete the value after keepUntil, and never
-	// earlier; with a zero keepUntil the value is kept forever. After an error the value may or may not be stored.
+	// stored value gets a version that its key never had before. The store may delete the value after keepUntil, and
+	// never earlier; with a zero keepUntil the value is kept forever. After an error the value may or may not be
+	// stored.
 	CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (swapped bool,
 		err error)
 }
@@ -52,8 +53,8 @@ type Namer interface {
 // TimedSwapper is a [Backend] whose swaps have a deadline on the store's own clock. Without one, a swap that arrives
 // late, after its key was used, finished and deleted, may create an owner with a lower token than the previous owner's.
 type TimedSwapper interface {
-	// CompareAndSwapBefore is CompareAndSwap, except that it stores nothing and reports false if the store's clock is past
-	// the deadline at the time of the swap.
+	// CompareAndSwapBefore is CompareAndSwap, except that it stores nothing and reports false if the store's clock is
+	// past the deadline at the time of the swap.
 	CompareAndSwapBefore(ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time) (
 		swapped bool, err error)
 }
@@ -61,8 +62,8 @@ type TimedSwapper interface {
 // Confirmer is a [Backend] that can expose a value before the value is fully durable, for example because
 // CompareAndSwap failed while waiting for replicas.
 type Confirmer interface {
-	// Confirm makes the value of a key durable if the key still has the given version, and reports whether it does. It is
-	// called before an owner is told that a command was already applied.
+	// Confirm makes the value of a key durable if the key still has the given version, and reports whether it does. It
+	// is called before an owner is told that a command was already applied.
 	Confirm(ctx context.Context, key, version string) (confirmed bool, err error)
 }
 
@@ -146,8 +147,8 @@ func (s *casStore) decide(
 		}
 		next, out := keyed.Transition(record, &c, at)
 		if next != nil && next.Token == tokenWanted {
-			// The token is drawn after the Load, so it is higher than that of every earlier owner: if there has been another
-			// owner since, the swap fails.
+			// The token is drawn after the Load, so it is higher than that of every earlier owner: if there has been
+			// another owner since, the swap fails.
 			if at.Token, err = s.nextToken(ctx); err != nil {
 				return decided{}, err
 			}
@@ -372,7 +373,7 @@ func (s *casStore) asOwner(ctx context.Context, owner *Ownership, c keyed.Comman
 		answer.Expires = time.Unix(0, out.record.LeaseEnd)
 	case out.Code == keyed.OK && live && out.record.State != keyed.Pending:
 		answer.Expires = time.Unix(0, out.record.Expires)
-	case c.Kind != keyed.Complete && c.Kind != keyed.Reject: // only an owner with a result needs to see the other result
+	case c.Kind != keyed.Complete && c.Kind != keyed.Reject: // only an owner with a result needs the other result
 	case out.Code == keyed.AlreadyCompleted, out.Code == keyed.LeaseLost && live && out.record.State != keyed.Pending:
 		answer.Record = publicRecord(out.record)
 	}

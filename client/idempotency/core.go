@@ -72,8 +72,8 @@ type Settings struct {
 	// Wait is how long a retry waits for the first call, at most 60 s; 0 means 30 s, and a negative value disables
 	// waiting.
 	Wait time.Duration
-	// OnLeaseExpired says what happens when an owner's lease ends without a result. The zero value, BecomeIndeterminate,
-	// never runs work twice.
+	// OnLeaseExpired says what happens when an owner's lease ends without a result. The zero value,
+	// BecomeIndeterminate, never runs work twice.
 	OnLeaseExpired LeaseExpiry
 	// StoreTimeout bounds a call to the store, including its retries; 0 means 5 s.
 	StoreTimeout time.Duration

@@ -53,7 +53,7 @@
 // # Stores
 //
 // [Ledger] keeps records in a seqledger server or cluster: one log commit to reserve and one to complete. The packages
-// postgres, redis and s3 below this one keep them in a database that a team already runs. [Memory] is for tests and
+// postgres, redis and s3 below this one keep them in storage that a team already uses. [Memory] is for tests and
 // single processes. [NewStore] builds a store on any database with a compare-and-swap, from two methods; it runs the
 // same transition as the ledger. Package storetest tests any of them.
 //

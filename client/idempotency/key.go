@@ -107,7 +107,8 @@ func ParseHeader(header http.Header, strict bool) (string, error) {
 		}
 		key = text
 	} else if strings.ContainsAny(line, `",;\`) {
-		// A bare key that contains one of these is refused, because it would look like a list, a parameter or an escape.
+		// A bare key that contains one of these is refused, because it would look like a list, a parameter or an
+		// escape.
 		return "", &InvalidError{HeaderKey, errKeyLines.Error() +
 			`; put a key with '"', ',', ';' or '\' in double quotes`}
 	}

@@ -61,8 +61,8 @@ type Options struct {
 	// FingerprintPointers. Interceptor ignores both and compares the message.
 	Fingerprint FingerprintMode
 	Pointers    []string
-	// MaxBody limits the body of a keyed request in bytes; 0 means 1 MiB. Interceptor ignores it, because its handler has
-	// its own limit.
+	// MaxBody limits the body of a keyed request in bytes; 0 means 1 MiB. Interceptor ignores it, because its handler
+	// has its own limit.
 	MaxBody int64
 	// Principal returns the party on whose behalf a request is made, at most 512 bytes, or "" for an anonymous request,
 	// which is refused. A request for which it returns an error is refused too, and the error is logged. The principal
@@ -70,7 +70,8 @@ type Options struct {
 	Principal func(ctx context.Context, header http.Header) (string, error)
 	// Shared gives all callers one principal: every client that sends a key gets its response.
 	Shared bool
-	// ServerErrors says what happens to the key after a response of 500 or more, and OnPanic what happens after a panic.
+	// ServerErrors says what happens to the key after a response of 500 or more, and OnPanic what happens after a
+	// panic.
 	ServerErrors, OnPanic Disposition
 	// ReleaseRefusals declares that the handler sends 401, 403, 407, 408, 409, 423, 425 and 429 before the work has
 	// effects: the key is released. Otherwise the outcome is unknown.
@@ -78,8 +79,8 @@ type Options struct {
 	// ReleaseStatuses limits ReleaseRefusals to some of these statuses, when ReleaseRefusals is not set for all.
 	// Interceptor ignores it.
 	ReleaseStatuses []int
-	// OutcomeOnly stores only that a result was reached, its status and its Location, and not the response: a retry gets
-	// CodeNotRetained. It is for responses that must not be stored. Interceptor ignores it.
+	// OutcomeOnly stores only that a result was reached, its status and its Location, and not the response: a retry
+	// gets CodeNotRetained. It is for responses that must not be stored. Interceptor ignores it.
 	OutcomeOnly bool
 	// MismatchStatus is the status returned for a key that was used for another request: 422, the default, or 409.
 	MismatchStatus int
@@ -87,9 +88,9 @@ type Options struct {
 	ReplayStatus int
 	// FreshFields are JSON pointers to members of the response that get a new UUID in a replay, such as /requestId.
 	FreshFields []string
-	// AllowReplay reports whether a request may see a stored response, because the caller's rights may have changed since
-	// the first request. It is called before each replay. An error means that the answer is unknown. Nil allows every
-	// replay: a retry has the same principal as the first request. Interceptor ignores it.
+	// AllowReplay reports whether a request may see a stored response, because the caller's rights may have changed
+	// since the first request. It is called before each replay. An error means that the answer is unknown. Nil allows
+	// every replay: a retry has the same principal as the first request. Interceptor ignores it.
 	AllowReplay func(r *http.Request) (bool, error)
 	// Admit counts a keyed request of a principal before its body is read; leave ends the count. A request that is not
 	// admitted is refused with CodeQuota. Nil admits every request. Interceptor ignores it.

@@ -135,11 +135,11 @@ func (o Outcome) String() string {
 type ReserveRequest struct {
 	Key         RecordKey
 	Fingerprint Fingerprint
-	// AttemptID is random and required. A retry of a call whose answer was lost uses the same AttemptID and gets the same
-	// token.
+	// AttemptID is random and required. A retry of a call whose answer was lost uses the same AttemptID and gets the
+	// same token.
 	AttemptID AttemptID
-	// ValidUntil is when the request becomes invalid: a copy that arrives later, after a Release, reserves nothing. It may
-	// be at most five minutes ahead of the store's clock, plus ten seconds for clock skew; otherwise the request is
+	// ValidUntil is when the request becomes invalid: a copy that arrives later, after a Release, reserves nothing. It
+	// may be at most five minutes ahead of the store's clock, plus ten seconds for clock skew; otherwise the request is
 	// refused. Zero means five minutes on the store's clock and, for [Ledger], 150 seconds on this machine's clock.
 	ValidUntil time.Time
 	// Lease is how long the owner may be silent: 1 s to 24 h; 0 means 60 s.
@@ -155,8 +155,8 @@ type ReserveRequest struct {
 type Reservation struct {
 	// Outcome is Acquired, Replay, InFlight, Mismatch, Unknown, Stale or LeaseLost.
 	Outcome Outcome
-	// Token is the fencing token, Attempt the number of the ownership, from 1, Checkpoint what the previous owner stored,
-	// and LeaseExpires the end of the lease. They are set only with Acquired.
+	// Token is the fencing token, Attempt the number of the ownership, from 1, Checkpoint what the previous owner
+	// stored, and LeaseExpires the end of the lease. They are set only with Acquired.
 	Token, Attempt uint64
 	Checkpoint     []byte
 	LeaseExpires   time.Time
@@ -184,11 +184,11 @@ type Result struct {
 type Answer struct {
 	// Outcome is OK, LeaseLost or AlreadyCompleted.
 	Outcome Outcome
-	// Record is set by Complete and Reject: with AlreadyCompleted, and with LeaseLost unless the record has another owner
-	// or no longer exists.
+	// Record is set by Complete and Reject: with AlreadyCompleted, and with LeaseLost unless the record has another
+	// owner or no longer exists.
 	Record *Record
-	// Expires is when the finished record expires, after Complete and Reject, or when the lease ends, after Heartbeat. It
-	// is set only with OK.
+	// Expires is when the finished record expires, after Complete and Reject, or when the lease ends, after Heartbeat.
+	// It is set only with OK.
 	Expires time.Time
 }
 
@@ -199,8 +199,8 @@ type Answer struct {
 // [Ledger] and [Memory] return stores, and [NewStore] makes one from any database that has a compare-and-swap. Package
 // storetest has the tests that a store must pass.
 type Store interface {
-	// Reserve reserves a key, or returns its current state. It checks the validity first, then whether the key belongs to
-	// another request, then the state.
+	// Reserve reserves a key, or returns its current state. It checks the validity first, then whether the key belongs
+	// to another request, then the state.
 	Reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error)
 	// Complete stores the result of work that was done. It also resolves an unknown outcome.
 	Complete(ctx context.Context, owner *Ownership, result Result) (*Answer, error)

@@ -26,8 +26,8 @@ import (
 type Settings struct {
 	// Upstream is the service: an http or https URL, with an optional path that is prepended to that of each request.
 	Upstream string
-	// Timeout is how long the service may take until it sends the response header; 0 means no limit. If it takes longer,
-	// the outcome of the request is unknown.
+	// Timeout is how long the service may take until it sends the response header; 0 means no limit. If it takes
+	// longer, the outcome of the request is unknown.
 	Timeout time.Duration
 
 	Methods                []string // for which a key is honored
@@ -48,8 +48,8 @@ type Settings struct {
 	// stored response; empty disables the check.
 	ReplayCheck string
 
-	// CORSOrigins are the origins, such as https://shop.example, whose pages may read the responses; if empty, the service
-	// decides.
+	// CORSOrigins are the origins, such as https://shop.example, whose pages may read the responses; if empty, the
+	// service decides.
 	CORSOrigins []string
 
 	// At most one of these selects the principal of a request: a header set by a trusted proxy, a claim of a session
@@ -60,7 +60,8 @@ type Settings struct {
 
 // File is the source of a gateway's configuration.
 type File struct {
-	// Default applies to requests that no route matches, if it has an Upstream, and provides the defaults of each route.
+	// Default applies to requests that no route matches, if it has an Upstream, and provides the defaults of each
+	// route.
 	Default Settings
 	// TrustedProxies are the networks, in CIDR notation, whose PrincipalHeader and X-Forwarded-* are trusted.
 	TrustedProxies []string

@@ -35,8 +35,8 @@ func newCORS(origins []string) *cors.Cors {
 		ExposedHeaders: []string{
 			"Content-Disposition", "Content-Encoding", "ETag", "Link", "Location", "Retry-After", "X-Request-Id",
 		},
-		// Credentials require that the origins are listed one by one. If any origin is allowed, browsers reject credentials
-		// anyway.
+		// Credentials require that the origins are listed one by one. If any origin is allowed, browsers reject
+		// credentials anyway.
 		AllowCredentials: !slices.Contains(origins, "*"),
 		MaxAge:           int(corsMaxAge / time.Second),
 	})

@@ -113,8 +113,8 @@ type Record struct {
 	Completed int64
 	Expires   int64 // 0 while the record is pending
 
-	// Checkpoint is the progress that owners have stored, and Response the result of a finished record. A store that keeps
-	// large values elsewhere leaves them empty: transitions use only their sizes and the checksum.
+	// Checkpoint is the progress that owners have stored, and Response the result of a finished record. A store that
+	// keeps large values elsewhere leaves them empty: transitions use only their sizes and the checksum.
 	Checkpoint     []byte
 	CheckpointSize uint64
 	Response       []byte

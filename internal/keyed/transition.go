@@ -43,8 +43,8 @@ type Moment struct {
 	Now int64 // Unix nanoseconds of the store's time
 	// Token is the token for a new ownership. It is higher than all earlier tokens.
 	Token uint64
-	// LeaseFloor is the earliest end of every lease set before FloorSet: the store was unreachable, and owners could not
-	// renew their leases. Both are zero if there was no outage.
+	// LeaseFloor is the earliest end of every lease set before FloorSet: the store was unreachable, and owners could
+	// not renew their leases. Both are zero if there was no outage.
 	LeaseFloor, FloorSet int64
 	// Level3 selects the rules of ledgers up to format level 3, under which their logs were applied.
 	Level3 bool
@@ -164,8 +164,8 @@ func (r *Record) unclaimedEnd(at Moment) int64 {
 func (r *Record) leaseEnd(at Moment) int64 {
 	end := r.LeaseEnd
 	if r.LeaseSet > at.Now && !at.Level3 {
-		// The store's clock has been set back since. The lease was set by a clock that ran ahead, and would last longer by
-		// that error.
+		// The store's clock has been set back since. The lease was set by a clock that ran ahead, and would last longer
+		// by that error.
 		end = at.Now
 	}
 	if r.LeaseSet < at.FloorSet {

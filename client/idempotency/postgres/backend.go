@@ -25,9 +25,9 @@ const (
 	loadRecord = `SELECT r.record, r.version, clock_timestamp()
 		FROM (VALUES (1)) AS one LEFT JOIN idempotency_records r ON r.key = $1::bytea`
 
-	// The two writing statements return a row, or none if they did not write. If the clock is past the deadline after the
-	// write, they fail with a division by zero, and so write nothing. They read the clock at that point, not at the start,
-	// because they may wait for a lock in between.
+	// The two writing statements return a row, or none if they did not write. If the clock is past the deadline after
+	// the write, they fail with a division by zero, and so write nothing. They read the clock at that point, not at the
+	// start, because they may wait for a lock in between.
 	insertRecord = `INSERT INTO idempotency_records
 		(key, version, record, keep_until, organization, vault, namespace, principal, key_hash)
 		VALUES ($1::bytea, nextval('idempotency_tokens'), $2::bytea, $3::timestamptz, $4::text, $5::text, $6::text,

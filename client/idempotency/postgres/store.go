@@ -41,9 +41,9 @@ type Options struct {
 	// value leaves it to another process.
 	CleanupInterval time.Duration
 	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means no
-	// limit. A reservation beyond it is refused with an [idempotency.QuotaError]. It costs each reservation a round trip.
-	// Concurrent reservations do not see each other, and neither do concurrent transactions of WithTx: the limit may be
-	// exceeded by as many as there are.
+	// limit. A reservation beyond it is refused with an [idempotency.QuotaError]. It costs each reservation a round
+	// trip. Concurrent reservations do not see each other, and neither do concurrent transactions of WithTx: the limit
+	// may be exceeded by as many as there are.
 	MaxOpen int
 	// Logger may be nil. It never receives a key or a principal.
 	Logger *slog.Logger

@@ -115,8 +115,8 @@ func (b *txBackend) swap(
 	ctx context.Context, key, version string, record []byte, keepUntil time.Time, deadline *time.Time,
 ) (bool, error) {
 	if version == "" || b.changed[key] {
-		// A swap that is late because it waited for another caller's transaction fails this transaction. A savepoint would
-		// avoid that, but would cost every reservation two round trips.
+		// A swap that is late because it waited for another caller's transaction fails this transaction. A savepoint
+		// would avoid that, but would cost every reservation two round trips.
 		swapped, err := swap(ctx, b.tx, key, version, record, keepUntil, deadline)
 		b.changed[key] = b.changed[key] || swapped
 		return swapped, err

@@ -181,8 +181,8 @@ func (b *backend) evalAndWait(
 	if err != nil {
 		return 0, err, nil
 	}
-	// WAIT covers what its own connection has written; a pipeline uses one connection for all its commands. The script's
-	// text is sent each time, because a missing script would be noticed too late.
+	// WAIT covers what its own connection has written; a pipeline uses one connection for all its commands. The
+	// script's text is sent each time, because a missing script would be noticed too late.
 	pipeline := node.Pipeline()
 	script := pipeline.Eval(ctx, text, keys, arguments...)
 	wait := pipeline.Do(ctx, "WAIT", b.minReplicas, b.replicaTimeout.Milliseconds())

@@ -82,8 +82,8 @@ func newClient(u *url.URL, timeout time.Duration) (redis.UniversalClient, error)
 		return nil, err
 	}
 	if options.MaxRetries == 0 {
-		// The store itself retries what may be retried. If go-redis retried a swap, it would find its own version, and the
-		// call would have to be decided again.
+		// The store itself retries what may be retried. If go-redis retried a swap, it would find its own version, and
+		// the call would have to be decided again.
 		options.MaxRetries = -1
 	}
 	if options.ReadTimeout == 0 {

@@ -23,8 +23,8 @@ const readTimeout = 3 * time.Second
 
 // Options configure a store. The zero value is usable.
 type Options struct {
-	// Prefix is the beginning of all key names, in braces; empty means DefaultPrefix. Stores with different prefixes share
-	// nothing.
+	// Prefix is the beginning of all key names, in braces; empty means DefaultPrefix. Stores with different prefixes
+	// share nothing.
 	Prefix string
 	// MinReplicas is how many replicas must have a change before it counts. If a change does not reach them within
 	// ReplicaTimeout, the call returns an error, and the change may or may not be stored.

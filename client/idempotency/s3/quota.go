@@ -80,8 +80,8 @@ func tokenOf(mark string) uint64 {
 func (q *quota) admit(
 	ctx context.Context, name string, d *describe.Description, record *keyed.Record,
 ) (mark string, err error) {
-	// A key that is taken over stays open, under its existing mark. An owner that extends its lease already has a mark; in
-	// the same second as its reservation it looks like a new owner here.
+	// A key that is taken over stays open, under its existing mark. An owner that extends its lease already has a mark;
+	// in the same second as its reservation it looks like a new owner here.
 	fresh := record.State == keyed.Pending && record.Created == record.LeaseSet && record.CheckpointSize == 0
 	if q.most == 0 || !fresh {
 		return "", nil

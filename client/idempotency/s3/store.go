@@ -30,8 +30,9 @@ type Options struct {
 	MaxTTL time.Duration
 	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means no
 	// limit. A reservation beyond it is refused with an [idempotency.QuotaError]. It costs two requests per reservation
-	// and one per result. Only keys reserved with this option count: set it in all processes. Near the limit, concurrent
-	// reservations may all be refused. The role then also needs s3:DeleteObject on PREFIX/idempotency-open/*.
+	// and one per result. Only keys reserved with this option count: set it in all processes. Near the limit,
+	// concurrent reservations may all be refused. The role then also needs s3:DeleteObject on
+	// PREFIX/idempotency-open/*.
 	MaxOpen int
 	// StoreKeys stores the client's key in clear text in the objects.
 	StoreKeys bool

@@ -52,8 +52,9 @@ func (t *tokens) next(ctx context.Context) (uint64, error) {
 	t.mu.Unlock()
 	select {
 	case t.leader <- struct{}{}:
-		// Ends with the swap, after timeout at the latest. The swap does not end with this call's context, because it also
-		// serves other callers, which would have to wait for a new swap. Otherwise this call would have to wait for it, too.
+		// Ends with the swap, after timeout at the latest. The swap does not end with this call's context, because it
+		// also serves other callers, which would have to wait for a new swap. Otherwise this call would have to wait
+		// for it, too.
 		go func() {
 			t.lead(ctx)
 			<-t.leader

@@ -53,8 +53,8 @@ type Result struct {
 
 	// Problem is what the client did wrong; it is empty if nothing.
 	Problem string `json:"problem,omitempty"`
-	// Trail holds the last events of a failed case, oldest first: what the client was told and what it reported, and its
-	// messages with what the proxy did to them. Each line begins with the seconds since the case began.
+	// Trail holds the last events of a failed case, oldest first: what the client was told and what it reported, and
+	// its messages with what the proxy did to them. Each line begins with the seconds since the case began.
 	Trail []string `json:"trail,omitempty"`
 	// Seconds is how long the case took.
 	Seconds float64 `json:"seconds"`

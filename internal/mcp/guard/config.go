@@ -39,8 +39,8 @@ const (
 type Tool struct {
 	// Arguments are JSON pointers to the arguments that identify a call without a key. Nil means all arguments.
 	Arguments []string
-	// Window is how long an equal call without a key counts as a retry, measured from the end of the first one. KeyWindow
-	// is the same for calls with a key.
+	// Window is how long an equal call without a key counts as a retry, measured from the end of the first one.
+	// KeyWindow is the same for calls with a key.
 	Window, KeyWindow time.Duration
 	// KeyRequired refuses calls without a key.
 	KeyRequired bool

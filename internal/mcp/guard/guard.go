@@ -28,8 +28,8 @@ const defaultMaxCalls = 64
 
 // Upstream is the server behind a guard. Each message is one line of JSON, without its line end.
 type Upstream interface {
-	// Run passes what the server sends to receive, one call at a time, until the server has ended. Its error says how the
-	// server ended.
+	// Run passes what the server sends to receive, one call at a time, until the server has ended. Its error says how
+	// the server ended.
 	Run(receive func(line []byte, rest *bufio.Reader) error) error
 	// Send sends a message. Messages are sent in the order of the calls.
 	Send(m *message) error
@@ -308,8 +308,8 @@ func (g *Guard) fromServer(line []byte, more *bufio.Reader) error {
 			return nil
 		}
 	}
-	// Passed unchanged, because a server may write lines that are not messages, and the client must see what it would see
-	// without a guard.
+	// Passed unchanged, because a server may write lines that are not messages, and the client must see what it would
+	// see without a guard.
 	return g.out.write(line, nil)
 }
 

@@ -233,8 +233,8 @@ func advise(err error) error {
 	next := "Whether the ledger took it is not known; to repeat the same call with the same key is safe."
 	switch {
 	case errors.Is(err, failure.ErrOutcomeUnknown):
-		// This case comes first, because an earlier copy of the request may have been executed, whatever the answer to the
-		// last one.
+		// This case comes first, because an earlier copy of the request may have been executed, whatever the answer to
+		// the last one.
 	case errors.Is(err, failure.ErrNotFound):
 		next = "There is no such thing in this scope, namespace and principal. Check them; nothing was changed."
 	case errors.Is(err, failure.ErrConditionFailed):

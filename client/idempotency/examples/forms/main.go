@@ -197,5 +197,5 @@ func submit(w http.ResponseWriter, r *http.Request) {
 	fmt.Printf("%s %s: %s\n", id, r.PathValue("name"), r.PostForm.Encode())
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusCreated)
-	_ = json.NewEncoder(w).Encode(map[string]string{"submission": id}) // an error means that the client has disconnected
+	_ = json.NewEncoder(w).Encode(map[string]string{"submission": id}) // it fails if the client has disconnected
 }
