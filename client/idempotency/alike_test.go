@@ -14,8 +14,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// player plays commands on one key of a store, and says in words what each came to. Tokens and times differ
-// from store to store, so that a token is named by the acquisition that gave it out.
+// player runs commands on one key of a store and describes each result in words. Tokens and times differ from store to
+// store, so a token is named by the acquisition that returned it.
 type player struct {
 	store  idempotency.Store
 	key    idempotency.RecordKey
@@ -32,7 +32,7 @@ func newPlayer(store idempotency.Store, key string) *player {
 	}
 }
 
-// command is one step of a play.
+// command is one step of a sequence.
 type command struct {
 	kind     string
 	attempt  int
@@ -52,7 +52,7 @@ func randomCommand(random *rand.Rand) command {
 		c.request = 1
 	}
 	if random.IntN(6) == 0 {
-		c.text = string(bytes.Repeat([]byte(c.text), 100)) // more than a record of a ledger holds itself
+		c.text = string(bytes.Repeat([]byte(c.text), 100)) // more than a ledger keeps in the record itself
 	}
 	kinds := []string{"reserve", "reserve", "reserve", "complete", "reject", "release", "heartbeat", "end lease",
 		"checkpoint", "get"}
@@ -77,7 +77,7 @@ func (p *player) record(r *idempotency.Record) string {
 		!r.Expires.IsZero(), r.Response, r.Checkpoint)
 }
 
-// owner is the ownership that an attempt has had last, or one that there never was.
+// owner returns the attempt's last ownership, or one that never existed.
 func (p *player) owner(attempt int) *idempotency.Ownership {
 	o, ok := p.owners[attempt]
 	if !ok {
@@ -138,8 +138,8 @@ func (p *player) reserve(ctx context.Context, c command) (string, error) {
 		r.Attempt, !r.LeaseExpires.IsZero(), r.Checkpoint, r.RetryAfter > 0, p.record(r.Record)), nil
 }
 
-// TestStoresDecideAlike: whatever is asked of a key, in whatever order, a store in memory, a store over a
-// database with a compare-and-swap, and a ledger answer the same.
+// TestStoresDecideAlike checks that a store in memory, a store over a database with a compare-and-swap, and a ledger
+// give the same answers to any sequence of commands on a key.
 func TestStoresDecideAlike(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

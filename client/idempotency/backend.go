@@ -13,95 +13,90 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// Backend is what a database needs for [NewStore]: values under keys, with a compare-and-swap
-// that is linearizable. A key is at most 80 letters, digits, '/' and '-'; a value is at most
-// 1.2 MiB.
+// Backend is what [NewStore] needs from a database: values under keys, with a linearizable compare-and-swap. A key is
+// at most 80 letters, digits, '/' and '-'; a value is at most 1.2 MiB.
 //
 // A backend may also implement [Notifier], [TokenSource], [Namer], [TimedSwapper] and [Confirmer].
 type Backend interface {
-	// Load returns the value of a key, its version, and the time of the store's clock. A key
-	// without a value has a nil value and the version "". The clock should be the database's:
-	// the leases of all processes are compared with it.
+	// Load returns the value of a key, its version, and the time on the store's clock. A key without a value has a nil
+	// value and the version "". The clock should be the database's, because the leases of all processes are compared
+	// with it.
 	Load(ctx context.Context, key string) (value []byte, version string, now time.Time, err error)
-	// CompareAndSwap stores a value if the version of the key is still the given one, durably,
-	// and reports whether it did. Every stored value has a version that its key never had
-	// before. The store may delete the value after keepUntil, and never before; a zero keepUntil
-	// means that the value is kept for ever. After an error the value may be stored or not.
+	// CompareAndSwap durably stores a value if the key still has the given version, and reports whether it did. Every
+	// stored value gets a version that its key never had before. The store may delete the value after keepUntil, and
+	// never earlier; with a zero keepUntil the value is kept forever. After an error the value may or may not be
+	// stored.
 	CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (swapped bool,
 		err error)
 }
 
-// Notifier is a [Backend] that reports changes. Without it a waiting Reserve polls.
+// Notifier is a [Backend] that reports changes. Without one, a waiting Reserve polls.
 type Notifier interface {
-	// Changed returns when the version of a key may no longer be the given one, or when ctx
-	// ends.
+	// Changed returns when the key may no longer have the given version, or when ctx ends.
 	Changed(ctx context.Context, key, version string) error
 }
 
-// TokenSource is a [Backend] with a counter of its own. Without it tokens come from a value that
-// all reservations of the store increment by compare-and-swap.
+// TokenSource is a [Backend] with its own token counter. Without one, tokens come from a value that all reservations of
+// the store increment by compare-and-swap.
 type TokenSource interface {
-	// NextToken returns a number above 0 that is higher than every number it has returned, to
-	// any process, before the call began.
+	// NextToken returns a number above 0, higher than every number returned to any process before the call began.
 	NextToken(ctx context.Context) (uint64, error)
 }
 
-// Namer is a [Backend] that names its values itself. Equal names mean equal keys; a name need not be as
-// [Backend] describes it.
+// Namer is a [Backend] that names its values itself. Equal names mean equal keys; a name need not have the form that
+// [Backend] describes.
 type Namer interface {
-	// Name returns the name of a record. hash is the name that it would have otherwise.
+	// Name returns the name of a record. hash is the default name.
 	Name(key *RecordKey, hash string) string
 }
 
-// TimedSwapper is a [Backend] whose swaps have a deadline, which the store's own clock decides. Without it a swap that
-// arrives late, after its key was used, finished and deleted, may make an owner whose token is lower than that of the
-// owner before.
+// TimedSwapper is a [Backend] whose swaps have a deadline on the store's own clock. Without one, a swap that arrives
+// late, after its key was used, finished and deleted, may create an owner with a lower token than the previous owner's.
 type TimedSwapper interface {
-	// CompareAndSwapBefore is CompareAndSwap, except that it stores nothing, and reports false, if the store's clock is
+	// CompareAndSwapBefore is CompareAndSwap, except that it stores nothing and reports false if the store's clock is
 	// past the deadline at the time of the swap.
 	CompareAndSwapBefore(ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time) (
 		swapped bool, err error)
 }
 
-// Confirmer is a [Backend] that can show a value before it is as durable as the backend makes it, for example because
-// CompareAndSwap failed in its wait for replicas.
+// Confirmer is a [Backend] that can expose a value before the value is fully durable, for example because
+// CompareAndSwap failed while waiting for replicas.
 type Confirmer interface {
-	// Confirm makes the value of a key durable if its version is still the given one, and reports whether it is. It is
-	// called before an owner is told that a command has been carried out before.
+	// Confirm makes the value of a key durable if the key still has the given version, and reports whether it does. It
+	// is called before an owner is told that a command was already applied.
 	Confirm(ctx context.Context, key, version string) (confirmed bool, err error)
 }
 
-// ErrDamaged is returned for a stored value that is not a record. The store changes nothing
-// then.
+// ErrDamaged is returned for a stored value that is not a record. The store then changes nothing.
 var ErrDamaged = errors.New("idempotency: a stored value is damaged")
 
-// The waits between the polls of a Reserve that waits, and between the attempts of a swap that
-// others overtook.
+// The pauses between the polls of a waiting Reserve, and between the attempts of a swap that lost a race.
 const (
 	pollFirst = 10 * time.Millisecond
 	pollMax   = time.Second
 	swapMax   = 20 * time.Millisecond
 )
 
-// swapWithin is how long after its Load a swap may be made. Values are kept for twice as long at least: a swap that was
-// decided on the absence of a value is late, or fails, because the value that has been there since is still there.
+// swapWithin is how long after its Load a swap may be made. Values are kept for at least twice as long. A swap decided
+// when the key had no value therefore either misses this deadline or fails, because the value stored since is still
+// there.
 const swapWithin = 2 * time.Minute
 
 const tokenKey = "tokens"
 
-// NewStore returns a store on a database. It decides by the same rules as the ledger, between a
-// Load and a CompareAndSwap: an acquiring Reserve is two swaps (one of them for the token; see
-// [TokenSource]), every other call that changes a record is one.
+// NewStore returns a store on a database. It applies the same rules as the ledger, between a Load and a CompareAndSwap.
+// A Reserve that acquires the key is two swaps (one of them for the token; see [TokenSource]); every other call that
+// changes a record is one.
 //
-// Unlike the ledger, such a store cannot see that it was out of reach: leases end although their
-// owners could not extend them. Choose leases longer than the outages to be expected.
+// Unlike the ledger, such a store cannot tell that it was unreachable: leases end even if their owners could not renew
+// them. Choose leases longer than the outages you expect.
 func NewStore(backend Backend) Resolver { return &casStore{backend} }
 
 // casStore is a store on a Backend.
 type casStore struct{ backend Backend }
 
-// storeKey returns the backend's key of a record: a hash, so that neither the client's key nor a
-// principal gets into the database.
+// storeKey returns the backend's key of a record: a hash, so that neither the client's key nor a principal reaches the
+// database.
 func (k *RecordKey) storeKey() string {
 	h := sha256.New()
 	hash := sha256.Sum256([]byte(k.Key))
@@ -120,7 +115,7 @@ func (s *casStore) name(key *RecordKey) string {
 	return key.storeKey()
 }
 
-// decided is the outcome of a command and what it was decided on.
+// decided is the outcome of a command, with the record version it was based on.
 type decided struct {
 	keyed.Outcome
 
@@ -129,8 +124,8 @@ type decided struct {
 	now     int64
 }
 
-// decide applies a command to the record of a key. prepare adapts the command to the store's
-// time before each attempt; it may be nil.
+// decide applies a command to the record of a key. prepare, which may be nil, adapts the command to the store's time
+// before each attempt.
 func (s *casStore) decide(
 	ctx context.Context, key *RecordKey, c keyed.Command, prepare func(c *keyed.Command, now time.Time) error,
 ) (decided, error) {
@@ -152,8 +147,8 @@ func (s *casStore) decide(
 		}
 		next, out := keyed.Transition(record, &c, at)
 		if next != nil && next.Token == tokenWanted {
-			// Drawn behind the Load: the token is higher than that of every owner before, because
-			// the swap fails if there has been one since.
+			// The token is drawn after the Load, so it is higher than that of every earlier owner: if there has been
+			// another owner since, the swap fails.
 			if at.Token, err = s.nextToken(ctx); err != nil {
 				return decided{}, err
 			}
@@ -180,8 +175,8 @@ func (s *casStore) decide(
 	}
 }
 
-// swapDeadline returns until when a record may be stored that was decided at the given time. A reservation must not
-// begin after its validity, nor with a lease that has ended.
+// swapDeadline returns the deadline for storing a record that was decided at the given time. A reservation must not
+// begin after its validity has ended, nor with an ended lease.
 func swapDeadline(c *keyed.Command, out keyed.Outcome, next *keyed.Record, now int64) time.Time {
 	deadline := now + int64(swapWithin)
 	if out.Code == keyed.Acquired {
@@ -190,7 +185,7 @@ func swapDeadline(c *keyed.Command, out keyed.Outcome, next *keyed.Record, now i
 	return time.Unix(0, deadline)
 }
 
-// swap stores a record in place of a version.
+// swap stores a record if the key still has the version.
 func (s *casStore) swap(
 	ctx context.Context, name, version string, next *keyed.Record, deadline time.Time, now int64,
 ) (bool, error) {
@@ -204,7 +199,7 @@ func (s *casStore) swap(
 	return s.backend.CompareAndSwap(ctx, name, version, next.Append(nil), keep)
 }
 
-// confirm makes sure of what an owner's command has found.
+// confirm makes durable what an owner's command has found.
 func (s *casStore) confirm(ctx context.Context, name, version string) (bool, error) {
 	if confirmer, ok := s.backend.(Confirmer); ok {
 		return confirmer.Confirm(ctx, name, version)
@@ -212,7 +207,7 @@ func (s *casStore) confirm(ctx context.Context, name, version string) (bool, err
 	return true, nil
 }
 
-// tokenWanted stands for the token of a new ownership until one is needed.
+// tokenWanted stands in for the token of a new ownership until one is needed.
 const tokenWanted = ^uint64(0)
 
 func decodeStored(value []byte) (*keyed.Record, error) {
@@ -226,8 +221,8 @@ func decodeStored(value []byte) (*keyed.Record, error) {
 	return record, nil
 }
 
-// keepUntil returns the time until which nothing may forget a record. One that is pending is
-// kept for as long as its outcome may be unknown behind its lease.
+// keepUntil returns the time until which the record must be kept. A pending record is kept for as long as its outcome
+// may be unknown after its lease.
 func keepUntil(r *keyed.Record) time.Time {
 	switch {
 	case r.State != keyed.Pending:
@@ -238,7 +233,7 @@ func keepUntil(r *keyed.Record) time.Time {
 	return time.Unix(0, r.LeaseEnd).Add(keyed.IndeterminateTTL)
 }
 
-// nextToken increments the counter of the store.
+// nextToken increments the store's token counter.
 func (s *casStore) nextToken(ctx context.Context) (uint64, error) {
 	if own, ok := s.backend.(TokenSource); ok {
 		return own.NextToken(ctx)
@@ -288,7 +283,7 @@ func (s *casStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reser
 		Kind: keyed.Reserve, AttemptID: keyed.AttemptID(r.AttemptID), Fingerprint: keyed.Fingerprint(r.Fingerprint),
 		Lease: int64(r.Lease), TTL: int64(r.TTL), Policy: keyed.Policy(r.OnLeaseExpired),
 	}
-	// Resolved once, so that the call is valid no longer because it waits.
+	// Resolve the validity once, so that waiting does not extend it.
 	validUntil := int64(0)
 	prepare := func(c *keyed.Command, now time.Time) (err error) {
 		if validUntil == 0 {
@@ -322,7 +317,7 @@ func (s *casStore) awaitChange(ctx context.Context, name string, out decided, po
 		if notifier.Changed(ctx, name, out.version) == nil {
 			return
 		}
-		// A notifier that fails must not make this a busy loop.
+		// Pause, so that a failing notifier does not cause a busy loop.
 	}
 	wait := pollMax
 	if polls < 7 {
@@ -331,7 +326,7 @@ func (s *casStore) awaitChange(ctx context.Context, name string, out decided, po
 	_ = pause(ctx, wait/2+rand.N(wait/2+1))
 }
 
-// reservation returns the answer to a Reserve.
+// reservation returns the result of a Reserve.
 func (d *decided) reservation() *Reservation {
 	answer := &Reservation{Outcome: Outcome(d.Code)}
 	switch d.Code {
@@ -362,7 +357,7 @@ func publicRecord(k *keyed.Record) *Record {
 	return r
 }
 
-// asOwner applies a command of an owner.
+// asOwner applies an owner's command.
 func (s *casStore) asOwner(ctx context.Context, owner *Ownership, c keyed.Command) (*Answer, error) {
 	if err := owner.validate(); err != nil {
 		return nil, err
@@ -378,7 +373,7 @@ func (s *casStore) asOwner(ctx context.Context, owner *Ownership, c keyed.Comman
 		answer.Expires = time.Unix(0, out.record.LeaseEnd)
 	case out.Code == keyed.OK && live && out.record.State != keyed.Pending:
 		answer.Expires = time.Unix(0, out.record.Expires)
-	case c.Kind != keyed.Complete && c.Kind != keyed.Reject: // only an owner with a result asks for the other one
+	case c.Kind != keyed.Complete && c.Kind != keyed.Reject: // only an owner with a result needs the other result
 	case out.Code == keyed.AlreadyCompleted, out.Code == keyed.LeaseLost && live && out.record.State != keyed.Pending:
 		answer.Record = publicRecord(out.record)
 	}

@@ -10,30 +10,30 @@ import (
 	"time"
 )
 
-// Event is something that a [Metrics] counts.
+// Event is an event that a [Metrics] counts.
 type Event string
 
 // The events.
 const (
 	EventAcquired      Event = "acquired"      // the work was started
-	EventTakeover      Event = "takeover"      // by the next owner, behind another's lease
+	EventTakeover      Event = "takeover"      // the next owner started it after another owner's lease ended
 	EventReplayed      Event = "replayed"      // a stored result was returned
-	EventWaited        Event = "waited"        // for another owner
+	EventWaited        Event = "waited"        // waited for another owner
 	EventInFlight      Event = "in-flight"     // refused: another owner is at work
-	EventMismatch      Event = "mismatch"      // refused: the key stands for another request
+	EventMismatch      Event = "mismatch"      // refused: the key belongs to another request
 	EventIndeterminate Event = "indeterminate" // refused: the outcome is unknown
 	EventNotRetained   Event = "not-retained"  // refused: the response was not kept
-	EventLeaseLost     Event = "lease-lost"    // an owner has lost its lease
-	EventReleased      Event = "released"      // an owner has executed nothing
-	EventAbandoned     Event = "abandoned"     // an owner leaves the outcome unknown
-	EventJournaled     Event = "journaled"     // a result waits in the journal for the store
+	EventLeaseLost     Event = "lease-lost"    // an owner lost its lease
+	EventReleased      Event = "released"      // an owner released the key without executing anything
+	EventAbandoned     Event = "abandoned"     // an owner left the outcome unknown
+	EventJournaled     Event = "journaled"     // a result waits in the journal until the store takes it
 	EventUnstored      Event = "unstored"      // a result could not be stored
 	EventBypassed      Event = "bypassed"      // the work ran without the store
-	EventStoreFailure  Event = "store-failure" // refused: the store does not answer
+	EventStoreFailure  Event = "store-failure" // refused: the store did not answer
 )
 
-// Metrics takes what operators count. It is called often and concurrently, and never with a key
-// or a principal.
+// Metrics receives the events and latencies that operators watch. It is called often and concurrently, and never with a
+// key or a principal.
 type Metrics interface {
 	// Count adds one to an event.
 	Count(event Event)
@@ -42,10 +42,10 @@ type Metrics interface {
 	StoreLatency(call string, took time.Duration)
 }
 
-// WaitMetrics is a [Metrics] that follows how many calls wait for another owner at the moment.
+// WaitMetrics is a [Metrics] that also tracks how many calls are waiting for another owner.
 type WaitMetrics interface {
 	Metrics
-	// Waiting adds to the number of calls that wait: 1 when one begins, -1 when it ends.
+	// Waiting adds to the number of waiting calls: 1 when a call starts to wait, -1 when it stops.
 	Waiting(by int)
 }
 
@@ -54,39 +54,39 @@ type noMetrics struct{}
 func (noMetrics) Count(Event)                        {}
 func (noMetrics) StoreLatency(string, time.Duration) {}
 
-// The times of Settings that are left at zero.
+// The defaults of the durations in Settings.
 const (
 	DefaultWait         = 30 * time.Second
 	DefaultStoreTimeout = 5 * time.Second
 )
 
-// Settings is what [Middleware], [Interceptor] and [Do] have in common. The zero value is usable.
+// Settings are the settings common to [Middleware], [Interceptor] and [Do]. The zero value is usable.
 type Settings struct {
-	// Lease is how long the store waits for a silent owner: 1 s to 24 h; 0 means 60 s. Owners
-	// send heartbeats three times per lease, so it does not bound the work.
+	// Lease is how long the store waits for a silent owner: 1 s to 24 h; 0 means 60 s. Owners send three heartbeats per
+	// lease, so the lease does not limit how long the work takes.
 	Lease time.Duration
-	// TTL is how long a result is replayed, from when it was stored; 0 means 24 h.
+	// TTL is how long a result is replayed after it was stored; 0 means 24 h.
 	TTL time.Duration
 	// RejectedTTL is TTL for refusals; 0 means 60 s.
 	RejectedTTL time.Duration
-	// Wait is how long a repeat waits for the first call, at most 60 s; 0 means 30 s, and a
-	// negative value that it does not wait.
+	// Wait is how long a retry waits for the first call, at most 60 s; 0 means 30 s, and a negative value disables
+	// waiting.
 	Wait time.Duration
-	// OnLeaseExpired says what happens when an owner does not come back. The zero value,
+	// OnLeaseExpired says what happens when an owner's lease ends without a result. The zero value,
 	// BecomeIndeterminate, never runs work twice.
 	OnLeaseExpired LeaseExpiry
-	// StoreTimeout bounds a call of the store, its repeats included; 0 means 5 s.
+	// StoreTimeout bounds a call to the store, including its retries; 0 means 5 s.
 	StoreTimeout time.Duration
-	// Journal keeps results that the store does not take. Without one such a result is lost to
-	// repeats: their answer is CodeOutcomeUnknown once the lease has ended.
+	// Journal keeps results that the store does not take. Without a journal, retries never see such a result: they get
+	// CodeOutcomeUnknown once the lease has ended.
 	Journal *Journal
 	// Metrics may be nil.
 	Metrics Metrics
-	// Logger may be nil. It never gets a key or a principal.
+	// Logger may be nil. It never receives a key or a principal.
 	Logger *slog.Logger
 }
 
-// validate returns the settings with their defaults.
+// validate returns the settings with defaults filled in.
 func (s Settings) validate() (Settings, error) {
 	var err error
 	if s.Lease, err = span("Lease", s.Lease, DefaultLease, MinLease, MaxLease); err != nil {
@@ -120,30 +120,30 @@ func (s Settings) validate() (Settings, error) {
 	return s, nil
 }
 
-// guard lets work run once for a key. It is the core of every entry point: begin, then either
-// the work and settle, release or abandon, or a replay.
+// guard runs work once per key. It is the core of every entry point: begin, followed by either a replay or the work
+// with settle, release or abandon.
 type guard struct {
 	Settings
 
 	store Store
-	// open is set when work runs although the store does not answer.
+	// open is set if the work runs even when the store does not answer.
 	open bool
 }
 
-// timed reports how long a call of the store took.
+// timed starts timing a store call; the function it returns reports the latency.
 func (g *guard) timed(call string) func() {
 	start := time.Now()
 	return func() { g.Metrics.StoreLatency(call, time.Since(start)) }
 }
 
-// begin takes a key. It returns the owner, who must end with settle, release or abandon; or the
-// finished record, to replay; or an [*Error]. ctx is for the call, and work for the work.
+// begin reserves a key. It returns the owner, on which the caller must call settle, release or abandon; or the finished
+// record, to be replayed; or an [*Error]. ctx is the context of the call, and work that of the work.
 func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (*Owner, *Record, error) {
 	request := &ReserveRequest{
 		Key: key, Fingerprint: f, AttemptID: NewAttemptID(), Lease: g.Lease, TTL: g.TTL,
 		OnLeaseExpired: g.OnLeaseExpired,
 	}
-	if clock, ok := g.store.(Clock); ok { // once, because the repeats of the call are copies, too
+	if clock, ok := g.store.(Clock); ok { // once, because a retry of the call is a copy, too
 		request.ValidUntil = clock.Now().Add(DefaultValidity)
 	}
 	r, err := g.reserve(ctx, request)
@@ -162,7 +162,7 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 		}
 		return g.newOwner(work, request, r), nil, nil
 	case Replay:
-		return nil, r.Record, nil // the caller counts whether it can be replayed
+		return nil, r.Record, nil // the caller counts it, because only the caller knows whether it can be replayed
 	case InFlight:
 		g.Metrics.Count(EventInFlight)
 		return nil, nil, &Error{Code: CodeInFlight, RetryAfter: max(time.Second, r.RetryAfter)}
@@ -199,9 +199,8 @@ func (g *guard) reserve(ctx context.Context, request *ReserveRequest) (*Reservat
 	return g.store.Reserve(ctx, request)
 }
 
-// notReserved returns the error of a Reserve that failed. The key may be reserved all the same,
-// with no owner to do the work. So it is released, unless the work runs without the store,
-// because repeats would otherwise wait for the lease.
+// notReserved returns the error of a failed Reserve. The key may be reserved anyway, without an owner to do the work,
+// and retries would have to wait for the lease. So notReserved releases it, unless the work runs without the store.
 func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err error) error {
 	answer := fromStore(err)
 	if ctx.Err() == nil { // otherwise the caller has gone
@@ -219,38 +218,38 @@ func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err er
 	return answer
 }
 
-// Owner is an ownership of a key, for the time of the work. It is safe for concurrent use.
+// Owner is an ownership of a key while the work runs. It is safe for concurrent use.
 type Owner struct {
 	guard      *guard
 	ownership  Ownership
 	attempt    uint64
 	checkpoint []byte
 
-	// left is what the handler has said that its work leaves behind: a Disposition and 1, or 0.
+	// left is the Disposition set by the handler, plus 1; 0 if there is none.
 	left atomic.Uint32
 
-	ctx    context.Context // of the work
+	ctx    context.Context // context of the work
 	cancel context.CancelCauseFunc
-	beats  sync.WaitGroup // the goroutine of the heartbeats
+	beats  sync.WaitGroup // the heartbeat goroutine
 	quit   context.CancelFunc
 }
 
-// Token returns the fencing token. Every later ownership of any key in the store has a higher
-// one, so a resource that compares tokens can refuse an owner that was overtaken.
+// Token returns the fencing token. Every later ownership of any key in the store has a higher token, so a resource that
+// compares tokens can refuse an owner that has been superseded.
 func (o *Owner) Token() uint64 { return o.ownership.Token }
 
 // Attempt returns the number of this ownership of the key, from 1.
 func (o *Owner) Attempt() uint64 { return o.attempt }
 
-// LastCheckpoint returns what the previous owner has stored, or nil.
+// LastCheckpoint returns the checkpoint stored by the previous owner, or nil.
 func (o *Owner) LastCheckpoint() []byte { return o.checkpoint }
 
-// Leave says what the work of a handler leaves behind, in place of what its status, its error or its
-// panic says: [ReleaseKey], for example, for a 502 where nothing was sent to the service behind the
-// handler. It has no effect on a response of [Do], or on a success of [Interceptor].
+// Leave sets what happens to the key after the handler's work, overriding its status, error or panic: for example
+// [ReleaseKey] for a 502 when nothing was sent upstream. It has no effect on the result of [Do], or on a success in
+// [Interceptor].
 func (o *Owner) Leave(d Disposition) { o.left.Store(uint32(d) + 1) }
 
-// leaves returns what the work leaves behind: what the handler says, or d.
+// leaves returns the disposition set by the handler, or d if there is none.
 func (o *Owner) leaves(d Disposition) Disposition {
 	if said := o.left.Load(); said > 0 {
 		return Disposition(said - 1)
@@ -258,11 +257,10 @@ func (o *Owner) leaves(d Disposition) Disposition {
 	return d
 }
 
-// ErrLeaseLost is the error of an owner that no longer owns its key: stop.
+// ErrLeaseLost is returned to an owner that no longer owns its key. The work must stop.
 var ErrLeaseLost = errors.New("idempotency: another owner has taken the key over")
 
-// Checkpoint stores progress for the next owner, at most 64 KiB. After [ErrLeaseLost] the work
-// must stop.
+// Checkpoint stores progress for the next owner, at most 64 KiB. The work must stop after [ErrLeaseLost].
 func (o *Owner) Checkpoint(ctx context.Context, data []byte) error {
 	defer o.guard.timed("checkpoint")()
 	ctx, cancel := context.WithTimeout(ctx, o.guard.StoreTimeout)
@@ -274,8 +272,8 @@ func (o *Owner) Checkpoint(ctx context.Context, data []byte) error {
 	return err
 }
 
-// newOwner starts the heartbeats of a new ownership. The context of its work ends when work ends,
-// and when another owner has taken over.
+// newOwner starts the heartbeats of a new ownership. The context of its work ends when work ends, or when another owner
+// takes over.
 func (g *guard) newOwner(work context.Context, request *ReserveRequest, r *Reservation) *Owner {
 	o := &Owner{
 		guard: g, ownership: Ownership{request.Key, r.Token, request.AttemptID}, attempt: r.Attempt,
@@ -284,14 +282,14 @@ func (g *guard) newOwner(work context.Context, request *ReserveRequest, r *Reser
 	o.ctx, o.cancel = context.WithCancelCause(context.WithValue(work, ownerKey{}, o))
 	beating, quit := context.WithCancel(context.WithoutCancel(work))
 	o.quit = quit
-	// Ends with the ownership, whose end waits for it.
+	// The goroutine ends with the ownership; Owner.end waits for it.
 	o.beats.Go(func() { o.beat(beating) })
 	return o
 }
 
 type ownerKey struct{}
 
-// FromContext returns the ownership that a handler works under, or nil if its request has no key.
+// FromContext returns the ownership that a handler runs under, or nil if its request has no key.
 func FromContext(ctx context.Context) *Owner {
 	o, _ := ctx.Value(ownerKey{}).(*Owner)
 	return o
@@ -312,8 +310,7 @@ func (o *Owner) beat(ctx context.Context) {
 		if o.guard.OnLeaseExpired == TakeOver {
 			o.cancel(ErrLeaseLost)
 		}
-		// Otherwise no other owner can start, and the work's own late result is what settles the
-		// unknown outcome.
+		// Otherwise no other owner can start, and the work's own late result settles the unknown outcome.
 		return
 	}
 }
@@ -324,23 +321,22 @@ func (o *Owner) heartbeat(ctx context.Context, timeout time.Duration) (lost bool
 	return o.extend(ctx, o.guard.Lease)
 }
 
-// extend makes the lease last for a time from now on, or ends it.
+// extend renews the lease from now on, or ends it.
 func (o *Owner) extend(ctx context.Context, lease time.Duration) (lost bool, err error) {
 	defer o.guard.timed("heartbeat")()
 	answer, err := o.guard.store.Heartbeat(ctx, &o.ownership, lease)
 	return err == nil && answer.Outcome != OK, err
 }
 
-// end ends the heartbeats and the work's context.
+// end stops the heartbeats and ends the context of the work.
 func (o *Owner) end() {
 	o.quit()
 	o.beats.Wait()
 	o.cancel(context.Canceled)
 }
 
-// settle stores the result of the work and returns when it expires, or zero if the store has not
-// taken it. A result that the store does not take goes into the journal: the key is never
-// released after the work.
+// settle stores the result of the work and returns when it expires, or zero if the store did not take it. Such a result
+// goes into the journal: the key is never released after the work.
 func (o *Owner) settle(kind resultKind, result Result) time.Time {
 	o.end()
 	g := o.guard
@@ -362,7 +358,7 @@ func (o *Owner) settle(kind resultKind, result Result) time.Time {
 	return time.Time{}
 }
 
-// resultKind says which call stores a result.
+// resultKind names the call that stores a result.
 type resultKind string
 
 const (
@@ -380,7 +376,7 @@ func (g *guard) finish(ctx context.Context, kind resultKind, owner *Ownership, r
 	return g.store.Complete(ctx, owner, result)
 }
 
-// postpone leaves a result to the journal.
+// postpone puts a result into the journal.
 func (g *guard) postpone(ctx context.Context, entry *journalEntry, cause error) {
 	err := errors.New("there is no journal")
 	if entry.Kind == resultRejected {
@@ -411,9 +407,9 @@ func (o *Owner) release() {
 	g.Metrics.Count(EventReleased)
 }
 
-// abandon leaves the outcome unknown. The lease is ended at once, so that repeats need not wait to hear
-// of it. With TakeOver it runs out: what the work has begun elsewhere may still go on, and the next owner
-// would start beside it.
+// abandon leaves the outcome unknown. It ends the lease at once, so that retries learn of it without waiting. With
+// TakeOver it lets the lease run out: effects that the work started elsewhere may still be in progress, and the next
+// owner would start beside them.
 func (o *Owner) abandon() {
 	o.end()
 	g := o.guard

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// ErrNotExecuted is wrapped by the error of a function that has changed nothing: the key is
-// released, and the next call runs the function again.
+// ErrNotExecuted is wrapped by the error of a function that changed nothing: the key is released, and the next call
+// runs the function again.
 var ErrNotExecuted = errors.New("idempotency: not executed")
 
-// RejectedError is the error of a function that refuses the work for good. Repeats get it, too,
-// for Settings.RejectedTTL; so they do when a person has found out that the work was not done, and has
-// settled its record as Rejected.
+// RejectedError is returned by a function that refuses the work for good. Retries get the same error for
+// Settings.RejectedTTL. They also get one when an operator has established that the work was not done and has settled
+// the record as Rejected.
 type RejectedError struct {
 	Response []byte // at most 1 MiB
 }
@@ -23,10 +23,10 @@ func (e *RejectedError) Error() string { return "idempotency: the work was rejec
 // Done is the result of [Do].
 type Done struct {
 	Response []byte
-	// Replayed is true if an earlier call has done the work.
+	// Replayed is true if an earlier call did the work.
 	Replayed bool
-	// Expires is when the store forgets the result. It is zero if the store has not taken it:
-	// the result holds for this call, and waits in the journal if there is one.
+	// Expires is when the store forgets the result. It is zero if the store did not take the result: this call still
+	// returns it, and the journal, if there is one, keeps it for the store.
 	Expires time.Time
 }
 
@@ -34,22 +34,20 @@ type Done struct {
 type DoOptions struct {
 	Settings
 
-	// Fingerprint identifies the request. The zero value compares nothing: then only the key
-	// tells two requests apart.
+	// Fingerprint identifies the request. The zero value compares nothing: two requests then differ only by their keys.
 	Fingerprint Fingerprint
 }
 
-// Do runs fn once for a key and returns its response, or the response of the earlier call that
-// has run it. Response and error of fn decide:
+// Do runs fn once for a key and returns its response, or the response of the earlier call that ran it. The error
+// returned by fn decides what happens to the key:
 //
 //   - nil: the response is stored.
-//   - a [*RejectedError]: the refusal is stored and returned, now and to repeats.
-//   - an error that wraps [ErrNotExecuted]: the key is free again.
-//   - any other error, and a panic: the outcome is unknown. The store does not run the work
-//     again by itself, unless Settings.OnLeaseExpired says so.
+//   - a [*RejectedError]: the refusal is stored, and returned now and to retries.
+//   - an error that wraps [ErrNotExecuted]: the key is released.
+//   - any other error, or a panic: the outcome is unknown. The store does not run the work again by itself, unless
+//     Settings.OnLeaseExpired says so.
 //
-// The context of fn ends with ctx, and when another owner has taken over. An error of Do that is
-// an [*Error] means that fn was not called.
+// The context of fn ends with ctx, or when another owner takes over. If Do returns an [*Error], fn was not called.
 func Do(
 	ctx context.Context, store Store, key RecordKey, fn func(context.Context, *Owner) ([]byte, error),
 ) (*Done, error) {

@@ -63,7 +63,7 @@ func TestDoOnce(t *testing.T) {
 	}
 }
 
-// What fn returns decides what the next call does.
+// The error that fn returns decides what the next call does.
 func TestDoErrors(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
@@ -112,7 +112,7 @@ func TestDoErrors(t *testing.T) {
 	}
 }
 
-// Work that takes longer than its lease keeps it.
+// Work that takes longer than its lease keeps the lease.
 func TestDoKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestDoKeepsItsLease(t *testing.T) {
 	})
 }
 
-// A panic of the work leaves the outcome unknown and no goroutine.
+// A panic of the work leaves the outcome unknown and leaks no goroutine.
 func TestDoPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestDoPanics(t *testing.T) {
 	})
 }
 
-// A next owner goes on where the last one has stopped.
+// The next owner resumes where the last one stopped.
 func TestDoCheckpoints(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestDoCheckpoints(t *testing.T) {
 	})
 }
 
-// What a crash leaves in the journal's directory.
+// Files that a crash leaves in the journal's directory.
 func TestJournalFiles(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewStore(failingBackend{})
@@ -209,7 +209,7 @@ func TestJournalFiles(t *testing.T) {
 	if info, err := os.Stat(files[0]); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	// Half of a write is no result.
+	// A partial write is not a result.
 	if err := os.WriteFile(files[0]+".tmp", []byte("seqledger"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestJournalFiles(t *testing.T) {
 	}
 }
 
-// The bound of a journal.
+// A journal is bounded.
 func TestJournalIsBounded(t *testing.T) {
 	t.Parallel()
 	j, err := idempotency.OpenJournal(t.TempDir(), idempotency.NewStore(failingBackend{}), nil)
@@ -247,8 +247,7 @@ func TestJournalIsBounded(t *testing.T) {
 	}
 }
 
-// A full store in memory refuses new keys, stores every result, and has room again when records have
-// expired.
+// A full store in memory refuses new keys, stores every result, and accepts new keys again when records have expired.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]func() idempotency.Store{
@@ -305,7 +304,7 @@ func (failingBackend) CompareAndSwap(context.Context, string, string, []byte, ti
 	return false, errDown
 }
 
-// Damage in a database is told and changes nothing.
+// Damage in a database is reported and changes nothing.
 func TestDamagedValues(t *testing.T) {
 	t.Parallel()
 	backend := newMapBackend()
@@ -336,7 +335,7 @@ func TestDamagedValues(t *testing.T) {
 	if backend.writes != writes {
 		t.Error("damage was written over")
 	}
-	// A counter that begins anew would hand out tokens twice.
+	// A counter that restarted would hand out tokens twice.
 	released, _ := store.Reserve(t.Context(), request)
 	if _, err := store.Release(t.Context(), &idempotency.Ownership{
 		Key: request.Key, Token: released.Token, AttemptID: request.AttemptID,

@@ -1,71 +1,67 @@
-// Package idempotency runs work once for a key that its client chose, and answers every repeat with
-// the first result.
+// Package idempotency runs work once per idempotency key, and answers every retry with the first result. The client
+// chooses the key.
 //
-// A client that cannot count its requests (a browser, a webhook, a job producer) sends a key. Its
-// request is lost, or its answer, and it sends the request again with the same key. There are three
-// entry points, with one core:
+// A client that cannot number its requests (a browser, a webhook, a job producer) sends a key. When the request or its
+// response is lost, the client sends the request again with the same key. The package has three entry points on one
+// core:
 //
-//   - [Middleware] before an HTTP handler, with the header Idempotency-Key;
-//   - [Interceptor] before a Connect, gRPC or gRPC-Web handler, with the same header;
-//   - [Do] around any function.
+//   - [Middleware] wraps an HTTP handler and reads the header Idempotency-Key;
+//   - [Interceptor] wraps a Connect, gRPC or gRPC-Web handler and reads the same header;
+//   - [Do] wraps any function.
 //
-// Work that is itself a write to the ledger needs none of them: a keyed write commits with its key
-// in one step.
+// Work that is itself a write to the ledger needs none of them: a keyed write commits together with its key.
 //
-// Work that none of them surrounds takes a key by hand: [Store.Reserve], and then [Store.Complete],
-// [Store.Reject] or [Store.Release]. The programs in examples show four uses as a whole.
+// Where no entry point fits, call the store directly: [Store.Reserve], then [Store.Complete], [Store.Reject] or
+// [Store.Release]. The programs in examples show four complete uses.
 //
-// # What happens
+// # How it works
 //
-// The first call reserves the key in a [Store] and becomes its owner, with a lease. It does the work,
-// sends heartbeats meanwhile, and stores the result, before the client sees it. A repeat with the same
-// request waits for the result, or gets it at once. A repeat with another request is refused, because
-// the record has a [Fingerprint] of the first one.
+// The first call reserves the key in a [Store] and becomes its owner, with a lease. It does the work, sends heartbeats
+// meanwhile, and stores the result before the client sees it. A retry of the same request waits for the result, or gets
+// it at once. A different request with the same key is refused, because the record holds a [Fingerprint] of the first
+// request.
 //
 //	absent ──Reserve──▶ PENDING ──Complete──▶ COMMITTED ──expires──▶ absent
 //	                     │  │ └────Reject────▶ REJECTED ──expires──▶ absent
 //	                     │  └──Release──▶ absent
 //	                     └──lease ends──▶ INDETERMINATE ──Complete, Reject──▶ finished
 //
-// # What is not promised
+// # What is not guaranteed
 //
-// The store and the work's own effects are two systems, and no key makes them one. An owner that
-// crashes after the card was charged and before its Complete leaves a record that says only that it
-// began. Settings.OnLeaseExpired decides then:
+// The store and the effects of the work are two systems, and no key makes them one. An owner that crashes after
+// charging the card and before its Complete leaves a record that says only that the work began. Settings.OnLeaseExpired
+// decides what happens then:
 //
-//   - [BecomeIndeterminate], the default: the work never runs twice. Repeats are refused with
-//     CodeOutcomeUnknown until the owner's late result, or a person, settles the record. The work
-//     may have happened or not; find out with the system that did it.
-//   - [TakeOver]: the next caller runs the work again, with a higher fencing token
-//     ([Owner.Token]). The work happens at least once, and once in effect only if it is itself
-//     idempotent or if its resource refuses lower tokens.
+//   - [BecomeIndeterminate], the default: the work never runs twice. Retries are refused with CodeOutcomeUnknown until
+//     the owner's late result, or an operator, settles the record. The work may or may not have been done; ask the
+//     system that does it.
+//   - [TakeOver]: the next caller runs the work again, with a higher fencing token ([Owner.Token]). The work runs at
+//     least once. It takes effect once only if it is itself idempotent or its resource refuses lower tokens.
 //
-// In the same way a response of 500, a timeout or a panic says nothing about effects: by default the
-// key is left to the end of its lease, and not released. Say with Options.ServerErrors or
-// [ErrNotExecuted] where you know better.
+// Likewise, a response of 500, a timeout or a panic says nothing about effects: by default the key is held until the
+// lease ends, and not released. Use Options.ServerErrors or [ErrNotExecuted] where you know more.
 //
-// A result is kept for Settings.TTL. A repeat that comes later is a first request.
+// A result is kept for Settings.TTL. A retry that arrives later counts as a first request.
 //
 // # When the store fails
 //
-// Before the work, nothing is executed and the call fails with CodeStoreUnavailable (or the work
-// runs unguarded, with Options.Open). After the work, the response is delivered, the key stays
-// taken (with [TakeOver] only until the lease ends), and the [Journal] repeats the result until the
-// store has it, also after a restart. Without a journal the outcome is unknown to repeats.
+// If the store fails before the work, nothing is executed and the call fails with CodeStoreUnavailable (or the work
+// runs unguarded, with Options.Open). If it fails after the work, the response is delivered, the key stays reserved
+// (with [TakeOver] only until the lease ends), and the [Journal] retries until the store has the result, even after a
+// restart. Without a journal, retries see an unknown outcome.
 //
 // # Stores
 //
-// [Ledger] keeps records in a seqledger server or cluster: one log commit to reserve and one to
-// complete. Packages postgres, redis and s3 below this one keep them where a team's data already is.
-// [Memory] is for tests and single processes. [NewStore] makes a store of any database
-// with a compare-and-swap, from two methods; it runs the same transition as the ledger. Package
-// storetest tests any of them.
+// [Ledger] keeps records in a seqledger server or cluster: one log commit to reserve and one to complete. The packages
+// postgres, redis and s3 below this one keep them in storage that a team already uses. [Memory] is for tests and
+// single processes. [NewStore] builds a store on any database with a compare-and-swap, from two methods; it runs the
+// same transition as the ledger. Package storetest tests any of them.
 //
-// # Bounds
+// # Limits
 //
-// A keyed request has at most Options.MaxBody bytes in memory and its response 1 MiB, headers
-// included; a longer one, and a stream of events, is delivered as it comes and kept without its body.
-// Each owner has one goroutine for its heartbeats, which ends with the work. A call of the store takes
-// at most Settings.StoreTimeout, besides the wait for another owner; a failed Reserve takes one call
-// more, which releases the key in case only the answer was lost.
+// A keyed request holds at most Options.MaxBody bytes in memory, and its response 1 MiB, headers included. A longer
+// response, or a stream of events, is delivered as it is written and stored without its body. Each owner has one
+// goroutine for its heartbeats, which ends with the work. A store call takes at most Settings.StoreTimeout, plus the
+// wait for another owner. A failed Reserve makes one more call, which releases the key in case only the answer was
+// lost.
 package idempotency

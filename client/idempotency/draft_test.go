@@ -11,8 +11,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// The requirements of draft-ietf-httpapi-idempotency-key-header-07 on a resource, each in a test of
-// its own. The name has the section.
+// Each requirement of draft-ietf-httpapi-idempotency-key-header-07 on a resource has a test of its own. The test's name
+// gives the section.
 
 // Section 2.1: the field is an Item Structured Header, whose value MUST be a String.
 func TestDraft_2_1_TheValueIsAString(t *testing.T) {
@@ -25,7 +25,7 @@ func TestDraft_2_1_TheValueIsAString(t *testing.T) {
 	s.expect(s.send(header("Idempotency-Key", `"a-string"`)), http.StatusCreated, "false", 1)
 }
 
-// Section 2.1: clients MUST NOT send more than one field; what they send is not executed.
+// Section 2.1: clients MUST NOT send more than one field; such a request is not executed.
 func TestDraft_2_1_OneFieldInARequest(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -45,12 +45,12 @@ func TestDraft_2_2_AKeyStandsForOnePayload(t *testing.T) {
 	s.expect(s.send(), http.StatusCreated, "false", 1)
 	s.refused(s.send(body(`{"amount":50}`)), http.StatusUnprocessableEntity, idempotency.CodeKeyReused,
 		idempotency.OtherKey, 1)
-	// The misuse does no harm to the first request.
+	// The misuse does not affect the first request.
 	s.expect(s.send(), http.StatusCreated, "true", 1)
 }
 
-// Section 2.2: the resource MUST define the uniqueness of keys; a UUID is RECOMMENDED. Here a key is
-// unique for a principal and a namespace.
+// Section 2.2: the resource MUST define the uniqueness of keys; a UUID is RECOMMENDED. Here a key is unique within a
+// principal and a namespace.
 func TestDraft_2_2_UniquenessIsDefined(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -213,8 +213,8 @@ func TestDraft_2_7_AnUncorrectedRequestFailsAgain(t *testing.T) {
 	}
 }
 
-// Section 2.7: for all other errors a client acts as the resource documents. Here they are never
-// replayed as results, and each problem says what to do next.
+// Section 2.7: for all other errors a client acts as the resource documents. Here such errors are never replayed as
+// results, and each problem says what to do next.
 func TestDraft_2_7_OtherErrors(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{401, 403, 429, 500, 502, 503, 504} {
@@ -238,8 +238,8 @@ func TestDraft_6_TheExamples(t *testing.T) {
 	}
 }
 
-// Section 5: the resource should validate keys before it processes a request, and look a key up
-// together with attributes of the client that only the resource knows.
+// Section 5: the resource should validate keys before it processes a request, and look a key up together with
+// attributes of the client that only the resource knows.
 func TestDraft_5_KeysAreValidatedAndCombined(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

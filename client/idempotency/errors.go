@@ -9,25 +9,25 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Code says why work was not run and no result was returned. Codes are part of the API: they are
-// the code of a problem document and the reason of an ErrorInfo.
+// Code says why the work was not run and no result was returned. Codes are part of the API: they appear as the code of
+// a problem document and the reason of an ErrorInfo.
 type Code string
 
 // The codes.
 const (
-	CodeKeyMissing       Code = "key-missing"           // the route needs a key
+	CodeKeyMissing       Code = "key-missing"           // the route requires a key
 	CodeKeyInvalid       Code = "key-invalid"           // the header or the key is malformed
-	CodePrincipalMissing Code = "principal-missing"     // a keyed request without a principal
-	CodeBodyInvalid      Code = "body-invalid"          // the body has no fingerprint
-	CodeBodyTooLarge     Code = "body-too-large"        // the body is too large for one
-	CodeBodyTimeout      Code = "body-timeout"          // the body came too slowly; nothing was executed
-	CodeKeyReused        Code = "key-reused"            // the key stands for another request
+	CodePrincipalMissing Code = "principal-missing"     // the keyed request has no principal
+	CodeBodyInvalid      Code = "body-invalid"          // no fingerprint can be made of the body
+	CodeBodyTooLarge     Code = "body-too-large"        // the body is too large for a fingerprint
+	CodeBodyTimeout      Code = "body-timeout"          // the body arrived too slowly; nothing was executed
+	CodeKeyReused        Code = "key-reused"            // the key belongs to another request
 	CodeInFlight         Code = "in-flight"             // the first request is still running
-	CodeOutcomeUnknown   Code = "outcome-unknown"       // whether it was executed is not known
+	CodeOutcomeUnknown   Code = "outcome-unknown"       // it is unknown whether it was executed
 	CodeNotRetained      Code = "response-not-retained" // executed, but the response was not kept
-	CodeNotExecuted      Code = "not-executed"          // settled by hand: it was not executed
-	CodeReplayForbidden  Code = "replay-forbidden"      // executed, and the caller may not have the response
-	CodeReplayUnchecked  Code = "replay-unchecked"      // executed, and whether the caller may is not known
+	CodeNotExecuted      Code = "not-executed"          // an operator settled it: it was not executed
+	CodeReplayForbidden  Code = "replay-forbidden"      // executed, but the caller may not see the response
+	CodeReplayUnchecked  Code = "replay-unchecked"      // executed; whether the caller may see the response is unknown
 	CodeQuota            Code = "quota"                 // too many keys or waiters
 	CodeStoreUnavailable Code = "store-unavailable"     // nothing was executed
 )
@@ -43,7 +43,7 @@ const (
 	Reconcile  Action = "reconcile"   // find out what happened before anything else
 )
 
-// codeInfo is what follows from a code.
+// codeInfo describes a code.
 type codeInfo struct {
 	status  int
 	action  Action
@@ -83,14 +83,14 @@ var codes = map[Code]codeInfo{
 		"The store of keys cannot be reached; nothing was executed"},
 }
 
-// Error is why a call did not run the work and has no result of it.
+// Error says why a call did not run the work and has no result.
 type Error struct {
 	Code Code
-	// RetryAfter is when to repeat the call, with the same key; 0 if it is not known.
+	// RetryAfter is how long to wait before retrying with the same key; 0 if unknown.
 	RetryAfter time.Duration
-	// Record is the record, with CodeOutcomeUnknown, CodeNotRetained and CodeNotExecuted.
+	// Record is set with CodeOutcomeUnknown, CodeNotRetained and CodeNotExecuted.
 	Record *Record
-	// Location is the Location of a response that was not kept.
+	// Location is the Location header of a response that was not kept.
 	Location string
 	// Cause is more detail. It contains nothing of the stored request.
 	Cause error

@@ -41,8 +41,8 @@ func ExampleDo() {
 	// message 31, replayed true
 }
 
-// Work that may run again, because its resource compares fencing tokens, goes to the next caller
-// when its owner does not come back.
+// This work may run again, because its resource compares fencing tokens. When its owner does not come back, the next
+// caller takes over.
 func ExampleDoOptions_Do() {
 	options := idempotency.DoOptions{Settings: idempotency.Settings{
 		Lease: 10 * time.Second, OnLeaseExpired: idempotency.TakeOver,
@@ -93,7 +93,7 @@ func ExampleMiddleware() {
 	// charge 1 true
 }
 
-// Records are in a ledger, and results that it cannot take at once wait in a journal.
+// A ledger keeps the records. Results that it cannot take at once wait in a journal.
 func ExampleLedger() {
 	c, err := client.New(client.Options{Server: "127.0.0.1:7450"})
 	if err != nil {
@@ -123,7 +123,7 @@ func ExampleInterceptor() {
 		seqledgerv1connect.UnimplementedLedgerServiceHandler{}, connect.WithInterceptors(once)))
 }
 
-// A refusal is a result, too: repeats get it without another attempt.
+// A refusal is a result, too: retries get it without another attempt.
 func ExampleRejectedError() {
 	store := idempotency.Memory()
 	key := idempotency.RecordKey{Namespace: "cards", Key: "order-9"}
@@ -143,8 +143,8 @@ func ExampleRejectedError() {
 	// card declined
 }
 
-// The three steps of a reservation by hand, for work that no function or handler surrounds: for
-// example work that one process begins and another one finishes.
+// Reserve, work and complete by hand, for work that fits into no function or handler: for example, when one process
+// starts the work and another finishes it.
 func ExampleStore() {
 	ctx, store := context.Background(), idempotency.Memory()
 	request := &idempotency.ReserveRequest{
@@ -157,10 +157,10 @@ func ExampleStore() {
 	}
 	if reservation.Outcome == idempotency.Acquired {
 		owner := &idempotency.Ownership{Key: request.Key, Token: reservation.Token, AttemptID: request.AttemptID}
-		// Here is the work.
+		// Do the work here.
 		done, err := store.Complete(ctx, owner, idempotency.Result{Response: []byte("parcel 12")})
 		if err != nil {
-			log.Fatal(err) // the same
+			log.Fatal(err) // as above
 		}
 		fmt.Println(done.Outcome)
 	}
@@ -175,13 +175,13 @@ func ExampleStore() {
 	// REPLAY parcel 12
 }
 
-// A handler knows what its work leaves behind better than its status says.
+// A handler knows the effects of its work better than its status can tell.
 func ExampleFromContext() {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		owner := idempotency.FromContext(r.Context()) // nil without a key
 		if r.Header.Get("X-Simulate") == "no stock" {
 			if owner != nil {
-				owner.Leave(idempotency.ReleaseKey) // nothing was executed: the same key may try again
+				owner.Leave(idempotency.ReleaseKey) // nothing was executed: the same key may be tried again
 			}
 			http.Error(w, "come back later", http.StatusServiceUnavailable)
 			return
@@ -203,7 +203,7 @@ func ExampleFromContext() {
 	// 200 reserved in attempt 1
 }
 
-// Two encodings of one request have one fingerprint.
+// Two encodings of one request have the same fingerprint.
 func ExampleNewFingerprint() {
 	of := func(body string) idempotency.Fingerprint {
 		f, err := idempotency.NewFingerprint(idempotency.FingerprintJCS, nil, &idempotency.Request{
@@ -221,8 +221,8 @@ func ExampleNewFingerprint() {
 	// false
 }
 
-// table is a database with the two methods that a store needs. A real one has them in a few lines of
-// SQL: SELECT value, version, now(), and UPDATE … WHERE version = ….
+// table is a database with the two methods that a store needs. For a real one they are a few lines of SQL: SELECT
+// value, version, now(), and UPDATE … WHERE version = ….
 type table struct {
 	mu   sync.Mutex
 	rows map[string]row
@@ -253,7 +253,7 @@ func (t *table) CompareAndSwap(_ context.Context, key, version string, value []b
 	return true, nil
 }
 
-// Any database with a compare-and-swap is a store. Test yours with package storetest.
+// Any database with a compare-and-swap can back a store. Test yours with package storetest.
 func ExampleNewStore() {
 	store := idempotency.NewStore(&table{rows: map[string]row{}})
 	key := idempotency.RecordKey{Namespace: "invoices", Key: "invoice-7"}
@@ -267,7 +267,7 @@ func ExampleNewStore() {
 	// sent true <nil>
 }
 
-// A key with the number of a client's request in it.
+// A key can contain the number of a client's request.
 func ExampleNewKey() {
 	key := idempotency.NewKey("device:17", 42)
 	clientID, sequence, nonce, err := idempotency.ParseKey(key)

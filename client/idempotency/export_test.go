@@ -3,7 +3,7 @@ package idempotency
 // CanonicalJSON is canonicalJSON.
 var CanonicalJSON = canonicalJSON
 
-// MemoryOf returns a store in memory with other bounds.
+// MemoryOf returns a store in memory with other limits.
 func MemoryOf(entries, bytes int) Store { return NewStore(newMemory(entries, bytes)) }
 
 // MemoryBackend returns the backend of a store in memory.
@@ -15,7 +15,7 @@ func MemoryBackend() interface {
 	return newMemory(memoryEntries, memoryBytes)
 }
 
-// AddToJournal leaves a result to a journal.
+// AddToJournal adds a result to a journal.
 func AddToJournal(j *Journal, key RecordKey, response []byte) error {
 	return j.add(&journalEntry{
 		Kind: resultCommitted, Owner: Ownership{key, 1, NewAttemptID()}, Result: Result{Response: response},

@@ -16,8 +16,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// unreliable is a store behind a bad network: requests and answers get lost, calls are slow, and copies
-// of requests arrive again, minutes later.
+// unreliable is a store behind a bad network: requests and answers are lost, calls are slow, and copies of requests
+// arrive again minutes later.
 type unreliable struct {
 	idempotency.Store
 
@@ -32,7 +32,7 @@ var errLost = errors.New("the network lost it")
 // fault is what happens to one call.
 type fault struct {
 	request, answer bool          // is lost
-	slow, again     time.Duration // it takes longer; a copy arrives so much later, unless 0
+	slow, again     time.Duration // extra time for the call; delay of a copy, 0 for none
 }
 
 func (s *unreliable) next() (f fault) {
@@ -61,7 +61,7 @@ func (s *unreliable) heal() {
 	s.healed = true
 }
 
-// through makes a call through the network.
+// through sends a call through the network.
 func through[T any](ctx context.Context, s *unreliable, call func(context.Context) (T, error)) (answer T, err error) {
 	f := s.next()
 	if f.slow > 0 {
@@ -125,12 +125,12 @@ func (s *unreliable) Heartbeat(
 	})
 }
 
-// work is what has become of the work of one key.
+// work tracks the work of one key.
 type work struct {
 	mu       sync.Mutex
 	runs     int
 	tokens   []uint64
-	final    int    // runs after which no other may run
+	final    int    // runs after which no other run is allowed
 	response string // of the final run
 	rejected bool
 	unknown  bool     // the final run ended without a result
@@ -139,7 +139,7 @@ type work struct {
 
 var errHalfway = errors.New("the work broke off")
 
-// run does the work once: it succeeds, refuses, breaks off, or does nothing at all.
+// run does the work once: it succeeds, refuses, fails midway, or does nothing.
 func (w *work) run(o *idempotency.Owner, ends int, takes time.Duration) ([]byte, error) {
 	w.mu.Lock()
 	w.runs++
@@ -165,7 +165,7 @@ func (w *work) run(o *idempotency.Owner, ends int, takes time.Duration) ([]byte,
 	return []byte(response), nil
 }
 
-// call repeats a call as a client does, until it is answered or some tries were in vain.
+// call retries like a client, until it gets an answer or runs out of tries.
 func (w *work) call(o idempotency.DoOptions, store idempotency.Store, key idempotency.RecordKey, random *rand.Rand) {
 	for range 8 {
 		ends, takes := random.IntN(14), time.Duration(random.Int64N(int64(6*time.Second)))
@@ -182,7 +182,7 @@ func (w *work) call(o idempotency.DoOptions, store idempotency.Store, key idempo
 			return
 		case notRun && failed.Retryable(), errors.Is(err, idempotency.ErrNotExecuted):
 			pass(time.Duration(random.Int64N(int64(20 * time.Second))))
-		default: // the outcome is unknown: a client must not go on by itself
+		default: // the outcome is unknown: a client must not continue by itself
 			return
 		}
 	}
@@ -194,7 +194,7 @@ func (w *work) saw(answer string) {
 	w.seen = append(w.seen, answer)
 }
 
-// check holds what callers saw against what has happened.
+// check compares what callers saw with what happened.
 func (w *work) check(t *testing.T) {
 	t.Helper()
 	if w.final > 1 {
@@ -213,7 +213,7 @@ func (w *work) check(t *testing.T) {
 	}
 }
 
-// last asks once more, when the network is well again and every lease has ended.
+// last calls once more, when the network has recovered and every lease has ended.
 func (w *work) last(t *testing.T, o idempotency.DoOptions, store idempotency.Store, key idempotency.RecordKey) {
 	t.Helper()
 	ran := false
@@ -243,9 +243,8 @@ func (w *work) last(t *testing.T, o idempotency.DoOptions, store idempotency.Sto
 	}
 }
 
-// TestDoBehindABadNetwork: whatever the network does to the calls of the store, work that may have had an
-// effect runs once, every caller that gets a result gets that of the one run, and with a journal no
-// result is lost.
+// TestDoBehindABadNetwork checks three things, whatever the network does to calls of the store: work that may have had
+// an effect runs once, every caller that gets a result gets the one run's result, and with a journal no result is lost.
 func TestDoBehindABadNetwork(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -283,7 +282,7 @@ func TestDoBehindABadNetwork(t *testing.T) {
 	}
 }
 
-// badNetwork has callers share some keys over a network that heals in the end.
+// badNetwork lets callers share some keys over a network that recovers in the end.
 func badNetwork(t *testing.T, random *rand.Rand, journal string) []*work {
 	s := &unreliable{Store: idempotency.Memory(), random: rand.New(rand.NewPCG(random.Uint64(), 0))}
 	o := idempotency.DoOptions{Settings: idempotency.Settings{
@@ -320,7 +319,7 @@ func badNetwork(t *testing.T, random *rand.Rand, journal string) []*work {
 	for o.Journal != nil && o.Journal.Len() > 0 {
 		pass(time.Second)
 	}
-	pass(time.Hour) // of which every lease has ended
+	pass(time.Hour) // longer than every lease
 	for i, w := range all {
 		w.check(t)
 		w.last(t, o, s, key(i))

@@ -16,7 +16,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// FingerprintMode says what of a request's body its fingerprint covers. The numbers are those of
+// FingerprintMode says which part of a request's body the fingerprint covers. The numbers are those of
 // [Fingerprint.Algorithm] and are part of the stored format.
 type FingerprintMode uint8
 
@@ -24,27 +24,26 @@ type FingerprintMode uint8
 const (
 	// FingerprintRaw covers the bytes of the body. It is the default.
 	FingerprintRaw FingerprintMode = 1
-	// FingerprintJCS covers the JSON value of the body, in the canonical form of RFC 8785: the
-	// order of names and white space do not matter. Duplicate names are refused, and so are numbers
-	// beyond ±(2⁵³−1), however they are written (1e30, 9007199254740993.0), because two integers would
-	// be one; the RFC takes them. So is a body that is not JSON, a compressed one among them. A request
-	// may have no body.
+	// FingerprintJCS covers the JSON value of the body in the canonical form of RFC 8785: the order of names and white
+	// space do not matter. Duplicate names are refused. So are numbers beyond ±(2⁵³−1), however they are written (1e30,
+	// 9007199254740993.0), because two different integers would compare equal; the RFC allows them. A body that is not
+	// JSON, for example a compressed one, is refused too. A request may have no body.
 	FingerprintJCS FingerprintMode = 2
 	// FingerprintPointers covers the values at chosen JSON pointers (RFC 6901), each in the form
 	// of FingerprintJCS.
 	FingerprintPointers FingerprintMode = 3
-	// FingerprintNone leaves the body out.
+	// FingerprintNone ignores the body.
 	FingerprintNone FingerprintMode = 4
 )
 
 // fingerprintVersion is the first part of every fingerprint.
 const fingerprintVersion = "seqledger-fingerprint-1"
 
-// Request is what a fingerprint covers.
+// Request is the part of a request that a fingerprint covers.
 type Request struct {
 	Method    string
 	Namespace string
-	// Target is the path and the query. The order of the query's names does not matter.
+	// Target is the path and the query. The order of the query parameters does not matter.
 	Target *url.URL
 	// MediaType is the Content-Type. The order of its parameters does not matter.
 	MediaType string
@@ -60,8 +59,8 @@ func (e *BodyError) Error() string { return "idempotency: body: " + e.Cause.Erro
 // Unwrap returns the cause.
 func (e *BodyError) Unwrap() error { return e.Cause }
 
-// NewFingerprint returns the fingerprint of a request: the SHA-256 of its length-prefixed parts.
-// pointers are for FingerprintPointers alone. The error is a [*BodyError].
+// NewFingerprint returns the fingerprint of a request: the SHA-256 of its length-prefixed parts. pointers is used only
+// with FingerprintPointers. The error is a [*BodyError].
 func NewFingerprint(mode FingerprintMode, pointers []string, r *Request) (f Fingerprint, err error) {
 	f.Algorithm = uint8(mode)
 	body, err := bodyDigest(mode, pointers, r.Body)
@@ -78,15 +77,14 @@ func NewFingerprint(mode FingerprintMode, pointers []string, r *Request) (f Fing
 	return f, nil
 }
 
-// writePart writes a part with its length before it, so that no two lists of parts are the same
-// bytes.
+// writePart writes a part prefixed with its length, so that no two lists of parts produce the same bytes.
 func writePart(h hash.Hash, part []byte) {
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 	h.Write(part)
 }
 
-// canonicalTarget returns the path, and the query in the order of its names, because some
-// clients build a query from a map. A query that does not parse is kept as it is.
+// canonicalTarget returns the path, and the query sorted by name, because some clients build the query from a map. A
+// query that does not parse is kept unchanged.
 func canonicalTarget(u *url.URL) string {
 	if u == nil {
 		return ""
@@ -98,8 +96,8 @@ func canonicalTarget(u *url.URL) string {
 	return u.EscapedPath() + "?" + query
 }
 
-// canonicalMediaType returns a media type in lower case with its parameters in order. One that
-// does not parse is kept as it is.
+// canonicalMediaType returns a media type in lower case with its parameters sorted. One that does not parse is kept
+// unchanged.
 func canonicalMediaType(text string) string {
 	mediaType, parameters, err := mime.ParseMediaType(text)
 	if err != nil {
@@ -113,7 +111,7 @@ func canonicalMediaType(text string) string {
 
 func bodyDigest(mode FingerprintMode, pointers []string, body []byte) ([]byte, error) {
 	if len(body) == 0 && (mode == FingerprintJCS || mode == FingerprintPointers) {
-		return nil, nil // a request without a body is like no JSON value
+		return nil, nil // an empty body differs from every JSON value
 	}
 	switch mode {
 	case FingerprintRaw:
@@ -144,12 +142,11 @@ func canonicalJSON(value []byte) ([]byte, error) {
 	return canonical, nil
 }
 
-// maxSafeInteger is the highest integer up to which a double holds each one. A number beyond it is
-// refused in any spelling, because integers there share a double, and two requests would have one
-// fingerprint.
+// maxSafeInteger is the largest integer up to which a double represents every integer. A larger number is refused
+// however it is written, because integers beyond it share a double, and two requests would have the same fingerprint.
 const maxSafeInteger = 1<<53 - 1
 
-// checkNumbers refuses unsafe numbers, and what is not one JSON value.
+// checkNumbers refuses unsafe numbers, and input that is not exactly one JSON value.
 func checkNumbers(value []byte) error {
 	d := jsontext.NewDecoder(bytes.NewReader(value))
 	values := 0
@@ -185,10 +182,10 @@ func checkNumber(text string) error {
 	return nil
 }
 
-// pointersDigest returns a digest of the values at pointers, each with its pointer, whether it is
-// there, and its canonical form.
+// pointersDigest returns a digest of the values at pointers: for each, the pointer, whether the value exists, and its
+// canonical form.
 func pointersDigest(pointers []string, body []byte) ([]byte, error) {
-	if _, err := canonicalJSON(body); err != nil { // the whole must be sound, so that no value is ambiguous
+	if _, err := canonicalJSON(body); err != nil { // the whole body must be valid, so that no value is ambiguous
 		return nil, err
 	}
 	h := sha256.New()
@@ -211,7 +208,7 @@ func pointersDigest(pointers []string, body []byte) ([]byte, error) {
 	return h.Sum(nil), nil
 }
 
-// locate returns where the value at a JSON pointer stands in a JSON text without duplicate names.
+// locate returns the position of the value at a JSON pointer in a JSON text without duplicate names.
 func locate(text []byte, pointer string) (start, end int, found bool, err error) {
 	d := jsontext.NewDecoder(bytes.NewReader(text))
 	for name := range jsontext.Pointer(pointer).Tokens() {
@@ -227,7 +224,7 @@ func locate(text []byte, pointer string) (start, end int, found bool, err error)
 	return end - len(value), end, true, nil
 }
 
-// descend moves d from the beginning of a value to that of the member or element with a name.
+// descend moves d from the beginning of a value to the member or element with a name.
 func descend(d *jsontext.Decoder, name string) (found bool, err error) {
 	container := d.PeekKind()
 	if container != '{' && container != '[' {
@@ -255,7 +252,7 @@ func descend(d *jsontext.Decoder, name string) (found bool, err error) {
 	return false, nil
 }
 
-// validatePointers checks that texts are JSON pointers.
+// validatePointers checks that the texts are JSON pointers.
 func validatePointers(pointers []string) error {
 	for _, pointer := range pointers {
 		if !jsontext.Pointer(pointer).IsValid() {

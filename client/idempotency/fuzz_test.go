@@ -10,8 +10,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// FuzzStoredResponse: what decodes as a stored response encodes to something that decodes again to
-// the same, and no larger than a record.
+// FuzzStoredResponse checks that a response that decodes encodes to bytes that decode to the same response and fit into
+// a record.
 func FuzzStoredResponse(f *testing.F) {
 	f.Add(idempotency.EncodeStored(201, http.Header{"Location": {"/a"}, "Set-Cookie": {"x"}}, []byte("body")))
 	f.Add(idempotency.EncodeStored(200, nil, bytes.Repeat([]byte("x"), idempotency.MaxResponse)))
@@ -32,7 +32,7 @@ func FuzzStoredResponse(f *testing.F) {
 	})
 }
 
-// FuzzJournalFile: what is taken as a result is one, and encodes to what decodes to the same.
+// FuzzJournalFile checks that a file that decodes is a result, and that its encoding decodes to the same result.
 func FuzzJournalFile(f *testing.F) {
 	f.Add([]byte("seqledger result 1\n"))
 	f.Fuzz(func(t *testing.T, content []byte) {
@@ -47,7 +47,7 @@ func FuzzJournalFile(f *testing.F) {
 	})
 }
 
-// FuzzLocateJSON: the value at a pointer is the one that package json finds.
+// FuzzLocateJSON checks that the value at a pointer is the one that package json finds.
 func FuzzLocateJSON(f *testing.F) {
 	f.Add([]byte(`{"a":{"b":[1, {"c~/":"x"} ]}}`), "/a/b/1/c~0~1")
 	f.Add([]byte(` [ 1 , [ 2 ] ] `), "/1/0")
@@ -68,7 +68,7 @@ func FuzzLocateJSON(f *testing.F) {
 		}
 		var whole any
 		if json.Unmarshal(text, &whole) != nil {
-			return // nested more deeply than package json takes
+			return // nested more deeply than package json accepts
 		}
 		want, wanted := walk(whole, pointer)
 		if found != wanted {
@@ -84,7 +84,7 @@ func FuzzLocateJSON(f *testing.F) {
 	})
 }
 
-// walk is RFC 6901 over decoded JSON.
+// walk resolves a pointer of RFC 6901 in decoded JSON.
 func walk(value any, pointer string) (any, bool) {
 	if pointer == "" {
 		return value, true

@@ -13,7 +13,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// What a replay needs besides the key: without it there is no response, and the work does not run.
+// A replay requires the caller's permission besides the key: without it there is no response, and the work does not
+// run.
 func TestMiddlewareAllowReplay(t *testing.T) {
 	t.Parallel()
 	var allowed bool
@@ -43,7 +44,7 @@ func TestMiddlewareAllowReplay(t *testing.T) {
 	s.expect(s.send(), http.StatusCreated, "true", 1)
 }
 
-// A principal that is not admitted costs no body and no reservation.
+// For a principal that is not admitted, no body is read and no key reserved.
 func TestMiddlewareAdmit(t *testing.T) {
 	t.Parallel()
 	admitted := map[string]int{}
@@ -83,7 +84,7 @@ type failingReader struct{ err error }
 
 func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
 
-// A body that its server has given up on executed nothing, so that the same key may come again.
+// If the server gives up on reading a body, nothing was executed, so the same key may be sent again.
 func TestMiddlewareSlowBody(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -92,7 +93,7 @@ func TestMiddlewareSlowBody(t *testing.T) {
 	s.expect(s.send(), http.StatusCreated, "false", 1)
 }
 
-// resultStore has the last result that was stored.
+// resultStore records the last stored result.
 type resultStore struct {
 	idempotency.Store
 
@@ -106,7 +107,7 @@ func (s resultStore) Complete(
 	return s.Store.Complete(ctx, owner, result)
 }
 
-// Nothing of a response gets into the store but its status and its Location.
+// Only the status and the Location of a response reach the store.
 func TestMiddlewareOutcomeOnly(t *testing.T) {
 	t.Parallel()
 	var stored atomic.Pointer[[]byte]
@@ -132,7 +133,7 @@ func TestMiddlewareOutcomeOnly(t *testing.T) {
 	s.refused(again, http.StatusGone, idempotency.CodeNotRetained, idempotency.Reconcile, 1)
 }
 
-// Of the statuses that are never stored, only those that were named free the key.
+// Of the statuses that are never stored, only the configured ones free the key.
 func TestMiddlewareReleaseStatuses(t *testing.T) {
 	t.Parallel()
 	s := newService(t, func(o *idempotency.Options) { o.ReleaseStatuses = []int{http.StatusTooManyRequests} })

@@ -49,7 +49,7 @@ func (s *entities) GetEntity(
 	return connect.NewResponse(new(seqledgerv1.GetEntityResponse)), nil
 }
 
-// rpc starts a service behind an interceptor and returns it with a client for each protocol.
+// rpc starts a service behind an interceptor and returns it with one client per protocol.
 func rpc(t *testing.T, change ...func(*idempotency.Options)) (*entities,
 	map[string]seqledgerv1connect.LedgerServiceClient) {
 	t.Helper()
@@ -91,7 +91,7 @@ func writeCall(key, client string) *connect.Request[seqledgerv1.WriteRequest] {
 	return r
 }
 
-// A call runs once, whatever protocol and encoding its repeats have.
+// A call runs once, whatever protocol and encoding its retries use.
 func TestInterceptorReplays(t *testing.T) {
 	t.Parallel()
 	s, clients := rpc(t)
@@ -180,7 +180,7 @@ func TestInterceptorRefuses(t *testing.T) {
 	if s.runs.Load() != 1 {
 		t.Errorf("%d runs", s.runs.Load())
 	}
-	// Without effects there is nothing to repeat.
+	// A call without effects is not keyed.
 	for range 2 {
 		if _, err := c.GetEntity(t.Context(), connect.NewRequest(new(seqledgerv1.GetEntityRequest))); err != nil {
 			t.Fatal(err)
@@ -191,7 +191,7 @@ func TestInterceptorRefuses(t *testing.T) {
 	}
 }
 
-// Final errors are replayed with their details; others leave what the options say.
+// Final errors are replayed with their details; the options decide about the others.
 func TestInterceptorErrors(t *testing.T) {
 	t.Parallel()
 	detail, err := connect.NewErrorDetail(&errdetails.ResourceInfo{ResourceName: "invoice"})
@@ -204,7 +204,7 @@ func TestInterceptorErrors(t *testing.T) {
 		then   connect.Code
 	}{
 		connect.CodeFailedPrecondition: {nil, 1, connect.CodeFailedPrecondition},
-		connect.CodeInternal:           {nil, 1, connect.CodeFailedPrecondition}, // whether it ran is not known
+		connect.CodeInternal:           {nil, 1, connect.CodeFailedPrecondition}, // unknown whether it ran
 		connect.CodePermissionDenied:   {nil, 1, connect.CodeFailedPrecondition},
 		connect.CodeUnavailable: {func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult }, 1,
 			connect.CodeUnavailable},

@@ -19,20 +19,20 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// The bounds of a journal.
+// The limits of a journal.
 const (
 	journalEntries = 1024
-	journalRetry   = 10 * time.Second // one call of the store
+	journalRetry   = 10 * time.Second // per store call
 	journalFirst   = 100 * time.Millisecond
 	journalMax     = 30 * time.Second
 )
 
-// ErrJournalFull is returned when a journal has 1,024 results.
+// ErrJournalFull is returned when a journal holds 1,024 results.
 var ErrJournalFull = errors.New("idempotency: the journal is full")
 
-// Journal keeps the results of work that is done while the store does not take them, and repeats
-// them until it does, also after a restart. It is a directory of one process, with a file for each
-// result: clear keys and responses, readable by its owner alone. It has at most 1,024 results, of at most 1.4 MiB.
+// Journal keeps the results of finished work while the store does not take them, and retries until it does, even after
+// a restart. It is a directory used by one process, with one file per result. The files contain keys and responses in
+// clear text and are readable by their owner only. A journal holds at most 1,024 results of at most 1.4 MiB each.
 type Journal struct {
 	store Store
 	dir   string
@@ -40,15 +40,15 @@ type Journal struct {
 	log   *slog.Logger
 
 	mu    sync.Mutex
-	files map[string]bool // names; the results are read when they are offered
+	files map[string]bool // names; a result is read when it is offered
 	next  uint64
 
-	added  chan struct{} // has a token if add has made an entry
+	added  chan struct{} // holds a token if add has added an entry
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the retries have ended
 }
 
-// journalEntry is a result that waits.
+// journalEntry is a result waiting for the store.
 type journalEntry struct {
 	Kind   resultKind
 	Owner  Ownership
@@ -61,10 +61,10 @@ const (
 	journalSuffix = ".result"
 )
 
-// OpenJournal opens a directory, which it makes if necessary, and starts to repeat the results in
-// it. The store must be the one that the results belong to. A damaged file is an error that names
-// it: it has the only copy of a result. The logger, which may be nil, is told of results that the
-// store refuses because another owner has taken the key over.
+// OpenJournal opens a directory, creating it if necessary, and starts to retry the results in it. The store must be the
+// one that the results belong to. A damaged file is an error that names the file, because it holds the only copy of a
+// result. The logger, which may be nil, records results that the store refuses because another owner has taken the key
+// over.
 func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -86,12 +86,12 @@ func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error)
 	}
 	var ctx context.Context
 	ctx, j.cancel = context.WithCancel(context.Background())
-	// Ended and joined by Close.
+	// Close ends this goroutine and waits for it.
 	go j.retry(ctx)
 	return j, nil
 }
 
-// errOr returns err, or an error of the text if it is nil.
+// errOr returns err, or an error with the text if err is nil.
 func errOr(err error, text string) error {
 	if err == nil {
 		return errors.New(text)
@@ -99,21 +99,21 @@ func errOr(err error, text string) error {
 	return err
 }
 
-// Close ends the retries. What the store has not taken stays in the directory.
+// Close ends the retries. Results that the store has not taken stay in the directory.
 func (j *Journal) Close() error {
 	j.cancel()
 	<-j.done
 	return j.lock.Unlock()
 }
 
-// Len returns how many results wait.
+// Len returns the number of waiting results.
 func (j *Journal) Len() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.files)
 }
 
-// load reads the directory and removes files that were never completely written.
+// load reads the directory and removes incompletely written files.
 func (j *Journal) load() error {
 	files, err := os.ReadDir(j.dir)
 	if err != nil {
@@ -196,8 +196,8 @@ func (j *Journal) add(entry *journalEntry) error {
 	return nil
 }
 
-// writeDurably writes a file under a temporary name and renames it, so that after
-// a crash it is there as a whole or not at all.
+// writeDurably writes a file under a temporary name and renames it, so that after a crash the file is either complete
+// or absent.
 func writeDurably(dir, name string, content []byte) error {
 	temporary := filepath.Join(dir, name+".tmp")
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -221,7 +221,7 @@ func writeDurably(dir, name string, content []byte) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// retry repeats the results until ctx ends.
+// retry offers the results to the store until ctx ends.
 func (j *Journal) retry(ctx context.Context) {
 	defer close(j.done)
 	wait := journalFirst
@@ -245,8 +245,7 @@ func (j *Journal) retry(ctx context.Context) {
 	}
 }
 
-// round offers every result to the store once, rather than stopping at the
-// first failure, and reports whether the store took one.
+// round offers every result to the store once, even if some fail, and reports whether the store took one.
 func (j *Journal) round(ctx context.Context) (took bool) {
 	j.mu.Lock()
 	var names []string
@@ -264,8 +263,8 @@ func (j *Journal) round(ctx context.Context) (took bool) {
 	return took
 }
 
-// offer offers a result to the store. Every outcome is final, because either the store has
-// the result now, or another one stands.
+// offer offers a result to the store. Every outcome is final: either the store now has the result, or another one
+// stands.
 func (j *Journal) offer(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, journalRetry)
 	defer cancel()

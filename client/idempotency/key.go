@@ -13,17 +13,17 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// HeaderKey is the request header with the key, as in draft-ietf-httpapi-idempotency-key-header.
+// HeaderKey is the request header that carries the idempotency key, as in draft-ietf-httpapi-idempotency-key-header.
 const HeaderKey = "Idempotency-Key"
 
-// NewAttemptID returns a random attempt. Draw one for each ownership that is asked for, and use it
-// again only to repeat a Reserve whose answer was lost.
+// NewAttemptID returns a random attempt id. Draw one for each Reserve, and reuse it only to retry a Reserve whose
+// answer was lost.
 func NewAttemptID() (id AttemptID) {
 	_, _ = rand.Read(id[:]) // never fails
 	return id
 }
 
-// NewUUID returns a random UUID of version 7 (RFC 9562), whose order is about that of time.
+// NewUUID returns a random UUID of version 7 (RFC 9562). Such UUIDs sort approximately by time.
 func NewUUID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[6:]) // never fails
@@ -40,9 +40,8 @@ func NewUUID() string {
 // nonceBytes is the length of a composed key's nonce in bytes.
 const nonceBytes = 8
 
-// NewKey returns a key for the request with the given number of a client,
-// {client_id}:{sequence}:{nonce}, with eight random bytes in hex as the nonce. It panics if the
-// key would be longer than 256 characters or the client id is not visible ASCII.
+// NewKey returns a key for the numbered request of a client, {client_id}:{sequence}:{nonce}; the nonce is eight random
+// bytes in hex. It panics if the key would be longer than 256 characters or the client id is not visible ASCII.
 func NewKey(clientID string, sequence uint64) string {
 	var nonce [nonceBytes]byte
 	_, _ = rand.Read(nonce[:]) // never fails
@@ -53,8 +52,8 @@ func NewKey(clientID string, sequence uint64) string {
 	return key
 }
 
-// ParseKey returns the parts of a key that [NewKey] made. It reads from the right, because a
-// client id may contain colons.
+// ParseKey splits a key made by [NewKey] into its parts. It reads from the right, because a client id may contain
+// colons.
 func ParseKey(key string) (clientID string, sequence uint64, nonce string, err error) {
 	rest, nonce, ok := cutLast(key)
 	clientID, number, ok2 := cutLast(rest)
@@ -80,13 +79,12 @@ func cutLast(s string) (before, after string, ok bool) {
 	return s[:i], s[i+1:], true
 }
 
-// errKeyLines is the error of a header with several keys.
+// errKeyLines is the error for a header with several keys.
 var errKeyLines = errors.New("must be one line with one string")
 
-// ParseHeader returns the key of a request header, "" if it has none. The field is a string of
-// Structured Field Values (RFC 9651), as in "8e03978e-40d5-43dd-bc93-6894a57f9324" with its
-// quotes; parameters are ignored. Unless strict is set, the same key without quotes is taken as
-// well, and is the same key.
+// ParseHeader returns the key in a request header, or "" if there is none. The field is a String of Structured Field
+// Values (RFC 9651), such as "8e03978e-40d5-43dd-bc93-6894a57f9324" including the quotes; parameters are ignored.
+// Unless strict is set, the same key without quotes is accepted as well, and is the same key.
 func ParseHeader(header http.Header, strict bool) (string, error) {
 	lines := header.Values(HeaderKey)
 	if len(lines) == 0 {
@@ -109,8 +107,8 @@ func ParseHeader(header http.Header, strict bool) (string, error) {
 		}
 		key = text
 	} else if strings.ContainsAny(line, `",;\`) {
-		// A bare key with one of these is refused, because it would look like a list, a
-		// parameter or an escape.
+		// A bare key that contains one of these is refused, because it would look like a list, a parameter or an
+		// escape.
 		return "", &InvalidError{HeaderKey, errKeyLines.Error() +
 			`; put a key with '"', ',', ';' or '\' in double quotes`}
 	}

@@ -52,7 +52,7 @@ func TestNewUUID(t *testing.T) {
 	}
 }
 
-// The field's forms; the string ones are those of RFC 9651.
+// The forms of the field; the string forms are those of RFC 9651.
 func TestParseHeader(t *testing.T) {
 	t.Parallel()
 	for field, want := range map[string]struct{ compat, strict string }{
@@ -99,8 +99,8 @@ func TestParseHeader(t *testing.T) {
 	}
 }
 
-// Every byte in a string of RFC 9651, by itself and behind a backslash. A key is narrower than a
-// string: it has no spaces and is not empty.
+// Every byte in a String of RFC 9651, alone and after a backslash. A key is narrower than a String: it has no spaces
+// and is not empty.
 func TestStructuredStrings(t *testing.T) {
 	t.Parallel()
 	for b := range 256 {
@@ -109,8 +109,8 @@ func TestStructuredStrings(t *testing.T) {
 		for field, want := range map[string]string{
 			`"a` + char + `b"`:     map[bool]string{true: "a" + char + "b"}[visible && char != `"` && char != `\`],
 			`"a\` + char + `b"`:    map[bool]string{true: "a" + char + "b"}[char == `"` || char == `\`],
-			`"` + char:             "", // not closed
-			`"a"` + char + `b"`:    "", // closed twice
+			`"` + char:             "", // not terminated
+			`"a"` + char + `b"`:    "", // terminated twice
 			`"a";x="` + char + `"`: map[bool]string{true: "a"}[visible && char != `"` && char != `\` || char == " "],
 		} {
 			for _, strict := range []bool{false, true} {
@@ -121,7 +121,7 @@ func TestStructuredStrings(t *testing.T) {
 			}
 		}
 	}
-	// The other shapes of the vectors: other types, lists, white space around and within.
+	// The other kinds of test vectors: other types, lists, white space around and inside.
 	for field, want := range map[string]string{
 		`"foo"`: "foo", ` "foo" `: "foo", "\t\"foo\"": "foo", `'foo'`: "", `"foo`: "", `"foo \"bar\""`: "",
 		`"foo\"bar\""`: `foo"bar"`,
@@ -136,8 +136,8 @@ func TestStructuredStrings(t *testing.T) {
 	}
 }
 
-// FuzzParseHeader: what is taken is a key, as the library reads it, and its quoted form means the
-// same in both modes.
+// FuzzParseHeader checks that an accepted field is a key, parsed as the library parses it, and that its quoted form
+// means the same in both modes.
 func FuzzParseHeader(f *testing.F) {
 	for _, seed := range []string{`"abc"`, `abc`, `"a\"b";q=1`, `"a", "b"`, ``, `"é"`} {
 		f.Add(seed)
@@ -167,7 +167,7 @@ func FuzzParseHeader(f *testing.F) {
 	})
 }
 
-// The examples of RFC 8785, and what this package refuses beyond it.
+// The examples of RFC 8785, and the input that this package refuses beyond it.
 func TestCanonicalJSON(t *testing.T) {
 	t.Parallel()
 	for _, test := range [][2]string{
@@ -187,7 +187,7 @@ func TestCanonicalJSON(t *testing.T) {
 		{`[333333333.3333332, 333333333.33333325, 333333333.3333333, 333333333.3333334, 333333333.33333343]`,
 			`[333333333.3333332,333333333.33333325,333333333.3333333,333333333.3333334,333333333.33333343]`},
 		{`[-0.0000033333333333333333, 1424953923781206.2]`, `[-0.0000033333333333333333,1424953923781206.2]`},
-		// The largest, in other spellings.
+		// The largest integer, in other spellings.
 		{`[9007199254740991.0, 90071992547409910e-1, 9.007199254740991e15, 9007199254740991.4]`,
 			`[9007199254740991,9007199254740991,9007199254740991,9007199254740991]`},
 		{` "a" `, `"a"`}, {`{}`, `{}`}, {`[ ]`, `[]`}, {`1.0`, `1`},
@@ -202,7 +202,7 @@ func TestCanonicalJSON(t *testing.T) {
 		``, ` `, `{`, `{"a":1}{}`, `1 2`, `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`, `[{"b":{"a":1,"a":1}}]`,
 		`9007199254740992`, `-9007199254740992`, `[12345678901234567890]`, `1e400`, `-1e999`, `"\ud800"`,
 		`"` + "\xff" + `"`,
-		// Beyond 2^53-1 in any spelling; those in pairs round to one double. The rest are of RFC 8785.
+		// Beyond 2^53-1 in any spelling; each pair rounds to one double. The rest come from RFC 8785.
 		`9007199254740992.0`, `9007199254740993.0`, `12345678901234567891e0`, `12345678901234567892e0`,
 		`9007199254740991.5`, `-9.007199254740992e15`, `90071992547409920e-1`, `1E30`, `1.7976931348623157e308`,
 		`295147905179352830000`, `999999999999999700000`, `1e21`, `9.999999999999997e22`, `1e23`,
@@ -215,7 +215,7 @@ func TestCanonicalJSON(t *testing.T) {
 	}
 }
 
-// FuzzCanonicalJSON: the canonical form is its own canonical form and has the same value.
+// FuzzCanonicalJSON checks that the canonical form is its own canonical form and has the same value.
 func FuzzCanonicalJSON(f *testing.F) {
 	for _, seed := range []string{`{"b":[1.50,2],"a":"\u00e9"}`, `[1e21,0.1,-0]`, `"x"`, `{"a":{"a":null}}`} {
 		f.Add([]byte(seed))
@@ -242,8 +242,8 @@ func FuzzCanonicalJSON(f *testing.F) {
 	})
 }
 
-// FuzzNumbers: an integer, however it is written, is taken exactly or not at all, and two of them have one
-// canonical form only if they are equal. What is refused is beyond 2^53-1.
+// FuzzNumbers checks that an integer, however it is written, is accepted exactly or not at all, and that two integers
+// have the same canonical form only if they are equal. A refused integer is beyond 2^53-1.
 func FuzzNumbers(f *testing.F) {
 	for _, seed := range []string{
 		"0", "-0", "1e0", "9007199254740991", "9007199254740991.0", "9007199254740992.0", "9007199254740993.0",
@@ -297,7 +297,7 @@ func mustJSON(t *testing.T, v any) string {
 	return strings.ReplaceAll(string(b), "-0", "0")
 }
 
-// Each part of a request counts, and what means the same does not.
+// Each part of a request changes the fingerprint; equivalent spellings do not.
 func TestFingerprint(t *testing.T) {
 	t.Parallel()
 	base := func() *idempotency.Request {
@@ -371,7 +371,7 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-// What is stored must be found, and compared, by every later version.
+// Every later version must be able to find and compare stored values.
 func TestFormatsAreStable(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[idempotency.FingerprintMode]string{

@@ -14,15 +14,15 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// slowNetwork is a database whose swaps arrive when a test says so. It forgets a value as soon as it may.
+// slowNetwork is a database whose swaps arrive when the test decides. It deletes a value as soon as it may.
 type slowNetwork struct {
 	mu      sync.Mutex
 	values  map[string]keptValue
 	version int
 	token   uint64
-	waiting map[int]chan struct{} // the swaps that are under way, by caller
+	waiting map[int]chan struct{} // swaps in flight, by caller
 
-	highest map[string]uint64 // token that a key's record has had
+	highest map[string]uint64 // highest token that a key's record has had
 	wrong   string
 }
 
@@ -32,7 +32,7 @@ type keptValue struct {
 	until   time.Time
 }
 
-// callerOf is the key of the caller's number in a context.
+// callerOf is the context key of the caller's number.
 type callerOf struct{}
 
 func (n *slowNetwork) get(key string) keptValue {
@@ -91,7 +91,7 @@ func (n *slowNetwork) NextToken(context.Context) (uint64, error) {
 	return n.token, nil
 }
 
-// deliver lets the swap of a caller arrive, if there is one.
+// deliver lets a caller's swap arrive, if one is in flight.
 func (n *slowNetwork) deliver(caller int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,7 +101,7 @@ func (n *slowNetwork) deliver(caller int) {
 	}
 }
 
-// lateCaller reserves a key and finishes it, again and again.
+// lateCaller repeatedly reserves a key and finishes it.
 type lateCaller struct {
 	validity, lease, ttl time.Duration
 }
@@ -114,7 +114,7 @@ func (c lateCaller) run(ctx context.Context, t *testing.T, s idempotency.Store) 
 		}
 		answer, err := s.Reserve(ctx, r)
 		if err != nil {
-			return // the end
+			return // the test is over
 		}
 		if answer.Outcome != idempotency.Acquired {
 			<-time.After(time.Second)
@@ -131,8 +131,8 @@ func (c lateCaller) run(ctx context.Context, t *testing.T, s idempotency.Store) 
 	}
 }
 
-// However late swaps arrive, and although the store forgets records as soon as it may, the token of a key never goes
-// back, and no reservation begins after its time.
+// The token of a key never decreases, and no reservation begins after its validity, however late swaps arrive and
+// although the store deletes records as soon as it may.
 func TestLateSwaps(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -142,7 +142,7 @@ func TestLateSwaps(t *testing.T) {
 		callers := rapid.SliceOfN(rapid.Custom(func(*rapid.T) lateCaller {
 			return lateCaller{seconds("validity", 1, 300), seconds("lease", 1, 120), seconds("TTL", 1, 5)}
 		}), 2, 4).Draw(rt, "callers")
-		// A swap that arrives, by its caller, or seconds that pass.
+		// A move delivers a caller's swap or lets seconds pass.
 		moves := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) int {
 			if rapid.IntRange(0, 9).Draw(rt, "pass") == 0 {
 				return rapid.IntRange(100, 400).Draw(rt, "seconds")

@@ -14,17 +14,16 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Ledger returns a store on a ledger: a Reserve and a Complete are one log commit each. Its calls
-// are repeated until the ledger answers or their context ends. The Client stays the caller's to
-// close.
+// Ledger returns a store on a ledger: a Reserve and a Complete are one log commit each. It retries its calls until the
+// ledger answers or their context ends. The caller still has to close the Client.
 func Ledger(c *client.Client) Store { return ledgerStore{c} }
 
 type ledgerStore struct{ client *client.Client }
 
-// Now implements Clock by the clock of this machine: ledger time is not known without a call.
+// Now implements Clock with the clock of this machine, because ledger time is not known without a call.
 func (s ledgerStore) Now() time.Time { return time.Now() }
 
-// wireOutcomes are the outcomes as the API names them.
+// wireOutcomes maps the outcomes of the API.
 var wireOutcomes = map[seqledgerv1.RecordOutcome]Outcome{
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK:                OK,
 	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED:          Acquired,
@@ -61,7 +60,7 @@ func (o *Ownership) wire() *seqledgerv1.Ownership {
 	return &seqledgerv1.Ownership{Record: o.Key.wire(), Token: o.Token, AttemptId: o.AttemptID[:]}
 }
 
-// wireSpan returns a duration, nil for 0.
+// wireSpan returns a duration, or nil for 0.
 func wireSpan(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil
@@ -69,7 +68,7 @@ func wireSpan(d time.Duration) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// fromWireTime returns a time, zero if it is unset.
+// fromWireTime returns a time, or the zero time if t is unset.
 func fromWireTime(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
@@ -77,7 +76,7 @@ func fromWireTime(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// fromWireRecord returns a record, nil for nil.
+// fromWireRecord returns a record, or nil for nil.
 func fromWireRecord(m *seqledgerv1.IdempotencyRecord) *Record {
 	if m == nil {
 		return nil
@@ -96,8 +95,8 @@ func fromWireRecord(m *seqledgerv1.IdempotencyRecord) *Record {
 	return r
 }
 
-// storeError returns the error of a call as stores have it. An error that is one of the context
-// may have a last answer: a quota is worth telling.
+// storeError maps the error of a call to a store error. An error of the context may wrap the last answer: a quota error
+// is worth returning.
 func storeError(err error) error {
 	e, ok := errors.AsType[*failure.Error](err)
 	if !ok {
@@ -112,7 +111,7 @@ func storeError(err error) error {
 	return err
 }
 
-// protocolError is an answer that the API does not have.
+// protocolError is the error for an answer that is not part of the API.
 func protocolError(outcome seqledgerv1.RecordOutcome) error {
 	return &failure.Error{ConnectCode: connect.CodeInternal,
 		Message: "the ledger answered with outcome " + outcome.String()}

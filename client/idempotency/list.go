@@ -8,16 +8,16 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// ListRequest says which records to list.
+// ListRequest selects the records to list.
 type ListRequest struct {
-	// Scope is compared exactly.
+	// Scope must match exactly.
 	Scope Scope
-	// Namespace is that of the records, and empty for those of all.
+	// Namespace selects the records of a namespace; empty selects all namespaces.
 	Namespace string
-	// Principal is that of the records, unless EveryPrincipal is set.
+	// Principal selects the records of a principal, unless EveryPrincipal is set.
 	Principal      string
 	EveryPrincipal bool
-	// State is that of the records, and 0 for any.
+	// State selects the records in a state; 0 selects any state.
 	State State
 }
 
@@ -30,15 +30,15 @@ type ListedRecord struct {
 	Record *Record
 }
 
-// Lister is a [Store] that can tell which records it has.
+// Lister is a [Store] that can list its records.
 type Lister interface {
-	// List returns the records that there are, in no order that means anything. Records that change meanwhile
-	// may be as before or as after. An error is the last item.
+	// List returns the existing records in no particular order. A record that changes during the call may appear in its
+	// old or new state. An error is the last item.
 	List(ctx context.Context, request *ListRequest) iter.Seq2[*ListedRecord, error]
 }
 
-// ListedAs returns a value that a [Backend] stores as it stands in a list at a time of the store's clock. It is nil
-// for a record that stands for nothing any more. The error wraps [ErrDamaged].
+// ListedAs returns the record in a value that a [Backend] stores, as List shows it at a time on the store's clock. It
+// returns nil if the record no longer determines the state of its key. The error wraps [ErrDamaged].
 func ListedAs(value []byte, now time.Time) (*Record, error) {
 	record, err := decodeStored(value)
 	if err != nil {

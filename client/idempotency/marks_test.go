@@ -32,8 +32,8 @@ func marked(t *testing.T, header http.Header, echo, replayed string, expires boo
 	}
 }
 
-// Every response to a request with a key tells which key it is about and whether it is a replay, and has
-// an id of its own; so does every refusal, also one of a request whose key is missing or malformed.
+// Every response to a request with a key says which key it is about and whether it is a replay, and has a request id.
+// So does every refusal, even of a request whose key is missing or malformed.
 func TestEveryResponseIsMarked(t *testing.T) {
 	t.Parallel()
 	down := newMapBackend()
@@ -53,7 +53,7 @@ func TestEveryResponseIsMarked(t *testing.T) {
 		options func(o *idempotency.Options)
 		serve   func(http.ResponseWriter, *http.Request)
 		store   idempotency.Backend
-		first   []func(*http.Request) // the request before; nil for none
+		first   []func(*http.Request) // the preceding request; nil for none
 		change  func(*http.Request)
 
 		status            int
@@ -172,10 +172,10 @@ func TestEveryResponseIsMarked(t *testing.T) {
 	}
 }
 
-// keyed stands for the request of the test as it is.
+// keyed sends the test's request unchanged.
 var keyed = []func(*http.Request){}
 
-// The errors of an interceptor have the marks, too.
+// The errors of an interceptor carry the same marks.
 func TestEveryCallIsMarked(t *testing.T) {
 	t.Parallel()
 	_, clients := rpc(t)

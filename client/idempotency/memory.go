@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// The bounds of a store in memory. They hold for new keys; a result is always stored.
+// The limits of a store in memory. They apply to new keys; a result is always stored.
 const (
 	memoryEntries = 100_000
 	memoryBytes   = 256 << 20
 	memoryCleanup = 10 * time.Second
 )
 
-// Memory returns a store in memory, for tests and for a single process whose keys may be forgotten
-// when it ends. It has at most 100,000 records and refuses new ones beyond 256 MiB, with a
-// [*QuotaError], rather than forgetting one whose result a repeat needs.
+// Memory returns a store in memory, for tests and for a single process that may lose its keys when it ends. It holds at
+// most 100,000 records, and refuses new ones beyond 256 MiB. It returns a [*QuotaError] rather than drop a record whose
+// result a retry needs.
 func Memory() Store { return NewMemory(MemoryOptions{}) }
 
 // MemoryOptions configures [NewMemory].
 type MemoryOptions struct {
-	// MaxEntries bounds the records; 0 means 100,000.
+	// MaxEntries is the maximum number of records; 0 means 100,000.
 	MaxEntries int
-	// CleanupInterval is the least time between two removals of expired records; 0 means 10 s.
+	// CleanupInterval is the minimum time between two removals of expired records; 0 means 10 s.
 	CleanupInterval time.Duration
 }
 
@@ -37,14 +37,14 @@ func NewMemory(o MemoryOptions) Store {
 	return NewStore(m)
 }
 
-// memory is a Backend. Its clock is this process's.
+// memory is a Backend. Its clock is this process's clock.
 type memory struct {
 	maxEntries, maxBytes int
-	cleanup              time.Duration // between two removals of expired values
+	cleanup              time.Duration // minimum time between two removals of expired values
 
 	mu      sync.Mutex
 	values  map[string]*memoryValue
-	bytes   int // of values
+	bytes   int // total size of the values
 	version uint64
 	token   uint64
 	cleaned time.Time // when expired values were last removed
@@ -54,7 +54,7 @@ type memoryValue struct {
 	bytes     []byte
 	version   uint64
 	keepUntil time.Time
-	changed   chan struct{} // closed when the version ends
+	changed   chan struct{} // closed when the value is replaced or removed
 }
 
 func newMemory(entries, bytes int) *memory {
@@ -74,7 +74,7 @@ func (m *memory) Load(ctx context.Context, key string) ([]byte, string, time.Tim
 	return slices.Clone(v.bytes), v.versionText(), time.Now(), ctx.Err()
 }
 
-// versionText returns the version as a Backend names it; a value that is absent has none.
+// versionText returns the version in the form that a Backend returns; an absent value has none.
 func (v *memoryValue) versionText() string {
 	if v == nil {
 		return ""
@@ -117,8 +117,8 @@ func (m *memory) CompareAndSwapBefore(
 	return true, nil
 }
 
-// cleanUp removes expired values now and then, so that a swap costs little on average and at most
-// one pass over all values. mu is held.
+// cleanUp removes expired values from time to time, so that a swap is cheap on average and makes at most one pass over
+// all values. The caller holds mu.
 func (m *memory) cleanUp() {
 	now := time.Now()
 	if now.Sub(m.cleaned) < m.cleanup {

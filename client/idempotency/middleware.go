@@ -22,95 +22,88 @@ const (
 	HeaderAttempt  = "Idempotency-Attempt" // request to the handler: number of the ownership
 	HeaderFence    = "Idempotency-Fence"   // request to the handler: fencing token
 	HeaderReplayed = "Idempotent-Replayed" // response: true or false
-	HeaderExpires  = "Idempotency-Expires" // response: until when it is replayed, ISO 8601
-	HeaderBypassed = "Idempotent-Bypassed" // response: true if the store was not asked
+	HeaderExpires  = "Idempotency-Expires" // response: end of the replay period, ISO 8601
+	HeaderBypassed = "Idempotent-Bypassed" // response: true if the store was bypassed
 	policyPath     = "/.well-known/idempotency"
 )
 
-// DefaultMaxBody is how many bytes of a keyed request's body are read at most.
+// DefaultMaxBody is the default limit of a keyed request's body, in bytes.
 const DefaultMaxBody = 1 << 20
 
-// Disposition says what becomes of a key when the work ends in a way that does not tell whether it
-// had effects.
+// Disposition says what happens to a key when the work ends without telling whether it had effects.
 type Disposition uint8
 
 // The dispositions.
 const (
-	LeaveUnknown Disposition = iota // the outcome is unknown: never run again by itself
+	LeaveUnknown Disposition = iota // the outcome is unknown: the work never runs again by itself
 	ReleaseKey                      // the work had no effects: the next request runs it again
 	StoreResult                     // the response is the result, and is replayed
 )
 
-// Options configures [Middleware] and [Interceptor]. The zero value is usable: POST and PATCH, the
-// key optional, the hash of the Authorization header as the principal, the raw body compared.
+// Options configures [Middleware] and [Interceptor]. The zero value is usable: POST and PATCH, an optional key, the
+// hash of the Authorization header as the principal, and a comparison of the raw body.
 type Options struct {
 	Settings
 
-	// Scope is where the records are. A ledger needs an organization.
+	// Scope is the scope of the records. A ledger requires an organization.
 	Scope Scope
-	// Namespace returns the namespace of a request, at most 128 bytes. Nil means the method and
-	// the path. Not used by Interceptor, whose namespace is the procedure.
+	// Namespace returns the namespace of a request, at most 128 bytes. Nil means the method and the path. Interceptor
+	// ignores it and uses the procedure.
 	Namespace func(*http.Request) string
-	// Methods are the methods whose keys count; nil means POST and PATCH. HEAD and OPTIONS are
-	// never touched. Not used by Interceptor.
+	// Methods are the methods for which a key is honored; nil means POST and PATCH. HEAD and OPTIONS are always left
+	// alone. Interceptor ignores it.
 	Methods []string
 	// Required refuses requests without a key.
 	Required bool
-	// Strict takes keys only as strings of Structured Field Values, with quotes.
+	// Strict accepts keys only as Strings of Structured Field Values, in quotes.
 	Strict bool
-	// Fingerprint says what of the body is compared; 0 means FingerprintRaw. Pointers are the
-	// JSON pointers of FingerprintPointers. Not used by Interceptor, which compares the message.
+	// Fingerprint says which part of the body is compared; 0 means FingerprintRaw. Pointers are the JSON pointers for
+	// FingerprintPointers. Interceptor ignores both and compares the message.
 	Fingerprint FingerprintMode
 	Pointers    []string
-	// MaxBody bounds the body of a keyed request in bytes; 0 means 1 MiB. Not used by
-	// Interceptor, whose handler has a limit of its own.
+	// MaxBody limits the body of a keyed request in bytes; 0 means 1 MiB. Interceptor ignores it, because its handler
+	// has its own limit.
 	MaxBody int64
-	// Principal returns the party on whose behalf a request is made, at most 512 bytes, and ""
-	// for an anonymous one, which is refused; so is an error, which is logged. It must depend on nothing that
-	// the client can
-	// choose freely. Nil means a hash of the Authorization header.
+	// Principal returns the party on whose behalf a request is made, at most 512 bytes, or "" for an anonymous request,
+	// which is refused. A request for which it returns an error is refused too, and the error is logged. The principal
+	// must not depend on anything that the client can choose freely. Nil means a hash of the Authorization header.
 	Principal func(ctx context.Context, header http.Header) (string, error)
 	// Shared gives all callers one principal: every client that sends a key gets its response.
 	Shared bool
-	// ServerErrors says what a response of 500 or more leaves behind, and OnPanic what a panic
-	// does.
+	// ServerErrors says what happens to the key after a response of 500 or more, and OnPanic what happens after a
+	// panic.
 	ServerErrors, OnPanic Disposition
-	// ReleaseRefusals says that 401, 403, 407, 408, 409, 423, 425 and 429 are sent before the
-	// work has had effects: the key is released. Without it the outcome is unknown.
+	// ReleaseRefusals declares that the handler sends 401, 403, 407, 408, 409, 423, 425 and 429 before the work has
+	// effects: the key is released. Otherwise the outcome is unknown.
 	ReleaseRefusals bool
-	// ReleaseStatuses are those of these statuses of which ReleaseRefusals says so, where it does
-	// not say so of all. Not used by Interceptor.
+	// ReleaseStatuses limits ReleaseRefusals to some of these statuses, when ReleaseRefusals is not set for all.
+	// Interceptor ignores it.
 	ReleaseStatuses []int
-	// OutcomeOnly keeps of a result only that it was reached, its status and its Location: a repeat
-	// gets CodeNotRetained. It is for responses that must not be stored. Not used by Interceptor.
+	// OutcomeOnly stores only that a result was reached, its status and its Location, and not the response: a retry
+	// gets CodeNotRetained. It is for responses that must not be stored. Interceptor ignores it.
 	OutcomeOnly bool
-	// MismatchStatus is the status for a key that was used for another request: 422, which is
-	// also the default, or 409.
+	// MismatchStatus is the status returned for a key that was used for another request: 422, the default, or 409.
 	MismatchStatus int
-	// ReplayStatus is 0 to replay the stored status, or 200 to replay every stored success as
-	// 200.
+	// ReplayStatus is 0 to replay the stored status, or 200 to replay every stored success as 200.
 	ReplayStatus int
-	// FreshFields are JSON pointers to members of the response that get a new UUID when it is
-	// replayed, like /requestId.
+	// FreshFields are JSON pointers to members of the response that get a new UUID in a replay, such as /requestId.
 	FreshFields []string
-	// AllowReplay reports whether a request may have a stored response, because the caller's
-	// rights may have changed since the first one. It is asked before each replay; an error
-	// means that it is not known. Nil allows: a repeat has the principal of the first request.
-	// Not used by Interceptor.
+	// AllowReplay reports whether a request may see a stored response, because the caller's rights may have changed
+	// since the first request. It is called before each replay. An error means that the answer is unknown. Nil allows
+	// every replay: a retry has the same principal as the first request. Interceptor ignores it.
 	AllowReplay func(r *http.Request) (bool, error)
-	// Admit counts a keyed request of a principal, before its body is read; leave ends the count.
-	// A request that it does not admit is refused with CodeQuota. Nil admits every request. Not used by
-	// Interceptor.
+	// Admit counts a keyed request of a principal before its body is read; leave ends the count. A request that is not
+	// admitted is refused with CodeQuota. Nil admits every request. Interceptor ignores it.
 	Admit func(principal string) (leave func(), ok bool)
-	// Open runs the handler without a key when the store does not answer, marked and counted.
-	// Work may then run twice. Without it the request is refused with 503.
+	// Open runs the handler without a key when the store does not answer; the response is marked and the event counted.
+	// Work may then run twice. Without Open the request is refused with 503.
 	Open bool
-	// DescribedBy is the URL of the documentation that problems link to; "" means
-	// /.well-known/idempotency, which the middleware serves.
+	// DescribedBy is the URL of the documentation that problems link to; "" means /.well-known/idempotency, which the
+	// middleware serves.
 	DescribedBy string
 }
 
-// validate returns the options with their defaults.
+// validate returns the options with defaults filled in.
 func (o Options) validate() (Options, error) {
 	settings, err := o.Settings.validate()
 	if err != nil {
@@ -157,15 +150,14 @@ func (o Options) validate() (Options, error) {
 	return o, err
 }
 
-// Middleware returns a wrapper that runs a handler once for each key. It answers a repeat with the
-// first response and a misuse with a problem document (RFC 9457), and serves its policy at
-// /.well-known/idempotency. It panics if the options are invalid.
+// Middleware returns a wrapper that runs a handler once for each key. It answers a retry with the first response and
+// misuse with a problem document (RFC 9457), and serves its policy at /.well-known/idempotency. It panics if the
+// options are invalid.
 //
-// The handler's request has Idempotency-Attempt and Idempotency-Fence, and a context that does not
-// end when the client disconnects; see also [FromContext]. Its response is held back until the
-// result is stored, up to 1 MiB.
+// The handler's request carries Idempotency-Attempt and Idempotency-Fence, and its context does not end when the client
+// disconnects; see also [FromContext]. The response is held back until the result is stored, up to 1 MiB.
 //
-// Authentication belongs before the middleware: a repeat is answered without the handler.
+// Authentication must come before the middleware, because a retry is answered without the handler.
 func Middleware(store Store, options Options) func(http.Handler) http.Handler {
 	options, err := options.validate()
 	if err != nil {
@@ -210,10 +202,10 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isH2C reports whether a request only asks for HTTP/2 in cleartext, which net/http ignores.
+// isH2C reports whether a request merely offers to upgrade to cleartext HTTP/2, which net/http ignores.
 func isH2C(header http.Header) bool { return strings.EqualFold(header.Get("Upgrade"), "h2c") }
 
-// stripped returns a copy of a request without what only a middleware may say.
+// stripped returns a copy of a request without the headers that only a middleware may set.
 func stripped(r *http.Request) *http.Request {
 	r = r.WithContext(r.Context())
 	r.Header = r.Header.Clone()
@@ -221,8 +213,8 @@ func stripped(r *http.Request) *http.Request {
 	return r
 }
 
-// StripHeaders removes what only a middleware may say. A reverse proxy behind one calls it for its
-// responses, because the middleware leaves those of requests without a key alone.
+// StripHeaders removes the headers that only a middleware may set. A reverse proxy behind a middleware calls it on its
+// responses, because the middleware does not touch responses to requests without a key.
 func StripHeaders(header http.Header) {
 	for name := range header {
 		if name != HeaderKey && (strings.HasPrefix(name, "Idempotency-") || strings.HasPrefix(name, "Idempotent-") ||
@@ -279,10 +271,10 @@ func (m *middleware) bypass(w http.ResponseWriter, r *http.Request, key string) 
 		mark(header, r, key, false, time.Time{})
 	}}
 	m.next.ServeHTTP(marked, r)
-	marked.mark() // the server sends the header of a handler that has written nothing
+	marked.mark() // for a handler that has written nothing, the server sends the header
 }
 
-// allowReplay asks whether a request may have a stored response. The error is an [*Error].
+// allowReplay checks whether a request may see a stored response. The error is an [*Error].
 func (m *middleware) allowReplay(r *http.Request) error {
 	if m.options.AllowReplay == nil {
 		return nil
@@ -297,7 +289,7 @@ func (m *middleware) allowReplay(r *http.Request) error {
 	return nil
 }
 
-// identify returns which record a request belongs to. The error is an [*Error].
+// identify returns the record key of a request. The error is an [*Error].
 func (m *middleware) identify(r *http.Request) (key RecordKey, err error) {
 	key.Scope = m.options.Scope
 	if key.Key, err = ParseHeader(r.Header, m.options.Strict); err != nil {
@@ -313,8 +305,7 @@ func (m *middleware) identify(r *http.Request) (key RecordKey, err error) {
 	return key, nil
 }
 
-// fingerprint returns the fingerprint of a request, and leaves its body to be read again. The error
-// is an [*Error].
+// fingerprint returns the fingerprint of a request, and leaves the body readable. The error is an [*Error].
 func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespace string) (f Fingerprint, err error) {
 	request := &Request{
 		Method: r.Method, Namespace: namespace, Target: r.URL, MediaType: r.Header.Get("Content-Type"),
@@ -377,7 +368,7 @@ func (o *Options) principal(ctx context.Context, header http.Header, warn *sync.
 			o.Logger.WarnContext(ctx, "a request with a key has no principal", "error", err)
 		}
 		if err != nil || principal == "" {
-			return "", &Error{Code: CodePrincipalMissing} // the error may be nothing for the client
+			return "", &Error{Code: CodePrincipalMissing} // the client may not see the error
 		}
 		return principal, nil
 	}
@@ -398,14 +389,13 @@ func (o *Options) principal(ctx context.Context, header http.Header, warn *sync.
 // run runs the handler as the owner of a key.
 func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 	key := owner.ownership.Key.Key
-	// The client's disconnect ends the context of r and must not end the
-	// work's, which goes on for the repeat.
+	// The context of r ends when the client disconnects. The work must not: it goes on for the retry.
 	request := r.WithContext(owner.ctx)
 	request.Header.Set(HeaderAttempt, strconv.FormatUint(owner.attempt, 10))
 	request.Header.Set(HeaderFence, strconv.FormatUint(owner.Token(), 10))
 	var expires time.Time
 	header := http.Header{}
-	copyHeader(header, w.Header()) // what was set before the middleware
+	copyHeader(header, w.Header()) // headers set before the middleware ran
 	rec := &recorder{w: w, header: header, before: func(header http.Header) {
 		StripHeaders(header)
 		mark(header, r, key, false, expires)
@@ -423,7 +413,7 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 	rec.deliver()
 }
 
-// settleResponse stores a response as its status says.
+// settleResponse stores a response, or not, according to its status.
 func (m *middleware) settleResponse(owner *Owner, response *storedResponse) (expires time.Time) {
 	switch owner.leaves(m.options.disposition(response.Status)) {
 	case ReleaseKey:
@@ -443,7 +433,7 @@ func (m *middleware) settleResponse(owner *Owner, response *storedResponse) (exp
 	return time.Time{}
 }
 
-// disposition says what a status leaves behind.
+// disposition returns what happens to the key after a response with the status.
 func (o *Options) disposition(status int) Disposition {
 	switch {
 	case isRefusal(status) && (o.ReleaseRefusals || slices.Contains(o.ReleaseStatuses, status)):
@@ -456,8 +446,7 @@ func (o *Options) disposition(status int) Disposition {
 	return StoreResult
 }
 
-// isRefusal reports whether a status says that the client may succeed with the same request later,
-// so that it is never stored.
+// isRefusal reports whether the status means that the same request may succeed later. Such a response is never stored.
 func isRefusal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
@@ -467,8 +456,8 @@ func isRefusal(status int) bool {
 	return false
 }
 
-// panicked ends the ownership of a handler that panics. The panic goes on to the server,
-// so that it is logged as without the middleware.
+// panicked ends the ownership of a handler that panics. The panic continues to the server, which logs it as it would
+// without the middleware.
 func (m *middleware) panicked(owner *Owner) {
 	switch owner.leaves(m.options.OnPanic) {
 	case ReleaseKey:

@@ -74,7 +74,7 @@ func (c *charge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"requestId":"r-%d","charge":%d}`, n, n)
 }
 
-// service is a middleware before a charge.
+// service is a middleware in front of a charge.
 type service struct {
 	*testing.T
 
@@ -90,7 +90,7 @@ func newService(t *testing.T, change ...func(*idempotency.Options)) *service {
 	return s
 }
 
-// use puts a middleware with other options before the same handler.
+// use puts a middleware with other options in front of the same handler.
 func (s *service) use(change ...func(*idempotency.Options)) {
 	options := idempotency.Options{Settings: idempotency.Settings{Metrics: s.metrics, Wait: -1}}
 	for _, c := range change {
@@ -218,7 +218,7 @@ func TestMiddlewareReplays(t *testing.T) {
 	}
 }
 
-// What has no key, or needs none, reaches the handler unchanged.
+// A request that has no key, or needs none, reaches the handler unchanged.
 func TestMiddlewarePassesThrough(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -303,7 +303,7 @@ func TestMiddlewareMismatch(t *testing.T) {
 	s.refused(s.send(body("{}")), http.StatusConflict, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
 }
 
-// One principal never gets at another's keys; another path is another key.
+// A principal never reaches another principal's keys; another path has other keys.
 func TestMiddlewareKeepsPrincipalsApart(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -321,7 +321,7 @@ func TestMiddlewareKeepsPrincipalsApart(t *testing.T) {
 	s.refused(s.send(), 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 5)
 }
 
-// A thousand clients with one key at once: the handler runs once, all get its answer.
+// A thousand clients use one key at once: the handler runs once, and all get its response.
 func TestMiddlewareCoalesces(t *testing.T) {
 	t.Parallel()
 	s := newService(t, func(o *idempotency.Options) { o.Wait = time.Minute })
@@ -359,14 +359,14 @@ func TestMiddlewareInFlight(t *testing.T) {
 	s := newService(t)
 	s.charge.serve = func(http.ResponseWriter, *http.Request) {
 		s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
-		// A mismatch is told first.
+		// A mismatch is reported first.
 		s.refused(s.send(body("{}")), http.StatusUnprocessableEntity, idempotency.CodeKeyReused, idempotency.OtherKey,
 			1)
 	}
 	s.expect(s.send(), http.StatusOK, "false", 1)
 }
 
-// A client that waits and goes away takes nothing with it.
+// A waiting client that disconnects does not affect the others.
 func TestMiddlewareWaiterDisconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -395,7 +395,7 @@ func TestMiddlewareWaiterDisconnects(t *testing.T) {
 	})
 }
 
-// What each status leaves behind, with each disposition.
+// What happens to the key after each status, with each disposition.
 func TestMiddlewareStatuses(t *testing.T) {
 	t.Parallel()
 	type after struct {
@@ -447,7 +447,7 @@ func TestMiddlewareStatuses(t *testing.T) {
 	}
 }
 
-// An unknown outcome is said at once, to a caller that waits, too.
+// An unknown outcome is reported at once, even to a caller that is waiting.
 func TestUnknownAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -470,8 +470,7 @@ func TestUnknownAtOnce(t *testing.T) {
 	})
 }
 
-// If the store does not hear of an unknown outcome, or the next caller may take over, the lease runs out
-// first.
+// If the store does not learn of an unknown outcome, or the next caller may take over, the lease runs out first.
 func TestUnknownAfterTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -521,7 +520,7 @@ func TestMiddlewarePanic(t *testing.T) {
 	}
 }
 
-// The client goes away; the work goes on under heartbeats, and its result is replayed.
+// The client disconnects; the work goes on under heartbeats, and its result is replayed.
 func TestMiddlewareClientDisconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -542,20 +541,20 @@ func TestMiddlewareClientDisconnects(t *testing.T) {
 	})
 }
 
-// pass moves the clock of the test's bubble.
+// pass advances the clock of the test's bubble.
 func pass(d time.Duration) {
 	//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 	time.Sleep(d)
 }
 
-// brokenWriter is a connection that is closed.
+// brokenWriter is a closed connection.
 type brokenWriter struct{ header http.Header }
 
 func (w brokenWriter) Header() http.Header       { return w.header }
 func (w brokenWriter) WriteHeader(int)           {}
 func (w brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// An owner that was overtaken is told to stop, and what it says counts for nothing.
+// An owner whose key was taken over is told to stop, and its result is ignored.
 func TestMiddlewareTakeover(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -569,9 +568,9 @@ func TestMiddlewareTakeover(t *testing.T) {
 				_, _ = io.WriteString(w, "second")
 				return
 			}
-			// The first one cannot reach the store for longer than its lease.
+			// The first owner cannot reach the store for longer than its lease.
 			backend.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
-			pass(2*idempotency.DefaultLease + time.Second) // not the moment of a heartbeat
+			pass(2*idempotency.DefaultLease + time.Second) // avoids the moment of a heartbeat
 			backend.setFail(nil)
 			s.expect(s.send(), http.StatusOK, "false", 2)
 			<-r.Context().Done()
@@ -598,8 +597,7 @@ func (b *mapBackend) setFail(fail func(call, key string) (bool, error)) {
 	b.fail = fail
 }
 
-// An owner that loses its lease for a while still settles the unknown outcome, because no other can
-// have started.
+// An owner that loses its lease for a while still settles the unknown outcome, because no other owner can have started.
 func TestMiddlewareLateResult(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -611,7 +609,7 @@ func TestMiddlewareLateResult(t *testing.T) {
 			pass(2 * idempotency.DefaultLease)
 			backend.setFail(nil)
 			s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
-			pass(idempotency.DefaultLease) // a heartbeat learns of it
+			pass(idempotency.DefaultLease) // a heartbeat notices
 			if r.Context().Err() != nil {
 				t.Error("the work was stopped")
 			}
@@ -627,7 +625,7 @@ func TestMiddlewareLateResult(t *testing.T) {
 	})
 }
 
-// A handler that knows more than its status says so.
+// A handler can override what its status implies.
 func TestMiddlewareHandlerDecides(t *testing.T) {
 	t.Parallel()
 	for left, check := range map[idempotency.Disposition]func(*service){
@@ -647,7 +645,7 @@ func TestMiddlewareHandlerDecides(t *testing.T) {
 	}
 }
 
-// Headers from before the middleware, hints, and trailers are those of a handler without it.
+// Headers set before the middleware, informational responses, and trailers are the same as without it.
 func TestMiddlewareHeaders(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -693,7 +691,7 @@ func TestMiddlewareHeaders(t *testing.T) {
 	}
 }
 
-// watchingStore is a store that looks at each Complete.
+// watchingStore is a store that observes each Complete.
 type watchingStore struct {
 	idempotency.Store
 
@@ -726,7 +724,7 @@ func TestMiddlewareHoldsTheResponse(t *testing.T) {
 	}
 }
 
-// Neither side can say what only the middleware may say.
+// Neither the client nor the handler can set the headers that belong to the middleware.
 func TestMiddlewareStripsSpoofedHeaders(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -765,7 +763,7 @@ func TestMiddlewareStripsSpoofedHeaders(t *testing.T) {
 	s.send(append(change, func(r *http.Request) { r.Header.Del("Idempotency-Key") })...)
 }
 
-// A stream is delivered as it comes; its commit is kept without the body.
+// A stream is delivered as it is written; its outcome is stored without the body.
 func TestMiddlewareStreams(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -809,7 +807,7 @@ func TestMiddlewareStreams(t *testing.T) {
 	s.refused(again, http.StatusGone, idempotency.CodeNotRetained, idempotency.Reconcile, 1)
 }
 
-// A response that its handler flushes is delivered as it comes, and kept.
+// A response that its handler flushes is delivered as it is written, and kept.
 func TestMiddlewareKeepsWhatIsFlushed(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -828,7 +826,7 @@ func TestMiddlewareKeepsWhatIsFlushed(t *testing.T) {
 	}
 }
 
-// The largest body that is kept, and the next.
+// The largest body that is kept, and one byte more.
 func TestMiddlewareLargeResponses(t *testing.T) {
 	t.Parallel()
 	for size, kept := range map[int]bool{1<<20 - 1024: true, 1 << 20: false, 3 << 20: false} {
@@ -868,7 +866,7 @@ func TestMiddlewareFreshFields(t *testing.T) {
 	}
 }
 
-// The store is down before the work: nothing is executed, or the route is open.
+// The store is down before the work: nothing is executed, unless the route is open.
 func TestMiddlewareStoreDown(t *testing.T) {
 	t.Parallel()
 	backend := newMapBackend()
@@ -906,8 +904,8 @@ func TestMiddlewareLosesTheReservation(t *testing.T) {
 	s.expect(s.send(), http.StatusCreated, "false", 1)
 }
 
-// The store is down when the work is done: the response is delivered, the key stays taken, and
-// the journal brings the result when the store is back, even after a restart.
+// The store is down when the work is done: the response is delivered, the key stays reserved, and the journal delivers
+// the result when the store is back, even after a restart.
 func TestMiddlewareJournal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -953,7 +951,7 @@ func TestMiddlewareJournal(t *testing.T) {
 	s.charge.serve = nil
 }
 
-// eventually waits for a condition that other goroutines bring about.
+// eventually waits for a condition that other goroutines make true.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -968,7 +966,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// Keys, principals and bodies never get into the log.
+// Keys, principals and bodies never reach the log.
 func TestMiddlewareLogs(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

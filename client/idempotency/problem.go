@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// mark sets the headers of every response to a request with a key, or that should have one.
+// mark sets the headers of every response to a request that has a key, or should have one.
 func mark(header http.Header, r *http.Request, key string, replayed bool, expires time.Time) {
 	markHeader(header, key, replayed, expires)
 	if header.Get("X-Request-Id") == "" {
@@ -25,13 +25,13 @@ func mark(header http.Header, r *http.Request, key string, replayed bool, expire
 	}
 }
 
-// exposed are the headers that scripts in browsers may read.
+// exposed lists the headers that scripts in browsers may read.
 var exposed = []string{
 	HeaderKey, HeaderReplayed, "X-" + HeaderReplayed, HeaderExpires, "X-Idempotent-Expires", HeaderBypassed,
 	"X-Request-Id", "Retry-After", "Link",
 }
 
-// expose adds the headers to those that the handler exposes to browsers.
+// expose adds these headers to the ones that the handler exposes to browsers.
 func expose(header http.Header) {
 	const name = "Access-Control-Expose-Headers"
 	header.Set(name, strings.Join(append(slices.Clone(header[name]), exposed...), ", "))
@@ -75,8 +75,8 @@ func (m *middleware) replay(w http.ResponseWriter, r *http.Request, key string, 
 	_, _ = w.Write(response.Body) // the client may be gone
 }
 
-// refresh gives the fresh fields of a JSON response new values. A body that is not JSON stays
-// as it is, rather than failing a replay that is otherwise right.
+// refresh gives the fresh fields of a JSON response new values. A body that is not JSON is left unchanged, so that an
+// otherwise correct replay does not fail.
 func (m *middleware) refresh(response *storedResponse) {
 	if response.Header.Get("Content-Encoding") != "" || !jsontext.Value(response.Body).IsValid() {
 		return
@@ -87,29 +87,29 @@ func (m *middleware) refresh(response *storedResponse) {
 			continue
 		}
 		response.Body = slices.Concat(response.Body[:start], []byte(strconv.Quote(NewUUID())), response.Body[end:])
-		response.Header.Del("Etag") // of the stored bytes
+		response.Header.Del("Etag") // it belongs to the stored bytes
 	}
 }
 
-// Problem is a problem document (RFC 9457). It says why a request was not executed, or why its response is
-// not known, and what the client does next. [Middleware] answers with these; what stands before it, such
-// as a proxy with bounds of its own, can do the same.
+// Problem is a problem document (RFC 9457). It says why a request was not executed, or why its response is unknown, and
+// what the client should do next. [Middleware] answers with problems; a component in front of it, such as a proxy with
+// its own limits, can do the same.
 type Problem struct {
 	Status int
 	Code   Code
 	Action Action
-	Title  string // the same for all problems with the code
-	Detail string // of this one; may be empty
-	// RetryAfter is when to send the request again; 0 says nothing of it.
+	Title  string // the same for all problems with this code
+	Detail string // specific to this problem; may be empty
+	// RetryAfter is how long to wait before sending the request again; 0 leaves it open.
 	RetryAfter time.Duration
-	// Location is that of a response that was not kept; may be empty.
+	// Location is the Location of a response that was not kept; may be empty.
 	Location string
 	// DescribedBy is the URL of the documentation; "" means /.well-known/idempotency.
 	DescribedBy string
 }
 
-// Write answers a request with the problem. The response has the headers of every response to a request
-// with a key: the key, if the request has a valid one, that it is no replay, and a request id.
+// Write answers a request with the problem. The response has the headers of every response to a request with a key: the
+// key, if the request has a valid one, a marker that this is not a replay, and a request id.
 func (p *Problem) Write(w http.ResponseWriter, r *http.Request) {
 	describedBy := cmp.Or(p.DescribedBy, policyPath)
 	header := w.Header()
@@ -137,7 +137,7 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(body, '\n')) // the client may be gone
 }
 
-// fail answers a request that was not executed, or whose response is not known.
+// fail answers a request that was not executed, or whose response is unknown.
 func (m *middleware) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
@@ -157,11 +157,11 @@ func (m *middleware) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p.Write(w, r)
 }
 
-// maxDetail is the length of the longest text of a record that a problem repeats, in bytes.
+// maxDetail is the maximum length, in bytes, of a record's text that a problem repeats.
 const maxDetail = 1 << 10
 
-// detail returns what a client may know of the cause: what is wrong with its request, what a person has
-// stored for it, and never anything of the store.
+// detail returns the part of the cause that a client may see: what is wrong with its request or what an operator has
+// stored for it, and never anything about the store.
 func (e *Error) detail() string {
 	if e.Code == CodeNotExecuted && e.Record != nil && len(e.Record.Response) <= maxDetail {
 		return string(e.Record.Response)
@@ -194,8 +194,8 @@ var modeNames = map[FingerprintMode]string{
 	FingerprintRaw: "raw", FingerprintJCS: "jcs", FingerprintPointers: "pointers", FingerprintNone: "none",
 }
 
-// Policy returns what clients must know, as JSON: the document at /.well-known/idempotency. The
-// error is that of options that Middleware would not take.
+// Policy returns what clients must know, as JSON: the document at /.well-known/idempotency. It returns an error if the
+// options are invalid for Middleware.
 func (o Options) Policy() ([]byte, error) {
 	o, err := o.validate()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// provider stands for a service that takes money. Its second answer is lost.
+// provider is a payment service. Its second answer is lost.
 type provider struct{ charges map[string]int }
 
 func (p *provider) charge(key string, amount int) (id string, err error) {
@@ -20,24 +20,24 @@ func (p *provider) charge(key string, amount int) (id string, err error) {
 	return fmt.Sprintf("ch_%d", len(p.charges)), nil
 }
 
-// find asks the provider what became of a charge.
+// find asks the provider whether a charge was made.
 func (p *provider) find(key string) (id string, found bool) {
 	_, found = p.charges[key]
 	return fmt.Sprintf("ch_%d", len(p.charges)), found
 }
 
-// A card is charged once for an order. When it is not known whether the provider did it, no repeat asks for it
-// again: the charge is looked up at the provider, and the record settled.
+// A card is charged once per order. When it is unknown whether the provider made the charge, a retry does not request
+// it again: it looks the charge up at the provider and settles the record.
 func Example_chargeACardOnce() {
 	ctx, bank := context.Background(), &provider{map[string]int{}}
-	store, ok := idempotency.Memory().(idempotency.Resolver) // in earnest a ledger, or a database
+	store, ok := idempotency.Memory().(idempotency.Resolver) // in production a ledger, or a database
 	if !ok {
 		log.Fatal("this store settles nothing")
 	}
 	pay := func(order string, amount int) {
 		key := idempotency.RecordKey{Namespace: "charges", Key: order}
 		done, err := idempotency.Do(ctx, store, key, func(context.Context, *idempotency.Owner) ([]byte, error) {
-			id, err := bank.charge(order, amount) // the order names the charge to the provider, too
+			id, err := bank.charge(order, amount) // the order identifies the charge to the provider, too
 			return []byte(id), err
 		})
 		unknown, ok := errors.AsType[*idempotency.Error](err)
@@ -72,13 +72,13 @@ func Example_chargeACardOnce() {
 	// 2 charges
 }
 
-// A webhook is delivered at least once. The event's own id is the key, and who sends it is the principal, so that
-// two senders with one id do not meet.
+// A webhook is delivered at least once. The key is the event's own id, and the principal is the sender, so that the
+// same id from two senders does not collide.
 func Example_webhook() {
-	store, stock := idempotency.Memory(), 10 // a database in earnest
+	store, stock := idempotency.Memory(), 10 // in production a database
 	handle := func(sender, event string, sold int) {
 		key := idempotency.RecordKey{Namespace: "webhooks", Principal: sender, Key: event}
-		// The same id with another body is a mistake of the sender, and refused.
+		// The same id with another body is the sender's mistake, and is refused.
 		body := &idempotency.Request{Namespace: "webhooks", Body: fmt.Append(nil, sold)}
 		fingerprint, err := idempotency.NewFingerprint(idempotency.FingerprintRaw, nil, body)
 		if err != nil {
@@ -87,7 +87,7 @@ func Example_webhook() {
 		options := idempotency.DoOptions{Fingerprint: fingerprint}
 		done, err := options.Do(context.Background(), store, key,
 			func(context.Context, *idempotency.Owner) ([]byte, error) {
-				stock -= sold // in a database: store.WithTx, so that both are committed, or none
+				stock -= sold // in a database: store.WithTx, which commits both or neither
 				return fmt.Append(nil, "stock ", stock), nil
 			})
 		if refused, ok := errors.AsType[*idempotency.Error](err); ok {
@@ -98,8 +98,8 @@ func Example_webhook() {
 	}
 	handle("shop", "evt_1", 3)
 	handle("shop", "evt_1", 3) // delivered again
-	handle("shop", "evt_1", 4) // another event under its id
-	handle("till", "evt_1", 2) // another sender's
+	handle("shop", "evt_1", 4) // another event with the same id
+	handle("till", "evt_1", 2) // from another sender
 	// Output:
 	// evt_1 stock 7 false
 	// evt_1 stock 7 true

@@ -12,19 +12,20 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// ErrNotFinal is returned by a [Resolver] while the owner of a record may still be at work, or, for Purge,
-// while the outcome is not known. Nothing was changed.
+// ErrNotFinal is returned by a [Resolver] while the owner of a record may still be at work or, for Purge, while the
+// outcome is unknown. Nothing was changed.
 var ErrNotFinal = errors.New("idempotency: the outcome of the work is still open")
 
-// Resolver is a [Store] whose records people, or programs that have found out what happened, may settle. The
-// stores of [NewStore] are Resolvers; for a ledger use its API. An absent record is [ErrNotFound].
+// Resolver is a [Store] whose records can be settled by an operator, or by a program that has established what
+// happened. The stores returned by [NewStore] are Resolvers; for a ledger use its API. An absent record is
+// [ErrNotFound].
 type Resolver interface {
 	Store
-	// Resolve settles an unknown outcome: state is Committed or Rejected, and result what repeats get
-	// from then on. The outcome is OK, also when it was settled in the same way before, or
-	// AlreadyCompleted, with the record.
+	// Resolve settles an unknown outcome: state is Committed or Rejected, and result is what retries get from then on.
+	// The outcome is OK, even if the record was already settled in the same way; or it is AlreadyCompleted, with the
+	// record.
 	Resolve(ctx context.Context, key *RecordKey, state State, result Result) (*Answer, error)
-	// Purge deletes a finished record: its key is free then, and the work runs again for it.
+	// Purge deletes a finished record. Its key is then free, and the work runs again for it.
 	Purge(ctx context.Context, key *RecordKey) (*Answer, error)
 }
 
@@ -51,8 +52,8 @@ func (s *casStore) Purge(ctx context.Context, key *RecordKey) (*Answer, error) {
 	return s.settle(ctx, key, keyed.Command{Kind: keyed.Purge})
 }
 
-// isSettled reports whether a record that has no result of a handler has what a person stored with Resolve:
-// nothing, or a text. The results of handlers begin with a byte that no text has.
+// isSettled reports whether a record without a handler's result holds what an operator stored with Resolve: nothing, or
+// a text. The results of handlers begin with a byte that no text contains.
 func isSettled(record *Record) bool {
 	stored := record.Response
 	if uint64(len(stored)) != record.ResponseSize {
@@ -61,8 +62,8 @@ func isSettled(record *Record) bool {
 	return len(stored) == 0 || stored[0] >= '\t' && utf8.Valid(stored)
 }
 
-// settledResponse returns the response that stands for work of which a person has found out that it was done.
-// Without a text there is none to replay.
+// settledResponse returns the response for work that an operator found to have been done. Without a text there is
+// nothing to replay.
 func settledResponse(text []byte) *storedResponse {
 	media := "text/plain; charset=utf-8"
 	if jsontext.Value(text).IsValid() {

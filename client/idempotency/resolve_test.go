@@ -10,7 +10,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// A person settles an unknown outcome, and nothing else.
+// An operator can settle an unknown outcome, and nothing else.
 func TestResolve(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

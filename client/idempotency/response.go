@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// storedHeaders are the headers of a response that are kept with it. The others belong to one
-// delivery (Date, cookies, credentials, CORS) or to one connection.
+// storedHeaders are the response headers that are stored. The others belong to one delivery (Date, cookies,
+// credentials, CORS) or to one connection.
 var storedHeaders = []string{
 	"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Location", "Etag", "Last-Modified",
 	"Link",
@@ -31,7 +31,7 @@ const responseVersion = 1
 
 var errStoredResponse = errors.New("the stored result is not an HTTP response of this middleware")
 
-// newStoredResponse returns a response with the headers that are kept.
+// newStoredResponse returns a response with the headers that are stored.
 func newStoredResponse(status int, header http.Header) *storedResponse {
 	r := &storedResponse{Status: status, Header: http.Header{}}
 	for _, name := range storedHeaders {
@@ -51,9 +51,8 @@ func (r *storedResponse) forget() {
 	}
 }
 
-// encode returns the response as it is stored: u8 1, the length of the head as a varint, the head
-// as JSON, the body. A body that does not fit into a record is left out, and then the headers
-// other than a Location.
+// encode returns the stored form of the response: u8 1, the length of the head as a varint, the head as JSON, the body.
+// A body that does not fit into a record is left out, and with it all headers but the Location.
 func (r *storedResponse) encode() []byte {
 	for {
 		head, err := json.Marshal(r)
@@ -101,20 +100,19 @@ func decodeResponse(b []byte) (*storedResponse, error) {
 	return r, nil
 }
 
-// recorder is the ResponseWriter of a keyed request. It holds the response back until its result
-// is stored, so that a client that has seen a response can rely on its replay. A response that the
-// handler flushes, or that is too large for a record, is delivered as it comes. A body that is too
-// large, or a stream of events, is not kept.
+// recorder is the ResponseWriter of a keyed request. It holds the response back until its result is stored, so that a
+// client that has seen a response can rely on its replay. A response that the handler flushes, or that is too large for
+// a record, is delivered as it is written. A body that is too large, or a stream of events, is not kept.
 type recorder struct {
 	w      http.ResponseWriter
-	header http.Header // the handler's
+	header http.Header // set by the handler
 	// before runs once, before the header is sent.
 	before func(header http.Header)
 
 	status    int    // 0 until the handler has decided it
 	body      []byte // at most MaxResponse
-	lost      bool   // the body is not in body any more
-	streaming bool   // delivered as it comes
+	lost      bool   // the body is no longer complete
+	streaming bool   // delivered as it is written
 }
 
 // Header implements http.ResponseWriter.
@@ -134,7 +132,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.status = status
 }
 
-// Write implements http.ResponseWriter. A client that is gone does not stop the work.
+// Write implements http.ResponseWriter. A client that has disconnected does not stop the work.
 func (r *recorder) Write(b []byte) (int, error) {
 	r.WriteHeader(http.StatusOK)
 	if !r.lost && len(r.body)+len(b) > MaxResponse {
@@ -150,8 +148,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush implements http.Flusher. What was held back is delivered, because the
-// client of a stream waits for it.
+// Flush implements http.Flusher. It delivers what was held back, because the client of a stream waits for it.
 func (r *recorder) Flush() {
 	r.WriteHeader(http.StatusOK)
 	r.stream()
@@ -161,7 +158,7 @@ func (r *recorder) Flush() {
 	_ = http.NewResponseController(r.w).Flush()
 }
 
-// stream delivers what was held back, and from then on everything as it comes.
+// stream delivers what was held back, and from then on everything as it is written.
 func (r *recorder) stream() {
 	if r.streaming {
 		return
@@ -179,13 +176,13 @@ func (r *recorder) send() {
 	r.w.WriteHeader(r.status)
 }
 
-// apply gives the connection the handler's header.
+// apply copies the handler's header to the connection.
 func (r *recorder) apply() {
 	clear(r.w.Header())
 	copyHeader(r.w.Header(), r.header)
 }
 
-// sniff sets the type of a body without one, as net/http would, so that a replay has the same.
+// sniff sets the content type of a response that has none, as net/http would, so that a replay has the same type.
 func (r *recorder) sniff() {
 	if len(r.body) > 0 && r.header.Get("Content-Type") == "" && r.header.Get("Content-Encoding") == "" {
 		r.header.Set("Content-Type", http.DetectContentType(r.body))
@@ -205,7 +202,7 @@ func (r *recorder) deliver() {
 	_, _ = r.w.Write(r.body)
 }
 
-// stored returns the response as it is kept.
+// stored returns the response in its stored form.
 func (r *recorder) stored() *storedResponse {
 	r.sniff()
 	s := newStoredResponse(r.status, r.header)
@@ -213,8 +210,8 @@ func (r *recorder) stored() *storedResponse {
 	return s
 }
 
-// marker is a ResponseWriter that changes the header right before it is sent, when the handler has set
-// what it sets.
+// marker is a ResponseWriter that changes the header just before it is sent, when the handler has finished setting
+// headers.
 type marker struct {
 	http.ResponseWriter
 

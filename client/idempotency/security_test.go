@@ -16,9 +16,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// A principal cannot read, replay, detect or block another's keys: whatever has become of the other's
-// key, its own request with the same key is answered as if there were none, and so is its look at
-// the record.
+// A principal cannot read, replay, detect or block another's keys. Whatever the state of the other's key, a request
+// with the same key, or a read of its record, is answered as if the other did not exist.
 func TestPrincipalsCannotTell(t *testing.T) {
 	t.Parallel()
 	const none, running = 0, -1
@@ -64,8 +63,8 @@ func TestPrincipalsCannotTell(t *testing.T) {
 	}
 }
 
-// What a store gets for its database has neither keys nor principals, and a conflict tells nothing of
-// the first request.
+// The values that a store writes to its database contain neither keys nor principals, and a conflict reveals nothing
+// about the first request.
 func TestStoredValuesHaveNoKeys(t *testing.T) {
 	t.Parallel()
 	backend := newMapBackend()
@@ -97,7 +96,7 @@ func TestStoredValuesHaveNoKeys(t *testing.T) {
 	}
 }
 
-// A principal whose request runs, or waits, holds up no other's.
+// A principal whose request runs, or waits, does not block any other principal.
 func TestPrincipalsDoNotBlock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,7 +120,7 @@ func TestPrincipalsDoNotBlock(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		s.expect(s.send(), http.StatusOK, "false", 2)
-		if waited := time.Since(began); waited != 0 { // of the bubble's time, which passes only when all wait
+		if waited := time.Since(began); waited != 0 { // bubble time, which passes only when all goroutines wait
 			t.Errorf("another principal waited for %v", waited)
 		}
 		close(leave)

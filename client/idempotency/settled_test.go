@@ -14,7 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// lastKey is a store that notes the key of the last Reserve.
+// lastKey is a store that records the key of the last Reserve.
 type lastKey struct {
 	idempotency.Resolver
 
@@ -30,7 +30,7 @@ func (l *lastKey) Reserve(ctx context.Context, r *idempotency.ReserveRequest) (*
 	return l.Resolver.Reserve(ctx, r)
 }
 
-// settle is what a person does who has found out what became of the last key.
+// settle acts as an operator who has established what happened to the last key.
 func (l *lastKey) settle(t *testing.T, as idempotency.State, text string) {
 	t.Helper()
 	a, err := l.Resolve(t.Context(), l.key.Load(), as, idempotency.Result{Response: []byte(text)})
@@ -39,8 +39,8 @@ func (l *lastKey) settle(t *testing.T, as idempotency.State, text string) {
 	}
 }
 
-// What a person has found out is told as that: work that was not done is not said to have been executed,
-// and what was stored of work that was done is the response.
+// The response reflects what an operator settled: work that was not done is not reported as executed, and the text
+// stored for work that was done is the response.
 func TestMiddlewareTellsWhatWasSettled(t *testing.T) {
 	t.Parallel()
 	const tooLong = 5_000
@@ -98,7 +98,7 @@ func TestMiddlewareTellsWhatWasSettled(t *testing.T) {
 	}
 }
 
-// The same for calls. A text that is the JSON of the procedure's response is that response.
+// The same for calls. A text that is the JSON of the procedure's response becomes that response.
 func TestInterceptorTellsWhatWasSettled(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -143,7 +143,7 @@ func TestInterceptorTellsWhatWasSettled(t *testing.T) {
 	}
 }
 
-// Do hands out what was stored, as its own kind of result.
+// Do returns what was stored as its own kind of result.
 func TestDoTellsWhatWasSettled(t *testing.T) {
 	t.Parallel()
 	for as, text := range map[idempotency.State]string{

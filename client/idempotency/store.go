@@ -9,7 +9,7 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// The limits of requests to a store.
+// The limits on requests to a store.
 const (
 	MaxKey        = 256                 // visible ASCII characters
 	MaxNamespace  = 128                 // bytes of printable ASCII
@@ -23,20 +23,19 @@ const (
 	MaxTTL        = keyed.MaxTTL // 366 days
 )
 
-// EndLease is the lease of a Heartbeat by an owner that has stopped and does not know what became of
-// its work. The lease ends at once: the outcome is unknown, or with [TakeOver] the next caller is the
-// owner.
+// EndLease is the lease of a Heartbeat from an owner that has stopped and does not know whether its work was done. The
+// lease ends at once: the outcome is unknown, or with [TakeOver] the next caller becomes the owner.
 const EndLease time.Duration = -1
 
-// The times of a reservation that a request leaves at zero.
+// The defaults of a reservation.
 const (
 	DefaultLease       = 60 * time.Second
 	DefaultTTL         = 24 * time.Hour
 	DefaultRejectedTTL = 60 * time.Second
 )
 
-// Scope is the organization, and the vault in it, that a record belongs to. A store on a ledger
-// needs an organization; other stores take the zero Scope, too.
+// Scope is the organization, and the vault in it, that a record belongs to. A store on a ledger requires an
+// organization; other stores accept the zero Scope, too.
 type Scope struct{ Organization, Vault string }
 
 // RecordKey identifies a record. Two records are the same only if all fields are equal.
@@ -44,18 +43,16 @@ type RecordKey struct {
 	Scope Scope
 	// Namespace is the route, the intake, the task type or the queue.
 	Namespace string
-	// Principal is the party on whose behalf the request is made. Empty means the holder of the
-	// store's credential; a ledger takes any other value only from a credential with the role
-	// delegate.
+	// Principal is the party on whose behalf the request is made. Empty means the holder of the store's credential. A
+	// ledger accepts any other value only from a credential with the role delegate.
 	Principal string
-	// Key is what the client chose. A store keeps only its SHA-256.
+	// Key is the client's idempotency key. A store keeps only its SHA-256.
 	Key string
 }
 
-// Fingerprint identifies a request, so that one key never answers two of them.
+// Fingerprint identifies a request, so that one key never answers two different requests.
 type Fingerprint struct {
-	// Algorithm says how the digest was made; see [FingerprintMode]. Digests of different
-	// algorithms are never equal.
+	// Algorithm says how the digest was made; see [FingerprintMode]. Digests of different algorithms are never equal.
 	Algorithm uint8
 	Digest    [32]byte
 }
@@ -66,13 +63,13 @@ type AttemptID [16]byte
 // LeaseExpiry says what happens to a record when its owner's lease ends without a result.
 type LeaseExpiry uint8
 
-// The consequences of the end of a lease.
+// What can happen when a lease ends without a result.
 const (
-	// BecomeIndeterminate makes the outcome unknown: the work does not run again before its
-	// owner, or a person, has found out what happened.
+	// BecomeIndeterminate makes the outcome unknown: the work does not run again until its owner, or an operator, has
+	// established what happened.
 	BecomeIndeterminate LeaseExpiry = LeaseExpiry(keyed.BecomeIndeterminate)
-	// TakeOver makes the next caller the owner, with a higher token: for work that is itself
-	// idempotent, or whose resource compares tokens.
+	// TakeOver makes the next caller the owner, with a higher token. It is for work that is itself idempotent, or whose
+	// resource compares tokens.
 	TakeOver LeaseExpiry = LeaseExpiry(keyed.TakeOver)
 )
 
@@ -84,14 +81,14 @@ const (
 	Pending       State = State(keyed.Pending)       // an owner is at work
 	Committed     State = State(keyed.Committed)     // done
 	Rejected      State = State(keyed.Rejected)      // refused for good
-	Indeterminate State = State(keyed.Indeterminate) // whether it was done is not known
+	Indeterminate State = State(keyed.Indeterminate) // unknown whether it was done
 	Written       State = State(keyed.Written)       // a keyed write to the ledger itself
 )
 
 // String returns the state in upper case, as the API names it.
 func (s State) String() string { return keyed.State(s).String() }
 
-// Record is a record as a store keeps it. Times are those of the store's clock.
+// Record is a stored record. Times are on the store's clock.
 type Record struct {
 	State          State
 	Fingerprint    Fingerprint
@@ -103,22 +100,22 @@ type Record struct {
 	Completed      time.Time // zero until the record is finished
 	Expires        time.Time // zero while the record is pending
 	Response       []byte
-	ResponseSize   uint64 // bytes; more than Response has if the store no longer has it
+	ResponseSize   uint64 // bytes; larger than len(Response) if the store no longer has it
 	Checkpoint     []byte
 }
 
-// Outcome is what became of a call. An error of a [Store] decides nothing; an outcome does.
+// Outcome is the outcome of a call. An error from a [Store] decides nothing; an outcome does.
 type Outcome uint8
 
-// The outcomes of calls.
+// The outcomes.
 const (
-	OK               Outcome = Outcome(keyed.OK)               // done, now or by the same call before
+	OK               Outcome = Outcome(keyed.OK)               // done now, or before by the same call
 	Acquired         Outcome = Outcome(keyed.Acquired)         // the caller is the owner: do the work
 	Replay           Outcome = Outcome(keyed.Replay)           // finished before: see Record
 	InFlight         Outcome = Outcome(keyed.InFlight)         // another owner is at work
-	Mismatch         Outcome = Outcome(keyed.Mismatch)         // the key stands for another request
-	Unknown          Outcome = Outcome(keyed.Unknown)          // whether the work was done is not known
-	Stale            Outcome = Outcome(keyed.Stale)            // the Reserve came after its validity
+	Mismatch         Outcome = Outcome(keyed.Mismatch)         // the key belongs to another request
+	Unknown          Outcome = Outcome(keyed.Unknown)          // unknown whether the work was done
+	Stale            Outcome = Outcome(keyed.Stale)            // the Reserve arrived after its validity ended
 	LeaseLost        Outcome = Outcome(keyed.LeaseLost)        // the caller does not own the record
 	AlreadyCompleted Outcome = Outcome(keyed.AlreadyCompleted) // finished by the same owner with another result
 )
@@ -138,39 +135,38 @@ func (o Outcome) String() string {
 type ReserveRequest struct {
 	Key         RecordKey
 	Fingerprint Fingerprint
-	// AttemptID is random and required. A repeat of the call with the same one, because the
-	// answer was lost, gets the same token.
+	// AttemptID is random and required. A retry of a call whose answer was lost uses the same AttemptID and gets the
+	// same token.
 	AttemptID AttemptID
-	// ValidUntil is when the request becomes invalid: a copy that arrives later, behind a Release, reserves
-	// nothing. It may be at most five minutes ahead by the store's clock, and ten seconds more for clocks that
-	// differ; beyond that the request is refused. Zero means five minutes by the store's clock and, for
-	// [Ledger], 150 seconds by that of this machine.
+	// ValidUntil is when the request becomes invalid: a copy that arrives later, after a Release, reserves nothing. It
+	// may be at most five minutes ahead of the store's clock, plus ten seconds for clock skew; otherwise the request is
+	// refused. Zero means five minutes on the store's clock and, for [Ledger], 150 seconds on this machine's clock.
 	ValidUntil time.Time
 	// Lease is how long the owner may be silent: 1 s to 24 h; 0 means 60 s.
 	Lease time.Duration
-	// TTL is how long a finished record answers: 1 s to 366 days; 0 means 24 h.
+	// TTL is how long a finished record answers retries: 1 s to 366 days; 0 means 24 h.
 	TTL time.Duration
 	// Wait is how long to wait while another owner is at work, at most 60 s.
 	Wait           time.Duration
 	OnLeaseExpired LeaseExpiry
 }
 
-// Reservation is the answer to a Reserve.
+// Reservation is the result of a Reserve.
 type Reservation struct {
 	// Outcome is Acquired, Replay, InFlight, Mismatch, Unknown, Stale or LeaseLost.
 	Outcome Outcome
-	// Token is the fencing token, Attempt the number of the ownership, from 1, Checkpoint what
-	// the previous owner left, and LeaseExpires the end of the lease. Only with Acquired.
+	// Token is the fencing token, Attempt the number of the ownership, from 1, Checkpoint what the previous owner
+	// stored, and LeaseExpires the end of the lease. They are set only with Acquired.
 	Token, Attempt uint64
 	Checkpoint     []byte
 	LeaseExpires   time.Time
-	// Record is the record. Only with Replay and Unknown.
+	// Record is set only with Replay and Unknown.
 	Record *Record
-	// RetryAfter is the remaining lease of the owner. Only with InFlight.
+	// RetryAfter is the remaining lease of the owner. It is set only with InFlight.
 	RetryAfter time.Duration
 }
 
-// Ownership is what the owner of a record has from its Reserve.
+// Ownership identifies the owner of a record after its Reserve.
 type Ownership struct {
 	Key       RecordKey
 	Token     uint64
@@ -180,52 +176,51 @@ type Ownership struct {
 // Result is the result of the work.
 type Result struct {
 	Response []byte // at most 1 MiB
-	// TTL is how long the record answers. 0 keeps the TTL of Reserve, and means 60 s for a
-	// Reject.
+	// TTL is how long the record answers retries. 0 keeps the TTL of the Reserve, or means 60 s for a Reject.
 	TTL time.Duration
 }
 
-// Answer is the answer to a call of an owner.
+// Answer is the result of an owner's call.
 type Answer struct {
 	// Outcome is OK, LeaseLost or AlreadyCompleted.
 	Outcome Outcome
-	// Record is set by Complete and Reject: with AlreadyCompleted, and with LeaseLost unless the
-	// record has another owner or is gone.
+	// Record is set by Complete and Reject: with AlreadyCompleted, and with LeaseLost unless the record has another
+	// owner or no longer exists.
 	Record *Record
-	// Expires is when the finished record expires, after Complete and Reject, and when the lease
-	// ends, after Heartbeat. Only with OK.
+	// Expires is when the finished record expires, after Complete and Reject, or when the lease ends, after Heartbeat.
+	// It is set only with OK.
 	Expires time.Time
 }
 
-// Store keeps the records of keys. It is safe for concurrent use. Each call may be repeated with
-// the same arguments when its answer was lost. An error says nothing about what happened;
-// [ErrNotFound], [*InvalidError] and [*QuotaError] are the exceptions: they change nothing.
+// Store keeps the records of keys. It is safe for concurrent use. A call whose answer was lost may be retried with the
+// same arguments. An error says nothing about what happened, except [ErrNotFound], [*InvalidError] and [*QuotaError],
+// which mean that nothing changed.
 //
-// [Ledger] and [Memory] return stores, and [NewStore] makes one from any database that has a
-// compare-and-swap. Package storetest has the tests that a store must pass.
+// [Ledger] and [Memory] return stores, and [NewStore] makes one from any database that has a compare-and-swap. Package
+// storetest has the tests that a store must pass.
 type Store interface {
-	// Reserve takes a key, or returns what has become of it. It checks the validity first, then
-	// whether the key stands for another request, then the state.
+	// Reserve reserves a key, or returns its current state. It checks the validity first, then whether the key belongs
+	// to another request, then the state.
 	Reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error)
 	// Complete stores the result of work that was done. It also resolves an unknown outcome.
 	Complete(ctx context.Context, owner *Ownership, result Result) (*Answer, error)
-	// Reject stores the refusal of work that was refused for good.
+	// Reject stores the result of work that was refused for good.
 	Reject(ctx context.Context, owner *Ownership, result Result) (*Answer, error)
 	// Release frees the key. Only an owner that has executed nothing may call it.
 	Release(ctx context.Context, owner *Ownership) (*Answer, error)
-	// Heartbeat extends the lease: the owner may be silent for the given time from now on. 0
-	// means 60 s, and [EndLease] ends the lease.
+	// Heartbeat extends the lease: the owner may be silent for the given time from now on. 0 means 60 s, and [EndLease]
+	// ends the lease.
 	Heartbeat(ctx context.Context, owner *Ownership, lease time.Duration) (*Answer, error)
-	// Checkpoint stores progress for the next owner, in place of what was stored before.
+	// Checkpoint stores progress for the next owner, replacing the previous checkpoint.
 	Checkpoint(ctx context.Context, owner *Ownership, data []byte) (*Answer, error)
-	// Get reads a record; an absent one is [ErrNotFound].
+	// Get reads a record. If there is none, it returns [ErrNotFound].
 	Get(ctx context.Context, key *RecordKey) (*Record, error)
 }
 
 // ErrNotFound is returned by [Store.Get] if there is no record.
 var ErrNotFound = errors.New("idempotency: no record of this key")
 
-// InvalidError is returned for a request that no store takes.
+// InvalidError is returned for a request that is invalid for every store.
 type InvalidError struct {
 	Field   string // for example "Key.Namespace"
 	Problem string
@@ -271,7 +266,7 @@ func (k *RecordKey) Validate() error {
 	return nil
 }
 
-// firstOutside returns the index of the first byte outside of least to '~', or -1.
+// firstOutside returns the index of the first byte outside the range from least to '~', or -1.
 func firstOutside(s string, least byte) int {
 	for i := range len(s) {
 		if s[i] < least || s[i] > '~' {
@@ -281,7 +276,7 @@ func firstOutside(s string, least byte) int {
 	return -1
 }
 
-// span returns a duration of a request, or unset for 0.
+// span returns a duration of a request, or unset if it is 0.
 func span(field string, d, unset, least, most time.Duration) (time.Duration, error) {
 	if d == 0 {
 		return unset, nil
@@ -292,7 +287,7 @@ func span(field string, d, unset, least, most time.Duration) (time.Duration, err
 	return d, nil
 }
 
-// validate checks a request and returns it with its defaults.
+// validate checks a request and returns it with defaults filled in.
 func (r *ReserveRequest) validate() (*ReserveRequest, error) {
 	if err := r.Key.Validate(); err != nil {
 		return nil, err
@@ -317,23 +312,23 @@ func (r *ReserveRequest) validate() (*ReserveRequest, error) {
 	return &resolved, nil
 }
 
-// DefaultValidity is how long a Reserve is valid whose ValidUntil was not chosen. It is in the middle of what a
-// store takes, so that the clock of a client may be off by as much either way.
+// DefaultValidity is how long a Reserve without a chosen ValidUntil is valid. It is half of what a store accepts, so
+// that the client's clock may be off by as much in either direction.
 const DefaultValidity = keyed.MaxValidity / 2
 
-// Clock is a [Store] that is told until when a Reserve is valid by a clock that it names: [Ledger], whose calls may
-// be copied on their way. [Middleware], [Interceptor] and [Do] leave it to other stores, which count from their own
-// clock.
+// Clock is a [Store] that expects the validity of a Reserve as a time on a clock that it provides. [Ledger] is one,
+// because its calls may be duplicated on the network. For other stores [Middleware], [Interceptor] and [Do] set no
+// validity, and the store counts from its own clock.
 type Clock interface {
 	Now() time.Time
 }
 
-// validity returns until when a request is valid, in Unix nanoseconds of a store whose clock says now.
+// validity returns the end of the request's validity in Unix nanoseconds, when the store's clock says now.
 func (r *ReserveRequest) validity(now time.Time) (int64, error) {
 	until := int64(0)
 	switch {
 	case r.ValidUntil.IsZero():
-	case r.ValidUntil.Sub(now) > keyed.MaxAhead: // also what does not fit into nanoseconds
+	case r.ValidUntil.Sub(now) > keyed.MaxAhead: // also catches times that do not fit into nanoseconds
 		return 0, &InvalidError{"ValidUntil", fmt.Sprintf(
 			"must be at most %v ahead of the store's clock, and is %v ahead: do the clocks differ?",
 			keyed.MaxAhead, r.ValidUntil.Sub(now).Round(time.Second))}
@@ -346,7 +341,7 @@ func (r *ReserveRequest) validity(now time.Time) (int64, error) {
 	return until, nil
 }
 
-// validate checks what names an owner.
+// validate checks the fields that identify an owner.
 func (o *Ownership) validate() error {
 	if err := o.Key.Validate(); err != nil {
 		return err

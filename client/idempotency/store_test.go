@@ -26,13 +26,13 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// mapBackend is the least that a database must have: two methods.
+// mapBackend is the smallest possible Backend: two methods.
 type mapBackend struct {
 	mu     sync.Mutex
 	values map[string]mapValue
 	writes int
-	keeps  bool // values that may be deleted
-	// fail may make a call fail; applied says whether a swap is stored all the same.
+	keeps  bool // whether to keep values that may be deleted
+	// fail may make a call fail; applied says whether the swap is stored anyway.
 	fail func(call, key string) (applied bool, err error)
 }
 
@@ -88,7 +88,7 @@ func (b *mapBackend) CompareAndSwap(
 	return failure == nil, failure
 }
 
-// A slow backend lets all callers load before one of them swaps, so that each race is a race.
+// A slow backend lets all callers load before one of them swaps, so that every race happens.
 type (
 	slowBackend struct{ idempotency.Backend }
 	slowMemory  struct {
@@ -104,7 +104,7 @@ func (b slowBackend) Load(ctx context.Context, key string) ([]byte, string, time
 	return value, version, now, err
 }
 
-// Every case runs over each store that needs no other process, with time that passes at once.
+// Every case runs on each store that needs no other process, in a synctest bubble.
 func TestStores(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func() idempotency.Store{
@@ -128,7 +128,7 @@ func TestStores(t *testing.T) {
 	}
 }
 
-// A refusal because too many wait is told at once, and not repeated until the caller's time is over.
+// A refusal because of too many waiters is returned at once, and not retried until the caller's deadline.
 func TestTooManyWaiters(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int32
@@ -160,7 +160,7 @@ func TestTooManyWaiters(t *testing.T) {
 	}
 }
 
-// startServer starts a real server and returns a client of it.
+// startServer starts a real server and returns a client for it.
 func startServer(t *testing.T) *client.Client {
 	t.Helper()
 	dir := t.TempDir()
@@ -195,7 +195,7 @@ func startServer(t *testing.T) *client.Client {
 	return c
 }
 
-// The same cases over a server process.
+// The same cases against a server process.
 func TestLedgerStore(t *testing.T) {
 	t.Parallel()
 	c := startServer(t)
@@ -209,13 +209,13 @@ func TestLedgerStore(t *testing.T) {
 			t.Errorf("%q is replayed as %q", first, again)
 		}
 		s.refused(s.send(body("{}")), 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
-		// A scope that the ledger refuses is the operator's mistake, and not the client's.
+		// A scope that the ledger refuses is the operator's mistake, not the client's.
 		s.use(func(o *idempotency.Options) { o.StoreTimeout = time.Second })
 		s.refused(s.send(), 503, idempotency.CodeStoreUnavailable, idempotency.SameKey, 1)
 	})
 }
 
-// What a ledger's errors mean for a request with a key.
+// How a ledger's errors map to the errors of a keyed request.
 func TestLedgerErrors(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[connect.Code]struct {
@@ -244,7 +244,7 @@ func TestLedgerErrors(t *testing.T) {
 	}
 }
 
-// A swap is stored and its answer is lost: the repeat of each call has the outcome of the first.
+// A swap is stored and its answer is lost: a retry of each call has the outcome of the first.
 func TestLostSwaps(t *testing.T) {
 	t.Parallel()
 	backend := newMapBackend()
@@ -252,7 +252,7 @@ func TestLostSwaps(t *testing.T) {
 	lost := 0
 	repeat := func(call string, f func() (idempotency.Outcome, error)) {
 		t.Helper()
-		armed := map[string]bool{"tokens": true, "record": true} // by the beginning of the key
+		armed := map[string]bool{"tokens": true, "record": true} // by the prefix of the key
 		backend.setFail(func(kind, key string) (bool, error) {
 			if kind == "swap" && armed[key[:6]] {
 				armed[key[:6]] = false
@@ -304,11 +304,11 @@ func TestLostSwaps(t *testing.T) {
 }
 
 func BenchmarkMemory(b *testing.B) {
-	// Of more entries than a run has keys.
+	// Allows more entries than a run has keys.
 	storetest.Benchmark(b, idempotency.MemoryOf(100_000_000, 8<<30))
 }
 
-// The bounds of a store in memory can be chosen: it refuses further keys until expired ones are removed.
+// The limits of a store in memory can be chosen: it refuses new keys until expired ones are removed.
 func TestMemoryOptions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -322,7 +322,7 @@ func TestMemoryOptions(t *testing.T) {
 		if err := do("a"); err != nil {
 			t.Fatal(err)
 		}
-		for _, wait := range []time.Duration{0, 10 * time.Minute} { // the first has expired, and is not yet removed
+		for _, wait := range []time.Duration{0, 10 * time.Minute} { // the first has expired, but is not yet removed
 			pass(wait)
 			if err := do("b"); idempotency.CodeOf(err) != idempotency.CodeQuota {
 				t.Errorf("after %v: %v", wait, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// reserveUntil is a Reserve of a key of its own that is valid until a time.
+// reserveUntil returns a Reserve of its own key that is valid until a time.
 func reserveUntil(key string, until time.Time) *idempotency.ReserveRequest {
 	return &idempotency.ReserveRequest{
 		Key: idempotency.RecordKey{Scope: idempotency.Scope{Organization: "acme"}, Key: key}, ValidUntil: until,
@@ -19,8 +19,8 @@ func reserveUntil(key string, until time.Time) *idempotency.ReserveRequest {
 	}
 }
 
-// A copy of a Reserve that arrives after its validity, and after its owner has released the key, owns
-// nothing. So a validity that a store would have to clamp, anew at each arrival, is refused.
+// A copy of a Reserve that arrives after its validity, and after its owner has released the key, owns nothing. A store
+// would have to clamp a longer validity anew at each arrival, so it refuses one.
 func TestALateCopyOwnsNothing(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -61,7 +61,7 @@ func TestALateCopyOwnsNothing(t *testing.T) {
 	}
 }
 
-// The same of a ledger, which tells its time to the caller whose clock is off.
+// The same for a ledger, whose error gives its time to a caller whose clock is off.
 func TestLedgerRefusesALongValidity(t *testing.T) {
 	t.Parallel()
 	s := idempotency.Ledger(startServer(t))
@@ -92,7 +92,7 @@ func (s slowClock) Load(ctx context.Context, key string) ([]byte, string, time.T
 	return value, version, now.Add(-behind), err
 }
 
-// clocked is a store that names a clock, and notes until when calls say that they are valid.
+// clocked is a store that provides a clock, and records the validity of each call.
 type clocked struct {
 	idempotency.Store
 
@@ -107,8 +107,8 @@ func (c *clocked) Reserve(ctx context.Context, r *idempotency.ReserveRequest) (*
 	return c.Store.Reserve(ctx, r)
 }
 
-// What counts is the store's own clock, or the one that it names. A store whose clock is hours off that one
-// runs nothing and says why.
+// The store's own clock counts, or the clock that it provides. A store whose clock differs from that by hours runs
+// nothing and says why.
 func TestTheClockOfAStore(t *testing.T) {
 	t.Parallel()
 	s := &service{T: t, store: idempotency.NewStore(slowClock{newMapBackend()}), metrics: newCounter()}
@@ -121,7 +121,7 @@ func TestTheClockOfAStore(t *testing.T) {
 	s.expect(s.send(), http.StatusCreated, "true", 1)
 	named.off = 0
 	s.refused(s.send(), http.StatusServiceUnavailable, idempotency.CodeStoreUnavailable, idempotency.SameKey, 1)
-	// The first call of each request is repeated once it has failed, in case its answer was lost.
+	// The first call of each request is retried after it fails, in case its answer was lost.
 	if n := len(named.seen); n != 3 || named.seen[1] != named.seen[2] ||
 		named.seen[1].Sub(named.seen[0]) < behind-time.Minute {
 		t.Errorf("valid until %v", named.seen)

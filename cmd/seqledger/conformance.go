@@ -12,7 +12,7 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
 )
 
-// conformanceCommand holds a client program against the duties of a client.
+// conformanceCommand tests a client program against the requirements for clients.
 type conformanceCommand struct {
 	Client   string        `help:"help_conformance_client" placeholder:"COMMAND" env:"-"`
 	Only     string        `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP" env:"-"`
@@ -56,7 +56,7 @@ func (c *conformanceCommand) Run(e *environment) error {
 		Parallel: c.Parallel, Short: c.Short, Keep: c.Keep,
 	}
 	if c.Client != "" {
-		// The shell reads the quotes; exec leaves no shell between this program and the client.
+		// The shell interprets the quotes; exec leaves no shell between this program and the client.
 		options.Command = []string{"sh", "-c", "exec " + c.Client}
 	}
 	if options.Only, err = regexp.Compile(c.Only); err != nil {
@@ -124,7 +124,7 @@ func (*conformanceCommand) list(e *environment) error {
 	return w.Flush()
 }
 
-// conformanceClientCommand is the client of conformance without --client.
+// conformanceClientCommand is the client that conformance tests without --client.
 type conformanceClientCommand struct{}
 
 // Run is called by kong.

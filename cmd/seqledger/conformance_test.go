@@ -23,8 +23,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestConformance holds the Go client against every case. The table is in the order of the cases,
-// although they run side by side.
+// TestConformance runs the Go client against every case. The table is in the order of the cases, although they run in
+// parallel.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	args := []string{"conformance", "--parallel", "4"}
@@ -42,12 +42,12 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestConformanceThatIsCanceled: cases that run side by side all end, and those that wait for their turn
-// never begin, when the run is canceled or one of them cannot begin.
+// TestConformanceThatIsCanceled checks that parallel cases all end, and that waiting cases never start, when the run is
+// canceled or one of the cases cannot start.
 func TestConformanceThatIsCanceled(t *testing.T) {
 	t.Parallel()
 	options := conformance.Options{
-		Program: binary, Command: []string{"sleep", "600"}, Parallel: 3, // it never says opened
+		Program: binary, Command: []string{"sleep", "600"}, Parallel: 3, // it never reports opened
 		Only: regexp.MustCompile("^(numbering|lost|repeats|late)"), Seed: 1,
 	}
 	gone := errors.New("no more time")
@@ -62,8 +62,8 @@ func TestConformanceThatIsCanceled(t *testing.T) {
 	}
 }
 
-// TestConformanceOfANaiveClient: a client that repeats under a new number, has no journal and knows
-// no session falls short of the cases that are about that.
+// TestConformanceOfANaiveClient checks that a client that retries under a new number, has no journal and does not know
+// sessions fails the cases about these requirements.
 func TestConformanceOfANaiveClient(t *testing.T) {
 	t.Parallel()
 	for mode, short := range map[string]map[string]string{
@@ -78,7 +78,7 @@ func TestConformanceOfANaiveClient(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			names := slices.Sorted(maps.Keys(short))
-			if mode != "keyless" { // which passes no case
+			if mode != "keyless" { // keyless passes no case
 				names = append(names, "numbering")
 			}
 			got := seqledger(t, "conformance", "--client", "env "+naiveVariable+"="+mode+" '"+os.Args[0]+"'",
@@ -96,7 +96,7 @@ func TestConformanceOfANaiveClient(t *testing.T) {
 	}
 }
 
-// TestConformanceUsage: what cannot be run is said before anything is started.
+// TestConformanceUsage checks that invalid options are reported before anything is started.
 func TestConformanceUsage(t *testing.T) {
 	t.Parallel()
 	seqledger(t, "conformance", "--only", "(").expect(t, exitUsage, "--only")
@@ -115,11 +115,11 @@ func TestConformanceUsage(t *testing.T) {
 	}
 }
 
-// naiveVariable makes the test binary a client that falls short: naive repeats under a new number and a new key,
-// keyless sends no keys, and greedy sends more writes at once than the window has receipts.
+// naiveVariable turns the test binary into a client that fails: naive retries under a new number and a new key, keyless
+// sends no keys, and greedy sends more writes at once than the window has receipts.
 const naiveVariable = "CONFORMANCE_NAIVE_CLIENT"
 
-// naiveClient does what a POST with retries does: what is not answered is sent again as a new write.
+// naiveClient behaves like a POST with retries: it sends an unanswered write again as a new write.
 func naiveClient(mode string, in io.Reader, out io.Writer) int {
 	ctx, say := context.Background(), json.NewEncoder(out)
 	var c *client.Client
@@ -173,8 +173,8 @@ func naiveClient(mode string, in io.Reader, out io.Writer) int {
 // greedyBatch divides the numbers of writes that the cases submit.
 const greedyBatch = 40
 
-// greedyWrite sends writes once there are many, under the same numbers and keys until there is an answer. It returns
-// those that wait.
+// greedyWrite sends writes once there are enough of them, under the same numbers and keys until there is an answer. It
+// returns the writes that are still waiting.
 func greedyWrite(
 	ctx context.Context, c *client.Client, stream *seqledgerv1.WriteRequest, waiting []*seqledgerv1.WriteRequest,
 	say *json.Encoder,

@@ -15,8 +15,8 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
 )
 
-// conformanceReports is where make test-web has what the clients did. Without it the table is compared with
-// the cases alone, because the clients need Node and a browser.
+// conformanceReports is the directory in which make test-web puts the clients' results. Without it the table is
+// compared only with the cases, because the clients need Node and a browser.
 var conformanceReports = flag.String("conformance", "",
 	"directory with reports of seqledger conformance --json, which the table in docs/conformance.md has to state")
 
@@ -31,7 +31,7 @@ var conformanceClients = []struct{ report, column string }{
 	{"chromium", "page in Chromium"},
 }
 
-// conformanceHead is the head of the table.
+// conformanceHead returns the head of the table.
 func conformanceHead() string {
 	columns := []string{"case", "duty"}
 	for _, c := range conformanceClients {
@@ -42,7 +42,7 @@ func conformanceHead() string {
 
 func tableRow(cells []string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
 
-// conformanceTable returns the table that reports give; a report is what each case came to, by its name.
+// conformanceTable returns the table for the given reports; a report maps the name of each case to its result.
 func conformanceTable(reports []map[string]string) string {
 	table := conformanceHead() + "|---|---|" + strings.Repeat("---|", len(conformanceClients)) + "\n"
 	for _, c := range conformance.Cases() {
@@ -55,7 +55,7 @@ func conformanceTable(reports []map[string]string) string {
 	return table
 }
 
-// readConformance returns what each case came to in a report: ok, FAIL, or nothing if it was not run.
+// readConformance returns the result of each case in a report: ok, FAIL, or nothing if it was not run.
 func readConformance(path string) (map[string]string, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -90,8 +90,8 @@ func stated(t *testing.T) (page, table string) {
 	return string(content), conformanceHead() + strings.TrimSuffix(body, "\n") + "\n"
 }
 
-// TestConformanceTable: the table states every case that there is, and that every client passes it; with
-// -conformance, that this is what the clients have just done. TestConformance holds the Go client in any case.
+// TestConformanceTable checks that the table lists every case, and that every client passes it; with -conformance, also
+// that these are the results of the clients' last run. TestConformance checks the Go client in any case.
 func TestConformanceTable(t *testing.T) {
 	t.Parallel()
 	page, table := stated(t)
@@ -134,7 +134,7 @@ func TestConformanceTable(t *testing.T) {
 	}
 }
 
-// TestConformanceTableReports: a case that failed or was not run shows, and so does a report that is none.
+// TestConformanceTableReports checks that a case that failed or was not run is visible, and so is a malformed report.
 func TestConformanceTableReports(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -175,7 +175,7 @@ func TestConformanceTableReports(t *testing.T) {
 	}
 }
 
-// TestConformanceTableClients: every column is a client that make test-web runs, and checks the table with.
+// TestConformanceTableClients checks that make test-web runs the client of every column, and checks the table with it.
 func TestConformanceTableClients(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile("../../Makefile")

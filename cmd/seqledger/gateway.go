@@ -17,7 +17,7 @@ import (
 	"github.com/seqledger/seqledger/internal/gateway"
 )
 
-// gatewayCommand stands before an HTTP service.
+// gatewayCommand runs a reverse proxy in front of an HTTP service.
 type gatewayCommand struct {
 	gatewayProcess `embed:""`
 	gatewayRoute   `embed:""`
@@ -25,7 +25,7 @@ type gatewayCommand struct {
 	Check          bool     `help:"Check the flags and the configuration file, and end." env:"-"`
 }
 
-// gatewayProcess are the flags that a reload does not change.
+// gatewayProcess holds the flags that a reload does not change.
 type gatewayProcess struct {
 	scopeFlags    `embed:""`
 	Listen        string `help:"Address to listen on; port 0 takes a free one." default:"127.0.0.1:7480"`
@@ -36,8 +36,7 @@ type gatewayProcess struct {
 	MaxPeer       int    `help:"help_gateway_max_peer" name:"max-requests-per-peer" default:"0"`
 }
 
-// gatewayRoute are the flags that a route of the file may replace. The fields are those of
-// [gateway.Settings].
+// gatewayRoute holds the flags that a route in the file may override. The fields are those of [gateway.Settings].
 type gatewayRoute struct {
 	Upstream        string        `help:"The service, such as http://127.0.0.1:8080." placeholder:"URL"`
 	Timeout         time.Duration `help:"help_gateway_timeout" name:"upstream-timeout" default:"0"`
@@ -96,7 +95,7 @@ outcome is unknown: repeats get 409 outcome-unknown, and seqledger key resolve s
     seqledger key list --server 127.0.0.1:7450 --scope gateway/main --all --state indeterminate`
 }
 
-// defaultGatewayScope is where a gateway keeps its records unless --scope says otherwise.
+// defaultGatewayScope is the scope of a gateway's records unless --scope is set.
 const defaultGatewayScope = "gateway/main"
 
 // Run is called by kong.
@@ -119,7 +118,7 @@ func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 	if err != nil {
 		return fail(exitFailed, "", "--listen %s: %w", c.Listen, err)
 	}
-	defer func() { _ = listener.Close() }() // by then the server has closed it
+	defer func() { _ = listener.Close() }() // normally the server has already closed it
 	store, err := c.open(e)
 	if err != nil {
 		return err
@@ -143,7 +142,7 @@ func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 	return c.serve(e, listener, g, store, debug)
 }
 
-// scopeOrDefault returns where the records are.
+// scopeOrDefault returns the scope of the records.
 func (c *gatewayCommand) scopeOrDefault() (idempotency.Scope, error) {
 	if !c.given() {
 		c.Scope = defaultGatewayScope
@@ -152,8 +151,8 @@ func (c *gatewayCommand) scopeOrDefault() (idempotency.Scope, error) {
 	return idempotency.Scope{Organization: scope.GetOrganization(), Vault: scope.GetVault()}, err
 }
 
-// load reads the configuration: the flags and the sections of the file. Every mistake is a usage
-// error, with the line of the file if it comes from there.
+// load reads the configuration: the flags and the sections of the file. Every mistake is a usage error, with the line
+// number if it is in the file.
 func (c *gatewayCommand) load(file *configSource) (*gateway.Config, error) {
 	config, err := gateway.Load(&gateway.File{
 		Default: gateway.Settings(c.gatewayRoute), TrustedProxies: c.TrustedProxies,
@@ -169,7 +168,7 @@ func (c *gatewayCommand) load(file *configSource) (*gateway.Config, error) {
 	return config, errors.Join(problems...)
 }
 
-// mistakes returns the errors that an error joins.
+// mistakes returns the errors joined in an error.
 func mistakes(err error) []error {
 	if err == nil {
 		return nil
@@ -185,7 +184,7 @@ func mistakes(err error) []error {
 	return all
 }
 
-// reload makes the gateway follow the configuration as it is now, if it has no mistake.
+// reload applies the current configuration to the gateway, if it has no mistakes.
 func (c *gatewayCommand) reload(e *environment, g *gateway.Gateway) {
 	var config *gateway.Config
 	again, file, err := e.parse()
@@ -207,7 +206,7 @@ func (c *gatewayCommand) reload(e *environment, g *gateway.Gateway) {
 	e.log.Info("the configuration was read again", "routes", config.Routes())
 }
 
-// check refuses values that make no sense.
+// check refuses invalid flag values.
 func (c *gatewayCommand) check() error {
 	var problems []error
 	mistake := func(wrong bool, format string, args ...any) {
@@ -221,16 +220,16 @@ func (c *gatewayCommand) check() error {
 	return errors.Join(append(problems, c.keyStoreFlags.check(), checkLoopback("--debug-listen", c.DebugListen))...)
 }
 
-// gatewayReady is the one line that gateway prints, with --json.
+// gatewayReady is the single line that gateway prints with --json.
 type gatewayReady struct {
 	Address  string `json:"address"`
 	Upstream string `json:"upstream,omitempty"`
 	Routes   int    `json:"routes"`
-	Ledger   string `json:"ledger,omitempty"` // where --ledger-listen listens
-	Debug    string `json:"debug,omitempty"`  // where --debug-listen listens
+	Ledger   string `json:"ledger,omitempty"` // listening address of --ledger-listen
+	Debug    string `json:"debug,omitempty"`  // listening address of --debug-listen
 }
 
-// serve answers until the process is told to stop.
+// serve serves requests until the process is told to stop.
 func (c *gatewayCommand) serve(
 	e *environment, listener net.Listener, g *gateway.Gateway, store *keyStore, debug *debugServer,
 ) (err error) {
@@ -247,12 +246,12 @@ func (c *gatewayCommand) serve(
 		return err
 	}
 	ended := make(chan error, 1)
-	// Ends when the server is told to stop, which serve waits for.
+	// Ends when the server is told to stop; serve waits for it.
 	go func() { ended <- s.Serve(listener) }()
 	select {
 	case err := <-ended:
 		return err
-	case <-store.failed(): // the error is that of the ledger
+	case <-store.failed(): // the ledger's own error is returned
 		return s.Close()
 	case <-e.ctx.Done():
 	}

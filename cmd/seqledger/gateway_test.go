@@ -63,7 +63,7 @@ func startGateway(t *testing.T, dir, upstream string, args ...string) *testGatew
 	return g
 }
 
-// charge sends a request with a key, and returns -1 for an answer that was cut off.
+// charge sends a request with a key; status is -1 if the answer was truncated.
 func (g *testGateway) charge(key, body string) (status int, replayed bool, text string) {
 	r, err := http.NewRequest(http.MethodPost, g.url+"/charge", strings.NewReader(body))
 	if err != nil {
@@ -83,8 +83,8 @@ func (g *testGateway) charge(key, body string) (status int, replayed bool, text 
 	return answer.StatusCode, answer.Header.Get("Idempotent-Replayed") == "true", string(b)
 }
 
-// One command before a service: many requests with one key reach it once, a restart changes nothing,
-// and misuse reaches it never.
+// One command in front of a service: many requests with one key reach the service once, a restart changes nothing, and
+// misuse never reaches it.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	var executed atomic.Int32
@@ -141,8 +141,8 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// A gateway that is killed while the service works leaves an unknown outcome: the request is not sent
-// again by itself, also by a second gateway on the same ledger, and an operator settles it.
+// A gateway that is killed while the service works leaves an unknown outcome: the request is not sent again
+// automatically, even by a second gateway on the same ledger, and an operator settles it.
 func TestGatewayKilled(t *testing.T) {
 	t.Parallel()
 	var executed atomic.Int32
@@ -192,7 +192,7 @@ func TestGatewayKilled(t *testing.T) {
 	}
 }
 
-// A mistake on the command line is told before anything is opened.
+// A mistake on the command line is reported before anything is opened.
 func TestGatewayUsage(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
@@ -226,7 +226,7 @@ func TestGatewayUsage(t *testing.T) {
 	}
 }
 
-// The example is a configuration without mistakes.
+// The example configuration has no mistakes.
 func TestGatewayExample(t *testing.T) {
 	t.Parallel()
 	const example = "../../docs/examples/gateway.yaml"
@@ -235,7 +235,7 @@ func TestGatewayExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Every setting of a route is in it, and so is the section that it has in a comment.
+	// The example contains every setting of a route, including the section that is commented out.
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[gatewayRoute]()) {
 		name := cmp.Or(field.Tag.Get("name"), snake.ReplaceAllString(field.Name, "_$0"))
 		name = strings.ToLower(strings.TrimPrefix(strings.ReplaceAll(name, "-", "_"), "_"))
@@ -250,7 +250,7 @@ func TestGatewayExample(t *testing.T) {
 
 var snake = regexp.MustCompile(`[A-Z]`)
 
-// All mistakes of a file are told at once, with their lines, those of flags among them.
+// All mistakes of a file are reported at once with their lines, together with those of flags.
 func TestGatewayConfigMistakes(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, "gateway.yaml", `upstream: 127.0.0.1:80
@@ -271,8 +271,7 @@ routes:
 		"c.yaml:1", "upstram")
 }
 
-// SIGHUP reads the file again: requests follow it, and a file with mistakes changes nothing. Metrics tell
-// of both.
+// SIGHUP reads the file again: new requests use it, and a file with mistakes changes nothing. Metrics report both.
 func TestGatewayReload(t *testing.T) {
 	t.Parallel()
 	service := func(name string) *httptest.Server {
@@ -334,7 +333,7 @@ func TestGatewayReload(t *testing.T) {
 	}
 }
 
-// awaitCount waits until a process has said something so often.
+// awaitCount waits until a process has printed a text n times.
 func awaitCount(t *testing.T, p *process, text string, n int) {
 	t.Helper()
 	deadline := time.After(hangs)
@@ -349,8 +348,8 @@ func awaitCount(t *testing.T, p *process, text string, n int) {
 	}
 }
 
-// The records of a gateway's own ledger are looked up, settled and purged while it runs, with a
-// credential if the operator wants one; and a principal has as many keys as it may have.
+// While a gateway runs, the records of its own ledger can be looked up, settled and purged, with a credential if the
+// operator requires one; and a principal cannot exceed its number of keys.
 func TestGatewayLedgerListen(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -10,8 +10,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// TestGatewayFailover kills the leader of three nodes with SIGKILL below two gateways whose ledger they are, while a
-// request is under way. It is executed once, its client gets the response, and so does every repeat.
+// TestGatewayFailover kills, with SIGKILL, the leader of the three-node ledger behind two gateways while a request is
+// in flight. The request is executed once. Its client gets the response, and so does every retry.
 func TestGatewayFailover(t *testing.T) {
 	t.Parallel()
 	kills := 2
@@ -69,12 +69,12 @@ func TestGatewayFailover(t *testing.T) {
 	c.alike(t)
 }
 
-// killedOwners are owners of two keys whose leader is killed: one comes back in time, and one is too late.
+// killedOwners are the owners of two keys whose leader is killed: one resumes in time, and one resumes too late.
 type killedOwners struct {
 	store      idempotency.Store
 	kept, late *idempotency.ReserveRequest
 	tokens     map[*idempotency.ReserveRequest]uint64
-	taken      uint64 // token of the late one's successor
+	taken      uint64 // token of the late owner's successor
 }
 
 func newKilledOwners(t *testing.T, store idempotency.Store, i int) *killedOwners {
@@ -96,7 +96,7 @@ func newKilledOwners(t *testing.T, store idempotency.Store, i int) *killedOwners
 	return o
 }
 
-// reserve calls until the outcome is the wanted one, and fails with any other that is final.
+// reserve retries until the outcome is the wanted one, and fails with any other final outcome.
 func (o *killedOwners) reserve(
 	t *testing.T, r *idempotency.ReserveRequest, want idempotency.Outcome,
 ) *idempotency.Reservation {
@@ -114,7 +114,7 @@ func (o *killedOwners) reserve(
 	}
 }
 
-// complete completes a key, and repeats the call while no node leads.
+// complete completes a key, and retries while no node leads.
 func (o *killedOwners) complete(
 	t *testing.T, r *idempotency.ReserveRequest, token uint64, response string, want idempotency.Outcome,
 ) {
@@ -131,8 +131,8 @@ func (o *killedOwners) complete(
 	}
 }
 
-// goOn has both owners go on at the next leader. A repeat of the Reserve gets the token of before. A lease that ends
-// there is taken over under a higher token, and then the owner of before changes nothing.
+// goOn lets both owners continue with the next leader. A retry of the Reserve gets the same token as before. A lease
+// that has ended is taken over under a higher token; after that, the earlier owner can change nothing.
 func (o *killedOwners) goOn(t *testing.T) {
 	t.Helper()
 	if again := o.reserve(t, o.kept, idempotency.Acquired); again.Token != o.tokens[o.kept] {
@@ -151,7 +151,7 @@ func (o *killedOwners) goOn(t *testing.T) {
 	o.complete(t, o.late, o.tokens[o.late], "late", idempotency.LeaseLost)
 }
 
-// replayed checks what others get, and returns the highest token.
+// replayed checks what other callers get, and returns the highest token.
 func (o *killedOwners) replayed(t *testing.T) uint64 {
 	t.Helper()
 	for r, want := range map[*idempotency.ReserveRequest]string{o.kept: "kept", o.late: "taken"} {

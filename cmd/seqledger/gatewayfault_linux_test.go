@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// faultyStore is a ledger's address at which calls go astray.
+// faultyStore is a proxy in front of a ledger that loses calls or answers.
 type faultyStore struct {
 	address string
 
@@ -35,11 +35,11 @@ type storeFault int
 
 const (
 	passes     storeFault = iota
-	neverComes            // to the ledger
-	answerLost            // the ledger has decided
+	neverComes            // the call does not reach the ledger
+	answerLost            // the ledger has decided, but the answer is lost
 )
 
-// newFaultyStore stands before a server.
+// newFaultyStore starts a proxy in front of a server.
 func newFaultyStore(t *testing.T, s *testServer) *faultyStore {
 	t.Helper()
 	f := &faultyStore{fault: func(string) storeFault { return passes }}
@@ -68,7 +68,7 @@ func newFaultyStore(t *testing.T, s *testServer) *faultyStore {
 	return f
 }
 
-// set changes what happens to calls; nil lets them pass.
+// set sets what happens to calls; nil lets them pass.
 func (f *faultyStore) set(fault func(call string) storeFault) {
 	if fault == nil {
 		fault = func(string) storeFault { return passes }
@@ -78,7 +78,7 @@ func (f *faultyStore) set(fault func(call string) storeFault) {
 	f.fault = fault
 }
 
-// on returns a fault of one call, and a count of how often it was made.
+// on returns a fault for one call, and a count of how often the call was made.
 func on(call string, fault storeFault) (func(string) storeFault, *atomic.Int32) {
 	var n atomic.Int32
 	return func(c string) storeFault {
@@ -86,19 +86,19 @@ func on(call string, fault storeFault) (func(string) storeFault, *atomic.Int32) 
 			return passes
 		}
 		if n.Add(1) > 1 && fault == answerLost {
-			return passes // once
+			return passes // only the first one fails
 		}
 		return fault
 	}, &n
 }
 
-// upstream is a service whose charges a test watches.
+// upstream is a service whose charges a test observes.
 type upstream struct {
 	*httptest.Server
 
 	executed atomic.Int32
-	fences   chan uint64   // of each request, when it has arrived
-	finish   chan struct{} // each request waits for one
+	fences   chan uint64   // the fence of each request, when it arrives
+	finish   chan struct{} // each request waits for one value
 }
 
 func newUpstream(t *testing.T) *upstream {
@@ -119,14 +119,14 @@ func newUpstream(t *testing.T) *upstream {
 	return u
 }
 
-// answer is what a client saw; the status is -1 for an answer that was cut off.
+// answer is what a client got; the status is -1 if the answer was truncated.
 type answer struct {
 	status   int
 	replayed bool
 	text     string
 }
 
-// send charges in the background.
+// send sends a charge in the background.
 func (g *testGateway) send(key string) <-chan answer {
 	c := make(chan answer, 1)
 	go func() { // received by the caller
@@ -136,7 +136,7 @@ func (g *testGateway) send(key string) <-chan answer {
 	return c
 }
 
-// await waits for a condition that other goroutines bring about.
+// await waits for a condition that other goroutines make true.
 func await(t *testing.T, holds func() bool) {
 	t.Helper()
 	deadline := time.After(hangs)
@@ -151,7 +151,7 @@ func await(t *testing.T, holds func() bool) {
 	}
 }
 
-// until charges until the answer contains a text.
+// until sends charges until the answer contains a text.
 func (g *testGateway) until(t *testing.T, key, want string) answer {
 	t.Helper()
 	deadline := time.Now().Add(hangs)
@@ -166,8 +166,8 @@ func (g *testGateway) until(t *testing.T, key, want string) answer {
 	}
 }
 
-// The store is down before the request: nothing is executed, and the client is told that it may come
-// again with the same key. A reservation whose answer is lost does not get in its own way.
+// The store is down before the request: nothing is executed, and the client is told to retry with the same key. A
+// reservation whose answer was lost does not block its own retry.
 func TestGatewayStoreDownBefore(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -190,7 +190,7 @@ func TestGatewayStoreDownBefore(t *testing.T) {
 	}
 }
 
-// The store is down during the request and comes back before its end: nobody notices.
+// The store is down during the request and is back before its end: the client does not notice.
 func TestGatewayStoreDownDuring(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -211,8 +211,8 @@ func TestGatewayStoreDownDuring(t *testing.T) {
 	}
 }
 
-// The store is down when the service has answered: the client gets the response, the journal keeps it
-// through a kill of the gateway, and the repeat gets it once the store is back.
+// The store is down when the service has answered: the client gets the response, the journal preserves it when the
+// gateway is killed, and the retry gets it once the store is back.
 func TestGatewayStoreDownAfter(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -247,8 +247,8 @@ func TestGatewayStoreDownAfter(t *testing.T) {
 	}
 }
 
-// A gateway is killed after the service has answered and before the result is stored: the client saw
-// nothing, the outcome is unknown, and no gateway runs it again.
+// A gateway is killed after the service has answered and before the result is stored: the client received nothing, the
+// outcome is unknown, and no gateway runs the request again.
 func TestGatewayKilledBeforeComplete(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -284,8 +284,8 @@ func TestGatewayKilledBeforeComplete(t *testing.T) {
 	}
 }
 
-// The owner is paused until its lease has run out, and wakes. By default nothing runs a second time,
-// and the owner's late result settles the unknown outcome.
+// The owner is paused until its lease has run out, and then resumes. By default nothing runs a second time, and the
+// owner's late result settles the unknown outcome.
 func TestGatewayPaused(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -308,8 +308,8 @@ func TestGatewayPaused(t *testing.T) {
 	}
 }
 
-// signal sends a signal. A process that is to stop has stopped when it returns, with every thread: the
-// system lets them run on for a moment.
+// signal sends a signal. For a stop signal it waits until every thread has stopped, because the system lets threads run
+// on for a moment.
 func (g *testGateway) signal(t *testing.T, s os.Signal) {
 	t.Helper()
 	if err := g.cmd.Process.Signal(s); err != nil {
@@ -334,8 +334,8 @@ func (g *testGateway) signal(t *testing.T, s os.Signal) {
 	})
 }
 
-// With takeover the next gateway runs the request again, under a higher fence, and what the paused one
-// says afterwards counts for nothing.
+// With takeover the next gateway runs the request again, under a higher fencing token, and the paused gateway's later
+// result is ignored.
 func TestGatewayPausedTakeover(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -345,7 +345,7 @@ func TestGatewayPausedTakeover(t *testing.T) {
 	paused := first.send(`"k"`)
 	lower := <-u.fences
 	first.signal(t, syscall.SIGSTOP)
-	u.finish <- struct{}{} // the paused one's response waits for it on its connection
+	u.finish <- struct{}{} // the paused gateway's response waits for it on its connection
 	u.finish <- struct{}{}
 	taken := second.until(t, `"k"`, "charge")
 	if taken.text != "charge 2" || taken.replayed {
@@ -368,9 +368,9 @@ func TestGatewayPausedTakeover(t *testing.T) {
 	}
 }
 
-// A thousand clients retry one key at once, at two gateways on one ledger: one call, and in the end a
-// thousand equal answers. Those beyond the bound of waiters get 429, and come again; on a machine that is
-// busy with other work, so do those whose call of the ledger takes over five seconds, with 503.
+// A thousand clients retry one key at once, through two gateways on one ledger: the service gets one call, and in the
+// end there are a thousand equal answers. Clients beyond the limit of waiters get 429, and retry. On a busy machine,
+// clients whose ledger call takes over five seconds get 503, and retry, too.
 func TestGatewayThousandClients(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -385,7 +385,7 @@ func TestGatewayThousandClients(t *testing.T) {
 	var group sync.WaitGroup
 	var equal, fresh, waiting atomic.Int32
 	released := make(chan struct{})
-	t.Cleanup(func() { u.finish <- struct{}{} }) // before the service is closed, which waits for its response
+	t.Cleanup(func() { u.finish <- struct{}{} }) // before the service is closed, because closing waits for its response
 	for i := range clients {
 		group.Go(func() {
 			for {
@@ -418,7 +418,7 @@ func TestGatewayThousandClients(t *testing.T) {
 	}
 }
 
-// A gateway that is told to stop answers what is under way, and takes nothing more.
+// A gateway that is told to stop answers the requests in flight, and accepts no new ones.
 func TestGatewayDrains(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -433,7 +433,7 @@ func TestGatewayDrains(t *testing.T) {
 		_ = answer.Body.Close()
 		t.Errorf("a draining gateway answers %d", answer.StatusCode)
 	} else if !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Log(err) // closed in its face
+		t.Log(err) // the connection was closed
 	}
 	u.finish <- struct{}{}
 	if a := <-first; a.status != http.StatusCreated {
@@ -444,7 +444,7 @@ func TestGatewayDrains(t *testing.T) {
 	}
 }
 
-// A gateway whose own ledger fails ends by itself, with what to do.
+// A gateway whose own ledger fails exits, and says what to do.
 func TestGatewayLedgerFails(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)

@@ -16,7 +16,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// keyCommand groups what an operator does with keyed records.
+// keyCommand groups an operator's commands on keyed records.
 type keyCommand struct {
 	List    keyListCommand    `cmd:"" help:"List the records of a scope."`
 	Get     keyGetCommand     `cmd:"" help:"Show the record of a key."`
@@ -24,7 +24,7 @@ type keyCommand struct {
 	Resolve keyResolveCommand `cmd:"" help:"Settle an unknown outcome, once it is found out."`
 }
 
-// recordFlags name one record.
+// recordFlags identify one record.
 type recordFlags struct {
 	scopeFlags `embed:""`
 	Namespace  string `help:"Namespace of the key: a route, an intake, a task type." env:"-" placeholder:"TEXT"`
@@ -40,7 +40,7 @@ func (f *recordFlags) record() (*seqledgerv1.RecordKey, error) {
 	return &seqledgerv1.RecordKey{Scope: scope, Namespace: f.Namespace, Principal: f.Principal, Key: f.Key}, nil
 }
 
-// recordState is a state as people write it.
+// recordState returns a state in the form that people write.
 func recordState(s seqledgerv1.RecordState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "RECORD_STATE_"))
 }
@@ -222,7 +222,7 @@ func (c *keyResolveCommand) Run(e *environment) error {
 	})
 }
 
-// settled prints what became of a record, or returns why nothing did.
+// settled prints what was done, or returns why nothing was.
 func settled(e *environment, outcome seqledgerv1.RecordOutcome, done string) error {
 	switch outcome {
 	case seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK:

@@ -10,8 +10,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// An operator finds the record of a key, cannot settle it while its owner may come back, and settles
-// it afterwards.
+// An operator finds the record of a key, cannot settle it while its owner may come back, and settles it afterwards.
 func TestKeyCommands(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// The variables that all programs with idempotency keys share. Times are in seconds.
+// The environment variables shared by all programs with idempotency keys. Times are in seconds.
 const (
 	pendingTTL      = "SEQLEDGER_IDEMPOTENCY_PENDING_TTL_SECONDS"
 	committedTTL    = "SEQLEDGER_IDEMPOTENCY_COMMITTED_TTL_SECONDS"
@@ -18,11 +18,11 @@ const (
 	maxEntries      = "SEQLEDGER_IDEMPOTENCY_MAX_ENTRIES"
 	cleanupInterval = "SEQLEDGER_IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS"
 	pendingWait     = "SEQLEDGER_IDEMPOTENCY_PENDING_WAIT_TIMEOUT"
-	waitForPending  = "SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING" // true or false, which is a wait of 0
+	waitForPending  = "SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING" // true or false; false is a wait of 0
 )
 
-// keyedSettings are the flags that a shared variable stands for, by command. A flag's own variable wins.
-// A variable that means nothing to a command is known to it all the same, because it is set for all.
+// keyedSettings maps, per command, the shared variables to the flags that they set. A flag's own variable takes
+// precedence. A command also knows the variables that mean nothing to it, because they are set for all commands.
 var keyedSettings = map[string]map[string]string{
 	"gateway": {
 		"lease": pendingTTL, "ttl": committedTTL, "rejected-ttl": rejectedTTL, "wait": pendingWait,
@@ -62,7 +62,7 @@ func keyedVariables(k *kong.Kong) error {
 	})
 }
 
-// readSeconds reads a duration, a number of seconds, or false for 0.
+// readSeconds reads a duration: a number of seconds, or false for 0.
 func readSeconds(text string, target reflect.Value) error {
 	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
 		target.SetInt(int64(time.Duration(n) * time.Second))

@@ -9,7 +9,7 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 )
 
-// parseWith parses a command line with the environment as it is.
+// parseWith parses a command line with the current environment.
 func parseWith(t *testing.T, args ...string) (*commandLine, error) {
 	t.Helper()
 	cli, source := new(commandLine), new(configSource)
@@ -21,15 +21,14 @@ func parseWith(t *testing.T, args ...string) (*commandLine, error) {
 	return cli, err
 }
 
-// parseGateway parses a gateway's command line with the environment as it is.
+// parseGateway parses a gateway's command line with the current environment.
 func parseGateway(t *testing.T, args ...string) (*gatewayCommand, error) {
 	t.Helper()
 	cli, err := parseWith(t, append([]string{"gateway", "--upstream", "http://127.0.0.1:1"}, args...)...)
 	return &cli.Gateway, err
 }
 
-// Each program reads those of the variables that mean something to it. It sets the environment, so that it
-// cannot run in parallel.
+// Each program reads the variables that apply to it. The test sets the environment, so it cannot run in parallel.
 func TestKeyedVariablesOfEachProgram(t *testing.T) {
 	for name, value := range map[string]string{
 		"PENDING_TTL_SECONDS": "20", "COMMITTED_TTL_SECONDS": "3600", "REJECTED_TTL_SECONDS": "5",
@@ -69,8 +68,9 @@ func TestKeyedVariablesOfEachProgram(t *testing.T) {
 	}
 }
 
-// The variables of all programs with keys set the gateway's times, below the flags and their own
-// variables and above the file. It sets the environment, so that it cannot run in parallel.
+// The variables shared by all programs with keys set the gateway's times. They have lower precedence than the flags and
+// the flags' own variables, and higher precedence than the file. The test sets the environment, so it cannot run in
+// parallel.
 func TestKeyedVariables(t *testing.T) {
 	for name, value := range map[string]string{
 		"PENDING_TTL_SECONDS": "20", "COMMITTED_TTL_SECONDS": "3600", "REJECTED_TTL_SECONDS": "5",

@@ -16,7 +16,7 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// keyStoreFlags say what keeps the records of keys: a running ledger, one in this process, or another
+// keyStoreFlags select where the records of keys are kept: in a running ledger, in one in this process, or in another
 // store.
 type keyStoreFlags struct {
 	Store        string        `help:"help_store_url" default:"ledger" placeholder:"URL"`
@@ -63,10 +63,10 @@ func (c *keyStoreFlags) check() error {
 // defaultMaxKeys is the default of MaxKeys.
 const defaultMaxKeys = 1_000_000
 
-// foreign reports whether the records are not in a ledger.
+// foreign reports whether the records are kept outside a ledger.
 func (c *keyStoreFlags) foreign() bool { return c.Store != "" && c.Store != "ledger" }
 
-// checkLoopback refuses an address of a flag that other machines could reach.
+// checkLoopback refuses an address that other machines could reach.
 func checkLoopback(flag, address string) error {
 	if address == "" {
 		return nil
@@ -81,20 +81,20 @@ func checkLoopback(flag, address string) error {
 	return nil
 }
 
-// keyStore is what keeps the records of keys.
+// keyStore keeps the records of keys.
 type keyStore struct {
 	idempotency.Store
 
 	journal *idempotency.Journal
-	own     *embedded.Ledger // nil if it is not a ledger in this process
-	// address is where --ledger-listen listens, or "".
+	own     *embedded.Ledger // nil unless the ledger runs in this process
+	// address is the listening address of --ledger-listen, or "".
 	address string
-	access  *auth.Authority // of --ledger-auth, or nil
-	// stop ends what was started, and returns why the ledger in this process has failed.
+	access  *auth.Authority // from --ledger-auth, or nil
+	// stop stops what was started, and returns why the ledger in this process failed, if it did.
 	stop func() error
 }
 
-// failed is closed when the ledger in this process has failed; nil for a running one.
+// failed is closed when the ledger in this process has failed; it is nil for a running ledger.
 func (s *keyStore) failed() <-chan struct{} {
 	if s.own == nil {
 		return nil
@@ -105,7 +105,7 @@ func (s *keyStore) failed() <-chan struct{} {
 // reload reads the file of --ledger-auth again.
 func (s *keyStore) reload() {
 	if s.access != nil {
-		_ = s.access.Reload() // which logs the result
+		_ = s.access.Reload() // Reload logs the result itself
 	}
 }
 
@@ -131,7 +131,7 @@ func (c *keyStoreFlags) open(e *environment) (s *keyStore, err error) {
 	return s, nil
 }
 
-// foreignStoreTimeout bounds the connection to a store at the start.
+// foreignStoreTimeout bounds the time to connect to a store at startup.
 const foreignStoreTimeout = 10 * time.Second
 
 // openForeign connects to the store of --store.
@@ -165,12 +165,12 @@ func (c *keyStoreFlags) connect(e *environment) (*keyStore, error) {
 // openEmbedded opens the ledger in --data, which others reach through --ledger-listen.
 func (c *keyStoreFlags) openEmbedded(e *environment) (*keyStore, error) {
 	s := new(keyStore)
-	// Before the ledger is opened: a port in use must not make one.
+	// Listen before the ledger is opened, so that a port in use does not create a ledger.
 	listener, err := c.listen(e, s)
 	if err != nil {
 		return nil, err
 	}
-	// Not e.ctx: what is under way is answered after the signal.
+	// Not e.ctx, because requests in flight are still answered after the signal.
 	s.own, err = embedded.Open(context.WithoutCancel(e.ctx), embedded.Options{
 		Dir: c.Data, Version: buildVersion().Version, Logger: e.log, PrincipalKeys: c.MaxKeys,
 		Listener: listener, Auth: s.access, StoredFile: filepath.Join(c.Data, storedName),

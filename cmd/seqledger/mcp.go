@@ -12,13 +12,13 @@ import (
 	"github.com/seqledger/seqledger/internal/mcp/tools"
 )
 
-// mcpCommand groups what speaks the Model Context Protocol.
+// mcpCommand groups the commands for the Model Context Protocol.
 type mcpCommand struct {
 	Tools mcpToolsCommand `cmd:"" default:"withargs" help:"Offer a ledger to an agent, on standard input and output. This is what mcp does without a word."`
 	Guard mcpGuardCommand `cmd:"" help:"Stand before an MCP server, whose chosen tools run once for a key."`
 }
 
-// mcpToolsCommand is an MCP server of a running ledger.
+// mcpToolsCommand is an MCP server for a running ledger.
 type mcpToolsCommand struct {
 	scopeFlags      `embed:""`
 	connectionFlags `embed:""`
@@ -65,7 +65,7 @@ func (c *mcpToolsCommand) Run(e *environment) (err error) {
 	})
 	err = server.Run(e.ctx, &mcp.IOTransport{Reader: io.NopCloser(e.stdin), Writer: keepOpen{e.stdout}})
 	if e.ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) {
-		return nil // the client has gone, or this command was told to stop
+		return nil // the client has disconnected, or this command was told to stop
 	}
 	return err
 }

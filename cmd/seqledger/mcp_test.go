@@ -22,12 +22,12 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// faultServerVariable makes the test binary an MCP server with faults. It is the directory of what
-// the server has done.
+// faultServerVariable turns the test binary into an MCP server with faults. It names the directory in which the server
+// records its effects.
 const faultServerVariable = "FAULT_SERVER"
 
-// faultServer is an MCP server whose tool charge does what its argument mode says. Each effect is a
-// line of the file effects.
+// faultServer is an MCP server with the tool charge, whose argument mode selects its behavior. Each effect is a line in
+// the file effects.
 func faultServer(dir string) int {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP, syscall.SIGTERM)
@@ -79,7 +79,7 @@ func faultTools(dir string) *mcp.Server {
 	return s
 }
 
-// awaitAnswer waits until another process makes the file answer. A server whose guard was killed ends.
+// awaitAnswer waits until another process creates the file answer. A server whose guard was killed exits.
 func awaitAnswer(dir string) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -95,7 +95,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// addEffect adds a line to the effects and returns how many there are.
+// addEffect appends a line to the effects and returns the number of lines.
 func addEffect(dir, order string) (int, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "effects"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -107,7 +107,7 @@ func addEffect(dir, order string) (int, error) {
 	return effects(dir, ""), f.Close()
 }
 
-// effects returns how many effects there were for an order, or in all.
+// effects returns the number of effects of an order, or of all orders.
 func effects(dir, order string) (n int) {
 	content, _ := os.ReadFile(filepath.Join(dir, "effects"))
 	for line := range strings.Lines(string(content)) {
@@ -118,11 +118,11 @@ func effects(dir, order string) (n int) {
 	return n
 }
 
-// agentHost is an agent's program with a guard that it has started.
+// agentHost is an agent's program that has started a guard.
 type agentHost struct {
 	*process
 	session *mcp.ClientSession
-	dir     string // of the fault server, and of the guard
+	dir     string // directory of the fault server, and of the guard
 }
 
 const guardRules = `
@@ -135,8 +135,7 @@ tools:
     if-unknown: Call charges.
 `
 
-// startGuard starts a guard before a server: the fault server in dir, unless args end with another
-// one behind --.
+// startGuard starts a guard in front of a server: the fault server in dir, unless args end with -- and another one.
 func startGuard(t *testing.T, dir string, args ...string) *agentHost {
 	t.Helper()
 	rules := filepath.Join(dir, "guard.yaml")
@@ -188,15 +187,14 @@ func (h *agentHost) connect(t *testing.T) {
 	}
 }
 
-// toolReply is what a tool answered.
+// toolReply is the answer of a tool.
 type toolReply struct {
 	text              string
 	isError, replayed bool
 	code              any
 }
 
-// charge calls a tool with the arguments of charge; a text that begins with "rpc:" is an error of the
-// connection.
+// charge calls the tool charge; a text that begins with "rpc:" is an error of the connection.
 func (h *agentHost) charge(order, mode string) toolReply {
 	ctx, cancel := context.WithTimeout(context.Background(), hangs)
 	defer cancel()
@@ -217,7 +215,7 @@ func callTool(ctx context.Context, session *mcp.ClientSession, tool string, argu
 	return r
 }
 
-// awaitCode repeats a call until it is answered with a code, and fails if the tool runs.
+// awaitCode retries a call until its answer has a code, and fails if the tool runs.
 func (h *agentHost) awaitCode(t *testing.T, order, code string) toolReply {
 	t.Helper()
 	deadline := time.Now().Add(hangs)
@@ -232,8 +230,8 @@ func (h *agentHost) awaitCode(t *testing.T, order, code string) toolReply {
 	}
 }
 
-// One command before a server: a charge happens once, also after a restart of both; what is not
-// guarded passes; the server's log, exit code and signals are the guard's.
+// One command in front of a server: a charge happens once, even if both are restarted; unguarded messages pass; the
+// guard passes on the server's log, exit code and signals.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -278,8 +276,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// A server that dies in the middle of a call leaves an unknown outcome, whether its effect has
-// happened or not: the agent is told so, the tool does not run again, and a person settles it.
+// A server that dies in the middle of a call leaves an unknown outcome, whether or not its effect happened: the agent
+// is told so, the tool does not run again, and an operator settles it.
 func TestGuardServerDies(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]int{"die before": 0, "die after": 1, "kill after": 1} {
@@ -311,8 +309,7 @@ func TestGuardServerDies(t *testing.T) {
 	}
 }
 
-// A guard that is killed in the middle of a call leaves an unknown outcome; the next guard does not
-// run the tool again.
+// A guard that is killed in the middle of a call leaves an unknown outcome; the next guard does not run the tool again.
 func TestGuardKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -334,7 +331,7 @@ func TestGuardKilled(t *testing.T) {
 	}
 }
 
-// The ledger of a guard is read, and an unknown outcome settled, while the guard runs.
+// A guard's ledger can be read, and an unknown outcome settled, while the guard runs.
 func TestGuardLedgerListen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -361,8 +358,8 @@ func TestGuardLedgerListen(t *testing.T) {
 	}
 }
 
-// A guard that is killed at any moment, again and again, lets no order be charged twice, and the last
-// guard answers for every order: with the first result, or that its outcome is unknown.
+// A guard that is repeatedly killed at random moments never lets an order be charged twice. The last guard answers for
+// every order: with the first result, or with an unknown outcome.
 func TestGuardKilledAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	const orders, kills = 12, 8
@@ -407,8 +404,8 @@ func awaitEffect(t *testing.T, dir, order string) {
 	}
 }
 
-// Two guards on one ledger are one: a call that runs behind the first one does not run behind the
-// second one, which gets its late result.
+// Two guards on one ledger act as one: while a call runs through the first guard, it does not run through the second,
+// which gets the late result.
 func TestGuardsOnOneLedger(t *testing.T) {
 	t.Parallel()
 	s, dir := serve(t), t.TempDir()
@@ -432,8 +429,8 @@ func TestGuardsOnOneLedger(t *testing.T) {
 	}
 }
 
-// When the ledger does not answer, no guarded tool runs, and the rest passes. A result that the ledger
-// cannot take waits in the journal, also while the guard restarts, and is stored later.
+// While the ledger does not answer, no guarded tool runs, and everything else passes. A result that the ledger cannot
+// take waits in the journal, even across a restart of the guard, and is stored later.
 func TestGuardWithoutItsLedger(t *testing.T) {
 	t.Parallel()
 	s, dir := serve(t), t.TempDir()
@@ -508,7 +505,7 @@ func TestGuardBeforeHTTP(t *testing.T) {
 			upstream.CloseClientConnections()
 			upstream.Config.SetKeepAlivesEnabled(false)
 			upstream.Listener.Close()
-			// A call on a connection that the guard does not yet know to be closed may have arrived.
+			// A call on a connection that is closed, which the guard has not noticed yet, may have arrived.
 			for order := 0; ; order++ {
 				r := h.charge(fmt.Sprint("B", order), "")
 				if !r.isError || order == 100 {
@@ -532,7 +529,7 @@ func TestGuardBeforeHTTP(t *testing.T) {
 	}
 }
 
-// A mistake on the command line or in the configuration is told before anything is opened or run.
+// A mistake on the command line or in the configuration is reported before anything is opened or run.
 func TestGuardUsage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -588,7 +585,7 @@ func TestMCP(t *testing.T) {
 	}
 }
 
-// The server offers the same over HTTP, if it is told to.
+// The server offers the same tools over HTTP, if configured.
 func TestServeMCP(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "--mcp")

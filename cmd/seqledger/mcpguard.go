@@ -16,7 +16,7 @@ import (
 	"github.com/seqledger/seqledger/internal/mcp/guard"
 )
 
-// mcpGuardCommand stands before an MCP server.
+// mcpGuardCommand runs a guard in front of an MCP server.
 type mcpGuardCommand struct {
 	scopeFlags    `embed:""`
 	Command       []string `arg:"" optional:"" help:"The server and its arguments, behind --."`
@@ -30,7 +30,7 @@ type mcpGuardCommand struct {
 	KeyWindow     time.Duration `help:"help_guard_key_window" default:"24h"`
 }
 
-// ownConfig says that --config names a file of this command's own form.
+// ownConfig marks --config as a file in this command's own format.
 func (*mcpGuardCommand) ownConfig() {}
 
 // Help is shown below the flags.
@@ -58,7 +58,7 @@ Put the guard where the agent's configuration has the server:
 Standard error is the server's and the guard's log, signals reach the server, and its exit code is the guard's.`
 }
 
-// defaultGuardScope is where a guard keeps its records unless --scope says otherwise.
+// defaultGuardScope is the scope of a guard's records unless --scope is set.
 const defaultGuardScope = "mcp/main"
 
 // Run is called by kong.
@@ -80,7 +80,7 @@ func (c *mcpGuardCommand) Run(e *environment, config *configSource) (err error) 
 	return c.guardProcess(e, options)
 }
 
-// options returns the guard's options without its store and its server. The errors are usage errors.
+// options returns the guard's options, except its store and its server. The errors are usage errors.
 func (c *mcpGuardCommand) options(config string) (*guard.Options, error) {
 	if !c.given() {
 		c.Scope = defaultGuardScope
@@ -124,7 +124,7 @@ func (c *mcpGuardCommand) options(config string) (*guard.Options, error) {
 	}, nil
 }
 
-// checkTimes refuses times that no file may have either.
+// checkTimes refuses durations that are not allowed in a file either.
 func (c *mcpGuardCommand) checkTimes() error {
 	within := func(flag string, d, least, most time.Duration) error {
 		if d < least || d > most {
@@ -140,7 +140,7 @@ func (c *mcpGuardCommand) checkTimes() error {
 
 // guardProcess guards a child process until it ends.
 func (c *mcpGuardCommand) guardProcess(e *environment, o *guard.Options) error {
-	// Before the start, because a signal between the two would be lost.
+	// Before the server starts, because a signal between the two would be lost.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, forwardedSignals...)
 	defer signal.Stop(signals)
@@ -157,7 +157,7 @@ func (c *mcpGuardCommand) guardProcess(e *environment, o *guard.Options) error {
 		for {
 			select {
 			case s := <-signals:
-				_ = server.Signal(s) // it may have ended
+				_ = server.Signal(s) // it may have exited
 			case <-stop:
 				stop = nil
 				if s, ok := errors.AsType[interruptedError](context.Cause(e.ctx)); ok {
@@ -171,7 +171,7 @@ func (c *mcpGuardCommand) guardProcess(e *environment, o *guard.Options) error {
 	o.Upstream = server
 	in := e.stdin
 	if i, ok := in.(interruptible); ok {
-		in = i.from // the server decides what a signal means; until it ends, messages pass
+		in = i.from // the server decides what a signal means; until it exits, messages pass
 	}
 	err = guard.New(*o).Run(context.WithoutCancel(e.ctx), in, e.stdout)
 	close(ended)
@@ -187,7 +187,7 @@ func (c *mcpGuardCommand) guardProcess(e *environment, o *guard.Options) error {
 	return fail(code, "", "the MCP server ended: %w", err)
 }
 
-// guardHTTP guards a server over HTTP until the client has gone.
+// guardHTTP guards a server over HTTP until the client has disconnected.
 func (c *mcpGuardCommand) guardHTTP(e *environment, o *guard.Options) error {
 	header := http.Header{}
 	if c.UpstreamToken != "" {

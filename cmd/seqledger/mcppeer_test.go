@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// peersVariable names a directory with the packages of testdata/mcpservers; make mcp-peers installs
-// them and runs the tests that need them.
+// peersVariable names a directory with the packages of testdata/mcpservers; make mcp-peers installs them and runs the
+// tests that need them.
 const peersVariable = "MCP_PEERS"
 
 const peerRules = `
@@ -26,7 +26,7 @@ tools:
   edit_file:
 `
 
-// startPeer starts a guard before a server of others, which may use the directory files.
+// startPeer starts a guard in front of a third-party server, which may use the directory files.
 func startPeer(t *testing.T, dir, files string) *agentHost {
 	t.Helper()
 	peers := os.Getenv(peersVariable)
@@ -45,13 +45,13 @@ func startPeer(t *testing.T, dir, files string) *agentHost {
 		filepath.Join(dir, "pid"), node, server, files)
 }
 
-// edit are the arguments that double every letter a of a file.
+// edit returns the arguments that double every letter a of a file.
 func edit(path string) map[string]any {
 	return map[string]any{"path": path, "edits": []map[string]string{{"oldText": "a", "newText": "aa"}}}
 }
 
-// A server of others behind a guard: an edit that is not idempotent happens once, everything else is
-// as without the guard, and a server that is killed in the middle leaves an unknown outcome.
+// A third-party server behind a guard: a non-idempotent edit happens once, everything else works as without the guard,
+// and a server that is killed in the middle of a call leaves an unknown outcome.
 func TestGuardBeforeAServerOfOthers(t *testing.T) {
 	t.Parallel()
 	dir, files := t.TempDir(), t.TempDir()
@@ -129,7 +129,7 @@ func awaitReader(t *testing.T, path string, want bool) {
 			t.Errorf("%s has a reader", path)
 		}
 		if err == nil && want {
-			t.Cleanup(func() { _ = f.Close() }) // else the reader would meet the end
+			t.Cleanup(func() { _ = f.Close() }) // otherwise the reader would get EOF
 			return
 		}
 		if !want {

@@ -18,7 +18,7 @@ import (
 	"github.com/seqledger/seqledger/client/outbox"
 )
 
-// outboxCommand groups what concerns a table whose rows are written to a ledger.
+// outboxCommand groups the commands on a table whose rows are written to a ledger.
 type outboxCommand struct {
 	Postgres outboxRelayCommand  `cmd:"" help:"Write the rows of a table in PostgreSQL to the ledger, each once."`
 	Init     outboxInitCommand   `cmd:"" help:"Make the tables of an outbox."`
@@ -29,7 +29,7 @@ type outboxCommand struct {
 	Resume   outboxResumeCommand `cmd:"" help:"Let a stopped stream go on, once all its rows have outcomes."`
 }
 
-// databaseFlags name an outbox.
+// databaseFlags identify an outbox.
 type databaseFlags struct {
 	DSN   string `name:"dsn" help:"help_outbox_dsn" required:"" placeholder:"URL"`
 	Table string `help:"help_outbox_table" default:"seqledger_outbox"`
@@ -44,31 +44,31 @@ func (f *databaseFlags) check() error {
 	return err
 }
 
-// config returns the configuration of the pool. Errors do not contain the password.
+// config returns the configuration of the pool. Its errors do not contain the password.
 func (f *databaseFlags) config() (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(f.DSN)
 	if err != nil {
 		return nil, usage("--dsn: %w", err)
 	}
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		// The default of pgx, which does not work behind PgBouncer's transaction mode unless that is
-		// told to follow prepared statements.
+		// This replaces the default of pgx, which does not work behind PgBouncer's transaction mode unless PgBouncer is
+		// configured to track prepared statements.
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	return config, nil
 }
 
-// databaseTimeout is how long a command that is no relay waits for the database.
+// databaseTimeout is how long a command other than relay waits for the database.
 const databaseTimeout = 30 * time.Second
 
-// within runs do with a pool and a context that ends after databaseTimeout.
+// within calls do with a pool and a context that ends after databaseTimeout.
 func (f *databaseFlags) within(e *environment, do func(ctx context.Context, db *pgxpool.Pool) error) error {
 	ctx, cancel := context.WithTimeout(e.ctx, databaseTimeout)
 	defer cancel()
 	return f.withPool(ctx, func(db *pgxpool.Pool) error { return do(ctx, db) })
 }
 
-// withPool runs do with a pool and closes it.
+// withPool calls do with a pool and closes it.
 func (f *databaseFlags) withPool(ctx context.Context, do func(db *pgxpool.Pool) error) error {
 	if err := f.check(); err != nil {
 		return err
@@ -85,13 +85,13 @@ func (f *databaseFlags) withPool(ctx context.Context, do func(db *pgxpool.Pool) 
 	return databaseError(do(db))
 }
 
-// The codes of PostgreSQL's errors that have a hint.
+// The PostgreSQL error codes that have a hint.
 const (
 	noSuchTable = "42P01"
 	forbidden   = "42501"
 )
 
-// databaseError adds what to do about an error of the database.
+// databaseError adds a hint to an error of the database.
 func databaseError(err error) error {
 	failed, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -105,7 +105,7 @@ func databaseError(err error) error {
 	return err
 }
 
-// outboxInitCommand makes the tables.
+// outboxInitCommand creates the tables.
 type outboxInitCommand struct {
 	databaseFlags `embed:""`
 	Application   string `help:"Role that inserts rows, for the grants that are printed." default:"app"`
@@ -149,7 +149,7 @@ func (c *outboxInitCommand) Run(e *environment) error {
 	return err
 }
 
-// outboxRelayCommand is a relay.
+// outboxRelayCommand runs a relay.
 type outboxRelayCommand struct {
 	databaseFlags   `embed:""`
 	scopeFlags      `embed:""`
@@ -194,7 +194,7 @@ func (c *outboxRelayCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = ledger.Close() }() // nothing is under way
+	defer func() { _ = ledger.Close() }() // nothing is in flight
 	return c.withPool(e.ctx, func(db *pgxpool.Pool) error {
 		relay, err := outbox.NewRelay(ledger, db, outbox.Options{
 			Scope: scope, Table: c.Table, ClientPrefix: c.ClientPrefix, Park: c.Park, Poll: c.Poll,
@@ -255,7 +255,7 @@ func (c *outboxStatusCommand) Run(e *environment) error {
 	})
 }
 
-// showOutbox prints a status for people.
+// showOutbox prints a status in readable form.
 func showOutbox(e *environment, status *outbox.Status) error {
 	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	t := newTable(e.stdout)
@@ -290,7 +290,7 @@ func showOutbox(e *environment, status *outbox.Status) error {
 	return t.flush()
 }
 
-// outboxRetryCommand lets a row be written again.
+// outboxRetryCommand writes a row again.
 type outboxRetryCommand struct {
 	databaseFlags `embed:""`
 	Row           int64 `arg:"" help:"The id of the row."`
@@ -303,7 +303,7 @@ func (c *outboxRetryCommand) Run(e *environment) error {
 	})
 }
 
-// outboxSkipCommand leaves a row out.
+// outboxSkipCommand skips a row.
 type outboxSkipCommand struct {
 	databaseFlags `embed:""`
 	Row           int64 `arg:"" help:"The id of the row."`
@@ -316,7 +316,7 @@ func (c *outboxSkipCommand) Run(e *environment) error {
 	})
 }
 
-// outboxSettleCommand says what became of a row.
+// outboxSettleCommand records the outcome of a row.
 type outboxSettleCommand struct {
 	databaseFlags `embed:""`
 	Row           int64  `arg:"" help:"The id of the row."`
@@ -330,7 +330,7 @@ func (c *outboxSettleCommand) Run(e *environment) error {
 	})
 }
 
-// outboxResumeCommand lets a stream go on.
+// outboxResumeCommand resumes a stream.
 type outboxResumeCommand struct {
 	databaseFlags `embed:""`
 	Stream        string `arg:"" help:"The name of the stream."`

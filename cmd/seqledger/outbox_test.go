@@ -18,7 +18,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// startRelay starts a relay and waits until it has said that it relays.
+// startRelay starts a relay and waits until it has reported that it is running.
 func startRelay(t *testing.T, dsn, server string, args ...string) *process {
 	t.Helper()
 	p := start(t, append([]string{"outbox", "postgres", "--dsn", dsn, "--scope", "acme/orders", "--server", server},
@@ -46,7 +46,7 @@ func execute(t *testing.T, db *pgxpool.Pool, statement string, arguments ...any)
 	}
 }
 
-// outboxSays waits until outbox status has all the texts.
+// outboxSays waits until the output of outbox status contains all the texts.
 func outboxSays(t *testing.T, dsn string, texts ...string) {
 	t.Helper()
 	for deadline := time.Now().Add(hangs); ; {
@@ -61,7 +61,7 @@ func outboxSays(t *testing.T, dsn string, texts ...string) {
 	}
 }
 
-// The commands, with roles that have what is printed and no more, through a PgBouncer in transaction mode.
+// The commands, with roles that have only the printed privileges, through a PgBouncer in transaction mode.
 func TestOutbox(t *testing.T) {
 	t.Parallel()
 	ledger, postgres := serve(t), servertest.Postgres(t)
@@ -149,12 +149,12 @@ func metrics(t *testing.T, relay *process, texts ...string) {
 	}
 }
 
-// The age of a row is by the database's clock alone. The clock of the relay here is years behind.
+// The age of a row is computed from the database's clock alone. The relay's clock in this test is years behind.
 func TestOutboxAge(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
 	seqledger(t, "outbox", "init", "--dsn", server.URL).expect(t, exitDone)
-	synctest.Test(t, func(t *testing.T) { // where it is the year 2000
+	synctest.Test(t, func(t *testing.T) { // in the bubble it is the year 2000
 		db := openPool(t, server.URL)
 		defer db.Close() // before the bubble ends
 		age := func() float64 {

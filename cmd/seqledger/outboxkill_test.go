@@ -26,23 +26,24 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// inboxVariable makes the test binary a program that applies transfers to a database. It is the database's URL,
-// a space, and the ledger's address.
+// inboxVariable turns the test binary into a program that applies transfers to a database. Its value is the database's
+// URL, a space, and the ledger's address.
 const inboxVariable = "TRANSFER_INBOX"
 
-// senderVariable makes the test binary a program that makes transfers. It is the database's URL, a space, and how many.
+// senderVariable turns the test binary into a program that makes transfers. Its value is the database's URL, a space,
+// and the number of transfers.
 const senderVariable = "TRANSFER_SENDER"
 
-// transfersSeedVariable is the seed of the victims and the moments of their deaths.
+// transfersSeedVariable is the seed for the choice of victims and the times of their kills.
 const transfersSeedVariable = "TRANSFERS_SEED"
 
-// transfersVariable is how many transfers the test makes, in place of the 1,000 of every run.
+// transfersVariable is the number of transfers that the test makes, instead of the usual 1,000.
 const transfersVariable = "TRANSFERS"
 
-// payment is what one row of the outbox asks for.
+// payment is the request in one row of the outbox.
 type payment struct{ ID, Amount int64 }
 
-// inbox applies transfers until it is killed. Nothing but its position keeps it from taking one a second time.
+// inbox applies transfers until it is killed. Only its stored position keeps it from applying a transfer twice.
 func inbox(variable string) int {
 	url, server, _ := strings.Cut(variable, " ")
 	ctx := context.Background()
@@ -57,7 +58,7 @@ func inbox(variable string) int {
 		return 1
 	}
 	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "orders"}
-	for { // as a supervisor would start it again
+	for { // as a supervisor would restart it
 		err = follow.Into(ctx, ledger, db, scope, applyTransfers, follow.Options{Logger: slog.Default()})
 		fmt.Fprintln(os.Stderr, err)
 		if _, diverged := errors.AsType[*follow.DivergedError](err); diverged {
@@ -85,8 +86,8 @@ func applyTransfers(ctx context.Context, tx pgx.Tx, block *seqledgerv1.Block) er
 	return nil
 }
 
-// sender makes transfers, some in a transaction, until all are made or it is killed, in spite of a database that is
-// killed.
+// sender makes transfers, some of them together in one transaction, until all are made or it is killed. It continues
+// when the database is killed.
 func sender(variable string) int {
 	url, text, _ := strings.Cut(variable, " ")
 	transfers, err := strconv.ParseInt(text, 10, 64)
@@ -102,7 +103,7 @@ func sender(variable string) int {
 	}
 	const some = 10
 	for {
-		var made int64 // also by those before it that were killed
+		var made int64 // including those made before a kill
 		err := db.QueryRow(ctx, "SELECT coalesce(max(id), 0) FROM sent").Scan(&made)
 		if err == nil && made >= transfers {
 			return 0
@@ -122,7 +123,7 @@ func send(ctx context.Context, db *pgxpool.Pool, first, last int64) error {
 		for id := first; id <= last; id++ {
 			amount := id%97 + 1
 			tag, err := tx.Exec(ctx, "INSERT INTO sent VALUES ($1, $2) ON CONFLICT DO NOTHING", id, amount)
-			if err != nil || tag.RowsAffected() == 0 { // the one that was killed has committed after all
+			if err != nil || tag.RowsAffected() == 0 { // the transaction that was killed has committed after all
 				return err
 			}
 			payload, err := json.Marshal(payment{id, amount})
@@ -140,7 +141,7 @@ func send(ctx context.Context, db *pgxpool.Pool, first, last int64) error {
 	})
 }
 
-// transferBed is the processes of the test: two databases, a ledger, two relays, the sender and the inbox.
+// transferBed holds the processes of the test: two databases, a ledger, two relays, the sender and the inbox.
 type transferBed struct {
 	*testing.T
 	from, to      *servertest.Server
@@ -205,7 +206,7 @@ func (b *transferBed) startSender() {
 	b.sender = b.program(senderVariable, b.from.URL+" "+strconv.FormatInt(b.transfers, 10))
 }
 
-// victims are what can be killed, and started again.
+// victims lists what can be killed and restarted.
 var victims = []struct {
 	name string
 	kill func(b *transferBed)
@@ -242,7 +243,7 @@ var victims = []struct {
 	}},
 }
 
-// number returns what a query answers, also while its database is started again.
+// number returns the result of a query, even while its database is being restarted.
 func (b *transferBed) number(db *pgxpool.Pool, query string) (n int64) {
 	b.Helper()
 	for {
@@ -256,7 +257,7 @@ func (b *transferBed) number(db *pgxpool.Pool, query string) (n int64) {
 	}
 }
 
-// await waits until so many transfers have been received.
+// await waits until the wanted number of transfers has been received.
 func (b *transferBed) await(wanted int64) {
 	b.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -272,7 +273,8 @@ func (b *transferBed) await(wanted int64) {
 	}
 }
 
-// Transfers go from one database through a ledger to another, while every process is killed: each arrives once.
+// Transfers go from one database through a ledger to another, while every process is killed in turn: each transfer
+// arrives once.
 func TestTransfersBetweenDatabases(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -304,12 +306,12 @@ func TestTransfersBetweenDatabases(t *testing.T) {
 	var order []int
 	for i, moment := range moments {
 		if len(order) == 0 {
-			order = random.Perm(len(victims)) // each has its turn
+			order = random.Perm(len(victims)) // so that each has its turn
 		}
 		victim := victims[order[0]]
 		order = order[1:]
 		b.await(moment)
-		<-time.After(time.Duration(random.IntN(100)) * time.Millisecond) // somewhere in what comes next
+		<-time.After(time.Duration(random.IntN(100)) * time.Millisecond) // at a random point of what follows
 		t.Logf("kill %d: %s, after %d transfers", i+1, victim.name, moment)
 		victim.kill(b)
 	}
@@ -330,7 +332,7 @@ func TestTransfersBetweenDatabases(t *testing.T) {
 			t.Errorf("%s: %d, want %d", query, got, want)
 		}
 	}
-	// The rows are settled, too, once the relay has the last receipts.
+	// The rows are also settled, once the relay has the last receipts.
 	outboxSays(t, b.from.URL, "account-0 0", "account-1 0", "account-2 0", "account-3 0")
 	const settled = "SELECT count(*) FROM seqledger_outbox WHERE state = 'committed'"
 	if n := b.number(b.a, settled); n != transfers {

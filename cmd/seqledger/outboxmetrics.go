@@ -10,15 +10,15 @@ import (
 	"github.com/seqledger/seqledger/client/outbox"
 )
 
-// outboxMetrics are the metrics of a relay. What lies in the table is read with each scrape, and is left out
-// when the database does not answer.
+// outboxMetrics are the metrics of a relay. The state of the table is read with each scrape, and is left out if the
+// database does not answer.
 type outboxMetrics struct {
 	relay *outbox.Relay
 	db    *pgxpool.Pool
 	table string
 }
 
-// scrapeTimeout bounds the database's part in an answer; Prometheus waits 10 s.
+// scrapeTimeout bounds the time that a scrape waits for the database; Prometheus waits 10 s.
 const scrapeTimeout = 5 * time.Second
 
 func outboxMetric(name, help string, labels ...string) *prometheus.Desc {

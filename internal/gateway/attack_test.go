@@ -14,7 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// arrived is what a service has got.
+// arrived records the requests that a service received.
 type arrived struct {
 	mu       sync.Mutex
 	requests []*http.Request
@@ -41,8 +41,8 @@ func (a *arrived) take() (requests []*http.Request, bodies []string) {
 	return requests, bodies
 }
 
-// attacked starts a gateway with routes before a service, with one principal for all.
-// Clients are no trusted proxies.
+// attacked starts a gateway with routes in front of a service, with one principal for all. Clients are not trusted
+// proxies.
 func attacked(t *testing.T, routes string, change ...func(*Settings)) (address string, service *arrived) {
 	t.Helper()
 	service = new(arrived)
@@ -61,7 +61,7 @@ func attacked(t *testing.T, routes string, change ...func(*Settings)) (address s
 	return strings.TrimPrefix(base, "http://"), service
 }
 
-// raw sends bytes over a connection of their own, and returns the status of each response.
+// raw sends bytes over a connection of its own, and returns the status of each response.
 func raw(t *testing.T, address, text string) (statuses []int, bodies []string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -83,8 +83,8 @@ func raw(t *testing.T, address, text string) (statuses []int, bodies []string) {
 	}
 }
 
-// No spelling of a path leads around the rule of its route, whatever the service takes it for: it gets
-// the request under the rule, or not at all. What looks odd and is one path stays one.
+// No spelling of a path bypasses the rule of its route, whatever path the service reads: the service gets the request
+// under the rule, or not at all. A path that looks odd but has only one reading still works.
 func TestSpellingsOfAPath(t *testing.T) {
 	t.Parallel()
 	address, service := attacked(t, `
@@ -127,7 +127,7 @@ routes:
 	}
 }
 
-// A path before those of the requests is not left, and a gateway without routes changes no path.
+// A request cannot leave the base path of the upstream, and a gateway without routes changes no path.
 func TestPathOfTheUpstream(t *testing.T) {
 	t.Parallel()
 	address, service := attacked(t, "", func(s *Settings) { s.Upstream += "/public" })
@@ -149,8 +149,8 @@ func TestPathOfTheUpstream(t *testing.T) {
 	}
 }
 
-// Whatever a client says about the length of its body or the end of its request, the service gets as
-// many requests as the gateway has answered, with the same bodies.
+// Whatever a client claims about the length of its body or the end of its request, the service gets as many requests as
+// the gateway has answered, with the same bodies.
 func TestRequestsAreNotSmuggled(t *testing.T) {
 	t.Parallel()
 	address, service := attacked(t, "routes: [{path: /charges, required: true}]")
@@ -194,8 +194,8 @@ func TestRequestsAreNotSmuggled(t *testing.T) {
 	}
 }
 
-// Nothing that only the gateway or a trusted proxy may say comes from a client, however it is spelled,
-// and nothing that the gateway says is removed by one.
+// A client cannot set what only the gateway or a trusted proxy may set, however it spells the header, and cannot remove
+// what the gateway sets.
 func TestForgedHeaders(t *testing.T) {
 	t.Parallel()
 	address, service := attacked(t, "routes: [{path: /, principal_header: X-User}]")
@@ -224,8 +224,8 @@ func TestForgedHeaders(t *testing.T) {
 	}
 }
 
-// A client that names headers in Connection, which belong to one hop then, does not keep the service from
-// seeing the key, what the gateway says about it, and the credential that the key belongs to.
+// Headers named in Connection belong to one hop. Naming them there does not keep the service from seeing the key, what
+// the gateway says about it, and the credential that the key belongs to.
 func TestConnectionRemovesNothing(t *testing.T) {
 	t.Parallel()
 	address, service := attacked(t, "")
@@ -245,8 +245,8 @@ func TestConnectionRemovesNothing(t *testing.T) {
 	}
 }
 
-// A request with more than one key is refused, however they come, and so is a method that some services
-// take for another one.
+// A request with more than one key is refused, however the keys are sent, and so is a method that some services take
+// for another one.
 func TestMoreThanOneKey(t *testing.T) {
 	t.Parallel()
 	address, service := attacked(t, "routes: [{path: /, required: true}]")

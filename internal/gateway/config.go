@@ -22,16 +22,15 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// Settings are what flags say about every request, and what a route of the file says about its own.
+// Settings are what the flags set for every request, and what a route in the file sets for its own requests.
 type Settings struct {
-	// Upstream is the service: an http or https URL, with an optional path that is put before
-	// that of each request.
+	// Upstream is the service: an http or https URL, with an optional path that is prepended to that of each request.
 	Upstream string
-	// Timeout is how long the service may take until the header of its response; 0 means no
-	// limit. The outcome of a request that took longer is unknown.
+	// Timeout is how long the service may take until it sends the response header; 0 means no limit. If it takes
+	// longer, the outcome of the request is unknown.
 	Timeout time.Duration
 
-	Methods                []string // whose keys count
+	Methods                []string // for which a key is honored
 	Required, Strict, Open bool     // see [idempotency.Options]
 	Fingerprint            string   // raw, jcs, pointers or none
 	Pointers               []string
@@ -45,30 +44,28 @@ type Settings struct {
 	ReplayStatus           string // original or 200
 	MismatchStatus         string // 422 or 409
 	FreshFields            []string
-	// ReplayCheck is a method and a path, such as "GET /may", that the service answers with 2xx
-	// if a caller may have a stored response; empty asks nothing.
+	// ReplayCheck is a method and a path, such as "GET /may", to which the service answers 2xx if a caller may see a
+	// stored response; empty disables the check.
 	ReplayCheck string
 
-	// CORSOrigins are the origins, such as https://shop.example, whose pages may read the responses; empty
-	// leaves that to the service.
+	// CORSOrigins are the origins, such as https://shop.example, whose pages may read the responses; if empty, the
+	// service decides.
 	CORSOrigins []string
 
-	// At most one of these says who sends a request: a header of a trusted proxy, a claim of a
-	// session token, or, for all callers together, Shared. Without one it is the hash of the
-	// Authorization header.
+	// At most one of these selects the principal of a request: a header set by a trusted proxy, a claim of a session
+	// token, or Shared for one principal for all callers. The default is the hash of the Authorization header.
 	PrincipalHeader, PrincipalClaim string
 	Shared                          bool
 }
 
-// File is where a gateway's configuration comes from.
+// File is the source of a gateway's configuration.
 type File struct {
-	// Default is for requests that no route matches, if it has an Upstream, and what each route
-	// begins with.
+	// Default applies to requests that no route matches, if it has an Upstream, and provides the defaults of each
+	// route.
 	Default Settings
-	// TrustedProxies are the networks whose PrincipalHeader and X-Forwarded-* are believed, in
-	// CIDR notation.
+	// TrustedProxies are the networks, in CIDR notation, whose PrincipalHeader and X-Forwarded-* are trusted.
 	TrustedProxies []string
-	// Path names the file in mistakes. Routes and JWT are its sections; either may be nil.
+	// Path is the file name used in error messages. Routes and JWT are its sections; either may be nil.
 	Path        string
 	Routes, JWT *yaml.Node
 }
@@ -82,7 +79,7 @@ type SettingError struct {
 // Error implements error.
 func (e *SettingError) Error() string { return e.Field + ": " + e.Problem }
 
-// Config is a configuration that has no mistakes.
+// Config is a valid configuration.
 type Config struct {
 	routes   []*route
 	fallback *route // nil: requests that no route matches are refused
@@ -93,29 +90,28 @@ type Config struct {
 // Routes returns the number of routes.
 func (c *Config) Routes() int { return len(c.routes) }
 
-// route is what becomes of the requests of a path.
+// route says how the requests for a path are handled.
 type route struct {
 	path     string // a pattern of http.ServeMux, or "" for the fallback
 	upstream *url.URL
 	timeout  time.Duration
 
-	header, claim string // the principal's; at most one is set
+	header, claim string // of the principal; at most one is set
 	check         *check
 	cors          *cors.Cors // nil: left to the service
 	options       idempotency.Options
 }
 
-// label names the route in the metrics.
+// label is the name of the route in the metrics.
 func (r *route) label() string { return cmp.Or(r.path, "other") }
 
-// check is what the service is asked before a replay.
+// check is the request sent to the service before a replay.
 type check struct{ method, path string }
 
-// maxRoutes bounds the routes of a file, because each has counters of its own.
+// maxRoutes bounds the routes of a file, because each has its own counters.
 const maxRoutes = 1000
 
-// Load reads a configuration. The error joins a [*SettingError] or a [*yamlfile.Error] for each
-// mistake.
+// Load reads a configuration. The error joins a [*SettingError] or a [*yamlfile.Error] for each mistake.
 func Load(f *File) (*Config, error) {
 	c, r := new(Config), yamlfile.NewReader(f.Path)
 	var problems []error
@@ -176,7 +172,7 @@ func (c *Config) readRoutes(r *yamlfile.Reader, f *File) {
 		r.Fail(f.Routes, "routes", "must be a list of 1 to %d routes", maxRoutes)
 		return
 	}
-	lines := map[string]int{} // of a path and a method
+	lines := map[string]int{} // by path and method
 	patterns, tried := http.NewServeMux(), map[string]bool{}
 	for i, n := range f.Routes.Content {
 		o := r.Object(n, fmt.Sprintf("routes[%d]", i), routeFields...)
@@ -221,7 +217,7 @@ func tryPattern(mux *http.ServeMux, pattern string) (problem string) {
 		return "must begin with a slash, such as /orders, /orders/{id} or /orders/ with everything below it"
 	}
 	defer func() {
-		if cause := recover(); cause != nil { // how http.ServeMux tells it
+		if cause := recover(); cause != nil { // http.ServeMux panics on a bad pattern
 			problem = fmt.Sprintf("%q: %s", yamlfile.Clip(pattern), patternProblem(fmt.Sprint(cause)))
 		}
 	}()
@@ -229,8 +225,7 @@ func tryPattern(mux *http.ServeMux, pattern string) (problem string) {
 	return ""
 }
 
-// patternProblem shortens what http.ServeMux says, because that names lines of this
-// program rather than of the file.
+// patternProblem shortens the message of http.ServeMux, because it names lines of this program rather than of the file.
 func patternProblem(text string) string {
 	if _, rest, found := strings.Cut(text, "conflicts with pattern "); found {
 		other, _, _ := strings.Cut(rest, " (registered")
@@ -244,7 +239,7 @@ func patternProblem(text string) string {
 	return text
 }
 
-// readSettings reads the fields of a route; what it does not say is as in s.
+// readSettings reads the fields of a route; absent fields keep their values in s.
 func readSettings(o *yamlfile.Object, s Settings) Settings {
 	list := func(name string, to *[]string) {
 		if o.Has(name) {
@@ -281,10 +276,10 @@ func readSettings(o *yamlfile.Object, s Settings) Settings {
 	return s
 }
 
-// maxBody bounds what a route may let a keyed request's body have, because it is held in memory.
+// maxBody is the upper limit for the max_body of a route, because the body of a keyed request is held in memory.
 const maxBody = 64 << 20
 
-// route returns the route of settings and reports their mistakes.
+// route returns the route for the settings and reports their mistakes.
 func (s *Settings) route(report func(field, format string, args ...any)) *route {
 	choice := func(field, value string, words ...string) string {
 		if !slices.Contains(words, value) {

@@ -20,7 +20,7 @@ import (
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
 
-// Each mistake in a route is told with its line and its field.
+// Each mistake in a route is reported with its line and its field.
 func TestRouteMistakes(t *testing.T) {
 	t.Parallel()
 	for wrong, want := range map[string]string{
@@ -80,7 +80,7 @@ func TestRouteMistakes(t *testing.T) {
 	}
 }
 
-// What is wrong with the file as a whole, and with the flags.
+// Mistakes in the file as a whole, and in the flags.
 func TestConfigMistakes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -135,7 +135,7 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// echo is a service that says what it got.
+// echo is a service that reports the request it received.
 func echo(name string) *httptest.Server {
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "/made/1")
@@ -145,8 +145,8 @@ func echo(name string) *httptest.Server {
 	}))
 }
 
-// A path and a method find their route, however the path is spelled; what no route names goes to the
-// upstream for all, or is refused.
+// A path and a method select their route, however the path is spelled; a request that matches no route goes to the
+// default upstream, or is refused.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	first, second := echo("first"), echo("second")
@@ -185,7 +185,7 @@ routes:
 		{"PUT", "/jobs/mail", `"a"`, "1", 201, `"requestId":"r"`},
 		{"PUT", "/jobs/mail", `"a"`, "1", 200, `"requestId":"0`},
 		{"PUT", "/charges", `"a"`, "1", 201, "first"},
-		{"PUT", "/charges", `"a"`, "1", 201, "first"}, // no method of the route: passed on
+		{"PUT", "/charges", `"a"`, "1", 201, "first"}, // not a method of the route: passed on
 		{"DELETE", "/jobs/mail", "", "", 201, "second"},
 		{"POST", "/files/a/b", `"a"`, "1", 201, "second"},
 		{"POST", "/files/a/b", `"a"`, "1", 410, "response-not-retained"},
@@ -215,8 +215,8 @@ routes:
 	}
 }
 
-// A header says who sends a request only where a trusted proxy sends it; another one is dropped, at
-// the service, too.
+// A header selects the principal only if a trusted proxy sends it; otherwise it is dropped, and does not reach the
+// service either.
 func TestPrincipalHeader(t *testing.T) {
 	t.Parallel()
 	upstream := echo("a")
@@ -317,8 +317,8 @@ func (i *issuer) token(t *testing.T, change jwt.MapClaims) string {
 	return "Bearer " + text
 }
 
-// A claim says who sends a request: another token of the same party is the same principal, and a token
-// that is not valid is none. Keys come from a file, or from a URL again and again.
+// A claim selects the principal: another token of the same party is the same principal, and an invalid token is none.
+// Keys come from a file, or from a URL that is fetched repeatedly.
 func TestPrincipalClaim(t *testing.T) {
 	t.Parallel()
 	upstream := echo("a")

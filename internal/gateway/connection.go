@@ -11,31 +11,31 @@ import (
 	"time"
 )
 
-// How slow a client may be. A request takes its place among those under way until it ends, so that
-// clients that send or read next to nothing would fill the gateway. What counts is the time that the
-// gateway waits for the client, and not the service's.
+// How slow a client may be. A request occupies its place among the requests in flight until it ends, so clients that
+// send or read almost nothing could fill the gateway. Only the time that the gateway waits for the client counts, not
+// the service's time.
 const (
 	slowest  = 4 << 10          // bytes per second
-	patience = 20 * time.Second // besides
+	patience = 20 * time.Second // in addition to the time at that rate
 )
 
-// errSlowBody is the error of a body that comes slower than that.
+// errSlowBody is the error of a body that arrives too slowly.
 var errSlowBody = fmt.Errorf("the body of the request comes too slowly: %w", os.ErrDeadlineExceeded)
 
-// body is the body of a request with a deadline.
+// body is a request body with a deadline.
 type body struct {
 	io.ReadCloser
 	controls *http.ResponseController
 
-	until  atomic.Int64  // the deadline of the Read under way in Unix nanoseconds, or 0
-	waited time.Duration // for the client, in Read
+	until  atomic.Int64  // deadline of the current Read in Unix nanoseconds, or 0
+	waited time.Duration // time spent waiting for the client in Read
 	bytes  int64
-	ended  atomic.Bool // by its end or by an error; a transport may read for a moment after the handler
+	ended  atomic.Bool // at its end or by an error; a transport may briefly go on reading after the handler
 }
 
-// Read implements io.Reader. The deadline is removed after each call, because net/http takes the
-// end of a deadline behind the body for a client that has disconnected. It stays when the body was
-// too slow, so that net/http does not wait for the rest.
+// Read implements io.Reader. It removes the deadline after each call, because net/http takes a deadline that expires
+// after the body for a client that has disconnected. If the body was too slow, the deadline stays, so that net/http
+// does not wait for the rest.
 func (b *body) Read(p []byte) (int, error) {
 	began := time.Now()
 	allowed := patience + time.Duration(b.bytes)*time.Second/slowest
@@ -54,25 +54,25 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// bodyKey is the key of a request's body in its context.
+// bodyKey is the context key of a request's body.
 type bodyKey struct{}
 
-// tooSlow reports whether the body of a request has come too slowly. It looks at the deadline,
-// because net/http ends the request's context before Read knows.
+// tooSlow reports whether the body of a request has arrived too slowly. It checks the deadline itself, because net/http
+// ends the request's context before Read returns.
 func tooSlow(ctx context.Context) bool {
 	b, ok := ctx.Value(bodyKey{}).(*body)
 	return ok && b.until.Load() != 0 && time.Now().UnixNano() >= b.until.Load()
 }
 
-// leave sets a deadline for the rest of a body that the request did not need, because net/http reads
-// some of it before it sends the response.
+// leave sets a deadline for the rest of a body that the request did not need, because net/http reads some of it before
+// it sends the response.
 func (b *body) leave() {
 	if !b.ended.Load() {
 		_ = b.controls.SetReadDeadline(time.Now().Add(patience))
 	}
 }
 
-// response is a response with a deadline for each write. It notes the status.
+// response is a ResponseWriter with a deadline for each write. It records the status.
 type response struct {
 	http.ResponseWriter
 	controls *http.ResponseController
@@ -98,15 +98,14 @@ func (s *response) Write(b []byte) (int, error) {
 	return s.ResponseWriter.Write(b)
 }
 
-// deadline sets the time until which the client must have read n bytes more. ServeHTTP removes the
-// deadline of the connection's request before. Only a response
-// writer that is not net/http's own refuses it, and then there is no connection to wait for.
+// deadline sets the time by which the client must have read n more bytes. ServeHTTP clears the deadline that the
+// connection's previous request left. Only a response writer other than net/http's refuses it, and then there is no
+// connection to wait for.
 func (s *response) deadline(n int) {
 	_ = s.controls.SetWriteDeadline(time.Now().Add(patience + time.Duration(n)*time.Second/slowest))
 }
 
-// end sets the deadline of what net/http writes after the handler. It may first wait for a body; see
-// body.leave.
+// end sets the deadline for what net/http writes after the handler. net/http may first wait for a body; see body.leave.
 func (s *response) end() { _ = s.controls.SetWriteDeadline(time.Now().Add(2 * patience)) }
 
 // Unwrap is for http.ResponseController.

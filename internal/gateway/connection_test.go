@@ -18,8 +18,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// inBubble starts a gateway before a service, both on connections in memory, in a synctest bubble. dial
-// connects to the gateway.
+// inBubble starts a gateway in front of a service, both on connections in memory, in a synctest bubble. dial connects
+// to the gateway.
 func inBubble(t *testing.T, service http.Handler, change ...func(*Options)) (dial func() net.Conn, stop func()) {
 	t.Helper()
 	defaults := plain("http://service")
@@ -55,14 +55,14 @@ func inBubble(t *testing.T, service http.Handler, change ...func(*Options)) (dia
 	}
 }
 
-// pass moves the clock of the test's bubble.
+// pass advances the clock of the test's bubble.
 func pass(d time.Duration) {
 	//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 	time.Sleep(d)
 }
 
-// As many clients as the gateway takes requests send a byte now and then, with a key and without. The
-// gateway has room again after twenty seconds, and the service has seen no request that has a key.
+// As many clients as the gateway accepts requests send a byte now and then, with a key and without. After twenty
+// seconds the gateway has free places again, and the service has seen no request with a key.
 func TestSlowBodies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -137,8 +137,7 @@ func post(t *testing.T, conn net.Conn, header, body string) int {
 	return answer.StatusCode
 }
 
-// A request is refused before its body is read, and the body never comes: the response goes out all the
-// same.
+// A request is refused before its body is read, and the body never arrives: the response is sent anyway.
 func TestUnwantedBodies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,8 +156,8 @@ func TestUnwantedBodies(t *testing.T) {
 	})
 }
 
-// A body that comes at the stated rate is taken however long it takes; what the service takes to read
-// it does not count, and neither does the time that the service needs for its response.
+// A body that arrives at the required rate is accepted, however long it takes. The time that the service takes to read
+// it, or to respond, does not count.
 func TestSteadyBodiesPass(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +195,7 @@ func TestSteadyBodiesPass(t *testing.T) {
 	})
 }
 
-// A client that reads nothing is disconnected, and its place is free.
+// A client that does not read is disconnected, and its place is freed.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,22 +11,22 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// A page of another origin may read only a response that says so. The headers for that (CORS) belong to
-// one delivery and are not stored, so that a replay has none of the service's, and a refusal of the
-// gateway's has none at all. A route with cors_origins therefore sets them itself, on every response, and
-// answers the preflights; the service's own are dropped, because two would contradict each other.
+// A page of another origin may read a response only if the response allows it. The headers for that (CORS) belong to
+// one delivery and are not stored. So a replay has none of the service's headers, and a refusal by the gateway has none
+// at all. A route with cors_origins therefore sets them itself, on every response, and answers the preflights. It drops
+// the service's own headers, because the two would contradict each other.
 
 // corsMaxAge is how long a browser may cache the answer to a preflight.
 const corsMaxAge = 2 * time.Hour
 
-// newCORS returns what sets the headers of a route, or nil if it leaves them to its service.
+// newCORS returns a handler that sets the headers of a route, or nil if the route leaves them to its service.
 func newCORS(origins []string) *cors.Cors {
 	if len(origins) == 0 {
 		return nil
 	}
 	return cors.New(cors.Options{
 		AllowedOrigins: origins,
-		// What a page may do at all, the service decides, as for any other client.
+		// The service decides what a page may do, as for any other client.
 		AllowedMethods: []string{
 			http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
 			http.MethodOptions,
@@ -35,7 +35,8 @@ func newCORS(origins []string) *cors.Cors {
 		ExposedHeaders: []string{
 			"Content-Disposition", "Content-Encoding", "ETag", "Link", "Location", "Retry-After", "X-Request-Id",
 		},
-		// The origins are named one by one. With any origin, browsers take no credentials either way.
+		// Credentials require that the origins are listed one by one. If any origin is allowed, browsers reject
+		// credentials anyway.
 		AllowCredentials: !slices.Contains(origins, "*"),
 		MaxAge:           int(corsMaxAge / time.Second),
 	})
@@ -49,7 +50,7 @@ func preflightFor(r *http.Request) string {
 	return r.Header.Get("Access-Control-Request-Method")
 }
 
-// dropCORS removes the headers that a route sets itself from a response of its service.
+// dropCORS removes, from a response of the service, the headers that a route sets itself.
 func dropCORS(header http.Header) {
 	for name := range header {
 		if strings.HasPrefix(name, "Access-Control-") && name != "Access-Control-Expose-Headers" {

@@ -30,13 +30,13 @@ func readable(header http.Header, name string) bool {
 	return strings.Contains(exposed, strings.ToLower(name))
 }
 
-// A page of an origin that a route names reads every response: the first, its replays, and the refusals of
-// middleware and gateway. A page of another origin reads none.
+// A page of a configured origin can read every response: the first, its replays, and the refusals of middleware and
+// gateway. A page of another origin can read none.
 func TestPagesReadEveryResponse(t *testing.T) {
 	t.Parallel()
 	var status atomic.Int32
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Access-Control-Allow-Origin", "*") // which contradicts the route
+		w.Header().Set("Access-Control-Allow-Origin", "*") // this contradicts the route
 		w.Header().Set("Access-Control-Allow-Credentials", "false")
 		w.Header().Set("Access-Control-Expose-Headers", "X-Total")
 		w.Header().Set("Location", "/orders/1")
@@ -125,8 +125,8 @@ func TestPagesReadEveryResponse(t *testing.T) {
 	}
 }
 
-// A preflight of a route with origins is answered by the gateway, for every method and header, without a
-// place among the requests under way; that of another route, and any other OPTIONS, reach the service.
+// The gateway answers a preflight of a route with origins, for every method and header, without counting it among the
+// requests in flight. A preflight of another route, and any other OPTIONS request, reach the service.
 func TestPreflights(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int32

@@ -30,8 +30,8 @@ func problemOf(t *testing.T, text string) (p struct {
 	return p
 }
 
-// cutOff are the ways in which a service that has the request gives no response, with the status
-// that the client gets; 0 for a response that breaks off.
+// cutOff lists the ways in which a service that has received the request gives no response, with the status that the
+// client gets; 0 for a truncated response.
 var cutOff = map[string]struct {
 	end    func(w http.ResponseWriter, r *http.Request)
 	status int
@@ -53,9 +53,9 @@ var cutOff = map[string]struct {
 	}, 0},
 }
 
-// A request that has reached the service and gets no whole response is unknown. What a route says of
-// the service's own 5xx responses must not count here: with release the work would run twice, with
-// store a repeat would get the gateway's 502 as the result.
+// If a request has reached the service and gets no complete response, its outcome is unknown. The route's settings for
+// the service's own 5xx responses must not apply: with release the work would run twice, and with store a retry would
+// get the gateway's 502 as the result.
 func TestNoResponseIsUnknown(t *testing.T) {
 	t.Parallel()
 	for _, errors := range []string{"release", "store", "indeterminate"} {
@@ -89,8 +89,8 @@ func TestNoResponseIsUnknown(t *testing.T) {
 	}
 }
 
-// A body that is passed on as it comes, and stops in the middle, leaves the outcome unknown, although
-// the route frees the keys of the service's own 408 responses.
+// A body that is streamed to the service, and stops in the middle, leaves the outcome unknown, although the route frees
+// the keys of the service's own 408 responses.
 func TestASlowBodyIsUnknown(t *testing.T) {
 	t.Parallel()
 	var executed atomic.Int32
@@ -102,7 +102,7 @@ func TestASlowBodyIsUnknown(t *testing.T) {
 	r := newRequest(t, http.MethodPost, base, `"k"`, upload)
 	go func() { // ends with its writes
 		_, _ = io.WriteString(pipe, "first")
-		_ = pipe.CloseWithError(io.ErrUnexpectedEOF) // the client's connection breaks
+		_ = pipe.CloseWithError(io.ErrUnexpectedEOF) // the client disconnects
 	}()
 	if answer, err := http.DefaultClient.Do(r); err == nil {
 		_ = answer.Body.Close()
@@ -116,7 +116,7 @@ func TestASlowBodyIsUnknown(t *testing.T) {
 	}
 }
 
-// Nothing has left for the service: the key is free, whatever the route says of 5xx responses.
+// Nothing was sent to the service: the key is free, whatever the route says about 5xx responses.
 func TestUnsentFreesTheKey(t *testing.T) {
 	t.Parallel()
 	var executed atomic.Int32
@@ -173,8 +173,8 @@ func resetting(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// wantUnreachable sends a request with a key twice. The key is free after each, unless connected is
-// set: then the gateway cannot tell that the service has got nothing.
+// wantUnreachable sends a request with a key twice. The key is free after each, unless connected is set: then the
+// gateway cannot tell that the service received nothing.
 func wantUnreachable(t *testing.T, base string, connected bool) {
 	t.Helper()
 	for i := range 2 {
@@ -190,7 +190,7 @@ func wantUnreachable(t *testing.T, base string, connected bool) {
 	}
 }
 
-// A proxy on the way that refuses to connect has passed nothing on.
+// An intermediate proxy that refuses to connect has passed nothing on.
 func TestAProxyRefusesToConnect(t *testing.T) {
 	t.Parallel()
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

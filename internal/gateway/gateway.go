@@ -1,7 +1,7 @@
-// Package gateway is a reverse proxy before an HTTP service. A request with the header
-// Idempotency-Key reaches the service once; its repeats get the first response.
+// Package gateway is a reverse proxy in front of an HTTP service. A request with the header Idempotency-Key reaches the
+// service once; its retries get the first response.
 //
-// [Load] reads a configuration, [New] makes a gateway of it, [Gateway.Reload] gives it another one.
+// [Load] reads a configuration, [New] makes a gateway from it, and [Gateway.Reload] replaces it.
 package gateway
 
 import (
@@ -30,21 +30,21 @@ import (
 // Options configure a gateway. Config and Store are required.
 type Options struct {
 	Config *Config
-	// MaxRequests bounds the requests under way; 0 means 512. A request with a key takes up to
-	// four times its bytes. Further ones are refused with 503.
+	// MaxRequests bounds the requests in flight; 0 means 512. A request with a key takes up to four times its size in
+	// memory. Further requests are refused with 503.
 	MaxRequests int
-	// MaxPerPrincipal bounds the requests under way that have a key and one principal; 0 means
-	// half of MaxRequests. Further ones are refused with 429.
+	// MaxPerPrincipal bounds the keyed requests in flight of one principal; 0 means half of MaxRequests. Further
+	// requests are refused with 429.
 	MaxPerPrincipal int
-	// MaxPerPeer bounds the requests under way from one address, or one /64 of IPv6; 0 means half of
-	// MaxRequests. Further ones are refused with 429. Trusted proxies and this machine have no bound.
+	// MaxPerPeer bounds the requests in flight from one address, or one IPv6 /64; 0 means half of MaxRequests. Further
+	// requests are refused with 429. Trusted proxies and this machine have no limit.
 	MaxPerPeer int
 	// Store keeps the records, in Scope.
 	Store idempotency.Store
 	Scope idempotency.Scope
 	// Journal keeps the results that the store does not take; it may be nil.
 	Journal *idempotency.Journal
-	// Logger gets a line for each request, with a hash in place of the key.
+	// Logger logs a line for each request, with a hash in place of the key.
 	Logger *slog.Logger
 }
 
@@ -52,10 +52,10 @@ type Options struct {
 type Gateway struct {
 	options  Options
 	metrics  *metrics
-	requests chan struct{} // has a token for each request under way
+	requests chan struct{} // holds a token for each request in flight
 
 	mu         sync.Mutex                        // held by Reload and Close
-	transports map[time.Duration]*http.Transport // by how long the service may take
+	transports map[time.Duration]*http.Transport // by response timeout
 	config     *Config
 	current    atomic.Pointer[table]
 
@@ -63,8 +63,8 @@ type Gateway struct {
 	peers      counts // of all requests
 }
 
-// counts are numbers of requests under way, by whose they are. It has no more entries than there are
-// requests under way.
+// counts are the numbers of requests in flight per principal or peer. There are never more entries than requests in
+// flight.
 type counts struct {
 	mu sync.Mutex
 	of map[string]int
@@ -104,8 +104,8 @@ func New(o Options) *Gateway {
 	return g
 }
 
-// Reload makes requests that come from now on follow another configuration. Those under way end with
-// the old one, so that one request never follows two rules.
+// Reload applies another configuration to new requests. Requests in flight finish with the old one, so that one request
+// never follows two rules.
 func (g *Gateway) Reload(c *Config) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +121,7 @@ func (g *Gateway) Reload(c *Config) {
 	}
 	maps.DeleteFunc(g.transports, func(timeout time.Duration, t *http.Transport) bool {
 		if !used[timeout] {
-			t.CloseIdleConnections() // those in use close when they have been idle for a while
+			t.CloseIdleConnections() // connections in use close after they have been idle for a while
 		}
 		return !used[timeout]
 	})
@@ -137,7 +137,7 @@ func (g *Gateway) Routes() int {
 	return g.config.Routes()
 }
 
-// Close ends what the gateway has running besides its requests.
+// Close stops the gateway's background work. Requests are not affected.
 func (g *Gateway) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -147,14 +147,14 @@ func (g *Gateway) Close() {
 	}
 }
 
-// transport returns the transport of routes with a timeout. mu is held.
+// transport returns the transport for routes with a timeout. The caller holds mu.
 func (g *Gateway) transport(timeout time.Duration) *http.Transport {
 	t := g.transports[timeout]
 	if t == nil {
 		t = &http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: timeout, IdleConnTimeout: 90 * time.Second,
-			DisableCompression: true, // what the service compresses passes as it is
+			DisableCompression: true, // compressed responses pass unchanged
 			MaxIdleConns:       1_024, MaxIdleConnsPerHost: 256,
 		}
 		g.transports[timeout] = t
@@ -162,7 +162,7 @@ func (g *Gateway) transport(timeout time.Duration) *http.Transport {
 	return t
 }
 
-// dialTimeout bounds a connection to the service, and its TLS handshake.
+// dialTimeout bounds the time to connect to the service, and its TLS handshake.
 const dialTimeout = 10 * time.Second
 
 // table finds the route of a request.
@@ -171,12 +171,12 @@ type table struct {
 	fallback *routeHandler  // nil: refuse
 	policy   []byte
 	config   *Config
-	// strict is set if more than one rule is in effect, or a path is put before those of the
-	// requests, because a path with two readings could then avoid a rule.
+	// strict is set if more than one rule is in effect, or if the upstream has a base path, because a path with two
+	// readings could then avoid a rule.
 	strict bool
 }
 
-// routeHandler serves a route. Its label is the route's in the metrics.
+// routeHandler serves a route. Its label is the route's name in the metrics.
 type routeHandler struct {
 	http.Handler
 
@@ -187,13 +187,13 @@ type routeHandler struct {
 // pathRoutes are the routes of one path.
 type pathRoutes struct {
 	byMethod map[string]*routeHandler
-	other    *routeHandler // methods without a route: the first route's, which passes them on
+	other    *routeHandler // for methods without a route: the first route's handler, which passes them on
 }
 
-// ServeHTTP is never called: the table uses only what http.ServeMux finds.
+// ServeHTTP is never called: the table uses http.ServeMux only for its lookup.
 func (p *pathRoutes) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.other.ServeHTTP(w, r) }
 
-// newTable returns the table of a configuration. mu is held.
+// newTable returns the table of a configuration. The caller holds mu.
 func (g *Gateway) newTable(c *Config) *table {
 	t := &table{patterns: http.NewServeMux(), config: c}
 	paths := map[string]*pathRoutes{}
@@ -203,7 +203,7 @@ func (g *Gateway) newTable(c *Config) *table {
 		if p == nil {
 			p = &pathRoutes{map[string]*routeHandler{}, h}
 			paths[r.path] = p
-			t.patterns.Handle(r.path, p) // Load has tried it
+			t.patterns.Handle(r.path, p) // Load has checked it
 		}
 		for _, method := range r.options.Methods {
 			p.byMethod[method] = h
@@ -217,10 +217,10 @@ func (g *Gateway) newTable(c *Config) *table {
 	return t
 }
 
-// policyPath is where clients find the rules.
+// policyPath is the path of the policy document for clients.
 const policyPath = "/.well-known/idempotency"
 
-// policy returns the document at policyPath: that of the fallback, and those of the routes.
+// policy returns the document at policyPath: the policy of the fallback, and those of the routes.
 func (c *Config) policy() []byte {
 	document := map[string]any{}
 	if c.fallback != nil {
@@ -260,29 +260,29 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	if route != nil && route.cors != nil {
 		if route.cors.HandlerFunc(seen, r); preflightFor(r) != "" {
-			return // which is its answer
+			return // the preflight has been answered
 		}
 	}
 	leave, ok := g.enter(seen, r)
-	if !ok { // before anything of it is read
+	if !ok { // before any of the body is read
 		return
 	}
 	defer leave()
 	if r.Body != nil && r.Body != http.NoBody {
 		b := &body{ReadCloser: r.Body, controls: seen.controls}
 		defer b.leave()
-		// A copy, because net/http must find its own body in its own request.
+		// Use a copy, because net/http must find its own body in its own request.
 		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, b))
 		r.Body = b
 	}
 	switch {
 	case r.URL.Path == policyPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		seen.Header().Set("Content-Type", "application/json")
-		_, _ = seen.Write(g.current.Load().policy) // the client may be gone
+		_, _ = seen.Write(g.current.Load().policy) // the client may have disconnected
 	case !clear:
 		refuse(seen, r, http.StatusBadRequest, codeAmbiguous,
 			"The path may be read in several ways; write it as its route has it. Nothing was done")
-	case strings.ToUpper(r.Method) != r.Method: // some services see no difference
+	case strings.ToUpper(r.Method) != r.Method: // some services ignore case
 		refuse(seen, r, http.StatusBadRequest, codeMethod, "Methods are in upper case; nothing was done")
 	case route == nil:
 		refuse(seen, r, http.StatusNotFound, codeNoRoute, "No route of this gateway has this path; nothing was done")
@@ -291,13 +291,13 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers a request that is wrong, so that it reaches no route.
+// refuse answers an invalid request, so that it reaches no route.
 func refuse(w http.ResponseWriter, r *http.Request, status int, code idempotency.Code, title string) {
 	p := idempotency.Problem{Status: status, Code: code, Action: idempotency.FixRequest, Title: title}
 	p.Write(w, r)
 }
 
-// refuseBusy answers a request for which there is no room now.
+// refuseBusy answers a request for which there is no place at the moment.
 func refuseBusy(w http.ResponseWriter, r *http.Request, status int, title string) {
 	p := idempotency.Problem{
 		Status: status, Code: codeBusy, Action: idempotency.SameKey, Title: title, RetryAfter: time.Second,
@@ -305,8 +305,8 @@ func refuseBusy(w http.ResponseWriter, r *http.Request, status int, title string
 	p.Write(w, r)
 }
 
-// keyHash returns the beginning of the hash that the store keeps of a key, or "" without one.
-// Logs have it instead of the key, which may be a secret.
+// keyHash returns the beginning of the hash under which the store keeps a key, or "" if there is no key. Logs contain
+// the hash instead of the key, which may be a secret.
 func keyHash(header http.Header) string {
 	values := header.Values(idempotency.HeaderKey)
 	if len(values) == 0 {
@@ -355,19 +355,19 @@ func (c *Config) trustsAddress(address netip.Addr) bool {
 	return slices.ContainsFunc(c.trusted, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// peerOf returns the address that a request comes from; it is not valid if that has none.
+// peerOf returns the address that a request comes from; it is invalid if the request has none.
 func peerOf(r *http.Request) netip.Addr {
 	peer, _ := netip.ParseAddrPort(r.RemoteAddr) // the zero value has no address
 	return peer.Addr().Unmap().WithZone("")
 }
 
-// boundedPeer returns whose bound a request counts for, or "" if it has none.
+// boundedPeer returns the peer whose limit a request counts against, or "" if there is no limit.
 func (c *Config) boundedPeer(r *http.Request) string {
 	address := peerOf(r)
 	if !address.IsValid() || address.IsLoopback() || c.trustsAddress(address) {
 		return ""
 	}
-	const network = 64 // bits: what one customer of a provider has
+	const network = 64 // bits: the usual size of a customer's network
 	if prefix, err := address.Prefix(network); err == nil && address.Is6() {
 		address = prefix.Addr()
 	}

@@ -18,7 +18,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// plain are the settings that the command's flags have by themselves.
+// plain returns the default settings of the command's flags.
 func plain(upstream string) Settings {
 	return Settings{
 		Upstream: upstream, Methods: []string{http.MethodPost, http.MethodPatch}, Fingerprint: "raw", MaxBody: 1 << 20,
@@ -27,7 +27,7 @@ func plain(upstream string) Settings {
 	}
 }
 
-// load loads a configuration with this file.
+// load loads a configuration from this file content.
 func load(t *testing.T, defaults Settings, content string, proxies ...string) (*Config, error) {
 	t.Helper()
 	f := &File{Default: defaults, TrustedProxies: proxies, Path: filepath.Join(t.TempDir(), "gateway.yaml")}
@@ -48,7 +48,7 @@ func load(t *testing.T, defaults Settings, content string, proxies ...string) (*
 	return Load(f)
 }
 
-// start starts a gateway with a store of its own.
+// start starts a gateway with its own store.
 func start(t *testing.T, c *Config, change ...func(*Options)) (base string, g *Gateway) {
 	t.Helper()
 	o := Options{Config: c, Store: idempotency.Memory(), Logger: quiet}
@@ -62,7 +62,7 @@ func start(t *testing.T, c *Config, change ...func(*Options)) (base string, g *G
 	return s.URL, g
 }
 
-// serve starts a gateway before a service, with one principal for all.
+// serve starts a gateway in front of a service, with one principal for all.
 func serve(t *testing.T, service http.Handler, change ...func(*Settings)) (base string, upstream *httptest.Server) {
 	t.Helper()
 	upstream = httptest.NewServer(service)
@@ -100,14 +100,14 @@ func sendAs(t *testing.T, who, method, target, key, body string) (status int, he
 	}
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
-		t.Error(err) // not Fatal: tests send from goroutines, too
+		t.Error(err) // not Fatal, because tests also send from goroutines
 		return 0, nil, ""
 	}
 	return answer.StatusCode, answer.Header, readAll(t, answer)
 }
 
-// A request whose connection breaks after it was sent is not sent again, although net/http counts a
-// request without a body that has the header as one that may be.
+// A request whose connection breaks after it was sent is not sent again, although net/http considers a request without
+// a body retryable if it has the header.
 func TestARequestIsSentOnce(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{"without a body": "", "with a body": "x"} {
@@ -126,7 +126,7 @@ func TestARequestIsSentOnce(t *testing.T) {
 					_ = conn.Close()
 				}
 			}))
-			// So that the charge meets a connection that was used before.
+			// This makes the charge use an existing connection.
 			if status, _, _ := send(t, http.MethodPost, base+"/warm", "", ""); status != http.StatusOK {
 				t.Fatal(status)
 			}
@@ -143,8 +143,8 @@ func TestARequestIsSentOnce(t *testing.T) {
 	}
 }
 
-// A repeat that waits hears at once that the outcome is unknown: behind a response of 500, and a
-// connection that breaks after the request was sent.
+// A waiting retry learns at once that the outcome is unknown: after a response of 500, and after a connection that
+// breaks once the request was sent.
 func TestUnknownOutcomeEndsAWait(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(w http.ResponseWriter){
@@ -177,7 +177,7 @@ func TestUnknownOutcomeEndsAWait(t *testing.T) {
 					return
 				}
 				r.Header.Set(idempotency.HeaderKey, `"k"`)
-				if answer, err := http.DefaultClient.Do(r); err == nil { // half a response is none
+				if answer, err := http.DefaultClient.Do(r); err == nil { // a partial response is not a response
 					_ = answer.Body.Close()
 				}
 			})
@@ -196,7 +196,7 @@ func TestUnknownOutcomeEndsAWait(t *testing.T) {
 	}
 }
 
-// Nothing was executed if no connection was made, so that the key is free again.
+// If no connection was made, nothing was executed, and the key is free again.
 func TestNoConnectionFreesTheKey(t *testing.T) {
 	t.Parallel()
 	base, upstream := serve(t, http.NotFoundHandler())
@@ -209,7 +209,7 @@ func TestNoConnectionFreesTheKey(t *testing.T) {
 	}
 }
 
-// What only a gateway may say is taken from both sides, with a key and without.
+// Headers that only a gateway may set are removed in both directions, with a key and without.
 func TestHeadersThatOnlyAGatewaySends(t *testing.T) {
 	t.Parallel()
 	var got http.Header
@@ -245,8 +245,7 @@ func TestHeadersThatOnlyAGatewaySends(t *testing.T) {
 	}
 }
 
-// Beyond its bounds a gateway refuses requests, and the service does not see them: in all, and for
-// one principal.
+// Beyond its limits, in total and per principal, a gateway refuses requests, and the service does not see them.
 func TestRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	started, end := make(chan struct{}), make(chan struct{})
@@ -295,7 +294,7 @@ func TestRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// Events pass as they come, and a page that goes does not end a keyed request.
+// Events pass as they arrive, and a page that disconnects does not end a keyed request.
 func TestEventsPass(t *testing.T) {
 	t.Parallel()
 	more := make(chan struct{})

@@ -9,7 +9,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// zeros is a body of n bytes. half is called once, when half of them have been read.
+// zeros is a body of n zero bytes. half is called once, when half of them have been read.
 type zeros struct {
 	n, left int64
 	half    func()
@@ -28,14 +28,14 @@ func (z *zeros) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
-// The gateway streams bodies in bounded memory: in both directions without a key, and with one whose route compares
-// no request bodies. The test does not run in parallel, because it measures the heap of the process.
+// The gateway streams bodies in bounded memory: in both directions without a key, and also with a key if the route
+// compares no request bodies. The test does not run in parallel, because it measures the heap of the process.
 func TestBodiesPassInBoundedMemory(t *testing.T) { //nolint:paralleltest // As the comment says.
 	size := int64(128 << 20)
 	if testing.Short() {
 		size = 32 << 20
 	}
-	const most = 8 << 20 // bytes, of buffers on the way
+	const most = 8 << 20 // bytes, for the buffers in between
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats

@@ -10,8 +10,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// metrics are the gateway's counters. Labels are events, calls
-// and patterns of the configuration, never what a client sends.
+// metrics are the gateway's counters. Labels are events, calls and patterns of the configuration, and never contain
+// what a client sends.
 type metrics struct {
 	registry *prometheus.Registry
 	events   map[idempotency.Event]prometheus.Counter
@@ -23,7 +23,7 @@ type metrics struct {
 	waiting  atomic.Int64
 }
 
-// counted are the events. They are there from the start, so that a rate includes the first of each.
+// counted are the counted events. They exist from the start, so that a rate includes the first occurrence of each.
 var counted = []idempotency.Event{
 	idempotency.EventAcquired, idempotency.EventTakeover, idempotency.EventReplayed, idempotency.EventWaited,
 	idempotency.EventInFlight, idempotency.EventMismatch, idempotency.EventIndeterminate, idempotency.EventNotRetained,
@@ -96,8 +96,7 @@ type routeMetrics struct {
 	bypasses prometheus.Counter
 }
 
-// of returns the metrics of a route. Its counter is there from then on, so that a rate includes the
-// first bypass.
+// of returns the metrics of a route. The route's counter exists from then on, so that a rate includes the first bypass.
 func (m *metrics) of(label string) routeMetrics {
 	return routeMetrics{m, m.bypassed.WithLabelValues(label)}
 }
@@ -122,9 +121,9 @@ func (m *metrics) StoreLatency(call string, took time.Duration) {
 	}
 }
 
-// request counts a request that has ended.
+// request counts a finished request.
 func (m *metrics) request(route string, status int, took time.Duration) {
-	class := "none" // the connection was cut off
+	class := "none" // the connection was closed
 	if status >= 100 && status < 1000 {
 		class = fmt.Sprintf("%dxx", status/100)
 	}

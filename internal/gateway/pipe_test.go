@@ -6,8 +6,7 @@ import (
 	"sync"
 )
 
-// Pipe is a listener in memory. Its method Dial
-// connects to it.
+// Pipe is a listener in memory. Its method Dial connects to it.
 type Pipe struct {
 	conns  chan net.Conn
 	closed chan struct{}

@@ -9,8 +9,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// Every refusal of the gateway's own is a problem document with the marks of a request with a key, and
-// says what the client does next.
+// Every refusal by the gateway itself is a problem document with the headers of a response to a keyed request, and says
+// what the client should do next.
 func TestRefusalsOfTheGateway(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.NotFoundHandler())

@@ -11,13 +11,12 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// A rule of a route must hold however a client spells its request. So what two programs may read in
-// different ways is refused where it matters, and headers that only the gateway or a trusted proxy may
-// send do not reach the service, also in spellings that some services take for them.
+// The rule of a route must hold however a client spells its request. So a request that two programs may read
+// differently is refused where it matters, and headers that only the gateway or a trusted proxy may send do not reach
+// the service, even in other spellings that some services treat as the same.
 
-// find returns the route of a request, or nil. It returns false if the service may read the path
-// as another one, because the service gets the path as it came and must not see one that no rule
-// was applied to.
+// find returns the route of a request, or nil. It returns false if the service may read the path as a different one:
+// the service gets the path unchanged, and must not see a path to which no rule was applied.
 func (t *table) find(r *http.Request) (route *routeHandler, ok bool) {
 	if !t.strict {
 		return t.fallback, true
@@ -37,15 +36,15 @@ func (t *table) find(r *http.Request) (route *routeHandler, ok bool) {
 	case found == nil:
 		return t.fallback, true
 	}
-	// A preflight is about the request that follows it.
+	// A preflight belongs to the route of the request that follows it.
 	if h := found.byMethod[cmp.Or(preflightFor(r), r.Method)]; h != nil {
 		return h, true
 	}
 	return found.other, true
 }
 
-// lookUp returns the routes of a path in its escaped form, or nil. It ignores a slash at the end unless
-// there are routes for both, because many services do.
+// lookUp returns the routes of a path in its escaped form, or nil. It ignores a trailing slash unless there are routes
+// for both, because many services do.
 func (t *table) lookUp(escaped string) *pathRoutes {
 	if p := t.match(escaped); p != nil {
 		return p
@@ -64,14 +63,14 @@ func (t *table) match(escaped string) *pathRoutes {
 	found, _ := t.patterns.Handler(&http.Request{
 		Method: http.MethodGet, URL: &url.URL{Path: unescaped, RawPath: escaped},
 	})
-	p, _ := found.(*pathRoutes) // or a redirect, or a refusal
+	p, _ := found.(*pathRoutes) // it may also be a redirect, or a refusal
 	return p
 }
 
-// readings returns the paths that services may take a URL for, in their escaped form: with double
-// slashes as one or as they are, with an escaped slash as a slash or as a letter, with what follows a
-// semicolon or without it. It is false for a path that no client sends by chance, and that may lead
-// anywhere: with a segment of dots, a backslash or a control character.
+// readings returns the paths, in escaped form, that services may read from a URL: with double slashes merged or not,
+// with an escaped slash as a slash or as a letter, and with or without what follows a semicolon. It returns false for a
+// path that no client sends by chance, and that may lead anywhere: one with a dot segment, a backslash or a control
+// character.
 func readings(u *url.URL) (paths []string, ok bool) {
 	decoded, escaped := "/"+strings.TrimPrefix(u.Path, "/"), "/"+strings.TrimPrefix(u.EscapedPath(), "/")
 	if strings.ContainsFunc(decoded, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' }) {
@@ -86,13 +85,13 @@ func readings(u *url.URL) (paths []string, ok bool) {
 	merged := (&url.URL{Path: merge(decoded)}).EscapedPath()
 	paths = append(paths, merged)
 	if !strings.Contains(decoded, "//") && !strings.Contains(decoded, ";") && decoded == escaped {
-		return paths, true // nearly always
+		return paths, true // almost always
 	}
 	parts := strings.Split(merge(decoded), "/")
 	for i, part := range parts {
 		parts[i], _, _ = strings.Cut(part, ";")
 	}
-	// An empty segment is like no name of a route, and like every {name}.
+	// An empty segment matches no literal segment of a route, and matches every {name}.
 	literal := escaped
 	for strings.Contains(literal, "//") {
 		literal = strings.ReplaceAll(literal, "//", "/%00/")
@@ -100,7 +99,7 @@ func readings(u *url.URL) (paths []string, ok bool) {
 	return append(paths, (&url.URL{Path: strings.Join(parts, "/")}).EscapedPath(), merge(escaped), literal), true
 }
 
-// merge makes one slash of several.
+// merge replaces repeated slashes by one.
 func merge(p string) string {
 	clean := path.Clean(p)
 	if strings.HasSuffix(p, "/") && clean != "/" {
@@ -109,7 +108,7 @@ func merge(p string) string {
 	return clean
 }
 
-// What names a method or a path besides those of the request, which some services take in their place.
+// Headers and parameters that some services take in place of the request's method or path.
 var (
 	otherMethods = []string{"X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
 	otherPaths   = []string{"X-Original-Method", "X-Original-Uri", "X-Original-Url", "X-Rewrite-Url"}
@@ -138,8 +137,8 @@ func (c *Config) strip(r *http.Request, route *route) {
 	}
 }
 
-// imitated reports whether a header with an underscore is one that the client may not send, because
-// services behind CGI or WSGI see no difference between _ and -.
+// imitated reports whether a header with an underscore imitates one that the client may not send, because services
+// behind CGI or WSGI do not distinguish _ from -.
 func (r *route) imitated(name string) bool {
 	name = http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
 	header := http.Header{name: nil}
@@ -149,8 +148,8 @@ func (r *route) imitated(name string) bool {
 		slices.Contains(otherMethods, name)
 }
 
-// keep restores what the header Connection of a client may have removed on the way to the service,
-// because no client may hide the key, what the gateway says about it, or who sends the request.
+// keep restores the headers that the client's Connection header may have removed on the way to the service. No client
+// may hide the key, what the gateway says about it, or the principal.
 func (r *route) keep(out, in http.Header) {
 	for _, name := range []string{
 		idempotency.HeaderKey, idempotency.HeaderAttempt, idempotency.HeaderFence, "Authorization",

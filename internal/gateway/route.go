@@ -18,7 +18,7 @@ import (
 	"github.com/seqledger/seqledger/internal/unsent"
 )
 
-// newRoute returns the handler of a route. mu is held.
+// newRoute returns the handler of a route. The caller holds mu.
 func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 	logger := g.options.Logger
 	proxy := &httputil.ReverseProxy{
@@ -26,15 +26,15 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 			c.rewrite(p, r.upstream)
 			r.keep(p.Out.Header, p.In.Header)
 		},
-		// The responses of requests with a key are the middleware's.
+		// The middleware sets the headers of responses to keyed requests.
 		ModifyResponse: func(answer *http.Response) error {
 			idempotency.StripHeaders(answer.Header)
 			if r.cors != nil {
 				dropCORS(answer.Header)
 			}
-			// The trailers have their names by now; the values come with the body.
+			// The names of the trailers are known by now; their values follow the body.
 			idempotency.StripHeaders(answer.Trailer)
-			if answer.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
+			if answer.StatusCode != http.StatusSwitchingProtocols { // its body is the connection
 				answer.Body = &trailed{answer.Body, answer}
 			}
 			return nil
@@ -56,8 +56,8 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 	})
 }
 
-// trailed is the body of a response whose trailers come behind it. It removes those that
-// only a gateway may send, so that a service cannot claim a replay.
+// trailed is the body of a response with trailers, which follow the body. It removes the trailers that only a gateway
+// may send, so that a service cannot claim a replay.
 type trailed struct {
 	io.ReadCloser
 	answer *http.Response
@@ -72,13 +72,13 @@ func (t *trailed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// rewrite makes the request to the service. What the client says about itself in X-Forwarded-* is
-// replaced, unless the client is a trusted proxy.
+// rewrite makes the request to the service. It replaces what the client says about itself in X-Forwarded-*, unless the
+// client is a trusted proxy.
 func (c *Config) rewrite(p *httputil.ProxyRequest, upstream *url.URL) {
 	p.SetURL(upstream)
 	trusted := c.trusts(p.In)
 	if trusted {
-		p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"] // to which the proxy's own address is added
+		p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"] // the proxy's own address is appended
 	}
 	p.SetXForwarded()
 	for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
@@ -88,8 +88,8 @@ func (c *Config) rewrite(p *httputil.ProxyRequest, upstream *url.URL) {
 	}
 }
 
-// principal returns who sends a request of a route, nil for the middleware's own way. The kind is a
-// part of the principal, so that a header and a claim with one value are two parties.
+// principal returns the function that determines the principal of a request, or nil for the middleware's default. The
+// kind is part of the principal, so that a header and a claim with the same value are two parties.
 func (c *Config) principal(r *route) func(context.Context, http.Header) (string, error) {
 	switch {
 	case r.header != "":
@@ -119,8 +119,8 @@ func limitPrincipal(principal string) (string, error) {
 	return principal, nil
 }
 
-// ask asks the service whether a request may have a stored response: a request without a body, with
-// the same credentials, and with the original method and target in X-Original-*.
+// ask asks the service whether a request may see a stored response. It sends a request without a body, with the same
+// credentials, and with the original method and target in X-Original-*.
 func (k *check) ask(proxy http.Handler, request *http.Request) (bool, error) {
 	target, err := url.Parse(k.path)
 	if err != nil {
@@ -141,7 +141,7 @@ func (k *check) ask(proxy http.Handler, request *http.Request) (bool, error) {
 	defer cancel()
 	said := &statusOnly{header: http.Header{}}
 	said.ask(proxy, question.WithContext(ctx))
-	if said.status == 0 || said.status >= 499 { // 499: the client has gone
+	if said.status == 0 || said.status >= 499 { // 499: the client has disconnected
 		return false, fmt.Errorf("the service answered the check with status %d", said.status)
 	}
 	return said.status < 300, nil
@@ -153,14 +153,14 @@ const (
 	checkBytes   = 64 << 10
 )
 
-// statusOnly is a response of which only the status counts.
+// statusOnly is a ResponseWriter that keeps only the status.
 type statusOnly struct {
 	header http.Header
 	status int
 	bytes  int
 }
 
-// ask sends a request. A response that breaks off, or that goes on for long, has its status.
+// ask sends a request. If the response is truncated, or continues for long, its status counts.
 func (s *statusOnly) ask(proxy http.Handler, question *http.Request) {
 	defer func() {
 		if cause := recover(); cause != nil && cause != http.ErrAbortHandler { //nolint:errorlint // It is that value.
@@ -189,10 +189,10 @@ func (s *statusOnly) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// once keeps a transport from sending a request twice. net/http repeats a request whose connection
-// breaks if it counts as idempotent, and the header Idempotency-Key makes every request without a
-// body count so. That must never happen here, because the service may have executed the first one. The
-// error of a request of which nothing has left is an [*unsentError].
+// once keeps a transport from sending a request twice. net/http retries a request whose connection breaks if it
+// considers the request idempotent, and the header Idempotency-Key makes every request without a body qualify. That
+// must never happen here, because the service may have executed the first request. If nothing of a request was sent,
+// the error is an [*unsentError].
 type once struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -211,7 +211,7 @@ func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// noBytes is a body that net/http does not know to be empty, and so cannot send again.
+// noBytes is an empty body that net/http does not recognize as empty, and so cannot send again.
 type noBytes struct{}
 
 // Read implements io.Reader.
@@ -220,7 +220,7 @@ func (noBytes) Read([]byte) (int, error) { return 0, io.EOF }
 // Close implements io.Closer.
 func (noBytes) Close() error { return nil }
 
-// The problems of the gateway's own. Each has a code besides those of package idempotency.
+// The problems specific to the gateway. Each has a code besides those of package idempotency.
 const (
 	codeUnreachable idempotency.Code = "upstream-unreachable"
 	codeBusy        idempotency.Code = "busy"
@@ -229,7 +229,7 @@ const (
 	codeNoRoute     idempotency.Code = "route-unknown"
 )
 
-// unsentError is the error of a request of which nothing has left for the service.
+// unsentError is the error of a request of which nothing was sent to the service.
 type unsentError struct{ cause error }
 
 // Error implements error.
@@ -238,9 +238,9 @@ func (e *unsentError) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *unsentError) Unwrap() error { return e.cause }
 
-// failed answers a request to which the service gave no response. The key is free again if nothing of the
-// request has left; otherwise the outcome is unknown. What the route says of 5xx responses, and of
-// refusals, is about the service's own, and none of them is.
+// failed answers a request to which the service gave no response. The key is free again if nothing of the request was
+// sent; otherwise the outcome is unknown. The route's settings for 5xx responses and for refusals do not apply, because
+// they are about the service's own responses.
 func failed(w http.ResponseWriter, r *http.Request, err error, logger *slog.Logger) {
 	p := idempotency.Problem{
 		Status: http.StatusBadGateway, Code: idempotency.CodeOutcomeUnknown, Action: idempotency.Reconcile,
@@ -261,7 +261,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error, logger *slog.Logg
 		p.Status = http.StatusRequestTimeout
 		p.Title = "The body came too slowly; whether the service has executed a part of it is not known"
 	case errors.Is(err, context.Canceled):
-		p.Status = 499 // the client has gone: only the log has this
+		p.Status = 499 // the client has disconnected; only the log shows this status
 	case leaves == idempotency.ReleaseKey:
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
 		p.Status = http.StatusGatewayTimeout

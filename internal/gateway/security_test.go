@@ -19,14 +19,14 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// spyStore notes the calls of a store, and which records they were about.
+// spyStore records the calls of a store, and which records they were about.
 type spyStore struct {
 	idempotency.Store
 
 	mu    sync.Mutex
 	calls []string
 	keys  []idempotency.RecordKey
-	fail  error // of every call
+	fail  error // returned by every call
 }
 
 func (s *spyStore) note(call string, key *idempotency.RecordKey) error {
@@ -36,7 +36,7 @@ func (s *spyStore) note(call string, key *idempotency.RecordKey) error {
 	return s.fail
 }
 
-// take returns what was noted since the last call.
+// take returns what was recorded since the last call.
 func (s *spyStore) take() (calls []string, keys []idempotency.RecordKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,9 +70,9 @@ func (s *spyStore) Reject(
 	return s.Store.Reject(ctx, o, result)
 }
 
-// Whatever has become of a key of one principal, another principal that sends it sees what it would see
-// if there were no such key: the same response, after the same calls of the store, about its own record
-// alone. It cannot read, replay, detect or block what is not its own.
+// Whatever the state of a principal's key, another principal that sends the same key sees what it would see if that key
+// did not exist: the same response, after the same calls of the store, about its own record alone. It cannot read,
+// replay, detect or block what belongs to another.
 func TestPrincipalsAreApart(t *testing.T) {
 	t.Parallel()
 	working, finish := make(chan struct{}, 100), make(chan struct{})
@@ -80,7 +80,7 @@ func TestPrincipalsAreApart(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		executed.Add(1)
 		if r.Header.Get("Authorization") != "alice" {
-			w.Header().Set("Date", "") // which differs by itself
+			w.Header().Set("Date", "") // it would differ from run to run
 			_, _ = fmt.Fprint(w, "for "+r.Header.Get("Authorization"))
 			return
 		}
@@ -147,8 +147,8 @@ func TestPrincipalsAreApart(t *testing.T) {
 	}
 }
 
-// One principal that has all the requests under way that it may have leaves room for the others, and
-// what it waits for is no one else's.
+// A principal that has reached its limit of requests in flight leaves places for the others, and waits only for its own
+// requests.
 func TestAPrincipalBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	working, finish := make(chan struct{}), make(chan struct{})
@@ -200,8 +200,8 @@ func TestAPrincipalBlocksNoOther(t *testing.T) {
 	}
 }
 
-// One address has no more than its bound under way, with keys and without, whatever credentials it makes
-// up; others have room, and a trusted proxy and this machine have no bound of their own.
+// One address cannot exceed its limit of requests in flight, with keys and without, whatever credentials it makes up.
+// Others still get places, and a trusted proxy and this machine have no limit.
 func TestAPeerBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	working, finish := make(chan struct{}), make(chan struct{})
@@ -258,7 +258,7 @@ func TestAPeerBlocksNoOther(t *testing.T) {
 	}
 }
 
-// eventually waits for a condition that other goroutines bring about.
+// eventually waits for a condition that other goroutines make true.
 func eventually(t *testing.T, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -273,8 +273,8 @@ func eventually(t *testing.T, holds func() bool) {
 	}
 }
 
-// Every event that a gateway knows is counted, and neither the metrics nor the log have a key, a
-// principal, a body or a path that a client chose.
+// Every event that a gateway knows is counted, and neither the metrics nor the log contain a key, a principal, a body
+// or a path that a client chose.
 func TestMetricsAndLog(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -374,7 +374,7 @@ func TestMetricsAndLog(t *testing.T) {
 	}
 }
 
-// failingStore is a store that is out of reach.
+// failingStore is an unreachable store.
 type failingStore struct{ idempotency.Store }
 
 // lockedWriter is for loggers whose output a test reads.
@@ -398,8 +398,8 @@ func scrape(t *testing.T, g *Gateway) string {
 	return w.Body.String()
 }
 
-// Requests that come while the configuration changes, over and over, are all answered by one of the
-// services, each key once; those under way end as they began.
+// Requests that arrive while the configuration keeps changing are all answered by one of the services, each key once;
+// those in flight finish with the configuration they began with.
 func TestReloadUnderLoad(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -423,7 +423,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	for i, s := range []*httptest.Server{service("0"), service("1")} {
 		defaults := plain(s.URL)
 		defaults.Shared = true
-		defaults.Timeout = time.Duration(i+1) * time.Hour // so that a reload changes the transports, too
+		defaults.Timeout = time.Duration(i+1) * time.Hour // so that a reload also changes the transports
 		var err error
 		if configs[i], err = load(t, defaults, "routes: [{path: /keyed}]"); err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// This file has the forms that HTTP messages come in, through a gateway, with a key and without.
+// This file tests the forms of HTTP messages through a gateway, with a key and without.
 
 // newRequest returns a request with a key, unless it is empty.
 func newRequest(t *testing.T, method, target, key string, body io.Reader) *http.Request {
@@ -34,7 +34,7 @@ func newRequest(t *testing.T, method, target, key string, body io.Reader) *http.
 	return r
 }
 
-// An upgrade without a key is a tunnel; with a key there is no response that could be repeated.
+// An upgrade without a key is a tunnel; with a key there would be no response to replay.
 func TestUpgradePasses(t *testing.T) {
 	t.Parallel()
 	var upgraded atomic.Int32
@@ -77,7 +77,7 @@ func TestUpgradePasses(t *testing.T) {
 	}
 }
 
-// HEAD and OPTIONS, a preflight of CORS among them, reach the service, also on a route that needs keys.
+// HEAD and OPTIONS, including CORS preflights, reach the service, even on a route that requires keys.
 func TestHeadAndPreflightPass(t *testing.T) {
 	t.Parallel()
 	base, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -121,7 +121,7 @@ func TestExpectContinue(t *testing.T) {
 		key    string
 		status int
 		sent   int64 // by the client
-		got    int32 // by the service, in all
+		got    int32 // by the service, in total
 	}{{"", 400, 0, 0}, {`"k"`, 200, 4, 4}, {`"k"`, 200, 4, 4}, {`"`, 400, 0, 4}} {
 		sent := &countingReader{Reader: strings.NewReader("body")}
 		r := newRequest(t, http.MethodPost, base, test.key, sent)
@@ -150,8 +150,7 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A body without a length is the same request as one with it; without a key it is passed on as it
-// comes.
+// A body without a length is the same request as one with a length; without a key it is streamed.
 func TestChunkedUploads(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan string, 1)
@@ -189,7 +188,7 @@ func TestChunkedUploads(t *testing.T) {
 	}
 }
 
-// What the service has compressed passes as it is, now and in a replay.
+// What the service has compressed passes unchanged, in the first response and in a replay.
 func TestCompressedResponses(t *testing.T) {
 	t.Parallel()
 	var compressed bytes.Buffer
@@ -203,7 +202,7 @@ func TestCompressedResponses(t *testing.T) {
 	}))
 	for _, replayed := range []string{"false", "true"} {
 		r := newRequest(t, http.MethodPost, base, `"k"`, http.NoBody)
-		r.Header.Set("Accept-Encoding", "gzip") // so that the client leaves it as it is, too
+		r.Header.Set("Accept-Encoding", "gzip") // so that the client does not decompress it either
 		answer, text := exchange(t, r)
 		if text != compressed.String() || answer.Header.Get("Content-Encoding") != "gzip" ||
 			answer.Header.Get(idempotency.HeaderReplayed) != replayed {
@@ -212,7 +211,7 @@ func TestCompressedResponses(t *testing.T) {
 	}
 }
 
-// Trailers come through, but for those that only a gateway may send; a replay has none.
+// Trailers pass, except those that only a gateway may send; a replay has none.
 func TestTrailers(t *testing.T) {
 	t.Parallel()
 	base, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -235,8 +234,8 @@ func TestTrailers(t *testing.T) {
 	}
 }
 
-// A client that goes away ends its request at the service, unless it has a key: then the service
-// finishes, and the repeat gets the response.
+// A client that disconnects ends its request at the service, unless it has a key: then the service finishes, and the
+// retry gets the response.
 func TestClientDisconnects(t *testing.T) {
 	t.Parallel()
 	arrived, gone, finish := make(chan bool), make(chan struct{}), make(chan struct{})
@@ -283,8 +282,8 @@ func TestClientDisconnects(t *testing.T) {
 	}
 }
 
-// The service crashes in the middle of its response: the client sees a response that is cut off, the
-// outcome is unknown, and nothing runs again.
+// The service crashes in the middle of its response: the client gets a truncated response, the outcome is unknown, and
+// nothing runs again.
 func TestServiceCrashesInMidBody(t *testing.T) {
 	t.Parallel()
 	for name, length := range map[string]int{"with a length": 100, "chunked": 0, "chunked and flushed": -1} {
@@ -338,7 +337,7 @@ func TestServiceTimesOut(t *testing.T) {
 	}
 }
 
-// Routes with their own services and their own timeouts have their own connections.
+// Routes with different services and timeouts have separate connections.
 func TestRouteTimeout(t *testing.T) {
 	t.Parallel()
 	end := make(chan struct{})

@@ -15,14 +15,14 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// side is something that answers requests with keys before a service.
+// side is a component in front of a service that handles requests with keys.
 type side struct {
 	url      string
 	store    *spyStore
 	executed atomic.Int32 // by the service
 }
 
-// sides puts the gateway, and the middleware with the options that the gateway gives it, before the same service.
+// sides puts the gateway, and the middleware with the options that the gateway gives it, in front of the same service.
 func sides(t *testing.T, service http.Handler, change func(*Settings)) map[string]*side {
 	t.Helper()
 	settings := plain("")
@@ -53,7 +53,7 @@ func sides(t *testing.T, service http.Handler, change func(*Settings)) map[strin
 	return made
 }
 
-// tableRequest returns a charge of a page of another origin, by one principal.
+// tableRequest returns a charge from a page of another origin, by one principal.
 func tableRequest(t *testing.T, base string, change ...func(*http.Request)) *http.Request {
 	t.Helper()
 	r := newRequest(t, http.MethodPost, base+"/charge", `"k"`, strings.NewReader("five"))
@@ -77,9 +77,9 @@ type tableRow struct {
 	settings func(*Settings)
 	service  http.HandlerFunc      // nil answers 201
 	fail     error                 // of the store
-	first    bool                  // the request itself comes before, and is answered
-	running  bool                  // the request itself comes before, and is not answered
-	change   []func(*http.Request) // in the refused request
+	first    bool                  // the same request comes first, and is answered
+	running  bool                  // the same request comes first, and is not answered
+	change   []func(*http.Request) // applied to the refused request
 
 	status   int
 	code     idempotency.Code
@@ -87,7 +87,7 @@ type tableRow struct {
 	again    bool   // it has Retry-After
 	location string // it has a Location
 	noEcho   bool   // it has no valid key
-	executed int32  // by the service, in all
+	executed int32  // by the service, in total
 }
 
 var tableRows = map[string]tableRow{
@@ -175,8 +175,8 @@ func otherBody(r *http.Request) {
 	r.GetBody = nil
 }
 
-// TestTableOfRefusals: every case in which a request with a key is refused has its status, code, action and headers,
-// behind the gateway and behind the middleware, and the service has not seen the request.
+// TestTableOfRefusals checks every case in which a request with a key is refused: it has its status, code, action and
+// headers, behind the gateway and behind the middleware, and the service has not seen the request.
 func TestTableOfRefusals(t *testing.T) {
 	t.Parallel()
 	for name, row := range tableRows {
@@ -208,7 +208,7 @@ func TestTableOfRefusals(t *testing.T) {
 	}
 }
 
-// begin does what comes before the refused request.
+// begin does what precedes the refused request.
 func (row *tableRow) begin(t *testing.T, s *side, arrived <-chan struct{}) {
 	t.Helper()
 	switch {
@@ -228,7 +228,7 @@ func (row *tableRow) begin(t *testing.T, s *side, arrived <-chan struct{}) {
 	s.store.fail = row.fail
 }
 
-// check sends the request twice. Both are refused alike, but for the request id.
+// check sends the request twice. Both are refused alike, except for the request id.
 func (row *tableRow) check(t *testing.T, side string, s *side) {
 	t.Helper()
 	ids := map[string]bool{}
@@ -266,7 +266,7 @@ func (row *tableRow) check(t *testing.T, side string, s *side) {
 	}
 }
 
-// The headers of a response that a replay has, and those that belong to one delivery, or to one connection.
+// The response headers that a replay has, and those that belong to one delivery, or to one connection.
 var (
 	keptHeaders = []string{"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Location",
 		"Etag", "Last-Modified", "Link"}
@@ -275,8 +275,8 @@ var (
 		"Strict-Transport-Security", "X-Powered-By", "Authorization"}
 )
 
-// TestTableOfHeaders: the first response has every header of the service; a replay has those that are kept, and the
-// marks of its own.
+// TestTableOfHeaders checks that the first response has every header of the service, and that a replay has those that
+// are stored, and its own marks.
 func TestTableOfHeaders(t *testing.T) {
 	t.Parallel()
 	service := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -323,16 +323,16 @@ func TestTableOfHeaders(t *testing.T) {
 	}
 }
 
-// TestTableOfStatuses: what each status of the service leaves behind where the route says nothing of it, and where it
-// does.
+// TestTableOfStatuses checks what happens to the key after each status of the service, with and without settings in the
+// route.
 func TestTableOfStatuses(t *testing.T) {
 	t.Parallel()
 	all := []string{"401", "403", "407", "408", "409", "423", "425", "429"}
 	for name, row := range map[string]struct {
 		settings func(*Settings)
 		statuses []int
-		again    int    // 0: that of the service
-		replayed string // of the repeat
+		again    int    // 0 for the service's status
+		replayed string // of the retry
 		executed int32
 	}{
 		"stored": {

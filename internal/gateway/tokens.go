@@ -15,24 +15,23 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// tokens verifies session tokens. Keys from a URL are fetched again now and then,
-// so that an issuer can replace them.
+// tokens verifies session tokens. Keys from a URL are fetched periodically, so that an issuer can replace them.
 type tokens struct {
 	verifier atomic.Pointer[auth.Verifier]
-	url      string // "" for a file, which is read again when the configuration is
+	url      string // "" for a file, which is read again with the configuration
 
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when the fetches have ended
+	ended  chan struct{} // closed when the fetching has ended
 }
 
-// A JWKS is fetched again after jwksInterval; a fetch takes at most jwksTimeout and maxJWKS bytes.
+// A JWKS is fetched every jwksInterval; a fetch takes at most jwksTimeout and maxJWKS bytes.
 const (
 	jwksInterval = 5 * time.Minute
 	jwksTimeout  = 10 * time.Second
 	maxJWKS      = 1 << 20
 )
 
-// start begins to fetch the keys again now and then.
+// start starts to fetch the keys periodically.
 func (t *tokens) start(logger *slog.Logger) {
 	if t == nil || t.url == "" || t.cancel != nil {
 		return
@@ -40,7 +39,7 @@ func (t *tokens) start(logger *slog.Logger) {
 	var ctx context.Context
 	ctx, t.cancel = context.WithCancel(context.Background())
 	t.ended = make(chan struct{})
-	// Ended by stop, which waits for it.
+	// stop ends this goroutine and waits for it.
 	go func() {
 		defer close(t.ended)
 		ticker := time.NewTicker(jwksInterval)
@@ -59,7 +58,7 @@ func (t *tokens) start(logger *slog.Logger) {
 	}()
 }
 
-// stop ends the fetches.
+// stop ends the fetching.
 func (t *tokens) stop() {
 	if t == nil || t.cancel == nil {
 		return
@@ -82,8 +81,8 @@ func (t *tokens) renew(ctx context.Context) error {
 	return nil
 }
 
-// fetchJWKS gets a JWKS. In clear it comes only from this machine, because its keys decide who
-// may have whose responses; for the same reason redirects are not followed.
+// fetchJWKS fetches a JWKS. It accepts cleartext HTTP only from this machine, because the keys decide who may see whose
+// responses; for the same reason it does not follow redirects.
 func fetchJWKS(ctx context.Context, address string) ([]byte, error) {
 	target, err := url.Parse(address)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// ErrEncoding is returned for bytes that no record encodes to.
+// ErrEncoding is returned for bytes that are not the encoding of a record.
 var ErrEncoding = errors.New("keyed record does not decode")
 
 const recordVersion = 1
@@ -51,7 +51,7 @@ func Decode(b []byte) (*Record, error) {
 	return r, nil
 }
 
-// Decode reads a record into r, which has no meaning after an error. Its checkpoint and response alias b.
+// Decode reads a record into r. After an error the contents of r are undefined. Its checkpoint and response alias b.
 func (r *Record) Decode(b []byte) error {
 	d := decoder{rest: b}
 	if d.octet() != recordVersion {
@@ -113,7 +113,7 @@ func (d *decoder) octet() byte {
 
 func (d *decoder) uvarint() uint64 {
 	v, n := binary.Uvarint(d.rest)
-	// A last byte of 0 would be a second encoding of a shorter number.
+	// If the last byte were 0, the number would have a second, shorter encoding.
 	if n <= 0 || n > 1 && d.rest[n-1] == 0 {
 		d.bad = true
 		return 0
@@ -122,7 +122,7 @@ func (d *decoder) uvarint() uint64 {
 	return v
 }
 
-// bytes returns nil for an empty value, as in records.
+// bytes returns nil for an empty value, as records do.
 func (d *decoder) bytes() []byte {
 	if b := d.take(d.uvarint()); len(b) > 0 {
 		return b

@@ -11,19 +11,17 @@ import (
 	"github.com/seqledger/seqledger/internal/rapidtest"
 )
 
-// world is what must hold whatever commands come, told without the rules: the
-// work behind a key, which a token guards.
+// world states the invariants without the rules: the work behind a key, guarded by a token.
 type world struct {
 	running map[AttemptID]uint64 // owners that use their token
-	highest uint64               // token that was ever handed out
+	highest uint64               // highest token handed out
 	over    map[AttemptID]bool   // released, finished or taken over
-	valid   map[AttemptID]int64  // an attempt never extends its own time
+	valid   map[AttemptID]int64  // an attempt never extends its own validity
 }
 
-// Random commands of many attempts, with copies and at random times. The key has
-// one owner at a time; tokens grow; without a takeover it is completed once in
-// the life of a record; a finished record never changes before it expires; an
-// attempt that is over never owns anything again; every record has one encoding.
+// The commands are random, come from many attempts at random times, and include copies. The key has one owner at a
+// time. Tokens grow. Without a takeover the key is completed once in the life of a record. A finished record never
+// changes before it expires. An attempt that has ended never owns anything again. Every record has one encoding.
 func TestPropertyOfOneKey(t *testing.T) {
 	t.Parallel()
 	met := map[Code]int{}
@@ -143,8 +141,7 @@ func checkEncoding(t *rapid.T, r *Record) {
 	}
 }
 
-// FuzzDecode: a record that decodes encodes to the same bytes, and no command on
-// it panics.
+// FuzzDecode checks that a record that decodes encodes to the same bytes, and that no command on it panics.
 func FuzzDecode(f *testing.F) {
 	r := &Record{State: Pending, Token: 300, AttemptID: AttemptID{1}, Attempts: 2, Checkpoint: []byte("c"),
 		Past: []PastAttempt{{AttemptID{9}, 5}}}

@@ -7,20 +7,18 @@ type State uint8
 
 // The states of a record.
 const (
-	// Released is a record that counts as absent: its owner released it, or it has expired and
-	// only has past attempts.
+	// Released marks a record that counts as absent: its owner released it, or it has expired and holds only past
+	// attempts.
 	Released State = 1
 	// Pending means that an owner is at work.
 	Pending State = 2
-	// Committed means that the work was done; the response has its result.
+	// Committed means that the work was done; the response holds its result.
 	Committed State = 3
-	// Rejected means that the work was refused, which is also final.
+	// Rejected means that the work was refused for good.
 	Rejected State = 4
-	// Indeterminate means that the lease ended without an answer: whether the work
-	// was done is not known.
+	// Indeterminate means that the lease ended without a result: it is unknown whether the work was done.
 	Indeterminate State = 5
-	// Written means that the work was a write to the ledger, which committed at
-	// Record.Token.
+	// Written means that the work was a write to the ledger, committed at Record.Token.
 	Written State = 6
 )
 
@@ -46,7 +44,7 @@ func (s State) String() string {
 // finished reports whether the state is final until the record expires.
 func (s State) finished() bool { return s == Committed || s == Rejected || s == Written }
 
-// Policy says what happens when a lease ends without an answer.
+// Policy says what happens when a lease ends without a result.
 type Policy uint8
 
 // The policies.
@@ -54,53 +52,53 @@ const (
 	// BecomeIndeterminate keeps the work from running again until the outcome is
 	// known.
 	BecomeIndeterminate Policy = 0
-	// TakeOver gives the record to the next Reserve, under a higher token: for work
-	// that may run again, or whose resource compares tokens.
+	// TakeOver gives the record to the next Reserve, under a higher token. It is for work that may run again, or whose
+	// resource compares tokens.
 	TakeOver Policy = 1
 )
 
-// Fingerprint identifies a request, so that one key never answers two of them.
+// Fingerprint identifies a request, so that one key never answers two different requests.
 type Fingerprint struct {
 	Algorithm uint8
 	Digest    [32]byte
 }
 
-// AttemptID identifies one ownership of a record. The owner draws it at random before the
-// Reserve, and uses it for repeats until the Reserve is answered.
+// AttemptID identifies one ownership of a record. The owner draws it at random before the Reserve, and reuses it for
+// retries until the Reserve is answered.
 type AttemptID [16]byte
 
 // The limits and times of records.
 const (
 	MaxCheckpoint = 64 << 10 // bytes
-	MaxResponse   = 1 << 20  // bytes, with what a caller adds to the body
-	// MaxPastAttempts is how many past attempts a record keeps. While that many could still
-	// have copies under way, a Reserve must be retried later.
+	MaxResponse   = 1 << 20  // bytes, including what a caller adds to the body
+	// MaxPastAttempts is how many past attempts a record keeps. While that many could still have copies in flight, a
+	// Reserve must be retried later.
 	MaxPastAttempts = 32
 
 	MaxValidity = 5 * time.Minute      // of a Reserve
 	MaxLease    = 24 * time.Hour       // of a reservation
 	MaxTTL      = 366 * 24 * time.Hour // of a finished record
 
-	// IndeterminateTTL is how long an unknown outcome waits to be resolved.
+	// IndeterminateTTL is how long an unknown outcome can be resolved before the record expires.
 	IndeterminateTTL = 30 * 24 * time.Hour
-	// UnclaimedTTL is how long a record whose lease has ended waits for the next owner. After
-	// that its outcome is unknown.
+	// UnclaimedTTL is how long a record whose lease has ended stays open to the next owner. After that its outcome is
+	// unknown.
 	UnclaimedTTL = 30 * 24 * time.Hour
-	// TombstoneTTL is the minimum time for which a released attempt is kept, so that a repeated
-	// Release is answered like the first.
+	// TombstoneTTL is the minimum time that a released attempt is kept, so that a retried Release is answered like the
+	// first.
 	TombstoneTTL = 10 * time.Minute
 	// OutageGrace is the minimum remaining time of every lease after an outage.
 	OutageGrace = 30 * time.Second
-	// OutagePause is the pause of the store's time that counts as an outage.
+	// OutagePause is the shortest pause of the store's time that counts as an outage.
 	OutagePause = 10 * time.Second
 )
 
-// Record is the stored state of a key. Times are Unix nanoseconds of the store's time.
+// Record is the stored state of a key. Times are Unix nanoseconds on the store's clock.
 type Record struct {
 	State       State
 	Fingerprint Fingerprint
-	// Token is the fencing token of the ownership: of the current one, or of the one that
-	// finished the record. Each ownership has a higher one.
+	// Token is the fencing token of the current ownership, or of the one that finished the record. Each ownership has a
+	// higher token than the one before.
 	Token     uint64
 	AttemptID AttemptID
 	Policy    Policy
@@ -115,9 +113,8 @@ type Record struct {
 	Completed int64
 	Expires   int64 // 0 while the record is pending
 
-	// Checkpoint is the progress that owners have passed on, and Response the answer of a
-	// finished record. A store that keeps long ones elsewhere leaves them empty: transitions
-	// only use their sizes and the sum.
+	// Checkpoint is the progress that owners have stored, and Response the result of a finished record. A store that
+	// keeps large values elsewhere leaves them empty: transitions use only their sizes and the checksum.
 	Checkpoint     []byte
 	CheckpointSize uint64
 	Response       []byte

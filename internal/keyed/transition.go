@@ -21,7 +21,7 @@ const (
 	Purge      Kind = 8
 )
 
-// Command is a request to change a record. Which fields count depends on the kind.
+// Command is a request to change a record. Which fields apply depends on the kind.
 type Command struct {
 	Kind      Kind
 	AttemptID AttemptID // all but Resolve and Purge
@@ -41,13 +41,12 @@ type Command struct {
 // Moment is the context in which a command is applied.
 type Moment struct {
 	Now int64 // Unix nanoseconds of the store's time
-	// Token is the token for a new ownership. It is higher than all earlier ones.
+	// Token is the token for a new ownership. It is higher than all earlier tokens.
 	Token uint64
-	// LeaseFloor is the earliest end of every lease that was decided before FloorSet: the store
-	// was out of reach, and owners could not keep their leases alive. Both are zero if there
-	// was no outage.
+	// LeaseFloor is the earliest end of every lease set before FloorSet: the store was unreachable, and owners could
+	// not renew their leases. Both are zero if there was no outage.
 	LeaseFloor, FloorSet int64
-	// Level3 makes the rules those of ledgers up to format level 3, whose logs were decided by them.
+	// Level3 selects the rules of ledgers up to format level 3, under which their logs were applied.
 	Level3 bool
 }
 
@@ -56,52 +55,51 @@ type Code uint8
 
 // The outcomes of commands.
 const (
-	// OK: done, or done before by the same command.
+	// OK: done now, or done before by the same command.
 	OK Code = 1
-	// Acquired: the caller is the owner, under Outcome.Record's token.
+	// Acquired: the caller is the owner, under the token in Outcome.Record.
 	Acquired Code = 2
 	// Replay: finished; Outcome.Record has the response.
 	Replay Code = 3
 	// InFlight: another owner is at work; see Outcome.RetryAfter.
 	InFlight Code = 4
-	// Mismatch: the key stands for another request.
+	// Mismatch: the key belongs to another request.
 	Mismatch Code = 5
-	// Unknown: the outcome of the work is not known.
+	// Unknown: it is unknown whether the work was done.
 	Unknown Code = 6
-	// Stale: the Reserve arrived after its validity. Nothing is reserved.
+	// Stale: the Reserve arrived after its validity ended. Nothing is reserved.
 	Stale Code = 7
-	// LeaseLost: the caller does not own the record (any more).
+	// LeaseLost: the caller does not own the record, or no longer owns it.
 	LeaseLost Code = 8
-	// AlreadyCompleted: finished by the same ownership with another response.
+	// AlreadyCompleted: the same ownership finished the record with another response.
 	AlreadyCompleted Code = 9
 	// NotFound: there is no record.
 	NotFound Code = 10
-	// NotFinal: a record cannot be purged before it is final, nor resolved while
-	// its owner has a lease.
+	// NotFinal: a record cannot be purged before it is final, nor resolved while its owner holds a lease.
 	NotFinal Code = 11
 )
 
 // Outcome is the result of a command.
 type Outcome struct {
 	Code       Code
-	Changed    bool          // the record
-	RetryAfter time.Duration // with InFlight
+	Changed    bool          // whether the record changed
+	RetryAfter time.Duration // set with InFlight
 }
 
-// Transition decides a command. The outcome has the resulting record, which is the given one
-// unless Outcome.Changed, or nil if there is none. Transition does not modify the given record.
+// Transition applies a command to a record. The outcome holds the resulting record: the given one unless
+// Outcome.Changed, or nil if there is none. Transition does not modify the given record.
 func Transition(r *Record, c *Command, at Moment) (*Record, Outcome) {
 	if r == nil {
 		return r.decide(c, at)
 	}
 	settled := r.settled(at)
 	next, out := settled.decide(c, at)
-	// Time has changed the record before the command.
+	// The passage of time may have changed the record before the command.
 	out.Changed = out.Changed || settled != r
 	return next, out
 }
 
-// decide is Transition for a record after the effects of time.
+// decide is Transition for a record to which the effects of time have been applied.
 func (r *Record) decide(c *Command, at Moment) (*Record, Outcome) {
 	if c.Kind == Reserve {
 		return r.reserve(c, at)
@@ -121,8 +119,8 @@ func (r *Record) decide(c *Command, at Moment) (*Record, Outcome) {
 	return r.byOwner(c, at)
 }
 
-// At returns the record as a reader should see it at the given time, without modifying r. It is
-// nil if the record no longer determines the state of its key.
+// At returns the record as a reader should see it at the given time, without modifying r. The result is nil if the
+// record no longer determines the state of its key.
 func (r *Record) At(at Moment) *Record {
 	if r == nil {
 		return nil
@@ -133,9 +131,8 @@ func (r *Record) At(at Moment) *Record {
 	return r
 }
 
-// Expire updates the record when its Due time has come: an ended lease becomes an unknown
-// outcome, and a record that is no longer needed becomes nil. Kept reports whether the record
-// stays, with a later Due time.
+// Expire updates the record when its Due time has come: an ended lease becomes an unknown outcome, and a record that is
+// no longer needed becomes nil. Kept reports whether the record stays, with a later Due time.
 func Expire(r *Record, at Moment) (next *Record, kept bool) {
 	next = r.settled(at)
 	if next.State == Pending || next.Live(at.Now) || next.Due(at) > at.Now {
@@ -144,8 +141,8 @@ func Expire(r *Record, at Moment) (next *Record, kept bool) {
 	return nil, false
 }
 
-// settled returns the record after the effects of time; most are unchanged. It does not modify
-// the given record.
+// settled returns the record with the effects of time applied; most records are unchanged. It does not modify the given
+// record.
 func (r *Record) settled(at Moment) *Record {
 	if r.State != Pending || at.Now < r.leaseEnd(at) {
 		return r
@@ -158,7 +155,7 @@ func (r *Record) settled(at Moment) *Record {
 	return &next
 }
 
-// unclaimedEnd returns the time until which the record waits for the next owner.
+// unclaimedEnd returns the time until which the record stays open to the next owner.
 func (r *Record) unclaimedEnd(at Moment) int64 {
 	return max(r.leaseEnd(at), r.LeaseEnd+int64(UnclaimedTTL))
 }
@@ -167,8 +164,8 @@ func (r *Record) unclaimedEnd(at Moment) int64 {
 func (r *Record) leaseEnd(at Moment) int64 {
 	end := r.LeaseEnd
 	if r.LeaseSet > at.Now && !at.Level3 {
-		// The store's time has been set back since. The lease was measured on a clock that was ahead, and would
-		// last for as long as that was wrong.
+		// The store's clock has been set back since. The lease was set by a clock that ran ahead, and would last longer
+		// by that error.
 		end = at.Now
 	}
 	if r.LeaseSet < at.FloorSet {
@@ -177,8 +174,8 @@ func (r *Record) leaseEnd(at Moment) int64 {
 	return end
 }
 
-// reserve decides a Reserve. It checks the validity, then whether the key belongs to another
-// request, then the state.
+// reserve applies a Reserve. It checks the validity first, then whether the key belongs to another request, then the
+// state.
 func (r *Record) reserve(c *Command, at Moment) (*Record, Outcome) {
 	if at.Now > c.ValidUntil {
 		return r, Outcome{Code: Stale}
@@ -213,16 +210,16 @@ func (r *Record) reserveFree(c *Command, at Moment) (*Record, Outcome) {
 	return next, Outcome{Code: Acquired, Changed: true}
 }
 
-// tombstoneOf reports whether the record is what an attempt has left behind when it released the key. A copy of its
-// Reserve is refused for as long, even if it is valid for longer than the first one was.
+// tombstoneOf reports whether the record is the tombstone that an attempt left when it released the key. A copy of its
+// Reserve is refused for as long as the tombstone lasts, even if the copy is valid for longer than the first Reserve.
 func (r *Record) tombstoneOf(attempt AttemptID, at Moment) bool {
 	return !at.Level3 && r != nil && r.State == Released && r.AttemptID == attempt && at.Now < r.Expires
 }
 
-// reservePending decides a Reserve of a key that has an owner.
+// reservePending applies a Reserve to a key that has an owner.
 func (r *Record) reservePending(c *Command, at Moment) (*Record, Outcome) {
 	if c.AttemptID == r.AttemptID {
-		// The answer was lost. The caller is the owner, and starts only now.
+		// The answer to the first Reserve was lost. The caller is the owner, and starts only now.
 		next := *r
 		next.LeaseEnd, next.LeaseSet = max(r.leaseEnd(at), at.Now+c.Lease), at.Now
 		return &next, Outcome{Code: Acquired, Changed: true}
@@ -250,8 +247,8 @@ func (r *Record) own(c *Command, at Moment) {
 	r.Attempts++
 }
 
-// PastAttempts returns the ended attempts, including the record's own, of which a copy could
-// still arrive. The slice is new.
+// PastAttempts returns the ended attempts, including the record's own, whose copies could still arrive. The slice is
+// new.
 func (r *Record) PastAttempts(now int64) (past []PastAttempt) {
 	if r == nil {
 		return nil
@@ -268,8 +265,7 @@ func (r *Record) PastAttempts(now int64) (past []PastAttempt) {
 	return past
 }
 
-// decideAbsent answers a command without a live record. A repeated Release or Purge is already
-// done.
+// decideAbsent answers a command when there is no live record. A retried Release or Purge counts as done.
 func (r *Record) decideAbsent(c *Command) (*Record, Outcome) {
 	switch {
 	case c.Kind == Purge || c.Kind == Resolve:
@@ -280,7 +276,7 @@ func (r *Record) decideAbsent(c *Command) (*Record, Outcome) {
 	return r, Outcome{Code: LeaseLost}
 }
 
-// byOwner decides a command of the attempt that owns the record.
+// byOwner applies a command of the attempt that owns the record.
 func (r *Record) byOwner(c *Command, at Moment) (*Record, Outcome) {
 	switch c.Kind {
 	case Complete:
@@ -337,7 +333,7 @@ func (r *Record) resolve(c *Command, at Moment) (*Record, Outcome) {
 	return r.finish(c, c.State, at)
 }
 
-// purge removes a final record, except for its attempts.
+// purge removes a final record but keeps its attempts.
 func (r *Record) purge(at Moment) (*Record, Outcome) {
 	if !r.State.finished() {
 		return r, Outcome{Code: NotFinal}
@@ -345,7 +341,7 @@ func (r *Record) purge(at Moment) (*Record, Outcome) {
 	return r.released(at.Now), Outcome{Code: OK, Changed: true}
 }
 
-// released returns the remains of a record that no longer determines the state of its key.
+// released returns what remains of a record that no longer determines the state of its key.
 func (r *Record) released(now int64) *Record {
 	return &Record{
 		State: Released, Token: r.Token, AttemptID: r.AttemptID, ValidUntil: r.ValidUntil,

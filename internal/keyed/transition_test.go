@@ -28,7 +28,7 @@ func newKey(t *testing.T) *key {
 	return &key{T: t, now: start}
 }
 
-// do decides a command, which must have the code, and checks what holds for all.
+// do applies a command, expects the code, and checks the invariants that hold for every command.
 func (k *key) do(c *Command, want Code) Outcome {
 	k.Helper()
 	k.token++
@@ -127,9 +127,9 @@ func TestOrderOfReserve(t *testing.T) {
 	}
 	k.do(reserve(1), Acquired)
 	k.do(reserve(1).with(stale), Stale)
-	k.do(reserve(2).with(otherRequest), Mismatch) // before in-flight
+	k.do(reserve(2).with(otherRequest), Mismatch) // checked before in-flight
 	k.do(reserve(2).with(otherAlgorithm), Mismatch)
-	k.do(reserve(1).with(otherRequest), Mismatch) // an owner as well
+	k.do(reserve(1).with(otherRequest), Mismatch) // the owner's own request, too
 	k.do(reserve(2), InFlight)
 	k.do(owner(Reject, 1, k.r.Token), OK)
 	k.do(reserve(2).with(otherRequest), Mismatch)
@@ -138,8 +138,8 @@ func TestOrderOfReserve(t *testing.T) {
 	k.do(reserve(2), Mismatch)
 }
 
-// A lease that ends without an answer leaves an unknown outcome. It is settled by
-// its owner or by Resolve, and never runs again by itself.
+// A lease that ends without a result leaves an unknown outcome. The owner or Resolve settles it; the work never runs
+// again by itself.
 func TestLeaseEndsIndeterminate(t *testing.T) {
 	t.Parallel()
 	for name, settle := range map[string]func(k *key, token uint64){
@@ -179,7 +179,7 @@ func TestLeaseEndsIndeterminate(t *testing.T) {
 	}
 }
 
-// Until it is challenged, a lease that has ended can still be kept or used.
+// Until another attempt challenges it, an ended lease can still be extended or used.
 func TestUnchallengedOwner(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []Policy{BecomeIndeterminate, TakeOver} {
@@ -196,7 +196,7 @@ func TestUnchallengedOwner(t *testing.T) {
 	k.now += lease + second
 	k.do(owner(Heartbeat, 1, 1), OK)
 	k.do(reserve(2).with(takingOver), InFlight)
-	// With the other policy time itself has made the outcome unknown.
+	// With the other policy, time alone makes the outcome unknown.
 	k = newKey(t)
 	k.do(reserve(1), Acquired)
 	k.now += lease
@@ -210,7 +210,7 @@ func TestTakeOver(t *testing.T) {
 	k.do(owner(Checkpoint, 1, 1).with(func(c *Command) { c.Data = []byte("half") }), OK)
 	k.now += lease
 	k.do(reserve(2).with(takingOver).with(func(c *Command) { c.Fingerprint.Digest[0]++ }), Mismatch)
-	k.do(reserve(2), Acquired) // from now on the new owner's policy counts
+	k.do(reserve(2), Acquired) // from now on the new owner's policy applies
 	if k.r.Token <= 1 || k.r.Attempts != 2 || string(k.r.Checkpoint) != "half" || k.r.Policy != BecomeIndeterminate {
 		t.Errorf("%+v", k.r)
 	}
@@ -220,13 +220,13 @@ func TestTakeOver(t *testing.T) {
 		k.do(owner(kind, 1, token), LeaseLost)
 		k.do(owner(kind, 2, 1), LeaseLost)
 	}
-	k.do(reserve(1).with(takingOver), InFlight) // a copy, or an owner that has not noticed
+	k.do(reserve(1).with(takingOver), InFlight) // a copy, or an owner that has not noticed the takeover
 	k.now += lease
 	k.do(reserve(3), Unknown)
 	k.do(owner(Complete, 2, token), OK)
 }
 
-// A record that waits for its taker for a month has an unknown outcome.
+// A record that stays unclaimed for a month has an unknown outcome.
 func TestUnclaimed(t *testing.T) {
 	t.Parallel()
 	k := newKey(t)
@@ -235,7 +235,7 @@ func TestUnclaimed(t *testing.T) {
 	k.do(reserve(2).with(takingOver).with(func(c *Command) { c.ValidUntil = k.now }), Unknown)
 }
 
-// Whatever has become of an attempt, a late copy of its Reserve owns nothing.
+// However an attempt ended, a late copy of its Reserve owns nothing.
 func TestLateCopies(t *testing.T) {
 	t.Parallel()
 	valid := func(c *Command) { c.ValidUntil = start + 300*second }
@@ -278,8 +278,7 @@ func TestLateCopies(t *testing.T) {
 	}
 }
 
-// Once a record has its maximum of past attempts, a Reserve waits until the first of them can
-// have no more copies.
+// Once a record holds the maximum of past attempts, a Reserve waits until the oldest of them can have no more copies.
 func TestPastAttemptsAreBounded(t *testing.T) {
 	t.Parallel()
 	k := newKey(t)
@@ -298,7 +297,7 @@ func TestPastAttemptsAreBounded(t *testing.T) {
 	}
 }
 
-// After an outage every lease that was running has some time left.
+// After an outage every running lease has some time left.
 func TestLeaseFloor(t *testing.T) {
 	t.Parallel()
 	k := newKey(t)
@@ -314,7 +313,7 @@ func TestLeaseFloor(t *testing.T) {
 	}
 	k.now += int64(OutageGrace)
 	k.do(reserve(2), Unknown)
-	// A lease that begins after the outage is as long as it says.
+	// A lease that begins after the outage is not extended.
 	k = newKey(t)
 	k.floor = Moment{LeaseFloor: k.now + int64(OutageGrace), FloorSet: k.now}
 	k.do(reserve(1).with(func(c *Command) { c.Lease = second }), Acquired)
@@ -352,7 +351,7 @@ func TestExpire(t *testing.T) {
 	}
 }
 
-// What is asked of a key that says nothing is never an ownership.
+// A command on an absent key never returns an ownership.
 func TestAbsent(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []Kind{Complete, Reject, Release, Heartbeat, Checkpoint} {
@@ -368,7 +367,7 @@ func TestAbsent(t *testing.T) {
 	newKey(t).do(&Command{Kind: 99}, LeaseLost)
 }
 
-// A pass at the last moment at which a copy is valid keeps the attempt.
+// An eviction pass at the last moment at which a copy is valid keeps the attempt.
 func TestLastMomentOfACopy(t *testing.T) {
 	t.Parallel()
 	k := newKey(t)
@@ -386,8 +385,8 @@ func TestLastMomentOfACopy(t *testing.T) {
 	}
 }
 
-// A released attempt owns nothing for as long as its tombstone is there, even where a copy of its Reserve is valid for
-// longer than the first one was.
+// A released attempt owns nothing for as long as its tombstone lasts, even if a copy of its Reserve is valid for longer
+// than the first Reserve.
 func TestTombstoneRefusesLaterCopies(t *testing.T) {
 	t.Parallel()
 	k := newKey(t)
@@ -398,7 +397,7 @@ func TestTombstoneRefusesLaterCopies(t *testing.T) {
 	k.do(reserve(2), Acquired)
 }
 
-// A lease that was set at a time which has not come ends at once, or at the floor.
+// A lease that was set at a time in the future ends at once, or at the floor.
 func TestLeaseOfAClockThatWasSetBack(t *testing.T) {
 	t.Parallel()
 	k := newKey(t)

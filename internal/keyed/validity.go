@@ -2,13 +2,13 @@ package keyed
 
 import "time"
 
-// MaxAhead is how far ahead of the store's time a Reserve may say that it ends to be valid:
-// MaxValidity, and ten seconds for clocks that differ.
+// MaxAhead is how far ahead of the store's clock the end of a Reserve's validity may be: MaxValidity, plus ten seconds
+// for clock skew.
 const MaxAhead = MaxValidity + 10*time.Second
 
-// ResolveValidity returns until when a Reserve is valid that says so, or, with 0, says nothing. It
-// returns false for one that is too far ahead. That is refused rather than clamped: a clamp counts from
-// each arrival, so that a copy would be valid whenever it comes.
+// ResolveValidity returns the end of a Reserve's validity: until, or the default if until is 0. It returns false if
+// until is too far ahead. Such a Reserve is refused rather than clamped, because a clamp would count from each arrival,
+// and a copy would be valid whenever it arrived.
 func ResolveValidity(until, now int64) (resolved int64, ok bool) {
 	switch {
 	case until == 0:

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is said holds as it was said, however late a copy arrives; what is too far ahead is refused.
+// A stated validity is kept, however late a copy arrives; one too far ahead is refused.
 func TestResolveValidity(t *testing.T) {
 	t.Parallel()
 	const now = 1_000_000 * second

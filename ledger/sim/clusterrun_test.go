@@ -94,7 +94,8 @@ func (e *clusterEpisode) run() (res result) {
 		counted: map[string]int{}}
 	w.oracle = newOracle(w)
 	w.cluster = &cluster{
-		w: w, episode: e, plan: cp, mutant: mutant, source: source, cut: map[[2]uint64]bool{}, wallOff: map[uint64]int64{},
+		w: w, episode: e, plan: cp, mutant: mutant, source: source,
+		cut: map[[2]uint64]bool{}, wallOff: map[uint64]int64{},
 		proposals: map[uint64][]waiting{}, leaders: map[uint64]uint64{}, written: map[segment.Position]segment.Entry{},
 		votes: map[[2]uint64]uint64{}, changes: map[uint64][]byte{},
 	}

@@ -22,7 +22,7 @@ import (
 // binaries is the directory of the programs under test.
 var binaries string
 
-// TestMain builds the programs once. They are processes without the race detector.
+// TestMain builds the programs once. They run as processes without the race detector.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "examples")
 	if err == nil {
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// loopback is an address in the first line of a program.
+// loopback matches the address in a program's first line.
 var loopback = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
 // process is a running program.
@@ -52,10 +52,10 @@ type process struct {
 	*testing.T
 
 	cmd     *exec.Cmd
-	address string // that it listens on, from its first line
+	address string // listening address, from the first line
 
 	mu    sync.Mutex
-	lines []string // of its output, behind the first
+	lines []string // output after the first line
 	grown *sync.Cond
 }
 
@@ -93,13 +93,13 @@ func start(t *testing.T, name string, args ...string) *process {
 	return p
 }
 
-// kill is kill -9, and waits.
+// kill sends SIGKILL and waits.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()
 }
 
-// output waits for a number of lines and returns all that there are.
+// output waits for a number of lines and returns all lines so far.
 func (p *process) output(least int) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,14 +115,14 @@ func serve(t *testing.T, dir, listen string) *process {
 	return start(t, "seqledger", "serve", "--json", "--listen", listen, "--data", dir)
 }
 
-// answer is a response that was read.
+// answer is a response whose body has been read.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// field returns a member of a JSON body, by the names on the way to it.
+// field returns a member of a JSON body, by its path of names.
 func (a *answer) field(t *testing.T, path ...string) string {
 	t.Helper()
 	var value any
@@ -137,7 +137,7 @@ func (a *answer) field(t *testing.T, path ...string) string {
 	return text
 }
 
-// request sends a request; the headers are names and values in turn.
+// request sends a request; headers alternates names and values.
 func request(t *testing.T, method, address, path, body string, headers ...string) *answer {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
@@ -169,7 +169,7 @@ func (a *answer) expect(t *testing.T, status int) *answer {
 	return a
 }
 
-// eventually waits for a condition that other processes bring about.
+// eventually waits for a condition that other processes make true.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !holds(); {
@@ -218,7 +218,7 @@ func (p *producer) add(args ...string) (id, status string, code int) {
 	return got.ID, got.Status, 0
 }
 
-// expect adds a task and checks the answer; any id will do if wantID is "".
+// expect adds a task and checks the answer; if wantID is "", any id will do.
 func (p *producer) expect(wantStatus, wantID string, args ...string) string {
 	p.Helper()
 	id, status, code := p.add(args...)
@@ -235,8 +235,8 @@ func (p *producer) conflict(args ...string) {
 	}
 }
 
-// A task is added once for its key, however many producers add it at once, and after the ledger was
-// killed. The key is known for 30 days.
+// A task is added once per key, however many producers add it at once, and even after the ledger was killed. The key is
+// kept for 30 days.
 func TestTasks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -276,8 +276,8 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// What a key is unique among is what the producer says, and another task under it is a conflict and
-// not the wrong task. A worker gets the tasks of its queue in order.
+// The producer chooses the namespace in which a key is unique. Another task under the same key is a conflict; it never
+// returns the wrong task. A worker gets the tasks of its queue in order.
 func TestTaskScopes(t *testing.T) {
 	t.Parallel()
 	p := &producer{t, serve(t, t.TempDir(), "127.0.0.1:0")}
@@ -285,7 +285,7 @@ func TestTaskScopes(t *testing.T) {
 		[]string{"--queue", "slow"}
 	with := func(lists ...[]string) []string { return slices.Concat(lists...) }
 	mail, print := []string{"mail", "hello"}, []string{"print", "hello"}
-	// By type: another type has the key for itself, and the same type has it in every queue.
+	// By type: the same key of another type is independent, and one type shares its keys across queues.
 	first := p.expect("created", "", with(key, mail)...)
 	second := p.expect("created", "", with(key, print)...)
 	p.conflict(with(key, slow, mail)...)
@@ -293,7 +293,7 @@ func TestTaskScopes(t *testing.T) {
 	third := p.expect("created", "", with(byQueue, mail)...)
 	p.conflict(with(byQueue, print)...)
 	elsewhere := p.expect("created", "", with(byQueue, slow, print)...)
-	// By a name of the producer's, which is never a type or a queue.
+	// By a name that the producer chooses; it never equals a type or a queue.
 	custom := []string{"--key", "7", "--unique", "mail"}
 	fourth := p.expect("created", "", with(custom, mail)...)
 	p.expect("existing", fourth, with(custom, mail)...)
@@ -308,7 +308,7 @@ func TestTaskScopes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	last := p.expect("created", "", "--key", "last", "mail", "the end") // comes live
+	last := p.expect("created", "", "--key", "last", "mail", "the end") // arrives live
 	worked := bufio.NewScanner(out)
 	for _, want := range []string{first, second, third, fourth, last} {
 		var got struct{ ID string }
@@ -318,14 +318,14 @@ func TestTaskScopes(t *testing.T) {
 	}
 }
 
-// runner is what takes jobs behind the example submit.
+// runner accepts jobs behind the example submit.
 type runner struct {
 	*httptest.Server
 
 	mu    sync.Mutex
 	jobs  []string
-	enter chan struct{} // gets a value for each job that comes
-	leave chan int      // has the status for each, which waits for it
+	enter chan struct{} // receives a value for each job that arrives
+	leave chan int      // provides the status for each job, which waits for it
 }
 
 func newRunner(t *testing.T) *runner {
@@ -348,7 +348,7 @@ func newRunner(t *testing.T) *runner {
 	return r
 }
 
-// ran fails unless as many jobs have come.
+// ran fails unless the given number of jobs has arrived.
 func (r *runner) ran(t *testing.T, want int) {
 	t.Helper()
 	r.mu.Lock()
@@ -358,7 +358,7 @@ func (r *runner) ran(t *testing.T, want int) {
 	}
 }
 
-// submission is a ledger, a runner and a service between them.
+// submission is a ledger, a runner, and a service between them.
 type submission struct {
 	*testing.T
 
@@ -373,7 +373,7 @@ func newSubmission(t *testing.T) *submission {
 	return s
 }
 
-// replica starts one more service.
+// replica starts another instance of the service.
 func (s *submission) replica(args ...string) *process {
 	return start(s.T, "submit", append([]string{"--listen", "127.0.0.1:0", "--server", s.ledger.address,
 		"--runner", s.runner.URL}, args...)...)
@@ -386,7 +386,7 @@ func (s *submission) submit(to *process, body string) *answer {
 	return request(s.T, http.MethodPost, to.address, "/jobs", body, "Idempotency-Key", nightly)
 }
 
-// Requests that come while the first one is under way, to any replica, wait and get its job.
+// Requests that arrive at any replica while the first one is in flight wait and get its job.
 func TestSubmitCoalesces(t *testing.T) {
 	t.Parallel()
 	s := newSubmission(t)
@@ -395,7 +395,7 @@ func TestSubmitCoalesces(t *testing.T) {
 	all := make(chan []*answer)
 	go func() { // received below
 		all <- race(callers, func(i int) *answer {
-			// White space and the order of names do not make another job.
+			// White space and the order of names do not make it another job.
 			return s.submit(s.service, []string{`{"image":"report","n":1}`, `{ "n": 1, "image": "report" }`}[i%2])
 		})
 	}()
@@ -437,7 +437,7 @@ func TestSubmitCoalesces(t *testing.T) {
 	}
 }
 
-// A refusal is kept, and a runner that was not reached leaves the key free.
+// A refusal is stored. A runner that could not be reached leaves the key free.
 func TestSubmitRefusals(t *testing.T) {
 	t.Parallel()
 	s := newSubmission(t)
@@ -472,7 +472,7 @@ func TestSubmitRefusals(t *testing.T) {
 	s.runner.ran(t, 2)
 }
 
-// A service that is killed while the runner has a job submits it never again; a person settles it.
+// A service that is killed while the runner has a job never submits the job again; an operator settles it.
 func TestSubmitKilled(t *testing.T) {
 	t.Parallel()
 	s := newSubmission(t)
@@ -511,21 +511,21 @@ func TestSubmitKilled(t *testing.T) {
 	s.runner.ran(t, 1)
 }
 
-// form is one that was given out.
+// form is a form that was handed out.
 type form struct {
 	t          *testing.T
 	address    string
 	key, proof string
 }
 
-// open asks for an empty form.
+// open requests an empty form.
 func open(t *testing.T, p *process, headers ...string) *form {
 	t.Helper()
 	a := request(t, http.MethodGet, p.address, "/intake/contact", "", headers...).expect(t, http.StatusOK)
 	return &form{t, p.address, a.field(t, "key"), a.field(t, "proof")}
 }
 
-// send sends the form to an intake, with its proof if it has one, and as a user unless that is "".
+// send sends the form to an intake, with its proof if it has one, and as a user unless user is "".
 func (f *form) send(name, user, body string) *answer {
 	f.t.Helper()
 	headers := []string{"Idempotency-Key", `"` + f.key + `"`, "Content-Type", "application/x-www-form-urlencoded"}
@@ -538,7 +538,7 @@ func (f *form) send(name, user, body string) *answer {
 	return request(f.t, http.MethodPost, f.address, "/intake/"+name, body, headers...)
 }
 
-// id returns the submission of an answer, and checks whether it is replayed.
+// id returns the submission id in an answer, and checks whether the answer is a replay.
 func (f *form) id(a *answer, replayed bool) string {
 	f.t.Helper()
 	a.expect(f.t, http.StatusCreated)
@@ -548,10 +548,10 @@ func (f *form) id(a *answer, replayed bool) string {
 	return a.field(f.t, "submission")
 }
 
-// took fails unless the program has printed as many forms.
+// took fails unless the program has printed the given number of forms.
 func (p *process) took(want int) {
 	p.Helper()
-	open(p.T, p).send("end", "", "x=y").expect(p.T, http.StatusCreated) // is printed behind all others
+	open(p.T, p).send("end", "", "x=y").expect(p.T, http.StatusCreated) // is printed after all others
 	for least := 1; ; least++ {
 		lines := p.output(least)
 		if !strings.Contains(lines[len(lines)-1], " end: ") {
@@ -568,7 +568,7 @@ func startForms(t *testing.T) *process {
 	return start(t, "forms", "--listen", "127.0.0.1:0", "--server", serve(t, t.TempDir(), "127.0.0.1:0").address)
 }
 
-// A form is taken once for its intake and its user.
+// A form is accepted once per intake and user.
 func TestForms(t *testing.T) {
 	t.Parallel()
 	p := startForms(t)
@@ -606,13 +606,13 @@ func TestForms(t *testing.T) {
 	p.took(3)
 }
 
-// What a visitor has sent is the same submission after signing in, for the one who has its proof, and
-// for no other user.
+// After a visitor signs in, the visitor's form is still the same submission, for the user who has its proof and for no
+// other user.
 func TestFormsOfVisitors(t *testing.T) {
 	t.Parallel()
 	p := startForms(t)
 	f := open(t, p)
-	// The visitor's request and the repeats of the page, which has signed in meanwhile, all at once.
+	// All at once: the visitor's request, and retries by the page, which has signed in meanwhile.
 	answers := race(8, func(i int) *answer { return f.send("contact", []string{"", "alice"}[i%2], "name=Ann") })
 	id := answers[0].field(t, "submission")
 	for _, a := range answers {
@@ -624,11 +624,11 @@ func TestFormsOfVisitors(t *testing.T) {
 	if again := f.id(f.send("contact", "alice", "name=Ann"), true); again != id {
 		t.Errorf("submission %s after signing in, want %s", again, id)
 	}
-	// Another user has no use for the proof, and none for the key: not even a conflict tells of it.
+	// Neither the proof nor the key is of use to another user: not even a conflict reveals the key.
 	if other := f.id(f.send("contact", "bob", "name=Bo"), false); other == id {
 		t.Error("bob has got the visitor's submission")
 	}
-	// Without the proof it is out of reach, for the same user, too.
+	// Without the proof it cannot be reached, even by the same user.
 	bare := &form{t: t, address: p.address, key: f.key}
 	if other := bare.id(bare.send("contact", "alice", "name=Bo"), false); other == id {
 		t.Error("the visitor's submission was reached without its proof")
@@ -638,7 +638,7 @@ func TestFormsOfVisitors(t *testing.T) {
 	if other := stranger.id(stranger.send("contact", "", "name=Bo"), false); other == id {
 		t.Error("another visitor has got the submission")
 	}
-	// And a user's own records are not reachable with a proof of the user's choosing.
+	// And a proof chosen by a user does not reach another user's own records.
 	own := open(t, p, "Authorization", "Bearer bob-secret")
 	mine := own.id(own.send("contact", "bob", "name=Bob"), false)
 	own.proof = stranger.proof
@@ -648,8 +648,8 @@ func TestFormsOfVisitors(t *testing.T) {
 	p.took(6)
 }
 
-// startGateway starts the gateway of the example jobs, before a service at another address than the
-// file's.
+// startGateway starts the gateway of the example jobs, in front of a service at an address other than the one in its
+// file.
 func startGateway(t *testing.T, dir, listen, upstream string) *process {
 	t.Helper()
 	return start(t, "seqledger", "gateway", "--json", "--config", "jobs/gateway.yaml", "--listen", listen,
@@ -657,8 +657,8 @@ func startGateway(t *testing.T, dir, listen, upstream string) *process {
 		filepath.Join(dir, "journal"))
 }
 
-// A job is started once for its key, also when the gateway is killed, and once for each request
-// without a key. Every answer has a request id of its own.
+// A job is started once per key, even if the gateway is killed, and once for each request without a key. Every answer
+// has its own request id.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	jobs, dir := start(t, "jobs", "--listen", "127.0.0.1:0"), t.TempDir()

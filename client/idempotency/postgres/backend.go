@@ -16,18 +16,18 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
 )
 
-// channel is the channel of notifications. Their payload is the key, in hex.
+// channel is the notification channel. The payload of a notification is the key, in hex.
 const channel = "idempotency_records"
 
-// The statements. Parameters have casts, because they are sent without asking the server for their
-// types first.
+// The statements. Parameters have casts, because the statements are sent without first asking the server for the
+// parameter types.
 const (
 	loadRecord = `SELECT r.record, r.version, clock_timestamp()
 		FROM (VALUES (1)) AS one LEFT JOIN idempotency_records r ON r.key = $1::bytea`
 
-	// The two that write return a row, or none if they did not write. If the clock is past the deadline after the
-	// write, they fail by a division by zero, and so write nothing. They look at the clock then, and not when they
-	// begin, because they may wait for a lock in between.
+	// The two writing statements return a row, or none if they did not write. If the clock is past the deadline after
+	// the write, they fail with a division by zero, and so write nothing. They read the clock at that point, not at the
+	// start, because they may wait for a lock in between.
 	insertRecord = `INSERT INTO idempotency_records
 		(key, version, record, keep_until, organization, vault, namespace, principal, key_hash)
 		VALUES ($1::bytea, nextval('idempotency_tokens'), $2::bytea, $3::timestamptz, $4::text, $5::text, $6::text,
@@ -43,11 +43,11 @@ const (
 		SELECT one, CASE WHEN waited_until > clock_timestamp()
 			THEN pg_notify('` + channel + `', encode($1::bytea, 'hex'))::text END FROM swapped`
 
-	// Changes nothing. Its commit is acknowledged only when everything before it is where the server's
-	// synchronous_commit says.
+	// Changes nothing. Its commit is acknowledged only when everything before it is as durable as the server's
+	// synchronous_commit requires.
 	confirmRecord = `UPDATE idempotency_records SET version = version WHERE key = $1::bytea AND version = $2::bigint`
 
-	// Renewed rarely, so that callers that poll do not write each time.
+	// Renewed rarely, so that polling callers do not write each time.
 	announceWait = `UPDATE idempotency_records SET waited_until = clock_timestamp() + interval '60 seconds'
 		WHERE key = $1::bytea AND version = $2::bigint
 		AND (waited_until IS NULL OR waited_until < clock_timestamp() + interval '30 seconds')`
@@ -72,7 +72,7 @@ func rowKey(name string) ([]byte, error) {
 	return hex.DecodeString(hash)
 }
 
-// described returns the key of a row, and what the row says of its record to people.
+// described returns the key of a row, and the row's description of its record.
 func described(name string) ([]byte, *describe.Description, error) {
 	key, err := rowKey(name)
 	if err != nil {
@@ -98,7 +98,7 @@ func insert(
 		text(d.Namespace), text(d.Principal), d.KeyHash, deadline))
 }
 
-// wrote reports whether one of the statements that write has written.
+// wrote reports whether one of the writing statements wrote.
 func wrote(row pgx.Row) (bool, error) {
 	var one int
 	var notified *string
@@ -125,7 +125,7 @@ func load(ctx context.Context, q querier, key string) (record []byte, version st
 	return record, strconv.FormatInt(*number, 10), now, nil
 }
 
-// swap writes a record if its version is the given one. deadline may be nil.
+// swap writes a record if the stored one has the given version. deadline may be nil.
 func swap(
 	ctx context.Context, q querier, key, version string, record []byte, keepUntil time.Time, deadline *time.Time,
 ) (bool, error) {
@@ -143,7 +143,7 @@ func swap(
 	return wrote(q.QueryRow(ctx, updateRecord, name, number, record, keepUntil, deadline))
 }
 
-// confirm waits until a version of a record is as durable as a commit is.
+// confirm waits until a version of a record is as durable as a commit.
 func confirm(ctx context.Context, q querier, key, version string) (bool, error) {
 	name, err := rowKey(key)
 	if err != nil {
@@ -164,7 +164,7 @@ func nextToken(ctx context.Context, q querier) (uint64, error) {
 	return uint64(token), err
 }
 
-// backend is an idempotency.Backend in which every call is a transaction of its own.
+// backend is an idempotency.Backend in which every call is its own transaction.
 type backend struct {
 	describe.Namer
 
@@ -173,8 +173,8 @@ type backend struct {
 	maxOpen  int // Options.MaxOpen
 }
 
-// Load implements idempotency.Backend. Every call of a store begins with it, so it also replaces
-// connections that broke while they were idle, for example by a restart of the server.
+// Load implements idempotency.Backend. Every store call begins with a Load, so it also replaces connections that broke
+// while idle, for example because the server restarted.
 func (b *backend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
 	for reset := false; ; {
 		record, version, now, err := load(ctx, b.pool, key)
@@ -189,7 +189,7 @@ func (b *backend) Load(ctx context.Context, key string) ([]byte, string, time.Ti
 	}
 }
 
-// broken reports whether a statement failed with its connection.
+// broken reports whether a statement failed because its connection broke.
 func broken(err error) bool {
 	failure, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -226,8 +226,8 @@ func (b *backend) swap(
 	return swapped, err
 }
 
-// Confirm implements idempotency.Confirmer. When a statement is canceled while its commit waits for a standby, the
-// server keeps the commit and shows it, although no standby may have it.
+// Confirm implements idempotency.Confirmer. If a statement is canceled while its commit waits for a standby, the server
+// keeps the commit and makes it visible, although no standby may have it.
 func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error) {
 	confirmed, err := confirm(ctx, b.pool, key, version)
 	if overtaken(err) {
@@ -236,14 +236,14 @@ func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error
 	return confirmed, err
 }
 
-// late reports whether a statement has written nothing because it came after its deadline.
+// late reports whether a statement wrote nothing because it ran after its deadline.
 func late(err error) bool {
 	failure, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && failure.Code == "22012" // division by zero
 }
 
-// overtaken reports whether a transaction was rolled back in favor of another one. That happens to
-// single statements if the database's default isolation is repeatable read or serializable.
+// overtaken reports whether a transaction was rolled back in favor of another one. That happens to single statements if
+// the database's default isolation is repeatable read or serializable.
 func overtaken(err error) bool {
 	failure, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (failure.Code == "40001" || failure.Code == "40P01")
@@ -252,11 +252,10 @@ func overtaken(err error) bool {
 // NextToken implements idempotency.TokenSource.
 func (b *backend) NextToken(ctx context.Context) (uint64, error) { return nextToken(ctx, b.pool) }
 
-// pollInterval is how often a waiting caller looks at its record although it is notified.
+// pollInterval is how often a waiting caller polls its record in addition to notifications.
 const pollInterval = time.Second
 
-// Changed implements idempotency.Notifier. It returns after pollInterval at the latest, in case a
-// notification was lost.
+// Changed implements idempotency.Notifier. It returns after at most pollInterval, in case a notification was lost.
 func (b *backend) Changed(ctx context.Context, key, version string) error {
 	name, err := rowKey(key)
 	if err != nil {
@@ -274,7 +273,7 @@ func (b *backend) Changed(ctx context.Context, key, version string) error {
 	if _, err := b.pool.Exec(ctx, announceWait, name, number); err != nil && !overtaken(err) {
 		return err
 	}
-	// A swap before the announcement sends no notification, but shows here.
+	// A swap before the announcement sends no notification, but is visible here.
 	var current int64
 	err = b.pool.QueryRow(ctx, recordVersion, name).Scan(&current)
 	switch {

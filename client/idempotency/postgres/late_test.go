@@ -16,7 +16,7 @@ import (
 	"github.com/seqledger/seqledger/internal/storefaults"
 )
 
-// A reservation that arrives late makes no owner, with a lower token than that of the owner since.
+// A reservation that arrives late creates no owner; its token would be lower than that of a later owner.
 func TestLateSwap(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
@@ -38,7 +38,7 @@ func TestLateSwap(t *testing.T) {
 	})
 }
 
-// An insert that waits for another transaction is late by the clock at its end, and not at its beginning.
+// An insert that waits for another transaction is late according to the clock when the wait ends, not when it begins.
 func TestLateBehindATransaction(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
@@ -77,7 +77,7 @@ func TestLateBehindATransaction(t *testing.T) {
 	}
 }
 
-// A result shows although its caller canceled the wait for a standby. The repeat is acknowledged only when a standby
+// A result is visible although its caller canceled the wait for a standby. A retry is acknowledged only when a standby
 // has the result.
 func TestRepeatWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
@@ -95,7 +95,7 @@ func TestRepeatWaitsForTheStandby(t *testing.T) {
 		defer cancel()
 		return do(ctx)
 	}
-	for briefly(func(ctx context.Context) error { // a moment after its start the server does not wait yet
+	for briefly(func(ctx context.Context) error { // just after its start the server does not wait yet
 		_, err := pool.Exec(ctx, "CREATE TABLE probe (); DROP TABLE probe", pgx.QueryExecModeSimpleProtocol)
 		return err
 	}) == nil {
@@ -118,7 +118,7 @@ func TestRepeatWaitsForTheStandby(t *testing.T) {
 		t.Fatal("a result that no standby has is acknowledged")
 	}
 	for state := idempotency.Pending; state != idempotency.Committed; {
-		// The server gives the wait up when it learns that the client has.
+		// The server abandons the wait when it learns that the client has.
 		got, err := local.Get(t.Context(), &r.Key)
 		if err != nil {
 			t.Fatal(err)
@@ -128,6 +128,6 @@ func TestRepeatWaitsForTheStandby(t *testing.T) {
 	if complete(s) == nil {
 		t.Error("the repeat is told that it is stored")
 	}
-	for complete(local) != nil && t.Context().Err() == nil { // which does not ask for a standby
+	for complete(local) != nil && t.Context().Err() == nil { // this requires no standby
 	}
 }

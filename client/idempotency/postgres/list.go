@@ -10,14 +10,14 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// listRecords streams the rows, so that no more than one response is in memory. A pending record (2) may turn out to
-// be one whose outcome is unknown (5).
+// listRecords streams the rows, so that at most one response is in memory. A pending record (2) may turn out to have an
+// unknown outcome (5).
 const listRecords = `SELECT namespace, principal, key_hash, record, clock_timestamp() FROM idempotency_records
 	WHERE organization = $1::text AND vault = $2::text AND ($3::text = '' OR namespace = $3)
 	AND ($4::boolean OR principal = $5::text) AND ($6::int = 0 OR state = $6 OR $6 = 5 AND state = 2)`
 
-// List implements [idempotency.Lister]. It reads what was committed when it began, and keeps a connection until
-// its caller has all records, or wants no more.
+// List implements [idempotency.Lister]. It reads what was committed when it began. It keeps a connection until its
+// caller has all records or stops.
 func (s *Store) List(
 	ctx context.Context, request *idempotency.ListRequest,
 ) iter.Seq2[*idempotency.ListedRecord, error] {
@@ -55,5 +55,5 @@ func (s *Store) List(
 	}
 }
 
-// text replaces what PostgreSQL takes in no text.
+// text replaces the character that PostgreSQL does not accept in text.
 func text(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }

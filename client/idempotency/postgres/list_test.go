@@ -13,13 +13,13 @@ import (
 	"github.com/seqledger/seqledger/internal/servertest"
 )
 
-// A list has the records of its scope, and of those the ones that were asked for.
+// A list contains the records of its scope that match the request.
 func TestList(t *testing.T) {
 	t.Parallel()
 	storetest.RunList(t, open(t, servertest.Postgres(t).URL, postgres.Options{CleanupInterval: -1}))
 }
 
-// A caller that wants no more gives its connection back, and what is no record is told.
+// A caller that stops early releases its connection, and a value that is not a record is reported.
 func TestListEnds(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)

@@ -19,19 +19,19 @@ const (
 	relistenDeaf = 30 * time.Second // after notifications did not arrive
 )
 
-// listening is what a store's listener connects with.
+// listening holds what a store's listener needs to connect.
 type listening struct {
 	config *pgx.ConnConfig
-	pool   *pgxpool.Pool // sends the test of a new connection
+	pool   *pgxpool.Pool // sends the test notification for a new connection
 	log    *slog.Logger
-	warned bool // once: the callers that wait poll
+	warned bool // warned once that waiting callers poll
 }
 
 func newListener(config *pgx.ConnConfig, pool *pgxpool.Pool, log *slog.Logger) *waiters.Listener {
 	return waiters.NewListener((&listening{config: config, pool: pool, log: log}).once)
 }
 
-// once listens over one connection, and returns the pause before the next.
+// once listens on one connection, and returns the pause before the next.
 func (g *listening) once(ctx context.Context, l *waiters.Listener) (pause time.Duration) {
 	err := g.listen(ctx, l)
 	if ctx.Err() == nil && !g.warned {
@@ -72,8 +72,8 @@ func (g *listening) listen(ctx context.Context, l *waiters.Listener) error {
 	}
 }
 
-// test sends a notification over another connection and waits for it. A pooler takes a LISTEN, and
-// drops what comes for it later.
+// test sends a notification on another connection and waits for it. A pooler accepts a LISTEN, but drops the
+// notifications that arrive later.
 func (g *listening) test(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()

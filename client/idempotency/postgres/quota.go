@@ -10,11 +10,11 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// The states of a row that count: see schema.sql.
+// The state of rows that count; see schema.sql.
 const statePending = 2
 
-// openKeys counts the other keys of a principal without a result, as far as the quota goes. A key that is pending
-// already answers nothing, because it has been counted: its owner must be able to extend its lease.
+// openKeys counts the other keys of a principal that have no result, up to the quota. For a key that is already pending
+// it returns no row, because that key has been counted: its owner must be able to renew its lease.
 const openKeys = `SELECT count(*) FROM (SELECT FROM idempotency_records
 		WHERE organization = $2::text AND vault = $3::text AND principal = $4::text AND state IN (2, 5)
 		LIMIT $5::bigint) AS counted
@@ -23,7 +23,7 @@ const openKeys = `SELECT count(*) FROM (SELECT FROM idempotency_records
 // errOpenKeys is the cause of a refusal by the quota.
 var errOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
 
-// admit returns an [*idempotency.QuotaError] if a record would be one open key too many of its principal.
+// admit returns an [*idempotency.QuotaError] if a record would exceed the number of open keys of its principal.
 func admit(ctx context.Context, q querier, name string, record []byte, most int) error {
 	const stateAt = 1 // as the generated column has it
 	if most <= 0 || len(record) <= stateAt || record[stateAt] != statePending {

@@ -26,7 +26,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// The suite over a store that counts, and counts nothing too many.
+// The suite on a store with a quota, which must not count too many keys.
 func TestSuiteWithQuota(t *testing.T) {
 	t.Parallel()
 	shared := open(t, servertest.Postgres(t).URL, postgres.Options{MaxOpen: 1_000_000})

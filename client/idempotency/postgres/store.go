@@ -19,11 +19,11 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the statements that make the table and the sequence. They may be run again.
+// Schema returns the statements that create the table and the sequence. They may be run again.
 func Schema() string { return schema }
 
-// Privileges returns the statements that give a role what a store needs, and no more. role is an SQL
-// identifier, quoted if it has to be.
+// Privileges returns the statements that grant a role the privileges a store needs, and no more. role is an SQL
+// identifier, quoted if necessary.
 func Privileges(role string) string {
 	return "GRANT SELECT, INSERT, UPDATE, DELETE ON idempotency_records TO " + role + ";\n" +
 		"GRANT USAGE ON SEQUENCE idempotency_tokens TO " + role + ";\n"
@@ -34,18 +34,18 @@ const DefaultCleanupInterval = 10 * time.Second
 
 // Options configure a store. The zero value is usable.
 type Options struct {
-	// ListenURL is the server's own address for notifications, where the store's passes a
-	// PgBouncer in transaction mode. Empty means the store's.
+	// ListenURL is the server's own address for notifications, needed if the store's URL leads through a PgBouncer in
+	// transaction mode. Empty means the store's URL.
 	ListenURL string
-	// CleanupInterval is how often expired records are deleted, a thousand in each statement; 0 means 10 s,
-	// and a negative value that another process does it.
+	// CleanupInterval is how often expired records are deleted, a thousand per statement; 0 means 10 s, and a negative
+	// value leaves it to another process.
 	CleanupInterval time.Duration
-	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means
-	// any number. A reservation beyond it is refused with an [idempotency.QuotaError]. It costs each reservation a
-	// round trip. Reservations that are made at the same moment do not see each other, and neither do those
-	// WithTx makes count: the bound may be exceeded by as many as there are.
+	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means no
+	// limit. A reservation beyond it is refused with an [idempotency.QuotaError]. It costs each reservation a round
+	// trip. Concurrent reservations do not see each other, and neither do concurrent transactions of WithTx: the limit
+	// may be exceeded by as many as there are.
 	MaxOpen int
-	// Logger may be nil. It never gets a key or a principal.
+	// Logger may be nil. It never receives a key or a principal.
 	Logger *slog.Logger
 }
 
@@ -54,14 +54,14 @@ type Store struct {
 	idempotency.Resolver
 
 	backend *backend
-	owned   *pgxpool.Pool // nil for the caller's
+	owned   *pgxpool.Pool // nil if the caller owns the pool
 	stop    context.CancelFunc
 	joined  sync.WaitGroup // the cleanup
 }
 
-// Open connects to a database. The parameters of the URL are those of libpq and of pgxpool
-// (pool_max_conns=16), and max_open and listen_url, which set the options; the latter is a URL itself, with %XX for the
-// characters that would end it, such as %26 for &. An error does not contain a password.
+// Open connects to a database. The URL takes the parameters of libpq and of pgxpool (pool_max_conns=16), plus max_open
+// and listen_url, which set the options. listen_url is itself a URL, with %XX for the characters that would end it,
+// such as %26 for &. An error does not contain a password.
 func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	config, err := parse(url)
 	if err != nil {
@@ -89,13 +89,13 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// The parameters of URLs that set options. Others that pgx does not know are settings of the server.
+// URL parameters that set options. Parameters that pgx does not know are settings of the server.
 const (
 	maxOpenParameter = "max_open"
 	listenParameter  = "listen_url"
 )
 
-// forget takes the parameters that set options out of what is sent to the server.
+// forget removes the parameters that set options from what is sent to the server.
 func forget(config *pgx.ConnConfig) {
 	for _, name := range []string{maxOpenParameter, listenParameter} {
 		delete(config.RuntimeParams, name)
@@ -109,14 +109,14 @@ func parse(url string) (*pgxpool.Config, error) {
 		return nil, err
 	}
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		// The default of pgx, which does not work behind PgBouncer's transaction mode unless that is
-		// told to follow prepared statements.
+		// This replaces the default of pgx, which does not work behind PgBouncer's transaction mode unless PgBouncer is
+		// configured to track prepared statements.
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	return config, nil
 }
 
-// New returns a store that uses the caller's pool, which the caller closes after the store.
+// New returns a store that uses the caller's pool. The caller closes the pool after the store.
 func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if o.MaxOpen < 0 {
 		return nil, errors.New("Options.MaxOpen must not be negative")
@@ -143,14 +143,13 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 		o.CleanupInterval = DefaultCleanupInterval
 	}
 	if o.CleanupInterval > 0 {
-		// Ended and waited for by Close.
+		// Close ends this goroutine and waits for it.
 		s.joined.Go(func() { s.cleanUp(running, o.CleanupInterval, o.Logger) })
 	}
 	return s, nil
 }
 
-// Close ends what the store runs in the background, and waits for it. Calls that are under way
-// fail.
+// Close stops the store's background work and waits for it. Calls in flight fail.
 func (s *Store) Close() error {
 	s.stop()
 	s.backend.listener.Close()
@@ -161,7 +160,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Init makes the table and the sequence.
+// Init creates the table and the sequence.
 func Init(ctx context.Context, url string) error {
 	config, err := parse(url)
 	if err != nil {
@@ -177,7 +176,7 @@ func Init(ctx context.Context, url string) error {
 	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 }
 
-// check refuses a server on which a store would lose what it acknowledges.
+// check refuses a server on which a store would lose acknowledged writes.
 func check(ctx context.Context, pool *pgxpool.Pool) error {
 	var version int
 	var standby, table bool
@@ -202,8 +201,8 @@ func check(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// expiredBatch deletes expired records. A record that is in use is locked, and left to another round.
-// Expired ones are kept for a minute, in which the clock may be set back.
+// expiredBatch deletes expired records. A record in use is locked, and left to a later batch. Expired records are kept
+// for another minute, in case the clock is set back.
 const expiredBatch = `DELETE FROM idempotency_records WHERE keep_until < clock_timestamp() - interval '1 minute'
 	AND key = ANY (ARRAY(SELECT key FROM idempotency_records
 		WHERE keep_until < clock_timestamp() - interval '1 minute' ORDER BY keep_until LIMIT 1000

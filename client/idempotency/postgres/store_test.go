@@ -19,7 +19,7 @@ import (
 	"github.com/seqledger/seqledger/internal/storefaults"
 )
 
-// open makes the table and opens a store.
+// open creates the table and opens a store.
 func open(t testing.TB, url string, o postgres.Options) *postgres.Store {
 	t.Helper()
 	if err := postgres.Init(t.Context(), url); err != nil {
@@ -47,7 +47,7 @@ func key(text string) idempotency.RecordKey {
 	return idempotency.RecordKey{Scope: idempotency.Scope{Organization: "acme"}, Namespace: "test", Key: text}
 }
 
-// The suite over a server: plainly, within transactions, and under the strictest isolation.
+// The suite on a server: directly, within transactions, and under the strictest isolation.
 func TestSuite(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
@@ -59,7 +59,7 @@ func TestSuite(t *testing.T) {
 	t.Run("Transactions", func(t *testing.T) {
 		t.Parallel()
 		shared := open(t, server.URL, postgres.Options{CleanupInterval: -1})
-		pool := connect(t, server.URL+"&pool_max_conns=150") // a caller that waits keeps its connection
+		pool := connect(t, server.URL+"&pool_max_conns=150") // a waiting caller keeps its connection
 		storetest.Run(t, func(*testing.T) idempotency.Store { return &eachInTx{shared, pool} })
 	})
 	t.Run("Serializable", func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestSuiteBehindPgBouncer(t *testing.T) {
 	}
 }
 
-// eachInTx makes each call in a transaction of its own.
+// eachInTx runs each call in its own transaction.
 type eachInTx struct {
 	store *postgres.Store
 	pool  *pgxpool.Pool
@@ -149,7 +149,7 @@ func (s *eachInTx) Get(ctx context.Context, k *idempotency.RecordKey) (*idempote
 	return inTx(ctx, s, func(store idempotency.Store) (*idempotency.Record, error) { return store.Get(ctx, k) })
 }
 
-// A server that loses what it acknowledges is refused.
+// A server that loses acknowledged writes is refused.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -180,7 +180,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Every gateway of a deployment may begin with store init.
+// Every gateway of a deployment may start with store init.
 func TestInitAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
@@ -200,7 +200,7 @@ func TestInitAtTheSameTime(t *testing.T) {
 	}
 }
 
-// The privileges that Privileges lists are enough.
+// The privileges that Privileges grants are enough.
 func TestPrivileges(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
@@ -222,7 +222,7 @@ func TestPrivileges(t *testing.T) {
 
 func succeed(context.Context, *idempotency.Owner) ([]byte, error) { return []byte("done"), nil }
 
-// A row says of its record what people look for, and not the key.
+// A row describes its record for people, but does not contain the key.
 func TestDescription(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
@@ -245,7 +245,7 @@ func TestDescription(t *testing.T) {
 	}
 }
 
-// Only what may be deleted is, and all of it.
+// Cleanup deletes everything that may be deleted, and nothing else.
 func TestCleanup(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
@@ -288,7 +288,7 @@ func TestWithTx(t *testing.T) {
 		}
 		return n
 	}
-	// Heartbeats come while the work uses the transaction.
+	// Heartbeats arrive while the work uses the transaction.
 	settings := idempotency.Settings{Lease: time.Second}
 	work := func(ctx context.Context, after error) (done *idempotency.Done, err error) {
 		err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
@@ -325,14 +325,14 @@ func TestWithTx(t *testing.T) {
 	if effects() != 1 || replayed != 7 {
 		t.Errorf("%d effects, %d replays", effects(), replayed)
 	}
-	// The result stands outside of transactions, too.
+	// The result is visible outside the transaction, too.
 	done, err := idempotency.Do(t.Context(), s, key("k"), succeed)
 	if err != nil || !done.Replayed {
 		t.Errorf("%+v, %v", done, err)
 	}
 }
 
-// A transaction under repeatable read that lost a race fails as a whole, and its repeat gets the result.
+// A transaction under repeatable read that lost a race fails as a whole, and its retry gets the result.
 func TestWithTxRepeatableRead(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
@@ -362,7 +362,7 @@ func TestWithTxRepeatableRead(t *testing.T) {
 	}
 }
 
-// What was acknowledged is there after kill -9 of the server, and the store goes on.
+// What was acknowledged survives kill -9 of the server, and the store continues.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
@@ -376,7 +376,7 @@ func TestKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Kill()
-	for err == nil { // its children end a moment later
+	for err == nil { // the server's children exit a moment later
 		_, err = s.Get(t.Context(), new(key("done")))
 	}
 	if errors.Is(err, idempotency.ErrNotFound) {

@@ -12,9 +12,9 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 )
 
-// WithTx returns a store within a transaction, which the caller begins and ends. A reservation, the
-// work and its result commit together. If the transaction is rolled back, or the process ends, the
-// key is free again and nothing has happened:
+// WithTx returns a store within a transaction, which the caller begins and ends. A reservation, the work and its result
+// commit together. If the transaction is rolled back, or the process ends, the key is free again and nothing has
+// happened:
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		pay := func(ctx context.Context, _ *idempotency.Owner) ([]byte, error) {
@@ -25,21 +25,20 @@ import (
 //		return err
 //	})
 //
-// A caller with the same key waits in its reservation until the first transaction has ended, for
-// as long as its context (of [idempotency.Do]: Settings.StoreTimeout) lasts, and gets the result then.
-// Two transactions that take two keys in different orders are a deadlock, which PostgreSQL ends by
-// failing one.
+// A caller with the same key waits in its reservation until the first transaction has ended, or until its context ends
+// (with [idempotency.Do], after Settings.StoreTimeout), and then gets the result. Two transactions that reserve two
+// keys in different orders deadlock; PostgreSQL resolves that by failing one.
 //
-// In a transaction of the isolation repeatable read or serializable, PostgreSQL fails the call that
-// lost a race; repeat the whole transaction, as for any other serialization failure. An error of the
-// store leaves the transaction failed: roll it back.
+// In a repeatable read or serializable transaction, PostgreSQL fails the call that lost a race; retry the whole
+// transaction, as for any other serialization failure. An error of the store leaves the transaction in the failed
+// state: roll it back.
 //
-// A reservation that has waited for another transaction until its own lease, or its validity, is over fails, and with
-// it its transaction.
+// A reservation that waits for another transaction until its own lease or validity is over fails, and so does its
+// transaction.
 //
-// The table must be in the search_path of the transaction. The store must not be used after the
-// transaction, nor while the caller uses tx in another goroutine; only the heartbeats of a reservation of
-// the same transaction may come at any time, because no other transaction sees that reservation yet.
+// The table must be in the search_path of the transaction. The store must not be used after the transaction, nor while
+// the caller uses tx in another goroutine. Only the heartbeats of a reservation made in the same transaction may come
+// at any time, because no other transaction sees that reservation yet.
 func (s *Store) WithTx(tx pgx.Tx) idempotency.Store {
 	b := &txBackend{tx: tx, changed: map[string]bool{}}
 	return &txStore{Store: idempotency.NewStore(b), reserved: map[idempotency.AttemptID]uint64{}}
@@ -50,7 +49,7 @@ type txStore struct {
 	idempotency.Store
 
 	mu       sync.Mutex
-	reserved map[idempotency.AttemptID]uint64 // tokens of the reservations of this transaction
+	reserved map[idempotency.AttemptID]uint64 // tokens of the reservations made in this transaction
 }
 
 // Reserve implements idempotency.Store.
@@ -66,8 +65,8 @@ func (s *txStore) Reserve(
 	return r, err
 }
 
-// Heartbeat implements idempotency.Store. No other transaction sees the lease of a reservation that is not committed.
-// So a heartbeat for one makes no statement, because the caller may be using the transaction.
+// Heartbeat implements idempotency.Store. No other transaction sees the lease of an uncommitted reservation. So a
+// heartbeat for one runs no statement, because the caller may be using the transaction.
 func (s *txStore) Heartbeat(
 	ctx context.Context, owner *idempotency.Ownership, lease time.Duration,
 ) (*idempotency.Answer, error) {
@@ -83,13 +82,13 @@ func (s *txStore) Heartbeat(
 	return &idempotency.Answer{Outcome: idempotency.OK, Expires: time.Now().Add(lease)}, ctx.Err()
 }
 
-// txBackend is an idempotency.Backend within a transaction. It announces no wait and hears no
-// notifications: an announcement would lock the record that another owner wants to finish.
+// txBackend is an idempotency.Backend within a transaction. It announces no wait and receives no notifications, because
+// an announcement would lock the record that another owner wants to finish.
 type txBackend struct {
 	describe.Namer
 
 	tx pgx.Tx
-	// changed are the records that this transaction has changed, and so has locked until its end.
+	// changed holds the records that this transaction has changed, and so has locked until its end.
 	changed map[string]bool
 }
 
@@ -116,14 +115,14 @@ func (b *txBackend) swap(
 	ctx context.Context, key, version string, record []byte, keepUntil time.Time, deadline *time.Time,
 ) (bool, error) {
 	if version == "" || b.changed[key] {
-		// One that comes late, because it waited for the transaction of another caller, fails the transaction. A
-		// savepoint would keep it from that, and cost every reservation two round trips.
+		// A swap that is late because it waited for another caller's transaction fails this transaction. A savepoint
+		// would avoid that, but would cost every reservation two round trips.
 		swapped, err := swap(ctx, b.tx, key, version, record, keepUntil, deadline)
 		b.changed[key] = b.changed[key] || swapped
 		return swapped, err
 	}
-	// An update that waited for another one and then does not match leaves the record locked, which would keep
-	// its owner from finishing it while this transaction waits for that. The end of the savepoint unlocks it.
+	// An update that waits for another one and then does not match leaves the record locked. The owner could not finish
+	// the record while this transaction waits for that. The end of the savepoint unlocks it.
 	inner, err := b.tx.Begin(ctx)
 	if err != nil {
 		return false, err
@@ -139,7 +138,7 @@ func (b *txBackend) swap(
 	return true, inner.Commit(ctx)
 }
 
-// Confirm implements idempotency.Confirmer. The transaction writes then, so that its commit waits for standbys.
+// Confirm implements idempotency.Confirmer. It makes the transaction write, so that its commit waits for standbys.
 func (b *txBackend) Confirm(ctx context.Context, key, version string) (bool, error) {
 	return confirm(ctx, b.tx, key, version)
 }

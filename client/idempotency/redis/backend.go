@@ -47,7 +47,7 @@ type backend struct {
 	listener *waiters.Listener
 }
 
-// node returns a client of the one server that has all keys of the store. Of a cluster it is that of this moment.
+// node returns a client of the one server that holds all keys of the store. In a cluster the server may change.
 func (b *backend) node(ctx context.Context) (*redis.Client, error) {
 	if cluster, ok := b.client.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, b.counter)
@@ -55,8 +55,8 @@ func (b *backend) node(ctx context.Context) (*redis.Client, error) {
 	return b.client.(*redis.Client), nil
 }
 
-// findMaster makes the next calls ask a cluster for the node of the keys, which may have changed when one fails. The
-// cluster's client does so by itself every ten seconds.
+// findMaster makes the next calls ask the cluster which node holds the keys, because a failed call may mean that the
+// node has changed. The cluster's client does so by itself only every ten seconds.
 func (b *backend) findMaster(ctx context.Context) {
 	if cluster, ok := b.client.(*redis.ClusterClient); ok {
 		cluster.ReloadState(ctx)
@@ -65,12 +65,12 @@ func (b *backend) findMaster(ctx context.Context) {
 
 // name returns the name of a record without the prefix and the description.
 func name(key string) string {
-	hash, _, _ := describe.Split(key) // our own
+	hash, _, _ := describe.Split(key) // a name of our own, so it splits
 	return hash
 }
 
-// loadAttempts is how often Load tries when connections break: those of a pool break together, and
-// it is the first call of every command.
+// loadAttempts is how often Load tries when connections break. The connections of a pool break together, and Load is
+// the first call of every command.
 const loadAttempts = 3
 
 // Load implements idempotency.Backend.
@@ -88,7 +88,7 @@ func (b *backend) Load(ctx context.Context, key string) ([]byte, string, time.Ti
 	}
 }
 
-// decodeLoad reads the answer of load.lua.
+// decodeLoad decodes the answer of load.lua.
 func decodeLoad(answer []any) (record []byte, version string, now time.Time, err error) {
 	if len(answer) != 4 {
 		return nil, "", time.Time{}, fmt.Errorf("load.lua answered %d values", len(answer))
@@ -128,7 +128,7 @@ func (b *backend) CompareAndSwapBefore(
 ) (bool, error) {
 	keep, before := "0", "0"
 	if !keepUntil.IsZero() {
-		keep = strconv.FormatInt(keepUntil.UnixMilli()+1, 10) // never before
+		keep = strconv.FormatInt(keepUntil.UnixMilli()+1, 10) // rounded up, so never too early
 	}
 	if !deadline.IsZero() {
 		before = strconv.FormatInt(deadline.UnixMicro(), 10)
@@ -159,7 +159,8 @@ func (b *backend) swapAndWait(ctx context.Context, keys []string, arguments []an
 	return reached == nil, reached
 }
 
-// Confirm implements idempotency.Confirmer. Without replicas to wait for, what a Load returns is as durable as it gets.
+// Confirm implements idempotency.Confirmer. Without replicas to wait for, the result of a Load is already as durable as
+// it gets.
 func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error) {
 	if b.minReplicas == 0 {
 		return true, nil
@@ -172,7 +173,7 @@ func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error
 }
 
 // evalAndWait runs a script that writes if it returns 1, and waits for the replicas. reached is an error unless enough
-// of them have what it wrote.
+// replicas have the write.
 func (b *backend) evalAndWait(
 	ctx context.Context, text string, keys []string, arguments []any,
 ) (n int, err, reached error) {
@@ -180,8 +181,8 @@ func (b *backend) evalAndWait(
 	if err != nil {
 		return 0, err, nil
 	}
-	// WAIT is about what its own connection has written, which a pipeline uses for all its commands. The
-	// text is sent each time, because a missing script would be known too late.
+	// WAIT covers what its own connection has written; a pipeline uses one connection for all its commands. The
+	// script's text is sent each time, because a missing script would be noticed too late.
 	pipeline := node.Pipeline()
 	script := pipeline.Eval(ctx, text, keys, arguments...)
 	wait := pipeline.Do(ctx, "WAIT", b.minReplicas, b.replicaTimeout.Milliseconds())
@@ -197,7 +198,7 @@ func (b *backend) evalAndWait(
 	return n, err, reached
 }
 
-// swapped returns what swap.lua answered.
+// swapped interprets the answer of swap.lua.
 func swapped(n int, err error, maxOpen int) (bool, error) {
 	if err == nil && n == overQuota {
 		return false, &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", errOpenKeys, maxOpen)}
@@ -205,8 +206,7 @@ func swapped(n int, err error, maxOpen int) (bool, error) {
 	return n == 1, quota(err)
 }
 
-// quota returns the error of a write to a server whose memory is full as a QuotaError. Nothing was
-// written then.
+// quota turns the error of a write to a server whose memory is full into a QuotaError. Nothing was written.
 func quota(err error) error {
 	if err != nil && strings.HasPrefix(err.Error(), "OOM ") {
 		return &idempotency.QuotaError{RetryAfter: time.Second, Cause: err}
@@ -223,18 +223,17 @@ func (b *backend) NextToken(ctx context.Context) (uint64, error) {
 	return strconv.ParseUint(text, 10, 64)
 }
 
-// pollInterval is how often a waiting caller looks at its record although it is notified.
+// pollInterval is how often a waiting caller polls its record in addition to notifications.
 const pollInterval = time.Second
 
-// Changed implements idempotency.Notifier. It returns after pollInterval at the latest, because a
-// notification can be lost.
+// Changed implements idempotency.Notifier. It returns after at most pollInterval, because a notification can be lost.
 func (b *backend) Changed(ctx context.Context, key, version string) error {
 	woken, leave, err := b.listener.Wait(ctx, name(key))
 	if err != nil {
 		return err
 	}
 	defer leave()
-	// A swap before the registration shows here.
+	// A swap before the registration is visible here.
 	current, err := b.client.HGet(ctx, b.records+name(key), "version").Result()
 	switch {
 	case errors.Is(err, redis.Nil), err == nil && current != version:

@@ -55,11 +55,11 @@ func checkCluster(ctx context.Context, cluster *redis.ClusterClient, o Options) 
 	if err != nil {
 		return err
 	}
-	// A slot that no node has shows here, and a server that is in no cluster.
+	// This fails if no node holds the slot, or if the server is not in a cluster.
 	return cluster.Exists(ctx, "{"+o.Prefix+"}").Err()
 }
 
-// checkServer checks one server, which must be part of a cluster or must not.
+// checkServer checks one server, which must or must not be part of a cluster.
 func checkServer(ctx context.Context, client *redis.Client, o Options, inCluster bool) (warning string, err error) {
 	text, err := client.Info(ctx).Result()
 	if err != nil {
@@ -90,7 +90,7 @@ func checkServer(ctx context.Context, client *redis.Client, o Options, inCluster
 	return mayLose(ctx, client, info["aof_enabled"] == "1"), nil
 }
 
-// mayLose says what a crash of a server or a loss of power may lose, if anything.
+// mayLose describes what a crash of a server or a power failure may lose, if anything.
 func mayLose(ctx context.Context, client *redis.Client, hasFile bool) string {
 	if !hasFile {
 		return "the Redis has no append-only file: a crash loses keys since its last snapshot, whose work may run " +

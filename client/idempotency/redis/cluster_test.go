@@ -20,7 +20,7 @@ import (
 // anyKey is in the slot of a store's keys.
 const anyKey = "{idempotency}"
 
-// The suite over a cluster of three masters, and what else goes through a cluster's client: lists, quotas, and the
+// The suite on a cluster of three masters, and the other features that use a cluster's client: lists, quotas, and the
 // wait for replicas.
 func TestCluster(t *testing.T) {
 	t.Parallel()
@@ -38,7 +38,7 @@ func TestCluster(t *testing.T) {
 	})
 	t.Run("List", func(t *testing.T) {
 		t.Parallel()
-		for _, prefix := range []string{"a", "b", "c", "d"} { // which are on several masters
+		for _, prefix := range []string{"a", "b", "c", "d"} { // these are on several masters
 			storetest.RunList(t, open(t, cluster.URL+"?prefix="+prefix, redis.Options{}))
 		}
 	})
@@ -56,7 +56,7 @@ func longOnly(t *testing.T) {
 	}
 }
 
-// await makes a call until it is answered: a client learns of a new master by calls that fail.
+// await retries a call until it is answered: a client learns of a new master from failing calls.
 func await[T any](t *testing.T, call func(ctx context.Context) (T, error)) T {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -72,8 +72,8 @@ func await[T any](t *testing.T, call func(ctx context.Context) (T, error)) T {
 	}
 }
 
-// A master is killed, and its replica takes its place: what the replica had is there, what it did not have is lost,
-// as documented, and nothing else is. Tokens grow, and the owner of a lost reservation is none any more.
+// A master is killed, and its replica takes over. What the replica had survives; what it did not have is lost, as
+// documented, and nothing else is. Tokens grow, and the owner of a lost reservation no longer owns its key.
 func TestClusterFailover(t *testing.T) {
 	t.Parallel()
 	longOnly(t)
@@ -86,7 +86,7 @@ func TestClusterFailover(t *testing.T) {
 	}
 	pending := reserve(t, careful, "pending")
 	hasty := open(t, cluster.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 50 * time.Millisecond})
-	// From now on the replica gets nothing: it is paused, and its connection is broken.
+	// From now on the replica receives nothing: it is paused, and its connection is broken.
 	replica.Pause()
 	if err := connect(t, master).Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err(); err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestClusterFailover(t *testing.T) {
 	if !done.Replayed {
 		t.Errorf("what the replica had: %+v", done)
 	}
-	late := await(t, func(ctx context.Context) (*redis.Store, error) { // which begins with a node that is dead
+	late := await(t, func(ctx context.Context) (*redis.Store, error) { // it first tries a dead node
 		return redis.Open(ctx, "redis-cluster://"+master.Address+","+replica.Address, redis.Options{})
 	})
 	t.Cleanup(func() { _ = late.Close() })
@@ -129,8 +129,8 @@ func TestClusterFailover(t *testing.T) {
 	}
 }
 
-// The slot of a store's keys moves to another master while there are owners. They do not notice, but for calls that
-// fail meanwhile.
+// The slot of a store's keys moves to another master while there are owners. Some calls fail meanwhile; otherwise the
+// owners do not notice.
 func TestClusterMoves(t *testing.T) {
 	t.Parallel()
 	longOnly(t)
@@ -146,7 +146,7 @@ func TestClusterMoves(t *testing.T) {
 		reserve(t, plain, "plain"): plain, reserve(t, waiting, "waiting"): waiting,
 	}
 	cluster.Move(anyKey, to, func() {
-		// The record is still here.
+		// The record has not moved yet.
 		for owner, s := range owners {
 			if r, err := s.Get(t.Context(), &owner.Key); err != nil || r.Token != owner.Token {
 				t.Errorf("Get: %+v, %v", r, err)

@@ -12,12 +12,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// clusterSchemes are the schemes of URLs of clusters, and those that go-redis has for their nodes.
+// clusterSchemes maps the URL schemes of clusters to those that go-redis uses for their nodes.
 var clusterSchemes = map[string]string{"redis-cluster": "redis", "rediss-cluster": "rediss"}
 
 var errURL = errors.New("the URL of the Redis does not parse") // the parser's own error contains the password
 
-// connect returns the client of a URL, which connects when it is used, and the options.
+// connect returns the client of a URL, which connects when first used, and the options.
 func connect(address string, o Options) (redis.UniversalClient, Options, error) {
 	scheme, rest, _ := strings.Cut(address, "://")
 	nodeScheme, isCluster := clusterSchemes[scheme]
@@ -45,7 +45,7 @@ func connect(address string, o Options) (redis.UniversalClient, Options, error) 
 	return client, o, err
 }
 
-// own takes the parameters of a URL that are this package's.
+// own removes this package's parameters from a URL and applies them to the options.
 func own(u *url.URL, o Options) (Options, error) {
 	query := u.Query()
 	for name, option := range map[string]*int{"min_replicas": &o.MinReplicas, "max_open": &o.MaxOpen} {
@@ -82,8 +82,8 @@ func newClient(u *url.URL, timeout time.Duration) (redis.UniversalClient, error)
 		return nil, err
 	}
 	if options.MaxRetries == 0 {
-		// The store repeats what may be repeated. A swap that go-redis repeats finds its own
-		// version, and the call would be decided again.
+		// The store itself retries what may be retried. If go-redis retried a swap, it would find its own version, and
+		// the call would have to be decided again.
 		options.MaxRetries = -1
 	}
 	if options.ReadTimeout == 0 {
@@ -92,8 +92,8 @@ func newClient(u *url.URL, timeout time.Duration) (redis.UniversalClient, error)
 	return redis.NewClient(options), nil
 }
 
-// newCluster returns the client of a cluster. It repeats what broke with a node at other nodes: a swap that was
-// made finds its own version then, and the call is decided again, which its attempt makes harmless.
+// newCluster returns the client of a cluster. When a node fails, the client retries on other nodes. A retried swap may
+// then find its own version, so the call is decided again; the attempt id makes that harmless.
 func newCluster(u *url.URL, more []string, timeout time.Duration) (redis.UniversalClient, error) {
 	if path := strings.Trim(u.Path, "/"); path != "" && path != "0" {
 		return nil, errors.New("a cluster has the database 0 alone")
@@ -113,8 +113,8 @@ func newCluster(u *url.URL, more []string, timeout time.Duration) (redis.Univers
 	return redis.NewClusterClient(options), nil
 }
 
-// splitNodes takes all nodes but the first one out of the rest of a URL behind its scheme, and gives them ports. The
-// first is "" if there is none.
+// splitNodes removes all nodes but the first from the part of a URL after the scheme, and gives them ports. The first
+// is "" if there is none.
 func splitNodes(rest string) (first string, more []string) {
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {

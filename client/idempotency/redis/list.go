@@ -13,11 +13,11 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 )
 
-// listBatch is about how many keys a step of a list looks at.
+// listBatch is approximately how many keys one step of a list examines.
 const listBatch = 500
 
-// List implements [idempotency.Lister]. It looks at every key of the server's database, a batch at a time, and reads
-// the records of those that the request may want. It fails when a cluster moves the keys of the store meanwhile.
+// List implements [idempotency.Lister]. It scans every key of the server's database, a batch at a time, and reads the
+// records that may match the request. It fails if a cluster moves the store's keys meanwhile.
 func (s *Store) List(
 	ctx context.Context, request *idempotency.ListRequest,
 ) iter.Seq2[*idempotency.ListedRecord, error] {
@@ -30,10 +30,10 @@ func (s *Store) List(
 	}
 }
 
-// globQuoter takes the meaning from characters of a pattern.
+// globQuoter escapes the special characters of a pattern.
 var globQuoter = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 
-// list shows records until there are no more, or show wants none.
+// list passes records to show until there are no more, or show returns false.
 func (b *backend) list(
 	ctx context.Context, request *idempotency.ListRequest, show func(*idempotency.ListedRecord) bool,
 ) error {
@@ -41,7 +41,7 @@ func (b *backend) list(
 	if err != nil {
 		return err
 	}
-	seen := map[string]bool{} // a scan may have a key twice
+	seen := map[string]bool{} // a scan may return a key twice
 	pattern := globQuoter.Replace(b.records) + "*"
 	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
 		var names []string
@@ -69,8 +69,8 @@ func (b *backend) list(
 	return nil
 }
 
-// described returns the descriptions of records, by the hashes that name them. They are read before the records,
-// which may have responses of a megabyte.
+// described returns the descriptions of records by the hash in their names. They are read before the records, because
+// records may have responses of a megabyte.
 func (b *backend) described(
 	ctx context.Context, node *redis.Client, names []string,
 ) (map[string]*describe.Description, error) {
@@ -96,7 +96,7 @@ func (b *backend) described(
 	return found, nil
 }
 
-// listed returns a record as it stands in a list, and nil if there is none any more.
+// listed returns a record as a list shows it, or nil if it no longer exists.
 func (b *backend) listed(ctx context.Context, hash string, d *describe.Description) (*idempotency.Record, error) {
 	value, _, now, err := b.Load(ctx, hash)
 	if err != nil || value == nil {

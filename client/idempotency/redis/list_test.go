@@ -13,8 +13,8 @@ import (
 	"github.com/seqledger/seqledger/internal/servertest"
 )
 
-// A list has the records of its scope, also where other keys and stores are in the same database, whose prefixes the
-// pattern of the scan must not match.
+// A list contains the records of its scope, even if the same database holds other keys, and other stores whose prefixes
+// the scan pattern must not match.
 func TestList(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -26,7 +26,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// A list has more records than the server scans in a step, each once.
+// A list with more records than the server scans in a step contains each record once.
 func TestListOfMany(t *testing.T) {
 	t.Parallel()
 	const many = 1500
@@ -49,7 +49,7 @@ func TestListOfMany(t *testing.T) {
 	}
 }
 
-// What is no record is told, and so is a server that is away.
+// A value that is not a record is reported, and so is an unreachable server.
 func TestListFails(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)

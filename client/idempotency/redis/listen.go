@@ -9,10 +9,10 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
 )
 
-// relisten is the pause after a subscription broke.
+// relisten is the pause after a subscription breaks.
 const relisten = time.Second
 
-// newListener returns a listener to a channel.
+// newListener returns a listener on a channel.
 func newListener(client redis.UniversalClient, channel string) *waiters.Listener {
 	return waiters.NewListener(func(ctx context.Context, l *waiters.Listener) time.Duration {
 		listen(ctx, client, channel, l)
@@ -20,8 +20,8 @@ func newListener(client redis.UniversalClient, channel string) *waiters.Listener
 	})
 }
 
-// listen wakes callers until its connection breaks. Callers poll meanwhile and afterwards, so that its
-// errors need no report.
+// listen wakes callers until its connection breaks. Meanwhile and afterwards callers poll, so its errors need not be
+// reported.
 func listen(ctx context.Context, client redis.UniversalClient, channel string, l *waiters.Listener) {
 	subscription := client.Subscribe(ctx, channel)
 	// A receive does not end with its context.

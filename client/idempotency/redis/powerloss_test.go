@@ -21,23 +21,23 @@ import (
 	"github.com/seqledger/seqledger/internal/servertest"
 )
 
-// keyStep is what a call made of a key.
+// keyStep is the effect of a call on a key.
 type keyStep struct {
 	state    idempotency.State // 0: the key is free
 	response string
-	token    uint64 // 0: not known, because the call was not answered
+	token    uint64 // 0: unknown, because the call was not answered
 	started  time.Time
-	answered time.Time // zero: it was not
+	answered time.Time // zero: never
 }
 
-// loadedKey is a key of the load, with its steps, the first of which is the free key before it.
+// loadedKey is a key of the load with its steps. The first step is the free key.
 type loadedKey struct {
 	name  string
 	owner *idempotency.Ownership
 	steps []keyStep
 }
 
-// call makes a call that brings the key to a state, and notes what was answered when.
+// call makes a call that brings the key to a state, and records the answer and its time.
 func (k *loadedKey) call(
 	state idempotency.State, response string, do func() (token uint64, outcome idempotency.Outcome, err error),
 ) error {
@@ -54,7 +54,7 @@ func (k *loadedKey) call(
 	return nil
 }
 
-// run brings a key to one of all states.
+// run brings a key to one of all possible states.
 func (k *loadedKey) run(ctx context.Context, s *redis.Store) error {
 	request := &idempotency.ReserveRequest{Key: key(k.name), AttemptID: idempotency.NewAttemptID(), Lease: time.Hour}
 	if err := k.call(idempotency.Pending, "", func() (uint64, idempotency.Outcome, error) {
@@ -74,7 +74,7 @@ func (k *loadedKey) run(ctx context.Context, s *redis.Store) error {
 		return k.owner.Token, a.Outcome, nil
 	}
 	end := rand.IntN(6)
-	if end == 4 || end == 5 { // by way of an unknown outcome
+	if end == 4 || end == 5 { // through an unknown outcome
 		if err := k.call(idempotency.Indeterminate, "", func() (uint64, idempotency.Outcome, error) {
 			return answer(s.Heartbeat(ctx, k.owner, idempotency.EndLease))
 		}); err != nil {
@@ -97,7 +97,7 @@ func (k *loadedKey) run(ctx context.Context, s *redis.Store) error {
 	return nil // it stays as it is
 }
 
-// found returns which of its steps a key is at: the last one that what was read fits.
+// found returns the step that a key is at: the last step that matches what was read.
 func (k *loadedKey) found(r *idempotency.Record) (step int, err error) {
 	for i := len(k.steps) - 1; i >= 0; i-- {
 		want := k.steps[i]
@@ -109,21 +109,21 @@ func (k *loadedKey) found(r *idempotency.Record) (step int, err error) {
 	return 0, fmt.Errorf("%s is at none of its steps: %+v of %+v", k.name, r, k.steps)
 }
 
-// cutOff is where a loss of power may cut an append-only file off.
+// cutOff is where a power failure may truncate an append-only file.
 type cutOff struct {
 	size int64
-	// written is when the write began that the last sync included: Redis writes all that it has executed.
+	// written is when the write began that the last sync included: Redis writes everything that it has executed.
 	written time.Time
 	syncs   int
 }
 
-// tracedCall is a line of strace -f -ttt -y: a whole call, or the beginning of one.
+// tracedCall is a line of strace -f -ttt -y: a complete call, or the beginning of one.
 var tracedCall = regexp.MustCompile(`^(\d+) +(\d+\.\d+) (write|fdatasync)\(\d+<([^>]*)>.*?(?:= (\d+)|<unfinished \.\.\.>)$`)
 
-// tracedEnd is the line of a call's end, if it is not that of its beginning.
+// tracedEnd is the line that ends a call, if it is not the line that began it.
 var tracedEnd = regexp.MustCompile(`^(\d+) +\d+\.\d+ <\.\.\. (write|fdatasync) resumed>.*= (\d+)$`)
 
-// lastSync reads a trace of a Redis. size is that of the file in the end.
+// lastSync reads a Redis server's trace. size is the final size of the file.
 func lastSync(t *testing.T, trace string, size int64) (cut cutOff) {
 	t.Helper()
 	f, err := os.Open(trace)
@@ -131,9 +131,9 @@ func lastSync(t *testing.T, trace string, size int64) (cut cutOff) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	var after int64 // bytes that were written since the last sync began
+	var after int64 // bytes written since the last sync began
 	var written time.Time
-	begun := map[string]cutOff{} // syncs that are under way, by thread; size is what was written since
+	begun := map[string]cutOff{} // syncs in progress, by thread; size is what was written since
 	writing := map[string]bool{} // threads in a write to the file
 	wrote := func(n int64) {
 		after += n
@@ -181,7 +181,7 @@ func lastSync(t *testing.T, trace string, size int64) (cut cutOff) {
 	return cut
 }
 
-// traced traces what a server writes and syncs, and returns the file of the trace.
+// traced traces a server's writes and syncs, and returns the trace file.
 func traced(t *testing.T, server *servertest.Server) string {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
@@ -202,7 +202,7 @@ func traced(t *testing.T, server *servertest.Server) string {
 		<-ended
 	})
 	c := connect(t, server)
-	for { // until it sees what is written
+	for { // until the trace shows writes
 		if err := c.Set(t.Context(), "traced", "1", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,8 @@ func appendOnlyFile(t *testing.T, server *servertest.Server) string {
 	return files[0]
 }
 
-// load brings keys to all states until the server has synced so often, and kills it at some moment.
+// load brings keys to all states until the server has synced the given number of times, and kills it at a random
+// moment.
 func load(t *testing.T, server *servertest.Server, s *redis.Store, trace string, syncs int) (keys []*loadedKey) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -254,9 +255,9 @@ func load(t *testing.T, server *servertest.Server, s *redis.Store, trace string,
 	}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	moment := int64(rand.N(200_000)) // bytes that are not synced
+	moment := int64(rand.N(200_000)) // unsynced bytes
 	for now := lastSync(t, trace, 0); now.syncs < syncs || -now.size <= moment; now = lastSync(t, trace, 0) {
-		if now.syncs > 5*syncs { // this machine does not write as much in a second
+		if now.syncs > 5*syncs { // this machine writes less than that in a second
 			moment = 0
 		}
 		if t.Context().Err() != nil {
@@ -270,9 +271,9 @@ func load(t *testing.T, server *servertest.Server, s *redis.Store, trace string,
 	return keys
 }
 
-// A loss of power with appendfsync everysec loses what was not synced, and nothing more. The keys of a load are in
-// every state when the server is killed and its file cut off where the last sync began. What was acknowledged before is
-// there; what is lost are the last changes, in their order; and tokens still grow.
+// A power failure with appendfsync everysec loses what was not synced, and nothing more. The keys of a load are in
+// every state when the server is killed and its file truncated where the last sync began. What was acknowledged before
+// that survives; what is lost are the most recent changes, in order; and tokens still grow.
 func TestPowerLoss(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -310,16 +311,16 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// losses are what a load has lost.
+// losses describes what a load has lost.
 type losses struct {
-	changes int          // that were acknowledged
-	results []*loadedKey // the keys whose result is one of them
+	changes int          // acknowledged changes that are lost
+	results []*loadedKey // the keys whose result is among them
 	first   time.Time    // when the first of them was acknowledged
 	there   time.Time    // when the last of the others was begun
-	token   uint64       // the highest that was handed out
+	token   uint64       // the highest token handed out
 }
 
-// compare compares a load with what is left of it, and fails the test where something is lost that was synced.
+// compare compares a load with what remains of it, and fails the test if something is lost that was synced.
 func compare(t *testing.T, s *redis.Store, keys []*loadedKey, cut cutOff) losses {
 	t.Helper()
 	l := losses{first: time.Now()}
@@ -337,7 +338,7 @@ func compare(t *testing.T, s *redis.Store, keys []*loadedKey, cut cutOff) losses
 			l.token = max(l.token, step.token)
 			switch {
 			case i <= at:
-				// A free key may be one that was never reserved, or one that was released.
+				// A free key may never have been reserved, or may have been released.
 				if r != nil && step.started.After(l.there) {
 					l.there = step.started
 				}
@@ -359,8 +360,8 @@ func compare(t *testing.T, s *redis.Store, keys []*loadedKey, cut cutOff) losses
 	return l
 }
 
-// repeatLost repeats results that are lost, as a journal does: one of a reservation that is there settles its key, and
-// one of a reservation that is lost settles nothing.
+// repeatLost retries lost results, as a journal does: if the reservation survived, the result settles its key, and if
+// the reservation is lost, the result settles nothing.
 func repeatLost(t *testing.T, s *redis.Store, keys []*loadedKey) {
 	t.Helper()
 	for _, k := range keys {

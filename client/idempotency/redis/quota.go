@@ -10,14 +10,14 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 )
 
-// overQuota is what swap.lua answers for a key too many.
+// overQuota is the answer of swap.lua for a key beyond the quota.
 const overQuota = -1
 
 // errOpenKeys is the cause of a refusal by the quota.
 var errOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
 
-// openOf returns the name of the sorted set of the open keys of a principal. Its members are the names of records,
-// and their scores the times, in ms, at which these expire.
+// openOf returns the name of the sorted set of a principal's open keys. Its members are the names of records, and their
+// scores the times, in ms, at which the records expire.
 func (b *backend) openOf(d *describe.Description) string {
 	h := sha256.New()
 	for _, part := range []string{d.Organization, d.Vault, d.Principal} {
@@ -27,7 +27,7 @@ func (b *backend) openOf(d *describe.Description) string {
 	return b.open + hex.EncodeToString(h.Sum(nil))
 }
 
-// openState says to swap.lua whether a record counts.
+// openState tells swap.lua whether a record counts.
 func openState(record []byte) string {
 	const stateAt = 1 // as internal/keyed encodes it
 	if len(record) > stateAt {

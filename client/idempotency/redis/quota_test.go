@@ -18,14 +18,14 @@ func TestQuota(t *testing.T) {
 	storetest.RunQuota(t, open(t, servertest.Redis(t).URL+"?max_open=2", redis.Options{}))
 }
 
-// The suite over a store that counts, and counts nothing too many.
+// The suite on a store with a quota, which must not count too many keys.
 func TestSuiteWithQuota(t *testing.T) {
 	t.Parallel()
 	shared := open(t, servertest.Redis(t).URL, redis.Options{MaxOpen: 1_000_000})
 	storetest.Run(t, func(*testing.T) idempotency.Store { return shared })
 }
 
-// Reservations of the same moment see each other: the script that stores them counts.
+// Concurrent reservations see each other, because the script that stores them counts.
 func TestQuotaIsExact(t *testing.T) {
 	t.Parallel()
 	const most, callers = 5, 32
@@ -53,7 +53,7 @@ func TestQuotaIsExact(t *testing.T) {
 	}
 }
 
-// Keys that were reserved by a process without a quota count for one that has it.
+// Keys that a process without a quota reserved count in a process that has one.
 func TestQuotaOfOthers(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -74,7 +74,7 @@ func TestQuotaOfOthers(t *testing.T) {
 	}
 }
 
-// What Redis has deleted by itself does not count any more, and the set of the open keys goes with the last of them.
+// Keys that Redis has deleted by itself no longer count, and the set of open keys disappears with the last of them.
 func TestQuotaExpires(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -94,7 +94,7 @@ func TestQuotaExpires(t *testing.T) {
 		t.Errorf("the set is kept until %v, and the record until %v", set, record)
 	}
 	reserve(t, s, "b")
-	// Weeks later: the times of the members are in the past.
+	// As if weeks had passed: the times of the members are in the past.
 	members, err := client.ZRange(t.Context(), sets[0], 0, -1).Result()
 	if err != nil || len(members) != 2 {
 		t.Fatal(members, err)

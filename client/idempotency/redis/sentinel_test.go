@@ -14,11 +14,11 @@ import (
 	"github.com/seqledger/seqledger/internal/servertest"
 )
 
-// sentinel starts a Sentinel that watches a server, and alone decides that it is dead.
+// sentinel starts a Sentinel that watches a server, and that alone decides when the server is dead.
 func sentinel(t *testing.T, server *servertest.Server) *servertest.Server {
 	t.Helper()
 	host, port, _ := strings.Cut(server.Address, ":")
-	// Sentinel writes to its file.
+	// Sentinel rewrites its configuration file.
 	config := filepath.Join(t.TempDir(), "sentinel.conf")
 	text := "sentinel monitor keys " + host + " " + port + " 1\nsentinel down-after-milliseconds keys 1000\n" +
 		"sentinel failover-timeout keys 5000\n"
@@ -40,8 +40,8 @@ func sentinel(t *testing.T, server *servertest.Server) *servertest.Server {
 	}
 }
 
-// A master is killed, and Sentinel promotes its replica: the client of Sentinel goes on there, and what the replica was
-// waited for is there.
+// A master is killed, and Sentinel promotes its replica. The Sentinel client continues there, and the changes that the
+// store waited for survive.
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	longOnly(t)
@@ -71,7 +71,7 @@ func TestSentinel(t *testing.T) {
 	if r, err := s.Get(t.Context(), &pending.Key); err != nil || r.Token != pending.Token {
 		t.Errorf("Get: %+v, %v", r, err)
 	}
-	// The new master has no replica, so that this store changes nothing; one that waits for none goes on.
+	// The new master has no replica, so this store changes nothing; a store that waits for no replica continues.
 	if a, err := s.Complete(t.Context(), pending, idempotency.Result{}); err == nil {
 		t.Errorf("Complete without a replica: %+v", a)
 	}

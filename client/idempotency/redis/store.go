@@ -12,31 +12,30 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// The values of Options that are left at zero.
+// The defaults of Options.
 const (
 	DefaultPrefix         = "idempotency"
 	DefaultReplicaTimeout = time.Second
 )
 
-// readTimeout is how long an answer may take beside the wait for replicas.
+// readTimeout is how long an answer may take in addition to the wait for replicas.
 const readTimeout = 3 * time.Second
 
 // Options configure a store. The zero value is usable.
 type Options struct {
-	// Prefix is the beginning of the names of all keys, in braces; empty means DefaultPrefix. Stores with
-	// different prefixes share nothing.
+	// Prefix is the beginning of all key names, in braces; empty means DefaultPrefix. Stores with different prefixes
+	// share nothing.
 	Prefix string
-	// MinReplicas is how many replicas must have a change before it counts. A change that has not reached
-	// them within ReplicaTimeout is an error, after which it may be stored or not.
+	// MinReplicas is how many replicas must have a change before it counts. If a change does not reach them within
+	// ReplicaTimeout, the call returns an error, and the change may or may not be stored.
 	MinReplicas int
-	// ReplicaTimeout is at least a millisecond; 0 means 1 s. A client that is given to New must wait longer
-	// for an answer.
+	// ReplicaTimeout is at least a millisecond; 0 means 1 s. The read timeout of a client passed to New must be longer.
 	ReplicaTimeout time.Duration
-	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means
-	// any number. A reservation beyond it is refused with an [idempotency.QuotaError]. The script that stores a
-	// reservation counts, so that the bound is exact and costs no round trip.
+	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means no
+	// limit. A reservation beyond it is refused with an [idempotency.QuotaError]. The script that stores a reservation
+	// counts, so the limit is exact and costs no round trip.
 	MaxOpen int
-	// Logger may be nil. It never gets a key or a principal.
+	// Logger may be nil. It never receives a key or a principal.
 	Logger *slog.Logger
 }
 
@@ -45,13 +44,13 @@ type Store struct {
 	idempotency.Resolver
 
 	backend *backend
-	owned   redis.UniversalClient // nil for the caller's
+	owned   redis.UniversalClient // nil if the caller owns the client
 }
 
 // Open connects to a server, or a cluster. The URL is of the form redis://USER:PASSWORD@HOST:PORT/DB, or
 // redis-cluster://USER:PASSWORD@HOST:PORT,HOST:PORT with some of a cluster's nodes; rediss and rediss-cluster are for
-// TLS. Its parameters are those of go-redis, and prefix, min_replicas, replica_timeout and max_open, which set
-// the options of these names. An error does not contain the password.
+// TLS. Its parameters are those of go-redis, plus prefix, min_replicas, replica_timeout and max_open, which set the
+// options of these names. An error does not contain the password.
 func Open(ctx context.Context, address string, o Options) (*Store, error) {
 	client, o, err := connect(address, o)
 	if err != nil {
@@ -65,9 +64,9 @@ func Open(ctx context.Context, address string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// New returns a store that uses the caller's client, which the caller closes after the store. It is a
-// [*redis.Client], that of Sentinel ([redis.NewFailoverClient]), too, or a [*redis.ClusterClient]. What goes on while
-// a cluster's keys move or its nodes fail is that client's matter: it must not read from replicas.
+// New returns a store that uses the caller's client. The caller closes the client after the store. The client is a
+// [*redis.Client], possibly from Sentinel ([redis.NewFailoverClient]), or a [*redis.ClusterClient]. The client is
+// responsible for what happens while a cluster's keys move or its nodes fail. It must not read from replicas.
 func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
@@ -96,7 +95,7 @@ func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, 
 	return &Store{Resolver: idempotency.NewStore(b), backend: b}, nil
 }
 
-// Close ends what the store runs in the background, and waits for it.
+// Close stops the store's background work and waits for it.
 func (s *Store) Close() error {
 	s.backend.listener.Close()
 	if s.owned != nil {

@@ -41,7 +41,7 @@ func key(text string) idempotency.RecordKey {
 
 func succeed(context.Context, *idempotency.Owner) ([]byte, error) { return []byte("done"), nil }
 
-// reserve takes a key.
+// reserve reserves a key.
 func reserve(t *testing.T, s idempotency.Store, k string) *idempotency.Ownership {
 	t.Helper()
 	request := &idempotency.ReserveRequest{Key: key(k), AttemptID: idempotency.NewAttemptID()}
@@ -82,7 +82,7 @@ func replicate(t *testing.T, server *servertest.Server) *servertest.Server {
 	return replica
 }
 
-// A change that a replica does not have is an error, and the call may be repeated once it does.
+// A change that has not reached a replica is an error, and the call may be retried once it has.
 func TestReplicaLost(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -108,7 +108,7 @@ func TestReplicaLost(t *testing.T) {
 	}
 }
 
-// A server that would forget keys is refused.
+// A server that could drop keys is refused.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, "--maxmemory-policy", "volatile-lru")
@@ -131,7 +131,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What a server may lose is said when the store is opened.
+// Opening a store logs what the server may lose.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -154,7 +154,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// A server without memory takes no keys, and changes nothing.
+// A server without free memory accepts no keys, and changes nothing.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -179,7 +179,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// With appendfsync always, what was acknowledged is there after kill -9.
+// With appendfsync always, what was acknowledged survives kill -9.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -225,7 +225,7 @@ func TestFaults(t *testing.T) {
 	storefaults.Run(t, p, open(t, strings.Replace(server.URL, server.Address, p.Address, 1), redis.Options{}))
 }
 
-// A reservation that arrives late makes no owner, with a lower token than that of the owner since.
+// A reservation that arrives late creates no owner; its token would be lower than that of a later owner.
 func TestLateSwap(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -249,7 +249,7 @@ func TestLateSwap(t *testing.T) {
 	})
 }
 
-// A result that no replica has is there, and its repeat is not told that it is stored before a replica has it.
+// A result that no replica has is visible. Its retry is not acknowledged before a replica has it.
 func TestRepeatWaitsForTheReplica(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -292,8 +292,8 @@ func TestRepeatWaitsForTheReplica(t *testing.T) {
 	}
 }
 
-// Tokens go on from the last one that a promoted replica has, although its clock is behind. The clock of a server that
-// is ahead is made by its counter.
+// Tokens continue from the last one that a promoted replica has, although its clock is behind. Setting the counter
+// simulates a server whose clock is ahead.
 func TestTokensOfAReplicaThatIsBehind(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)

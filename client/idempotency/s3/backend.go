@@ -17,7 +17,7 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// object is the content of a record's object. Only Record counts for the store.
+// object is the content of a record's object. The store reads only Record.
 type object struct {
 	Scope          string     `json:"scope"`
 	KeyHash        string     `json:"key_hash"`
@@ -37,7 +37,7 @@ type object struct {
 	Record         []byte     `json:"record"`
 }
 
-// instant returns a time of a record, nil for none.
+// instant returns a time of a record, or nil if there is none.
 func instant(nanoseconds int64) *time.Time {
 	if nanoseconds == 0 {
 		return nil
@@ -54,8 +54,8 @@ type backend struct {
 	storeKeys bool
 }
 
-// nameSeparator stands in a record's name between the object's name, the client's key, where that is stored, and
-// the description. It is in neither of the first two.
+// nameSeparator separates the parts of a record's name: the object's name, the client's key (where it is stored), and
+// the description. The first two parts never contain it.
 const nameSeparator = " "
 
 // Name implements idempotency.Namer.
@@ -74,10 +74,10 @@ func (b *backend) Name(key *idempotency.RecordKey, hash string) string {
 		description
 }
 
-// recordsName is the beginning of the names of records.
+// recordsName is the name prefix of records.
 const recordsName = "idempotency/"
 
-// scopeName returns a scope as it is in names.
+// scopeName returns the form of a scope in names.
 func scopeName(scope idempotency.Scope) string {
 	if scope.Vault == "" {
 		return bucket.Escape(scope.Organization)
@@ -95,7 +95,7 @@ func (b *backend) Load(ctx context.Context, name string) ([]byte, string, time.T
 	return o.Record, etag, now, nil
 }
 
-// read reads an object, nil for an absent one. now is the time of the store.
+// read reads an object; the result is nil if there is none. now is the store's time.
 func (b *backend) read(ctx context.Context, name string) (o *object, etag string, now time.Time, err error) {
 	body, etag, now, err := b.objects.Get(ctx, name)
 	if err != nil || etag == "" {
@@ -107,8 +107,8 @@ func (b *backend) read(ctx context.Context, name string) (o *object, etag string
 	return o, etag, now, nil
 }
 
-// CompareAndSwap implements idempotency.Backend. The lifecycle rule of the bucket keeps an object for longer
-// than keepUntil, because no TTL is longer than maxTTL.
+// CompareAndSwap implements idempotency.Backend. The bucket's lifecycle rule keeps an object until after keepUntil,
+// because no TTL exceeds maxTTL.
 func (b *backend) CompareAndSwap(ctx context.Context, name, etag string, value []byte, _ time.Time) (bool, error) {
 	record, err := keyed.Decode(value)
 	if err != nil {
@@ -143,7 +143,7 @@ func (b *backend) CompareAndSwap(ctx context.Context, name, etag string, value [
 	return written, err
 }
 
-// newObject returns the object of a record, without what describes its key.
+// newObject returns the object of a record, without the fields that describe its key.
 func newObject(name string, record *keyed.Record) *object {
 	return &object{
 		Scope:   strings.TrimPrefix(path.Dir(name), recordsName),

@@ -22,14 +22,14 @@ import (
 	"github.com/seqledger/seqledger/internal/servertest"
 )
 
-// bucketFault is what becomes of a request.
+// bucketFault is what happens to a request.
 type bucketFault int
 
 const (
-	refused bucketFault = iota // 503, and the bucket does not see it
+	refused bucketFault = iota // 503, and the bucket does not receive it
 	denied                     // done, and answered with 500
-	cut                        // done, and the answer ends in its middle
-	held                       // delayed: the bucket gets it long after its client has gone
+	cut                        // done, and the answer is truncated
+	held                       // delayed: the bucket receives it long after its client has disconnected
 	nothing
 )
 
@@ -37,7 +37,7 @@ func (f bucketFault) String() string {
 	return [...]string{"refused", "denied", "cut", "held", "nothing"}[f]
 }
 
-// faultyBucket stands before a bucket and has one request meet a fault.
+// faultyBucket stands in front of a bucket and makes one request meet a fault.
 type faultyBucket struct {
 	*httptest.Server
 
@@ -47,10 +47,10 @@ type faultyBucket struct {
 	fault  bucketFault
 	at     int // which request, from 1; 0 is none
 	passed int
-	late   *http.Request // the one that was delayed
+	late   *http.Request // the delayed request
 
-	delayed chan struct{} // has a value when a request is
-	gone    chan struct{} // has a value when its client has given it up
+	delayed chan struct{} // receives a value when a request is delayed
+	gone    chan struct{} // receives a value when the client has given up on it
 	ended   chan struct{} // closed with the test
 }
 
@@ -65,7 +65,7 @@ func newFaultyBucket(t *testing.T, target string) *faultyBucket {
 	return b
 }
 
-// set has the n-th request from now on meet a fault, and returns how many there were since the last call.
+// set makes the n-th request from now on meet a fault, and returns the number of requests since the last call.
 func (b *faultyBucket) set(fault bucketFault, n int) (passed int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +84,7 @@ func (b *faultyBucket) next() bucketFault {
 	return nothing
 }
 
-// pass passes a request on. It has the host of the client, which has signed it.
+// pass forwards a request. It keeps the client's host, which the client has signed.
 func (b *faultyBucket) pass(ctx context.Context, r *http.Request, body []byte) (*http.Response, []byte, error) {
 	out := r.Clone(ctx)
 	out.RequestURI, out.URL.Scheme, out.URL.Host = "", "http", b.target
@@ -103,7 +103,7 @@ func (b *faultyBucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fault := b.next()
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the client has gone
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	switch fault {
 	case refused:
@@ -138,7 +138,7 @@ func (b *faultyBucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// delay keeps a request, and waits until its client has gone.
+// delay keeps a request, and waits until its client has disconnected.
 func (b *faultyBucket) delay(r *http.Request, body []byte) {
 	b.mu.Lock()
 	b.late = r.Clone(context.Background())
@@ -152,7 +152,7 @@ func (b *faultyBucket) delay(r *http.Request, body []byte) {
 	}
 }
 
-// deliver has the bucket get the delayed request, if there is one.
+// deliver sends the delayed request, if there is one, to the bucket.
 func (b *faultyBucket) deliver(ctx context.Context) error {
 	b.mu.Lock()
 	late := b.late
@@ -176,7 +176,7 @@ func fail(w http.ResponseWriter, status int, code string) {
 	_, _ = fmt.Fprintf(w, "<Error><Code>%s</Code></Error>", code)
 }
 
-// client returns a client of the bucket that makes so many attempts.
+// client returns a client of the bucket that makes up to the given number of attempts.
 func (b *faultyBucket) client(attempts int) *driver.Client {
 	return driver.New(servertest.S3Client(strings.TrimPrefix(b.URL, "http://")).Options(), func(o *driver.Options) {
 		o.Retryer = retry.NewStandard(func(o *retry.StandardOptions) {
@@ -185,7 +185,7 @@ func (b *faultyBucket) client(attempts int) *driver.Client {
 	})
 }
 
-// faultyCalls are the calls of an owner, and one of another that comes afterwards.
+// faultyCalls are the calls of an owner, and one by a later caller.
 type faultyCalls struct {
 	*testing.T
 
@@ -209,7 +209,7 @@ func newFaultyCalls(t *testing.T, b *faultyBucket, attempts int, o s3.Options) *
 	return &faultyCalls{t, b, s, r, &idempotency.Ownership{Key: r.Key, AttemptID: r.AttemptID}, 0}
 }
 
-// run makes all calls, each again after an error, and wants the outcome that it has without a fault.
+// run makes all calls, retrying each after an error, and expects the outcome that it has without a fault.
 func (c *faultyCalls) run() {
 	c.Helper()
 	c.repeat("Reserve", idempotency.Acquired, c.reserve)
@@ -254,7 +254,7 @@ func (c *faultyCalls) replay(ctx context.Context) (idempotency.Outcome, error) {
 	return r.Outcome, nil
 }
 
-// repeat makes a call, and once more if that fails. It gives up when its request is delayed.
+// repeat makes a call, and retries it once if it fails. It gives up when its request is delayed.
 func (c *faultyCalls) repeat(
 	name string, want idempotency.Outcome, do func(ctx context.Context) (idempotency.Outcome, error),
 ) {
@@ -269,7 +269,7 @@ func (c *faultyCalls) repeat(
 	}
 }
 
-// patiently makes a call that ends when a request is delayed.
+// patiently makes a call that is canceled when a request is delayed.
 func (c *faultyCalls) patiently(
 	do func(ctx context.Context) (idempotency.Outcome, error),
 ) (idempotency.Outcome, error) {
@@ -292,9 +292,9 @@ func (c *faultyCalls) patiently(
 	return do(ctx)
 }
 
-// Each request of a store meets each fault: the bucket refuses it, does it and says that it failed, breaks its
-// answer off, or gets it when everything is over. Every call can be repeated, and means what it meant; where the
-// client repeats requests itself, its caller does not notice.
+// Each request of a store meets each fault: the bucket refuses it, performs it but reports a failure, truncates its
+// answer, or receives it when everything is over. Every call can be retried with the same meaning. Where the client
+// itself retries requests, its caller does not notice.
 func TestFailingAnswers(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)
@@ -312,7 +312,7 @@ func TestFailingAnswers(t *testing.T) {
 				for fault := range nothing {
 					for n := 1; n <= requests; n++ {
 						if testing.Short() && (attempts > 1 || o.MaxOpen == 0 || n%7 != 1+int(fault)) {
-							continue // each begins with a store
+							continue // each run begins with a new store
 						}
 						t.Run(fmt.Sprintf("%v/%d", fault, n), func(t *testing.T) {
 							meets(t, newFaultyCalls(t, b, attempts, o), fault, n, attempts)
@@ -329,7 +329,7 @@ func meets(t *testing.T, c *faultyCalls, fault bucketFault, n, attempts int) {
 	t.Helper()
 	c.bucket.set(fault, n)
 	c.run()
-	// With a quota, a Heartbeat in the second of its Reserve takes a request more.
+	// With a quota, a Heartbeat in the same second as its Reserve takes one more request.
 	if made := c.bucket.set(nothing, 0); made < n-1 {
 		t.Errorf("there were %d requests", made)
 	}
@@ -345,7 +345,7 @@ func meets(t *testing.T, c *faultyCalls, fault bucketFault, n, attempts int) {
 	if got, err := c.replay(t.Context()); err != nil || got != idempotency.Replay {
 		t.Errorf("in the end: %v, %v", got, err)
 	}
-	c.store.SettleAtOnce() // a mark of the quota that stays is swept after a while
+	c.store.SettleAtOnce() // a leftover mark of the quota is swept after a while
 	next := *c.request
 	next.Key.Key += "next"
 	if r, err := c.store.Reserve(t.Context(), &next); err != nil || r.Outcome != idempotency.Acquired ||
@@ -354,7 +354,7 @@ func meets(t *testing.T, c *faultyCalls, fault bucketFault, n, attempts int) {
 	}
 }
 
-// A failure that passes, while a store is tried, is not taken for one of its conditions.
+// A temporary failure while a store is tried is not taken for the result of a condition.
 func TestConditionsThroughFaults(t *testing.T) {
 	t.Parallel()
 	b := newFaultyBucket(t, servertest.S3(t).Address)
@@ -376,13 +376,13 @@ func TestConditionsThroughFaults(t *testing.T) {
 	}
 }
 
-// A call ends with its context, also while it draws a token for others.
+// A call ends with its context, even while it draws a token for others.
 func TestTokenOfASlowBucket(t *testing.T) {
 	t.Parallel()
 	b := newFaultyBucket(t, servertest.S3(t).Address)
 	c := newFaultyCalls(t, b, 1, s3.Options{})
 	s3.SetTokensTimeout(c.store, time.Hour)
-	b.set(held, 2) // the counter's, after the record's
+	b.set(held, 2) // the counter's request, after the record's
 	if got, err := c.patiently(c.reserve); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, %v", got, err)
 	}

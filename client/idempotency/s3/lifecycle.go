@@ -9,21 +9,21 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// Lifecycle returns the bucket's lifecycle configuration that deletes what a store leaves behind, in the form of
-// aws s3api put-bucket-lifecycle-configuration. The command replaces the rules that the bucket has: add these to them.
+// Lifecycle returns the bucket's lifecycle configuration that deletes what a store leaves behind, in the form of aws
+// s3api put-bucket-lifecycle-configuration. That command replaces the bucket's existing rules: add these rules to them.
 //
-// Rules count from the last change of an object. Records go after MaxTTL, or after the longest time for which a record
-// waits for an owner and then for a person, whichever is longer. Marks of open keys (Options.MaxOpen) go after the same
-// time; a store deletes them itself, except after a crash. An owner that extends its lease does not write its mark
-// again, so a key that heartbeats keep open for longer than that stops counting. Probes, with which [New] tries the
-// conditions, go after a day. The counter of tokens has no rule: it must stay.
+// Rules count from the last change of an object. Records are deleted after MaxTTL, or after the longest time that a
+// record waits for an owner and then for an operator, whichever is longer. Marks of open keys (Options.MaxOpen) are
+// deleted after the same time; a store deletes them itself, except after a crash. An owner that extends its lease does
+// not rewrite its mark, so a key that heartbeats keep open for longer than that stops counting. Probes, on which [New]
+// tries the conditions, are deleted after a day. The token counter has no rule: it must stay.
 func Lifecycle(o Options) (string, error) {
 	if o.MaxTTL == 0 {
 		o.MaxTTL = DefaultMaxTTL
 	}
 	const day = 24 * time.Hour
 	longest := max(o.MaxTTL, keyed.MaxLease+keyed.UnclaimedTTL+keyed.IndeterminateTTL)
-	// A day more for the clocks, and one because S3 rounds up to midnight.
+	// One extra day for clock skew, and one because S3 rounds up to midnight.
 	days := int((longest+day-1)/day) + 2
 	type object = map[string]any
 	var rules []object
@@ -47,8 +47,8 @@ func Lifecycle(o Options) (string, error) {
 	return string(text) + "\n", err
 }
 
-// Init tries the conditions of a bucket's store, and returns its lifecycle configuration for the operator to
-// set: see [Lifecycle].
+// Init tries the conditions of a bucket's store, and returns its lifecycle configuration for the operator to set: see
+// [Lifecycle].
 func Init(ctx context.Context, address string) (lifecycle string, err error) {
 	objects, o, err := connect(ctx, address, Options{})
 	if err != nil {

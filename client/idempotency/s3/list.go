@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	listBatch = 100 // objects in a step of a list
-	listAhead = 16  // objects that are read at the same time
+	listBatch = 100 // objects per step of a list
+	listAhead = 16  // concurrent reads
 )
 
-// List implements [idempotency.Lister]. It reads every record of the scope, with a request for each.
+// List implements [idempotency.Lister]. It reads every record of the scope, with one request each.
 func (s *Store) List(
 	ctx context.Context, request *idempotency.ListRequest,
 ) iter.Seq2[*idempotency.ListedRecord, error] {
@@ -49,7 +49,7 @@ func (s *Store) List(
 	}
 }
 
-// listed returns a record as it stands in a list, and nil for one that the request does not want.
+// listed returns a record as a list shows it, or nil if the request excludes it.
 func (b *backend) listed(
 	ctx context.Context, name string, request *idempotency.ListRequest,
 ) (*idempotency.ListedRecord, error) {
@@ -62,7 +62,7 @@ func (b *backend) listed(
 		return nil, fmt.Errorf("%w: the object %s", idempotency.ErrDamaged, name)
 	}
 	d := &describe.Description{
-		// That of the object's name.
+		// The scope in the object's name.
 		Organization: describe.Text(request.Scope.Organization), Vault: describe.Text(request.Scope.Vault),
 		Namespace: o.Namespace, Principal: o.Principal, KeyHash: hash,
 	}

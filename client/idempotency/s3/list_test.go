@@ -23,7 +23,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// A list goes on behind its first page.
+// A list continues after its first page.
 func TestListOfMany(t *testing.T) {
 	t.Parallel()
 	const many = 120
@@ -43,7 +43,7 @@ func TestListOfMany(t *testing.T) {
 	}
 }
 
-// What is no record is told by the name of its object, and so is a bucket that is away.
+// A value that is not a record is reported by the name of its object, and so is an unreachable bucket.
 func TestListFails(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)

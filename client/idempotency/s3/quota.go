@@ -22,36 +22,36 @@ import (
 // errOpenKeys is the cause of a refusal by the quota.
 var errOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
 
-// marksName is the beginning of the names of marks. A list of objects does not show what is in them, so each open key
-// of a principal has a mark, an object beside the record. Its name has the key and the token of an ownership.
+// marksName is the name prefix of marks. A list of objects does not show their contents, so each open key of a
+// principal has a mark, an object besides the record. Its name contains the key and the token of an ownership.
 const marksName = "idempotency-open/"
 
 // quota counts the open keys of principals by their marks. It relies on this:
 //
-//   - An ownership writes its mark, counts, and then writes its record. Of two ownerships, the one whose mark comes
-//     later counts the other, so that both together are not too many.
-//   - A token is drawn for one attempt to write a record, after the old record was read. So a mark has one writer, who
-//     may delete it when that attempt cannot succeed any more: no other ownership counts on it.
-//   - Other callers delete a mark only when its key is not open and cannot become open by an attempt with the mark's
-//     token: the record has that token or a higher one, or it has been written anew, so that an attempt that is under
-//     way fails. A clock decides when they do so. That it is safe does not depend on the clock.
+//   - An ownership writes its mark, counts, and then writes its record. Of two ownerships, the one whose mark is later
+//     counts the other, so that together they do not exceed the limit.
+//   - A token is drawn for one attempt to write a record, after the old record was read. So a mark has one writer,
+//     which may delete it when that attempt can no longer succeed: no other ownership relies on it.
+//   - Other callers delete a mark only when its key is not open and cannot be opened by an attempt with the mark's
+//     token: the record has that token or a higher one, or it has been rewritten, so that an attempt in flight fails. A
+//     clock decides when they do so. Its safety does not depend on the clock.
 //
-// A crash may leave a mark too many, which a refusal looks for, and never one too few.
+// A crash may leave an extra mark, which a refusal looks for, but never leaves a mark missing.
 type quota struct {
 	backend *backend
 	most    int // Options.MaxOpen; 0 for no quota
-	// settles is how long a mark may be there before its record is. A shorter time fails reservations that are under
-	// way; they are decided again.
+	// settles is how long a mark may exist before its record. A shorter time fails reservations in flight; they are
+	// decided again.
 	settles time.Duration
 }
 
 const (
 	markSettles = 5 * time.Minute
-	keysChecked = 16   // keys that a refusal looks at
-	listMost    = 1000 // objects in an answer of S3
+	keysChecked = 16   // keys that a refusal examines
+	listMost    = 1000 // objects in one response of S3
 )
 
-// marksFolder returns the folder of the marks of a principal.
+// marksFolder returns the folder of a principal's marks.
 func marksFolder(record string, d *describe.Description) string {
 	principal := sha256.Sum256([]byte(d.Principal))
 	return marksName + path.Dir(record)[len(recordsName):] + "/" + hex.EncodeToString(principal[:]) + "/"
@@ -75,13 +75,13 @@ func tokenOf(mark string) uint64 {
 	return token
 }
 
-// admit marks a key whose record is about to be pending, and returns an [*idempotency.QuotaError] if it would be one
-// open key too many of its principal. The mark is "" if this ownership needs none.
+// admit marks a key whose record is about to become pending. It returns an [*idempotency.QuotaError] if the principal
+// would exceed its limit of open keys. The mark is "" if this ownership needs none.
 func (q *quota) admit(
 	ctx context.Context, name string, d *describe.Description, record *keyed.Record,
 ) (mark string, err error) {
-	// A key that is taken over stays open, under the mark that it has. An owner that extends its lease has one, too;
-	// in the second of its reservation it looks like a new owner here.
+	// A key that is taken over stays open, under its existing mark. An owner that extends its lease already has a mark;
+	// in the same second as its reservation it looks like a new owner here.
 	fresh := record.State == keyed.Pending && record.Created == record.LeaseSet && record.CheckpointSize == 0
 	if q.most == 0 || !fresh {
 		return "", nil
@@ -100,7 +100,7 @@ func (q *quota) admit(
 	}
 	over, err := q.over(ctx, folder, keyHash(name))
 	if err != nil || !over {
-		return mark, err // with an error the mark stays, and a later refusal sees whether it counts
+		return mark, err // after an error the mark stays, and a later refusal decides whether it counts
 	}
 	if err := q.backend.objects.Delete(ctx, mark); err != nil {
 		return "", err
@@ -108,7 +108,7 @@ func (q *quota) admit(
 	return "", &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", errOpenKeys, q.most)}
 }
 
-// record reads a record as it is stored, nil for an absent one.
+// record reads a stored record; the result is nil if there is none.
 func (q *quota) record(ctx context.Context, name string) (r *keyed.Record, etag string, err error) {
 	o, etag, _, err := q.backend.read(ctx, name)
 	if err != nil || o == nil {
@@ -120,8 +120,8 @@ func (q *quota) record(ctx context.Context, name string) (r *keyed.Record, etag 
 	return r, etag, nil
 }
 
-// over reports whether a principal has too many keys with marks. Before it says so, it looks at some old marks for
-// those that a crash has left.
+// over reports whether a principal has too many keys with marks. Before it returns true, it checks some old marks for
+// ones that a crash has left.
 func (q *quota) over(ctx context.Context, folder, own string) (bool, error) {
 	keys, old := map[string][]string{}, map[string]bool{}
 	for page, err := range q.backend.objects.List(ctx, folder, listMost) {
@@ -136,12 +136,12 @@ func (q *quota) over(ctx context.Context, folder, own string) (bool, error) {
 			}
 		}
 		if len(keys) > q.most+listMost {
-			break // more than a refusal looks at
+			break // the limit of what a refusal examines
 		}
 	}
 	tooMany := len(keys) - q.most
 	candidates := slices.Collect(maps.Keys(old))
-	// Otherwise keys that stay open would hide what is behind them.
+	// Otherwise keys that stay open would hide the ones after them.
 	rand.Shuffle(len(candidates), func(i, j int) { candidates[i], candidates[j] = candidates[j], candidates[i] })
 	for _, key := range candidates[:min(len(candidates), keysChecked)] {
 		if tooMany <= 0 {
@@ -163,7 +163,7 @@ func recordOf(folder, key string) string {
 	return recordsName + path.Dir(path.Clean(folder))[len(marksName):] + "/" + key + ".json"
 }
 
-// sweep deletes the marks that crashes have left of a key, unless it is open, and reports whether it did.
+// sweep deletes the marks of a key that crashes have left, unless the key is open, and reports whether it did.
 func (q *quota) sweep(ctx context.Context, name string, marks []string) (bool, error) {
 	o, etag, now, err := q.backend.read(ctx, name)
 	if err != nil {
@@ -187,7 +187,7 @@ func (q *quota) sweep(ctx context.Context, name string, marks []string) (bool, e
 		return false, nil
 	}
 	if etag == "" || record.Token < highest {
-		// The record of such a mark may still come. It fails when the record has changed since it was read.
+		// The record of such a mark may still arrive. Its write fails once the record has changed since it was read.
 		if written, err := q.backend.write(ctx, name, etag, o); err != nil || !written {
 			return false, err
 		}
@@ -200,15 +200,15 @@ func (q *quota) sweep(ctx context.Context, name string, marks []string) (bool, e
 	return true, nil
 }
 
-// withdraw deletes the mark of an ownership that another one was ahead of. etag is that of the record before both. A
-// mark that stays is swept when it matters.
+// withdraw deletes the mark of an ownership that lost a race. etag is that of the record before the race. A leftover
+// mark is swept when it matters.
 func (q *quota) withdraw(ctx context.Context, name, etag, mark string, token uint64) {
 	current, now, err := q.record(ctx, name)
 	switch {
 	case err != nil || current == nil || now == etag: // it met no other record, and may still be performed
 		return
 	case current.Token == token || isOpen(current.State) && current.Attempts > 1:
-		// A request that was repeated may have been ahead of itself, and the key taken over under this mark.
+		// A retried request may have lost against itself, and the key may have been taken over under this mark.
 		return
 	}
 	_ = q.backend.objects.Delete(ctx, mark)
@@ -217,7 +217,7 @@ func (q *quota) withdraw(ctx context.Context, name, etag, mark string, token uin
 // isOpen reports whether a key in a state counts.
 func isOpen(s keyed.State) bool { return s == keyed.Pending || s == keyed.Indeterminate }
 
-// settled deletes the marks of a record that is finished or released. A mark that stays is swept when it matters.
+// settled deletes the marks of a finished or released record. A leftover mark is swept when it matters.
 func (q *quota) settled(ctx context.Context, name string, d *describe.Description, record *keyed.Record) {
 	if q.most == 0 || isOpen(record.State) {
 		return
@@ -227,7 +227,7 @@ func (q *quota) settled(ctx context.Context, name string, d *describe.Descriptio
 	if record.Attempts == 1 {
 		return
 	}
-	// Its mark has the token of an earlier owner, and a released record does not say how many there were.
+	// Its mark has the token of an earlier owner, and a released record does not tell how many owners there were.
 	for page, err := range q.backend.objects.List(ctx, folder+keyHash(name)+".", listMost) {
 		if err != nil {
 			return

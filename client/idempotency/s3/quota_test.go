@@ -21,7 +21,7 @@ func TestQuota(t *testing.T) {
 	storetest.RunQuota(t, open(t, servertest.S3(t).Address, s3.Options{Prefix: "p", MaxOpen: 2}))
 }
 
-// The suite over a store that counts, and counts nothing too many. No mark stays behind of a key that is finished.
+// The suite on a store with a quota, which must not count too many keys. No mark of a finished key remains.
 func TestSuiteWithQuota(t *testing.T) {
 	t.Parallel()
 	shared := open(t, servertest.S3(t).Address, s3.Options{MaxOpen: 1_000_000})
@@ -41,7 +41,7 @@ func try(t *testing.T, s *s3.Store, k string) bool {
 	return true
 }
 
-// marks returns how many objects there are in the folders of marks.
+// marks returns the objects in the folders of marks.
 func marks(t *testing.T, server *servertest.Server) []string {
 	t.Helper()
 	list, err := servertest.S3Client(server.Address).ListObjectsV2(t.Context(), &driver.ListObjectsV2Input{
@@ -57,7 +57,7 @@ func marks(t *testing.T, server *servertest.Server) []string {
 	return names
 }
 
-// Reservations of the same moment may refuse each other, and are never too many together.
+// Concurrent reservations may refuse each other, but never exceed the limit together.
 func TestQuotaRace(t *testing.T) {
 	t.Parallel()
 	const most, callers = 3, 16
@@ -77,7 +77,7 @@ func TestQuotaRace(t *testing.T) {
 	if n := acquired.Load(); n > most {
 		t.Errorf("%d keys are open, of at most %d", n, most)
 	}
-	// What was refused has left nothing behind.
+	// The refused reservations have left nothing behind.
 	for acquired.Load() < most {
 		if !try(t, s, idempotency.NewKey("k", 1)) {
 			t.Fatalf("refused with %d open keys and the marks %q", acquired.Load(), marks(t, server))
@@ -89,7 +89,7 @@ func TestQuotaRace(t *testing.T) {
 	}
 }
 
-// Marks that a crash has left are found when they matter: one without a record, and one of a key that is finished.
+// Marks that a crash has left are found when they matter: one without a record, and one of a finished key.
 func TestQuotaAfterACrash(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)

@@ -21,10 +21,10 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/s3/internal/memorybucket"
 )
 
-// move is what a schedule does next with one of the requests that wait.
+// move is a schedule's next action on one of the waiting requests.
 type move struct {
 	kind    moveKind
-	request int // which one of those that wait, counted around
+	request int // index of a waiting request, modulo their number
 }
 
 type moveKind int
@@ -32,17 +32,17 @@ type moveKind int
 const (
 	perform moveKind = iota // the bucket answers it
 	lose                    // the bucket answers it, and the answer is lost
-	delay                   // its client is told that it failed, and the bucket may still get it later
+	delay                   // its client is told that it failed, and the bucket may still receive it later
 	pass                    // time passes
 	moveKinds
 )
 
-// waitingRequest is a request that a schedule has not sent to the bucket yet.
+// waitingRequest is a request that a schedule has not yet sent to the bucket.
 type waitingRequest struct {
 	*http.Request
 
 	caller   int
-	answered chan answeredRequest // nil when its client has gone
+	answered chan answeredRequest // nil when its client has disconnected
 }
 
 type answeredRequest struct {
@@ -51,7 +51,7 @@ type answeredRequest struct {
 	err error
 }
 
-// scheduledBucket is a bucket that gets the requests of its clients in an order that a test chooses.
+// scheduledBucket is a bucket that receives its clients' requests in an order that a test chooses.
 type scheduledBucket struct {
 	memorybucket.Bucket
 
@@ -62,7 +62,7 @@ type scheduledBucket struct {
 
 var errAnswerLost = errors.New("the answer was lost")
 
-// do returns what makes the requests of a caller.
+// do returns the Doer of a caller.
 func (b *scheduledBucket) do(caller int) memorybucket.Doer {
 	return func(r *http.Request) (*http.Response, error) {
 		b.mu.Lock()
@@ -70,7 +70,7 @@ func (b *scheduledBucket) do(caller int) memorybucket.Doer {
 			b.mu.Unlock()
 			return b.Answer(r)
 		}
-		if r.Body != nil { // which the client uses again for a repeat
+		if r.Body != nil { // the client reuses it for a retry
 			body, err := io.ReadAll(r.Body)
 			if err != nil {
 				b.mu.Unlock()
@@ -97,7 +97,7 @@ func (b *scheduledBucket) step(m move) bool {
 		b.mu.Unlock()
 		return false
 	}
-	// Not in the order in which they came, which differs from run to run.
+	// Not in order of arrival, which differs from run to run.
 	slices.SortStableFunc(b.waiting, func(one, other waitingRequest) int { return one.caller - other.caller })
 	i := m.request % len(b.waiting)
 	w := b.waiting[i]
@@ -120,7 +120,7 @@ func (b *scheduledBucket) step(m move) bool {
 	return true
 }
 
-// finish lets all requests that wait, and later ones, through.
+// finish lets all waiting and later requests through.
 func (b *scheduledBucket) finish() {
 	b.mu.Lock()
 	b.open = true
@@ -129,7 +129,7 @@ func (b *scheduledBucket) finish() {
 	}
 }
 
-// openKeys returns how many records are open in a bucket.
+// openKeys returns the number of open records in a bucket.
 func (b *scheduledBucket) openKeys() (n int, err error) {
 	for _, body := range b.Objects("idempotency/") {
 		var o struct {
@@ -149,12 +149,12 @@ func (b *scheduledBucket) openKeys() (n int, err error) {
 	return n, nil
 }
 
-// caller is a process that reserves a key, and does something with it.
+// caller is a process that reserves a key and then ends the reservation, or not.
 type caller struct {
 	key   string
-	end   int // of the reservation: a result, a release, an end of the lease, or nothing
+	end   int // how the reservation ends: a result, a release, an end of the lease, or not at all
 	again bool
-	tries int // of its client, for each request
+	tries int // the client's attempts for each request
 }
 
 // run makes the calls of a caller.
@@ -178,10 +178,10 @@ func (c caller) run(t *testing.T, s *s3.Store) {
 	case 2:
 		_, err = s.Heartbeat(t.Context(), owner, idempotency.EndLease)
 	}
-	_ = err // whatever the bucket has lost: the bound holds
+	_ = err // whatever the bucket has lost, the limit holds
 }
 
-// playQuota plays a schedule, and returns what was wrong.
+// playQuota plays a schedule, and returns what went wrong.
 func playQuota(t *testing.T, most int, callers []caller, moves []move) (wrong string) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &scheduledBucket{open: true}
@@ -217,8 +217,8 @@ func playQuota(t *testing.T, most int, callers []caller, moves []move) (wrong st
 	return wrong
 }
 
-// Whatever order the requests of some processes come in, which of their answers are lost, and which requests come
-// long after their clients have gone: no more keys are open than the quota allows.
+// No more keys are open than the quota allows, whatever the order in which requests of several processes arrive,
+// whichever answers are lost, and however long after their clients have disconnected requests arrive.
 func TestQuotaInEveryOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -243,8 +243,8 @@ func TestQuotaInEveryOrder(t *testing.T) {
 	})
 }
 
-// Two processes reserve one key at the bound. The first finds too many marks; before it has taken its mark back, the
-// second finds that mark. Neither may get the key, however often it happens.
+// Two processes reserve one key at the limit. The first finds too many marks; before it has withdrawn its own mark, the
+// second finds that mark. Neither may get the key, however often this happens.
 func TestQuotaOfOneKeyTwice(t *testing.T) {
 	t.Parallel()
 	const most = 1

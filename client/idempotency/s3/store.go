@@ -16,25 +16,25 @@ import (
 // ErrNoConditions is returned for a store that ignores the conditions of writes: two owners could run at once.
 var ErrNoConditions = bucket.ErrNoConditions
 
-// DefaultMaxTTL is the longest TTL that a store takes, unless Options.MaxTTL says otherwise.
+// DefaultMaxTTL is the longest TTL that a store accepts, unless Options.MaxTTL says otherwise.
 const DefaultMaxTTL = 60 * 24 * time.Hour
 
 // Options configure a store. The zero value is usable.
 type Options struct {
 	// Bucket is required for New; for Open the URL names it.
 	Bucket string
-	// Prefix is the beginning of the names of all objects, without a slash at its end. It may be empty.
+	// Prefix is the beginning of all object names, without a trailing slash. It may be empty.
 	Prefix string
 	// MaxTTL is the longest TTL of a request; a longer one is refused, because the lifecycle rule
 	// would delete its record too early. 0 means DefaultMaxTTL. See [Lifecycle].
 	MaxTTL time.Duration
-	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means
-	// any number. A reservation beyond it is refused with an [idempotency.QuotaError]. It costs a reservation two
-	// requests and a result one. Only keys that are reserved with this option count: set it in all processes. Near
-	// the bound, reservations of the same moment may all be refused. With it the role needs s3:DeleteObject on
+	// MaxOpen is how many keys of one principal, in one scope, may be pending or have an unknown outcome; 0 means no
+	// limit. A reservation beyond it is refused with an [idempotency.QuotaError]. It costs two requests per reservation
+	// and one per result. Only keys reserved with this option count: set it in all processes. Near the limit,
+	// concurrent reservations may all be refused. The role then also needs s3:DeleteObject on
 	// PREFIX/idempotency-open/*.
 	MaxOpen int
-	// StoreKeys makes objects have the client's key in clear.
+	// StoreKeys stores the client's key in clear text in the objects.
 	StoreKeys bool
 }
 
@@ -45,10 +45,10 @@ type Store struct {
 	backend *backend
 }
 
-// Open connects to a bucket. The URL is of the form s3://BUCKET/PREFIX. Its parameters are region; endpoint,
-// the URL of a store other than Amazon's; path_style=true, for one without names for buckets; and max_ttl,
-// max_open and store_keys, which set the options. Credentials come from where the AWS SDK looks for them: the
-// environment, ~/.aws, or the role of the machine.
+// Open connects to a bucket. The URL is of the form s3://BUCKET/PREFIX. Its parameters are region; endpoint, the URL of
+// a store other than Amazon's; path_style=true, for a store without a host name per bucket; and max_ttl, max_open and
+// store_keys, which set the options. Credentials come from where the AWS SDK looks for them: the environment, ~/.aws,
+// or the role of the machine.
 func Open(ctx context.Context, address string, o Options) (*Store, error) {
 	objects, o, err := connect(ctx, address, o)
 	if err != nil {
@@ -78,7 +78,7 @@ func connect(ctx context.Context, address string, o Options) (*bucket.Objects, O
 	return objects, o, nil
 }
 
-// New returns a store in a bucket that a client reaches.
+// New returns a store in a bucket, accessed through a client.
 func New(ctx context.Context, client *s3.Client, o Options) (*Store, error) {
 	if o.MaxTTL == 0 {
 		o.MaxTTL = DefaultMaxTTL
@@ -101,5 +101,5 @@ func New(ctx context.Context, client *s3.Client, o Options) (*Store, error) {
 	return &Store{idempotency.NewStore(b), b}, nil
 }
 
-// Close does nothing, because nothing runs in the background. It is there for symmetry with other stores.
+// Close does nothing, because nothing runs in the background. It exists for symmetry with other stores.
 func (*Store) Close() error { return nil }

@@ -72,7 +72,7 @@ func TestFaults(t *testing.T) {
 	storefaults.Run(t, p, open(t, p.Address, s3.Options{}))
 }
 
-// Others read the fields of an object; the key is there only when asked for.
+// Other programs read the fields of an object; the key is present only on request.
 func TestLayout(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)
@@ -130,7 +130,7 @@ func TestConditions(t *testing.T) {
 	for _, header := range []string{"If-None-Match", "If-Match"} {
 		t.Run(header, func(t *testing.T) {
 			t.Parallel()
-			// Signatures cover only some headers, and not these when the client has not signed them.
+			// A signature covers only some headers, and these only if the client has signed them.
 			fake := httptest.NewServer(ignoring(header))
 			t.Cleanup(fake.Close)
 			_, err := s3.New(t.Context(), servertest.S3Client(strings.TrimPrefix(fake.URL, "http://")),
@@ -177,7 +177,7 @@ func ignoring(header string) http.Handler {
 	})
 }
 
-// A record must not be deleted by the lifecycle rule while it is needed.
+// The lifecycle rule must not delete a record while it is needed.
 func TestLongTTL(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)
@@ -218,7 +218,7 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// An object says in one word what becomes of its key.
+// An object gives the status of its key in one word.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	b := new(memorybucket.Bucket)
@@ -262,7 +262,7 @@ func TestStatus(t *testing.T) {
 	says("REJECTED", "ready")
 }
 
-// Tokens do not begin again although their object was deleted.
+// Tokens do not restart even if their object was deleted.
 func TestDeletedCounter(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)
@@ -273,7 +273,7 @@ func TestDeletedCounter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The store's clock, from which the counter begins, has whole seconds.
+	// The counter starts from the store's clock, which has whole seconds.
 	if second := reserve(t, open(t, server.Address, s3.Options{}), "two"); second < first {
 		t.Errorf("token %d after %d", second, first)
 	}
@@ -302,7 +302,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// Mistakes in a URL are said.
+// Mistakes in a URL are reported.
 func TestURL(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{

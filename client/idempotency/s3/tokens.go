@@ -15,11 +15,11 @@ import (
 const (
 	tokensName    = "idempotency-tokens.json"
 	tokensTimeout = 10 * time.Second
-	tokensPause   = 50 * time.Millisecond // at most, after another process was first
+	tokensPause   = 50 * time.Millisecond // maximum pause after losing a race
 )
 
-// tokens draws fencing tokens from an object with the last one, by compare-and-swap. Callers that come
-// while a swap is under way share the next one.
+// tokens draws fencing tokens, by compare-and-swap, from an object that holds the last one. Callers that arrive during
+// a swap share the next one.
 type tokens struct {
 	objects *bucket.Objects
 	timeout time.Duration // of a swap
@@ -28,12 +28,12 @@ type tokens struct {
 	mu      sync.Mutex
 	waiting []*tokenCall
 
-	// Of the last swap, for the leader.
+	// State after the last swap, for the leader.
 	last uint64
 	etag string
 }
 
-// tokenCall is a call that waits for its token.
+// tokenCall is a call waiting for its token.
 type tokenCall struct {
 	done  chan struct{} // closed when token and err are set
 	token uint64
@@ -44,7 +44,7 @@ func newTokens(o *bucket.Objects) *tokens {
 	return &tokens{objects: o, timeout: tokensTimeout, leader: make(chan struct{}, 1)}
 }
 
-// next returns a token above all that were returned, in any process, before the call.
+// next returns a token higher than all tokens returned, in any process, before the call.
 func (t *tokens) next(ctx context.Context) (uint64, error) {
 	call := &tokenCall{done: make(chan struct{})}
 	t.mu.Lock()
@@ -52,8 +52,9 @@ func (t *tokens) next(ctx context.Context) (uint64, error) {
 	t.mu.Unlock()
 	select {
 	case t.leader <- struct{}{}:
-		// Ends with the swap, after timeout at the latest. The swap is for others, too, who would wait for a new one
-		// if it ended with this call; and this call would wait for it.
+		// Ends with the swap, after timeout at the latest. The swap does not end with this call's context, because it
+		// also serves other callers, which would have to wait for a new swap. Otherwise this call would have to wait
+		// for it, too.
 		go func() {
 			t.lead(ctx)
 			<-t.leader
@@ -70,7 +71,7 @@ func (t *tokens) next(ctx context.Context) (uint64, error) {
 	}
 }
 
-// lead draws tokens for all callers that wait. They must not fail with the context of this one.
+// lead draws tokens for all waiting callers. They must not fail when the context of this caller ends.
 func (t *tokens) lead(ctx context.Context) {
 	t.mu.Lock()
 	calls := t.waiting
@@ -107,7 +108,7 @@ func (t *tokens) draw(ctx context.Context, n uint64) (first uint64, err error) {
 		}
 		written, etag, err := t.objects.Put(ctx, tokensName, t.etag, body)
 		if err != nil {
-			t.etag = "" // whether it was written is not known
+			t.etag = "" // unknown whether it was written
 			return 0, err
 		}
 		if written {
@@ -133,7 +134,7 @@ func (t *tokens) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Begins with the time, so that tokens grow even if the object was deleted by mistake.
+	// The counter starts from the time, so that tokens grow even if the object was deleted by mistake.
 	c := counter{uint64(now.UnixMicro())}
 	if etag != "" {
 		if err := json.Unmarshal(body, &c); err != nil || c.Last == 0 {

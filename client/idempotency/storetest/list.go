@@ -9,7 +9,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// Listing is a store that can tell which records it has.
+// Listing is a store that can list its records.
 type Listing interface {
 	idempotency.Store
 	idempotency.Lister
@@ -26,7 +26,7 @@ func own(t *testing.T, s idempotency.Store, key idempotency.RecordKey) *idempote
 	return &idempotency.Ownership{Key: key, Token: r.Token, AttemptID: request.AttemptID}
 }
 
-// must fails the test unless an owner's call was done.
+// must fails the test unless an owner's call succeeded.
 func must(t *testing.T, a *idempotency.Answer, err error) {
 	t.Helper()
 	if err != nil || a.Outcome != idempotency.OK {
@@ -34,7 +34,8 @@ func must(t *testing.T, a *idempotency.Answer, err error) {
 	}
 }
 
-// MakeRecords makes a record in each state, whose key is the state's name, and one that stands for nothing.
+// MakeRecords makes a record in each state, whose key is the state's name, and one that no longer determines the state
+// of its key.
 func MakeRecords(t *testing.T, s idempotency.Store, of idempotency.RecordKey) {
 	t.Helper()
 	owner := func(state string) *idempotency.Ownership {
@@ -47,14 +48,14 @@ func MakeRecords(t *testing.T, s idempotency.Store, of idempotency.RecordKey) {
 	must(t, answer, err)
 	answer, err = s.Release(t.Context(), owner("released"))
 	must(t, answer, err)
-	// What is stored still says that it is pending: no call has read it since.
+	// The stored value still says pending, because no call has read it since.
 	answer, err = s.Heartbeat(t.Context(), owner("INDETERMINATE"), idempotency.EndLease)
 	must(t, answer, err)
 	answer, err = s.Checkpoint(t.Context(), owner("PENDING"), []byte("half"))
 	must(t, answer, err)
 }
 
-// listed returns what is in a list, each as namespace/principal/state.
+// listed returns the items of a list, each as namespace/principal/state.
 func listed(t *testing.T, s idempotency.Lister, request *idempotency.ListRequest) (found []string) {
 	t.Helper()
 	for r, err := range s.List(t.Context(), request) {
@@ -74,8 +75,8 @@ func listed(t *testing.T, s idempotency.Lister, request *idempotency.ListRequest
 	return found
 }
 
-// RunList checks the lists of a store: a list has the records of its scope, as Get would return them, and of those
-// the ones that were asked for. No other test may use the organizations acme and other of the store.
+// RunList checks the lists of a store: a list contains the records of its scope that match the request, as Get would
+// return them. No other test may use the organizations acme and other of the store.
 func RunList(t *testing.T, s Listing) {
 	t.Helper()
 	type listRequest = idempotency.ListRequest
@@ -120,7 +121,7 @@ func RunList(t *testing.T, s Listing) {
 	if got := listed(t, s, whole); !slices.Equal(got, all("charge/")) {
 		t.Errorf("the scope without a vault: %q", got)
 	}
-	for _, err := range s.List(t.Context(), whole) { // a caller that wants no more
+	for _, err := range s.List(t.Context(), whole) { // the caller stops early
 		if err != nil {
 			t.Error(err)
 		}

@@ -17,9 +17,9 @@ func over(t *testing.T, s idempotency.Store, key idempotency.RecordKey) {
 	}
 }
 
-// RunQuota checks a store whose principals may have two open keys each: keys without a result count, those of each
-// principal in each scope by themselves, until they have one. No other test may use the organization acme of the
-// store. bob has two keys that are open and one that was released at the end: see [BobsKey].
+// RunQuota checks a store whose principals may have two open keys each. A key is open until it has a result. Keys are
+// counted per principal and scope. No other test may use the organization acme of the store. At the end bob has two
+// open keys and a released one: see [BobsKey].
 func RunQuota(t *testing.T, s idempotency.Resolver) {
 	t.Helper()
 	released := own(t, s, BobsKey("released"))
@@ -27,22 +27,22 @@ func RunQuota(t *testing.T, s idempotency.Resolver) {
 	must(t, answer, err)
 	one, two := own(t, s, BobsKey("one")), own(t, s, BobsKey("two"))
 	over(t, s, BobsKey("three"))
-	over(t, s, BobsKey("released")) // its record is there, and was not counted
-	// What is counted already goes on.
+	over(t, s, BobsKey("released")) // it still has a record, and was not counted
+	// A key that is already counted is not blocked.
 	answer, err = s.Heartbeat(t.Context(), one, time.Minute)
 	must(t, answer, err)
 	r, err := s.Reserve(t.Context(), &idempotency.ReserveRequest{Key: two.Key, AttemptID: two.AttemptID})
 	if err != nil || r.Token != two.Token {
 		t.Errorf("%+v, %v", r, err)
 	}
-	// Others do not count.
+	// Other principals and scopes are counted separately.
 	anonymous := BobsKey("one")
 	anonymous.Principal = ""
 	own(t, s, anonymous)
 	elsewhere := BobsKey("one")
 	elsewhere.Scope.Vault = "other"
 	own(t, s, elsewhere)
-	// A result makes room, and an unknown outcome does not.
+	// A result frees a place; an unknown outcome does not.
 	answer, err = s.Complete(t.Context(), one, idempotency.Result{})
 	must(t, answer, err)
 	answer, err = s.Heartbeat(t.Context(), two, idempotency.EndLease)
@@ -51,14 +51,14 @@ func RunQuota(t *testing.T, s idempotency.Resolver) {
 	over(t, s, BobsKey("four"))
 	unknown := &idempotency.ReserveRequest{Key: two.Key, AttemptID: idempotency.NewAttemptID()}
 	if r, err = s.Reserve(t.Context(), unknown); err != nil || r.Outcome != idempotency.Unknown {
-		t.Fatalf("%+v, %v", r, err) // which stores the unknown outcome
+		t.Fatalf("%+v, %v", r, err) // this stores the unknown outcome
 	}
 	over(t, s, BobsKey("four"))
 	answer, err = s.Resolve(t.Context(), &two.Key, idempotency.Committed, idempotency.Result{})
 	must(t, answer, err)
 	own(t, s, BobsKey("four"))
 	over(t, s, BobsKey("five"))
-	// A released key makes room, too.
+	// A released key frees a place, too.
 	six := BobsKey("six")
 	six.Principal = "carol"
 	for range 3 {

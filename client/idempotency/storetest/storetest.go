@@ -4,8 +4,8 @@
 //		storetest.Run(t, func(t *testing.T) idempotency.Store { return idempotency.NewStore(openBackend(t)) })
 //	}
 //
-// The tests use leases and TTLs of a second and wait until the store's clock has passed them. Each
-// uses keys of its own, so that one database can serve them all.
+// The tests use leases and TTLs of a second and wait until the store's clock has passed them. Each test uses its own
+// keys, so one database can serve them all.
 package storetest
 
 import (
@@ -26,8 +26,8 @@ type Case struct {
 	Test func(t *testing.T, store idempotency.Store)
 }
 
-// Cases returns the tests. [Run] runs them; use Cases to run them in another way, for example each
-// in a bubble of package synctest.
+// Cases returns the tests. [Run] runs them; use Cases to run them in another way, for example each in a bubble of
+// package synctest.
 func Cases() []Case {
 	return []Case{
 		{"OneOwnerFinishes", oneOwnerFinishes},
@@ -57,7 +57,7 @@ func Cases() []Case {
 	}
 }
 
-// Run runs all tests in parallel, each with a store of its own that open returns.
+// Run runs all tests in parallel, each with its own store returned by open.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store) {
 	t.Helper()
 	for _, c := range Cases() {
@@ -71,7 +71,7 @@ func Run(t *testing.T, open func(t *testing.T) idempotency.Store) {
 // racers is how many callers race for one key.
 const racers = 32
 
-// limit bounds a test that waits for something that does not happen.
+// limit bounds a test that waits for something that never happens.
 const limit = time.Minute
 
 // subject is a store with one key of a test.
@@ -145,7 +145,7 @@ func (s *subject) expect(call string, want idempotency.Outcome) func(*idempotenc
 	}
 }
 
-// eventually waits for a condition that time brings about.
+// eventually waits for a condition that time makes true.
 func (s *subject) eventually(what string, holds func() bool) {
 	s.Helper()
 	for !holds() {
@@ -201,7 +201,7 @@ func oneOwnerFinishes(t *testing.T, store idempotency.Store) {
 	}
 }
 
-// Every call may be repeated when its answer was lost.
+// Every call may be retried when its answer was lost.
 func lostAnswers(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	request := s.request()
@@ -229,7 +229,7 @@ func lostAnswers(t *testing.T, store idempotency.Store) {
 	s.reserve(request, idempotency.LeaseLost) // a late copy owns nothing
 }
 
-// race reserves from many callers at once and returns the owners, and what the others got.
+// race reserves from many callers at once and returns the owners, and the results of the others.
 func (s *subject) race(change ...func(*idempotency.ReserveRequest)) (owners []*idempotency.Ownership,
 	others []idempotency.Outcome) {
 	s.Helper()
@@ -284,7 +284,7 @@ func raceForATakeover(t *testing.T, store idempotency.Store) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The store's clock shows in the lease of a reservation made now.
+		// The lease of a new reservation shows the store's clock.
 		probe := s.request(brief, func(r *idempotency.ReserveRequest) { r.Key.Key = idempotency.NewKey("clock", 1) })
 		now, err := s.Reserve(s.ctx, probe)
 		if err != nil || now.Outcome != idempotency.Acquired {
@@ -306,7 +306,7 @@ func tokensGrow(t *testing.T, store idempotency.Store) {
 	var last uint64
 	name := s.key.Key
 	for i := range 12 {
-		s.key.Key = name + string(rune('a'+i%3)) // of the whole store, not of one key
+		s.key.Key = name + string(rune('a'+i%3)) // tokens are unique in the whole store, not per key
 		owner := s.acquire(s.request())
 		if owner.Token <= last {
 			t.Errorf("token %d after %d", owner.Token, last)
@@ -335,7 +335,7 @@ func expiredRecordIsReplaced(t *testing.T, store idempotency.Store) {
 	}
 }
 
-// A refusal answers for its own time, and then the key is free for any request.
+// A refusal lasts for its own TTL; then the key is free for any request.
 func refusalExpires(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	owner := s.acquire(s.request(func(r *idempotency.ReserveRequest) { r.TTL = time.Hour }))
@@ -349,8 +349,8 @@ func refusalExpires(t *testing.T, store idempotency.Store) {
 	s.reserve(s.request(), idempotency.Mismatch)
 }
 
-// A record whose owner does not come back is there when its lease has ended, although nothing has
-// looked at it: a store that forgot it would let the work run twice.
+// A record whose owner does not come back still exists after its lease has ended, even if it was not accessed: a store
+// that forgot it would let the work run twice.
 func pendingRecordStays(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	s.acquire(s.request(brief))
@@ -404,7 +404,7 @@ func lateCompletionAfterATakeover(t *testing.T, store idempotency.Store) {
 	}
 }
 
-// A copy of a Reserve that comes behind a takeover makes no second owner.
+// A copy of a Reserve that arrives after a takeover creates no second owner.
 func lostAnswerBehindATakeover(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	request := s.request(brief, takingOver)
@@ -422,7 +422,7 @@ func lostAnswerBehindATakeover(t *testing.T, store idempotency.Store) {
 
 func heartbeatsKeepTheLease(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
-	// Shorter than what the heartbeats make of it, and long enough for a slow machine to send the first one in.
+	// Shorter than the lease after a heartbeat, and long enough for a slow machine to send the first heartbeat.
 	request := s.request(func(r *idempotency.ReserveRequest) { r.Lease = 30 * time.Second })
 	owner := s.acquire(request)
 	beat := s.expect("Heartbeat", idempotency.OK)(s.Heartbeat(s.ctx, owner, time.Hour))
@@ -432,15 +432,15 @@ func heartbeatsKeepTheLease(t *testing.T, store idempotency.Store) {
 	if r, err := s.Get(s.ctx, &s.key); err != nil || !r.LeaseExpires.Equal(beat.Expires) {
 		t.Errorf("Get: %+v, %v; want a lease until %v", r, err, beat.Expires)
 	}
-	// A shorter one does not cut it.
+	// A shorter lease does not cut it.
 	s.expect("Heartbeat", idempotency.OK)(s.Heartbeat(s.ctx, owner, time.Second))
 	if in := s.reserve(s.request(), idempotency.InFlight); in.RetryAfter <= time.Minute {
 		t.Errorf("the lease ends in %v", in.RetryAfter)
 	}
 }
 
-// An owner that does not know what became of its work ends its lease: callers that wait hear of it at
-// once, and its late result still settles the key.
+// An owner that does not know whether its work was done ends its lease: waiting callers learn of it at once, and its
+// late result still settles the key.
 func endOfALease(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	owner := s.acquire(s.request())
@@ -459,7 +459,7 @@ func endOfALease(t *testing.T, store idempotency.Store) {
 	s.reserve(s.request(), idempotency.Replay)
 }
 
-// Where the next caller may take over, it need not wait for the time that the lease would have had.
+// Where the next caller may take over, it need not wait for the rest of the lease.
 func endOfALeaseOfATakeover(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	owner := s.acquire(s.request(takingOver))
@@ -477,7 +477,7 @@ func releaseFreesTheKey(t *testing.T, store idempotency.Store) {
 		t.Errorf("Get: %v", err)
 	}
 	s.expect("Complete", idempotency.LeaseLost)(s.Complete(s.ctx, first, result("late")))
-	second := s.acquire(s.request(otherRequest)) // the key stands for nothing
+	second := s.acquire(s.request(otherRequest)) // the key belongs to no request
 	s.expect("Release by the first", idempotency.LeaseLost)(s.Release(s.ctx, first))
 	s.expect("Complete", idempotency.OK)(s.Complete(s.ctx, second, result("second")))
 }
@@ -501,8 +501,8 @@ func staleReserve(t *testing.T, store idempotency.Store) {
 	}
 }
 
-// waiters reserves from many callers at once, who wait, and returns a function that waits for their
-// answers. Some may come behind what ends the reservation, and are answered the same.
+// waiters reserves from many callers at once, all of which wait, and returns a function that waits for their answers. A
+// caller may arrive after the event that ends the reservation; it gets the same answer.
 func (s *subject) waiters() (answers func() []*idempotency.Reservation) {
 	var mu sync.Mutex
 	var all []*idempotency.Reservation
@@ -516,7 +516,7 @@ func (s *subject) waiters() (answers func() []*idempotency.Reservation) {
 				s.Errorf("Reserve: %v", err)
 				return
 			}
-			if answer.Outcome == idempotency.Acquired { // ends at once, for the next one
+			if answer.Outcome == idempotency.Acquired { // release at once, for the next caller
 				owner := &idempotency.Ownership{Key: request.Key, Token: answer.Token, AttemptID: request.AttemptID}
 				if done, err := s.Complete(s.ctx, owner, result("by a waiter")); err != nil ||
 					done.Outcome != idempotency.OK {
@@ -558,7 +558,7 @@ func waitEndsWithTheRefusal(t *testing.T, store idempotency.Store) {
 	}
 }
 
-// One of those that wait becomes the owner, and the others get its result.
+// One waiting caller becomes the owner, and the others get its result.
 func waitEndsWithTheRelease(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	owner := s.acquire(s.request())

@@ -1,5 +1,5 @@
-// Blocks that come in parts, and following them. A server refuses to send a block that is too large
-// for one message, so this client always asks for parts. A small block is one part.
+// Reading and following blocks in parts. A server refuses to send a block that is too large for one message, so this
+// client always asks for parts. A small block is one part.
 
 import { create, equals } from "@bufbuild/protobuf";
 import { errorFromConnect, LedgerError, OtherLedgerError, ProtocolError } from "./errors.js";
@@ -14,16 +14,16 @@ import { blockHash, equal } from "./proof.js";
 import { backoff, sleep } from "./retry.js";
 import { type Block, headerOf, type Scope, transactionOf } from "./types.js";
 
-/** BlockJoiner joins the parts of blocks, which arrive in order. It holds one block. */
+/** BlockJoiner joins the parts of blocks, which arrive in order. It holds one block at a time. */
 export class BlockJoiner {
   private block: BlockMessage | undefined;
 
-  /** Where the next part of the block begins. */
+  /** The position at which the next part of the block begins. */
   get next(): BlockPosition | undefined {
     return this.block?.next;
   }
 
-  /** Takes the next part, and returns the block once it is whole. */
+  /** Adds the next part, and returns the block once it is complete. */
   add(part: BlockMessage | undefined): Block | undefined {
     if (part?.header === undefined) throw new ProtocolError("a block without a header");
     this.block ??= { ...part, transactions: [], next: undefined };
@@ -69,7 +69,7 @@ function isEnd(block: BlockMessage, at: BlockPosition): boolean {
   return n > 0 && at.transaction === n - 1 && at.operation === block.transactions[n - 1]!.operations.length;
 }
 
-/** appendOperations appends the next part of a transaction. Its other fields repeat the first part. */
+/** appendOperations appends the next part of a transaction. The part's other fields repeat those of the first part. */
 export function appendOperations(t: TransactionMessage, part: TransactionMessage | undefined): void {
   const rest = { operations: [], firstOperation: 0 };
   if (
@@ -90,7 +90,7 @@ export interface WatchCalls {
 
 /** Watch follows the blocks of a scope. */
 export class Watch {
-  /** The hash of the block before, undefined before the first. */
+  /** The hash of the previous block; undefined before the first. */
   private last: Uint8Array | undefined;
 
   constructor(
@@ -118,11 +118,11 @@ export class Watch {
     }
   }
 
-  /** Yields blocks from one connection. Its end without an error means that the server goes away. */
+  /** Yields blocks from one connection. A normal end means that the server is shutting down. */
   private async *once(outer: AbortSignal): AsyncGenerator<Block> {
     const leave = new AbortController();
     const signal = AbortSignal.any([outer, leave.signal]);
-    const joiner = new BlockJoiner(); // a block that arrives incomplete is read again from its start
+    const joiner = new BlockJoiner(); // an incomplete block is read again from its start
     try {
       await this.checkChain(signal);
       const request = create(WatchRequestSchema, {
@@ -135,7 +135,7 @@ export class Watch {
         yield block;
       }
     } finally {
-      leave.abort(); // ends a stream that has no end of its own
+      leave.abort(); // ends a stream that does not end by itself
     }
   }
 
@@ -161,7 +161,7 @@ export class Watch {
     this.last = hash;
   }
 
-  /** Without it, a shorter chain would be noticed only when it has grown again. */
+  /** Without this check, a shorter chain would be noticed only after it has grown again. */
   private async checkChain(signal: AbortSignal): Promise<void> {
     if (this.last === undefined) return;
     const hash = await this.calls.hashOf(this.next - 1n, signal);

@@ -1,4 +1,4 @@
-// A Client makes calls, and has the Writers that share its connections.
+// A Client makes calls, and owns the Writers that share its connections.
 
 import {
   create, type DescMessage, type DescMethodUnary, type MessageInitShape, type MessageShape,
@@ -27,34 +27,33 @@ export interface ClientOptions {
   /** The URL of the server, with http:// or https://. */
   baseUrl: string;
   /**
-   * Returns the API key or session token that is sent as the bearer token of every call. It is
-   * called often, so it should cache its result. Renewing a token does not end a Writer.
+   * Returns the API key or session token that is sent as the bearer token of every call. It is called often, so it
+   * should cache its result. Renewing a token does not end a Writer.
    */
   token?: () => string | Promise<string>;
-  /** Lets the token go over http:// to a host that is not this machine. */
+  /** Allows the token to be sent over http:// to a host other than this machine. */
   cleartextToken?: boolean;
   /** Replaces the transport, which uses fetch. It must use the binary format. */
   transport?: Transport;
   /**
-   * Whether a call that is made once may reach the server twice. By default it is true everywhere but in
-   * Node: a browser sends a request of fetch again, without a word, when a connection that it has used
-   * before breaks, and a transport on top of fetch cannot prevent that. A refusal that comes over such
-   * calls costs one more call, for a session that fences the copies. Set false only for a transport that
-   * sends each request at most once, and true for one in Node that does not.
+   * Whether a call that is made once may reach the server twice. The default is true everywhere but in Node: a browser
+   * silently resends a fetch request when a reused connection breaks, and a transport on top of fetch cannot prevent
+   * that. A refusal over such a transport costs one more call, to open a session that fences the copies. Set false only
+   * for a transport that sends each request at most once, and true for a transport in Node that may resend.
    */
   callsRepeat?: boolean;
   /**
-   * Replaces the platform's WebSocket, which carries writes when there are many; false uses none.
-   * Node has one from version 22 on. There is none by default with a transport.
+   * Replaces the platform's WebSocket, which carries writes when there are many; false disables it. Node has a
+   * WebSocket from version 22 on. With a custom transport the default is none.
    */
   webSocket?: WebSocketConstructor | false;
   /** @internal How many calls within a second open a stream. */
   streamCalls?: number;
 }
 
-/** CallOptions are options of one call. */
+/** CallOptions are the options of one call. */
 export interface CallOptions {
-  /** Ends the call and its repeats. */
+  /** Ends the call and its retries. */
   signal?: AbortSignal;
   /** Bounds one attempt, in milliseconds; 30 seconds by default. */
   timeoutMs?: number;
@@ -62,12 +61,12 @@ export interface CallOptions {
 
 const attemptMs = 30_000;
 
-/** createClient returns a client of one ledger. It connects when it is used. */
+/** createClient returns a client of one ledger. It connects on first use. */
 export function createClient(options: ClientOptions): Client {
   return new Client(options);
 }
 
-/** Client makes calls. Each is repeated until its answer is final or its signal ends it. */
+/** Client makes calls. Each call is retried until its answer is final or its signal ends it. */
 export class Client {
   /** @internal */ readonly sender: Sender;
   private readonly transport: Transport;
@@ -100,31 +99,31 @@ export class Client {
   }
 
   /**
-   * Opens a session and returns a Writer that continues after the stream's last committed sequence.
-   * Older sessions are fenced: no copy of their writes can commit any more.
+   * Opens a session and returns a Writer that continues after the stream's last committed sequence. Older sessions are
+   * fenced: no copy of their writes can commit any more.
    *
-   * With a journal it recovers the writes in it; see Writer.recovered. An UnsettledError reports
-   * that this is not possible: the stream was evicted or fenced, or the ledger is another one. Then
-   * nothing was sent again. Journal.forget lets the next openWriter begin without those writes.
+   * With a journal it recovers the writes in the journal; see Writer.recovered. An UnsettledError means that this is
+   * not possible: the stream was evicted or fenced, or the ledger is another one. In that case nothing was sent again.
+   * After Journal.forget the next openWriter begins without those writes.
    */
   openWriter(options: WriterOptions): Promise<Writer> {
     if (this.abort.signal.aborted) return Promise.reject(new ClosedError("the Client"));
     return Writer.open(this, options);
   }
 
-  /** Returns where a stream stands. */
+  /** Returns the state of a stream. */
   async getClientState(scope: Scope, clientId: string, options: CallOptions = {}): Promise<ClientState> {
     const { state } = await this.call(LedgerService.method.getClientState, { scope, clientId }, options);
     return clientStateOf(state!);
   }
 
-  /** Reads one entity; isNotFound tells that it is absent. */
+  /** Reads one entity; isNotFound reports whether it is absent. */
   async getEntity(scope: Scope, key: string, options: CallOptions = {}): Promise<Entity> {
     const { entity } = await this.call(LedgerService.method.getEntity, { scope, key }, options);
     return entityOf(entity!);
   }
 
-  /** Reads one committed write; isNotFound tells that there is none. A large one is read in parts. */
+  /** Reads one committed write; isNotFound reports whether there is none. A large one is read in parts. */
   async getTransaction(txId: string, options: CallOptions = {}): Promise<Transaction> {
     return transactionOf((await this.readTransaction(txId, false, options)).transaction!);
   }
@@ -158,7 +157,7 @@ export class Client {
     return whole;
   }
 
-  /** Reads one block; isNotFound tells that there is none. A large one is read in parts. */
+  /** Reads one block; isNotFound reports whether there is none. A large one is read in parts. */
   async getBlock(scope: Scope, height: bigint, options: CallOptions = {}): Promise<Block> {
     const joiner = new BlockJoiner();
     for (let start: BlockPosition | undefined; ; start = joiner.next) {
@@ -171,7 +170,7 @@ export class Client {
     }
   }
 
-  /** Yields the entities of a scope whose keys begin with a prefix, in the order of their keys. */
+  /** Yields the entities of a scope whose keys begin with a prefix, in key order. */
   async *listEntities(scope: Scope, prefix = "", options: CallOptions = {}): AsyncGenerator<Entity> {
     for (let pageToken = ""; ; ) {
       const page = await this.call(LedgerService.method.listEntities, { scope, prefix, pageToken }, options);
@@ -181,7 +180,7 @@ export class Client {
     }
   }
 
-  /** Yields relationships of a scope: all, those of a resource, or those of one relation of it. */
+  /** Yields relationships of a scope: all, those of a resource, or those of one relation of a resource. */
   async *listRelationships(
     scope: Scope, filter: { resource?: string; relation?: string } = {}, options: CallOptions = {},
   ): AsyncGenerator<Relationship> {
@@ -195,12 +194,12 @@ export class Client {
   }
 
   /**
-   * Yields the blocks of a scope in order and without gaps, from a height on (1 by default), until the
-   * signal ends it or the caller leaves the loop. It checks each block's hash, and that it follows
-   * from the block before. After a broken connection it goes on at the next height.
+   * Yields the blocks of a scope in order and without gaps, from a height on (1 by default), until the signal ends it
+   * or the caller leaves the loop. It checks each block's hash, and that the block follows from the previous one. After
+   * a connection breaks it continues at the next height.
    *
-   * An OtherLedgerError says that the ledger's chain differs from the blocks that were yielded, or is
-   * shorter, as after a restore from a backup.
+   * An OtherLedgerError means that the ledger's chain differs from the blocks already yielded, or is shorter, as after
+   * a restore from a backup.
    */
   watch(scope: Scope, options: { fromHeight?: bigint; signal?: AbortSignal } = {}): AsyncGenerator<Block> {
     const watch = new Watch(scope, options.fromHeight ?? 1n, {
@@ -240,7 +239,7 @@ export class Client {
     return this.call(LedgerService.method.openSession, request, options);
   }
 
-  /** Sends a batch once: the Writers decide about repeats. */
+  /** Sends a batch once: the Writers decide about retries. */
   private async writeBatch(request: WriteBatchRequest): Promise<WriteBatchResponse> {
     const method = LedgerService.method.writeBatch;
     const headers = await this.headers();
@@ -257,7 +256,7 @@ export class Client {
     return new WriteStream(url.href, protocols, webSocket, events);
   }
 
-  /** Does one call, and repeats it with the same message until the answer is final. */
+  /** Makes one call, and retries it with the same message until the answer is final. */
   private async call<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>, init: MessageInitShape<I>, options: CallOptions,
   ): Promise<MessageShape<O>> {
@@ -273,7 +272,8 @@ export class Client {
       } catch (thrown) {
         if (signal.aborted) throw signal.reason;
         const e = errorFromConnect(thrown);
-        // A token may have been renewed meanwhile. Once, because a function may make a new one each time.
+        // The token may have been renewed meanwhile. Retry once only, because a function may return a new token each
+        // time.
         const again: boolean = !renewed && e.connectCode === Code.Unauthenticated && (await this.renewed(headers));
         if (!e.worthRetrying && !again) throw e;
         renewed ||= again;
@@ -312,14 +312,16 @@ export class Client {
   }
 
   /**
-   * Sends at once what waits for the network. In a browser the client does that by itself when the page
-   * is online again, or is looked at again.
+   * Sends at once what waits for the network. In a browser the client calls this itself when the page comes online or
+   * becomes visible again.
    */
   wake(): void {
     this.sender.wake();
   }
 
-  /** Ends all Writers at once, and rejects with the first UnsettledError. Close Writers first to wait. */
+  /**
+   * Ends all Writers at once, and rejects with the first UnsettledError. To wait for writes, close the Writers first.
+   */
   async close(): Promise<void> {
     this.stopListening();
     const writers = [...this.writers];
@@ -336,8 +338,8 @@ export class Client {
 }
 
 /**
- * whenBack calls wake when the network is back, or the page is looked at again, and returns the function
- * that ends this. A browser lets the timers of a page in the background wait.
+ * whenBack calls wake when the network is back or the page becomes visible again, and returns the function that stops
+ * this. Browsers delay the timers of a page in the background.
  */
 function whenBack(wake: () => void): () => void {
   const { addEventListener, document } = globalThis as { addEventListener?: unknown; document?: Document };
@@ -353,7 +355,7 @@ function whenBack(wake: () => void): () => void {
   };
 }
 
-/** isNode reports whether this is Node, whose fetch and whose HTTP/2 send a POST once. */
+/** isNode reports whether this is Node, whose fetch and HTTP/2 send a POST only once. */
 function isNode(): boolean {
   return (globalThis as { process?: { release?: { name?: string } } }).process?.release?.name === "node";
 }

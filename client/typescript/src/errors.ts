@@ -1,5 +1,5 @@
-// Errors of this package, and what an answer of the server or of an intermediary means. The rules
-// are those of the Go package client/failure.
+// Errors of this package, and the meaning of answers from the server or an intermediary. The rules are those of the Go
+// package client/failure.
 
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Duration } from "@bufbuild/protobuf/wkt";
@@ -8,10 +8,10 @@ import type { Pending } from "./pending.js";
 
 export { Code, WriteErrorCode };
 
-/** LedgerError is what the server, or an intermediary, answered in place of a result. */
+/** LedgerError is an error answer of the server or of an intermediary. */
 export class LedgerError extends Error {
   override readonly name = "LedgerError";
-  /** Why a write was refused. UNSPECIFIED when the answer carried no WriteError. */
+  /** Why a write was refused. UNSPECIFIED if the answer carried no WriteError. */
   code: WriteErrorCode = WriteErrorCode.UNSPECIFIED;
   /** The stream's last committed sequence, if the decision depended on it. */
   lastCommittedSequence = 0n;
@@ -23,23 +23,22 @@ export class LedgerError extends Error {
   operationIndex = 0;
   /** The entity key whose condition failed. */
   key = "";
-  /** That entity's version, 0 when it is absent. */
+  /** The version of that entity; 0 if it is absent. */
   currentVersion = 0n;
   /** The invalid field of an INVALID_ARGUMENT. */
   field = "";
-  /** How long the server asks to wait, in milliseconds; 0 if it does not ask. */
+  /** How long the server asks the client to wait, in milliseconds; 0 if it does not ask. */
   retryAfterMs = 0;
   /**
-   * True when the answer was in Connect's own form, as a seqledger server's always is. Otherwise
-   * this side made the error from an HTTP status or a broken connection, and it says nothing about
-   * what the server did.
+   * True if the answer was in Connect's own form, as the answers of a seqledger server always are. Otherwise this
+   * client made the error from an HTTP status or a broken connection, and it says nothing about what the server did.
    */
   wire = false;
   /** The HTTP status of an answer that was not in Connect's form, or 0. */
   status = 0;
-  /** True when the answer carries a seqledger server's own challenge for a token. */
+  /** True if the answer carries a seqledger server's own challenge for a token. */
   challenged = false;
-  /** True when no connection could be had, so that nothing was sent. */
+  /** True if no connection could be made, so that nothing was sent. */
   neverSent = false;
 
   /** connectCode is the code of the call; in a batch, the code that a single Write would have had. */
@@ -65,7 +64,7 @@ export class LedgerError extends Error {
         return false;
     }
     if (this.status !== 0 && this.status !== 200) {
-      // A load balancer or another program answered, not the ledger. These statuses are temporary.
+      // The answer came from a load balancer or another program, not from the ledger. These statuses are temporary.
       if (this.status === 408 || this.status === 425 || this.status === 429) return true;
       return this.status >= 500 && this.status !== 501 && this.status !== 505;
     }
@@ -84,17 +83,16 @@ export class LedgerError extends Error {
   }
 
   /**
-   * Reports whether the ledger itself has refused the call and would refuse it again. A refusal
-   * that may come from an intermediary is not final: a load balancer with no server behind it may
-   * answer 404 or 401 for half a second.
+   * Reports whether the ledger itself has refused the call and would refuse it again. A refusal that may come from an
+   * intermediary is not final: a load balancer with no server behind it may answer 404 or 401 for half a second.
    */
   get isFinal(): boolean {
     return this.code !== WriteErrorCode.UNSPECIFIED && !this.worthRetrying;
   }
 
   /**
-   * Reports whether a write that got this answer may be committed, now or later. Every answer
-   * counts as open unless it is known to precede the proposal.
+   * Reports whether a write that got this answer may be committed, now or later. Every answer leaves that open unless
+   * it is known to precede the proposal.
    */
   get leavesOutcomeOpen(): boolean {
     if (!this.wire || this.code === WriteErrorCode.OUTCOME_UNKNOWN) return true;
@@ -116,15 +114,15 @@ export class LedgerError extends Error {
 }
 
 /**
- * NotExecutedError reports that a write was not executed and never will be: no copy of it is under
- * way. Submitting the same operations again is a new write and cannot double the old one.
+ * NotExecutedError means that a write was not executed and never will be: no copy of it is in flight. Submitting the
+ * same operations again is a new write and cannot execute the old one twice.
  */
 export class NotExecutedError extends Error {
   override readonly name = "NotExecutedError";
 
   /**
-   * sequence is the number of the write, which is free again; 0 if it never got one. cause is the
-   * refusal (a LedgerError), a StoppedError, or what ended the Writer or the wait.
+   * sequence is the number of the write, which is free again; 0 if it never got one. cause is the refusal (a
+   * LedgerError), a StoppedError, or the reason why the Writer or the wait ended.
    */
   constructor(
     readonly sequence: bigint,
@@ -135,15 +133,15 @@ export class NotExecutedError extends Error {
 }
 
 /**
- * OutcomeUnknownError reports that a write was sent and its outcome is not known on this side. As
- * long as its Writer runs, it still settles the write: pending.settled has the outcome.
+ * OutcomeUnknownError means that a write was sent and its outcome is unknown to this client. As long as its Writer
+ * runs, the Writer still settles the write: pending.settled has the outcome.
  */
 export class OutcomeUnknownError extends Error {
   override readonly name = "OutcomeUnknownError";
   readonly sequence: bigint;
   readonly idempotencyKey: string;
 
-  /** cause is what ended the wait or the Writer. A refusal in it is about another copy or write. */
+  /** cause is the reason why the wait or the Writer ended. A refusal in it is about another copy or write. */
   constructor(
     readonly pending: Pending,
     override readonly cause: unknown,
@@ -170,13 +168,13 @@ export class StoppedError extends Error {
 }
 
 /**
- * UnsettledError reports why a Writer ended and which writes it could not settle. The application
- * must find out their outcomes, because the Writer no longer sends them.
+ * UnsettledError says why a Writer ended and which writes it could not settle. The application must find out their
+ * outcomes, because the Writer no longer sends them.
  */
 export class UnsettledError extends Error {
   override readonly name = "UnsettledError";
 
-  /** writes may have been committed or not, in the order of their sequences. */
+  /** writes may or may not have been committed. They are in the order of their sequences. */
   constructor(
     readonly writes: Pending[],
     override readonly cause: unknown,
@@ -189,7 +187,7 @@ export class UnsettledError extends Error {
   }
 }
 
-/** ClosedError: the Client, the Writer or the journal was closed. */
+/** ClosedError means that the Client, the Writer or the journal was closed. */
 export class ClosedError extends Error {
   override readonly name = "ClosedError";
   constructor(what: string, options?: ErrorOptions) {
@@ -197,20 +195,19 @@ export class ClosedError extends Error {
   }
 }
 
-/** OtherLedgerError: the server's ledger is not the one of the journal or of the watch. */
+/** OtherLedgerError means that the server's ledger is not the one of the journal or of the watch. */
 export class OtherLedgerError extends Error {
   override readonly name = "OtherLedgerError";
 }
 
-/** ProtocolError: the server's answers contradict each other or the request. */
+/** ProtocolError means that the server's answers contradict each other or the request. */
 export class ProtocolError extends Error {
   override readonly name = "ProtocolError";
 }
 
 /**
- * codeOf returns the code of the refusal that an error of this package is about, UNSPECIFIED when
- * there is none. The code of an OutcomeUnknownError is SESSION_FENCED, SESSION_EXPIRED or
- * UNSPECIFIED: any other refusal is not about this write.
+ * codeOf returns the code of the refusal in an error of this package, or UNSPECIFIED if there is none. The code of an
+ * OutcomeUnknownError is SESSION_FENCED, SESSION_EXPIRED or UNSPECIFIED: any other refusal is not about this write.
  */
 export function codeOf(error: unknown): WriteErrorCode {
   if (error instanceof LedgerError) return error.code;
@@ -224,7 +221,7 @@ export function codeOf(error: unknown): WriteErrorCode {
   return WriteErrorCode.UNSPECIFIED;
 }
 
-/** isConditionFailed reports whether a condition of the write did not hold. Read again and decide. */
+/** isConditionFailed reports whether a condition of the write did not hold. Read the entity again and decide. */
 export function isConditionFailed(error: unknown): boolean {
   switch (codeOf(error)) {
     case WriteErrorCode.KEY_EXISTS:
@@ -236,7 +233,7 @@ export function isConditionFailed(error: unknown): boolean {
   return false;
 }
 
-/** isFenced reports whether another process has taken the stream over. Stop. */
+/** isFenced reports whether another process has taken the stream over. The caller should stop. */
 export function isFenced(error: unknown): boolean {
   return codeOf(error) === WriteErrorCode.SESSION_FENCED;
 }
@@ -246,17 +243,17 @@ export function isExpired(error: unknown): boolean {
   return codeOf(error) === WriteErrorCode.SESSION_EXPIRED;
 }
 
-/** isNotFound reports whether there is no such entity, transaction or block that the caller may read. */
+/** isNotFound reports whether the entity, transaction or block does not exist or may not be read by the caller. */
 export function isNotFound(error: unknown): boolean {
   return error instanceof LedgerError && error.code === 0 && error.connectCode === Code.NotFound;
 }
 
-/** messageOf returns the text of anything that was thrown. */
+/** messageOf returns the message of a thrown value of any type. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** The header value with which a seqledger server asks for a token. */
+/** The header value by which a seqledger server asks for a token. */
 const challenge = `Bearer realm="seqledger"`;
 
 /** errorFromConnect converts the error of a call. */
@@ -302,7 +299,7 @@ function copyDetail(e: LedgerError, refusal: WriteError): void {
   e.message = `${WriteErrorCode[refusal.code] ?? `code ${refusal.code}`}${field}: ${refusal.message || e.message}`;
 }
 
-/** connectCodeOf returns the code of a call that is refused so, as the API defines it. */
+/** connectCodeOf returns the code of a call with this refusal, as the API defines it. */
 function connectCodeOf(code: WriteErrorCode): Code {
   switch (code) {
     case WriteErrorCode.UNSPECIFIED:
@@ -324,17 +321,17 @@ function connectCodeOf(code: WriteErrorCode): Code {
   return Code.FailedPrecondition;
 }
 
-/** milliseconds returns the length of a duration; 0 for none. */
+/** milliseconds returns a duration in milliseconds; 0 if there is none. */
 export function milliseconds(duration: Duration | undefined): number {
   return duration === undefined ? 0 : Number(duration.seconds) * 1000 + duration.nanos / 1e6;
 }
 
-/** isTLSRefusal reports whether one side does not trust the other. A retry fails the same way. */
+/** isTLSRefusal reports whether one side does not trust the other. A retry would fail the same way. */
 function isTLSRefusal(cause: unknown): boolean {
   return hasCode(cause, /CERT|SELF_SIGNED|UNABLE_TO_(GET|VERIFY)|^ERR_SSL_/);
 }
 
-/** hasCode looks for a system error's code in an error and its causes. */
+/** hasCode searches an error and its causes for the code of a system error. */
 function hasCode(error: unknown, pattern: RegExp): boolean {
   for (let depth = 0; depth < 8 && error instanceof Error; depth++) {
     const code = (error as { code?: unknown }).code;

@@ -1,9 +1,9 @@
 // A journal in IndexedDB, for browsers.
 //
-// A database has one object store, whose records are the groups of a journal under numbers that
-// follow each other. A group is stored by one transaction, which is complete once it is on disk
-// ("strict": browsers answer earlier by default). A rewrite removes the groups and stores one, in
-// one transaction. A Web Lock keeps every other page and worker of the origin out.
+// A database has one object store. Its records are the groups of a journal, under consecutive numbers. Each group is
+// stored by one transaction, which completes once the group is on disk ("strict": by default browsers report completion
+// earlier). A rewrite removes all groups and stores one, in one transaction. A Web Lock keeps every other page and
+// worker of the origin out.
 
 import { messageOf } from "./errors.js";
 import { Journal, JournalError, type JournalOptions, type JournalStorage } from "./journal.js";
@@ -11,7 +11,7 @@ import { type Decoded, decodeRecords } from "./records.js";
 
 /** IndexedDbOptions configure a journal in IndexedDB. */
 export interface IndexedDbOptions extends JournalOptions {
-  /** Waits while another page has the journal, instead of a JournalError ("locked"). */
+  /** Waits while another page has the journal, instead of failing with a JournalError ("locked"). */
   wait?: boolean;
   /** Ends the wait. */
   signal?: AbortSignal;
@@ -19,23 +19,22 @@ export interface IndexedDbOptions extends JournalOptions {
 
 const storeName = "groups";
 const version = 1;
-// The browser's own estimate is coarse, and it needs room for its files.
+// The browser's own estimate is coarse, and the browser needs space for its files.
 const marginBytes = 1 << 20;
 const estimateEveryMs = 1000;
-// A database that somebody deletes or upgrades opens once all its other connections are closed, and a
-// page that ignores "versionchange" keeps its own. The browser says nothing to those who wait.
+// A database that is being deleted or upgraded opens only once all its other connections are closed, and a page that
+// ignores "versionchange" keeps its connection. The browser tells waiting pages nothing.
 const openPatienceMs = 30_000;
-// A browser that cuts one connection after the other keeps this page from storing anything.
+// If the browser keeps cutting connections, this page cannot store anything.
 const attempts = 3;
 
 /**
- * indexedDbJournal opens the journal of a name in this origin's storage, and creates it if
- * necessary. Only one page or worker at a time has it.
+ * indexedDbJournal opens the journal with a name in this origin's storage, and creates it if necessary. Only one page
+ * or worker at a time can have it open.
  *
- * A browser may delete the storage of an origin when the disk is nearly full, or when the user asks
- * for that. persistent tells whether it has agreed not to do so by itself. A journal that was deleted
- * looks like a new one: set mustExist if the program has had one. While the journal is open, a
- * deletion is found with the next write, which fails.
+ * A browser may delete the storage of an origin when the disk is nearly full, or when the user asks for it. persistent
+ * tells whether the browser has agreed not to do so by itself. A deleted journal looks like a new one: set mustExist if
+ * the program has had one before. If the journal is deleted while it is open, the next write fails.
  */
 export async function indexedDbJournal(
   name: string, options: IndexedDbOptions = {},
@@ -53,7 +52,7 @@ export async function indexedDbJournal(
   }
 }
 
-/** Takes the lock of a journal, and returns the function that releases it. */
+/** Acquires the lock of a journal, and returns the function that releases it. */
 function lock(name: string, options: IndexedDbOptions): Promise<() => void> {
   const { locks } = navigator as { locks?: LockManager };
   if (locks === undefined) {
@@ -70,18 +69,18 @@ function lock(name: string, options: IndexedDbOptions): Promise<() => void> {
   });
 }
 
-/** IndexedDbStorage is the database of a journal. */
+/** IndexedDbStorage stores a journal in a database. */
 class IndexedDbStorage implements JournalStorage {
   readonly name: string;
   private db: IDBDatabase | undefined;
   private closed = false;
-  /** The numbers of the first and the last group; none while first is greater. */
+  /** The numbers of the first and the last group; there are none while first is greater than last. */
   private first = 1;
   private last = 0;
   /** Bytes that the origin may still store, as far as known. */
   private room = Infinity;
   private estimatedAt = -Infinity;
-  /** Bytes given to the browser that its latest estimate may not have counted, and those under way. */
+  /** Bytes given to the browser that its latest estimate may not have counted, including those being stored. */
   private uncounted = 0;
   private storing = 0;
 
@@ -127,7 +126,7 @@ class IndexedDbStorage implements JournalStorage {
   }
 
   async replace(records: Uint8Array): Promise<void> {
-    // An empty journal has an empty group, which tells it from one that was deleted.
+    // An empty journal has an empty group, which distinguishes it from a deleted one.
     const next = this.last + 1;
     await this.change(next, records.length, (store) => {
       store.clear();
@@ -138,9 +137,9 @@ class IndexedDbStorage implements JournalStorage {
   }
 
   /**
-   * Makes a change in one transaction, after which the last group has the number next. Browsers cut
-   * the connection of a page in the background now and then: it is opened again, and the groups in
-   * the database tell whether the change was made before.
+   * Makes a change in one transaction, after which the last group has the number next. Browsers sometimes cut the
+   * connection of a page in the background. Then the database is opened again, and the groups in it tell whether the
+   * change was already made.
    */
   private async change(next: number, bytes: number, change: (store: IDBObjectStore) => void): Promise<void> {
     this.storing = bytes;
@@ -170,7 +169,7 @@ class IndexedDbStorage implements JournalStorage {
     }
   }
 
-  /** Tells whether the change after which the last group has the number next is in the database. */
+  /** Reports whether the database contains the change after which the last group has the number next. */
   private async made(db: IDBDatabase, next: number): Promise<boolean> {
     const { keys } = await readAll(db, false);
     if (keys.at(-1) === next) return true;
@@ -180,7 +179,7 @@ class IndexedDbStorage implements JournalStorage {
   }
 
   private transact(db: IDBDatabase, change: (store: IDBObjectStore) => void): Promise<void> {
-    // A group that is deleted between two transactions must not go unnoticed.
+    // The deletion of a group between two transactions must not go unnoticed.
     const transaction = db.transaction(storeName, "readwrite", { durability: "strict" });
     const store = transaction.objectStore(storeName);
     const expected = this.last;
@@ -196,7 +195,7 @@ class IndexedDbStorage implements JournalStorage {
     return ended(db, transaction);
   }
 
-  /** Opens the database, or returns the open one. */
+  /** Opens the database, or returns the open connection. */
   private async open(): Promise<IDBDatabase> {
     if (this.closed) throw new Error("it is closed");
     if (this.db !== undefined) return this.db;
@@ -208,8 +207,8 @@ class IndexedDbStorage implements JournalStorage {
     db.onclose = () => {
       if (this.db === db) this.db = undefined;
     };
-    // Somebody deletes the database, or a newer version of this package upgrades it. It must not wait
-    // for this page, and the next change finds out.
+    // The database is being deleted, or a newer version of this package upgrades it. That must not wait for this page,
+    // and the next change notices it.
     db.onversionchange = () => {
       db.close();
       if (this.db === db) this.db = undefined;
@@ -229,7 +228,7 @@ class IndexedDbStorage implements JournalStorage {
     const now = performance.now();
     if (now - this.estimatedAt < estimateEveryMs) return;
     this.estimatedAt = now;
-    // What is stored from here on comes too late for the answer; what is under way perhaps.
+    // The estimate does not include what is stored from here on; it may include what is being stored now.
     this.uncounted = this.storing;
     const { quota, usage } = (await navigator.storage?.estimate?.().catch(() => undefined)) ?? {};
     this.room = quota === undefined || usage === undefined ? Infinity : Math.max(0, quota - usage);
@@ -242,7 +241,7 @@ class IndexedDbStorage implements JournalStorage {
   }
 }
 
-/** Opens the database, or says why that is not possible; it does not wait for other pages forever. */
+/** Opens the database, or reports why that is not possible; it does not wait for other pages forever. */
 function openDatabase(name: string): Promise<IDBDatabase> {
   return new Promise((resolve, reject) => {
     const request = indexedDB.open(name, version);
@@ -257,7 +256,7 @@ function openDatabase(name: string): Promise<IDBDatabase> {
     request.onupgradeneeded = () => request.result.createObjectStore(storeName);
     request.onsuccess = () => {
       clearTimeout(timer);
-      // An unused connection would be in the way of the next one who deletes or upgrades.
+      // An unused connection would block the next deletion or upgrade.
       if (late) request.result.close();
       else resolve(request.result);
     };
@@ -267,7 +266,7 @@ function openDatabase(name: string): Promise<IDBDatabase> {
       const newer = `database ${name} is that of a newer version of this program: load the page again`;
       reject(e.name === "VersionError" ? new JournalError("failed", newer, { cause: e }) : e);
     };
-    // "blocked" needs no answer: the request goes on when the other connections are closed.
+    // "blocked" needs no handler: the request continues when the other connections are closed.
   });
 }
 
@@ -282,8 +281,8 @@ async function readAll(db: IDBDatabase, bytes = true): Promise<{ keys: IDBValidK
 }
 
 /**
- * Waits until a transaction is complete. One that begins just as Chromium cuts the connection gets neither
- * "complete" nor "abort": the connection's "close" is the last that is heard.
+ * Waits until a transaction is complete. A transaction that begins just as Chromium cuts the connection gets neither
+ * "complete" nor "abort": the connection's "close" is the last event.
  */
 function ended(db: IDBDatabase, transaction: IDBTransaction): Promise<void> {
   const over = new AbortController();

@@ -1,5 +1,5 @@
-// A journal keeps the writes that are not settled, so that they survive a crash of the program. The
-// rules are those of the Go package client/journal. Where the bytes go is the storage's business.
+// A journal keeps unsettled writes, so that they survive a crash of the program. The rules are those of the Go package
+// client/journal. The storage decides where the bytes go.
 
 import { ClosedError, messageOf } from "./errors.js";
 import {
@@ -12,34 +12,33 @@ export type { Entry, Head, JournalRecord, StreamName } from "./records.js";
 /** JournalOptions configure a journal. */
 export interface JournalOptions {
   /**
-   * Bounds the stored bytes; 64 MiB by default. At most a quarter may be live: writes that are
-   * under way, or whose outcome is not acknowledged. Beyond that a Writer's submit waits.
+   * Limits the stored bytes; 64 MiB by default. At most a quarter of them may be live: writes that are in flight, or
+   * whose outcome is not acknowledged. Beyond that a Writer's submit waits.
    */
   maxBytes?: number;
   /**
-   * Refuses to create a journal. Set it if the program has had one before: a lost journal would
-   * look like an empty one, and its writes would be sent a second time.
+   * Refuses to create a journal. Set it if the program has had one before: a lost journal would look like an empty one,
+   * and its writes would be sent a second time.
    */
   mustExist?: boolean;
   /**
-   * How long a tag stays in use after its write is acknowledged, in milliseconds; 24 hours by
-   * default, 0 means not at all.
+   * How long a tag stays in use after its write is acknowledged, in milliseconds; 24 hours by default, 0 means not at
+   * all.
    */
   rememberTagsMs?: number;
 }
 
-/** JournalError says why a journal did not take a record, or cannot be used. */
+/** JournalError says why a journal did not accept a record, or cannot be used. */
 export class JournalError extends Error {
   override readonly name = "JournalError";
 
   /**
-   * The reasons: "full" (settling and acknowledging writes makes room), "too-large" (would not fit
-   * an empty journal), "tag-in-use" (the write with this tag is under way or committed, so this is
-   * not a new write), "claimed" (another Writer has the stream), "locked" (another process has the
-   * journal), "no-space" (the browser has no room for the write, which has
-   * no number then; the journal goes on once there is room), "missing" (mustExist is set),
-   * "damaged", and "failed" (the storage failed, so nothing
-   * later is certain to be stored; open the journal again once the cause is repaired).
+   * The reasons: "full" (settling and acknowledging writes frees space), "too-large" (would not fit into an empty
+   * journal), "tag-in-use" (the write with this tag is in flight or committed, so this is not a new write), "claimed"
+   * (another Writer has the stream), "locked" (another process has the journal), "no-space" (the browser has no space
+   * for the write, which then has no number; the journal continues once there is space), "missing" (mustExist is set),
+   * "damaged", and "failed" (the storage failed, so nothing later is certain to be stored; fix the cause and open the
+   * journal again).
    */
   constructor(
     readonly reason:
@@ -53,17 +52,17 @@ export class JournalError extends Error {
 
 /** JournalStorage stores groups of records. A journal calls one method at a time. */
 export interface JournalStorage {
-  /** What messages call the journal. */
+  /** The journal's name in messages. */
   readonly name: string;
   /**
-   * Stores a group behind those before, and returns once it is durable. A JournalError ("no-space")
-   * promises that nothing was stored, here and in replace.
+   * Appends a group after the existing ones, and returns once it is durable. Here and in replace, a JournalError
+   * ("no-space") guarantees that nothing was stored.
    */
   extend(records: Uint8Array): Promise<void>;
   /** Replaces everything by one group, which may be empty, and returns once that is durable. */
   replace(records: Uint8Array): Promise<void>;
   close(): Promise<void>;
-  /** Returns why there is no room for so many more bytes, or nothing. */
+  /** Returns why there is no space for this many more bytes, or undefined if there is. */
   lacksRoom?(bytes: number): string | undefined;
 }
 
@@ -71,19 +70,19 @@ const defaultMaxBytes = 64 << 20;
 const minMaxBytes = 16 << 10;
 const limitMaxBytes = 1 << 30;
 const defaultRememberTagsMs = 24 * 3600 * 1000;
-// More than what a group takes beside its records.
+// An upper bound of what a group needs in addition to its records.
 const groupOverhead = 16;
 
-/** tagCost is more than what a remembered tag takes, in bytes. */
+/** tagCost is an upper bound of what a remembered tag needs, in bytes. */
 const tagCost = (tag: string): number => 32 + byteLength(tag);
 
 /**
- * Withdrawn is called when the storage had no room for the writes of a stream from an id on, before
- * anything else is stored: the journal has forgotten them, and their numbers are free again.
+ * Withdrawn is called if the storage had no space for the writes of a stream from an id on, before anything else is
+ * stored: the journal has forgotten them, and their numbers are free again.
  */
 export type Withdrawn = (id: bigint, reason: JournalError) => void;
 
-/** Journal is an open journal. Any number of Writers of a program share one, and with it each sync. */
+/** Journal is an open journal. Any number of Writers of a program share one, and share its syncs. */
 export class Journal {
   private readonly streams = new Map<string, StreamState>();
   private numbers = 0n;
@@ -94,16 +93,16 @@ export class Journal {
   /** The streams with writes that no flush has begun to store. */
   private dirty = new Set<StreamState>();
   private readonly withdrawals = new Map<StreamState, Withdrawn>();
-  /** The storage had no room, so what was to be added to it is in no group. */
+  /** The storage had no space, so the pending records are in no group. */
   private rewriteNext = false;
   private live = 0;
   private freed = signal();
-  /** The remembered tags, the oldest first; tagBytes is their size. */
+  /** The remembered tags, oldest first; tagBytes is their size. */
   private tags: (Tag & { stream: StreamState })[] = [];
   private tagBytes = 0;
   private failure: Error | undefined;
   private closed = false;
-  /** Bytes in the storage, and after the last rewrite. */
+  /** Bytes in the storage, now and after the last rewrite. */
   private size = 0;
   private rewritten = 0;
   private readonly maxBytes: number;
@@ -117,7 +116,7 @@ export class Journal {
     this.rememberTagsMs = options.rememberTagsMs ?? defaultRememberTagsMs;
   }
 
-  /** Checks options that open would refuse. */
+  /** Checks options, and throws where open would refuse them. */
   static validate(options: JournalOptions): void {
     const maxBytes = options.maxBytes ?? defaultMaxBytes;
     if (!(maxBytes >= minMaxBytes && maxBytes <= limitMaxBytes)) {
@@ -126,8 +125,8 @@ export class Journal {
   }
 
   /**
-   * Opens the journal whose records were read from a storage, and writes it anew, so that what was
-   * read is known to be stored.
+   * Opens the journal whose records were read from a storage, and rewrites it, so that what was read is known to be
+   * stored.
    */
   static async open(storage: JournalStorage, records: Iterable<Decoded>, options: JournalOptions): Promise<Journal> {
     Journal.validate(options);
@@ -175,7 +174,7 @@ export class Journal {
       .map((s) => ({ name: s.name, head: { ...s.head }, entries: s.entries().map((e) => ({ ...e })) }));
   }
 
-  /** Reserves a stream for a Writer, until release, and returns its state. */
+  /** Claims a stream for a Writer, until release, and returns the stream's state. */
   claim(name: StreamName, withdrawn?: Withdrawn): { head: Head; entries: Entry[] } {
     this.usable();
     let s = this.streams.get(keyOf(name));
@@ -203,8 +202,7 @@ export class Journal {
     const s = this.streams.get(keyOf(name));
     if (s === undefined || !s.claimed) throw new Error(`stream ${describe(name)} is not claimed`);
     if (record.kind === "write") {
-      // Check the tag first: waiting for room does not help if the tag waits for its own
-      // acknowledgement.
+      // Check the tag first: waiting for space does not help if the tag waits for its own acknowledgement.
       this.checkTag(s, record.write.tag);
       this.room(StreamState.cost(record.write));
     }
@@ -237,7 +235,7 @@ export class Journal {
     if (cost > limit) {
       throw new JournalError("too-large", `the write needs ${cost} bytes, and a quarter of maxBytes is ${limit}`);
     }
-    // A later rewrite stores what is live once more, before the storage frees what it replaces.
+    // A later rewrite stores the live records again, before the storage frees what it replaces.
     const lacking = this.storage.lacksRoom?.(this.buffer.length + this.live + this.tagBytes + 2 * cost);
     if (lacking !== undefined) throw new JournalError("no-space", `${this.storage.name}: ${lacking}`);
     if (this.live + cost > limit) {
@@ -245,7 +243,7 @@ export class Journal {
     }
   }
 
-  /** Resolves the next time room becomes free. Ask for it before an append that may find none. */
+  /** Resolves the next time space becomes free. Get it before an append that may find no space. */
   get roomFreed(): Promise<void> {
     return this.freed.promise;
   }
@@ -258,7 +256,7 @@ export class Journal {
     this.forgetTags();
   }
 
-  /** Drops the oldest tags: those whose time has passed, and those beyond the bound. */
+  /** Drops the oldest tags: those that have expired, and those beyond the limit. */
   private forgetTags(): void {
     let n = 0;
     for (const t of this.tags) {
@@ -284,9 +282,9 @@ export class Journal {
   }
 
   /**
-   * Returns once everything that was appended before the call is durable. One flush serves all
-   * callers that arrive during the one before. There is no timer. After a JournalError ("no-space")
-   * the writes among it are withdrawn, and the rest is stored by the next sync that finds room.
+   * Returns once everything that was appended before the call is durable. One flush serves all callers that arrived
+   * during the previous flush. There is no timer. After a JournalError ("no-space") the writes in the flush are
+   * withdrawn, and the next sync that finds space stores the rest.
    */
   async sync(): Promise<void> {
     const target = this.appended;
@@ -303,7 +301,7 @@ export class Journal {
     const stored = [...this.dirty].map((s) => [s, s.head.nextId] as const);
     this.dirty = new Set();
     try {
-      // The obsolete bytes must outweigh the result of a rewrite by enough to make rewrites rare.
+      // The obsolete bytes must exceed the result of a rewrite by enough to make rewrites rare.
       const rewriteAt = this.maxBytes / 8 + 2 * Math.max(this.live, this.rewritten);
       if (this.rewriteNext || this.size + this.buffer.length > rewriteAt) {
         await this.rewrite();
@@ -319,8 +317,8 @@ export class Journal {
         this.withdraw(stored.map(([s]) => s), e);
         return e;
       }
-      // It is final: it is not known what was stored, and a later sync that succeeds does not cover
-      // the bytes of one that failed.
+      // This error is final: it is unknown what was stored, and a later successful sync does not cover the bytes of a
+      // failed one.
       this.failure = new JournalError(
         "failed",
         `${this.storage.name} failed: ${messageOf(e)}; ` +
@@ -332,9 +330,9 @@ export class Journal {
   }
 
   /**
-   * Forgets the writes that are not stored: none of them was sent. It happens before another flush
-   * can store one of them, because a write that is reported as refused must not come back after a
-   * crash. Everything else goes into the next flush.
+   * Forgets the writes that are not stored; none of them was sent. This happens before another flush can store one of
+   * them, because a write that is reported as refused must not reappear after a crash. Everything else goes into the
+   * next flush.
    */
   private withdraw(flushed: StreamState[], reason: JournalError): void {
     this.rewriteNext = true;
@@ -348,10 +346,10 @@ export class Journal {
     }
   }
 
-  /** Stores the present state in place of everything, without unused streams. */
+  /** Replaces everything in the storage by the current state, without unused streams. */
   private async rewrite(): Promise<void> {
     this.forgetTags();
-    this.buffer.take(); // the snapshot has its records
+    this.buffer.take(); // the snapshot includes its records
     const b = new RecordBuffer();
     this.numbers = 0n;
     for (const [key, s] of this.streams) {
@@ -369,9 +367,9 @@ export class Journal {
   }
 
   /**
-   * Durably removes the unsettled writes of a stream and its session. Call it when the application
-   * has handled the writes of an UnsettledError: none of them is sent again, and the next Writer
-   * takes over the stream from its current session.
+   * Durably removes the unsettled writes of a stream and its session. Call it when the application has handled the
+   * writes of an UnsettledError: none of them is sent again, and the next Writer takes over the stream from its current
+   * session.
    */
   async forget(name: StreamName): Promise<void> {
     this.usable();
@@ -408,7 +406,7 @@ export class Journal {
   }
 }
 
-/** keyOf returns a text that is different for each stream. A scope's name may have a slash. */
+/** keyOf returns a text that is unique per stream. The name of a scope may contain a slash. */
 function keyOf(name: StreamName): string {
   return `${name.organization}\n${name.vault}\n${name.clientId}`;
 }
@@ -426,8 +424,8 @@ export function signal(): { promise: Promise<void>; resolve: () => void } {
 }
 
 /**
- * memoryJournal returns a journal that ends with the program. Writers that follow one another in a
- * program continue from it, and writes can have tags.
+ * memoryJournal returns a journal that ends with the program. Successive Writers in a program continue from it, and
+ * writes can have tags.
  */
 export function memoryJournal(options: JournalOptions = {}): Promise<Journal> {
   const nothing = (): Promise<void> => Promise.resolve();

@@ -1,4 +1,4 @@
-// The operations of a write, and how they are encoded: once, when a write is submitted.
+// The operations of a write, and their encoding, which happens once, when a write is submitted.
 
 import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { timestampFromDate, TimestampSchema } from "@bufbuild/protobuf/wkt";
@@ -9,13 +9,13 @@ import {
   OperationSchema,
 } from "./gen/seqledger/v1/types_pb.js";
 
-/** Operation is one step of a write. Make one with append, setEntity and the other functions. */
+/** Operation is one operation of a write. Make one with append, setEntity and the other functions. */
 export type Operation = OperationMessage;
 
 /** A value is bytes, or text that is encoded as UTF-8. */
 export type Value = Uint8Array | string;
 
-/** Condition must hold for the entity of an operation, or the whole write is refused. */
+/** Condition must hold for the entity of an operation; otherwise the whole write is refused. */
 export type Condition =
   | { notExists: true }
   | { mustExist: true }
@@ -25,16 +25,16 @@ export type Condition =
 /** SetOptions are options of setEntity. */
 export interface SetOptions {
   condition?: Condition;
-  /** From this ledger time on the entity is absent. A set without it clears an earlier one. */
+  /** The entity is absent from this ledger time on. A set without expiresAt clears an earlier one. */
   expiresAt?: Date;
 }
 
-/** append returns the operation that appends a payload of at most 1 MiB. */
+/** append returns an operation that appends a payload of at most 1 MiB. */
 export function append(payload: Value): Operation {
   return create(OperationSchema, { operation: { case: "append", value: { payload: bytesOf(payload) } } });
 }
 
-/** setEntity returns the operation that creates or replaces an entity; a value has at most 1 MiB. */
+/** setEntity returns an operation that creates or replaces an entity; a value has at most 1 MiB. */
 export function setEntity(key: string, value: Value, options: SetOptions = {}): Operation {
   const expiresAt =
     options.expiresAt === undefined ? undefined : create(TimestampSchema, timestampFromDate(options.expiresAt));
@@ -46,14 +46,14 @@ export function setEntity(key: string, value: Value, options: SetOptions = {}): 
   });
 }
 
-/** deleteEntity returns the operation that removes an entity, which may be absent. */
+/** deleteEntity returns an operation that removes an entity, which may be absent. */
 export function deleteEntity(key: string, condition?: Condition): Operation {
   return create(OperationSchema, {
     operation: { case: "deleteEntity", value: { key: text(key), condition: conditionOf(condition) } },
   });
 }
 
-/** relate returns the operation that creates a relationship, which may exist already. */
+/** relate returns an operation that creates a relationship, which may already exist. */
 export function relate(resource: string, relation: string, subject: string): Operation {
   return create(OperationSchema, {
     operation: {
@@ -63,7 +63,7 @@ export function relate(resource: string, relation: string, subject: string): Ope
   });
 }
 
-/** unrelate returns the operation that deletes a relationship, which may be absent. */
+/** unrelate returns an operation that deletes a relationship, which may be absent. */
 export function unrelate(resource: string, relation: string, subject: string): Operation {
   return create(OperationSchema, {
     operation: {
@@ -91,7 +91,7 @@ export function bytesOf(value: Value): Uint8Array {
   return typeof value === "string" ? utf8.encode(text(value)) : value;
 }
 
-/** text refuses what UTF-8 cannot express, because encoding would change it. */
+/** text refuses what UTF-8 cannot represent, because encoding would change it. */
 function text(s: string): string {
   if (/[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/.test(s)) {
     throw new TypeError(`${JSON.stringify(s)} is not text: it has half of a surrogate pair`);
@@ -104,7 +104,7 @@ const maxOperations = 1000;
 // ledger does not count.
 const maxWriteBytes = (4 << 20) + (64 << 10);
 
-/** encodeOperations returns a WriteRequest with the operations alone. */
+/** encodeOperations returns a WriteRequest that contains only the operations. */
 export function encodeOperations(operations: readonly Operation[]): Uint8Array {
   if (operations.length === 0 || operations.length > maxOperations) {
     throw new RangeError(`a write has 1 to ${maxOperations} operations, not ${operations.length}`);
@@ -119,7 +119,7 @@ export function encodeOperations(operations: readonly Operation[]): Uint8Array {
   return encoded;
 }
 
-/** decodeOperations is the inverse of encodeOperations. It refuses everything else. */
+/** decodeOperations is the inverse of encodeOperations. It refuses any other input. */
 export function decodeOperations(encoded: Uint8Array): Operation[] {
   const request: WriteRequest = fromBinary(WriteRequestSchema, encoded);
   const rest = create(WriteRequestSchema, { ...request, operations: [] });

@@ -1,5 +1,5 @@
-// A submitted write, and what an answer to it means. The rules are those of the Go client; its
-// package documentation (client/writer/doc.go) explains why they are right.
+// A submitted write, and the meaning of an answer to it. The rules are those of the Go client; its package
+// documentation (client/writer/doc.go) explains why they are right.
 
 import { create } from "@bufbuild/protobuf";
 import {
@@ -12,35 +12,34 @@ import { type Receipt, receiptOf } from "./types.js";
 import type { Writer } from "./writer.js";
 
 /**
- * Verdict is the latest answer to a write in the current round of sending. It is final only once the
- * Writer settles the write. "retry" is not decided; "refused" leaves the sequence free; after
- * "fatal" the Writer cannot go on.
+ * Verdict is the latest answer to a write in the current round of sending. It becomes final only when the Writer
+ * settles the write. "retry" decides nothing; "refused" leaves the sequence free; after "fatal" the Writer cannot
+ * continue.
  */
 export type Verdict = "none" | "committed" | "gap" | "retry" | "refused" | "fatal";
 
 /** Pending is a submitted write. Its Writer settles it, whether or not a caller waits. */
 export class Pending {
-  /** The write's number in its stream; 0 until the Writer has room for it. */
+  /** The write's number in its stream; 0 until the Writer has space for the write. */
   sequence = 0n;
-  /** Resolves once the write has a number. It rejects as settled does if it never gets one. */
+  /** Resolves once the write has a number. If it never gets one, rejects as settled does. */
   readonly accepted: Promise<void>;
   /**
-   * Resolves with the receipt once the write is committed. It rejects with a NotExecutedError when
-   * the write was not executed and never will be; with an OutcomeUnknownError when the Writer ended
-   * first; and with a JournalError ("tag-in-use") when the journal knows the tag: then this is not
-   * a new write.
+   * Resolves with the receipt once the write is committed. It rejects with a NotExecutedError if the write was not
+   * executed and never will be; with an OutcomeUnknownError if the Writer ended first; and with a JournalError
+   * ("tag-in-use") if the journal knows the tag: then this is not a new write.
    */
   readonly settled: Promise<Receipt>;
 
   /** @internal */ verdict: Verdict = "none";
   /** @internal The session of the last copy that was sent. */ session = 0n;
   /** @internal Copies sent under the Writer's current session. */ sends = 0;
-  /** @internal Another copy than the answered one may be under way: no refusal is final. */ doubtful = false;
-  /** @internal doubtful, before the last copy was sent. */ private doubtfulBefore = false;
-  /** @internal Proven by the stream's last sequence, even without the receipt. */ committed = false;
+  /** @internal A copy other than the answered one may be in flight, so no refusal is final. */ doubtful = false;
+  /** @internal The value of doubtful before the last copy was sent. */ private doubtfulBefore = false;
+  /** @internal The stream's last sequence shows the commit, even without the receipt. */ committed = false;
   /** @internal */ done = false;
   /** @internal The submitter waits and does nothing that depends on the commit. */ awaited = false;
-  /** @internal The journal, if there is one, has it stored. */ durable = false;
+  /** @internal It is stored in the journal, if there is one. */ durable = false;
   /** @internal Its id in the journal. */ entry = 0n;
   /** @internal */ refusal: LedgerError | undefined;
   /** @internal Another client has used this number, or the ledger is another one. */ foreign: Error | undefined;
@@ -52,12 +51,12 @@ export class Pending {
   private resolveSettled!: (receipt: Receipt) => void;
   private rejectSettled!: (reason: unknown) => void;
 
-  /** @internal encoded are the operations: every copy has these bytes. */
+  /** @internal encoded holds the operations: every copy has these bytes. */
   constructor(
     private readonly writer: Writer,
     /** @internal */ readonly encoded: Uint8Array,
-    /** @internal How many operations. */ readonly count: number,
-    /** @internal More than the bytes of the whole write in a message. */ readonly size: number,
+    /** @internal The number of operations. */ readonly count: number,
+    /** @internal An upper bound of the size of the whole write in a message, in bytes. */ readonly size: number,
     /** The write's idempotency key. */ readonly key: string,
     /** The application's own name for the write; may be empty. */ readonly tag: string,
   ) {
@@ -69,7 +68,7 @@ export class Pending {
       this.resolveSettled = resolve;
       this.rejectSettled = reject;
     });
-    // A program that looks at some outcomes only must not end because of the others.
+    // A program that looks only at some outcomes must not end because of the others.
     this.accepted.catch(() => {});
     this.settled.catch(() => {});
   }
@@ -80,8 +79,8 @@ export class Pending {
   }
 
   /**
-   * Returns settled, or rejects with an OutcomeUnknownError when the signal ends the wait. The
-   * Writer still settles the write then.
+   * Returns settled, or rejects with an OutcomeUnknownError when the signal ends the wait. In that case the Writer
+   * still settles the write.
    */
   async wait(signal?: AbortSignal): Promise<Receipt> {
     if (signal === undefined || this.done) return this.settled;
@@ -95,9 +94,9 @@ export class Pending {
   }
 
   /**
-   * Removes this write from the journal; call it when the application has recorded the outcome
-   * durably. It does not wait for the storage: after a crash the outcome may be returned once more.
-   * It does nothing for a write that has no tag or was not executed.
+   * Removes this write from the journal. Call it when the application has durably recorded the outcome. It does not
+   * wait for the storage: after a crash the outcome may be returned once more. It does nothing for a write that has no
+   * tag or was not executed.
    */
   async acknowledge(): Promise<void> {
     if (this.tag === "" || this.acknowledged || this.failure instanceof NotExecutedError) return;
@@ -108,7 +107,7 @@ export class Pending {
     this.acknowledged = true;
   }
 
-  /** @internal Gives the write its outcome: undefined means committed. */
+  /** @internal Settles the write: undefined means committed. */
   finish(failure?: unknown): void {
     this.done = true;
     this.failure = failure;
@@ -162,7 +161,7 @@ export class Pending {
     return this.sends > 1 || this.doubtful || this.committed;
   }
 
-  /** Ends the Writer if the receipt cannot be this write's. */
+  /** Ends the Writer if the receipt cannot belong to this write. */
   private checkReceipt(writer: Writer): void {
     const receipt = this.receipt!;
     const ledger = ledgerOf(receipt.txId);
@@ -174,15 +173,15 @@ export class Pending {
       writer.ledger = ledger;
     }
     if (this.verdict === "fatal") {
-      // The receipt may still be of this write: an intermediary may have repeated the request.
+      // The receipt may still belong to this write: an intermediary may have resent the request.
       this.doubtful = true;
       this.receipt = undefined;
     }
   }
 
   /**
-   * Accepts ALREADY_COMMITTED only for a repeat. Of a first and only copy it means that another
-   * client numbers this stream, or the address leads to another ledger.
+   * Accepts ALREADY_COMMITTED only for a retry. For a first and only copy it means that another client numbers this
+   * stream, or that the address leads to another ledger.
    */
   private checkAlreadyCommitted(): void {
     if (this.repeated) this.receipt = this.bareReceipt();
@@ -195,7 +194,7 @@ export class Pending {
     this.foreign = new ProtocolError(`write ${this.sequence}: ${problem}`);
   }
 
-  /** @internal Stands for a receipt that the ledger no longer keeps. */
+  /** @internal Returns a stand-in for a receipt that the ledger no longer keeps. */
   bareReceipt(): ReceiptMessage {
     return create(ReceiptSchema, { sequence: this.sequence, replayed: true });
   }
@@ -213,11 +212,11 @@ export class Pending {
   }
 }
 
-/** verdictOf maps a code to what a Writer does about it. */
+/** verdictOf maps a code to the Writer's reaction. */
 function verdictOf(code: WriteErrorCode): Verdict {
   switch (code) {
     case WriteErrorCode.ALREADY_COMMITTED:
-      return "committed"; // valid for a repeat; checkAlreadyCommitted checks that it is one
+      return "committed"; // valid for a retry; checkAlreadyCommitted checks that it is one
     case WriteErrorCode.SEQUENCE_GAP:
       return "gap";
     case WriteErrorCode.QUEUE_FULL:
@@ -234,14 +233,14 @@ function verdictOf(code: WriteErrorCode): Verdict {
     case WriteErrorCode.TOO_MANY_STREAMS:
       return "refused";
   }
-  // Fenced, expired, reused, exhausted, session required, and codes of a newer server: a wrong guess
-  // about those could execute a write twice.
+  // Fenced, expired, reused, exhausted, session required, and codes of a newer server: a wrong guess about these could
+  // execute a write twice.
   return "fatal";
 }
 
 /**
- * ledgerOf returns the ledger id in a tx_id, which is a UUIDv8: 48 bits, the version, 12 bits, the
- * variant, 4 bits, and then 58 bits of index. It returns undefined if the text is not a tx_id.
+ * ledgerOf returns the ledger id in a tx_id, which is a UUIDv8: 48 bits, the version, 12 bits, the variant, 4 bits, and
+ * then 58 bits of index. It returns undefined if the text is not a tx_id.
  */
 function ledgerOf(txId: string): bigint | undefined {
   if (!/^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/i.test(txId)) return undefined;
@@ -251,7 +250,7 @@ function ledgerOf(txId: string): bigint | undefined {
   return (high << 16n) | (middle << 4n) | low;
 }
 
-/** hex16 returns a ledger id as the server writes it. */
+/** hex16 returns a ledger id in the server's format. */
 export const hex16 = (id: bigint): string => id.toString(16).padStart(16, "0");
 
 let pool = new Uint8Array(0);
@@ -272,5 +271,5 @@ export function newKey(): string {
   return text;
 }
 
-/** newAttempt returns the 16 random bytes that name one attempt to open a session. */
+/** newAttempt returns 16 random bytes that identify one attempt to open a session. */
 export const newAttempt = (): Uint8Array => crypto.getRandomValues(new Uint8Array(16));

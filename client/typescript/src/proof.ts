@@ -1,5 +1,5 @@
-// Checks what a ledger answers without trusting it: that a transaction is in a block, by a Merkle
-// proof, and what the hash of that block is. The encodings are those of ledger/FORMAT.md.
+// Verifies a ledger's answers without trusting it: that a transaction is in a block, by a Merkle proof, and what the
+// hash of that block is. The encodings are those of ledger/FORMAT.md.
 
 import { BinaryWriter } from "@bufbuild/protobuf/wire";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
@@ -7,7 +7,7 @@ import type { Condition } from "./gen/seqledger/v1/types_pb.js";
 import type { Operation } from "./operations.js";
 import type { BlockHeader, Instant, MerkleProof, Transaction } from "./types.js";
 
-/** InvalidProofError reports that an answer and its proof contradict each other. */
+/** InvalidProofError means that an answer and its proof contradict each other. */
 export class InvalidProofError extends Error {
   override readonly name = "InvalidProofError";
 }
@@ -16,12 +16,11 @@ const hashBytes = 32;
 
 /**
  * verifyTransaction checks that a transaction, with all its fields, is in the block of the header.
- * Client.getTransaction with proof returns all three. It rejects with an InvalidProofError that
- * names the field that does not match.
+ * Client.getTransaction with proof returns all three. It rejects with an InvalidProofError that names the field that
+ * does not match.
  *
- * A header from the same answer only shows that the answer is consistent. To show that the
- * transaction is in the history that others see, compare blockHash of the header with a hash from
- * another source or an earlier time.
+ * A header from the same answer only shows that the answer is consistent. To show that the transaction is in the
+ * history that others see, compare the header's blockHash with a hash from another source or an earlier time.
  */
 export async function verifyTransaction(
   transaction: Transaction, header: BlockHeader, proof: MerkleProof,
@@ -51,25 +50,25 @@ export async function verifyTransaction(
 
 /** blockHash computes the hash of a block from its header; it is previousHash of the next header. */
 export function blockHash(header: BlockHeader): Promise<Uint8Array> {
-  // Leaves and nodes of a Merkle tree are hashed with the prefixes 0 and 1. Another prefix keeps a
-  // header from passing for one of them.
+  // The leaves and nodes of a Merkle tree are hashed with the prefixes 0 and 1. A different prefix keeps a header from
+  // passing for one of them.
   const w = new Encoder().byte(2).byte(1).text(header.scope.organization).text(header.scope.vault ?? "");
   w.uvarint(header.height).raw(header.previousHash).raw(header.txRoot).uvarint(BigInt(header.txCount));
   return sha256(w.big64(nanosOf("committedAt", header.committedAt)).finish());
 }
 
-/** A step of a Merkle path: the hash of two nodes, one of which is the sibling that the proof names. */
+/** A step of a Merkle path: the hash of two nodes, one of which is the sibling from the proof. */
 export interface ProofStep {
   sibling: Uint8Array;
-  /** The sibling is the left one of the two. */
+  /** Whether the sibling is the left node. */
   siblingIsLeft: boolean;
-  /** The hash of both. */
+  /** The hash of both nodes. */
   node: Uint8Array;
 }
 
 /**
- * proofSteps follows the inclusion path of a transaction, as in RFC 9162, section 2.1.3.2. It returns the
- * hash of the transaction and each step; the last node is the root, which verifyTransaction compares.
+ * proofSteps follows the inclusion path of a transaction, as in RFC 9162, section 2.1.3.2. It returns the hash of the
+ * transaction and each step; the last node is the root, which verifyTransaction compares.
  */
 export async function proofSteps(
   transaction: Transaction, { leafIndex, treeSize, path }: MerkleProof,
@@ -96,7 +95,7 @@ export async function proofSteps(
   return { leaf, steps };
 }
 
-/** canonicalTransaction encodes a transaction as it is hashed. Each field has one form alone. */
+/** canonicalTransaction returns the encoding of a transaction that is hashed. Each field has only one form. */
 export function canonicalTransaction(t: Transaction): Uint8Array {
   const id = uuid("txId", t.txId);
   const view = new DataView(id.buffer);
@@ -140,7 +139,7 @@ function encodeOperation(w: Encoder, { operation: o }: Operation, name: string):
       w.byte(6).text(o.value.key);
       return;
   }
-  // Also one that is newer than this program: it cannot be hashed.
+  // It may be a kind that is newer than this program, which cannot hash it.
   throw new InvalidProofError(`${name} is of no kind that is known here`);
 }
 
@@ -154,7 +153,7 @@ function encodeCondition(w: Encoder, condition: Condition | undefined, name: str
   else throw new InvalidProofError(`${name}.condition is of no kind that is known here`);
 }
 
-/** Encoder writes what is hashed. */
+/** Encoder writes the encoding that is hashed. */
 class Encoder {
   private readonly w = new BinaryWriter();
 

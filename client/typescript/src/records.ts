@@ -1,4 +1,4 @@
-// The records of a journal, as client/JOURNAL.md gives their bytes, and the state of one stream.
+// The records of a journal, encoded as in client/JOURNAL.md, and the state of one stream.
 
 /** StreamName names a stream, as the ledger does. */
 export interface StreamName {
@@ -10,15 +10,15 @@ export interface StreamName {
 
 /** Head is the state of a stream without its writes. */
 export interface Head {
-  /** Id of the ledger that knows the session, 0 before the first session. */
+  /** Id of the ledger that knows the session; 0 before the first session. */
   ledger: bigint;
-  /** Session numbers the writes, 0 before the first. */
+  /** Session that numbers the writes; 0 before the first. */
   session: bigint;
-  /** The attempt_id of an OpenSession that may be under way: 16 bytes, or none. */
+  /** The attempt_id of an OpenSession that may be in flight: 16 bytes, or none. */
   attempt: Uint8Array;
   /** Id of the next write. */
   nextId: bigint;
-  /** Sequence of the next write, 0 before the first session. */
+  /** Sequence of the next write; 0 before the first session. */
   nextSequence: bigint;
 }
 
@@ -28,7 +28,7 @@ export const newHead = (nextId = 0n): Head => ({
 
 /** Write is a write that is about to be sent. */
 export interface Write {
-  /** Names the write within its stream in the journal and is never used again. */
+  /** Identifies the write within its stream in the journal, and is never reused. */
   id: bigint;
   sequence: bigint;
   /** How many bytes to keep free for the receipt. */
@@ -62,18 +62,18 @@ const kinds = { stream: 1, head: 2, write: 3, settled: 4, acknowledged: 5, dropp
 const utf8 = new TextEncoder();
 const utf8Strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** byteLength returns how many bytes a text has in UTF-8. */
+/** byteLength returns the length of a text in UTF-8, in bytes. */
 export function byteLength(text: string): number {
   return text === "" ? 0 : utf8.encode(text).length;
 }
 
-/** RecordBuffer encodes records one behind the other. */
+/** RecordBuffer encodes consecutive records. */
 export class RecordBuffer {
   private bytes = new Uint8Array(1024);
   private view = new DataView(this.bytes.buffer);
   length = 0;
 
-  /** Takes what was encoded, and begins anew. */
+  /** Returns the encoded records, and empties the buffer. */
   take(): Uint8Array {
     const taken = this.bytes.subarray(0, this.length);
     this.bytes = new Uint8Array(1024);
@@ -128,7 +128,7 @@ export class RecordBuffer {
   private begin(kind: number, number: bigint): number {
     const start = this.length;
     this.room(5);
-    this.length += 4; // of the record, known at its end
+    this.length += 4; // of the record; set at its end
     this.bytes[this.length++] = kind;
     this.uvarint(number);
     return start;
@@ -168,12 +168,12 @@ export class RecordBuffer {
   }
 }
 
-/** Decoded is a record with the number of its stream, or the name that a number stands for. */
+/** Decoded is a record with the number of its stream, or the name that belongs to a number. */
 export type Decoded = { number: bigint } & ({ kind: "stream"; name: StreamName } | JournalRecord);
 
 /**
- * decodeRecords reads records and refuses everything that RecordBuffer would not have written. What
- * it returns shares no memory with body.
+ * decodeRecords decodes records and refuses everything that RecordBuffer would not have written. The result shares no
+ * memory with body.
  */
 export function decodeRecords(body: Uint8Array): Decoded[] {
   const records: Decoded[] = [];
@@ -260,7 +260,7 @@ class Parser {
       const b = this.byte();
       v |= BigInt(b & 0x7f) << shift;
       if (b < 0x80) {
-        // One value has one encoding, so that what was read is what was written.
+        // A value has only one encoding, so that reading and writing are exact inverses.
         if (b === 0 && shift > 0n) throw new Error("a number with leading zeros");
         if (v >= 1n << 64n) throw new Error("a number of more than 64 bits");
         return v;
@@ -287,15 +287,15 @@ class Parser {
   }
 }
 
-/** Tag is the tag of a write that was acknowledged. The write is gone; its tag is still in use. */
+/** Tag is the tag of an acknowledged write. The write is gone; its tag is still in use. */
 export interface Tag {
   tag: string;
   /** When it was acknowledged, in seconds since 1970. */
   seconds: bigint;
 }
 
-// More than the numbers, lengths and group headers around an entry's own bytes, those of its later
-// records included.
+// An upper bound of the numbers, lengths and group headers around an entry's own bytes, including those of its later
+// records.
 const entryOverhead = 192;
 
 const costOf = (e: Write & { receipt?: Uint8Array }): number =>
@@ -306,19 +306,19 @@ const costOf = (e: Write & { receipt?: Uint8Array }): number =>
 export class StreamState {
   head: Head = newHead();
   claimed = false;
-  /** The writes with smaller ids are durable. */
+  /** Writes with smaller ids are durable. */
   storedId = 0n;
-  /** The current file has the record with the stream's number. */
+  /** Whether the current file has the record with the stream's number. */
   written = false;
-  /** The entries that wait for their acknowledgement, by id, in the order of their ids. */
+  /** The entries waiting for their acknowledgement, by id, in id order. */
   readonly settled = new Map<bigint, Entry>();
-  /** The entries that are not known to be committed, in the order of their sequences. */
+  /** The entries not known to be committed, in sequence order. */
   unsettled: Entry[] = [];
   /** The ids of the entries with a tag. */
   readonly tags = new Map<string, bigint>();
-  /** When tags without an entry were acknowledged, in seconds since 1970, the oldest first. */
+  /** When tags without an entry were acknowledged, in seconds since 1970, oldest first. */
   readonly remembered = new Map<string, bigint>();
-  /** The cost of all entries. */
+  /** The total cost of all entries. */
   live = 0;
 
   constructor(
@@ -326,7 +326,7 @@ export class StreamState {
     public number: bigint,
   ) {}
 
-  /** All entries, in the order of their ids. */
+  /** All entries, in id order. */
   entries(): Entry[] {
     return [...this.settled.values(), ...this.unsettled];
   }
@@ -345,8 +345,8 @@ export class StreamState {
   }
 
   /**
-   * Applies one record, both when it is appended and when it is read back. After an error, which
-   * means that the record contradicts the state, nothing has changed.
+   * Applies one record, when it is appended and when it is read back. An error means that the record contradicts the
+   * state; then nothing has changed.
    */
   apply(r: JournalRecord): void {
     switch (r.kind) {
@@ -365,7 +365,7 @@ export class StreamState {
       case "remembered": {
         const id = this.tags.get(r.tag);
         if (id !== undefined) this.remove(this.waiting(id));
-        this.remembered.delete(r.tag); // the newest is the last
+        this.remembered.delete(r.tag); // the newest must be last
         this.remembered.set(r.tag, r.seconds);
       }
     }
@@ -398,7 +398,7 @@ export class StreamState {
     if (w.tag !== "") {
       if (this.tags.has(w.tag)) throw new Error(`tag ${JSON.stringify(w.tag)} is in use`);
       this.tags.set(w.tag, w.id);
-      this.remembered.delete(w.tag); // its time had passed
+      this.remembered.delete(w.tag); // it had expired
     }
     this.unsettled.push({ ...w, settled: false, receipt: new Uint8Array(0) });
     this.live += costOf(w);

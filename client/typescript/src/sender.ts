@@ -1,7 +1,7 @@
-// The sender carries the writes of all Writers of a Client to the server. Few writes go in calls of
-// WriteBatch, of which a stream has one under way: whatever gathers meanwhile goes with the next one.
-// When there are many it opens a WriteStream, on which a Writer's writes follow each other without
-// waiting for answers. Where there is no WriteStream, or it breaks, calls are used again.
+// The sender carries the writes of all Writers of a Client to the server. A few writes go in calls of WriteBatch. A
+// stream has one call in flight: writes that arrive meanwhile go with the next one. When there are many writes, the
+// sender opens a WriteStream, on which a Writer's writes follow each other without waiting for answers. If there is no
+// WriteStream, or it breaks, the sender uses calls again.
 
 import { create, type UnknownField } from "@bufbuild/protobuf";
 import { BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
@@ -14,44 +14,44 @@ import { backoff, Patience } from "./retry.js";
 import type { StreamEvents, WriteStream } from "./stream.js";
 import type { Writer } from "./writer.js";
 
-// Calls under way at once. Browsers open six connections to a server, which leaves some for reads.
+// Concurrent calls. Browsers open six connections to a server, which leaves some for reads.
 const maxCalls = 4;
-// Bounds of one message. A larger write is sent in a message of its own. The server refuses one of
-// more than 16,384 operations.
+// Limits of one message. A larger write is sent in its own message. The server refuses a message of more than 16,384
+// operations.
 const messageWrites = 1000;
 const messageOperations = 10_000;
 const messageBytes = 1 << 20;
 // How long a server's smaller limit stays in use.
 const limitMemoryMs = 10 * 60_000;
-// A stream is opened once there are so many calls within a second.
+// This many calls within a second open a stream.
 const manyCalls = 16;
 const streamCallsMs = 1000;
-// A stream without writes is closed, because it keeps a program of Node from ending.
+// A stream without writes is closed, because it would keep a Node program from ending.
 const streamIdleMs = 10_000;
-// The server answers within this time, or the connection is taken for dead.
+// The server must answer within this time, or the connection is considered dead.
 const streamSilenceMs = 30_000;
 const streamCheckMs = 5000;
-// Between attempts to open a stream, doubled each time.
+// The wait between attempts to open a stream, doubled each time.
 const streamRetryFirstMs = 1000;
 const streamRetryMaxMs = 5 * 60_000;
 
-/** A write that is under way, with its Writer. */
+/** A write in flight, with its Writer. */
 interface Sent {
   writer: Writer;
   write: Pending;
 }
 
-/** A Message is the writes that are sent together. */
+/** A Message holds the writes that are sent together. */
 interface Message {
   writes: Sent[];
   writers: Set<Writer>;
   bytes: number;
 }
 
-/** Routes are the ways to a server. openStream is absent where there is no WebSocket. */
+/** Routes are the ways to reach a server. openStream is absent if there is no WebSocket. */
 export interface Routes {
   writeBatch(request: WriteBatchRequest): Promise<WriteBatchResponse>;
-  /** Whether a call may reach the server more than once, although it was made once. */
+  /** Whether a call that is made once may reach the server more than once. */
   callsRepeat: boolean;
   openStream?: (events: StreamEvents) => Promise<WriteStream>;
 }
@@ -62,18 +62,18 @@ export class Sender {
   private ready: Writer[] = [];
   private calls = 0;
   private scheduled = false;
-  /** Nothing is sent until then, because the server could not take a write. */
+  /** Set while nothing is sent, because the server could not accept a write. */
   private pause: ReturnType<typeof setTimeout> | undefined;
   private failures = 0;
   private readonly denied = new Patience();
-  /** The size of a message that the server takes, as far as known; it applies until limitEnds. */
+  /** The message size that the server accepts, as far as known; it applies until limitEnds. */
   private limit = messageBytes;
   private limitEnds = 0;
   private progress = false;
   private retryAfterMs = -1;
   private closed = false;
 
-  /** The open stream, and its writes without an answer, those before first left out. */
+  /** The open stream, and its unanswered writes, which begin at index first. */
   private stream: WriteStream | undefined;
   private flying: Sent[] = [];
   private first = 0;
@@ -102,7 +102,7 @@ export class Sender {
     this.schedule();
   }
 
-  /** Sends soon: more writes are likely to follow at once. */
+  /** Sends soon, because more writes are likely to follow at once. */
   private schedule(): void {
     if (this.scheduled || this.pause !== undefined || this.closed || this.ready.length === 0) return;
     this.scheduled = true;
@@ -144,7 +144,7 @@ export class Sender {
       for (let p = w.peek(); p !== undefined; p = w.peek()) {
         const full = message.bytes + p.size > this.limit || operations + p.count > messageOperations;
         if (message.writes.length === messageWrites || (message.writes.length > 0 && full)) {
-          // In calls, one that has a write in this message goes on when that is answered.
+          // In calls, a Writer with a write in this message continues when the message is answered.
           if (this.stream !== undefined || !message.writers.has(w)) {
             w.queued = true;
             this.ready.push(w);
@@ -191,7 +191,7 @@ export class Sender {
     else this.progress = true;
   }
 
-  /** Decides about the writes of a message, or of a stream, that have no answer. */
+  /** Handles the unanswered writes of a message, or of a stream. */
   private failed(open: Sent[], bytes: number, e: LedgerError): void {
     if (e.refusesFrame && open.length > 1) {
       this.limit = bytes / 2;
@@ -206,7 +206,7 @@ export class Sender {
     }
   }
 
-  /** Waits before the next message if the server could not take this one. */
+  /** Waits before the next message if the server could not accept this one. */
   private settlePause(e: LedgerError | undefined): void {
     if (this.progress) {
       this.failures = 0;
@@ -226,7 +226,7 @@ export class Sender {
 
   // The stream.
 
-  /** Opens a stream when there are many calls. They go on until it is open. */
+  /** Opens a stream if there are many calls. Calls continue until it is open. */
   private noteCall(): void {
     const now = performance.now();
     if (now - this.recentSince > streamCallsMs) {
@@ -249,7 +249,7 @@ export class Sender {
           stream!.close();
           return;
         }
-        // A call that is under way has its Writers' writes in order; those go on when it is answered.
+        // A call in flight has its Writers' writes in order; those Writers continue when it is answered.
         this.stream = stream;
         this.streamFailures = 0;
         this.usedAt = performance.now();
@@ -266,7 +266,7 @@ export class Sender {
     try {
       stream = await openStream(events);
     } catch {
-      events.ended(undefined); // the token, or the platform
+      events.ended(undefined); // because of the token, or the platform
     }
   }
 
@@ -301,7 +301,7 @@ export class Sender {
     }
     const e = error ?? new LedgerError(Code.Unavailable, "the stream of writes is broken");
     if (e.refusesFrame) {
-      // Which message it was is not known here. Calls find that out.
+      // It is unknown here which message it was. Calls find out.
       this.streamAfter = performance.now() + limitMemoryMs;
       for (const { writer, write } of open) writer.lost(write, true);
     } else {
@@ -318,7 +318,7 @@ export class Sender {
     this.first = 0;
   }
 
-  /** Ends a stream that is idle, or whose server is silent. */
+  /** Ends a stream that is idle, or whose server does not answer. */
   private checkStream(): void {
     const { stream } = this;
     if (stream === undefined) return;
@@ -335,7 +335,7 @@ export class Sender {
     return this.stream !== undefined;
   }
 
-  /** Ends a pause early: the network is back. */
+  /** Ends a pause early, because the network is back. */
   wake(): void {
     this.streamAfter = 0;
     if (this.pause === undefined) return;
@@ -353,8 +353,8 @@ export class Sender {
 }
 
 /**
- * encodeWrite returns a write with the bytes of its submission: encoding decoded operations anew
- * might change one.
+ * encodeWrite returns a write with the bytes of its submission, because encoding decoded operations again might change
+ * one.
  */
 function encodeWrite({ writer, write }: Sent): Uint8Array {
   return new BinaryWriter()
@@ -366,7 +366,7 @@ function encodeWrite({ writer, write }: Sent): Uint8Array {
     .finish();
 }
 
-/** encodeBatch returns a request that has the writes as fields that it does not know by name. */
+/** encodeBatch returns a request that carries the writes as unknown fields. */
 function encodeBatch(message: Message): WriteBatchRequest {
   const request = create(WriteBatchRequestSchema);
   const no = WriteBatchRequestSchema.field.writes.number;

@@ -1,5 +1,5 @@
-// A WriteStream over a WebSocket: messages of Connect's streaming protocol, one after another in both
-// directions. docs/clients.md describes it byte by byte.
+// A WriteStream over a WebSocket: messages of Connect's streaming protocol, one after another in both directions.
+// docs/clients.md describes it byte by byte.
 
 import { fromBinary } from "@bufbuild/protobuf";
 import { endStreamFromJson } from "@connectrpc/connect/protocol-connect";
@@ -9,22 +9,22 @@ import { type WriteResult, WriteStreamResponseSchema } from "./gen/seqledger/v1/
 /** WebSocketConstructor is the part of the platform's WebSocket that is used. */
 export type WebSocketConstructor = new (url: string, protocols: string[]) => WebSocket;
 
-/** StreamEvents are what a WriteStream tells its owner, until it has ended. */
+/** StreamEvents are what a WriteStream reports to its owner, until it has ended. */
 export interface StreamEvents {
   opened(): void;
-  /** Answers, in the order of the writes. An error that it throws ends the stream. */
+  /** Answers, in the order of the writes. If it throws, the stream ends. */
   results(results: WriteResult[]): void;
-  /** The stream is over, and what has no answer gets none. error is why, if that is known. */
+  /** The stream has ended, and unanswered writes will get no answer. error is the reason, if known. */
   ended(error: LedgerError | undefined): void;
 }
 
 const headerBytes = 5;
 const flagEnd = 2;
-// Beyond this the network does not keep up, and more would only wait in memory.
+// Beyond this the network does not keep up, and more data would only wait in memory.
 const maxBufferedBytes = 4 << 20;
 const encoder = new TextEncoder();
 
-/** WriteStream sends messages of writes on one connection. It must be told to close. */
+/** WriteStream sends messages of writes on one connection. The owner must close it. */
 export class WriteStream {
   private readonly socket: WebSocket;
   private isOpen = false;
@@ -41,7 +41,7 @@ export class WriteStream {
       events.opened();
     };
     this.socket.onmessage = ({ data }) => this.received(data);
-    // An error is followed by close, which is where a stream ends.
+    // An error is followed by close, which ends the stream.
     this.socket.onerror = () => {};
     this.socket.onclose = () => this.end(undefined);
   }
@@ -56,7 +56,7 @@ export class WriteStream {
     this.socket.send(envelope(0, request));
   }
 
-  /** Ends the stream. What it has sent and has no answer yet may still be committed. */
+  /** Ends the stream. Unanswered writes may still be committed. */
   close(): void {
     if (this.over) return;
     this.over = true;
@@ -82,7 +82,7 @@ export class WriteStream {
         rest = rest.subarray(headerBytes + length);
       }
     } catch (e) {
-      // Its answers cannot be told apart any more, so the rest of the writes have none.
+      // The following answers cannot be matched to writes any more, so the remaining writes get none.
       this.end(new LedgerError(Code.Internal, messageOf(e)));
     }
   }

@@ -1,5 +1,5 @@
-// What the ledger answers, in the platform's types: bigint for numbers of 64 bits, Uint8Array for
-// bytes, and Date for times, with the nanoseconds that a Date cannot hold beside it.
+// The ledger's answers, in the platform's types: bigint for 64-bit numbers, Uint8Array for bytes, and Date for times,
+// together with the nanoseconds that a Date cannot hold.
 
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import type * as pb from "./gen/seqledger/v1/types_pb.js";
@@ -12,7 +12,7 @@ export interface Scope {
   vault?: string;
 }
 
-/** Instant is a time in milliseconds, with the nanoseconds of its second beside it. */
+/** Instant is a time in milliseconds, together with the nanoseconds of its second. */
 export interface Instant {
   date: Date;
   /** 0 to 999,999,999. */
@@ -21,7 +21,7 @@ export interface Instant {
 
 /** Receipt is the full result of a committed write. */
 export interface Receipt {
-  /** Empty when the ledger no longer keeps the receipt; see receiptGone. */
+  /** Empty if the ledger no longer keeps the receipt; see receiptGone. */
   txId: string;
   sequence: bigint;
   session: bigint;
@@ -33,22 +33,21 @@ export interface Receipt {
   committedAt: Instant | undefined;
   actor: string;
   requestHash: string;
-  /** True when the write had been committed before this request. */
+  /** True if the write was already committed before this request. */
   replayed: boolean;
-  /** The ledger index of each operation's change, 0 when it found nothing to change. */
+  /** The ledger index of each operation's change; 0 if it found nothing to change. */
   versions: bigint[];
 }
 
 /**
- * receiptGone reports that a write is committed but the ledger no longer keeps its receipt. Such a
- * receipt has only sequence and replayed. It is not an error, because a caller that treats every
- * error as "not done" would pay twice.
+ * receiptGone reports whether a write is committed but the ledger no longer keeps its receipt. Such a receipt has only
+ * sequence and replayed. It is not an error, because a caller that treats every error as "not done" would pay twice.
  */
 export function receiptGone(receipt: Receipt): boolean {
   return receipt.txId === "";
 }
 
-/** BlockHeader names one block. The headers of a scope form a hash chain. */
+/** BlockHeader identifies one block. The headers of a scope form a hash chain. */
 export interface BlockHeader {
   scope: Scope;
   height: bigint;
@@ -65,7 +64,7 @@ export interface MerkleProof {
   path: Uint8Array[];
 }
 
-/** Transaction is a committed write as the ledger keeps it. */
+/** Transaction is a committed write as the ledger stores it. */
 export interface Transaction {
   txId: string;
   scope: Scope;
@@ -83,12 +82,12 @@ export interface Transaction {
   blockPosition: number;
 }
 
-/** Block is what one log entry committed in one scope. */
+/** Block holds what one log entry committed in one scope. */
 export interface Block {
   header: BlockHeader;
   /** SHA-256 of the header's canonical encoding. */
   hash: Uint8Array;
-  /** Empty when only the header was asked for. */
+  /** Empty if only the header was requested. */
   transactions: Transaction[];
 }
 
@@ -96,7 +95,7 @@ export interface Block {
 export interface Entity {
   key: string;
   value: Uint8Array;
-  /** The ledger index of the last set. Never repeats, also after a delete. */
+  /** The ledger index of the last set. It never repeats, even after a delete. */
   version: bigint;
   expiresAt: Instant | undefined;
   txId: string;
@@ -109,7 +108,7 @@ export interface Relationship {
   subject: string;
 }
 
-/** ClientState is where a stream stands. */
+/** ClientState is the state of a stream. */
 export interface ClientState {
   status: pb.ClientStatus;
   lastCommittedSequence: bigint;

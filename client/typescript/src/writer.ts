@@ -1,10 +1,10 @@
-// A Writer numbers the writes of one stream and settles each of them, whatever happens to the
-// connection. The rules are those of the Go Writer, and client/writer/doc.go explains why they are right.
+// A Writer numbers the writes of one stream and settles each of them, whatever happens to the connection. The rules are
+// those of the Go Writer, and client/writer/doc.go explains why they are right.
 //
-// A Writer works in rounds. In a round it sends each write once, in order. The first answer that is
-// not a commit, or the loss of a message, halts it; once everything it has in flight is answered or
-// lost, it looks at all answers together (resolve) and either starts a new round with what is open,
-// under the same numbers and keys, or opens a session, or stops, or ends.
+// A Writer works in rounds. In a round it sends each write once, in order. The first answer that is not a commit, or
+// the loss of a message, halts it. Once everything in flight is answered or lost, it evaluates all answers together
+// (resolve). Then it starts a new round with the open writes, under the same numbers and keys, or opens a session, or
+// stops, or ends.
 
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { timestampMs } from "@bufbuild/protobuf/wkt";
@@ -27,22 +27,22 @@ import type { Receipt, Scope } from "./types.js";
 export interface WriterOptions {
   /** The scope of the stream. */
   scope: Scope;
-  /** Names the stream. Only one program can use it at a time: a new session fences the one before. */
+  /** Identifies the stream. Only one program can use it at a time: a new session fences the previous one. */
   clientId: string;
-  /** Opens only while this is the stream's session; absent or 0 accepts any. Not with a journal. */
+  /** Opens only if this is the stream's session; absent or 0 accepts any. Not allowed with a journal. */
   expectedSession?: bigint;
   /**
-   * Ends the Writer when its stream is evicted while nothing is unanswered, instead of starting the
-   * stream anew. Set it if the application relies on continuous numbers.
+   * Ends the Writer if its stream is evicted while nothing is unanswered, instead of starting the stream again. Set it
+   * if the application relies on continuous numbers.
    */
   noReopen?: boolean;
-  /** Stores unsettled writes, so that they survive a crash. Without it they are in memory alone. */
+  /** Stores unsettled writes, so that they survive a crash. Without a journal they are only in memory. */
   journal?: Journal;
-  /** Bounds the unanswered writes; by default, and at most, the receipt window. */
+  /** Limits the unanswered writes; the default and the maximum are the receipt window. */
   maxPending?: number;
-  /** Bounds their encoded bytes; 8 MiB by default. One larger write is taken when nothing is pending. */
+  /** Limits their encoded bytes; 8 MiB by default. One larger write is accepted when nothing is pending. */
   maxPendingBytes?: number;
-  /** Bounds the writes that are submitted and wait for a number; 10,000 by default. */
+  /** Limits the submitted writes that wait for a number; 10,000 by default. */
   maxWaiting?: number;
   /** Ends the opening, not the Writer. */
   signal?: AbortSignal;
@@ -51,16 +51,16 @@ export interface WriterOptions {
 /** SubmitOptions are options of one write. */
 export interface SubmitOptions {
   /**
-   * The application's own name for the write, 1 to 256 bytes. It needs a journal. The write stays in
-   * the journal when it is committed, until acknowledge, and its tag for a time after that. A tag
-   * that the journal knows is refused with a JournalError ("tag-in-use").
+   * The application's own name for the write, 1 to 256 bytes. It requires a journal. A committed write stays in the
+   * journal until acknowledge, and its tag for some time after that. A tag that the journal knows is refused with a
+   * JournalError ("tag-in-use").
    */
   tag?: string;
   /** Ends the wait for a number in submit, and the wait for the outcome in write. */
   signal?: AbortSignal;
 }
 
-/** settling: opens a session first. stopped: a write was refused. dead: failure says why. */
+/** settling: a session is opened first. stopped: a write was refused. dead: failure says why. */
 type State = "running" | "settling" | "stopped" | "dead";
 
 const defaultMaxPendingBytes = 8 << 20;
@@ -70,9 +70,9 @@ const maxTagBytes = 256;
 const defaultTTLms = 24 * 3600 * 1000;
 // Prevents a busy loop if client_ttl is tiny.
 const minKeepAliveMs = 100;
-// Bounds one attempt of OpenSession or GetStatus. A repeat is harmless.
+// Limits one attempt of OpenSession or GetStatus. A retry is harmless.
 const onceMs = 10_000;
-// More than what a write has in a message beside its stream and its operations.
+// An upper bound of what a write needs in a message besides its stream and its operations.
 const writeOverhead = 128;
 
 /** StreamLog is a Writer's stream in a journal. */
@@ -85,18 +85,17 @@ interface StreamLog {
 /** Writer writes one stream. Make one with Client.openWriter. */
 export class Writer {
   /**
-   * The writes that the journal held when the Writer was opened, in the order in which they were
-   * submitted: the committed ones without an acknowledgement, and the unsettled ones, which the
-   * Writer settles like every other write.
+   * The writes that the journal held when the Writer was opened, in the order of submission: the committed ones without
+   * an acknowledgement, and the unsettled ones, which the Writer settles like every other write.
    */
   readonly recovered: Pending[] = [];
   /** Resolves with the reason once the Writer has ended. */
   readonly done: Promise<UnsettledError>;
 
-  /** @internal Ledger id in the receipts since the stream was started, 0 before the first one. */ ledger = 0n;
+  /** @internal Ledger id in the receipts since the stream was started; 0 before the first one. */ ledger = 0n;
   /** @internal Scope and client id, encoded. */ readonly stream: Uint8Array;
-  /** @internal A message with writes of this Writer is under way. */ sending = false;
-  /** @internal On the sender's list. */ queued = false;
+  /** @internal A message with writes of this Writer is in flight. */ sending = false;
+  /** @internal It is on the sender's list. */ queued = false;
 
   private state: State = "running";
   private closing = false;
@@ -106,10 +105,10 @@ export class Writer {
   private limit = 1;
   /** The number of the next write. */
   private next = 0n;
-  /** The unsettled writes in the order of their numbers; the sender has taken those before cursor. */
+  /** The unsettled writes in number order; the sender has taken those before cursor. */
   private queue: Pending[] = [];
   private cursor = 0;
-  private inflight = 0; // taken and not answered
+  private inflight = 0; // taken and unanswered
   private bytes = 0;
   /** Nothing more is sent until everything in flight is answered and resolve has decided. */
   private halted = false;
@@ -118,18 +117,17 @@ export class Writer {
   /** Another client's writes were found in this stream: one commit proves nothing about another. */
   private shared = false;
   private log: StreamLog | undefined;
-  /** Writes that are appended to the journal and not known to be stored. */
+  /** Writes that are appended to the journal but not known to be stored. */
   private unstored: Pending[] = [];
   private storing = false;
   /**
-   * The last committed number when a journal was recovered. Later writes are held back until
-   * everything up to it has its receipt, which shows that these commits are the journal's; 0 holds
-   * nothing back.
+   * The last committed number when a journal was recovered. Later writes are held back until everything up to it has
+   * its receipt, which shows that these commits are the journal's; 0 holds nothing back.
    */
   private verifiedThrough = 0n;
-  /** The refusal at the front is final; it leaves the journal before it is reported. */
+  /** The refusal at the front is final; the write leaves the journal before the refusal is reported. */
   private refused = false;
-  /** Writes that wait for room or for a session, in order of arrival. */
+  /** Writes that wait for space or for a session, in order of arrival. */
   private waiting: Pending[] = [];
   private waitingBytes = 0;
   private pumping = false;
@@ -180,30 +178,29 @@ export class Writer {
   }
 
   /**
-   * Submits operations and resolves with the receipt; see Pending.settled for the errors. When the
-   * signal ends the wait, the error is a NotExecutedError or an OutcomeUnknownError, which has the
-   * write to wait on.
+   * Submits operations and resolves with the receipt; see Pending.settled for the errors. If the signal ends the wait,
+   * the error is a NotExecutedError or an OutcomeUnknownError, which contains the write to wait for.
    *
-   * After a refusal the Writer continues without resume if no unsettled write came from submit: the
-   * callers of write get the refusal before they write again.
+   * After a refusal the Writer continues without resume if no unsettled write came from submit: the callers of write
+   * see the refusal before they write again.
    */
   async write(operations: readonly Operation[], options: SubmitOptions = {}): Promise<Receipt> {
     const p = this.enter(operations, options, true);
     try {
       return await p.wait(options.signal);
     } catch (e) {
-      p.awaited = false; // its refusal must stop the Writer if nobody waits for it
+      p.awaited = false; // if nobody waits for it, its refusal must stop the Writer
       throw e;
     }
   }
 
   /**
-   * Submits operations and returns at once. They are encoded before it returns, so the caller may
-   * reuse its buffers. The write is numbered behind those submitted before, once the Writer has
-   * room; a program that submits many awaits Pending.accepted.
+   * Submits operations and returns at once. They are encoded before it returns, so the caller may reuse its buffers.
+   * The write gets its number after the ones submitted before it, once the Writer has space; a program that submits
+   * many awaits Pending.accepted.
    *
-   * It throws a TypeError or a RangeError for operations or options that no write can have. All
-   * other errors come from Pending.settled.
+   * It throws a TypeError or a RangeError for operations or options that are never valid. All other errors come from
+   * Pending.settled.
    */
   submit(operations: readonly Operation[], options: SubmitOptions = {}): Pending {
     return this.enter(operations, options, false);
@@ -229,7 +226,7 @@ export class Writer {
     return new Pending(this, encoded, count, this.stream.length + encoded.length + writeOverhead, key, tag);
   }
 
-  /** Lets a write wait for room. */
+  /** Queues a write until there is space. */
   private wait(p: Pending, stop: AbortSignal | undefined): void {
     const max = this.options.maxWaiting ?? defaultMaxWaiting;
     if (this.waiting.length >= max || this.waitingBytes + p.size > maxWaitingBytes) {
@@ -251,7 +248,7 @@ export class Writer {
     if (stop !== undefined) void p.accepted.catch(() => {}).then(() => stop.removeEventListener("abort", leave));
   }
 
-  /** Lets waiting writes continue, soon: its callers are in the middle of a change. */
+  /** Lets waiting writes continue soon, but not at once, because its callers are in the middle of a change. */
   private pump(): void {
     if (this.pumping || this.waiting.length === 0) return;
     this.pumping = true;
@@ -263,11 +260,11 @@ export class Writer {
     });
   }
 
-  /** Numbers p and queues it for sending, or refuses it. False means that it must wait for room. */
+  /** Numbers p and queues it for sending, or refuses it. False means that it must wait for space. */
   private accept(p: Pending): boolean {
     const reason = this.error;
     if (reason !== undefined) {
-      // Not failure itself: it lists unknown outcomes of other writes, and this one's is certain.
+      // Not failure itself, because it lists unknown outcomes of other writes, and the outcome of this one is certain.
       p.finish(new NotExecutedError(0n, reason instanceof UnsettledError ? reason.cause : reason));
       return true;
     }
@@ -320,7 +317,7 @@ export class Writer {
     if (!this.storing) void this.storeAll(log);
   }
 
-  /** Makes writes durable and hands them to the sender. Each sync covers what came during the last. */
+  /** Makes writes durable and passes them to the sender. Each sync covers what arrived during the previous one. */
   private async storeAll(log: StreamLog): Promise<void> {
     this.storing = true;
     await null; // more writes are likely to follow at once
@@ -341,10 +338,10 @@ export class Writer {
     this.storing = false;
   }
 
-  /** Refuses the writes from an id on, for which there was no room. Their numbers are free again. */
+  /** Refuses the writes from an id on, for which there was no space. Their numbers are free again. */
   private withdrawn(log: StreamLog, id: bigint, reason: JournalError): void {
     const i = this.queue.findIndex((p) => p.entry === id);
-    if (i < 0) return; // the Writer has ended, and said so
+    if (i < 0) return; // the Writer has ended, and has reported them
     const gone = this.queue.splice(i);
     this.unstored = [];
     this.next = log.head.nextSequence = gone[0]!.sequence;
@@ -356,20 +353,20 @@ export class Writer {
     this.pump();
   }
 
-  /** Ends the Writer: its next writes are not durable and could not be settled after a crash. */
+  /** Ends the Writer, because its next writes would not be durable and could not be settled after a crash. */
   private failJournal(e: unknown): void {
     this.fatal ??= e;
     this.halted = true;
     if (this.inflight === 0 && this.state !== "dead") this.resolve();
   }
 
-  /** Changes the stream's head in the journal and returns once that is durable. */
+  /** Changes the stream's head in the journal and returns once the change is durable. */
   private async storeHead(change: Partial<Head>): Promise<void> {
     this.appendHead(change);
     await this.log?.journal.sync();
   }
 
-  /** storeHead for the session loop: it waits for room. */
+  /** storeHead for the session loop: it waits for space. */
   private async storeHeadWaiting(change: Partial<Head>): Promise<void> {
     this.appendHead(change);
     await this.syncWaiting();
@@ -383,8 +380,8 @@ export class Writer {
   }
 
   /**
-   * Returns once what was appended is durable. While the storage has no room it asks again and again: a
-   * write that is not sent can be refused then, but a session, and what has become of a sent write, cannot.
+   * Returns once the appended records are durable. While the storage has no space it retries: a write that is not sent
+   * can then be refused, but a session, and the outcome of a sent write, cannot.
    */
   private async syncWaiting(): Promise<void> {
     for (let failures = 0; ; failures++) {
@@ -410,7 +407,7 @@ export class Writer {
     this.log?.journal.append(this.log.name, { kind: "acknowledged", id: p.entry });
   }
 
-  /** If the journal has the id of a ledger, the server's must be the same. */
+  /** If the journal has a ledger id, the server's must be the same. */
   private async checkLedger(): Promise<void> {
     if (this.log === undefined) return;
     const text = (await this.client.status({ signal: this.abort.signal, timeoutMs: onceMs })).ledgerId;
@@ -418,7 +415,7 @@ export class Writer {
       throw new ProtocolError(`the server says that its ledger id is ${JSON.stringify(text)}`);
     }
     const id = BigInt(`0x${text}`);
-    if (this.log.head.ledger === 0n) this.log.head.ledger = id; // durable with the attempt
+    if (this.log.head.ledger === 0n) this.log.head.ledger = id; // becomes durable with the attempt
     if (this.log.head.ledger !== id) {
       throw new OtherLedgerError(`the server has ledger ${text}, the journal is of ${hex16(this.log.head.ledger)}`);
     }
@@ -462,8 +459,8 @@ export class Writer {
   }
 
   /**
-   * Opens a session that only this journal's owner can get, and prepares the unsettled writes to be
-   * sent again under it. If that fails it hands them to the application in an UnsettledError.
+   * Opens a session that only this journal's owner can get, and prepares the unsettled writes to be sent again under
+   * it. If that fails, it returns them to the application in an UnsettledError.
    */
   private async recover(log: StreamLog): Promise<void> {
     const before = { ...log.head };
@@ -490,8 +487,8 @@ export class Writer {
     if (before.session !== 0n && !opened.anew) {
       next = before.nextSequence;
       const first = this.queue[0]?.sequence ?? next;
-      // The session is the journal's, so no other client has written. Either the ledger or the
-      // journal has lost writes, or this is an old copy of the journal.
+      // The session is the journal's, so no other client has written. Either the ledger or the journal has lost writes,
+      // or this is an old copy of the journal.
       if (last + 1n < first || last >= next) {
         throw unsettled(new ProtocolError(
           `the ledger has committed up to sequence ${last}, the journal says ${first - 1n} to ${next - 1n}`,
@@ -516,9 +513,9 @@ export class Writer {
   }
 
   /**
-   * Opens a session with the journal's as the expected one. anew: the stream was evicted while
-   * nothing was unanswered, and starts again. An earlier program may have done that under the same
-   * attempt and crashed before it stored the session; the session before this one shows that.
+   * Opens a session that expects the journal's session. anew means that the stream was evicted while nothing was
+   * unanswered, and starts again. An earlier program may have done that under the same attempt and crashed before it
+   * stored the session; the session before this one shows that.
    */
   private async resumeSession(
     attempt: Uint8Array, expected: bigint,
@@ -541,7 +538,7 @@ export class Writer {
     return { response, anew: true };
   }
 
-  /** They stay in the journal until the application calls Journal.forget, so a crash loses none. */
+  /** The writes stay in the journal until the application calls Journal.forget, so a crash loses none. */
   private returnUnsettled(cause: unknown): UnsettledError {
     const writes = this.queue;
     this.queue = [];
@@ -549,7 +546,7 @@ export class Writer {
     return new UnsettledError(writes, cause);
   }
 
-  /** Does one OpenSession call with repeats, all under the same attempt. */
+  /** Makes one OpenSession call with retries, all under the same attempt. */
   private async openSession(
     attempt: Uint8Array, expectedSession: bigint, abort = this.abort.signal,
   ): Promise<OpenSessionResponse> {
@@ -561,7 +558,7 @@ export class Writer {
     return response;
   }
 
-  /** Opens a session, however long that takes. It fails only on a final answer or at the end. */
+  /** Opens a session, however long that takes. It fails only on a final answer or when the Writer ends. */
   private async openSessionRetrying(
     expected: bigint,
   ): Promise<{ attempt: Uint8Array; response: OpenSessionResponse }> {
@@ -584,7 +581,7 @@ export class Writer {
     }
   }
 
-  // Sending: what the sender calls.
+  // Sending: the methods that the sender calls.
 
   /** @internal Returns the next write to send in this round, if there is one. */
   peek(): Pending | undefined {
@@ -600,21 +597,21 @@ export class Writer {
     return undefined;
   }
 
-  /** @internal Takes the write that peek returned: it is being sent. */
+  /** @internal Takes the write that peek returned, because it is being sent. */
   take(p: Pending): void {
     this.cursor++;
     this.inflight++;
     p.markSent(this.session);
   }
 
-  /** @internal Handles an answer. It throws a ProtocolError, and takes nothing, if that cannot be right. */
+  /** @internal Handles an answer. If the answer is impossible, it throws a ProtocolError and changes nothing. */
   answered(p: Pending, result: WriteResult): void {
     if (p.done) return; // the Writer has ended
     p.answer(result, this);
     this.decided(p);
   }
 
-  /** @internal Handles the refusal of the only write of a message, which is about the message. */
+  /** @internal Handles a refusal of the only write of a message, which is a refusal of the message. */
   frameRefused(p: Pending, e: LedgerError): void {
     if (p.done) return;
     p.verdict = "refused";
@@ -623,7 +620,7 @@ export class Writer {
     this.decided(p);
   }
 
-  /** @internal Records that no answer came. sent is false if the copy never left this machine. */
+  /** @internal Records that no answer arrived. sent is false if the copy never left this machine. */
   lost(p: Pending, sent: boolean): void {
     if (p.done) return;
     p.verdict = "none";
@@ -641,8 +638,8 @@ export class Writer {
   // Deciding what answers mean.
 
   /**
-   * Commits at the front of the queue are settled at once, because nothing can undo them. Any other
-   * answer halts the Writer: its meaning depends on what else is in flight.
+   * Commits at the front of the queue are settled at once, because nothing can undo them. Any other answer halts the
+   * Writer, because its meaning depends on what else is in flight.
    */
   private decided(p: Pending): void {
     this.inflight--;
@@ -657,7 +654,7 @@ export class Writer {
     if (this.halted && this.inflight === 0) this.resolve();
   }
 
-  /** Records why the Writer has to end. The first reason wins. */
+  /** Records why the Writer must end. The first reason wins. */
   private noteFatal(p: Pending): void {
     const code = p.refusal?.code;
     this.shared ||= p.foreign !== undefined || code === WriteErrorCode.SEQUENCE_REUSED ||
@@ -690,8 +687,8 @@ export class Writer {
   }
 
   /**
-   * Reports whether the commits that the ledger had when the journal was recovered are known to be
-   * the journal's: an old copy of a journal has the same numbers.
+   * Reports whether the commits that the ledger had when the journal was recovered are known to be the journal's: an
+   * old copy of a journal has the same numbers.
    */
   private isVerified(): boolean {
     if (this.verifiedThrough === 0n || this.queue.length === 0) return true;
@@ -699,7 +696,7 @@ export class Writer {
     return this.queue[last]?.verdict === "committed";
   }
 
-  /** Decides how to continue, when everything that was sent has been answered or lost. */
+  /** Decides how to continue once everything that was sent has been answered or lost. */
   private resolve(): void {
     this.settleFront();
     const front = this.queue[0];
@@ -708,8 +705,8 @@ export class Writer {
     } else if (front === undefined) {
       this.halted = false;
     } else if (front.verdict === "gap") {
-      // The previous write is committed, so the ledger cannot be waiting for it: the ledger has
-      // lost a commit, or is another ledger.
+      // The previous write is committed, so the ledger cannot be waiting for it: the ledger has lost a commit, or is
+      // another ledger.
       const problem = `gap after a committed write: ${front.refusal!.message}`;
       this.terminate(new ProtocolError(problem, { cause: front.refusal }));
     } else if (front.verdict !== "refused") {
@@ -717,8 +714,8 @@ export class Writer {
     } else if (front.committed) {
       this.refusedThoughCommitted(front);
     } else if (this.queue.some((p) => p.doubtful || p.committed)) {
-      // Not final: a copy might still commit when conditions change or gaps fill. A new session
-      // fences all copies; the session loop opens it and calls fenced.
+      // Not final: a copy might still commit when conditions change or gaps fill. A new session fences all copies; the
+      // session loop opens it and calls fenced.
       this.state = "settling";
       this.wakeSessionLoop();
     } else {
@@ -738,7 +735,7 @@ export class Writer {
     this.resolve();
   }
 
-  /** Starts a new round with everything that is not known to be committed. */
+  /** Starts a new round with every write that is not known to be committed. */
   private resend(): void {
     for (const p of this.queue) if (p.verdict !== "committed") p.verdict = "none";
     this.cursor = 0;
@@ -748,8 +745,8 @@ export class Writer {
   }
 
   /**
-   * Makes the refusal at the front final: no copy of any write in the queue is under way. With a
-   * journal it must stay true after a crash, so the writes leave the journal first.
+   * Makes the refusal at the front final: no copy of any write in the queue is in flight. With a journal that must
+   * remain true after a crash, so the writes leave the journal first.
    */
   private stop(): void {
     if (this.log === undefined) {
@@ -762,9 +759,8 @@ export class Writer {
   }
 
   /**
-   * Settles the queue with the refusal at the front. If a write came from submit, the Writer stops,
-   * because the application may submit more writes that depend on earlier ones before it sees the
-   * refusal.
+   * Settles the queue with the refusal at the front. If a write came from submit, the Writer stops, because the
+   * application may submit more writes that depend on earlier ones before it sees the refusal.
    */
   private report(): void {
     const [front, ...behind] = this.queue;
@@ -783,7 +779,7 @@ export class Writer {
     this.setState(stop ? "stopped" : "running");
   }
 
-  /** Continues under a new session: no copy of an older one can commit, and last shows which did. */
+  /** Continues under a new session: no copy from an older session can commit, and last shows which did. */
   private fenced(last: bigint): void {
     const first = this.queue[0]!.sequence;
     if (last + 1n < first || last >= this.next) {
@@ -802,15 +798,14 @@ export class Writer {
       p.sends = 0;
       p.committed ||= p.sequence <= last;
     }
-    // If the refused write has committed through another copy, sending it again gets its receipt.
+    // If the refused write has committed through another copy, sending it again returns its receipt.
     if (last >= first) this.resend();
     else this.stop();
   }
 
   /**
-   * Ends the Writer. It settles the writes that are known to be committed or not executed, and
-   * returns the others to the application. With a journal it reports none as not executed, because
-   * the next Writer may send them.
+   * Ends the Writer. It settles the writes that are known to be committed or not executed, and returns the others to
+   * the application. With a journal it reports none as not executed, because the next Writer may send them.
    */
   private terminate(cause: unknown): void {
     if (this.state === "dead") return;
@@ -818,8 +813,8 @@ export class Writer {
     const verified = this.isVerified();
     const open = this.queue;
     this.queue = [];
-    // Sequences have no holes, so a commit proves all those before it; not if another client numbers
-    // this stream too, nor while it is not known whose commits they are.
+    // Sequences have no gaps, so a commit proves all those before it, unless another client numbers this stream too, or
+    // it is not yet known whose commits they are.
     const proven = this.shared ? -1 : open.findLastIndex((p) => (p.committed && verified) || p.proven);
     const unsettled: Pending[] = [];
     open.forEach((p, i) => {
@@ -866,9 +861,9 @@ export class Writer {
     this.log?.journal.release(this.log.name);
   }
 
-  /** Waits until there is work, or until the stream is to be kept alive. */
+  /** Waits until there is work, or until the stream needs a keepalive. */
   private async nextWork(): Promise<void> {
-    // At most 2^31-1 ms fit into a timer. It must not keep a program alive that has nothing to do.
+    // A timer holds at most 2^31-1 ms. It must not keep an idle program alive.
     const timer = setTimeout(() => this.work.resolve(), Math.min(Math.max(0, this.keepAliveIn()), 2 ** 31 - 1));
     (timer as { unref?: () => void }).unref?.();
     const stop = (): void => this.work.resolve();
@@ -888,8 +883,8 @@ export class Writer {
   }
 
   /**
-   * Replaces the Writer's own session, so that the ledger refuses every copy that is under way.
-   * Expecting the old session ensures that all commits since then are this Writer's.
+   * Replaces the Writer's own session, so that the ledger refuses every copy in flight. Expecting the old session
+   * ensures that all commits since then are this Writer's.
    */
   private async fence(): Promise<void> {
     if (this.state !== "settling" || this.refused) return;
@@ -910,7 +905,7 @@ export class Writer {
     return this.state === "settling";
   }
 
-  /** Removes a finally refused write and all behind it from the journal, and then reports them. */
+  /** Removes a finally refused write and all writes after it from the journal, and then reports them. */
   private async dropFromJournal(): Promise<void> {
     if (this.state !== "settling" || !this.refused) return;
     const front = this.queue[0]!;
@@ -927,8 +922,8 @@ export class Writer {
   }
 
   /**
-   * Refreshes an idle stream by repeating the attempt that opened the session. The expected session
-   * ensures that this neither creates an evicted stream anew nor takes over another client's.
+   * Refreshes an idle stream by repeating the attempt that opened the session. The expected session ensures that this
+   * neither recreates an evicted stream nor takes over another client's.
    */
   private async keepAlive(): Promise<void> {
     this.askedAt = performance.now();
@@ -942,7 +937,7 @@ export class Writer {
     } catch (e) {
       if (isFenced(e) || (isExpired(e) && this.options.noReopen === true)) this.fail(e);
       else if (isExpired(e)) await this.reopen();
-      // Otherwise the server cannot be reached, and the next turn asks again.
+      // Otherwise the server is unreachable, and the next iteration tries again.
     }
   }
 
@@ -955,8 +950,8 @@ export class Writer {
   }
 
   /**
-   * Starts the stream anew after an eviction, if nothing is unanswered. Otherwise the answers to the
-   * unanswered writes will say that the session has expired, and thereby which writes are open.
+   * Starts the stream again after an eviction, if nothing is unanswered. Otherwise the answers to the unanswered writes
+   * will say that the session has expired, and so which writes are open.
    */
   private async reopen(): Promise<void> {
     if (this.queue.length > 0 || this.state === "dead") return;
@@ -983,8 +978,8 @@ export class Writer {
   // State and end.
 
   /**
-   * Restarts a Writer that stopped at a refused write. The next write takes the refused write's
-   * number. It waits while the Writer opens a session, and does nothing if the Writer is running.
+   * Restarts a Writer that stopped at a refused write. The next write takes the refused write's number. It waits while
+   * the Writer opens a session, and does nothing if the Writer is running.
    */
   async resume(): Promise<void> {
     while (this.state === "settling") await this.settledState.promise;
@@ -996,8 +991,8 @@ export class Writer {
   }
 
   /**
-   * Waits until every write submitted before it is settled, and rejects as the last of them does, or
-   * with the reason why the Writer takes no more writes.
+   * Waits until every write submitted before the call is settled. It rejects as the last of them does, or with the
+   * reason why the Writer accepts no more writes.
    */
   async flush(): Promise<void> {
     const tail = this.waiting.at(-1) ?? this.queue.at(-1);
@@ -1006,8 +1001,8 @@ export class Writer {
   }
 
   /**
-   * Why the Writer takes no writes: a StoppedError until resume, a ClosedError while it is being
-   * closed, an UnsettledError once it has ended. Undefined while it takes writes.
+   * Why the Writer accepts no writes: a StoppedError until resume, a ClosedError while it is being closed, an
+   * UnsettledError once it has ended. Undefined while it accepts writes.
    */
   get error(): StoppedError | ClosedError | UnsettledError | undefined {
     if (this.state === "dead") return this.failure;
@@ -1015,15 +1010,15 @@ export class Writer {
     return this.state === "stopped" ? this.stopped : undefined;
   }
 
-  /** The current session, the number that the next write will get, and how many are unsettled. */
+  /** The current session, the number that the next write will get, and how many writes are unsettled. */
   get position(): { session: bigint; nextSequence: bigint; pending: number } {
     return { session: this.session, nextSequence: this.next, pending: this.queue.length };
   }
 
   /**
-   * Takes no more writes, waits until those submitted are settled or the signal ends the wait, and
-   * ends the Writer. It rejects with an UnsettledError when writes remain unsettled. The session
-   * stays open for the next Writer to fence.
+   * Accepts no more writes, waits until the submitted ones are settled or the signal ends the wait, and ends the
+   * Writer. It rejects with an UnsettledError if writes remain unsettled. The session stays open, and the next Writer
+   * fences it.
    */
   async close(options: { signal?: AbortSignal } = {}): Promise<void> {
     this.closing = true;
@@ -1043,7 +1038,7 @@ export class Writer {
 
 const isNoSpace = (e: unknown): boolean => e instanceof JournalError && e.reason === "no-space";
 
-/** Refuses a session on a stream that another client has started anew after an eviction. */
+/** Refuses a session on a stream that another client has started again after an eviction. */
 function onlyOurs(response: OpenSessionResponse): void {
   if (response.previousSession === 0n) return;
   const e = refusal(WriteErrorCode.SESSION_FENCED, "another session was opened after the stream was evicted");

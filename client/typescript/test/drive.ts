@@ -1,5 +1,5 @@
-// The client under test of seqledger conformance, with a Writer. docs/conformance.md has the protocol.
-// driver.ts is its program for Node, browser/driver.ts the one for a page in a browser.
+// The client under test of seqledger conformance, with a Writer. The protocol is in docs/conformance.md. driver.ts is
+// the program for Node, browser/driver.ts the one for a browser page.
 
 import {
   append, type Client, type ClientOptions, ClosedError, codeOf, createClient, type Journal, JournalError, LedgerError,
@@ -20,7 +20,7 @@ export interface Command {
   bytes?: number;
 }
 
-/** Surroundings are what differs between Node and a page. */
+/** Surroundings are the differences between Node and a page. */
 export interface Surroundings {
   openJournal(c: Command): Promise<Journal>;
   options: Partial<ClientOptions>;
@@ -37,7 +37,7 @@ let journal: Journal | undefined;
 let writer: Writer | undefined;
 const pending = new Map<string, Pending>();
 
-/** drive returns the function that obeys a command. */
+/** drive returns the function that executes a command. */
 export function drive(surroundings: Surroundings): (c: Command) => Promise<void> {
   around = surroundings;
   let before = Promise.resolve();
@@ -46,7 +46,7 @@ export function drive(surroundings: Surroundings): (c: Command) => Promise<void>
 
 const say = (event: object): void => around.say(event);
 
-/** The refusal's name, or nothing. */
+/** The name of the refusal, or undefined. */
 function codeName(error: unknown): string | undefined {
   const code = codeOf(error);
   return code === WriteErrorCode.UNSPECIFIED ? undefined : WriteErrorCode[code];

@@ -13,7 +13,7 @@ import { clientOf, type Fault, FaultProxy, goPayer, payloads, run, startLedger, 
 const scope = { organization: "acme", vault: "main" };
 const goJournals = join(import.meta.dirname, "..", "..", "..", "journal", "testdata");
 
-/** What seqledger journal show says. */
+/** The output of seqledger journal show. */
 function show(path: string): { tornBytes: string; streams: { clientId: string; writes: unknown[] }[] } {
   return JSON.parse(run("journal", "show", path, "--json"));
 }
@@ -196,7 +196,7 @@ test("a journal is rewritten before it outgrows its bound", async (t) => {
   assert.equal(show(path).streams.length, 1);
 });
 
-/** A process, and what it printed on standard error. */
+/** A process, and its standard error output. */
 interface Process {
   kill: () => void;
   ended: Promise<{ code: number | null; output: string }>;
@@ -215,7 +215,7 @@ function start(program: string, args: string[]): Process {
 const kills = Number(process.env["KILLS"] ?? 100);
 const seed = Number(process.env["SEED"] ?? Math.floor(Math.random() * 2 ** 31));
 
-/** A generator of numbers from 0 to 1 (mulberry32), so that a failing run can be repeated. */
+/** A random number generator from 0 to 1 (mulberry32) with a seed, so that a failing run can be repeated. */
 function random(state: number): () => number {
   return () => {
     state = (state + 0x6d2b79f5) | 0;
@@ -230,16 +230,16 @@ test(`killed ${kills} times in the middle of its writes, a program pays each onc
   const next = random(seed);
   const { address } = await startLedger(t);
   const dir = temporary(t);
-  const payments = kills * 12; // more than the lives before the last one can make
+  const payments = kills * 12; // more than the runs before the last one can make
   const proxy = await FaultProxy.start(t, address);
   const files = [join(dir, "journal"), join(dir, "done"), String(payments)];
-  // The proxy has no HTTP/2, which the Go client needs for its stream.
+  // The proxy does not support HTTP/2, which the Go client needs for its stream.
   const startOne = (go: boolean): Process => {
     if (go) return start(goPayer, [address, ...files]);
     return start(process.execPath, [join(import.meta.dirname, "payer.js"), proxy.address, ...files]);
   };
   for (let killed = 0; killed < kills; ) {
-    const go = killed % 2 === 1; // each finds what the other has left behind as often
+    const go = killed % 2 === 1; // the two take turns, so that each resumes from the other equally often
     let left = 1 + Math.floor(next() * (go ? 30 : 7)); // requests, or changes of its files, until the kill
     const files = go ? watch(dir, () => --left === 0 && child.kill()) : undefined;
     const child = startOne(go);
@@ -251,7 +251,7 @@ test(`killed ${kills} times in the middle of its writes, a program pays each onc
     files?.close();
     assert.equal(code, null, `everything is paid after ${killed} kills: ${output}`);
     killed++;
-    if (next() < 0.5) await proxy.release(); // copies of a dead program arrive late
+    if (next() < 0.5) await proxy.release(); // copies of a killed program's requests arrive late
   }
   proxy.fault = () => "none";
   const { code, output } = await startOne(false).ended;
@@ -263,7 +263,7 @@ test(`killed ${kills} times in the middle of its writes, a program pays each onc
   assert.deepEqual(twice, [], "paid twice");
   assert.deepEqual(intended.filter((p) => !paid.includes(p)), [], "not paid");
   assert.equal(paid.length, payments);
-  // A crash between the note and the acknowledgement leads to a second note, and to no second payment.
+  // A crash between the note and the acknowledgement leads to a second note, but not to a second payment.
   const noted = new Set(readFileSync(join(dir, "done"), "utf8").trim().split("\n"));
   assert.deepEqual(intended.filter((p) => !noted.has(p)), [], "not noted");
   assert.ok(existsSync(join(dir, "journal.lock")));

@@ -1,4 +1,4 @@
-// The client over HTTP/2. seqledger conformance holds it against the duties, with the faults of its proxy.
+// The client over HTTP/2. seqledger conformance tests it against the requirements, with the faults of its proxy.
 
 import assert from "node:assert/strict";
 import { connect, createServer, type AddressInfo, type Socket } from "node:net";
@@ -9,7 +9,7 @@ import { payloads, startLedger } from "./support.js";
 
 const scope = { organization: "acme", vault: "main" };
 
-/** Relay passes connections on, and knows how each began. */
+/** Relay forwards connections, and records how each began. */
 class Relay {
   readonly beginnings: string[] = [];
   readonly open = new Set<Socket>();
@@ -40,7 +40,7 @@ class Relay {
     near.pipe(far).pipe(near);
   }
 
-  /** Breaks all connections, and returns how many there were. */
+  /** Breaks all connections, and returns their number. */
   cut(): number {
     const broken = [...this.open];
     for (const socket of broken) socket.resetAndDestroy();

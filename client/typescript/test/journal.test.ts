@@ -1,5 +1,5 @@
-// A journal whose storage has no room for a while: writes are refused, nothing of them was sent or comes
-// back after a crash, and their numbers are those of the next writes.
+// A journal whose storage has no space for a while: writes are refused, none of them was sent or reappears after a
+// crash, and the next writes get their numbers.
 
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
@@ -12,7 +12,7 @@ import { clientOf, type Fault, FaultProxy, payloads, startLedger } from "./suppo
 
 const scope = { organization: "acme", vault: "main" };
 
-/** A storage in memory, with room or without, which can stand still in the middle of a change. */
+/** A storage in memory, with or without space, which can be paused in the middle of a change. */
 class Storage implements JournalStorage {
   readonly name = "the journal of the test";
   groups: Uint8Array[] = [];
@@ -46,7 +46,7 @@ class Storage implements JournalStorage {
 
   async close(): Promise<void> {}
 
-  /** What a program finds in the journal after a crash now. */
+  /** What a program would find in the journal after a crash now. */
   async reopened(): Promise<{ tags: string[]; nextSequence: bigint }> {
     const copy = new Storage();
     const records = this.groups.flatMap((g) => decodeRecords(g));
@@ -86,7 +86,7 @@ test("writes for which there is no room are refused, and their numbers are used 
   const { address, storage, writer } = await setup(t);
   assert.deepEqual(await settled(submit(writer, "a", "b")), [1n, 2n]);
   storage.full = true;
-  // The second comes while the storage is asked about the first.
+  // The second write arrives while the storage is processing the first.
   const release = storage.hold();
   const first = submit(writer, "c");
   assert.equal(first[0]!.sequence, 3n);
@@ -110,7 +110,7 @@ test("a write that was refused for want of room does not come back after a crash
   storage.full = true;
   const release = storage.hold();
   const gone = [...submit(writer, "b"), ...submit(other, "c")];
-  // This sync ends together with the Writers', and the next flush begins before they hear of it.
+  // This sync ends together with the Writers', and the next flush begins before they learn of it.
   const again = journal.sync().catch(() => {
     storage.full = false;
     return journal.sync();
@@ -138,13 +138,13 @@ test("what is settled while there is no room is stored once there is some", asyn
   storage.full = false;
   await journal.sync();
   assert.deepEqual(await storage.reopened(), { tags: [], nextSequence: 2n });
-  // Its tag is known to have been used, that of the refused write is free.
+  // Its tag is known as used; that of the refused write is free.
   await assert.rejects(submit(writer, "a")[0]!.settled, { name: "JournalError", reason: "tag-in-use" });
   assert.deepEqual(await settled(submit(writer, "b")), [2n]);
   assert.deepEqual(payloads(address), ["a", "b"]);
 });
 
-// When the room ends: at which call, and whether the answer to the first batch is lost.
+// When the space runs out: at which call, and whether the answer to the first batch is lost.
 const ends: { name: string; at: [procedure: string, number: number]; lost: boolean }[] = [
   { name: "before a session is opened", at: ["WriteBatch", 1], lost: true },
   { name: "while a session is opened", at: ["OpenSession", 2], lost: true },

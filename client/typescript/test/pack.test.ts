@@ -1,4 +1,4 @@
-// The package as npm publishes it: it installs into an empty project, and the programs of its README compile and run.
+// The package as npm publishes it: it installs into an empty project, and the programs in its README compile and run.
 
 import assert from "node:assert/strict";
 import { execFileSync, spawnSync } from "node:child_process";
@@ -11,12 +11,12 @@ const root = join(import.meta.dirname, "..", "..");
 const readme = readFileSync(join(root, "README.md"), "utf8");
 const scope = { organization: "acme", vault: "main" };
 
-/** The blocks of the README that are whole programs, in their order. */
+/** The README's code blocks that are complete programs, in order. */
 const programs = [...readme.matchAll(/^```ts\n(.*?)^```$/gms)]
   .map((match) => match[1]!)
   .filter((program) => program.startsWith("import "));
 
-// The books of the program that may crash. They are a file, and end the program where CRASH says.
+// The books of the program that may crash. They are a file, and end the program at the point that CRASH names.
 const books = `
 import { appendFileSync, existsSync, readFileSync } from "node:fs";
 
@@ -46,7 +46,7 @@ before(() => {
   );
 });
 
-/** Compiles the programs for a ledger, under the strictest of rules, and returns the name of each. */
+/** Compiles the programs for a ledger, with the strictest settings, and returns the name of each. */
 function compile(address: string): string[] {
   mkdirSync(join(project, "src"), { recursive: true });
   writeFileSync(join(project, "src", "books.ts"), books);
@@ -100,7 +100,7 @@ test("the README's programs compile against the installed package and run", asyn
   const client = clientOf(t, address);
   assert.equal(new TextDecoder().decode((await client.getEntity(scope, "balance/42")).value), "100");
 
-  // Whatever is lost, nothing is paid twice: what the program knew when it crashed, the books, and then the journal.
+  // Nothing is paid twice, whatever is lost: what the program knew when it crashed, the books, and then the journal.
   const paid = async (): Promise<bigint> => (await client.getEntity(scope, "paid/order-4711")).version;
   assert.equal(start(crashing!, "before"), "SIGKILL");
   const version = await paid();

@@ -1,4 +1,4 @@
-// A program that makes payments, each once, however often it is killed. gopayer is its twin.
+// A program that makes payments, each once, however often it is killed. gopayer is its Go counterpart.
 //
 //     node payer.js ADDRESS JOURNAL DONE COUNT
 
@@ -7,7 +7,7 @@ import { open } from "node:fs/promises";
 import { append, createClient, type Pending } from "../src/index.js";
 import { fileJournal } from "../src/node/index.js";
 
-// How many payments are under way at once.
+// The number of payments in flight at once.
 const window = 8;
 
 const [address, journalPath, donePath, count] = process.argv.slice(2) as [string, string, string, string];

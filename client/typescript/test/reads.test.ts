@@ -15,7 +15,7 @@ const formats = join(import.meta.dirname, "..", "..", "..", "..", "ledger", "mac
 const golden = (name: string): Buffer =>
   Buffer.from(readFileSync(join(formats, `${name}.hex`), "utf8").replace(/\s+/g, ""), "hex");
 
-/** Collects what a list yields. */
+/** Collects the items of a list. */
 async function all<T>(list: AsyncIterable<T>): Promise<T[]> {
   const found: T[] = [];
   for await (const item of list) found.push(item);

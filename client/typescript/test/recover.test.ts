@@ -1,4 +1,4 @@
-// What a Writer makes of a journal and of what a server answers when it is opened. A scripted server answers.
+// How a Writer opens with a given journal and a given server. The server is scripted.
 
 import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
@@ -17,7 +17,7 @@ import {
 import { encodeOperations } from "../src/operations.js";
 import { type Answer, callError, outcome, resultOf, scope } from "./scripted.js";
 
-// What the Go client's tests go through, too (client/writer/recovercases_test.go, which says what the fields mean).
+// The cases are shared with the Go client's tests (client/writer/recovercases_test.go, which explains the fields).
 interface State {
   session?: number;
   attempt?: boolean;
@@ -88,7 +88,7 @@ function fill(journal: Journal, { session = 0, attempt = false, next = 0, settle
   journal.release(stream);
 }
 
-/** Reads what fill writes. */
+/** Reads back what fill writes. */
 function stateOf(journal: Journal): State {
   const [held] = journal.contents();
   if (held === undefined) return {};
@@ -99,7 +99,7 @@ function stateOf(journal: Journal): State {
   };
 }
 
-/** Opens a Writer with the journal, against a server of its own, and compares what becomes of it. */
+/** Opens a Writer with the journal, against a scripted server, and checks the result. */
 async function live(t: TestContext, journal: Journal, life: Life): Promise<void> {
   const { answers = [], rounds = [] } = life;
   const kept = journal.contents()[0]?.head.attempt;
@@ -147,7 +147,7 @@ async function live(t: TestContext, journal: Journal, life: Life): Promise<void>
   assert.equal(round, rounds.length, "rounds");
 }
 
-/** Words what became of opening a Writer as the table does. */
+/** Describes the result of opening a Writer in the table's words. */
 function opening(opened: unknown): string {
   if (opened instanceof LedgerError && codeOf(opened) === E.INVALID_ARGUMENT) return "refused";
   if (!(opened instanceof Error)) return "opened";
@@ -158,12 +158,12 @@ function opening(opened: unknown): string {
   return opened.cause instanceof ProtocolError ? "protocol" : String(opened);
 }
 
-/** Compares what becomes of the recovered writes, and ends the Writer. */
+/** Checks the outcomes of the recovered writes, and ends the Writer. */
 async function settle(writer: Writer, { next = 0, outcomes = [], ended = false }: Life): Promise<void> {
   assert.equal(Number(writer.position.nextSequence), next);
   const got: string[] = [];
   for (const p of writer.recovered) got.push(await outcome(p));
   assert.deepEqual(got, outcomes);
   assert.equal(writer.error instanceof UnsettledError, ended, String(writer.error));
-  await writer.close().catch(() => {}); // says why it has ended
+  await writer.close().catch(() => {}); // rejects with the reason why it has ended
 }

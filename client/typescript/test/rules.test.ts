@@ -1,4 +1,4 @@
-// What a Writer concludes from the answers of a server. A scripted server gives them.
+// What a Writer concludes from the answers of a server. The server is scripted.
 
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
@@ -27,15 +27,15 @@ interface Script {
 }
 
 interface Server {
-  /** Answers batch number n, from 0; commits all without it. */
+  /** Answers batch number n, from 0; without it, all writes are committed. */
   batch?: (writes: WriteRequest[], n: number) => Result[];
-  /** What OpenSession number n, from 0, says that is committed. */
+  /** The last committed sequence in the answer to OpenSession number n, from 0. */
   last?: (n: number) => bigint;
   open?: (request: OpenSessionRequest, n: number) => void;
   ttlMs?: number;
 }
 
-/** A WebSocket whose server answers each message with the results of answer, or breaks off if that throws. */
+/** A WebSocket whose server answers each message with the results of answer, or disconnects if that throws. */
 function socketOf(answer: (writes: WriteRequest[]) => Result[]): { sockets: object[]; socket: WebSocketConstructor } {
   const sockets: object[] = [];
   class Socket {
@@ -119,9 +119,9 @@ async function script(
 
 const submit = (w: Writer, n: number): Pending[] => Array.from({ length: n }, (_, i) => w.submit([append(String(i))]));
 
-// What the Go client's tests go through, too (client/writer/settle_test.go): what a server answers to each round of
-// sending, for writes 1, 2, …; what OpenSession says is committed; what becomes of the writes; how many sessions were
-// opened; and whether the Writer has ended. "lost" is a call without an answer.
+// The cases are shared with the Go client's tests (client/writer/settle_test.go): the server's answers to each round of
+// sending, for writes 1, 2, …; what OpenSession reports as committed; the outcomes of the writes; the number of opened
+// sessions; and whether the Writer has ended. "lost" is a call without an answer.
 interface Case {
   name: string;
   rounds: (Answer[] | "lost")[];
@@ -180,7 +180,7 @@ test("nothing is sent before the journal has it, and a journal that fails ends t
     name: "the test's journal",
     extend: async () => {
       if (fail) throw new Error("disk full");
-      await new Promise((resolve) => setImmediate(resolve)); // time enough to send
+      await new Promise((resolve) => setImmediate(resolve)); // enough time to send
       events.push("stored");
     },
     replace: () => Promise.resolve(),
@@ -194,7 +194,7 @@ test("nothing is sent before the journal has it, and a journal that fails ends t
     open: () => events.push("opened"),
   }, { journal: await Journal.open(storage, [], {}) });
   await writer.write([append("1")]);
-  // The attempt before the call, the session before the write, and the write before it is sent.
+  // The attempt is stored before the call, the session before the write, and the write before it is sent.
   assert.deepEqual(events, ["stored", "opened", "stored", "stored", "sent"]);
   fail = true;
   const p = writer.submit([append("2")]);

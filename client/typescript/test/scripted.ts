@@ -1,4 +1,4 @@
-// Answers of scripted servers, and words for what becomes of writes, as the tables in client/testdata have them.
+// Answers of scripted servers, and names for the outcomes of writes, as used in the tables in client/testdata.
 
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
@@ -13,7 +13,7 @@ export const scope = { organization: "acme", vault: "main" };
 const txId = "01234567-89ab-8cde-b000-00000000000a";
 const otherTxId = "01234567-89ab-8cde-bc00-00000000000a";
 
-/** An answer to one write: its number and no more is a receipt; a code is a refusal. */
+/** An answer to one write: only a number is a receipt; a code is a refusal. */
 export type Result = MessageInitShape<typeof WriteResultSchema>;
 export const receipt = (sequence: bigint, more: { replayed?: boolean; txId?: string } = {}): Result =>
   ({ result: { case: "receipt", value: { txId, sequence, session: 1n, ...more } } });
@@ -40,7 +40,7 @@ export const resultOf = (
   return sequence === undefined ? {} : receipt(BigInt(sequence), { replayed, ...(other ? { txId: otherTxId } : {}) });
 };
 
-/** What became of a write: the class of its error, and the code or the class of what caused it. */
+/** The outcome of a write: the class of its error, and the code or the class of the cause. */
 export async function outcome(p: Pending): Promise<string> {
   try {
     const r = await p.settled;

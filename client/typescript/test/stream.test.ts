@@ -1,4 +1,4 @@
-// Writes over a WriteStream of a real server. rules.test.ts has what a Writer concludes from answers.
+// Writes over a WriteStream of a real server. What a Writer concludes from answers is tested in rules.test.ts.
 
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
@@ -20,7 +20,7 @@ function counting(): { webSocket: typeof WebSocket; sockets: WebSocket[] } {
   return { webSocket: Counted as typeof WebSocket, sockets };
 }
 
-/** Writes until the client has a stream. Its own stream of writes is not in the scope of the tests. */
+/** Writes until the client has a stream. It writes outside the scope of the tests. */
 async function warm(client: Client): Promise<void> {
   const writer = await client.openWriter({ scope: { organization: "warm" }, clientId: "warm" });
   for (let n = 0; !client.sender.streams; n++) await writer.write([append("warm")]);
@@ -59,7 +59,7 @@ test("a server that is killed again and again commits each write once", async (t
     client.wake();
   }
   for (const [i, p] of pendings.entries()) assert.equal((await p.settled).sequence, BigInt(i + 1));
-  assert.equal(sockets.length >= 5, true); // the last server may have been killed when it had answered everything
+  assert.equal(sockets.length >= 5, true); // the last server may have been killed after it had answered everything
   const wanted = Array.from({ length: 1000 }, (_, i) => `${Math.floor(i / 200)}-${i % 200}`);
   assert.deepEqual(payloads(ledger.address), wanted);
 });

@@ -1,4 +1,4 @@
-// A real server, and a proxy before it that loses, cuts and holds back what passes.
+// A real server, and a proxy in front of it that loses, cuts and holds messages.
 
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -15,11 +15,11 @@ import { type Client, type ClientOptions, createClient } from "../src/index.js";
 
 export const binary = process.env["SEQLEDGER"] ?? "";
 
-/** Whether a test fails where it would be skipped. */
+/** Whether a test fails where it would otherwise be skipped. */
 export const required = process.env["SEQLEDGER_TEST_WEB"] === "1";
-delete process.env["SEQLEDGER_TEST_WEB"]; // a server warns of a variable that it does not know
+delete process.env["SEQLEDGER_TEST_WEB"]; // the server warns of an unknown variable
 
-/** run returns what a command of the binary prints. */
+/** run returns the output of a command of the binary. */
 export function run(...args: string[]): string {
   return execFileSync(binary, args, { encoding: "utf8", maxBuffer: 64 << 20 });
 }
@@ -31,7 +31,7 @@ export function temporary(t: { after(f: () => void): void }): string {
   return dir;
 }
 
-/** remove removes a directory, also while a process that is on its way out still writes into it. */
+/** remove removes a directory, even while a process that is exiting still writes into it. */
 export function remove(dir: string): void {
   rmSync(dir, { recursive: true, force: true, maxRetries: 100, retryDelay: 10 });
 }
@@ -45,7 +45,7 @@ export class Ledger {
     private readonly exited: Promise<void>,
   ) {}
 
-  /** Starts a server with a data directory, at an address, which may have the port 0. */
+  /** Starts a server with a data directory, at an address, whose port may be 0. */
   static async start(data: string, address = "127.0.0.1:0", ...flags: string[]): Promise<Ledger> {
     if (binary === "") throw new Error("set SEQLEDGER to the seqledger binary; make test-web does that");
     const child = spawn(binary, ["serve", "--listen", address, "--data", data, ...flags], {
@@ -73,14 +73,14 @@ export class Ledger {
   }
 }
 
-/** startLedger starts a server that ends with the test. */
+/** startLedger starts a server that is stopped after the test. */
 export async function startLedger(t: TestContext, ...flags: string[]): Promise<Ledger> {
   const ledger = await Ledger.start(temporary(t), "127.0.0.1:0", ...flags);
   t.after(() => ledger.kill());
   return ledger;
 }
 
-/** clientOf returns a client that ends with the test. */
+/** clientOf returns a client that is closed after the test. */
 export function clientOf(t: TestContext, address: string, options: Partial<ClientOptions> = {}): Client {
   const client = createClient({ baseUrl: `http://${address}`, ...options });
   t.after(() => client.close().catch(() => {}));
@@ -88,14 +88,14 @@ export function clientOf(t: TestContext, address: string, options: Partial<Clien
 }
 
 /**
- * Fault is what the proxy does with a request. drop: the server does not see it. lose: the server
- * answers, and the client does not see that. hold: the client's connection breaks, and the server
- * sees the request when it is released. unauthenticated: the proxy answers as the ledger does to a
- * wrong token. A number is a status that the proxy answers itself.
+ * Fault is what the proxy does with a request. drop: the server does not receive it. lose: the server answers, and the
+ * client does not receive the answer. hold: the client's connection breaks, and the server receives the request on
+ * release. unauthenticated: the proxy answers as the ledger does to an invalid token. A number is a status that the
+ * proxy itself answers.
  */
 export type Fault = "none" | "drop" | "lose" | "hold" | "unauthenticated" | number;
 
-/** A FaultProxy stands before a server. */
+/** A FaultProxy stands in front of a server. */
 export class FaultProxy {
   fault: (procedure: string) => Fault | Promise<Fault> = () => "none";
   readonly seen: string[] = [];
@@ -130,7 +130,7 @@ export class FaultProxy {
   private async pass(incoming: IncomingMessage, body: Buffer, response: ServerResponse): Promise<void> {
     const { headers } = incoming;
     const procedure = incoming.url!.split("/").pop()!;
-    // A page asks first whether it may call, which is no call.
+    // A page first sends a preflight, which is not a call.
     const asks = incoming.method === "OPTIONS";
     if (!asks) this.seen.push(procedure);
     this.authorization.push(headers.authorization ?? "");
@@ -160,7 +160,7 @@ export class FaultProxy {
     }
   }
 
-  /** Lets the held requests arrive, and returns how many there were. */
+  /** Delivers the held requests, and returns their number. */
   async release(): Promise<number> {
     const held = this.held.splice(0);
     for (const forward of held) await forward();
@@ -193,7 +193,7 @@ function exchange(
   });
 }
 
-/** payloads returns what was appended in a scope, in the order of the commits, from the Go binary. */
+/** payloads returns the payloads appended in a scope, in commit order, as printed by the Go binary. */
 export function payloads(address: string, scope = "acme/main"): string[] {
   const lines = (...args: string[]): string[] =>
     run(...args, "--server", address, "--scope", scope, "--json").split("\n").filter((line) => line !== "");
@@ -202,7 +202,7 @@ export function payloads(address: string, scope = "acme/main"): string[] {
   return lines("watch", "--limit", String(blocks)).flatMap((line) => appended(JSON.parse(line)));
 }
 
-/** appended finds the payloads in a block, wherever its format has them. */
+/** appended finds the payloads in a block, wherever its format puts them. */
 function appended(value: unknown): string[] {
   if (value === null || typeof value !== "object") return [];
   return Object.entries(value).flatMap(([name, inner]) =>
@@ -210,5 +210,5 @@ function appended(value: unknown): string[] {
   );
 }
 
-/** The Go twin of payer.ts. */
+/** The Go counterpart of payer.ts. */
 export const goPayer = process.env["GOPAYER"] ?? "";

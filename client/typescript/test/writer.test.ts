@@ -23,7 +23,7 @@ async function setup(t: TestContext): Promise<Setup> {
   return { address, proxy, client, writer: await client.openWriter({ scope, clientId: "w" }) };
 }
 
-/** What a write came to: its number, or the kind of its error. */
+/** The outcome of a write: its number, or the kind of its error. */
 async function outcome(p: Pending): Promise<string> {
   try {
     return `committed ${(await p.settled).sequence}`;
@@ -108,7 +108,7 @@ test("a refused write that committed through a copy is a commit", async (t) => {
   let batches = 0;
   proxy.fault = async (procedure) => {
     if (procedure === "WriteBatch" && batches++ === 0) {
-      // The first copy is under way while the condition does not hold for the second one.
+      // The first copy is in flight while the condition does not hold for the second one.
       proxy.fault = async (next) => {
         if (next === "OpenSession") {
           proxy.fault = () => "none";

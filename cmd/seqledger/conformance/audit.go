@@ -16,7 +16,7 @@ type found struct {
 	txID     string
 }
 
-// readLedger returns the transactions of the client under test, in the order of their commits.
+// readLedger returns the transactions of the client under test, in commit order.
 func readLedger(ctx context.Context, conn *client.Client) (all []found, err error) {
 	last := uint64(0)
 	for block, err := range conn.ListBlocks(ctx, &seqledgerv1.ListBlocksRequest{Scope: scope(), PageSize: 1000}) {
@@ -51,7 +51,7 @@ func readLedger(ctx context.Context, conn *client.Client) (all []found, err erro
 	return all, nil
 }
 
-// compare returns what is wrong between the books and the ledger, or nil.
+// compare returns the first contradiction between the books and the ledger, or nil.
 func (b *books) compare(ledger []found) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

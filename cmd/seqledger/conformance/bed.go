@@ -22,7 +22,7 @@ const clientID = "client-under-test"
 
 func scope() *seqledgerv1.Scope { return &seqledgerv1.Scope{Organization: "acme", Vault: "main"} }
 
-// bed is what a case works with: a server, the proxy before it, the client and the books.
+// bed is what a case works with: a server, the proxy in front of it, the client and the books.
 type bed struct {
 	options *Options
 	dir     string
@@ -30,7 +30,7 @@ type bed struct {
 	ctx context.Context //nolint:containedctx // It is the life of one case, made once by runCase.
 
 	data    string // directory of the ledger
-	address string // of all processes of the server
+	address string // of all server processes
 	server  *child.Child
 	proxy   *proxy
 
@@ -38,7 +38,7 @@ type bed struct {
 	books        *books
 	trail        *trail
 	journalBytes int64
-	submitted    int    // names the next write
+	submitted    int    // used to name the next write
 	sets         uint64 // numbers the writes of another program
 }
 
@@ -69,7 +69,7 @@ func (b *bed) serve(flags ...string) (err error) {
 	return err
 }
 
-// command runs a command of the program to its end.
+// command runs a command of the program until it exits.
 func (b *bed) command(args ...string) error {
 	c := exec.CommandContext(b.ctx, b.options.Program, args...)
 	for _, variable := range os.Environ() {
@@ -83,7 +83,7 @@ func (b *bed) command(args ...string) error {
 	return nil
 }
 
-// close ends everything.
+// close stops everything.
 func (b *bed) close() {
 	if b.client != nil {
 		b.client.Kill()
@@ -96,7 +96,7 @@ func (b *bed) close() {
 	}
 }
 
-// conn returns a client of the harness's own, past the proxy.
+// conn returns a client for the harness itself, which bypasses the proxy.
 func (b *bed) conn() (*client.Client, error) { return client.New(client.Options{Server: b.address}) }
 
 // spawn starts the client program.
@@ -109,9 +109,9 @@ func (b *bed) spawn() (err error) {
 	return err
 }
 
-// send gives the client a command. An error shows when its event is awaited.
+// send sends a command to the client. An error becomes visible when its event is awaited.
 func (b *bed) send(c command) {
-	line, _ := json.Marshal(c) // no error is possible
+	line, _ := json.Marshal(c) // it always encodes
 	b.trail.note("the client is told %s", line)
 	_, _ = b.client.Write(append(line, '\n')) // the client may have been killed
 }
@@ -137,7 +137,7 @@ func (b *bed) tellOpen() {
 	})
 }
 
-// open starts the client, and submits again what has no outcome and is not in its journal.
+// open starts the client, and resubmits the writes that have no outcome and are not in its journal.
 func (b *bed) open() error {
 	if err := b.beginOpen(); err != nil {
 		return err
@@ -172,8 +172,8 @@ func (b *bed) notOpened() (err error) {
 	return err
 }
 
-// mayNotOpen starts the client, which has to find out that it must not send anything, for one of
-// the reasons; none means any.
+// mayNotOpen starts the client, which must find out that it may not send anything, for one of the given reasons; none
+// means any reason.
 func (b *bed) mayNotOpen(codes ...string) error {
 	if err := b.beginOpen(); err != nil {
 		return err
@@ -189,8 +189,9 @@ func (b *bed) awaitOpen() error {
 	return b.await("event opened or ended", func() bool { return b.books.opened != nil || b.books.ended != nil })
 }
 
-// awaitEnd waits until the client has ended its stream, for one of the reasons; none means any. late is a write that
-// must not be committed any more: a client that says it is goes on, and the rest of the time limit would show nothing.
+// awaitEnd waits until the client has ended its stream, for one of the given reasons; none means any reason. late is a
+// write that must no longer be committed. If the client reports it as committed, awaitEnd fails at once, because the
+// client goes on, and waiting for the rest of the time limit would show nothing.
 func (b *bed) awaitEnd(late string, codes ...string) error {
 	over := func() bool { return b.books.ended != nil || b.books.writes[late].outcome.Outcome == committed }
 	if err := b.await("event ended", over); err != nil {
@@ -230,8 +231,8 @@ func (b *bed) submitMany(n int) (ids []string) {
 	return ids
 }
 
-// settle waits until every write has an outcome. It notes each commit and then tells the client so,
-// which makes room in its journal.
+// settle waits until every write has an outcome. It records each commit and then acknowledges it to the client, which
+// frees space in the client's journal.
 func (b *bed) settle() error {
 	for {
 		var noted, missing []string
@@ -259,7 +260,7 @@ func (b *bed) settle() error {
 	}
 }
 
-// settleTo waits until every write has an outcome, and checks that of some.
+// settleTo waits until every write has an outcome, and checks the outcome of some.
 func (b *bed) settleTo(outcome string, ids ...string) error {
 	if err := b.settle(); err != nil {
 		return err
@@ -267,7 +268,7 @@ func (b *bed) settleTo(outcome string, ids ...string) error {
 	return b.want(outcome, ids...)
 }
 
-// conclude ends the client, and compares the books with the ledger.
+// conclude stops the client, and compares the books with the ledger.
 func (b *bed) conclude() error {
 	if err := b.finish(); err != nil {
 		return err
@@ -275,7 +276,7 @@ func (b *bed) conclude() error {
 	return b.audit()
 }
 
-// wantUnsettled checks that a client that has ended hands a write back to the application.
+// wantUnsettled checks that a client that has ended returns a write to the application as unsettled.
 func (b *bed) wantUnsettled(id string) (err error) {
 	b.books.view(func() {
 		if !slices.Contains(b.books.ended.Unsettled, id) {
@@ -297,7 +298,7 @@ func (b *bed) want(outcome string, ids ...string) (err error) {
 	return err
 }
 
-// resume tells the client to go on behind a refusal.
+// resume tells the client to continue after a refusal.
 func (b *bed) resume() error {
 	before := 0
 	b.books.view(func() { before = b.books.resumed })
@@ -324,7 +325,7 @@ func (b *bed) restartServer() error {
 	return b.serve()
 }
 
-// ledger reads what the ledger has of the client.
+// ledger reads the client's transactions from the ledger.
 func (b *bed) ledger() ([]found, error) {
 	conn, err := b.conn()
 	if err != nil {
@@ -334,7 +335,7 @@ func (b *bed) ledger() ([]found, error) {
 	return readLedger(b.ctx, conn)
 }
 
-// audit lets arrive what is still held, and compares the books with the ledger.
+// audit delivers the messages that are still held, and compares the books with the ledger.
 func (b *bed) audit() error {
 	if _, err := b.proxy.release(b.ctx); err != nil {
 		return fmt.Errorf("a held message: %w", err)
@@ -352,7 +353,7 @@ func (b *bed) set(key string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing is under way
+	defer func() { _ = conn.Close() }() // nothing is in flight
 	b.sets++
 	_, err = conn.Write(b.ctx, &seqledgerv1.WriteRequest{
 		Scope: scope(), ClientId: "another-program", Sequence: b.sets,

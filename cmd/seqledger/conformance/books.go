@@ -10,24 +10,24 @@ import (
 	"sync"
 )
 
-// books are what the application knows: what it wants written, and what the client said of it. They
-// outlive the client's processes.
+// books record what the application knows: what it wants written, and what the client reported. They outlive the
+// client's processes.
 type books struct {
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced by each change
+	changed chan struct{} // closed and replaced at each change
 	writes  map[string]*entry
-	order   []string // ids in the order of their first submission
-	// Of the current process.
+	order   []string // ids in the order of first submission
+	// Events of the current process.
 	opened, ended *event
 	resumed       int
-	// recovered are the writes that the process said it would tell the outcome of, until it does.
+	// recovered holds the writes whose outcomes the process has announced but not yet reported.
 	recovered map[string]bool
-	// noted are the commits that it told, until they are acknowledged.
+	// noted holds the commits that the process has reported, until they are acknowledged.
 	noted []string
-	// problem is the first thing that a client said and must not say.
+	// problem is the first thing that the client reported and must not report.
 	problem error
-	partial []byte // of a line
-	trail   *trail // of the case; nil keeps nothing
+	partial []byte // incomplete line
+	trail   *trail // trail of the case; nil records nothing
 }
 
 // entry is a write that the application wants.
@@ -40,14 +40,14 @@ func newBooks() *books {
 	return &books{changed: make(chan struct{}), writes: make(map[string]*entry)}
 }
 
-// begin forgets what an earlier process of the client said of itself.
+// begin clears what an earlier process of the client reported about itself.
 func (b *books) begin() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.opened, b.ended, b.resumed, b.recovered, b.noted, b.partial = nil, nil, 0, nil, nil, nil
 }
 
-// intend notes a write that is about to be submitted.
+// intend records a write that is about to be submitted.
 func (b *books) intend(c command) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -58,7 +58,7 @@ func (b *books) intend(c command) {
 	b.writes[c.ID].command, b.writes[c.ID].outcome = c, event{}
 }
 
-// Write takes the client's standard output.
+// Write receives the client's standard output.
 func (b *books) Write(data []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,7 +121,7 @@ func (b *books) noteOutcome(e *event) error {
 	before := w.outcome
 	delete(b.recovered, e.ID)
 	if before.Outcome == committed && e.Outcome == unknown {
-		return nil // a process that was killed knew it, and this one has ended before it did
+		return nil // a process that was killed knew it; this process ended before it did
 	}
 	if before.Outcome == committed && e.Outcome != committed || before.Outcome == notExecuted {
 		return fmt.Errorf("the outcome was %s before", before.Outcome)
@@ -136,8 +136,8 @@ func (b *books) noteOutcome(e *event) error {
 	return nil
 }
 
-// await waits until a condition holds. It fails with what the client must not have said, and with
-// the end of the process or of ctx.
+// await waits until a condition holds. It fails if the client reports something that it must not, if the process ends,
+// or if ctx ends.
 func (b *books) await(ctx context.Context, process <-chan struct{}, what string, holds func() bool) error {
 	over := false
 	for {
@@ -157,13 +157,13 @@ func (b *books) await(ctx context.Context, process <-chan struct{}, what string,
 		select {
 		case <-changed:
 		case <-process:
-			over = true // once more, for its last words
+			over = true // check once more, for its last output
 		case <-ctx.Done():
 		}
 	}
 }
 
-// missing returns the ids without an outcome, in their order; the caller holds mu, or view does.
+// missing returns the ids without an outcome, in order. The caller holds mu, or runs inside view.
 func (b *books) missing() (ids []string) {
 	for _, id := range b.order {
 		if b.writes[id].outcome.Outcome == "" || b.recovered[id] {

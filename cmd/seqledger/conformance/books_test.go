@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// booksOf returns books with submitted writes and with what a client said.
+// booksOf returns books with submitted writes and with a client's output.
 func booksOf(t *testing.T, submitted []string, lines ...string) *books {
 	t.Helper()
 	b := newBooks()
@@ -14,7 +14,7 @@ func booksOf(t *testing.T, submitted []string, lines ...string) *books {
 		b.intend(command{Do: "submit", ID: id})
 	}
 	text := strings.Join(lines, "\n") + "\n"
-	// In pieces, as a pipe may give them.
+	// In pieces, as a pipe may deliver them.
 	for len(text) > 0 {
 		n, err := b.Write([]byte(text[:min(7, len(text))]))
 		if err != nil {
@@ -25,7 +25,7 @@ func booksOf(t *testing.T, submitted []string, lines ...string) *books {
 	return b
 }
 
-// TestCompare: what is wrong between what a client said and what the ledger has.
+// TestCompare covers the possible contradictions between what a client reported and what the ledger has.
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	const (
@@ -79,7 +79,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestBooksOutliveAProcess: a new process begins without events, and the outcomes stay.
+// TestBooksOutliveAProcess checks that a new process begins without events, and that the outcomes stay.
 func TestBooksOutliveAProcess(t *testing.T) {
 	t.Parallel()
 	b := booksOf(t, []string{"a", "b"}, `{"event":"opened"}`,

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// testCase is a case and its work.
+// testCase is a case and the function that runs it.
 type testCase struct {
 	Case
 
@@ -51,19 +51,19 @@ var cases = []testCase{
 	{Case{"crash-at-random", "crashes and faults at any time"}, nil, crashAtRandom},
 }
 
-// evicting are flags of a ledger that evicts at once what is due.
+// evicting are the flags of a ledger that evicts everything as soon as it is due.
 var evicting = []string{"--eviction-interval", "1"}
 
-// idling are flags of a ledger that evicts a stream that is not kept alive. A client on a busy machine may be late by
-// two thirds of the time.
+// idling are the flags of a ledger that evicts a stream that is not kept alive. On a busy machine a client may be late
+// by two thirds of the time.
 var idling = []string{"--client-ttl", idleTTL.String(), "--eviction-interval", "1"}
 
 const idleTTL = 6 * time.Second
 
-// narrow are flags of a ledger that keeps few receipts.
+// narrow are the flags of a ledger that keeps few receipts.
 var narrow = []string{"--receipt-window", "4"}
 
-// every gives the last of each n messages the fault.
+// every returns f for the last of each n messages.
 func every(i, n int, f fault) fault {
 	if i%n == n-1 {
 		return f
@@ -71,7 +71,7 @@ func every(i, n int, f fault) fault {
 	return fault{}
 }
 
-// foreign answers every other message as something between the client and the ledger might.
+// foreign answers every other message as an intermediary between the client and the ledger might.
 func foreign(n int) fault {
 	status := []int{
 		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusNotFound, http.StatusTooManyRequests,
@@ -80,7 +80,7 @@ func foreign(n int) fault {
 	return every(n, 2, fault{kind: answer, status: status[n/2%len(status)]})
 }
 
-// numbering: without faults.
+// numbering runs without faults.
 func numbering(b *bed) error {
 	if err := b.open(); err != nil {
 		return err
@@ -101,7 +101,7 @@ func numbering(b *bed) error {
 	return b.conclude()
 }
 
-// faults returns a case in which messages with writes meet faults. choose gets their number, from 0.
+// faults returns a case in which messages with writes meet faults. choose gets the number of the message, from 0.
 func faults(choose func(n int) fault) func(b *bed) error {
 	return func(b *bed) error {
 		if err := b.open(); err != nil {
@@ -128,7 +128,7 @@ func faults(choose func(n int) fault) func(b *bed) error {
 	}
 }
 
-// serverKilled: kill -9 of the server while writes are under way.
+// serverKilled kills the server with kill -9 while writes are in flight.
 func serverKilled(b *bed) error {
 	if err := b.open(); err != nil {
 		return err
@@ -145,8 +145,8 @@ func serverKilled(b *bed) error {
 	return b.conclude()
 }
 
-// journalFull: writes gather in a small journal while the ledger cannot be reached, and the client
-// is killed meanwhile.
+// journalFull lets writes accumulate in a small journal while the ledger is unreachable, and kills the client
+// meanwhile.
 func journalFull(b *bed) error {
 	b.journalBytes = 64 << 10
 	if err := b.open(); err != nil {

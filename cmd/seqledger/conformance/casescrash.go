@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// mostCrashes bounds how often a client is killed: most send fewer than ten messages for four writes.
+// mostCrashes bounds how often a client is killed: most clients send fewer than ten messages for four writes.
 const mostCrashes = 64
 
-// crashes returns a case that kills the client at the first message that it sends, is started again,
-// is killed at the second, and so on, before the server gets the message or before the client gets
-// the answer, until it ends before it has sent so many.
+// crashes returns a case that kills the client at its first message, restarts it, kills it at its second message, and
+// so on, until the client ends before it has sent that many. The kill comes before the server gets the message or
+// before the client gets the answer.
 func crashes(after bool) func(b *bed) error {
 	return func(b *bed) error {
 		if err := eachCrash(func(step int) (bool, error) { return crash(b, step, after) }); err != nil {
@@ -37,7 +37,7 @@ func eachCrash(crash func(step int) (killed bool, err error)) error {
 		mostCrashes-1)
 }
 
-// crash runs the client until its message number step, and then to the end. killed is false if it
+// crash runs the client, kills it at message number step, and then runs it to the end. killed is false if the client
 // sent fewer messages.
 func crash(b *bed, step int, after bool) (killed bool, err error) {
 	if err := b.spawn(); err != nil {
@@ -66,7 +66,7 @@ func crash(b *bed, step int, after bool) (killed bool, err error) {
 	b.proxy.setPlan(nil)
 	select {
 	case <-hit:
-		client.Kill() // waits until that is done
+		client.Kill() // waits until the process has ended
 	default:
 		return false, err
 	}
@@ -79,7 +79,7 @@ func crash(b *bed, step int, after bool) (killed bool, err error) {
 	return true, b.finish()
 }
 
-// crashAtRandom: kills at random times while messages meet random faults.
+// crashAtRandom kills the client at random times while messages meet random faults.
 func crashAtRandom(b *bed) error {
 	rounds := 25
 	if b.options.Short {

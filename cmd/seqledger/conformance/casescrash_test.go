@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestCrashesStopAtTheLastMessage, and say so where they do not get that far.
+// TestCrashesStopAtTheLastMessage checks that crashes stop at the last message, and that they report a client that
+// never gets that far.
 func TestCrashesStopAtTheLastMessage(t *testing.T) {
 	t.Parallel()
 	for _, messages := range []int{0, 5, mostCrashes - 1, mostCrashes, mostCrashes + 7} {

@@ -8,8 +8,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// idle: the client has nothing to write for longer than a stream lives, while others do. The same stream must be there
-// then: one that was evicted and started anew has another index, and its numbers protect nothing that was before.
+// idle: the client has nothing to write for longer than a stream lives, while others write. Afterwards it must still
+// have the same stream: one that was evicted and recreated has another index, and its numbers do not protect earlier
+// writes.
 func idle(b *bed) error {
 	if err := b.open(); err != nil {
 		return err
@@ -23,7 +24,7 @@ func idle(b *bed) error {
 		return &setupError{err}
 	}
 	for began := time.Now(); time.Since(began) < 5*idleTTL/2; {
-		// A round of eviction needs a command.
+		// An eviction pass needs a command.
 		if err := b.set("heartbeat"); err != nil {
 			return &setupError{err}
 		}
@@ -45,7 +46,7 @@ func idle(b *bed) error {
 	return b.conclude()
 }
 
-// stream returns where the stream of the client under test stands.
+// stream returns the state of the client's stream.
 func (b *bed) stream() (*seqledgerv1.ClientState, error) {
 	conn, err := b.conn()
 	if err != nil {
@@ -55,8 +56,8 @@ func (b *bed) stream() (*seqledgerv1.ClientState, error) {
 	return conn.GetClientState(b.ctx, &seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: clientID})
 }
 
-// window: all answers are lost once, while many writes wait. A repeat of the oldest unanswered write finds its receipt
-// only if the client has sent no more than the window behind it.
+// window loses all answers once, while many writes wait. A retry of the oldest unanswered write finds its receipt only
+// if the client has sent no more than the window after it.
 func window(b *bed) error {
 	if err := b.open(); err != nil {
 		return err
@@ -81,10 +82,10 @@ func window(b *bed) error {
 	return b.conclude()
 }
 
-// windowWrites are more than the window.
+// windowWrites is larger than the window.
 const windowWrites = 40
 
-// wantReceipts checks that the client has got the receipts of commits.
+// wantReceipts checks that the client has received the receipts of commits.
 func (b *bed) wantReceipts(ids []string) (err error) {
 	b.books.view(func() {
 		for _, id := range ids {

@@ -28,8 +28,8 @@ func refusal(b *bed) error {
 	return b.conclude()
 }
 
-// refusalWithCopy: the first copy of a write is under way while a second one is refused. Then the
-// condition comes to hold, and the first copy arrives.
+// refusalWithCopy: the first copy of a write is in flight while a second one is refused. Then the condition becomes
+// true, and the first copy arrives.
 func refusalWithCopy(b *bed) error {
 	if err := b.open(); err != nil {
 		return err
@@ -59,7 +59,7 @@ func refusalWithCopy(b *bed) error {
 	return b.conclude()
 }
 
-// lostConditional: a write under a condition that its own commit breaks, and whose answer is lost.
+// lostConditional: a write whose condition its own commit makes false, and whose answer is lost.
 func lostConditional(b *bed) error {
 	if err := b.open(); err != nil {
 		return err
@@ -72,7 +72,7 @@ func lostConditional(b *bed) error {
 	return b.conclude()
 }
 
-// once gives the first message with writes a fault.
+// once applies a fault to the first message with writes.
 func once(f fault) func(procedure string) fault {
 	done := false
 	return func(procedure string) fault {

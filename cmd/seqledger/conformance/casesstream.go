@@ -10,7 +10,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// twoPrograms: a second process with the same journal, while the first has it.
+// twoPrograms starts a second process with the same journal while the first has it open.
 func twoPrograms(b *bed) error {
 	if err := b.open(); err != nil {
 		return err
@@ -41,14 +41,14 @@ func (b *bed) openSession() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing is under way
+	defer func() { _ = conn.Close() }() // nothing is in flight
 	_, err = conn.OpenSession(b.ctx, &seqledgerv1.OpenSessionRequest{
 		Scope: scope(), ClientId: clientID, AttemptId: []byte("another attempt!"),
 	})
 	return err
 }
 
-// takeover: another program opens a session on the stream.
+// takeover lets another program open a session on the stream.
 func takeover(b *bed) error {
 	if err := b.open(); err != nil {
 		return err
@@ -111,8 +111,8 @@ func (b *bed) awaitEviction() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing is under way
-	// Only now, because a busy machine could take longer than that for what comes before and after.
+	defer func() { _ = conn.Close() }() // nothing is in flight
+	// Set only now, because what comes before and after could take longer than that on a busy machine.
 	if err := b.setClientTTL("1s"); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (b *bed) setClientTTL(ttl string) error {
 	return b.command("config", "set", "client_ttl", ttl, "--server", b.address)
 }
 
-// leaveOpen submits a write, lets the ledger commit it, and kills the client before it knows.
+// leaveOpen submits a write, lets the ledger commit it, and kills the client before the client learns of it.
 func (b *bed) leaveOpen() (string, error) {
 	committed := make(chan struct{}, 1)
 	b.proxy.setPlan(func(procedure string) fault {
@@ -162,8 +162,8 @@ func (b *bed) leaveOpen() (string, error) {
 	return id, nil
 }
 
-// evictedOpen: the stream of a client that was killed with an open write is evicted. The write is
-// committed, and a session of before cannot tell.
+// evictedOpen: the stream of a client that was killed with an open write is evicted. The write is committed, and an
+// earlier session cannot tell.
 func evictedOpen(b *bed) error {
 	if err := b.open(); err != nil {
 		return err
@@ -188,7 +188,7 @@ func evictedOpen(b *bed) error {
 	return b.conclude()
 }
 
-// evictedSettled: the stream of a client with nothing open is evicted.
+// evictedSettled: the stream of a client with no open writes is evicted.
 func evictedSettled(b *bed) error {
 	if err := b.open(); err != nil {
 		return err
@@ -253,7 +253,7 @@ func restored(b *bed) error {
 	return b.conclude()
 }
 
-// forget removes writes from the books, because their ledger is gone.
+// forget removes writes from the books, because their ledger no longer exists.
 func (b *books) forget(ids []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -271,7 +271,7 @@ func (b *books) forget(ids []string) {
 	b.order = rest
 }
 
-// anotherLedger: the address leads to a ledger that is new, and the journal has an open write.
+// anotherLedger: the address leads to a new ledger, and the journal holds an open write.
 func anotherLedger(b *bed) error {
 	if err := b.open(); err != nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// DefaultTimeout bounds how long a case may be silent.
+// DefaultTimeout is the default of Options.Timeout.
 const DefaultTimeout = 2 * time.Minute
 
-// longestCase bounds a case, in timeouts.
+// longestCase bounds the duration of a case, in timeouts.
 const longestCase = 5
 
 // Options configure a run. Program and Command are required.
@@ -25,19 +25,18 @@ type Options struct {
 	Command []string
 	// Only selects cases by their names; nil means all.
 	Only *regexp.Regexp
-	// Seed decides the random faults and kills. Timing also depends on the machine.
+	// Seed determines the random faults and kills. Timing also depends on the machine.
 	Seed uint64
-	// Timeout bounds how long a case may be silent: nothing is said to the client or by it, and it sends nothing. A
-	// case may take five times as long. 0 means DefaultTimeout.
+	// Timeout bounds how long a case may be silent: no command to the client, no output from it, and no message sent. A
+	// case may take five times as long in total. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Parallel is how many cases run at once, each with a server, a proxy and a client of its own; 0
-	// means 1.
+	// Parallel is the number of concurrent cases, each with its own server, proxy and client; 0 means 1.
 	Parallel int
-	// Short does fewer repeats of the cases that kill.
+	// Short reduces the repetitions of the cases that kill.
 	Short bool
-	// Keep leaves the directory with all files; Report.Dir is its name.
+	// Keep keeps the directory with all files; Report.Dir is its name.
 	Keep bool
-	// Progress is called with each result, in one goroutine; it may be nil.
+	// Progress is called with each result, from one goroutine; it may be nil.
 	Progress func(Result)
 }
 
@@ -52,9 +51,9 @@ type Case struct {
 type Result struct {
 	Case
 
-	// Problem is what the client did wrong; empty if it did nothing wrong.
+	// Problem is what the client did wrong; it is empty if nothing.
 	Problem string `json:"problem,omitempty"`
-	// Trail is what happened last in a case that failed, the oldest first: what the client was told and said, and
+	// Trail holds the last events of a failed case, oldest first: what the client was told and what it reported, and
 	// its messages with what the proxy did to them. Each line begins with the seconds since the case began.
 	Trail []string `json:"trail,omitempty"`
 	// Seconds is how long the case took.
@@ -65,11 +64,11 @@ type Result struct {
 type Report struct {
 	Seed    uint64   `json:"seed,string"`
 	Results []Result `json:"results"`
-	// Dir holds the files of all cases; empty unless Options.Keep.
+	// Dir holds the files of all cases; it is empty unless Options.Keep is set.
 	Dir string `json:"dir,omitempty"`
 }
 
-// Failed returns how many cases the client falls short of.
+// Failed returns the number of cases that the client failed.
 func (r *Report) Failed() (n int) {
 	for _, result := range r.Results {
 		if result.Problem != "" {
@@ -87,9 +86,9 @@ func Cases() (all []Case) {
 	return all
 }
 
-// Run holds a client against the cases; the results are in their order. When it returns, all
-// processes have ended and, without Keep, all files are removed. An error means that the cases could
-// not be carried out. If ctx ends, the error is its cause.
+// Run tests a client against the cases; the results are in the order of the cases. When it returns, all processes have
+// ended and, without Keep, all files are removed. An error means that the cases could not be run. If ctx ends, the
+// error is its cause.
 func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
@@ -118,16 +117,15 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	return report, nil
 }
 
-// ran is what came of a case.
+// ran is the result of a case.
 type ran struct {
 	seconds float64
 	trail   []string
 	err     error
 }
 
-// runAll runs the cases that are selected, and calls tell with each result as soon as those before
-// it are known: a table in the order of the cases can be compared with another one. When it returns,
-// all cases have ended.
+// runAll runs the selected cases. It calls tell with each result as soon as those before it are known, so that a table
+// in the order of the cases can be compared with another one. When it returns, all cases have ended.
 func runAll(ctx context.Context, o *Options, dir string, tell func(Result)) error {
 	var selected []testCase
 	for _, c := range cases {
@@ -143,7 +141,7 @@ func runAll(ctx context.Context, o *Options, dir string, tell func(Result)) erro
 	results := make([]chan ran, len(selected))
 	for i, c := range selected {
 		results[i] = make(chan ran, 1)
-		// Ends with its case, or without it when all is canceled; then results[i] is not read.
+		// Ends with its case, or without it when everything is canceled; then results[i] is not read.
 		running.Go(func() {
 			select {
 			case turns <- struct{}{}:
@@ -178,14 +176,15 @@ func runAll(ctx context.Context, o *Options, dir string, tell func(Result)) erro
 	return nil
 }
 
-// setupError says that a case could not begin, which is not the client's fault.
+// setupError means that a case could not begin, which is not the client's fault.
 type setupError struct{ error }
 
-// Unwrap returns what failed.
+// Unwrap returns the cause.
 func (e *setupError) Unwrap() error { return e.error }
 
-// limit returns a context that ends when nothing was noted in seen for a timeout, and after some timeouts in any case.
-// A limit of the whole alone would blame a client for a busy machine, on which starting a client may take ten seconds.
+// limit returns a context that ends when seen has recorded nothing for a timeout, and in any case after some timeouts.
+// A limit on the total alone would blame the client for a busy machine, on which starting a client may take ten
+// seconds.
 func limit(ctx context.Context, timeout time.Duration, seen *trail) (context.Context, context.CancelFunc) {
 	longest := longestCase * timeout
 	whole, cancelWhole := context.WithTimeoutCause(ctx, longest, fmt.Errorf("after %s", longest))
@@ -199,7 +198,7 @@ func limit(ctx context.Context, timeout time.Duration, seen *trail) (context.Con
 	}
 }
 
-// runCase runs a case in a directory of its own, and notes in seen what happens.
+// runCase runs a case in its own directory, and records events in seen.
 func runCase(ctx context.Context, o *Options, c testCase, dir string, seen *trail) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return &setupError{err}
@@ -208,7 +207,7 @@ func runCase(ctx context.Context, o *Options, c testCase, dir string, seen *trai
 	defer cancel()
 	b := &bed{options: o, dir: dir, ctx: limited, books: newBooks(), trail: seen}
 	b.books.trail = seen
-	// Processes are killed when ctx ends, which must not look like the client's own end.
+	// When ctx ends, processes are killed; that must not look as if the client had ended by itself.
 	defer b.close()
 	if err := b.start(c.flags...); err != nil {
 		return &setupError{err}
@@ -217,7 +216,7 @@ func runCase(ctx context.Context, o *Options, c testCase, dir string, seen *trai
 	if _, broken := errors.AsType[*setupError](err); broken {
 		return err
 	}
-	// What is wrong with the copies explains what became of them.
+	// A problem with the copies explains what happened to them.
 	if wrong := b.proxy.copies.wrong(); wrong != nil {
 		return wrong
 	}

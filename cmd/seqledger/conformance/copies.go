@@ -19,18 +19,19 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// copies are the writes of the client under test that the proxy has seen: each must have a key, and copies of one write
-// the same one. The books cannot tell, because the ledger answers a write without a key, too.
+// copies are the writes of the client under test that the proxy has seen. Each must have a key, and all copies of one
+// write the same key. The books cannot check this, because the ledger also answers a write without a key.
 type copies struct {
 	mu sync.Mutex
-	// keys and texts lead from a copy to its key, and from a key to what it was sent with.
+	// keys maps a copy to its key, and texts a key to the text it was sent with.
 	keys  map[copyName]string
 	texts map[string]string
-	// problem is the first thing that is wrong; unread is why a message could not be looked into.
+	// problem is the first thing that is wrong; unread is why a message could not be inspected.
 	problem, unread error
 }
 
-// copyName names the copies of one write: a number that is free after a refusal stands for another text.
+// copyName identifies the copies of one write. The number alone is not enough: after a refusal it is free, and may be
+// used for another text.
 type copyName struct {
 	sequence uint64
 	text     string
@@ -42,7 +43,7 @@ func newCopies() *copies {
 
 var uuidText = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// note looks at a message with writes: the body of a call, or the contents of an envelope. compressed says that the
+// note inspects a message with writes: the body of a call, or the contents of an envelope. compressed means that the
 // contents are gzip.
 func (c *copies) note(procedure, contentType string, compressed bool, body []byte) {
 	writes, err := decodeWrites(procedure, contentType, compressed, body)
@@ -58,7 +59,7 @@ func (c *copies) note(procedure, contentType string, compressed bool, body []byt
 	}
 }
 
-// check compares a copy with those before it; the caller holds mu.
+// check compares a copy with the earlier ones. The caller holds mu.
 func (c *copies) check(w *seqledgerv1.WriteRequest) error {
 	key := w.GetIdempotencyKey()
 	text := textOf(w)
@@ -77,7 +78,7 @@ func (c *copies) check(w *seqledgerv1.WriteRequest) error {
 	return nil
 }
 
-// wrong returns the first problem; a client none of whose messages could be read has one.
+// wrong returns the first problem. It is a problem if none of the client's messages could be read.
 func (c *copies) wrong() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +88,7 @@ func (c *copies) wrong() error {
 	return c.problem
 }
 
-// textOf returns what a write of the client under test was submitted as.
+// textOf returns the text with which a write of the client under test was submitted.
 func textOf(w *seqledgerv1.WriteRequest) string {
 	text := ""
 	for _, o := range w.GetOperations() {
@@ -137,7 +138,7 @@ func decompress(body []byte) ([]byte, error) {
 	return whole, err
 }
 
-// noteCall looks at the body of a call.
+// noteCall inspects the body of a call.
 func (c *copies) noteCall(r *http.Request, body []byte) {
 	if procedure := path.Base(r.URL.Path); isWrite(procedure) {
 		encoding := r.Header.Get("Content-Encoding")
@@ -145,7 +146,7 @@ func (c *copies) noteCall(r *http.Request, body []byte) {
 	}
 }
 
-// noteEnvelope looks at a message of a stream.
+// noteEnvelope inspects a message of a stream.
 func (c *copies) noteEnvelope(r *http.Request, envelope []byte) {
 	if procedure := path.Base(r.URL.Path); isWrite(procedure) {
 		c.note(procedure, r.Header.Get("Content-Type"), envelope[0]&1 != 0, envelope[faultproxy.HeaderBytes:])

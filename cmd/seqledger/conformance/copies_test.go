@@ -20,14 +20,14 @@ const (
 	keyB = "0190B2D6-0000-7000-8000-00000000000B"
 )
 
-// copyOf is a copy of a write that appends a text.
+// copyOf returns a copy of a write that appends a text.
 func copyOf(sequence uint64, key, text string) *seqledgerv1.WriteRequest {
 	return &seqledgerv1.WriteRequest{
 		Sequence: sequence, IdempotencyKey: key, Operations: []*seqledgerv1.Operation{op.Append([]byte(text))},
 	}
 }
 
-// TestCopies: what is wrong with the copies that a client sends.
+// TestCopies covers what can be wrong with the copies that a client sends.
 func TestCopies(t *testing.T) {
 	t.Parallel()
 	type writes = []*seqledgerv1.WriteRequest
@@ -61,7 +61,7 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// forms are the ways in which a client may send a write.
+// forms returns the ways in which a client may send a write.
 func forms() map[string]func(t *testing.T, c *copies, w *seqledgerv1.WriteRequest) {
 	marshal := func(t *testing.T, json bool, m proto.Message) []byte {
 		t.Helper()
@@ -119,7 +119,8 @@ func forms() map[string]func(t *testing.T, c *copies, w *seqledgerv1.WriteReques
 	}
 }
 
-// TestCopiesThatCannotBeRead: a client none of whose messages can be looked into does not pass for one that sends keys.
+// TestCopiesThatCannotBeRead checks that a client whose messages cannot be inspected does not pass for one that sends
+// keys.
 func TestCopiesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	c := newCopies()

@@ -1,14 +1,12 @@
-// Package conformance checks that a client program keeps the duties of a client: it sends writes
-// through faults, crashes and takeovers, and each of them is in the ledger once or not at all, as
-// the client says.
+// Package conformance checks that a client program meets the requirements for clients: it sends writes through faults,
+// crashes and takeovers, and each write is in the ledger once or not at all, as the client reports.
 //
-// The client is any program that speaks the protocol of docs/conformance.md (protocol.go) on its
-// standard input and output. [Run] starts for each case a server, a fault proxy and the client, and
-// plays the application: it says what to write, kills the client, starts it again, and keeps the
-// books of what the client said (books.go). At the end of a case it reads the ledger, past the
-// proxy, and compares (audit.go).
+// The client is any program that speaks the protocol of docs/conformance.md (protocol.go) on its standard input and
+// output. For each case, [Run] starts a server, a fault proxy and the client, and plays the application: it submits
+// writes, kills the client, restarts it, and records in the books what the client reported (books.go). At the end of a
+// case it reads the ledger, bypassing the proxy, and compares (audit.go).
 //
-// The cases are in the files whose names begin with cases, and bed.go has what they are made of. The proxy is proxy.go
-// for single calls and relay.go for streams, over package faultproxy; copies.go looks at the writes in both.
+// The cases are in the files whose names begin with cases, and their building blocks are in bed.go. The proxy is
+// proxy.go for single calls and relay.go for streams, on package faultproxy; copies.go inspects the writes in both.
 // [Drive] is the client program for the Writer of package client/writer.
 package conformance

@@ -19,7 +19,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// maxSubmits bounds the submitted writes that wait for room in the Writer.
+// maxSubmits bounds the submitted writes that wait for space in the Writer.
 const maxSubmits = 4096
 
 // driver is the client under test for package client/writer.
@@ -37,8 +37,8 @@ type driver struct {
 	waits   sync.WaitGroup
 }
 
-// Drive is a client under test with a Writer and a journal. It obeys the commands on in, and returns
-// when it is told to close or when in ends.
+// Drive runs a client under test with a Writer and a journal. It executes the commands on in, and returns when it is
+// told to close or when in ends.
 func Drive(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &driver{
@@ -49,12 +49,12 @@ func Drive(ctx context.Context, in io.Reader, out io.Writer) error {
 	defer func() {
 		cancel()
 		if d.client != nil {
-			_ = d.client.Close() // ends the Writer; what is unsettled was said
+			_ = d.client.Close() // this ends the Writer; what is unsettled has been reported
 		}
 	}()
 	commands := make(chan command)
 	failed := make(chan error, 1)
-	// Ends with in; if the client is told to close before, with the process.
+	// Ends with in, or, if the client is told to close before that, with the process.
 	go func() {
 		defer cancel()
 		lines := bufio.NewScanner(in)
@@ -79,7 +79,7 @@ func Drive(ctx context.Context, in io.Reader, out io.Writer) error {
 				return err
 			}
 		case <-ctx.Done():
-			return nil // the harness is gone
+			return nil // the harness has ended
 		}
 	}
 }
@@ -115,10 +115,10 @@ func (d *driver) obey(c command) error {
 func (d *driver) say(e event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_ = d.out.Encode(e) // the harness may be gone
+	_ = d.out.Encode(e) // the harness may have ended
 }
 
-// open opens the Writer, however long that takes, or says that it must not.
+// open opens the Writer, however long that takes, or reports that it may not.
 func (d *driver) open(c command) (err error) {
 	if d.client, err = client.New(client.Options{Server: c.Server}); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (d *driver) open(c command) (err error) {
 	for _, p := range recovered {
 		d.follow(p)
 	}
-	// Ends with ctx, and the other one with the Writer, which Drive ends.
+	// This one ends with ctx, and the other one with the Writer, which Drive ends.
 	d.waits.Go(func() {
 		for {
 			select {
@@ -172,7 +172,7 @@ func (d *driver) open(c command) (err error) {
 	return nil
 }
 
-// submit submits a write. It waits while the Writer has no room.
+// submit submits a write. It waits while the Writer has no space.
 func (d *driver) submit(c command) {
 	text := []byte(c.ID + strings.Repeat(" ", max(0, c.Bytes-len(c.ID))))
 	operation := op.Append(text)
@@ -195,12 +195,12 @@ func (d *driver) submit(c command) {
 	}
 }
 
-// follow says the outcome of a write.
+// follow reports the outcome of a write.
 func (d *driver) follow(p *writer.Pending) {
 	d.mu.Lock()
 	d.pending[p.Tag()] = p
 	d.mu.Unlock()
-	// Ends when the write is settled, which happens at the latest when the Writer ends.
+	// Ends when the write is settled, at the latest when the Writer ends.
 	d.waits.Go(func() {
 		receipt, err := p.Wait(context.Background())
 		d.outcome(p.Tag(), receipt, err)
@@ -218,7 +218,7 @@ func (d *driver) outcome(id string, receipt *seqledgerv1.Receipt, err error) {
 	d.say(e)
 }
 
-// ended says why the Writer has ended, or could not be opened.
+// ended reports why the Writer has ended, or could not be opened.
 func (d *driver) ended(err error) {
 	e := event{Event: "ended", Code: codeOf(err), Message: err.Error()}
 	if unsettled, ok := errors.AsType[*writer.UnsettledError](err); ok {
@@ -229,7 +229,7 @@ func (d *driver) ended(err error) {
 	d.say(e)
 }
 
-// codeOf returns the name of the refusal that an error is about.
+// codeOf returns the name of the refusal in an error.
 func codeOf(err error) string {
 	code := failure.CodeOf(err)
 	if code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
@@ -241,7 +241,7 @@ func codeOf(err error) string {
 // close ends the Writer once its writes are settled.
 func (d *driver) close() error {
 	if d.writer != nil {
-		_ = d.writer.Close(d.ctx) // what is unsettled was said
+		_ = d.writer.Close(d.ctx) // what is unsettled has been reported
 	}
 	if d.journal == nil {
 		return nil

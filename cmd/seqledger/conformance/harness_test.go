@@ -16,8 +16,8 @@ import (
 	"testing/synctest"
 )
 
-// TestAwait: what a condition waits for may come at any time; what a client must not say, and the end of the client or
-// of the case, end the wait with their own words.
+// TestAwait checks that an awaited condition may become true at any time, and that forbidden output, and the end of the
+// client or of the case, end the wait with their own errors.
 func TestAwait(t *testing.T) {
 	t.Parallel()
 	opened := func(b *books) func() bool { return func() bool { return b.opened != nil } }
@@ -25,7 +25,7 @@ func TestAwait(t *testing.T) {
 	over := errors.New("the case took too long")
 	for name, test := range map[string]struct {
 		happens func(b *books, end func(error), exit func())
-		says    string // no error without
+		says    string // no error if empty
 	}{
 		"it is said": {func(b *books, _ func(error), _ func()) { say(b, `{"event":"opened"}`) }, ""},
 		"in pieces": {func(b *books, _ func(error), _ func()) {
@@ -62,8 +62,8 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// TestMissing are the writes without an outcome, in the order in which they were submitted, and those that a new
-// process still has to tell of.
+// TestMissing checks that missing returns the writes without an outcome, in the order of submission, including those
+// that a new process still has to report.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	const done = `{"event":"outcome","id":"%s","outcome":"committed","sequence":"1"}`
@@ -80,13 +80,13 @@ func TestMissing(t *testing.T) {
 	if got := b.missing(); !slices.Equal(got, []string{"c"}) || !slices.Equal(b.noted, []string{"a", "b"}) {
 		t.Errorf("missing are %v, noted %v", got, b.noted)
 	}
-	b.intend(command{ID: "a", Do: "submit"}) // again, as one that the application wants anew
+	b.intend(command{ID: "a", Do: "submit"}) // again, because the application submits it anew
 	if got := b.missing(); !slices.Equal(got, []string{"c", "a"}) {
 		t.Errorf("a is wanted again, and missing are %v", got)
 	}
 }
 
-// TestWhatAnApplicationWants of outcomes, and of the end of its client.
+// TestWhatAnApplicationWants checks outcomes, and the end of the client.
 func TestWhatAnApplicationWants(t *testing.T) {
 	t.Parallel()
 	const refused = `{"event":"outcome","id":"a","outcome":"not_executed","code":"KEY_EXISTS","message":"it is there"}`
@@ -120,7 +120,7 @@ func TestWhatAnApplicationWants(t *testing.T) {
 	}
 }
 
-// backend is a server that counts what arrives and answers with it.
+// backend is a server that records the requests it receives and echoes them.
 type backend struct {
 	mu   sync.Mutex
 	got  []string
@@ -151,7 +151,7 @@ func (s *backend) arrived() []string {
 	return slices.Clone(s.got)
 }
 
-// TestFaultsOfCalls: what the proxy does to a call is what its fault is called, seen from both sides.
+// TestFaultsOfCalls checks that the proxy does to a call what the name of the fault says, as seen from both sides.
 func TestFaultsOfCalls(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -199,7 +199,7 @@ func TestFaultsOfCalls(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.GetBody = nil // net/http must not send it again by itself
+			r.GetBody = nil // net/http must not retry it by itself
 			status, text := 0, ""
 			if answer, err := http.DefaultTransport.RoundTrip(r); err == nil {
 				b, readErr := io.ReadAll(answer.Body)
@@ -235,7 +235,8 @@ func TestFaultsOfCalls(t *testing.T) {
 	}
 }
 
-// TestHeldMessagesKeepTheirOrder, up to the first that fails; without a plan everything passes.
+// TestHeldMessagesKeepTheirOrder checks that held messages are sent in order, up to the first that fails, and that
+// without a plan everything passes.
 func TestHeldMessagesKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	p, err := startProxy("127.0.0.1:1")
@@ -275,8 +276,8 @@ func TestHeldMessagesKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// TestDriverCommands: a client under test that is told nonsense says so and ends, rather than in a panic that would
-// look like its own mistake.
+// TestDriverCommands checks that a client under test reports invalid commands and exits, instead of panicking, which
+// would look like the client's own mistake.
 func TestDriverCommands(t *testing.T) {
 	t.Parallel()
 	for input, says := range map[string]string{

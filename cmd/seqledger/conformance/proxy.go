@@ -17,29 +17,29 @@ import (
 	"github.com/seqledger/seqledger/internal/upgrade"
 )
 
-// kind is what the proxy does with a message: with a call, or with a message of a stream.
+// kind is what the proxy does with a message: a call, or a message of a stream.
 type kind int
 
 const (
 	pass   kind = iota
-	drop        // the server does not get it, and the client's connection breaks
+	drop        // the server does not receive it, and the client's connection breaks
 	lose        // the server answers, and the client's connection breaks without the answer
-	hold        // the client's connection breaks, and the server gets it with release
-	twice       // passes, and the server gets a copy with release
+	hold        // the client's connection breaks, and the server receives it on release
+	twice       // passes, and the server receives a copy on release
 	answer      // the proxy answers with a status; a stream is cut
-	mangle      // the server answers, and the client gets the first half of that; a stream is cut
+	mangle      // the server answers, and the client gets the first half of the answer; a stream is cut
 )
 
 // fault is what happens to a message.
 type fault struct {
 	kind   kind
-	status int // of answer
-	// before is called before the server gets the message, after once it has answered and before
-	// the client gets that; both may be nil.
+	status int // for answer
+	// before is called before the server receives the message, after once the server has answered and before the client
+	// gets the answer; both may be nil.
 	before, after func()
 }
 
-// kindNames are what a trail calls the kinds.
+// kindNames are the names of the kinds in a trail.
 var kindNames = [...]string{
 	pass: "pass", drop: "drop", lose: "lose", hold: "hold", twice: "twice", answer: "answer", mangle: "mangle",
 }
@@ -52,14 +52,13 @@ func (f fault) String() string {
 	return kindNames[f.kind]
 }
 
-// errCut says that the proxy has broken a connection on purpose.
+// errCut means that the proxy has deliberately broken a connection.
 var errCut = errors.New("the connection is cut")
 
-// proxy stands between the client and the server. It speaks HTTP/1.1, cleartext HTTP/2 and
-// WebSocket with the client.
+// proxy stands between the client and the server. It speaks HTTP/1.1, cleartext HTTP/2 and WebSocket with the client.
 type proxy struct {
 	front   *faultproxy.Front
-	address string // where the client finds it
+	address string // where the client connects
 	backend string // host:port of the server
 	unary   *http.Transport
 	streams *http.Transport
@@ -69,15 +68,15 @@ type proxy struct {
 	copies  *copies
 
 	mu sync.Mutex
-	// plan decides about each message; it is called by one goroutine at a time.
+	// plan decides about each message; it is called from one goroutine at a time.
 	plan func(procedure string) fault
-	// held are the messages that wait for release.
+	// held holds the messages that wait for release.
 	held  []func(ctx context.Context) error
 	seen  map[string]int // messages by procedure
-	trail *trail         // of the case; nil keeps nothing
+	trail *trail         // trail of the case; nil records nothing
 }
 
-// startProxy listens on a free port of the loopback.
+// startProxy listens on a free loopback port.
 func startProxy(backend string) (*proxy, error) {
 	p := &proxy{
 		backend: backend,
@@ -109,13 +108,13 @@ func startProxy(backend string) (*proxy, error) {
 	return p, nil
 }
 
-// isStream reports whether a request's body has envelopes: a stream of Connect, or gRPC.
+// isStream reports whether a request's body has envelopes: a Connect stream, or gRPC.
 func isStream(contentType string) bool {
 	return strings.HasPrefix(contentType, "application/connect+") ||
 		strings.HasPrefix(contentType, "application/grpc")
 }
 
-// close ends everything and waits for it.
+// close stops everything and waits for it.
 func (p *proxy) close() {
 	p.cancel()
 	p.front.Close()
@@ -131,7 +130,7 @@ func (p *proxy) setPlan(plan func(procedure string) fault) {
 	p.plan = plan
 }
 
-// noteOn lets the messages from now on leave a trail.
+// noteOn records messages in a trail from now on.
 func (p *proxy) noteOn(t *trail) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,27 +151,26 @@ func (p *proxy) decide(r *http.Request) fault {
 	return f
 }
 
-// writes returns how many messages with writes were seen.
+// writes returns how many messages with writes the proxy has seen.
 func (p *proxy) writes() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.seen["Write"] + p.seen["WriteBatch"] + p.seen["WriteStream"]
 }
 
-// isWrite reports whether the messages of a procedure have writes.
+// isWrite reports whether the messages of a procedure contain writes.
 func isWrite(procedure string) bool {
 	return procedure == "Write" || procedure == "WriteBatch" || procedure == "WriteStream"
 }
 
-// keep lets a message wait for release.
+// keep holds a message until release.
 func (p *proxy) keep(send func(context.Context) error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held = append(p.held, send)
 }
 
-// release sends what was held to the server, in order, waits for the answers, and returns how many
-// there were.
+// release sends the held messages to the server, in order, waits for the answers, and returns their number.
 func (p *proxy) release(ctx context.Context) (int, error) {
 	p.mu.Lock()
 	held := p.held
@@ -192,7 +190,7 @@ func call(f func()) {
 	}
 }
 
-// serveCall relays a call that has one request and one answer.
+// serveCall relays a call with one request and one answer.
 func (p *proxy) serveCall(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, faultproxy.MaxMessageBytes))
 	if err != nil {
@@ -233,7 +231,7 @@ func (p *proxy) serveCall(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		faultproxy.Abort()
 	}
-	_, _ = w.Write(got.Body) // the client may be gone
+	_, _ = w.Write(got.Body) // the client may have disconnected
 }
 
 // exchange sends a whole call and returns the whole answer.

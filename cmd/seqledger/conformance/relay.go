@@ -18,10 +18,10 @@ type upstream struct {
 	cancel context.CancelFunc
 	feed   *io.PipeWriter
 	ended  chan struct{} // closed once the server has ended the stream
-	err    error         // why, after ended; nil is a plain end
+	err    error         // the reason, after ended; nil means a normal end
 }
 
-// sink gets what the server answers on a stream.
+// sink receives the server's answers on a stream.
 type sink interface {
 	head(response *http.Response) error
 	message(envelope []byte) error
@@ -43,13 +43,13 @@ func (p *proxy) connect(r *http.Request, to sink) (*upstream, error) {
 	go func() {
 		defer p.open.Done()
 		u.err = p.answers(request, to)
-		_ = body.CloseWithError(errors.Join(u.err, errCut)) // a message that is sent now must not wait for ever
+		_ = body.CloseWithError(errors.Join(u.err, errCut)) // a message that is being sent now must not wait forever
 		close(u.ended)
 	}()
 	return u, nil
 }
 
-// answers hands the server's messages to a sink.
+// answers passes the server's messages to a sink.
 func (p *proxy) answers(request *http.Request, to sink) error {
 	response, err := p.streams.RoundTrip(request)
 	if err != nil {
@@ -90,7 +90,7 @@ func (u *upstream) finish(envelope []byte) error {
 	return u.err
 }
 
-// close ends the stream, whatever is under way.
+// close ends the stream, even if messages are in flight.
 func (u *upstream) close() {
 	_ = u.feed.CloseWithError(errCut) // never fails
 	u.cancel()
@@ -118,7 +118,7 @@ func (p *proxy) serveStream(w http.ResponseWriter, r *http.Request) {
 	go func() { requested <- s.requests(up) }()
 	select {
 	case err = <-requested:
-		if err == nil { // the client sends no more, and the server answers what it has sent
+		if err == nil { // the client sends no more, and the server answers what it has received
 			<-up.ended
 			err = up.err
 		}
@@ -138,10 +138,10 @@ func (p *proxy) serveStream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// errHeld cuts the client's side of a stream and leaves that to the server open.
+// errHeld cuts the client's side of a stream and leaves the server's side open.
 var errHeld = fmt.Errorf("%w, and its last message is held", errCut)
 
-// requests hands the client's messages to the server. It returns nil at their end.
+// requests passes the client's messages to the server. It returns nil at their end.
 func (s *stream) requests(up *upstream) error {
 	for {
 		envelope, err := faultproxy.ReadEnvelope(s.r.Body)
@@ -181,7 +181,7 @@ func (s *stream) requests(up *upstream) error {
 	}
 }
 
-// mute keeps the rest of the answers from the client.
+// mute withholds the remaining answers from the client.
 func (s *stream) mute() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 )
 
-// envelope is a message of a stream.
+// envelope returns a message of a stream.
 func envelope(text string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(text))), text...)
 }
@@ -40,8 +40,8 @@ func (s *backend) serveStream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// streamThrough opens a stream to a backend through a proxy, which makes a fault of the second message. It returns what
-// was answered to the two, and how the answers ended.
+// streamThrough opens a stream to a backend through a proxy, which applies a fault to the second message. It returns
+// the answers to the two messages, and how the answers ended.
 func streamThrough(t *testing.T, p *proxy) (answers []string, end error) {
 	t.Helper()
 	transport := faultproxy.NewTransport(faultproxy.Protocols(false, true))
@@ -74,7 +74,8 @@ func streamThrough(t *testing.T, p *proxy) (answers []string, end error) {
 	}
 }
 
-// TestFaultsOfStreams: what the proxy does to a message of a stream is what its fault is called, from both sides.
+// TestFaultsOfStreams checks that the proxy does to a message of a stream what the name of the fault says, as seen from
+// both sides.
 func TestFaultsOfStreams(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -133,7 +134,7 @@ func TestFaultsOfStreams(t *testing.T) {
 	}
 }
 
-// TestAStreamToNoServer ends for the client, too, and nothing waits for it.
+// TestAStreamToNoServer checks that such a stream also ends for the client, and that nothing waits for it.
 func TestAStreamToNoServer(t *testing.T) {
 	t.Parallel()
 	p, err := startProxy("127.0.0.1:1")
@@ -156,7 +157,8 @@ func TestAStreamToNoServer(t *testing.T) {
 	}
 }
 
-// TestCasesHaveNames: a case's name is that of its directory and of its row, and its duty is told to who falls short.
+// TestCasesHaveNames checks that a case's name is unique, because it names the case's directory and row, and that each
+// case has a duty, which is shown for a client that fails.
 func TestCasesHaveNames(t *testing.T) {
 	t.Parallel()
 	form, seen := regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`), map[string]bool{}
@@ -171,7 +173,8 @@ func TestCasesHaveNames(t *testing.T) {
 	}
 }
 
-// TestRunsThatCannotBegin: what is not the client's fault is an error of the run and no result.
+// TestRunsThatCannotBegin checks that a failure that is not the client's fault is an error of the run, and not a
+// result.
 func TestRunsThatCannotBegin(t *testing.T) {
 	t.Parallel()
 	first := Cases()[0].Name
@@ -199,8 +202,8 @@ func TestRunsThatCannotBegin(t *testing.T) {
 	}
 }
 
-// TestBooksCompareLikeAModel: of all that a client can say of two writes and all that a ledger can have, the books
-// complain of just that which contradicts.
+// TestBooksCompareLikeAModel checks, for everything that a client can report about two writes and everything that a
+// ledger can have, that the books complain exactly when the two contradict each other.
 func TestBooksCompareLikeAModel(t *testing.T) {
 	t.Parallel()
 	outcomes := []string{"", committed, notExecuted, unknown, known}

@@ -9,26 +9,26 @@ import (
 )
 
 const (
-	// trailLines bounds the lines that a trail keeps: a case that fails is mostly explained by its last seconds.
+	// trailLines bounds the lines that a trail keeps: the last seconds mostly explain why a case failed.
 	trailLines = 60
-	// trailLineBytes bounds a line, because a client may say anything.
+	// trailLineBytes bounds a line, because a client may print anything.
 	trailLineBytes = 300
 )
 
-// trail is what was seen last in a case. It is reported when the case fails, because a failure that needs a busy
-// machine may not come again when it is looked for.
+// trail holds the last events of a case. It is reported when the case fails, because a failure that needs a busy
+// machine may not occur again when someone looks for it.
 type trail struct {
 	began time.Time
-	// noted is called with each line; nil calls nothing. It is set before the first line.
+	// noted is called with each line; it may be nil. It is set before the first line.
 	noted func()
 
 	mu    sync.Mutex
-	lines []string // the oldest first
+	lines []string // oldest first
 }
 
 func newTrail() *trail { return &trail{began: time.Now()} }
 
-// note adds a line. A nil trail keeps nothing.
+// note adds a line. A nil trail records nothing.
 func (t *trail) note(format string, args ...any) {
 	if t == nil {
 		return
@@ -46,7 +46,7 @@ func (t *trail) note(format string, args ...any) {
 	call(t.noted)
 }
 
-// last returns what was seen last, the oldest first.
+// last returns the last events, oldest first.
 func (t *trail) last() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestTrail keeps the last lines, each with its time, and no line without an end.
+// TestTrail checks that a trail keeps the last lines, each with its time, and that no line is unlimited.
 func TestTrail(t *testing.T) {
 	t.Parallel()
 	var none *trail
@@ -43,7 +43,7 @@ func TestTrail(t *testing.T) {
 	}
 }
 
-// TestTrailOfMany: a proxy, a client's output and the case itself note at the same time.
+// TestTrailOfMany lets a proxy, a client's output and the case itself add lines at the same time.
 func TestTrailOfMany(t *testing.T) {
 	t.Parallel()
 	kept := newTrail()
@@ -63,8 +63,8 @@ func TestTrailOfMany(t *testing.T) {
 	}
 }
 
-// TestTrailOfMessages: a message leaves its protocol, its procedure and what was done to it, and what a client says
-// is there in its own words.
+// TestTrailOfMessages checks that a trail shows a message's protocol, its procedure and what was done to it, and a
+// client's output verbatim.
 func TestTrailOfMessages(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(new(backend))
@@ -108,7 +108,7 @@ func TestTrailOfMessages(t *testing.T) {
 	}
 }
 
-// TestFaultNames: every kind of fault has a name of its own in a trail.
+// TestFaultNames checks that every kind of fault has its own name in a trail.
 func TestFaultNames(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -121,7 +121,7 @@ func TestFaultNames(t *testing.T) {
 	}
 }
 
-// TestLimit: a case goes on for as long as something happens, and not for ever.
+// TestLimit checks that a case goes on for as long as something happens, but not forever.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// MetaKey is the member of _meta with the key of a call: 1 to 256 visible ASCII characters.
+// MetaKey is the member of _meta that carries the key of a call: 1 to 256 visible ASCII characters.
 const MetaKey = "seqledger.dev/idempotency-key"
 
 // The members of _meta that the guard adds to results.
@@ -25,7 +25,7 @@ const (
 	metaAction   = "seqledger.dev/action" // what to do next, as in package idempotency
 )
 
-// derivedPrefix begins a key that was derived from a call's arguments.
+// derivedPrefix is the prefix of a key derived from a call's arguments.
 const derivedPrefix = "args:"
 
 // call is a call of a guarded tool.
@@ -35,11 +35,11 @@ type call struct {
 	name      string
 	tool      *Tool
 	arguments jsontext.Value
-	key       string // given by the client; empty for none
+	key       string // set by the client; empty for none
 	cancelled *atomic.Bool
 }
 
-// guarded starts a call of a guarded tool, and reports whether it is one.
+// guarded starts a call of a guarded tool, and reports whether the message is one.
 func (g *Guard) guarded(ctx context.Context, m *message) bool {
 	c, err := g.readCall(m)
 	switch {
@@ -51,7 +51,7 @@ func (g *Guard) guarded(ctx context.Context, m *message) bool {
 	case c == nil:
 		return false
 	case !m.isCall():
-		return true // a notification: its sender could never learn what became of it
+		return true // a notification: its sender could never learn the outcome
 	case !g.enter():
 		g.answer(rpcResult(m.id, advice(idempotency.CodeQuota, idempotency.SameKey,
 			"Too many calls are under way. Nothing was done. Repeat the same call when others have ended.")))
@@ -65,7 +65,7 @@ func (g *Guard) guarded(ctx context.Context, m *message) bool {
 	return true
 }
 
-// readCall reads a call. It is nil for a tool that is not guarded.
+// readCall reads a call. The result is nil for an unguarded tool.
 func (g *Guard) readCall(m *message) (*call, error) {
 	c := &call{message: m, cancelled: new(atomic.Bool), arguments: jsontext.Value("{}")}
 	var meta jsontext.Value
@@ -108,7 +108,7 @@ func (g *Guard) readCall(m *message) (*call, error) {
 	return c, nil
 }
 
-// identify returns the record's key of a call, its fingerprint, and how long its result is kept.
+// identify returns a call's record key and fingerprint, and how long its result is kept.
 func (g *Guard) identify(c *call) (key string, f idempotency.Fingerprint, window time.Duration, err error) {
 	mode, pointers := idempotency.FingerprintJCS, []string(nil)
 	if c.key == "" && c.tool.Arguments != nil {
@@ -130,7 +130,7 @@ func (g *Guard) identify(c *call) (key string, f idempotency.Fingerprint, window
 	return derivedPrefix + hex.EncodeToString(f.Digest[:]), f, c.tool.Window, nil
 }
 
-// hasAny reports whether a JSON value has one of some pointers' first members.
+// hasAny reports whether a JSON object has the first member of one of the pointers.
 func hasAny(arguments jsontext.Value, pointers []string) (found bool) {
 	_ = members(arguments, func(name string, _ jsontext.Value) error {
 		for _, pointer := range pointers {
@@ -144,10 +144,10 @@ func hasAny(arguments jsontext.Value, pointers []string) (found bool) {
 	return found
 }
 
-// serve answers a guarded call, once it has run or has not.
+// serve runs a guarded call, or refuses it, and answers it.
 func (g *Guard) serve(ctx context.Context, c *call) {
 	answer := make(chan []byte, 1)
-	// Ends with the call, or with the server, which serve's caller waits for by way of answer.
+	// Ends with the call, or with the server; serve's caller waits for it through answer.
 	go func() { answer <- g.run(ctx, c) }()
 	if c.tool.Timeout > 0 {
 		timer := time.NewTimer(c.tool.Timeout)
@@ -174,7 +174,7 @@ func (g *Guard) reply(c *call, line []byte) {
 	}
 }
 
-// sameness says what makes a repeat.
+// sameness describes what makes two calls the same.
 func (c *call) sameness() string {
 	if c.key != "" {
 		return "key"
@@ -182,7 +182,7 @@ func (c *call) sameness() string {
 	return "arguments"
 }
 
-// errPassed is the error of a call whose answer is for the client alone: nothing was done yet.
+// errPassed is the error of a call whose answer is only passed to the client, because nothing was done yet.
 var errPassed = fmt.Errorf("the server wants the call again: %w", idempotency.ErrNotExecuted)
 
 // run makes a guarded call once for its key and returns the answer for the client.
@@ -198,7 +198,7 @@ func (g *Guard) run(ctx context.Context, c *call) []byte {
 		Lease: g.Config.Lease, TTL: window, RejectedTTL: window, Wait: g.Config.Wait, Journal: g.Journal,
 		Logger: g.Logger,
 	}}
-	var own *message // the answer, if this call has run the tool
+	var own *message // the answer, if this call ran the tool
 	ran := false
 	done, err := o.Do(ctx, g.Store, record, func(context.Context, *idempotency.Owner) ([]byte, error) {
 		if c.cancelled.Load() {
@@ -213,7 +213,7 @@ func (g *Guard) run(ctx context.Context, c *call) []byte {
 	if own != nil {
 		line, err := setMembers(own.raw, edit{"id", c.id})
 		if err != nil {
-			return rpcError(c.id, codeInternal, err.Error()) // cannot be: the message was read
+			return rpcError(c.id, codeInternal, err.Error()) // impossible: the message was read
 		}
 		return line
 	}
@@ -232,7 +232,7 @@ func (g *Guard) run(ctx context.Context, c *call) []byte {
 	return rpcResult(c.id, c.refusal(&record, err))
 }
 
-// judge decides what an answer of the server leaves behind. It returns what [idempotency.Do] takes.
+// judge decides what happens to the key after an answer of the server. It returns what [idempotency.Do] expects.
 func (c *call) judge(a *message) ([]byte, error) {
 	failed := a.fault != nil
 	var kept []byte
@@ -265,19 +265,19 @@ func (c *call) judge(a *message) ([]byte, error) {
 	return kept, nil
 }
 
-// faultCode returns the code of a JSON-RPC error, 0 if it has none.
+// faultCode returns the code of a JSON-RPC error, or 0 if it has none.
 func faultCode(fault jsontext.Value) (code float64) {
 	_ = members(fault, func(name string, value jsontext.Value) error {
 		if name == "code" && value.Kind() == '0' {
-			_, _ = fmt.Sscan(string(value), &code) // 0 for what is no number
+			_, _ = fmt.Sscan(string(value), &code) // 0 if it is not a number
 		}
 		return nil
 	})
 	return code
 }
 
-// readResult reports whether a result is an error of the tool, and whether it is only a question: the
-// client sends the call again with the answer.
+// readResult reports whether a result is an error of the tool, and whether it is only a question: then the client sends
+// the call again with the answer.
 func readResult(result jsontext.Value) (isError, wantsInput bool) {
 	_ = members(result, func(name string, value jsontext.Value) error {
 		switch name {
@@ -291,8 +291,8 @@ func readResult(result jsontext.Value) (isError, wantsInput bool) {
 	return isError, wantsInput
 }
 
-// replay returns the answer of an earlier call. What a person has stored with seqledger key resolve
-// need not be an answer; then it is the text of one.
+// replay returns the answer of an earlier call. What an operator has stored with seqledger key resolve need not be an
+// answer; then it becomes the text of one.
 func (c *call) replay(stored []byte, rejected bool) []byte {
 	name, value := envelope(stored)
 	switch name {
@@ -304,13 +304,13 @@ func (c *call) replay(stored []byte, rejected bool) []byte {
 		if marked, err := mark(value, "data"); err == nil {
 			return rpcFault(c.id, marked)
 		}
-		return rpcFault(c.id, value) // its data is no object
+		return rpcFault(c.id, value) // its data is not an object
 	}
 	return rpcResult(c.id, fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"isError":%t,"_meta":{%s:true}}`,
 		quote(string(stored)), rejected, quote(metaReplayed)))
 }
 
-// envelope returns the one member of a stored answer, "" if it is not one.
+// envelope returns the only member of a stored answer, or "" if it is not a stored answer.
 func envelope(stored []byte) (member string, value jsontext.Value) {
 	count := 0
 	err := members(stored, func(name string, v jsontext.Value) error {
@@ -325,7 +325,7 @@ func envelope(stored []byte) (member string, value jsontext.Value) {
 	return member, value
 }
 
-// mark adds replayed to a member of an object, which is an object or absent.
+// mark adds replayed to a member of an object; the member must be an object or absent.
 func mark(object jsontext.Value, member string) (jsontext.Value, error) {
 	inner := jsontext.Value("{}")
 	err := members(object, func(name string, value jsontext.Value) error {
@@ -350,7 +350,7 @@ func advice(code idempotency.Code, action idempotency.Action, text string) jsont
 		quote(text), quote(metaCode), quote(string(code)), quote(metaAction), quote(string(action)))
 }
 
-// unknown returns the result of a call whose outcome is not known.
+// unknown returns the result of a call whose outcome is unknown.
 func (c *call) unknown(record *idempotency.RecordKey, why string) jsontext.Value {
 	find := c.tool.IfUnknown
 	if find == "" {
@@ -371,7 +371,7 @@ func (c *call) unknown(record *idempotency.RecordKey, why string) jsontext.Value
 		shell(record.Namespace), shell(record.Key)))
 }
 
-// shell quotes a word for a shell if it must be.
+// shell quotes a word for a shell if necessary.
 func shell(word string) string {
 	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
 		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@+,", r)

@@ -16,48 +16,47 @@ import (
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
 
-// The settings that a configuration leaves out.
+// The defaults of a configuration.
 const (
 	DefaultWindow    = 10 * time.Minute
 	DefaultKeyWindow = 24 * time.Hour
 )
 
-// maxConfig bounds a configuration in bytes.
+// maxConfig bounds the size of a configuration, in bytes.
 const maxConfig = 1 << 20
 
-// Errors says what an answer of the server that is an error leaves behind.
+// Errors says what happens to the key after an error answer of the server.
 type Errors string
 
-// What an error leaves behind.
+// The values of Errors.
 const (
-	StoreErrors   Errors = "store"   // the error is the result: repeats get it, too
-	ReleaseErrors Errors = "release" // nothing was done: a repeat runs the tool again
-	UnknownErrors Errors = "unknown" // the outcome is unknown: repeats are refused
+	StoreErrors   Errors = "store"   // the error is the result: retries get it, too
+	ReleaseErrors Errors = "release" // nothing was done: a retry runs the tool again
+	UnknownErrors Errors = "unknown" // the outcome is unknown: retries are refused
 )
 
-// Tool is how a tool is guarded.
+// Tool configures how a tool is guarded.
 type Tool struct {
-	// Arguments are the JSON pointers of the arguments that make two calls without a key the same.
-	// Nil means all arguments.
+	// Arguments are JSON pointers to the arguments that identify a call without a key. Nil means all arguments.
 	Arguments []string
-	// Window is how long an equal call without a key is a repeat, from when the first one ended.
+	// Window is how long an equal call without a key counts as a retry, measured from the end of the first one.
 	// KeyWindow is the same for calls with a key.
 	Window, KeyWindow time.Duration
 	// KeyRequired refuses calls without a key.
 	KeyRequired bool
-	// Errors is for answers that are errors: a result with isError, or an error of JSON-RPC.
+	// Errors applies to answers that are errors: a result with isError, or a JSON-RPC error.
 	Errors Errors
-	// Timeout is when the client is told that the call still runs; 0 means never. The call goes on.
+	// Timeout is after what time the client is told that the call is still running; 0 means never. The call goes on.
 	Timeout time.Duration
-	// IfUnknown tells the agent how to find out whether a call has happened.
+	// IfUnknown tells the agent how to find out whether a call took effect.
 	IfUnknown string
 }
 
 // Config is a guard's configuration file.
 type Config struct {
-	// Server names the MCP server in the records: their namespace is Server/TOOL.
+	// Server is the name of the MCP server in the records: their namespace is Server/TOOL.
 	Server string
-	// Wait is how long a repeat waits for the first call, at most 60 s; negative for not at all.
+	// Wait is how long a retry waits for the first call, at most 60 s; a negative value disables waiting.
 	Wait time.Duration
 	// Lease is how long the store waits for a guard that was killed.
 	Lease time.Duration
@@ -68,11 +67,11 @@ type Config struct {
 // namespace returns the namespace of a tool's records.
 func (c *Config) namespace(tool string) string { return c.Server + "/" + tool }
 
-// Times are what a configuration file leaves out. Those that are zero are idempotency.DefaultLease,
-// idempotency.DefaultWait and DefaultKeyWindow; a negative Wait is none.
+// Times are the defaults for a configuration file. Zero values mean idempotency.DefaultLease, idempotency.DefaultWait
+// and DefaultKeyWindow; a negative Wait disables waiting.
 type Times struct{ Lease, Wait, KeyWindow time.Duration }
 
-// ReadConfig reads a configuration file. The error has every mistake, with file:line before each.
+// ReadConfig reads a configuration file. The error lists every mistake, each prefixed with file:line.
 func ReadConfig(path string, unset Times) (*Config, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -89,7 +88,7 @@ func ReadConfig(path string, unset Times) (*Config, error) {
 	return parseConfig(path, content, unset)
 }
 
-// parseConfig reads a configuration. path is for messages.
+// parseConfig parses a configuration. path is used in messages.
 func parseConfig(path string, content []byte, unset Times) (*Config, error) {
 	root, err := yamlfile.Parse(content)
 	if err != nil {
@@ -127,7 +126,7 @@ func readConfig(r *yamlfile.Reader, root *yaml.Node, times Times) *Config {
 		o.Fail("tools", "must name at least one tool to run once, such as tools: {charge: {}}")
 		return c
 	}
-	var names []string // any
+	var names []string // may be anything
 	for pair := range slices.Chunk(tools.Content, 2) {
 		names = append(names, pair[0].Value)
 	}
@@ -144,7 +143,7 @@ func readConfig(r *yamlfile.Reader, root *yaml.Node, times Times) *Config {
 	return c
 }
 
-// duration returns a duration between two bounds, or unset.
+// duration returns a duration between two bounds, or unset if it is absent.
 func duration(o *yamlfile.Object, name string, unset, least, most time.Duration) time.Duration {
 	if !o.Has(name) {
 		return unset
@@ -157,7 +156,7 @@ func duration(o *yamlfile.Object, name string, unset, least, most time.Duration)
 	return d
 }
 
-// oneOf returns a text that must be one of some, the first of them if it is absent.
+// oneOf returns a text that must be one of the choices; the first one is the default.
 func oneOf(o *yamlfile.Object, name string, choices ...string) string {
 	text := o.Optional(name, choices[0])
 	if !slices.Contains(choices, text) {
@@ -166,7 +165,7 @@ func oneOf(o *yamlfile.Object, name string, choices ...string) string {
 	return text
 }
 
-// readTool reads how a tool is guarded. Nothing behind its name means the defaults.
+// readTool reads the settings of a tool. An empty value means the defaults.
 func readTool(r *yamlfile.Reader, n *yaml.Node, at string, unset Tool) *Tool {
 	t := unset
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
@@ -183,11 +182,10 @@ func readTool(r *yamlfile.Reader, n *yaml.Node, at string, unset Tool) *Tool {
 	return &t
 }
 
-// maxArguments bounds the arguments that tell calls of a tool apart.
+// maxArguments bounds the number of arguments that identify a call of a tool.
 const maxArguments = 100
 
-// pointers reads the arguments that tell calls apart: names, or JSON pointers, which begin with a
-// slash.
+// pointers reads the arguments that identify a call: names, or JSON pointers, which begin with a slash.
 func pointers(o *yamlfile.Object) []string {
 	if !o.Has("arguments") {
 		return nil
@@ -199,7 +197,7 @@ func pointers(o *yamlfile.Object) []string {
 			pointer = string(jsontext.Pointer("").AppendToken(text))
 		}
 		switch {
-		case text == "": // reported
+		case text == "": // already reported
 		case !jsontext.Pointer(pointer).IsValid():
 			o.Fail("arguments", "%q is neither the name of an argument nor a JSON pointer such as /order/id", text)
 		case slices.Contains(all, pointer):

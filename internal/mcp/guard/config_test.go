@@ -10,7 +10,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// The example of the documents is a configuration.
+// The example in the documentation is a valid configuration.
 func TestTheExample(t *testing.T) {
 	t.Parallel()
 	c, err := ReadConfig(filepath.Join("..", "..", "..", "docs", "examples", "guard.yaml"), Times{})
@@ -28,7 +28,7 @@ func TestTheExample(t *testing.T) {
 	}
 }
 
-// What is left out has its default.
+// Absent settings have their defaults.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	c, err := parseConfig("f", []byte("server: s\ntools:\n  pay:\n"), Times{})
@@ -46,7 +46,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Each mistake is told with its line.
+// Each mistake is reported with its line.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	const head = "server: s\n"

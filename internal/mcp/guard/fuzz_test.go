@@ -14,8 +14,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// FuzzLines reads lines in two ways: all bytes are in one of them, none is longer than it may be, and
-// what is left of a long one is what readLine has left.
+// FuzzLines reads lines in two ways. All bytes are in one of the lines, no line exceeds its limit, and the remainder of
+// a long line is what readLine has left.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("a\nbb\n\nccc"), 2)
 	f.Add([]byte(strings.Repeat("x", 100)+"\n"), 16)
@@ -53,8 +53,8 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// FuzzMessages compares the reader of messages with that of the SDK, and the setter of members with
-// encoding/json: what the guard takes for no call of a tool, the SDK does not take for one either.
+// FuzzMessages compares the message reader with the SDK's, and the setter of members with encoding/json: what the guard
+// does not take for a call of a tool, the SDK does not take for one either.
 func FuzzMessages(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"charge","arguments":{"order":"A"},"_meta":{"a":1}}}`,
@@ -94,7 +94,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// isCharge reports whether encoding/json, which does not tell cases apart, reads a call of charge.
+// isCharge reports whether encoding/json, which ignores case, reads the input as a call of charge.
 func isCharge(input []byte) bool {
 	var call struct {
 		Params struct{ Name string }
@@ -121,8 +121,8 @@ func checkSet(t *testing.T, input []byte) {
 	}
 }
 
-// FuzzEvents reads a stream of server-sent events: each is at most as long as the input, and a second
-// stream of what was read gives the same.
+// FuzzEvents reads a stream of server-sent events: each event is at most as long as the input, and a second stream
+// built from the events yields the same events.
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte("event: message\nid: 1\ndata: {\"a\":\ndata: 1}\n\n: comment\n\ndata: x"))
 	f.Add([]byte("data:\n\ndata\r\n\r\ndata: a\r\n\r\n"))

@@ -23,21 +23,21 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// defaultMaxCalls bounds the guarded calls under way.
+// defaultMaxCalls bounds the guarded calls in flight.
 const defaultMaxCalls = 64
 
-// Upstream is the server behind a guard. Each message is one line of JSON, without its end.
+// Upstream is the server behind a guard. Each message is one line of JSON, without its line end.
 type Upstream interface {
-	// Run passes what the server sends to receive, one call at a time, until the server has ended.
-	// Its error says how the server ended.
+	// Run passes what the server sends to receive, one call at a time, until the server has ended. Its error says how
+	// the server ended.
 	Run(receive func(line []byte, rest *bufio.Reader) error) error
-	// Send sends a message, in the order of the calls.
+	// Send sends a message. Messages are sent in the order of the calls.
 	Send(m *message) error
-	// Call sends a message that the guard waits for. It may return before or after the answer has
-	// come. An error that wraps [idempotency.ErrNotExecuted] means that the server did not get the
-	// message; any other says nothing.
+	// Call sends a message whose answer the guard waits for. It may return before or after the answer has arrived. An
+	// error that wraps [idempotency.ErrNotExecuted] means that the server did not receive the message; any other error
+	// leaves that open.
 	Call(m *message) error
-	// CloseSend tells the server that no message follows. Answers that are due still come.
+	// CloseSend tells the server that no message follows. Outstanding answers still arrive.
 	CloseSend() error
 }
 
@@ -47,15 +47,14 @@ type Options struct {
 	Upstream Upstream
 	Store    idempotency.Store
 	Scope    idempotency.Scope
-	// Principal is the party on whose behalf the client calls; empty means the holder of the store's
-	// credential.
+	// Principal is the party on whose behalf the client calls; empty means the holder of the store's credential.
 	Principal string
 	// Journal keeps results that the store does not take.
 	Journal *idempotency.Journal
-	// Logger never gets a key, a principal or an argument.
+	// Logger never receives a key, a principal or an argument.
 	Logger *slog.Logger
-	// MaxCalls bounds the guarded calls and tool lists under way; 0 means 64. Further calls are
-	// refused, and nothing is done.
+	// MaxCalls bounds the guarded calls and tool lists in flight; 0 means 64. Further calls are refused, without any
+	// effect.
 	MaxCalls int
 }
 
@@ -64,11 +63,11 @@ type Guard struct {
 	Options
 
 	out lineWriter
-	// prefix begins the ids of the guard's own requests. It is random, so that no client has them.
+	// prefix is the prefix of the ids of the guard's own requests. It is random, so that no client uses it.
 	prefix string
 	// ended is closed when the server has ended.
 	ended chan struct{}
-	slots chan struct{} // one for each call under way
+	slots chan struct{} // one for each call in flight
 	calls sync.WaitGroup
 
 	mu      sync.Mutex
@@ -76,13 +75,13 @@ type Guard struct {
 	next    uint64
 	pending map[string]*request // by the guard's own id
 
-	listed map[string]bool // guarded tools that the server has; used by the receiver alone
+	listed map[string]bool // guarded tools that the server has; used only by the receiver
 }
 
-// request is a request of the guard's own that waits for its answer.
+// request is one of the guard's own requests, waiting for its answer.
 type request struct {
 	clientID  jsontext.Value
-	cancelled *atomic.Bool // by the client
+	cancelled *atomic.Bool // set when the client cancels
 	answer    chan *message
 }
 
@@ -107,7 +106,7 @@ type lineWriter struct {
 	failed error
 }
 
-// write writes a line and, behind it, what is left of a long one.
+// write writes a line and then, for a long line, the rest of it.
 func (w *lineWriter) write(line []byte, more func(io.Writer) error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,9 +123,9 @@ func (w *lineWriter) write(line []byte, more func(io.Writer) error) error {
 	return w.failed
 }
 
-// Run passes messages until the server has ended, and every guarded call has its answer. It returns
-// the error of the server's end. When the client closes in, the server is told so. Run may leave its
-// reader of in behind, which ends with in.
+// Run passes messages until the server has ended, and every guarded call has its answer. It returns the error of the
+// server's end. When the client closes in, Run tells the server. Run may leave a goroutine behind that reads in; it
+// ends with in.
 func (g *Guard) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	g.out.w = out
 	// Ends when the client closes in; nothing waits for it, because a client may keep it open.
@@ -160,7 +159,7 @@ func (g *Guard) readClient(ctx context.Context, in *bufio.Reader) {
 	}
 }
 
-// answer sends a message of the guard's own. A client that is gone gets none.
+// answer sends a message of the guard itself. If the client has disconnected, it is dropped.
 func (g *Guard) answer(line []byte) { _ = g.out.write(line, nil) }
 
 // fromClient handles one message of the client.
@@ -196,7 +195,7 @@ func (g *Guard) fromClient(ctx context.Context, line []byte) {
 	g.pass(m)
 }
 
-// pass sends a message as it is.
+// pass sends a message unchanged.
 func (g *Guard) pass(m *message) {
 	err := g.Upstream.Send(m)
 	if err != nil && m.isCall() {
@@ -204,7 +203,7 @@ func (g *Guard) pass(m *message) {
 	}
 }
 
-// refuseBatch answers a batch with a call in it. Revisions of MCP after 2025-03-26 have no batches.
+// refuseBatch answers a batch that contains a call. Revisions of MCP after 2025-03-26 have no batches.
 func (g *Guard) refuseBatch(m *message) {
 	var answers []string
 	for _, one := range m.batch {
@@ -219,8 +218,7 @@ func (g *Guard) refuseBatch(m *message) {
 	}
 }
 
-// enter takes a slot for a request of the guard's own. There is none when there are too many, or the
-// server has ended.
+// enter takes a slot for a request of the guard's own. It fails if there are too many, or if the server has ended.
 func (g *Guard) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -251,7 +249,7 @@ func (g *Guard) await(r *request) (id string) {
 	return id
 }
 
-// take returns the request with an id and forgets it. It is nil if there is none.
+// take removes and returns the request with an id. It returns nil if there is none.
 func (g *Guard) take(id jsontext.Value) *request {
 	if id.Kind() != '"' {
 		return nil
@@ -264,8 +262,8 @@ func (g *Guard) take(id jsontext.Value) *request {
 	return r
 }
 
-// cancelled handles a notification that the client no longer waits, and reports whether the request
-// is one of the guard's own. What has begun goes on.
+// cancelled handles a cancellation by the client, and reports whether the request is one of the guard's own. A call
+// that has begun goes on.
 func (g *Guard) cancelled(m *message) bool {
 	var id jsontext.Value
 	err := members(m.params, func(name string, value jsontext.Value) error {
@@ -296,8 +294,8 @@ func sameID(a, b jsontext.Value) bool {
 	return string(a) == string(b)
 }
 
-// fromServer handles one message of the server. rest is set for one that is longer than the guard
-// reads: it passes as it is.
+// fromServer handles one message of the server. If the message is longer than the guard reads, more is set, and the
+// message passes unchanged.
 func (g *Guard) fromServer(line []byte, more *bufio.Reader) error {
 	if more != nil {
 		g.Logger.Warn("a message of the server has more than 16 MiB; it passes unread")
@@ -310,12 +308,12 @@ func (g *Guard) fromServer(line []byte, more *bufio.Reader) error {
 			return nil
 		}
 	}
-	// Passed on as it is, because a server may write what is no message, and the client must
-	// see what it would see without a guard.
+	// Passed unchanged, because a server may write lines that are not messages, and the client must see what it would
+	// see without a guard.
 	return g.out.write(line, nil)
 }
 
-// list asks for a page of tools, and reports whether it did.
+// list requests a page of tools, and reports whether it did.
 func (g *Guard) list(m *message) bool {
 	if !g.enter() {
 		return false // the list passes without hints
@@ -326,7 +324,7 @@ func (g *Guard) list(m *message) bool {
 	if err != nil {
 		g.take(quote(id))
 		g.leave()
-		return false // cannot be: the message was read
+		return false // impossible: the message was read
 	}
 	// Ends with the answer or the server; Run waits for it.
 	go func() {
@@ -374,7 +372,7 @@ func (g *Guard) withHints(m, a *message) []byte {
 		return nil
 	})
 	if err != nil {
-		return line // the client will say what is wrong
+		return line // the client will report what is wrong
 	}
 	if !more {
 		g.warnOfAbsent()
@@ -388,7 +386,7 @@ func (g *Guard) withHints(m, a *message) []byte {
 	return line
 }
 
-// withHint returns a tool with idempotentHint, if it is guarded.
+// withHint returns a tool with idempotentHint set, if it is guarded.
 func (g *Guard) withHint(tool jsontext.Value) (jsontext.Value, error) {
 	var name string
 	var schema jsontext.Value
@@ -416,8 +414,8 @@ func (g *Guard) withHint(tool jsontext.Value) (jsontext.Value, error) {
 	return setMembers(tool, edit{"annotations", annotations})
 }
 
-// checkArguments warns of arguments that a tool does not have, the first time that it is listed: calls
-// that differ in the argument that was meant would be repeats.
+// checkArguments warns, the first time that a tool is listed, of configured arguments that the tool does not have. With
+// a misspelled name, calls that differ only in the intended argument would count as retries.
 func (g *Guard) checkArguments(name string, t *Tool, schema jsontext.Value) {
 	g.mu.Lock()
 	known := g.listed[name]
@@ -447,8 +445,7 @@ func (g *Guard) checkArguments(name string, t *Tool, schema jsontext.Value) {
 	}
 }
 
-// warnOfAbsent warns of tools that the configuration names and the server does not have: a tool with
-// a slip in its name is not guarded.
+// warnOfAbsent warns of configured tools that the server does not have: a tool whose name is misspelled is not guarded.
 func (g *Guard) warnOfAbsent() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -460,13 +457,13 @@ func (g *Guard) warnOfAbsent() {
 	}
 }
 
-// hashed returns a key as logs have it.
+// hashed returns a key in the form used in logs.
 func hashed(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:6])
 }
 
-// errEnded is the error of a call that the server's end left without an answer.
+// errEnded is the error of a call that has no answer because the server ended.
 var errEnded = errors.New("the server ended before it answered")
 
 // ask sends a guarded call to the server and returns its answer.

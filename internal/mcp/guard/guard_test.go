@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// A guarded tool runs once for equal arguments, and once for a key; a repeat gets the first result.
+// A guarded tool runs once for equal arguments, and once per key; a retry gets the first result.
 func TestAToolRunsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testConfig)
@@ -43,8 +43,7 @@ func TestAToolRunsOnce(t *testing.T) {
 	}
 }
 
-// A server that is gone and a guard that starts anew change nothing, and another principal or server
-// has records of its own.
+// Restarting the server and the guard changes nothing, and another principal or server has its own records.
 func TestARepeatAfterARestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testConfig)
@@ -73,7 +72,7 @@ func TestARepeatAfterARestart(t *testing.T) {
 	}
 }
 
-// What a person has stored for an unknown outcome is the answer to a repeat: a text, or a whole answer.
+// What an operator has stored for an unknown outcome is the answer to a retry: a text, or a whole answer.
 func TestWhatAPersonHasStored(t *testing.T) {
 	t.Parallel()
 	c := &call{message: &message{id: []byte("7")}}
@@ -102,7 +101,7 @@ func TestWhatAPersonHasStored(t *testing.T) {
 	}
 }
 
-// Many equal calls at once run the tool once, and all get its result.
+// Many concurrent equal calls run the tool once, and all get its result.
 func TestEqualCallsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testConfig)
@@ -134,8 +133,8 @@ func TestEqualCallsAtOnce(t *testing.T) {
 	}
 }
 
-// A server that ends in the middle of a call leaves an unknown outcome: said so, at once and after a
-// restart, and never run again by itself.
+// A server that ends in the middle of a call leaves an unknown outcome. The guard says so at once and after a restart,
+// and never runs the tool again by itself.
 func TestAServerThatEndsInTheMiddle(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testConfig)
@@ -170,7 +169,7 @@ func TestAServerThatEndsInTheMiddle(t *testing.T) {
 	}
 }
 
-// An error is a result by default; the configuration has other ways.
+// An error is a result by default; the configuration can change that.
 func TestErrorsOfATool(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]struct {
@@ -202,7 +201,7 @@ func TestErrorsOfATool(t *testing.T) {
 	}
 }
 
-// A question of the server is no result: the client calls again with the answer, and that runs.
+// A question of the server is not a result: the client calls again with the answer, and that call runs.
 func TestAQuestionIsNoResult(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testConfig)
@@ -225,7 +224,7 @@ func TestAQuestionIsNoResult(t *testing.T) {
 	}
 }
 
-// A call that lasts is said to last, goes on, and its result is that of the repeat.
+// The client is told that a long call is still running. The call goes on, and the retry gets its result.
 func TestALongCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, strings.Replace(testConfig, "if-unknown", "timeout: 1s, if-unknown", 1))
@@ -245,7 +244,7 @@ func TestALongCall(t *testing.T) {
 	}
 }
 
-// A result that is too long to keep is delivered; its repeat is told that it was not kept.
+// A result that is too long to keep is delivered; its retry is told that it was not kept.
 func TestALongResult(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testConfig)
@@ -264,7 +263,7 @@ func TestALongResult(t *testing.T) {
 	}
 }
 
-// A cancelled call that has begun goes on, and its result answers the repeat.
+// A cancelled call that has begun goes on, and its result answers the retry.
 func TestACancelledCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testConfig)
@@ -288,7 +287,7 @@ func TestACancelledCall(t *testing.T) {
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if err := w.client.Ping(context.Background(), nil); err != nil { // behind the notification
+	if err := w.client.Ping(context.Background(), nil); err != nil { // processed after the notification
 		t.Error(err)
 	}
 	close(end)
@@ -297,7 +296,7 @@ func TestACancelledCall(t *testing.T) {
 	}
 }
 
-// What is malformed is refused, and the server does not see it.
+// Malformed calls are refused, and the server does not see them.
 func TestBadCalls(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, strings.Replace(testConfig, "tools:", "tools:\n  pay: {key: required}", 1))
@@ -337,7 +336,7 @@ func TestBadCalls(t *testing.T) {
 		strings.Count(answer, `"id"`) != 1 {
 		t.Error(answer, err)
 	}
-	// A notification with the form of a call never runs, because its sender could not learn what became of it.
+	// A notification in the form of a call never runs, because its sender could not learn the outcome.
 	go func() { // ends with the write
 		_, _ = in.Write([]byte(`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"charge","arguments":{"order":"A"}}}` +
 			"\nnonsense\n"))
@@ -348,7 +347,7 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-// Beyond its bound a guard refuses guarded calls.
+// Beyond its limit a guard refuses guarded calls.
 func TestCallsAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testConfig)

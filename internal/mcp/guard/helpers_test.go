@@ -19,13 +19,13 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// hangs bounds a wait that should be short; it is no assertion about speed.
+// hangs bounds a wait that should be short; it does not assert speed.
 const hangs = 2 * time.Minute
 
 // pipes is an Upstream in this process.
 type pipes struct {
 	in   io.WriteCloser // to the server
-	out  io.Reader      // of the server
+	out  io.Reader      // from the server
 	mu   sync.Mutex
 	sent atomic.Int32
 }
@@ -62,16 +62,16 @@ func (p *pipes) Call(m *message) error { return p.Send(m) }
 // CloseSend implements Upstream.
 func (p *pipes) CloseSend() error { return p.in.Close() }
 
-// world is a client before a guard before a server.
+// world is a client, a guard and a server.
 type world struct {
 	t       *testing.T
 	store   idempotency.Store
 	config  *Config
 	client  *mcp.ClientSession
-	options *mcp.ClientOptions // before connect
+	options *mcp.ClientOptions // set before connecting
 	pipes   *pipes
 	kill    func()        // ends the server at once
-	ended   chan struct{} // when the guard has ended
+	ended   chan struct{} // closed when the guard has ended
 	log     *lockedLog
 	server  *mcp.Server
 	effects atomic.Int32
@@ -98,7 +98,7 @@ func (l *lockedLog) String() string {
 	return l.text.String()
 }
 
-// payment are the arguments of the tool charge.
+// payment holds the arguments of the tool charge.
 type payment struct {
 	Order  string `json:"order,omitempty"`
 	Amount int    `json:"amount,omitempty"`
@@ -126,7 +126,7 @@ func newWorld(t *testing.T, config string) *world {
 	}
 }
 
-// charge adds the tool charge, which counts and then does what is given, if anything.
+// charge adds the tool charge, which counts its calls and then calls do, if set.
 func (w *world) charge(do func(context.Context, *mcp.CallToolRequest, payment) (*mcp.CallToolResult, any, error)) {
 	mcp.AddTool(w.server, &mcp.Tool{Name: "charge", Description: "Charges a card."},
 		func(ctx context.Context, r *mcp.CallToolRequest, p payment) (*mcp.CallToolResult, any, error) {
@@ -156,7 +156,7 @@ func (w *world) start() *world {
 	return w
 }
 
-// startGuard starts server and guard. What is written to in goes to the guard, which writes to out.
+// startGuard starts server and guard. The guard reads what is written to in, and writes to out.
 func (w *world) startGuard() (in io.WriteCloser, out io.Reader) {
 	serverIn, toServer := io.Pipe()
 	fromServer, serverOut := io.Pipe()
@@ -194,7 +194,7 @@ func (w *world) startGuard() (in io.WriteCloser, out io.Reader) {
 	return toGuard, fromGuard
 }
 
-// reply is what a client got.
+// reply is a client's view of an answer.
 type reply struct {
 	text              string
 	isError, replayed bool
@@ -202,7 +202,7 @@ type reply struct {
 	structured        any
 }
 
-// call calls a tool with arguments and, unless it is empty, a key.
+// call calls a tool with arguments and, if it is not empty, a key.
 func (w *world) call(tool, key string, arguments any) reply {
 	w.t.Helper()
 	params := &mcp.CallToolParams{Name: tool, Arguments: arguments}
@@ -226,7 +226,7 @@ func (w *world) call(tool, key string, arguments any) reply {
 	return r
 }
 
-// raw writes a line to a guard and returns the next one of it.
+// raw writes a line to a guard and returns the guard's next line.
 func raw(t *testing.T, in io.Writer, out *bufio.Reader, line string) map[string]any {
 	t.Helper()
 	if line != "" {

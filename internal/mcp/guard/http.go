@@ -27,7 +27,7 @@ const (
 	headerName    = "Mcp-Name"
 )
 
-// maxPosts bounds the messages under way to a server over HTTP. The next one waits.
+// maxPosts bounds the messages in flight to a server over HTTP. Further messages wait.
 const maxPosts = 128
 
 // HTTPOptions configure a server over HTTP. Endpoint is required.
@@ -36,21 +36,21 @@ type HTTPOptions struct {
 	Endpoint string
 	// Header is sent with every request: credentials, for example.
 	Header http.Header
-	// Client sends the requests; nil means one of its own, which follows no redirects.
+	// Client sends the requests; nil means a client that follows no redirects.
 	Client *http.Client
-	// DrainTimeout bounds the wait for answers after the client has gone.
+	// DrainTimeout bounds the wait for answers after the client has disconnected.
 	DrainTimeout time.Duration
 	Logger       *slog.Logger
 }
 
-// HTTP is a server behind MCP's streamable HTTP. A message is sent once: never again, whatever becomes
-// of its connection. A stream of events that breaks is not resumed.
+// HTTP is a server behind MCP's streamable HTTP. Each message is sent only once, whatever happens to its connection. A
+// stream of events that breaks is not resumed.
 type HTTP struct {
 	HTTPOptions
 
 	ctx    context.Context //nolint:containedctx // It is the life of the connection, ended by Run.
 	cancel context.CancelFunc
-	lines  chan []byte // received; Run takes them
+	lines  chan []byte // received; consumed by Run
 	places chan struct{}
 	posts  sync.WaitGroup
 	closed chan struct{} // by CloseSend
@@ -78,8 +78,7 @@ func NewHTTP(o HTTPOptions) *HTTP {
 	return h
 }
 
-// Run implements [Upstream]. It ends after CloseSend, when the answers to requests have come or
-// DrainTimeout is over.
+// Run implements [Upstream]. It ends after CloseSend, when all requests have been answered or DrainTimeout is over.
 func (h *HTTP) Run(receive func(line []byte, rest *bufio.Reader) error) error {
 	drained := make(chan struct{})
 	// Ends with the posts, which end with ctx at the latest; Run waits for it.
@@ -93,7 +92,7 @@ func (h *HTTP) Run(receive func(line []byte, rest *bufio.Reader) error) error {
 	for {
 		select {
 		case line := <-h.lines:
-			_ = receive(line, nil) // a client that is gone does not end the server's work
+			_ = receive(line, nil) // a client that has disconnected does not end the server's work
 		case <-closed:
 			timer := time.NewTimer(h.DrainTimeout)
 			defer timer.Stop()
@@ -119,10 +118,10 @@ func (h *HTTP) CloseSend() error {
 	return nil
 }
 
-// errClosed is the error of a message behind CloseSend.
+// errClosed is the error of a message sent after CloseSend.
 var errClosed = fmt.Errorf("the connection is closed: %w", idempotency.ErrNotExecuted)
 
-// enter takes a place for a message. It waits for one, which bounds what is under way.
+// enter takes a slot for a message. It waits for one, which bounds the messages in flight.
 func (h *HTTP) enter() error {
 	select {
 	case h.places <- struct{}{}:
@@ -146,8 +145,8 @@ func (h *HTTP) leave() {
 	h.posts.Done()
 }
 
-// Send implements [Upstream]. It waits for the messages that begin a session, because the others need
-// the session. The failure of a call is answered in the server's place.
+// Send implements [Upstream]. It waits for the messages that begin a session, because the others need the session. If a
+// call fails, it answers the call in place of the server.
 func (h *HTTP) Send(m *message) error {
 	if m.method == "initialize" || m.method == "notifications/initialized" {
 		return h.Call(m)
@@ -179,9 +178,9 @@ func (h *HTTP) Call(m *message) error {
 	return h.post(m)
 }
 
-// deliver hands a line to Run.
+// deliver passes a line to Run.
 func (h *HTTP) deliver(line []byte) {
-	if bytes.ContainsAny(line, "\r\n") { // white space, because a JSON string has no line ends
+	if bytes.ContainsAny(line, "\r\n") { // white space, because a JSON string contains no line ends
 		value := jsontext.Value(line)
 		if value.Compact() != nil {
 			return
@@ -194,7 +193,7 @@ func (h *HTTP) deliver(line []byte) {
 	}
 }
 
-// post sends a message and delivers what the server answers, until it has answered a call.
+// post sends a message and delivers what the server sends, until it has answered a call.
 func (h *HTTP) post(m *message) error {
 	r, err := h.request(http.MethodPost, m.raw)
 	if err != nil {
@@ -211,7 +210,7 @@ func (h *HTTP) post(m *message) error {
 		}
 		return err
 	}
-	defer func() { _ = answer.Body.Close() }() // read as far as it is needed
+	defer func() { _ = answer.Body.Close() }() // read only as far as needed
 	if id := answer.Header.Get(headerSession); id != "" && m.method == "initialize" {
 		h.mu.Lock()
 		h.session = id
@@ -232,7 +231,7 @@ func (h *HTTP) post(m *message) error {
 	return errors.New("the server's answer ended before it was complete")
 }
 
-// request returns a request with what all requests have.
+// request returns a request with the headers common to all requests.
 func (h *HTTP) request(method string, body []byte) (*http.Request, error) {
 	r, err := http.NewRequestWithContext(h.ctx, method, h.Endpoint, bytes.NewReader(body))
 	if err != nil {
@@ -252,8 +251,8 @@ func (h *HTTP) request(method string, body []byte) (*http.Request, error) {
 	return r, nil
 }
 
-// describe sets the headers that describe a message, since revision 2026-07-28 of MCP. A server may
-// also want headers from arguments, by the schema of a tool; these are not sent.
+// describe sets the headers that describe a message, which exist since revision 2026-07-28 of MCP. The schema of a tool
+// may also require headers derived from arguments; these are not sent.
 func (h *HTTP) describe(header http.Header, m *message) {
 	var name, version string
 	_ = members(m.params, func(member string, value jsontext.Value) error {
@@ -282,7 +281,7 @@ func (h *HTTP) describe(header http.Header, m *message) {
 	}
 }
 
-// receive delivers what the server answers, and reports whether the answer to m is among it.
+// receive delivers what the server sends, and reports whether that included the answer to m.
 func (h *HTTP) receive(m *message, answer *http.Response) (answered bool, err error) {
 	take := func(data []byte) error {
 		one, err := parseMessage(data)
@@ -338,8 +337,8 @@ func (h *HTTP) setVersion(result jsontext.Value) {
 	})
 }
 
-// readEvents calls take for the data of each event of a stream, until the stream ends or take returns
-// an error. io.EOF of take ends it without one.
+// readEvents calls take with the data of each event of a stream, until the stream ends or take returns an error. If
+// take returns io.EOF, readEvents stops without an error.
 func readEvents(body io.Reader, take func(data []byte) error) error {
 	r := bufio.NewReaderSize(body, 64<<10)
 	var data []byte
@@ -349,7 +348,7 @@ func readEvents(body io.Reader, take func(data []byte) error) error {
 			return errors.New("an event of the server has more than 16 MiB")
 		}
 		if err != nil {
-			return err // what is left of an event without its end is none
+			return err // an incomplete event at the end is dropped
 		}
 		line = bytes.TrimSuffix(line, []byte{'\r'})
 		if part, ok := bytes.CutPrefix(line, []byte("data:")); ok {
@@ -376,13 +375,13 @@ func ignoreEnd(err error) error {
 	return err
 }
 
-// The waits between two streams of what the server sends by itself.
+// The pauses between two streams of messages that the server sends on its own.
 const (
 	listenFirst = time.Second
 	listenMax   = 30 * time.Second
 )
 
-// listen takes what the server sends by itself, where it has a stream for that.
+// listen receives the messages that the server sends on its own, if it has a stream for them.
 func (h *HTTP) listen() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -392,7 +391,7 @@ func (h *HTTP) listen() {
 	h.listening = true
 	h.posts.Add(1)
 	ctx, cancel := context.WithCancel(h.ctx)
-	// Both end with CloseSend or with ctx; Run waits for the second.
+	// Both goroutines end with CloseSend or with ctx; Run waits for the second.
 	go func() {
 		defer cancel()
 		select {
@@ -414,7 +413,7 @@ func (h *HTTP) listen() {
 	}()
 }
 
-// listenOnce takes the events of one stream, and reports whether to ask for another one.
+// listenOnce receives the events of one stream, and reports whether to open another one.
 func (h *HTTP) listenOnce(ctx context.Context) bool {
 	r, err := h.request(http.MethodGet, nil)
 	if err != nil {
@@ -425,7 +424,7 @@ func (h *HTTP) listenOnce(ctx context.Context) bool {
 	if err != nil {
 		return ctx.Err() == nil
 	}
-	defer func() { _ = answer.Body.Close() }() // read as far as it is needed
+	defer func() { _ = answer.Body.Close() }() // read only as far as needed
 	if answer.StatusCode != http.StatusOK {
 		return answer.StatusCode >= http.StatusInternalServerError
 	}
@@ -437,9 +436,8 @@ func (h *HTTP) listenOnce(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// endSession tells the server that the session is over, so that it can free
-// what it keeps. Its failure is ignored, because there is nothing else to do
-// about the session.
+// endSession tells the server that the session is over, so that it can free resources. A failure is ignored, because
+// nothing else can be done about the session.
 func (h *HTTP) endSession() {
 	h.mu.Lock()
 	session := h.session

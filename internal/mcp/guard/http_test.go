@@ -14,24 +14,24 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// request is what a server over HTTP was sent.
+// httpRequest is a request that a server over HTTP received.
 type httpRequest struct {
 	method string
 	header http.Header
 	body   string
 }
 
-// httpServer is a server over HTTP that notes its requests, behind an upstream that is running.
+// httpServer is a server over HTTP that records its requests, behind a running upstream.
 type httpServer struct {
 	*HTTP
 
 	mu       sync.Mutex
 	requests []httpRequest
-	lines    chan string // that the guard would get
+	lines    chan string // what the guard would receive
 	ended    chan error
 }
 
-// startHTTP starts a server with a handler for each method of HTTP and its upstream.
+// startHTTP starts a server with a handler per HTTP method, and its upstream.
 func startHTTP(t *testing.T, o HTTPOptions, handlers map[string]http.HandlerFunc) *httpServer {
 	t.Helper()
 	s := &httpServer{lines: make(chan string, 100), ended: make(chan error, 1)}
@@ -57,7 +57,7 @@ func startHTTP(t *testing.T, o HTTPOptions, handlers map[string]http.HandlerFunc
 	return s
 }
 
-// stop closes the connection and returns the requests of all its life.
+// stop closes the connection and returns all its requests.
 func (s *httpServer) stop(t *testing.T) []httpRequest {
 	t.Helper()
 	if err := errors.Join(s.CloseSend(), s.CloseSend(), <-s.ended); err != nil {
@@ -89,8 +89,8 @@ func respond(kind, body string) http.HandlerFunc {
 	}
 }
 
-// An answer comes as JSON or in a stream of events, in one line whatever its layout, with what the server
-// sends besides.
+// An answer arrives as JSON or in a stream of events, together with what else the server sends, and becomes one line
+// whatever its layout.
 func TestHTTPAnswers(t *testing.T) {
 	t.Parallel()
 	const notice = `{"jsonrpc":"2.0","method":"notifications/progress"}`
@@ -127,8 +127,8 @@ func TestHTTPAnswers(t *testing.T) {
 	}
 }
 
-// An answer that is not one is an error; only where the server cannot have had the message does it say that
-// nothing was executed.
+// An invalid answer is an error. The error says that nothing was executed only if the server cannot have received the
+// message.
 func TestHTTPFailures(t *testing.T) {
 	t.Parallel()
 	status := func(code int) http.HandlerFunc {
@@ -181,8 +181,8 @@ func TestHTTPFailures(t *testing.T) {
 	}
 }
 
-// A message that passes and fails is answered in the server's place if it is a call, and dropped if not;
-// behind CloseSend nothing is sent.
+// If a message that passes fails, a call is answered in place of the server, and any other message is dropped; after
+// CloseSend nothing is sent.
 func TestHTTPSend(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t, HTTPOptions{}, map[string]http.HandlerFunc{"POST": func(w http.ResponseWriter, _ *http.Request) {
@@ -207,7 +207,7 @@ func TestHTTPSend(t *testing.T) {
 	}
 }
 
-// The session and the revision of an initialize go with every later request, and the session is ended.
+// Every later request carries the session and the revision of the initialize, and the session is ended.
 func TestHTTPSession(t *testing.T) {
 	t.Parallel()
 	listening := make(chan struct{})
@@ -235,7 +235,7 @@ func TestHTTPSession(t *testing.T) {
 	}
 	<-listening
 	var got []string
-	for range 4 { // three answers, and what the server asks by itself
+	for range 4 { // three answers, and what the server asks on its own
 		got = append(got, <-s.lines)
 	}
 	if !strings.Contains(strings.Join(got, "\n"), `"id":9`) {
@@ -258,7 +258,7 @@ func TestHTTPSession(t *testing.T) {
 	}
 }
 
-// A server without a stream of its own is asked for one once.
+// A server without a stream of its own messages is asked for one only once.
 func TestHTTPWithoutAStreamOfItsOwn(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 10)
@@ -282,7 +282,7 @@ func TestHTTPWithoutAStreamOfItsOwn(t *testing.T) {
 	}
 }
 
-// From the revision 2026-07-28 on, headers say what a message is about; before it, none does.
+// From revision 2026-07-28 on, headers describe a message; before it, none does.
 func TestHTTPDescribesMessages(t *testing.T) {
 	t.Parallel()
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`

@@ -26,14 +26,13 @@ const (
 	codeInvalidRequest = -32600
 	codeInvalidParams  = -32602
 	codeInternal       = -32603
-	// codeElicitation is that of a server which did nothing and wants the call again, after the user
-	// has visited a page.
+	// codeElicitation is the code of a server that did nothing and wants the call again, after the user has visited a
+	// page.
 	codeElicitation = -32042
 )
 
-// readLine reads a line without its end. Of a line of more than most bytes it returns the beginning
-// and tooLong: the rest, with the end of the line, is still to be read. A last line without an end
-// comes with io.EOF.
+// readLine reads a line without its line end. For a line longer than most bytes it returns the beginning and tooLong:
+// the rest, with the line end, is still to be read. A last line without a line end is returned with io.EOF.
 func readLine(r *bufio.Reader, most int) (line []byte, tooLong bool, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -41,7 +40,7 @@ func readLine(r *bufio.Reader, most int) (line []byte, tooLong bool, err error) 
 		switch {
 		case err == nil && len(line)-1 <= most:
 			return line[:len(line)-1], false, nil
-		case err == nil: // too long by its last part alone
+		case err == nil: // only its last part makes it too long
 			return line, true, nil
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return line, false, err
@@ -51,7 +50,7 @@ func readLine(r *bufio.Reader, most int) (line []byte, tooLong bool, err error) 
 	}
 }
 
-// rest copies what readLine has left of a line, with its end.
+// rest copies what readLine has left of a line, including the line end.
 func rest(w io.Writer, r *bufio.Reader, beginning []byte) error {
 	for ended := bytes.HasSuffix(beginning, []byte{'\n'}); !ended; {
 		part, err := r.ReadSlice('\n')
@@ -66,10 +65,10 @@ func rest(w io.Writer, r *bufio.Reader, beginning []byte) error {
 	return nil
 }
 
-// message is a JSON-RPC message, or a batch of them. Its fields are slices of raw.
+// message is a JSON-RPC message, or a batch of messages. Its fields are slices of raw.
 type message struct {
 	raw    []byte
-	batch  []*message     // with a batch, which has no other field
+	batch  []*message     // set for a batch, which has no other field
 	id     jsontext.Value // nil if there is none
 	method string
 	params jsontext.Value
@@ -77,7 +76,7 @@ type message struct {
 	fault  jsontext.Value // the member error
 }
 
-// isCall reports whether the message asks for an answer.
+// isCall reports whether the message expects an answer.
 func (m *message) isCall() bool { return m.method != "" && m.id != nil }
 
 // errAmbiguous is the error of a message that two readers may read differently.
@@ -85,9 +84,9 @@ var errAmbiguous = errors.New("a member has the name of another one but for its 
 
 var errBehind = errors.New("there is something behind the JSON value")
 
-// parseMessage reads a message. What does not have exactly one meaning is an error: invalid JSON,
-// duplicate names at any depth, and names that differ from those of JSON-RPC in their case alone,
-// because some servers do not tell these apart.
+// parseMessage parses a message. It returns an error for anything that does not have exactly one meaning: invalid JSON,
+// duplicate names at any depth, and names that differ from those of JSON-RPC only in case, because some servers ignore
+// case.
 func parseMessage(raw []byte) (*message, error) {
 	m := &message{raw: raw}
 	d := jsontext.NewDecoder(bytes.NewReader(raw))
@@ -126,7 +125,7 @@ func (m *message) parseBatch(d *jsontext.Decoder) error {
 	if err != nil {
 		return err
 	}
-	whole = whole.Clone() // the decoder uses its memory again
+	whole = whole.Clone() // the decoder reuses its memory
 	err = elements(whole, func(value jsontext.Value) error {
 		if value.Kind() != '{' {
 			return errors.New("a batch must have objects alone")
@@ -138,14 +137,14 @@ func (m *message) parseBatch(d *jsontext.Decoder) error {
 	if err != nil {
 		return err
 	}
-	// What is behind the batch would pass unread, and a server that reads values and not lines would obey it.
+	// Anything after the batch would pass unread, and a server that reads values instead of lines would execute it.
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
 		return errBehind
 	}
 	return nil
 }
 
-// unlike returns errAmbiguous if a name is one of others in another case.
+// unlike returns errAmbiguous if a name differs from one of others only in case.
 func unlike(name string, others ...string) error {
 	for _, other := range others {
 		if name != other && strings.EqualFold(name, other) {
@@ -228,7 +227,7 @@ func asJSON(err error) error {
 	return err
 }
 
-// stringOf returns a JSON string's text. The value is one, and valid.
+// stringOf returns the text of a JSON string. The value must be a valid JSON string.
 func stringOf(value jsontext.Value) string {
 	text, err := jsontext.AppendUnquote(nil, value)
 	if err != nil {
@@ -246,14 +245,14 @@ func quote(text string) jsontext.Value {
 	return value
 }
 
-// edited is a change of a JSON object: the members with new values, in order.
+// edit is a change to a JSON object: the new value of a member.
 type edit struct {
 	name  string
 	value jsontext.Value
 }
 
-// setMembers returns a JSON object with new values of some members, all other bytes as they were.
-// Members that the object lacks are added at its end.
+// setMembers returns a JSON object with new values for some members; all other bytes stay the same. Members that the
+// object lacks are added at its end.
 func setMembers(object jsontext.Value, edits ...edit) (jsontext.Value, error) {
 	var out []byte
 	last, seen, members := 0, map[string]bool{}, 0
@@ -296,17 +295,17 @@ func setMembers(object jsontext.Value, edits ...edit) (jsontext.Value, error) {
 	return append(out, object[closing:]...), nil
 }
 
-// rpcResult returns the answer to a call. Its parts are JSON.
+// rpcResult returns the answer to a call. Its arguments are JSON.
 func rpcResult(id, result jsontext.Value) []byte {
 	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
 }
 
-// rpcFault returns the answer to a call that failed. error is a JSON object.
+// rpcFault returns the answer to a call that failed. fault is a JSON object.
 func rpcFault(id, fault jsontext.Value) []byte {
 	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, id, fault)
 }
 
-// rpcError is rpcFault for an error of the guard.
+// rpcError is rpcFault for an error of the guard itself.
 func rpcError(id jsontext.Value, code int, text string) []byte {
 	if id == nil {
 		id = jsontext.Value("null")

@@ -18,7 +18,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// TestMessagesHaveOneMeaning: what two readers may read in two ways is refused, and the rest is read as it was meant.
+// TestMessagesHaveOneMeaning checks that a message that can be read in two ways is refused, and that all others are
+// read correctly.
 func TestMessagesHaveOneMeaning(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]struct {
@@ -81,7 +82,7 @@ func TestMessagesHaveOneMeaning(t *testing.T) {
 	}
 }
 
-// TestPartsOfMessages are the bytes that came, not what they mean.
+// TestPartsOfMessages checks that the parts are the received bytes, not their meaning.
 func TestPartsOfMessages(t *testing.T) {
 	t.Parallel()
 	m, err := parseMessage([]byte(`{"id": 1e0 ,"params": {"a" : 1.0} ,"result":[ ],"error": null}`))
@@ -101,7 +102,7 @@ func TestPartsOfMessages(t *testing.T) {
 	}
 }
 
-// TestSetMembers leaves every other byte as it was, because a signature or a log may be about them.
+// TestSetMembers checks that every other byte stays the same, because a signature or a log may depend on them.
 func TestSetMembers(t *testing.T) {
 	t.Parallel()
 	edits := []edit{{"id", jsontext.Value(`"own"`)}, {"_meta", jsontext.Value(`{}`)}}
@@ -127,7 +128,7 @@ func TestSetMembers(t *testing.T) {
 	}
 }
 
-// TestElements and members go through a value once, in order, and stop at the first error.
+// TestElements checks that elements and members visit a value once, in order, and stop at the first error.
 func TestElements(t *testing.T) {
 	t.Parallel()
 	var seen []string
@@ -153,7 +154,7 @@ func TestElements(t *testing.T) {
 	}
 }
 
-// TestErrorsForClients are JSON-RPC, whatever their text is about.
+// TestErrorsForClients checks that errors are valid JSON-RPC, whatever their text contains.
 func TestErrorsForClients(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"plain", `"quoted" \ `, "two\nlines", "\x00\x1f", "not \xff UTF-8", "</script>", ""} {
@@ -178,7 +179,8 @@ func TestErrorsForClients(t *testing.T) {
 	}
 }
 
-// TestShellWords come out of a shell as they went in: the command that a person is told to run has them.
+// TestShellWords checks that a shell reads quoted words back unchanged, because the command that an operator is told to
+// run contains them.
 func TestShellWords(t *testing.T) {
 	t.Parallel()
 	words := []string{"plain", "a/b:c@d,e+f", "", " ", "it's", "''", "$HOME", "`id`", "a\nb", `\`, `"`, "*", "~", "é",
@@ -196,7 +198,7 @@ func TestShellWords(t *testing.T) {
 	}
 }
 
-// TestIDsThatAreTheSame: a client may write the id of a call in another way when it cancels it.
+// TestIDsThatAreTheSame checks that a client may spell the id of a call differently when it cancels the call.
 func TestIDsThatAreTheSame(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -212,8 +214,8 @@ func TestIDsThatAreTheSame(t *testing.T) {
 	}
 }
 
-// TestWhatAnAnswerLeavesBehind for each way to treat errors: what is kept, what a repeat runs again, and what a person
-// must look at.
+// TestWhatAnAnswerLeavesBehind checks, for each value of Errors, which answers are kept, which calls a retry runs
+// again, and which need an operator.
 func TestWhatAnAnswerLeavesBehind(t *testing.T) {
 	t.Parallel()
 	const (
@@ -267,8 +269,8 @@ func TestWhatAnAnswerLeavesBehind(t *testing.T) {
 	}
 }
 
-// TestReplays bear the id of the repeat and say that they are replays, and are what was stored otherwise. What a person
-// has stored, which may be anything, becomes a text.
+// TestReplays checks that a replay has the id of the retry, is marked as a replay, and is otherwise what was stored.
+// What an operator has stored, which may be anything, becomes a text.
 func TestReplays(t *testing.T) {
 	t.Parallel()
 	for stored, want := range map[string]string{
@@ -301,7 +303,7 @@ func TestReplays(t *testing.T) {
 	}
 }
 
-// TestMarksAreAddedOnce and leave a valid object: replays of replays are the same.
+// TestMarksAreAddedOnce checks that marks are added once and leave a valid object: a replay of a replay is the same.
 func TestMarksAreAddedOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -346,7 +348,8 @@ func TestMarksAreAddedOnce(t *testing.T) {
 	})
 }
 
-// TestRefusals say that nothing was done, or that it may have been, and what to do next: an agent acts on them.
+// TestRefusals checks that a refusal says whether nothing was done or something may have been, and what to do next,
+// because an agent acts on it.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	record := &idempotency.RecordKey{
@@ -391,8 +394,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestCallsThatAreTheSame: without a key the arguments tell, in any order of their members, and those alone that the
-// configuration names; with one the key tells.
+// TestCallsThatAreTheSame checks that without a key the configured arguments identify a call, whatever the order of
+// their members, and that with a key the key does.
 func TestCallsThatAreTheSame(t *testing.T) {
 	t.Parallel()
 	identify := func(tool *Tool, key, arguments string) (string, time.Duration, error) {
@@ -431,8 +434,8 @@ func TestCallsThatAreTheSame(t *testing.T) {
 	}
 }
 
-// TestLinesAtTheirBound: one of exactly the bound is read, one more byte and it passes unread; the last one needs no
-// end.
+// TestLinesAtTheirBound checks that a line of exactly the limit is read, that one with another byte passes unread, and
+// that the last line needs no line end.
 func TestLinesAtTheirBound(t *testing.T) {
 	t.Parallel()
 	for _, buffer := range []int{16, 64, 4096} {

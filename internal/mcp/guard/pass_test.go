@@ -15,8 +15,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// Everything but guarded calls passes: resources, prompts, progress, logs, requests of the server to
-// the client, and calls of other tools, each as often as it is made.
+// Everything but guarded calls passes, as often as it is sent: resources, prompts, progress, logs, requests of the
+// server to the client, and calls of other tools.
 func TestEverythingElsePasses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testConfig)
@@ -89,7 +89,7 @@ func TestEverythingElsePasses(t *testing.T) {
 	<-changed
 }
 
-// echo is an Upstream that collects what it gets; its lines are written by the test.
+// echo is an Upstream that collects what it receives; the test writes its lines.
 type echo struct {
 	got   chan string
 	lines chan string // closed at the end
@@ -124,7 +124,7 @@ func (e *echo) Call(m *message) error { return e.Send(m) }
 // CloseSend implements Upstream.
 func (e *echo) CloseSend() error { return nil }
 
-// What passes is the same bytes in both directions, whatever it is.
+// What passes is unchanged in both directions, byte for byte.
 func TestBytesPass(t *testing.T) {
 	t.Parallel()
 	config, err := parseConfig("guard.yaml", []byte(testConfig), Times{})
@@ -178,7 +178,7 @@ func TestBytesPass(t *testing.T) {
 	_ = toGuard.Close()
 }
 
-// A tool that the server does not have, and an argument that the tool does not have, are in the log.
+// The log warns of a configured tool that the server does not have, and of an argument that the tool does not have.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, strings.Replace(testConfig, "[order, amount]", "[order, amuont]", 1)+"  chargee: {}\n")
@@ -194,8 +194,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// A server over HTTP whose answer is cut off leaves an unknown outcome; one that refuses the request
-// before any method leaves a free key; a message is never sent twice.
+// A server over HTTP whose answer is truncated leaves an unknown outcome; one that refuses the request before any
+// method leaves the key free; a message is never sent twice.
 func TestHTTPThatFails(t *testing.T) {
 	t.Parallel()
 	config, err := parseConfig("guard.yaml", []byte(testConfig), Times{})

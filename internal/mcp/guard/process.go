@@ -12,8 +12,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// Process is a server that is a child process, with a message a line on its standard input and
-// output.
+// Process is a server that is a child process, with one message per line on its standard input and output.
 type Process struct {
 	cmd    *exec.Cmd
 	stdout io.ReadCloser
@@ -22,8 +21,8 @@ type Process struct {
 	stdin io.WriteCloser
 }
 
-// StartProcess starts a server. Its standard error goes to stderr, and its environment and working
-// directory are the guard's.
+// StartProcess starts a server. Its standard error goes to stderr, and it inherits the guard's environment and working
+// directory.
 func StartProcess(command []string, stderr io.Writer) (*Process, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stderr = stderr
@@ -48,7 +47,7 @@ func (p *Process) Run(receive func(line []byte, rest *bufio.Reader) error) error
 		line, tooLong, err := readLine(r, MaxMessage)
 		switch {
 		case tooLong:
-			_ = receive(line, r) // a client that is gone does not end the server's work
+			_ = receive(line, r) // a client that has disconnected does not end the server's work
 		case len(line) > 0:
 			_ = receive(line, nil)
 		}
@@ -56,7 +55,7 @@ func (p *Process) Run(receive func(line []byte, rest *bufio.Reader) error) error
 			break
 		}
 	}
-	_, _ = io.Copy(io.Discard, r) // nothing, unless reading has failed
+	_, _ = io.Copy(io.Discard, r) // copies nothing, unless reading has failed
 	return p.cmd.Wait()
 }
 
@@ -65,7 +64,7 @@ func (p *Process) Send(m *message) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n, err := p.stdin.Write(append(m.raw, '\n'))
-	if err != nil && n <= len(m.raw) { // without its end it is no message
+	if err != nil && n <= len(m.raw) { // without its line end it is not a message
 		return fmt.Errorf("%w: %w", err, idempotency.ErrNotExecuted)
 	}
 	return err
@@ -81,7 +80,7 @@ func (p *Process) CloseSend() error {
 	return ignoreClosed(p.stdin.Close())
 }
 
-// ignoreClosed drops the error of a file that is closed already.
+// ignoreClosed drops the error of a file that is already closed.
 func ignoreClosed(err error) error {
 	if errors.Is(err, os.ErrClosed) {
 		return nil

@@ -12,19 +12,18 @@ import (
 	"github.com/seqledger/seqledger/client"
 )
 
-// maxBody bounds a request of an agent in bytes.
+// maxBody bounds an agent's request, in bytes.
 const maxBody = 4 << 20
 
-// requestKey finds the context of the HTTP request in that of a tool's call, which the MCP library does
-// not end with the request. authorizationKey finds its credential.
+// requestKey is the context key of the HTTP request's context within a tool call's context, which the MCP library does
+// not end with the request. authorizationKey is the context key of the request's credential.
 type (
 	requestKey       struct{}
 	authorizationKey struct{}
 )
 
-// Handler returns the tools over streamable HTTP. Each POST is answered by itself: there are no
-// sessions. api carries the requests to the ledger; they have the context and the credential of the
-// POST. o.Client is not used.
+// Handler serves the tools over streamable HTTP. Each POST is answered on its own: there are no sessions. api carries
+// the requests to the ledger, with the context and the credential of the POST. o.Client is not used.
 func Handler(o Options, api http.RoundTripper, logger *slog.Logger) (http.Handler, error) {
 	c, err := client.New(client.Options{
 		Server: "http://127.0.0.1", HTTPClient: &http.Client{Transport: api}, Logger: logger, MaxAttempts: 1,
@@ -44,7 +43,7 @@ func Handler(o Options, api http.RoundTripper, logger *slog.Logger) (http.Handle
 	s := Server(o)
 	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
 		Stateless: true, JSONResponse: true, MaxRequestBodyBytes: maxBody, Logger: logger,
-		DisableLocalhostProtection: true, // the server around it checks the host
+		DisableLocalhostProtection: true, // the enclosing server checks the host
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(r.Context(), requestKey{}, r.Context())

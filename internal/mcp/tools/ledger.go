@@ -12,7 +12,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// addLedger adds the tools about the ledger itself.
+// addLedger adds the tools for the ledger itself.
 func (t *tools) addLedger(s *mcp.Server) {
 	add(s, "write_once", "Commit a write to the ledger once for its key: all operations or none. A repeat with "+
 		"the same "+
@@ -32,14 +32,14 @@ type entity struct {
 	IfVersion *uint64 `json:"if_version,omitempty" jsonschema:"only if the entity has this version"`
 }
 
-// relationship is one that an operation creates or deletes.
+// relationship is a relationship that an operation creates or deletes.
 type relationship struct {
 	Resource string `json:"resource"`
 	Relation string `json:"relation"`
 	Subject  string `json:"subject"`
 }
 
-// operation is one step of a write.
+// operation is one operation of a write.
 type operation struct {
 	Append   *string       `json:"append,omitempty" jsonschema:"append this text to the ledger"`
 	Set      *entity       `json:"set,omitempty" jsonschema:"create or replace an entity"`
@@ -48,7 +48,7 @@ type operation struct {
 	Unrelate *relationship `json:"unrelate,omitempty" jsonschema:"delete a relationship"`
 }
 
-// conditions returns the condition of an entity's operation, none or one.
+// conditions returns the condition of an entity's operation, if there is one.
 func (e *entity) conditions() (all []op.Condition, err error) {
 	if e.IfAbsent {
 		all = append(all, op.IfAbsent())
@@ -68,7 +68,7 @@ func (e *entity) conditions() (all []op.Condition, err error) {
 	return all, err
 }
 
-// message returns an operation as the API has it.
+// message returns an operation in the API's form.
 func (o *operation) message() (m *seqledgerv1.Operation, err error) {
 	kinds := 0
 	if o.Append != nil {
@@ -182,7 +182,7 @@ type clientStateOutput struct {
 	Receipts              []*receiptOutput `json:"receipts,omitempty"`
 }
 
-// maxReceipts bounds the receipts in an answer, which has to fit into an agent's context.
+// maxReceipts bounds the receipts in an answer, which must fit into an agent's context.
 const maxReceipts = 20
 
 func (t *tools) clientState(ctx context.Context, in *clientStateInput) (*clientStateOutput, error) {

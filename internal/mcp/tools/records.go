@@ -15,7 +15,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// addRecords adds the tools about records of keys.
+// addRecords adds the tools for records of keys.
 func (t *tools) addRecords(s *mcp.Server) {
 	add(s, "reserve", "Take a key before an action that must not happen twice. Do the action only if the outcome is "+
 		"ACQUIRED, then call complete or reject. A repeat of the call with the same attempt_id gets the same answer.",
@@ -61,7 +61,7 @@ type reserveOutput struct {
 	Record            *recordOutput `json:"record,omitempty" jsonschema:"with REPLAY and INDETERMINATE"`
 }
 
-// unknownNext says what to do when the outcome of an action is unknown.
+// unknownNext says what to do if the outcome of an action is unknown.
 const unknownNext = "The action may have happened: do not do it. Ask the system that does it whether it happened, " +
 	"then call resolve."
 
@@ -94,7 +94,7 @@ func outcome(o seqledgerv1.RecordOutcome) (name, next string) {
 	return strings.TrimPrefix(o.String(), "RECORD_OUTCOME_"), nextAfter[o]
 }
 
-// validity is how long a reserve may be under way: a copy that comes later reserves nothing.
+// validity is how long a reserve may be in flight: a copy that arrives later reserves nothing.
 const validity = idempotency.DefaultValidity
 
 func (t *tools) reserve(ctx context.Context, in *reserveInput) (*reserveOutput, error) {
@@ -156,7 +156,7 @@ type finishOutput struct {
 	Record    *recordOutput `json:"record,omitempty" jsonschema:"the result that stands, if it is another one"`
 }
 
-// finished returns the output of a call that ends something.
+// finished returns the output of a call that ends an ownership.
 func finished(
 	o seqledgerv1.RecordOutcome, expires *timestamppb.Timestamp, record *seqledgerv1.IdempotencyRecord, err error,
 ) (*finishOutput, error) {
@@ -217,7 +217,7 @@ type lookUpOutput struct {
 	Record *recordOutput `json:"record,omitempty"`
 }
 
-// nextIn says what to do about a record that was looked up.
+// nextIn says what to do about a record that was read.
 var nextIn = map[seqledgerv1.RecordState]string{
 	seqledgerv1.RecordState_RECORD_STATE_PENDING: "An owner is at work, or was killed. Wait; do not do the action. " +
 		"Look again when the lease has ended.",

@@ -26,16 +26,16 @@ import (
 type Options struct {
 	// Client calls the ledger.
 	Client *client.Client
-	// Scope and Namespace are taken where a call names none.
+	// Scope and Namespace are the defaults for calls that name none.
 	Scope     *seqledgerv1.Scope
 	Namespace string
-	// Timeout bounds a call of the ledger, besides the wait that a reserve asks for; 0 means 30 s.
+	// Timeout bounds a call to the ledger, in addition to the wait that a reserve asks for; 0 means 30 s.
 	Timeout time.Duration
-	// Version is that of the server, for its clients to show.
+	// Version is the server's version, which its clients may show.
 	Version string
 }
 
-// instructions are what an agent is told of all tools together.
+// instructions are the instructions for an agent on all tools together.
 const instructions = `seqledger makes retries safe. Before an action that must not happen twice, call reserve with a
 key that names the action (for example the order's id) and with the action's parameters as request. Only if the outcome
 is ACQUIRED do the action; then call complete with its result, or reject if it was refused for good. After a timeout or
@@ -55,13 +55,13 @@ func Server(o Options) *mcp.Server {
 	return s
 }
 
-// schemas holds the schemas of the tools, which are the same in every server of a process.
+// schemas caches the schemas of the tools, which are the same in every server of a process.
 var schemas = mcp.NewSchemaCache()
 
-// tools are the handlers.
+// tools holds the handlers.
 type tools struct{ Options }
 
-// hints are the annotations of a tool. No tool reaches beyond the ledger.
+// hints returns the annotations of a tool. No tool reaches beyond the ledger.
 func hints(title string, readOnly, idempotent, destructive bool) *mcp.ToolAnnotations {
 	open := false
 	return &mcp.ToolAnnotations{
@@ -82,7 +82,7 @@ func add[In, Out any](
 		})
 }
 
-// record names a record of a key.
+// record identifies the record of a key.
 type record struct {
 	Scope     string `json:"scope,omitempty" jsonschema:"organization or organization/vault; leave it out for the server's own"`
 	Namespace string `json:"namespace,omitempty" jsonschema:"kind of action, such as charge or send-mail; 0 to 128 characters"`
@@ -118,7 +118,7 @@ func (t *tools) key(r *record) (*seqledgerv1.RecordKey, error) {
 	return k, nil
 }
 
-// within bounds a call of the ledger. It ends with the HTTP request, too, if there is one.
+// within bounds a call to the ledger. The context also ends with the HTTP request, if there is one.
 func (t *tools) within(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, t.Timeout+wait)
 	request, ok := ctx.Value(requestKey{}).(context.Context)
@@ -132,7 +132,7 @@ func (t *tools) within(ctx context.Context, wait time.Duration) (context.Context
 	}
 }
 
-// owner is what a reserve answered.
+// owner is the result of a reserve.
 type owner struct {
 	record
 
@@ -164,7 +164,7 @@ func attemptID(text string) ([]byte, error) {
 	return id, nil
 }
 
-// seconds returns a duration of a call, nil for 0.
+// seconds returns a duration of a call, or nil for 0.
 func seconds(n int64) *durationpb.Duration {
 	if n == 0 {
 		return nil
@@ -172,7 +172,7 @@ func seconds(n int64) *durationpb.Duration {
 	return &durationpb.Duration{Seconds: n}
 }
 
-// moment returns a time as text, "" if it is unset.
+// moment returns a time as text, or "" if it is unset.
 func moment(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
@@ -190,8 +190,8 @@ type recordOutput struct {
 	LeaseExpiresAt string `json:"lease_expires_at,omitempty" jsonschema:"when the last owner's lease ends or ended"`
 	ExpiresAt      string `json:"expires_at,omitempty" jsonschema:"when the record is forgotten"`
 	Response       string `json:"response,omitempty" jsonschema:"the result, as its owner stored it"`
-	// ResponseBase64 is set instead of Response where the result is not UTF-8, because JSON cannot
-	// carry it and an agent must not get another one. So is CheckpointBase64.
+	// ResponseBase64 is set instead of Response if the result is not UTF-8, because JSON cannot carry it, and an agent
+	// must not get a different result. The same holds for CheckpointBase64.
 	ResponseBase64 string `json:"response_base64,omitempty" jsonschema:"the result in base64, where it is not text"`
 	ResponseBytes  uint64 `json:"response_bytes,omitempty" jsonschema:"size of the result; more than response has if it was not kept"`
 	Checkpoint     string `json:"checkpoint,omitempty" jsonschema:"progress of past owners"`
@@ -224,7 +224,7 @@ func textOrBytes(b []byte) (text, encoded string) {
 
 func number(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// advise returns an error that says what the agent should do next. It is nil for nil.
+// advise returns an error that says what the agent should do next. It returns nil for nil.
 func advise(err error) error {
 	if err == nil {
 		return nil
@@ -233,8 +233,8 @@ func advise(err error) error {
 	next := "Whether the ledger took it is not known; to repeat the same call with the same key is safe."
 	switch {
 	case errors.Is(err, failure.ErrOutcomeUnknown):
-		// Before the others, because an earlier copy of the request may have been executed whatever
-		// the last one was answered.
+		// This case comes first, because an earlier copy of the request may have been executed, whatever the answer to
+		// the last one.
 	case errors.Is(err, failure.ErrNotFound):
 		next = "There is no such thing in this scope, namespace and principal. Check them; nothing was changed."
 	case errors.Is(err, failure.ErrConditionFailed):
@@ -269,7 +269,7 @@ func adviseOn(e *failure.Error, otherwise string) string {
 	return otherwise
 }
 
-// fingerprint returns the fingerprint of the request that a key stands for.
+// fingerprint returns the fingerprint of the request that a key belongs to.
 func fingerprint(request any) (*seqledgerv1.Fingerprint, error) {
 	body, err := json.Marshal(request)
 	if err != nil {

@@ -28,8 +28,7 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// api is a ledger in memory whose answers a test sets. A nil function is a call that the test does not
-// expect.
+// api is a ledger in memory whose answers a test sets. A nil function means that the test does not expect the call.
 type api struct {
 	seqledgerv1connect.UnimplementedLedgerServiceHandler
 	seqledgerv1connect.UnimplementedIdempotencyServiceHandler
@@ -42,7 +41,7 @@ type api struct {
 	beat     func(*seqledgerv1.HeartbeatRequest) (*seqledgerv1.HeartbeatResponse, error)
 	record   func(*seqledgerv1.GetRecordRequest) (*seqledgerv1.IdempotencyRecord, error)
 	resolve  func(*seqledgerv1.ResolveRecordRequest) (*seqledgerv1.ResolveRecordResponse, error)
-	// lose is how many of the next answers are lost behind the handler.
+	// lose is how many of the next answers are lost after the handler has run.
 	lose atomic.Int32
 }
 
@@ -137,7 +136,7 @@ func over(t *testing.T, a *api, attempts int) *tools {
 	}}
 }
 
-// refused is the error of a call that the ledger refused.
+// refused returns the error of a call that the ledger refused.
 func refused(t testing.TB, code connect.Code, refusal seqledgerv1.WriteErrorCode, field string) error {
 	t.Helper()
 	err := connect.NewError(code, errors.New("why"))
@@ -149,7 +148,7 @@ func refused(t testing.TB, code connect.Code, refusal seqledgerv1.WriteErrorCode
 	return err
 }
 
-// TestEveryAnswerSaysWhatToDo: an agent that gets an outcome or a state without advice would guess.
+// TestEveryAnswerSaysWhatToDo checks that every outcome and state has advice: an agent without advice would guess.
 func TestEveryAnswerSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	for number, name := range seqledgerv1.RecordOutcome_name {
@@ -163,7 +162,7 @@ func TestEveryAnswerSaysWhatToDo(t *testing.T) {
 			t.Errorf("a record that is %s has the advice %q", name, next)
 		}
 	}
-	// The two in which the action may have happened must never say that it may be done.
+	// These two outcomes, in which the action may have happened, must never say that it may be done.
 	for _, text := range []string{
 		nextAfter[seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE],
 		nextIn[seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE],
@@ -174,7 +173,7 @@ func TestEveryAnswerSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAdviceOnErrors: what an agent is told of a failure must not be more than the client knows.
+// TestAdviceOnErrors checks that the advice on a failure claims no more than the client knows.
 func TestAdviceOnErrors(t *testing.T) {
 	t.Parallel()
 	if advise(nil) != nil {
@@ -206,7 +205,7 @@ func TestAdviceOnErrors(t *testing.T) {
 		"elsewhere":     {of(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER), "in a moment"},
 		"unknown":       {of(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN), "not known"},
 		"newer server":  {of(999), "not known"},
-		// A copy that was sent before may have been executed, whatever a later one was answered.
+		// A copy that was sent before may have been executed, whatever the answer to a later one.
 		"open, then denied": {open(of(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED)), "not known"},
 		"open, then failed": {open(of(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS)), "not known"},
 		"open, then token":  {open(unauthenticated), "not known"},
@@ -222,8 +221,8 @@ func TestAdviceOnErrors(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatIsLost: the tool repeats the write; when the repeat is refused for the credential, the
-// first copy may still be committed.
+// TestAnAnswerThatIsLost checks that the tool retries the write, and that the first copy may still be committed if the
+// retry is refused because of the credential.
 func TestAnAnswerThatIsLost(t *testing.T) {
 	t.Parallel()
 	calls := 0
@@ -245,7 +244,8 @@ func TestAnAnswerThatIsLost(t *testing.T) {
 	}
 }
 
-// TestScopes: a name is an organization, or one with a vault; nothing else reaches the ledger.
+// TestScopes checks that a name is an organization, or an organization with a vault, and that nothing else reaches the
+// ledger.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	own := &tools{Options{Scope: &seqledgerv1.Scope{Organization: "own"}}}
@@ -266,7 +266,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// TestOwnership: what reserve answered comes back as it was, or the call does nothing.
+// TestOwnership checks that a call passes on what reserve returned, or does nothing.
 func TestOwnership(t *testing.T) {
 	t.Parallel()
 	us := &tools{Options{Scope: &seqledgerv1.Scope{Organization: "own"}, Namespace: "home"}}
@@ -320,7 +320,7 @@ func drawEntity(t *rapid.T, withValue bool) (e *entity, conditions int) {
 	return e, conditions
 }
 
-// wantCondition returns the condition that an entity has, in the API's words, by itself.
+// wantCondition computes the condition of an entity in the API's form, independently of the tools.
 func wantCondition(e *entity) *seqledgerv1.Condition {
 	switch {
 	case e.IfAbsent:
@@ -335,8 +335,8 @@ func wantCondition(e *entity) *seqledgerv1.Condition {
 	return nil
 }
 
-// TestOperationsOfAnAgent: every operation, with every condition, is the API's message of the same
-// meaning; two kinds, no kind and two conditions are refused. The agent's JSON is read as it is sent.
+// TestOperationsOfAnAgent checks that every operation, with every condition, becomes the API message with the same
+// meaning, and that two kinds, no kind, or two conditions are refused. It parses the JSON that an agent sends.
 func TestOperationsOfAnAgent(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -397,8 +397,8 @@ func TestOperationsOfAnAgent(t *testing.T) {
 	})
 }
 
-// TestWriteOnce sends the key and the operations as they are given, and shows every number as text, because
-// a number of JSON has 53 bits.
+// TestWriteOnce checks that a write sends the key and the operations unchanged, and shows every number as text, because
+// a JSON number has 53 bits.
 func TestWriteOnce(t *testing.T) {
 	t.Parallel()
 	var sent *seqledgerv1.WriteRequest
@@ -442,7 +442,8 @@ func TestWriteOnce(t *testing.T) {
 	}
 }
 
-// TestReserveAsksForWhatWasGiven, and makes up an attempt where none is named, which it tells.
+// TestReserveAsksForWhatWasGiven checks that a reserve passes on its arguments, and that it generates and returns an
+// attempt if none is given.
 func TestReserveAsksForWhatWasGiven(t *testing.T) {
 	t.Parallel()
 	var sent *seqledgerv1.ReserveRequest
@@ -498,7 +499,8 @@ func TestReserveAsksForWhatWasGiven(t *testing.T) {
 	}
 }
 
-// TestFinishing: complete, reject, heartbeat and resolve carry the owner's words, and show what stands.
+// TestFinishing checks that complete, reject, heartbeat and resolve pass on the owner's arguments, and show the
+// resulting record.
 func TestFinishing(t *testing.T) {
 	t.Parallel()
 	expires := timestamppb.New(time.Unix(60, 0))
@@ -570,7 +572,7 @@ func TestFinishing(t *testing.T) {
 	}
 }
 
-// TestLookUp: an absent record is an answer, and any other failure is not.
+// TestLookUp checks that an absent record is an answer, and that any other failure is not.
 func TestLookUp(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -599,8 +601,8 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// TestResultsThatAreNoText: JSON has no bytes that are not UTF-8, and a result must not reach the agent as
-// another one.
+// TestResultsThatAreNoText checks results that are not UTF-8: JSON cannot carry such bytes, and the agent must not get
+// a different result.
 func TestResultsThatAreNoText(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -632,7 +634,7 @@ func TestResultsThatAreNoText(t *testing.T) {
 	}
 }
 
-// TestClientState shows a stream, with no more receipts than an agent can use.
+// TestClientState checks that the state of a stream is shown, with no more receipts than an agent can use.
 func TestClientState(t *testing.T) {
 	t.Parallel()
 	var sent *seqledgerv1.GetClientStateRequest
@@ -669,7 +671,8 @@ func TestClientState(t *testing.T) {
 	}
 }
 
-// TestACallEndsWithItsHTTPRequest, which the MCP library does not see to, and with the time that it may take.
+// TestACallEndsWithItsHTTPRequest checks that a call ends with its HTTP request, which the MCP library does not do, and
+// after its timeout.
 func TestACallEndsWithItsHTTPRequest(t *testing.T) {
 	t.Parallel()
 	us := &tools{Options{Timeout: time.Hour}}

@@ -1,5 +1,5 @@
-// What refusals mean and what their clients should do: the table "Errors" of docs/clients.md, with which a test compares
-// this one.
+// The meaning of refusals, and what clients should do. A test compares this table with the table "Errors" of
+// docs/clients.md.
 
 const refusals: Record<string, [meaning: string, advice: string]> = {
   SEQUENCE_GAP: ["a number before this one is missing", "call GetClientState; mind duty 4 before you renumber"],

@@ -1,4 +1,4 @@
-// The console's calls. The server that serves the page is the only one that it talks to.
+// The console's calls. The console only talks to the server that serves the page.
 
 import { Code, ConnectError, createClient as connectClient, type Interceptor } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
@@ -10,7 +10,7 @@ import { LedgerService } from "@seqledger/gen/ledger_pb";
 /** The server's own URL: the page is below it, in /console/. */
 export const baseUrl = new URL("..", document.baseURI.split("#")[0]).href.replace(/\/$/, "");
 
-// The key is kept for this tab, and never in a URL.
+// The key is kept for this tab, and never put in a URL.
 const keyName = "seqledger key";
 export const key = {
   get: (): string => sessionStorage.getItem(keyName) ?? "",
@@ -43,7 +43,7 @@ export async function fetchMetrics(signal: AbortSignal): Promise<string> {
   return answer.text();
 }
 
-/** needsKey reports whether the server wants a credential, or another one. */
+/** needsKey reports whether the server requires a credential, or a different one. */
 export function needsKey(error: unknown): boolean {
   const code = (error as { connectCode?: Code; code?: Code }).connectCode ?? (error as { code?: Code }).code;
   return code === Code.Unauthenticated;

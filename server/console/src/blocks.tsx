@@ -1,4 +1,4 @@
-// Blocks and entities of a scope, and blocks as they come.
+// Blocks and entities of a scope, and new blocks as they arrive.
 
 import type { Entity } from "@seqledger/gen/types_pb";
 import { type Block } from "@seqledger/client";
@@ -112,7 +112,7 @@ export function Follow(): JSX.Element {
     let latest: ComponentChildren[][] = [];
     let n = 0;
     let drawing = false;
-    // Once for each picture of the screen, however many blocks there are.
+    // Once per frame, however many blocks there are.
     const draw = (): void => {
       if (drawing) return;
       drawing = true;

@@ -1,4 +1,4 @@
-// The nodes that keep the ledger, when there are several.
+// The nodes that keep the ledger, if there are several.
 
 import { Code, ConnectError } from "@connectrpc/connect";
 import { type Cluster, type ClusterMember, StateComparison } from "@seqledger/gen/ledger_pb";
@@ -13,13 +13,13 @@ const points = 120;
 // A node without a majority looks for a leader before it answers by itself.
 const timeoutMs = 15_000;
 
-/** Members shows the nodes and how far each is behind, and nothing for a node that is alone. */
+/** Members shows the nodes and how far each is behind. It shows nothing for a single node. */
 export function Members(): JSX.Element | null {
   const [cluster, setCluster] = useState<Cluster>();
   const [history, setHistory] = useState<Map<bigint, number>[]>([]);
   const [denied, setDenied] = useState(false);
   const error = useEvery(everyMs, async (signal) => {
-    if (denied) return; // this credential may not see it, and another one draws the page anew
+    if (denied) return; // this credential may not see it; another one redraws the page
     try {
       const now = (await admin.getCluster({}, { signal, timeoutMs })).cluster!;
       setCluster(now);
@@ -54,7 +54,7 @@ export function Members(): JSX.Element | null {
 
 const role = (c: Cluster, m: ClusterMember): string => m.id === c.leader ? "leader" : m.voter ? "voter" : "learner";
 
-/** How many committed entries of the log a node lacks; NaN unless a leader has answered, because no other knows. */
+/** How many committed log entries a node lacks; NaN unless a leader has answered, because only a leader knows. */
 function behind(c: Cluster, m: ClusterMember): number {
   if (c.self !== c.leader) return NaN;
   return c.committedIndex > m.matchedIndex ? Number(c.committedIndex - m.matchedIndex) : 0;
@@ -65,7 +65,7 @@ function state(c: Cluster, m: ClusterMember): JSX.Element | string {
   return m.active ? "alive" : <span class="problem">away</span>;
 }
 
-/** What came of the last comparison of the node's state with that of the node that answers. */
+/** The result of the last comparison of the node's state with that of the node that answers. */
 function digest(m: ClusterMember): JSX.Element | string {
   switch (m.state) {
     case StateComparison.SAME: return "same";

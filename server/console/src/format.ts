@@ -5,7 +5,7 @@ import type { Operation, Scope } from "@seqledger/client";
 
 const decoder = new TextDecoder("utf-8", { fatal: true });
 
-/** bytes shows a value as text if it is text, else in hex. */
+/** bytes shows a value as text if it is text, otherwise in hex. */
 export function bytes(value: Uint8Array): string {
   try {
     const text = decoder.decode(value);
@@ -27,7 +27,7 @@ export const timeOf = (t: Timestamp | undefined): string =>
 export const scopeText = (s: Scope | undefined): string =>
   s === undefined ? "" : s.vault ? `${s.organization}/${s.vault}` : s.organization;
 
-/** scopeOf reads org/vault; the first slash divides, as on the command line. */
+/** scopeOf parses org/vault; the first slash separates the two, as on the command line. */
 export function scopeOf(text: string): Scope {
   const slash = text.indexOf("/");
   return slash < 0 ? { organization: text } : { organization: text.slice(0, slash), vault: text.slice(slash + 1) };
@@ -49,7 +49,7 @@ export function seconds(s: number): string {
 
 export const count = (n: number): string => Math.round(n).toLocaleString("en");
 
-/** operationText describes an operation in a line. */
+/** operationText describes an operation in one line. */
 export function operationText({ operation: o }: Operation): string {
   switch (o.case) {
     case "setEntity":

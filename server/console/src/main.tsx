@@ -26,7 +26,7 @@ const pages: [path: string, name: string, page: (argument: string) => JSX.Elemen
 
 function Console(): JSX.Element {
   const [place, setPlace] = useState(placeOf(location.hash));
-  const [login, setLogin] = useState(0); // another key draws the page anew
+  const [login, setLogin] = useState(0); // another key redraws the page
   useEffect(() => {
     const moved = (): void => setPlace(placeOf(location.hash));
     addEventListener("hashchange", moved);
@@ -60,13 +60,13 @@ function Console(): JSX.Element {
   );
 }
 
-/** Guarded shows why a page cannot be drawn, in place of the page: the others still can. */
+/** Guarded shows why a page cannot be shown, in place of the page: other pages still can. */
 function Guarded({ children }: { children: JSX.Element }): JSX.Element {
   const [error] = useErrorBoundary();
   return error === undefined ? children : <Problem error={error} />;
 }
 
-/** Key is where a person gives an API key, which is kept for this tab. */
+/** Key lets the user enter an API key, which is kept for this tab. */
 function Key({ onChange }: { onChange: () => void }): JSX.Element {
   const [value, setValue] = useState("");
   const has = key.get() !== "";
@@ -95,5 +95,5 @@ function Key({ onChange }: { onChange: () => void }): JSX.Element {
 }
 
 const root = document.getElementById("console")!;
-root.replaceChildren(); // what is said as long as this program does not run
+root.replaceChildren(); // the text that is shown until this program runs
 render(<Console />, root);

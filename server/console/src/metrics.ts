@@ -1,12 +1,12 @@
-// Reads the server's metrics, and makes rates and quantiles of two readings.
+// Reads the server's metrics, and computes rates and quantiles from two readings.
 
-/** Sample is one reading: the value of each series, by its name and labels as the server wrote them. */
+/** Sample is one reading: the value of each series, by its name and labels as the server writes them. */
 export interface Sample {
   at: number; // milliseconds of performance.now
   values: Map<string, number>;
 }
 
-/** parse reads the text format of Prometheus. */
+/** parse parses the text format of Prometheus. */
 export function parse(text: string, at: number): Sample {
   const values = new Map<string, number>();
   for (const line of text.split("\n")) {
@@ -21,7 +21,7 @@ export function parse(text: string, at: number): Sample {
 export const label = (series: string, name: string): string =>
   new RegExp(`[{,]${name}="([^"]*)"`).exec(series)?.[1] ?? "";
 
-/** growth returns by how much each counter grew that did. A restart of the server counts as no growth. */
+/** growth returns the increase of each counter that increased. A restart of the server counts as no growth. */
 export function growth(before: Sample, now: Sample, matches: (series: string) => boolean): [series: string, n: number][] {
   const grown: [string, number][] = [];
   for (const [series, value] of now.values) {
@@ -31,7 +31,7 @@ export function growth(before: Sample, now: Sample, matches: (series: string) =>
   return grown;
 }
 
-/** rates returns by how much some counters grew in a second, those with one value of a label together. */
+/** rates returns the per-second increase of some counters, summed by the value of one label. */
 export function rates(
   before: Sample, now: Sample, name: string, matches: (series: string) => boolean,
 ): Map<string, number> {
@@ -44,15 +44,15 @@ export function rates(
   return all;
 }
 
-/** rate returns by how much some counters together grew in a second. */
+/** rate returns the per-second increase of some counters in total. */
 export function rate(before: Sample, now: Sample, matches: (series: string) => boolean): number {
   const grown = growth(before, now, matches).reduce((sum, [, n]) => sum + n, 0);
   return grown / Math.max(0.001, (now.at - before.at) / 1000);
 }
 
-/** quantile returns a quantile of what a histogram counted between two readings; NaN if that is nothing. */
+/** quantile returns a quantile of the values that a histogram counted between two readings; NaN if there are none. */
 export function quantile(before: Sample, now: Sample, name: string, q: number): number {
-  const counted = new Map<number, number>(); // by the upper bound, of all labels together
+  const counted = new Map<number, number>(); // by upper bound, summed over all labels
   for (const [series, value] of now.values) {
     if (!series.startsWith(`${name}_bucket{`)) continue;
     const le = Number(label(series, "le").replace("+Inf", "Infinity"));
@@ -65,7 +65,7 @@ export function quantile(before: Sample, now: Sample, name: string, q: number): 
   let below = 0;
   for (const { le, n } of buckets) {
     if (n >= q * total) {
-      // As Prometheus does: evenly spread within the bucket.
+      // As in Prometheus: evenly spread within the bucket.
       return le === Infinity ? lower : lower + (le - lower) * ((q * total - below) / Math.max(1, n - below));
     }
     lower = le;

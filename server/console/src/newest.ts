@@ -1,12 +1,12 @@
-// Where the chain of a scope ends.
+// Finding the end of a scope's chain.
 
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Scope } from "@seqledger/client";
 import { ledger } from "./api";
 
 /**
- * newestHeight returns the height of a scope's last block, 0 if there is none. It asks for single headers, about twice
- * as often as the height has binary digits: a chain of ten million blocks takes some fifty calls.
+ * newestHeight returns the height of a scope's last block, or 0 if there is none. It requests single headers, about
+ * twice as many as the height has binary digits: a chain of ten million blocks takes some fifty calls.
  */
 export async function newestHeight(scope: Scope, signal: AbortSignal): Promise<bigint> {
   const exists = async (fromHeight: bigint): Promise<boolean> => {

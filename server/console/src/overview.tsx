@@ -1,4 +1,4 @@
-// Whether the ledger is well.
+// Whether the ledger is healthy.
 
 import { Code } from "@connectrpc/connect";
 import type { ScrubStatus, Status } from "@seqledger/gen/ledger_pb";
@@ -18,7 +18,7 @@ const commits = (s: string): boolean => s.startsWith("seqledger_decisions_total{
 const refusals = (s: string): boolean => s.startsWith("seqledger_results_total{") &&
   label(s, "code") !== "COMMITTED" && label(s, "code") !== "REPLAYED";
 
-/** Point is what two readings of the metrics, a second apart, come to. */
+/** Point is the difference of two readings of the metrics, a second apart. */
 interface Point {
   writes: number;
   refused: Map<string, number>; // by reason
@@ -67,7 +67,7 @@ export function Overview(): JSX.Element {
   );
 }
 
-/** How far the comparison of the stored bytes with their checksums is. */
+/** The progress of the comparison of the stored bytes with their checksums. */
 function scrubbed(scrub: ScrubStatus | undefined): string {
   if (scrub === undefined) return "not compared";
   const last = scrub.lastRound ? `last round ${timeOf(scrub.lastRound)}` : "first round";
@@ -120,10 +120,10 @@ function Plots({ history }: { history: Point[] }): JSX.Element {
   );
 }
 
-// More lines than these cannot be told apart.
+// More lines than this cannot be told apart.
 const maxReasons = 5;
 
-/** reasonsOf returns a line for each reason for which a write was refused lately, the most frequent ones first. */
+/** reasonsOf returns a line for each recent reason for a refused write, most frequent first. */
 function reasonsOf(history: Point[]): Series[] {
   const totals = new Map<string, number>();
   for (const { refused } of history) {

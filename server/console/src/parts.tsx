@@ -4,7 +4,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { messageOf, needsKey } from "./api";
 
-/** Problem shows an error, and says nothing without one. */
+/** Problem shows an error, or nothing if there is none. */
 export function Problem({ error }: { error: unknown }): JSX.Element | null {
   if (error === undefined) return null;
   const hint = needsKey(error) ? " – give an API key above." : "";
@@ -27,7 +27,7 @@ export function Field(
   );
 }
 
-/** Form runs an action, and shows its error. Another action, or leaving the page, ends the one before. */
+/** Form runs an action, and shows its error. Another action, or leaving the page, cancels the previous one. */
 export function Form(
   { action, children, verb }: {
     action: (signal: AbortSignal) => Promise<void>; children: ComponentChildren; verb: string;
@@ -59,7 +59,10 @@ export function Form(
   );
 }
 
-/** Action is a button within a page that runs an action, and shows its error. Another press ends the one before. */
+/**
+ * Action is a button within a page that runs an action, and shows its error. Pressing it again cancels the previous
+ * action.
+ */
 export function Action(
   { action, children }: { action: (signal: AbortSignal) => Promise<void>; children: ComponentChildren },
 ): JSX.Element {
@@ -89,7 +92,7 @@ export function Facts({ of }: { of: [string, ComponentChildren][] }): JSX.Elemen
   );
 }
 
-/** Table has a heading for those who cannot see it as one. */
+/** Table has a heading for users of screen readers. */
 export function Table(
   { caption, head, rows }: { caption: string; head: string[]; rows: ComponentChildren[][] },
 ): JSX.Element {
@@ -115,8 +118,9 @@ export interface Series {
 }
 
 /**
- * Plot draws the last values of something, the newest at the right; NaN leaves a gap. The lines of several series differ
- * in their dashes, too, and each has its newest value below. top is the largest value that there can be, if it is known.
+ * Plot draws the last values of something, with the newest at the right; NaN leaves a gap. The lines of several series
+ * also differ in their dashes, and the newest value of each is shown below. top is the largest possible value, if
+ * known.
  */
 export function Plot(
   { name, series, text, points, top }: {
@@ -144,7 +148,7 @@ export function Plot(
   );
 }
 
-/** lineOf returns the path of a line. */
+/** lineOf returns the SVG path of a line. */
 function lineOf(values: number[], points: number, highest: number): string {
   const from = points - values.length;
   let line = "";
@@ -161,7 +165,7 @@ function lineOf(values: number[], points: number, highest: number): string {
   return line;
 }
 
-/** useEvery calls an action now and then while the page is seen, and returns its latest error. */
+/** useEvery calls an action at intervals while the page is visible, and returns its latest error. */
 export function useEvery(ms: number, action: (signal: AbortSignal) => Promise<void>): unknown {
   const [error, setError] = useState<unknown>();
   const latest = useRef(action);

@@ -1,13 +1,13 @@
-// Which page the part of the URL behind the # means.
+// Which page the part of the URL after the # means.
 
-/** Place is a page's path and its argument. problem says why the argument cannot be read. */
+/** Place is a page's path and its argument. problem says why the argument cannot be parsed. */
 export interface Place {
   path: string;
   argument: string;
   problem?: string;
 }
 
-/** placeOf reads "#/path/argument". A person may have typed it. */
+/** placeOf parses "#/path/argument". It may have been typed by hand. */
 export function placeOf(hash: string): Place {
   const [path = "", ...rest] = hash.replace(/^#\/?/, "").split("/");
   const written = rest.join("/");

@@ -1,4 +1,4 @@
-// Reservations of keys that wait for a decision, and settling them.
+// Reservations of keys that need a decision, and settling them.
 
 import { type IdempotencyRecord, RecordOutcome, RecordState } from "@seqledger/gen/idempotency_pb";
 import type { JSX } from "preact";
@@ -7,7 +7,7 @@ import { records } from "./api";
 import { hex, scopeOf, timeOf } from "./format";
 import { Field, Form, Table } from "./parts";
 
-/** Reservations lists the records whose outcome is open, and settles one. */
+/** Reservations lists the records with an open outcome, and settles one. */
 export function Reservations(): JSX.Element {
   const [scope, setScope] = useState("");
   const [found, setFound] = useState<IdempotencyRecord[]>();
@@ -41,7 +41,7 @@ export function Reservations(): JSX.Element {
   );
 }
 
-/** Settle asks for the key itself: the ledger has its hash alone. */
+/** Settle asks for the key itself, because the ledger has only its hash. */
 function Settle({ scope, chosen }: { scope: string; chosen: IdempotencyRecord | undefined }): JSX.Element {
   const [namespace, setNamespace] = useState(chosen?.namespace ?? "");
   const [principal, setPrincipal] = useState(chosen?.principal ?? "");

@@ -1,4 +1,4 @@
-// The writes that the server has refused last, each with what its client should do.
+// The last writes that the server refused, each with what its client should do.
 
 import { Code, ConnectError } from "@connectrpc/connect";
 import { WriteErrorCode } from "@seqledger/client";
@@ -11,19 +11,19 @@ import { scopeText, timeOf } from "./format";
 import { Problem, Table, useEvery } from "./parts";
 
 const everyMs = 1000;
-// As many as a server keeps.
+// A server keeps the same number.
 const most = 256;
 
-/** LastRefusals shows them as they come, to an admin. */
+/** LastRefusals shows them as they arrive, to an admin. */
 export function LastRefusals(): JSX.Element | null {
   const [refusals, setRefusals] = useState<Refusal[]>([]);
   const [last, setLast] = useState(0n);
   const [denied, setDenied] = useState(false);
   const error = useEvery(everyMs, async (signal) => {
-    if (denied) return; // this credential may not see them, and another one draws the page anew
+    if (denied) return; // this credential may not see them; another one redraws the page
     try {
       const news = await admin.listRefusals({ after: last }, { signal });
-      // A server that was started again counts anew, and has told all that it keeps.
+      // A restarted server counts from zero, and has sent everything that it keeps.
       const before = news.last < last ? [] : refusals;
       if (news.last !== last) setRefusals([...news.refusals.reverse(), ...before].slice(0, most));
       setLast(news.last);

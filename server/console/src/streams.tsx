@@ -1,4 +1,4 @@
-// Where a stream stands.
+// The state of a stream.
 
 import { ClientStatus } from "@seqledger/client";
 import type { ClientEntry } from "@seqledger/gen/ledger_pb";

@@ -1,4 +1,4 @@
-// One transaction, and its proof, which this page checks by itself.
+// One transaction, and its proof, which this page verifies itself.
 
 import {
   blockHash, type BlockHeader, type MerkleProof, proofSteps, type ProofStep, type Transaction as Tx, verifyTransaction,
@@ -103,7 +103,7 @@ function Details({ found }: { found: Found }): JSX.Element {
   );
 }
 
-/** Proof shows the way from the transaction to the hash of its block, and compares that with a known one. */
+/** Proof shows the path from the transaction to the hash of its block, and compares that hash with a known one. */
 function Proof({ found }: { found: Found }): JSX.Element {
   const [known, setKnown] = useState("");
   const { hash, header, leaf, steps, wrong } = found;

@@ -1,4 +1,4 @@
-// A write whose answer is lost on purpose, and its repeat.
+// A write whose answer is deliberately lost, and its retry.
 
 import type { Receipt } from "@seqledger/gen/types_pb";
 import type { JSX } from "preact";
@@ -7,7 +7,7 @@ import { ledger } from "./api";
 import { scopeOf } from "./format";
 import { Field, Form } from "./parts";
 
-/** TryIt writes twice under one number, and shows that it happened once. */
+/** TryIt writes twice under one number, and shows that the write happened once. */
 export function TryIt(): JSX.Element {
   const [scope, setScope] = useState("playground/main");
   const [text, setText] = useState("hello");

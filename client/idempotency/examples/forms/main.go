@@ -1,4 +1,4 @@
-// Command forms is an example: an intake of forms that needs a key for each, and takes each once.
+// Command forms is an example: a form intake that requires a key for each form, and accepts each form once.
 //
 //	go run ./cmd/seqledger serve
 //	go run ./client/idempotency/examples/forms
@@ -6,12 +6,11 @@
 //	curl -s http://127.0.0.1:8082/intake/contact       # a form: {"key":"KEY","proof":"PROOF"}
 //	curl -i -H 'Idempotency-Key: "KEY"' -H 'Intake-Proof: PROOF' -d 'name=Ann' http://127.0.0.1:8082/intake/contact
 //
-// A key is unique for an intake and a party. The party of a user is the user. An anonymous visitor
-// has none, so a form that is given to one carries a proof, which only that visitor has: a caller that
-// sends it is that visitor. When the visitor signs in before the answer has come, the page sends the
-// form again, with the proof and the user's credential (try 'Authorization: Bearer alice-secret'), and
-// gets the answer that the visitor would have got. From then on the proof is that user's: another
-// user who sends it is treated as if it were not there.
+// A key is unique within an intake and a party. For a user, the party is the user. An anonymous visitor has no
+// identity, so a form handed to a visitor carries a proof, which only that visitor has: a caller that sends the proof
+// counts as that visitor. When the visitor signs in before the answer has arrived, the page sends the form again, with
+// the proof and the user's credential (try 'Authorization: Bearer alice-secret'), and gets the answer that the visitor
+// would have got. From then on the proof belongs to that user: if another user sends it, it is ignored.
 package main
 
 import (
@@ -70,14 +69,14 @@ func serve(ctx context.Context, listen, ledger string, secret []byte) (err error
 	return nil
 }
 
-// users are the demo's credentials. A real program asks its sessions.
+// users are the demo's credentials. A real program uses its session store.
 var users = map[string]string{"Bearer alice-secret": "alice", "Bearer bob-secret": "bob"}
 
-// headerProof carries the proof of a form that was given to a visitor.
+// headerProof carries the proof of a form that was handed to a visitor.
 const headerProof = "Intake-Proof"
 
-// recordTTL is how long an answer is kept, and proofTTL how long a proof stays with the first user
-// that it came with: longer, so that no other user ever finds a record under it.
+// recordTTL is how long an answer is kept, and proofTTL how long a proof belongs to the first user who sends it.
+// proofTTL is longer, so that no other user ever finds a record under the proof.
 const (
 	recordTTL = 24 * time.Hour
 	proofTTL  = 30 * 24 * time.Hour
@@ -88,10 +87,10 @@ type intake struct {
 	secret []byte
 }
 
-// scope is where the records are.
+// scope is the scope of the records.
 var scope = idempotency.Scope{Organization: "forms"}
 
-// partyKey is under which a request's context has its party.
+// partyKey is the context key of a request's party.
 type partyKey struct{}
 
 func (i *intake) handler() http.Handler {
@@ -111,7 +110,7 @@ func (i *intake) handler() http.Handler {
 	return mux
 }
 
-// form gives out an empty form: a key, and for a visitor a proof.
+// form hands out an empty form: a key, and for a visitor a proof.
 func (i *intake) form(w http.ResponseWriter, r *http.Request) {
 	form := struct {
 		Key   string `json:"key"`
@@ -123,7 +122,7 @@ func (i *intake) form(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_ = json.NewEncoder(w).Encode(form) // an error means that the client has gone
+	_ = json.NewEncoder(w).Encode(form) // an error means that the client has disconnected
 }
 
 func (i *intake) sign(nonce string) string {
@@ -132,7 +131,7 @@ func (i *intake) sign(nonce string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// identified finds out whose request it is before the middleware looks for its key.
+// identified determines the party of a request before the middleware looks for its key.
 func (i *intake) identified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user := ""
@@ -152,11 +151,11 @@ func (i *intake) identified(next http.Handler) http.Handler {
 	})
 }
 
-// party returns the party of a request, "" if it has none.
+// party returns the party of a request, or "" if it has none.
 //
-// A form that began with a visitor stays the visitor's, also when a user sends it: were the user's
-// own records asked instead, a copy of the visitor's request that is still under way could be taken
-// as well. The first user of a proof keeps it, which the ledger decides.
+// A form that a visitor began stays the visitor's, even when a user sends it. If the user's own records were looked up
+// instead, a copy of the visitor's request that is still in flight could be accepted as well. The proof belongs to the
+// first user who sends it; the ledger decides who that is.
 func (i *intake) party(ctx context.Context, user, proof string) (string, error) {
 	nonce, signature, _ := strings.Cut(proof, ".")
 	if !hmac.Equal([]byte(signature), []byte(i.sign(nonce))) {
@@ -173,14 +172,14 @@ func (i *intake) party(ctx context.Context, user, proof string) (string, error) 
 		return visitor, nil
 	}
 	claim := idempotency.DoOptions{
-		// To take a proof twice for one user does no harm.
+		// It is harmless to assign a proof to the same user twice.
 		Settings:    idempotency.Settings{TTL: proofTTL, OnLeaseExpired: idempotency.TakeOver},
 		Fingerprint: idempotency.Fingerprint{Algorithm: 1, Digest: sha256.Sum256([]byte(user))},
 	}
 	key := idempotency.RecordKey{Scope: scope, Namespace: "proofs", Key: visitor}
 	_, err := claim.Do(ctx, i.store, key, func(context.Context, *idempotency.Owner) ([]byte, error) { return nil, nil })
 	switch {
-	case idempotency.CodeOf(err) == idempotency.CodeKeyReused: // another user's
+	case idempotency.CodeOf(err) == idempotency.CodeKeyReused: // it belongs to another user
 		return "user:" + user, nil
 	case err != nil:
 		return "", err
@@ -188,7 +187,7 @@ func (i *intake) party(ctx context.Context, user, proof string) (string, error) 
 	return visitor, nil
 }
 
-// submit takes a form. Here it only prints it.
+// submit accepts a form. This example only prints it.
 func submit(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil || len(r.PostForm) == 0 {
 		http.Error(w, "the form is empty", http.StatusBadRequest)
@@ -198,5 +197,5 @@ func submit(w http.ResponseWriter, r *http.Request) {
 	fmt.Printf("%s %s: %s\n", id, r.PathValue("name"), r.PostForm.Encode())
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusCreated)
-	_ = json.NewEncoder(w).Encode(map[string]string{"submission": id}) // an error means that the client has gone
+	_ = json.NewEncoder(w).Encode(map[string]string{"submission": id}) // it fails if the client has disconnected
 }

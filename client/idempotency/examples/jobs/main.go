@@ -1,5 +1,5 @@
-// Command jobs is an example: a service with an endpoint that starts a job for each request and
-// knows nothing of keys. The gateway before it makes retries safe:
+// Command jobs is an example: a service with an endpoint that starts a job for each request and knows nothing of keys.
+// The gateway in front of it makes retries safe:
 //
 //	go run ./client/idempotency/examples/jobs
 //	go run ./cmd/seqledger gateway --config client/idempotency/examples/jobs/gateway.yaml
@@ -7,9 +7,8 @@
 //	curl -i -H 'Authorization: Bearer demo' -H 'Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"' \
 //	  -H 'Content-Type: application/json' -d '{"report":"2026-11"}' http://127.0.0.1:7480/api/jobs
 //
-// The answer is 202 with a job. The same command again gets the same job with a new requestId, and
-// the header Idempotent-Replayed. Another report under the same key gets 409. Without a key each
-// request starts a job.
+// The answer is 202 with a job. The same command again gets the same job with a new requestId, and the header
+// Idempotent-Replayed. Another report under the same key gets 409. Without a key each request starts a job.
 package main
 
 import (
@@ -55,7 +54,7 @@ func serve(ctx context.Context, listen string) error {
 	return nil
 }
 
-// job is one that was started.
+// job is a started job.
 type job struct {
 	ID     string `json:"id"`
 	Report string `json:"report"`
@@ -77,7 +76,7 @@ func (s *service) handler() http.Handler {
 	return mux
 }
 
-// start starts a job: whatever else it does for a request, it does each time.
+// start starts a job. It does so for every request that reaches it.
 func (s *service) start(w http.ResponseWriter, r *http.Request) {
 	var request struct{ Report string }
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&request); err != nil ||
@@ -99,7 +98,7 @@ func (s *service) start(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusAccepted, map[string]any{"requestId": idempotency.NewUUID(), "job": started})
 }
 
-// list shows what was started.
+// list shows the started jobs.
 func (s *service) list(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,5 +108,5 @@ func (s *service) list(w http.ResponseWriter, _ *http.Request) {
 func answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // an error means that the client has gone
+	_ = json.NewEncoder(w).Encode(body) // an error means that the client has disconnected
 }

@@ -1,4 +1,4 @@
-// Command submit is an example: a service that submits jobs to a runner at most once for each key.
+// Command submit is an example: a service that submits jobs to a runner at most once per key.
 //
 //	go run ./cmd/seqledger serve
 //	go run ./client/idempotency/examples/submit
@@ -6,10 +6,9 @@
 //	curl -i -H 'Idempotency-Key: "nightly-2026-11-22"' -d '{"image":"report"}' http://127.0.0.1:8081/jobs
 //	curl -i -H 'Idempotency-Key: "nightly-2026-11-22"' http://127.0.0.1:8081/jobs
 //
-// Requests with one key that come at once wait for the first of them (up to --wait) and get its job.
-// A job that the runner refuses stays refused for --rejected. If this program is killed while it
-// submits a job, the job may run or not: the key is then INDETERMINATE, nothing submits it again, and
-// seqledger key resolve settles it.
+// Concurrent requests with one key wait for the first of them (up to --wait) and get its job. A job that the runner
+// refuses stays refused for --rejected. If this program is killed while it submits a job, the job may or may not run:
+// the key is then INDETERMINATE, nothing submits the job again, and seqledger key resolve settles it.
 package main
 
 import (
@@ -84,7 +83,7 @@ func (s *service) serve(ctx context.Context, listen, ledger string) (err error) 
 	return nil
 }
 
-// recordKey returns the record of a key. It has no principal: the keys belong to this service.
+// recordKey returns the record key of an idempotency key. It has no principal: the keys belong to this service.
 func recordKey(key string) idempotency.RecordKey {
 	return idempotency.RecordKey{
 		Scope: idempotency.Scope{Organization: "submit"}, Namespace: "jobs", Key: key,
@@ -94,12 +93,12 @@ func recordKey(key string) idempotency.RecordKey {
 // status is what a client sees of a key.
 type status struct {
 	State    string `json:"state"`              // PENDING, COMMITTED, REJECTED or INDETERMINATE
-	Job      string `json:"job,omitempty"`      // what the runner calls it
-	Reason   string `json:"reason,omitempty"`   // of a refusal
+	Job      string `json:"job,omitempty"`      // the runner's id of the job
+	Reason   string `json:"reason,omitempty"`   // reason of a refusal
 	Replayed bool   `json:"replayed,omitempty"` // an earlier request did it
 }
 
-// submit submits a job, once for its key.
+// submit submits a job, once per key.
 func (s *service) submit(w http.ResponseWriter, r *http.Request) {
 	key, err := idempotency.ParseHeader(r.Header, false)
 	if err != nil || key == "" {
@@ -112,14 +111,14 @@ func (s *service) submit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	options := s.options
-	// White space and the order of names do not make another job.
+	// White space and the order of names do not make it another job.
 	options.Fingerprint, err = idempotency.NewFingerprint(idempotency.FingerprintJCS, nil,
 		&idempotency.Request{Method: http.MethodPost, Namespace: "jobs", MediaType: "application/json", Body: job})
 	if err != nil {
 		http.Error(w, "the job must be JSON: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	// The client may go; the submission goes on, and the next request gets its result.
+	// If the client disconnects, the submission continues, and the next request gets its result.
 	ctx := context.WithoutCancel(r.Context())
 	done, err := options.Do(ctx, s.store, recordKey(key),
 		func(ctx context.Context, owner *idempotency.Owner) ([]byte, error) {
@@ -146,7 +145,7 @@ func (s *service) failed(w http.ResponseWriter, err error) {
 		answer(w, http.StatusConflict, status{State: "INDETERMINATE"})
 	case idempotency.CodeKeyReused:
 		http.Error(w, "the key stands for another job", http.StatusConflict)
-	case "": // of run: it has no result to keep
+	case "": // from run: it has no result to keep
 		http.Error(w, err.Error(), http.StatusBadGateway)
 	default: // nothing was submitted
 		w.Header().Set("Retry-After", "1")
@@ -154,8 +153,8 @@ func (s *service) failed(w http.ResponseWriter, err error) {
 	}
 }
 
-// run hands a job to the runner, and returns what the runner calls it. What the error says decides
-// whether it may be tried again.
+// run submits a job to the runner, and returns the runner's id of it. Its error decides whether the job may be tried
+// again.
 func (s *service) run(ctx context.Context, job []byte, owner *idempotency.Owner) ([]byte, error) {
 	if s.runner == "" {
 		fmt.Printf("job %d: %s\n", owner.Token(), job)
@@ -189,9 +188,9 @@ func (s *service) run(ctx context.Context, job []byte, owner *idempotency.Owner)
 	return nil, fmt.Errorf("the runner answers %s: the job may run or not", response.Status)
 }
 
-// state tells what has become of a key.
+// state returns the state of a key.
 func (s *service) state(w http.ResponseWriter, r *http.Request) {
-	// From the header, because a key does not belong into a URL, which is logged and cached.
+	// The key is in the header, because it does not belong in a URL, which is logged and cached.
 	text, err := idempotency.ParseHeader(r.Header, false)
 	if err != nil || text == "" {
 		http.Error(w, "one valid Idempotency-Key is required", http.StatusBadRequest)
@@ -220,5 +219,5 @@ func (s *service) state(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, code int, body status) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // an error means that the client has gone
+	_ = json.NewEncoder(w).Encode(body) // an error means that the client has disconnected
 }

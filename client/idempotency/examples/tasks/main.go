@@ -1,15 +1,15 @@
-// Command tasks is an example: a task queue whose tasks are keyed writes. A task is added once for
-// its key, however often its producer repeats the call, and a worker follows the ledger:
+// Command tasks is an example: a task queue whose tasks are keyed writes. A task is added once per key, however often
+// its producer retries the call, and a worker follows the ledger:
 //
 //	go run ./cmd/seqledger serve
 //	go run ./client/idempotency/examples/tasks add --key invoice-7 mail '{"to":"a@example.com"}'
 //	go run ./client/idempotency/examples/tasks work
 //
-// The first add says that the task was created, every other that it exists, with the same id. The
-// same key with another task is a conflict, and adds nothing.
+// The first add reports that the task was created, every later one that it exists, with the same id. The same key with
+// another task is a conflict, and adds nothing.
 //
-// What a key is unique among is the namespace of the write: all tasks of one type (the default), all
-// tasks of one queue (--unique queue), or whatever the producer names (--unique customer-9).
+// A key is unique within the namespace of the write: all tasks of one type (the default), all tasks of one queue
+// (--unique queue), or a name that the producer chooses (--unique customer-9).
 package main
 
 import (
@@ -36,10 +36,10 @@ const usage = `usage: tasks add --key KEY [--queue QUEUE] [--unique type|queue|N
        tasks work [--queue QUEUE]
 Both take --server ADDRESS`
 
-// keyTTL is how long a key is known. A producer that repeats a call later adds another task.
+// keyTTL is how long a key is kept. A producer that retries a call later adds another task.
 const keyTTL = 30 * 24 * time.Hour
 
-// exitConflict is the exit code of an add whose key stands for another task.
+// exitConflict is the exit code of an add whose key belongs to another task.
 const exitConflict = 3
 
 func main() {
@@ -82,19 +82,19 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	return add(ctx, c, *unique, *key, task{*queue, flags.Arg(0), flags.Arg(1)}, out)
 }
 
-// task is what the ledger keeps of one. All of it belongs to the request that a key stands for, so
-// that a key never answers with another type of task, nor with one of another queue.
+// task is what the ledger stores for a task. All of it is part of the request that a key belongs to, so that a key
+// never returns a task of another type or of another queue.
 type task struct {
 	Queue   string `json:"queue"`
 	Type    string `json:"type"`
 	Payload string `json:"payload"`
 }
 
-// scope is where all queues are.
+// scope is the scope of all queues.
 func scope() *seqledgerv1.Scope { return &seqledgerv1.Scope{Organization: "tasks"} }
 
-// namespace returns what a key is unique among. The prefixes keep a custom name from being that of
-// a type or a queue.
+// namespace returns the namespace in which a key is unique. The prefixes keep a custom name from colliding with a type
+// or a queue.
 func namespace(unique string, t task) string {
 	switch unique {
 	case "type":
@@ -107,7 +107,7 @@ func namespace(unique string, t task) string {
 
 var errConflict = errors.New("the key stands for another task; nothing was added")
 
-// added is the answer of add.
+// added is the output of add.
 type added struct {
 	ID     string `json:"id"`     // of the transaction, and so of the task
 	Status string `json:"status"` // created or existing
@@ -129,7 +129,7 @@ func add(ctx context.Context, c *client.Client, unique, key string, t task, out 
 		if !errors.Is(err, failure.ErrOutcomeUnknown) || ctx.Err() != nil {
 			break
 		}
-		// The answer was lost: the same request finds out what became of it.
+		// The answer was lost: the same request finds out whether the task was added.
 	}
 	switch {
 	case failure.CodeOf(err) == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED:
@@ -144,8 +144,8 @@ func add(ctx context.Context, c *client.Client, unique, key string, t task, out 
 	return json.NewEncoder(out).Encode(answer)
 }
 
-// work prints the tasks of a queue, from the first one on. A real worker keeps the height that it has
-// done, and makes what it does for a task safe to repeat: under the task's id as its own key.
+// work prints the tasks of a queue, from the first one on. A real worker stores the height it has processed, and makes
+// its handling of a task safe to repeat, with the task's id as the key.
 func work(ctx context.Context, c *client.Client, queue string, out io.Writer) error {
 	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: scope()}) {
 		if err != nil {

@@ -1,5 +1,5 @@
-// Package describe carries what a record says of its key to people, beside the hash that names it, through the
-// names of an idempotency.Backend.
+// Package describe adds a readable description of the key to a record, next to the hash that names it. An
+// idempotency.Backend carries it in the names of its values.
 package describe
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// Description is what a record says of its key. No store decides anything by it.
+// Description is what a record tells people about its key. No store bases a decision on it.
 type Description struct {
 	Organization string `json:"organization"`
 	Vault        string `json:"vault"`
@@ -25,7 +25,7 @@ type Description struct {
 // hashLength is the length of a record's hash in hex.
 const hashLength = 2 * sha256.Size
 
-// Namer is an idempotency.Namer whose names are the hash of a record in hex, and its description in JSON.
+// Namer is an idempotency.Namer whose names are the hash of a record in hex, followed by its description in JSON.
 type Namer struct{}
 
 // Name implements idempotency.Namer.
@@ -35,15 +35,15 @@ func (Namer) Name(key *idempotency.RecordKey, hash string) string {
 		Text(key.Scope.Organization), Text(key.Scope.Vault), key.Namespace, Text(key.Principal), sum[:],
 	})
 	if err != nil {
-		panic(err) // strings and bytes have JSON
+		panic(err) // strings and bytes always encode
 	}
 	return strings.TrimPrefix(hash, "records/") + string(b)
 }
 
-// Text replaces bytes that are no text.
+// Text replaces invalid UTF-8.
 func Text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// Split returns the hash, in hex, and the description in JSON of a name that [Namer] has made.
+// Split returns the hash, in hex, and the JSON description in a name made by [Namer].
 func Split(name string) (hash, description string, err error) {
 	hash, description = name[:min(hashLength, len(name))], name[min(hashLength, len(name)):]
 	if b, err := hex.DecodeString(hash); err != nil || len(b) != sha256.Size {
@@ -52,7 +52,7 @@ func Split(name string) (hash, description string, err error) {
 	return hash, description, nil
 }
 
-// Parse returns a description.
+// Parse decodes a description.
 func Parse(description string) (*Description, error) {
 	d := new(Description)
 	if err := json.Unmarshal([]byte(description), d); err != nil {
@@ -64,15 +64,14 @@ func Parse(description string) (*Description, error) {
 	return d, nil
 }
 
-// Matches reports whether a request for a list wants the record of a description, whatever its state is.
+// Matches reports whether a list request selects the record of a description, regardless of its state.
 func (d *Description) Matches(r *idempotency.ListRequest) bool {
 	return d.Organization == Text(r.Scope.Organization) && d.Vault == Text(r.Scope.Vault) &&
 		(r.Namespace == "" || d.Namespace == r.Namespace) &&
 		(r.EveryPrincipal || d.Principal == Text(r.Principal))
 }
 
-// Listed returns a stored record of this description as it stands in a list, and nil if the request does not want
-// one in its state.
+// Listed returns a stored record with this description as a list shows it, or nil if the request excludes its state.
 func (d *Description) Listed(r *idempotency.ListRequest, record *idempotency.Record) *idempotency.ListedRecord {
 	if record == nil || r.State != 0 && record.State != r.State {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// testKey is the key of a record whose principal is no text.
+// testKey is the key of a record whose principal is not valid UTF-8.
 func testKey() *idempotency.RecordKey {
 	return &idempotency.RecordKey{
 		Scope: idempotency.Scope{Organization: "acme", Vault: "main"}, Namespace: "charge", Principal: "b\xffb",
@@ -17,7 +17,7 @@ func testKey() *idempotency.RecordKey {
 	}
 }
 
-// A name says what the record says, and does not have the key.
+// A name describes the record and does not contain the key.
 func TestName(t *testing.T) {
 	t.Parallel()
 	want := strings.Repeat("ab", sha256.Size)
@@ -40,7 +40,7 @@ func TestName(t *testing.T) {
 	}
 }
 
-// What is no name is refused.
+// Malformed names and descriptions are refused.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"", "tokens", strings.Repeat("g", hashLength), strings.Repeat("a", hashLength-1)} {
@@ -55,7 +55,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A list has the records of its scope, and of those the ones that were asked for.
+// A list contains the records of its scope that match the request.
 func TestMatches(t *testing.T) {
 	t.Parallel()
 	_, text, err := Split(Namer{}.Name(testKey(), strings.Repeat("ab", sha256.Size)))

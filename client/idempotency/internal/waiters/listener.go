@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// ErrNotListening makes a caller poll.
+// ErrNotListening tells a caller to poll.
 var ErrNotListening = errors.New("notifications do not arrive")
 
-// Listener wakes waiting callers on the notifications of a database. It listens from the first caller that
-// waits until Close.
+// Listener wakes waiting callers when the database sends notifications. It listens from the first waiting caller until
+// Close.
 type Listener struct {
 	listen  func(ctx context.Context, l *Listener) (pause time.Duration)
 	waiters Set
@@ -26,32 +26,32 @@ type Listener struct {
 	joined  sync.WaitGroup
 }
 
-// NewListener returns a listener. listen makes one connection, calls Hearing once notifications arrive on it and
-// Wake with each of them, and returns when the connection breaks or ctx ends, with the pause before the next
-// connection. Close must be called.
+// NewListener returns a listener. listen makes one connection, calls Hearing once notifications arrive on it, and calls
+// Wake with each of them. It returns when the connection breaks or ctx ends, with the pause before the next connection.
+// The caller must call Close.
 func NewListener(listen func(ctx context.Context, l *Listener) (pause time.Duration)) *Listener {
 	l := &Listener{listen: listen}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
 }
 
-// Close ends the listener, waits for it, and wakes all callers. It may be called again.
+// Close stops the listener, waits for it, and wakes all callers. It may be called again.
 func (l *Listener) Close() {
 	l.mu.Lock()
-	l.closed = true // under the lock, so that nothing joins any more
+	l.closed = true // under the lock, so that nothing joins afterwards
 	l.mu.Unlock()
 	l.cancel()
 	l.joined.Wait()
 	l.waiters.WakeAll()
 }
 
-// Wait registers a caller for the notifications of a key; see [Set.Add]. While there are none to be heard, the
-// error is ErrNotListening.
+// Wait registers a caller for the notifications of a key; see [Set.Add]. While notifications do not arrive, it returns
+// ErrNotListening.
 func (l *Listener) Wait(ctx context.Context, key string) (woken <-chan struct{}, leave func(), err error) {
 	l.mu.Lock()
 	if !l.started && !l.closed {
 		l.started = true
-		// Ended and waited for by Close.
+		// Close ends this goroutine and waits for it.
 		l.joined.Go(l.run)
 	}
 	l.mu.Unlock()
@@ -67,11 +67,11 @@ func (l *Listener) Hearing() { l.hearing.Store(true) }
 // Wake wakes the callers that wait for a key.
 func (l *Listener) Wake(key string) { l.waiters.Wake(key) }
 
-// run listens until Close, over one connection after another.
+// run listens until Close, on one connection after another.
 func (l *Listener) run() {
 	for l.ctx.Err() == nil {
 		pause := l.listen(l.ctx, l)
-		// In this order: a caller that waits from now on polls, and those before it may have missed something.
+		// The order matters: from now on new callers poll, and earlier ones may have missed a notification.
 		l.hearing.Store(false)
 		l.waiters.WakeAll()
 		timer := time.NewTimer(pause)

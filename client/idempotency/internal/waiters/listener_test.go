@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// connection is one call of a listener's listen function, in the hands of a test.
+// connection is one call of a listener's listen function, controlled by a test.
 type connection struct {
 	ctx     context.Context //nolint:containedctx // What the function was called with.
 	breakIt chan struct{}
 }
 
-// newTestListener returns a listener whose connections are handed to the test. All pauses are of the length given.
+// newTestListener returns a listener that hands its connections to the test. All pauses have the given length.
 func newTestListener(t *testing.T, pause time.Duration) (*Listener, <-chan connection) {
 	t.Helper()
 	connections := make(chan connection)
@@ -61,7 +61,7 @@ func TestListenerConnectsForItsFirstCaller(t *testing.T) {
 	default:
 	}
 	start(t, l)
-	start(t, l) // does not connect a second time
+	start(t, l) // does not connect again
 	<-connections
 	l.Hearing()
 	a, b := wait(t, l, "a"), wait(t, l, "b")
@@ -76,7 +76,7 @@ func TestListenerConnectsForItsFirstCaller(t *testing.T) {
 	}
 }
 
-// A notification may be lost with its connection. No caller may go on waiting for it.
+// A notification may be lost with its connection. No caller may keep waiting for it.
 func TestListenerWakesAllWhenAConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	l, connections := newTestListener(t, 0)
@@ -87,7 +87,7 @@ func TestListenerWakesAllWhenAConnectionBreaks(t *testing.T) {
 	close(first.breakIt)
 	<-a
 	<-b
-	<-connections // the next one, which does not hear anything yet
+	<-connections // the next one, which receives no notifications yet
 	if _, _, err := l.Wait(t.Context(), "a"); !errors.Is(err, ErrNotListening) {
 		t.Errorf("on a new connection: %v", err)
 	}
@@ -95,7 +95,7 @@ func TestListenerWakesAllWhenAConnectionBreaks(t *testing.T) {
 	wait(t, l, "a")
 }
 
-// Close ends a connection as well as a pause, and leaves no caller waiting.
+// Close ends a connection or a pause, and leaves no caller waiting.
 func TestListenerClose(t *testing.T) {
 	t.Parallel()
 	t.Run("Connected", func(t *testing.T) {

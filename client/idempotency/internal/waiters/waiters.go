@@ -1,4 +1,4 @@
-// Package waiters wakes the callers in this process that wait for keys of a database to change.
+// Package waiters wakes the callers in this process that wait for database keys to change.
 package waiters
 
 import (
@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// The bounds of waiting callers. One beyond them polls the database instead.
+// The limits on waiting callers. Callers beyond them poll the database instead.
 const (
 	maxPerKey = 64
 	maxInAll  = 10_000
@@ -15,15 +15,15 @@ const (
 // ErrFull is returned when too many callers wait.
 var ErrFull = errors.New("too many callers wait for notifications")
 
-// Set is the callers that wait, by key. The zero value is ready for use.
+// Set holds the waiting callers by key. The zero value is ready for use.
 type Set struct {
 	mu   sync.Mutex
 	keys map[string]map[chan struct{}]struct{}
 	all  int
 }
 
-// Add registers a caller. The channel is closed when its key may have changed. leave must be called
-// once, at the end of the wait.
+// Add registers a caller. The channel is closed when its key may have changed. The caller must call leave once, at the
+// end of the wait.
 func (s *Set) Add(key string) (woken <-chan struct{}, leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +46,7 @@ func (s *Set) leave(key string, ch chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, waiting := s.keys[key][ch]; !waiting {
-		return // woken
+		return // already woken
 	}
 	delete(s.keys[key], ch)
 	s.all--
@@ -62,7 +62,7 @@ func (s *Set) Wake(key string) {
 	s.wake(key)
 }
 
-// WakeAll wakes every caller: notifications may have been lost.
+// WakeAll wakes every caller, because notifications may have been lost.
 func (s *Set) WakeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *Set) WakeAll() {
 	}
 }
 
-// wake closes the channels of a key. mu is held.
+// wake closes the channels of a key. The caller holds mu.
 func (s *Set) wake(key string) {
 	for ch := range s.keys[key] {
 		close(ch)

@@ -1,23 +1,22 @@
-// Package jobs submits tasks to a bucket of S3, each once for a key.
+// Package jobs submits tasks to an S3 bucket, each once per key.
 //
 //	queue, err := jobs.Open(ctx, "s3://bucket/prefix?region=eu-central-1")
 //	task, err := queue.Submit(ctx, "resize", input, jobs.WithKey("order-4711"), jobs.WithScope("acme"))
 //
-// The same key with the same type and input returns the same task, also after a crash of the producer and from
-// another one. With another input it is a [*ConflictError].
+// The same key with the same type and input returns the same task, even after a crash of the producer, or from another
+// producer. With another input it returns a [*ConflictError].
 //
 // # Layout
 //
-// A task is one object, PREFIX/idempotency/jobs.{scope}/{key_hash}.json, with key_hash the SHA-256, in hex, of scope, a
-// colon and the key. Record and task are one object on purpose: they are created by one conditional request, so that
-// there is never a record without its task, and no producer repairs what another one has begun. Its fields: scope,
-// key_hash, status (ready), task_id, type, input (base64), input_hash, created_at, expires_at. Workers find tasks by
-// listing or by the bucket's notifications, and read them with [Decode].
+// A task is one object, PREFIX/idempotency/jobs.{scope}/{key_hash}.json, where key_hash is the SHA-256, in hex, of
+// scope, a colon and the key. Record and task are deliberately one object: one conditional request creates both, so
+// that there is never a record without its task, and no producer has to repair what another one has begun. Its fields:
+// scope, key_hash, status (ready), task_id, type, input (base64), input_hash, created_at, expires_at. Workers find
+// tasks by listing or through the bucket's notifications, and read them with [Decode].
 //
 // # What it costs
 //
-// A fresh submit with a key is two requests, a repeat one, and a submit without a key one. After a lost race it is
-// one more.
+// A first submit with a key is two requests, a retry one, and a submit without a key one. A lost race costs one more.
 //
 // An expired task counts as absent. The lifecycle rule of package s3 deletes it.
 package jobs
@@ -39,7 +38,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/s3/internal/bucket"
 )
 
-// The limits of a submit, and what it leaves unset.
+// The limits and defaults of a submit.
 const (
 	MaxInput     = 1 << 20 // bytes
 	MaxType      = 128     // bytes
@@ -49,7 +48,7 @@ const (
 	DefaultScope = "default"
 )
 
-// Task is a task that was submitted.
+// Task is a submitted task.
 type Task struct {
 	ID        string    `json:"task_id"` // random
 	Scope     string    `json:"scope"`
@@ -58,7 +57,7 @@ type Task struct {
 	InputHash string    `json:"input_hash"` // SHA-256 of type and input, in hex
 	CreatedAt time.Time `json:"created_at"` // by the bucket's clock in whole seconds; without a key, the producer's
 	ExpiresAt time.Time `json:"expires_at"`
-	// Created is true if this call has created the task, and false if it was there.
+	// Created is true if this call created the task, and false if the task already existed.
 	Created bool `json:"-"`
 }
 
@@ -70,9 +69,9 @@ type object struct {
 	Status  string `json:"status"`
 }
 
-// ConflictError is returned for a key that stands for another task.
+// ConflictError is returned for a key that belongs to another task.
 type ConflictError struct {
-	TaskID        string // of the task that the key stands for
+	TaskID        string // of the task that the key belongs to
 	Stored, Given string // hashes of the inputs
 }
 
@@ -93,29 +92,29 @@ func Open(ctx context.Context, url string) (*Queue, error) {
 	return New(ctx, objects.Client, objects.Bucket, objects.Prefix)
 }
 
-// New returns a queue in a bucket that a client reaches, below a prefix.
+// New returns a queue in a bucket below a prefix, accessed through a client.
 func New(ctx context.Context, client *driver.Client, name, prefix string) (*Queue, error) {
 	q := &Queue{&bucket.Objects{Client: client, Bucket: name, Prefix: prefix}}
 	return q, q.objects.CheckConditions(ctx)
 }
 
-// submission is what options set.
+// submission holds what the options set.
 type submission struct {
 	key, scope string
 	ttl        time.Duration
 }
 
-// Option changes a submit.
+// Option configures a submit.
 type Option func(*submission)
 
-// WithKey names the intention behind the task: 1 to 256 visible ASCII characters. Without one every submit is a task,
-// also a repeat.
+// WithKey sets the idempotency key: 1 to 256 visible ASCII characters. Without a key every submit creates a task, even
+// a retry.
 func WithKey(key string) Option { return func(s *submission) { s.key = key } }
 
-// WithScope is what keys belong to; DefaultScope otherwise.
+// WithScope sets the scope of the key; the default is DefaultScope.
 func WithScope(scope string) Option { return func(s *submission) { s.scope = scope } }
 
-// WithTTL is how long the key stands for the task: 1 s to MaxTTL; DefaultTTL otherwise.
+// WithTTL sets how long the key belongs to the task: 1 s to MaxTTL; the default is DefaultTTL.
 func WithTTL(ttl time.Duration) Option { return func(s *submission) { s.ttl = ttl } }
 
 // validate checks a submit.
@@ -136,8 +135,8 @@ func (s *submission) validate(taskType string, input []byte) error {
 	return (&idempotency.RecordKey{Key: s.key}).Validate()
 }
 
-// Submit creates a task, or returns the one that the key stands for. An error that is neither a [*ConflictError] nor
-// an [*idempotency.InvalidError] says nothing about whether the task was created: repeat the call with its key.
+// Submit creates a task, or returns the one that the key belongs to. An error that is neither a [*ConflictError] nor an
+// [*idempotency.InvalidError] does not say whether the task was created: retry the call with its key.
 func (q *Queue) Submit(ctx context.Context, taskType string, input []byte, options ...Option) (*Task, error) {
 	s := submission{scope: DefaultScope, ttl: DefaultTTL}
 	for _, o := range options {
@@ -182,7 +181,7 @@ func (q *Queue) submit(ctx context.Context, name string, o *object, ttl time.Dur
 			return nil, err
 		}
 		switch {
-		case !now.Before(stored.ExpiresAt): // replaced: by one, because of the ETag
+		case !now.Before(stored.ExpiresAt): // only one producer replaces it, because of the ETag
 		case stored.InputHash != o.InputHash:
 			return nil, &ConflictError{stored.ID, stored.InputHash, o.InputHash}
 		default:
@@ -193,7 +192,7 @@ func (q *Queue) submit(ctx context.Context, name string, o *object, ttl time.Dur
 	return q.create(ctx, name, etag, o, now, ttl)
 }
 
-// create writes the object of a task, unless another one was faster.
+// create writes the object of a task, unless another producer was faster.
 func (q *Queue) create(
 	ctx context.Context, name, etag string, o *object, now time.Time, ttl time.Duration,
 ) (*Task, error) {
@@ -211,7 +210,7 @@ func (q *Queue) create(
 	return &task, nil
 }
 
-// hashInput returns the hash of what a task is to do.
+// hashInput returns the hash of a task's type and input.
 func hashInput(taskType string, input []byte) string {
 	h := sha256.New()
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(taskType))))

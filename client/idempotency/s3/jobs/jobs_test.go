@@ -45,7 +45,7 @@ func open(t *testing.T, address string) (*jobs.Queue, *counter) {
 	return q, c
 }
 
-// A key stands for one task, and costs two requests and then one.
+// A key belongs to one task. The first submit costs two requests, and each later one costs one.
 func TestSubmit(t *testing.T) {
 	t.Parallel()
 	q, requests := open(t, servertest.S3(t).Address)
@@ -83,7 +83,7 @@ func TestSubmit(t *testing.T) {
 	}
 }
 
-// race submits from many producers at once, of which one creates the task, and returns its id.
+// race submits from many producers at once, one of which creates the task, and returns the task's id.
 func race(t *testing.T, address string, options ...jobs.Option) string {
 	t.Helper()
 	var group sync.WaitGroup
@@ -114,7 +114,7 @@ func race(t *testing.T, address string, options ...jobs.Option) string {
 	return id
 }
 
-// Many producers create one task: for a new key, and for one that has expired.
+// Concurrent producers create one task: for a new key, and for an expired one.
 func TestRace(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)
@@ -124,7 +124,7 @@ func TestRace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := 0; ; i++ { // until the bucket's clock, which a new task shows, is at the end of the old one
+	for i := 0; ; i++ { // until the bucket's clock, which a new task shows, reaches the expiry of the old one
 		clock, err := q.Submit(t.Context(), "clock", nil, jobs.WithKey(fmt.Sprint("clock", i)))
 		if err != nil {
 			t.Fatal(err)
@@ -138,7 +138,7 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// A producer that loses the answer to one of its requests repeats the submit, and has one task.
+// A producer that loses the answer to one of its requests retries the submit, and gets one task.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	q, requests := open(t, servertest.S3(t).Address)
@@ -149,7 +149,7 @@ func TestLostAnswers(t *testing.T) {
 			t.Errorf("the answer to request %d was lost: %+v, %v", lost+1, task, err)
 		}
 		first, err := q.Submit(t.Context(), "resize", []byte("a"), key)
-		if err != nil || first.Created != (lost == 0) { // the second request is what creates it
+		if err != nil || first.Created != (lost == 0) { // the second request creates it
 			t.Errorf("after the loss of answer %d: %+v, %v", lost+1, first, err)
 		}
 		again, err := q.Submit(t.Context(), "resize", []byte("a"), key)

@@ -1,5 +1,5 @@
-// A journal in a file, in the bytes of client/JOURNAL.md: a Go program and a Node program can
-// finish each other's journals.
+// A journal in a file, in the format of client/JOURNAL.md: a Go program and a Node program can continue each other's
+// journals.
 
 import { spawnSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
@@ -12,21 +12,21 @@ import { type Decoded, decodeRecords } from "../records.js";
 
 const magic = Buffer.from("seqljrnl");
 const marker = Buffer.from([0xf7, 0x47, 0x52, 0x50]);
-const version = 2; // version 1, without remembered tags, is read too
+const version = 2; // version 1, without remembered tags, is also read
 const headerBytes = 24;
 const groupHeader = 12;
-// Zeros that are written ahead of the groups, so that most syncs need not wait for the file system
-// to note that the file has grown.
+// Zeros are written ahead of the groups, so that for most syncs the file system need not record that the file has
+// grown.
 const maxAhead = 256 << 10;
 
 /**
- * fileJournal opens the journal at a path and creates it if necessary. It locks path + ".lock"
- * against other processes, Go's included. It reads and checks the content and writes it anew.
+ * fileJournal opens the journal at a path and creates it if necessary. It locks path + ".lock" against other processes,
+ * including Go programs. It reads and checks the content, and rewrites it.
  *
- * The lock is an advisory one (flock). It is taken with one of the programs flock, which is part of
- * util-linux and of BusyBox, and perl, which macOS has.
+ * The lock is advisory (flock). It is taken by one of the programs flock, which is part of util-linux and of BusyBox,
+ * and perl, which macOS has.
  *
- * The error is a JournalError: "locked", "missing" or "damaged"; or what the file system says.
+ * It throws a JournalError, "locked", "missing" or "damaged", or an error of the file system.
  */
 export async function fileJournal(path: string, options: JournalOptions = {}): Promise<Journal> {
   Journal.validate(options);
@@ -41,7 +41,7 @@ export async function fileJournal(path: string, options: JournalOptions = {}): P
   }
 }
 
-/** Follows symbolic links: under another name the same journal could be opened twice. */
+/** Follows symbolic links: otherwise the same journal could be opened twice under different names. */
 async function resolveLinks(path: string): Promise<string> {
   try {
     return await realpath(path);
@@ -54,13 +54,13 @@ async function resolveLinks(path: string): Promise<string> {
       "missing", `${path} is a symbolic link to a missing file; remove the link or restore the file`,
     );
   }
-  return path; // to be created
+  return path; // it will be created
 }
 
 const isMissing = (e: unknown): boolean => (e as { code?: string }).code === "ENOENT";
 
-// Programs that lock the file that they inherit as descriptor 3 (flock), and end with 1 while another
-// process has it locked. Linux has the first, macOS and the BSDs the second.
+// Programs that lock the file inherited as descriptor 3 (flock), and exit with 1 if another process has it locked.
+// Linux has the first, macOS and the BSDs the second.
 const lockers: [program: string, ...args: string[]][] = [
   ["flock", "-n", "3"],
   ["perl", "-e", `
@@ -73,9 +73,9 @@ const lockers: [program: string, ...args: string[]][] = [
 ];
 
 /**
- * Locks a file. Node has no call for flock, so another program locks the file that it inherits: the
- * lock belongs to the open file, and stays after that program has ended, until this process closes the
- * file or dies. A lock file that is merely created would outlive a process that is killed.
+ * Locks a file. Node has no call for flock, so another program locks the file that it inherits. The lock belongs to the
+ * open file, so it remains after that program has exited, until this process closes the file or dies. A lock file that
+ * is merely created would outlive a killed process.
  */
 async function lockFile(lockPath: string, path: string): Promise<FileHandle> {
   const handle = await open(lockPath, constants.O_RDWR | constants.O_CREAT, 0o600);
@@ -108,16 +108,16 @@ async function load(path: string, mustExist: boolean): Promise<Decoded[]> {
   return scan(path, content).flatMap((group) => group.records);
 }
 
-/** @internal Group is the records that one sync made durable, and where in the file they are. */
+/** @internal Group holds the records that one sync made durable, and their position in the file. */
 export interface Group {
   offset: number;
   records: Decoded[];
 }
 
 /**
- * @internal Reads all groups. A bad group at the end is torn: it was being written when the process or the
- * machine stopped, so nothing in it had been sent. A bad group with a good one behind it is damage,
- * because the next group is only written after the sync of the one before.
+ * @internal Reads all groups. An invalid group at the end is torn: it was being written when the process or the machine
+ * stopped, so nothing in it had been sent. An invalid group with a valid one after it is damage, because a group is
+ * only written after the sync of the previous one.
  */
 export function scan(path: string, content: Buffer): Group[] {
   const damaged = (offset: number, reason: string): JournalError =>
@@ -130,7 +130,7 @@ export function scan(path: string, content: Buffer): Group[] {
   while (offset < content.length) {
     const group = groupAt(content, salt, offset);
     if (typeof group === "string") {
-      if (offset >= written(content)) break; // the rest is room for groups to come
+      if (offset >= written(content)) break; // the rest is space for future groups
       for (let at = content.indexOf(marker, offset + 1); at >= 0; at = content.indexOf(marker, at + 1)) {
         if (typeof groupAt(content, salt, at) !== "string") {
           throw damaged(offset, `${group}, and a good group follows at byte ${at}`);
@@ -169,7 +169,7 @@ function headerError(content: Buffer): string {
   return "";
 }
 
-/** Where the zeros at the end begin. */
+/** The position at which the zeros at the end begin. */
 function written(content: Buffer): number {
   let end = content.length;
   while (end > 0 && content[end - 1] === 0) end--;
@@ -188,7 +188,7 @@ function groupAt(content: Buffer, salt: Uint8Array, offset: number): Buffer | st
   return groupSum(salt, offset, records) === rest.readUInt32LE(8) ? records : "a group's checksum does not match";
 }
 
-/** Covers the group's position too: a group that was moved is as invalid as one with a flipped bit. */
+/** The sum also covers the group's position: a moved group is as invalid as one with a flipped bit. */
 function groupSum(salt: Uint8Array, offset: number, records: Uint8Array): number {
   const seed = Buffer.alloc(20);
   seed.set(salt);
@@ -212,19 +212,19 @@ const castagnoli = new Uint32Array(256).map((_, n) => {
   return n;
 });
 
-/** CRC-32 with the polynomial of Castagnoli, which Node's zlib does not have. */
+/** CRC-32C (Castagnoli), which Node's zlib does not have. */
 function crc32c(bytes: Uint8Array, before = 0): number {
   let sum = ~before;
   for (let i = 0; i < bytes.length; i++) sum = castagnoli[(sum ^ bytes[i]!) & 0xff]! ^ (sum >>> 8);
   return ~sum >>> 0;
 }
 
-/** FileStorage is the file of a journal. */
+/** FileStorage stores a journal in a file. */
 class FileStorage implements JournalStorage {
   readonly name: string;
   private current: FileHandle | undefined;
   private salt: Uint8Array = new Uint8Array(8);
-  /** Where the next group begins; zeros follow up to allocated. */
+  /** The position of the next group; zeros follow up to allocated. */
   private size = 0;
   private allocated = 0;
 
@@ -258,8 +258,8 @@ class FileStorage implements JournalStorage {
       await writeAll(next, Buffer.concat([header, group, Buffer.alloc(this.ahead)]), 0);
       await next.sync();
       await rename(`${this.path}.new`, this.path);
-      // Until the directory is on disk, a power failure could bring the old file back, without what
-      // is added to the new one from here on.
+      // Until the directory is on disk, a power failure could restore the old file, without what is appended to the new
+      // one from here on.
       const directory = await open(dirname(this.path), "r");
       await directory.sync().finally(() => directory.close());
     } catch (e) {

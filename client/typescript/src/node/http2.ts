@@ -1,20 +1,20 @@
-// A Client whose calls go over one HTTP/2 connection, for Node. The fetch of Node speaks HTTP/1.1, with
-// a connection for each call that is under way.
+// A Client for Node whose calls share one HTTP/2 connection. Node's fetch speaks HTTP/1.1, with one connection per call
+// in flight.
 
 import { createConnectTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { Client, type ClientOptions } from "../client.js";
 import type { WebSocketConstructor } from "../stream.js";
 
-// A connection whose other end is gone says nothing. One that was quiet for so long is asked.
+// A connection gives no sign when its peer has gone. After this idle time a ping checks it.
 const pingAfterMs = 20_000;
 const pingAnswerMs = 10_000;
 
 /**
- * createHttp2Client returns a client whose calls, and its batches of writes, share a connection with
- * HTTP/2: over TLS with https://, without it with http://. It connects when it is used, and again when
- * the connection is lost. Many writes go over a WebSocket, where Node has one.
+ * createHttp2Client returns a client whose calls, and batches of writes, share an HTTP/2 connection: over TLS with
+ * https://, without it with http://. It connects on first use, and reconnects when the connection is lost. Many writes
+ * go over a WebSocket, if Node has one.
  *
- * Whatever stands before the server must speak HTTP/2, too. It throws as createClient does.
+ * Every intermediary in front of the server must speak HTTP/2, too. It throws the same errors as createClient.
  */
 export function createHttp2Client(options: Omit<ClientOptions, "transport">): Client {
   return new Http2Client(options);
@@ -27,7 +27,7 @@ class Http2Client extends Client {
     const connection = new Http2SessionManager(options.baseUrl, {
       pingIntervalMs: pingAfterMs, pingTimeoutMs: pingAnswerMs,
     });
-    // It sends a request once: it takes another connection only while there is no stream for the request.
+    // It sends a request once: it switches to another connection only before the request has a stream.
     const transport = createConnectTransport({
       baseUrl: options.baseUrl, httpVersion: "2", useBinaryFormat: true, sessionManager: connection,
     });

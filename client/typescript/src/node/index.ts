@@ -1,3 +1,3 @@
-// What needs Node: journals in files.
+// The parts that need Node: journals in files.
 
 export { fileJournal } from "./filejournal.js";

@@ -1,6 +1,5 @@
-// The client in pages of Chromium, with a journal in IndexedDB. After each trouble the ledger is read
-// with the Go binary: every write that was meant is in it once. What becomes of the journal's database
-// is in indexeddb.test.ts.
+// The client in Chromium pages, with a journal in IndexedDB. After each fault the ledger is read with the Go binary: it
+// contains every intended write once. Faults of the journal's database are tested in indexeddb.test.ts.
 
 import assert from "node:assert/strict";
 import { createServer, request as httpRequest } from "node:http";
@@ -70,7 +69,7 @@ browser("a page that is online again, or looked at again, sends at once", async 
   await page.clock.install();
   await visit(page);
   await open(page, server);
-  // From here on no timer ends, so that nothing but an event can wake the sender.
+  // From here on no timer fires, so only an event can wake the sender.
   await page.clock.pauseAt(Date.now() + 3_600_000);
   await context.setOffline(true);
   const refused = page.waitForEvent("requestfailed");
@@ -86,7 +85,7 @@ browser("a page that is online again, or looked at again, sends at once", async 
   const restarted = await ledger.restart("--cors-origin", origin());
   t.after(() => restarted.kill());
   const settled = settle(page);
-  // The first event may come before the failed call has ended.
+  // The first event may arrive before the failed call has ended.
   let done = false;
   void settled.finally(() => (done = true));
   while (!done) await page.evaluate(() => document.dispatchEvent(new Event("visibilitychange")));
@@ -131,7 +130,7 @@ browser("a page of another origin makes gRPC-Web calls, whose errors come in tra
     "--append", file);
   const token = /\b[A-Za-z0-9_-]{30,}\b/.exec(told)![0];
   const { server: ledger, page } = await setup(t, "--auth", file);
-  // Chromium shows what it asks before a call to nobody but the server.
+  // Only the server sees Chromium's preflights.
   const preflights = new Set<string>();
   const tap = createServer((request, response) => {
     const { method, headers, url } = request;
@@ -168,7 +167,7 @@ browser("a refusal of the browser's own repeat is fenced, also behind a transpor
   const { ledger, page } = await setup(t);
   const proxy = await FaultProxy.start(t, ledger.address);
   await open(page, `http://${proxy.address}`, { transport: true });
-  // Chromium repeats a request on a connection that it has used before.
+  // Chromium resends a request on a reused connection.
   await submit(page, ["first"]);
   await settle(page);
   const [calls, { session }] = [proxy.count("WriteBatch"), await position(page)];
@@ -181,7 +180,7 @@ browser("a refusal of the browser's own repeat is fenced, also behind a transpor
   await page.evaluate(() => window.till.replace("stock", "late"));
   assert.match((await settle(page))[0]!, /^late NotExecutedError: .*KEY_NOT_FOUND/);
   assert.equal(proxy.count("WriteBatch") - calls, 2, "the page made one call, and the browser repeated it");
-  // The condition comes to hold, and then the first copy arrives.
+  // The condition becomes true, and then the first copy arrives.
   run("write", "--server", ledger.address, "--scope", "acme/main", "--client-id", "other", "--set", "stock=there");
   assert.equal(await proxy.release(), 1);
   const { value } = JSON.parse(run("get", "stock", "--server", ledger.address, "--scope", "acme/main", "--json"));

@@ -13,18 +13,18 @@ import { remove, required } from "../support.js";
 export const executablePath = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
 
 /**
- * What to install if there is no Chromium. Tests are skipped then, except with SEQLEDGER_TEST_WEB=1: a gate that skips
- * them must not look like one in which they pass.
+ * What to install if there is no Chromium. In that case tests are skipped, unless SEQLEDGER_TEST_WEB=1: a gate that
+ * skips them must not look like one in which they pass.
  */
 export const missing = existsSync(executablePath)
   ? false
   : `${executablePath} is missing: apt-get install chromium, or set CHROMIUM to the path of a Chromium`;
 if (missing !== false && required) throw new Error(`SEQLEDGER_TEST_WEB=1: ${missing}`);
 
-// Ends a test that hangs. A machine that has too much to do must not look like one.
+// Ends a test that hangs. An overloaded machine must not look like a hanging test.
 const patienceMs = 120_000;
 
-/** launch starts Chromium with a profile of its own. It asks nobody on the network about anything. */
+/** launch starts Chromium with its own profile. It makes no network requests of its own. */
 export async function launch(profile: string): Promise<BrowserContext> {
   const context = await chromium.launchPersistentContext(profile, {
     executablePath, headless: true, timeout: patienceMs,
@@ -37,7 +37,7 @@ export async function launch(profile: string): Promise<BrowserContext> {
   return context;
 }
 
-/** launchFor starts Chromium for a test, after which it ends and its profile is removed, in this order. */
+/** launchFor starts Chromium for a test. After the test Chromium is stopped and then its profile removed. */
 export async function launchFor(
   t: TestContext, profile = mkdtempSync(join(tmpdir(), "seqledger-web-")),
 ): Promise<BrowserContext> {
@@ -51,16 +51,16 @@ export async function launchFor(
 
 /**
  * renderers returns the process ids of the renderers of the Chromium with a profile: its descendants of that type. The
- * debugger's protocol tells process ids to its own browser alone, which playwright keeps to itself.
+ * debugger's protocol gives process ids only on the browser's own connection, which playwright does not expose.
  */
 export function renderers(profile: string): number[] {
   const processes = readdirSync("/proc").filter((name) => /^\d+$/.test(name)).flatMap((pid) => {
     try {
       const parent = /^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))![1]!;
-      // Chromium writes its own over the arguments, as one text.
+      // Chromium overwrites its arguments with its own text.
       return [{ pid, parent, command: readFileSync(`/proc/${pid}/cmdline`, "utf8").split(/[\0 ]/) }];
     } catch {
-      return []; // it has ended meanwhile
+      return []; // it has exited meanwhile
     }
   });
   const byId = new Map(processes.map((p) => [p.pid, p]));
@@ -69,10 +69,7 @@ export function renderers(profile: string): number[] {
   return processes.filter((p) => p.command.includes("--type=renderer") && isOurs(p)).map((p) => Number(p.pid));
 }
 
-/**
- * servePage serves the page that npm run build made, and the examples as they are, on a port of the
- * loopback.
- */
+/** servePage serves the page built by npm run build, and the examples unchanged, on a loopback port. */
 export async function servePage(port = 0): Promise<{ url: string; port: number; server: Server }> {
   const scripts = fileURLToPath(new URL("../../page/", import.meta.url));
   const examples = fileURLToPath(new URL("../../../examples/", import.meta.url));

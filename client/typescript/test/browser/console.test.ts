@@ -1,5 +1,5 @@
-// The console of a real server, in Chromium: every page, with a screenshot where SCREENSHOTS names a
-// directory, and without anything that axe finds.
+// The console of a real server in Chromium: every page, with a screenshot if SCREENSHOTS names a directory, and without
+// findings by axe.
 
 import assert from "node:assert/strict";
 import { join } from "node:path";
@@ -88,7 +88,7 @@ async function findTransaction(page: Page, txId: string): Promise<void> {
   await page.getByText("set balance/42 = 100").waitFor();
 }
 
-/** Looks at a block, whose hash is the one that the command line says. */
+/** Shows a block, whose hash must be the one that the command line prints. */
 async function lookBlocks(page: Page, ledger: Ledger): Promise<void> {
   await visit(page, "Blocks");
   await fill(page, "Scope", "acme/main");
@@ -105,7 +105,7 @@ browser("the nodes of a cluster are shown, with who is away and how far behind",
   const [first, second, third] = await startCluster(t);
   // The page of any node shows what the leader knows.
   const { page, complaints, hosts } = await open(t, second!.address);
-  // Which one leads is not the test's business: on a busy machine there may be an election at any time.
+  // The test does not depend on which node leads: on a busy machine there may be an election at any time.
   const table = page.getByRole("region", { name: /^Nodes of the cluster; node \d leads \(term \d+\)$/ });
   await table.waitFor();
   const row = async (i: number): Promise<string[]> => (await table.locator("tbody tr").nth(i).innerText()).split("\t");
@@ -129,7 +129,7 @@ browser("the nodes of a cluster are shown, with who is away and how far behind",
   await look(page, "cluster-away");
   assert.deepEqual(complaints, []);
 
-  // Without a majority nobody knows more than the names.
+  // Without a majority no node knows more than the names.
   await first!.kill();
   await page.getByText("No node leads: an election goes on, or most voters are away.").waitFor();
   const rest = page.getByRole("region", { name: /^Nodes of the cluster \(term \d+\)$/ });
@@ -141,12 +141,12 @@ browser("the nodes of a cluster are shown, with who is away and how far behind",
   assert.deepEqual([...hosts], [second!.address]);
 });
 
-/** Goes to something from the top of the page by the Tab key alone, as which it must be shown. */
+/** Moves from the top of the page to an element with the Tab key alone; the element must show that it has the focus. */
 async function tabTo(page: Page, target: Locator): Promise<void> {
   await target.waitFor({ state: "attached" });
   const elements = 'a[href], button, input, select, textarea, summary, [tabindex="0"]';
   const most = await page.locator(elements).count();
-  // Behind the last element the focus is the browser's, which keeps it.
+  // After the last element the browser itself takes the focus, and keeps it.
   await page.locator(".skip").focus();
   for (let presses = 0; presses < most; presses++) {
     if (await target.evaluate((e) => e === document.activeElement)) {
@@ -190,7 +190,7 @@ browser("all of it can be done with the keyboard", async (t) => {
   await page.getByText("The 31 receipts in the window").waitFor();
   await visit("Blocks");
   await type("Scope", "acme/main");
-  await keys.press("Enter"); // a form is sent by any of its fields
+  await keys.press("Enter"); // pressing Enter in any field submits the form
   await go(button("1"));
   const transaction = main.getByRole("link").first();
   await page.getByText("append sale 0", { exact: true }).waitFor();
@@ -204,7 +204,7 @@ browser("all of it can be done with the keyboard", async (t) => {
   }
   await visit("Reservations");
   await type("Scope", "acme/main");
-  // The lease ends without a result in a while.
+  // The lease ends without a result after a while.
   do await go(button("List"));
   while (!(await main.innerText()).includes("INDETERMINATE"));
   await go(button("choose"));
@@ -235,7 +235,7 @@ browser("a reservation whose owner is gone is settled with an admin's key, and w
     await press(page, "Settle");
   };
 
-  // Another key sees no records of other principals, and may not settle one whose names it knows.
+  // Another key sees no records of other principals, and may not settle a record whose names it knows.
   await logIn(page, till);
   await visit(page, "Reservations");
   await fill(page, "Scope", "acme/main");
@@ -248,7 +248,7 @@ browser("a reservation whose owner is gone is settled with an admin's key, and w
   await settling.getByRole("alert").getByText(/principal|role/).waitFor();
   assert.equal((await reserve(ledger, gateway)).outcome === RecordOutcome.REPLAY, false, "nothing was settled");
 
-  complaints.length = 0; // the browser complains about answers that are refusals
+  complaints.length = 0; // the browser logs refusals as errors
   await page.getByRole("button", { name: "Forget the key" }).click();
   await logIn(page, operator);
   await fill(page, "Scope", "acme/main");
@@ -292,7 +292,7 @@ browser("an API key is asked for, kept for the tab, and never in a URL", async (
   await page.getByText("give an API key above").first().waitFor();
   assert.ok(urls.every((url) => !url.includes(secret)));
 
-  // What a credential may not see is asked once, and not every second.
+  // What a credential may not see is requested once, and not every second.
   await fill(page, "API key", reader);
   urls.length = 0;
   await page.getByRole("button", { name: "Use" }).click();
@@ -327,7 +327,7 @@ browser("a console that cannot start says so, and one that loses its server goes
 browser("--no-console leaves it out", async (t) => {
   const ledger = await startLedger(t, "--no-console");
   for (const path of ["/", "/console/"]) {
-    // What a browser sends, to which the console would be shown.
+    // The headers that a browser sends, and for which the console would be shown.
     const headers = { Accept: "text/html,application/xhtml+xml" };
     const answer = await fetch(`http://${ledger.address}${path}`, { redirect: "manual", headers });
     assert.equal(answer.status, 404, path);

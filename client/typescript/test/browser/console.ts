@@ -1,4 +1,4 @@
-// Opening the console of a real server in Chromium, and finding one's way in it.
+// Opening the console of a real server in Chromium, and navigating in it.
 
 import assert from "node:assert/strict";
 import { mkdirSync, readFileSync } from "node:fs";
@@ -18,7 +18,7 @@ import { type pages, shapes } from "./screenshots.js";
 const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 export const scope = { organization: "acme", vault: "main" };
 
-/** Opens the console, and collects what the browser complains about and whom it calls. */
+/** Opens the console, and collects the browser's errors and the hosts that it calls. */
 export async function open(
   t: TestContext, address: string,
 ): Promise<{ context: BrowserContext; page: Page; complaints: string[]; hosts: Set<string> }> {
@@ -37,14 +37,14 @@ export async function open(
   return { context, page, complaints, hosts };
 }
 
-/** Checks a page that is in its place, and keeps a picture of it. */
+/** Checks a page that is fully shown, and takes a screenshot. */
 export async function look(page: Page, name: string): Promise<void> {
   const directory = process.env["SCREENSHOTS"];
   if (directory !== undefined) {
     mkdirSync(directory, { recursive: true });
     await page.screenshot({ path: join(directory, `${name}.png`), fullPage: true });
   }
-  // The page's policy allows no scripts of others, the debugger's connection is not bound by it.
+  // The page's policy allows no foreign scripts; the debugger's connection is not bound by it.
   const session = await page.context().newCDPSession(page);
   await session.send("Runtime.evaluate", { expression: readFileSync(axe, "utf8") });
   const { result } = await session.send("Runtime.evaluate", {
@@ -55,7 +55,7 @@ export async function look(page: Page, name: string): Promise<void> {
   assert.deepEqual(JSON.parse(result.value as string), [], name);
 }
 
-/** Looks at a page as it is on a telephone and on a desk, light and dark. Nothing is wider than a telephone. */
+/** Checks a page on a phone and on a desktop, light and dark. Nothing is wider than a phone. */
 export async function lookAll(page: Page, name: (typeof pages)[number]): Promise<void> {
   const before = page.viewportSize()!;
   for (const { suffix, width, scheme } of shapes) {
@@ -76,7 +76,7 @@ export const fill = (page: Page, label: string, value: string): Promise<void> =>
 export const press = (page: Page, name: string): Promise<void> =>
   page.getByRole("main").getByRole("button", { name, exact: true }).first().click();
 
-/** Writes what the pages show, and returns a transaction that is not alone in its block. */
+/** Writes the data that the pages show, and returns a transaction that shares its block with others. */
 export async function written(ledger: Ledger): Promise<string> {
   await using client = createClient({ baseUrl: `http://${ledger.address}` });
   const writer = await client.openWriter({ scope, clientId: "till-7" });
@@ -87,13 +87,13 @@ export async function written(ledger: Ledger): Promise<string> {
   return (await pendings[20]!.settled).txId;
 }
 
-/** Starts three nodes, and returns them when all vote. The first leads. */
+/** Starts three nodes, and returns them when all are voters. The first leads. */
 export async function startCluster(t: TestContext): Promise<Ledger[]> {
   const alone = ["--peer-listen", "127.0.0.1:0"];
   const first = await startLedger(t, ...alone);
   const members = (): { id: string; voter?: boolean; peerAddress?: string }[] =>
     JSON.parse(run("cluster", "status", "--server", first.address, "--json")).members;
-  // Its address is in the log a moment after it takes calls.
+  // Its address is in the log a moment after it accepts calls.
   let peer: string | undefined;
   while ((peer = members()[0]!.peerAddress) === undefined) await setTimeout(50);
   const joined = ["--join", peer, "--join-token-file", `${first.data}/JOIN-TOKEN`];
@@ -102,7 +102,7 @@ export async function startCluster(t: TestContext): Promise<Ledger[]> {
   return nodes;
 }
 
-/** recordsOf calls the service of keyed records, with a credential if there is one. */
+/** recordsOf returns a client of the service of keyed records, with a credential if one is given. */
 export function recordsOf(ledger: Ledger, key = ""): Calls<typeof IdempotencyService> {
   return connectClient(IdempotencyService, createConnectTransport({
     baseUrl: `http://${ledger.address}`, useBinaryFormat: true,
@@ -113,7 +113,7 @@ export function recordsOf(ledger: Ledger, key = ""): Calls<typeof IdempotencySer
   }));
 }
 
-/** reserve reserves the key order-4711, whose lease ends without a result in a while, and returns the outcome. */
+/** reserve reserves the key order-4711, whose lease ends without a result after a while, and returns the outcome. */
 export async function reserve(ledger: Ledger, key = ""): Promise<{ outcome: RecordOutcome; response: string }> {
   const { outcome, record } = await recordsOf(ledger, key).reserve({
     record: { scope, namespace: "payments", key: "order-4711" },
@@ -133,20 +133,20 @@ export async function listIndeterminate(page: Page): Promise<void> {
   }, undefined, { polling: 500 });
 }
 
-/** newKey makes a credential in an auth file, and returns its secret. */
+/** newKey creates a credential in an auth file, and returns its secret. */
 export function newKey(file: string, id: string, role: string, ...flags: string[]): string {
   const told = run("auth", "new-key", "--id", id, "--role", role, ...flags, "--append", file);
   return /\b[A-Za-z0-9_-]{30,}\b/.exec(told)![0];
 }
 
-/** logIn gives the console an API key. */
+/** logIn enters an API key in the console. */
 export async function logIn(page: Page, key: string): Promise<void> {
   await fill(page, "API key", key);
   await page.getByRole("button", { name: "Use" }).click();
   await page.getByRole("button", { name: "Forget the key" }).waitFor();
 }
 
-// What is evaluated in a page waits without limit. A test that hangs is to be named, and not its file.
+// Evaluation in a page waits without limit. If a test hangs, the report should name the test, not only its file.
 const limitMs = 240_000;
 
 export const browser = (name: string, run: (t: TestContext) => Promise<void>): void =>

@@ -1,4 +1,4 @@
-// What the console shows as it happens: refused writes, plots, and a scope that is followed.
+// What the console shows live: refused writes, plots, and a scope that is followed.
 
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import assert from "node:assert/strict";
@@ -35,7 +35,7 @@ browser("refused writes are listed as they come, with their clients and what the
     ["KEY_NOT_FOUND", "WriteBatch", "acme/main", "till-7", "1", "the entity does not exist", advice],
   ];
   assert.deepEqual(await rowsOf(page), rows);
-  // A page that comes later finds them, too, with nothing of what would have been written.
+  // A page that is opened later shows them, too, without any of the contents of the writes.
   await page.reload();
   await refusalsOf(page).getByText("KEY_NOT_FOUND").waitFor();
   assert.deepEqual(await rowsOf(page), rows);
@@ -43,7 +43,7 @@ browser("refused writes are listed as they come, with their clients and what the
   await look(page, "refused");
   assert.deepEqual(complaints, []);
 
-  // A server that is started again has none, and counts anew.
+  // A restarted server has none, and counts from zero.
   const restarted = await ledger.restart();
   t.after(() => restarted.kill());
   await refusalsOf(page).waitFor({ state: "detached" });
@@ -93,12 +93,12 @@ async function follow(page: Page): Promise<void> {
   await press(page, "Follow");
 }
 
-// What is drawn within this time is not frozen. A busy machine may take longer now and then, a page that freezes does
-// so each time.
+// A page that draws within this time is not frozen. On a busy machine it may occasionally take longer; a page that
+// freezes does so every time.
 const frozenMs = 2000;
 const attempts = 3;
 
-/** Lets a Writer write as fast as it can, and returns the longest time for which the page did not draw meanwhile. */
+/** Lets a Writer write as fast as it can, and returns the longest time during which the page did not draw. */
 async function busy(page: Page, writer: Writer, name: string, wanted: number): Promise<number> {
   await page.evaluate(() => {
     const drawn = { last: performance.now(), longest: 0 };
@@ -136,7 +136,7 @@ browser("a busy scope does not freeze the page that follows it", async (t) => {
     t.diagnostic(`${rate} writes/s shown as they come; ${Math.round(longest.at(-1)!)} ms without drawing at most`);
   } while (longest.at(-1)! > frozenMs && longest.length < attempts);
   assert.ok(Math.min(...longest) <= frozenMs, `the page did not draw for ${longest} ms`);
-  // It has seen each write, keeps no more than its bound, and goes elsewhere when told to.
+  // It has seen each write, keeps no more than its limit, and can still navigate to another page.
   await page.getByText(`${longest.length * wanted + 1} transactions since`).waitFor();
   assert.equal(await page.locator("tbody tr").count(), 200);
   await visit(page, "Overview");
@@ -161,8 +161,8 @@ browser("a scope is followed from its last block on, which is found with a few c
   await page.getByText("append sale 61", { exact: true }).waitFor();
   assert.equal(await page.locator("tbody tr").count(), 2);
 
-  // Of a long chain only the end is read; here a scripted server has it.
-  let before = -1n; // the page that followed before may ask once more until it is gone
+  // Only the end of a long chain is read; here a scripted server provides it.
+  let before = -1n; // where the page followed before: it may ask once more until it is gone
   for (const height of [10_000_000n, 1n, 0n]) {
     lists = 0;
     const from = height === 0n ? 1n : height;

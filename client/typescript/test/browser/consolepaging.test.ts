@@ -1,4 +1,4 @@
-// The console's lists page by page, what it says of calls that fail, and addresses that a person has typed.
+// The console's lists page by page, its messages about failed calls, and hand-typed addresses.
 
 import assert from "node:assert/strict";
 import { createClient as connectClient } from "@connectrpc/connect";
@@ -9,7 +9,7 @@ import { append, createClient } from "../../src/index.js";
 import { type Ledger, startLedger } from "../support.js";
 import { browser, fill, look, open, press, scope, visit } from "./console.js";
 
-/** Writes 60 entities by 60 clients at once, and then 60 blocks. */
+/** Writes 60 entities with 60 concurrent clients, and then 60 blocks. */
 async function fillLedger(ledger: Ledger): Promise<void> {
   const baseUrl = `http://${ledger.address}`;
   const calls = connectClient(LedgerService, createConnectTransport({ baseUrl, useBinaryFormat: true }));
@@ -24,7 +24,7 @@ async function fillLedger(ledger: Ledger): Promise<void> {
   for (let i = 1; i <= 60; i++) await writer.write([append(`sale ${i}`)]);
 }
 
-/** The first cells of the rows that are shown. */
+/** The first cells of the visible rows. */
 const firstCells = (page: Page): Promise<string[]> => page.locator("tbody tr td:first-child").allInnerTexts();
 const numbers = (from: number, to: number): string[] =>
   Array.from({ length: to - from + 1 }, (_, i) => String(from + i));

@@ -1,8 +1,8 @@
-// A program for seqledger conformance in a page of Chromium, with a journal in IndexedDB:
+// A program for seqledger conformance in a Chromium page, with a journal in IndexedDB:
 //
 //     seqledger conformance --client 'node dist/test/browser/driver.js'
 //
-// The profile of the browser lies beside the path of the journal, and outlives the program.
+// The profile of the browser is stored next to the path of the journal, and outlives the program.
 
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { createInterface } from "node:readline";
@@ -12,7 +12,7 @@ import { launch, servePage } from "./chromium.js";
 
 const say = (event: object): void => void process.stdout.write(`${JSON.stringify(event)}\n`);
 
-/** Starts Chromium. The one of a program that was killed may still be on its way out. */
+/** Starts Chromium. The Chromium of a killed program may still be exiting. */
 async function start(profile: string): Promise<BrowserContext> {
   for (let attempt = 1; ; attempt++) {
     try {
@@ -24,7 +24,7 @@ async function start(profile: string): Promise<BrowserContext> {
   }
 }
 
-/** Opens the page, always under the same origin, to which the journal belongs. */
+/** Opens the page, always under the same origin, because the journal belongs to the origin. */
 async function openPage(journal: string): Promise<(c: Command) => Promise<void>> {
   const origin = `${journal}.port`;
   const { url, port } = await servePage(existsSync(origin) ? Number(readFileSync(origin, "utf8")) : 0);
@@ -55,6 +55,6 @@ for await (const line of createInterface({ input: process.stdin })) {
   }
   if (obey === undefined && c.do === "close") process.exit(0);
   closing ||= c.do === "close";
-  void obey?.(c).catch(() => {}); // the page says what became of it
+  void obey?.(c).catch(() => {}); // the page reports the result
 }
-if (!closing) process.exit(0); // otherwise the page says when it has closed its journal
+if (!closing) process.exit(0); // otherwise the page reports when it has closed its journal

@@ -1,5 +1,5 @@
-// The examples that are pages, as a person uses them, in Chromium. The service worker's test is in
-// browser.test.ts, the Node worker's in ../examples.test.ts.
+// The example pages, used in Chromium as a person would use them. The service worker's test is in browser.test.ts, the
+// Node worker's in ../examples.test.ts.
 
 import assert from "node:assert/strict";
 import { after, before, test, type TestContext } from "node:test";
@@ -30,7 +30,7 @@ async function setup(t: TestContext, example: string): Promise<{ ledger: Ledger;
 
 const cors = (): string[] => ["--cors-origin", new URL(site.url).origin];
 
-/** Waits until the page has said that much, and returns its lines. */
+/** Waits until the page has n matching lines, and returns them. */
 async function lines(page: Page, n: number, text: RegExp): Promise<string[]> {
   await page.waitForFunction(([n, text]) => {
     const found = [...document.querySelectorAll("li")].filter((li) => new RegExp(text!).test(li.textContent!));
@@ -76,7 +76,7 @@ browser("the React example orders once, in strict mode and after a reload", asyn
   await enter(page, "chair");
   await lines(page, 1, /^chair: ordered$/);
   await enter(page, "chair");
-  await lines(page, 1, /^chair: JournalError/); // the journal knows the order: it is not made twice
+  await lines(page, 1, /^chair: JournalError/); // the journal knows the order, so it is not made twice
   await ledger.kill();
   await enter(page, "table");
   await lines(page, 1, /^table: on its way$/);

@@ -1,6 +1,6 @@
-// What a browser does to the database of a journal: it cuts the connection, other pages delete or
-// upgrade it, it has no room, or it deletes everything. The journal goes on with what is on disk, or it
-// stops and says so; the ledger has every write once.
+// What a browser may do to the database of a journal: it cuts the connection, other pages delete or upgrade the
+// database, it has no space, or it deletes everything. The journal continues with what is on disk, or it stops and
+// reports that; the ledger has every write once.
 
 import assert from "node:assert/strict";
 import type { BrowserContext, CDPSession, Page } from "playwright-core";
@@ -11,7 +11,7 @@ import {
 
 const database = "seqledger journal till";
 
-/** Returns the function that cuts all connections to databases, as browsers do to pages in the background. */
+/** Returns the function that cuts all connections to databases, as browsers do to background pages. */
 async function scissors(context: BrowserContext): Promise<() => Promise<void>> {
   const internals = await context.newPage();
   await internals.goto("chrome://indexeddb-internals/");
@@ -20,7 +20,7 @@ async function scissors(context: BrowserContext): Promise<() => Promise<void>> {
   return () => button.click();
 }
 
-/** Keeps the next transaction open, until its connection is cut. */
+/** Keeps the next transaction open until its connection is cut. */
 const standStill = (page: Page): Promise<void> =>
   page.evaluate(() => {
     const { commit } = IDBTransaction.prototype;
@@ -28,14 +28,14 @@ const standStill = (page: Page): Promise<void> =>
     IDBTransaction.prototype.commit = function () {
       IDBTransaction.prototype.commit = commit;
       const store = this.objectStore("groups");
-      // A transaction ends by itself when nothing is asked of it.
+      // A transaction ends by itself when it gets no requests.
       const ask = (): void => void (store.count().onsuccess = ask);
       ask();
       Object.assign(window, { still: true });
     };
   });
 
-/** Opens the database as a page does that has nothing to do with the journal, and keeps it open. */
+/** Opens the database as an unrelated page would, and keeps it open. */
 async function hold(page: Page): Promise<void> {
   await page.evaluate((name) => new Promise<void>((resolve, reject) => {
     const request = indexedDB.open(name);
@@ -50,7 +50,7 @@ async function hold(page: Page): Promise<void> {
 const letGo = (page: Page): Promise<void> =>
   page.evaluate(() => (window as unknown as { held: IDBDatabase }).held.close());
 
-/** Deletes the database, and waits for that unless somebody is in the way. */
+/** Deletes the database, and waits for the deletion unless another connection blocks it. */
 const remove = (page: Page): Promise<"deleted" | "blocked"> =>
   page.evaluate((name) => new Promise((resolve) => {
     const request = indexedDB.deleteDatabase(name);
@@ -58,7 +58,7 @@ const remove = (page: Page): Promise<"deleted" | "blocked"> =>
     request.onblocked = () => resolve("blocked");
   }), database);
 
-/** Stores something else until the browser has no room for another byte. */
+/** Stores other data until the browser has no space for another byte. */
 const fillUp = (page: Page): Promise<void> =>
   page.evaluate(async () => {
     const db = await new Promise<IDBDatabase>((resolve, reject) => {
@@ -98,7 +98,7 @@ browser("a journal whose connection is cut opens it again, and goes on", async (
   const cut = await scissors(context);
   const rounds = 10;
   for (let i = 0; i < rounds; i++) {
-    // In half the rounds the cut comes in the middle of a transaction, in the others it may.
+    // In half of the rounds the cut comes in the middle of a transaction; in the others it may.
     if (i % 2 === 0) await standStill(page);
     await submit(page, tags(20 * i, 10));
     if (i % 2 === 0) await page.waitForFunction(() => "still" in window);
@@ -115,7 +115,7 @@ browser("a journal goes on when the browser does not say how a transaction ended
   await open(page, server);
   const { session } = await position(page);
   const cut = await scissors(context);
-  // Chromium says nothing of a transaction that begins just as its connection is cut.
+  // Chromium reports nothing for a transaction that begins just as its connection is cut.
   await page.evaluate(() => {
     const { transaction } = IDBDatabase.prototype;
     IDBDatabase.prototype.transaction = function (...parameters) {
@@ -138,7 +138,7 @@ browser("a journal whose connections are cut again and again stops in the end", 
   await open(page, server);
   await submit(page, tags(0, 5));
   await settle(page);
-  // Each transaction finds that its connection was closed a moment ago.
+  // Each transaction finds that its connection was just closed.
   await page.evaluate(() => {
     const { transaction } = IDBDatabase.prototype;
     Object.assign(window, { cuts: 0 });
@@ -165,7 +165,7 @@ browser("a journal that cannot be opened again stops, and nothing goes out that 
   await settle(page);
   const cut = await scissors(context);
   await page.evaluate(() => {
-    // What WebKit says to a page whose connection it has cut for good.
+    // The error of WebKit in a page whose connection it has cut for good.
     IDBFactory.prototype.open = () => {
       throw new DOMException("Connection to Indexed Database server lost. Refresh the page to try again");
     };
@@ -224,8 +224,8 @@ browser("a journal behind a page that is in the way says so after a time, or goe
   await submit(page, tags(0, 5));
   await settle(page);
   await page.evaluate(() => window.till.close());
-  // A page without a handler of "versionchange" keeps its connection; the deletion waits for it, and
-  // everybody else waits for the deletion.
+  // A page without a handler for "versionchange" keeps its connection; the deletion waits for it, and all others wait
+  // for the deletion.
   const other = await context.newPage();
   await visit(other);
   await hold(other);
@@ -234,13 +234,13 @@ browser("a journal behind a page that is in the way says so after a time, or goe
   await third.clock.install();
   await visit(third);
   const opened = open(third, server).then(() => "opened", String);
-  // The clock is wound once the page waits: the lock is taken just before it opens the database.
+  // The clock is advanced once the page waits: the lock is taken just before it opens the database.
   await other.waitForFunction(async () => (await navigator.locks.query()).held?.length === 1);
   let told: string | undefined;
   void opened.then((text) => (told = text));
   while (told === undefined) await third.clock.fastForward(31_000);
   assert.match(told, /did not open within 30 seconds: another page holds it/);
-  // A page that waits goes on when the other has gone, with a journal that was deleted.
+  // A waiting page continues, with a deleted journal, when the other page has gone.
   const fourth = await context.newPage();
   await visit(fourth);
   const waiting = open(fourth, server);
@@ -249,7 +249,7 @@ browser("a journal behind a page that is in the way says so after a time, or goe
   await submit(fourth, tags(5, 5));
   for (const outcome of await settle(fourth)) assert.match(outcome, / committed$/);
   once(ledger, tags(0, 10));
-  // Nor does the page that was told hold a connection that came too late.
+  // The page that gave up does not keep a connection that arrived too late, either.
   await fourth.evaluate(() => window.till.close());
   assert.equal(await remove(fourth), "deleted");
 });
@@ -260,7 +260,7 @@ browser("without room in the browser a write is refused, and its number used aga
   await session.send("Storage.overrideQuotaForOrigin", { origin: origin(), quotaSize: 1 << 20 });
   const stored: string[] = [];
   const none = /NotExecutedError.*(has room for|no room)/;
-  // Some browsers say how much room there is before a write, and all refuse to store it.
+  // Some browsers report the available space before a write, and all refuse to store it.
   const probe = async (until: RegExp): Promise<void> => {
     for (let n = 0; ; n++) {
       const all = tags(1000 * n, 100).map((tag) => `${stored.length} ${tag}`);
@@ -289,7 +289,7 @@ browser("without room in the browser a write is refused, and its number used aga
   await probe(/committed$/);
   assert.deepEqual(await position(page), { ...before, next: String(stored.length + 1) });
   once(ledger, stored);
-  // A page that comes later finds nothing of what was refused.
+  // A page that is opened later finds nothing of what was refused.
   await visit(page);
   const recovered = await open(page, server);
   assert.deepEqual(recovered.filter((tag) => !stored.includes(tag)), []);

@@ -11,7 +11,7 @@ import { type Command, drive } from "../drive.js";
 
 declare global {
   interface Window {
-    /** Tells the program that has opened the page. */
+    /** Reports to the program that opened the page. */
     say?: (event: object) => void;
     obey: (c: Command) => Promise<void>;
     till: typeof till;
@@ -21,18 +21,18 @@ declare global {
 
 window.obey = drive({
   openJournal: (c) => indexedDbJournal("driver", c.journalBytes === undefined ? {} : { maxBytes: c.journalBytes }),
-  // Both ways to send, because a page has a WebSocket.
+  // This uses both ways to send, because a page has a WebSocket.
   options: { streamCalls: 4 },
   say: (event) => window.say?.(event),
   exit: () => window.say?.({ event: "exit" }),
 });
 
-/** TillOptions are options of a till's journal and of its client. */
+/** TillOptions are the options of a till's journal and of its client. */
 export interface TillOptions {
   wait?: boolean;
   mustExist?: boolean;
   token?: string;
-  /** The client gets a transport of the page's own, which uses fetch. */
+  /** The client gets the page's own transport, which uses fetch. */
   transport?: true;
 }
 
@@ -65,7 +65,7 @@ const till = {
     await Promise.all(pendings.map((p) => p.accepted));
     await journal.sync();
   },
-  /** Waits for all outcomes, acknowledges the commits, and returns what became of each. */
+  /** Waits for all outcomes, acknowledges the commits, and returns the outcome of each write. */
   async settle(): Promise<string[]> {
     const outcomes: string[] = [];
     for (const p of pendings) {
@@ -80,18 +80,18 @@ const till = {
     pendings = [];
     return outcomes;
   },
-  /** Where the Writer stands, and why it has ended if it has. */
+  /** The Writer's position, and its error if it has ended. */
   position(): { session: string; next: string; error: string } {
     const { session, nextSequence } = writer.position;
     return { session: String(session), next: String(nextSequence), error: String(writer.error?.cause ?? "") };
   },
-  /** Whether the browser has promised to keep the journal. */
+  /** Whether the browser has agreed to keep the journal. */
   persistent: (): boolean => journal.persistent,
   async close(): Promise<void> {
     await writer.close();
     await journal.close();
   },
-  /** Writes for a time, with a journal, and returns how many writes were settled in a second. */
+  /** Writes for a time, with a journal, and returns how many writes per second were settled. */
   async load(ms: number, outstanding: number): Promise<number> {
     const began = performance.now();
     let settled = 0;
@@ -106,7 +106,7 @@ const till = {
 };
 window.till = till;
 
-/** What each of some calls came to over gRPC-Web, whose status, message and details are trailers in the body. */
+/** The results of some calls over gRPC-Web, where status, message and details are trailers in the body. */
 async function grpcWeb(server: string, token: string): Promise<Record<string, string>> {
   const ledger = createCalls(LedgerService, createGrpcWebTransport({
     baseUrl: server,

@@ -1,5 +1,5 @@
-// The pictures of the console's pages, which the tests make where SCREENSHOTS names a directory. As a program it looks
-// for them:
+// The screenshots of the console's pages, which the tests take if SCREENSHOTS names a directory. As a program it checks
+// that they exist:
 //
 //     node dist/test/browser/screenshots.js DIRECTORY
 
@@ -7,14 +7,14 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 
-/** The pages, by the names of their pictures. */
+/** The pages, by the names of their screenshots. */
 export const pages = [
   "overview", "streams", "transaction", "blocks", "entities", "follow", "reservations", "try",
 ] as const;
 export const widths = { telephone: 375, desk: 1280 } as const;
 export const schemes = ["light", "dark"] as const;
 
-/** shapes are the ways in which each page is looked at. */
+/** shapes are the variants in which each page is checked. */
 export const shapes = Object.entries(widths).flatMap(([name, width]) =>
   schemes.map((scheme) => ({ suffix: `${name}-${scheme}`, width, scheme })),
 );

@@ -29,7 +29,7 @@ export interface Setup {
   page: Page;
 }
 
-/** Starts a ledger that lets the page's origin call, which is another one, and opens the page. */
+/** Starts a ledger that allows calls from the page's origin, which differs from its own, and opens the page. */
 export async function setup(t: TestContext, ...flags: string[]): Promise<Setup> {
   const ledger = await Ledger.start(temporary(t), "127.0.0.1:0", "--cors-origin", origin(), ...flags);
   t.after(() => ledger.kill());
@@ -55,23 +55,23 @@ export const submit = (page: Page, all: string[]): Promise<void> =>
   page.evaluate((all) => window.till.submit(...all), all);
 export const settle = (page: Page): Promise<string[]> => page.evaluate(() => window.till.settle());
 
-/** Where the till's Writer stands, and why it has ended if it has. */
+/** The position of the till's Writer, and its error if it has ended. */
 export const position = (page: Page): Promise<{ session: string; next: string; error: string }> =>
   page.evaluate(() => window.till.position());
 
-/** Submits again what the journal does not know, as a till does when it starts again. */
+/** Submits again what the journal does not know, as a till does when it restarts. */
 export async function goOn(page: Page, server: string, all: string[]): Promise<void> {
   const recovered = await open(page, server);
   await submit(page, all.filter((tag) => !recovered.includes(tag)));
   for (const outcome of await settle(page)) assert.match(outcome, / committed$|tag-in-use|is in use/, outcome);
 }
 
-/** Compares what is in the ledger with what was meant to be there. */
+/** Compares the contents of the ledger with the intended writes. */
 export function once(ledger: Ledger, all: string[]): void {
   assert.deepEqual(payloads(ledger.address).sort(), [...all].sort());
 }
 
-// What is evaluated in a page waits without limit. A test that hangs is to be named, and not its file.
+// Evaluation in a page waits without limit. If a test hangs, the report should name the test, not only its file.
 const limitMs = 240_000;
 
 export const browser = (name: string, run: (t: TestContext) => Promise<void>): void =>

@@ -1,4 +1,4 @@
-// Bundles the pages of the browser tests, and the examples, from what tsc has made.
+// Bundles the pages of the browser tests, and the examples, from the output of tsc.
 import { fileURLToPath } from "node:url";
 import { defineConfig } from "vite";
 
@@ -6,7 +6,7 @@ const dist = fileURLToPath(new URL("../../dist", import.meta.url));
 
 export default defineConfig({
   logLevel: "warn",
-  // Strict mode, which the example is tested in, is a thing of React's development version.
+  // Strict mode, in which the example is tested, exists only in React's development version.
   define: { "process.env.NODE_ENV": '"development"' },
   build: {
     target: "es2022",

@@ -1,5 +1,5 @@
-// Command gopayer does what test/payer.ts does, with the Go client: the test of the file journal
-// lets one go on where the other was killed.
+// Command gopayer does the same as test/payer.ts, with the Go client: in the test of the file journal, one resumes
+// where the other was killed.
 //
 //	gopayer ADDRESS JOURNAL DONE COUNT
 package main
@@ -18,7 +18,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// window is how many payments are under way at once.
+// window is the number of payments in flight at once.
 const window = 8
 
 func main() {
@@ -96,7 +96,7 @@ func pay(address, path, donePath, count string) error {
 	return j.Close()
 }
 
-// openDone reads what is noted as done, and returns the function that notes more, durably.
+// openDone reads the completed payments, and returns the function that durably notes more.
 func openDone(path string) (map[string]bool, func(string) error, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

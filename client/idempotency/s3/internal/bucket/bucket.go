@@ -22,8 +22,8 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// Connect returns the bucket of a URL of the form s3://BUCKET/PREFIX, and its parameters. own are the names of
-// the caller's parameters, besides region, endpoint and path_style.
+// Connect returns the bucket of a URL of the form s3://BUCKET/PREFIX, and the URL's parameters. own lists the
+// parameters that the caller accepts in addition to region, endpoint and path_style.
 func Connect(ctx context.Context, address string, own ...string) (*Objects, url.Values, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "s3" || u.Host == "" {
@@ -48,7 +48,7 @@ func Connect(ctx context.Context, address string, own ...string) (*Objects, url.
 		if endpoint := query.Get("endpoint"); endpoint != "" {
 			o.BaseEndpoint = aws.String(endpoint)
 		}
-		// Stores of others refuse the checksums that Amazon's newer clients add.
+		// Stores other than Amazon's refuse the checksums that Amazon's newer clients add.
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 	})
@@ -61,7 +61,7 @@ type Objects struct {
 	Bucket, Prefix string
 }
 
-// name returns the whole name of an object.
+// name returns the full name of an object.
 func (o *Objects) name(relative string) *string {
 	if o.Prefix != "" {
 		relative = o.Prefix + "/" + relative
@@ -69,7 +69,7 @@ func (o *Objects) name(relative string) *string {
 	return &relative
 }
 
-// Get reads an object. An absent one has the ETag "". now is the time of the store in whole seconds.
+// Get reads an object. An absent one has the ETag "". now is the store's time in whole seconds.
 func (o *Objects) Get(ctx context.Context, name string) (body []byte, etag string, now time.Time, err error) {
 	answer, err := o.Client.GetObject(ctx, &s3.GetObjectInput{Bucket: &o.Bucket, Key: o.name(name)})
 	if err != nil {
@@ -92,19 +92,19 @@ func (o *Objects) Get(ctx context.Context, name string) (body []byte, etag strin
 	return buffer.Bytes(), *answer.ETag, now, nil
 }
 
-// Page is a part of a list of objects.
+// Page is a page of a list of objects.
 type Page struct {
 	Objects []Listed
-	Now     time.Time // of the store, in whole seconds
+	Now     time.Time // on the store's clock, in whole seconds
 }
 
 // Listed is an object in a list.
 type Listed struct {
 	Name    string    // relative to the prefix
-	Written time.Time // by the store's clock
+	Written time.Time // on the store's clock
 }
 
-// List returns the objects in a folder, most of them in one request, and those of folders in it not. An error is the
+// List returns the objects in a folder, without those in subfolders, requesting up to most at a time. An error is the
 // last item.
 func (o *Objects) List(ctx context.Context, folder string, most int) iter.Seq2[Page, error] {
 	whole, delimiter := *o.name(folder), "/"
@@ -138,7 +138,7 @@ func (o *Objects) Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// isNoBucket reports whether an error says that the bucket does not exist, which is no absent object.
+// isNoBucket reports whether an error says that the bucket does not exist, as opposed to the object.
 func isNoBucket(err error) bool {
 	failure, ok := errors.AsType[smithy.APIError](err)
 	return ok && failure.ErrorCode() == "NoSuchBucket"
@@ -162,7 +162,7 @@ func (o *Objects) Put(ctx context.Context, name, etag string, body []byte) (writ
 		switch status := response.HTTPStatusCode(); {
 		case status == http.StatusPreconditionFailed:
 			return false, "", nil
-		case status == http.StatusConflict: // another conditional write is under way
+		case status == http.StatusConflict: // another conditional write is in flight
 			return false, "", nil
 		case status == http.StatusNotFound && etag != "": // deleted meanwhile
 			return false, "", nil
@@ -175,10 +175,10 @@ func (o *Objects) Put(ctx context.Context, name, etag string, body []byte) (writ
 var ErrNoConditions = errors.New("the store ignores the conditions of writes (If-None-Match, If-Match): two owners " +
 	"could run at once")
 
-// ProbesName is the beginning of the names of the objects on which conditions are tried.
+// ProbesName is the name prefix of the objects on which conditions are tried.
 const ProbesName = "idempotency-probes/"
 
-// probes is how often conditions are tried before a store is refused because it refuses a write.
+// probes is how often the conditions are tried before a store is refused because it refuses a write.
 const probes = 3
 
 // CheckConditions tries every condition on an object of its own.
@@ -192,8 +192,8 @@ func (o *Objects) CheckConditions(ctx context.Context) (err error) {
 	return err
 }
 
-// probe tries the conditions once. again says that a write was refused that should not be. The client repeats a
-// request whose answer is a failure, and is refused, too, if the first one was done all the same.
+// probe tries the conditions once. again is true if the store refused a write that it should have accepted. That can
+// happen because the client retries a failed request: if the first one was performed anyway, the retry is refused.
 func (o *Objects) probe(ctx context.Context) (again bool, err error) {
 	name := ProbesName + rand.Text() + ".json"
 	written, first, err := o.Put(ctx, name, "", []byte(`{"probe":1}`))
@@ -204,7 +204,7 @@ func (o *Objects) probe(ctx context.Context) (again bool, err error) {
 		return true, fmt.Errorf("%w: a new object is refused", ErrNoConditions)
 	}
 	defer func() {
-		_ = o.Delete(ctx, name) // a probe that stays is harmless, and the right to delete is not needed otherwise
+		_ = o.Delete(ctx, name) // a leftover probe is harmless, and nothing else needs the permission to delete
 	}()
 	written, second, err := o.Put(ctx, name, first, []byte(`{"probe":2}`))
 	switch {
@@ -229,8 +229,8 @@ func (o *Objects) probe(ctx context.Context) (again bool, err error) {
 	return false, err
 }
 
-// Escape makes a text part of an object's name: letters, digits, '-' and '_' stay, others have the form %XX, and
-// nothing is '-'.
+// Escape makes a text part of an object's name: letters, digits, '-' and '_' stay, other characters have the form %XX,
+// and the empty text becomes '-'.
 func Escape(s string) string {
 	if s == "" {
 		return "-"

@@ -1,5 +1,5 @@
-// Package memorybucket is a bucket of S3 in memory, for tests and examples. It has what package bucket uses: objects
-// with ETags, conditional writes, deletes and lists. Like S3 it answers each request as of one moment.
+// Package memorybucket is an S3 bucket in memory, for tests and examples. It implements what package bucket uses:
+// objects with ETags, conditional writes, deletes and lists. Like S3 it processes each request atomically.
 package memorybucket
 
 import (
@@ -42,8 +42,8 @@ type Doer func(r *http.Request) (*http.Response, error)
 // Do implements s3.HTTPClient.
 func (d Doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
 
-// Client returns a client that makes its requests by do, and each so many times when it fails. Without do they go to
-// the bucket directly.
+// Client returns a client that sends its requests with do, making up to the given number of attempts for each. If do is
+// nil, requests go directly to the bucket.
 func (b *Bucket) Client(do Doer, attempts int) *s3.Client {
 	if do == nil {
 		do = b.Answer
@@ -67,7 +67,7 @@ func (b *Bucket) Answer(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// Objects returns a copy of the bodies of the objects whose names begin with a text.
+// Objects returns copies of the bodies of the objects whose names begin with prefix.
 func (b *Bucket) Objects(prefix string) map[string][]byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,7 +108,7 @@ func (b *Bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// put writes an object if the conditions hold. mu is held.
+// put writes an object if the conditions hold. The caller holds mu.
 func (b *Bucket) put(w http.ResponseWriter, r *http.Request, name string, body []byte) {
 	o, found := b.objects[name]
 	match := r.Header.Get("If-Match")
@@ -141,7 +141,7 @@ type (
 	}
 )
 
-// list lists the objects of a folder, all of them in one answer. mu is held.
+// list lists all objects of a folder in one response. The caller holds mu.
 func (b *Bucket) list(w http.ResponseWriter, r *http.Request) {
 	prefix, delimiter := r.URL.Query().Get("prefix"), r.URL.Query().Get("delimiter")
 	var answer listing
@@ -155,7 +155,7 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) {
 		})
 	}
 	w.Header().Set("Content-Type", "application/xml")
-	_ = xml.NewEncoder(w).Encode(answer) // to a recorder or a connection, whose client sees its end
+	_ = xml.NewEncoder(w).Encode(answer) // to a recorder or a connection, whose client notices a truncated response
 }
 
 // fail answers with an error of S3.
