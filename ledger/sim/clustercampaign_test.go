@@ -35,8 +35,8 @@ func (c *campaign) run(t *testing.T, seeds uint64, duration time.Duration) {
 		if r.err != nil {
 			c.failure = r.err
 			if small, r := shrink(e, r); len(small.without) > len(e.without) {
-				c.failure = fmt.Errorf("%w\n\nit fails in the same way without some faults, perhaps for another reason: "+
-					"%w", c.failure, r.err)
+				c.failure = fmt.Errorf("%w\n\nit fails in the same way without some faults, perhaps for "+
+					"another reason: %w", c.failure, r.err)
 			}
 			return
 		}
