@@ -166,8 +166,8 @@ func (l *Ledger) ClusterStatus() ClusterStatus {
 		Self: l.node(), Leader: leader,
 		Applied: progress.Applied, Committed: progress.Committed, Last: progress.Last,
 	}
-	told := l.digests.told()
-	s.Compared = told.own
+	result := l.digests.lastResult()
+	s.Compared = result.own
 	add := func(ids []uint64, voter bool) {
 		for _, id := range ids {
 			if slices.ContainsFunc(s.Members, func(m Member) bool { return m.ID == id }) {
@@ -180,15 +180,8 @@ func (l *Ledger) ClusterStatus() ClusterStatus {
 			if p, found := progress.Others[id]; found {
 				m.Active, m.Matched = p.Active, p.Matched
 			}
-			if about, found := told.others[id]; found {
-				m.State, m.Disk = about.state, about.disk
-			}
-			if id == s.Self {
-				m.Disk, _ = l.DiskUsage() // if it fails, the usage is unknown
-				if s.Compared.Index > 0 {
-					m.State = Same
-				}
-			}
+			found := result.nodes[id]
+			m.State, m.Disk = found.state, found.disk
 			s.Members = append(s.Members, m)
 		}
 	}

@@ -116,6 +116,41 @@ func TestCompareFindsADifference(t *testing.T) {
 	}
 }
 
+// A block that the directory with the longer history lacks is a difference, and damage in one directory hides nothing.
+func TestCompareFindsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "one")
+	l := open(t, ledger.Options{Dir: dir})
+	mustWrite(t, l, faultWrite(1), machine.Committed)
+	closeLedger(t, l)
+	other := crashed(t, dir)
+	l = open(t, ledger.Options{Dir: dir})
+	mustWrite(t, l, faultWrite(2), machine.Committed)
+	closeLedger(t, l)
+	l = open(t, ledger.Options{Dir: other})
+	for sequence := range uint64(3) {
+		w := appendWrite("elsewhere", sequence+1, []byte("x"))
+		w.Scope = machine.Scope{Organization: "elsewhere"}
+		mustWrite(t, l, w, machine.Committed)
+	}
+	closeLedger(t, l)
+	text := fmt.Sprint(compare(t, dir, other).Differences)
+	if want := fmt.Sprint("blocks of ", faultWrite(1).Scope); !strings.Contains(text, want) {
+		t.Errorf("no %q in %s", want, text)
+	}
+
+	blocks, err := filepath.Glob(filepath.Join(other, "blocks", "*"))
+	must(t, err)
+	content, err := os.ReadFile(blocks[0])
+	must(t, err)
+	content[len(content)/2] ^= 1
+	must(t, os.WriteFile(blocks[0], content, 0o600))
+	c, err := verify.Compare(t.Context(), dir, other, verify.Options{})
+	if err != nil || len(c.Reports[0].Problems) > 0 || len(c.Reports[1].Problems) == 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
 // What is at the end of a node's log, and may not have been committed, is not taken for what was.
 func TestVerifyLeavesOutWhatIsUndecided(t *testing.T) {
 	t.Parallel()

@@ -46,30 +46,30 @@ type digests struct {
 	count  uint64        // number of stands ever added
 	doubt  error         // the mismatch between the log and this state, if any
 	wake   chan struct{} // capacity 1; makes the next comparison start early
-	latest told          // of the last comparison; its map is never changed
+	result roundResult   // of the last comparison; its map is never changed
 }
 
-// told is the result of a comparison.
-type told struct {
-	own    machine.Check
-	others map[uint64]about
+// roundResult is the result of one comparison with the other nodes.
+type roundResult struct {
+	own   machine.Check // where this node stood
+	nodes map[uint64]nodeResult
 }
 
-// about is what is known of another node.
-type about struct {
+// nodeResult is what a comparison found out about a node, this one included.
+type nodeResult struct {
 	state Comparison
 	disk  datadir.Usage
 }
 
-func (d *digests) told() told {
+func (d *digests) lastResult() roundResult {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.latest
+	return d.result
 }
 
-func (d *digests) tell(t told) {
+func (d *digests) setResult(r roundResult) {
 	d.mu.Lock()
-	d.latest = t
+	d.result = r
 	d.mu.Unlock()
 }
 
@@ -294,10 +294,10 @@ func (l *Ledger) askDigests(own stand) opinion {
 			answers <- a
 		}()
 	}
-	now := told{own.check, map[uint64]about{}}
+	result := roundResult{own.check, map[uint64]nodeResult{l.node(): l.ownResult(own)}}
 	for range asked {
 		a := <-answers
-		now.others[a.ID] = about{comparisonOf(a.err, a.check == own.check), a.Disk}
+		result.nodes[a.ID] = nodeResult{comparisonOf(a.err, a.check == own.check), a.Disk}
 		switch {
 		case errors.Is(a.err, ErrRemoved):
 			o.removed = true
@@ -313,10 +313,19 @@ func (l *Ledger) askDigests(own stand) opinion {
 			o.leaderDiffers = o.leaderDiffers || a.ID == leader.ID
 		}
 	}
-	l.digests.tell(now)
+	l.digests.setResult(result)
 	slices.Sort(o.same)
 	slices.Sort(o.other)
 	return o
+}
+
+// ownResult is this node's own part of a result.
+func (l *Ledger) ownResult(own stand) (r nodeResult) {
+	r.disk, _ = l.DiskUsage() // if it fails, the usage is unknown
+	if own.check.Index > 0 {
+		r.state = Same
+	}
+	return r
 }
 
 func comparisonOf(err error, same bool) Comparison {
@@ -374,10 +383,10 @@ func (l *Ledger) tellDigest(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "after: must be an index of the log", http.StatusBadRequest)
 		return
 	}
-	if disk, err := l.DiskUsage(); err == nil {
-		w.Header().Set(diskFreeHeader, strconv.FormatUint(disk.Free, 10))
-		w.Header().Set(diskSizeHeader, strconv.FormatUint(disk.Size, 10))
-	}
+	// Not asked of the file system here: if that hangs, so would every request of every node.
+	disk := l.digests.lastResult().nodes[l.node()].disk
+	w.Header().Set(diskFreeHeader, strconv.FormatUint(disk.Free, 10))
+	w.Header().Set(diskSizeHeader, strconv.FormatUint(disk.Size, 10))
 	own, found := l.digests.find(after)
 	if !found {
 		status := http.StatusNotFound // not yet

@@ -151,7 +151,7 @@ func (c *verifyCommand) compare(e *environment, options verify.Options) error {
 		if e.ctx.Err() != nil {
 			return context.Cause(e.ctx)
 		}
-		return fail(exitFailed, storageHint(err, c.Data), "verify: %w", err)
+		return fail(exitFailed, storageHint(err, c.Data+" or "+c.Compare), "verify: %w", err)
 	}
 	problems := uint64(0)
 	for i, report := range found.Reports {

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,12 +27,13 @@ type Comparison struct {
 // Compare checks two data directories of nodes of one ledger, and whether one of them has what the other has, up to
 // where both reach. The nodes are stopped, and need not have stopped at one index.
 func Compare(ctx context.Context, one, other string, o Options) (result *Comparison, err error) {
-	a, err := open(ctx, one, o)
+	var standsA, standsB []stand
+	a, err := open(ctx, one, o, &standsA)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", one, err)
 	}
 	defer func() { err = errors.Join(err, a.close()) }()
-	b, err := open(ctx, other, o)
+	b, err := open(ctx, other, o, &standsB)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", other, err)
 	}
@@ -44,10 +46,14 @@ func Compare(ctx context.Context, one, other string, o Options) (result *Compari
 		result.differ("ledger", "they are of two ledgers: %s and %s", a.report.LedgerID, b.report.LedgerID)
 		return result, nil
 	}
-	result.compareStands(a.stands, b.stands)
-	return result, a.view(func(va machine.View) error {
+	result.compareStands(standsA, standsB)
+	err = a.view(func(va machine.View) error {
 		return b.view(func(vb machine.View) error { return result.compareChains(va, vb) })
 	})
+	if err != nil { // damage, which must not hide what else was found
+		result.differ("blocks", "not all of them can be compared: %v", err)
+	}
+	return result, ctx.Err()
 }
 
 func (c *checked) view(read func(v machine.View) error) error {
@@ -62,13 +68,7 @@ func (c *Comparison) differ(where, format string, args ...any) {
 func (c *Comparison) compareStands(a, b []stand) {
 	for _, s := range a {
 		i, found := slices.BinarySearchFunc(b, s.position, func(s stand, at uint64) int {
-			switch {
-			case s.position < at:
-				return -1
-			case s.position > at:
-				return 1
-			}
-			return 0
+			return cmp.Compare(s.position, at)
 		})
 		if !found {
 			continue
@@ -84,11 +84,17 @@ func (c *Comparison) compareStands(a, b []stand) {
 
 // compareChains compares the chains of blocks.
 func (c *Comparison) compareChains(a, b machine.View) error {
-	scopes, err := a.Scopes()
-	if err != nil {
+	scopesA, errA := a.Scopes()
+	scopesB, errB := b.Scopes()
+	if err := errors.Join(errA, errB); err != nil {
 		return err
 	}
-	for _, scope := range scopes {
+	scopes := map[machine.Scope]bool{}
+	for _, scope := range slices.Concat(scopesA, scopesB) { // a scope may be in one of them alone
+		if scopes[scope] {
+			continue
+		}
+		scopes[scope] = true
 		chainA, errA := a.Chain(scope)
 		chainB, errB := b.Chain(scope)
 		if err := errors.Join(errA, errB); err != nil {
@@ -103,6 +109,12 @@ func (c *Comparison) compareChains(a, b machine.View) error {
 
 // compareChain compares the last block that both have, and if it differs finds the first one that does.
 func (c *Comparison) compareChain(a, b machine.View, chainA, chainB *machine.Chain) error {
+	// Whoever has decided more commands has all blocks that the other one has.
+	if a.Index() >= b.Index() && chainA.Height < chainB.Height ||
+		b.Index() >= a.Index() && chainB.Height < chainA.Height {
+		c.differ(fmt.Sprintf("blocks of %s", chainA.Scope), "one has %d of them at ledger index %d, the other %d at %d",
+			chainA.Height, a.Index(), chainB.Height, b.Index())
+	}
 	common := min(chainA.Height, chainB.Height)
 	if common == 0 {
 		return nil

@@ -54,7 +54,7 @@ const maxProblems = 1_000
 // in it. The error tells that the check itself could not be done. Damage is in the
 // report instead, so that one finding never hides the next.
 func Directory(ctx context.Context, dir string, o Options) (report *Report, err error) {
-	c, err := open(ctx, dir, o)
+	c, err := open(ctx, dir, o, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ type checked struct {
 	dir    *datadir.Directory // that close unlocks; nil for none
 	store  *boltstore.Store   // nil when it cannot be opened
 	m      *machine.Machine   // nil when the state cannot be read
-	stands []stand            // as the replay went by
+	stands *[]stand           // the positions that the replay passed; nil: not wanted
 }
 
 // stand is where the state stood at a position in the log.
@@ -94,12 +94,12 @@ func (c *checked) close() (err error) {
 }
 
 // open checks a directory.
-func open(ctx context.Context, dir string, o Options) (*checked, error) {
+func open(ctx context.Context, dir string, o Options, stands *[]stand) (*checked, error) {
 	d, err := datadir.OpenLedger(dir)
 	if err != nil {
 		return nil, err
 	}
-	c := &checked{report: new(Report), dir: d}
+	c := &checked{report: new(Report), dir: d, stands: stands}
 	if err := c.check(ctx, d, d.State(), o); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
@@ -133,10 +133,7 @@ func (c *checked) check(ctx context.Context, d *datadir.Directory, path string, 
 		}
 		report.add(datadir.SumsName, err) // the first; what hangs on it follows
 	}
-	r := replay{report: report, store: store, applied: func(s stand) error {
-		c.stands = append(c.stands, s)
-		return nil
-	}}
+	r := replay{report: report, store: store, stands: c.stands}
 	if c.m, err = r.run(ctx, d); err != nil || c.m == nil {
 		return err
 	}
@@ -269,7 +266,7 @@ func ReplayInto(ctx context.Context, path string, from *datadir.Directory) (repo
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	report = new(Report)
-	r := replay{report: report, store: store, undecided: true, applied: func(stand) error {
+	r := replay{report: report, store: store, undecided: true, applied: func() error {
 		if store.PendingBytes() < flushBytes {
 			return nil
 		}
@@ -367,9 +364,9 @@ func (p *Report) addProblem(problem machine.Problem) {
 type replay struct {
 	report    *Report
 	store     *boltstore.Store
-	undecided bool // take entries of which nothing tells that they were committed, too
-	// applied is called at the checkpoint, and after each entry.
-	applied func(stand) error
+	undecided bool         // take entries of which nothing tells that they were committed, too
+	applied   func() error // called after each entry; may be nil
+	stands    *[]stand     // gets the position of the checkpoint and of each entry; may be nil
 
 	m      *machine.Machine
 	asked  bool   // whether proven is known
@@ -382,7 +379,7 @@ func (r *replay) run(ctx context.Context, d *datadir.Directory) (*machine.Machin
 		return nil, nil
 	}
 	at := raftlog.Position(r.store.Checkpoint())
-	if err := r.tell(at); err != nil {
+	if err := r.note(at); err != nil {
 		return nil, err
 	}
 	read := raftlog.Read
@@ -435,14 +432,21 @@ func (r *replay) entry(at raftlog.Position, entry []byte, decided bool) (err err
 	if err != nil {
 		return err
 	}
-	return r.tell(at)
+	if r.applied != nil {
+		if err := r.applied(); err != nil {
+			return err
+		}
+	}
+	return r.note(at)
 }
 
-func (r *replay) tell(at raftlog.Position) error {
-	s, err := r.stand(at)
-	if err == nil {
-		err = r.applied(s)
+// note adds to stands where the state stands.
+func (r *replay) note(at raftlog.Position) error {
+	if r.stands == nil {
+		return nil
 	}
+	s, err := r.stand(at)
+	*r.stands = append(*r.stands, s)
 	return err
 }
 
