@@ -84,6 +84,9 @@ func (c *verifyCommand) Run(e *environment) error {
 	if c.Archive != "" && len(c.Backup) > 0 {
 		return usage("--archive and --backup do not go together")
 	}
+	if c.Compare == c.Data {
+		return usage("--compare names the directory of --data")
+	}
 	if c.Compare != "" && (c.Archive != "" || len(c.Backup) > 0) {
 		return usage("--compare does not go together with --archive or --backup")
 	}
