@@ -426,7 +426,7 @@ func TestFailureAnswersEverything(t *testing.T) {
 func TestAnswersStayWithTheirCalls(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})
-	const callers, writes = 32, 50
+	const callers, writes = 16, 25
 	var ended atomic.Int64
 	var group sync.WaitGroup
 	for caller := range callers {
