@@ -59,6 +59,9 @@ type Cluster struct {
 	Tick time.Duration
 }
 
+// tick returns the heartbeat interval.
+func (c *Cluster) tick() time.Duration { return cmp.Or(c.Tick, 50*time.Millisecond) }
+
 // Leader describes the leader of the cluster, as far as this node knows.
 type Leader struct {
 	ID     uint64 // of the node; 0: unknown, an election is in progress

@@ -541,3 +541,42 @@ func TestOnlyTheLeaderTellsTheTime(t *testing.T) {
 		}
 	}
 }
+
+// A node that is cut off from the others refuses reads long before their deadline, so that their callers go to another
+// node. A stale read is answered.
+func TestReadsOfANodeThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	leader := awaitLeader(t, nodes...)
+	left := nodes[0]
+	for _, n := range nodes {
+		if n != leader {
+			left = n
+		}
+	}
+	read := func(n *clusterNode) error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		return n.View(ctx, func(machine.View) error { return nil })
+	}
+	if err := read(left); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		if n != left {
+			if err := n.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := read(left); !isNotLeader(err) {
+		t.Errorf("a read: %v", err)
+	}
+	if _, err := left.Write(t.Context(), appendWrite("c", 1, nil)); !isNotLeader(err) {
+		t.Errorf("a write: %v", err)
+	}
+	stale := ledger.WithStaleRead(t.Context(), new(ledger.StaleRead))
+	if err := left.View(stale, func(machine.View) error { return nil }); err != nil {
+		t.Errorf("a stale read: %v", err)
+	}
+}

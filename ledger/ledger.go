@@ -239,7 +239,7 @@ func (l *Ledger) openLog() (err error) {
 		},
 	}
 	if c := l.options.Cluster; c != nil {
-		o.Cluster = &raftlog.Cluster{Send: l.send, Tick: c.Tick}
+		o.Cluster = &raftlog.Cluster{Send: l.send, Tick: c.tick()}
 	}
 	switch {
 	case l.directory.HasOldLog():

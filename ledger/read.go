@@ -228,7 +228,9 @@ func WithStaleRead(ctx context.Context, s *StaleRead) context.Context {
 }
 
 // Fresh returns once a read on this node sees every write that was acknowledged before the call, by any node. A node of
-// a cluster asks the others whether it is current. With a [StaleRead] in ctx it does not.
+// a cluster asks the others whether it is current, and returns a *NotLeaderError if it has no answer in 40 intervals of
+// Cluster.Tick, because it may be cut off from them while its callers can reach another. With a [StaleRead] in ctx it
+// does not ask.
 func (l *Ledger) Fresh(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
@@ -242,10 +244,7 @@ func (l *Ledger) Fresh(ctx context.Context) error {
 			return nil
 		})
 	}
-	if !l.log.ReadsAlone() {
-		l.counters.readChecks.Add(1)
-	}
-	err := l.log.ReadBarrier(ctx)
+	err := l.readBarrier(ctx)
 	switch {
 	case err == nil:
 		return nil
@@ -255,6 +254,30 @@ func (l *Ledger) Fresh(ctx context.Context) error {
 		return ErrClosed
 	}
 	return fmt.Errorf("read: %w", err)
+}
+
+// readTicks is how many intervals of Cluster.Tick a read waits for an answer of the others: longer than they take to
+// elect a leader, so that a read survives that.
+const readTicks = 40
+
+// readBarrier is raftlog.Log.ReadBarrier, but a node that has others gives up when they do not answer. A leader goes on
+// asking: it leads no more when it is cut off.
+func (l *Ledger) readBarrier(ctx context.Context) error {
+	if l.log.ReadsAlone() || l.options.Cluster == nil {
+		return l.log.ReadBarrier(ctx)
+	}
+	l.counters.readChecks.Add(1)
+	for {
+		limited, cancel := context.WithTimeout(ctx, readTicks*l.options.Cluster.tick())
+		err := l.log.ReadBarrier(limited)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+		if leader, _ := l.Leader(); !leader.Self {
+			return l.notLeading()
+		}
+	}
 }
 
 // headView is the head of the state by itself.

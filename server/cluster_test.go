@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -109,4 +110,45 @@ func TestStatusWithoutAMajority(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNodeThatIsCutOffSendsItsCallersAway: a node that has lost the others ends a Watch and refuses reads, so that a
+// client with several servers goes on at another one, even if its calls have no deadlines.
+func TestNodeThatIsCutOffSendsItsCallersAway(t *testing.T) {
+	t.Parallel()
+	nodes := startNodes(t, server.Options{})
+	err := settled(t, func() error {
+		_, err := nodes[0].client.Write(within(t), connect.NewRequest(writeOf("c", 1, appendOp("x"))))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leader := leads(t, nodes)
+	left := nodes[0]
+	for _, h := range nodes {
+		if h != leader {
+			left = h
+		}
+	}
+	left.server.SetCutOff(100 * time.Millisecond)
+	watch, err := left.client.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(), FromHeight: 1}))
+	if err != nil || !watch.Receive() {
+		t.Fatal(err, watch.Err())
+	}
+	for _, h := range nodes {
+		if h != left {
+			// The second cannot hand over to a node that needs a majority for it; that it has not is in its error.
+			_ = errors.Join(h.stop(), h.ledger.Close())
+		}
+	}
+	if watch.Receive() {
+		t.Errorf("a block: %v", watch.Msg())
+	}
+	const notLeader = seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER
+	mustRefuse(t, watch.Err(), connect.CodeUnavailable, notLeader)
+	_, err = left.client.GetClientState(within(t), connect.NewRequest(&seqledgerv1.GetClientStateRequest{
+		Scope: scope(), ClientId: "c",
+	}))
+	mustRefuse(t, err, connect.CodeUnavailable, notLeader)
 }

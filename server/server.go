@@ -28,8 +28,8 @@ type Server struct {
 	leaderOnly map[string]bool // the paths of the calls that only a leader can answer
 	admission  *admission.Controller
 	ledger     atomic.Pointer[string] // its id, once it is known; it stays the same
-	// admission.StallTimeout, admission.BodyTimeout and upgrade.PingEvery, except in tests.
-	stall, late, pingEvery time.Duration
+	// admission.StallTimeout, admission.BodyTimeout, upgrade.PingEvery and cutOffAfter, except in tests.
+	stall, late, pingEvery, cutOff time.Duration
 
 	// draining ends when the server takes no new writes.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
@@ -49,7 +49,10 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.Logger = slog.New(requestLogger{o.Logger.Handler()})
-	s := &Server{options: o, stall: admission.StallTimeout, late: admission.BodyTimeout, pingEvery: upgrade.PingEvery}
+	s := &Server{
+		options: o, stall: admission.StallTimeout, late: admission.BodyTimeout, pingEvery: upgrade.PingEvery,
+		cutOff: cutOffAfter,
+	}
 	var err error
 	if s.admission, err = admission.New(s.admissionOptions()); err != nil {
 		return nil, fmt.Errorf("server: %w", err)

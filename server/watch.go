@@ -39,6 +39,7 @@ func (s *Server) watch(
 	stop := context.AfterFunc(s.draining, func() { cancel(ledger.ErrDraining) })
 	defer stop()
 	defer s.untilCallerEnds(ctx, cancel)()
+	s.untilCutOff(ctx, cancel)
 	// Send the headers at once, because the first block may take long.
 	if err := stream.Send(nil); err != nil {
 		return err

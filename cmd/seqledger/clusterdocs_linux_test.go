@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -184,6 +185,34 @@ func (c *pageCluster) stop(name string, signal syscall.Signal) {
 	}
 }
 
+// changeToken runs the page's commands about the join token. The cluster takes writes after each restart: with two of the
+// nodes on one side, whichever it is, and through each node's address, also that of a node that is cut off.
+func (c *pageCluster) changeToken(lines []string) {
+	c.t.Helper()
+	const token = "another-token-than-before"
+	if err := os.WriteFile(filepath.Join(c.dir, "new-token"), []byte(token+"\n"), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	restarted := 0
+	for _, line := range lines {
+		if words := strings.Fields(line); words[0] == "serve" {
+			c.stop(words[2], syscall.SIGTERM)
+			restarted++
+		}
+		c.run(line)
+		c.write(fmt.Sprint("token-", restarted))
+	}
+	for _, name := range []string{"n1", "n2", "n3"} {
+		stored, err := os.ReadFile(filepath.Join(c.dir, name, "JOIN-TOKEN"))
+		if err != nil || strings.TrimSpace(string(stored)) != token {
+			c.t.Errorf("%s has the token %q, %v", name, stored, err)
+		}
+	}
+	if restarted != 3 {
+		c.t.Errorf("the page restarts %d nodes", restarted)
+	}
+}
+
 // TestClusterProcedures runs the commands of the operations page about a cluster as they are written there.
 func TestClusterProcedures(t *testing.T) {
 	t.Parallel()
@@ -211,6 +240,9 @@ func TestClusterProcedures(t *testing.T) {
 	c.stop("n2", syscall.SIGTERM)
 	c.write("without-2")
 	part("A planned stop")
+	c.awaitVoters(1, 2, 3)
+	c.changeToken(sections["Another join token"])
+	delete(sections, "Another join token")
 	c.awaitVoters(1, 2, 3)
 	c.stop("n3", syscall.SIGKILL)
 	c.write("without-3")

@@ -1,0 +1,72 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger"
+)
+
+// TestAwaitCutOff: an election, or many one after the other that elect somebody, end nothing. Changes of who is not
+// the leader prolong nothing.
+func TestAwaitCutOff(t *testing.T) {
+	t.Parallel()
+	someone, nobody := ledger.Leader{ID: 1, Peer: "a"}, ledger.Leader{}
+	type change struct {
+		after  time.Duration
+		leader ledger.Leader
+	}
+	const second = time.Second
+	for name, test := range map[string]struct {
+		changes []change
+		ends    time.Duration // after the beginning; 0: never
+	}{
+		"a leader":      {[]change{{0, someone}}, 0},
+		"none":          {nil, 10 * second},
+		"elections":     {[]change{{9 * second, someone}, {second, nobody}, {9 * second, someone}}, 0},
+		"lost later":    {[]change{{0, someone}, {60 * second, nobody}}, 70 * second},
+		"many attempts": {[]change{{4 * second, ledger.Leader{Term: 2}}, {4 * second, ledger.Leader{Term: 3}}}, 10 * second},
+		"this node":     {[]change{{second, ledger.Leader{Self: true}}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				var mu sync.Mutex // guards the next two
+				leader, changed := nobody, make(chan struct{})
+				began, ended := time.Now(), time.Duration(0)
+				// Ends with ctx.
+				go awaitCutOff(ctx, func() (ledger.Leader, <-chan struct{}) {
+					mu.Lock()
+					defer mu.Unlock()
+					return leader, changed
+				}, 10*second, func(cause error) {
+					ended = time.Since(began)
+					if _, is := errors.AsType[*ledger.NotLeaderError](cause); !is {
+						t.Errorf("the cause is %v", cause)
+					}
+				})
+				for _, c := range test.changes {
+					time.Sleep(c.after) // of the bubble's clock
+					synctest.Wait()
+					mu.Lock()
+					leader = c.leader
+					close(changed)
+					changed = make(chan struct{})
+					mu.Unlock()
+					synctest.Wait()
+				}
+				time.Sleep(time.Hour)
+				cancel()
+				synctest.Wait()
+				if ended != test.ends {
+					t.Errorf("ended after %v, want %v", ended, test.ends)
+				}
+			})
+		})
+	}
+}
