@@ -69,11 +69,12 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.stopping, func() { cancel(ErrClosed) })()
-	leave, err := turn(ctx, l.blockFiles)
-	if err != nil {
-		return info, err
+	select {
+	case l.blockFiles <- struct{}{}:
+	case <-ctx.Done():
+		return info, context.Cause(ctx)
 	}
-	defer leave()
+	defer func() { <-l.blockFiles }()
 	snapshot, err := l.snapshot(ctx)
 	if err != nil {
 		return info, err

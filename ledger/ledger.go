@@ -18,10 +18,15 @@ import (
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/read"
 )
 
 // Ledger is an open ledger. Its methods may be called from many goroutines.
 type Ledger struct {
+	// Reader has the reads: View, Blocks, Chain and others; see package read.
+	*read.Reader
+
+	source    read.Source // what it reads
 	options   Options
 	directory *datadir.Directory
 	store     *boltstore.Store
@@ -61,12 +66,7 @@ type Ledger struct {
 	stopping context.Context
 	loops    sync.WaitGroup
 
-	views      chan struct{} // has room for the Views that may run at once
-	blockReads chan struct{} // the same for reads of blocks
-	pieceTime  time.Duration // pieceTime, but for tests
-
-	horizon   atomic.Pointer[machine.Horizon] // of the last entry that was applied
-	retainDue chan struct{}                   // has room for one
+	retainDue chan struct{} // has room for one
 
 	archiver   archiver
 	archiveDue chan struct{} // has room for one
@@ -160,8 +160,6 @@ func newLedger(o Options) *Ledger {
 		inFlight:    make(chan inflightEntry, maxInFlight),
 		slots:       make(chan struct{}, maxInFlight),
 
-		views: make(chan struct{}, readsAtOnce()), blockReads: make(chan struct{}, readsAtOnce()), pieceTime: pieceTime,
-
 		backups:       make(chan struct{}, 1),
 		blockFiles:    make(chan struct{}, 1),
 		checkpointDue: make(chan struct{}, 1),
@@ -173,6 +171,8 @@ func newLedger(o Options) *Ledger {
 		stop: stop, stopping: stopping,
 		failed: make(chan struct{}),
 	}
+	l.source.Err, l.source.Fresh, l.source.Failed = l.Err, l.fresh, l.readFailed
+	l.Reader = read.New(&l.source)
 	l.digests = &digests{wake: make(chan struct{}, 1)}
 	l.members.changed = make(chan struct{})
 	l.keys.perKey, l.keys.total = maxKeyWaiters, maxWaiters
@@ -204,6 +204,7 @@ func (l *Ledger) openState() (err error) {
 		if l.options.Cluster != nil {
 			l.machine.Differs = l.differs
 		}
+		l.source.Store, l.source.Machine = l.store, l.machine
 		l.setHorizon(l.machine.View(r).Horizon())
 		return l.machine.View(r).VisitReservations(maxReservationScan, l.keyedCounters.reservations.add)
 	})
