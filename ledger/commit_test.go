@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -423,7 +424,7 @@ func TestFailureAnswersEverything(t *testing.T) {
 // was proposed when a part of it may be in the log.
 func TestErrorOfASubmissionInParts(t *testing.T) {
 	t.Parallel()
-	elsewhere, lost := error(&NotLeaderError{}), unknown(errors.New("lost"))
+	elsewhere, lost := error(&cluster.NotLeaderError{}), unknown(errors.New("lost"))
 	for _, test := range []struct {
 		name    string
 		spans   []error // nil: decided

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -20,7 +21,7 @@ func (l *Ledger) fresh(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, raftlog.ErrNotLeader):
-		return l.notLeading()
+		return l.cluster.NotLeading()
 	case errors.Is(err, raftlog.ErrClosed):
 		return ErrClosed
 	}
@@ -39,18 +40,15 @@ func (l *Ledger) readFailed(err error) error {
 	return err
 }
 
-// headView is the head of the state by itself.
-type headView struct {
-	Created bool
-	Level   uint64
-	Config  machine.Config
-}
-
-func (l *Ledger) head() (h headView, err error) {
+// head returns the head of the state, as this node has it.
+func (l *Ledger) head() (s cluster.State, err error) {
 	err = l.store.View(func(r machine.Reader) error {
 		v := l.machine.View(r)
-		h = headView{v.Created(), v.Level(), v.Config()}
+		s = cluster.State{Created: v.Created(), Level: v.Level(), Config: v.Config()}
+		if s.Created {
+			s.Ledger = v.LedgerID()
+		}
 		return nil
 	})
-	return h, err
+	return s, err
 }
