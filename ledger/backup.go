@@ -202,7 +202,8 @@ func sameLedger(v machine.View, since *backupfile.Base) error {
 // it is taken from the backup.
 func sameHistory(s *boltstore.Snapshot, since *backupfile.Base) error {
 	if since.Last > s.LastBlocks() {
-		return fmt.Errorf("%w: it has block file %d, and this node has %d", backupfile.ErrBase, since.Last, s.LastBlocks())
+		return fmt.Errorf("%w: it has block file %d, and this node has %d",
+			backupfile.ErrBase, since.Last, s.LastBlocks())
 	}
 	if since.Last <= s.FirstBlocks() {
 		return nil

@@ -32,7 +32,8 @@ func (l *Ledger) clusterHost() cluster.Host {
 // On a sole voter, the fault is in this program or this state, so differs returns the error.
 func (l *Ledger) differs(err error) error {
 	if log := l.opened.Load(); log != nil {
-		if members := log.Members(); slices.Equal(members.Voters, []uint64{l.directory.Node()}) && len(members.Outgoing) == 0 {
+		members, own := log.Members(), []uint64{l.directory.Node()}
+		if slices.Equal(members.Voters, own) && len(members.Outgoing) == 0 {
 			return err
 		}
 	}

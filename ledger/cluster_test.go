@@ -483,7 +483,9 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 	}
 	id := left.Cluster().Status().Self%2 + 1 // 1 or 2, and not the leader
 	for range 2 {
-		err := onLeader(t, nodes, func(leader *clusterNode) error { return leader.Cluster().TransferLeadership(t.Context(), id) })
+		err := onLeader(t, nodes, func(leader *clusterNode) error {
+			return leader.Cluster().TransferLeadership(t.Context(), id)
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -505,7 +507,9 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, unknown := range []uint64{0, 9} {
-		err := onLeader(t, nodes, func(leader *clusterNode) error { return leader.Cluster().Remove(t.Context(), unknown) })
+		err := onLeader(t, nodes, func(leader *clusterNode) error {
+			return leader.Cluster().Remove(t.Context(), unknown)
+		})
 		if !errors.Is(err, cluster.ErrNoSuchNode) {
 			t.Errorf("node %d: %v", unknown, err)
 		}

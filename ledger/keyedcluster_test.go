@@ -165,7 +165,8 @@ func TestRecordsOnACluster(t *testing.T) {
 		t.Helper()
 		for i := range keys {
 			if k := recordOn(t, n, &commands[i].ID); k.State != keyed.Committed || k.Token != tokens[i] {
-				t.Errorf("node %d has key %d in state %v under token %d", n.Cluster().Status().Self, i, k.State, k.Token)
+				t.Errorf("node %d has key %d in state %v under token %d",
+					n.Cluster().Status().Self, i, k.State, k.Token)
 			}
 		}
 	}

@@ -139,7 +139,8 @@ func wantRecovered(t *testing.T, dir string, r recovery.Result, receipts []machi
 		t.Errorf("a new write got %+v, and the epoch begins at %d", o.Receipt, r.Index)
 	}
 	awaitAddress(t, n)
-	a, err := n.Cluster().Admit(t.Context(), cluster.JoinRequest{Nonce: [16]byte{9}, Peer: "127.0.0.1:9", Level: machine.Level})
+	a, err := n.Cluster().Admit(t.Context(),
+		cluster.JoinRequest{Nonce: [16]byte{9}, Peer: "127.0.0.1:9", Level: machine.Level})
 	if err != nil || a.ID != 4 || a.Ledger != r.LedgerID {
 		t.Errorf("a node that joins is told %+v, %v", a, err)
 	}

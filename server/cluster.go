@@ -40,10 +40,10 @@ func (s *Server) changeCluster(
 	default:
 		return nil, &machine.FieldError{Field: "change", Problem: "must be one of remove, promote and transfer"}
 	}
-	if errors.Is(err, cluster.ErrAlone) || errors.Is(err, cluster.ErrNoSuchNode) || errors.Is(err, cluster.ErrNoChange) {
+	switch {
+	case errors.Is(err, cluster.ErrAlone), errors.Is(err, cluster.ErrNoSuchNode), errors.Is(err, cluster.ErrNoChange):
 		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
 	return &seqledgerv1.ChangeClusterResponse{Cluster: s.cluster()}, nil

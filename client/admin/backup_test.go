@@ -133,8 +133,8 @@ func TestBackupEndsWithItsWriter(t *testing.T) {
 		t.Errorf("a writer that fails: %v", err)
 	}
 	var out bytes.Buffer
-	if _, err := admin.Backup(t.Context(), conn, &out, func(admin.BackupInfo) error { return mine }); !errors.Is(err, mine) ||
-		out.Len() > 0 {
+	refuse := func(admin.BackupInfo) error { return mine }
+	if _, err := admin.Backup(t.Context(), conn, &out, refuse); !errors.Is(err, mine) || out.Len() > 0 {
 		t.Errorf("begin that refuses: %v, %d bytes written", err, out.Len())
 	}
 }

@@ -25,9 +25,9 @@ const (
 // errOldMember means that the level is not raised, because a node does not, or may not, support the next one.
 var errOldMember = errors.New("the format level stays as it is")
 
-// raiseLevel raises the ledger to the highest level that the programs of all nodes support. A node that is down may come
-// back with an older program, so all nodes must answer, including learners and dead nodes. Until the level is raised,
-// any node can still go back to its older program. raiseLevel does nothing if the level is already the highest.
+// raiseLevel raises the ledger to the highest level that the programs of all nodes support. A node that is down may
+// come back with an older program, so all nodes must answer, including learners and dead nodes. Until the level is
+// raised, any node can still go back to its older program. raiseLevel does nothing if the level is already the highest.
 func (n *Node) raiseLevel(ctx context.Context) error {
 	view, err := n.host.State()
 	if err != nil || !view.Created || view.Level >= n.host.Level {

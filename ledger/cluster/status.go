@@ -95,9 +95,6 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// node returns the id of this node.
-func (n *Node) node() uint64 { return n.directory.Node() }
-
 // SeedInfo is what the state of one node is for another one that begins with it.
 type SeedInfo struct {
 	Backup  backupfile.Info

@@ -122,8 +122,8 @@ func survivingState(d *datadir.Directory) (
 // are never issued again, and clients notice that it is another ledger. The other nodes of the old cluster are no
 // longer members, and must never be started again. The node keeps its number.
 //
-// Until the EPOCH command is durable, neither ledger.Open nor any reader accepts the directory. If Run was interrupted or
-// failed, call it again.
+// Until the EPOCH command is durable, neither ledger.Open nor any reader accepts the directory. If Run was
+// interrupted or failed, call it again.
 func Run(ctx context.Context, dir string, logger *slog.Logger) (r Result, err error) {
 	if logger == nil {
 		logger = slog.Default()
