@@ -435,7 +435,8 @@ func TestAnswersStayWithTheirCalls(t *testing.T) {
 			name := fmt.Sprint("client-", caller)
 			for sequence := uint64(1); sequence <= writes; {
 				w := testWrite(name, sequence, 10+caller)
-				want, _ := machine.HashOperations(nil, w.Operations) // by the length of the value, another for each caller
+				// By the length of the value, another for each caller.
+				want, _ := machine.HashOperations(nil, w.Operations)
 				ctx, cancel := context.WithCancel(t.Context())
 				if caller%2 == 0 {
 					go cancel() // before, beside or after the answer; it ends by itself

@@ -1,6 +1,6 @@
 // Package admin makes the calls of an operator: backups, the nodes of the cluster, the replicated configuration, and
-// what a server has refused. Each takes the [client.Client] to call with. They are repeated as its own calls are, except
-// Backup and BackupSince.
+// what a server has refused. Each takes the [client.Client] to call with. They are repeated as its own calls are,
+// except Backup and BackupSince.
 package admin
 
 import (
