@@ -16,6 +16,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/freeport"
@@ -249,7 +250,7 @@ func (*newNodeBed) processes() []int { return (&harness.Process{Pid: os.Getpid()
 // awaitVoters waits until want nodes have a vote.
 func (b *newNodeBed) awaitVoters(ctx context.Context, want int) error {
 	for {
-		cluster, err := b.ledger.GetCluster(ctx)
+		cluster, err := admin.GetCluster(ctx, b.ledger)
 		if err != nil {
 			return err
 		}

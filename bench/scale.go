@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -177,7 +178,7 @@ func measureEviction(interval, limit uint64) func(context.Context, *bed) ([]harn
 		if err != nil {
 			return nil, err
 		}
-		_, err = c.UpdateConfig(ctx, &seqledgerv1.UpdateConfigRequest{
+		_, err = admin.UpdateConfig(ctx, c, &seqledgerv1.UpdateConfigRequest{
 			ClientTtl:           durationpb.New(ttl),
 			EvictionIntervalSet: &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: interval},
 			EvictionLimitSet:    &seqledgerv1.UpdateConfigRequest_EvictionLimit{EvictionLimit: limit},
@@ -290,7 +291,7 @@ func measureBackup(ctx context.Context, b *bed) ([]harness.Line, error) {
 	defer cancel()
 	// Ends with the backup, or with ctx; received by loadUntil's function.
 	go func() {
-		info, err := c.Backup(ctx, f, nil)
+		info, err := admin.Backup(ctx, c, f, nil)
 		size = info.Bytes
 		copied <- err
 	}()

@@ -24,10 +24,6 @@ var (
 	rpcListBlocks        = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.ListBlocks)
 	rpcGetStatus         = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetStatus)
 	rpcListClients       = rpc.Admin(seqledgerv1connect.AdminServiceClient.ListClients)
-	rpcListRefusals      = rpc.Admin(seqledgerv1connect.AdminServiceClient.ListRefusals)
-	rpcUpdateConfig      = rpc.Admin(seqledgerv1connect.AdminServiceClient.UpdateConfig)
-	rpcGetCluster        = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetCluster)
-	rpcChangeCluster     = rpc.Admin(seqledgerv1connect.AdminServiceClient.ChangeCluster)
 )
 
 // Write commits one write, numbered by the caller, exactly once. When the answer is lost it
@@ -245,33 +241,4 @@ func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequ
 func (c *Client) Status(ctx context.Context) (*seqledgerv1.Status, error) {
 	response, err := rpc.Call(ctx, c.core, rpcGetStatus, &seqledgerv1.GetStatusRequest{}, nil)
 	return response.GetStatus(), err
-}
-
-// ListRefusals returns the commands of clients that a server has refused last, the oldest first: those with numbers
-// above after. It asks one of the servers, and each has its own.
-func (c *Client) ListRefusals(ctx context.Context, after uint64) (*seqledgerv1.ListRefusalsResponse, error) {
-	return rpc.Call(ctx, c.core, rpcListRefusals, &seqledgerv1.ListRefusalsRequest{After: after}, nil)
-}
-
-// GetCluster describes the nodes that keep the ledger.
-func (c *Client) GetCluster(ctx context.Context) (*seqledgerv1.Cluster, error) {
-	response, err := rpc.Call(ctx, c.core, rpcGetCluster, &seqledgerv1.GetClusterRequest{}, nil)
-	return response.GetCluster(), err
-}
-
-// ChangeCluster makes one change to the nodes that keep the ledger, and returns them as they are afterwards.
-func (c *Client) ChangeCluster(
-	ctx context.Context, request *seqledgerv1.ChangeClusterRequest,
-) (*seqledgerv1.Cluster, error) {
-	response, err := rpc.Call(ctx, c.core, rpcChangeCluster, request, nil)
-	return response.GetCluster(), err
-}
-
-// UpdateConfig changes the fields that are set in the request. Repeating it is safe because it
-// assigns values and never increments them.
-func (c *Client) UpdateConfig(
-	ctx context.Context, request *seqledgerv1.UpdateConfigRequest,
-) (*seqledgerv1.Config, error) {
-	response, err := rpc.Call(ctx, c.core, rpcUpdateConfig, request, nil)
-	return response.GetConfig(), err
 }

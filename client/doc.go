@@ -3,7 +3,8 @@
 // [Client] makes calls: reads, sessions, and writes that the caller numbers itself. Most programs
 // write with package writer, which numbers the writes of a stream, pipelines them, and settles
 // each one in spite of lost answers, broken connections and server restarts. Package op makes
-// the operations of a write, and package failure has the errors.
+// the operations of a write, package failure has the errors, and package admin the calls of an
+// operator: backups, the cluster and the configuration.
 //
 //	c, err := client.New(client.Options{Server: "127.0.0.1:7450"})
 //	w, err := writer.Open(ctx, c, writer.Options{Scope: scope, ClientID: "billing-1"})

@@ -35,7 +35,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 			l.keyedCounters.applied(l.machine.KeyedChanges)
 			l.standing.set(l.machine.Header())
 			if l.options.Cluster != nil {
-				l.digests.add(at.Index, l.machine.Check())
+				l.cluster.AddDigest(at.Index, l.machine.Check())
 			}
 			l.setHorizon(l.machine.View(tx).Horizon())
 			l.entryCommands.Store(decide.EntryCommands(l.machine.View(tx).Config()))

@@ -242,7 +242,7 @@ func (l *Ledger) archiveStats() *stats.Archive {
 	defer l.archiver.mu.Unlock()
 	s := l.archiver.stats
 	if l.archiver.unnamed { // which files it has is not known
-		for _, f := range l.store.Droppable(l.horizon.Load().Index()) {
+		for _, f := range l.store.Droppable(l.source.Horizon.Load().Index()) {
 			s.WaitingFiles, s.WaitingBytes = s.WaitingFiles+1, s.WaitingBytes+uint64(f.Size)
 		}
 	}

@@ -24,17 +24,13 @@ var ErrBackupRefused = errors.New("no backup can be made now")
 var errBackupRunning = fmt.Errorf("%w: another backup of this ledger, or a copy of its state for another node, is "+
 	"being made: wait until it has ended", ErrBackupRefused)
 
-// ErrBackupBase says that no backup can be made since the given one, because that is not of this ledger's history.
-// The error's text says what does not fit. A full backup can be made.
-var ErrBackupBase = errors.New("no backup can be made since this one")
-
 // BackupOptions say how to make a backup. The zero value is useful.
 type BackupOptions struct {
 	// RateBytes bounds how many bytes are read in a second. Default:
 	// 32 MiB; negative means no bound.
 	RateBytes int64
 	// Since makes the backup incremental: it leaves out the block files that this backup, or those before
-	// it, have whole. The state file is in every backup. Nil makes a full one. See ErrBackupBase.
+	// it, have whole. The state file is in every backup. Nil makes a full one. See backupfile.ErrBase.
 	Since *backupfile.Base
 	// Begin is told what the backup holds before its first byte; may be nil.
 	// Its error ends the backup.
@@ -69,18 +65,19 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.stopping, func() { cancel(ErrClosed) })()
-	leave, err := turn(ctx, l.blockFiles)
-	if err != nil {
-		return info, err
+	select {
+	case l.blockFiles <- struct{}{}:
+	case <-ctx.Done():
+		return info, context.Cause(ctx)
 	}
-	defer leave()
+	defer func() { <-l.blockFiles }()
 	snapshot, err := l.snapshot(ctx)
 	if err != nil {
 		return info, err
 	}
 	defer func() { err = errors.Join(err, snapshot.Close()) }()
 	if info, err = describe(snapshot, o.Since); err != nil {
-		if errors.Is(err, ErrBackupBase) {
+		if errors.Is(err, backupfile.ErrBase) {
 			return info, err
 		}
 		return info, l.readFailed(err)
@@ -186,17 +183,17 @@ func sameLedger(v machine.View, since *backupfile.Base) error {
 	own, at := v.LedgerID(), machine.NewTxID(since.LedgerID, since.Index)
 	switch {
 	case since.Sum == machine.Hash{}:
-		return fmt.Errorf("%w: the hash in its trailer is not known", ErrBackupBase)
+		return fmt.Errorf("%w: the hash in its trailer is not known", backupfile.ErrBase)
 	case since.LedgerID == own && since.Index <= v.Index():
 		return nil
 	case since.LedgerID == own:
 		return fmt.Errorf("%w: it is of ledger index %d, and this ledger is at %d: it has lost what the backup has, "+
-			"or is another copy", ErrBackupBase, since.Index, v.Index())
+			"or is another copy", backupfile.ErrBase, since.Index, v.Index())
 	case since.Index > 0 && since.Index <= v.Index() && v.TxIDAt(since.Index) == at:
 		return fmt.Errorf("%w: it is of ledger %s, the epoch before a restore; since the restore this is ledger %s",
-			ErrBackupBase, since.LedgerID, own)
+			backupfile.ErrBase, since.LedgerID, own)
 	default:
-		return fmt.Errorf("%w: it is of ledger %s, and this is ledger %s", ErrBackupBase, since.LedgerID, own)
+		return fmt.Errorf("%w: it is of ledger %s, and this is ledger %s", backupfile.ErrBase, since.LedgerID, own)
 	}
 }
 
@@ -205,7 +202,8 @@ func sameLedger(v machine.View, since *backupfile.Base) error {
 // it is taken from the backup.
 func sameHistory(s *boltstore.Snapshot, since *backupfile.Base) error {
 	if since.Last > s.LastBlocks() {
-		return fmt.Errorf("%w: it has block file %d, and this node has %d", ErrBackupBase, since.Last, s.LastBlocks())
+		return fmt.Errorf("%w: it has block file %d, and this node has %d",
+			backupfile.ErrBase, since.Last, s.LastBlocks())
 	}
 	if since.Last <= s.FirstBlocks() {
 		return nil
@@ -213,7 +211,7 @@ func sameHistory(s *boltstore.Snapshot, since *backupfile.Base) error {
 	hash, err := s.HashBefore(since.Last)
 	if err == nil && hash != since.Sealed {
 		err = fmt.Errorf("%w: its block files are others than those of this node; name the node that it was made of",
-			ErrBackupBase)
+			backupfile.ErrBase)
 	}
 	return err
 }

@@ -184,7 +184,7 @@ func refuses(t *testing.T, l *ledger.Ledger, base backupfile.Base, want string) 
 	o := unlimited
 	o.Since = &base
 	_, err := l.Backup(t.Context(), &b, o)
-	if !errors.Is(err, ledger.ErrBackupBase) || !strings.Contains(err.Error(), want) || b.Len() > 0 {
+	if !errors.Is(err, backupfile.ErrBase) || !strings.Contains(err.Error(), want) || b.Len() > 0 {
 		t.Errorf("%v, want %q; %d bytes are written", err, want, b.Len())
 	}
 	if l.Err() != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/maypok86/otter/v2"
 
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -102,7 +103,7 @@ func (l *Ledger) answerRetries(
 		}
 	}
 	if err := l.Fresh(ctx); err != nil {
-		if _, elsewhere := errors.AsType[*NotLeaderError](err); !elsewhere && !errors.Is(err, ErrClosed) {
+		if _, elsewhere := errors.AsType[*cluster.NotLeaderError](err); !elsewhere && !errors.Is(err, ErrClosed) {
 			err = unknown(err) // an earlier copy of a write may be committed
 		}
 		return err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seqledger/seqledger/internal/freeport"
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
@@ -69,14 +70,14 @@ func openNode(t *testing.T, address string, o ledger.Options) (*clusterNode, err
 	o.CacheBytes, o.ScrubBytes = -1, -1
 	o.Logger = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if o.Cluster == nil {
-		o.Cluster = new(ledger.Cluster)
+		o.Cluster = new(cluster.Options)
 	}
 	o.Cluster.Listener, o.Cluster.Tick = listener, 30*time.Millisecond
 	l, err := ledger.Open(t.Context(), o)
 	if err != nil {
 		return nil, err
 	}
-	l.ServePeers(l.JoinHandler())
+	l.Cluster().ServePeers(l.Cluster().JoinHandler())
 	n := &clusterNode{l, o.Dir, listener.Addr().String()}
 	t.Cleanup(func() { _ = n.Close() }) // a test that closes it checks the error
 	return n, nil
@@ -85,13 +86,13 @@ func openNode(t *testing.T, address string, o ledger.Options) (*clusterNode, err
 // asNode returns a RoundTripper that sends the node's own identity.
 func asNode(t *testing.T, n *clusterNode) http.RoundTripper {
 	t.Helper()
-	token, err1 := n.JoinToken()
+	token, err1 := n.Cluster().JoinToken()
 	id, err2 := n.ID()
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
 	return transport.As(transport.NewRoundTripper(nil), func() transport.Identity {
-		return transport.Identity{Token: token, Ledger: id.String(), From: n.ClusterStatus().Self}
+		return transport.Identity{Token: token, Ledger: id.String(), From: n.Cluster().Status().Self}
 	})
 }
 
@@ -131,7 +132,7 @@ func awaitLeader(t *testing.T, nodes ...*clusterNode) *clusterNode {
 	for _, n := range nodes {
 		go func() { // ends with the context
 			for {
-				leader, changed := n.Leader()
+				leader, changed := n.Cluster().Leader()
 				if leader.Self {
 					found <- n
 					return
@@ -182,10 +183,10 @@ func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Op
 	for i, dir := range copies {
 		n := startNodeWith(t, anyAddress, options(dir))
 		nodes = append(nodes, n)
-		q := ledger.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address, Level: machine.Level}
+		q := cluster.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address, Level: machine.Level}
 		for range 2 { // the second request gets the same id
 			err := onLeader(t, nodes, func(leader *clusterNode) error {
-				a, err := leader.Admit(t.Context(), q)
+				a, err := leader.Cluster().Admit(t.Context(), q)
 				if err == nil && a.ID != uint64(2+i) {
 					t.Errorf("node %d got %+v", 2+i, a)
 				}
@@ -196,7 +197,7 @@ func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Op
 			}
 		}
 	}
-	awaitLeaderStatus(t, nodes, "all vote", func(s ledger.ClusterStatus) bool {
+	awaitLeaderStatus(t, nodes, "all vote", func(s cluster.Status) bool {
 		voters := 0
 		for _, m := range s.Members {
 			if m.Voter && m.Active {
@@ -214,7 +215,7 @@ func onLeader(t *testing.T, nodes []*clusterNode, do func(leader *clusterNode) e
 	t.Helper()
 	for {
 		err := do(awaitLeader(t, nodes...))
-		if _, elsewhere := errors.AsType[*ledger.NotLeaderError](err); elsewhere ||
+		if _, elsewhere := errors.AsType[*cluster.NotLeaderError](err); elsewhere ||
 			errors.Is(err, ledger.ErrOutcomeUnknown) {
 			continue
 		}
@@ -224,31 +225,31 @@ func onLeader(t *testing.T, nodes []*clusterNode, do func(leader *clusterNode) e
 
 func awaitAddress(t *testing.T, n *clusterNode) {
 	t.Helper()
-	awaitStatus(t, n, "its own address", func(s ledger.ClusterStatus) bool {
+	awaitStatus(t, n, "its own address", func(s cluster.Status) bool {
 		return len(s.Members) > 0 && s.Members[0].Peer == n.address
 	})
 }
 
 // awaitStatus waits until a node sees the cluster in a given state.
-func awaitStatus(t *testing.T, n *clusterNode, what string, is func(ledger.ClusterStatus) bool) {
+func awaitStatus(t *testing.T, n *clusterNode, what string, is func(cluster.Status) bool) {
 	t.Helper()
 	awaitLeaderStatus(t, []*clusterNode{n}, what, is)
 }
 
 // awaitLeaderStatus waits until one of the nodes sees the cluster in a given state, which may be visible only to the
 // leader.
-func awaitLeaderStatus(t *testing.T, nodes []*clusterNode, what string, is func(ledger.ClusterStatus) bool) {
+func awaitLeaderStatus(t *testing.T, nodes []*clusterNode, what string, is func(cluster.Status) bool) {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
-	for !slices.ContainsFunc(nodes, func(n *clusterNode) bool { return is(n.ClusterStatus()) }) {
+	for !slices.ContainsFunc(nodes, func(n *clusterNode) bool { return is(n.Cluster().Status()) }) {
 		select {
 		case <-ticker.C:
 		case <-deadline.C:
 			for _, n := range nodes {
-				t.Errorf("never saw %s: %+v", what, n.ClusterStatus())
+				t.Errorf("never saw %s: %+v", what, n.Cluster().Status())
 			}
 			t.FailNow()
 		}
@@ -389,8 +390,8 @@ func TestNodeWithAWrongClockDoesNotLead(t *testing.T) {
 	}
 	awaitLeader(t, right...)
 	ahead := startNodeAt(t, wrong.dir, wrong.address, func() time.Time { return time.Now().Add(time.Minute) })
-	self := ahead.ClusterStatus().Self
-	awaitLeaderStatus(t, right, "the node that came back", func(s ledger.ClusterStatus) bool {
+	self := ahead.Cluster().Status().Self
+	awaitLeaderStatus(t, right, "the node that came back", func(s cluster.Status) bool {
 		for _, m := range s.Members {
 			if m.ID == self && m.Active && m.Matched == s.Last {
 				return true
@@ -401,7 +402,7 @@ func TestNodeWithAWrongClockDoesNotLead(t *testing.T) {
 	// It is elected, and hands over without a write of its own.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err := onLeader(t, right, func(leader *clusterNode) error { return leader.TransferLeadership(ctx, self) })
+	err := onLeader(t, right, func(leader *clusterNode) error { return leader.Cluster().TransferLeadership(ctx, self) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,7 +417,7 @@ func TestNodeWithAWrongClockDoesNotLead(t *testing.T) {
 	if at := time.Unix(0, o.Receipt.CommittedAt); time.Until(at) > 30*time.Second {
 		t.Errorf("the write is of %s", at)
 	}
-	if leader, _ := ahead.Leader(); leader.Self {
+	if leader, _ := ahead.Cluster().Leader(); leader.Self {
 		t.Error("the node whose clock is ahead leads")
 	}
 }
@@ -453,12 +454,12 @@ func TestNodeComesBackElsewhere(t *testing.T) {
 	if moved == leader {
 		rest, moved = []*clusterNode{nodes[0], nodes[2]}, nodes[1]
 	}
-	self := moved.ClusterStatus().Self
+	self := moved.Cluster().Status().Self
 	if err := moved.Close(); err != nil {
 		t.Fatal(err)
 	}
 	back := startNode(t, moved.dir, anyAddress)
-	awaitLeaderStatus(t, append(rest, back), "the node at its new address", func(s ledger.ClusterStatus) bool {
+	awaitLeaderStatus(t, append(rest, back), "the node at its new address", func(s cluster.Status) bool {
 		for _, m := range s.Members {
 			if m.ID == self && m.Peer == back.address && m.Active && m.Matched == s.Last {
 				return true
@@ -475,14 +476,16 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 	var left *clusterNode
 	err := onLeader(t, nodes, func(leader *clusterNode) error {
 		left = leader
-		return leader.RemoveNode(t.Context(), leader.ClusterStatus().Self)
+		return leader.Cluster().Remove(t.Context(), leader.Cluster().Status().Self)
 	})
-	if !errors.Is(err, ledger.ErrNoChange) {
+	if !errors.Is(err, cluster.ErrNoChange) {
 		t.Fatal("the leader was asked to remove itself, and said", err)
 	}
-	id := left.ClusterStatus().Self%2 + 1 // 1 or 2, and not the leader
+	id := left.Cluster().Status().Self%2 + 1 // 1 or 2, and not the leader
 	for range 2 {
-		err := onLeader(t, nodes, func(leader *clusterNode) error { return leader.TransferLeadership(t.Context(), id) })
+		err := onLeader(t, nodes, func(leader *clusterNode) error {
+			return leader.Cluster().TransferLeadership(t.Context(), id)
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -490,22 +493,24 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 	var removed uint64
 	err = onLeader(t, nodes, func(leader *clusterNode) error {
 		removed = 3
-		if leader.ClusterStatus().Self == removed {
+		if leader.Cluster().Status().Self == removed {
 			removed = 2
 		}
-		return leader.RemoveNode(t.Context(), removed)
+		return leader.Cluster().Remove(t.Context(), removed)
 	})
 	for _, again := range []uint64{removed, removed} {
 		err = errors.Join(err, onLeader(t, nodes, func(leader *clusterNode) error {
-			return leader.RemoveNode(t.Context(), again)
+			return leader.Cluster().Remove(t.Context(), again)
 		}))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, unknown := range []uint64{0, 9} {
-		err := onLeader(t, nodes, func(leader *clusterNode) error { return leader.RemoveNode(t.Context(), unknown) })
-		if !errors.Is(err, ledger.ErrNoSuchNode) {
+		err := onLeader(t, nodes, func(leader *clusterNode) error {
+			return leader.Cluster().Remove(t.Context(), unknown)
+		})
+		if !errors.Is(err, cluster.ErrNoSuchNode) {
 			t.Errorf("node %d: %v", unknown, err)
 		}
 	}
@@ -518,7 +523,7 @@ func TestChangedMembersAreOfferedAState(t *testing.T) {
 	var leader *clusterNode
 	err := onLeader(t, nodes, func(n *clusterNode) error {
 		leader = n
-		return n.RemoveNode(t.Context(), n.ClusterStatus().Self%3+1)
+		return n.Cluster().Remove(t.Context(), n.Cluster().Status().Self%3+1)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -535,7 +540,7 @@ func TestOnlyTheLeaderTellsTheTime(t *testing.T) {
 	leader := awaitLeader(t, nodes...)
 	for _, n := range nodes {
 		err := n.ViewNow(t.Context(), func(machine.View, int64) error { return nil })
-		_, refused := errors.AsType[*ledger.NotLeaderError](err)
+		_, refused := errors.AsType[*cluster.NotLeaderError](err)
 		if refused == (n == leader) || !refused && err != nil {
 			t.Errorf("node at %s, which leads: %t: %v", n.address, n == leader, err)
 		}
@@ -554,12 +559,12 @@ func TestReadsOfANodeThatIsCutOff(t *testing.T) {
 			left = n
 		}
 	}
-	read := func(n *clusterNode) error {
+	readOn := func(n *clusterNode) error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		return n.View(ctx, func(machine.View) error { return nil })
 	}
-	if err := read(left); err != nil {
+	if err := readOn(left); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range nodes {
@@ -569,13 +574,13 @@ func TestReadsOfANodeThatIsCutOff(t *testing.T) {
 			}
 		}
 	}
-	if err := read(left); !isNotLeader(err) {
+	if err := readOn(left); !isNotLeader(err) {
 		t.Errorf("a read: %v", err)
 	}
 	if _, err := left.Write(t.Context(), appendWrite("c", 1, nil)); !isNotLeader(err) {
 		t.Errorf("a write: %v", err)
 	}
-	stale := ledger.WithStaleRead(t.Context(), new(ledger.StaleRead))
+	stale := read.WithStale(t.Context(), new(read.Stale))
 	if err := left.View(stale, func(machine.View) error { return nil }); err != nil {
 		t.Errorf("a stale read: %v", err)
 	}

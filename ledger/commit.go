@@ -269,8 +269,8 @@ func (l *Ledger) refusal() error {
 	if l.draining.Load() {
 		return ErrDraining
 	}
-	if l.members.term.Load() == 0 {
-		return l.notLeading()
+	if l.cluster.Term() == 0 {
+		return l.cluster.NotLeading()
 	}
 	return nil
 }
@@ -307,7 +307,7 @@ func (l *Ledger) proposeNext() bool {
 	}
 	entry := make([]byte, 0, size+entryHeaderBytes)
 	// Read before all that goes by it: in a later term, nothing is proposed.
-	term := l.members.term.Load()
+	term := l.cluster.Term()
 	// Read before the time, so that the check is that of an entry in front.
 	header := l.standing.get()
 	header.UnixNanos = l.clock.now()
@@ -407,7 +407,7 @@ func (l *Ledger) proposalError(err error) error {
 		return unknown(failure)
 	}
 	if errors.Is(err, raftlog.ErrNotLeader) {
-		return l.notLeading()
+		return l.cluster.NotLeading()
 	}
 	return unknown(err)
 }

@@ -14,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -434,7 +435,8 @@ func TestAnswersStayWithTheirCalls(t *testing.T) {
 			name := fmt.Sprint("client-", caller)
 			for sequence := uint64(1); sequence <= writes; {
 				w := testWrite(name, sequence, 10+caller)
-				want, _ := machine.HashOperations(nil, w.Operations) // by the length of the value, another for each caller
+				// By the length of the value, another for each caller.
+				want, _ := machine.HashOperations(nil, w.Operations)
 				ctx, cancel := context.WithCancel(t.Context())
 				if caller%2 == 0 {
 					go cancel() // before, beside or after the answer; it ends by itself
@@ -467,7 +469,7 @@ func TestAnswersStayWithTheirCalls(t *testing.T) {
 // was proposed when a part of it may be in the log.
 func TestErrorOfASubmissionInParts(t *testing.T) {
 	t.Parallel()
-	elsewhere, lost := error(&NotLeaderError{}), unknown(errors.New("lost"))
+	elsewhere, lost := error(&cluster.NotLeaderError{}), unknown(errors.New("lost"))
 	for _, test := range []struct {
 		name    string
 		spans   []error // nil: decided

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -23,7 +24,7 @@ func writeUntil(t *testing.T, next *uint64, nodes []*clusterNode, holds func() b
 			return n.Err() != nil
 		})...)
 		o, err := leader.Write(ctx, appendWrite("c", *next+1, fmt.Append(nil, "write ", *next+1)))
-		var elsewhere *ledger.NotLeaderError
+		var elsewhere *cluster.NotLeaderError
 		switch {
 		case errors.As(err, &elsewhere) || errors.Is(err, ledger.ErrOutcomeUnknown) && ctx.Err() == nil:
 			continue
@@ -82,7 +83,7 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 			for _, n := range altered {
 				err := n.Err()
 				for _, want := range []string{"ledger index", "digest that begins with", "of the log"} {
-					if !errors.Is(err, ledger.ErrDiffers) || !strings.Contains(err.Error(), want) {
+					if !errors.Is(err, cluster.ErrDiffers) || !strings.Contains(err.Error(), want) {
 						t.Errorf("a node that was altered stops with %v, want %q", err, want)
 					}
 				}
@@ -92,7 +93,7 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 			digests := map[uint64]machine.Hash{} // by index
 			for _, n := range rest {
 				if err := n.Err(); err != nil {
-					t.Errorf("node %d stops, too: %v", n.ClusterStatus().Self, err)
+					t.Errorf("node %d stops, too: %v", n.Cluster().Status().Self, err)
 					continue
 				}
 				if err := n.View(t.Context(), func(v machine.View) error {
@@ -138,7 +139,7 @@ func TestOneOfTwoThatDiffersFromTheLeaderStops(t *testing.T) {
 	case <-deadline.C:
 		t.Fatal("it goes on")
 	}
-	if err := other.Err(); !errors.Is(err, ledger.ErrDiffers) || leader.Err() != nil {
+	if err := other.Err(); !errors.Is(err, cluster.ErrDiffers) || leader.Err() != nil {
 		t.Errorf("it stops with %v, and the leader with %v", err, leader.Err())
 	}
 }
@@ -165,10 +166,10 @@ func TestStatusHasDigestsAndDisks(t *testing.T) {
 	var next uint64
 	writeUntil(t, &next, nodes, func() bool { return true })
 	for _, n := range nodes {
-		awaitStatus(t, n, "the digests and disks of all nodes", func(s ledger.ClusterStatus) bool {
+		awaitStatus(t, n, "the digests and disks of all nodes", func(s cluster.Status) bool {
 			known := s.Compared.Index > 0
 			for _, m := range s.Members {
-				known = known && m.State == ledger.Same && m.Disk.Size > 0
+				known = known && m.State == cluster.Same && m.Disk.Size > 0
 			}
 			return known
 		})

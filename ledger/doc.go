@@ -20,12 +20,16 @@
 //	apply.go       log entries change the state
 //	checkpoint.go  the state reaches the disk
 //	cache.go       a retry is answered without the log
-//	read.go        views of the state and of blocks
+//	keyed.go       commands on keyed records
+//	watch.go       blocks as they are committed
 //	backup.go      a copy of a running ledger
+//	replay.go      what a start does with the log
 //	epoch.go       a restored copy becomes a ledger of its own
 //
-// Packages restore and upgrade make data directories from backups and from older
-// formats, verify audits them, and backupfile is the format of a backup.
+// A Ledger embeds a Reader (package read), which has its views and reads of blocks, and
+// Ledger.Cluster is the node's part in a cluster (package cluster). Packages restore,
+// recovery and upgrade make data directories from backups, from what is left of a cluster
+// and from older formats, verify audits them, and backupfile is the format of a backup.
 //
 // An outcome with a refusal code is a result. An error means that no decision
 // is known: see ErrOutcomeUnknown. DESIGN.md beside this file gives the reasons

@@ -10,28 +10,37 @@ import (
 	"math"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
-// BeginEpoch makes a ledger of a directory that was opened as datadir.Restored and has
-// its state: that of restored. It is the last step of package restore. d is closed when
-// BeginEpoch returns.
+// Epoch says where a ledger begins an epoch: in a directory that has the state of another ledger, or of the same one
+// that has lost commands.
+type Epoch struct {
+	// Directory has the state. BeginEpoch closes it.
+	Directory *datadir.Directory
+	Logger    *slog.Logger
+	// Time is the ledger time to go on with. The zero Time keeps that of the state.
+	Time time.Time
+	// Prepare is called before the log is opened, with the state and the position in the log that it stands for. Its
+	// error ends BeginEpoch.
+	Prepare func(v machine.View, at raftlog.Position) error
+	// Finish is called once the EPOCH is durable. Only then may the directory become one that Open accepts.
+	Finish func() error
+}
+
+// BeginEpoch makes a ledger of a directory. It is the last step of package restore, and of package recovery.
 //
-// The first command of the ledger is an EPOCH. It gives the ledger a random id for what
-// comes, which BeginEpoch returns with the index and the digest of the command, moves the
-// index beyond those that may have been given out since restored, and refuses every session
-// from before. at is the ledger time to go on with; the zero Time keeps that of the state.
-// The directory is a ledger once the EPOCH is durable, and not before.
-func BeginEpoch(
-	ctx context.Context, d *datadir.Directory, restored backupfile.Info, at time.Time, logger *slog.Logger,
-) (id machine.LedgerID, index uint64, digest machine.Hash, err error) {
-	l, err := newEpoch(d, logger)
+// The first command of the ledger is an EPOCH. It gives the ledger a random id for what comes, which BeginEpoch returns
+// with the index and the digest of the command, moves the index beyond those that may have been given out since the
+// state, and refuses every session from before.
+func BeginEpoch(ctx context.Context, e Epoch) (id machine.LedgerID, index uint64, digest machine.Hash, err error) {
+	l, err := newEpoch(e.Directory, e.Logger)
 	if err != nil {
 		return 0, 0, digest, err
 	}
-	id, index, digest, err = l.beginEpoch(ctx, restored, at)
+	id, index, digest, err = l.beginEpoch(ctx, &e)
 	if err != nil {
 		return 0, 0, digest, errors.Join(err, l.release())
 	}
@@ -57,25 +66,30 @@ func newEpoch(d *datadir.Directory, logger *slog.Logger) (*Ledger, error) {
 }
 
 func (l *Ledger) beginEpoch(
-	ctx context.Context, restored backupfile.Info, at time.Time,
+	ctx context.Context, e *Epoch,
 ) (id machine.LedgerID, index uint64, digest machine.Hash, err error) {
 	if err := l.openState(); err != nil {
 		return 0, 0, digest, err
 	}
-	if err := l.mustHold(restored); err != nil {
+	at := raftlog.Position(l.store.Checkpoint())
+	if err := l.store.View(func(r machine.Reader) error { return e.Prepare(l.machine.View(r), at) }); err != nil {
 		return 0, 0, digest, err
 	}
+	debug := func(next string) { l.options.Logger.Debug("an epoch is being begun", "next", next) }
+	debug("open") // a test looks at what a kill would leave here
 	if err := l.openLog(); err != nil {
 		return 0, 0, digest, err
 	}
+	debug("replay")
 	if err := l.run(ctx); err != nil {
 		return 0, 0, digest, err
 	}
-	l.options.Logger.Info("the state is restored; a new epoch begins", "before", restored.LedgerID)
-	if id, index, digest, err = l.appendEpoch(ctx, at); err != nil {
+	debug("epoch")
+	if id, index, digest, err = l.appendEpoch(ctx, e.Time); err != nil {
 		return 0, 0, digest, err
 	}
-	err = l.directory.Finish()
+	debug("end")
+	err = e.Finish()
 	l.options.Logger.Debug("the directory has its marker", "ledger", id, "error", err)
 	return id, index, digest, err
 }
@@ -102,16 +116,4 @@ func (l *Ledger) appendEpoch(
 		return nil
 	})
 	return id, out.Index, digest, err
-}
-
-// mustHold compares the restored state with what its backup says of itself.
-func (l *Ledger) mustHold(restored backupfile.Info) error {
-	return l.store.View(func(r machine.Reader) error {
-		v := l.machine.View(r)
-		if !v.Created() || v.LedgerID() != restored.LedgerID || v.Index() != restored.Index ||
-			v.Digest() != restored.Digest {
-			return errors.New("the restored state is not the one that was to be restored; use another backup")
-		}
-		return nil
-	})
 }

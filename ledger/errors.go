@@ -23,18 +23,5 @@ var (
 	ErrFailed = errors.New("the storage failed and the ledger has stopped")
 )
 
-// NotLeaderError says that nothing was proposed because another node leads.
-type NotLeaderError struct {
-	Leader string // address, empty when unknown
-}
-
-// Error names the leader, if there is one.
-func (e *NotLeaderError) Error() string {
-	if e.Leader == "" {
-		return "this node is not the leader, and there is none"
-	}
-	return "this node is not the leader; it is " + e.Leader
-}
-
 // unknown wraps the reason why an outcome is not known.
 func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause) }

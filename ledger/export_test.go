@@ -69,10 +69,7 @@ func SetLevel(o *Options, level uint64) {
 }
 
 // TendLevel raises the level of a ledger if it can be raised.
-func TendLevel(ctx context.Context, l *Ledger) error { return l.tendLevel(ctx) }
-
-// RecoverWith is Recover with steps.
-var RecoverWith = recoverWith
+func TendLevel(ctx context.Context, l *Ledger) error { return l.cluster.RaiseLevel(ctx) }
 
 // Flush writes a checkpoint.
 func (l *Ledger) Flush() error { return l.flush() }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
@@ -18,7 +19,7 @@ import (
 // tokenOf returns the join token of a node.
 func tokenOf(t *testing.T, n *clusterNode) string {
 	t.Helper()
-	token, err := n.JoinToken()
+	token, err := n.Cluster().JoinToken()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func seedStatus(t *testing.T, n *clusterNode) int {
 
 // anyAnswer installs a handler for requests that the ledger itself does not answer.
 func anyAnswer(n *clusterNode) {
-	n.ServePeers(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	n.Cluster().ServePeers(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 }
 
 // The first node generates a token that only its owner can read, and stores it. Without the token nothing is answered,
@@ -75,7 +76,7 @@ func TestFirstNodeMakesAJoinToken(t *testing.T) {
 		t.Errorf("after a restart the token is %q, and was %q", again, token)
 	}
 	closeLedger(t, n.Ledger)
-	n = startNodeWith(t, n.address, ledger.Options{Dir: dir, Cluster: &ledger.Cluster{Token: "a token that is given"}})
+	n = startNodeWith(t, n.address, ledger.Options{Dir: dir, Cluster: &cluster.Options{Token: "a token that is given"}})
 	if given := tokenOf(t, n); given != "a token that is given" {
 		t.Errorf("it was given another, and has %q", given)
 	}
@@ -141,7 +142,7 @@ func TestNodesWithDifferentTokens(t *testing.T) {
 	nodes := withoutTokens(t, 2)
 	for i, token := range []string{"the token of node 1", "the token of node 2"} {
 		o := knowing(nodes[i].dir, machine.Level)
-		o.Cluster = &ledger.Cluster{Token: token}
+		o.Cluster = &cluster.Options{Token: token}
 		nodes[i] = startNodeWith(t, nodes[i].address, o)
 	}
 	for {
@@ -168,7 +169,7 @@ func TestNodeWithoutItsToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	l, err := openNode(t, n.address, ledger.Options{Dir: n.dir})
-	if !errors.Is(err, ledger.ErrNoToken) {
+	if !errors.Is(err, cluster.ErrNoToken) {
 		t.Fatal(l, err)
 	}
 }
@@ -179,13 +180,13 @@ func TestRemovedNodeThatRestartsEnds(t *testing.T) {
 	nodes := startClusterOf(t, 3)
 	gone, rest := nodes[2], nodes[:2]
 	closeLedger(t, gone.Ledger)
-	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.RemoveNode(t.Context(), 3) })
+	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.Cluster().Remove(t.Context(), 3) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	back := startNode(t, gone.dir, gone.address)
 	<-back.Failed()
-	if err := back.Err(); !errors.Is(err, ledger.ErrRemoved) {
+	if err := back.Err(); !errors.Is(err, cluster.ErrRemoved) {
 		t.Errorf("it ends with %v", err)
 	}
 	var next uint64
@@ -200,15 +201,15 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	gone := nodes[2]
 	closeLedger(t, gone.Ledger)
 	rest := nodes[:2]
-	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.RemoveNode(t.Context(), 3) })
+	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.Cluster().Remove(t.Context(), 3) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	var next uint64
-	writeUntil(t, &next, rest, func() bool { return len(rest[0].ClusterStatus().Members) == 2 })
-	q := ledger.JoinRequest{Nonce: [16]byte{4}, Peer: gone.address, Level: machine.Level}
+	writeUntil(t, &next, rest, func() bool { return len(rest[0].Cluster().Status().Members) == 2 })
+	q := cluster.JoinRequest{Nonce: [16]byte{4}, Peer: gone.address, Level: machine.Level}
 	err = onLeader(t, rest, func(leader *clusterNode) error {
-		a, err := leader.Admit(t.Context(), q)
+		a, err := leader.Cluster().Admit(t.Context(), q)
 		if err == nil && a.ID != 4 {
 			t.Errorf("the new node got %+v", a)
 		}
@@ -222,7 +223,7 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	rest[0] = startNode(t, rest[0].dir, rest[0].address)
 	successor := startNode(t, dir, gone.address)
 	all := append(rest, successor)
-	writeUntil(t, &next, all, func() bool { return successor.ClusterStatus().Leader.ID != 0 })
+	writeUntil(t, &next, all, func() bool { return successor.Cluster().Status().Leader.ID != 0 })
 
 	id, err := successor.ID()
 	if err != nil {

@@ -104,7 +104,7 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 		switch {
 		case ok:
 			k.command.ValidUntil = until
-		case l.members.term.Load() != 0:
+		case l.cluster.Term() != 0:
 			return machine.Outcome{}, tooFarAhead(c.ValidUntil, now)
 		}
 	}
@@ -226,15 +226,15 @@ func (l *Ledger) reserve(
 func (l *Ledger) awaitEnd(
 	ctx context.Context, waiting *keyWaiters, limit *time.Timer, lease time.Duration,
 ) (again bool, err error) {
-	if l.members.term.Load() == 0 {
-		return false, l.notLeading()
+	if l.cluster.Term() == 0 {
+		return false, l.cluster.NotLeading()
 	}
 	leaseEnd := time.NewTimer(lease)
 	defer leaseEnd.Stop()
 	select {
 	case <-waiting.next:
-		if l.members.term.Load() == 0 {
-			return false, l.notLeading()
+		if l.cluster.Term() == 0 {
+			return false, l.cluster.NotLeading()
 		}
 		return !l.draining.Load() && l.Err() == nil, nil
 	case <-leaseEnd.C:
@@ -283,21 +283,21 @@ func (l *Ledger) writeKeyed(ctx context.Context, w *machine.KeyedWrite, admit ad
 
 // ViewNow calls read as View does, with the ledger time that a command would have at this moment, in Unix
 // nanoseconds: what a reader sees of keyed records depends on it. Ledger time is the leader's clock, so a node
-// that does not lead returns a *NotLeaderError.
+// that does not lead returns a *cluster.NotLeaderError.
 func (l *Ledger) ViewNow(
 	ctx context.Context, read func(v machine.View, now int64) error, ordered ...machine.Table,
 ) error {
-	term := l.members.term.Load()
+	term := l.cluster.Term()
 	if term == 0 {
-		return l.notLeading()
+		return l.cluster.NotLeading()
 	}
 	// Read before the view, which ends with an error unless this node still leads after this moment.
 	now := l.clock.now()
 	if err := l.View(ctx, func(v machine.View) error { return read(v, now) }, ordered...); err != nil {
 		return err
 	}
-	if l.members.term.Load() != term { // another leader may have stamped an earlier time meanwhile
-		return l.notLeading()
+	if l.cluster.Term() != term { // another leader may have stamped an earlier time meanwhile
+		return l.cluster.NotLeading()
 	}
 	return nil
 }

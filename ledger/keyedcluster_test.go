@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -52,7 +52,7 @@ func handOver(t *testing.T, nodes []*clusterNode) (before *clusterNode) {
 	t.Helper()
 	err := onLeader(t, nodes, func(leader *clusterNode) error {
 		before = leader
-		return leader.TransferLeadership(t.Context(), 0)
+		return leader.Cluster().TransferLeadership(t.Context(), 0)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestALostLeadershipEndsTheWait(t *testing.T) {
 }
 
 func isNotLeader(err error) bool {
-	_, elsewhere := errors.AsType[*ledger.NotLeaderError](err)
+	_, elsewhere := errors.AsType[*cluster.NotLeaderError](err)
 	return elsewhere
 }
 
@@ -165,7 +165,8 @@ func TestRecordsOnACluster(t *testing.T) {
 		t.Helper()
 		for i := range keys {
 			if k := recordOn(t, n, &commands[i].ID); k.State != keyed.Committed || k.Token != tokens[i] {
-				t.Errorf("node %d has key %d in state %v under token %d", n.ClusterStatus().Self, i, k.State, k.Token)
+				t.Errorf("node %d has key %d in state %v under token %d",
+					n.Cluster().Status().Self, i, k.State, k.Token)
 			}
 		}
 	}

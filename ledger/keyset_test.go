@@ -202,8 +202,8 @@ func TestFreshKeysNeedNoLook(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})
 	eventually(t, func() bool { return l.keyedCounters.records.counts() != nil })
-	for range cap(l.views) { // no View can run
-		l.views <- struct{}{}
+	for range cap(l.source.Views) { // no View can run
+		l.source.Views <- struct{}{}
 	}
 	c := keyedCommand(l, "fresh", 1)
 	token := mustKeyed(t, l, c, machine.KeyedAcquired).Keyed.Record.Token
@@ -211,8 +211,8 @@ func TestFreshKeysNeedNoLook(t *testing.T) {
 	if out, err := l.WriteKeyed(t.Context(), jobWrite(), nil); err != nil || out.Code != machine.Committed {
 		t.Errorf("%v, %v", out.Code, err)
 	}
-	for range cap(l.views) {
-		<-l.views
+	for range cap(l.source.Views) {
+		<-l.source.Views
 	}
 	commands := l.Stats().Commands
 	mustKeyed(t, l, keyedCommand(l, "fresh", 2), machine.KeyedReplay)

@@ -14,14 +14,20 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/read"
 )
 
 // Ledger is an open ledger. Its methods may be called from many goroutines.
 type Ledger struct {
+	// Reader has the reads: View, Blocks, Chain and others; see package read.
+	*read.Reader
+
+	source    read.Source // what it reads
 	options   Options
 	directory *datadir.Directory
 	store     *boltstore.Store
@@ -32,9 +38,8 @@ type Ledger struct {
 	clock     clock
 	standing  standing
 	watchers  waiters[machine.Scope]
-	members   membership
+	cluster   *cluster.Driver
 	seeding   seeding
-	digests   *digests
 	keys      waiters[string] // that wait for a reservation to end, by its key in the state
 	counters  counters
 
@@ -61,12 +66,7 @@ type Ledger struct {
 	stopping context.Context
 	loops    sync.WaitGroup
 
-	views      chan struct{} // has room for the Views that may run at once
-	blockReads chan struct{} // the same for reads of blocks
-	pieceTime  time.Duration // pieceTime, but for tests
-
-	horizon   atomic.Pointer[machine.Horizon] // of the last entry that was applied
-	retainDue chan struct{}                   // has room for one
+	retainDue chan struct{} // has room for one
 
 	archiver   archiver
 	archiveDue chan struct{} // has room for one
@@ -86,7 +86,7 @@ type failure struct{ err error }
 
 // Open opens the ledger in a data directory, or creates it. When it returns,
 // the ledger leads, has replayed its log and answers. It holds the directory
-// until Close. A node that has others in its cluster does not wait for them: see Leader.
+// until Close. A node that has others in its cluster does not wait for them: see cluster.Node.Leader.
 func Open(ctx context.Context, o Options) (*Ledger, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -119,12 +119,16 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if err := l.run(ctx); err != nil {
 		return err
 	}
-	if l.members.term.Load() != 0 {
+	if l.cluster.Term() != 0 {
 		if err := l.create(ctx); err != nil {
 			return err
 		}
 	}
-	return l.startCluster()
+	if err := l.cluster.Start(); err != nil {
+		return err
+	}
+	l.catchUp()
+	return nil
 }
 
 // run replays the log and takes commands from then on.
@@ -141,7 +145,7 @@ func (l *Ledger) run(ctx context.Context) error {
 		if err := l.awaitReplay(ctx); err != nil {
 			return err
 		}
-		if err := l.digests.objection(); err != nil { // which came before it was known that nobody else can tell
+		if err := l.cluster.Objection(); err != nil { // which came before it was known that nobody else can tell
 			return err
 		}
 		l.replayed.Store(true)
@@ -160,8 +164,6 @@ func newLedger(o Options) *Ledger {
 		inFlight:    make(chan inflightEntry, maxInFlight),
 		slots:       make(chan struct{}, maxInFlight),
 
-		views: make(chan struct{}, readsAtOnce()), blockReads: make(chan struct{}, readsAtOnce()), pieceTime: pieceTime,
-
 		backups:       make(chan struct{}, 1),
 		blockFiles:    make(chan struct{}, 1),
 		checkpointDue: make(chan struct{}, 1),
@@ -173,8 +175,9 @@ func newLedger(o Options) *Ledger {
 		stop: stop, stopping: stopping,
 		failed: make(chan struct{}),
 	}
-	l.digests = &digests{wake: make(chan struct{}, 1)}
-	l.members.changed = make(chan struct{})
+	l.source.Err, l.source.Fresh, l.source.Failed = l.Err, l.fresh, l.readFailed
+	l.Reader = read.New(&l.source)
+	l.cluster = cluster.New(l.clusterHost())
 	l.keys.perKey, l.keys.total = maxKeyWaiters, maxWaiters
 	l.counters.begin()
 	l.keyedCounters.reservations.begin()
@@ -204,6 +207,7 @@ func (l *Ledger) openState() (err error) {
 		if l.options.Cluster != nil {
 			l.machine.Differs = l.differs
 		}
+		l.source.Store, l.source.Machine = l.store, l.machine
 		l.setHorizon(l.machine.View(r).Horizon())
 		return l.machine.View(r).VisitReservations(maxReservationScan, l.keyedCounters.reservations.add)
 	})
@@ -229,7 +233,7 @@ func logFileBytes(logBytes int64, most int) int {
 func (l *Ledger) openLog() (err error) {
 	at := l.store.Checkpoint()
 	o := raftlog.Options{
-		Dir: l.directory.Log(), Identity: l.directory.Identity(), Node: l.node(),
+		Dir: l.directory.Log(), Identity: l.directory.Identity(), Node: l.directory.Node(),
 		Create: l.directory.Fresh(), Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
 		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
 		SegmentBytes: logFileBytes(l.options.LogBytes, segmentBytes),
@@ -239,7 +243,7 @@ func (l *Ledger) openLog() (err error) {
 		},
 	}
 	if c := l.options.Cluster; c != nil {
-		o.Cluster = &raftlog.Cluster{Send: l.send, Tick: c.tick()}
+		o.Cluster = &raftlog.Cluster{Send: l.cluster.Send, Tick: tickOf(c)}
 	}
 	switch {
 	case l.directory.HasOldLog():
@@ -254,83 +258,10 @@ func (l *Ledger) openLog() (err error) {
 		return fmt.Errorf("log: %w", err)
 	}
 	l.opened.Store(l.log)
+	l.cluster.Attach(l.directory, l.log)
 	if err := l.Err(); err != nil { // the applier failed before it could tell the log
 		l.log.Fail(err)
 	}
-	return nil
-}
-
-// awaitReplay waits until this node, which decides alone, leads and everything in the log has been
-// applied, and begins its term.
-func (l *Ledger) awaitReplay(ctx context.Context) error {
-	began := time.Now()
-	if err := l.log.Ready(ctx); err != nil {
-		return fmt.Errorf("replay of the log: %w", err)
-	}
-	if err := l.Err(); err != nil {
-		return err
-	}
-	if err := l.endReplay(); err != nil {
-		return err
-	}
-	err := l.store.View(func(r machine.Reader) error {
-		_, err := l.keyedCounters.records.step(l.machine.View(r), countStep) // all of them in a small ledger
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	term, _ := l.log.IsReady()
-	if err := l.beginTerm(term); err != nil {
-		return err
-	}
-	l.noteLeader()
-	l.counters.recovered(time.Since(began))
-	l.options.Logger.Info("log replayed", "entries", l.counters.entries.Load(), "took", time.Since(began))
-	return nil
-}
-
-// endReplay is called once everything that was in the log at the start has been applied.
-func (l *Ledger) endReplay() error {
-	if err := l.store.EndReplay(); err != nil {
-		// Nothing is written any more: what the disk has helps to find the cause.
-		l.fail(err)
-		return l.Err()
-	}
-	l.store.Presort(machine.TableKeyed)
-	return l.store.View(func(r machine.Reader) error {
-		view := l.machine.View(r)
-		if view.Created() { // nothing has been applied that would have told the configuration
-			l.entryCommands.Store(decide.EntryCommands(view.Config()))
-		}
-		return nil
-	})
-}
-
-// beginTerm lets this node propose in a term in which it leads and has applied everything of before.
-func (l *Ledger) beginTerm(term uint64) error {
-	var last int64
-	var longest time.Duration
-	err := l.store.View(func(r machine.Reader) error {
-		view := l.machine.View(r)
-		last, longest = view.Time(), time.Duration(view.LongestPause())
-		l.standing.set(l.machine.Header())
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	jump, err := l.clock.begin(last, longest, l.options.Clock(), l.options.AcceptClock)
-	if err != nil {
-		return err
-	}
-	l.lastProposed.Store(l.clock.now())
-	if last != 0 && jump > maxQuietJump {
-		l.counters.timeJumps.Add(1)
-		l.options.Logger.Warn("ledger time jumps forward: a restart after a pause, or a wrong clock; "+
-			"streams and entities may expire at once", "by", jump)
-	}
-	l.members.term.Store(term)
 	return nil
 }
 
@@ -365,8 +296,8 @@ func (l *Ledger) create(ctx context.Context) error {
 			l.options.Logger.Warn("the ledger exists and keeps its own configuration; change it with UpdateConfig",
 				"configured", configured, "kept", view.Config)
 		}
-		if len(l.ClusterStatus().Members) > 1 {
-			return nil // a learner's program may know less; see tendLevel
+		if len(l.cluster.Status().Members) > 1 {
+			return nil // a learner's program may know less; see cluster.Driver.RaiseLevel
 		}
 		return l.raiseLevel(ctx, view.Level, l.options.level)
 	}
@@ -421,7 +352,9 @@ func (l *Ledger) Close() error {
 		l.draining.Store(true)
 		// A failure answers everything, so that this ends in any case.
 		_ = l.Drain(context.Background())
-		l.handOver()
+		if l.Err() == nil {
+			l.cluster.HandOver()
+		}
 		l.closeErr = l.release()
 	})
 	return l.closeErr
@@ -432,6 +365,7 @@ func (l *Ledger) Close() error {
 func (l *Ledger) release() error {
 	l.stop()
 	l.loops.Wait()
+	l.cluster.Wait()
 	l.backups <- struct{}{} // the backup that is being made ends with stopping
 	l.watchers.close()
 	l.keys.close()
@@ -442,7 +376,7 @@ func (l *Ledger) release() error {
 		}
 		errs = append(errs, l.log.Close())
 	}
-	errs = append(errs, l.closeTransport())
+	errs = append(errs, l.cluster.Close())
 	if l.store != nil {
 		errs = append(errs, l.store.Close())
 	}

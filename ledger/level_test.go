@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -57,12 +58,12 @@ func TestLevelRisesWithTheLastNode(t *testing.T) {
 			leader := awaitLeader(t, nodes...)
 			if leader == n {
 				err := ledger.TendLevel(ctx, n.Ledger)
-				if _, elsewhere := errors.AsType[*ledger.NotLeaderError](err); !elsewhere {
+				if _, elsewhere := errors.AsType[*cluster.NotLeaderError](err); !elsewhere {
 					return err
 				}
 			}
 			// It fails if the leadership moves by itself, and is retried.
-			_ = leader.TransferLeadership(ctx, n.ClusterStatus().Self)
+			_ = leader.Cluster().TransferLeadership(ctx, n.Cluster().Status().Self)
 		}
 		t.Fatal("the node does not lead")
 		return nil
@@ -115,7 +116,7 @@ func TestLevelRisesWithTheLastNode(t *testing.T) {
 func wantLevel(t *testing.T, n *clusterNode, level uint64) {
 	t.Helper()
 	if got := levelOf(t, n); got != level {
-		t.Errorf("node %d is at level %d, want %d", n.ClusterStatus().Self, got, level)
+		t.Errorf("node %d is at level %d, want %d", n.Cluster().Status().Self, got, level)
 	}
 }
 
@@ -124,9 +125,9 @@ func admitByLevel(t *testing.T, nodes []*clusterNode) {
 	t.Helper()
 	// Levels of join requests. A program whose requests have no level supports level 3.
 	for level, taken := range map[uint64]bool{1: false, 2: false, 0: true, 3: true, 4: true} {
-		q := ledger.JoinRequest{Nonce: [16]byte{99}, Peer: "127.0.0.1:9", Level: level}
+		q := cluster.JoinRequest{Nonce: [16]byte{99}, Peer: "127.0.0.1:9", Level: level}
 		err := onLeader(t, nodes, func(leader *clusterNode) error {
-			_, err := leader.Admit(t.Context(), q)
+			_, err := leader.Cluster().Admit(t.Context(), q)
 			return err
 		})
 		field, wrong := errors.AsType[*machine.FieldError](err)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -55,7 +56,7 @@ type Options struct {
 	EndArchive bool
 	// Cluster lets this node have others beside it. Nil: it is alone, and a directory that belongs to
 	// a node with others is refused.
-	Cluster *Cluster
+	Cluster *cluster.Options
 	// ObserveApply, unless it is nil, is called before each log entry is applied, and what it
 	// returns after it, both by the goroutine that applies. It is for measurements: all writes
 	// wait for it.

@@ -29,7 +29,7 @@ func newReadLedger(t *testing.T) *Ledger {
 			t.Error(err)
 		}
 	})
-	l.pieceTime = 0
+	l.source.PieceTime = 0
 	return l
 }
 
@@ -85,16 +85,16 @@ func TestViewsAtOnce(t *testing.T) {
 func TestViewWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	l := newReadLedger(t)
-	for range cap(l.views) {
-		l.views <- struct{}{}
+	for range cap(l.source.Views) {
+		l.source.Views <- struct{}{}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.View(ctx, func(machine.View) error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Error("got", err)
 	}
-	for range cap(l.views) {
-		<-l.views
+	for range cap(l.source.Views) {
+		<-l.source.Views
 	}
 	if err := l.View(t.Context(), func(machine.View) error { return nil }); err != nil {
 		t.Error(err)

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,8 +11,10 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/recovery"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
@@ -39,9 +42,9 @@ func survivor(t *testing.T) (dir string, receipts []machine.Receipt, clients []s
 		follower = nodes[2]
 	}
 	// It has the log on its disk, and need not know that the log is committed.
-	awaitLeaderStatus(t, nodes, "a follower with the whole log", func(s ledger.ClusterStatus) bool {
-		return slices.ContainsFunc(s.Members, func(m ledger.Member) bool {
-			return m.ID == follower.ClusterStatus().Self && m.Matched >= s.Last
+	awaitLeaderStatus(t, nodes, "a follower with the whole log", func(s cluster.Status) bool {
+		return slices.ContainsFunc(s.Members, func(m cluster.Member) bool {
+			return m.ID == follower.Cluster().Status().Self && m.Matched >= s.Last
 		})
 	})
 	dir = filepath.Join(t.TempDir(), "survivor")
@@ -58,7 +61,7 @@ func TestRecover(t *testing.T) {
 	t.Parallel()
 	source, receipts, clients := survivor(t)
 	quiet := slog.New(slog.DiscardHandler)
-	found, err := ledger.InspectSurvivor(source)
+	found, err := recovery.Inspect(source)
 	if err != nil || found.Node == 0 || len(found.Members) != 3 || found.Last.Index < uint64(len(receipts)) ||
 		found.Committed > found.Last.Index || found.Time.Unix() < 1e9 || found.Members[0].Peer == "" {
 		t.Fatalf("%+v, %v", found, err)
@@ -67,12 +70,11 @@ func TestRecover(t *testing.T) {
 	var steps []string
 	dir := filepath.Join(t.TempDir(), "whole")
 	copySparse(t, dir, source)
-	whole, err := ledger.RecoverWith(t.Context(), dir, quiet, func(what string) error {
+	whole, err := recovery.Run(t.Context(), dir, slog.New(stepHandler(func(what string) {
 		left := filepath.Join(t.TempDir(), "before-"+what) // what a kill would leave before the step
 		copySparse(t, left, dir)
 		killed, steps = append(killed, left), append(steps, what)
-		return nil
-	})
+	})))
 	if err != nil || whole.LedgerID == found.LedgerID || whole.Before.Last != found.Last {
 		t.Fatalf("%+v, %v", whole, err)
 	}
@@ -82,7 +84,7 @@ func TestRecover(t *testing.T) {
 	}
 	for i, dir := range killed {
 		_, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: quiet})
-		_, look := ledger.InspectSurvivor(dir)
+		_, look := recovery.Inspect(dir)
 		_, reads := verify.Directory(t.Context(), dir, verify.Options{})
 		for _, err := range []error{err, look, reads} {
 			if i > 0 && !errors.Is(err, datadir.ErrRecovering) {
@@ -92,7 +94,7 @@ func TestRecover(t *testing.T) {
 		if testing.Short() && i%2 == 0 {
 			continue
 		}
-		again, err := ledger.Recover(t.Context(), dir, quiet)
+		again, err := recovery.Run(t.Context(), dir, quiet)
 		if err != nil || again.Before.Interrupted != (i > 0) {
 			t.Fatalf("killed before %q and run again: %+v, %v", steps[i], again, err)
 		}
@@ -102,20 +104,34 @@ func TestRecover(t *testing.T) {
 	}
 }
 
+// stepHandler is a log that is told each step at which an epoch is begun, before it is taken.
+type stepHandler func(next string)
+
+func (h stepHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h stepHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h stepHandler) WithGroup(string) slog.Handler            { return h }
+
+func (h stepHandler) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "an epoch is being begun" {
+		r.Attrs(func(a slog.Attr) bool { h(a.Value.String()); return true })
+	}
+	return nil
+}
+
 // wantRecovered opens a recovered ledger and checks it.
-func wantRecovered(t *testing.T, dir string, r ledger.Recovery, receipts []machine.Receipt, clients []string) {
+func wantRecovered(t *testing.T, dir string, r recovery.Result, receipts []machine.Receipt, clients []string) {
 	t.Helper()
 	if report, err := verify.Directory(t.Context(), dir, verify.Options{}); err != nil || len(report.Problems) > 0 ||
 		report.Index != r.Index || report.Digest != r.Digest || report.LedgerID != r.LedgerID {
 		t.Errorf("%+v, %v, want %+v", report, err, r)
 	}
-	if _, err := ledger.Recover(t.Context(), dir, slog.New(slog.DiscardHandler)); !errors.Is(err,
-		ledger.ErrNothingToRecover) {
+	if _, err := recovery.Run(t.Context(), dir, slog.New(slog.DiscardHandler)); !errors.Is(err,
+		recovery.ErrNothingToRecover) {
 		t.Errorf("recovered twice: %v", err)
 	}
 	n := startNode(t, dir, anyAddress)
 	mustHoldReceipts(t, n.Ledger, receipts, clients)
-	if s := n.ClusterStatus(); len(s.Members) != 1 || s.Members[0].ID != r.Before.Node || !s.Leader.Self {
+	if s := n.Cluster().Status(); len(s.Members) != 1 || s.Members[0].ID != r.Before.Node || !s.Leader.Self {
 		t.Errorf("its cluster is %+v", s)
 	}
 	o := mustWrite(t, n.Ledger, appendWrite("new", 1, []byte("x")), machine.Committed)
@@ -123,7 +139,8 @@ func wantRecovered(t *testing.T, dir string, r ledger.Recovery, receipts []machi
 		t.Errorf("a new write got %+v, and the epoch begins at %d", o.Receipt, r.Index)
 	}
 	awaitAddress(t, n)
-	a, err := n.Admit(t.Context(), ledger.JoinRequest{Nonce: [16]byte{9}, Peer: "127.0.0.1:9", Level: machine.Level})
+	a, err := n.Cluster().Admit(t.Context(),
+		cluster.JoinRequest{Nonce: [16]byte{9}, Peer: "127.0.0.1:9", Level: machine.Level})
 	if err != nil || a.ID != 4 || a.Ledger != r.LedgerID {
 		t.Errorf("a node that joins is told %+v, %v", a, err)
 	}
@@ -136,22 +153,22 @@ func TestRecoverRefuses(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	single := t.TempDir()
 	l := open(t, ledger.Options{Dir: single})
-	if _, err := ledger.Recover(t.Context(), single, quiet); !errors.Is(err, datadir.ErrInUse) {
+	if _, err := recovery.Run(t.Context(), single, quiet); !errors.Is(err, datadir.ErrInUse) {
 		t.Errorf("a ledger that is open: %v", err)
 	}
 	closeLedger(t, l)
 	before := contents(t, single)
-	if _, err := ledger.Recover(t.Context(), single, quiet); !errors.Is(err, ledger.ErrNothingToRecover) {
+	if _, err := recovery.Run(t.Context(), single, quiet); !errors.Is(err, recovery.ErrNothingToRecover) {
 		t.Errorf("a ledger of one node: %v", err)
 	}
-	if s, err := ledger.InspectSurvivor(single); err != nil || len(s.Members) != 1 || s.Node != 1 {
+	if s, err := recovery.Inspect(single); err != nil || len(s.Members) != 1 || s.Node != 1 {
 		t.Errorf("it is %+v, %v", s, err)
 	}
 	if after := contents(t, single); after != before {
 		t.Errorf("it was changed from\n%sto\n%s", before, after)
 	}
 	empty := t.TempDir()
-	if _, err := ledger.Recover(t.Context(), empty, quiet); err == nil {
+	if _, err := recovery.Run(t.Context(), empty, quiet); err == nil {
 		t.Error("an empty directory was recovered")
 	}
 	if entries, err := os.ReadDir(empty); err != nil || len(entries) > 0 {

@@ -51,8 +51,8 @@ func (l *Ledger) retainLoop() {
 
 // setHorizon notes where the history begins, for readers of blocks.
 func (l *Ledger) setHorizon(h machine.Horizon) {
-	if now := l.horizon.Load(); now == nil || !now.Equal(h) {
-		l.horizon.Store(&h)
+	if now := l.source.Horizon.Load(); now == nil || !now.Equal(h) {
+		l.source.Horizon.Store(&h)
 		signal(l.retainDue)
 		signal(l.archiveDue)
 	}
@@ -62,7 +62,7 @@ func (l *Ledger) setHorizon(h machine.Horizon) {
 func (l *Ledger) dropHistory(ctx context.Context) error {
 	l.dropping.Lock()
 	defer l.dropping.Unlock()
-	files := l.store.Droppable(l.horizon.Load().Index())
+	files := l.store.Droppable(l.source.Horizon.Load().Index())
 	numbers := make([]uint64, len(files))
 	for i := range files {
 		numbers[i] = files[i].Number
@@ -128,7 +128,7 @@ func (l *Ledger) carryValues(ctx context.Context, upTo uint64) (carried int, err
 		}
 		var live []machine.LiveValue
 		l.store.Presort(machine.TableEntities)
-		err := l.view(ctx, func(v machine.View) (err error) {
+		err := l.StoredView(ctx, func(v machine.View) (err error) {
 			live, from, err = v.FindLive(from, upTo)
 			return err
 		})
@@ -158,7 +158,7 @@ func (l *Ledger) removeUnused(ctx context.Context) error {
 		}
 		var unused [][]byte
 		l.store.Presort(machine.TableCarried)
-		err := l.view(ctx, func(v machine.View) (err error) {
+		err := l.StoredView(ctx, func(v machine.View) (err error) {
 			unused, from, err = v.FindUnused(from)
 			return err
 		})

@@ -241,7 +241,7 @@ func TestDiskStaysBounded(t *testing.T) {
 	for range 20 {
 		l.fill(1 << 20)
 		l.await("the files to be dropped", func() bool {
-			return len(l.store.Droppable(l.horizon.Load().Index())) == 0 || l.Stats().BlockBytes < 3<<20
+			return len(l.store.Droppable(l.source.Horizon.Load().Index())) == 0 || l.Stats().BlockBytes < 3<<20
 		})
 		largest = max(largest, l.Stats().BlockBytes)
 	}
@@ -325,7 +325,7 @@ func TestNothingIsDroppedDuringABackup(t *testing.T) {
 	l := openRetaining(t, t.TempDir(), nil)
 	l.backups <- struct{}{}
 	l.fill(3 << 20)
-	l.await("the horizon", func() bool { return len(l.store.Droppable(l.horizon.Load().Index())) > 0 })
+	l.await("the horizon", func() bool { return len(l.store.Droppable(l.source.Horizon.Load().Index())) > 0 })
 	if err := l.dropHistory(t.Context()); err != nil || l.Stats().DroppedFiles != 0 {
 		t.Errorf("dropped %d files, %v", l.Stats().DroppedFiles, err)
 	}

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -10,27 +9,18 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
-
-// SeedInfo is what the state of one node is for another one that begins with it.
-type SeedInfo struct {
-	Backup  backupfile.Info
-	At      raftlog.Position // up to which the state has everything in the log
-	Members []byte           // as of there, as raftlog.Members.Encode writes them
-}
-
-// ErrSeedTooOld refuses a state that does not reach the index that was asked for yet.
-var ErrSeedTooOld = errors.New("this node has not applied the log that far yet; ask again")
 
 // Seed writes the state of this node to w for another node of the cluster, as Backup does and in its turn
 // with it; begin is told what comes before the first byte. The state has applied the log up to atLeast.
 // While a seed is under way, and for a while after it, the log is kept for the node that begins with it.
 func (l *Ledger) Seed(
-	ctx context.Context, w io.Writer, atLeast uint64, rate int64, begin func(SeedInfo) error,
+	ctx context.Context, w io.Writer, atLeast uint64, rate int64, begin func(cluster.SeedInfo) error,
 ) error {
 	if l.options.Cluster == nil {
-		return ErrAlone
+		return cluster.ErrAlone
 	}
 	select {
 	case l.backups <- struct{}{}:
@@ -46,13 +36,13 @@ func (l *Ledger) Seed(
 		snapshot: func(s *boltstore.Snapshot, info backupfile.Info) error {
 			at := raftlog.Position(s.Applied())
 			if at.Index < atLeast {
-				return fmt.Errorf("%w: it is at %d, and %d is asked for", ErrSeedTooOld, at.Index, atLeast)
+				return fmt.Errorf("%w: it is at %d, and %d is asked for", cluster.ErrSeedTooOld, at.Index, atLeast)
 			}
 			members := l.log.MembersAt(at.Index)
 			if l.log.Truncated() > at.Index {
-				return fmt.Errorf("%w: the log was truncated meanwhile", ErrSeedTooOld)
+				return fmt.Errorf("%w: the log was truncated meanwhile", cluster.ErrSeedTooOld)
 			}
-			return begin(SeedInfo{info, at, members.Encode()})
+			return begin(cluster.SeedInfo{Backup: info, At: at, Members: members.Encode()})
 		},
 	})
 	return err

@@ -49,7 +49,7 @@ func (l *Ledger) Stats() stats.Stats {
 		Opened: c.opened, RecoveryTook: time.Duration(c.recoveryTook.Load()),
 		RecoveredEntries: c.recoveredEntries.Load(), RecoveredCommands: c.recoveredCommands.Load(),
 	}
-	if l.members.term.Load() != 0 { // else ledger time is another node's
+	if l.cluster.Term() != 0 { // else ledger time is another node's
 		s.ClockAhead = time.Duration(l.clock.now() - l.options.Clock().UnixNano())
 	}
 	for code := range c.decisions {

@@ -61,7 +61,7 @@ const presenceInterval = 24 * time.Hour
 // needs no answer, because either the ledger stops, or the next tick tries again.
 func (l *Ledger) tick() {
 	idle := time.Duration(l.clock.now() - l.lastProposed.Load())
-	if idle < l.options.idleInterval || l.members.term.Load() == 0 {
+	if idle < l.options.idleInterval || l.cluster.Term() == 0 {
 		return
 	}
 	for missing := l.dueTicks(idle); missing > 0; {

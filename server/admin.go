@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/stats"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -71,7 +72,7 @@ const (
 // alone is true.
 func (s *Server) viewKnown(ctx context.Context, read func(machine.View) error) (alone bool, err error) {
 	l := s.options.Ledger
-	known := l.ClusterStatus()
+	known := l.Cluster().Status()
 	if len(known.Members) < 2 || l.Err() != nil {
 		return false, l.View(ctx, read)
 	}
@@ -79,7 +80,7 @@ func (s *Server) viewKnown(ctx context.Context, read func(machine.View) error) (
 		limited, cancel := context.WithTimeout(ctx, statusPatience)
 		defer cancel()
 		err = l.View(limited, read)
-		_, lost := errors.AsType[*ledger.NotLeaderError](err)
+		_, lost := errors.AsType[*cluster.NotLeaderError](err)
 		if !lost && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			return false, err
 		}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -31,25 +32,25 @@ func (s *Server) changeCluster(
 	var err error
 	switch change := m.Change.(type) {
 	case *seqledgerv1.ChangeClusterRequest_Remove:
-		err = s.options.Ledger.RemoveNode(ctx, change.Remove)
+		err = s.options.Ledger.Cluster().Remove(ctx, change.Remove)
 	case *seqledgerv1.ChangeClusterRequest_Promote:
-		err = s.options.Ledger.PromoteNode(ctx, change.Promote)
+		err = s.options.Ledger.Cluster().Promote(ctx, change.Promote)
 	case *seqledgerv1.ChangeClusterRequest_Transfer:
-		err = s.options.Ledger.TransferLeadership(ctx, change.Transfer)
+		err = s.options.Ledger.Cluster().TransferLeadership(ctx, change.Transfer)
 	default:
 		return nil, &machine.FieldError{Field: "change", Problem: "must be one of remove, promote and transfer"}
 	}
-	if errors.Is(err, ledger.ErrAlone) || errors.Is(err, ledger.ErrNoSuchNode) || errors.Is(err, ledger.ErrNoChange) {
+	switch {
+	case errors.Is(err, cluster.ErrAlone), errors.Is(err, cluster.ErrNoSuchNode), errors.Is(err, cluster.ErrNoChange):
 		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
 	return &seqledgerv1.ChangeClusterResponse{Cluster: s.cluster()}, nil
 }
 
 func (s *Server) cluster() *seqledgerv1.Cluster {
-	status := s.options.Ledger.ClusterStatus()
+	status := s.options.Ledger.Cluster().Status()
 	c := &seqledgerv1.Cluster{
 		Self: status.Self, Leader: status.Leader.ID, Term: status.Leader.Term,
 		AppliedIndex: status.Applied, CommittedIndex: status.Committed,

@@ -62,7 +62,7 @@ func TestStatusOfNodes(t *testing.T) {
 			status = h.status(t)
 			return status.Node.NotReady == ""
 		})
-		if c := status.Node.Cluster; len(c.GetMembers()) != 3 || c.Self != h.ledger.ClusterStatus().Self {
+		if c := status.Node.Cluster; len(c.GetMembers()) != 3 || c.Self != h.ledger.Cluster().Status().Self {
 			t.Errorf("%v", status)
 		}
 	}

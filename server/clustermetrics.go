@@ -6,12 +6,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
 // clusterCollector reads what this node knows of the cluster on each scrape. A ledger on one node has the
 // same metrics, so that an alert never lacks them.
-type clusterCollector struct{ status func() ledger.ClusterStatus }
+type clusterCollector struct{ status func() cluster.Status }
 
 var (
 	clusterLeadsDesc = clusterDesc("leads", "1 while this node leads and takes writes.")

@@ -8,14 +8,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
 // clusterMetrics returns the metrics of a status by name, with the node in brackets.
-func clusterMetrics(t *testing.T, s ledger.ClusterStatus) map[string]float64 {
+func clusterMetrics(t *testing.T, s cluster.Status) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry() // which refuses what is not described, or is there twice
-	registry.MustRegister(clusterCollector{func() ledger.ClusterStatus { return s }})
+	registry.MustRegister(clusterCollector{func() cluster.Status { return s }})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func clusterMetrics(t *testing.T, s ledger.ClusterStatus) map[string]float64 {
 // TestClusterMetrics: the leader says who is alive and how far behind, and nobody else claims to know.
 func TestClusterMetrics(t *testing.T) {
 	t.Parallel()
-	members := []ledger.Member{
+	members := []cluster.Member{
 		{ID: 1, Voter: true, Matched: 90}, // itself, which it need not hear of
 		{ID: 2, Voter: true, Active: true, Matched: 120},
 		{ID: 3, Voter: true, Matched: 40, Heard: time.Now().Add(-time.Hour)},
@@ -52,22 +52,22 @@ func TestClusterMetrics(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		self   uint64
-		leader ledger.Leader
+		leader cluster.Leader
 		want   map[string]float64
 	}{
-		"leader": {1, ledger.Leader{ID: 1, Self: true, Term: 6}, with(map[string]float64{
+		"leader": {1, cluster.Leader{ID: 1, Self: true, Term: 6}, with(map[string]float64{
 			"leads": 1, "leader_known": 1, "voters_alive": 2,
 			"node_alive[1]": 1, "node_alive[2]": 1, "node_alive[3]": 0, "node_alive[5]": 1,
 			// Node 2 has more than is committed, and is not ahead of anything for that.
 			"node_behind_entries[1]": 0, "node_behind_entries[2]": 0, "node_behind_entries[3]": 60,
 			"node_behind_entries[5]": 93,
 		})},
-		"elected, not leading yet": {1, ledger.Leader{ID: 1, Term: 6},
+		"elected, not leading yet": {1, cluster.Leader{ID: 1, Term: 6},
 			with(map[string]float64{"leads": 0, "leader_known": 1})},
-		"follower": {2, ledger.Leader{ID: 1, Term: 6}, with(map[string]float64{"leads": 0, "leader_known": 1})},
-		"election": {2, ledger.Leader{Term: 6}, with(map[string]float64{"leads": 0, "leader_known": 0})},
+		"follower": {2, cluster.Leader{ID: 1, Term: 6}, with(map[string]float64{"leads": 0, "leader_known": 1})},
+		"election": {2, cluster.Leader{Term: 6}, with(map[string]float64{"leads": 0, "leader_known": 0})},
 	} {
-		got := clusterMetrics(t, ledger.ClusterStatus{
+		got := clusterMetrics(t, cluster.Status{
 			Self: test.self, Leader: test.leader, Applied: 95, Committed: 100, Last: 130, Members: members,
 		})
 		// Its value is the age of the time above, and grows.

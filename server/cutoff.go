@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
 // cutOffAfter is how long a node must have known of no leader before it ends what it would otherwise send for ever.
@@ -14,16 +14,16 @@ const cutOffAfter = 10 * time.Second
 // untilCutOff calls end once if this node has known of no leader for long while a stream is open. It may be cut off from
 // the others then: its blocks just stop, and the caller, which may reach another node, would wait for more for ever.
 func (s *Server) untilCutOff(ctx context.Context, end func(cause error)) {
-	if s.options.Ledger.PeerTransport() == nil {
+	if s.options.Ledger.Cluster().PeerTransport() == nil {
 		return // this node has no others
 	}
 	// Ends with the stream.
-	go awaitCutOff(ctx, s.options.Ledger.Leader, s.cutOff, end)
+	go awaitCutOff(ctx, s.options.Ledger.Cluster().Leader, s.cutOff, end)
 }
 
 // awaitCutOff is untilCutOff with a way to ask for the leader.
 func awaitCutOff(
-	ctx context.Context, leaderOf func() (ledger.Leader, <-chan struct{}), after time.Duration, end func(cause error),
+	ctx context.Context, leaderOf func() (cluster.Leader, <-chan struct{}), after time.Duration, end func(cause error),
 ) {
 	var without time.Time // since when there is no leader; zero: there is one
 	for {
@@ -40,7 +40,7 @@ func awaitCutOff(
 		select {
 		case <-changed:
 		case <-over:
-			end(&ledger.NotLeaderError{})
+			end(&cluster.NotLeaderError{})
 			return
 		case <-ctx.Done():
 			return

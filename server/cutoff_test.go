@@ -8,17 +8,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
 // TestAwaitCutOff: an election, or many one after the other that elect somebody, end nothing. Changes of who is not
 // the leader prolong nothing.
 func TestAwaitCutOff(t *testing.T) {
 	t.Parallel()
-	someone, nobody := ledger.Leader{ID: 1, Peer: "a"}, ledger.Leader{}
+	someone, nobody := cluster.Leader{ID: 1, Peer: "a"}, cluster.Leader{}
 	type change struct {
 		after  time.Duration
-		leader ledger.Leader
+		leader cluster.Leader
 	}
 	const second = time.Second
 	for name, test := range map[string]struct {
@@ -29,8 +29,8 @@ func TestAwaitCutOff(t *testing.T) {
 		"none":          {nil, 10 * second},
 		"elections":     {[]change{{9 * second, someone}, {second, nobody}, {9 * second, someone}}, 0},
 		"lost later":    {[]change{{0, someone}, {60 * second, nobody}}, 70 * second},
-		"many attempts": {[]change{{4 * second, ledger.Leader{Term: 2}}, {4 * second, ledger.Leader{Term: 3}}}, 10 * second},
-		"this node":     {[]change{{second, ledger.Leader{Self: true}}}, 0},
+		"many attempts": {[]change{{4 * second, cluster.Leader{Term: 2}}, {4 * second, cluster.Leader{Term: 3}}}, 10 * second},
+		"this node":     {[]change{{second, cluster.Leader{Self: true}}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -40,13 +40,13 @@ func TestAwaitCutOff(t *testing.T) {
 				leader, changed := nobody, make(chan struct{})
 				began, ended := time.Now(), time.Duration(0)
 				// Ends with ctx.
-				go awaitCutOff(ctx, func() (ledger.Leader, <-chan struct{}) {
+				go awaitCutOff(ctx, func() (cluster.Leader, <-chan struct{}) {
 					mu.Lock()
 					defer mu.Unlock()
 					return leader, changed
 				}, 10*second, func(cause error) {
 					ended = time.Since(began)
-					if _, is := errors.AsType[*ledger.NotLeaderError](cause); !is {
+					if _, is := errors.AsType[*cluster.NotLeaderError](cause); !is {
 						t.Errorf("the cause is %v", cause)
 					}
 				})

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
@@ -116,7 +118,7 @@ func fieldMessage(f *machine.FieldError) string {
 func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	var field *machine.FieldError
 	var denied *auth.DeniedError
-	var elsewhere *ledger.NotLeaderError
+	var elsewhere *cluster.NotLeaderError
 	var refused *admission.Refusal
 	switch {
 	case errors.As(err, &field):
@@ -265,7 +267,7 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 			return goneError(err)
 		case errors.Is(err, ledger.ErrBackupRefused):
 			return connect.NewError(connect.CodeResourceExhausted, err)
-		case errors.Is(err, ledger.ErrBackupBase):
+		case errors.Is(err, backupfile.ErrBase):
 			return connect.NewError(connect.CodeFailedPrecondition, err)
 		case e == nil && errors.Is(err, context.DeadlineExceeded):
 			return connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded)

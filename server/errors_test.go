@@ -14,6 +14,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
@@ -132,7 +133,7 @@ func TestEveryError(t *testing.T) {
 			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN, true},
 		{fmt.Errorf("%w: %w", ledger.ErrQueueFull, context.Canceled), connect.CodeResourceExhausted,
 			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL, false},
-		{&ledger.NotLeaderError{Leader: "10.0.0.1:1"}, connect.CodeUnavailable,
+		{&cluster.NotLeaderError{Leader: "10.0.0.1:1"}, connect.CodeUnavailable,
 			seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER, false},
 		{ledger.ErrDraining, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING, false},
 		{ledger.ErrClosed, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING, false},
@@ -183,7 +184,7 @@ func TestEveryWriteErrorCodeIsUsed(t *testing.T) {
 		used[code] = true
 	}
 	for _, err := range []error{
-		ledger.ErrOutcomeUnknown, ledger.ErrQueueFull, ledger.ErrDraining, &ledger.NotLeaderError{},
+		ledger.ErrOutcomeUnknown, ledger.ErrQueueFull, ledger.ErrDraining, &cluster.NotLeaderError{},
 		ledger.ErrTooManyWaiters, &machine.FieldError{},
 	} {
 		e, _ := writeError(err)

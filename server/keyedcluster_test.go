@@ -43,7 +43,7 @@ func TestWaitsEndWithTheLeadership(t *testing.T) {
 		}()
 	}
 	await(t, func() bool { return leader.ledger.Stats().KeyWaiters == len(nodes) })
-	if err := leader.ledger.TransferLeadership(within(t), 0); err != nil {
+	if err := leader.ledger.Cluster().TransferLeadership(within(t), 0); err != nil {
 		t.Fatal(err)
 	}
 	for range nodes {

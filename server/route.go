@@ -19,6 +19,7 @@ import (
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
@@ -55,7 +56,7 @@ type router struct {
 
 // nodes is the part of a ledger that a router needs.
 type nodes interface {
-	Leader() (ledger.Leader, <-chan struct{})
+	Leader() (cluster.Leader, <-chan struct{})
 	PeerTransport() http.RoundTripper
 }
 
@@ -77,7 +78,7 @@ func newRouter(s *Server, n nodes, local http.Handler) *router {
 // forward is a call that is being forwarded to the leader.
 type forward struct {
 	call   *http.Request // as received
-	leader ledger.Leader
+	leader cluster.Leader
 }
 
 // forwardKey is the context key of a call's forward.
@@ -129,7 +130,7 @@ func (r *router) patienceFor(q *http.Request) time.Duration {
 
 // leader returns the current leader. During an election it waits for one until ctx ends or the server drains, and then
 // returns false.
-func (r *router) leader(ctx context.Context) (leader ledger.Leader, found bool) {
+func (r *router) leader(ctx context.Context) (leader cluster.Leader, found bool) {
 	for {
 		leader, changed := r.nodes.Leader()
 		if known(leader) {
@@ -145,7 +146,7 @@ func (r *router) leader(ctx context.Context) (leader ledger.Leader, found bool) 
 	}
 }
 
-func known(l ledger.Leader) bool { return l.Self || l.Peer != "" }
+func known(l cluster.Leader) bool { return l.Self || l.Peer != "" }
 
 // rewrite keeps a call as the caller sent it, and adds the caller's address. The hop-by-hop headers, which the proxy
 // has removed, concern only the caller and this node.
@@ -200,7 +201,7 @@ func (r *router) roundTrip(q *http.Request) (*http.Response, error) {
 }
 
 // attempt sends a call to a node. unsent reports whether a failed call was not sent.
-func (r *router) attempt(q *http.Request, to ledger.Leader) (answer *http.Response, unsent bool, err error) {
+func (r *router) attempt(q *http.Request, to cluster.Leader) (answer *http.Response, unsent bool, err error) {
 	ctx, cancel := context.WithCancel(q.Context())
 	q = q.WithContext(ctx)
 	q.URL = &url.URL{Scheme: "http", Host: to.Peer, Path: q.URL.Path, RawPath: q.URL.RawPath, RawQuery: q.URL.RawQuery}
@@ -247,7 +248,7 @@ func isEndless(q *http.Request) bool {
 
 // endWith ends a call when the node that it was sent to is no longer the leader, and an endless call when this server
 // drains. Requests in flight may have been executed; the caller repeats them.
-func (r *router) endWith(ctx context.Context, end func(), to ledger.Leader, endless bool) {
+func (r *router) endWith(ctx context.Context, end func(), to cluster.Leader, endless bool) {
 	var draining <-chan struct{}
 	if endless {
 		draining = r.server.draining.Done()

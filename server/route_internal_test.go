@@ -18,21 +18,21 @@ import (
 
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 // fakeNodes is a cluster whose leader the test sets.
 type fakeNodes struct {
 	mu      sync.Mutex
-	leader  ledger.Leader
+	leader  cluster.Leader
 	changed chan struct{}
 	dialled func() // called once, after a failed call
 	// transport sends the calls; nil means the default transport.
 	transport http.RoundTripper
 }
 
-func (n *fakeNodes) Leader() (ledger.Leader, <-chan struct{}) {
+func (n *fakeNodes) Leader() (cluster.Leader, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.leader, n.changed
@@ -53,7 +53,7 @@ func (n *fakeNodes) RoundTrip(q *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-func (n *fakeNodes) elect(l ledger.Leader) {
+func (n *fakeNodes) elect(l cluster.Leader) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.leader = l
@@ -125,23 +125,23 @@ func (r *routed) write(t *testing.T) (status int, header http.Header, answer str
 }
 
 // leads returns a node with a handler that can be elected.
-func leads(t *testing.T, id uint64, h http.HandlerFunc) ledger.Leader {
+func leads(t *testing.T, id uint64, h http.HandlerFunc) cluster.Leader {
 	t.Helper()
 	hs := httptest.NewServer(h)
 	t.Cleanup(hs.Close)
 	t.Cleanup(hs.CloseClientConnections) // before Close, which waits for the calls
-	return ledger.Leader{ID: id, Term: id, Peer: strings.TrimPrefix(hs.URL, "http://"), Client: fmt.Sprint("node", id)}
+	return cluster.Leader{ID: id, Term: id, Peer: strings.TrimPrefix(hs.URL, "http://"), Client: fmt.Sprint("node", id)}
 }
 
 // dead returns a node at whose address nothing listens.
-func dead(t *testing.T, id uint64) ledger.Leader {
+func dead(t *testing.T, id uint64) cluster.Leader {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	return ledger.Leader{ID: id, Term: id, Peer: l.Addr().String()}
+	return cluster.Leader{ID: id, Term: id, Peer: l.Addr().String()}
 }
 
 // accepts is the handler of a leader that responds with what it received.
@@ -193,9 +193,9 @@ func TestForwardedCallIsAsItWasSent(t *testing.T) {
 // notice.
 func TestUnsentCallGoesToTheNextLeader(t *testing.T) {
 	t.Parallel()
-	for name, next := range map[string]func(*testing.T) ledger.Leader{
-		"another node": func(t *testing.T) ledger.Leader { return leads(t, 3, accepts) },
-		"this node":    func(*testing.T) ledger.Leader { return ledger.Leader{ID: 1, Term: 9, Self: true} },
+	for name, next := range map[string]func(*testing.T) cluster.Leader{
+		"another node": func(t *testing.T) cluster.Leader { return leads(t, 3, accepts) },
+		"this node":    func(*testing.T) cluster.Leader { return cluster.Leader{ID: 1, Term: 9, Self: true} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -203,7 +203,7 @@ func TestUnsentCallGoesToTheNextLeader(t *testing.T) {
 			r.elect(dead(t, 2))
 			then := next(t)
 			r.dialled = func() {
-				r.elect(ledger.Leader{Term: 3}) // an election
+				r.elect(cluster.Leader{Term: 3}) // an election
 				r.elect(then)
 			}
 			status, _, answer := r.write(t)
@@ -244,7 +244,7 @@ func TestUnsentCallIsTriedAgain(t *testing.T) {
 // Without a leader the node itself refuses the call, and has its whole body.
 func TestNoLeaderIsRefusedHere(t *testing.T) {
 	t.Parallel()
-	for name, leader := range map[string]ledger.Leader{
+	for name, leader := range map[string]cluster.Leader{
 		"none is known": {Term: 5}, "it is not there": dead(t, 2),
 	} {
 		r := startRouted(t)
@@ -357,7 +357,7 @@ func TestSilentForwardedStreamsEnd(t *testing.T) {
 				t.Cleanup(hs.Close)
 				t.Cleanup(hs.CloseClientConnections) // before Close, which waits for the calls
 			}
-			r.elect(ledger.Leader{ID: 2, Term: 2, Peer: leader.Listener.Addr().String()})
+			r.elect(cluster.Leader{ID: 2, Term: 2, Peer: leader.Listener.Addr().String()})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			sent, caller := io.Pipe()

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	peers "github.com/seqledger/seqledger/ledger/raftlog/transport"
 	"github.com/seqledger/seqledger/ledger/seed"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -58,7 +59,7 @@ func startClockedNode(
 	}
 	l, err := ledger.Open(within(t), ledger.Options{
 		Dir: dir, LogBytes: 8 << 20, CacheBytes: -1, ScrubBytes: -1, Logger: logger, Clock: clock,
-		Cluster: &ledger.Cluster{
+		Cluster: &cluster.Options{
 			Listener: listener, Client: "client-of-" + peer, TLS: config, Token: joinToken,
 			Tick: 60 * time.Millisecond, // with less, a busy machine would elect leaders for no reason
 		},
@@ -70,10 +71,10 @@ func startClockedNode(
 	o.Ledger = l
 	h = startWith(t, o)
 	mux := http.NewServeMux()
-	mux.Handle("POST "+ledger.JoinPath, l.JoinHandler())
+	mux.Handle("POST "+cluster.JoinPath, l.Cluster().JoinHandler())
 	mux.Handle("GET "+seed.Path, seed.Handler(l, -1))
 	mux.Handle("/", h.server.PeerHandler())
-	l.ServePeers(mux)
+	l.Cluster().ServePeers(mux)
 	return h, peer
 }
 
@@ -93,12 +94,12 @@ func startSecureNodes(t *testing.T, o server.Options, config *tls.Config) []*har
 	for _, n := range nodes {
 		await(t, func() bool {
 			voters := 0
-			for _, m := range n.ledger.ClusterStatus().Members {
+			for _, m := range n.ledger.Cluster().Status().Members {
 				if m.Voter {
 					voters++
 				}
 			}
-			leader, _ := n.ledger.Leader()
+			leader, _ := n.ledger.Cluster().Leader()
 			return voters == len(nodes) && leader.Peer != ""
 		})
 	}
@@ -129,13 +130,13 @@ func TestAnyNodeTakesAnyCall(t *testing.T) {
 	}
 	leader := leads(t, nodes)
 	if !testing.Short() {
-		before, _ := leader.ledger.Leader()
-		if err := leader.ledger.TransferLeadership(within(t), 0); err != nil {
+		before, _ := leader.ledger.Cluster().Leader()
+		if err := leader.ledger.Cluster().TransferLeadership(within(t), 0); err != nil {
 			t.Fatal(err)
 		}
 		for i, h := range nodes {
 			await(t, func() bool {
-				now, _ := h.ledger.Leader()
+				now, _ := h.ledger.Cluster().Leader()
 				return now.ID != before.ID && now.Peer != ""
 			})
 			writeEveryWay(t, h, fmt.Sprint("after", i))
@@ -163,7 +164,7 @@ func leads(t *testing.T, nodes []*harness) (leader *harness) {
 	t.Helper()
 	await(t, func() bool {
 		for _, h := range nodes {
-			if l, _ := h.ledger.Leader(); l.Self {
+			if l, _ := h.ledger.Cluster().Leader(); l.Self {
 				leader = h
 			}
 		}
@@ -296,8 +297,8 @@ func TestEveryNodeReadsRecordsByTheLeadersClock(t *testing.T) {
 	leader, peer := startClockedNode(t, "", server.Options{}, nil, behind)
 	follower, _ := startSecureNode(t, peer, server.Options{}, nil)
 	await(t, func() bool {
-		l, _ := follower.ledger.Leader()
-		return l.ID == 1 && leader.ledger.ClusterStatus().Members[1].Voter
+		l, _ := follower.ledger.Cluster().Leader()
+		return l.ID == 1 && leader.ledger.Cluster().Status().Members[1].Voter
 	})
 	q := reserveOf("k", 1)
 	q.Lease = durationpb.New(5 * time.Second)

@@ -14,7 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	peers "github.com/seqledger/seqledger/ledger/raftlog/transport"
 	"github.com/seqledger/seqledger/ledger/seed"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -291,7 +291,7 @@ func TestForwardingWithClientCertificates(t *testing.T) {
 // peerOf returns a node's address for other nodes.
 func peerOf(t *testing.T, h *harness) string {
 	t.Helper()
-	s := h.ledger.ClusterStatus()
+	s := h.ledger.Cluster().Status()
 	for _, m := range s.Members {
 		if m.ID == s.Self {
 			return m.Peer
@@ -360,7 +360,7 @@ func TestForgedForwarding(t *testing.T) {
 			http.StatusServiceUnavailable { // nodes that refuse each other make a forwarded call retryable
 			t.Errorf("a client's call at the address for nodes: %d", got)
 		}
-		for _, path := range []string{ledger.JoinPath, seed.Path, "/seqledger.raft.v1/Stream"} {
+		for _, path := range []string{cluster.JoinPath, seed.Path, "/seqledger.raft.v1/Stream"} {
 			if got := node.status(t, "root", h.url, path, forge); got/100 != 4 {
 				t.Errorf("a client's call of %s was answered: %d", path, got)
 			}
@@ -369,7 +369,7 @@ func TestForgedForwarding(t *testing.T) {
 	if log := g.log.String(); strings.Contains(log, forged) || !strings.Contains(log, "from=127.0.0.1:") {
 		t.Errorf("the forged address was believed, or none was noted:\n%s", log)
 	}
-	if l, _ := leader.ledger.Leader(); l.Peer == "" {
+	if l, _ := leader.ledger.Cluster().Leader(); l.Peer == "" {
 		t.Error("the cluster has not survived it")
 	}
 }

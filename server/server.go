@@ -81,8 +81,8 @@ func New(o Options) (*Server, error) {
 	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest,
 		s.admission.Probe(s.observing(s.metrics.handler()))))
 	s.local = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
-	if s.handler = s.local; o.Ledger.PeerTransport() != nil {
-		s.handler = newRouter(s, o.Ledger, s.local)
+	if s.handler = s.local; o.Ledger.Cluster().PeerTransport() != nil {
+		s.handler = newRouter(s, o.Ledger.Cluster(), s.local)
 	}
 	return s, nil
 }

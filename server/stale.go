@@ -6,8 +6,8 @@ import (
 	"net/http"
 
 	"github.com/seqledger/seqledger/internal/wire/message"
-	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/read"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
@@ -28,7 +28,7 @@ var staleReads = map[string]bool{
 // a call that does not.
 func withStaleRead(
 	ctx context.Context, procedure string, h http.Header,
-) (context.Context, *ledger.StaleRead, error) {
+) (context.Context, *read.Stale, error) {
 	switch asked := h.Get(message.ReadHeader); {
 	case asked == "":
 		return ctx, nil, nil
@@ -39,6 +39,6 @@ func withStaleRead(
 		return ctx, nil, &machine.FieldError{Field: message.ReadHeader, Problem: "is for reads of entities, " +
 			"relationships, transactions, blocks and the list of clients; no other call may be answered by old data"}
 	}
-	stale := new(ledger.StaleRead)
-	return ledger.WithStaleRead(ctx, stale), stale, nil
+	stale := new(read.Stale)
+	return read.WithStale(ctx, stale), stale, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -18,7 +19,7 @@ import (
 func (c *cluster) describe(ctx context.Context) (*seqledgerv1.Cluster, error) {
 	var cluster *seqledgerv1.Cluster
 	err := c.ask(ctx, c.servers(), func(ctx context.Context, conn *client.Client) (err error) {
-		cluster, err = conn.GetCluster(ctx)
+		cluster, err = admin.GetCluster(ctx, conn)
 		return err
 	})
 	return cluster, err
@@ -44,12 +45,12 @@ func (c *cluster) awaitVoters(ctx context.Context) error {
 // remove takes a node out of the cluster.
 func (c *cluster) remove(ctx context.Context, id uint64) error {
 	return c.ask(ctx, c.servers(), func(ctx context.Context, conn *client.Client) error {
-		cluster, err := conn.GetCluster(ctx)
+		cluster, err := admin.GetCluster(ctx, conn)
 		isNode := func(m *seqledgerv1.ClusterMember) bool { return m.Id == id }
 		if err == nil && !slices.ContainsFunc(cluster.Members, isNode) {
 			return nil // an attempt before this one did it
 		}
-		_, err = conn.ChangeCluster(ctx, &seqledgerv1.ChangeClusterRequest{
+		_, err = admin.ChangeCluster(ctx, conn, &seqledgerv1.ChangeClusterRequest{
 			Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: id},
 		})
 		return err
@@ -65,7 +66,7 @@ var errHandedOver = errors.New("the leader has handed over")
 // retire takes a node out of the cluster that may lead it.
 func (c *cluster) retire(ctx context.Context, d *node) error {
 	return c.ask(ctx, c.servers(), func(ctx context.Context, conn *client.Client) error {
-		cluster, err := conn.GetCluster(ctx)
+		cluster, err := admin.GetCluster(ctx, conn)
 		if err != nil {
 			return err
 		}
@@ -77,12 +78,12 @@ func (c *cluster) retire(ctx context.Context, d *node) error {
 		}
 		id := cluster.Members[i].Id
 		if id != cluster.Leader {
-			_, err = conn.ChangeCluster(ctx, &seqledgerv1.ChangeClusterRequest{
+			_, err = admin.ChangeCluster(ctx, conn, &seqledgerv1.ChangeClusterRequest{
 				Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: id},
 			})
 			return err
 		}
-		_, err = conn.ChangeCluster(ctx, &seqledgerv1.ChangeClusterRequest{
+		_, err = admin.ChangeCluster(ctx, conn, &seqledgerv1.ChangeClusterRequest{
 			Change: &seqledgerv1.ChangeClusterRequest_Transfer{},
 		})
 		return errors.Join(err, errHandedOver)

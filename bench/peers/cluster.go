@@ -14,6 +14,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/internal/freeport"
 )
 
@@ -150,7 +151,7 @@ func (w *wireCluster) leader(ctx context.Context) (address string, err error) {
 	}
 	defer c.Close() //nolint:errcheck // It has only read.
 	for {
-		s, err := c.GetCluster(ctx)
+		s, err := admin.GetCluster(ctx, c)
 		if err != nil {
 			return "", err
 		}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -159,7 +160,7 @@ func TestAdminCallsReachTheirService(t *testing.T) {
 		t.Errorf("want the fake's status, got %v, %v", status, err)
 	}
 	clients := onlyError(t, c.ListClients(t.Context(), &seqledgerv1.ListClientsRequest{}))
-	_, config := c.UpdateConfig(t.Context(), &seqledgerv1.UpdateConfigRequest{})
+	_, config := admin.UpdateConfig(t.Context(), c, &seqledgerv1.UpdateConfigRequest{})
 	_, entity := c.GetEntity(t.Context(), &seqledgerv1.GetEntityRequest{})
 	entities := onlyError(t, c.ListEntities(t.Context(), &seqledgerv1.ListEntitiesRequest{}))
 	relations := onlyError(t, c.ListRelationships(t.Context(), &seqledgerv1.ListRelationshipsRequest{}))

@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 )
@@ -23,8 +24,8 @@ type backupCommand struct {
 	File            string `arg:"" help:"File to make, which must not exist; - writes to standard output." type:"path"`
 	Since           string `help:"help_backup_since" type:"path" placeholder:"FILE" env:"-"`
 
-	since      *client.BackupBase // nil for a full backup
-	sinceFirst uint64             // number of the first block file that the base's ledger had
+	since      *admin.BackupBase // nil for a full backup
+	sinceFirst uint64            // number of the first block file that the base's ledger had
 }
 
 // Help is shown below the flags.
@@ -90,7 +91,7 @@ func (c *backupCommand) Run(e *environment) (err error) {
 	return err
 }
 
-func summary(info *client.BackupInfo) string {
+func summary(info *admin.BackupInfo) string {
 	since := ""
 	if info.SinceIndex > 0 {
 		since = fmt.Sprintf(" since the backup of index %d", info.SinceIndex)
@@ -100,7 +101,7 @@ func summary(info *client.BackupInfo) string {
 }
 
 // base reads what the server must know of the backup that this one is made since; nil for a full one.
-func (c *backupCommand) base() (*client.BackupBase, error) {
+func (c *backupCommand) base() (*admin.BackupBase, error) {
 	if c.Since == "" {
 		return nil, nil
 	}
@@ -120,7 +121,7 @@ func (c *backupCommand) base() (*client.BackupBase, error) {
 	}
 	base := head.Base()
 	c.sinceFirst = head.First
-	return &client.BackupBase{
+	return &admin.BackupBase{
 		LedgerID: base.LedgerID.String(), Index: base.Index,
 		BlockFile: base.Last, BlockHash: base.Sealed, Sum: base.Sum,
 	}, nil
@@ -132,7 +133,7 @@ func errFileThere(path string) error {
 
 // make receives the backup under a temporary name and renames it when it is complete and on
 // disk.
-func (c *backupCommand) make(e *environment) (info client.BackupInfo, err error) {
+func (c *backupCommand) make(e *environment) (info admin.BackupInfo, err error) {
 	f, err := os.CreateTemp(filepath.Dir(c.File), filepath.Base(c.File)+".partial-*")
 	if err != nil {
 		return info, usage("%w", err)
@@ -182,7 +183,7 @@ func (c *backupCommand) follows(f io.ReaderAt, size int64) error {
 }
 
 // receive writes the backup to w. A nil error means that w has all of it.
-func (c *backupCommand) receive(e *environment, w io.Writer) (info client.BackupInfo, err error) {
+func (c *backupCommand) receive(e *environment, w io.Writer) (info admin.BackupInfo, err error) {
 	var told *transfer
 	defer func() { told.end() }()
 	err = c.connected(e, func(conn *client.Client) error {
@@ -193,14 +194,14 @@ func (c *backupCommand) receive(e *environment, w io.Writer) (info client.Backup
 			told.to(done)
 			return n, err
 		})
-		begin := func(i client.BackupInfo) error {
+		begin := func(i admin.BackupInfo) error {
 			told = newTransfer(e, "backing up", int64(i.Bytes))
 			return nil
 		}
 		if c.since != nil {
-			info, err = conn.BackupSince(e.ctx, c.since, to, begin)
+			info, err = admin.BackupSince(e.ctx, conn, c.since, to, begin)
 		} else {
-			info, err = conn.Backup(e.ctx, to, begin)
+			info, err = admin.Backup(e.ctx, conn, to, begin)
 		}
 		return err
 	})

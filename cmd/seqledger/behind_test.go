@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 	"github.com/seqledger/seqledger/ledger/seed"
@@ -49,15 +50,15 @@ func startShortLog(t *testing.T, dir string, join ...string) *shortLogNode {
 	}
 	l, err := ledger.Open(t.Context(), ledger.Options{
 		Dir: dir, CacheBytes: -1, ScrubBytes: -1, Logger: quiet, LogBytes: 64 << 10,
-		Cluster: &ledger.Cluster{Listener: listener, Token: "a secret of the nodes"},
+		Cluster: &cluster.Options{Listener: listener, Token: "a secret of the nodes"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle(ledger.JoinPath, l.JoinHandler())
+	mux.Handle(cluster.JoinPath, l.Cluster().JoinHandler())
 	mux.Handle(seed.Path, seed.Handler(l, -1))
-	l.ServePeers(mux)
+	l.Cluster().ServePeers(mux)
 	t.Cleanup(func() { _ = l.Close() }) // a test that closes it looks at the error
 	return &shortLogNode{l, dir, listener.Addr().String()}
 }
@@ -81,7 +82,7 @@ func awaitNodes(t *testing.T, what string, holds func() bool) {
 // voters returns how many voters a leader among the nodes hears of that have its whole log.
 func voters(nodes ...*shortLogNode) (n int) {
 	for _, node := range nodes {
-		s := node.ClusterStatus()
+		s := node.Cluster().Status()
 		if !s.Leader.Self {
 			continue
 		}
@@ -119,7 +120,7 @@ func TestServeCatchesUp(t *testing.T) {
 				sequence++
 				break
 			}
-			var elsewhere *ledger.NotLeaderError
+			var elsewhere *cluster.NotLeaderError
 			if err == nil || !errors.As(err, &elsewhere) && !errors.Is(err, ledger.ErrOutcomeUnknown) {
 				t.Fatal(o.Code, err)
 			}

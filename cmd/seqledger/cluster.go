@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -36,7 +37,7 @@ type clusterStatusCommand struct {
 // Run is called by kong.
 func (c *clusterStatusCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		cluster, err := conn.GetCluster(ctx)
+		cluster, err := admin.GetCluster(ctx, conn)
 		if err != nil {
 			return err
 		}
@@ -164,7 +165,7 @@ func (c *clusterTransferCommand) Run(e *environment) error {
 // change makes a change and prints the resulting cluster.
 func (f *clientFlags) change(e *environment, request *seqledgerv1.ChangeClusterRequest) error {
 	return f.call(e, func(ctx context.Context, conn *client.Client) error {
-		cluster, err := conn.ChangeCluster(ctx, request)
+		cluster, err := admin.ChangeCluster(ctx, conn, request)
 		if err != nil {
 			return err
 		}

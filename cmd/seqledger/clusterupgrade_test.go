@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -127,7 +128,7 @@ func (u *upgraded) lead(n *clusterServer) {
 		s := u.await(u.t, u.conn, "a node leads", func(*seqledgerv1.Cluster) bool { return true })
 		for _, m := range s.GetMembers() {
 			if m.GetPeerAddress() == n.peer {
-				_, err = u.conn.ChangeCluster(ctx, &seqledgerv1.ChangeClusterRequest{
+				_, err = admin.ChangeCluster(ctx, u.conn, &seqledgerv1.ChangeClusterRequest{
 					Change: &seqledgerv1.ChangeClusterRequest_Transfer{Transfer: m.GetId()},
 				})
 			}

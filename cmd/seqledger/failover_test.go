@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -89,7 +90,7 @@ func (c *testCluster) await(t *testing.T, conn *client.Client, what string, is f
 	defer cancel()
 	for {
 		var err error
-		if s, err = conn.GetCluster(ctx); err != nil {
+		if s, err = admin.GetCluster(ctx, conn); err != nil {
 			t.Fatalf("until %s: %v", what, err)
 		}
 		if s.GetSelf() == s.GetLeader() && is(s) {

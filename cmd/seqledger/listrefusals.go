@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -30,7 +31,7 @@ its own: ask the one that the clients write to, which is the leader for those th
 func (c *listRefusalsCommand) Run(e *environment) error {
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Refusal, error] {
 		return func(yield func(*seqledgerv1.Refusal, error) bool) {
-			answer, err := conn.ListRefusals(ctx, c.After)
+			answer, err := admin.ListRefusals(ctx, conn, c.After)
 			if err != nil {
 				yield(nil, err)
 				return

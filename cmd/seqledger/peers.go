@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 	"github.com/seqledger/seqledger/ledger/seed"
@@ -36,7 +37,7 @@ type peerFlags struct {
 
 // cluster opens the listener for other nodes. It returns nil without --peer-listen. Its errors are usage errors, except
 // for a port that is in use.
-func (c *serveCommand) cluster(e *environment, clients net.Listener) (*ledger.Cluster, error) {
+func (c *serveCommand) cluster(e *environment, clients net.Listener) (*cluster.Options, error) {
 	f := &c.peerFlags
 	config, err := f.check(e)
 	if err != nil || f.PeerListen == "" {
@@ -54,7 +55,7 @@ func (c *serveCommand) cluster(e *environment, clients net.Listener) (*ledger.Cl
 		}
 		return nil, fail(exitFailed, hint, "--peer-listen %s: %w", f.PeerListen, err)
 	}
-	return &ledger.Cluster{
+	return &cluster.Options{
 		Listener: listener, TLS: config, Insecure: f.PeerInsecure,
 		Peer:   reachable(f.PeerAdvertise, listener),
 		Client: reachable(f.Advertise, clients),
@@ -192,7 +193,7 @@ func awaitToken(ctx context.Context, name, stored string) (content []byte, err e
 }
 
 // join creates the data directory of a node that joins a cluster, unless it already belongs to a node.
-func (c *serveCommand) join(e *environment, cluster *ledger.Cluster) error {
+func (c *serveCommand) join(e *environment, cluster *cluster.Options) error {
 	o := c.seedOptions(e, cluster.TLS, cluster.Token)
 	o.Peer, o.Client = cluster.Peer, cluster.Client
 	err := seed.Join(e.ctx, o)
@@ -212,7 +213,7 @@ func (c *serveCommand) seedOptions(e *environment, config *tls.Config, token str
 
 // again replaces the state of this node, which is too far behind to follow the log, with that of another node. The
 // ledger must be closed.
-func (c *serveCommand) again(e *environment, behind *ledger.BehindError) error {
+func (c *serveCommand) again(e *environment, behind *cluster.BehindError) error {
 	e.log.Warn("this node is too far behind to follow the log and fetches the state of another one; it answers no "+
 		"calls until it has it", "log index", behind.At.Index)
 	config, err := c.peerFlags.check(e)
@@ -233,8 +234,8 @@ func (c *serveCommand) again(e *environment, behind *ledger.BehindError) error {
 // servePeers serves requests of other nodes. The ledger lets in only nodes of the cluster.
 func (c *serveCommand) servePeers(l *ledger.Ledger, s *server.Server) {
 	mux := http.NewServeMux()
-	mux.Handle("POST "+ledger.JoinPath, l.JoinHandler())
+	mux.Handle("POST "+cluster.JoinPath, l.Cluster().JoinHandler())
 	mux.Handle("GET "+seed.Path, seed.Handler(l, c.BackupRate))
 	mux.Handle("/", s.PeerHandler())
-	l.ServePeers(mux)
+	l.Cluster().ServePeers(mux)
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/recovery"
 )
 
 // recoverCommand turns a node of a cluster that has lost its majority into a ledger of its own.
@@ -68,7 +68,7 @@ type recoverResult struct {
 
 // Run is called by kong.
 func (c *recoverCommand) Run(e *environment) error {
-	s, err := ledger.InspectSurvivor(c.Data)
+	s, err := recovery.Inspect(c.Data)
 	interrupted := errors.Is(err, datadir.ErrRecovering)
 	if err != nil && !(interrupted && c.AcceptLostWrites) {
 		return c.failed(err)
@@ -78,7 +78,7 @@ func (c *recoverCommand) Run(e *environment) error {
 			return err
 		}
 		if len(s.Members) == 1 {
-			return c.failed(ledger.ErrNothingToRecover)
+			return c.failed(recovery.ErrNothingToRecover)
 		}
 		return fail(exitRefused, "compare this with every other node that is left; then seqledger recover --data "+
 			c.Data+" --accept-lost-writes on the one whose log goes furthest",
@@ -89,7 +89,7 @@ func (c *recoverCommand) Run(e *environment) error {
 		e.notice("recovering node %d of %d with its log up to index %d of term %d: what only the others had is lost, "+
 			"and none of them must be started again", s.Node, len(s.Members), s.Last.Index, s.Last.Term)
 	}
-	r, err := ledger.Recover(e.ctx, c.Data, e.log)
+	r, err := recovery.Run(e.ctx, c.Data, e.log)
 	if err != nil {
 		return c.failed(err)
 	}
@@ -104,7 +104,7 @@ func (c *recoverCommand) Run(e *environment) error {
 }
 
 // describe prints the position and the members of a node.
-func (c *recoverCommand) describe(e *environment, s *ledger.Survivor) error {
+func (c *recoverCommand) describe(e *environment, s *recovery.Survivor) error {
 	if e.json {
 		shown := survivorResult{
 			Data: c.Data, Node: s.Node, LedgerID: s.LedgerID.String(), LastTerm: s.Last.Term, LastIndex: s.Last.Index,
@@ -138,7 +138,7 @@ func (c *recoverCommand) failed(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return fail(exitFailed, "run it again", "%w", err)
-	case errors.Is(err, ledger.ErrNothingToRecover):
+	case errors.Is(err, recovery.ErrNothingToRecover):
 		return fail(exitRefused, "seqledger serve --data "+c.Data, "recovery of %s: %w", c.Data, err)
 	}
 	return fail(exitFailed, storageHint(err, c.Data), "recovery of %s: %w", c.Data, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/mcp/tools"
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server"
 )
@@ -99,7 +100,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	defer access.close()
 	for said := false; ; {
 		err := c.run(e, config, access, &said)
-		behind, is := errors.AsType[*ledger.BehindError](err)
+		behind, is := errors.AsType[*cluster.BehindError](err)
 		if !is {
 			return err
 		}
@@ -146,7 +147,7 @@ func (c *serveCommand) run(e *environment, config machine.Config, access *access
 }
 
 // open opens the ledger, of which a node that joins fetches the state first.
-func (c *serveCommand) open(e *environment, config machine.Config, cluster *ledger.Cluster) (*ledger.Ledger, error) {
+func (c *serveCommand) open(e *environment, config machine.Config, cluster *cluster.Options) (*ledger.Ledger, error) {
 	if len(c.Join) > 0 {
 		if err := c.join(e, cluster); err != nil {
 			return nil, errors.Join(err, cluster.Listener.Close())

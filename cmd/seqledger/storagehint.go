@@ -6,6 +6,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -44,7 +45,7 @@ func storageHint(err error, path string) string {
 			"read the system's log, repair the disk, mount it for writing, " + lossless
 	case is(syscall.EACCES, syscall.EPERM):
 		return "this user may not access all of " + path + ": give it back to the user who runs the server, " + lossless
-	case errors.Is(err, ledger.ErrDiffers):
+	case errors.Is(err, cluster.ErrDiffers):
 		return "keep " + path + " for the cause; take this node out with seqledger cluster remove, and let the " +
 			"machine join again with an empty directory; if the program was just replaced, put the old one back before"
 	case errors.Is(err, machine.ErrDiverged):

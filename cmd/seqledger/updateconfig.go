@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -87,7 +88,7 @@ func (c *updateCommand) Run(e *environment) error {
 		return listSettings(e, &c.clientFlags)
 	}
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		config, err := conn.UpdateConfig(ctx, request)
+		config, err := admin.UpdateConfig(ctx, conn, request)
 		if err != nil {
 			return err
 		}

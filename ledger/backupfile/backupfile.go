@@ -14,6 +14,7 @@ package backupfile
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash"
 	"hash/crc32"
@@ -88,6 +89,10 @@ func (i *Info) Last() uint64 {
 func (i *Info) Base() Base {
 	return Base{LedgerID: i.LedgerID, Sealed: i.Sealed, Since: Since{Sum: i.Sum, Index: i.Index, Last: i.Last()}}
 }
+
+// ErrBase says that no backup can be made since the given one, because that is not of the ledger's history. The error's
+// text says what does not fit. A full backup can be made.
+var ErrBase = errors.New("no backup can be made since this one")
 
 // Base is a backup that another one is made since.
 type Base struct {

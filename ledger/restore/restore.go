@@ -25,6 +25,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
@@ -120,8 +121,27 @@ func restore(
 	if info.Backup, err = receive(d); err != nil {
 		return info, errors.Join(err, d.Close())
 	}
-	info.LedgerID, info.Index, info.Digest, err = ledger.BeginEpoch(ctx, d, info.Backup, o.Time, o.Logger)
+	info.LedgerID, info.Index, info.Digest, err = ledger.BeginEpoch(ctx, ledger.Epoch{
+		Directory: d, Logger: o.Logger, Time: o.Time,
+		Prepare: func(v machine.View, _ raftlog.Position) error {
+			if err := mustHold(v, &info.Backup); err != nil {
+				return err
+			}
+			o.Logger.Info("the state is restored; a new epoch begins", "before", info.Backup.LedgerID)
+			return nil
+		},
+		Finish: d.Finish,
+	})
 	return info, err
+}
+
+// mustHold compares the restored state with what its backup says of itself.
+func mustHold(v machine.View, restored *backupfile.Info) error {
+	if !v.Created() || v.LedgerID() != restored.LedgerID || v.Index() != restored.Index ||
+		v.Digest() != restored.Digest {
+		return errors.New("the restored state is not the one that was to be restored; use another backup")
+	}
+	return nil
 }
 
 func (o *Options) validate() error {

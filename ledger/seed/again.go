@@ -14,14 +14,14 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-// Again gives another node's state to a node that is too far behind to follow the log: see ledger.BehindError, whose
+// Again gives another node's state to a node that is too far behind to follow the log: see cluster.BehindError, whose
 // index is atLeast. It uses the options Dir, RoundTripper, Encrypted, Token, Logger and Nodes. In addition to Nodes it
 // asks the members that the node's log names. No process may have the directory open.
 //
 // Again retries until ctx ends. The node's state and log stay in place until their replacements are complete and
 // verified. The node keeps its id, term and vote. A state that is older than the node's own is refused. Again returns
 // at once if the directory has already reached atLeast, because an interrupted call had come that far. The error is
-// ledger.ErrRemoved if the node is no longer a member.
+// cluster.ErrRemoved if the node is no longer a member.
 func Again(ctx context.Context, o Options, atLeast uint64) error {
 	o.setDefaults()
 	d, err := datadir.Open(o.Dir, datadir.Created)

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -48,10 +48,10 @@ func joined(t *testing.T) (first, second *node, dir string) {
 }
 
 // seedOf returns the seed that a node sends to others.
-func seedOf(t *testing.T, n *node) (content []byte, info ledger.SeedInfo) {
+func seedOf(t *testing.T, n *node) (content []byte, info cluster.SeedInfo) {
 	t.Helper()
 	var b bytes.Buffer
-	err := n.Seed(t.Context(), &b, 0, -1, func(i ledger.SeedInfo) error {
+	err := n.Seed(t.Context(), &b, 0, -1, func(i cluster.SeedInfo) error {
 		info = i
 		return writeHeader(&b, &i)
 	})
@@ -84,7 +84,7 @@ func newImage(t *testing.T) *image {
 	write(t, first, 51)
 	m := &image{dir: killed(t, second, dir)}
 	write(t, first, 52)
-	var info ledger.SeedInfo
+	var info cluster.SeedInfo
 	m.seed, info = seedOf(t, first)
 	m.at, m.members, m.ledger = info.At, string(info.Members), info.Backup.LedgerID
 	if err := errors.Join(second.Close(), first.Close()); err != nil {
@@ -267,8 +267,8 @@ func TestAgainRefusals(t *testing.T) {
 	before := content(t, m.dir)
 	other := newImage(t)
 	ours, theirs := len(m.seed)-int(backupBytes(t, m.seed)), len(other.seed)-int(backupBytes(t, other.seed))
-	h := func(change func(*ledger.SeedInfo)) []byte {
-		info := ledger.SeedInfo{At: m.at, Members: []byte(m.members)}
+	h := func(change func(*cluster.SeedInfo)) []byte {
+		info := cluster.SeedInfo{At: m.at, Members: []byte(m.members)}
 		change(&info)
 		var b bytes.Buffer
 		if err := writeHeader(&b, &info); err != nil {
@@ -286,13 +286,13 @@ func TestAgainRefusals(t *testing.T) {
 		{"another ledger", "it is of ledger " + other.ledger.String(),
 			append(slices.Clone(m.seed[:ours]), other.seed[theirs:]...), m.at.Index},
 		{"a state that is too old", fmt.Sprintf("one of %d or later", m.at.Index+1), m.seed, m.at.Index + 1},
-		{"another position", "announced", h(func(i *ledger.SeedInfo) { i.At.Index++ }), m.at.Index},
-		{"another term", "announced", h(func(i *ledger.SeedInfo) { i.At.Term++ }), m.at.Index},
+		{"another position", "announced", h(func(i *cluster.SeedInfo) { i.At.Index++ }), m.at.Index},
+		{"another term", "announced", h(func(i *cluster.SeedInfo) { i.At.Term++ }), m.at.Index},
 		{"members of before", "not among the members",
-			h(func(i *ledger.SeedInfo) { i.Members = younger.Encode() }), m.at.Index},
-		{"a cluster without it", ledger.ErrRemoved.Error(),
-			h(func(i *ledger.SeedInfo) { i.Members = removed.Encode() }), m.at.Index},
-		{"no members", "damaged", h(func(i *ledger.SeedInfo) { i.Members = nil }), m.at.Index},
+			h(func(i *cluster.SeedInfo) { i.Members = younger.Encode() }), m.at.Index},
+		{"a cluster without it", cluster.ErrRemoved.Error(),
+			h(func(i *cluster.SeedInfo) { i.Members = removed.Encode() }), m.at.Index},
+		{"no members", "damaged", h(func(i *cluster.SeedInfo) { i.Members = nil }), m.at.Index},
 	} {
 		ctx, o := from(t, m.dir, whole(test.seed))
 		if err := Again(ctx, o, test.atLeast); err == nil || !strings.Contains(err.Error(), test.message) {

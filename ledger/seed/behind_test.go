@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -40,7 +41,7 @@ func writeAny(t *testing.T, sequence uint64, payload []byte, nodes ...*node) {
 				Scope: scope, ClientID: "c", Actor: "system:test", Sequence: sequence,
 				Operations: []machine.Operation{{Kind: machine.OpAppend, Value: payload}},
 			})
-			var elsewhere *ledger.NotLeaderError
+			var elsewhere *cluster.NotLeaderError
 			switch {
 			case err == nil && (o.Code == machine.Committed || o.Code == machine.Replayed):
 				return true
@@ -98,7 +99,7 @@ func TestNodeThatIsBehind(t *testing.T) {
 	}
 	await(t, "three voters", func() bool {
 		for _, n := range nodes {
-			s := n.ClusterStatus()
+			s := n.Cluster().Status()
 			voters := 0
 			for _, m := range s.Members {
 				if m.Voter {
@@ -132,7 +133,7 @@ func TestNodeThatIsBehind(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("the node never found out that it is behind")
 	}
-	behind, is := errors.AsType[*ledger.BehindError](reopened.Err())
+	behind, is := errors.AsType[*cluster.BehindError](reopened.Err())
 	if !is {
 		t.Fatal(reopened.Err())
 	}
@@ -146,10 +147,10 @@ func TestNodeThatIsBehind(t *testing.T) {
 	want := standing(t, nodes[0])
 	for _, n := range []*node{nodes[1], back} {
 		if got := standing(t, n); got != want {
-			t.Errorf("node %d is at %s, and the first one at %s", n.ClusterStatus().Self, got, want)
+			t.Errorf("node %d is at %s, and the first one at %s", n.Cluster().Status().Self, got, want)
 		}
 	}
-	if back.ClusterStatus().Self != 3 {
-		t.Errorf("it is node %d", back.ClusterStatus().Self)
+	if back.Cluster().Status().Self != 3 {
+		t.Errorf("it is node %d", back.Cluster().Status().Self)
 	}
 }

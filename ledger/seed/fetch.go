@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
@@ -111,7 +111,7 @@ func refused(response *http.Response) error {
 	var no transport.Refusal
 	switch known := json.Unmarshal(text, &no) == nil; {
 	case known && no.Removed:
-		return finalError{fmt.Errorf("%w: %w", ledger.ErrRemoved, err)}
+		return finalError{fmt.Errorf("%w: %w", cluster.ErrRemoved, err)}
 	case known && no.Final:
 		return finalError{err}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
 // Path is the path at which a node sends its state to another one.
@@ -28,7 +29,7 @@ var errBusy = errors.New("a backup or another seed is being made: ask again")
 // state file grows for as long as the backup reads it.
 func Handler(l *ledger.Ledger, rate int64) http.Handler {
 	return handler{
-		seed: func(ctx context.Context, w *patientWriter, atLeast uint64, begin func(ledger.SeedInfo) error) error {
+		seed: func(ctx context.Context, w *patientWriter, atLeast uint64, begin func(cluster.SeedInfo) error) error {
 			return l.Seed(ctx, w, atLeast, rate, begin)
 		},
 		wait: beginTimeout, stall: stallTimeout,
@@ -36,7 +37,7 @@ func Handler(l *ledger.Ledger, rate int64) http.Handler {
 }
 
 type handler struct {
-	seed        func(ctx context.Context, w *patientWriter, atLeast uint64, begin func(ledger.SeedInfo) error) error
+	seed        func(ctx context.Context, w *patientWriter, atLeast uint64, begin func(cluster.SeedInfo) error) error
 	wait, stall time.Duration
 }
 
@@ -55,7 +56,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer waiting.Stop()
 	out := &patientWriter{w: w, control: http.NewResponseController(w), stall: h.stall}
 	begun := false
-	err = h.seed(ctx, out, atLeast, func(info ledger.SeedInfo) error {
+	err = h.seed(ctx, out, atLeast, func(info cluster.SeedInfo) error {
 		if !waiting.Stop() {
 			return errBusy // ctx has ended, or is about to
 		}
@@ -68,7 +69,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case begun: // the receiver notices that the end is missing
 		w.Header().Set(errorTrailer, err.Error())
 		err = out.end()
-	case errors.Is(err, ledger.ErrSeedTooOld), errors.Is(err, ledger.ErrBackupRefused), errors.Is(err, errBusy):
+	case errors.Is(err, cluster.ErrSeedTooOld), errors.Is(err, ledger.ErrBackupRefused), errors.Is(err, errBusy):
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		err = nil
 	default:

@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-type seeder = func(context.Context, *patientWriter, uint64, func(ledger.SeedInfo) error) error
+type seeder = func(context.Context, *patientWriter, uint64, func(cluster.SeedInfo) error) error
 
 // give serves a seed from h, and returns the error of fetching it.
 func give(t *testing.T, h handler, o Options) error {
@@ -43,22 +44,22 @@ func TestHandlerTellsItsErrors(t *testing.T) {
 		seed          seeder
 	}{
 		{"too old", "503", func(
-			_ context.Context, _ *patientWriter, atLeast uint64, _ func(ledger.SeedInfo) error,
+			_ context.Context, _ *patientWriter, atLeast uint64, _ func(cluster.SeedInfo) error,
 		) error {
 			if atLeast != 7 {
 				t.Errorf("asked for %d", atLeast)
 			}
-			return ledger.ErrSeedTooOld
+			return cluster.ErrSeedTooOld
 		}},
-		{"refused", "503", func(context.Context, *patientWriter, uint64, func(ledger.SeedInfo) error) error {
+		{"refused", "503", func(context.Context, *patientWriter, uint64, func(cluster.SeedInfo) error) error {
 			return ledger.ErrBackupRefused
 		}},
-		{"broken", "500", func(context.Context, *patientWriter, uint64, func(ledger.SeedInfo) error) error {
+		{"broken", "500", func(context.Context, *patientWriter, uint64, func(cluster.SeedInfo) error) error {
 			return broken
 		}},
 		{"broken later", "the other node says: " + broken.Error(),
-			func(_ context.Context, _ *patientWriter, _ uint64, begin func(ledger.SeedInfo) error) error {
-				return errors.Join(begin(ledger.SeedInfo{}), broken)
+			func(_ context.Context, _ *patientWriter, _ uint64, begin func(cluster.SeedInfo) error) error {
+				return errors.Join(begin(cluster.SeedInfo{}), broken)
 			}},
 	} {
 		h := handler{seed: test.seed, wait: time.Hour, stall: time.Hour}
@@ -79,10 +80,10 @@ func TestHandlerTellsItsErrors(t *testing.T) {
 func TestHandlerDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	h := handler{wait: time.Millisecond, stall: time.Hour, seed: func(
-		ctx context.Context, _ *patientWriter, _ uint64, begin func(ledger.SeedInfo) error,
+		ctx context.Context, _ *patientWriter, _ uint64, begin func(cluster.SeedInfo) error,
 	) error {
 		<-ctx.Done()
-		if err := begin(ledger.SeedInfo{}); err == nil {
+		if err := begin(cluster.SeedInfo{}); err == nil {
 			t.Error("it began when its time was over")
 		}
 		return context.Cause(ctx)
@@ -102,9 +103,9 @@ func TestStalledSeedEnds(t *testing.T) {
 	t.Parallel()
 	released, ended := make(chan struct{}), make(chan error, 1)
 	h := handler{wait: time.Hour, stall: 10 * time.Millisecond, seed: func(
-		ctx context.Context, w *patientWriter, _ uint64, begin func(ledger.SeedInfo) error,
+		ctx context.Context, w *patientWriter, _ uint64, begin func(cluster.SeedInfo) error,
 	) error {
-		err := begin(ledger.SeedInfo{})
+		err := begin(cluster.SeedInfo{})
 		for chunk := make([]byte, 1<<20); err == nil; { // more than all buffers between the two hold
 			_, err = w.Write(chunk)
 		}
@@ -128,7 +129,7 @@ func TestStalledSeedEnds(t *testing.T) {
 	close(released)
 
 	silent := handler{wait: time.Hour, stall: time.Hour, seed: func(
-		ctx context.Context, _ *patientWriter, _ uint64, begin func(ledger.SeedInfo) error,
+		ctx context.Context, _ *patientWriter, _ uint64, begin func(cluster.SeedInfo) error,
 	) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
@@ -159,7 +160,7 @@ func TestSeedBesideBackup(t *testing.T) {
 	<-begun
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := first.Seed(ctx, io.Discard, 0, -1, func(ledger.SeedInfo) error { return nil })
+	err := first.Seed(ctx, io.Discard, 0, -1, func(cluster.SeedInfo) error { return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("a seed beside a backup: %v", err)
 	}

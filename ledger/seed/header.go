@@ -8,7 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
@@ -41,7 +41,7 @@ var (
 )
 
 // writeHeader writes the beginning of a seed.
-func writeHeader(w io.Writer, info *ledger.SeedInfo) error {
+func writeHeader(w io.Writer, info *cluster.SeedInfo) error {
 	content, err := json.Marshal(header{Index: info.At.Index, Term: info.At.Term, Members: info.Members})
 	if err != nil {
 		return err

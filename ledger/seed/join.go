@@ -15,7 +15,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -96,20 +96,20 @@ func (j *joining) attempt(ctx context.Context) error {
 }
 
 // ask asks one node after another, and the leader that a node names.
-func (j *joining) ask(ctx context.Context) (answer ledger.JoinAnswer, err error) {
-	q := ledger.JoinRequest{Nonce: j.d.Nonce(), Peer: j.o.Peer, Client: j.o.Client, Level: machine.Level}
+func (j *joining) ask(ctx context.Context) (answer cluster.JoinAnswer, err error) {
+	q := cluster.JoinRequest{Nonce: j.d.Nonce(), Peer: j.o.Peer, Client: j.o.Client, Level: machine.Level}
 	nodes := append([]string(nil), j.o.Nodes...)
 	const mostHops = 3 // nodes may name a lost leader for a while
 	for i, hops := 0, 0; i < len(nodes); i++ {
 		var problem error
 		attempt, cancel := context.WithTimeout(ctx, askTimeout)
-		answer, problem = ledger.AskToJoin(attempt, j.o.as(transport.Identity{Token: j.o.Token}), j.o.url(nodes[i]), q)
+		answer, problem = cluster.AskToJoin(attempt, j.o.as(transport.Identity{Token: j.o.Token}), j.o.url(nodes[i]), q)
 		cancel()
 		if problem == nil {
 			return answer, nil
 		}
 		err = errors.Join(err, fmt.Errorf("node at %s: %w", nodes[i], problem))
-		refusal, refused := errors.AsType[*ledger.JoinRefusal](problem)
+		refusal, refused := errors.AsType[*cluster.JoinRefusal](problem)
 		switch {
 		case refused && refusal.Leader != "" && hops < mostHops:
 			hops++
@@ -125,7 +125,7 @@ func (j *joining) ask(ctx context.Context) (answer ledger.JoinAnswer, err error)
 const askTimeout = 10 * time.Second
 
 // receive creates the directory from a seed. The marker comes last.
-func (j *joining) receive(ctx context.Context, r io.Reader, answer ledger.JoinAnswer) error {
+func (j *joining) receive(ctx context.Context, r io.Reader, answer cluster.JoinAnswer) error {
 	take := receiver{
 		o: &j.o, d: j.d, node: answer.ID, ledger: answer.Ledger, atLeast: answer.AtLeast,
 		state: func(raftlog.Position) (raftlog.State, error) { return raftlog.State{}, nil }, // it never voted

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
@@ -33,7 +34,7 @@ func serve(t *testing.T, dir string, listener net.Listener, change ...func(*ledg
 	t.Helper()
 	o := ledger.Options{
 		Dir: dir, CacheBytes: -1, ScrubBytes: -1, Logger: quiet,
-		Cluster: &ledger.Cluster{Listener: listener, Token: joinToken, Tick: 20 * time.Millisecond},
+		Cluster: &cluster.Options{Listener: listener, Token: joinToken, Tick: 20 * time.Millisecond},
 	}
 	for _, c := range change {
 		c(&o)
@@ -43,9 +44,9 @@ func serve(t *testing.T, dir string, listener net.Listener, change ...func(*ledg
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle(ledger.JoinPath, l.JoinHandler())
+	mux.Handle(cluster.JoinPath, l.Cluster().JoinHandler())
 	mux.Handle(Path, Handler(l, -1))
-	l.ServePeers(mux)
+	l.Cluster().ServePeers(mux)
 	t.Cleanup(func() { _ = l.Close() }) // a test that closes it checks the error
 	return &node{l, listener.Addr().String()}
 }
@@ -129,7 +130,7 @@ func TestJoin(t *testing.T) {
 			t.Errorf("joined again: %v", err)
 		}
 		n := serve(t, dir, listener)
-		if got := n.ClusterStatus(); got.Self != uint64(id) || len(got.Members) != id {
+		if got := n.Cluster().Status(); got.Self != uint64(id) || len(got.Members) != id {
 			t.Fatalf("node %d sees %+v", id, got)
 		}
 		write(t, first, uint64(199+id))
@@ -169,7 +170,7 @@ func TestJoinRefusals(t *testing.T) {
 func awaitAddress(t *testing.T, n *node) {
 	t.Helper()
 	for {
-		if members := n.ClusterStatus().Members; len(members) > 0 && members[0].Peer == n.address {
+		if members := n.Cluster().Status().Members; len(members) > 0 && members[0].Peer == n.address {
 			return
 		}
 		select {

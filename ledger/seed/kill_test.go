@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -98,7 +98,7 @@ func TestJoinSurvivesKills(t *testing.T) {
 		}
 		o.setDefaults()
 		j := joining{o: o, d: d}
-		answer := ledger.JoinAnswer{ID: 2, Ledger: m.ledger, AtLeast: m.at.Index}
+		answer := cluster.JoinAnswer{ID: 2, Ledger: m.ledger, AtLeast: m.at.Index}
 		return d.Nonce(), errors.Join(j.receive(t.Context(), r, answer), d.Close())
 	}
 	o := Options{Logger: quiet}
@@ -138,7 +138,7 @@ func TestJoinRefusesDamage(t *testing.T) {
 	o := Options{Logger: quiet}
 	o.setDefaults()
 	j := joining{o: o, d: d}
-	answer := ledger.JoinAnswer{ID: 2, Ledger: m.ledger, AtLeast: m.at.Index}
+	answer := cluster.JoinAnswer{ID: 2, Ledger: m.ledger, AtLeast: m.at.Index}
 	before := content(t, dir)
 	for i := 0; i < len(m.seed); i += step(len(m.seed), 40) {
 		err := j.receive(t.Context(), bytes.NewReader(m.seed[:i]), answer)
@@ -197,7 +197,7 @@ func TestFullDiskEndsIt(t *testing.T) {
 	join := Options{Logger: quiet, disk: full}
 	join.setDefaults()
 	j := joining{o: join, d: d}
-	err = j.receive(t.Context(), bytes.NewReader(m.seed), ledger.JoinAnswer{ID: 2, Ledger: m.ledger})
+	err = j.receive(t.Context(), bytes.NewReader(m.seed), cluster.JoinAnswer{ID: 2, Ledger: m.ledger})
 	if _, final := errors.AsType[finalError](err); !final || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("a node that joins: %v", err)
 	}

@@ -7,9 +7,9 @@ import (
 	"io"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -82,7 +82,7 @@ func (v *receiver) checkMembers(encoded []byte) error {
 	case members.Has(v.node):
 		return nil
 	case v.again && v.node <= members.Highest:
-		return finalError{ledger.ErrRemoved}
+		return finalError{cluster.ErrRemoved}
 	}
 	return fmt.Errorf("node %d is not among the members of the state", v.node)
 }

@@ -1,4 +1,4 @@
-package ledger
+package cluster
 
 import (
 	"context"
@@ -25,22 +25,22 @@ const (
 // errOldMember means that the level is not raised, because a node does not, or may not, support the next one.
 var errOldMember = errors.New("the format level stays as it is")
 
-// tendLevel raises the ledger to the highest level that the programs of all nodes support. A node that is down may come
-// back with an older program, so all nodes must answer, including learners and dead nodes. Until the level is raised,
-// any node can still go back to its older program. tendLevel does nothing if the level is already the highest.
-func (l *Ledger) tendLevel(ctx context.Context) error {
-	view, err := l.head()
-	if err != nil || !view.Created || view.Level >= l.options.level {
+// raiseLevel raises the ledger to the highest level that the programs of all nodes support. A node that is down may
+// come back with an older program, so all nodes must answer, including learners and dead nodes. Until the level is
+// raised, any node can still go back to its older program. raiseLevel does nothing if the level is already the highest.
+func (n *Node) raiseLevel(ctx context.Context) error {
+	view, err := n.host.State()
+	if err != nil || !view.Created || view.Level >= n.host.Level {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, levelPatience)
 	defer cancel()
-	known, members := l.options.level, l.log.MembersChanged()
-	for _, m := range l.ClusterStatus().Members {
-		if m.ID == l.node() {
+	known, members := n.host.Level, n.log.MembersChanged()
+	for _, m := range n.Status().Members {
+		if m.ID == n.id() {
 			continue
 		}
-		level, err := l.askLevel(ctx, &m)
+		level, err := n.askLevel(ctx, &m)
 		if err != nil {
 			return fmt.Errorf("%w: node %d does not tell what it knows: %w", errOldMember, m.ID, err)
 		}
@@ -48,22 +48,25 @@ func (l *Ledger) tendLevel(ctx context.Context) error {
 			return fmt.Errorf("%w: the program of node %d knows level %d", errOldMember, m.ID, level)
 		}
 	}
-	l.members.changing.Lock() // until the level is raised, no node may join that supports less
-	defer l.members.changing.Unlock()
-	if l.log.MembersChanged() != members {
+	n.changing.Lock() // until the level is raised, no node may join that supports less
+	defer n.changing.Unlock()
+	if n.log.MembersChanged() != members {
 		return fmt.Errorf("%w: the members have changed meanwhile", errOldMember)
 	}
 	if known >= tokenLevel && view.Level < tokenLevel {
-		if err := l.shareToken(ctx); err != nil {
+		if err := n.shareToken(ctx); err != nil {
 			return fmt.Errorf("%w: %w", errOldMember, err)
 		}
 	}
-	return l.raiseLevel(ctx, view.Level, known)
+	return n.host.RaiseLevel(ctx, view.Level, known)
 }
 
+// RaiseLevel raises the format level at once if that can be done, as the leader does by itself from time to time.
+func (d *Driver) RaiseLevel(ctx context.Context) error { return d.raiseLevel(ctx) }
+
 // askLevel asks another node for the highest level that its program supports.
-func (l *Ledger) askLevel(ctx context.Context, m *Member) (uint64, error) {
-	response, err := l.askMember(ctx, m, http.MethodGet, levelPath, http.NoBody)
+func (n *Node) askLevel(ctx context.Context, m *Member) (uint64, error) {
+	response, err := n.askMember(ctx, m, http.MethodGet, levelPath, http.NoBody)
 	if err != nil {
 		return 0, err
 	}
@@ -76,12 +79,12 @@ func (l *Ledger) askLevel(ctx context.Context, m *Member) (uint64, error) {
 }
 
 // tellLevel answers a leader's askLevel.
-func (l *Ledger) tellLevel(w http.ResponseWriter) {
-	_, _ = fmt.Fprintln(w, l.options.level) // the leader asks again
+func (n *Node) tellLevel(w http.ResponseWriter) {
+	_, _ = fmt.Fprintln(w, n.host.Level) // the leader asks again
 }
 
 // mustKnowLevel refuses a node that could not read the log.
-func (l *Ledger) mustKnowLevel(q *JoinRequest) error {
+func (n *Node) mustKnowLevel(q *JoinRequest) error {
 	if q.ID != 0 { // a member that updates its address
 		return nil
 	}
@@ -89,7 +92,7 @@ func (l *Ledger) mustKnowLevel(q *JoinRequest) error {
 	if known == 0 {
 		known = firstClusterLevel
 	}
-	view, err := l.head()
+	view, err := n.host.State()
 	if err == nil && known < view.Level {
 		err = &machine.FieldError{Field: "level", Problem: fmt.Sprintf("is %d, and the ledger has format level %d: "+
 			"let the machine join with the program of the other nodes", known, view.Level)}

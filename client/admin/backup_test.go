@@ -1,4 +1,4 @@
-package client_test
+package admin_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -90,7 +91,7 @@ func TestBackup(t *testing.T) {
 	} {
 		conn := serveBackup(t, &backupServer{parts: c.parts, err: c.err})
 		var out bytes.Buffer
-		info, err := conn.Backup(t.Context(), &out, nil)
+		info, err := admin.Backup(t.Context(), conn, &out, nil)
 		failed, _ := errors.AsType[*failure.Error](err)
 		switch {
 		case c.want == nil && c.code == 0:
@@ -128,12 +129,12 @@ func TestBackupEndsWithItsWriter(t *testing.T) {
 	mine := errors.New("disk full")
 	s := &backupServer{parts: []*seqledgerv1.BackupResponse{header(), chunk("abc"), trailer("abc")}}
 	conn := serveBackup(t, s)
-	if _, err := conn.Backup(t.Context(), failing{mine}, nil); !errors.Is(err, mine) {
+	if _, err := admin.Backup(t.Context(), conn, failing{mine}, nil); !errors.Is(err, mine) {
 		t.Errorf("a writer that fails: %v", err)
 	}
 	var out bytes.Buffer
-	if _, err := conn.Backup(t.Context(), &out, func(client.BackupInfo) error { return mine }); !errors.Is(err, mine) ||
-		out.Len() > 0 {
+	refuse := func(admin.BackupInfo) error { return mine }
+	if _, err := admin.Backup(t.Context(), conn, &out, refuse); !errors.Is(err, mine) || out.Len() > 0 {
 		t.Errorf("begin that refuses: %v, %d bytes written", err, out.Len())
 	}
 }
@@ -145,7 +146,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.err }
 // BackupSince sends what identifies its base, and refuses a backup that was made since another one.
 func TestBackupSince(t *testing.T) {
 	t.Parallel()
-	base := &client.BackupBase{
+	base := &admin.BackupBase{
 		LedgerID: "00ff", Index: 5, BlockFile: 3, BlockHash: [32]byte{1}, Sum: [32]byte{2},
 	}
 	for sent, ok := range map[uint64]bool{5: true, 0: false, 4: false} {
@@ -153,7 +154,7 @@ func TestBackupSince(t *testing.T) {
 		head.GetHeader().SinceIndex = sent
 		s := &backupServer{parts: []*seqledgerv1.BackupResponse{head, chunk("abc"), trailer("abc")}}
 		var out bytes.Buffer
-		info, err := serveBackup(t, s).BackupSince(t.Context(), base, &out, nil)
+		info, err := admin.BackupSince(t.Context(), serveBackup(t, s), base, &out, nil)
 		if ok && (err != nil || info.SinceIndex != 5 || out.String() != "abc") {
 			t.Errorf("%+v, %v", info, err)
 		}

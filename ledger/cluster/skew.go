@@ -1,4 +1,4 @@
-package ledger
+package cluster
 
 import (
 	"context"
@@ -28,25 +28,25 @@ var errTooFewClocks = errors.New("too few nodes told their clocks")
 
 // checkClock compares the wall clock of this newly elected node with those of the other voters. Ledger time starts from
 // this clock, and whatever expires because of a wrong clock is lost.
-func (l *Ledger) checkClock() error {
+func (n *Node) checkClock() error {
 	var others []Member
 	voters := 1
-	for _, m := range l.ClusterStatus().Members {
-		if m.Voter && m.ID != l.node() {
+	for _, m := range n.Status().Members {
+		if m.Voter && m.ID != n.id() {
 			others, voters = append(others, m), voters+1
 		}
 	}
 	if len(others) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(l.stopping, skewPatience)
+	ctx, cancel := context.WithTimeout(n.host.Stopping, skewPatience)
 	defer cancel()
 	skews := make(chan time.Duration, len(others))
 	failures := make(chan error, len(others))
 	for _, m := range others {
 		// Ends with ctx; the channels have room for it.
 		go func() {
-			skew, err := l.askClock(ctx, &m)
+			skew, err := n.askClock(ctx, &m)
 			if err != nil {
 				failures <- err
 				return
@@ -78,9 +78,9 @@ func (l *Ledger) checkClock() error {
 }
 
 // askClock returns how far this node's clock is ahead of another node's, with an error of at most half the round trip.
-func (l *Ledger) askClock(ctx context.Context, m *Member) (time.Duration, error) {
-	began, wall := time.Now(), l.options.Clock()
-	response, err := l.askMember(ctx, m, http.MethodGet, clockPath, http.NoBody)
+func (n *Node) askClock(ctx context.Context, m *Member) (time.Duration, error) {
+	began, wall := time.Now(), n.host.Clock()
+	response, err := n.askMember(ctx, m, http.MethodGet, clockPath, http.NoBody)
 	if err != nil {
 		return 0, fmt.Errorf("clock of node %d: %w", m.ID, err)
 	}
@@ -97,6 +97,6 @@ func (l *Ledger) askClock(ctx context.Context, m *Member) (time.Duration, error)
 }
 
 // tellClock answers a leader's askClock.
-func (l *Ledger) tellClock(w http.ResponseWriter) {
-	_, _ = fmt.Fprintln(w, l.options.Clock().UnixNano()) // the leader asks again
+func (n *Node) tellClock(w http.ResponseWriter) {
+	_, _ = fmt.Fprintln(w, n.host.Clock().UnixNano()) // the leader asks again
 }

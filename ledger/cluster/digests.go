@@ -1,4 +1,4 @@
-package ledger
+package cluster
 
 import (
 	"context"
@@ -16,11 +16,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
-
-// ErrDiffers is the failure of a node whose state differs from that of a majority, although both were computed from the
-// same log.
-var ErrDiffers = errors.New("the state of this node is not that of the other nodes: to let the machine join again, " +
-	"start it with an empty data directory")
 
 const (
 	// digestPath is the path at which a node returns its digest after an entry of the log.
@@ -116,7 +111,15 @@ func (d *digests) object(err error) {
 	d.mu.Lock()
 	d.doubt = err
 	d.mu.Unlock()
-	signal(d.wake)
+	wake(d.wake)
+}
+
+// wake starts the next comparison early. It does nothing if that is so already.
+func wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // objection returns the recorded mismatch between the log and this state, or nil.
@@ -126,43 +129,40 @@ func (d *digests) objection() error {
 	return d.doubt
 }
 
-// differs is called by the machine if the node that proposed an entry had another digest than this node. In a cluster
-// the fault may be this node's or the other node's, so the ledger continues until the nodes have compared their states.
-// On a sole voter, the fault is in this program or this state, so differs returns the error.
-func (l *Ledger) differs(err error) error {
-	if log := l.opened.Load(); log != nil {
-		if members := log.Members(); slices.Equal(members.Voters, []uint64{l.node()}) && len(members.Outgoing) == 0 {
-			return err
-		}
-	}
-	l.digests.object(err)
-	return nil
-}
+// AddDigest records the index and digest of the state after an entry of the log.
+func (d *Driver) AddDigest(at uint64, check machine.Check) { d.digests.add(at, check) }
+
+// Object records that a digest in the log does not match this state. The nodes compare their states, and the one that
+// differs from a majority stops.
+func (d *Driver) Object(err error) { d.digests.object(err) }
+
+// Objection returns the recorded mismatch between the log and this state, or nil.
+func (d *Driver) Objection() error { return d.digests.objection() }
 
 // compareLoop compares the state of this node with those of the others until the ledger stops.
-func (l *Ledger) compareLoop() {
-	defer l.loops.Done()
+func (n *Node) compareLoop() {
+	defer n.loops.Done()
 	timer := time.NewTimer(digestInterval)
 	defer timer.Stop()
-	c := comparison{l: l}
+	c := comparison{n: n}
 	var began time.Time
 	for {
 		select {
 		case <-timer.C:
-		case <-l.digests.wake:
+		case <-n.digests.wake:
 			if soon := digestRetry - time.Since(began); soon > 0 { // two nodes that differ wake each other
 				timer.Reset(soon)
 				continue
 			}
-		case <-l.failed:
+		case <-n.host.Failed:
 			return
-		case <-l.stopping.Done():
+		case <-n.host.Stopping.Done():
 			return
 		}
 		began = time.Now()
 		settled, err := c.round()
 		if err != nil {
-			l.fail(err)
+			n.host.Fail(err)
 			return
 		}
 		if settled {
@@ -175,7 +175,7 @@ func (l *Ledger) compareLoop() {
 
 // comparison compares one state with those of the voters, repeatedly until there is a decision.
 type comparison struct {
-	l       *Ledger
+	n       *Node
 	own     stand
 	since   time.Time // since when this state is known to differ from the leader's; zero: it does not
 	blaming string    // the differing nodes that were last logged
@@ -193,13 +193,13 @@ type opinion struct {
 
 // round asks the voters once. It fails if this node has to stop.
 func (c *comparison) round() (settled bool, err error) {
-	l := c.l
-	if _, kept := l.digests.find(c.own.at); c.own.at == 0 || !kept {
+	n := c.n
+	if _, kept := n.digests.find(c.own.at); c.own.at == 0 || !kept {
 		// If this node has applied nothing since its start, the others can only report whether it was removed. A
 		// removed node is sent nothing.
-		c.own, _ = l.digests.last()
+		c.own, _ = n.digests.last()
 	}
-	o := l.askDigests(c.own)
+	o := n.askDigests(c.own)
 	switch {
 	case o.removed:
 		return false, ErrRemoved
@@ -231,7 +231,7 @@ func (c *comparison) blame(o *opinion) {
 		return
 	}
 	c.blaming = now
-	c.l.options.Logger.Error("the state of other nodes differs from that of this one; whoever differs from a majority "+
+	c.n.host.Logger.Error("the state of other nodes differs from that of this one; whoever differs from a majority "+
 		"stops", "nodes", o.other, "after entry", c.own.at,
 		"their index", o.otherCheck.Index, "their digest", fmt.Sprintf("%016x", o.otherCheck.Digest),
 		"own index", c.own.check.Index, "own digest", fmt.Sprintf("%016x", c.own.check.Digest))
@@ -263,24 +263,24 @@ func (o *opinion) judge(waited bool) verdict {
 }
 
 // askDigests asks all other members for their digest after the same entry.
-func (l *Ledger) askDigests(own stand) opinion {
+func (n *Node) askDigests(own stand) opinion {
 	var o opinion
-	leader, _ := l.Leader()
+	leader, _ := n.Leader()
 	type answer struct {
 		Member
 		check machine.Check
 		err   error
 	}
-	ctx, cancel := context.WithTimeout(l.stopping, digestTimeout)
+	ctx, cancel := context.WithTimeout(n.host.Stopping, digestTimeout)
 	defer cancel()
-	members := l.ClusterStatus().Members
+	members := n.Status().Members
 	answers := make(chan answer, len(members))
 	asked := 0
 	for _, m := range members {
 		if m.Voter {
 			o.voters++
 		}
-		if m.ID == l.node() {
+		if m.ID == n.id() {
 			if m.Voter {
 				o.same = append(o.same, m.ID)
 			}
@@ -290,11 +290,11 @@ func (l *Ledger) askDigests(own stand) opinion {
 		// Ends with ctx; the channel has room for it.
 		go func() {
 			a := answer{Member: m}
-			a.check, a.Disk, a.err = l.askDigest(ctx, &m, own)
+			a.check, a.Disk, a.err = n.askDigest(ctx, &m, own)
 			answers <- a
 		}()
 	}
-	result := roundResult{own.check, map[uint64]nodeResult{l.node(): l.ownResult(own)}}
+	result := roundResult{own.check, map[uint64]nodeResult{n.id(): n.ownResult(own)}}
 	for range asked {
 		a := <-answers
 		result.nodes[a.ID] = nodeResult{comparisonOf(a.err, a.check == own.check), a.Disk}
@@ -313,15 +313,15 @@ func (l *Ledger) askDigests(own stand) opinion {
 			o.leaderDiffers = o.leaderDiffers || a.ID == leader.ID
 		}
 	}
-	l.digests.setResult(result)
+	n.digests.setResult(result)
 	slices.Sort(o.same)
 	slices.Sort(o.other)
 	return o
 }
 
 // ownResult is this node's own part of a result.
-func (l *Ledger) ownResult(own stand) (r nodeResult) {
-	r.disk, _ = l.DiskUsage() // if it fails, the usage is unknown
+func (n *Node) ownResult(own stand) (r nodeResult) {
+	r.disk, _ = n.directory.Usage() // if it fails, the usage is unknown
 	if own.check.Index > 0 {
 		r.state = Same
 	}
@@ -342,13 +342,13 @@ func comparisonOf(err error, same bool) Comparison {
 var errPassed = errors.New("the node has forgotten where it stood after that entry")
 
 // askDigest asks another node for its digest after an entry, and sends it this node's digest.
-func (l *Ledger) askDigest(
+func (n *Node) askDigest(
 	ctx context.Context, m *Member, own stand,
 ) (check machine.Check, disk datadir.Usage, err error) {
 	query := url.Values{}
 	query.Set("after", fmt.Sprint(own.at))
 	query.Set("stand", formatCheck(own.check))
-	response, err := l.askMember(ctx, m, http.MethodGet, digestPath+"?"+query.Encode(), http.NoBody)
+	response, err := n.askMember(ctx, m, http.MethodGet, digestPath+"?"+query.Encode(), http.NoBody)
 	if err != nil {
 		return check, disk, fmt.Errorf("digest of node %d: %w", m.ID, err)
 	}
@@ -377,20 +377,20 @@ const (
 func formatCheck(c machine.Check) string { return fmt.Sprintf("%d-%016x", c.Index, c.Digest) }
 
 // tellDigest answers askDigest. If the digests differ, this node starts a comparison at once.
-func (l *Ledger) tellDigest(w http.ResponseWriter, r *http.Request) {
+func (n *Node) tellDigest(w http.ResponseWriter, r *http.Request) {
 	var after uint64
 	if _, err := fmt.Sscan(r.FormValue("after"), &after); err != nil {
 		http.Error(w, "after: must be an index of the log", http.StatusBadRequest)
 		return
 	}
 	// Not asked of the file system here: if that hangs, so would every request of every node.
-	disk := l.digests.lastResult().nodes[l.node()].disk
+	disk := n.digests.lastResult().nodes[n.id()].disk
 	w.Header().Set(diskFreeHeader, strconv.FormatUint(disk.Free, 10))
 	w.Header().Set(diskSizeHeader, strconv.FormatUint(disk.Size, 10))
-	own, found := l.digests.find(after)
+	own, found := n.digests.find(after)
 	if !found {
 		status := http.StatusNotFound // not yet
-		if last, any := l.digests.last(); any && last.at >= after {
+		if last, any := n.digests.last(); any && last.at >= after {
 			status = http.StatusGone
 		}
 		http.Error(w, "not known here", status)
@@ -398,7 +398,7 @@ func (l *Ledger) tellDigest(w http.ResponseWriter, r *http.Request) {
 	}
 	text := formatCheck(own.check)
 	if r.FormValue("stand") != text {
-		signal(l.digests.wake)
+		wake(n.digests.wake)
 	}
 	_, _ = fmt.Fprintln(w, text) // the other node asks again
 }

@@ -1,4 +1,6 @@
-package ledger
+// Package recovery makes a ledger of one node whose cluster has lost its majority for good. Look at every node that is
+// left with [Inspect] first: of several survivors, one has the longest log.
+package recovery
 
 import (
 	"context"
@@ -7,7 +9,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -26,22 +30,22 @@ type Survivor struct {
 	// Committed is the log index up to which the node knew that a majority had the log. Entries after it may or may not
 	// have been acknowledged.
 	Committed uint64
-	Time      time.Time // ledger time of the last command in the log, or of the state if the log has none
-	Members   []Member  // as of the end of the log; Active and Matched are unknown
+	Time      time.Time        // ledger time of the last command in the log, or of the state if the log has none
+	Members   []cluster.Member // as of the end of the log; Active and Matched are unknown
 	// Interrupted reports that a recovery has begun, which must be completed.
 	Interrupted bool
 }
 
-// Recovery is the result of Recover.
-type Recovery struct {
+// Result is the result of a recovery.
+type Result struct {
 	Before   Survivor         // the node before the recovery
 	LedgerID machine.LedgerID // ledger id of later transactions
 	Index    uint64           // the index after which the new epoch begins
 	Digest   machine.Hash     // at that index
 }
 
-// InspectSurvivor reads the directory of a node that no process has open. It changes nothing.
-func InspectSurvivor(dir string) (s Survivor, err error) {
+// Inspect reads the directory of a node that no process has open. It changes nothing.
+func Inspect(dir string) (s Survivor, err error) {
 	d, err := datadir.OpenSurvivor(dir)
 	if err != nil {
 		return s, err
@@ -53,10 +57,10 @@ func InspectSurvivor(dir string) (s Survivor, err error) {
 	if s.Interrupted {
 		return s, fmt.Errorf("%w: %s", datadir.ErrRecovering, dir)
 	}
-	return inspectSurvivor(d)
+	return inspect(d)
 }
 
-func inspectSurvivor(d *datadir.Directory) (s Survivor, err error) {
+func inspect(d *datadir.Directory) (s Survivor, err error) {
 	s.Node = d.Node()
 	if d.HasOldLog() { // programs with the old log format had no clusters
 		return s, ErrNothingToRecover
@@ -73,7 +77,7 @@ func inspectSurvivor(d *datadir.Directory) (s Survivor, err error) {
 	add := func(ids []uint64, voter bool) {
 		for _, id := range ids {
 			a, _ := outline.Members.Address(id)
-			s.Members = append(s.Members, Member{ID: id, Voter: voter, Peer: a.Peer, Client: a.Client})
+			s.Members = append(s.Members, cluster.Member{ID: id, Voter: voter, Peer: a.Peer, Client: a.Client})
 		}
 	}
 	add(outline.Members.Voters, true)
@@ -112,29 +116,25 @@ func survivingState(d *datadir.Directory) (
 	return id, at, position, err
 }
 
-// Recover turns the directory of a node whose cluster has lost its majority for good into a ledger with one node.
+// Run turns the directory of a node whose cluster has lost its majority for good into a ledger with one node.
 // Everything in the node's log counts as committed. Entries that only the lost nodes had are lost, even if they were
 // acknowledged. The ledger therefore begins an epoch, like a restored one: transaction ids and sessions of lost entries
 // are never issued again, and clients notice that it is another ledger. The other nodes of the old cluster are no
 // longer members, and must never be started again. The node keeps its number.
 //
-// Until the EPOCH file is durable, neither Open nor any reader accepts the directory. If Recover was interrupted or
-// failed, call it again.
-func Recover(ctx context.Context, dir string, logger *slog.Logger) (r Recovery, err error) {
-	return recoverWith(ctx, dir, logger, func(string) error { return nil })
-}
-
-// recoverWith calls step before each step. If step returns an error, the recovery ends there, as in a crash.
-func recoverWith(
-	ctx context.Context, dir string, logger *slog.Logger, step func(what string) error,
-) (r Recovery, err error) {
+// Until the EPOCH command is durable, neither ledger.Open nor any reader accepts the directory. If Run was
+// interrupted or failed, call it again.
+func Run(ctx context.Context, dir string, logger *slog.Logger) (r Result, err error) {
+	if logger == nil {
+		logger = slog.Default()
+	}
 	d, err := datadir.OpenSurvivor(dir)
 	if err != nil {
 		return r, err
 	}
 	interrupted, err := d.Recovering()
 	if err == nil && !interrupted {
-		if r.Before, err = inspectSurvivor(d); err == nil && len(r.Before.Members) == 1 &&
+		if r.Before, err = inspect(d); err == nil && len(r.Before.Members) == 1 &&
 			r.Before.Members[0].ID == d.Node() {
 			err = ErrNothingToRecover
 		}
@@ -143,52 +143,20 @@ func recoverWith(
 		return r, errors.Join(err, d.Close())
 	}
 	r.Before.Node, r.Before.Interrupted = d.Node(), interrupted
-	l, err := newEpoch(d, logger)
-	if err != nil {
-		return r, err
-	}
-	if err := l.recover(ctx, step, &r); err != nil {
-		return r, errors.Join(err, l.release())
-	}
-	if err := l.Close(); err != nil {
-		return r, err
-	}
-	return r, nil
-}
-
-func (l *Ledger) recover(ctx context.Context, step func(what string) error, r *Recovery) error {
-	do := func(what string, do func() error) error {
-		if err := step(what); err != nil {
-			return err
-		}
-		return do()
-	}
-	if err := l.openState(); err != nil {
-		return err
-	}
-	if err := do("mark", l.directory.BeginRecovery); err != nil {
-		return err
-	}
-	if err := do("log", func() error {
-		return raftlog.Alone(raftlog.Options{
-			Dir: l.directory.Log(), Identity: l.directory.Identity(), Node: l.node(),
-			Checkpoint: raftlog.Position(l.store.Checkpoint()), Logger: l.options.Logger,
-			SegmentBytes: logFileBytes(l.options.LogBytes, segmentBytes),
-		})
-	}); err != nil {
-		return err
-	}
-	if err := do("open", l.openLog); err != nil {
-		return err
-	}
-	if err := do("replay", func() error { return l.run(ctx) }); err != nil {
-		return err
-	}
-	if err := do("epoch", func() (err error) {
-		r.LedgerID, r.Index, r.Digest, err = l.appendEpoch(ctx, time.Time{})
-		return err
-	}); err != nil {
-		return err
-	}
-	return do("end", l.directory.EndRecovery)
+	r.LedgerID, r.Index, r.Digest, err = ledger.BeginEpoch(ctx, ledger.Epoch{
+		Directory: d, Logger: logger,
+		Prepare: func(_ machine.View, at raftlog.Position) error {
+			// Before anything is changed, so that an interrupted recovery is recognized.
+			logger.Debug("an epoch is being begun", "next", "mark")
+			if err := d.BeginRecovery(); err != nil {
+				return err
+			}
+			logger.Debug("an epoch is being begun", "next", "log")
+			return raftlog.Alone(raftlog.Options{
+				Dir: d.Log(), Identity: d.Identity(), Node: d.Node(), Checkpoint: at, Logger: logger,
+			})
+		},
+		Finish: d.EndRecovery,
+	})
+	return r, err
 }

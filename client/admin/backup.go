@@ -1,4 +1,4 @@
-package client
+package admin
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -43,43 +44,45 @@ type BackupBase struct {
 // begin is called with the backup's description before the first byte is written; an error from
 // begin ends the call. begin may be nil. A server makes one backup at a time and refuses others
 // with the Connect code resource_exhausted.
-func (c *Client) Backup(ctx context.Context, w io.Writer, begin func(BackupInfo) error) (BackupInfo, error) {
-	return c.backup(ctx, &seqledgerv1.BackupRequest{}, w, begin)
+func Backup(
+	ctx context.Context, c *client.Client, w io.Writer, begin func(BackupInfo) error,
+) (BackupInfo, error) {
+	return backup(ctx, c.Core(), &seqledgerv1.BackupRequest{}, w, begin)
 }
 
 // BackupSince is Backup for an incremental backup. It leaves out the block files that the backup since, or a backup
 // which that one builds on, already contains in full. A restore needs every backup of this chain. A server whose
 // ledger does not have the history of that backup refuses with the Connect code failed_precondition.
-func (c *Client) BackupSince(
-	ctx context.Context, since *BackupBase, w io.Writer, begin func(BackupInfo) error,
+func BackupSince(
+	ctx context.Context, c *client.Client, since *BackupBase, w io.Writer, begin func(BackupInfo) error,
 ) (BackupInfo, error) {
-	return c.backup(ctx, &seqledgerv1.BackupRequest{Since: &seqledgerv1.BackupBase{
+	return backup(ctx, c.Core(), &seqledgerv1.BackupRequest{Since: &seqledgerv1.BackupBase{
 		LedgerId: since.LedgerID, Index: since.Index, BlockFile: since.BlockFile,
 		BlockHash: since.BlockHash[:], Sum: since.Sum[:],
 	}}, w, begin)
 }
 
-func (c *Client) backup(
-	ctx context.Context, m *seqledgerv1.BackupRequest, w io.Writer, begin func(BackupInfo) error,
+func backup(
+	ctx context.Context, c *rpc.Client, m *seqledgerv1.BackupRequest, w io.Writer, begin func(BackupInfo) error,
 ) (BackupInfo, error) {
-	info, err := c.receiveBackup(ctx, m, w, begin)
+	info, err := receiveBackup(ctx, c, m, w, begin)
 	if err != nil {
 		return info, fmt.Errorf("backup: %w", err)
 	}
 	return info, nil
 }
 
-func (c *Client) receiveBackup(
-	ctx context.Context, m *seqledgerv1.BackupRequest, w io.Writer, begin func(BackupInfo) error,
+func receiveBackup(
+	ctx context.Context, c *rpc.Client, m *seqledgerv1.BackupRequest, w io.Writer, begin func(BackupInfo) error,
 ) (info BackupInfo, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(c.core.Context(), cancel)()
+	defer context.AfterFunc(c.Context(), cancel)()
 	request := connect.NewRequest(m)
-	if _, err := c.core.Options.Authorize(ctx, request.Header()); err != nil {
+	if _, err := c.Options.Authorize(ctx, request.Header()); err != nil {
 		return info, err
 	}
-	stream, err := c.core.Endpoint().Admin.Backup(ctx, request)
+	stream, err := c.Endpoint().Admin.Backup(ctx, request)
 	if err != nil {
 		return info, failure.FromConnect(err, 0)
 	}

@@ -1,4 +1,4 @@
-package ledger
+package cluster
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-// JoinPath is the path at which a node asks to join the cluster; see Join and Ledger.Admit.
+// JoinPath is the path at which a node asks to join the cluster; see AskToJoin and Node.Admit.
 const JoinPath = "/seqledger.peer.v1/Join"
 
 // JoinRequest asks the leader to add a node, or to update the addresses of a member.
@@ -44,41 +44,39 @@ type JoinAnswer struct {
 // Admit adds a node as a learner, which becomes a voter once it has caught up. It returns once the change is applied on
 // this node. A repeated call changes nothing more and returns the same answer. If this node does not lead, the error is
 // a *NotLeaderError; if the request is invalid, it is a *machine.FieldError.
-func (l *Ledger) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
+func (n *Node) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 	if err := q.validate(); err != nil {
 		return JoinAnswer{}, err
 	}
-	l.members.changing.Lock()
-	defer l.members.changing.Unlock()
-	if err := l.mustLead(); err != nil {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	if err := n.mustLead(); err != nil {
 		return JoinAnswer{}, err
 	}
-	if t := l.members.transport.Load(); t != nil {
+	if t := n.transport.Load(); t != nil {
 		if err := t.Allowed(q.Peer); err != nil {
 			return JoinAnswer{}, &machine.FieldError{Field: "peer", Problem: err.Error()}
 		}
 	}
-	if err := l.mustKnowLevel(&q); err != nil {
+	if err := n.mustKnowLevel(&q); err != nil {
 		return JoinAnswer{}, err
 	}
-	members := l.log.Members()
+	members := n.log.Members()
 	change, id, err := q.change(&members)
 	if err == nil && change != nil {
-		err = l.change(ctx, change)
+		err = n.change(ctx, change)
 	}
 	if err == nil {
 		// A state is identified by the last command before it. This command makes a state after the change possible.
-		_, err = l.one(ctx, origin{}, machine.AppendTick(nil))
+		err = n.host.Tick(ctx)
 	}
 	if err != nil {
 		return JoinAnswer{}, err
 	}
-	leader, _ := l.Leader()
-	a := JoinAnswer{ID: id, AtLeast: l.log.MembersChanged(), Leader: leader.Peer}
-	err = l.store.View(func(r machine.Reader) error {
-		a.Ledger = l.machine.View(r).LedgerID()
-		return nil
-	})
+	leader, _ := n.Leader()
+	a := JoinAnswer{ID: id, AtLeast: n.log.MembersChanged(), Leader: leader.Peer}
+	state, err := n.host.State()
+	a.Ledger = state.Ledger
 	return a, err
 }
 
@@ -131,42 +129,42 @@ func (q *JoinRequest) change(m *core.Members) (*pb.ConfChangeV2, uint64, error) 
 }
 
 // announce sends this node's addresses to the other nodes if they are missing or have changed.
-func (l *Ledger) announce() {
-	c := l.options.Cluster
-	members := l.log.Members()
-	known, _ := members.Address(l.node())
-	if !members.Has(l.node()) || known.Peer == c.Peer && known.Client == c.Client {
+func (n *Node) announce() {
+	c := n.host.Options
+	members := n.log.Members()
+	known, _ := members.Address(n.id())
+	if !members.Has(n.id()) || known.Peer == c.Peer && known.Client == c.Client {
 		return
 	}
-	ctx, cancel := context.WithTimeout(l.stopping, changePatience)
+	ctx, cancel := context.WithTimeout(n.host.Stopping, changePatience)
 	defer cancel()
-	q := JoinRequest{ID: l.node(), Peer: c.Peer, Client: c.Client}
+	q := JoinRequest{ID: n.id(), Peer: c.Peer, Client: c.Client}
 	var err error
-	if leader, _ := l.Leader(); leader.Self {
-		_, err = l.Admit(ctx, q)
+	if leader, _ := n.Leader(); leader.Self {
+		_, err = n.Admit(ctx, q)
 	} else {
-		err = l.announceTo(ctx, &members, q)
+		err = n.announceTo(ctx, &members, q)
 	}
 	if err != nil && ctx.Err() == nil {
-		l.options.Logger.Warn("the other nodes do not know the address of this one yet; it is tried again", "error",
+		n.host.Logger.Warn("the other nodes do not know the address of this one yet; it is tried again", "error",
 			err)
 	}
 }
 
 // announceTo sends this node's addresses to one of the other nodes. It tries every known node, because the leader
 // cannot reach a node whose address has changed.
-func (l *Ledger) announceTo(ctx context.Context, members *raftlog.Members, q JoinRequest) error {
-	c := l.options.Cluster
+func (n *Node) announceTo(ctx context.Context, members *raftlog.Members, q JoinRequest) error {
+	c := n.host.Options
 	var asked []string
 	for _, a := range members.Addresses {
-		if a.ID != l.node() {
+		if a.ID != n.id() {
 			asked = append(asked, a.Peer)
 		}
 	}
 	var problems error
 	const mostHops = 3 // nodes may name a lost leader for a while
 	for i, hops := 0, 0; i < len(asked); i++ {
-		_, err := AskToJoin(ctx, l.PeerTransport(), peerURL(c.TLS != nil, asked[i]), q)
+		_, err := AskToJoin(ctx, n.PeerTransport(), peerURL(c.TLS != nil, asked[i]), q)
 		if err == nil {
 			return nil
 		}
@@ -235,7 +233,7 @@ func AskToJoin(ctx context.Context, t http.RoundTripper, url string, q JoinReque
 
 // JoinHandler returns a handler for nodes that ask to join or to update their addresses. With TLS, a node's certificate
 // must be for the address in its request.
-func (l *Ledger) JoinHandler() http.Handler {
+func (n *Node) JoinHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var q JoinRequest
 		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxJoinBytes)).Decode(&q)
@@ -245,23 +243,23 @@ func (l *Ledger) JoinHandler() http.Handler {
 			})
 			return
 		}
-		if err := transport.CertificateFor(r, q.Peer); err != nil && !l.upgrading() {
+		if err := transport.CertificateFor(r, q.Peer); err != nil && !n.upgrading() {
 			writeJSON(w, http.StatusForbidden, JoinRefusal{Message: err.Error(), Final: true})
 			return
 		}
-		a, err := l.Admit(r.Context(), q)
+		a, err := n.Admit(r.Context(), q)
 		_, elsewhere := errors.AsType[*NotLeaderError](err)
 		_, wrong := errors.AsType[*machine.FieldError](err)
 		switch {
 		case elsewhere:
-			leader, _ := l.Leader()
+			leader, _ := n.Leader()
 			writeJSON(w, http.StatusMisdirectedRequest, JoinRefusal{Message: err.Error(), Leader: leader.Peer})
 		case wrong || errors.Is(err, ErrNoSuchNode):
 			writeJSON(w, http.StatusBadRequest, JoinRefusal{Message: err.Error(), Final: true})
 		case err != nil:
 			writeJSON(w, http.StatusServiceUnavailable, JoinRefusal{Message: err.Error()})
 		default:
-			l.options.Logger.Info("a node has joined the cluster", "node", a.ID, "address", q.Peer)
+			n.host.Logger.Info("a node has joined the cluster", "node", a.ID, "address", q.Peer)
 			writeJSON(w, http.StatusOK, a)
 		}
 	})

@@ -1,0 +1,154 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/datadir"
+)
+
+// Leader returns the current leader, and a channel that is closed when the leader changes.
+func (n *Node) Leader() (Leader, <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.leader, n.changed
+}
+
+// noteLeader updates the current leader.
+func (n *Node) noteLeader() {
+	role, members := n.log.Role(), n.log.Members()
+	now := Leader{ID: role.Leader, Term: role.Term}
+	now.Self = role.Leads && n.term.Load() == role.Term
+	if a, found := members.Address(role.Leader); found {
+		now.Peer, now.Client = a.Peer, a.Client
+	}
+	now.Encrypted = n.host.Options != nil && n.host.Options.TLS != nil
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if now != n.leader {
+		n.leader = now
+		close(n.changed)
+		n.changed = make(chan struct{})
+	}
+}
+
+// notLeading returns the error with which a node that does not lead refuses a request.
+func (n *Node) notLeading() error {
+	leader, _ := n.Leader()
+	return &NotLeaderError{Leader: leader.Client}
+}
+
+// leadInterval is how often a leader checks whether learners have caught up, and how often a node checks whether the
+// others know its address.
+const leadInterval = 200 * time.Millisecond
+
+// leadLoop follows changes of the leader and of the members, and begins this node's terms.
+func (n *Node) leadLoop() {
+	defer n.loops.Done()
+	// A term does not begin while the clock is wrong; the ticker retries it.
+	ticker := time.NewTicker(leadInterval)
+	defer ticker.Stop()
+	for {
+		changed := n.log.Changed()
+		if err := n.follow(); err != nil {
+			n.host.Fail(err)
+			return
+		}
+		select {
+		case <-changed:
+		case <-ticker.C:
+		case <-n.host.Failed:
+			return
+		case <-n.host.Stopping.Done():
+			return
+		}
+	}
+}
+
+// follow reacts to the current leader and members.
+func (n *Node) follow() error {
+	if members := n.log.Members(); !members.Has(n.id()) && n.id() <= members.Highest {
+		return ErrRemoved // otherwise it has not joined yet
+	}
+	term, ready := n.log.IsReady()
+	lost := false
+	switch {
+	case !ready:
+		lost = n.term.Swap(0) != 0
+	case n.term.Load() != term:
+		err := n.checkClock()
+		if err == nil {
+			err = n.beginTerm(term)
+		}
+		switch {
+		case errors.Is(err, errTooFewClocks):
+			n.host.Logger.Warn("this node was elected and does not lead yet", "error", err)
+		case errors.Is(err, datadir.ErrClock), errors.Is(err, errSkew):
+			n.refuseToLead(err)
+		case err != nil:
+			return err
+		}
+	}
+	n.noteLeader()
+	if lost { // after noteLeader, because the awakened calls name the leader
+		n.host.EndTerm()
+	}
+	// One unusable address must not affect the other nodes.
+	if err := n.connectMembers(); err != nil {
+		n.complain.Do(func() {
+			n.host.Logger.Error("the address of a node of the cluster cannot be used", "error", err)
+		})
+	}
+	return nil
+}
+
+// refuseToLead transfers the leadership to another node, because this node's clock is wrong.
+func (n *Node) refuseToLead(cause error) {
+	to, err := n.successor(0)
+	if err == nil {
+		err = n.log.Transfer(to)
+	}
+	n.host.Logger.Error("this node was elected and does not lead", "error", cause, "transfer to", to, "failed", err)
+}
+
+// tendLoop does the periodic work of a cluster.
+func (n *Node) tendLoop() {
+	defer n.loops.Done()
+	ticker := time.NewTicker(leadInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			n.announce()
+			n.tend()
+		case <-n.host.Failed:
+			return
+		case <-n.host.Stopping.Done():
+			return
+		}
+	}
+}
+
+// tend promotes learners that have caught up, and raises the format level. It ignores errors, because it is called
+// again.
+func (n *Node) tend() {
+	leader, _ := n.Leader()
+	if !leader.Self {
+		return
+	}
+	if err := n.raiseLevel(n.host.Stopping); errors.Is(err, errOldMember) {
+		n.old.Do(func() {
+			n.host.Logger.Warn("not every node knows the newest format level yet", "why", err)
+		})
+	}
+	s := n.Status()
+	for _, m := range s.Members {
+		if !m.Voter && m.Active && m.Matched+caughtUp >= s.Committed && m.Matched > 0 {
+			ctx, cancel := context.WithTimeout(n.host.Stopping, changePatience)
+			err := n.Promote(ctx, m.ID)
+			cancel()
+			n.host.Logger.Info("a node of the cluster has caught up and becomes a voter", "node", m.ID, "error", err)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
+)
+
+// Node is a node's part in its cluster: it tells who leads and who belongs to it, and changes that. A ledger on one
+// node has one, too, which knows itself alone. Its methods may be called from many goroutines.
+type Node struct {
+	host      Host
+	directory *datadir.Directory
+	log       *raftlog.Log
+	digests   digests
+	loops     sync.WaitGroup
+
+	term      atomic.Uint64 // the term in which this node leads and has stamped its clock; 0: it does not lead
+	transport atomic.Pointer[transport.Transport]
+	handler   atomic.Pointer[http.Handler] // see ServePeers
+	changing  sync.Mutex                   // serializes membership changes
+	heard     contacts
+	serving   sync.WaitGroup
+	joinToken joinToken
+	complain  sync.Once
+	old       sync.Once // logs once why the level is not raised
+
+	mu      sync.Mutex
+	leader  Leader
+	changed chan struct{} // closed when leader changes
+}
+
+// Host is the ledger of a node, as far as the node needs it.
+type Host struct {
+	Options *Options // nil for a ledger on one node
+	Logger  *slog.Logger
+	Clock   func() time.Time // wall time
+	Level   uint64           // the highest format level that the program supports
+
+	Stopping context.Context // ends when the ledger stops
+	Failed   <-chan struct{} // closed when the ledger has failed
+	Fail     func(error)     // stops the ledger for good
+
+	// State returns what the ledger's state says of itself.
+	State func() (State, error)
+	// Tick commits a command that changes nothing but ledger time.
+	Tick func(ctx context.Context) error
+	// RaiseLevel commits the command that raises the format level. It does nothing if the level is as high already.
+	RaiseLevel func(ctx context.Context, from, to uint64) error
+	// BeginTerm sets ledger time for a term in which this node leads, and EndTerm is called when it does not lead any
+	// more.
+	BeginTerm func() error
+	EndTerm   func()
+}
+
+// State is the head of a ledger's state.
+type State struct {
+	Created bool // the first command was applied, which gives the ledger its id
+	Ledger  machine.LedgerID
+	Level   uint64 // format level
+	Config  machine.Config
+}
+
+// Driver is a Node with what its ledger alone may do: a caller that has the Node cannot stop it.
+type Driver struct{ Node }
+
+// New returns the node of a ledger that is about to be opened. It needs [Driver.Attach] before anything else but
+// Leader, Send and the digests.
+func New(h Host) *Driver {
+	d := &Driver{Node{host: h, changed: make(chan struct{})}}
+	d.digests.wake = make(chan struct{}, 1)
+	return d
+}
+
+// Attach gives the node its directory and the log, which has been opened.
+func (d *Driver) Attach(directory *datadir.Directory, log *raftlog.Log) {
+	d.directory, d.log = directory, log
+}
+
+// Start connects this node to the others, and lets it lead when it is elected. It does nothing in a ledger on one
+// node. Wait must be called once Host.Stopping has ended, and Close in any case.
+func (d *Driver) Start() error {
+	if d.host.Options == nil {
+		return nil
+	}
+	if err := d.openToken(); err != nil {
+		return err
+	}
+	if err := d.openTransport(); err != nil {
+		return err
+	}
+	d.loops.Add(3)
+	// Ends with stopping or a failure; joined by Wait.
+	go d.leadLoop()
+	// The same.
+	go d.compareLoop()
+	// The same.
+	go d.tendLoop()
+	return nil
+}
+
+// Wait returns once everything that Start began has ended, except the transport.
+func (d *Driver) Wait() { d.loops.Wait() }
+
+// Term returns the term in which this node leads and accepts writes, or 0 if it does not lead.
+func (d *Driver) Term() uint64 { return d.term.Load() }
+
+// Lead begins a term in which this node leads and has applied everything of the terms before.
+func (d *Driver) Lead(term uint64) error {
+	if err := d.beginTerm(term); err != nil {
+		return err
+	}
+	d.noteLeader()
+	return nil
+}
+
+// beginTerm lets the ledger propose, once it has set its time.
+func (n *Node) beginTerm(term uint64) error {
+	err := n.host.BeginTerm()
+	if err == nil {
+		n.term.Store(term)
+	}
+	return err
+}
+
+// NotLeading returns the error with which a node that does not lead refuses a request.
+func (d *Driver) NotLeading() error { return d.notLeading() }
+
+// id returns the id of this node.
+func (n *Node) id() uint64 { return n.directory.Node() }

@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/backupfile"
+	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// Leader describes the leader of the cluster, as far as this node knows.
+type Leader struct {
+	ID     uint64 // of the node; 0: unknown, an election is in progress
+	Self   bool   // this node leads, and accepts writes
+	Term   uint64 // the Raft term
+	Peer   string // host and port at which the node listens for other nodes; may be empty
+	Client string // the same for clients, as the node was told to advertise it; may be empty
+	// Encrypted reports whether nodes communicate over TLS.
+	Encrypted bool
+}
+
+// Member is a node of the cluster.
+type Member struct {
+	ID      uint64
+	Voter   bool   // otherwise a learner, which receives the log and has no vote
+	Peer    string // as in Leader
+	Client  string
+	Active  bool   // heard from within an election timeout; known only to the leader
+	Matched uint64 // index up to which its log matches the leader's; known only to the leader
+	// Heard is when this node received the last message from it. It is zero for this node, and if there was no message
+	// since the ledger was opened. Only the leader hears from all nodes.
+	Heard time.Time
+	// State is the result of the last comparison of its state with this node's, and Disk is what it reported about its
+	// disk.
+	State Comparison
+	Disk  datadir.Usage
+}
+
+// Comparison is the result of comparing the states of two nodes.
+type Comparison uint8
+
+// Results of a comparison.
+const (
+	NotCompared Comparison = iota // not yet, or a node has not applied the entry, or no longer knows its digest
+	Same
+	Differs
+)
+
+// Status describes the cluster as one node sees it.
+type Status struct {
+	Self      uint64 // id of this node
+	Leader    Leader
+	Applied   uint64 // log index up to which this node has applied the log
+	Committed uint64 // log index up to which this node knows the log to be committed
+	Last      uint64 // last index in this node's log
+	Members   []Member
+	Compared  machine.Check // this node's index and digest at its last comparison with the others
+}
+
+// Status returns the cluster as this node sees it.
+func (n *Node) Status() Status {
+	members, progress := n.log.Members(), n.log.Progress()
+	leader, _ := n.Leader()
+	s := Status{
+		Self: n.id(), Leader: leader,
+		Applied: progress.Applied, Committed: progress.Committed, Last: progress.Last,
+	}
+	result := n.digests.lastResult()
+	s.Compared = result.own
+	add := func(ids []uint64, voter bool) {
+		for _, id := range ids {
+			if slices.ContainsFunc(s.Members, func(m Member) bool { return m.ID == id }) {
+				continue // an outgoing voter that becomes a learner
+			}
+			m := Member{ID: id, Voter: voter, Heard: n.heard.last(id)}
+			if a, found := members.Address(id); found {
+				m.Peer, m.Client = a.Peer, a.Client
+			}
+			if p, found := progress.Others[id]; found {
+				m.Active, m.Matched = p.Active, p.Matched
+			}
+			found := result.nodes[id]
+			m.State, m.Disk = found.state, found.disk
+			s.Members = append(s.Members, m)
+		}
+	}
+	add(members.Voters, true)
+	add(members.Outgoing, true)
+	add(members.Learners, false)
+	add(members.LearnersNext, false)
+	slices.SortFunc(s.Members, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
+	return s
+}
+
+// SeedInfo is what the state of one node is for another one that begins with it.
+type SeedInfo struct {
+	Backup  backupfile.Info
+	At      raftlog.Position // up to which the state has everything in the log
+	Members []byte           // as of there, as raftlog.Members.Encode writes them
+}

@@ -1,0 +1,138 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// awaitAlone waits until it is known whether this node is the only voter. The log after the state may contain
+// membership changes; if it names no other voters, this node becomes the leader.
+func (l *Ledger) awaitAlone(ctx context.Context) (bool, error) {
+	for {
+		changed := l.log.Changed()
+		members := l.log.Members()
+		if !slices.Equal(members.Voters, []uint64{l.directory.Node()}) || len(members.Outgoing) > 0 {
+			if l.options.Cluster == nil {
+				return false, fmt.Errorf("%w: this is node %d, and the log names the voters %d",
+					raftlog.ErrNeedsCluster, l.directory.Node(), members.Voters)
+			}
+			return false, nil
+		}
+		if _, ready := l.log.IsReady(); ready {
+			return true, nil
+		}
+		select {
+		case <-changed:
+		case <-l.log.Stopped():
+			return true, nil // awaitReplay returns the reason
+		case <-ctx.Done():
+			return false, fmt.Errorf("replay of the log: %w", ctx.Err())
+		}
+	}
+}
+
+// awaitReplay waits until this node, which decides alone, leads and everything in the log has been
+// applied, and begins its term.
+func (l *Ledger) awaitReplay(ctx context.Context) error {
+	began := time.Now()
+	if err := l.log.Ready(ctx); err != nil {
+		return fmt.Errorf("replay of the log: %w", err)
+	}
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if err := l.endReplay(); err != nil {
+		return err
+	}
+	err := l.store.View(func(r machine.Reader) error {
+		_, err := l.keyedCounters.records.step(l.machine.View(r), countStep) // all of them in a small ledger
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	term, _ := l.log.IsReady()
+	if err := l.cluster.Lead(term); err != nil {
+		return err
+	}
+	l.counters.recovered(time.Since(began))
+	l.options.Logger.Info("log replayed", "entries", l.counters.entries.Load(), "took", time.Since(began))
+	return nil
+}
+
+// endReplay is called once everything that was in the log at the start has been applied.
+func (l *Ledger) endReplay() error {
+	if err := l.store.EndReplay(); err != nil {
+		// Nothing is written any more: what the disk has helps to find the cause.
+		l.fail(err)
+		return l.Err()
+	}
+	l.store.Presort(machine.TableKeyed)
+	return l.store.View(func(r machine.Reader) error {
+		view := l.machine.View(r)
+		if view.Created() { // nothing has been applied that would have told the configuration
+			l.entryCommands.Store(decide.EntryCommands(view.Config()))
+		}
+		return nil
+	})
+}
+
+// beginTerm sets ledger time for a term in which this node leads and has applied everything of before.
+func (l *Ledger) beginTerm() error {
+	var last int64
+	var longest time.Duration
+	err := l.store.View(func(r machine.Reader) error {
+		view := l.machine.View(r)
+		last, longest = view.Time(), time.Duration(view.LongestPause())
+		l.standing.set(l.machine.Header())
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	jump, err := l.clock.begin(last, longest, l.options.Clock(), l.options.AcceptClock)
+	if err != nil {
+		return err
+	}
+	l.lastProposed.Store(l.clock.now())
+	if last != 0 && jump > maxQuietJump {
+		l.counters.timeJumps.Add(1)
+		l.options.Logger.Warn("ledger time jumps forward: a restart after a pause, or a wrong clock; "+
+			"streams and entities may expire at once", "by", jump)
+	}
+	return nil
+}
+
+// catchUp ends the replay of a node that has others, once everything that was in the log at the start has been applied
+// again. It does not wait: the other nodes know which of it was committed.
+func (l *Ledger) catchUp() {
+	if l.replayed.Load() {
+		return
+	}
+	l.loops.Go(func() { // ends with stopping or a failure; joined by release
+		if err := l.awaitOthers(); err != nil && l.stopping.Err() == nil {
+			l.fail(err)
+		}
+	})
+}
+
+func (l *Ledger) awaitOthers() error {
+	began := time.Now()
+	if err := l.log.AwaitApplied(l.stopping, l.log.Last()); err != nil {
+		return err
+	}
+	if err := l.endReplay(); err != nil {
+		return err
+	}
+	l.replayed.Store(true)
+	signal(l.checkpointDue) // the log may be long enough to be truncated
+	l.counters.recovered(time.Since(began))
+	l.options.Logger.Info("log replayed", "entries", l.counters.entries.Load(), "took", time.Since(began))
+	return nil
+}
