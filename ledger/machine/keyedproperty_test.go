@@ -94,6 +94,22 @@ func (h *history) job() *KeyedWrite {
 	return w
 }
 
+// siege reserves and releases a key more often than it remembers attempts.
+func (h *history) siege() {
+	id, attempt := h.keyedID(), byte(0)
+	h.entry(70, func() any {
+		c := &KeyedCommand{ID: id, Actor: "client:siege", MaxKeys: 50}
+		if r := h.model.Key(id); r != nil && r.State == keyed.Pending {
+			c.Kind, c.AttemptID, c.Token = keyed.Release, r.AttemptID, r.Token
+			return c
+		}
+		attempt++
+		c.Kind, c.AttemptID, c.Lease, c.TTL = keyed.Reserve, keyed.AttemptID{attempt, 1}, second, second
+		c.ValidUntil = h.now + 100*second + int64(attempt%5)
+		return c
+	})
+}
+
 // compareKeys compares every record with the model's, and with what is kept beside it.
 func (h *history) compareKeys() {
 	v := h.m.View(h.mem)
@@ -147,6 +163,9 @@ func (h *history) keyedStep() {
 	if len(h.keyed) > 0 && rapid.IntRange(0, 3).Draw(h.T, "to a boundary") == 0 {
 		h.toBoundary()
 	}
+	if rapid.IntRange(0, 49).Draw(h.T, "siege") == 0 {
+		h.siege()
+	}
 	command := h.keyedCommand()
 	if rapid.IntRange(0, 29).Draw(h.T, "an epoch") == 0 {
 		command = h.epoch()
@@ -197,6 +216,7 @@ func TestKeysEqualTheModel(t *testing.T) {
 		rules := []string{
 			"taken over", "own token again", "lease over, outcome unknown", "unknown outcome settled", "outage",
 			"settled behind its lease", "completion after a takeover", "key put back", "key removed", "time set back",
+			"too many attempts",
 		}
 		for _, kind := range []string{"reserve", "complete", "release", "heartbeat", "checkpoint"} {
 			rules = append(rules, kind+": "+KeyedLeaseLost.String())

@@ -232,6 +232,7 @@ func (m *Model) reserve(c *machine.KeyedCommand, answer *machine.KeyedOutcome) (
 	}
 	if len(ended) >= mostAttempts {
 		answer.RetryAfter = first - m.Time
+		m.Fired["too many attempts"]++
 		return machine.KeyedInFlight, false
 	}
 	r := keyed.Record{Fingerprint: c.Fingerprint, Created: m.Time}
