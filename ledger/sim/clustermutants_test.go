@@ -40,6 +40,22 @@ func TestClusterControlsAreCaught(t *testing.T) {
 			mutant: "recovery without expected_session", bugs: bugs{blindRecovery: true}, from: 1,
 			says: "open under session",
 		},
+		{
+			mutant: "token not compared at a completion", bugs: bugs{noTokens: true}, from: 9,
+			says: "under an old token",
+		},
+		{
+			mutant: "lease by the wall clock of the node", bugs: bugs{wallLease: true}, from: 5,
+			says: "lease of the first one",
+		},
+		{
+			mutant: "result of a key forgotten", bugs: bugs{resultForgotten: true}, from: 1,
+			says: "there is a result", soon: true,
+		},
+		{
+			mutant: "unknown outcome taken over", bugs: bugs{hastyTakeover: true}, from: 11,
+			says: "left an unknown outcome",
+		},
 	} {
 		t.Run(control.mutant, func(t *testing.T) {
 			t.Parallel()

@@ -652,11 +652,7 @@ func (n *member) cut() (number uint64, parts []waiting, data []byte) {
 	var commands [][]byte
 	for entry.Commands < len(n.queue) && !entry.Full() {
 		c := n.queue[entry.Commands].command
-		work := 1
-		if c.write != nil {
-			work = decide.CommandWork(&c.retry)
-		}
-		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), work) {
+		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), c.work()) {
 			break
 		}
 		commands = append(commands, c.encoded)

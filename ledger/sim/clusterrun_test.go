@@ -49,6 +49,9 @@ func newClusterPlan(seed uint64) (plan, clusterPlan) {
 	p.real, p.epochs, p.crash = false, false, 0
 	p.replays = true
 	p.latency = min(p.latency, 20*millisecond)
+	// From a source of their own, so that the rest of the plan is what it was before there were keys.
+	k := &world{rng: rand.New(rand.NewPCG(seed, 5))}
+	p.owners, p.jobbers = pick(k, 0, 6, 12), pick(k, 0, 2, 4)
 	w := &world{rng: rand.New(rand.NewPCG(seed, 3))}
 	return p, clusterPlan{
 		nodes: pick(w, 3, 3, 4, 5), crash: pick(w, 0, 2_000, 10_000), keepLog: pick(w, 20, 100, 500),
@@ -89,6 +92,9 @@ func (e *clusterEpisode) run() (res result) {
 	leaveOut(e.without, &p, &cp)
 	if mutant != "" && mutant != failedWriteIgnored {
 		cp.badDisks = false // bad disks end nodes before the damage of the other controls shows
+	}
+	if mutant != "" && !b.ofKeys() {
+		p.owners, p.jobbers = 0, 0
 	}
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 4)), plan: p, bugs: b, wallOff: epochStart,
 		counted: map[string]int{}}
@@ -220,6 +226,10 @@ var clusterMustMeet = []string{
 	"snapshots installed",
 	"crashes between state and log of a snapshot", "log behind an installed state", "clocks jumped",
 	"proposals lost", "proposals refused", "requests forwarded", "reads by followers",
+	"keys: taken over", "keys: completion behind a takeover", "keys: completed behind the lease",
+	"keys: own token behind a lost answer", "keys: leader changed between Reserve and Complete",
+	"keys: owner stopped by a heartbeat", "keys: unknown outcome resolved", "keys: reserved behind an expiry",
+	"keys: keyed writes repeated", "keys: written behind an expiry",
 }
 
 // One seed determines one run of a cluster, to the last step.
@@ -229,6 +239,9 @@ func TestOneSeedIsOneCluster(t *testing.T) {
 	a, b := runCluster(45, commands, bugs{}, ""), runCluster(45, commands, bugs{}, "") // this seed includes a drill
 	if a.err != nil || a.trace != b.trace || !maps.Equal(a.counted, b.counted) {
 		t.Fatalf("%v: trace %x, then %x", a.err, a.trace, b.trace)
+	}
+	if a.counted["answers about keys"] == 0 {
+		t.Error("this seed has no keys: take another one")
 	}
 	if c := runCluster(12, commands, bugs{}, ""); c.err != nil || c.trace == a.trace {
 		t.Fatalf("%v: another seed gives the same trace %x", c.err, c.trace)

@@ -30,6 +30,7 @@ var clusterParts = []clusterPart{
 	{"doubles", func(p *plan, _ *clusterPlan) { p.dup = 0 }},
 	{"losses", func(p *plan, _ *clusterPlan) { p.drop, p.connBreak = 0, 0 }},
 	{"deaths", func(p *plan, _ *clusterPlan) { p.clientCrash = 0 }},
+	{"keys", func(p *plan, _ *clusterPlan) { p.owners, p.jobbers = 0, 0 }},
 	{"buggy", func(p *plan, _ *clusterPlan) { p.buggy = 0 }},
 	{"pairs", func(p *plan, _ *clusterPlan) { p.pairs = 0 }},
 	{"simple", func(p *plan, _ *clusterPlan) { p.simple = 0 }},

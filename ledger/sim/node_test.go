@@ -163,11 +163,7 @@ func (n *node) cut() *flight {
 	var commands [][]byte
 	for entry.Commands < len(n.queue) && !entry.Full() {
 		c := n.queue[entry.Commands].command
-		work := 1
-		if c.write != nil {
-			work = decide.CommandWork(&c.retry)
-		}
-		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), work) {
+		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), c.work()) {
 			break
 		}
 		commands = append(commands, c.encoded)

@@ -96,6 +96,12 @@ func (w *world) people() {
 	for range w.plan.buggy {
 		w.actors = append(w.actors, &buggy{w: w, clients: []string{"buggy-1", "buggy-2"}})
 	}
+	for i := range w.plan.owners {
+		w.actors = append(w.actors, &owner{caller: caller{w: w}, principal: principals[i%len(principals)]})
+	}
+	for i := range w.plan.jobbers {
+		w.actors = append(w.actors, &jobber{caller: caller{w: w}, principal: principals[i%len(principals)]})
+	}
 	w.actors = append(w.actors, &stale{w: w}, &operator{w: w})
 }
 
@@ -152,7 +158,13 @@ func (w *world) explain(v violation) error {
 	fmt.Fprintf(&b, "seed %d, step %d, ledger index %d: %s\n", w.seed, w.steps, w.oracle.model.Index, v.what)
 	if v.stream != nil {
 		fmt.Fprintf(&b, "the last commands for %s %q:\n", v.stream.Scope, v.stream.ID)
-		for _, line := range w.oracle.history(v.stream) {
+		for _, line := range w.oracle.history(v.stream, nil) {
+			fmt.Fprintf(&b, "  %s\n", line)
+		}
+	}
+	if v.key != nil {
+		fmt.Fprintf(&b, "the last commands for %s %q %q %x:\n", v.key.Scope, v.key.Namespace, v.key.Principal, v.key.Key[:1])
+		for _, line := range w.oracle.history(nil, v.key) {
 			fmt.Fprintf(&b, "  %s\n", line)
 		}
 	}
