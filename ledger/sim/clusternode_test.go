@@ -58,6 +58,7 @@ type member struct {
 	reads       map[uint64]clusterRead
 	tamper      tamper
 	mended      func() // undoes the damage of a disk; nil: no damage
+	broken      bool   // its state has rotted, and it never starts again
 }
 
 // clusterRead is a read that waits until the state is recent enough.
@@ -78,6 +79,7 @@ func (c *cluster) add(id uint64, members core.Members) {
 		tamper: tamper{w: c.w},
 	}
 	n.state.torn = c.w.bugs.tornCheckpoint
+	n.state.blind, n.state.unaware = c.mutant == rotBelieved, c.mutant == fullIgnored
 	var at segment.Position
 	if len(members.Voters) > 0 {
 		at = first
@@ -98,12 +100,13 @@ func (n *member) options() segment.Options {
 	}
 }
 
-// must ends the run on an error. A damaged read ends only the node.
+// must ends the run on an error. A damaged read, or a bad state file, ends only the node.
 func (n *member) must(err error, what string) {
 	switch {
 	case err == nil:
 	case n.damagedRead(err):
 		n.crash()
+	case n.badState(err):
 	default:
 		n.w.must(err, fmt.Sprintf("node %d: %s", n.id, what))
 	}
@@ -148,7 +151,9 @@ func (n *member) start() {
 		return
 	}
 	n.must(err, "opening the log")
-	n.m, err = machine.Open(n.state)
+	if n.m, err = machine.Open(n.state); n.badState(err) {
+		return
+	}
 	n.must(err, "opening the state")
 	at := position(n.state.checkpoint())
 	if term, err := n.log.Term(at.Index); n.installed && (err != nil || term != at.Term) {
@@ -358,7 +363,9 @@ func (n *member) apply() {
 		part := n.applies[:count:count]
 		n.applies = n.applies[count:]
 		for _, c := range part {
-			n.applyOne(c)
+			if n.applyOne(c); !n.up {
+				return // its state file is full, or has rotted
+			}
 		}
 		n.must(n.core.Done(n.state.applied().Index), "applied")
 		n.effects()
@@ -388,6 +395,9 @@ func (n *member) applyOne(e core.Committed) {
 			n.w.fail(nil, "node %d: proposal %d is answered with entry %d", n.id, e.Proposal, number)
 		}
 		outcomes := n.decide(to, entry)
+		if !n.up {
+			return
+		}
 		for i := range parts {
 			n.c.acked = max(n.c.acked, e.Index)
 			parts[i].reply(answer{out: outcomes[i]})
@@ -418,8 +428,9 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 		n.limit, digest = decide.EntryCommands(v.Config()), v.Digest()
 		return nil
 	})
-	n.must(err, "applying an entry")
-	n.w.oracle.applied(entry, outcomes, digest)
+	if n.must(err, "applying an entry"); n.up {
+		n.w.oracle.applied(entry, outcomes, digest)
+	}
 	return outcomes
 }
 
@@ -441,7 +452,9 @@ func (n *member) flush(now bool) {
 		if n.state != state {
 			return // another state was installed
 		}
-		n.must(n.state.endFlush(), "writing a checkpoint")
+		if n.must(n.state.endFlush(), "writing a checkpoint"); !n.up {
+			return
+		}
 		n.c.met("checkpoints")
 		n.flushing = false
 		if covered := n.state.checkpoint(); int(covered.Index-n.log.First()) > n.c.plan.keepLog {
@@ -498,7 +511,9 @@ func (n *member) crashFor(pause int64) {
 	if pause == 0 {
 		pause = n.pause()
 	}
-	n.safely(pause, n.start)
+	if !n.broken {
+		n.safely(pause, n.start)
+	}
 }
 
 // pause draws how long a node is down.
@@ -695,6 +710,7 @@ func (n *member) read(number uint64) {
 		n.w.fail(nil, "invariant 9: node %d reads at entry %d, and entry %d was acknowledged before", n.id, at, r.asked)
 	}
 	got, err := readStream(n.m.View(n.state), r.at)
-	n.must(err, "reading a stream")
-	r.answered(got)
+	if n.must(err, "reading a stream"); n.up {
+		r.answered(got)
+	}
 }

@@ -52,13 +52,14 @@ func newClusterPlan(seed uint64) (plan, clusterPlan) {
 	// From a source of their own, so that the rest of the plan is what it was before there were keys.
 	k := &world{rng: rand.New(rand.NewPCG(seed, 5))}
 	p.owners, p.jobbers = pick(k, 0, 6, 12), pick(k, 0, 2, 4)
+	badStates := pick(k, false, false, true)
 	w := &world{rng: rand.New(rand.NewPCG(seed, 3))}
 	return p, clusterPlan{
 		nodes: pick(w, 3, 3, 4, 5), crash: pick(w, 0, 2_000, 10_000), keepLog: pick(w, 20, 100, 500),
 		rivals: pick(w, 500*millisecond, 5*second), partition: pick(w, 300*millisecond, second, 4*second),
 		change: pick(w, second, 5*second), duel: pick(w, 0, 0, 2*second),
 		drill: pick(w, 0, 0, 2*second), applyBytes: pick(w, 0, 0, uint64(500)),
-		badDisks: pick(w, false, false, true), kill: 2 * second, transfer: 3 * second,
+		badDisks: pick(w, false, false, true), badStates: badStates, kill: 2 * second, transfer: 3 * second,
 	}
 }
 
@@ -95,6 +96,9 @@ func (e *clusterEpisode) run() (res result) {
 	}
 	if mutant != "" && !b.ofKeys() {
 		p.owners, p.jobbers = 0, 0
+	}
+	if mutant != "" {
+		cp.badStates = mutant == rotBelieved || mutant == fullIgnored
 	}
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 4)), plan: p, bugs: b, wallOff: epochStart,
 		counted: map[string]int{}}
@@ -153,7 +157,17 @@ func (c *cluster) build() {
 		c.again(second, func() { c.any().fillDisk() })
 		c.again(500*millisecond, c.rotRead)
 	}
-	c.again(c.plan.drill, c.drill.Run)
+	if c.plan.badStates {
+		c.again(second, func() { c.any().fillState() })
+		c.again(second, c.rotState)
+		c.again(5*second, func() { c.any().scrub() })
+		c.tendBroken()
+	}
+	c.again(c.plan.drill, func() {
+		if c.broken() == 0 { // a drill needs every node that it has chosen
+			c.drill.Run()
+		}
+	})
 	c.again(40*millisecond, func() { c.any().readStream(name{Scope: scopes[0], ID: "writer-0"}, func(streamRead) {}) })
 	if w.plan.wallJump > 0 {
 		c.again(2*second, func() {
@@ -179,6 +193,8 @@ func (c *cluster) settleDown() {
 	c.w.calm = true
 	for _, n := range c.nodes {
 		n.disk.SetFree(-1)
+		n.state.setFull(false)
+		n.scrub()
 	}
 	clear(c.cut)
 	c.rest(300 * second)
@@ -219,6 +235,8 @@ func (c *cluster) audit() {
 // replace a tail of entries, are too rare to be listed: 100 clusters had 4 of the former and none of the latter.
 var clusterMustMeet = []string{
 	"elections", "rival elections", "duels", "drills", "leaders died", "kills", "power losses",
+	"full state files met", "snapshots met a full disk", "rotten states met", "broken nodes removed",
+	"nodes added behind a broken one",
 	"slow syncs", "failed syncs", "full disks met", "damaged reads met", "damaged logs refused",
 	"slow applies", "crashes behind a vote", "messages lost", "messages doubled", "messages delayed",
 	"ways cut in one direction", "ways cut in both directions", "nodes cut off", "changes of members proposed",

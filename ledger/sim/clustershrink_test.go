@@ -24,6 +24,7 @@ var clusterParts = []clusterPart{
 	{"rivals", func(_ *plan, c *clusterPlan) { c.rivals = 0 }},
 	{"transfers", func(_ *plan, c *clusterPlan) { c.transfer = 0 }},
 	{"disks", func(_ *plan, c *clusterPlan) { c.badDisks = false }},
+	{"states", func(_ *plan, c *clusterPlan) { c.badStates = false }},
 	{"kills", func(_ *plan, c *clusterPlan) { c.kill = 0 }},
 	{"crashes", func(_ *plan, c *clusterPlan) { c.crash = 0 }},
 	{"clocks", func(p *plan, _ *clusterPlan) { p.wallJump = 0 }},
