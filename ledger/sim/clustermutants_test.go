@@ -47,19 +47,19 @@ func TestClusterControlsAreCaught(t *testing.T) {
 			says: "open under session",
 		},
 		{
-			mutant: "token not compared at a completion", bugs: bugs{noTokens: true}, from: 9,
+			mutant: "token not compared at a completion", bugs: bugs{noTokens: true}, from: 5,
 			says: "under an old token",
 		},
 		{
-			mutant: "lease by the wall clock of the node", bugs: bugs{wallLease: true}, from: 5,
+			mutant: "lease by the wall clock of the node", bugs: bugs{wallLease: true}, from: 11,
 			says: "lease of the first one",
 		},
 		{
-			mutant: "result of a key forgotten", bugs: bugs{resultForgotten: true}, from: 1,
+			mutant: "result of a key forgotten", bugs: bugs{resultForgotten: true}, from: 5,
 			says: "there is a result", soon: true,
 		},
 		{
-			mutant: "unknown outcome taken over", bugs: bugs{hastyTakeover: true}, from: 11,
+			mutant: "unknown outcome taken over", bugs: bugs{hastyTakeover: true}, from: 32,
 			says: "left an unknown outcome",
 		},
 	} {

@@ -66,6 +66,7 @@ type clusterRead struct {
 	asked    uint64 // the highest index acknowledged before the read
 	at       name
 	answered func(got streamRead)
+	key      *keyRead // of a key instead of a stream
 }
 
 // first is the position at which the log of a new cluster begins. No node has its entry, so that a joining node needs a
@@ -691,7 +692,7 @@ func (n *member) readStream(at name, answered func(got streamRead)) {
 		return
 	}
 	number := n.c.number()
-	n.reads[number] = clusterRead{n.c.acked, at, answered}
+	n.reads[number] = clusterRead{asked: n.c.acked, at: at, answered: answered}
 	if n.c.mutant == "a leader reads without a majority" && n.role.Leads {
 		n.read(number)
 		return
@@ -708,6 +709,10 @@ func (n *member) read(number uint64) {
 	}
 	if at := n.state.applied().Index; at < r.asked {
 		n.w.fail(nil, "invariant 9: node %d reads at entry %d, and entry %d was acknowledged before", n.id, at, r.asked)
+	}
+	if r.key != nil {
+		n.answerKey(r.key)
+		return
 	}
 	got, err := readStream(n.m.View(n.state), r.at)
 	if n.must(err, "reading a stream"); n.up {

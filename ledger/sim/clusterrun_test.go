@@ -49,10 +49,8 @@ func newClusterPlan(seed uint64) (plan, clusterPlan) {
 	p.real, p.epochs, p.crash = false, false, 0
 	p.replays = true
 	p.latency = min(p.latency, 20*millisecond)
-	// From a source of their own, so that the rest of the plan is what it was before there were keys.
-	k := &world{rng: rand.New(rand.NewPCG(seed, 5))}
-	p.owners, p.jobbers = pick(k, 0, 6, 12), pick(k, 0, 2, 4)
-	badStates := pick(k, false, false, true)
+	// From a source of their own, so that the rest of the plan is what it was before they were there.
+	badStates := pick(&world{rng: rand.New(rand.NewPCG(seed, 6))}, false, false, true)
 	w := &world{rng: rand.New(rand.NewPCG(seed, 3))}
 	return p, clusterPlan{
 		nodes: pick(w, 3, 3, 4, 5), crash: pick(w, 0, 2_000, 10_000), keepLog: pick(w, 20, 100, 500),
@@ -169,6 +167,9 @@ func (c *cluster) build() {
 		}
 	})
 	c.again(40*millisecond, func() { c.any().readStream(name{Scope: scopes[0], ID: "writer-0"}, func(streamRead) {}) })
+	if w.plan.owners+w.plan.jobbers > 0 {
+		c.again(40*millisecond, c.readKey)
+	}
 	if w.plan.wallJump > 0 {
 		c.again(2*second, func() {
 			c.met("clocks jumped")
@@ -243,11 +244,15 @@ var clusterMustMeet = []string{
 	"joint changes proposed", "transfers", "checkpoints", "truncations", "snapshots sent", "snapshots too old",
 	"snapshots installed",
 	"crashes between state and log of a snapshot", "log behind an installed state", "clocks jumped",
-	"proposals lost", "proposals refused", "requests forwarded", "reads by followers",
+	"proposals lost", "proposals refused", "requests forwarded", "reads by followers", "results read",
+}
+
+// keysMustMeet lists what keys must meet, in clusters and on one node.
+var keysMustMeet = []string{
 	"keys: taken over", "keys: completion behind a takeover", "keys: completed behind the lease",
 	"keys: own token behind a lost answer", "keys: leader changed between Reserve and Complete",
 	"keys: owner stopped by a heartbeat", "keys: unknown outcome resolved", "keys: reserved behind an expiry",
-	"keys: keyed writes repeated", "keys: written behind an expiry",
+	"keys: keyed writes repeated", "keys: written behind an expiry", "lease over, outcome unknown", "key removed",
 }
 
 // One seed determines one run of a cluster, to the last step.

@@ -125,7 +125,7 @@ func (o *owner) reserve() {
 		case machine.KeyedAcquired:
 			o.token = out.Keyed.Record.Token
 			if o.token != out.Index {
-				w.count("keys: own token behind a lost answer")
+				w.counted["keys: own token behind a lost answer"]++
 			}
 			o.work()
 		case machine.KeyedInFlight:
@@ -204,7 +204,7 @@ func (o *owner) renew(times int, then func()) {
 			case out.Code == machine.KeyedOK:
 				then()
 			default:
-				o.w.count("keys: owner stopped by a heartbeat")
+				o.w.counted["keys: owner stopped by a heartbeat"]++
 				o.rest()
 			}
 		})

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,6 +46,8 @@ type keyResult struct {
 	response []byte
 	hash     machine.RequestHash // of a keyed write
 	expires  int64
+	at       uint64 // the ledger index that gave it
+	told     bool   // to a client
 }
 
 func newKeysOracle(w *world) *keysOracle {
@@ -53,9 +56,6 @@ func newKeysOracle(w *world) *keysOracle {
 		said: map[uint64]*machine.Outcome{},
 	}
 }
-
-// count counts what keys have met.
-func (w *world) count(what string) { w.counted["cluster: "+what]++ }
 
 func (o *keysOracle) fail(id *machine.KeyedID, format string, args ...any) {
 	panic(violation{what: "keys: " + fmt.Sprintf(format, args...), key: id})
@@ -93,7 +93,7 @@ func (o *keysOracle) decided(c *command, out *machine.Outcome, now int64, term u
 		o.finished(k, c.keyed, out, term)
 	case keyed.Resolve:
 		if out.Code == machine.KeyedOK && k.result == nil {
-			o.w.count("keys: unknown outcome resolved")
+			o.w.counted["keys: unknown outcome resolved"]++
 			k.result = resultOf(c.keyed, out)
 		}
 	case keyed.Purge:
@@ -121,7 +121,7 @@ func (o *keysOracle) isOf(id *machine.KeyedID, r *machine.KeyedRecord, out *mach
 
 func resultOf(c *machine.KeyedCommand, out *machine.Outcome) *keyResult {
 	r := out.Keyed.Record
-	return &keyResult{state: r.State, token: r.Token, response: c.Response, expires: r.Expires}
+	return &keyResult{state: r.State, token: r.Token, response: c.Response, expires: r.Expires, at: out.Index}
 }
 
 // same checks a record that shows the result of a key.
@@ -158,9 +158,9 @@ func (o *keysOracle) reserved(k *keyHistory, c *machine.KeyedCommand, out *machi
 			if old.policy == keyed.BecomeIndeterminate {
 				o.fail(&c.ID, "a second owner where the first one has left an unknown outcome")
 			}
-			o.w.count("keys: taken over")
+			o.w.counted["keys: taken over"]++
 		} else if k.expired {
-			o.w.count("keys: reserved behind an expiry")
+			o.w.counted["keys: reserved behind an expiry"]++
 		}
 		k.owner = &ownership{c.AttemptID, r.Token, c.Policy, r.LeaseEnd, term}
 		k.highest, k.released, k.expired, o.tokens[r.Token] = r.Token, 0, false, c.ID
@@ -175,7 +175,7 @@ func (k *keyHistory) owned(c *machine.KeyedCommand) bool {
 func (o *keysOracle) finished(k *keyHistory, c *machine.KeyedCommand, out *machine.Outcome, term uint64) {
 	switch {
 	case out.Code == machine.KeyedLeaseLost && k.owner != nil && c.Token < k.owner.token:
-		o.w.count("keys: completion behind a takeover")
+		o.w.counted["keys: completion behind a takeover"]++
 	case out.Code != machine.KeyedOK:
 	case !k.owned(c):
 		o.fail(&c.ID, "a completion under an old token, %d, takes effect: the last one is %d", c.Token, k.highest)
@@ -186,10 +186,10 @@ func (o *keysOracle) finished(k *keyHistory, c *machine.KeyedCommand, out *machi
 		o.same(&c.ID, k, out.Keyed.Record)
 	default:
 		if term != k.owner.term {
-			o.w.count("keys: leader changed between Reserve and Complete")
+			o.w.counted["keys: leader changed between Reserve and Complete"]++
 		}
 		if o.w.oracle.model.Time > k.owner.leaseEnd {
-			o.w.count("keys: completed behind the lease")
+			o.w.counted["keys: completed behind the lease"]++
 		}
 		k.result = resultOf(c, out)
 	}
@@ -219,14 +219,14 @@ func (o *keysOracle) wrote(w *machine.KeyedWrite, out *machine.Outcome, now int6
 		o.fail(&w.ID, "a keyed write commits at ledger index %d, and the key stands for %+v", out.Index, k.result)
 	case out.Code == machine.Committed:
 		if k.expired {
-			o.w.count("keys: written behind an expiry")
+			o.w.counted["keys: written behind an expiry"]++
 		}
 		*k = keyHistory{highest: out.Index, result: &keyResult{
-			state: keyed.Written, token: out.Index, hash: hash, expires: now + w.TTL,
+			state: keyed.Written, token: out.Index, hash: hash, expires: now + w.TTL, at: out.Index,
 		}}
 		o.tokens[out.Index] = w.ID
 	case out.Code == machine.Replayed:
-		o.w.count("keys: keyed writes repeated")
+		o.w.counted["keys: keyed writes repeated"]++
 		if k.result == nil || k.result.hash != hash || k.result.token != out.Receipt.Index {
 			o.fail(&w.ID, "a keyed write is answered with ledger index %d, and the key stands for %+v",
 				out.Receipt.Index, k.result)
@@ -244,6 +244,57 @@ func (o *keysOracle) told(c *command, out *machine.Outcome) {
 		o.fail(c.keyID(), "the answer of ledger index %d %s", out.Index, difference)
 	}
 	o.w.counted["answers about keys"]++
+	if id := c.keyID(); o.keys[*id].result != nil && (out.Code == machine.KeyedOK || out.Code == machine.KeyedReplay ||
+		out.Code == machine.Committed || out.Code == machine.Replayed) {
+		if r := o.keys[*id].result; out.Index >= r.at {
+			r.told = true
+		}
+	}
+}
+
+// keyRead is a read of a key, with the result that a client has been told before, if any.
+type keyRead struct {
+	id   machine.KeyedID
+	want *keyResult
+}
+
+// readKey reads a key, as the leader does: from a state that includes every command acknowledged before, at the ledger
+// time that the leader would stamp.
+func (c *cluster) readKey() {
+	n := c.leader()
+	if n == nil || !n.serving || len(c.w.oracle.keys.keys) == 0 {
+		return
+	}
+	r := &keyRead{id: c.w.key(pick(c.w, principals...), pick(c.w, namespaceOfWork, namespaceOfJobs))}
+	if k := c.w.oracle.keys.keys[r.id]; k != nil && k.result != nil && k.result.told {
+		r.want = k.result
+	}
+	number := c.number()
+	n.reads[number] = clusterRead{asked: c.acked, key: r}
+	n.must(n.core.Read(number), "reading")
+	n.effects()
+}
+
+// answerKey checks a read: it shows what a client was told before it was asked, unless that is over.
+func (n *member) answerKey(r *keyRead) {
+	if !n.serving {
+		return
+	}
+	now, o := n.stamp(), n.w.oracle.keys
+	got, err := n.m.View(n.state).Keyed(&r.id, now)
+	if err != nil && !errors.Is(err, machine.ErrNotFound) {
+		if n.must(err, "reading a key"); !n.up {
+			return
+		}
+	}
+	n.c.met("keys read")
+	if r.want == nil || o.keys[r.id].result != r.want || now >= r.want.expires {
+		return
+	}
+	n.c.met("results read")
+	if got == nil || got.State != r.want.state || got.Token != r.want.token {
+		o.fail(&r.id, "node %d reads %+v, and a client was told %+v", n.id, got, r.want)
+	}
 }
 
 // keyID returns the key that a command is about, or nil.

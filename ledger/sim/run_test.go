@@ -26,6 +26,9 @@ type result struct {
 func run(seed uint64, limit int, b bugs, dir string) (res result) {
 	p := newPlan(seed)
 	p.commands, p.config.RetainBlocks = min(p.commands, limit), p.retain
+	if b != (bugs{}) && !b.ofKeys() {
+		p.owners, p.jobbers = 0, 0
+	}
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), plan: p, bugs: b, wallOff: epochStart,
 		counted: map[string]int{}}
 	w.oracle = newOracle(w)

@@ -45,7 +45,7 @@ func TestSimulation(t *testing.T) {
 	if commands < enough {
 		return
 	}
-	for _, what := range mustHappen {
+	for _, what := range slices.Concat(mustHappen, keysMustMeet) {
 		if s.counted[what] == 0 {
 			t.Errorf("in %d commands there was never: %s; the simulation has become tamer than it was", commands, what)
 		}

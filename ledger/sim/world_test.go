@@ -151,7 +151,7 @@ type plan struct {
 	queue       int   // maximum number of waiting commands
 
 	writers, pairs, simple, buggy int
-	owners, jobbers               int  // only in a cluster
+	owners, jobbers               int
 	epochs                        bool // the operator sometimes restores the ledger
 
 	retain      int64 // initial Config.RetainBlocks, except in a cluster
@@ -183,5 +183,8 @@ func newPlan(seed uint64) plan {
 	p.archive, p.archiveTime = w.chance(2), pick(w, millisecond, 100*millisecond, 5*second)
 	p.retain = pick[int64](w, 0, 1, 1, 5, 20) * second
 	p.replays = p.replays || p.real
+	// From a source of their own, so that the rest of the plan is what it was before there were keys.
+	k := &world{rng: rand.New(rand.NewPCG(seed, 5))}
+	p.owners, p.jobbers = pick(k, 0, 6, 12), pick(k, 0, 2, 4)
 	return p
 }
