@@ -177,17 +177,16 @@ func (h *history) crowd() any {
 	return w
 }
 
-// flood makes a write that adds 1,000 entries to the expiry index, and takes nearly as many from it: five of them behind
-// a pass that has left some make another one due.
+// flood makes a write that adds 1,000 entries to the expiry index, and takes nearly as many from it. Five of them make
+// a pass due, if the one before has left something.
 func (h *history) flood() any {
 	h.crowded++
 	w := &Write{
 		Scope: propertyScopes[0], ClientID: fmt.Sprint("of a flood ", h.crowded), Actor: "client:1", Sequence: 1,
 	}
+	end := h.model.Time + second + int64(h.crowded)*MaxOperations
 	for i := range int64(MaxOperations) {
-		w.Operations = append(w.Operations, Operation{
-			Kind: OpSetEntity, Key: []byte("flood"), ExpiresAt: h.model.Time + second + i + int64(h.crowded)*MaxOperations,
-		})
+		w.Operations = append(w.Operations, Operation{Kind: OpSetEntity, Key: []byte("flood"), ExpiresAt: end + i})
 	}
 	return w
 }
@@ -361,7 +360,8 @@ func rulesThatMustFire() []string {
 		"update config: COMMITTED", "update config: INVALID_ARGUMENT",
 		"epoch: COMMITTED", "tick: COMMITTED", "time set back", "stream brought back",
 		"pass after a backlog", "share of a pass", "mark", "horizon moved", "history dropped",
-		"pass for what was added", "raise level: INVALID_ARGUMENT", "keyed write: COMMITTED", "keyed write: REPLAYED", "key removed",
+		"pass for what was added", "raise level: INVALID_ARGUMENT", "keyed write: COMMITTED", "keyed write: REPLAYED",
+		"key removed",
 	}
 	for from := uint64(1); from < Level; from++ {
 		for to := from + 1; to <= Level; to++ {

@@ -115,8 +115,8 @@ func recordOf(out *machine.Outcome) *machine.KeyedRecord {
 // isOf reports whether a record is of a key: its token was given to this key, and so was what it holds.
 func (o *keysOracle) isOf(id *machine.KeyedID, r *machine.KeyedRecord, out *machine.Outcome) bool {
 	mark := fmt.Appendf(nil, " of %s/%x ", id.Principal, id.Key[:1])
-	return (r.Token == out.Index || o.tokens[r.Token] == *id) && (len(r.Response) == 0 || bytes.Contains(r.Response, mark)) &&
-		(len(r.Checkpoint) == 0 || bytes.Contains(r.Checkpoint, mark))
+	ours := func(content []byte) bool { return len(content) == 0 || bytes.Contains(content, mark) }
+	return (r.Token == out.Index || o.tokens[r.Token] == *id) && ours(r.Response) && ours(r.Checkpoint)
 }
 
 func resultOf(c *machine.KeyedCommand, out *machine.Outcome) *keyResult {
@@ -201,8 +201,8 @@ func (o *keysOracle) kept(k *keyHistory, c *machine.KeyedCommand, out *machine.O
 	case out.Code != machine.KeyedOK:
 	case c.Kind == keyed.Release && k.released == c.Token: // repeated
 	case !k.owned(c) || k.result != nil:
-		o.fail(&c.ID, "a command of somebody who does not own it, under token %d, takes effect: the last one is %d", c.Token,
-			k.highest)
+		o.fail(&c.ID, "a command of somebody who does not own it, under token %d, takes effect: the last one is %d",
+			c.Token, k.highest)
 	case c.Kind == keyed.Release:
 		k.owner, k.released = nil, c.Token
 	case c.Kind == keyed.Heartbeat:

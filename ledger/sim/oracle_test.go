@@ -227,7 +227,7 @@ func describe(c *command) string {
 		return text
 	case c.keyed != nil:
 		k := c.keyed
-		return fmt.Sprintf("keyed command %d attempt %x token %d policy %d lease %d ttl %d valid until %d response %.40q",
+		return fmt.Sprintf("keyed command %d attempt %x token %d policy %d lease %d ttl %d until %d response %.40q",
 			k.Kind, k.AttemptID[:4], k.Token, k.Policy, k.Lease, k.TTL, k.ValidUntil, k.Response)
 	case c.job != nil:
 		return fmt.Sprintf("keyed write %q ttl %d", c.job.Operations[0].Value, c.job.TTL)
@@ -252,8 +252,8 @@ func (o *oracle) history(n *name, key *machine.KeyedID) (lines []string) {
 			c := e.parts[j].command
 			out := &e.outcomes[j]
 			if at := c.keyID(); key != nil && at != nil && *at == *key {
-				lines = append(lines, fmt.Sprintf("entry %d term %d index %d: %s → %s %+v", e.record.index, e.record.term,
-					out.Index, describe(c), out.Code, recordOf(out)))
+				lines = append(lines, fmt.Sprintf("entry %d term %d index %d: %s → %s %+v", e.record.index,
+					e.record.term, out.Index, describe(c), out.Code, recordOf(out)))
 			}
 			if at := c.name(); n != nil && (at == nil && c.keyID() == nil || at != nil && *at == *n) {
 				lines = append(lines, fmt.Sprintf("entry %d index %d: %s → %s last %d session %d receipt of %d",

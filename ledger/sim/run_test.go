@@ -166,7 +166,8 @@ func (w *world) explain(v violation) error {
 		}
 	}
 	if v.key != nil {
-		fmt.Fprintf(&b, "the last commands for %s %q %q %x:\n", v.key.Scope, v.key.Namespace, v.key.Principal, v.key.Key[:1])
+		k := v.key
+		fmt.Fprintf(&b, "the last commands for %s %q %q %x:\n", k.Scope, k.Namespace, k.Principal, k.Key[:1])
 		for _, line := range w.oracle.history(nil, v.key) {
 			fmt.Fprintf(&b, "  %s\n", line)
 		}

@@ -74,8 +74,8 @@ type memoryDisk struct {
 	unaware bool // a control: a checkpoint that failed counts as written
 }
 
-// rot is a bit of the state file that has flipped, in a page with other rows. Every read of what this page has, or would
-// have, finds it, and so does a write of the page.
+// rot is a bit of the state file that has flipped, in a page with other rows. Every read of what this page has, or
+// would have, finds it, and so does a write of the page.
 type rot struct{ page uint32 }
 
 // statePages is how many pages a simulated state file has.
