@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"reflect"
 	"time"
 
@@ -62,6 +63,33 @@ func (m *Model) Key(id machine.KeyedID) *keyed.Record {
 		return nil
 	}
 	return &now.Record
+}
+
+// Ask returns what a command on a key, or a keyed write whose key stands for something, would give at a ledger time. It
+// decides nothing; the Code is 0 for another write.
+func (m *Model) Ask(command any, now int64) (out machine.Outcome) {
+	asked := *m
+	asked.Keys, asked.Fired = maps.Clone(m.Keys), map[string]int{}
+	asked.advance(now)
+	asked.Index++
+	own := func(id machine.KeyedID) *Key {
+		if m.Keys[id] == nil {
+			return nil
+		}
+		k := *m.Keys[id]
+		asked.Keys[id] = &k
+		return &k
+	}
+	switch c := command.(type) {
+	case *machine.KeyedCommand:
+		own(c.ID)
+		out = asked.keyed(c)
+	case *machine.KeyedWrite:
+		if asked.Speaks(own(c.ID)) {
+			out = asked.keyedWrite(c)
+		}
+	}
+	return out
 }
 
 // LeaseEnd is when the owner may be robbed.

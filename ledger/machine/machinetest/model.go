@@ -140,12 +140,16 @@ func (m *Model) Epochs() int { return len(m.epochs) }
 
 // Begin begins a log entry: the commands behind it share its time and its blocks.
 func (m *Model) Begin(now int64) {
+	m.advance(now)
+	clear(m.inBlock)
+}
+
+func (m *Model) advance(now int64) {
 	if m.Time > 0 && now-m.Time > outage {
 		m.leaseFloor, m.floorSet = now+outageGrace, now
 		m.Fired["outage"]++
 	}
 	m.Time = max(m.Time, now)
-	clear(m.inBlock)
 }
 
 // Apply decides one command: a *machine.Write, *machine.OpenSession,
