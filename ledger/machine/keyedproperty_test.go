@@ -170,21 +170,7 @@ func (h *history) keyedStep() {
 	if rapid.IntRange(0, 29).Draw(h.T, "an epoch") == 0 {
 		command = h.epoch()
 	}
-	answered := false
-	var answer Outcome
-	var err error
-	v := h.m.View(h.mem)
-	switch c := command.(type) {
-	case *KeyedCommand:
-		answer, answered, err = v.AnswerKeyed(c, h.now)
-	case *KeyedWrite:
-		hash, _ := HashOperations(nil, c.Operations)
-		answer.Code = Replayed
-		answer.Receipt, answered, err = v.AnswerKeyedWrite(c, hash, h.now)
-	}
-	if err != nil {
-		h.Fatal(err)
-	}
+	answer, answered := h.fromState(command, h.now)
 	_, out := h.entry(1, func() any { return command })
 	if answer.Index = out[0].Index; answered {
 		if difference := machinetest.Differ(&answer, &out[0]); difference != "" {
@@ -192,6 +178,31 @@ func (h *history) keyedStep() {
 		}
 	}
 	h.compareKeys()
+	later := h.now + pick(h.T, "asked later", 0, 1, second-1, second, 60*second, 1_000*second)
+	if answer, answered := h.fromState(command, later); answered {
+		want := h.model.Ask(command, later)
+		if difference := machinetest.Differ(&answer, &want); difference != "" {
+			h.Fatalf("asked later, the state %s", difference)
+		}
+	}
+}
+
+// fromState asks the state for the answer to a command that comes at a ledger time.
+func (h *history) fromState(command any, now int64) (answer Outcome, answered bool) {
+	var err error
+	v := h.m.View(h.mem)
+	switch c := command.(type) {
+	case *KeyedCommand:
+		answer, answered, err = v.AnswerKeyed(c, now)
+	case *KeyedWrite:
+		hash, _ := HashOperations(nil, c.Operations)
+		answer.Code = Replayed
+		answer.Receipt, answered, err = v.AnswerKeyedWrite(c, hash, now)
+	}
+	if err != nil {
+		h.Fatal(err)
+	}
+	return answer, answered
 }
 
 // toBoundary goes to a moment at which a record becomes something else, or to the one before or behind it.
