@@ -110,7 +110,7 @@ func (l *Ledger) write(
 	if receipt[0] != nil {
 		return replayed(&command[0], receipt[0]), nil
 	}
-	s := &Submission{commands: make([]queuedCommand, 0, 1)}
+	s := getSingle()
 	s.addWrite(&command[0])
 	return l.decide(ctx, s)
 }
@@ -195,7 +195,7 @@ func (l *Ledger) UpdateConfig(ctx context.Context, u *machine.ConfigUpdate, acto
 }
 
 func (l *Ledger) one(ctx context.Context, from origin, command []byte) (machine.Outcome, error) {
-	s := new(Submission)
+	s := getSingle()
 	s.addFrom(from, command, 1)
 	return l.decide(ctx, s)
 }
@@ -203,21 +203,27 @@ func (l *Ledger) one(ctx context.Context, from origin, command []byte) (machine.
 // exclusive decides a command that has an entry to itself, because the commands
 // behind it are cut into entries by what it changes.
 func (l *Ledger) exclusive(ctx context.Context, command []byte) (machine.Outcome, error) {
-	s := &Submission{exclusive: true}
+	s := getSingle()
+	s.exclusive = true
 	s.add(command, 1)
 	return l.decide(ctx, s)
 }
 
-// decide proposes a submission of one command and waits for its outcome.
+// decide proposes a single submission, waits for the outcome of its command and gives the submission back.
 func (l *Ledger) decide(ctx context.Context, s *Submission) (machine.Outcome, error) {
 	if err := l.enqueue(ctx, s, false); err != nil {
+		s.free()
 		return machine.Outcome{}, err
 	}
-	outcomes, err := s.Wait(ctx)
-	if err != nil {
-		return machine.Outcome{}, err
+	if !s.await(ctx) {
+		return machine.Outcome{}, unknown(context.Cause(ctx)) // the loops still have it
 	}
-	return outcomes[0], nil
+	out, err := machine.Outcome{}, s.err
+	if err == nil {
+		out = s.outcomes[0]
+	}
+	s.free()
+	return out, err
 }
 
 // enqueue puts a submission on the queue, if the budget has room or, with
@@ -226,7 +232,9 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	if err := l.refusal(); err != nil {
 		return err
 	}
-	s.done = make(chan struct{})
+	if !s.single {
+		s.done = make(chan struct{})
+	}
 	switch s.budget = l.budget; {
 	case s.budget.TryAcquire(s.cost):
 	case wait:
@@ -308,8 +316,9 @@ func (l *Ledger) proposeNext() bool {
 	for _, p := range spans {
 		entry = append(entry, p.submission.frames[p.submission.start(p.from):p.submission.commands[p.to-1].end]...)
 	}
+	exclusive := spans[0].submission.exclusive // before it may be answered, and used for another call
 	l.inFlight <- inflightEntry{l.log.ProposeIn(term, entry), spans}
-	if spans[0].submission.exclusive {
+	if exclusive {
 		l.awaitApplied()
 	}
 	return true
@@ -383,10 +392,9 @@ func (l *Ledger) answerLoop() {
 			}
 			s := p.submission
 			if s.decided += n; s.decided == len(s.commands) {
-				s.frames = nil // a caller that keeps the submission needs no payloads
 				l.counters.queuedBytes.Add(-s.cost)
 				s.budget.Release(s.cost)
-				close(s.done)
+				s.answered()
 			}
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -416,6 +418,48 @@ func TestFailureAnswersEverything(t *testing.T) {
 	l = openTest(t, Options{Dir: l.options.Dir})
 	if out, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil || out.Code != machine.Replayed {
 		t.Errorf("after a restart: %s %v", out.Code, err)
+	}
+}
+
+// Calls whose contexts end leave their commands behind, in memory that other calls take up again. None of these
+// may get the answer, or write the command, of another.
+func TestAnswersStayWithTheirCalls(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	const callers, writes = 16, 25
+	var ended atomic.Int64
+	var group sync.WaitGroup
+	for caller := range callers {
+		group.Go(func() {
+			name := fmt.Sprint("client-", caller)
+			for sequence := uint64(1); sequence <= writes; {
+				w := testWrite(name, sequence, 10+caller)
+				want, _ := machine.HashOperations(nil, w.Operations) // by the length of the value, another for each caller
+				ctx, cancel := context.WithCancel(t.Context())
+				if caller%2 == 0 {
+					go cancel() // before, beside or after the answer; it ends by itself
+				}
+				out, err := l.Write(ctx, w)
+				cancel()
+				switch {
+				case errors.Is(err, context.Canceled):
+					ended.Add(1)
+					continue // the same write learns what became of it
+				case err != nil:
+					t.Errorf("%s: write %d: %v", name, sequence, err)
+					return
+				case out.Receipt.Sequence != sequence || out.Receipt.RequestHash != want:
+					t.Errorf("%s: write %d: the receipt is of write %d of another client", name, sequence,
+						out.Receipt.Sequence)
+					return
+				}
+				sequence++
+			}
+		})
+	}
+	group.Wait()
+	if ended.Load() == 0 {
+		t.Error("no call ended before its answer: this test shows nothing")
 	}
 }
 

@@ -22,6 +22,7 @@ type Submission struct {
 	outcomes  []machine.Outcome
 	err       error
 	done      chan struct{} // nil: nothing had to be proposed
+	single    bool          // one command, used again; see getSingle
 	exclusive bool          // it has an entry to itself
 	origin    origin        // of all commands; the zero one if there are several, or none is known
 	large     bool          // one of the commands is large; see takeSmall
@@ -31,6 +32,35 @@ type Submission struct {
 	proposed int                 // commands; belongs to the commit loop
 	decided  int                 // commands; belongs to the answer loop
 	logged   bool                // a part of it is, or may be, in the log; the same
+}
+
+// singles are submissions of one command, whose memory is used again: each takes five pieces otherwise.
+var singles = sync.Pool{New: func() any { return &Submission{single: true, done: make(chan struct{}, 1)} }}
+
+// getSingle returns an empty submission for one command, for decide, which gives it back.
+func getSingle() *Submission {
+	return singles.Get().(*Submission) //nolint:forcetypeassert // The pool holds nothing else.
+}
+
+// free gives a single submission to the next call. It must be answered, or not be in the queue: nothing else may
+// know it any more.
+func (s *Submission) free() {
+	frames := s.frames[:0]
+	if cap(frames) > longBuffer {
+		frames = nil
+	}
+	*s = Submission{single: true, done: s.done, frames: frames, commands: s.commands[:0]}
+	singles.Put(s)
+}
+
+// answered wakes the caller, once all commands are decided.
+func (s *Submission) answered() {
+	if s.single {
+		s.done <- struct{}{} // has room for one; the submission now belongs to the caller
+		return
+	}
+	s.frames = nil // a caller that keeps the submission needs no payloads
+	close(s.done)
 }
 
 // origin is what decides whether commands may be taken in another order than they came in.
@@ -142,18 +172,24 @@ func (s *Submission) add(command []byte, work int) {
 // Wait returns one outcome for each command once all are decided. When ctx
 // ends first, the error wraps ErrOutcomeUnknown and the cause.
 func (s *Submission) Wait(ctx context.Context) ([]machine.Outcome, error) {
-	if s.done == nil {
-		return s.outcomes, nil
+	if s.done != nil && !s.await(ctx) {
+		return nil, unknown(context.Cause(ctx))
 	}
+	return s.outcomes, s.err
+}
+
+// await waits until a submission is answered, or ctx ends, and reports whether it is answered. Until then
+// it belongs to the loops.
+func (s *Submission) await(ctx context.Context) bool {
 	if ctx.Done() == nil { // nothing can end it: a plain receive is cheaper
 		<-s.done
-		return s.outcomes, s.err
+		return true
 	}
 	select {
 	case <-s.done:
-		return s.outcomes, s.err
+		return true
 	case <-ctx.Done():
-		return nil, unknown(context.Cause(ctx))
+		return false
 	}
 }
 

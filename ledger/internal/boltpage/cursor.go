@@ -3,7 +3,6 @@ package boltpage
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
 )
 
 // bucketHeader is what a bucket's value begins with, in bytes: its root page and a
@@ -74,6 +73,7 @@ type Cursor struct {
 	bucket Bucket
 	levels []level  // from the first page to a leaf
 	few    [4]level // for most of them, so that they take no memory of their own
+	beside []level  // memory for Before
 	// verified is what VerifyLeaf has checked last.
 	verified bounds
 }
@@ -107,7 +107,8 @@ func (c *Cursor) Before() (key, value []byte, err error) {
 		defer func() { leaf.index++ }()
 		return c.plain(c.current())
 	}
-	before := Cursor{bucket: c.bucket, levels: slices.Clone(c.levels)}
+	before := Cursor{bucket: c.bucket, levels: append(c.beside[:0], c.levels...)}
+	c.beside = before.levels
 	return before.plain(before.prev())
 }
 
