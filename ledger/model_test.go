@@ -99,7 +99,7 @@ func (d *modelled) write() *machine.Write {
 
 // keyed makes a command on one of two keys: a Reserve, or something that its owner or somebody else does.
 func (d *modelled) keyed() *machine.KeyedCommand {
-	id := machine.KeyedID{Scope: appendWrite("a", 1, nil).Scope, Principal: "user:1", Key: [32]byte{d.byte(2)}}
+	id := machine.KeyedID{Scope: d.scope(), Principal: "user:1", Key: [32]byte{d.byte(2)}}
 	c := &machine.KeyedCommand{ID: id, Actor: "system:test", MaxKeys: 10}
 	c.Kind, c.AttemptID, c.ValidUntil = keyed.Reserve, keyed.AttemptID{1 + d.byte(250)}, d.model.Time+int64(time.Minute)
 	c.Lease, c.TTL, c.Policy = int64(time.Hour), int64(time.Hour), keyed.Policy(d.byte(2))
@@ -115,7 +115,8 @@ func (d *modelled) keyed() *machine.KeyedCommand {
 	return c
 }
 
-func (d *modelled) byte(n int) byte { return byte(d.random.IntN(n)) }
+func (d *modelled) scope() machine.Scope { return appendWrite("a", 1, nil).Scope }
+func (d *modelled) byte(n int) byte      { return byte(d.random.IntN(n)) }
 
 func (d *modelled) step() {
 	switch d.random.IntN(18) {
@@ -125,9 +126,7 @@ func (d *modelled) step() {
 		d.decided(c, out, err)
 	case 5, 6:
 		w := &machine.KeyedWrite{
-			ID: machine.KeyedID{
-				Scope: appendWrite("a", 1, nil).Scope, Namespace: "jobs", Principal: "user:1", Key: [32]byte{d.byte(20)},
-			},
+			ID:    machine.KeyedID{Scope: d.scope(), Namespace: "jobs", Principal: "user:1", Key: [32]byte{d.byte(20)}},
 			Actor: "system:test", TTL: int64(time.Hour), MaxKeys: 15,
 			Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte{d.byte(2)}}},
 		}
