@@ -1,11 +1,14 @@
 package ledger_test
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/machine/machinetest"
@@ -21,6 +24,7 @@ type modelled struct {
 	sent   []*machine.Write
 	// stateAnswered counts the retries that did not reach the log.
 	stateAnswered, committed int
+	keysAnswered             int // commands on keys, of the same kind
 }
 
 // look returns the index and the time of the state.
@@ -44,6 +48,17 @@ func (d *modelled) decided(command any, got machine.Outcome, err error) {
 		d.Fatal(err)
 	}
 	index, now := d.look()
+	if _, write := command.(*machine.Write); !write && index == d.model.Index {
+		d.keysAnswered++
+		want := d.model.Ask(command, now)
+		if got.Keyed != nil && want.Keyed != nil { // the clock has gone on since
+			got.Keyed.RetryAfter = want.Keyed.RetryAfter
+		}
+		if difference := machinetest.Differ(&got, &want); difference != "" {
+			d.Fatalf("%+v was answered from the state: %s", command, difference)
+		}
+		return
+	}
 	if w, ok := command.(*machine.Write); ok && index == d.model.Index {
 		d.stateAnswered++
 		want := d.model.Retry(w)
@@ -82,8 +97,41 @@ func (d *modelled) write() *machine.Write {
 	return w
 }
 
+// keyed makes a command on one of two keys: a Reserve, or something that its owner or somebody else does.
+func (d *modelled) keyed() *machine.KeyedCommand {
+	id := machine.KeyedID{Scope: d.scope(), Principal: "user:1", Key: [32]byte{d.byte(2)}}
+	c := &machine.KeyedCommand{ID: id, Actor: "system:test", MaxKeys: 10}
+	c.Kind, c.AttemptID, c.ValidUntil = keyed.Reserve, keyed.AttemptID{1 + d.byte(250)}, d.model.Time+int64(time.Minute)
+	c.Lease, c.TTL, c.Policy = int64(time.Hour), int64(time.Hour), keyed.Policy(d.byte(2))
+	r := d.model.Key(id)
+	if r == nil || d.byte(4) == 0 {
+		return c
+	}
+	if c.Kind = keyed.Kind(2 + d.byte(7)); c.Kind == keyed.Resolve {
+		c.State = keyed.Committed
+	}
+	c.AttemptID, c.Token, c.Lease, c.TTL = r.AttemptID, r.Token-uint64(d.byte(8)/7), int64(time.Hour), 0
+	c.Response, c.Data = bytes.Repeat([]byte{'r'}, int(d.byte(3))*400), []byte("half")
+	return c
+}
+
+func (d *modelled) scope() machine.Scope { return appendWrite("a", 1, nil).Scope }
+func (d *modelled) byte(n int) byte      { return byte(d.random.IntN(n)) }
+
 func (d *modelled) step() {
-	switch d.random.IntN(12) {
+	switch d.random.IntN(18) {
+	case 2, 3, 4:
+		c := d.keyed()
+		out, err := d.l.Keyed(d.Context(), c, 0, nil)
+		d.decided(c, out, err)
+	case 5, 6:
+		w := &machine.KeyedWrite{
+			ID:    machine.KeyedID{Scope: d.scope(), Namespace: "jobs", Principal: "user:1", Key: [32]byte{d.byte(20)}},
+			Actor: "system:test", TTL: int64(time.Hour), MaxKeys: 15,
+			Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte{d.byte(2)}}},
+		}
+		out, err := d.l.WriteKeyed(d.Context(), w, nil)
+		d.decided(w, out, err)
 	case 0:
 		o := &machine.OpenSession{
 			Scope: appendWrite("a", 1, nil).Scope, ClientID: "a", Actor: "system:test",
@@ -131,9 +179,9 @@ func TestLedgerDecidesLikeTheModel(t *testing.T) {
 			}
 			d.step()
 		}
-		if d.stateAnswered == 0 || d.committed < 50 {
-			t.Errorf("%d answers from the state and %d commits: the commands are too tame", d.stateAnswered,
-				d.committed)
+		if d.stateAnswered == 0 || d.keysAnswered == 0 || d.committed < 50 {
+			t.Errorf("%d and %d answers from the state and %d commits: the commands are too tame", d.stateAnswered,
+				d.keysAnswered, d.committed)
 		}
 		for index, x := range d.model.Transactions {
 			if err := d.l.View(t.Context(), func(v machine.View) error {

@@ -143,3 +143,22 @@ func TestUnknownLevel(t *testing.T) {
 		}
 	}
 }
+
+// Behind an epoch that sets ledger time back, the state of reservations that the clock that was ahead has seen is
+// sound: of one that it made, and of one that it gave more time, because its jump counted as an outage.
+func TestAuditAfterTimeWasSetBack(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, testConfig())
+	right := f.now
+	f.keyed(reserveKey(testKeyedID(1), 1, f.now), KeyedAcquired)
+	f.now += 1_000_000 * second
+	f.round()
+	f.keyed(reserveKey(testKeyedID(2), 2, f.now), KeyedAcquired)
+	f.checkKeyed(2, 0)
+	f.now = right + second
+	f.one(AppendEpoch(nil, testLedger+1, f.now))
+	f.checkKeyed(2, 0)
+	f.elapse(1_000 * second)
+	f.round()
+	f.checkKeyed(2, 0)
+}

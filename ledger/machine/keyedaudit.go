@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/seqledger/seqledger/internal/keyed"
 )
@@ -44,7 +45,7 @@ func (a *auditor) keyedTables() error {
 		if e.checkpointAt != 0 {
 			attachments[e.checkpointAt] = attachment{e.CheckpointSize, nil}
 		}
-		if due := e.Due(a.head.moment()); e.indexed > due {
+		if due := a.latestDue(e); e.indexed > due {
 			return fmt.Errorf("the expiry index has it at %d, it is due at %d", e.indexed, due)
 		}
 		b, err := a.r.Get(TableExpiry, appendExpiryKey(nil, expiryKeyed, e.indexed, k))
@@ -76,6 +77,19 @@ func (a *auditor) keyedTables() error {
 	}
 	reportMissing(a, "principal", perPrincipal)
 	return a.attachments(attachments)
+}
+
+// latestDue returns the latest time under which the expiry index may have a record. An epoch that sets ledger time
+// back leaves the entries of reservations where the clock that was ahead has put them: at the end of a lease, or behind
+// an outage.
+func (a *auditor) latestDue(e *keyedEntry) int64 {
+	due, ahead := e.Due(a.head.moment()), a.head.timeSetBackFrom()
+	if ahead == 0 {
+		return due
+	}
+	at := a.head.moment()
+	at.Now, at.LeaseFloor, at.FloorSet = a.latestTime(), ahead+int64(keyed.OutageGrace), math.MaxInt64
+	return max(due, e.Due(at))
 }
 
 // keyedRecord checks what a record says of itself and of its transaction.

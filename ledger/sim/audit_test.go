@@ -35,6 +35,7 @@ func (w *world) auditState(m *machine.Machine, state stateDisk) {
 		w.auditHead(v)
 		w.auditStreams(v)
 		w.auditEntities(v)
+		w.auditKeys(v)
 		w.auditTransactions(v)
 		_, err := m.Audit(r, w.auditProblem, nil)
 		if err == nil && w.plan.replays {
@@ -233,7 +234,7 @@ func (w *world) auditReplays(state machine.Reader) {
 		w.fail(nil, "invariant 8: cut into other entries the log gives digest %s, not %s", b, a)
 	}
 	for _, table := range []machine.Table{machine.TableStreams, machine.TableEntities, machine.TableRelationships,
-		machine.TableExpiry} {
+		machine.TableExpiry, machine.TableKeyed, machine.TablePrincipals, machine.TableAttachments} {
 		if where := tableDifference(table, whole.state, pieces.state); where != "" {
 			w.fail(nil, "invariant 8: cut into other entries the log gives another state: %s", where)
 		}
@@ -305,6 +306,13 @@ func (w *world) auditRepeats(r replayed) {
 	for _, index := range slices.Sorted(maps.Keys(m.Transactions)) {
 		x := m.Transactions[index]
 		s := m.Streams[x.Stream]
+		if k := m.Keys[keyOf(x)]; x.Keyed != nil && m.Speaks(k) && k.Record.Token == index {
+			out, err := r.m.Apply(r.state, machine.AppendEntry(nil, m.Time, machine.AppendKeyedWrite(nil, x.Keyed)))
+			w.must(err, "repeating a keyed write")
+			if out[0].Code == machine.Committed {
+				w.fail(nil, "invariant 6: the keyed write that committed at ledger index %d commits again", index)
+			}
+		}
 		living := s != nil && s.CreatedIndex == x.Created && m.Time-s.LastSeen <= m.Config.ClientTTL
 		if x.Write == nil || x.Receipt.Session == 0 && !living {
 			continue
@@ -316,6 +324,14 @@ func (w *world) auditRepeats(r replayed) {
 				out[0].Index)
 		}
 	}
+}
+
+// keyOf returns the key of a keyed write's transaction.
+func keyOf(x *machinetest.Transaction) (id machine.KeyedID) {
+	if x.Keyed != nil {
+		id = x.Keyed.ID
+	}
+	return id
 }
 
 func difference(a, b machine.Reader) string {

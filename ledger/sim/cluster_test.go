@@ -67,6 +67,7 @@ type clusterPlan struct {
 
 	applyBytes uint64 // see core.Options
 	badDisks   bool   // disks fill up and suffer bit rot
+	badStates  bool   // state files have no space, and rot
 }
 
 // met counts a fault, or the consequence of one.
@@ -271,6 +272,10 @@ func (n *member) snapshot(atLeast uint64) (core.Snapshot, error) {
 		})
 		return core.Snapshot{}, errors.New("later")
 	}
+	if n.state.rot != nil && !n.state.blind { // the file is read as a whole
+		n.must(errRotten, "reading a checkpoint")
+		return core.Snapshot{}, errRotten
+	}
 	n.c.met("snapshots sent")
 	number := len(n.c.snapshots)
 	n.c.snapshots = append(n.c.snapshots, n.state.copyCheckpoint(n.w))
@@ -293,6 +298,13 @@ func (n *member) install(s *core.Snapshot) bool {
 			n.w.chance(3) {
 			return false
 		}
+	}
+	if n.state.full {
+		n.c.met("snapshots met a full disk")
+		return false
+	}
+	if n.state.rot != nil {
+		n.c.met("rotten states replaced by a snapshot")
 	}
 	n.members[s.Index] = s.Members
 	n.replaceState(n.c.snapshots[binary.BigEndian.Uint64(s.Data)])
@@ -324,7 +336,7 @@ func (n *member) resetLog() error {
 // copyCheckpoint returns a disk with only the durable content of this one.
 func (d *memoryDisk) copyCheckpoint(w *world) *memoryDisk {
 	to := newMemoryDisk()
-	to.torn = d.torn
+	to.torn, to.blind, to.unaware = d.torn, d.blind, d.unaware
 	for table := range machine.Table(machine.TableCount) {
 		if table == machine.TableBlocks {
 			continue
@@ -399,6 +411,10 @@ func (c *cluster) change() {
 		return
 	}
 	m := n.core.Members()
+	if c.brokenMember(m) != nil {
+		c.removeBroken()
+		return
+	}
 	change := new(pb.ConfChangeV2)
 	add := func(kind pb.ConfChangeType, id uint64) {
 		change.Changes = append(change.Changes, &pb.ConfChangeSingle{Type: kind.Enum(), NodeId: &id})
@@ -412,7 +428,10 @@ func (c *cluster) change() {
 		}
 	case len(m.Voters) > 3 && c.w.chance(2):
 		add(pb.ConfChangeRemoveNode, m.Voters[c.w.rng.IntN(len(m.Voters))])
-	case len(c.nodes) < 9:
+	case len(c.nodes) < 9+c.broken():
+		if c.broken() > 0 {
+			c.met("nodes added behind a broken one")
+		}
 		id := m.Highest + 1
 		add(pb.ConfChangeAddLearnerNode, id)
 		if c.node(id) == nil {

@@ -91,4 +91,10 @@ func TestCluster(t *testing.T) {
 				c.clusters, what)
 		}
 	}
+	for _, what := range keysMustMeet {
+		if c.clusters >= enough && len(c.without) == 0 && c.met[what] == 0 {
+			t.Errorf("in %d clusters there was never: %s; the simulation has become tamer than it was",
+				c.clusters, what)
+		}
+	}
 }

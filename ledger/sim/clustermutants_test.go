@@ -5,7 +5,11 @@ import (
 	"testing"
 )
 
-const failedWriteIgnored = "failed write ignored"
+const (
+	failedWriteIgnored = "failed write ignored"
+	rotBelieved        = "rotten state believed"
+	fullIgnored        = "failed checkpoint ignored"
+)
 
 // The controls of the cluster. Each breaks one rule and must be detected by the corresponding check within the first
 // seeds.
@@ -30,6 +34,8 @@ func TestClusterControlsAreCaught(t *testing.T) {
 		{mutant: "log emptied before the state is durable", from: 2, says: "starting the consensus"},
 		{mutant: "log truncated before the checkpoint", from: 54, says: "starting the consensus"},
 		{mutant: "a leader reads without a majority", from: 15, says: "invariant 9"},
+		{mutant: rotBelieved, from: 38, says: "invariant 8: the replay"},
+		{mutant: fullIgnored, says: "invariant 8"},
 		{mutant: "deduplication off", bugs: bugs{noDeduplication: true}, says: "invariant 1", soon: true},
 		{mutant: "fencing off", bugs: bugs{noFencing: true}, from: 4, says: "invariant 7"},
 		{mutant: "eviction by the wall clock", bugs: bugs{wallEviction: true}, from: 8, says: "invariant 8"},
@@ -39,6 +45,22 @@ func TestClusterControlsAreCaught(t *testing.T) {
 		{
 			mutant: "recovery without expected_session", bugs: bugs{blindRecovery: true}, from: 1,
 			says: "open under session",
+		},
+		{
+			mutant: "token not compared at a completion", bugs: bugs{noTokens: true}, from: 5,
+			says: "under an old token",
+		},
+		{
+			mutant: "lease by the wall clock of the node", bugs: bugs{wallLease: true}, from: 11,
+			says: "lease of the first one",
+		},
+		{
+			mutant: "result of a key forgotten", bugs: bugs{resultForgotten: true}, from: 5,
+			says: "there is a result", soon: true,
+		},
+		{
+			mutant: "unknown outcome taken over", bugs: bugs{hastyTakeover: true}, from: 32,
+			says: "left an unknown outcome",
 		},
 	} {
 		t.Run(control.mutant, func(t *testing.T) {

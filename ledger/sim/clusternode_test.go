@@ -58,6 +58,7 @@ type member struct {
 	reads       map[uint64]clusterRead
 	tamper      tamper
 	mended      func() // undoes the damage of a disk; nil: no damage
+	broken      bool   // its state has rotted, and it never starts again
 }
 
 // clusterRead is a read that waits until the state is recent enough.
@@ -65,6 +66,7 @@ type clusterRead struct {
 	asked    uint64 // the highest index acknowledged before the read
 	at       name
 	answered func(got streamRead)
+	key      *keyRead // of a key instead of a stream
 }
 
 // first is the position at which the log of a new cluster begins. No node has its entry, so that a joining node needs a
@@ -78,6 +80,7 @@ func (c *cluster) add(id uint64, members core.Members) {
 		tamper: tamper{w: c.w},
 	}
 	n.state.torn = c.w.bugs.tornCheckpoint
+	n.state.blind, n.state.unaware = c.mutant == rotBelieved, c.mutant == fullIgnored
 	var at segment.Position
 	if len(members.Voters) > 0 {
 		at = first
@@ -98,12 +101,13 @@ func (n *member) options() segment.Options {
 	}
 }
 
-// must ends the run on an error. A damaged read ends only the node.
+// must ends the run on an error. A damaged read, or a bad state file, ends only the node.
 func (n *member) must(err error, what string) {
 	switch {
 	case err == nil:
 	case n.damagedRead(err):
 		n.crash()
+	case n.badState(err):
 	default:
 		n.w.must(err, fmt.Sprintf("node %d: %s", n.id, what))
 	}
@@ -148,7 +152,9 @@ func (n *member) start() {
 		return
 	}
 	n.must(err, "opening the log")
-	n.m, err = machine.Open(n.state)
+	if n.m, err = machine.Open(n.state); n.badState(err) {
+		return
+	}
 	n.must(err, "opening the state")
 	at := position(n.state.checkpoint())
 	if term, err := n.log.Term(at.Index); n.installed && (err != nil || term != at.Term) {
@@ -358,7 +364,9 @@ func (n *member) apply() {
 		part := n.applies[:count:count]
 		n.applies = n.applies[count:]
 		for _, c := range part {
-			n.applyOne(c)
+			if n.applyOne(c); !n.up {
+				return // its state file is full, or has rotted
+			}
 		}
 		n.must(n.core.Done(n.state.applied().Index), "applied")
 		n.effects()
@@ -388,6 +396,9 @@ func (n *member) applyOne(e core.Committed) {
 			n.w.fail(nil, "node %d: proposal %d is answered with entry %d", n.id, e.Proposal, number)
 		}
 		outcomes := n.decide(to, entry)
+		if !n.up {
+			return
+		}
 		for i := range parts {
 			n.c.acked = max(n.c.acked, e.Index)
 			parts[i].reply(answer{out: outcomes[i]})
@@ -418,8 +429,9 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 		n.limit, digest = decide.EntryCommands(v.Config()), v.Digest()
 		return nil
 	})
-	n.must(err, "applying an entry")
-	n.w.oracle.applied(entry, outcomes, digest)
+	if n.must(err, "applying an entry"); n.up {
+		n.w.oracle.applied(entry, outcomes, digest)
+	}
 	return outcomes
 }
 
@@ -441,7 +453,9 @@ func (n *member) flush(now bool) {
 		if n.state != state {
 			return // another state was installed
 		}
-		n.must(n.state.endFlush(), "writing a checkpoint")
+		if n.must(n.state.endFlush(), "writing a checkpoint"); !n.up {
+			return
+		}
 		n.c.met("checkpoints")
 		n.flushing = false
 		if covered := n.state.checkpoint(); int(covered.Index-n.log.First()) > n.c.plan.keepLog {
@@ -498,7 +512,9 @@ func (n *member) crashFor(pause int64) {
 	if pause == 0 {
 		pause = n.pause()
 	}
-	n.safely(pause, n.start)
+	if !n.broken {
+		n.safely(pause, n.start)
+	}
 }
 
 // pause draws how long a node is down.
@@ -652,11 +668,7 @@ func (n *member) cut() (number uint64, parts []waiting, data []byte) {
 	var commands [][]byte
 	for entry.Commands < len(n.queue) && !entry.Full() {
 		c := n.queue[entry.Commands].command
-		work := 1
-		if c.write != nil {
-			work = decide.CommandWork(&c.retry)
-		}
-		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), work) {
+		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), c.work()) {
 			break
 		}
 		commands = append(commands, c.encoded)
@@ -680,7 +692,7 @@ func (n *member) readStream(at name, answered func(got streamRead)) {
 		return
 	}
 	number := n.c.number()
-	n.reads[number] = clusterRead{n.c.acked, at, answered}
+	n.reads[number] = clusterRead{asked: n.c.acked, at: at, answered: answered}
 	if n.c.mutant == "a leader reads without a majority" && n.role.Leads {
 		n.read(number)
 		return
@@ -698,7 +710,12 @@ func (n *member) read(number uint64) {
 	if at := n.state.applied().Index; at < r.asked {
 		n.w.fail(nil, "invariant 9: node %d reads at entry %d, and entry %d was acknowledged before", n.id, at, r.asked)
 	}
+	if r.key != nil {
+		n.answerKey(r.key)
+		return
+	}
 	got, err := readStream(n.m.View(n.state), r.at)
-	n.must(err, "reading a stream")
-	r.answered(got)
+	if n.must(err, "reading a stream"); n.up {
+		r.answered(got)
+	}
 }

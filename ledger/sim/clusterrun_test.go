@@ -49,13 +49,15 @@ func newClusterPlan(seed uint64) (plan, clusterPlan) {
 	p.real, p.epochs, p.crash = false, false, 0
 	p.replays = true
 	p.latency = min(p.latency, 20*millisecond)
+	// From a source of their own, so that the rest of the plan is what it was before they were there.
+	badStates := pick(&world{rng: rand.New(rand.NewPCG(seed, 6))}, false, false, true)
 	w := &world{rng: rand.New(rand.NewPCG(seed, 3))}
 	return p, clusterPlan{
 		nodes: pick(w, 3, 3, 4, 5), crash: pick(w, 0, 2_000, 10_000), keepLog: pick(w, 20, 100, 500),
 		rivals: pick(w, 500*millisecond, 5*second), partition: pick(w, 300*millisecond, second, 4*second),
 		change: pick(w, second, 5*second), duel: pick(w, 0, 0, 2*second),
 		drill: pick(w, 0, 0, 2*second), applyBytes: pick(w, 0, 0, uint64(500)),
-		badDisks: pick(w, false, false, true), kill: 2 * second, transfer: 3 * second,
+		badDisks: pick(w, false, false, true), badStates: badStates, kill: 2 * second, transfer: 3 * second,
 	}
 }
 
@@ -89,6 +91,12 @@ func (e *clusterEpisode) run() (res result) {
 	leaveOut(e.without, &p, &cp)
 	if mutant != "" && mutant != failedWriteIgnored {
 		cp.badDisks = false // bad disks end nodes before the damage of the other controls shows
+	}
+	if mutant != "" && !b.ofKeys() {
+		p.owners, p.jobbers = 0, 0
+	}
+	if mutant != "" {
+		cp.badStates = mutant == rotBelieved || mutant == fullIgnored
 	}
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 4)), plan: p, bugs: b, wallOff: epochStart,
 		counted: map[string]int{}}
@@ -147,8 +155,21 @@ func (c *cluster) build() {
 		c.again(second, func() { c.any().fillDisk() })
 		c.again(500*millisecond, c.rotRead)
 	}
-	c.again(c.plan.drill, c.drill.Run)
+	if c.plan.badStates {
+		c.again(second, func() { c.any().fillState() })
+		c.again(second, c.rotState)
+		c.again(5*second, func() { c.any().scrub() })
+		c.tendBroken()
+	}
+	c.again(c.plan.drill, func() {
+		if c.broken() == 0 { // a drill needs every node that it has chosen
+			c.drill.Run()
+		}
+	})
 	c.again(40*millisecond, func() { c.any().readStream(name{Scope: scopes[0], ID: "writer-0"}, func(streamRead) {}) })
+	if w.plan.owners+w.plan.jobbers > 0 {
+		c.again(40*millisecond, c.readKey)
+	}
 	if w.plan.wallJump > 0 {
 		c.again(2*second, func() {
 			c.met("clocks jumped")
@@ -173,6 +194,8 @@ func (c *cluster) settleDown() {
 	c.w.calm = true
 	for _, n := range c.nodes {
 		n.disk.SetFree(-1)
+		n.state.setFull(false)
+		n.scrub()
 	}
 	clear(c.cut)
 	c.rest(300 * second)
@@ -213,13 +236,23 @@ func (c *cluster) audit() {
 // replace a tail of entries, are too rare to be listed: 100 clusters had 4 of the former and none of the latter.
 var clusterMustMeet = []string{
 	"elections", "rival elections", "duels", "drills", "leaders died", "kills", "power losses",
+	"full state files met", "snapshots met a full disk", "rotten states met", "broken nodes removed",
+	"nodes added behind a broken one",
 	"slow syncs", "failed syncs", "full disks met", "damaged reads met", "damaged logs refused",
 	"slow applies", "crashes behind a vote", "messages lost", "messages doubled", "messages delayed",
 	"ways cut in one direction", "ways cut in both directions", "nodes cut off", "changes of members proposed",
 	"joint changes proposed", "transfers", "checkpoints", "truncations", "snapshots sent", "snapshots too old",
 	"snapshots installed",
 	"crashes between state and log of a snapshot", "log behind an installed state", "clocks jumped",
-	"proposals lost", "proposals refused", "requests forwarded", "reads by followers",
+	"proposals lost", "proposals refused", "requests forwarded", "reads by followers", "results read",
+}
+
+// keysMustMeet lists what keys must meet, in clusters and on one node.
+var keysMustMeet = []string{
+	"keys: taken over", "keys: completion behind a takeover", "keys: completed behind the lease",
+	"keys: own token behind a lost answer", "keys: leader changed between Reserve and Complete",
+	"keys: owner stopped by a heartbeat", "keys: unknown outcome resolved", "keys: reserved behind an expiry",
+	"keys: keyed writes repeated", "keys: written behind an expiry", "lease over, outcome unknown", "key removed",
 }
 
 // One seed determines one run of a cluster, to the last step.
@@ -229,6 +262,9 @@ func TestOneSeedIsOneCluster(t *testing.T) {
 	a, b := runCluster(45, commands, bugs{}, ""), runCluster(45, commands, bugs{}, "") // this seed includes a drill
 	if a.err != nil || a.trace != b.trace || !maps.Equal(a.counted, b.counted) {
 		t.Fatalf("%v: trace %x, then %x", a.err, a.trace, b.trace)
+	}
+	if a.counted["answers about keys"] == 0 {
+		t.Error("this seed has no keys: take another one")
 	}
 	if c := runCluster(12, commands, bugs{}, ""); c.err != nil || c.trace == a.trace {
 		t.Fatalf("%v: another seed gives the same trace %x", c.err, c.trace)

@@ -24,8 +24,14 @@
 //     and connections that deliver in order until they break.
 //   - writer, simple, buggy, stale, operator, historian: the clients. A writer follows the
 //     client's rules to the letter, with a journal, and dies like the node.
+//   - owner, jobber (keys_test.go): clients with keys. Owners of few keys reserve, renew,
+//     complete, come too late, resolve and die; jobbers make keyed writes.
 //   - oracle and model: what was applied, acknowledged and promised,
 //     and the correct answer to every command.
+//   - keysOracle (keysoracle_test.go): what keys promise, from the outcomes alone. Tokens
+//     grow, one owner holds a lease, no second one has an unknown outcome, an old token
+//     completes nothing, a result is the same until it expires, a keyed write commits
+//     once, and a record is shown under no other key.
 //   - audit_test.go: the checks once an episode has come to rest.
 //   - bugs (tamper_test.go): the controls. Each must be detected.
 //
@@ -54,11 +60,14 @@
 //   - clusterdrill_test.go adapts a cluster to package raftlog/drill, which has faults that
 //     chance produces too rarely.
 //   - clusterdisk_test.go has disks that are full, return damaged reads, or have rotted while
-//     the node was down: the node stops, or does not start until its disk is mended.
+//     the node was down: the node stops, or does not start until its disk is mended. State
+//     files are full, too, and rot in a page, while the node runs or not: the first read or
+//     write of the page, or a scrub, ends the node for good, and another one replaces it.
 //   - clustermutants_test.go has the controls.
 //
 // Not simulated there: answers from the state without the log, the comparison of clocks before a term, restores,
-// upgrades, the chunked transfer of a snapshot (its state arrives as a whole or not at all), and the real state file.
+// upgrades, the chunked transfer of a snapshot (its state arrives as a whole or not at all), and the real state file:
+// that it finds what has rotted in its pages is assumed here, and shown in package boltstore.
 //
 // ledger/DESIGN.md says what is simulated, what is not, and what each control shows.
 package sim

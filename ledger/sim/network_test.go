@@ -15,6 +15,8 @@ type command struct {
 	update *machine.ConfigUpdate
 	epoch  machine.LedgerID
 	create *machine.Config
+	keyed  *machine.KeyedCommand
+	job    *machine.KeyedWrite // a keyed write
 	tick   bool
 
 	encoded []byte
@@ -37,6 +39,10 @@ func (c *command) forModel() any {
 		return c.open
 	case c.update != nil:
 		return c.update
+	case c.keyed != nil:
+		return c.keyed
+	case c.job != nil:
+		return c.job
 	case c.tick:
 		return machinetest.Tick{}
 	case c.create != nil:

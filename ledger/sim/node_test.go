@@ -6,6 +6,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // node hosts the parts of the engine on one thread. Instead of the loops and goroutines of package ledger it has chains
@@ -79,7 +80,7 @@ func (n *node) receive(r request) {
 		n.w.mark(1, uint64(len(c.encoded)))
 		reply := func(a answer) { r.reply(i, a) }
 		switch {
-		case c.write != nil && n.answerRetry(c, reply):
+		case c.write != nil && n.answerRetry(c, reply), c.keyID() != nil && n.answerKeyed(c, reply):
 		case n.bytes >= n.w.plan.queue:
 			n.w.counted["queue full"]++
 			reply(answer{kind: neverQueued})
@@ -125,6 +126,41 @@ func (n *node) answerFromState(c *command, r *machine.Receipt, reply func(a answ
 	reply(answer{out: out})
 }
 
+// answerKeyed answers a command on a key from the state, if the engine would: it is what the log would say now.
+func (n *node) answerKeyed(c *command, reply func(a answer)) bool {
+	if n.w.chance(4) || n.w.bugs.ofKeys() {
+		return false
+	}
+	now := n.base + n.w.now - n.began
+	var out machine.Outcome
+	answered := false
+	err := n.state.view(func(r machine.Reader) (err error) {
+		v := n.m.View(n.reader(r))
+		if c.job != nil {
+			hash, _ := machine.HashOperations(nil, c.job.Operations)
+			out.Code = machine.Replayed
+			out.Receipt, answered, err = v.AnswerKeyedWrite(c.job, hash, now)
+			return err
+		}
+		out, answered, err = v.AnswerKeyed(c.keyed, now)
+		if err == nil && answered {
+			_, err = v.ReadAttachments(out.Keyed.Record)
+		}
+		return err
+	})
+	n.w.must(err, "answering a command on a key")
+	if !answered {
+		return false
+	}
+	n.w.counted["keys: answered from the state"]++
+	want := n.w.oracle.model.Ask(c.forModel(), now)
+	if difference := machinetest.Differ(&out, &want); difference != "" {
+		n.w.failCommand(c, "answered from the state: %s\ncommand: %s", difference, describe(c))
+	}
+	reply(answer{out: out})
+	return true
+}
+
 // propose starts to write the next entry, if there is one.
 func (n *node) propose() {
 	if n.proposing || len(n.queue) == 0 || len(n.flights) >= maxFlights || !n.ready {
@@ -163,11 +199,7 @@ func (n *node) cut() *flight {
 	var commands [][]byte
 	for entry.Commands < len(n.queue) && !entry.Full() {
 		c := n.queue[entry.Commands].command
-		work := 1
-		if c.write != nil {
-			work = decide.CommandWork(&c.retry)
-		}
-		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), work) {
+		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), c.work()) {
 			break
 		}
 		commands = append(commands, c.encoded)

@@ -25,6 +25,7 @@ type oracle struct {
 	sessions map[name]uint64       // newest session ever opened
 	apps     []*appWrite
 	known    map[uint64]uint64 // creation index → sequence for which a client has a receipt
+	keys     *keysOracle
 
 	termBase, termBegan int64
 	decisions           int // commands applied for the first time
@@ -47,7 +48,7 @@ type sequenceOf struct{ created, sequence uint64 }
 func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, model: machinetest.NewModel(), open: map[uint64]*proposedEntry{}, once: map[sequenceOf]uint64{},
-		sessions: map[name]uint64{}, known: map[uint64]uint64{},
+		sessions: map[name]uint64{}, known: map[uint64]uint64{}, keys: newKeysOracle(w),
 	}
 }
 
@@ -120,10 +121,13 @@ func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Ha
 	o.model.Begin(header.UnixNanos)
 	for i := range p.parts {
 		c := p.parts[i].command
-		o.decided(c, &outcomes[i]) // before the model is asked, because this check does not need it
+		o.decided(c, &outcomes[i]) // before the model is asked, because these checks do not need it
+		if c.keyID() != nil {
+			o.keys.decided(c, &outcomes[i], o.model.Time, r.term)
+		}
 		want := o.model.Apply(c.forModel())
 		if difference := machinetest.Differ(&outcomes[i], &want); difference != "" {
-			o.w.fail(c.name(), "the decision at ledger index %d is not the model's: %s\ncommand: %s",
+			o.w.failCommand(c, "the decision at ledger index %d is not the model's: %s\ncommand: %s",
 				outcomes[i].Index, difference, describe(c))
 		}
 	}
@@ -135,7 +139,7 @@ func (o *oracle) again(r record, outcomes []machine.Outcome, digest machine.Hash
 	for i := range outcomes {
 		if difference := machinetest.Differ(&outcomes[i], &e.outcomes[i]); difference != "" {
 			c := e.parts[i].command
-			o.w.fail(c.name(), "invariant 8: the replay of entry %d: %s\ncommand: %s", r.index, difference, describe(c))
+			o.w.failCommand(c, "invariant 8: the replay of entry %d: %s\ncommand: %s", r.index, difference, describe(c))
 		}
 	}
 	if digest != e.digest {
@@ -221,6 +225,12 @@ func describe(c *command) string {
 			text += fmt.Sprintf(", operation %d %q = %x condition %d", op.Kind, op.Key, op.Value, op.Condition.Kind)
 		}
 		return text
+	case c.keyed != nil:
+		k := c.keyed
+		return fmt.Sprintf("keyed command %d attempt %x token %d policy %d lease %d ttl %d until %d response %.40q",
+			k.Kind, k.AttemptID[:4], k.Token, k.Policy, k.Lease, k.TTL, k.ValidUntil, k.Response)
+	case c.job != nil:
+		return fmt.Sprintf("keyed write %q ttl %d", c.job.Operations[0].Value, c.job.TTL)
 	case c.open != nil:
 		return fmt.Sprintf("open attempt %x expected %d", c.open.AttemptID[:4], c.open.ExpectedSession)
 	case c.update != nil:
@@ -234,14 +244,18 @@ func describe(c *command) string {
 	return fmt.Sprintf("epoch %s", c.epoch)
 }
 
-// history returns the last events of a stream.
-func (o *oracle) history(n *name) (lines []string) {
+// history returns the last events of a stream, or of a key.
+func (o *oracle) history(n *name, key *machine.KeyedID) (lines []string) {
 	for i := range o.entries {
 		e := &o.entries[i]
 		for j := range e.parts {
 			c := e.parts[j].command
-			if at := c.name(); at == nil || *at == *n {
-				out := &e.outcomes[j]
+			out := &e.outcomes[j]
+			if at := c.keyID(); key != nil && at != nil && *at == *key {
+				lines = append(lines, fmt.Sprintf("entry %d term %d index %d: %s → %s %+v", e.record.index,
+					e.record.term, out.Index, describe(c), out.Code, recordOf(out)))
+			}
+			if at := c.name(); n != nil && (at == nil && c.keyID() == nil || at != nil && *at == *n) {
 				lines = append(lines, fmt.Sprintf("entry %d index %d: %s → %s last %d session %d receipt of %d",
 					e.record.index, out.Index, describe(c), out.Code, out.Last, out.Session, out.Receipt.Index))
 			}

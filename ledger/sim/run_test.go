@@ -26,6 +26,9 @@ type result struct {
 func run(seed uint64, limit int, b bugs, dir string) (res result) {
 	p := newPlan(seed)
 	p.commands, p.config.RetainBlocks = min(p.commands, limit), p.retain
+	if b != (bugs{}) && !b.ofKeys() {
+		p.owners, p.jobbers = 0, 0
+	}
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), plan: p, bugs: b, wallOff: epochStart,
 		counted: map[string]int{}}
 	w.oracle = newOracle(w)
@@ -96,6 +99,12 @@ func (w *world) people() {
 	for range w.plan.buggy {
 		w.actors = append(w.actors, &buggy{w: w, clients: []string{"buggy-1", "buggy-2"}})
 	}
+	for i := range w.plan.owners {
+		w.actors = append(w.actors, &owner{caller: caller{w: w}, principal: principals[i%len(principals)]})
+	}
+	for i := range w.plan.jobbers {
+		w.actors = append(w.actors, &jobber{caller: caller{w: w}, principal: principals[i%len(principals)]})
+	}
 	w.actors = append(w.actors, &stale{w: w}, &operator{w: w})
 }
 
@@ -152,7 +161,14 @@ func (w *world) explain(v violation) error {
 	fmt.Fprintf(&b, "seed %d, step %d, ledger index %d: %s\n", w.seed, w.steps, w.oracle.model.Index, v.what)
 	if v.stream != nil {
 		fmt.Fprintf(&b, "the last commands for %s %q:\n", v.stream.Scope, v.stream.ID)
-		for _, line := range w.oracle.history(v.stream) {
+		for _, line := range w.oracle.history(v.stream, nil) {
+			fmt.Fprintf(&b, "  %s\n", line)
+		}
+	}
+	if v.key != nil {
+		k := v.key
+		fmt.Fprintf(&b, "the last commands for %s %q %q %x:\n", k.Scope, k.Namespace, k.Principal, k.Key[:1])
+		for _, line := range w.oracle.history(nil, v.key) {
 			fmt.Fprintf(&b, "  %s\n", line)
 		}
 	}

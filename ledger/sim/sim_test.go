@@ -45,7 +45,7 @@ func TestSimulation(t *testing.T) {
 	if commands < enough {
 		return
 	}
-	for _, what := range mustHappen {
+	for _, what := range slices.Concat(mustHappen, keysMustMeet) {
 		if s.counted[what] == 0 {
 			t.Errorf("in %d commands there was never: %s; the simulation has become tamer than it was", commands, what)
 		}
@@ -66,7 +66,7 @@ var mustHappen = []string{
 	"open session: COMMITTED", "open session: SESSION_EXPIRED", "open session: SESSION_FENCED",
 	"update config: INVALID_ARGUMENT",
 	"block files removed", "starts with files removed", "values carried", "carried values removed",
-	"transactions that are gone", "died before: the carrying of values",
+	"transactions that are gone", "keys: answered from the state", "died before: the carrying of values",
 	"died before: the record of where the files begin", "died before: the removal of files",
 	"archive: files copied", "archive: failed", "archive: away", "archive: exchanged", "archive: gone", "archive: full",
 	"archive: power losses", "died while the archive was used", "states recomputed with an archive",

@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math"
 	"slices"
+	"syscall"
 
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/blockfile"
@@ -65,6 +67,68 @@ type memoryDisk struct {
 	mark       blockfile.Mark // of the checkpoint
 	start      blockfile.Start
 	noSync     bool // a control: a checkpoint does not wait for its blocks
+
+	full    bool // nothing can be written
+	rot     *rot // nil: no bit has flipped
+	blind   bool // a control: what is read is not checked
+	unaware bool // a control: a checkpoint that failed counts as written
+}
+
+// rot is a bit of the state file that has flipped, in a page with other rows. Every read of what this page has, or
+// would have, finds it, and so does a write of the page.
+type rot struct{ page uint32 }
+
+// statePages is how many pages a simulated state file has.
+const statePages = 256
+
+func (k stateKey) page() uint32 {
+	h := fnv.New32a()
+	h.Write([]byte{byte(k.table)})
+	h.Write([]byte(k.key))
+	return h.Sum32() % statePages
+}
+
+var errRotten = fmt.Errorf("%w: a page of the state file has rotted", machine.ErrCorrupt)
+
+// setFull leaves no space for the state file and its block files, or ends that.
+func (d *memoryDisk) setFull(full bool) {
+	d.full = full
+	if full {
+		d.disk.FailAfter(0, syscall.ENOSPC)
+	} else {
+		d.disk.FailAfter(-1, nil)
+	}
+}
+
+// flip flips a bit of a row of the file. What memory has of the row is newer, if anything.
+func (d *memoryDisk) flip(k stateKey, bit int) {
+	d.rot = &rot{k.page()}
+	for _, m := range []*machine.Memory{d.durable, d.now} {
+		value, _ := m.Get(k.table, []byte(k.key)) // it never returns an error
+		if len(value) == 0 || m == d.now && d.inMemory(k) {
+			continue
+		}
+		value = bytes.Clone(value)
+		value[bit/8%len(value)] ^= 1 << (bit % 8)
+		_ = restore(m, k, value)
+	}
+}
+
+// inMemory reports whether a row has changed since the checkpoint.
+func (d *memoryDisk) inMemory(k stateKey) bool {
+	_, changed := d.dirty[k]
+	return changed || slices.ContainsFunc(d.frozen, func(f frozenValue) bool { return f.stateKey == k })
+}
+
+// check returns an error if the file has rotted where a row is, or would be.
+func (d *memoryDisk) check(table machine.Table, key []byte) error {
+	if d.rot == nil || d.blind {
+		return nil
+	}
+	if k := (stateKey{table, string(key)}); k.page() == d.rot.page && !d.inMemory(k) {
+		return errRotten
+	}
+	return nil
 }
 
 type stateKey struct {
@@ -112,6 +176,9 @@ func (d *memoryDisk) Delete(table machine.Table, key []byte) error {
 
 func (d *memoryDisk) Get(table machine.Table, key []byte) (value []byte, err error) {
 	if table != machine.TableBlocks {
+		if err := d.check(table, key); err != nil {
+			return nil, err
+		}
 		return d.now.Get(table, key)
 	}
 	return getBlocks(d, key)
@@ -119,7 +186,12 @@ func (d *memoryDisk) Get(table machine.Table, key []byte) (value []byte, err err
 
 func (d *memoryDisk) Ascend(table machine.Table, from []byte, visit func(k, v []byte) bool) error {
 	if table != machine.TableBlocks {
-		return d.now.Ascend(table, from, visit)
+		var failed error
+		err := d.now.Ascend(table, from, func(k, v []byte) bool {
+			failed = d.check(table, k)
+			return failed == nil && visit(k, v)
+		})
+		return errors.Join(err, failed)
 	}
 	return ascendBlocks(d.blocks.OwnReader(), from, visit)
 }
@@ -268,7 +340,16 @@ func (d *memoryDisk) endFlush() error {
 			return err
 		}
 	}
-	d.writeFrozen()
+	if d.rot != nil && !d.blind &&
+		slices.ContainsFunc(d.frozen, func(f frozenValue) bool { return f.page() == d.rot.page }) {
+		return errRotten
+	}
+	if d.full && !d.unaware {
+		return syscall.ENOSPC
+	}
+	if !d.full {
+		d.writeFrozen()
+	}
 	d.durableAt, d.mark, d.flushing = d.frozenAt, d.frozenMark, false
 	return nil
 }
@@ -327,7 +408,7 @@ func (d *memoryDisk) interrupt(w *world) error {
 	switch {
 	case flushing && d.torn:
 		d.writeFrozen()
-	case flushing && w.chance(2):
+	case flushing && w.chance(2) && !d.full && d.rot == nil:
 		return d.endFlush()
 	}
 	return nil

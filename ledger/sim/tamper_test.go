@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -29,27 +30,34 @@ type bugs struct {
 	archiveUnsynced bool // the archive confirms copies that it has not synced
 	hastyClient     bool // a writer reports every refusal as final
 	blindRecovery   bool // a writer recovers without expected_session
+	noTokens        bool // the token of a completion is not compared
+	wallLease       bool // a lease also ends by the node's wall clock
+	resultForgotten bool // what was completed is forgotten
+	hastyTakeover   bool // an unknown outcome is given to the next owner
 }
 
+// ofKeys reports whether a bug is about keys.
+func (b bugs) ofKeys() bool { return b.noTokens || b.wallLease || b.resultForgotten || b.hastyTakeover }
+
 // singly reports whether a bug has to know which command is being applied.
-func (b bugs) singly() bool { return b.noDeduplication || b.noFencing }
+func (b bugs) singly() bool { return b.noDeduplication || b.noFencing || b.ofKeys() }
 
 // tamper injects bugs between the machine and its state, so that the machine itself needs no switches.
 type tamper struct {
 	w       *world
-	current *machine.Write // the command being applied, with bugs.singly
+	current *command // the one being applied, with bugs.singly
 }
 
 func (t *tamper) on() bool {
 	b := t.w.bugs
-	return b.noDeduplication || b.noFencing || b.windowOfOne || b.wallEviction
+	return b.noDeduplication || b.noFencing || b.windowOfOne || b.wallEviction || b.ofKeys()
 }
 
 // entry records which command comes next.
 func (t *tamper) entry(w *world, r record) []byte {
 	t.w = w
 	if w.bugs.singly() {
-		t.current = w.oracle.commandsOf(r.index)[0].command.write
+		t.current = w.oracle.commandsOf(r.index)[0].command
 	}
 	return r.data
 }
@@ -88,6 +96,9 @@ func (x tamperedTx) Get(table machine.Table, key []byte) ([]byte, error) {
 	if err == nil && b != nil && table == machine.TableStreams {
 		b = x.t.stream(b)
 	}
+	if err == nil && b != nil && table == machine.TableKeyed && x.t.current != nil && x.t.current.keyed != nil {
+		return x.t.key(b, x.t.current.keyed)
+	}
 	return b, err
 }
 
@@ -122,14 +133,18 @@ func (t *tamper) stream(b []byte) []byte {
 	marks := rest[len(attempts):]
 	places := marks[4*size:]
 	marks = marks[:4*size]
+	var current *machine.Write
+	if t.current != nil {
+		current = t.current.write
+	}
 	switch bugs := t.w.bugs; {
 	case bugs.windowOfOne && size > 1:
 		_, n := binary.Uvarint(places)
 		size, marks, places = 1, marks[:4], places[:n]
-	case bugs.noDeduplication && t.current != nil && t.current.Sequence < math.MaxUint64 && t.current.Sequence <= last:
-		last, size, marks, places = t.current.Sequence-1, 0, nil, nil
-	case bugs.noFencing && t.current != nil && t.current.Session != 0 && t.current.Session < session:
-		session = t.current.Session
+	case bugs.noDeduplication && current != nil && current.Sequence < math.MaxUint64 && current.Sequence <= last:
+		last, size, marks, places = current.Sequence-1, 0, nil, nil
+	case bugs.noFencing && current != nil && current.Session != 0 && current.Session < session:
+		session = current.Session
 	default:
 		return b
 	}
@@ -141,4 +156,33 @@ func (t *tamper) stream(b []byte) []byte {
 	out = binary.AppendUvarint(out, fenced)
 	out = append(append(append(out, attempts...), marks...), places...)
 	return out
+}
+
+// key modifies the record of the key of a command according to the bug. Before it the row has a version, a time and the
+// places of what is stored beside it.
+func (t *tamper) key(row []byte, c *machine.KeyedCommand) ([]byte, error) {
+	head := 1 + 8
+	for range 2 {
+		_, n := binary.Uvarint(row[head:])
+		head += n
+	}
+	r, err := keyed.Decode(row[head:])
+	if err != nil {
+		return nil, err
+	}
+	switch bugs := t.w.bugs; {
+	case bugs.noTokens && c.Kind == keyed.Complete && r.State == keyed.Pending:
+		r.Token, r.AttemptID = c.Token, c.AttemptID
+	case bugs.wallLease && c.Kind == keyed.Reserve && r.State == keyed.Pending && r.Policy == keyed.TakeOver &&
+		t.w.wall() >= r.LeaseEnd:
+		r.LeaseEnd = min(r.LeaseEnd, t.w.oracle.model.Time-1)
+	case bugs.resultForgotten && c.Kind == keyed.Reserve && r.State == keyed.Committed:
+		r.Expires = 0
+	case bugs.hastyTakeover && c.Kind == keyed.Reserve && r.State == keyed.Pending &&
+		t.w.oracle.model.Time >= r.LeaseEnd:
+		r.Policy = keyed.TakeOver
+	default:
+		return row, nil
+	}
+	return r.Append(row[:head:head]), nil
 }

@@ -76,11 +76,17 @@ func (q *eventQueue) Pop() any {
 // violation is the value with which a check panics; run turns it into an error.
 type violation struct {
 	what   string
-	stream *name // the stream whose history helps to explain it
+	stream *name            // the stream whose history helps to explain it
+	key    *machine.KeyedID // the same
 }
 
 func (w *world) fail(stream *name, format string, args ...any) {
-	panic(violation{fmt.Sprintf(format, args...), stream})
+	panic(violation{what: fmt.Sprintf(format, args...), stream: stream})
+}
+
+// failCommand is fail, with the history of what a command is about.
+func (w *world) failCommand(c *command, format string, args ...any) {
+	panic(violation{what: fmt.Sprintf(format, args...), stream: c.name(), key: c.keyID()})
 }
 
 // must fails the run on an error that no simulated fault explains.
@@ -145,6 +151,7 @@ type plan struct {
 	queue       int   // maximum number of waiting commands
 
 	writers, pairs, simple, buggy int
+	owners, jobbers               int
 	epochs                        bool // the operator sometimes restores the ledger
 
 	retain      int64 // initial Config.RetainBlocks, except in a cluster
@@ -176,5 +183,8 @@ func newPlan(seed uint64) plan {
 	p.archive, p.archiveTime = w.chance(2), pick(w, millisecond, 100*millisecond, 5*second)
 	p.retain = pick[int64](w, 0, 1, 1, 5, 20) * second
 	p.replays = p.replays || p.real
+	// From a source of their own, so that the rest of the plan is what it was before there were keys.
+	k := &world{rng: rand.New(rand.NewPCG(seed, 5))}
+	p.owners, p.jobbers = pick(k, 0, 6, 12), pick(k, 0, 2, 4)
 	return p
 }

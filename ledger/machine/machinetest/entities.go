@@ -98,8 +98,23 @@ func (c *changes) operate(op *machine.Operation) machine.Code {
 	return 0
 }
 
+// tryOperations applies operations. When a condition fails, the outcome says which.
+func (m *Model) tryOperations(scope machine.Scope, ops []machine.Operation, out *machine.Outcome) *changes {
+	c := newChanges(m, scope)
+	for i := range ops {
+		if code := c.operate(&ops[i]); code != 0 {
+			out.Code, out.OperationIndex, out.EntityKey = code, i, ops[i].Key
+			out.CurrentVersion = c.find(ops[i].Key).Version
+			break
+		}
+	}
+	return c
+}
+
 func (c *changes) keep() {
-	c.m.added += c.added
+	for range c.added {
+		c.m.grow(1)
+	}
 	for key, e := range c.entities {
 		n := Name{c.scope, key}
 		delete(c.m.mortal, n)
@@ -122,7 +137,7 @@ func (c *changes) keep() {
 }
 
 // pass is one eviction pass: streams that have been idle, then streams that an
-// epoch has left in the future, then entities.
+// epoch has left in the future, then entities, then keys.
 func (m *Model) pass() {
 	indexed := func(n Name) int64 { return m.Streams[n].indexed }
 	putBack := func(s *Stream) {
@@ -137,14 +152,9 @@ func (m *Model) pass() {
 			entities = append(entities, n)
 		}
 	}
-	room := m.rooms(len(idle), len(ahead), len(entities))
-	// first returns what comes first by its time and then its key.
-	first := func(n int, due []Name, at func(Name) int64) []Name {
-		slices.SortFunc(due, func(a, b Name) int {
-			return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(a.encoded(), b.encoded()))
-		})
-		return due[:n]
-	}
+	keys := m.dueKeys()
+	room := m.rooms(len(idle), len(ahead), len(entities), len(keys))
+	first := func(n int, due []Name, at func(Name) int64) []Name { return firstOf(n, due, at, Name.encoded) }
 	for _, n := range first(room[0], idle, indexed) {
 		if s := m.Streams[n]; m.Time-s.LastSeen > m.Config.ClientTTL {
 			delete(m.Streams, n)
@@ -160,6 +170,18 @@ func (m *Model) pass() {
 		m.Fired["stream brought back"]++
 	}
 	m.expire(first(room[2], entities, func(n Name) int64 { return m.Entities[n].ExpiresAt }))
+	at := func(id machine.KeyedID) int64 { return m.Keys[id].indexed }
+	for _, id := range firstOf(room[3], keys, at, func(id machine.KeyedID) string { return encodedKey(&id) }) {
+		m.passKey(id)
+	}
+}
+
+// firstOf returns what comes first by its time and then its key.
+func firstOf[N any](n int, due []N, at func(N) int64, key func(N) string) []N {
+	slices.SortFunc(due, func(a, b N) int {
+		return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(key(a), key(b)))
+	})
+	return due[:n]
 }
 
 // rooms returns how many of each kind a pass takes, when so many are due. All of them are small, so that the bound
@@ -174,33 +196,40 @@ func (m *Model) rooms(due ...int) []int {
 		}
 		return left
 	}
-	if m.backlog {
+	if m.Backlog {
 		m.Fired["pass after a backlog"]++
 		left = max(10*left, m.added)
 		fill(left)
-		inOrder := slices.Clone(room)
-		share := left / 4 // the fourth kind are keyed records, of which the model has none
-		for i := range due {
-			room[i] = min(due[i], share)
-			left -= room[i]
-		}
-		fill(left)
-		if !slices.Equal(room, inOrder) {
-			m.Fired["share of a pass"]++
+		if m.Level > 3 {
+			inOrder := slices.Clone(room)
+			share := left / len(due)
+			for i := range due {
+				room[i] = min(due[i], share)
+				left -= room[i]
+			}
+			fill(left)
+			if !slices.Equal(room, inOrder) {
+				m.Fired["share of a pass"]++
+			}
 		}
 	} else {
 		fill(left)
 	}
-	if m.backlog = !slices.Equal(room, due); m.backlog {
+	if !slices.Equal(room, due) {
 		m.Fired["limit left something"]++
 	}
+	m.Backlog = m.Level > 1 && !slices.Equal(room, due)
 	return room
 }
 
 // dueStreams returns the streams whose entry in the expiry index is due, and those
 // whose entry is in the future.
 func (m *Model) dueStreams() (idle, ahead []Name) {
-	if (m.oldest == math.MaxInt64 || m.Time-m.oldest <= m.Config.ClientTTL) && m.newest <= m.Time {
+	newest := m.newest
+	if m.Level == 1 { // what an epoch has left in the future stays there
+		newest = math.MinInt64
+	}
+	if (m.oldest == math.MaxInt64 || m.Time-m.oldest <= m.Config.ClientTTL) && newest <= m.Time {
 		return nil, nil
 	}
 	m.oldest, m.newest = math.MaxInt64, math.MinInt64
@@ -209,7 +238,7 @@ func (m *Model) dueStreams() (idle, ahead []Name) {
 		switch {
 		case m.Time-s.indexed > m.Config.ClientTTL:
 			idle = append(idle, n)
-		case s.indexed > m.Time:
+		case s.indexed > m.Time && m.Level > 1:
 			ahead = append(ahead, n)
 		}
 	}
@@ -256,9 +285,10 @@ func Differ(got, want *machine.Outcome) string {
 		got.OperationIndex == want.OperationIndex && bytes.Equal(got.EntityKey, want.EntityKey) &&
 		got.CurrentVersion == want.CurrentVersion && got.PreviousSession == want.PreviousSession &&
 		got.Stream == want.Stream && got.Config == want.Config && field(got) == field(want) &&
-		SameReceipt(&got.Receipt, &want.Receipt)
+		SameReceipt(&got.Receipt, &want.Receipt) && !differOfKey(got.Keyed, want.Keyed)
 	if same {
 		return ""
 	}
-	return fmt.Sprintf("gave %s\n  %+v\nwant %s\n  %+v", got.Code, *got, want.Code, *want)
+	return fmt.Sprintf("gave %s\n  %+v%s\nwant %s\n  %+v%s", got.Code, *got, describeKey(got.Keyed), want.Code, *want,
+		describeKey(want.Keyed))
 }

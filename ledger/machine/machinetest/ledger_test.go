@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -26,9 +27,19 @@ func TestLedgerDecidesLikeTheModel(t *testing.T) {
 	}
 	other := write(1, "other")
 	other.ClientID = "d"
+	id := machine.KeyedID{Scope: other.Scope, Namespace: "work", Principal: "user:1", Key: [32]byte{1}}
+	reserve := func(attempt byte) *machine.KeyedCommand {
+		c := &machine.KeyedCommand{ID: id, Actor: "system:test", MaxKeys: 2}
+		c.Kind, c.AttemptID, c.Lease, c.TTL = keyed.Reserve, keyed.AttemptID{attempt}, second, second
+		c.ValidUntil = now.UnixNano()
+		return c
+	}
+	job := &machine.KeyedWrite{ID: id, Actor: "system:test", TTL: second, MaxKeys: 2, Operations: other.Operations}
+	job.ID.Namespace = "jobs"
 	for _, command := range []any{
 		write(1, "a"), write(1, "a"), write(1, "b"), write(3, "a"), write(2, "b"), write(1, "a"), other,
 		&machine.OpenSession{Scope: other.Scope, ClientID: "c", Actor: "system:test", AttemptID: [16]byte{1}},
+		reserve(1), reserve(1), reserve(2), job, job, Raise{Level: 1},
 		write(3, "c"), Tick{}, &machine.ConfigUpdate{MaxStreams: new(uint64(0))}, Epoch{ID: 8}, write(3, "c"),
 	} {
 		m.Begin(now.UnixNano())

@@ -15,6 +15,9 @@ type mark struct {
 
 // retain follows each pass.
 func (m *Model) retain() {
+	if m.Level < 3 {
+		return
+	}
 	between := func(bound, least, most int64) int64 {
 		if bound == 0 {
 			return most
@@ -25,8 +28,7 @@ func (m *Model) retain() {
 	interval := between(m.Config.RetainBlocks, second, 3600*second)
 	if since >= uint64(between(int64(m.Config.RetainBytes), 64<<10, 64<<20)) ||
 		since > 0 && m.Time-m.marked.time >= interval {
-		m.marked = mark{m.Index, m.Time, m.Bytes}
-		m.marks = append(m.marks, m.marked)
+		m.mark()
 		m.Fired["mark"]++
 	}
 	for range 64 {
@@ -42,6 +44,11 @@ func (m *Model) retain() {
 		m.Horizon, m.marks = first.index+1, m.marks[1:]
 		m.Fired["horizon moved"]++
 	}
+}
+
+func (m *Model) mark() {
+	m.marked = mark{m.Index, m.Time, m.Bytes}
+	m.marks = append(m.marks, m.marked)
 }
 
 func (m *Model) setMarksBack(now int64) {
