@@ -20,6 +20,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
+	"github.com/seqledger/seqledger/ledger/read"
 )
 
 // clusterNode is a node of a cluster in this process.

@@ -14,8 +14,8 @@ import (
 )
 
 // fresh returns once a read on this node sees every write that was acknowledged before the call, by any node. If the
-// others do not answer in readTicks, the error is a *NotLeaderError, because this node may be cut off from them while its
-// callers can reach another.
+// others do not answer in readTicks, the error is a *NotLeaderError, because this node may be cut off from them while
+// its callers can reach another.
 func (l *Ledger) fresh(ctx context.Context) error {
 	err := l.readBarrier(ctx)
 	switch {

@@ -132,7 +132,8 @@ func TestNodeThatIsCutOffSendsItsCallersAway(t *testing.T) {
 		}
 	}
 	left.server.SetCutOff(100 * time.Millisecond)
-	watch, err := left.client.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(), FromHeight: 1}))
+	blocks := &seqledgerv1.WatchRequest{Scope: scope(), FromHeight: 1}
+	watch, err := left.client.Watch(within(t), connect.NewRequest(blocks))
 	if err != nil || !watch.Receive() {
 		t.Fatal(err, watch.Err())
 	}

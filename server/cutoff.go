@@ -11,8 +11,8 @@ import (
 // Elections are far shorter, and survive.
 const cutOffAfter = 10 * time.Second
 
-// untilCutOff calls end once if this node has known of no leader for long while a stream is open. It may be cut off from
-// the others then: its blocks just stop, and the caller, which may reach another node, would wait for more for ever.
+// untilCutOff calls end once if this node has known of no leader for long while a stream is open. It may be cut off
+// from the others then: its blocks just stop, and the caller, which may reach another node, would wait for ever.
 func (s *Server) untilCutOff(ctx context.Context, end func(cause error)) {
 	if s.options.Ledger.Cluster().PeerTransport() == nil {
 		return // this node has no others

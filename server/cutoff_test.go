@@ -29,7 +29,9 @@ func TestAwaitCutOff(t *testing.T) {
 		"none":          {nil, 10 * second},
 		"elections":     {[]change{{9 * second, someone}, {second, nobody}, {9 * second, someone}}, 0},
 		"lost later":    {[]change{{0, someone}, {60 * second, nobody}}, 70 * second},
-		"many attempts": {[]change{{4 * second, cluster.Leader{Term: 2}}, {4 * second, cluster.Leader{Term: 3}}}, 10 * second},
+		"many attempts": {
+			[]change{{4 * second, cluster.Leader{Term: 2}}, {4 * second, cluster.Leader{Term: 3}}}, 10 * second,
+		},
 		"this node":     {[]change{{second, cluster.Leader{Self: true}}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +53,7 @@ func TestAwaitCutOff(t *testing.T) {
 					}
 				})
 				for _, c := range test.changes {
-					time.Sleep(c.after) // of the bubble's clock
+					<-time.After(c.after) // of the bubble's clock
 					synctest.Wait()
 					mu.Lock()
 					leader = c.leader
@@ -60,7 +62,7 @@ func TestAwaitCutOff(t *testing.T) {
 					mu.Unlock()
 					synctest.Wait()
 				}
-				time.Sleep(time.Hour)
+				<-time.After(time.Hour)
 				cancel()
 				synctest.Wait()
 				if ended != test.ends {

@@ -185,8 +185,8 @@ func (c *pageCluster) stop(name string, signal syscall.Signal) {
 	}
 }
 
-// changeToken runs the page's commands about the join token. The cluster takes writes after each restart: with two of the
-// nodes on one side, whichever it is, and through each node's address, also that of a node that is cut off.
+// changeToken runs the page's commands about the join token. The cluster takes writes after each restart: with two of
+// the nodes on one side, whichever it is, and through each node's address, also that of a node that is cut off.
 func (c *pageCluster) changeToken(lines []string) {
 	c.t.Helper()
 	const token = "another-token-than-before"
