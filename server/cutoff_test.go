@@ -25,14 +25,14 @@ func TestAwaitCutOff(t *testing.T) {
 		changes []change
 		ends    time.Duration // after the beginning; 0: never
 	}{
-		"a leader":      {[]change{{0, someone}}, 0},
-		"none":          {nil, 10 * second},
-		"elections":     {[]change{{9 * second, someone}, {second, nobody}, {9 * second, someone}}, 0},
-		"lost later":    {[]change{{0, someone}, {60 * second, nobody}}, 70 * second},
+		"a leader":   {[]change{{0, someone}}, 0},
+		"none":       {nil, 10 * second},
+		"elections":  {[]change{{9 * second, someone}, {second, nobody}, {9 * second, someone}}, 0},
+		"lost later": {[]change{{0, someone}, {60 * second, nobody}}, 70 * second},
 		"many attempts": {
 			[]change{{4 * second, cluster.Leader{Term: 2}}, {4 * second, cluster.Leader{Term: 3}}}, 10 * second,
 		},
-		"this node":     {[]change{{second, cluster.Leader{Self: true}}}, 0},
+		"this node": {[]change{{second, cluster.Leader{Self: true}}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
