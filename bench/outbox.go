@@ -178,7 +178,8 @@ func measureRelay(ctx context.Context, b *outboxBed, streams int) ([]harness.Lin
 	rows := scaled(b.o, backlog)
 	var rounds []harness.Values
 	for range scaled(b.o, outboxRounds) {
-		// A vacuum in the middle of a round would be measured in some rounds and not in others.
+		// TRUNCATE rather than DELETE, because a vacuum in the middle of a round would be measured in some rounds and
+		// not in others.
 		if _, err := b.pool.Exec(ctx, "TRUNCATE relayed_outbox"); err != nil {
 			return nil, err
 		}
@@ -305,6 +306,7 @@ func (b *outboxBed) besideRelay(ctx context.Context, load func(ctx context.Conte
 
 // transact is one transaction of the application: it changes an account and keeps an order.
 func (b *outboxBed) transact(ctx context.Context, side, worker int) error {
+	// Not cut off by the end of the load, because pgx closes a connection whose statement is cancelled.
 	return pgx.BeginFunc(context.WithoutCancel(ctx), b.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance - 1 WHERE id = $1", worker); err != nil {
 			return err

@@ -50,6 +50,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 	l.counters.applied.Since(began)
 	l.count(outcomes, len(entry))
 	if l.checkpointIsDue() {
+		// A signal rather than a checkpoint, because the applier must not wait for the disk.
 		signal(l.checkpointDue)
 	}
 	return outcomes

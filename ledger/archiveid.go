@@ -115,5 +115,6 @@ func (l *Ledger) createArchive(ctx context.Context) error {
 	if ctx.Err() != nil { // the data directory may be another process's by now
 		return context.Cause(ctx)
 	}
+	// Noted last, so that a crash before it leaves an archive that the next start takes over.
 	return l.directory.WriteFile(archiveIDName, []byte(id+"\n"))
 }

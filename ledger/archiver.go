@@ -19,7 +19,7 @@ import (
 
 // archiver copies sealed files to the archive. There is something in copying while a goroutine uses the archive.
 type archiver struct {
-	copying chan struct{}    // has room for one
+	copying chan struct{}    // has room for one; no mutex, so that a wait for it can end with a context
 	answers atomic.Uint64    // how often the archive has taken or confirmed a file
 	opened  *archive.Archive // nil until it could be opened
 	checked uint64           // number of the last file that the archive has, as this ledger has it
@@ -226,6 +226,7 @@ func (l *Ledger) setArchiveProblem(failed error) {
 	if s.Problem == "" {
 		s.FailingSince = time.Now()
 	}
+	// The same problem comes back with each pass, and must not fill the log.
 	if s.Problem != failed.Error() {
 		l.options.Logger.Error("a file could not be copied to the archive; writes go on, and retention removes "+
 			"nothing that is not archived", "error", failed)
@@ -261,6 +262,7 @@ func (l *Ledger) confirmed(numbers []uint64) int {
 	}
 	ctx, cancel := context.WithTimeout(l.stopping, l.options.archivePatience)
 	defer cancel()
+	// Has room for one, so that f can end when its answer is no longer waited for.
 	answer := make(chan int, 1)
 	if l.useArchive(ctx, func() { answer <- l.confirmedNow(numbers) }) == nil {
 		return 0

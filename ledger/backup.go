@@ -66,6 +66,7 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	defer cancel(nil)
 	defer context.AfterFunc(l.stopping, func() { cancel(ErrClosed) })()
 	select {
+	// Held until the end, so that retention removes no block file that the backup has still to read.
 	case l.blockFiles <- struct{}{}:
 	case <-ctx.Done():
 		return info, context.Cause(ctx)
@@ -117,6 +118,7 @@ func (l *Ledger) snapshot(ctx context.Context) (*boltstore.Snapshot, error) {
 	if l.stopping.Err() != nil {
 		return nil, ErrClosed
 	}
+	// A node that does not lead may be behind: a backup must not lack what another one has acknowledged.
 	if err := l.Fresh(ctx); err != nil {
 		return nil, err
 	}

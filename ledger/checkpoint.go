@@ -28,7 +28,7 @@ func (l *Ledger) checkpointLoop() {
 }
 
 func (l *Ledger) checkpoint() error {
-	// While the log is replayed this node does not lead, and the log is being read.
+	// Not while the log is replayed, because it is being read then. Truncate comes first, because it flushes as well.
 	if l.replayed.Load() && l.logIsDue(l.log) {
 		l.counters.truncates.Add(1)
 		return l.log.Truncate() // calls applier.Checkpoint
@@ -57,6 +57,7 @@ const maxUnsyncedBlocks = 8 << 20
 // blocksAreDue reports whether so many blocks have gathered, or a quarter of a small
 // checkpoint.
 func (l *Ledger) blocksAreDue() bool {
+	// At least 1, otherwise blocks would be due with none written where CheckpointBytes is below 4.
 	return l.store.UnsyncedBlocks() >= max(1, min(maxUnsyncedBlocks, l.checkpointBytes.Load()/4))
 }
 

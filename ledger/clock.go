@@ -33,6 +33,7 @@ func (c *clock) begin(last int64, longest time.Duration, wall time.Time, accept 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.base = base
+	// time.Now rather than wall, because Options.Clock need not give a monotonic reading.
 	c.began = time.Now()
 	return time.Duration(c.base - last), nil
 }

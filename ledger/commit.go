@@ -216,7 +216,7 @@ func (l *Ledger) decide(ctx context.Context, s *Submission) (machine.Outcome, er
 		return machine.Outcome{}, err
 	}
 	if !s.await(ctx) {
-		return machine.Outcome{}, unknown(context.Cause(ctx)) // the loops still have it
+		return machine.Outcome{}, unknown(context.Cause(ctx)) // not freed, because the loops still have it
 	}
 	out, err := machine.Outcome{}, s.err
 	if err == nil {
@@ -279,6 +279,7 @@ func (l *Ledger) refusal() error {
 // proposer, so that ledger time follows the order of the log.
 func (l *Ledger) commitLoop() {
 	defer l.loops.Done()
+	// Only this loop sends on it, so that the answer loop ends behind the last entry that was proposed.
 	defer close(l.inFlight)
 	for {
 		select {
@@ -316,7 +317,8 @@ func (l *Ledger) proposeNext() bool {
 	for _, p := range spans {
 		entry = append(entry, p.submission.frames[p.submission.start(p.from):p.submission.commands[p.to-1].end]...)
 	}
-	exclusive := spans[0].submission.exclusive // before it may be answered, and used for another call
+	// Read before the send, because an answered submission may already be used for another call.
+	exclusive := spans[0].submission.exclusive
 	l.inFlight <- inflightEntry{l.log.ProposeIn(term, entry), spans}
 	if exclusive {
 		l.awaitApplied()
@@ -387,6 +389,7 @@ func (l *Ledger) answerLoop() {
 			if err != nil {
 				p.fail(l.proposalError(err))
 			} else {
+				// The capacity ends there too: an append by one caller must not reach the next one's outcomes.
 				p.setOutcomes(outcomes[:n:n])
 				outcomes = outcomes[n:]
 			}
@@ -406,6 +409,7 @@ func (l *Ledger) proposalError(err error) error {
 	if failure := l.Err(); failure != nil {
 		return unknown(failure)
 	}
+	// It was never in the log, so that the caller may send it to the leader at once.
 	if errors.Is(err, raftlog.ErrNotLeader) {
 		return l.cluster.NotLeading()
 	}

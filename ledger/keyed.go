@@ -95,6 +95,7 @@ func (k *keyedCall) look(v machine.View, now int64) (err error) {
 func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit admission) (machine.Outcome, error) {
 	k := keyedCalls.Get().(*keyedCall) //nolint:forcetypeassert // The pool holds nothing else.
 	defer k.end()
+	// A copy, so that resolving its time does not change the caller's command.
 	k.command = *c
 	// The proposer resolves times, and the state machine sees what it has resolved. Another node does not
 	// know ledger time, and proposes nothing.
@@ -193,6 +194,7 @@ func (l *Ledger) reserve(
 	ctx context.Context, c *machine.KeyedCommand, wait time.Duration, admit admission,
 ) (machine.Outcome, error) {
 	key := string(c.ID.TableKey())
+	// One timer for all rounds, so that they do not wait longer than wait together.
 	limit := time.NewTimer(wait)
 	defer limit.Stop()
 	for waited := false; ; waited = true {

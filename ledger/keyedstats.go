@@ -162,6 +162,7 @@ func (l *Ledger) countLoop() {
 			more, err = l.keyedCounters.records.step(v, countStep)
 			return err
 		}, machine.TableKeyed)
+		// Only logged, because nothing is decided by the counts: where they lack, the state is looked at.
 		if err != nil && l.Err() == nil && l.stopping.Err() == nil {
 			l.options.Logger.Warn("the records of keys could not be counted", "error", err)
 		}

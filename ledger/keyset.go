@@ -37,6 +37,7 @@ func (s *keySet) add(key []byte) {
 		s.counters.Store(counters)
 	}
 	for _, at := range s.places(key) {
+		// Load and Store rather than a compare-and-swap, because one goroutine at a time changes the set.
 		word, shift := &counters[at/16], at%16*4
 		if now := word.Load(); now>>shift&keySetMost < keySetMost {
 			word.Store(now + 1<<shift)

@@ -366,7 +366,7 @@ func (l *Ledger) release() error {
 	l.stop()
 	l.loops.Wait()
 	l.cluster.Wait()
-	l.backups <- struct{}{} // the backup that is being made ends with stopping
+	l.backups <- struct{}{} // kept, so that none begins later; the one that is being made ends with stopping
 	l.watchers.close()
 	l.keys.close()
 	var errs []error

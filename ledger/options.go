@@ -111,6 +111,7 @@ func (o *Options) validate() error {
 			"CheckpointBytes and LogBytes not negative")
 	}
 	if o.Cluster != nil {
+		// A copy, so that the defaults do not change the caller's options.
 		c := *o.Cluster
 		if c.Listener == nil {
 			return errors.New("ledger: Options.Cluster.Listener is nil")

@@ -44,6 +44,7 @@ func (l *Ledger) readBarrier(ctx context.Context) error {
 		limited, cancel := context.WithTimeout(ctx, readTicks*tickOf(l.options.Cluster))
 		err := l.log.ReadBarrier(limited)
 		cancel()
+		// A deadline of the caller's own says nothing about the others, and must not become a NotLeaderError.
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 // membership changes; if it names no other voters, this node becomes the leader.
 func (l *Ledger) awaitAlone(ctx context.Context) (bool, error) {
 	for {
+		// Taken before the members are read, so that no change in between is missed.
 		changed := l.log.Changed()
 		members := l.log.Members()
 		if !slices.Equal(members.Voters, []uint64{l.directory.Node()}) || len(members.Outgoing) > 0 {

@@ -20,6 +20,7 @@ func (l *Ledger) scrubLoop() {
 		return
 	}
 	pause := func(bytes int) time.Duration {
+		// A step that has compared less counts as a whole one, so that the loop never spins.
 		return time.Duration(float64(time.Second) * float64(max(bytes, scrubStep)) / float64(l.options.ScrubBytes))
 	}
 	timer := time.NewTimer(pause(0))

@@ -39,6 +39,7 @@ func (l *Ledger) Seed(
 				return fmt.Errorf("%w: it is at %d, and %d is asked for", cluster.ErrSeedTooOld, at.Index, atLeast)
 			}
 			members := l.log.MembersAt(at.Index)
+			// Looked at after MembersAt, because a truncation in between may have dropped the members of that index.
 			if l.log.Truncated() > at.Index {
 				return fmt.Errorf("%w: the log was truncated meanwhile", cluster.ErrSeedTooOld)
 			}
@@ -65,6 +66,7 @@ const (
 func (s *seeding) hold() (release func()) {
 	s.active.Add(1)
 	return func() {
+		// Before active goes down, so that the log is not truncated in between.
 		s.until.Store(time.Now().Add(seedGrace).UnixNano())
 		s.active.Add(-1)
 	}

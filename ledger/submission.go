@@ -121,7 +121,7 @@ func getWriteBuffer() *writeBuffer {
 	return writeBuffers.Get().(*writeBuffer) //nolint:forcetypeassert // The pool holds nothing else.
 }
 
-// longBuffer is how many bytes a buffer does not keep.
+// longBuffer is the size in bytes above which a buffer is not kept, so that one large write does not hold memory.
 const longBuffer = 64 << 10
 
 func (b *writeBuffer) free() {
@@ -255,7 +255,7 @@ func (q *queue) takeSmall(entry *decide.Entry, spans *[]span) bool {
 		return false
 	}
 	var passed []origin
-	left := q.items[:0] // what is looked at and not taken
+	left := q.items[:0] // what is looked at and not taken; in place, because it is never more than was looked at
 	seen := 0
 	for _, s := range q.items[:min(len(q.items), maxLookahead)] {
 		if s.exclusive || s.origin == (origin{}) || entry.Full() || len(passed) == maxPassed {
@@ -321,7 +321,8 @@ func (s *Submission) markUnknown() {
 	}
 }
 
-// settle keeps the outcomes of a part's commands.
+// setOutcomes keeps the outcomes of a part's commands. A part of the submission is in the log from now on, so that
+// an error of another part must not say that nothing was proposed.
 func (p span) setOutcomes(outcomes []machine.Outcome) {
 	s := p.submission
 	s.logged = true

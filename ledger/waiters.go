@@ -34,6 +34,7 @@ func (w *waiters[K]) join(key K) *keyWaiters {
 	}
 	if k == nil {
 		k = &keyWaiters{next: make(chan struct{})}
+		// Nothing wakes anybody after close, so that a late call must not begin to wait.
 		if w.closed {
 			close(k.next)
 		} else {
@@ -97,7 +98,7 @@ func (w *waiters[K]) wakeEach() {
 	}
 }
 
-// waiting tells how many calls wait.
+// len returns how many calls wait.
 func (w *waiters[K]) len() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

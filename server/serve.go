@@ -47,10 +47,12 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	var err error
 	select {
 	case err = <-served: // the listener failed
+		// Put back, so that the receive below does not wait for a second value.
 		served <- nil
 	case <-s.options.Ledger.Failed():
 	case <-ctx.Done():
 	}
+	// Not ended by ctx, whose end is why the server drains, and must not cut the drain short.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.DrainTimeout)
 	defer cancel()
 	err = errors.Join(err, s.Drain(limited), hs.Shutdown(limited), s.options.Ledger.Err())

@@ -131,7 +131,7 @@ func serviceNames() []string {
 // noStore keeps answers out of caches.
 func noStore(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Every answer describes the state at one moment.
+		// Every answer describes the state at one moment, and a cache must not repeat it later.
 		w.Header().Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
 	})

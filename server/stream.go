@@ -101,6 +101,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 // read reads frames until the client half-closes, the connection fails or the sender interrupts
 // it.
 func (st *writeStream) read(ctx context.Context, controls *admission.StreamControls) {
+	// Deferred before the recovery, so that readErr is set when the sender sees the end.
 	defer close(st.batches)
 	defer func() {
 		if p := recover(); p != nil { // no other code recovers it in this goroutine
@@ -258,6 +259,7 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 		if err := controls.Send(func() error { return st.conn.Send(answers.Response()) }); err != nil {
 			return err
 		}
+		// Only after the send, so that a client that does not read its results stops its own stream.
 		st.room.Release(room)
 	}
 }
@@ -305,6 +307,7 @@ func (st *writeStream) coalesce(ctx context.Context, answers *answers, room *int
 
 // end returns the stream's error once everything accepted is answered.
 func (st *writeStream) end(interrupted error) error {
+	// The read failed because it was interrupted, so the reason for that is the one that helps the client.
 	if interrupted != nil && st.readErr != nil {
 		return interrupted
 	}

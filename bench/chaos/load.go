@@ -63,6 +63,7 @@ func (l *load) start(ctx context.Context, o *options) (settle func() error) {
 			err = fmt.Errorf("clients still wait for answers after %s", settlePatience)
 		}
 		cancel()
+		// Waited for, because what the clients have noted is read next.
 		<-settled
 		return err
 	}

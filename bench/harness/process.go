@@ -75,6 +75,7 @@ func Launch(command *exec.Cmd, log string, credential *syscall.Credential) (*Pro
 
 // LaunchServer is Launch for a server that prints a line once it answers, and returns the line.
 func LaunchServer(ctx context.Context, command *exec.Cmd, log string) (p *Process, line string, err error) {
+	// A pipe of its own rather than StdoutPipe, because Launch waits at once, and Wait closes that one.
 	out, in, err := os.Pipe()
 	if err != nil {
 		return nil, "", err
@@ -82,7 +83,7 @@ func LaunchServer(ctx context.Context, command *exec.Cmd, log string) (p *Proces
 	defer out.Close() //nolint:errcheck // Only the first line matters.
 	command.Stdout = in
 	p, err = Launch(command, log, nil)
-	_ = in.Close() // the child has its own
+	_ = in.Close() // the child has its own, so that the read below ends with the child
 	if err != nil {
 		return nil, "", err
 	}

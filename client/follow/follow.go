@@ -68,6 +68,7 @@ func Into(
 		before := f.applied
 		err := f.run(ctx)
 		if f.applied > before {
+			// A block was applied: the failures before it must not prolong the pause after the next one.
 			failures = 0
 		}
 		if ctx.Err() != nil {
@@ -78,6 +79,7 @@ func Into(
 		}
 		failures++
 		f.log.WarnContext(ctx, "following goes on after a failure", "error", err)
+		// The shift is bounded, otherwise it would overflow after some more failures.
 		if err := pause(ctx, min(pauseMax, pauseFirst<<min(failures, 16))); err != nil {
 			return err
 		}
@@ -92,6 +94,7 @@ const (
 
 // pause waits for about d or the end of ctx.
 func pause(ctx context.Context, d time.Duration) error {
+	// The upper half is random, so that followers that failed together do not come back together.
 	timer := time.NewTimer(d/2 + rand.N(d/2+1))
 	defer timer.Stop()
 	select {
@@ -222,7 +225,8 @@ func readPosition(ctx context.Context, q querier, f *follower, lock string) (p p
 	return p, err
 }
 
-// kept is how many of the last hashes are kept; of earlier ones every kept-th is.
+// kept is how many of the last hashes are kept; of earlier ones every kept-th is, so that the table stays small and
+// diverged still finds a common block.
 const kept = 1000
 
 // apply commits the effects of a block together with the position.
@@ -234,6 +238,7 @@ func (f *follower) apply(ctx context.Context, last position, block *seqledgerv1.
 		if err != nil {
 			return err
 		}
+		// Another process has applied blocks since: run begins anew rather than apply one twice.
 		if at.height != last.height || !bytes.Equal(at.hash, last.hash) {
 			return errOvertaken
 		}

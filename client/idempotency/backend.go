@@ -101,6 +101,7 @@ func (k *RecordKey) storeKey() string {
 	h := sha256.New()
 	hash := sha256.Sum256([]byte(k.Key))
 	for _, part := range []string{k.Scope.Organization, k.Scope.Vault, k.Namespace, k.Principal, string(hash[:])} {
+		// Each part has its length in front, so that two keys never give the same bytes.
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		h.Write([]byte(part))
 	}
@@ -169,6 +170,7 @@ func (s *casStore) decide(
 		if done {
 			return decided{out, next, version, at.Now}, nil
 		}
+		// Random, so that the calls that raced for the key do not meet again.
 		if err := pause(ctx, rand.N(swapMax)); err != nil {
 			return decided{}, err
 		}
@@ -251,6 +253,7 @@ func (s *casStore) nextToken(ctx context.Context) (uint64, error) {
 			return 0, fmt.Errorf("%w: the counter of tokens has %d bytes", ErrDamaged, len(value))
 		}
 		next := binary.BigEndian.AppendUint64(nil, last+1)
+		// Kept forever, because a counter that begins anew would give out tokens a second time.
 		swapped, err := s.backend.CompareAndSwap(ctx, tokenKey, version, next, time.Time{})
 		if err != nil || swapped {
 			return last + 1, err

@@ -146,6 +146,7 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 	if clock, ok := g.store.(Clock); ok { // once, because a retry of the call is a copy, too
 		request.ValidUntil = clock.Now().Add(DefaultValidity)
 	}
+	// Without a wait first, so that only a call that really has to wait is counted as waiting.
 	r, err := g.reserve(ctx, request)
 	if err == nil && r.Outcome == InFlight && g.Wait > 0 {
 		request.Wait = g.Wait
@@ -209,6 +210,7 @@ func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err er
 	if answer.Code == CodeQuota || g.open && ctx.Err() == nil {
 		return answer
 	}
+	// Not under the call's context, which may have ended because the caller has gone.
 	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.StoreTimeout)
 	defer cancel()
 	request.Wait = 0
@@ -280,6 +282,7 @@ func (g *guard) newOwner(work context.Context, request *ReserveRequest, r *Reser
 		checkpoint: r.Checkpoint,
 	}
 	o.ctx, o.cancel = context.WithCancelCause(context.WithValue(work, ownerKey{}, o))
+	// Not ended by the context of the work, so that work that goes on after its end keeps the lease.
 	beating, quit := context.WithCancel(context.WithoutCancel(work))
 	o.quit = quit
 	// The goroutine ends with the ownership; Owner.end waits for it.
@@ -340,6 +343,7 @@ func (o *Owner) end() {
 func (o *Owner) settle(kind resultKind, result Result) time.Time {
 	o.end()
 	g := o.guard
+	// The context of the work has ended here, and must not keep its result from being stored.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), g.StoreTimeout)
 	defer cancel()
 	answer, err := g.finish(ctx, kind, &o.ownership, result)

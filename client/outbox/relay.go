@@ -50,7 +50,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// How long a relay owns a stream without renewing that, and how often it does.
+// How long a relay owns a stream without renewing that, and how often it does: three times as often, so that a renewal
+// that fails is repeated in time.
 const (
 	ownFor = 15 * time.Second
 	renew  = 5 * time.Second
@@ -145,6 +146,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		places <- struct{}{}
 	}
 	loops.Wait()
+	// ctx has ended, and the streams must be given up nevertheless, or else another relay waits for ownFor.
 	r.giveUp(context.WithoutCancel(ctx))
 	return ctx.Err()
 }
@@ -217,7 +219,8 @@ func (r *Relay) every(ctx context.Context, pause time.Duration, do func(ctx cont
 	}
 }
 
-// openStreams lists the streams that have rows to write, with one look into the index for each.
+// openStreams lists the streams that have rows to write, with one look into the index for each rather than with
+// DISTINCT, which would read every open row.
 const openStreams = `WITH RECURSIVE found AS (
 	(SELECT stream FROM {table} WHERE state IN ('new', 'sent') ORDER BY stream LIMIT 1)
 	UNION ALL
@@ -342,7 +345,8 @@ func (r *Relay) giveUp(ctx context.Context) {
 	}
 }
 
-// deleteCommitted deletes old rows, in batches.
+// deleteCommitted deletes old rows, in batches, so that no statement locks many rows for long. Rows that another relay
+// is deleting are skipped.
 func (r *Relay) deleteCommitted(ctx context.Context) error {
 	const batch = `DELETE FROM {table} WHERE id = ANY (ARRAY(SELECT id FROM {table} WHERE state = 'committed'
 		AND settled_at < clock_timestamp() - $1::interval ORDER BY settled_at LIMIT 1000 FOR UPDATE SKIP LOCKED))`

@@ -118,7 +118,7 @@ func authFileError(err error) error {
 
 // reloadOnSignal reads files again for each SIGHUP. What reads them logs the result.
 func reloadOnSignal(reload func()) (stop func()) {
-	signals := make(chan os.Signal, 1) // one pending signal is enough
+	signals := make(chan os.Signal, 1) // one pending signal is enough, because a reload reads the newest files
 	signal.Notify(signals, syscall.SIGHUP)
 	done, ended := make(chan struct{}), make(chan struct{})
 	// Ended by stop, which waits for it.

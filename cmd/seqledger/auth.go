@@ -165,6 +165,7 @@ func replaceFile(path string, before, after []byte, info fs.FileInfo) (err error
 	if err != nil {
 		return err
 	}
+	// Read as late as possible, because another process may have added a key since.
 	now, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

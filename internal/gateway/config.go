@@ -183,6 +183,7 @@ func (c *Config) readRoutes(r *yamlfile.Reader, f *File) {
 		s := readSettings(o, f.Default)
 		one := s.route(func(field, format string, args ...any) { o.Fail(field, format, args...) })
 		if one.path = o.Text("path"); one.path != "" && !tried[one.path] {
+			// Once for each path, because it may come again with other methods, and the mux would call that a conflict.
 			tried[one.path] = true
 			if problem := tryPattern(patterns, one.path); problem != "" {
 				o.Fail("path", "%s", problem)
@@ -292,6 +293,7 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 		Required: s.Required, Strict: s.Strict, Open: s.Open, Shared: s.Shared, Pointers: s.Pointers,
 		MaxBody: s.MaxBody, FreshFields: s.FreshFields,
 	}
+	// 0 disables the wait here and means the default there, so that it has to be negative.
 	if s.Wait == 0 {
 		o.Wait = -1
 	}

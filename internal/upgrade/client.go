@@ -102,6 +102,7 @@ func Dial(ctx context.Context, transport http.RoundTripper, url string,
 	h := &handshake{RoundTripper: transport, wire: &c.wire}
 	//nolint:bodyclose // The library closes the body, which is the connection.
 	ws, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{
+		// No redirect is followed, so that a credential reaches the configured server alone.
 		HTTPClient: &http.Client{
 			Transport:     h,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -78,6 +78,7 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), upgradedKey{}, true))
 	var pings sync.WaitGroup
 	pings.Go(func() { c.keepalive(ctx, o.PingEvery) })
+	// Deferred before the cancel below, so that it runs after it.
 	defer pings.Wait()
 	defer func() {
 		cancel()

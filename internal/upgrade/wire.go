@@ -68,6 +68,7 @@ func (o *outbox) flush() error {
 		next := o.unsent
 		o.unsent, o.pongs = nil, 0
 		o.mu.Unlock()
+		// mu is free during the write, so that the library's Write never waits for the peer.
 		_, err := o.conn.Write(next)
 		o.mu.Lock()
 		if o.failed = err; o.unsent == nil && cap(next) <= keptBytes {

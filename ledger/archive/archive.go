@@ -87,6 +87,7 @@ func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File)
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+	// Again, because another process may have written before this one had the lock.
 	if err := a.unchanged(); err != nil {
 		return err
 	}
@@ -117,6 +118,7 @@ func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File)
 	if err := a.disk.Rename(name+newSuffix, name); err != nil {
 		return err
 	}
+	// The name is durable before its line in the index, so that a confirmed file is never missing.
 	if err := a.disk.Sync(); err != nil {
 		return err
 	}
@@ -227,6 +229,7 @@ func (a *Archive) copyFile(ctx context.Context, name string, source blockfile.Fi
 		}
 	}()
 	in := readerWith{ctx, io.NewSectionReader(source, 0, size)}
+	// Only the Write of to, because its ReadFrom would not use the buffer.
 	_, err = io.CopyBuffer(struct{ io.Writer }{to}, in, make([]byte, 256<<10))
 	if err == nil {
 		err = to.Sync()

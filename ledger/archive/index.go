@@ -67,6 +67,7 @@ func (x *index) encode() []byte {
 
 // add returns the index with one more file.
 func (x *index) add(e Entry) *index {
+	// The capacity is clipped, so that append copies and x stays as it is.
 	more := &index{id: x.id, entries: append(x.entries[:len(x.entries):len(x.entries)], e)}
 	more.chain = link(x.chain, e.text())
 	return more

@@ -57,6 +57,7 @@ func Verify(ctx context.Context, disk Disk, progress func(Report)) (report Repor
 		if err == nil {
 			err = sameAs(&info, e, before)
 		}
+		// The file behind a bad one is compared with its own line alone, so that one damage is one problem.
 		if before = nil; err != nil {
 			report.add(name, err)
 		} else {

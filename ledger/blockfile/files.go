@@ -184,8 +184,8 @@ func (f *Files) roll() error {
 }
 
 // put writes b at an offset of the active file. What a crash has left there must be
-// the same, or torn. The same bytes are written once more: after an fsync that
-// failed they may be in the cache alone, marked as written.
+// the same, or torn. The same bytes are written once more, because after an fsync
+// that failed they may be in the cache alone, marked as written.
 func (f *Files) put(offset int64, b []byte) error {
 	h, number := f.current.active, f.current.header.number
 	if offset < f.found[number] {
@@ -249,6 +249,7 @@ func (f *Files) markDirty(h *handle) {
 
 // Publish lets readers see what has been appended.
 func (f *Files) Publish() {
+	// A copy, because readers keep a published view, which never changes, while current does.
 	v := f.current
 	f.published.Store(&v)
 }
@@ -293,6 +294,7 @@ func (f *Files) Unsynced() int64 { return f.unsynced.Load() }
 func (f *Files) Sync() (int64, error) {
 	f.dirtyMu.Lock()
 	dirty, names, n := f.dirty, f.names, f.unsynced.Load()
+	// The syncs come without the lock, so that Append does not wait for the disk.
 	f.dirty, f.names = nil, false
 	f.dirtyMu.Unlock()
 	var err error
@@ -307,6 +309,7 @@ func (f *Files) Sync() (int64, error) {
 			err = fmt.Errorf("sync the directory of the block files: %w", err)
 		}
 	}
+	// Not set to 0, because more may have been appended since n was read.
 	f.unsynced.Add(-n)
 	return n, err
 }

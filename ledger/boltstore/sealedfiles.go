@@ -76,7 +76,7 @@ func (s *Store) recordFiles(tx *bbolt.Tx, mark blockfile.Mark) error {
 	if err != nil {
 		return fmt.Errorf("records of block files: %w", err)
 	}
-	bucket.FillPercent = 0.9 // they are appended
+	bucket.FillPercent = 0.9 // they are appended, so that no key comes in between later
 	for _, f := range files {
 		key := fileKey(f.Number)
 		if err := guard.check(key, false); err != nil {

@@ -81,6 +81,7 @@ func (n *Node) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 }
 
 func (q *JoinRequest) validate() error {
+	// Any id but 0, because a node that joins has none yet.
 	a := core.Address{ID: 1, Peer: q.Peer, Client: q.Client}
 	switch {
 	case q.Nonce == [16]byte{} && q.ID == 0:

@@ -50,6 +50,7 @@ func (n *Node) leadLoop() {
 	ticker := time.NewTicker(leadInterval)
 	defer ticker.Stop()
 	for {
+		// Taken before follow reads the log, so that no change in between is missed.
 		changed := n.log.Changed()
 		if err := n.follow(); err != nil {
 			n.host.Fail(err)

@@ -91,6 +91,7 @@ func (d *Driver) Start() error {
 	if d.host.Options == nil {
 		return nil
 	}
+	// First, because the transport shows the token with every request.
 	if err := d.openToken(); err != nil {
 		return err
 	}

@@ -67,6 +67,7 @@ func (n *Node) checkClock() error {
 		case failure := <-failures:
 			err = failure
 		}
+		// Decided as soon as it can be, so that a node that does not answer is not waited for.
 		switch majority := voters/2 + 1; {
 		case near >= majority:
 			return nil

@@ -112,6 +112,7 @@ func (n *Node) upgrading() bool {
 	}
 	head, err := n.host.State()
 	if err == nil && head.Level >= tokenLevel {
+		// Noted, because the level never goes down, and later requests need no look at the state.
 		t.strict.Store(true)
 		return false
 	}

@@ -134,6 +134,7 @@ const mostRefusalBytes = 4 << 10
 // Close closes the connections to other nodes.
 func (d *Driver) Close() error {
 	if t := d.transport.Load(); t != nil {
+		// Deferred, because Serve returns only once the transport is closed.
 		defer d.serving.Wait()
 		return t.Close()
 	}

@@ -175,7 +175,7 @@ func DecodeEntry(entry []byte) (h EntryHeader, commands [][]byte, err error) {
 		h.Check = Check{Index: d.uvarint(), Digest: d.uint64()}
 	}
 	n := d.uvarint()
-	if n > uint64(len(d.rest)) { // every command has at least its length byte
+	if n > uint64(len(d.rest)) { // every command has at least its length byte, so that a false count takes no memory
 		d.fail()
 	}
 	if !d.bad {
@@ -226,7 +226,7 @@ func (c *writeCommand) decode(d *decoder) {
 // decodeOperations reads the operations, which end the command.
 func (c *writeCommand) decodeOperations(d *decoder) {
 	c.encodedOperations = d.rest
-	clear(c.operations) // what stays behind the shorter ones would keep an entry in memory
+	clear(c.operations) // otherwise what stays behind the new ones would keep an older entry in memory
 	c.operations, c.offsets = decodeOperationsAt(d, c.operations[:0], c.offsets[:0])
 	for i := range c.operations {
 		if c.operations[i].Kind == OpExpireEntity {

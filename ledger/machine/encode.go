@@ -118,6 +118,7 @@ func (e *Encoder) End() (c Command, memory []byte, err error) {
 		return c, e.memory, err
 	}
 	c, memory = e.command, e.encoded
+	// Clipped, so that what is appended to the memory next never changes the command.
 	c.encoded, c.operations = memory[len(e.memory):len(memory):len(memory)], memory[e.start:len(memory):len(memory)]
 	*e = Encoder{TextIsUTF8: e.TextIsUTF8}
 	return c, memory, nil

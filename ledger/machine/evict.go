@@ -239,6 +239,7 @@ func (m *Machine) collect(tx Tx, q *dueQueue, p *pass) error {
 			full = !taken
 		}
 		if !taken {
+			// A copy, because rest becomes the cursor, and k is valid only until the next Put or Delete.
 			rest = bytes.Clone(k)
 			return false
 		}

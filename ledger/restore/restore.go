@@ -274,6 +274,7 @@ func copyFile(ctx context.Context, to io.Writer, path string, copied func(n int)
 			return context.Cause(ctx)
 		}
 		n, readErr := f.Read(buffer)
+		// Written before the error is looked at, because a read may return its last bytes with it.
 		if _, err := to.Write(buffer[:n]); err != nil {
 			return err
 		}

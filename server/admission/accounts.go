@@ -56,7 +56,7 @@ type accounts struct {
 
 	dirty  atomic.Bool // a write of the file is due
 	saving sync.Mutex  // taken before mu
-	timer  *time.Timer // under saving; nil while none is due
+	timer  *time.Timer // under saving; nil until the first change, so that a server that counts nothing writes no file
 	closed bool        // under saving
 }
 
@@ -194,6 +194,7 @@ func (a *accounts) save() error {
 		return err
 	}
 	_, err = f.WriteString(accountsFormat + hex.EncodeToString(digest[:]) + "\n" + rest.String())
+	// Durable before it gets the name, so that a crash leaves one file or the other, and never a part.
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}

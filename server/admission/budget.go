@@ -69,6 +69,7 @@ func (b *Budget) Acquire(ctx context.Context, n, limit int64) error {
 	default:
 		b.waiting.Remove(element)
 	}
+	// Also if the call has only left the queue, because a smaller one behind it may fit.
 	b.wake()
 	return context.Cause(ctx)
 }

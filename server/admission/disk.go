@@ -33,7 +33,7 @@ type disk struct {
 	measure func() (free, size uint64, err error) // nil: the free space is not checked
 	reserve int64                                 // negative: the default
 	began   time.Time
-	next    atomic.Int64 // time of the next check, in nanoseconds since began
+	next    atomic.Int64 // time of the next check, in ns since began, so that a jump of the wall clock has no effect
 	now     atomic.Int32
 }
 

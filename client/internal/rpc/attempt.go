@@ -91,6 +91,7 @@ func (t attempts) send(r *http.Request) (*http.Response, error) {
 		return t.ask(r)
 	}
 	r.Body = attemptBody{r.Body, a}
+	// A transport that repeats the request takes its body from GetBody, which must not escape the record.
 	if again := r.GetBody; again != nil {
 		r.GetBody = func() (io.ReadCloser, error) {
 			body, err := again()
@@ -111,6 +112,7 @@ func (t attempts) ask(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if err := t.endpoint.learn(answer.Header); err != nil {
+		// Otherwise a body that nobody reads would hold its connection.
 		_ = answer.Body.Close()
 		return nil, err
 	}

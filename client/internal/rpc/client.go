@@ -113,11 +113,11 @@ func newTransport() *http.Transport {
 		Proxy:     http.ProxyFromEnvironment,
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
-			// StrictMaxConcurrentRequests would restrict the transport to one connection.
-			// net/http counts waiting requests among the active ones, so as many waiting
-			// requests as the limit would block all of them for ever. Without pings the write
-			// stream would wait for ever for a peer that vanished (power loss, a firewall that
-			// dropped the connection).
+			// StrictMaxConcurrentRequests is not set, because it would restrict the transport to
+			// one connection. net/http counts waiting requests among the active ones, so as
+			// many waiting requests as the limit would block all of them for ever. Without pings
+			// the write stream would wait for ever for a peer that vanished (power loss, a
+			// firewall that dropped the connection).
 			SendPingTimeout: 10 * time.Second,
 			PingTimeout:     5 * time.Second,
 			// Pings wait behind a blocked write, so writes need their own bound: a peer that

@@ -255,6 +255,7 @@ func (s *endpoints) find(from *Endpoint, leader string) *Endpoint {
 	if err != nil || base.Scheme != from.base.Scheme || !from.options.mayHaveToken(base) {
 		return nil
 	}
+	// Clipped, so that append copies and never writes into the array of all.
 	for _, e := range append(slices.Clip(s.all), s.named) {
 		if e != nil && address.Of(e.base) == address.Of(base) {
 			return e
@@ -299,6 +300,7 @@ func (e *Endpoint) OpenStream(ctx context.Context) (Stream, error) {
 			return UpgradedStream{stream}, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
+		// Without a connection nothing was refused, so that the next stream asks for the upgrade again.
 		case isDial && dial.Op == "dial":
 			return nil, failure.FromConnect(connect.NewError(connect.CodeUnavailable, err), 0)
 		}

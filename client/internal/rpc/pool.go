@@ -195,6 +195,7 @@ func (p *pool) closeOld() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := 0
+	// The oldest are in front, because put appends and takeIdle takes the last one.
 	for old < len(p.idle) && time.Since(p.idle[old].idleSince) >= idleConnTimeout {
 		_ = p.idle[old].Close()
 		old++
@@ -310,6 +311,7 @@ func (c *callConn) interruptWith(ctx context.Context, limit time.Duration) (stop
 	if ctx.Done() == nil {
 		return func() bool { return true }
 	}
+	// A time in the past, so that pending reads and writes fail at once.
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 }
 
@@ -322,6 +324,7 @@ func (p *pool) exchange(ctx context.Context, c *callConn, r *http.Request, x exc
 		stop()
 		return nil, err
 	}
+	// The head has a bound here, because http.ReadResponse has none of its own.
 	c.limit.N = maxAnswerHeader
 	if x.take(c) {
 		if c.answered = true; stop() {
@@ -458,6 +461,7 @@ func (b *pooledBody) finish(whole bool) {
 		case err := <-b.written:
 			whole = whole && err == nil
 		default:
+			// The server has answered before it had the whole request: the rest must not meet the next one.
 			whole = false
 		}
 	}

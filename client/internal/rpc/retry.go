@@ -33,6 +33,7 @@ const (
 // upper half random, so that clients that failed together do not retry together.
 func Backoff(attempt int, retryAfter time.Duration) time.Duration {
 	wait := backoffMax
+	// Bounded, otherwise the shift would overflow after many attempts.
 	if attempt < 10 {
 		wait = min(backoffMax, backoffFirst<<attempt)
 	}

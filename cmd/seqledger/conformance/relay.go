@@ -124,6 +124,7 @@ func (p *proxy) serveStream(w http.ResponseWriter, r *http.Request) {
 		}
 	case <-up.ended:
 		err = up.err
+		// A time in the past, so that the read of the request's body ends, and requests with it.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
 		if e := <-requested; errors.Is(e, errCut) {
 			err = e

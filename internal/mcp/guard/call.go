@@ -160,6 +160,7 @@ func (g *Guard) serve(ctx context.Context, c *call) {
 				"The call has not ended after %v. It goes on, and what it does may have happened already. Do not make "+
 					"another call in its place: repeat this one, with the same %s, to get its result.", c.tool.Timeout,
 				c.sameness()))))
+			// Its place is kept until the call has ended, so that calls that go on still count.
 			<-answer
 		}
 		return

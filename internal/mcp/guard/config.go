@@ -78,6 +78,7 @@ func ReadConfig(path string, unset Times) (*Config, error) {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }() // read only
+	// One byte more than allowed, so that a longer file is refused and not cut off.
 	content, err := io.ReadAll(io.LimitReader(file, maxConfig+1))
 	if err == nil && len(content) > maxConfig {
 		err = fmt.Errorf("%s: has more than 1 MiB", path)

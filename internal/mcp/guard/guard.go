@@ -133,6 +133,7 @@ func (g *Guard) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	err := g.Upstream.Run(g.fromServer)
 	close(g.ended)
 	g.mu.Lock()
+	// Under the lock, so that no call joins once Wait has begun.
 	g.over = true
 	g.mu.Unlock()
 	g.calls.Wait()

@@ -95,6 +95,7 @@ func newTable(pages uint64) *table {
 
 // grown returns a table for more pages with the entries of t.
 func (t *table) grown(pages uint64) *table {
+	// At least a quarter more, so that a file that grows does not have its table copied each time.
 	g := newTable(max(pages, uint64(len(t.sums))+uint64(len(t.sums))/4))
 	for i := range t.sums {
 		g.sums[i].Store(t.sums[i].Load())
@@ -437,6 +438,7 @@ func (s *Sums) write(dirty map[int]bool, m boltpage.Meta) error {
 	binary.LittleEndian.PutUint64(buf[32:], m.Pages)
 	binary.LittleEndian.PutUint32(buf[40:], uint32(m.PageSize))
 	binary.LittleEndian.PutUint64(buf[48:], s.digest)
+	// No sync comes before the header, because its digest tells whether all of its slots reached the disk.
 	s.header = 1 - s.header
 	if err := put(0, s.header); err != nil {
 		return err

@@ -2,7 +2,8 @@ package core
 
 import "fmt"
 
-// logger drops the library's log messages and panics on fatal ones.
+// logger drops the library's log messages. It panics on fatal ones rather than exit, because Node.do turns a panic
+// into the failure of the node.
 type logger struct{}
 
 func (logger) Debug(...any)            {}

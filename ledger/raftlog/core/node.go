@@ -177,6 +177,7 @@ func New(o Options) (n *Node, err error) {
 		return nil, err
 	}
 	// Everything in the state store is committed. The commit index of the rest of the log is learned later.
+	// It must not be beyond the log, at which the library would panic.
 	commit := min(max(o.Applied.Index, o.State.Commit), o.Log.Last().Index)
 	n = &Node{
 		o: o, state: o.State, commit: commit, applied: o.Applied,
@@ -292,7 +293,8 @@ func (n *Node) Receive(m *pb.Message) error {
 		if m.GetType() == pb.MsgReadIndex && n.role.Leads && n.ready != n.role.Term {
 			return nil // the library would answer at once if this is the only voter; the reader asks again
 		}
-		// An error means that the sender is not a member or that the message is out of place.
+		// An error means that the sender is not a member or that the message is out of place. Neither must
+		// stop this node.
 		_ = n.raft.Step(m)
 		return nil
 	})

@@ -43,6 +43,7 @@ func (h *Host) appended(number uint64) error {
 	err := h.node.Appended(number)
 	appends, applies := h.passOn()
 	broken := h.node.Err()
+	// TryLock rather than Lock, because applying is locked before mu, and mu is held.
 	here := applies && broken == nil && h.o.Send == nil && len(h.appends) == 0 && isLittle(h.applies) &&
 		h.applying.TryLock()
 	h.mu.Unlock()
@@ -101,6 +102,7 @@ func (e *BehindError) Error() string {
 
 func (h *Host) write(batch []core.Append) error {
 	began, size, entries := time.Now(), 0, 0
+	// At least 1, because 0 means that there is no write.
 	h.writing.Store(max(1, int64(began.Sub(h.started))))
 	defer h.writing.Store(0)
 	for i := range batch {

@@ -123,7 +123,7 @@ type Host struct {
 	stop        chan struct{} // closed to end the loops and all waits
 	stopOnce    sync.Once
 	closeOnce   sync.Once
-	truncations sync.Mutex
+	truncations sync.Mutex // one Truncate at a time; not mu, which must not be held while files are removed
 }
 
 // status is the state whose changes callers wait for.
@@ -229,6 +229,7 @@ func (h *Host) passOn() (appends, applies bool) {
 			close(done)
 		}
 	}
+	// A leader whose write is stuck stays silent, so that the others elect one whose disk works.
 	if len(out.Send) > 0 && h.o.Send != nil && !(h.stuck.Load() && h.node.Role().Leads) {
 		h.o.Send(out.Send)
 	}
@@ -329,6 +330,7 @@ func (h *Host) Close() error {
 		h.closing = true
 		h.solo.Store(false)
 		for h.stoppedLocked() == nil && len(h.proposals) > 0 {
+			// Taken under the lock, so that an answer before the wait is not missed.
 			changed := h.changed
 			h.mu.Unlock()
 			select {
@@ -434,6 +436,7 @@ func (h *Host) Truncate(at segment.Position) error {
 	h.truncations.Lock()
 	defer h.truncations.Unlock()
 	if at.Index <= h.o.Log.Checkpoint().Index {
+		// An empty event, so that a failed or closed host still returns its error.
 		return h.event(func() error { return nil })
 	}
 	var members core.Members

@@ -138,6 +138,7 @@ func readSnapshot(store raft.SnapshotStore) (*raft.SnapshotMeta, snapshotPayload
 	if err != nil {
 		return nil, snapshotPayload{}, err
 	}
+	// The bound is above the longest payload, so that a longer file is refused and never read whole.
 	b, err := io.ReadAll(io.LimitReader(body, 1<<10))
 	if err := errors.Join(err, body.Close()); err != nil {
 		return nil, snapshotPayload{}, err

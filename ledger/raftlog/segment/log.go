@@ -143,6 +143,7 @@ func makeFile(o *Options, h *header) (*file, error) {
 	if _, err := io.ReadFull(o.Random, random[:]); err != nil {
 		return nil, fmt.Errorf("segment: random salt: %w", err)
 	}
+	// The marker is never 0, so that unwritten bytes are not taken for a record.
 	h.salt, h.marker = [8]byte(random[:8]), uint32(random[8])|uint32(random[9])<<8|uint32(random[10])<<16|1<<31
 	opened, err := o.Disk.Create(temporary, h.size)
 	if err != nil {
@@ -153,6 +154,7 @@ func makeFile(o *Options, h *header) (*file, error) {
 		err = f.File.Sync()
 	}
 	if err == nil {
+		// Only now, so that a segment under its name always has a durable header.
 		err = o.Disk.Rename(temporary, f.name)
 	}
 	if err == nil {
@@ -421,6 +423,7 @@ func (l *Log) Truncate(c Checkpoint) error {
 		if err := l.add(record{kind: kindCheckpoint, at: c.Position}, c.Data); err != nil {
 			return err
 		}
+		// A copy, because the log must not retain the caller's memory.
 		c.Data = slices.Clone(c.Data)
 		l.checkpoint = c
 		l.bytes.Store(0)
@@ -429,6 +432,7 @@ func (l *Log) Truncate(c Checkpoint) error {
 	if err != nil {
 		return err
 	}
+	// The checkpoint is durable before a segment is removed, otherwise a crash could leave a log that begins behind it.
 	if err := l.Sync(); err != nil {
 		return err
 	}
@@ -442,6 +446,7 @@ func (l *Log) detachCovered(index uint64) []*file {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	gone := 0
+	// The segment whose seal is still to be written stays open, because seal writes to it.
 	for gone < len(l.files)-1 && l.files[gone+1].header.base.Index <= index && l.files[gone] != l.unsealed {
 		gone++
 	}
@@ -455,6 +460,7 @@ func (l *Log) detachCovered(index uint64) []*file {
 
 // detach removes the oldest segments from the index.
 func (l *Log) detach(count int) []*file {
+	// A copy, because Delete moves the other files to where these are.
 	removed := slices.Clone(l.files[:count])
 	l.files = slices.Delete(l.files, 0, count)
 	keep := slices.IndexFunc(l.points, func(p point) bool { return !slices.Contains(removed, p.file) })

@@ -104,6 +104,7 @@ func (l *Log) Entries(lo, hi uint64, maxBytes int) ([]Entry, error) {
 			if size += len(payload); size > maxBytes && len(entries) > 0 {
 				return entries, nil
 			}
+			// A copy, because the next record may overwrite the reader's chunk.
 			data := append(make([]byte, 0, len(payload)), payload...)
 			entries = append(entries, Entry{rec.at.Index, rec.at.Term, rec.entryKind, data})
 		}

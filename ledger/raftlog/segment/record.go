@@ -166,6 +166,7 @@ func decodeRecord(b []byte, h *header) (record, bool) {
 		kind: b[20], entryKind: b[21],
 		at: Position{binary.LittleEndian.Uint64(b[24:]), binary.LittleEndian.Uint64(b[32:])},
 	}
+	// Bounded here, because the checksum is not verified yet and the length may be damaged.
 	return r, r.length <= MaxEntryBytes
 }
 

@@ -122,6 +122,7 @@ func (d *Disk) PowerLoss(rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		d.names = maps.Clone(d.durable)
 	}
+	// Sorted, because the order of a map would make one seed two different losses.
 	for _, name := range slices.Sorted(maps.Keys(d.names)) {
 		d.names[name].lose(rng)
 	}

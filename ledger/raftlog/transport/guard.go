@@ -195,6 +195,7 @@ func (a *Access) checkToken(r *http.Request, upgrading bool) *refusal {
 	}
 	// Hashed, because the comparison would leak the length.
 	wanted, shown := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
+	// A node without a token lets nobody in, otherwise a request without one would pass.
 	if want != "" && subtle.ConstantTimeCompare(wanted[:], shown[:]) == 1 {
 		return nil
 	}
@@ -235,7 +236,7 @@ func (t *Transport) refused(r *http.Request, no *refusal) {
 	}
 }
 
-// maxTold bounds the number of logged refusals.
+// maxTold bounds the number of logged refusals, so that refused requests fill neither memory nor the log.
 const maxTold = 64
 
 // told is the set of logged messages.

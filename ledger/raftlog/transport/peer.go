@@ -42,6 +42,7 @@ func (t *Transport) newPeer(id uint64, address string) *peer {
 	p.ctx, p.stop = context.WithCancel(t.ctx)
 	// Both end with stop; joined by Close.
 	t.loops.Go(p.report)
+	// The lower id connects, so that each pair has one stream.
 	if t.o.ID < id {
 		t.loops.Go(p.dial)
 	}
@@ -150,6 +151,7 @@ func (p *peer) attach(ctx context.Context) (context.Context, int) {
 func (p *peer) detach(number int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// A newer stream has replaced this one, and must not lose its messages.
 	if number != p.current {
 		return
 	}
@@ -169,6 +171,7 @@ func (p *peer) run(ctx context.Context, s stream) error {
 	if err := s.Send(new(frame)); err != nil { // on the server side this sends the headers
 		return err
 	}
+	// Has room for one, because run may have returned before the receiver ends.
 	received := make(chan error, 1)
 	// Ends when run returns, because the stream then fails; joined by Close.
 	p.t.loops.Go(func() {
@@ -225,6 +228,7 @@ func (p *peer) receive(s stream) error {
 		if err != nil {
 			return err
 		}
+		// All are checked before one is delivered, so that a node cannot speak for another one.
 		for _, m := range messages {
 			if m.GetFrom() != p.id || m.GetTo() != p.t.o.ID {
 				return fmt.Errorf("node %d sent a message from node %d to node %d", p.id, m.GetFrom(), m.GetTo())

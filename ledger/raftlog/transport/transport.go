@@ -260,6 +260,7 @@ func (t *Transport) Connected() map[uint64]bool {
 // Close ends all streams and waits for its goroutines. Waiting messages are dropped.
 func (t *Transport) Close() error {
 	t.mu.Lock()
+	// Under the lock, so that neither begin nor SetPeers adds a goroutine once Wait has begun.
 	t.stop()
 	t.peers = map[uint64]*peer{}
 	t.mu.Unlock()
