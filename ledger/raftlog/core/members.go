@@ -45,6 +45,17 @@ func (m *Members) Has(id uint64) bool {
 	return slices.ContainsFunc(m.lists(), func(l *[]uint64) bool { return slices.Contains(*l, id) })
 }
 
+// count returns the number of nodes.
+func (m *Members) count() int {
+	all := map[uint64]bool{}
+	for _, list := range m.lists() {
+		for _, id := range *list {
+			all[id] = true
+		}
+	}
+	return len(all)
+}
+
 func (m *Members) validate() error {
 	if len(m.Voters) == 0 && m.Highest > 0 { // Highest is 0 for a new node, which gets a snapshot
 		return errors.New("core: a cluster without voters")
@@ -201,6 +212,11 @@ func (n *Node) Change(number uint64, change *pb.ConfChangeV2) error {
 	next, err := m.after(change)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNotProposed, err)
+	}
+	// A checkpoint of the log has all members, and has no room for more: every node would stop at its next one.
+	if size := len(next.Encode()); size > segment.MaxCheckpointBytes {
+		return fmt.Errorf("%w: the %d members with their addresses take %d bytes, at most %d: give the nodes shorter "+
+			"addresses, or fewer nodes", ErrNotProposed, next.count(), size, segment.MaxCheckpointBytes)
 	}
 	if n.role.Leads && !slices.Contains(next.Voters, n.o.ID) {
 		return fmt.Errorf("%w: node %d leads and would not be a voter any more: transfer the leadership first",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -353,4 +354,43 @@ func TestSoleVoterGetsCompany(t *testing.T) {
 			t.Errorf("the log says that the members are %+v", members)
 		}
 	})
+}
+
+// A checkpoint of the log has the addresses of all members. Nodes whose addresses would not fit are refused, because
+// every node would stop at its next truncation.
+func TestTooManyAddressesAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, bytes := range map[string]int{"the longest": core.MaxAddressBytes, "usual ones": 21, "none": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, m := simdisk.New(), &recorder{}
+			r := started(t, d, m, func(o *host.Options) { o.Send = func([]*pb.Message) {} }) // drops all messages
+			var err error
+			nodes := 1
+			for id := uint64(2); err == nil && id <= core.MaxMembers+1; id++ {
+				change := &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{
+					{Type: pb.ConfChangeAddLearnerNode.Enum(), NodeId: &id},
+				}}
+				if bytes > 0 {
+					a := core.Address{ID: id, Peer: strings.Repeat("p", bytes), Client: strings.Repeat("c", bytes)}
+					a.AppendTo(change)
+				}
+				if _, err = r.Change(change).Wait(); err == nil {
+					nodes++
+				}
+			}
+			if want := "shorter addresses"; bytes > 0 && (!errors.Is(err, host.ErrNotLeader) ||
+				!strings.Contains(err.Error(), want)) {
+				t.Errorf("%d nodes, then %v, want %q", nodes, err, want)
+			}
+			if nodes < 4 || bytes == 0 && nodes <= core.MaxMembers {
+				t.Errorf("only %d nodes: %v", nodes, err)
+			}
+			write(t, r.Host, "after it")
+			at := r.Covered()
+			m.checkpoint(at)
+			must(t, r.Truncate(at))
+			write(t, r.Host, "after the truncation")
+		})
+	}
 }
