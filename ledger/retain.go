@@ -52,7 +52,8 @@ func (l *Ledger) retainLoop() {
 // setHorizon notes where the history begins, for readers of blocks.
 func (l *Ledger) setHorizon(h machine.Horizon) {
 	if now := l.source.Horizon.Load(); now == nil || !now.Equal(h) {
-		l.source.Horizon.Store(&h)
+		changed := h // of its own, so that only a change takes memory
+		l.source.Horizon.Store(&changed)
 		signal(l.retainDue)
 		signal(l.archiveDue)
 	}

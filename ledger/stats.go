@@ -139,6 +139,7 @@ func (c *counters) syncedBlocks(began time.Time, bytes int64) {
 // rare beside entries, so that it hardly ever allocates.
 func (c *counters) setEvictions(now machine.Evictions) {
 	if kept := c.evictions.Load(); kept == nil || *kept != now {
-		c.evictions.Store(&now)
+		changed := now // of its own, so that only a change takes memory
+		c.evictions.Store(&changed)
 	}
 }
