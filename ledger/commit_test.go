@@ -427,18 +427,19 @@ func TestFailureAnswersEverything(t *testing.T) {
 func TestAnswersStayWithTheirCalls(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})
-	const callers, writes = 16, 25
+	const callers, writes = 16, 50
 	var ended atomic.Int64
 	var group sync.WaitGroup
 	for caller := range callers {
 		group.Go(func() {
 			name := fmt.Sprint("client-", caller)
+			mayEnd := caller%2 == 0 // once for each write, so that the commands left behind are few
 			for sequence := uint64(1); sequence <= writes; {
 				w := testWrite(name, sequence, 10+caller)
 				// By the length of the value, another for each caller.
 				want, _ := machine.HashOperations(nil, w.Operations)
 				ctx, cancel := context.WithCancel(t.Context())
-				if caller%2 == 0 {
+				if mayEnd {
 					go cancel() // before, beside or after the answer; it ends by itself
 				}
 				out, err := l.Write(ctx, w)
@@ -446,6 +447,7 @@ func TestAnswersStayWithTheirCalls(t *testing.T) {
 				switch {
 				case errors.Is(err, context.Canceled):
 					ended.Add(1)
+					mayEnd = false
 					continue // the same write learns what became of it
 				case err != nil:
 					t.Errorf("%s: write %d: %v", name, sequence, err)
@@ -455,7 +457,7 @@ func TestAnswersStayWithTheirCalls(t *testing.T) {
 						out.Receipt.Sequence)
 					return
 				}
-				sequence++
+				sequence, mayEnd = sequence+1, caller%2 == 0
 			}
 		})
 	}
