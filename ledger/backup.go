@@ -72,7 +72,14 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 		return info, context.Cause(ctx)
 	}
 	defer func() { <-l.blockFiles }()
-	snapshot, err := l.snapshot(ctx)
+	// A node that does not lead may be behind: a backup must not lack what another one has acknowledged. A seed may: it
+	// says how new it must be, and the node that it is for may be the very one without which no majority answers.
+	if o.snapshot == nil {
+		if err := l.Fresh(ctx); err != nil {
+			return info, err
+		}
+	}
+	snapshot, err := l.snapshot()
 	if err != nil {
 		return info, err
 	}
@@ -113,14 +120,10 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 	return info, nil
 }
 
-// snapshot returns the state with everything in it that has been acknowledged.
-func (l *Ledger) snapshot(ctx context.Context) (*boltstore.Snapshot, error) {
+// snapshot returns the state with everything in it that this node has applied.
+func (l *Ledger) snapshot() (*boltstore.Snapshot, error) {
 	if l.stopping.Err() != nil {
 		return nil, ErrClosed
-	}
-	// A node that does not lead may be behind: a backup must not lack what another one has acknowledged.
-	if err := l.Fresh(ctx); err != nil {
-		return nil, err
 	}
 	if err := l.flush(); err != nil {
 		l.fail(err)

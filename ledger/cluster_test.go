@@ -19,6 +19,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 	"github.com/seqledger/seqledger/ledger/read"
 )
@@ -584,5 +585,35 @@ func TestReadsOfANodeThatIsCutOff(t *testing.T) {
 	stale := read.WithStale(t.Context(), new(read.Stale))
 	if err := left.View(stale, func(machine.View) error { return nil }); err != nil {
 		t.Errorf("a stale read: %v", err)
+	}
+}
+
+// A read that was given up keeps no place at a node that is cut off: others are refused because there is no leader, and
+// not because too many wait.
+func TestReadsThatWereGivenUpKeepNoPlace(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	leader := awaitLeader(t, nodes...)
+	left := nodes[0]
+	if left == leader {
+		left = nodes[1]
+	}
+	for _, n := range nodes {
+		if n != left {
+			_ = n.Close() // the second cannot hand over
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	look := func(machine.View) error { return nil }
+	for range core.MaxReads + 1 {
+		if err := left.View(ended, look); err == nil {
+			t.Fatal("a node that is alone answers a read")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := left.View(ctx, look); !isNotLeader(err) {
+		t.Errorf("a read: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -109,16 +110,19 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 			return machine.Outcome{}, tooFarAhead(c.ValidUntil, now)
 		}
 	}
-	for {
+	for decided := false; ; decided = true {
 		if err := l.decideOnce(ctx, k, admit); err != nil {
-			return machine.Outcome{}, err
+			return machine.Outcome{}, unknownIf(decided, err)
 		}
 		whole, err := l.readAttachments(ctx, &k.out)
 		if k.out.Keyed != nil && k.out.Keyed.Record != nil {
 			k.out.Keyed.Record.ID = c.ID
 		}
-		if err != nil || whole {
-			return k.out, err
+		if err != nil {
+			return machine.Outcome{}, unknownIf(true, err)
+		}
+		if whole {
+			return k.out, nil
 		}
 		// The record has changed since it was decided. A finished one without its response would
 		// look like an empty result, so the command, which may be repeated, is decided again. Each
@@ -127,6 +131,15 @@ func (l *Ledger) decideKeyed(ctx context.Context, c *machine.KeyedCommand, admit
 			return machine.Outcome{}, unknown(context.Cause(ctx))
 		}
 	}
+}
+
+// unknownIf says of a command that was decided, and so may be in the log, that its outcome is unknown: the error of a
+// later step may say that nothing was proposed, and means that step.
+func unknownIf(decided bool, err error) error {
+	if decided && !errors.Is(err, ErrOutcomeUnknown) {
+		return unknown(err)
+	}
+	return err
 }
 
 // tooFarAhead refuses a Reserve that says it is valid for too long.
@@ -177,12 +190,12 @@ func (l *Ledger) decideOnce(ctx context.Context, k *keyedCall, admit admission) 
 }
 
 // readAttachments reads what the outcome's record has put aside. It returns false if
-// the record has changed since then.
+// the record has changed since then. No other node is asked: the record is from the state here, which only gets newer.
 func (l *Ledger) readAttachments(ctx context.Context, out *machine.Outcome) (whole bool, err error) {
 	if out.Keyed == nil || out.Keyed.Record == nil || !out.Keyed.Record.HasAttachments() {
 		return true, nil
 	}
-	err = l.View(ctx, func(v machine.View) (err error) {
+	err = l.StoredView(ctx, func(v machine.View) (err error) {
 		whole, err = v.ReadAttachments(out.Keyed.Record)
 		return err
 	})

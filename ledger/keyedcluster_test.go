@@ -5,10 +5,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -203,4 +205,61 @@ func TestLeasesOutliveAnOutage(t *testing.T) {
 	}
 	keyedOnLeader(t, nodes, ownerOf(taken, keyed.Complete, token, "late"), machine.KeyedOK)
 	keyedOnLeader(t, nodes, other, machine.KeyedReplay)
+}
+
+// A Complete whose response is read back after its commit is not told as never proposed, when the leader loses the
+// others in between.
+func TestCommittedCompleteIsNotToldAsNeverProposed(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	first := clusterReserve("k", 1)
+	first.Lease = int64(time.Hour)
+	token := keyedOnLeader(t, nodes, first, machine.KeyedAcquired).Keyed.Record.Token
+	leader := awaitLeader(t, nodes...)
+	committed := false
+	long := strings.Repeat("x", 4096) // has a row of its own
+	out, err := leader.Keyed(t.Context(), ownerOf(first, keyed.Complete, token, long), 0,
+		func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error) {
+			out, err := propose(ctx)
+			committed = err == nil && out.Code == machine.KeyedOK
+			for _, n := range nodes {
+				if n != leader {
+					_ = n.Close() // the second cannot hand over
+				}
+			}
+			return out, err
+		})
+	if committed && (err != nil || out.Code != machine.KeyedOK || string(out.Keyed.Record.Response) != long) {
+		t.Errorf("committed, and told %v, %v", out.Code, err)
+	}
+	if !committed && err == nil {
+		t.Errorf("not committed, and told %v", out.Code)
+	}
+}
+
+// A node that waits for the others at its start counts its keyed records as soon as there is a leader.
+func TestKeysAreCountedOnceThereIsALeader(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	keyedOnLeader(t, nodes, clusterReserve("k", 1), machine.KeyedAcquired)
+	for _, n := range nodes {
+		_ = n.Close() // the last cannot hand over
+	}
+	first := startNodeWith(t, nodes[0].address, ledger.Options{Dir: nodes[0].dir})
+	// Longer than the count waits for a leader: both begin with the node.
+	if err := first.View(t.Context(), func(machine.View) error { return nil }); !isNotLeader(err) {
+		t.Fatal(err)
+	}
+	second := startNodeWith(t, nodes[1].address, ledger.Options{Dir: nodes[1].dir})
+	awaitLeader(t, first, second)
+	limit, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, n := range []*clusterNode{first, second} {
+		for n.Stats().Keyed.Records == nil {
+			if limit.Err() != nil {
+				t.Fatal("the records are not counted")
+			}
+			runtime.Gosched()
+		}
+	}
 }

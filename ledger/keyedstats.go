@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/stats"
 )
@@ -162,6 +164,10 @@ func (l *Ledger) countLoop() {
 			more, err = l.keyedCounters.records.step(v, countStep)
 			return err
 		}, machine.TableKeyed)
+		if _, alone := errors.AsType[*cluster.NotLeaderError](err); alone {
+			more = true // it has waited for the others, and does so again
+			continue
+		}
 		// Only logged, because nothing is decided by the counts: where they lack, the state is looked at.
 		if err != nil && l.Err() == nil && l.stopping.Err() == nil {
 			l.options.Logger.Warn("the records of keys could not be counted", "error", err)

@@ -13,9 +13,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
-// fresh returns once a read on this node sees every write that was acknowledged before the call, by any node. If the
-// others do not answer in readTicks, the error is a *NotLeaderError, because this node may be cut off from them while
-// its callers can reach another.
+// fresh returns once a read on this node sees every write that was acknowledged before the call, by any node. If that
+// takes longer than readTicks, the error is a *cluster.NotLeaderError: this node may be cut off from the others, or be far
+// behind them, while its callers can reach another.
 func (l *Ledger) fresh(ctx context.Context) error {
 	err := l.readBarrier(ctx)
 	switch {

@@ -7,41 +7,49 @@ import (
 	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
-// cutOffAfter is how long a node must have known of no leader before it ends what it would otherwise send for ever.
+// cutOffAfter is how long a node must have been without a leader before it ends what it would otherwise send for ever.
 // Elections are far shorter, and survive.
 const cutOffAfter = 10 * time.Second
 
-// untilCutOff calls end once if this node has known of no leader for long while a stream is open. It may be cut off
+// untilCutOff calls end once if this node has been without a leader for long while a stream is open. It may be cut off
 // from the others then: its blocks just stop, and the caller, which may reach another node, would wait for ever.
 func (s *Server) untilCutOff(ctx context.Context, end func(cause error)) {
-	if s.options.Ledger.Cluster().PeerTransport() == nil {
+	node := s.options.Ledger.Cluster()
+	if node.PeerTransport() == nil {
 		return // this node has no others
 	}
 	// Ends with the stream.
-	go awaitCutOff(ctx, s.options.Ledger.Cluster().Leader, s.cutOff, end)
+	go awaitCutOff(ctx, func() (bool, <-chan struct{}) {
+		leader, changed := node.Leader()
+		// A node without a vote never doubts its leader, so that it must have heard from it lately.
+		return leader.Self || known(leader) && time.Since(node.Heard(leader.ID)) < s.cutOff, changed
+	}, s.cutOff, end)
 }
 
-// awaitCutOff is untilCutOff with a way to ask for the leader.
+// awaitCutOff is untilCutOff with a way to ask whether there is a leader, and for a channel that is closed when that
+// may have changed. It asks at least once in the given time.
 func awaitCutOff(
-	ctx context.Context, leaderOf func() (cluster.Leader, <-chan struct{}), after time.Duration, end func(cause error),
+	ctx context.Context, led func() (bool, <-chan struct{}), after time.Duration, end func(cause error),
 ) {
 	var without time.Time // since when there is no leader; zero: there is one
 	for {
-		leader, changed := leaderOf()
-		var over <-chan time.Time
-		if known(leader) {
+		is, changed := led()
+		again := after
+		switch {
+		case is:
 			without = time.Time{}
-		} else {
-			if without.IsZero() {
-				without = time.Now()
-			}
-			over = time.After(time.Until(without.Add(after)))
+		case without.IsZero():
+			without = time.Now()
+		default:
+			again = time.Until(without.Add(after))
 		}
 		select {
 		case <-changed:
-		case <-over:
-			end(&cluster.NotLeaderError{})
-			return
+		case <-time.After(again):
+			if !is {
+				end(&cluster.NotLeaderError{})
+				return
+			}
 		case <-ctx.Done():
 			return
 		}

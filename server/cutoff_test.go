@@ -24,15 +24,18 @@ func TestAwaitCutOff(t *testing.T) {
 	for name, test := range map[string]struct {
 		changes []change
 		ends    time.Duration // after the beginning; 0: never
+		silent  time.Duration // from when on nothing is heard of a leader that is still believed in; 0: never
 	}{
-		"a leader":   {[]change{{0, someone}}, 0},
-		"none":       {nil, 10 * second},
-		"elections":  {[]change{{9 * second, someone}, {second, nobody}, {9 * second, someone}}, 0},
-		"lost later": {[]change{{0, someone}, {60 * second, nobody}}, 70 * second},
+		"a leader":   {[]change{{0, someone}}, 0, 0},
+		"none":       {nil, 10 * second, 0},
+		"elections":  {[]change{{9 * second, someone}, {second, nobody}, {9 * second, someone}}, 0, 0},
+		"lost later": {[]change{{0, someone}, {60 * second, nobody}}, 70 * second, 0},
 		"many attempts": {
-			[]change{{4 * second, cluster.Leader{Term: 2}}, {4 * second, cluster.Leader{Term: 3}}}, 10 * second,
+			[]change{{4 * second, cluster.Leader{Term: 2}}, {4 * second, cluster.Leader{Term: 3}}}, 10 * second, 0,
 		},
-		"this node": {[]change{{second, cluster.Leader{Self: true}}}, 0},
+		"this node": {[]change{{second, cluster.Leader{Self: true}}}, 0, 0},
+		// Looked at every ten seconds, and then given ten more.
+		"a silent leader": {[]change{{0, someone}}, 50 * second, 35 * second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,10 +45,10 @@ func TestAwaitCutOff(t *testing.T) {
 				leader, changed := nobody, make(chan struct{})
 				began, ended := time.Now(), time.Duration(0)
 				// Ends with ctx.
-				go awaitCutOff(ctx, func() (cluster.Leader, <-chan struct{}) {
+				go awaitCutOff(ctx, func() (bool, <-chan struct{}) {
 					mu.Lock()
 					defer mu.Unlock()
-					return leader, changed
+					return known(leader) && (test.silent == 0 || time.Since(began) < test.silent), changed
 				}, 10*second, func(cause error) {
 					ended = time.Since(began)
 					if _, is := errors.AsType[*cluster.NotLeaderError](cause); !is {

@@ -60,6 +60,9 @@ type Status struct {
 	Compared  machine.Check // this node's index and digest at its last comparison with the others
 }
 
+// Heard returns when this node has last heard from another one; zero means not since the ledger was opened.
+func (n *Node) Heard(id uint64) time.Time { return n.heard.last(id) }
+
 // Status returns the cluster as this node sees it.
 func (n *Node) Status() Status {
 	members, progress := n.log.Members(), n.log.Progress()

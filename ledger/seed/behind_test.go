@@ -2,12 +2,14 @@ package seed
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -80,9 +82,20 @@ func listenAgain(t *testing.T, address string) (l net.Listener) {
 }
 
 // While a node is away, the others drop the log that it needs. It fails, takes the state of another node, and follows
-// again under its own id.
+// again under its own id. The same holds when it is needed for a majority: another of the three is lost, and the one that
+// is left cannot ask anybody whether its state is current.
 func TestNodeThatIsBehind(t *testing.T) {
 	t.Parallel()
+	for name, lost := range map[string]bool{"two others": false, "one other": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nodeBehind(t, lost)
+		})
+	}
+}
+
+func nodeBehind(t *testing.T, lost bool) {
+	t.Helper()
 	shortLog := func(o *ledger.Options) { o.LogBytes = 64 << 10 } // a seed multiplies it
 	var nodes []*node
 	var listeners []net.Listener
@@ -127,6 +140,13 @@ func TestNodeThatIsBehind(t *testing.T) {
 		}
 		return true
 	})
+	others := nodes[:2]
+	if lost {
+		if err := nodes[1].Close(); err != nil {
+			t.Fatal(err)
+		}
+		others = nodes[:1]
+	}
 	reopened := serve(t, dirs[2], listenAgain(t, nodes[2].address), shortLog)
 	select {
 	case <-reopened.Failed():
@@ -139,13 +159,16 @@ func TestNodeThatIsBehind(t *testing.T) {
 	}
 	_ = reopened.Close()                     // returns the failure
 	o := options(dirs[2], "", "127.0.0.1:1") // no node listens there; the log names the others
-	if err := Again(t.Context(), o, behind.At.Index); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := Again(ctx, o, behind.At.Index); err != nil {
 		t.Fatal(err)
 	}
 	back := serve(t, dirs[2], listenAgain(t, nodes[2].address), shortLog)
-	writeAny(t, sequence, []byte("all of them again"), nodes[0], nodes[1], back)
+	others = append(slices.Clone(others), back)
+	writeAny(t, sequence, []byte("all of them again"), others...)
 	want := standing(t, nodes[0])
-	for _, n := range []*node{nodes[1], back} {
+	for _, n := range others[1:] {
 		if got := standing(t, n); got != want {
 			t.Errorf("node %d is at %s, and the first one at %s", n.Cluster().Status().Self, got, want)
 		}

@@ -29,7 +29,7 @@ type Options struct {
 	RoundTripper http.RoundTripper
 	Encrypted    bool   // nodes are reached over TLS
 	Token        string // the join token; if it is empty, Again uses the stored one
-	Peer, Client string // addresses of this node; see ledger.Cluster
+	Peer, Client string // addresses of this node; see cluster.Options
 	Logger       *slog.Logger
 
 	retry time.Duration             // pause between two attempts; 0 means a second

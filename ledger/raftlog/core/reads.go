@@ -2,6 +2,7 @@ package core
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 )
@@ -32,6 +33,15 @@ func (n *Node) Read(number uint64) error {
 		n.askReads()
 		return nil
 	})
+}
+
+// AbandonRead forgets a read that nobody waits for any more. Without a leader it would stay for ever, and keep a place of
+// MaxReads.
+func (n *Node) AbandonRead(number uint64) {
+	is := func(read uint64) bool { return read == number }
+	n.reads.waiting = slices.DeleteFunc(n.reads.waiting, is)
+	n.reads.asked = slices.DeleteFunc(n.reads.asked, is)
+	n.reads.confirmed = slices.DeleteFunc(n.reads.confirmed, func(c confirmedRead) bool { return is(c.read) })
 }
 
 // askReads sends a read index request for the waiting reads, unless one is in progress.

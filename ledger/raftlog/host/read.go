@@ -133,6 +133,7 @@ func (h *Host) ReadBarrier(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	delete(h.reads, number)
+	h.node.AbandonRead(number)
 	h.mu.Unlock()
 	return err
 }
