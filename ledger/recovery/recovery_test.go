@@ -211,3 +211,29 @@ func TestDamageIsNoSurvivor(t *testing.T) {
 		}
 	}
 }
+
+// TestOldLogHasNoCluster: programs with the log of before had none, and the directory stays as they left it.
+func TestOldLogHasNoCluster(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "one")
+	closed(t, dir)
+	marker := filepath.Join(dir, "LEDGER")
+	b, err := os.ReadFile(marker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := strings.Replace(string(b), `"format":2`, `"format":1`, 1)
+	if err := os.WriteFile(marker, []byte(old), 0o600); err != nil || old == string(b) {
+		t.Fatal(err, old)
+	}
+	before := content(t, dir)
+	if _, err := recovery.Inspect(dir); !errors.Is(err, recovery.ErrNothingToRecover) {
+		t.Errorf("inspected: %v", err)
+	}
+	if _, err := recovery.Run(t.Context(), dir, quiet); !errors.Is(err, recovery.ErrNothingToRecover) {
+		t.Errorf("recovered: %v", err)
+	}
+	if content(t, dir) != before {
+		t.Error("it has changed")
+	}
+}
