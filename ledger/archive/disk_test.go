@@ -1,0 +1,338 @@
+package archive
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+var errDisk = errors.New("the disk of the archive is away")
+
+// brokenDisk fails one of its operations, counted from 1; 0: none.
+type brokenDisk struct {
+	Directory
+
+	fail, count int
+	failed      string // the operation
+}
+
+func (d *brokenDisk) next(what string) error {
+	if d.count++; d.count != d.fail {
+		return nil
+	}
+	d.failed = what
+	return fmt.Errorf("%s: %w", what, errDisk)
+}
+
+func (d *brokenDisk) Lock() (func() error, error) {
+	if err := d.next("lock"); err != nil {
+		return nil, err
+	}
+	unlock, err := d.Directory.Lock()
+	return func() error { return errors.Join(unlock(), d.next("unlock")) }, err
+}
+
+func (d *brokenDisk) OpenSealed(name string) (blockfile.File, error) {
+	if err := d.next("open " + name); err != nil {
+		return nil, err
+	}
+	return d.Directory.OpenSealed(name)
+}
+
+func (d *brokenDisk) Create(name string) (Writer, error) {
+	if err := d.next("create " + name); err != nil {
+		return nil, err
+	}
+	w, err := d.Directory.Create(name)
+	return brokenWriter{w, d, name}, err
+}
+
+func (d *brokenDisk) Rename(from, to string) error {
+	if err := d.next("rename " + from); err != nil {
+		return err
+	}
+	return d.Directory.Rename(from, to)
+}
+
+func (d *brokenDisk) Sync() error { return errors.Join(d.next("sync"), d.Directory.Sync()) }
+
+type brokenWriter struct {
+	Writer
+
+	d    *brokenDisk
+	name string
+}
+
+func (w brokenWriter) Write(b []byte) (int, error) {
+	if err := w.d.next("write " + w.name); err != nil {
+		return 0, err
+	}
+	return w.Writer.Write(b)
+}
+
+func (w brokenWriter) Sync() error {
+	return errors.Join(w.d.next("sync "+w.name), w.Writer.Sync())
+}
+
+func (w brokenWriter) Close() error {
+	return errors.Join(w.Writer.Close(), w.d.next("close "+w.name))
+}
+
+// TestEveryOperationMayFail: whatever fails while a file is added is told, what was confirmed stays so, and the file
+// is added once the disk is back.
+func TestEveryOperationMayFail(t *testing.T) {
+	t.Parallel()
+	l := newLedgerFiles(t, 1)
+	failed := map[string]bool{}
+	for fail := 1; ; fail++ {
+		dir, sound := newArchive(t)
+		if err := l.add(sound, 1); err != nil {
+			t.Fatal(err)
+		}
+		d := &brokenDisk{Directory: Directory(dir)}
+		a, err := Open(d, sound.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.count, d.fail = 0, fail
+		err = l.add(a, 2)
+		if d.failed == "" {
+			if err != nil {
+				t.Error("nothing has failed:", err)
+			}
+			break
+		}
+		failed[d.failed] = true
+		if !errors.Is(err, errDisk) || errors.Is(err, machine.ErrCorrupt) || errors.Is(err, ErrOther) {
+			t.Errorf("%s: %v", d.failed, err)
+		}
+		mine, err := Open(Directory(dir), sound.ID())
+		if err != nil || mine.Confirmed(1) != nil {
+			t.Errorf("%s: the archive is %v, and file 1 %v", d.failed, err, mine.Confirmed(1))
+			continue
+		}
+		for number := uint64(2); number <= 3; number++ {
+			if err := l.add(mine, number); err != nil {
+				t.Errorf("%s, and then file %d: %v", d.failed, number, err)
+			}
+		}
+		mustBeSound(t, dir, 3)
+	}
+	for _, want := range []string{"lock", "unlock", "sync", "create INDEX.new", "rename INDEX.new", "write INDEX.new",
+		"sync INDEX.new", "close INDEX.new"} {
+		if !failed[strings.ReplaceAll(want, "INDEX", IndexName)] {
+			t.Errorf("%s has not failed: %v", want, failed)
+		}
+	}
+}
+
+// TestFailedCopyIsRemoved: a full archive needs the bytes of a copy that was not finished.
+func TestFailedCopyIsRemoved(t *testing.T) {
+	t.Parallel()
+	l := newLedgerFiles(t, 1)
+	dir, a := newArchive(t)
+	before, _ := os.ReadDir(dir)
+	f, err := blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("the ledger stops")
+	cancel(why)
+	if err := a.Add(ctx, 1, f); !errors.Is(err, why) {
+		t.Errorf("the context has ended: %v", err)
+	}
+	after, err := os.ReadDir(dir)
+	if err != nil || len(after) != len(before) {
+		t.Errorf("there was %v, and is %v: %v", before, after, err)
+	}
+	if err := a.Add(t.Context(), 1, f); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCreateRefusals: an archive is not made twice, nor where nothing is.
+func TestCreateRefusals(t *testing.T) {
+	t.Parallel()
+	dir, a := newArchive(t)
+	if _, err := Create(Directory(dir), rand.Reader); err == nil || !strings.Contains(err.Error(), "already") {
+		t.Errorf("twice: %v", err)
+	}
+	if again, err := Open(Directory(dir), a.ID()); err != nil || len(again.Entries()) != 0 {
+		t.Errorf("the first one: %v, %v", again, err)
+	}
+	absent := Directory(filepath.Join(dir, "absent"))
+	if _, err := Create(absent, rand.Reader); err == nil {
+		t.Error("it was made where nothing is")
+	}
+	if _, err := os.Stat(string(absent)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory was made: %v", err)
+	}
+	empty := Directory(t.TempDir())
+	if _, err := Create(empty, strings.NewReader("too short")); err == nil {
+		t.Error("it has an id of too few bytes")
+	}
+	if _, err := Open(empty, ""); !errors.Is(err, ErrNone) {
+		t.Errorf("what failed has left an archive: %v", err)
+	}
+	if _, err := Open(Directory(dir), strings.Repeat("0", 32)); !errors.Is(err, ErrOther) {
+		t.Errorf("another id: %v", err)
+	}
+	for what, err := range map[string]error{
+		"list": second(absent.List()), "sync": absent.Sync(), "verify": second(Verify(t.Context(), absent, nil)),
+		"remove": absent.Remove("x"), "create": second(absent.Create("x")),
+	} {
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s where nothing is: %v", what, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestConfirmedIsWhatIsThere: a file that is gone or was cut is not confirmed, whatever the index says.
+func TestConfirmedIsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	dir, _ := full(t)
+	a, err := Open(Directory(dir), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := filepath.Join(dir, blockfile.Name(2))
+	if err := os.Truncate(second, 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Confirmed(2); err == nil || !strings.Contains(err.Error(), "has 10 bytes and must have") {
+		t.Errorf("cut: %v", err)
+	}
+	if err := Directory(dir).Remove(blockfile.Name(2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Confirmed(2); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("gone: %v", err)
+	}
+	if err := errors.Join(a.Confirmed(1), a.Confirmed(3)); err != nil {
+		t.Errorf("the others: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, IndexName)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Confirmed(1); !errors.Is(err, ErrNone) {
+		t.Errorf("without the index: %v", err)
+	}
+}
+
+// TestWith: a file is read from the ledger if that has it, and an error says which of the two lacks it.
+func TestWith(t *testing.T) {
+	t.Parallel()
+	own, archived := t.TempDir(), t.TempDir()
+	name, both, none := blockfile.Name(1), blockfile.Name(2), blockfile.Name(3)
+	for path, content := range map[string]string{
+		filepath.Join(archived, name): "dropped", filepath.Join(archived, both): "a copy",
+		filepath.Join(own, both): "the original", filepath.Join(archived, "state.db"): "no block file",
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := With(blockfile.Directory{Path: own}, Directory(archived))
+	placer, is := d.(blockfile.Placer)
+	if !is {
+		t.Fatal("it does not tell the place of a file")
+	}
+	for _, test := range []struct {
+		name, want string
+		err        error
+		archived   bool
+	}{
+		{name: name, want: "dropped", archived: true},
+		{name: both, want: "the original"},
+		{name: none, err: fs.ErrNotExist, archived: true},
+		{name: "state.db", err: fs.ErrNotExist, archived: true},
+	} {
+		f, err := d.OpenSealed(test.name)
+		if !errors.Is(err, test.err) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if err == nil {
+			b := make([]byte, 100)
+			n, _ := f.ReadAt(b, 0)
+			if got := string(b[:n]); got != test.want {
+				t.Errorf("%s: %q, want %q", test.name, got, test.want)
+			}
+			_ = f.Close()
+		}
+		p := placer.Place(test.name)
+		if inArchive := strings.Contains(p.Where, archived); inArchive != test.archived ||
+			inArchive != strings.Contains(p.Advice, "seqledger archive verify "+archived) {
+			t.Errorf("%s is %+v", test.name, p)
+		}
+	}
+}
+
+// TestArchiveIsNoLedger: an archive has blocks alone, and says so instead of finding nothing.
+func TestArchiveIsNoLedger(t *testing.T) {
+	t.Parallel()
+	dir, _ := full(t)
+	files, err := blockfile.OpenAllSealed(Directory(dir), 1, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = files.Close() }()
+	r := blocksReader{files.Reader()}
+	defer r.Close()
+	if _, err := r.Get(machine.TableBlocks, nil); err == nil {
+		t.Error("a row was read")
+	}
+	for table := range machine.Table(8) {
+		visited := 0
+		err := r.Ascend(table, nil, func(_, _ []byte) bool { visited++; return visited < 2 })
+		if blocks := table == machine.TableBlocks; (err == nil) != blocks || blocks != (visited == 2) {
+			t.Errorf("table %d: %d rows, %v", table, visited, err)
+		}
+	}
+	nothing := func(machine.BlockHeader, []machine.Transaction) bool { t.Error("a block"); return false }
+	empty, _ := newArchive(t)
+	if err := VisitScope(Directory(empty), machine.Scope{Organization: "acme"}, 1, nothing); err != nil {
+		t.Errorf("an archive without files: %v", err)
+	}
+	if err := VisitScope(Directory(t.TempDir()), machine.Scope{}, 1, nothing); !errors.Is(err, ErrNone) {
+		t.Errorf("no archive: %v", err)
+	}
+	if err := Directory(dir).Remove(blockfile.Name(2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := VisitScope(Directory(dir), machine.Scope{}, 1, nothing); err == nil {
+		t.Error("a file is missing, and nobody says so")
+	}
+}
+
+// TestVerifyEnds with its context, and tells how far it has come after each file.
+func TestVerifyEnds(t *testing.T) {
+	t.Parallel()
+	dir, l := full(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	seen := 0
+	report, err := Verify(ctx, Directory(dir), func(r Report) {
+		if seen++; seen == 2 {
+			cancel(why)
+		}
+		if r.Files != uint64(len(l.sealed)) || r.First != 1 || r.Last != l.sealed[seen-1].Last {
+			t.Errorf("after %d files: %+v", seen, r)
+		}
+	})
+	if !errors.Is(err, why) || seen != 2 || len(report.Problems) > 0 {
+		t.Errorf("after %d files: %+v, %v", seen, report, err)
+	}
+}

@@ -1,0 +1,175 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+)
+
+// fakeLedger is a node whose ledger does what a test wants. Its log, its directory and its transport are real.
+type fakeLedger struct {
+	*Driver
+
+	logged   bytes.Buffer // read it only when nothing is running
+	mu       sync.Mutex
+	state    State
+	stateErr error
+	tickErr  error
+	ticks    int
+	raised   [][2]uint64
+	now      time.Time
+}
+
+// nothing is a machine that keeps nothing.
+type nothing struct{}
+
+func (nothing) Apply(raftlog.Position, []byte) any { return nil }
+func (nothing) Checkpoint(raftlog.Position) error  { return nil }
+
+var testLedger = machine.LedgerID(0xfeed)
+
+// newFake makes node 1 of a cluster with these members, or of one that it is alone in and leads if there are none.
+func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLedger {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeLedger{now: time.Now(), state: State{Created: true, Ledger: testLedger, Level: tokenLevel}}
+	h := Host{
+		Options: &Options{Listener: listener, Peer: listener.Addr().String(), Client: "client-of-1:7450"},
+		Logger:  slog.New(slog.NewTextHandler(&f.logged, nil)),
+		Clock:   func() time.Time { return f.now }, Level: tokenLevel + 2,
+		Stopping: t.Context(), Failed: make(chan struct{}),
+		Fail:  func(err error) { t.Error("the node failed:", err) },
+		State: func() (State, error) { f.mu.Lock(); defer f.mu.Unlock(); return f.state, f.stateErr },
+		Tick: func(context.Context) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.ticks++
+			return f.tickErr
+		},
+		RaiseLevel: func(_ context.Context, from, to uint64) error {
+			f.raised = append(f.raised, [2]uint64{from, to})
+			return nil
+		},
+		BeginTerm: func() error { return nil }, EndTerm: func() {},
+	}
+	if change != nil {
+		change(&h)
+	}
+	if h.Options == nil {
+		_ = listener.Close()
+	}
+	f.Driver = New(h)
+	directory, err := datadir.Open(t.TempDir(), datadir.Created)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = directory.Close() })
+	o := raftlog.Options{
+		Dir: directory.Log(), Identity: directory.Identity(), Machine: nothing{}, Logger: h.Logger,
+		Cluster: &raftlog.Cluster{Send: f.Send},
+		Create:  members == nil,
+	}
+	if members != nil {
+		o.Checkpoint = raftlog.Position{Index: 10, Term: 2}
+		o.Cluster.Tick = time.Hour // no elections
+		if err := raftlog.CreateAt(o, o.Checkpoint, members.Encode(), raftlog.State{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log, err := raftlog.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(f.Close(), log.Close()) })
+	f.Attach(directory, log)
+	if members == nil {
+		if err := log.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		term, _ := log.IsReady()
+		if err := f.Lead(term); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// connect gives a node its transport, with which it can ask the others.
+func (f *fakeLedger) connect(t *testing.T) *fakeLedger {
+	t.Helper()
+	token := "the token"
+	f.joinToken.text.Store(&token)
+	if err := f.openTransport(); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// leads makes another node the leader, as far as the node knows.
+func (f *fakeLedger) leads(l Leader) *fakeLedger {
+	f.Driver.mu.Lock()
+	defer f.Driver.mu.Unlock()
+	f.leader = l
+	return f
+}
+
+// other starts a server in the place of another node and returns its address.
+func other(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// says answers every request with a status and a text.
+func says(status int, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(text))
+	}
+}
+
+// removed answers as a node does that knows that the other one was removed.
+var removed = says(http.StatusForbidden, `{"error":"node 1 was removed from the cluster","final":true,"removed":true}`)
+
+// voters are members with node 1 and one node for each handler. A handler that is nil belongs to a node that is down.
+func voters(t *testing.T, others ...http.HandlerFunc) *raftlog.Members {
+	t.Helper()
+	m := &raftlog.Members{Voters: []uint64{1}, Highest: 1 + uint64(len(others))}
+	m.Addresses = append(m.Addresses, core.Address{ID: 1, Peer: "127.0.0.1:1", Client: "client-of-1:7450"})
+	for i, h := range others {
+		id := uint64(i) + 2
+		a := core.Address{ID: id, Nonce: [16]byte{byte(id)}, Peer: "127.0.0.1:1"} // at which nobody listens
+		if h != nil {
+			a.Peer = other(t, h)
+		}
+		m.Voters, m.Addresses = append(m.Voters, id), append(m.Addresses, a)
+	}
+	return m
+}
+
+// fieldOf returns the field that an error is about.
+func fieldOf(err error) string {
+	if wrong, is := errors.AsType[*machine.FieldError](err); is {
+		return wrong.Field
+	}
+	return ""
+}

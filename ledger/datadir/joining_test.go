@@ -1,0 +1,342 @@
+package datadir
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// read returns a file of a directory.
+func read(t *testing.T, dir, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// TestJoining: a node that is interrupted while it joins asks for the same place again, and its directory is nothing
+// else meanwhile.
+func TestJoining(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	d := begin(t, path, Joined)
+	nonce := d.Nonce()
+	if nonce == [16]byte{} || !d.Fresh() || d.Node() != 1 {
+		t.Errorf("nonce %x, fresh %v, node %d", nonce, d.Fresh(), d.Node())
+	}
+	put(t, path, StateName, SumsName, "state.db.new-1")
+	if err := errors.Join(os.Mkdir(d.Blocks(), 0o700), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for from, want := range map[Origin]string{Created: "--join again", Restored: "--join again"} {
+		if _, err := Open(path, from); !errors.Is(err, ErrJoining) || !strings.Contains(err.Error(), want) {
+			t.Errorf("opened as %q: %v", from, err)
+		}
+	}
+	if _, err := OpenLedger(path); err == nil {
+		t.Error("it was read")
+	}
+	again := begin(t, path, Joined)
+	if again.Nonce() != nonce {
+		t.Errorf("the nonce was %x and is %x", nonce, again.Nonce())
+	}
+	if got := names(t, path); got != "CREATING LOCK" {
+		t.Errorf("there is still %s", got)
+	}
+	again.SetNode(4)
+	if err := errors.Join(again.Finish(), again.Close()); err != nil {
+		t.Fatal(err)
+	}
+	node := begin(t, path, Created)
+	if node.Node() != 4 || node.Fresh() || node.Nonce() != [16]byte{} {
+		t.Errorf("node %d, fresh %v, nonce %x", node.Node(), node.Fresh(), node.Nonce())
+	}
+	other := begin(t, t.TempDir(), Joined)
+	if other.Nonce() == nonce {
+		t.Error("two nodes ask with one nonce")
+	}
+}
+
+// TestDamagedNonce: a nonce that cannot be read is not replaced, because the node may have a place under it already.
+func TestDamagedNonce(t *testing.T) {
+	t.Parallel()
+	for _, rest := range []string{"", "\n", "00", "zz", strings.Repeat("0", 31), strings.Repeat("0", 34),
+		strings.Repeat("0", 32) + " "} {
+		path := t.TempDir()
+		content := string(Joined) + rest
+		if err := os.WriteFile(filepath.Join(path, creatingName), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(path, Joined); err == nil || !strings.Contains(err.Error(), "join again") {
+			t.Errorf("%q: %v", rest, err)
+		}
+		if got := read(t, path, creatingName); got != content {
+			t.Errorf("%q has become %q", content, got)
+		}
+	}
+}
+
+// TestFirstNodeHasOneMarker: node 1 of a cluster has the marker that a ledger on one node has.
+func TestFirstNodeHasOneMarker(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[uint64]bool{0: false, 1: false, 2: true} {
+		path := t.TempDir()
+		d := begin(t, path, Created)
+		d.SetNode(id)
+		if err := d.Finish(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(read(t, path, markerName), `"id":`); got != want || d.Node() != max(1, id) {
+			t.Errorf("node %d: %s", id, read(t, path, markerName))
+		}
+	}
+}
+
+// TestRecovering: from the beginning of a recovery to its end nobody but the recovery opens the directory.
+func TestRecovering(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	made(t, path)
+	opens := map[string]func() (*Directory, error){
+		"start":   func() (*Directory, error) { return Open(path, Created) },
+		"read":    func() (*Directory, error) { return OpenLedger(path) },
+		"recover": func() (*Directory, error) { return OpenSurvivor(path) },
+	}
+	check := func(recovering bool) {
+		t.Helper()
+		for what, open := range opens {
+			d, err := open()
+			refused := recovering && what != "recover"
+			if refused != errors.Is(err, ErrRecovering) || refused != (err != nil) {
+				t.Errorf("%s while a recovery is under way (%v): %v", what, recovering, err)
+			}
+			if err != nil {
+				continue
+			}
+			if got, err := d.Recovering(); got != recovering || err != nil {
+				t.Errorf("%s: recovering: %v, %v", what, got, err)
+			}
+			if err := d.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check(false)
+	d, err := OpenSurvivor(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(d.BeginRecovery(), d.BeginRecovery(), d.Close()); err != nil { // again, as after a crash
+		t.Fatal(err)
+	}
+	check(true)
+	if d, err = OpenSurvivor(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(d.EndRecovery(), d.EndRecovery(), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	check(false)
+}
+
+// TestSurvivorRefusals: what cannot be recovered is left as it is.
+func TestSurvivorRefusals(t *testing.T) {
+	t.Parallel()
+	empty, held, replaced := t.TempDir(), t.TempDir(), t.TempDir()
+	made(t, held)
+	begin(t, held, Created) // another process
+	d := withIncoming(t, replaced)
+	stop := errors.New("stopped")
+	err := d.replace(func(what string) error {
+		if strings.HasPrefix(what, "move") {
+			return stop
+		}
+		return nil
+	})
+	if !errors.Is(err, stop) {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{empty: nil, held: ErrInUse, replaced: ErrReplacing,
+		filepath.Join(empty, "absent"): os.ErrNotExist} {
+		before := ""
+		if path != filepath.Join(empty, "absent") {
+			before = names(t, path)
+		}
+		d, err := OpenSurvivor(path)
+		if err == nil {
+			_ = d.Close()
+		}
+		if err == nil || want != nil && !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", path, err, want)
+		}
+		if before != "" && names(t, path) != before {
+			t.Errorf("%s held %s and holds %s", path, before, names(t, path))
+		}
+	}
+}
+
+// TestJoinToken: the token is its owner's alone, and the lines around it do not count.
+func TestJoinToken(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	d := begin(t, path, Created)
+	if token, err := d.JoinToken(); token != "" || err != nil {
+		t.Errorf("before there is one: %q, %v", token, err)
+	}
+	for _, token := range []string{"first", "second, which is longer", "3"} {
+		if err := d.SetJoinToken(token); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := d.JoinToken(); got != token || err != nil {
+			t.Errorf("%q, %v; want %q", got, err, token)
+		}
+	}
+	info, err := os.Stat(d.JoinTokenFile())
+	if err != nil || info.Mode().Perm() != 0o600 || filepath.Dir(d.JoinTokenFile()) != path {
+		t.Errorf("%s: %v, %v", d.JoinTokenFile(), info.Mode(), err)
+	}
+	if err := os.WriteFile(d.JoinTokenFile(), []byte("\n  by hand \r\n\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.JoinToken(); got != "by hand" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := d.RemoveFile(TokenName); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(d.JoinTokenFile(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.JoinToken(); err == nil {
+		t.Error("a directory was read as a token")
+	}
+}
+
+// TestWriteFile: a file appears whole or keeps what it had, and a failure leaves nothing beside it.
+func TestWriteFile(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	d := begin(t, path, Created)
+	if err := errors.Join(d.WriteFile("a", []byte("1")), d.WriteFile("a", []byte("2"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, path, "a"); got != "2" {
+		t.Errorf("it holds %q", got)
+	}
+	before := names(t, path)
+	put(t, path, "b")
+	if err := errors.Join(d.RemoveFile("b"), d.RemoveFile("b")); err != nil { // again: it is gone already
+		t.Error(err)
+	}
+	if err := os.MkdirAll(filepath.Join(path, "full", "of"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	err := d.WriteFile("full", []byte("3"))
+	if err == nil || !strings.Contains(err.Error(), filepath.Join(path, "full")) {
+		t.Errorf("in the place of a directory: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(path, "full")); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, path); got != before {
+		t.Errorf("there was %s, and is %s", before, got)
+	}
+	gone := &Directory{path: filepath.Join(path, "gone")}
+	for what, err := range map[string]error{
+		"write": gone.WriteFile("a", nil), "remove": gone.RemoveFile("a"), "sync": gone.sync(),
+		"leftovers": gone.RemoveUnfinished(), "finish": gone.Finish(), "converted": gone.LogConverted(),
+	} {
+		if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), gone.path) {
+			t.Errorf("%s in a directory that is gone: %v", what, err)
+		}
+	}
+	if gone.fresh || gone.format != 0 {
+		t.Error("it takes itself for made")
+	}
+}
+
+// TestUnfinishedIsRemoved: what was never whole goes, and nothing else.
+func TestUnfinishedIsRemoved(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	made(t, path)
+	d := begin(t, path, Created)
+	keep := []string{"state.db.old", "notes", ".hidden", "CREATING-1", "x.LEDGER-1"}
+	put(t, path, keep...)
+	put(t, path, ".CREATING-1", ".LEDGER-22", ".RECOVERING-", "state.db.new-", "state.sum.new-7")
+	if err := d.RemoveUnfinished(); err != nil {
+		t.Fatal(err)
+	}
+	want := append(keep, "LEDGER", "LOCK", StateName, LogName)
+	slices.Sort(want)
+	if got := names(t, path); got != strings.Join(want, " ") {
+		t.Errorf("there is %s, want %s", got, want)
+	}
+}
+
+// TestUsage: it says what the state file takes, and names the file that it cannot find.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	d := begin(t, path, Created)
+	if _, err := d.Usage(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), d.State()) {
+		t.Errorf("without a state: %v", err)
+	}
+	if err := os.WriteFile(d.State(), make([]byte, 12_345), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	u, err := d.Usage()
+	if err != nil || u.State != 12_345 || u.Free > u.Size {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+// TestMakeStateAgain: a state that cannot be used is dropped, and another one is made in its place.
+func TestMakeStateAgain(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	d := begin(t, path, Joined)
+	fill := func(open func(uint64) (io.Writer, error)) error {
+		for file := range uint64(2) {
+			w, err := open(file)
+			if err == nil {
+				_, err = w.Write([]byte("x"))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	prepared := 0
+	prepare := func(string) error { prepared++; return nil }
+	if err := d.MakeState(fill, prepare); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.MakeState(fill, prepare); !errors.Is(err, os.ErrExist) || prepared != 1 {
+		t.Errorf("over another one: %v", err)
+	}
+	put(t, path, SumsName)
+	if err := errors.Join(d.DropState(), d.DropState()); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, path); got != "CREATING LOCK" {
+		t.Errorf("there is %s", got)
+	}
+	none := func(func(uint64) (io.Writer, error)) error { return nil }
+	if err := d.MakeState(none, prepare); err == nil || !strings.Contains(err.Error(), "there is none") {
+		t.Errorf("nothing was written: %v", err)
+	}
+	if err := d.MakeState(fill, prepare); err != nil || prepared != 2 {
+		t.Errorf("again: %v", err)
+	}
+}

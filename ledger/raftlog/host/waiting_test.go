@@ -1,0 +1,157 @@
+package host_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
+)
+
+// Whoever waits for an index is woken once it is applied, and not before; a caller that has left keeps nobody waiting.
+func TestAwaitApplied(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t, simdisk.New(), &recorder{}, nil)
+		write(t, r.Host, "first")
+		at := r.Covered().Index
+		must(t, r.AwaitApplied(t.Context(), at))
+		must(t, r.AwaitApplied(t.Context(), 0))
+		left, leave := context.WithCancel(t.Context())
+		gone := make(chan error, 1)
+		done := make(chan error, 2)
+		go func() { gone <- r.AwaitApplied(left, at+1) }()         // ends when leave is called
+		go func() { done <- r.AwaitApplied(t.Context(), at+1) }()  // ends with the first write
+		go func() { done <- r.AwaitApplied(t.Context(), at+20) }() // ends when the host is closed
+		synctest.Wait()
+		leave()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Errorf("the caller has left: %v", err)
+		}
+		if len(done) > 0 {
+			t.Fatalf("nothing was applied: %v", <-done)
+		}
+		write(t, r.Host, "second")
+		synctest.Wait()
+		if len(done) != 1 {
+			t.Fatalf("%d are awake behind entry %d", len(done), r.Covered().Index)
+		}
+		must(t, <-done)
+		must(t, r.Close())
+		if err := <-done; !errors.Is(err, host.ErrClosed) {
+			t.Errorf("closed: %v", err)
+		}
+		if err := r.AwaitApplied(t.Context(), at+20); !errors.Is(err, host.ErrClosed) {
+			t.Errorf("after it was closed: %v", err)
+		}
+	})
+}
+
+// What has failed wakes its waiters with the reason, and takes nothing any more.
+func TestFailureReachesWhoWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t, simdisk.New(), &recorder{}, nil)
+		done := make(chan error, 1)
+		go func() { done <- r.AwaitApplied(t.Context(), 1000) }() // ends with the failure
+		synctest.Wait()
+		r.Fail(errDisk)
+		if err := <-done; !errors.Is(err, errDisk) {
+			t.Errorf("who waited: %v", err)
+		}
+		for what, err := range map[string]error{
+			"ready": r.Ready(t.Context()), "read": r.ReadBarrier(t.Context()),
+			"change": second(r.Change(new(pb.ConfChangeV2)).Wait()),
+			"write":  second(r.Propose([]byte("x")).Wait()), "write in its term": second(r.ProposeIn(1,
+				[]byte("x")).Wait()),
+		} {
+			if !errors.Is(err, errDisk) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if _, ready := r.IsReady(); ready {
+			t.Error("it is ready")
+		}
+		r.Fail(errors.New("another failure"))
+		if err := r.Err(); !errors.Is(err, errDisk) {
+			t.Errorf("the first failure is not the one that is told: %v", err)
+		}
+	})
+}
+
+func second(_ any, err error) error { return err }
+
+// What must not be in the log is refused before it gets there: it can be proposed again, as if it never had been.
+func TestProposalsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	m := &recorder{}
+	r := started(t, simdisk.New(), m, nil)
+	term, ready := r.IsReady()
+	if !ready {
+		t.Fatal("it is not ready")
+	}
+	large := bytes.Repeat([]byte("x"), host.MaxEntryBytes+1)
+	for what, test := range map[string]struct {
+		err, want error
+	}{
+		"too large":              {second(r.Propose(large).Wait()), host.ErrEntryTooLarge},
+		"too large for its term": {second(r.ProposeIn(term, large).Wait()), host.ErrEntryTooLarge},
+		"a term of before":       {second(r.ProposeIn(term-1, []byte("x")).Wait()), host.ErrNotLeader},
+		"a term to come":         {second(r.ProposeIn(term+1, []byte("x")).Wait()), host.ErrNotLeader},
+	} {
+		if !errors.Is(test.err, test.want) || errors.Is(test.err, host.ErrOutcomeUnknown) {
+			t.Errorf("%s: %v, want %v", what, test.err, test.want)
+		}
+	}
+	if got := m.texts(); len(got) > 0 {
+		t.Errorf("%d entries are in the log", len(got))
+	}
+	if result, err := r.ProposeIn(term, []byte("x")).Wait(); err != nil || result != "result of x" {
+		t.Errorf("in its term: %v, %v", result, err)
+	}
+}
+
+// Changes of the members that are impossible change nothing, and the node goes on.
+func TestImpossibleChanges(t *testing.T) {
+	t.Parallel()
+	r := started(t, simdisk.New(), &recorder{}, nil)
+	single := func(kind pb.ConfChangeType, id uint64) *pb.ConfChangeV2 {
+		return &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{{Type: kind.Enum(), NodeId: &id}}}
+	}
+	for what, change := range map[string]*pb.ConfChangeV2{
+		"the only voter is removed": single(pb.ConfChangeRemoveNode, 1),
+		"the leader loses its vote": single(pb.ConfChangeAddLearnerNode, 1),
+		"an address of no member":   single(pb.ConfChangeUpdateNode, 2),
+		"an address that is cut off": func() *pb.ConfChangeV2 {
+			c := single(pb.ConfChangeAddLearnerNode, 2)
+			c.Context = []byte("short")
+			return c
+		}(),
+		"an address of another node": func() *pb.ConfChangeV2 {
+			c := single(pb.ConfChangeAddLearnerNode, 2)
+			(&core.Address{ID: 3, Peer: "three:1"}).AppendTo(c)
+			return c
+		}(),
+	} {
+		if _, err := r.Change(change).Wait(); err == nil || errors.Is(err, host.ErrOutcomeUnknown) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if m := r.Members(); len(m.Voters) != 1 || m.Highest != 1 || r.MembersChanged() != 0 {
+		t.Errorf("the members are %+v as of entry %d", m, r.MembersChanged())
+	}
+	if _, err := r.Change(single(pb.ConfChangeAddLearnerNode, 2)).Wait(); err != nil {
+		t.Error("a change that is possible:", err)
+	}
+	changed := r.MembersChanged()
+	if before := r.MembersAt(changed - 1); r.MembersAt(changed).Highest != 2 || before.Highest != 1 {
+		t.Errorf("the members before entry %d are %+v", changed, before)
+	}
+	write(t, r.Host, "goes on")
+}
