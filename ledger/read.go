@@ -14,8 +14,8 @@ import (
 )
 
 // fresh returns once a read on this node sees every write that was acknowledged before the call, by any node. If that
-// takes longer than readTicks, the error is a *cluster.NotLeaderError: this node may be cut off from the others, or be far
-// behind them, while its callers can reach another.
+// takes longer than readTicks, the error is a *cluster.NotLeaderError: this node may be cut off from the others, or be
+// far behind them, while its callers can reach another.
 func (l *Ledger) fresh(ctx context.Context) error {
 	err := l.readBarrier(ctx)
 	switch {
