@@ -110,7 +110,7 @@ func (l *Ledger) write(
 	if receipt[0] != nil {
 		return replayed(&command[0], receipt[0]), nil
 	}
-	s := getSingle()
+	s := l.single()
 	s.addWrite(&command[0])
 	return l.decide(ctx, s)
 }
@@ -195,7 +195,7 @@ func (l *Ledger) UpdateConfig(ctx context.Context, u *machine.ConfigUpdate, acto
 }
 
 func (l *Ledger) one(ctx context.Context, from origin, command []byte) (machine.Outcome, error) {
-	s := getSingle()
+	s := l.single()
 	s.addFrom(from, command, 1)
 	return l.decide(ctx, s)
 }
@@ -203,7 +203,7 @@ func (l *Ledger) one(ctx context.Context, from origin, command []byte) (machine.
 // exclusive decides a command that has an entry to itself, because the commands
 // behind it are cut into entries by what it changes.
 func (l *Ledger) exclusive(ctx context.Context, command []byte) (machine.Outcome, error) {
-	s := getSingle()
+	s := l.single()
 	s.exclusive = true
 	s.add(command, 1)
 	return l.decide(ctx, s)
@@ -212,7 +212,7 @@ func (l *Ledger) exclusive(ctx context.Context, command []byte) (machine.Outcome
 // decide proposes a single submission, waits for the outcome of its command and gives the submission back.
 func (l *Ledger) decide(ctx context.Context, s *Submission) (machine.Outcome, error) {
 	if err := l.enqueue(ctx, s, false); err != nil {
-		s.free()
+		l.freeSingle(s)
 		return machine.Outcome{}, err
 	}
 	if !s.await(ctx) {
@@ -222,7 +222,7 @@ func (l *Ledger) decide(ctx context.Context, s *Submission) (machine.Outcome, er
 	if err == nil {
 		out = s.outcomes[0]
 	}
-	s.free()
+	l.freeSingle(s)
 	return out, err
 }
 

@@ -290,7 +290,7 @@ func (l *Ledger) writeKeyed(ctx context.Context, w *machine.KeyedWrite, admit ad
 		}
 	}
 	return admit.propose(ctx, func(ctx context.Context) (machine.Outcome, error) {
-		s := getSingle()
+		s := l.single()
 		s.addKeyedWrite(w)
 		return l.decide(ctx, s)
 	})

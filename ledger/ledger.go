@@ -50,6 +50,7 @@ type Ledger struct {
 	entryCommands atomic.Int64        // see decide.EntryCommands
 	lastProposed  atomic.Int64        // ledger time of the last entry that was proposed, Unix nanoseconds
 	queue         queue
+	singles       sync.Pool          // of submissions; see single
 	inFlight      chan inflightEntry // proposed and not yet answered, in the order of the log
 	slots         chan struct{}
 	syncs         syncPace

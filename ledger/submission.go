@@ -22,7 +22,7 @@ type Submission struct {
 	outcomes  []machine.Outcome
 	err       error
 	done      chan struct{} // nil: nothing had to be proposed
-	single    bool          // one command, used again; see getSingle
+	single    bool          // one command, used again; see Ledger.single
 	exclusive bool          // it has an entry to itself
 	origin    origin        // of all commands; the zero one if there are several, or none is known
 	large     bool          // one of the commands is large; see takeSmall
@@ -34,23 +34,25 @@ type Submission struct {
 	logged   bool                // a part of it is, or may be, in the log; the same
 }
 
-// singles are submissions of one command, whose memory is used again: each takes five pieces otherwise.
-var singles = sync.Pool{New: func() any { return &Submission{single: true, done: make(chan struct{}, 1)} }}
-
-// getSingle returns an empty submission for one command, for decide, which gives it back.
-func getSingle() *Submission {
-	return singles.Get().(*Submission) //nolint:forcetypeassert // The pool holds nothing else.
+// single returns an empty submission for one command, for decide, which gives it back. It is used again, because each
+// takes five pieces of memory otherwise. The pool is the ledger's own: a channel that was made in a bubble of
+// testing/synctest must not come to a ledger outside of it.
+func (l *Ledger) single() *Submission {
+	if s, ok := l.singles.Get().(*Submission); ok {
+		return s
+	}
+	return &Submission{single: true, done: make(chan struct{}, 1)}
 }
 
-// free gives a single submission to the next call. It must be answered, or not be in the queue: nothing else may
+// freeSingle gives a single submission to the next call. It must be answered, or not be in the queue: nothing else may
 // know it any more.
-func (s *Submission) free() {
+func (l *Ledger) freeSingle(s *Submission) {
 	frames := s.frames[:0]
 	if cap(frames) > longBuffer {
 		frames = nil
 	}
 	*s = Submission{single: true, done: s.done, frames: frames, commands: s.commands[:0]}
-	singles.Put(s)
+	l.singles.Put(s)
 }
 
 // answered wakes the caller, once all commands are decided.
