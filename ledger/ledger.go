@@ -146,7 +146,7 @@ func (l *Ledger) run(ctx context.Context) error {
 		if err := l.awaitReplay(ctx); err != nil {
 			return err
 		}
-		if err := l.cluster.Objection(); err != nil { // which came before it was known that nobody else can tell
+		if err := l.cluster.Objection(); err != nil { // raised before it was known that there is no other node
 			return err
 		}
 		l.replayed.Store(true)

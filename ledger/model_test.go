@@ -97,7 +97,7 @@ func (d *modelled) write() *machine.Write {
 	return w
 }
 
-// keyed makes a command on one of two keys: a Reserve, or something that its owner or somebody else does.
+// keyed makes a command on one of two keys: a Reserve, or a command of its owner or of another caller.
 func (d *modelled) keyed() *machine.KeyedCommand {
 	id := machine.KeyedID{Scope: d.scope(), Principal: "user:1", Key: [32]byte{d.byte(2)}}
 	c := &machine.KeyedCommand{ID: id, Actor: "system:test", MaxKeys: 10}

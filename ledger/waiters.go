@@ -34,7 +34,7 @@ func (w *waiters[K]) join(key K) *keyWaiters {
 	}
 	if k == nil {
 		k = &keyWaiters{next: make(chan struct{})}
-		// Nothing wakes anybody after close, so that a late call must not begin to wait.
+		// Waiters are not woken after close, so a late call must not begin to wait.
 		if w.closed {
 			close(k.next)
 		} else {

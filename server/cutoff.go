@@ -35,21 +35,17 @@ func awaitCutOff(
 	for {
 		is, changed := led()
 		again := after
-		switch {
-		case is:
+		if is {
 			without = time.Time{}
-		case without.IsZero():
+		} else if without.IsZero() {
 			without = time.Now()
-		default:
-			again = time.Until(without.Add(after))
+		} else if again = time.Until(without.Add(after)); again <= 0 {
+			end(&cluster.NotLeaderError{})
+			return
 		}
 		select {
 		case <-changed:
-		case <-time.After(again):
-			if !is {
-				end(&cluster.NotLeaderError{})
-				return
-			}
+		case <-time.After(again): // asked once more, because hearing from a leader again is no change
 		case <-ctx.Done():
 			return
 		}

@@ -11,11 +11,11 @@ import (
 	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
-// TestAwaitCutOff: an election, or many one after the other that elect somebody, end nothing. Changes of who is not
-// the leader prolong nothing.
+// TestAwaitCutOff: an election, or several that each elect a leader, end nothing. Changes while there
+// is no leader prolong nothing.
 func TestAwaitCutOff(t *testing.T) {
 	t.Parallel()
-	someone, nobody := cluster.Leader{ID: 1, Peer: "a"}, cluster.Leader{}
+	someone, none := cluster.Leader{ID: 1, Peer: "a"}, cluster.Leader{}
 	type change struct {
 		after  time.Duration
 		leader cluster.Leader
@@ -28,8 +28,8 @@ func TestAwaitCutOff(t *testing.T) {
 	}{
 		"a leader":   {[]change{{0, someone}}, 0, 0},
 		"none":       {nil, 10 * second, 0},
-		"elections":  {[]change{{9 * second, someone}, {second, nobody}, {9 * second, someone}}, 0, 0},
-		"lost later": {[]change{{0, someone}, {60 * second, nobody}}, 70 * second, 0},
+		"elections":  {[]change{{9 * second, someone}, {second, none}, {9 * second, someone}}, 0, 0},
+		"lost later": {[]change{{0, someone}, {60 * second, none}}, 70 * second, 0},
 		"many attempts": {
 			[]change{{4 * second, cluster.Leader{Term: 2}}, {4 * second, cluster.Leader{Term: 3}}}, 10 * second, 0,
 		},
@@ -42,7 +42,7 @@ func TestAwaitCutOff(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				var mu sync.Mutex // guards the next two
-				leader, changed := nobody, make(chan struct{})
+				leader, changed := none, make(chan struct{})
 				began, ended := time.Now(), time.Duration(0)
 				// Ends with ctx.
 				go awaitCutOff(ctx, func() (bool, <-chan struct{}) {

@@ -313,7 +313,7 @@ func TestArchiveIsNoLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := VisitScope(Directory(dir), machine.Scope{}, 1, nothing); err == nil {
-		t.Error("a file is missing, and nobody says so")
+		t.Error("a file is missing, and no error says so")
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // clockOf answers a request for the clock.
 func clockOf(at time.Time) http.HandlerFunc { return says(http.StatusOK, fmt.Sprintln(at.UnixNano())) }
 
-// TestLeaderNeedsTheClockOfAMajority: nobody leads whose clock most others do not have, and nobody before most others
+// TestLeaderNeedsTheClockOfAMajority: a node does not lead if most others have another clock, nor before most others
 // have said so.
 func TestLeaderNeedsTheClockOfAMajority(t *testing.T) {
 	t.Parallel()
@@ -406,7 +406,7 @@ func TestNoTransportWithoutAState(t *testing.T) {
 	}
 }
 
-// TestListenerThatFails ends the node, which nobody could reach.
+// TestListenerThatFails ends the node, because it could not be reached.
 func TestListenerThatFails(t *testing.T) {
 	t.Parallel()
 	failed := make(chan error, 1)

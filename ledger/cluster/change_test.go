@@ -48,7 +48,7 @@ func TestLedgerOnOneNodeHasNoCluster(t *testing.T) {
 	}
 }
 
-// TestOnlyTheLeaderChangesMembers: everybody else names the leader at its address for clients, if there is one.
+// TestOnlyTheLeaderChangesMembers: the other nodes name the leader at its address for clients, if there is one.
 func TestOnlyTheLeaderChangesMembers(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil)
@@ -116,7 +116,7 @@ func TestChangesOfMembers(t *testing.T) {
 			t.Errorf("%s: the members have changed", test.what)
 		}
 	}
-	f.HandOver() // there is nobody; which is no reason to warn
+	f.HandOver() // there is no successor, which is no reason to warn
 	if strings.Contains(f.logged.String(), "handed over") {
 		t.Error(f.logged.String())
 	}
@@ -156,7 +156,7 @@ func TestSuccessor(t *testing.T) {
 	}
 }
 
-// TestLeaderIsNoted: whoever waits for another leader is woken by every change, and by nothing else.
+// TestLeaderIsNoted: a caller that waits for another leader is woken by every change, and by nothing else.
 func TestLeaderIsNoted(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil)
@@ -175,7 +175,7 @@ func TestLeaderIsNoted(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody was told")
+		t.Error("no caller was told")
 	}
 	if leader, _ := f.Leader(); leader.Self || leader.ID != 1 {
 		t.Errorf("the leader is %+v", leader)

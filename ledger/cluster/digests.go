@@ -231,8 +231,8 @@ func (c *comparison) blame(o *opinion) {
 		return
 	}
 	c.blaming = now
-	c.n.host.Logger.Error("the state of other nodes differs from that of this one; whoever differs from a majority "+
-		"stops", "nodes", o.other, "after entry", c.own.at,
+	c.n.host.Logger.Error("the state of other nodes differs from that of this one; a node that differs from a "+
+		"majority stops", "nodes", o.other, "after entry", c.own.at,
 		"their index", o.otherCheck.Index, "their digest", fmt.Sprintf("%016x", o.otherCheck.Digest),
 		"own index", c.own.check.Index, "own digest", fmt.Sprintf("%016x", c.own.check.Digest))
 }

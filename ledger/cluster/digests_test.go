@@ -231,7 +231,7 @@ func TestObjectionWakes(t *testing.T) {
 	}
 	no := errors.New("entry 7 says otherwise")
 	f.Object(no)
-	f.Object(no) // nobody has listened yet, and it does not block
+	f.Object(no) // there is no listener yet, and it does not block
 	if len(f.digests.wake) != 1 || !errors.Is(f.Objection(), no) {
 		t.Errorf("%d, %v", len(f.digests.wake), f.Objection())
 	}

@@ -157,7 +157,7 @@ func voters(t *testing.T, others ...http.HandlerFunc) *raftlog.Members {
 	m.Addresses = append(m.Addresses, core.Address{ID: 1, Peer: "127.0.0.1:1", Client: "client-of-1:7450"})
 	for i, h := range others {
 		id := uint64(i) + 2
-		a := core.Address{ID: id, Nonce: [16]byte{byte(id)}, Peer: "127.0.0.1:1"} // at which nobody listens
+		a := core.Address{ID: id, Nonce: [16]byte{byte(id)}, Peer: "127.0.0.1:1"} // without a listener
 		if h != nil {
 			a.Peer = other(t, h)
 		}

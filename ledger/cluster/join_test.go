@@ -204,7 +204,7 @@ func TestJoinHandler(t *testing.T) {
 		{what: "another node leads", body: sound, status: http.StatusMisdirectedRequest,
 			change: func(f *fakeLedger) { f.leads(Leader{ID: 3, Peer: "three:1", Client: "c3:1"}) },
 			want:   JoinRefusal{Message: "it is c3:1", Leader: "three:1"}},
-		{what: "nobody leads", body: sound, status: http.StatusMisdirectedRequest,
+		{what: "no leader", body: sound, status: http.StatusMisdirectedRequest,
 			change: func(f *fakeLedger) { f.leads(Leader{}) }, want: JoinRefusal{Message: "there is none"}},
 		{what: "no command", body: sound, status: http.StatusServiceUnavailable,
 			change: func(f *fakeLedger) { f.tickErr = errors.New("no quorum") },
@@ -276,7 +276,7 @@ func TestAskToJoin(t *testing.T) {
 			}
 		}
 	}
-	for what, url := range map[string]string{"nobody listens": "http://127.0.0.1:1", "no address": "http://[::1"} {
+	for what, url := range map[string]string{"no listener": "http://127.0.0.1:1", "no address": "http://[::1"} {
 		if _, err := AskToJoin(t.Context(), transport.NewRoundTripper(nil), url, q); err == nil {
 			t.Errorf("%s: it was admitted", what)
 		}
@@ -307,8 +307,8 @@ func TestAnnounce(t *testing.T) {
 			toLeader)}, ""},
 		{"one is down", "three leader", []http.HandlerFunc{nil, node("three", toLeader)}, ""},
 		{"all refuse", "two three", []http.HandlerFunc{
-			node("two", says(503, `{"error":"busy"}`)), node("three", says(421, `{"error":"nobody leads"}`)),
-		}, "nobody leads"},
+			node("two", says(503, `{"error":"busy"}`)), node("three", says(421, `{"error":"no leader"}`)),
+		}, "no leader"},
 	} {
 		asked = nil
 		f := newFake(t, voters(t, test.others...), nil)
@@ -342,7 +342,7 @@ func TestAnnounceEnds(t *testing.T) {
 	}
 }
 
-// TestAnnounceIsSilentWithoutNews: a node whose address the others know asks nobody.
+// TestAnnounceIsSilentWithoutNews: a node whose address the others know asks no other node.
 func TestAnnounceIsSilentWithoutNews(t *testing.T) {
 	t.Parallel()
 	m := voters(t, func(_ http.ResponseWriter, r *http.Request) { t.Error("asked for", r.URL) })

@@ -98,7 +98,7 @@ func TestFirstNodeHasOneMarker(t *testing.T) {
 	}
 }
 
-// TestRecovering: from the beginning of a recovery to its end nobody but the recovery opens the directory.
+// TestRecovering: from the beginning of a recovery to its end only the recovery opens the directory.
 func TestRecovering(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

@@ -107,7 +107,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// A log for the state of another node needs members that can be read, because the node would be nobody without them.
+// A log for the state of another node needs members that can be read: without them the node would not know its peers.
 func TestCreateAtRefuses(t *testing.T) {
 	t.Parallel()
 	sound := Members{Voters: []uint64{1, 2}, Highest: 2}

@@ -83,7 +83,7 @@ func listenAgain(t *testing.T, address string) (l net.Listener) {
 
 // While a node is away, the others drop the log that it needs. It fails, takes the state of another node, and follows
 // again under its own id. The same holds when it is needed for a majority: another of the three is lost, and the one
-// that is left cannot ask anybody whether its state is current.
+// that is left cannot confirm that its state is current.
 func TestNodeThatIsBehind(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"two others": false, "one other": true} {

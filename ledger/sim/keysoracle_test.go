@@ -13,7 +13,7 @@ import (
 )
 
 // keysOracle checks what keys promise, from the outcomes alone and without the model: tokens grow, one owner holds a
-// lease, what is completed stays, and nobody sees the key of another principal.
+// lease, what is completed stays, and no principal sees the key of another.
 type keysOracle struct {
 	w      *world
 	keys   map[machine.KeyedID]*keyHistory
@@ -201,7 +201,7 @@ func (o *keysOracle) kept(k *keyHistory, c *machine.KeyedCommand, out *machine.O
 	case out.Code != machine.KeyedOK:
 	case c.Kind == keyed.Release && k.released == c.Token: // repeated
 	case !k.owned(c) || k.result != nil:
-		o.fail(&c.ID, "a command of somebody who does not own it, under token %d, takes effect: the last one is %d",
+		o.fail(&c.ID, "a command of a caller that does not own it, under token %d, takes effect: the last one is %d",
 			c.Token, k.highest)
 	case c.Kind == keyed.Release:
 		k.owner, k.released = nil, c.Token

@@ -109,7 +109,7 @@ func (c *Comparison) compareChains(a, b machine.View) error {
 
 // compareChain compares the last block that both have, and if it differs finds the first one that does.
 func (c *Comparison) compareChain(a, b machine.View, chainA, chainB *machine.Chain) error {
-	// Whoever has decided more commands has all blocks that the other one has.
+	// The node that has decided more commands has all blocks of the other one.
 	if a.Index() >= b.Index() && chainA.Height < chainB.Height ||
 		b.Index() >= a.Index() && chainB.Height < chainA.Height {
 		c.differ(fmt.Sprintf("blocks of %s", chainA.Scope), "one has %d of them at ledger index %d, the other %d at %d",

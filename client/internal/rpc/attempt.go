@@ -112,7 +112,7 @@ func (t attempts) ask(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if err := t.endpoint.learn(answer.Header); err != nil {
-		// Otherwise a body that nobody reads would hold its connection.
+		// Otherwise an unread body would hold its connection.
 		_ = answer.Body.Close()
 		return nil, err
 	}

@@ -422,7 +422,7 @@ func (m *Model) dueKeys() (due []machine.KeyedID) {
 	return due
 }
 
-// passKey is what a pass does with a key: what says nothing any more, to anybody, is removed.
+// passKey applies an eviction pass to a key: a record that no command would see any more is removed.
 func (m *Model) passKey(id machine.KeyedID) {
 	k := m.Keys[id]
 	m.overtake(k)

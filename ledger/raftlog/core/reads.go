@@ -35,8 +35,8 @@ func (n *Node) Read(number uint64) error {
 	})
 }
 
-// AbandonRead forgets a read that nobody waits for any more. Without a leader it would stay for ever, and keep one of
-// the MaxReads places.
+// AbandonRead forgets a read whose caller has left. Without a leader it would stay for ever, and keep one of the
+// MaxReads places.
 func (n *Node) AbandonRead(number uint64) {
 	is := func(read uint64) bool { return read == number }
 	n.reads.waiting = slices.DeleteFunc(n.reads.waiting, is)

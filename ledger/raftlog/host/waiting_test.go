@@ -14,7 +14,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// Whoever waits for an index is woken once it is applied, and not before; a caller that has left keeps nobody waiting.
+// A caller that waits for an index is woken once it is applied, not before; one that has left delays no other.
 func TestAwaitApplied(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

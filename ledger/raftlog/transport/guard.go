@@ -195,7 +195,7 @@ func (a *Access) checkToken(r *http.Request, upgrading bool) *refusal {
 	}
 	// Hashed, because the comparison would leak the length.
 	wanted, shown := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
-	// A node without a token lets nobody in, otherwise a request without one would pass.
+	// A node without a token refuses every request; otherwise one without a token would match.
 	if want != "" && subtle.ConstantTimeCompare(wanted[:], shown[:]) == 1 {
 		return nil
 	}

@@ -18,7 +18,7 @@ func plain() Options {
 	return Options{Ledger: "l", ID: 2, Receive: func([]*pb.Message) {}, Access: membersAreAll("t")}
 }
 
-// TestOptionsThatAreMissing: a transport without one of these would let everybody in, or nobody.
+// TestOptionsThatAreMissing: a transport without one of these would accept every request, or none.
 func TestOptionsThatAreMissing(t *testing.T) {
 	t.Parallel()
 	for says, change := range map[string]func(*Options){
@@ -99,9 +99,9 @@ func TestIdentify(t *testing.T) {
 		{"another ledger", "k", "3", "2", 0},
 		{"no ledger", "", "3", "2", 0},
 		{"for another node", "l", "3", "4", 0},
-		{"for nobody", "l", "3", "", 0},
+		{"without a recipient", "l", "3", "", 0},
 		{"for this one in another form", "l", "3", "02", 0},
-		{"from nobody", "l", "", "2", 0},
+		{"without a sender", "l", "", "2", 0},
 		{"from node 0", "l", "0", "2", 0},
 		{"from this node", "l", "2", "2", 0},
 		{"from no number", "l", "x", "2", 0},
