@@ -25,17 +25,20 @@ func TestAwaitCutOff(t *testing.T) {
 		changes []change
 		ends    time.Duration // after the beginning; 0: never
 		silent  time.Duration // from when on nothing is heard of a leader that is still believed in; 0: never
+		heard   time.Duration // when it is heard of again; 0: never
 	}{
-		"a leader":   {[]change{{0, someone}}, 0, 0},
-		"none":       {nil, 10 * second, 0},
-		"elections":  {[]change{{9 * second, someone}, {second, none}, {9 * second, someone}}, 0, 0},
-		"lost later": {[]change{{0, someone}, {60 * second, none}}, 70 * second, 0},
+		"a leader":   {[]change{{0, someone}}, 0, 0, 0},
+		"none":       {nil, 10 * second, 0, 0},
+		"elections":  {[]change{{9 * second, someone}, {second, none}, {9 * second, someone}}, 0, 0, 0},
+		"lost later": {[]change{{0, someone}, {60 * second, none}}, 70 * second, 0, 0},
 		"many attempts": {
-			[]change{{4 * second, cluster.Leader{Term: 2}}, {4 * second, cluster.Leader{Term: 3}}}, 10 * second, 0,
+			[]change{{4 * second, cluster.Leader{Term: 2}}, {4 * second, cluster.Leader{Term: 3}}}, 10 * second, 0, 0,
 		},
-		"this node": {[]change{{second, cluster.Leader{Self: true}}}, 0, 0},
+		"this node": {[]change{{second, cluster.Leader{Self: true}}}, 0, 0, 0},
 		// Looked at every ten seconds, and then given ten more.
-		"a silent leader": {[]change{{0, someone}}, 50 * second, 35 * second},
+		"a silent leader": {[]change{{0, someone}}, 50 * second, 35 * second, 0},
+		// What is heard of a leader again changes nothing that wakes.
+		"a pause": {[]change{{0, someone}}, 0, 35 * second, 45 * second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,7 +51,8 @@ func TestAwaitCutOff(t *testing.T) {
 				go awaitCutOff(ctx, func() (bool, <-chan struct{}) {
 					mu.Lock()
 					defer mu.Unlock()
-					return known(leader) && (test.silent == 0 || time.Since(began) < test.silent), changed
+					return known(leader) && (test.silent == 0 || time.Since(began) < test.silent ||
+						test.heard > 0 && time.Since(began) >= test.heard), changed
 				}, 10*second, func(cause error) {
 					ended = time.Since(began)
 					if _, is := errors.AsType[*cluster.NotLeaderError](cause); !is {
