@@ -94,14 +94,17 @@ func TestNoResponseIsUnknown(t *testing.T) {
 func TestASlowBodyIsUnknown(t *testing.T) {
 	t.Parallel()
 	var executed atomic.Int32
+	started := make(chan struct{}, 2)
 	base, _ := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		executed.Add(1)
+		started <- struct{}{}
 		_, _ = io.Copy(io.Discard, r.Body)
 	}), func(s *Settings) { s.Fingerprint, s.EffectFree = "none", []string{"408"} })
 	upload, pipe := io.Pipe()
 	r := newRequest(t, http.MethodPost, base, `"k"`, upload)
 	go func() { // ends with its writes
 		_, _ = io.WriteString(pipe, "first")
+		<-started
 		_ = pipe.CloseWithError(io.ErrUnexpectedEOF) // the client disconnects
 	}()
 	if answer, err := http.DefaultClient.Do(r); err == nil {
