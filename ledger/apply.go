@@ -49,6 +49,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 	}
 	l.counters.applied.Since(began)
 	l.count(outcomes, len(entry))
+	l.looks.decided(outcomes)
 	if l.checkpointIsDue() {
 		// A signal rather than a checkpoint, because the applier must not wait for the disk.
 		signal(l.checkpointDue)

@@ -117,7 +117,8 @@ func (l *Ledger) findRetries(
 	commands []machine.Command, receipts []*machine.Receipt, buffer *decide.Buffer,
 ) (found bool, err error) {
 	clear(receipts)
-	_, err = l.store.TryView(func(r machine.Reader) (err error) {
+	memoryOnly := l.looks.inVain() && l.busyWithRoom()
+	beyond, err := l.store.TryView(memoryOnly, func(r machine.Reader) (err error) {
 		view := l.machine.View(r)
 		for i := range commands {
 			if receipts[i], err = decide.Retry(view, &commands[i], l.cache, buffer); err != nil {
@@ -130,6 +131,9 @@ func (l *Ledger) findRetries(
 	if err != nil {
 		// Nothing was proposed, but a write that is repeated may be committed.
 		return false, unknown(l.readFailed(err))
+	}
+	if beyond && !memoryOnly {
+		l.looks.looked(found)
 	}
 	return found, nil
 }

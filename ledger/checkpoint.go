@@ -119,6 +119,14 @@ const (
 	maxCheckpointBytes = 128 << 20
 )
 
+// firstCheckpointBytes says how much change should gather before the first checkpoint, from the bytes of the state
+// file. In a large one records mostly change at random, and the first checkpoints would each write a page for every
+// record; if they do not, the next checkpoint is half as large.
+func firstCheckpointBytes(state int64) int64 {
+	const share = 16
+	return min(max(state/share, minCheckpointBytes), maxCheckpointBytes)
+}
+
 // maxPending is how much change may wait for the state file, in bytes.
 func (l *Ledger) maxPending() int64 {
 	due := l.checkpointBytes.Load()

@@ -254,9 +254,7 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 		return err
 	}
 	l.counters.queuedBytes.Add(s.cost)
-	l.queue.mu.Lock()
-	l.queue.items = append(l.queue.items, s)
-	l.queue.mu.Unlock()
+	l.queue.add(s)
 	signal(l.queue.wake)
 	return nil
 }
@@ -329,16 +327,15 @@ func (l *Ledger) proposeNext() bool {
 // takeSlot waits until one more entry may be in flight, and counts it.
 func (l *Ledger) takeSlot() {
 	l.slots <- struct{}{} // the answer loop makes room, also after a failure
-	if !l.syncs.slow() {
-		return
-	}
 	// What comes until the entry before is on the disk shares the next sync: a small
-	// entry behind it would only make the rest wait for one more.
-	for range maxInFlight - 1 {
-		l.slots <- struct{}{}
-	}
-	for range maxInFlight - 1 {
-		<-l.slots
+	// entry behind it would only make the rest wait for one more. To a full one nothing can be added.
+	for l.syncs.slow() && !l.queue.fills(int(l.entryCommands.Load())) {
+		select {
+		case l.slots <- struct{}{}: // nothing is in flight
+			<-l.slots
+			return
+		case <-l.queue.wake: // what came is taken right after this
+		}
 	}
 }
 

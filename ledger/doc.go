@@ -20,6 +20,7 @@
 //	apply.go       log entries change the state
 //	checkpoint.go  the state reaches the disk
 //	cache.go       a retry is answered without the log
+//	looks.go       when the state file is looked at for that
 //	keyed.go       commands on keyed records
 //	watch.go       blocks as they are committed
 //	backup.go      a copy of a running ledger

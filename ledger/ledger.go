@@ -35,6 +35,7 @@ type Ledger struct {
 	opened    atomic.Pointer[raftlog.Log] // log, for the applier, which may run before Open has returned it
 	machine   *machine.Machine            // belongs to the store's lock
 	cache     *cache
+	looks     looks
 	clock     clock
 	standing  standing
 	watchers  waiters[machine.Scope]
@@ -195,6 +196,9 @@ func (l *Ledger) openState() (err error) {
 	})
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
+	}
+	if l.options.CheckpointBytes == 0 {
+		l.checkpointBytes.Store(firstCheckpointBytes(int64(l.store.ScrubPages()) * int64(l.store.PageSize())))
 	}
 	if l.store.SumsMade() && !l.directory.Fresh() && l.store.Checkpoint().Index > 0 {
 		l.options.Logger.Warn("the checksums of the state file's pages were missing, as they are after an upgrade or "+

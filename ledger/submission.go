@@ -88,6 +88,8 @@ type queue struct {
 	mu    sync.Mutex
 	items []*Submission
 	wake  chan struct{} // has room for one
+	// commands and bytes are of what waits.
+	commands, bytes int
 	// yielded: the last entry was taken from behind a large command; see takeSmall.
 	yielded bool
 }
@@ -205,6 +207,7 @@ func (q *queue) take(limit int) (spans []span, commands, size int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	entry := decide.NewEntry(limit)
+	defer func() { q.commands, q.bytes = q.commands-entry.Commands, q.bytes-entry.Bytes }()
 	if q.yielded = !q.yielded && q.takeSmall(&entry, &spans); q.yielded {
 		return spans, entry.Commands, entry.Bytes
 	}
@@ -226,6 +229,21 @@ func (q *queue) take(limit int) (spans []span, commands, size int) {
 		}
 	}
 	return spans, entry.Commands, entry.Bytes
+}
+
+// add puts a submission behind all others.
+func (q *queue) add(s *Submission) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.items = append(q.items, s)
+	q.commands, q.bytes = q.commands+len(s.commands), q.bytes+len(s.frames)
+}
+
+// fills reports whether what waits fills an entry of at most so many commands.
+func (q *queue) fills(limit int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.commands >= limit || q.bytes >= decide.MaxEntryBytes
 }
 
 // take proposes as many commands as the entry takes.

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/ledger/internal/decide"
 )
 
 func TestSyncPace(t *testing.T) {
@@ -32,6 +34,90 @@ func TestSyncPace(t *testing.T) {
 	}
 }
 
+// takesSlot lets l take a slot, and returns a channel that is closed once it has it.
+func takesSlot(l *Ledger) <-chan struct{} {
+	taken := make(chan struct{})
+	go func() { // ends when the slot is there; the caller receives
+		l.takeSlot()
+		close(taken)
+	}()
+	synctest.Wait()
+	return taken
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// A full entry gains nothing by waiting for the one before, however long a sync takes: not one that is full at once,
+// and not one that gets full while it waits, by its commands or by its bytes.
+func TestAFullEntryWaitsForNoSync(t *testing.T) {
+	t.Parallel()
+	const limit = 100
+	some := func(commands, bytes int) *Submission {
+		return &Submission{commands: make([]queuedCommand, commands), frames: make([]byte, bytes)}
+	}
+	for name, test := range map[string]struct{ first, second *Submission }{
+		"commands":      {some(limit, 10), some(0, 0)},
+		"bytes":         {some(3, decide.MaxEntryBytes), some(0, 0)},
+		"commands come": {some(limit-1, 10), some(1, 1)},
+		"bytes come":    {some(3, decide.MaxEntryBytes-1), some(1, 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l := &Ledger{slots: make(chan struct{}, maxInFlight), queue: queue{wake: make(chan struct{}, 1)}}
+				l.syncs.nanos.Store(int64(2 * slowSync))
+				l.entryCommands.Store(limit)
+				l.takeSlot() // of the entry before
+				l.queue.add(test.first)
+				taken := takesSlot(l)
+				if full := len(test.second.commands) == 0; isClosed(taken) != full {
+					t.Errorf("the slot is taken: %t, want %t", !full, full)
+				}
+				l.queue.add(test.second)
+				signal(l.queue.wake)
+				synctest.Wait()
+				if !isClosed(taken) {
+					t.Error("a full entry waits")
+				}
+				if n := len(l.slots); n != 2 {
+					t.Errorf("%d entries are counted, want 2", n)
+				}
+				<-l.slots // the first is answered, so that nothing is left behind
+				<-taken
+			})
+		})
+	}
+}
+
+// What is taken no longer waits.
+func TestTakenCommandsFillNoEntry(t *testing.T) {
+	t.Parallel()
+	var q queue
+	for range 3 {
+		s := new(Submission)
+		for range 4 {
+			s.add(make([]byte, 10), 1)
+		}
+		q.add(s)
+	}
+	for _, want := range []bool{true, true, false, false} {
+		if q.fills(5) != want {
+			t.Errorf("%d commands of %d bytes: fills %t", q.commands, q.bytes, !want)
+		}
+		q.take(5)
+	}
+	if q.commands != 0 || q.bytes != 0 {
+		t.Errorf("%d commands and %d bytes are counted in an empty queue", q.commands, q.bytes)
+	}
+}
+
 // Where a sync takes long, an entry waits for the one before; otherwise two may be in
 // flight.
 func TestEntriesInFlight(t *testing.T) {
@@ -39,25 +125,14 @@ func TestEntriesInFlight(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			l := &Ledger{slots: make(chan struct{}, maxInFlight)}
+			l.entryCommands.Store(decide.MaxEntryCommands)
 			if slow {
 				l.syncs.nanos.Store(int64(2 * slowSync))
 			}
 			l.takeSlot()
-			taken := make(chan struct{})
-			go func() { // ends when the slot is there; received below
-				l.takeSlot()
-				close(taken)
-			}()
-			synctest.Wait()
-			select {
-			case <-taken:
-				if slow {
-					t.Error("a second entry is in flight on a slow disk")
-				}
-			default:
-				if !slow {
-					t.Error("a second entry waits on a fast disk")
-				}
+			taken := takesSlot(l)
+			if isClosed(taken) == slow {
+				t.Errorf("slow %t: a second entry is in flight: %t", slow, !slow)
 			}
 			<-l.slots // the first is answered
 			<-taken

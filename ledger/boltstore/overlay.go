@@ -73,10 +73,3 @@ func (o *overlay) size() (n int64) {
 	}
 	return n
 }
-
-// split moves one table to an overlay of its own.
-func (o *overlay) split(table machine.Table) *overlay {
-	apart := new(overlay)
-	apart.tables[table], o.tables[table] = o.tables[table], nil
-	return apart
-}

@@ -49,11 +49,6 @@ func TestTableOverlay(t *testing.T) {
 	if _, known := o.get(streams, []byte("key/")); known {
 		t.Error("a key is known that was never changed")
 	}
-	apart := o.split(streams)
-	if o.size() != 0 || o.table(streams).count != 0 {
-		t.Error("a table that was split off is still there")
-	}
-	compareOverlay(t, apart, want, apart.table(streams).order())
 }
 
 func compareOverlay(t *testing.T, o *overlay, want map[string]string, order []uint32) {

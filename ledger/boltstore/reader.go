@@ -24,6 +24,9 @@ type reader struct {
 	// blocksOnly that it reads blocks alone, without the lock.
 	updating, blocksOnly bool
 	amending             bool // it may change local tables alone
+	// memoryOnly tells that Get takes what the file has for absent, and beyond that it has, or would have, read it
+	// there; see TryView.
+	memoryOnly, beyond bool
 
 	// The bbolt transaction is opened by the first read that needs it. Most
 	// Views are answered by the overlay and must not pay for one.
@@ -99,6 +102,9 @@ func (s *Store) getCarried(key []byte) (value []byte, err error) {
 // getStored looks key up in the file.
 func (r *reader) getStored(table machine.Table, key []byte) (value []byte, err error) {
 	if r.store.lacks(table) {
+		return nil, nil
+	}
+	if r.beyond = true; r.memoryOnly {
 		return nil, nil
 	}
 	defer recoverDamage(table, key, &err)

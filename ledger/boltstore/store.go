@@ -151,14 +151,18 @@ func (s *Store) View(fn func(r machine.Reader) error) (err error) {
 	return s.view(fn)
 }
 
-// TryView is View unless an Update is running or about to: then it returns
-// false at once, so that a caller that can do without it never waits.
-func (s *Store) TryView(fn func(r machine.Reader) error) (ran bool, err error) {
+// TryView is View for a caller that can do without what it finds: while an Update is running or about to, it returns
+// at once, so that it never waits. With memoryOnly, Get takes a record of the state file for absent if it is not among
+// the changes in memory; blocks are read as ever. beyond reports whether Get has sought a record in the state file, or
+// would have.
+func (s *Store) TryView(memoryOnly bool, fn func(r machine.Reader) error) (beyond bool, err error) {
 	if !s.mu.TryRLock() {
 		return false, nil
 	}
 	defer s.mu.RUnlock()
-	return true, s.view(fn)
+	r := &reader{store: s, active: s.active, frozen: s.frozen, memoryOnly: memoryOnly}
+	err = s.read(r, fn)
+	return r.beyond, err
 }
 
 // ViewBlocks lets fn read the records of machine.TableBlocks that an ended Update has

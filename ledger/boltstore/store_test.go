@@ -116,6 +116,59 @@ func TestViewStaysTheSameAcrossCommit(t *testing.T) {
 	}
 }
 
+// TryView with memory alone finds what waits for the file, frozen or not, and tells of anything else that the file was
+// not asked; without, it is View, and tells that the file was.
+func TestTryView(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	put(t, s, streams, "stored", "1")
+	put(t, s, streams, "changed", "1")
+	flush(t, s)
+	put(t, s, streams, "changed", "2")
+	frozen, err := s.freeze()
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, streams, "new", "3")
+	for _, test := range []struct {
+		key, value string
+		memoryOnly bool
+		beyond     bool
+	}{
+		{"stored", "1", false, true}, {"stored", "", true, true},
+		{"changed", "2", false, false}, {"changed", "2", true, false},
+		{"new", "3", false, false}, {"new", "3", true, false},
+		{"none", "", false, true}, {"none", "", true, true},
+	} {
+		ran := false
+		beyond, err := s.TryView(test.memoryOnly, func(r machine.Reader) error {
+			ran = true
+			value, err := r.Get(streams, []byte(test.key))
+			if string(value) != test.value || (value == nil) != (test.value == "") {
+				t.Errorf("%+v: got %q", test, value)
+			}
+			return err
+		})
+		if err != nil || !ran || beyond != test.beyond {
+			t.Errorf("%+v: ran %t, beyond %t, %v", test, ran, beyond, err)
+		}
+	}
+	err = s.Update(next(s), func(machine.Tx) error {
+		_, err := s.TryView(false, func(machine.Reader) error {
+			t.Error("TryView runs beside an Update")
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.commit(frozen); err != nil {
+		t.Fatal(err)
+	}
+	s.thaw(frozen)
+}
+
 func TestUpdateReadsItsOwnWrites(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)

@@ -193,7 +193,10 @@ func (c *Cursor) place(key []byte) error {
 
 func (c *Cursor) restart() error {
 	top, err := c.bucket.top()
-	c.levels = append(c.few[:0], level{page: top})
+	if c.levels == nil {
+		c.levels = c.few[:0]
+	}
+	c.levels = append(c.levels[:0], level{page: top}) // a deep tree has outgrown few, and keeps what it took
 	return err
 }
 

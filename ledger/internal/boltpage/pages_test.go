@@ -169,6 +169,35 @@ func compareCursors(random *rand.Rand, ours *Cursor, theirs *bbolt.Cursor) error
 	return nil
 }
 
+// TestSeekTakesNoMemory: a cursor that was used before needs none, also in a tree that is deeper than most.
+func TestSeekTakesNoMemory(t *testing.T) {
+	db := newFile(t)
+	key := func(i int) []byte { return fmt.Appendf(nil, "%0200d", i) } // so long that a page has four or five
+	const records = 2000
+	update(t, db, func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucket([]byte("deep"))
+		for i := 0; i < records && err == nil; i++ {
+			err = b.Put(key(i), nil)
+		}
+		return err
+	})
+	b, m := content(t, db)
+	c := bucketOf(t, New(b, testPageSize), m, "deep").Cursor()
+	sought := key(records / 2)
+	seek := func() {
+		if found, _, err := c.Seek(sought); err != nil || !bytes.Equal(found, sought) {
+			t.Fatalf("found %q, %v", found, err)
+		}
+	}
+	seek()
+	if len(c.levels) <= len(c.few) {
+		t.Fatalf("the tree has %d levels: as many as a cursor has room for", len(c.levels))
+	}
+	if n := testing.AllocsPerRun(10, seek); n != 0 {
+		t.Errorf("a seek takes %v pieces of memory", n)
+	}
+}
+
 // TestBeforeTheEnd is the last record.
 func TestBeforeTheEnd(t *testing.T) {
 	t.Parallel()
