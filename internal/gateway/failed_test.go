@@ -33,24 +33,28 @@ func problemOf(t *testing.T, text string) (p struct {
 // cutOff lists the ways in which a service that has received the request gives no response, with the status that the
 // client gets; 0 for a truncated response.
 var cutOff = map[string]struct {
-	end    func(w http.ResponseWriter, r *http.Request)
-	status int
+	end     func(w http.ResponseWriter, r *http.Request)
+	status  int
+	timeout time.Duration // of the route: none where the service answers, however long that takes on a busy machine
 }{
-	"timeout": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, http.StatusGatewayTimeout},
+	"timeout": {
+		func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, http.StatusGatewayTimeout,
+		50 * time.Millisecond,
+	},
 	"broken connection": {func(w http.ResponseWriter, _ *http.Request) {
 		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 			_ = conn.Close()
 		}
-	}, http.StatusBadGateway},
+	}, http.StatusBadGateway, 0},
 	"unasked upgrade": {func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Upgrade", "echo")
 		w.Header().Set("Connection", "Upgrade")
 		w.WriteHeader(http.StatusSwitchingProtocols)
-	}, http.StatusBadGateway},
+	}, http.StatusBadGateway, 0},
 	"half a response": {func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		_, _ = io.WriteString(w, "half")
-	}, 0},
+	}, 0, 0},
 }
 
 // If a request has reached the service and gets no complete response, its outcome is unknown. The route's settings for
@@ -67,7 +71,7 @@ func TestNoResponseIsUnknown(t *testing.T) {
 					_, _ = io.Copy(io.Discard, r.Body)
 					executed.Add(1)
 					test.end(w, r)
-				}), func(s *Settings) { s.ServerErrors, s.Timeout = errors, 50*time.Millisecond })
+				}), func(s *Settings) { s.ServerErrors, s.Timeout = errors, test.timeout })
 				answer, err := http.DefaultClient.Do(newRequest(t, http.MethodPost, base, `"k"`, strings.NewReader("x")))
 				if (err != nil) != (test.status == 0) {
 					t.Fatal(err)
@@ -79,6 +83,7 @@ func TestNoResponseIsUnknown(t *testing.T) {
 						t.Errorf("status %d, %+v", answer.StatusCode, p)
 					}
 				}
+				eventually(t, func() bool { return executed.Load() > 0 }) // perhaps behind the timeout
 				status, header, text := send(t, http.MethodPost, base, `"k"`, "x")
 				if p := problemOf(t, text); executed.Load() != 1 || status != http.StatusConflict ||
 					p.Code != "outcome-unknown" || header.Get(idempotency.HeaderReplayed) != "false" {
