@@ -117,7 +117,7 @@ func (l *Ledger) findRetries(
 	commands []machine.Command, receipts []*machine.Receipt, buffer *decide.Buffer,
 ) (found bool, err error) {
 	clear(receipts)
-	memoryOnly := l.looks.inVain() && l.busyWithRoom()
+	memoryOnly := l.leavesToLog()
 	beyond, err := l.store.TryView(memoryOnly, func(r machine.Reader) (err error) {
 		view := l.machine.View(r)
 		for i := range commands {

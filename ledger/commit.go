@@ -329,6 +329,7 @@ func (l *Ledger) takeSlot() {
 	l.slots <- struct{}{} // the answer loop makes room, also after a failure
 	// What comes until the entry before is on the disk shares the next sync: a small
 	// entry behind it would only make the rest wait for one more. To a full one nothing can be added.
+	const _ = uint(2 - maxInFlight) // with more, one more slot would not mean that nothing is in flight
 	for l.syncs.slow() && !l.queue.fills(int(l.entryCommands.Load())) {
 		select {
 		case l.slots <- struct{}{}: // nothing is in flight

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -15,8 +16,8 @@ const vainLooks = 64
 // A write of a stream that is not in memory seeks its record there to see whether it is a retry, and the applier seeks
 // it once more. With ten million streams the first of the two took a third of the processor's time of a write, and
 // where nobody repeats writes of such streams it finds nothing. So behind vainLooks of them the log answers these
-// retries, until it has answered one: then the looks begin again. No answer depends on it, only its way, and so does
-// not even that of a retry that would have the log to itself; see busyWithRoom.
+// retries, until it has answered one: then the looks begin again. No answer depends on it, only its way, and that
+// of a retry that would have the log to itself does not either; see sharesLog.
 type looks struct{ vain atomic.Int64 }
 
 func (k *looks) inVain() bool { return k.vain.Load() >= vainLooks }
@@ -40,9 +41,22 @@ func (k *looks) decided(outcomes []machine.Outcome) {
 	}
 }
 
-// busyWithRoom reports whether a write that is not answered at once would share its way through the log with
-// others, and would find room in the queue. A retry must not be refused because it was not looked for.
-func (l *Ledger) busyWithRoom() bool {
-	queued := l.counters.queuedBytes.Load()
-	return queued > 0 && queued < l.options.QueueBytes/2 && !l.draining.Load()
+// leavesToLog reports whether a retry that is not in memory is left to the log.
+func (l *Ledger) leavesToLog() bool {
+	return l.looks.inVain() && sharesLog(l.counters.queuedBytes.Load(), l.options.QueueBytes, l.log.Writing()) &&
+		l.cluster.Term() != 0 && !l.draining.Load()
+}
+
+const (
+	// maxSubmissionCost is the most that a submission takes of the queue, in bytes.
+	maxSubmissionCost = maxSubmissionBytes + maxSubmissionCommands*commandOverhead
+	// hungWrite is the length of a write of the log from which on nothing more is left to it.
+	hungWrite = 100 * time.Millisecond
+)
+
+// sharesLog reports whether a submission that comes to a queue of so many bytes, while a write of the log has taken
+// so long, would share the log with others, and most certainly find room and an answer. A retry must not be refused,
+// nor wait for a disk that hangs, because it was not looked for.
+func sharesLog(queued, limit int64, writing time.Duration) bool {
+	return queued > 0 && queued+maxSubmissionCost <= limit/2 && writing < hungWrite
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -99,7 +100,7 @@ func TestRetriesOfAnIdleOrFullLedgerAreLookedFor(t *testing.T) {
 	l := openCold(t, 1)
 	l.looks.vain.Store(vainLooks)
 	retry := testWrite("client-0", 1, 8)
-	for name, queued := range map[string]int64{"idle": 0, "nearly full": l.options.QueueBytes / 2} {
+	for name, queued := range map[string]int64{"idle": 0, "half full": l.options.QueueBytes / 2} {
 		l.counters.queuedBytes.Store(queued)
 		if !answeredFromState(t, l, retry) {
 			t.Errorf("%s: not looked for", name)
@@ -116,4 +117,24 @@ func TestRetriesOfAnIdleOrFullLedgerAreLookedFor(t *testing.T) {
 	}
 	l.draining.Store(false)
 	l.counters.queuedBytes.Store(0)
+}
+
+func TestSharesLog(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		queued, limit int64
+		writing       time.Duration
+		want          bool
+	}{
+		"alone":                          {0, 64 << 20, 0, false},
+		"beside one":                     {1, 64 << 20, hungWrite - 1, true},
+		"behind a write that hangs":      {1, 64 << 20, hungWrite, false},
+		"room for the largest":           {32<<20 - maxSubmissionCost, 64 << 20, 0, true},
+		"no room for the largest":        {32<<20 - maxSubmissionCost + 1, 64 << 20, 0, false},
+		"the smallest queue has no such": {1, minQueueBytes, 0, false},
+	} {
+		if got := sharesLog(test.queued, test.limit, test.writing); got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
 }

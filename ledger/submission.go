@@ -239,10 +239,14 @@ func (q *queue) add(s *Submission) {
 	q.commands, q.bytes = q.commands+len(s.commands), q.bytes+len(s.frames)
 }
 
-// fills reports whether what waits fills an entry of at most so many commands.
+// fills reports whether what waits fills an entry of at most so many commands, by their number or their bytes. It does
+// not behind a large command: small ones may pass it, and as many as come by then should.
 func (q *queue) fills(limit int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if len(q.items) > 0 && q.items[0].large {
+		return false
+	}
 	return q.commands >= limit || q.bytes >= decide.MaxEntryBytes
 }
 

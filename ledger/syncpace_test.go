@@ -118,6 +118,20 @@ func TestTakenCommandsFillNoEntry(t *testing.T) {
 	}
 }
 
+// Small commands may pass a large one, so that what waits behind it need not be an entry.
+func TestALargeCommandFillsNoEntry(t *testing.T) {
+	t.Parallel()
+	var q queue
+	for _, size := range []int{largeCommand, 10, 10, 10} {
+		s := new(Submission)
+		s.add(make([]byte, size), 1)
+		q.add(s)
+	}
+	if q.fills(2) {
+		t.Error("a large command in front and three small ones fill an entry of two commands")
+	}
+}
+
 // Where a sync takes long, an entry waits for the one before; otherwise two may be in
 // flight.
 func TestEntriesInFlight(t *testing.T) {
