@@ -41,7 +41,8 @@ func TestTheFirstCheckpointGoesByTheState(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for state, want := range map[int64]int64{
-		0: 32 * mib, 512 * mib: 32 * mib, 512*mib + 16: 32*mib + 1, 1024 * mib: 64 * mib, 2048 * mib: 128 * mib, 1 << 50: 128 * mib,
+		0: 32 * mib, 512 * mib: 32 * mib, 512*mib + 16: 32*mib + 1, 1024 * mib: 64 * mib, 2048 * mib: 128 * mib,
+		1 << 50: 128 * mib,
 	} {
 		if got := firstCheckpointBytes(state); got != want {
 			t.Errorf("with a state of %d bytes: %d, want %d", state, got, want)
