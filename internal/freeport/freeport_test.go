@@ -7,6 +7,22 @@ import (
 	"github.com/seqledger/seqledger/internal/freeport"
 )
 
+// No address is given to two, also if the first does not listen yet.
+func TestAddressesDiffer(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for range 1000 {
+		a, err := freeport.Address()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[a] {
+			t.Fatalf("%s is given twice", a)
+		}
+		seen[a] = true
+	}
+}
+
 // The address is one to listen on.
 func TestAddress(t *testing.T) {
 	t.Parallel()
