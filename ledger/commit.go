@@ -254,7 +254,7 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 		return err
 	}
 	l.counters.queuedBytes.Add(s.cost)
-	l.queue.add(s)
+	l.queue.add(s, int(l.entryCommands.Load()))
 	signal(l.queue.wake)
 	return nil
 }
@@ -335,7 +335,7 @@ func (l *Ledger) takeSlot() {
 		case l.slots <- struct{}{}: // nothing is in flight
 			<-l.slots
 			return
-		case <-l.queue.wake: // what came is taken right after this
+		case <-l.queue.filled:
 		}
 	}
 }

@@ -51,7 +51,7 @@ func TestTakeKeepsEntriesSmall(t *testing.T) {
 		for range commands {
 			s.add(make([]byte, size), 1)
 		}
-		q.add(s)
+		q.add(s, decide.MaxEntryCommands)
 		return s
 	}
 	one, two, three := submission(3, 10), submission(5, 10), submission(2, decide.MaxEntryBytes)
@@ -103,7 +103,7 @@ func TestSmallWritesPassLargeOnes(t *testing.T) {
 	names := map[*Submission]string{}
 	add := func(name string, s *Submission) {
 		names[s] = name
-		q.add(s)
+		q.add(s, decide.MaxEntryCommands)
 	}
 	take := func(want ...string) {
 		t.Helper()
@@ -203,7 +203,7 @@ func TestTakeKeepsOrder(t *testing.T) {
 				s.origin = origin{}
 			}
 			all = append(all, s)
-			q.add(s)
+			q.add(s, decide.MaxEntryCommands)
 		}
 		for len(q.items) > 0 {
 			spans, _, _ := q.take(7)

@@ -184,7 +184,7 @@ func newLedger(o Options) *Ledger {
 	l.counters.begin()
 	l.keyedCounters.reservations.begin()
 	l.keyedCounters.records.reset()
-	l.queue.wake = make(chan struct{}, 1)
+	l.queue.wake, l.queue.filled = make(chan struct{}, 1), make(chan struct{}, 1)
 	l.entryCommands.Store(decide.EntryCommands(o.Config))
 	l.checkpointBytes.Store(cmp.Or(o.CheckpointBytes, minCheckpointBytes))
 	return l

@@ -90,6 +90,7 @@ type queue struct {
 	wake  chan struct{} // has room for one
 	// commands and bytes are of what waits.
 	commands, bytes int
+	filled          chan struct{} // has room for one; see add
 	// yielded: the last entry was taken from behind a large command; see takeSmall.
 	yielded bool
 }
@@ -231,12 +232,18 @@ func (q *queue) take(limit int) (spans []span, commands, size int) {
 	return spans, entry.Commands, entry.Bytes
 }
 
-// add puts a submission behind all others.
-func (q *queue) add(s *Submission) {
+// add puts a submission behind all others, and signals filled if what waits now fills an entry of at most so many
+// commands and did not before. That is less often than for each submission, because whoever is woken costs
+// the others a part of the processor.
+func (q *queue) add(s *Submission, limit int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	full := q.full(limit)
 	q.items = append(q.items, s)
 	q.commands, q.bytes = q.commands+len(s.commands), q.bytes+len(s.frames)
+	if !full && q.full(limit) {
+		signal(q.filled)
+	}
 }
 
 // fills reports whether what waits fills an entry of at most so many commands, by their number or their bytes. It does
@@ -244,6 +251,11 @@ func (q *queue) add(s *Submission) {
 func (q *queue) fills(limit int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return q.full(limit)
+}
+
+// full is fills; mu is held.
+func (q *queue) full(limit int) bool {
 	if len(q.items) > 0 && q.items[0].large {
 		return false
 	}

@@ -71,17 +71,16 @@ func TestAFullEntryWaitsForNoSync(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l := &Ledger{slots: make(chan struct{}, maxInFlight), queue: queue{wake: make(chan struct{}, 1)}}
+				l := &Ledger{slots: make(chan struct{}, maxInFlight), queue: queue{filled: make(chan struct{}, 1)}}
 				l.syncs.nanos.Store(int64(2 * slowSync))
 				l.entryCommands.Store(limit)
 				l.takeSlot() // of the entry before
-				l.queue.add(test.first)
+				l.queue.add(test.first, limit)
 				taken := takesSlot(l)
 				if full := len(test.second.commands) == 0; isClosed(taken) != full {
 					t.Errorf("the slot is taken: %t, want %t", !full, full)
 				}
-				l.queue.add(test.second)
-				signal(l.queue.wake)
+				l.queue.add(test.second, limit)
 				synctest.Wait()
 				if !isClosed(taken) {
 					t.Error("a full entry waits")
@@ -105,7 +104,7 @@ func TestTakenCommandsFillNoEntry(t *testing.T) {
 		for range 4 {
 			s.add(make([]byte, 10), 1)
 		}
-		q.add(s)
+		q.add(s, 5)
 	}
 	for _, want := range []bool{true, true, false, false} {
 		if q.fills(5) != want {
@@ -125,7 +124,7 @@ func TestALargeCommandFillsNoEntry(t *testing.T) {
 	for _, size := range []int{largeCommand, 10, 10, 10} {
 		s := new(Submission)
 		s.add(make([]byte, size), 1)
-		q.add(s)
+		q.add(s, 2)
 	}
 	if q.fills(2) {
 		t.Error("a large command in front and three small ones fill an entry of two commands")
