@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -65,7 +64,7 @@ func openNode(t *testing.T, address string, o ledger.Options) (*clusterNode, err
 		}
 		address = free
 	}
-	listener, err := net.Listen("tcp", address)
+	listener, err := freeport.Listen(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -26,6 +25,7 @@ import (
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/freeport"
 	"github.com/seqledger/seqledger/internal/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -50,7 +50,7 @@ func newLedger(t *testing.T) *ledger {
 
 func (l *ledger) start() {
 	l.t.Helper()
-	listener, err := net.Listen("tcp", l.address)
+	listener, err := freeport.Listen(context.Background(), l.address)
 	if err != nil {
 		l.t.Fatal(err)
 	}

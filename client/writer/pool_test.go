@@ -21,6 +21,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/freeport"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -342,7 +343,7 @@ func TestAServerThatBecomesAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	if listener, err = net.Listen("tcp", s1.address); err != nil {
+	if listener, err = freeport.Listen(t.Context(), s1.address); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s2.serve(listener))

@@ -3,10 +3,14 @@
 package freeport
 
 import (
+	"context"
+	"errors"
 	"net"
 	"os"
 	"strconv"
 	"sync/atomic"
+	"syscall"
+	"time"
 )
 
 // The ports from lowest on. They are none of those that the kernel gives to connections and to listeners without a
@@ -32,4 +36,26 @@ func Address() (string, error) {
 		}
 	}
 	return "", err
+}
+
+// Listen listens at an address of loopback, also if a listener of this process was closed there just now. A process
+// that is being started meanwhile has the closed one, too, until it runs its own program, so that the address may be
+// in use for a moment. Listen tries again for as long as that could take, or until ctx ends.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	const patience, pause = 10 * time.Second, 5 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for {
+		l, err := net.Listen("tcp", address)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }

@@ -1,8 +1,12 @@
 package freeport_test
 
 import (
+	"context"
+	"errors"
 	"net"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/internal/freeport"
 )
@@ -20,6 +24,36 @@ func TestAddressesDiffer(t *testing.T) {
 			t.Fatalf("%s is given twice", a)
 		}
 		seen[a] = true
+	}
+}
+
+// Listen waits for an address that is in use for a moment, and for no other.
+func TestListen(t *testing.T) {
+	t.Parallel()
+	first, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := first.Addr().String()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := freeport.Listen(ended, address); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("an address in use: %v", err)
+	}
+	closed := time.AfterFunc(20*time.Millisecond, func() { _ = first.Close() })
+	defer closed.Stop()
+	again, err := freeport.Listen(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Addr().String() != address {
+		t.Errorf("listens on %v, want %s", again.Addr(), address)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := freeport.Listen(t.Context(), "127.0.0.1:none"); err == nil {
+		t.Error("an address without a port is listened on")
 	}
 }
 

@@ -104,7 +104,7 @@ func startOn(t *testing.T, id uint64, address string, change func(*Options)) *no
 	if n.Transport, err = New(o); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", address)
+	l, err := freeport.Listen(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
 	}
