@@ -14,8 +14,8 @@ import (
 )
 
 // The ports from lowest on. They are none of those that the kernel gives to connections and to listeners without a
-// port (net.ipv4.ip_local_port_range, by default from 32,768 on): one of those would soon be another process's, which is
-// then taken for the server that this one starts.
+// port (net.ipv4.ip_local_port_range, by default from 32,768 on): one of those would soon be another process's, which
+// is then taken for the server that this one starts.
 const lowest, ports = 10_000, 22_767
 
 // tried counts the ports that this process has tried.
