@@ -186,7 +186,6 @@ func newLedger(o Options) *Ledger {
 	l.keyedCounters.records.reset()
 	l.queue.wake, l.queue.filled = make(chan struct{}, 1), make(chan struct{}, 1)
 	l.entryCommands.Store(decide.EntryCommands(o.Config))
-	l.checkpointBytes.Store(cmp.Or(o.CheckpointBytes, minCheckpointBytes))
 	return l
 }
 
@@ -197,9 +196,8 @@ func (l *Ledger) openState() (err error) {
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
-	if l.options.CheckpointBytes == 0 {
-		l.checkpointBytes.Store(firstCheckpointBytes(int64(l.store.ScrubPages()) * int64(l.store.PageSize())))
-	}
+	l.checkpointBytes.Store(cmp.Or(l.options.CheckpointBytes,
+		firstCheckpointBytes(int64(l.store.ScrubPages())*int64(l.store.PageSize()))))
 	if l.store.SumsMade() && !l.directory.Fresh() && l.store.Checkpoint().Index > 0 {
 		l.options.Logger.Warn("the checksums of the state file's pages were missing, as they are after an upgrade or "+
 			"a join, and were made of the pages as they are; seqledger verify checks them against the blocks",

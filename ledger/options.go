@@ -35,8 +35,8 @@ type Options struct {
 	QueueBytes int64
 	// CheckpointBytes is how much change gathers in memory before it is written
 	// to the state file. 0 finds it by the size of that file and what checkpoints
-	// cost, between 32 and 128 MiB. Writes wait when twice as much has gathered, or 128 MiB if that
-	// is more. A larger value writes less to the disk where records change all
+	// cost, between 32 and 128 MiB. Writes wait when twice as much has gathered, or
+	// 128 MiB if that is more. A larger value writes less to the disk where records change all
 	// over a large state, and takes some four times its size of memory then.
 	CheckpointBytes int64
 	// LogBytes is how much log gathers before it is truncated, and so about how

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/freeport"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -71,13 +72,12 @@ func listenAlone(t *testing.T) net.Listener {
 }
 
 // listenAgain listens at the address of a node that has closed its listener.
-func listenAgain(t *testing.T, address string) (l net.Listener) {
+func listenAgain(t *testing.T, address string) net.Listener {
 	t.Helper()
-	await(t, "listening again on "+address, func() bool {
-		var err error
-		l, err = net.Listen("tcp", address)
-		return err == nil
-	})
+	l, err := freeport.Listen(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return l
 }
 
