@@ -83,16 +83,13 @@ test-race: ## Run the tests of packages whose goroutines share memory with the r
 	@test -n "$(RACE)" || { echo "the race detector needs a C compiler"; exit 1; }
 	$(IN_MEMORY) GORACE=atexit_sleep_ms=0 $(GO) test $(TEST_FLAGS) $(RACE) $(RACED)
 
-# What make test has run in full is not repeated; internal/longtests finds the rest. Many of these tests wait for
-# processes, so that damage, which only computes, runs beside them with what they leave of the processors.
+# What make test has run in full is not repeated; internal/longtests finds the rest.
 LONG := $(GO) run ./internal/longtests
 .PHONY: test-long
-test-long: ## Run at full length the tests that make test shortens, and make damage (some twelve minutes on two cores)
-	@echo "make test-long takes some twelve minutes on two cores"
+test-long: ## Run at full length the tests that make test shortens, but for make test-damage (some six minutes on two cores)
+	@echo "make test-long takes some six minutes on two cores; make test-damage damages small files in every place"
 	$(GO) vet ./...
-	@nice $(MAKE) damage & damage=$$!; \
-	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m -run "$$($(LONG) pattern)" $$($(LONG) packages); tests=$$?; \
-	wait $$damage && exit $$tests
+	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m -run "$$($(LONG) pattern)" $$($(LONG) packages)
 
 UPGRADE_FROM ?= HEAD^
 .PHONY: test-upgrade
@@ -115,8 +112,8 @@ sim-cluster: ## Simulate SEEDS clusters (default 100) from SEED, or new ones for
 # The same tests run with make test, and try some of the bits, cuts and steps. In
 # memory, where there is such a file system: nothing is synced, and it takes a third
 # of the time.
-.PHONY: damage
-damage: ## Damage small files of a ledger in every bit, cut and sector, and kill a restore at every step
+.PHONY: test-damage
+test-damage: ## Damage small files of a ledger in every bit, cut and sector, and kill a restore at every step
 	@if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi; \
 	GOGC=800 GOMEMLIMIT=3GiB SEQLEDGER_DAMAGE_ALL=1 SEQLEDGER_FAULT_ALL=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestDamage_.*|TestFault_FlippedBit|TestRestoreSurvivesKills)$$' \
 	  ./ledger ./ledger/raftlog ./ledger/raftlog/legacy ./ledger/raftlog/segment ./ledger/blockfile ./ledger/boltstore \

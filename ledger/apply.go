@@ -47,7 +47,9 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 		l.fail(fmt.Errorf("apply log entry at %s: %w", at, err))
 		return nil
 	}
-	l.counters.applied.Since(began)
+	took := time.Since(began)
+	l.counters.applied.Observe(int64(took))
+	l.applies.observe(took)
 	l.count(outcomes, len(entry))
 	l.looks.decided(outcomes)
 	if l.checkpointIsDue() {

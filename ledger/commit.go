@@ -48,23 +48,39 @@ const (
 	unaryShare = 8
 )
 
-// slowSync is from which length of a sync on there is one entry in flight and not
-// maxInFlight. Where a sync takes as long as the entry's own work, two let one be
-// gathered and applied beside the other's sync.
+// slowSync is how long a sync takes at least where one entry is in flight and not maxInFlight.
 const slowSync = 500 * time.Microsecond
 
-// syncPace is about how long the last syncs of the log have taken. Nothing but the
-// size of entries depends on it.
-type syncPace struct{ nanos atomic.Int64 }
+// slowerThanApply is how many times as long as an apply a sync takes, too, where one entry is in flight. Where an apply
+// takes about as long, as that of keyed commands does, two are: one is applied beside the other's sync.
+const slowerThanApply = 2
 
-// observe takes in the duration of a sync. One goroutine calls it.
-func (p *syncPace) observe(took time.Duration) {
+// pace is about how long something has taken the last times. Nothing but the size of entries depends on it.
+type pace struct{ nanos atomic.Int64 }
+
+// observe takes in one duration. One goroutine calls it.
+func (p *pace) observe(took time.Duration) {
 	const weight = 8 // of what was before
-	was := p.nanos.Load()
-	p.nanos.Store(was + (int64(took)-was)/weight)
+	was := p.last()
+	p.set(was + (took-was)/weight)
 }
 
-func (p *syncPace) slow() bool { return p.nanos.Load() > int64(slowSync) }
+func (p *pace) last() time.Duration    { return time.Duration(p.nanos.Load()) }
+func (p *pace) set(took time.Duration) { p.nanos.Store(int64(took)) }
+
+// syncsAreSlow reports whether an entry had better wait until the one before is answered.
+func (l *Ledger) syncsAreSlow() bool {
+	sync := l.syncs.last()
+	return sync > slowSync && sync > slowerThanApply*l.applies.last()
+}
+
+// stored notes that what was given to the log is on the disk, and how long that took. The log calls it after each
+// write.
+func (l *Ledger) stored(took time.Duration) {
+	l.syncs.observe(took)
+	l.unsynced.Store(false)
+	signal(l.synced)
+}
 
 // inflightEntry is a proposed entry.
 type inflightEntry struct {
@@ -317,6 +333,7 @@ func (l *Ledger) proposeNext() bool {
 	}
 	// Read before the send, because an answered submission may already be used for another call.
 	exclusive := spans[0].submission.exclusive
+	l.unsynced.Store(true)
 	l.inFlight <- inflightEntry{l.log.ProposeIn(term, entry), spans}
 	if exclusive {
 		l.awaitApplied()
@@ -327,14 +344,16 @@ func (l *Ledger) proposeNext() bool {
 // takeSlot waits until one more entry may be in flight, and counts it.
 func (l *Ledger) takeSlot() {
 	l.slots <- struct{}{} // the answer loop makes room, also after a failure
-	// What comes until the entry before is on the disk shares the next sync: a small
-	// entry behind it would only make the rest wait for one more. To a full one nothing can be added.
+	// What comes until the entry before is on the disk shares the next sync. An entry behind it would be smaller, and
+	// the log would take both at once whenever it is late: they would then be synced together, applied together and
+	// answered together, and the disk and the applier would take turns. To a full one nothing can be added.
 	const _ = uint(2 - maxInFlight) // with more, one more slot would not mean that nothing is in flight
-	for l.syncs.slow() && !l.queue.fills(int(l.entryCommands.Load())) {
+	for (l.unsynced.Load() || l.syncsAreSlow()) && !l.queue.fills(int(l.entryCommands.Load())) {
 		select {
 		case l.slots <- struct{}{}: // nothing is in flight
 			<-l.slots
 			return
+		case <-l.synced:
 		case <-l.queue.filled:
 		}
 	}

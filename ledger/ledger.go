@@ -54,7 +54,10 @@ type Ledger struct {
 	singles       sync.Pool          // of submissions; see single
 	inFlight      chan inflightEntry // proposed and not yet answered, in the order of the log
 	slots         chan struct{}
-	syncs         syncPace
+	syncs         pace          // of the log
+	unsynced      atomic.Bool   // the last entry that was proposed may not be on the disk yet
+	synced        chan struct{} // has room for one; see stored
+	applies       pace          // of entries
 
 	checkpointBytes atomic.Int64 // how much change makes a checkpoint due
 	flushing        sync.Mutex   // so that each flush is counted once
@@ -184,7 +187,7 @@ func newLedger(o Options) *Ledger {
 	l.counters.begin()
 	l.keyedCounters.reservations.begin()
 	l.keyedCounters.records.reset()
-	l.queue.wake, l.queue.filled = make(chan struct{}, 1), make(chan struct{}, 1)
+	l.queue.wake, l.queue.filled, l.synced = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	l.entryCommands.Store(decide.EntryCommands(o.Config))
 	return l
 }
@@ -242,7 +245,7 @@ func (l *Ledger) openLog() (err error) {
 		SegmentBytes: logFileBytes(l.options.LogBytes, segmentBytes),
 		Stored: func(_ int, took time.Duration) {
 			l.counters.stored.Observe(int64(took))
-			l.syncs.observe(took)
+			l.stored(took)
 		},
 	}
 	if c := l.options.Cluster; c != nil {

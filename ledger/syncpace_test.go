@@ -8,29 +8,34 @@ import (
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 )
 
+// Syncs are slow when the last ones have taken long, and much longer than the applies beside them.
 func TestSyncPace(t *testing.T) {
 	t.Parallel()
-	var p syncPace
-	observe := func(n int, took time.Duration) {
+	var l Ledger
+	observe := func(p *pace, n int, took time.Duration) {
 		for range n {
 			p.observe(took)
 		}
 	}
-	observe(100, slowSync/2)
-	if p.slow() {
-		t.Error("short syncs are slow")
-	}
-	observe(1, 2*slowSync) // one alone says nothing
-	if p.slow() {
-		t.Error("one long sync makes all slow")
-	}
-	observe(30, 2*slowSync)
-	if !p.slow() {
-		t.Error("long syncs are not slow")
-	}
-	observe(30, slowSync/2)
-	if p.slow() {
-		t.Error("a pause of the disk is never forgotten")
+	for _, step := range []struct {
+		name string
+		pace *pace
+		n    int
+		took time.Duration
+		slow bool
+	}{
+		{"short syncs", &l.syncs, 100, slowSync / 2, false},
+		{"one long sync", &l.syncs, 1, 2 * slowSync, false},
+		{"long syncs", &l.syncs, 30, 2 * slowSync, true},
+		{"short applies", &l.applies, 30, slowSync / 2, true},
+		{"one long apply", &l.applies, 1, 2 * slowSync, true},
+		{"long applies", &l.applies, 30, 2 * slowSync, false},
+		{"syncs that are longer still", &l.syncs, 40, 5 * slowSync, true},
+		{"the disk has recovered", &l.syncs, 60, slowSync / 2, false},
+	} {
+		if observe(step.pace, step.n, step.took); l.syncsAreSlow() != step.slow {
+			t.Errorf("%s: slow %t, want %t", step.name, !step.slow, step.slow)
+		}
 	}
 }
 
@@ -72,7 +77,7 @@ func TestAFullEntryWaitsForNoSync(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				l := &Ledger{slots: make(chan struct{}, maxInFlight), queue: queue{filled: make(chan struct{}, 1)}}
-				l.syncs.nanos.Store(int64(2 * slowSync))
+				l.syncs.set(2 * slowSync)
 				l.entryCommands.Store(limit)
 				l.takeSlot() // of the entry before
 				l.queue.add(test.first, limit)
@@ -131,26 +136,39 @@ func TestALargeCommandFillsNoEntry(t *testing.T) {
 	}
 }
 
-// Where a sync takes long, an entry waits for the one before; otherwise two may be in
-// flight.
+// An entry waits until the one before is on the disk, and where syncs are slow until it is answered. What was refused
+// never comes to the disk, and is answered all the same.
 func TestEntriesInFlight(t *testing.T) {
 	t.Parallel()
-	for _, slow := range []bool{false, true} {
+	for _, test := range []struct{ slow, synced, wait bool }{
+		{slow: false, synced: true, wait: false},
+		{slow: false, synced: false, wait: true},
+		{slow: true, synced: true, wait: true},
+		{slow: true, synced: false, wait: true},
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := &Ledger{slots: make(chan struct{}, maxInFlight)}
+			l := &Ledger{slots: make(chan struct{}, maxInFlight), synced: make(chan struct{}, 1)}
 			l.entryCommands.Store(decide.MaxEntryCommands)
-			if slow {
-				l.syncs.nanos.Store(int64(2 * slowSync))
+			if test.slow {
+				l.syncs.set(2 * slowSync)
 			}
 			l.takeSlot()
+			l.unsynced.Store(true)
 			taken := takesSlot(l)
-			if isClosed(taken) == slow {
-				t.Errorf("slow %t: a second entry is in flight: %t", slow, !slow)
+			if isClosed(taken) {
+				t.Errorf("%+v: a second entry is in flight beside one that is not on the disk", test)
+			}
+			if test.synced {
+				l.stored(l.syncs.last())
+				synctest.Wait()
+			}
+			if isClosed(taken) == test.wait {
+				t.Errorf("%+v: a second entry is in flight: %t", test, !test.wait)
 			}
 			<-l.slots // the first is answered
 			<-taken
 			if n := len(l.slots); n != 1 {
-				t.Errorf("slow %t: %d entries are counted, want 1", slow, n)
+				t.Errorf("%+v: %d entries are counted, want 1", test, n)
 			}
 		})
 	}
