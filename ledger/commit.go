@@ -333,12 +333,17 @@ func (l *Ledger) proposeNext() bool {
 	}
 	// Read before the send, because an answered submission may already be used for another call.
 	exclusive := spans[0].submission.exclusive
-	l.unsynced.Store(true)
-	l.inFlight <- inflightEntry{l.log.ProposeIn(term, entry), spans}
+	l.inFlight <- inflightEntry{l.propose(term, entry), spans}
 	if exclusive {
 		l.awaitApplied()
 	}
 	return true
+}
+
+// propose gives an entry to the log, where it is not on the disk yet; see stored.
+func (l *Ledger) propose(term uint64, entry []byte) *raftlog.Proposal {
+	l.unsynced.Store(true)
+	return l.log.ProposeIn(term, entry)
 }
 
 // takeSlot waits until one more entry may be in flight, and counts it.

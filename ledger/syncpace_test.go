@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 // Syncs are slow when the last ones have taken long, and much longer than the applies beside them.
@@ -171,5 +172,26 @@ func TestEntriesInFlight(t *testing.T) {
 				t.Errorf("%+v: %d entries are counted, want 1", test, n)
 			}
 		})
+	}
+}
+
+// What is proposed is not on the disk until the log has stored it, and is when a write is acknowledged. An entry that the
+// log refuses never gets there, and holds up nothing.
+func TestProposedIsNotStored(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	for sequence := uint64(1); sequence <= 2; sequence++ {
+		if out, err := l.Write(t.Context(), testWrite("c", sequence, 1)); err != nil || out.Code != machine.Committed {
+			t.Fatalf("write %d: %v, %v", sequence, out.Code, err)
+		}
+		if l.unsynced.Load() {
+			t.Errorf("write %d is acknowledged and not on the disk", sequence)
+		}
+		if _, err := l.propose(l.cluster.Term()+1, []byte("never in the log")).Wait(); err == nil {
+			t.Fatal("an entry of another term was taken")
+		}
+		if !l.unsynced.Load() {
+			t.Error("what was proposed is taken for stored")
+		}
 	}
 }
