@@ -142,6 +142,9 @@ func sumsError(state string, err error) error {
 	case errors.Is(err, boltpage.ErrDamaged):
 		return pagesError(state, err)
 	}
+	if _, wrong := errors.AsType[*pagesum.PageError](err); wrong {
+		return fmt.Errorf("%s: %w: %w; "+adviceRestore, state, machine.ErrCorrupt, err)
+	}
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger/internal/pagesum"
@@ -99,6 +100,34 @@ func TestDamage_OlderSectors(t *testing.T) {
 	t.Logf("older sectors: %d refused, %d without effect, %d led to the checkpoint before", refused, same, previous)
 	if refused == 0 || same == 0 {
 		t.Error("older sectors of one kind are missing")
+	}
+}
+
+// TestDamage_OlderRecord puts an older record, with its own checksum, in the place of one of the same length, as a disk
+// does that has lost the write of a page which had held the same records before. The CRC-32C of the page is then what it was.
+func TestDamage_OlderRecord(t *testing.T) {
+	t.Parallel()
+	path := filled(t, 100)
+	s := reopen(t, path)
+	changeSome(t, s, 100, 200, "newer")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	now := readFiles(t, path)
+	record := func(value string) []byte {
+		return append(recordKey(0), sealed(machine.TableStreams, recordKey(0), []byte(value))...)
+	}
+	damaged := bytes.ReplaceAll(now.state, record("newer"), record("older"))
+	if bytes.Equal(damaged, now.state) {
+		t.Fatal("the record is not in the file as it was expected")
+	}
+	files{damaged, now.sums}.write(t, path)
+	if content, err := contentOf(path); !errors.Is(err, machine.ErrCorrupt) {
+		t.Errorf("an older record is not noticed: %v, %.40s", err, content)
+	}
+	now.write(t, path)
+	if content, err := contentOf(path); err != nil || !strings.Contains(content, "newer") {
+		t.Errorf("%v, %.40s", err, content)
 	}
 }
 

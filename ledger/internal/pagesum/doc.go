@@ -19,15 +19,18 @@
 //
 //	header                                    checksums
 //	offset bytes                              offset bytes
-//	     0    16  "seqledger sums 1"               0     4  k
+//	     0    16  "seqledger sums 2"               0     4  k
 //	    16     8  tag of the ledger                4     4  0
 //	    24     8  transaction id                   8     8  tag of the ledger
 //	    32     8  pages of the bbolt file         16     8  transaction id
-//	    40     4  bytes of a page                 24  4068  CRC-32C of each page, any for a free one
+//	    40     4  bytes of a page                 24  4068  CRC-32 of each page, any for a free one
 //	    44     4  0                             4092     4  CRC-32C of the 4,092 bytes before
 //	    48     8  digest of the pairs
 //	    56  4036  0
 //	  4092     4  CRC-32C as on the right
+//
+// The checksum of a page is CRC-32 (IEEE 802.3), because its records end with their CRC-32C: see sumOf. In version 1 it was
+// CRC-32C; such a file is written anew when it is opened for writing.
 //
 // The transaction id is that of the bbolt transaction after which the slot was written. Of a pair the
 // slot is written that is not in use. The digest says which slots belong to a header: it is the sum

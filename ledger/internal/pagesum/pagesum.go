@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"math"
 	"math/bits"
 	"os"
 	"path/filepath"
@@ -16,7 +17,8 @@ import (
 )
 
 const (
-	magic      = "seqledger sums 1"
+	magic      = "seqledger sums 2"
+	magic1     = "seqledger sums 1" // read, and written anew
 	slotSize   = 4096
 	sumsBegin  = 24
 	sumsInSlot = (slotSize - sumsBegin - 4) / 4
@@ -25,6 +27,15 @@ const (
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sumOf returns the checksum of a page. It must not be CRC-32C, with which each record in the page ends: a record that
+// is exchanged for another one of the same length, with its own checksum behind it, leaves the CRC-32C of the page as it
+// is, because the bytes that change are a multiple of the polynomial. So a disk that had lost a write could bring back
+// an older record.
+func sumOf(page []byte) uint32 { return crc32.ChecksumIEEE(page) }
+
+// sum1Of is sumOf in files of the version before.
+func sum1Of(page []byte) uint32 { return crc32.Checksum(page, castagnoli) }
 
 // Errors that a caller tells apart with errors.Is.
 var (
@@ -39,7 +50,7 @@ var (
 // PageError reports a page that is not what was written.
 type PageError struct {
 	Page      uint64
-	Got, Want uint32 // CRC-32C
+	Got, Want uint32
 }
 
 // Error implements error.
@@ -63,6 +74,7 @@ type Sums struct {
 	options Options
 	tag     uint64
 	made    bool
+	old     bool // the file is of the version before
 
 	txid   uint64
 	size   int64  // of a page, in bytes
@@ -82,21 +94,23 @@ type pair struct {
 // table has what readers need. A page is checked once: live says that it has a checksum, checked
 // that it was found right. Update changes the entries of pages that no transaction uses.
 type table struct {
+	sumOf         func(page []byte) uint32
 	sums          []atomic.Uint32
 	live, checked []atomic.Uint64
 }
 
-func newTable(pages uint64) *table {
+func newTable(pages uint64, sumOf func(page []byte) uint32) *table {
 	words := (pages + 63) / 64
 	return &table{
-		sums: make([]atomic.Uint32, pages), live: make([]atomic.Uint64, words), checked: make([]atomic.Uint64, words),
+		sumOf: sumOf,
+		sums:  make([]atomic.Uint32, pages), live: make([]atomic.Uint64, words), checked: make([]atomic.Uint64, words),
 	}
 }
 
 // grown returns a table for more pages with the entries of t.
 func (t *table) grown(pages uint64) *table {
 	// At least a quarter more, so that a file that grows does not have its table copied each time.
-	g := newTable(max(pages, uint64(len(t.sums))+uint64(len(t.sums))/4))
+	g := newTable(max(pages, uint64(len(t.sums))+uint64(len(t.sums))/4), t.sumOf)
 	for i := range t.sums {
 		g.sums[i].Store(t.sums[i].Load())
 	}
@@ -109,8 +123,9 @@ func (t *table) grown(pages uint64) *table {
 
 // Open opens the checksums at path of a bbolt file with these pages, as the transaction of m left
 // them. If there are none they are made of the pages as they are, which reads all of them; with
-// ReadOnly it fails with fs.ErrNotExist. Other errors are ErrSums, ErrForeign, ErrOther, and those of the file
-// system and of the pages.
+// ReadOnly it fails with fs.ErrNotExist. A file of the version before is written anew, once all pages are found right by
+// it; with ReadOnly it is used as it is. Other errors are ErrSums, ErrForeign, ErrOther, a *PageError, and those of the
+// file system and of the pages.
 func Open(path string, pages boltpage.Pages, m boltpage.Meta, o Options) (*Sums, error) {
 	s := &Sums{path: path, options: o, tag: tagOf(o.Identity), size: m.PageSize}
 	content, err := os.ReadFile(path)
@@ -126,6 +141,12 @@ func Open(path string, pages boltpage.Pages, m boltpage.Meta, o Options) (*Sums,
 	stale, err := s.load(content, pages, m)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if s.old && !o.ReadOnly {
+		if err := s.convert(pages, m); err != nil {
+			return nil, fmt.Errorf("write the page checksums %s anew: %w", path, err)
+		}
+		return s, nil
 	}
 	if stale && !o.ReadOnly {
 		if err := s.rewrite(m); err != nil {
@@ -166,7 +187,18 @@ func tagOf(identity []byte) uint64 {
 // create makes the checksums of all pages.
 func (s *Sums) create(pages boltpage.Pages, m boltpage.Meta) error {
 	s.made = true
-	s.table.Store(newTable(m.Pages))
+	s.table.Store(newTable(m.Pages, sumOf))
+	return s.replace(func() error { return s.Update(pages, m) })
+}
+
+// convert writes a new file in the place of one of the version before. It reads all pages, because one that is not
+// what was written must not get a checksum that says it is.
+func (s *Sums) convert(pages boltpage.Pages, m boltpage.Meta) error {
+	if _, _, err := s.Verify(pages, 0, math.MaxInt); err != nil {
+		return err
+	}
+	s.old, s.header, s.pairs, s.digest = false, 0, nil, 0
+	s.table.Store(newTable(m.Pages, sumOf))
 	return s.replace(func() error { return s.Update(pages, m) })
 }
 
@@ -240,8 +272,11 @@ func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (stal
 		return false, fmt.Errorf("%w: they are of transaction %d, the state file is at %d", ErrOther, newest, m.TxID)
 	}
 	h := *chosen
-	s.header, s.txid, s.pairs, s.digest = h.slot, h.txid, h.pairs, h.digest
-	t := newTable(m.Pages)
+	s.header, s.txid, s.pairs, s.digest, s.old = h.slot, h.txid, h.pairs, h.digest, h.old
+	t := newTable(m.Pages, sumOf)
+	if h.old {
+		t.sumOf = sum1Of
+	}
 	for k, p := range s.pairs {
 		if p.txid == 0 {
 			continue
@@ -286,6 +321,7 @@ func (s *Sums) loadLive(pages boltpage.Pages, m boltpage.Meta, h header) error {
 // header is a header with the slots that belong to it.
 type header struct {
 	slot                int
+	old                 bool
 	txid, pages, digest uint64
 	pageSize            int64
 	pairs               []pair
@@ -294,13 +330,14 @@ type header struct {
 // parseHeader reads a slot. It fails with ErrSums, or with ErrForeign if the slot is whole and of
 // another data directory.
 func (s *Sums) parseHeader(slot []byte) (header, error) {
-	if !whole(slot) || string(slot[:len(magic)]) != magic {
+	if !whole(slot) || string(slot[:len(magic)]) != magic && string(slot[:len(magic1)]) != magic1 {
 		return header{}, ErrSums
 	}
 	if binary.LittleEndian.Uint64(slot[16:]) != s.tag {
 		return header{}, ErrForeign
 	}
 	return header{
+		old:  string(slot[:len(magic1)]) == magic1,
 		txid: binary.LittleEndian.Uint64(slot[24:]), pages: binary.LittleEndian.Uint64(slot[32:]),
 		pageSize: int64(binary.LittleEndian.Uint32(slot[40:])), digest: binary.LittleEndian.Uint64(slot[48:]),
 	}, nil
@@ -388,7 +425,7 @@ func (s *Sums) Update(pages boltpage.Pages, m boltpage.Meta) error {
 		was := t.live[i].Load()
 		for fresh := now &^ was; fresh != 0; fresh &= fresh - 1 {
 			id := uint64(i*64 + bits.TrailingZeros64(fresh))
-			t.sums[id].Store(crc32.Checksum(pages.Raw(id), castagnoli))
+			t.sums[id].Store(t.sumOf(pages.Raw(id)))
 			dirty[int(id/sumsInSlot)] = true
 		}
 		// In this order, because a reader that sees a page in use must see its checksum. What has just been
@@ -469,7 +506,7 @@ func (s *Sums) Check(id uint64, page []byte) error {
 }
 
 func (t *table) compare(id uint64, page []byte) error {
-	if got, want := crc32.Checksum(page, castagnoli), t.sums[id].Load(); got != want {
+	if got, want := t.sumOf(page), t.sums[id].Load(); got != want {
 		return &PageError{Page: id, Got: got, Want: want}
 	}
 	return nil
