@@ -175,8 +175,8 @@ func TestEntriesInFlight(t *testing.T) {
 	}
 }
 
-// What is proposed is not on the disk until the log has stored it, and is when a write is acknowledged. An entry that the
-// log refuses never gets there, and holds up nothing.
+// What is proposed is not on the disk until the log has stored it, and is when a write is acknowledged. An entry that
+// the log refuses never gets there, and holds up nothing.
 func TestProposedIsNotStored(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})

@@ -104,7 +104,8 @@ func TestDamage_OlderSectors(t *testing.T) {
 }
 
 // TestDamage_OlderRecord puts an older record, with its own checksum, in the place of one of the same length, as a disk
-// does that has lost the write of a page which had held the same records before. The CRC-32C of the page is then what it was.
+// does that has lost the write of a page which had held the same records before. The CRC-32C of the page stays what it
+// was.
 func TestDamage_OlderRecord(t *testing.T) {
 	t.Parallel()
 	path := filled(t, 100)

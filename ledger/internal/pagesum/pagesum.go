@@ -29,9 +29,9 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // sumOf returns the checksum of a page. It must not be CRC-32C, with which each record in the page ends: a record that
-// is exchanged for another one of the same length, with its own checksum behind it, leaves the CRC-32C of the page as it
-// is, because the bytes that change are a multiple of the polynomial. So a disk that had lost a write could bring back
-// an older record.
+// is exchanged for another one of the same length, with its own checksum behind it, leaves the CRC-32C of the page as
+// it is, because the bytes that change are a multiple of the polynomial. So a disk that had lost a write could bring
+// back an older record.
 func sumOf(page []byte) uint32 { return crc32.ChecksumIEEE(page) }
 
 // sum1Of is sumOf in files of the version before.
@@ -123,9 +123,9 @@ func (t *table) grown(pages uint64) *table {
 
 // Open opens the checksums at path of a bbolt file with these pages, as the transaction of m left
 // them. If there are none they are made of the pages as they are, which reads all of them; with
-// ReadOnly it fails with fs.ErrNotExist. A file of the version before is written anew, once all pages are found right by
-// it; with ReadOnly it is used as it is. Other errors are ErrSums, ErrForeign, ErrOther, a *PageError, and those of the
-// file system and of the pages.
+// ReadOnly it fails with fs.ErrNotExist. A file of the version before is written anew, once all pages are found right
+// by it; with ReadOnly it is used as it is. Other errors are ErrSums, ErrForeign, ErrOther, a *PageError, and those of
+// the file system and of the pages.
 func Open(path string, pages boltpage.Pages, m boltpage.Meta, o Options) (*Sums, error) {
 	s := &Sums{path: path, options: o, tag: tagOf(o.Identity), size: m.PageSize}
 	content, err := os.ReadFile(path)
