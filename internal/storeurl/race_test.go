@@ -191,7 +191,9 @@ func race(t *testing.T, url string) {
 		}
 		if n%5 == 4 {
 			killed++
-			_ = running[rand.IntN(len(running))].cmd.Process.Kill() // it may have done its work
+			victim := rand.IntN(len(running))
+			_ = running[victim].cmd.Process.Kill()
+			running = slices.Delete(running, victim, victim+1) // it may have done its work, and have said so
 		}
 		running = slices.DeleteFunc(running, func(r *racer) bool { return !r.says("done") })
 		if len(running) != racers-killed {
