@@ -86,8 +86,8 @@ test-race: ## Run the tests of packages whose goroutines share memory with the r
 # What make test has run in full is not repeated; internal/longtests finds the rest.
 LONG := $(GO) run ./internal/longtests
 .PHONY: test-long
-test-long: ## Run at full length the tests that make test shortens, but for make test-damage (some six minutes on two cores)
-	@echo "make test-long takes some six minutes on two cores; make test-damage damages small files in every place"
+test-long: ## Run at full length the tests that make test shortens, but for make test-damage (ten minutes on two cores)
+	@echo "make test-long takes some ten minutes on two cores; make test-damage damages small files in every place"
 	$(GO) vet ./...
 	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m -run "$$($(LONG) pattern)" $$($(LONG) packages)
 

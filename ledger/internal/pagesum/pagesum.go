@@ -74,7 +74,6 @@ type Sums struct {
 	options Options
 	tag     uint64
 	made    bool
-	old     bool // the file is of the version before
 
 	txid   uint64
 	size   int64  // of a page, in bytes
@@ -138,11 +137,11 @@ func Open(path string, pages boltpage.Pages, m boltpage.Meta, o Options) (*Sums,
 	case err != nil:
 		return nil, fmt.Errorf("read the page checksums: %w", err)
 	}
-	stale, err := s.load(content, pages, m)
+	old, stale, err := s.load(content, pages, m)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if s.old && !o.ReadOnly {
+	if old && !o.ReadOnly {
 		if err := s.convert(pages, m); err != nil {
 			return nil, fmt.Errorf("write the page checksums %s anew: %w", path, err)
 		}
@@ -197,7 +196,7 @@ func (s *Sums) convert(pages boltpage.Pages, m boltpage.Meta) error {
 	if _, _, err := s.Verify(pages, 0, math.MaxInt); err != nil {
 		return err
 	}
-	s.old, s.header, s.pairs, s.digest = false, 0, nil, 0
+	s.header, s.pairs, s.digest = 0, nil, 0
 	s.table.Store(newTable(m.Pages, sumOf))
 	return s.replace(func() error { return s.Update(pages, m) })
 }
@@ -246,14 +245,14 @@ func (s *Sums) replace(write func() error) (err error) {
 // load takes over the header of the transaction of m, or of the one before if a crash came between
 // the transaction and its checksums. Where the newest meta page of the bbolt file is damaged, m is
 // the one before, and so is its header: then stale tells that there are checksums of a transaction
-// that is no more.
-func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (stale bool, err error) {
+// that is no more. old tells that the file is of the version before.
+func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (old, stale bool, err error) {
 	var chosen *header
 	var newest uint64
 	for slot := range 2 {
 		h, err := s.parseHeader(slotOf(content, 0, slot))
 		if errors.Is(err, ErrForeign) {
-			return false, err
+			return false, false, err
 		}
 		if err != nil || s.choose(content, &h) != nil {
 			continue
@@ -267,12 +266,12 @@ func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (stal
 	}
 	switch {
 	case newest == 0:
-		return false, ErrSums
+		return false, false, ErrSums
 	case chosen == nil, newest > chosen.txid && chosen.txid != m.TxID:
-		return false, fmt.Errorf("%w: they are of transaction %d, the state file is at %d", ErrOther, newest, m.TxID)
+		return false, false, fmt.Errorf("%w: they are of transaction %d, the state file is at %d", ErrOther, newest, m.TxID)
 	}
 	h := *chosen
-	s.header, s.txid, s.pairs, s.digest, s.old = h.slot, h.txid, h.pairs, h.digest, h.old
+	s.header, s.txid, s.pairs, s.digest = h.slot, h.txid, h.pairs, h.digest
 	t := newTable(m.Pages, sumOf)
 	if h.old {
 		t.sumOf = sum1Of
@@ -289,7 +288,7 @@ func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (stal
 		}
 	}
 	s.table.Store(t)
-	return newest > h.txid, s.loadLive(pages, m, h)
+	return h.old, newest > h.txid, s.loadLive(pages, m, h)
 }
 
 // loadLive notes which pages have a checksum. After a crash between the transaction and its
