@@ -38,9 +38,9 @@ func mustContain(t *testing.T, path string, f files) string {
 	return content
 }
 
-// TestDamage_OlderSectors puts sectors of older copies of state.db and of state.sum in the place of newer ones, as a
-// disk leaves them that has lost a write: the start is refused, or everything is there, or, where the newest meta
-// page is the older one, everything of the checkpoint before.
+// TestDamage_OlderSectors puts sectors, and whole pages, of older copies of state.db and of state.sum in the place of
+// newer ones, as a disk leaves them that has lost a write: the start is refused, or everything is there, or, where the
+// newest meta page is the older one, everything of the checkpoint before.
 func TestDamage_OlderSectors(t *testing.T) {
 	t.Parallel()
 	const n = 3_000
@@ -61,35 +61,37 @@ func TestDamage_OlderSectors(t *testing.T) {
 		step = 1
 	}
 	refused, same, previous, tried := 0, 0, 0, 0
-	try := func(what string, old, new []byte, put func(b []byte) files) {
-		for at := 0; at+sectorSize <= min(len(old), len(new)); at += sectorSize {
-			if bytes.Equal(old[at:at+sectorSize], new[at:at+sectorSize]) {
+	try := func(what string, unit int, old, new []byte, put func(b []byte) files) {
+		for at := 0; at+unit <= min(len(old), len(new)); at += unit {
+			if bytes.Equal(old[at:at+unit], new[at:at+unit]) {
 				continue
 			}
 			if tried++; tried%step != 0 {
 				continue
 			}
 			b := bytes.Clone(new)
-			copy(b[at:at+sectorSize], old[at:])
+			copy(b[at:at+unit], old[at:])
 			put(b).write(t, path)
 			switch got, err := contentOf(path); {
 			case errors.Is(err, machine.ErrCorrupt):
 				refused++
 			case err != nil:
-				t.Errorf("%s at byte %d: %v", what, at, err)
+				t.Errorf("%d bytes of %s at byte %d: %v", unit, what, at, err)
 			case got == want:
 				same++
 			case got == before && what == "state.db":
 				previous++
 			default:
-				t.Errorf("%s at byte %d: a wrong answer", what, at)
+				t.Errorf("%d bytes of %s at byte %d: a wrong answer", unit, what, at)
 			}
 		}
 	}
 	for {
 		for _, f := range older {
-			try("state.db", f.state, now.state, func(b []byte) files { return files{b, now.sums} })
-			try("state.sum", f.sums, now.sums, func(b []byte) files { return files{now.state, b} })
+			for _, unit := range []int{sectorSize, 4096} {
+				try("state.db", unit, f.state, now.state, func(b []byte) files { return files{b, now.sums} })
+				try("state.sum", unit, f.sums, now.sums, func(b []byte) files { return files{now.state, b} })
+			}
 		}
 		// Which sectors differ is random, and the sample may have missed one kind of them.
 		if step == 1 || refused > 0 && same > 0 {
@@ -97,9 +99,9 @@ func TestDamage_OlderSectors(t *testing.T) {
 		}
 		step = max(step/8, 1)
 	}
-	t.Logf("older sectors: %d refused, %d without effect, %d led to the checkpoint before", refused, same, previous)
+	t.Logf("older sectors and pages: %d refused, %d without effect, %d led to the checkpoint before", refused, same, previous)
 	if refused == 0 || same == 0 {
-		t.Error("older sectors of one kind are missing")
+		t.Error("older sectors or pages of one kind are missing")
 	}
 }
 
