@@ -99,7 +99,8 @@ func TestDamage_OlderSectors(t *testing.T) {
 		}
 		step = max(step/8, 1)
 	}
-	t.Logf("older sectors and pages: %d refused, %d without effect, %d led to the checkpoint before", refused, same, previous)
+	t.Logf("older sectors and pages: %d refused, %d without effect, %d led to the checkpoint before",
+		refused, same, previous)
 	if refused == 0 || same == 0 {
 		t.Error("older sectors or pages of one kind are missing")
 	}

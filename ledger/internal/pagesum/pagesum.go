@@ -268,7 +268,8 @@ func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (old,
 	case newest == 0:
 		return false, false, ErrSums
 	case chosen == nil, newest > chosen.txid && chosen.txid != m.TxID:
-		return false, false, fmt.Errorf("%w: they are of transaction %d, the state file is at %d", ErrOther, newest, m.TxID)
+		return false, false, fmt.Errorf("%w: they are of transaction %d, the state file is at %d",
+			ErrOther, newest, m.TxID)
 	}
 	h := *chosen
 	s.header, s.txid, s.pairs, s.digest = h.slot, h.txid, h.pairs, h.digest
