@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -174,8 +176,16 @@ func resetting(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			_ = conn.(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // A listener of TCP has no others.
-			_ = conn.Close()
+			tcp := conn.(*net.TCPConn) //nolint:forcetypeassert // A listener of TCP has no others.
+			// Before something has come, the gateway may not be connected yet, and would know that it sent nothing.
+			if raw, err := tcp.SyscallConn(); err == nil {
+				_ = raw.Read(func(fd uintptr) bool {
+					_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK)
+					return !errors.Is(err, syscall.EAGAIN)
+				})
+			}
+			_ = tcp.SetLinger(0)
+			_ = tcp.Close()
 		}
 	}()
 	return l.Addr().String()
