@@ -401,12 +401,17 @@ func (l *Ledger) answerLoop() {
 	defer l.loops.Done()
 	for f := range l.inFlight {
 		result, err := f.proposal.Wait()
-		<-l.slots
 		outcomes, ok := result.([]machine.Outcome)
 		if err == nil && (!ok || len(outcomes) == 0) {
 			err = errors.New("the log entry was not decided") // the failure says why
 		}
-		for _, p := range f.spans {
+		for i, p := range f.spans {
+			if i == len(f.spans)-1 {
+				// Only now: the next entry would otherwise be taken while most of these callers are still to be
+				// woken, and have half of them. Before the last one, because the Go scheduler runs first what was
+				// made ready last: the commit loop is then behind the others.
+				<-l.slots
+			}
 			n := p.to - p.from
 			if err != nil {
 				p.fail(l.proposalError(err))

@@ -175,6 +175,42 @@ func TestEntriesInFlight(t *testing.T) {
 	}
 }
 
+// An entry is in flight until all of its callers but the last are woken, so that the next one has what they come back
+// with.
+func TestAnEntryIsInFlightUntilItsCallersAreWoken(t *testing.T) {
+	t.Parallel()
+	other := openTest(t, Options{})
+	// Without a commit loop, so that no other entry has a slot. The log of the other refuses the entry, and its callers
+	// are woken all the same.
+	l := &Ledger{
+		slots: make(chan struct{}, maxInFlight), inFlight: make(chan inflightEntry), budget: other.budget,
+		cluster: other.cluster,
+	}
+	l.loops.Add(1)
+	go l.answerLoop() // ends below
+	defer l.loops.Wait()
+	defer close(l.inFlight)
+	entry := inflightEntry{proposal: other.propose(other.cluster.Term()+1, []byte("never in the log"))}
+	const callers = 3
+	for range callers {
+		// Without room, so that the loop waits until each of them receives.
+		s := &Submission{single: true, done: make(chan struct{}), commands: make([]queuedCommand, 1), budget: l.budget}
+		entry.spans = append(entry.spans, span{s, 0, 1})
+	}
+	l.slots <- struct{}{}
+	l.inFlight <- entry
+	for i, p := range entry.spans[:callers-1] {
+		if len(l.slots) != 1 {
+			t.Errorf("nothing is in flight, and %d callers are not woken", callers-i)
+		}
+		<-p.submission.done
+	}
+	for range maxInFlight { // as many as there are: the entry is no longer in flight
+		l.slots <- struct{}{}
+	}
+	<-entry.spans[callers-1].submission.done
+}
+
 // What is proposed is not on the disk until the log has stored it, and is when a write is acknowledged. An entry that
 // the log refuses never gets there, and holds up nothing.
 func TestProposedIsNotStored(t *testing.T) {
