@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -15,7 +14,8 @@ import (
 
 // Flush makes everything durable that was applied before the call: the block
 // files are fsynced, and then the overlay goes to the state file in one transaction
-// with its log position and the length of the block files, and that is fsynced.
+// with its log position and the length of the block files, and that is fsynced; what is
+// large goes into a journal there and from that into its tables (journal.go).
 // Updates and Views run on meanwhile. Concurrent calls are served in turn, and one whose
 // changes a predecessor has already written returns without writing. An error makes the
 // store unusable: the pages of a failed fsync may be lost, and only a replay from the log is
@@ -26,6 +26,12 @@ func (s *Store) Flush() error {
 	defer s.flushMu.Unlock()
 	if s.closed { // Close holds flushMu when it sets this
 		return ErrClosed
+	}
+	if err := s.writable(); err != nil {
+		return err
+	}
+	if err := s.finish(); err != nil {
+		return err
 	}
 	if s.flushed >= target && target > 0 {
 		return nil
@@ -98,49 +104,40 @@ func (s *Store) thaw(f *frozenState) {
 	s.positions.checkpoint = f.at
 }
 
-// commit writes the frozen overlay in one bbolt transaction, once the blocks that it
-// refers to are durable.
+// commit writes the frozen overlay, once the blocks that it refers to are durable: in one bbolt transaction, or in
+// several (journal.go).
 func (s *Store) commit(f *frozenState) (err error) {
 	if _, err := s.blocks.Sync(); err != nil {
 		return err
 	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	tx, err := s.begin(true)
+	changes, p := f.overlay.changes(), s.pacer()
+	large, err := s.needsJournal(changes)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			// bbolt's writer lock may stay locked for ever.
-			s.poisoned.Store(true)
-			err = damaged(controlTable, nil, "bbolt: flush: %v", p)
-		}
-	}()
-	if err := s.fill(tx, f); err != nil {
-		_ = tx.Rollback() // the first error is the one that tells the cause
+	var pages int64
+	if !large {
+		pages, err = s.step(p, func(tx *bbolt.Tx) error {
+			return errors.Join(s.writeSome(tx, changes, changes.len(), p), s.record(tx, f))
+		})
+	} else if err = s.commitJournal(f, changes, p); err == nil {
+		pages, err = s.merge(changes, p)
+	}
+	if err != nil {
 		return err
 	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	if err := s.checkFreeList(); err != nil {
-		return fmt.Errorf("read back what was committed: %w", pageDamage(controlTable, nil, err))
-	}
-	if err := s.updateSums(); err != nil {
-		return err
-	}
-	stats := tx.Stats()
-	s.lastFlush.Store(&FlushSize{Changed: f.overlay.size(), Pages: stats.GetPageAlloc()})
+	s.lastFlush.Store(&FlushSize{Changed: f.overlay.size(), Pages: pages})
 	return nil
 }
 
-// fill puts everything that is frozen into the transaction.
-func (s *Store) fill(tx *bbolt.Tx, f *frozenState) error {
-	for table := range machine.Table(machine.TableCount) {
-		if err := s.writeTable(tx, table, f.overlay.table(table).sorted()); err != nil {
-			return err
-		}
-	}
+// commitJournal makes durable what is frozen, beside its tables.
+func (s *Store) commitJournal(f *frozenState, c *changes, p *pacer) error {
+	_, err := s.step(p, func(tx *bbolt.Tx) error { return errors.Join(s.writeJournal(tx, c, p), s.record(tx, f)) })
+	return err
+}
+
+// record puts the position of what is frozen into the transaction.
+func (s *Store) record(tx *bbolt.Tx, f *frozenState) error {
 	return errors.Join(
 		s.recordFiles(tx, f.mark), putApplied(tx, f.at), putControl(tx, keyBlocks, f.mark.Append(nil)))
 }
@@ -148,7 +145,7 @@ func (s *Store) fill(tx *bbolt.Tx, f *frozenState) error {
 // FlushSize tells what a Flush wrote, in bytes.
 type FlushSize struct {
 	Changed int64 // what it wrote out, as [Store.PendingBytes] counts it
-	Pages   int64 // the pages of the file that it took
+	Pages   int64 // the pages of the file that its tables took
 }
 
 // LastFlush returns the size of the last flush that succeeded since Open, or
@@ -169,7 +166,7 @@ const (
 
 // writeTable applies the entries, sorted by key, to the table's bucket. Sorted,
 // because bbolt then walks its leaves once from left to right.
-func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries) error {
+func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries, p *pacer) error {
 	if changes.len() == 0 {
 		return nil
 	}
@@ -183,13 +180,9 @@ func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries) e
 		return err
 	}
 	guard := leafGuard{table: table, cursor: before.Cursor()}
-	began := time.Now()
 	for i := range changes.len() {
-		if i%restEvery == restEvery-1 && s.yield != nil {
-			if worked := time.Since(began); worked >= workBetweenRests {
-				s.yield(worked)
-				began = time.Now()
-			}
+		if i%restEvery == restEvery-1 {
+			p.rest(workBetweenRests)
 		}
 		e := changes.at(i)
 		if err := guard.check(e.key, e.deleted); err != nil {

@@ -26,6 +26,8 @@ import (
 const (
 	formatMagic   = "seqledger state\n"
 	formatVersion = 5
+	// formatJournal is formatVersion with a journal of changes that are not yet in all of their tables.
+	formatJournal = 6
 	// formatVersion4 has no table of carried values, and all block files. Open makes it the newest one.
 	formatVersion4 = 4
 
@@ -67,6 +69,9 @@ type Options struct {
 	// SealBytes is the length at which the block files of a new state are sealed, in
 	// bytes; default [blockfile.DefaultSealBytes]. Only tests give another.
 	SealBytes int64
+	// StepRecords is how many changed records a Flush of a file of more than 128 MiB puts into their tables in one
+	// transaction; default 16,384. Only tests give another, which is for smaller files, too.
+	StepRecords int
 	// NoPageSums opens the file without the checksums of its pages, for a copy that is about to
 	// be checked record by record and adopted.
 	NoPageSums bool
@@ -114,7 +119,13 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	if _, err := checkFile(path); err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, readOnly: readOnly, active: new(overlay), yield: o.Yield}
+	s := &Store{
+		path: path, readOnly: readOnly, active: new(overlay), yield: o.Yield,
+		stepRecords: defaultStepRecords, journalFrom: defaultJournalFrom,
+	}
+	if o.StepRecords != 0 {
+		s.stepRecords, s.journalFrom = o.StepRecords, 0
+	}
 	if err := s.openBolt(o); err != nil {
 		return nil, err
 	}
@@ -265,11 +276,11 @@ func putTables(tx *bbolt.Tx) error {
 			return fmt.Errorf("table %d: %w", table, err)
 		}
 	}
-	return putFormat(tx)
+	return putFormat(tx, formatVersion)
 }
 
-func putFormat(tx *bbolt.Tx) error {
-	return putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion))
+func putFormat(tx *bbolt.Tx, version uint32) error {
+	return putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), version))
 }
 
 // change runs fn on the file and commits.
@@ -340,7 +351,13 @@ func (s *Store) load(o Options) (err error) {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
 	s.positions.applied, s.positions.checkpoint = c.applied, c.applied
-	s.version = c.version
+	if s.version = c.version; c.version == formatJournal {
+		if s.frozen, err = s.loadJournal(tx); err != nil {
+			return fmt.Errorf("%s: %w; "+adviceRestore, s.path, err)
+		}
+		s.unmerged = true
+		s.measure()
+	}
 	if c.sealed, err = s.sealedFiles(tx, max(c.start.Number, 1), c.mark.Number); err != nil {
 		return fmt.Errorf("%s: %w; "+adviceRestore, s.path, err)
 	}
@@ -368,14 +385,14 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 		return control{}, err
 	}
 	switch version {
-	case formatVersion, formatVersion4:
+	case formatVersion, formatJournal, formatVersion4:
 	case 2, 3:
 		return control{}, fmt.Errorf("%w %d, this binary knows %d: convert the data directory with "+
 			"`seqledger upgrade --data DIR`, which programs of before cannot open any more",
-			ErrVersion, version, formatVersion)
+			ErrVersion, version, formatJournal)
 	default:
 		return control{}, fmt.Errorf("%w %d, this binary knows %d; use the binary that wrote it",
-			ErrVersion, version, formatVersion)
+			ErrVersion, version, formatJournal)
 	}
 	stored, err := getControl(bucket, keyIdentity, -1)
 	if err != nil {
@@ -396,7 +413,7 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	if c.mark, err = blockfile.DecodeMark(mark); err != nil {
 		return control{}, fmt.Errorf("control record %q: %w; "+adviceRestore, keyBlocks, err)
 	}
-	if c.version = version; version == formatVersion {
+	if c.version = version; version != formatVersion4 {
 		if c.start, err = readStart(bucket); err != nil {
 			return control{}, err
 		}
@@ -428,7 +445,7 @@ func (s *Store) convert(meta boltpage.Meta, o Options) (boltpage.Meta, error) {
 		if _, err := tx.CreateBucketIfNotExists(bucketName(machine.TableCarried)); err != nil {
 			return err
 		}
-		return errors.Join(putControl(tx, keyStart, nil), putFormat(tx))
+		return errors.Join(putControl(tx, keyStart, nil), putFormat(tx, formatVersion))
 	})
 	if err != nil {
 		return meta, fmt.Errorf("%s: make it one of format version %d: %w", s.path, formatVersion, err)

@@ -231,6 +231,9 @@ func (s *Store) pageOf(tx *bbolt.Tx, err error) error {
 	if b, found, _ := buckets.Bucket(filesBucket); found && b.Has(wrong.Page) {
 		return fmt.Errorf("%w, of the records of block files", err)
 	}
+	if b, found, _ := buckets.Bucket(journalBucket); found && b.Has(wrong.Page) {
+		return fmt.Errorf("%w, of the journal", err)
+	}
 	return fmt.Errorf("%w; it belongs to no table", err)
 }
 

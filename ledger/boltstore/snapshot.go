@@ -27,9 +27,11 @@ var ErrNoRoom = errors.New("the state file has nearly outgrown the address space
 type Snapshot struct {
 	store *Store
 	tx    *bbolt.Tx
-	mark  blockfile.Mark // where its blocks end
-	first uint64
-	at    Position
+	// frozen has the changes that are not yet in the tables of the transaction; nil for none.
+	frozen *overlay
+	mark   blockfile.Mark // where its blocks end
+	first  uint64
+	at     Position
 }
 
 // Applied returns the position of the log up to which the snapshot has everything.
@@ -65,7 +67,11 @@ func (s *Store) Snapshot() (*Snapshot, error) {
 	if err != nil {
 		return nil, errors.Join(s.fail(err), tx.Rollback())
 	}
-	return &Snapshot{s, tx, c.mark, max(c.start.Number, 1), c.applied}, nil
+	sn := &Snapshot{store: s, tx: tx, mark: c.mark, first: max(c.start.Number, 1), at: c.applied}
+	if c.version == formatJournal {
+		sn.frozen = s.frozen
+	}
+	return sn, nil
 }
 
 // Close gives the pages free.
@@ -94,7 +100,7 @@ func (sn *Snapshot) Files() []SnapshotFile {
 func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	r := &reader{
-		store: sn.store, active: new(overlay), tx: sn.tx, armed: true, blocks: sn.store.blocks.ReaderTo(sn.mark.Last),
+		store: sn.store, active: new(overlay), frozen: sn.frozen, tx: sn.tx, armed: true, blocks: sn.store.blocks.ReaderTo(sn.mark.Last),
 	}
 	defer func() {
 		r.blocks.Close()

@@ -68,6 +68,8 @@ type Store struct {
 	active *overlay
 	frozen *overlay
 	closed bool
+	// unmerged: frozen is what a process before has left in the journal; under flushMu and mu.
+	unmerged bool
 	// reading is held shared by ViewBlocks and exclusively by Close; taken before mu.
 	reading sync.RWMutex
 
@@ -78,8 +80,10 @@ type Store struct {
 	tombs   atomic.Int64
 	failed  atomic.Pointer[error]
 
-	yield     func(worked time.Duration) // see Options
-	lastFlush atomic.Pointer[FlushSize]
+	stepRecords int                        // see Options
+	journalFrom int64                      // the size of the file from which a flush may have steps, in bytes
+	yield       func(worked time.Duration) // see Options
+	lastFlush   atomic.Pointer[FlushSize]
 	// poisoned is set when bbolt panicked with locks of its own held, so that
 	// Close must not wait for them.
 	poisoned atomic.Bool
@@ -309,7 +313,11 @@ func (s *Store) measure() {
 		n += s.frozen.size()
 	}
 	s.pending.Store(n)
-	s.tombs.Store(int64(s.active.table(machine.TableExpiry).deleted))
+	tombs := s.active.table(machine.TableExpiry).deleted
+	if s.unmerged { // no Flush is about to drop it
+		tombs += s.frozen.table(machine.TableExpiry).deleted
+	}
+	s.tombs.Store(int64(tombs))
 }
 
 // begin opens a bbolt transaction. Reading the meta pages of a file that was

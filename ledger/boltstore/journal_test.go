@@ -1,0 +1,600 @@
+package boltstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// steps is a checkpoint in steps, of which tests do one after the other.
+type steps struct {
+	t      *testing.T
+	store  *Store
+	frozen *frozenState
+	left   *changes
+}
+
+// openSteps opens the store at path with so many records in a transaction.
+func openSteps(t *testing.T, path string, records int) *Store {
+	t.Helper()
+	s, err := Open(path, Options{Identity: testIdentity, SealBytes: testSealBytes, NoSync: true, StepRecords: records})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() }) // some tests leave it damaged
+	return s
+}
+
+// scatter changes and removes records all over a store that has n, and adds some.
+func scatter(t *testing.T, s *Store, n int, random *rand.Rand) {
+	t.Helper()
+	err := s.Update(next(s), func(tx machine.Tx) (err error) {
+		for range n / 4 {
+			err = errors.Join(err, tx.Put(streams, recordKey(random.IntN(n+n/10)), fmt.Appendf(nil, "%x", random.Uint64())),
+				tx.Delete(streams, recordKey(random.IntN(n))),
+				tx.Put(machine.TableExpiry, recordKey(random.IntN(n)), nil))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// begin does the first step, which makes the checkpoint durable.
+func begin(t *testing.T, s *Store) *steps {
+	t.Helper()
+	frozen, err := s.freeze()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &steps{t, s, frozen, frozen.overlay.changes()}
+	if large, err := s.needsJournal(c.left); err != nil || !large {
+		t.Fatalf("%d changes need a journal: %v, %v", c.left.len(), large, err)
+	}
+	if err := s.commitJournal(frozen, c.left, s.pacer()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// next does another step, and reports whether it was the last.
+func (c *steps) next() (pages int64, last bool) {
+	c.t.Helper()
+	pages, err := c.store.mergeSome(c.left, c.store.pacer())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return pages, c.left.len() == 0
+}
+
+// all returns what a store has in the tables that scatter changes.
+func all(t *testing.T, s *Store) (content string) {
+	t.Helper()
+	err := s.View(func(r machine.Reader) error {
+		a, err := list(r, streams, "")
+		b, err2 := list(r, machine.TableExpiry, "")
+		content = a + b
+		return errors.Join(err, err2)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// hasJournal reports whether a file that is not open has a journal, and says so in its format.
+func hasJournal(t *testing.T, path string) (found bool) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.View(func(tx *bbolt.Tx) error {
+		found = tx.Bucket(journalBucket) != nil
+		version, _, err := readFormat(tx)
+		if want := map[bool]uint32{false: formatVersion, true: formatJournal}[found]; err == nil && version != want {
+			t.Errorf("format version %d with a journal: %v", version, found)
+		}
+		return err
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// copyOf is a copy of the files of a store as a crash leaves them now.
+func copyOf(t *testing.T, s *Store) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Dir(s.path))); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, filepath.Base(s.path))
+}
+
+// A crash after any step of a checkpoint, or of the one that ends it after a crash, loses nothing of it.
+func TestCrashBetweenSteps(t *testing.T) {
+	t.Parallel()
+	const n, records = 2_000, 150
+	random := rand.New(rand.NewPCG(1, 2))
+	s := openSteps(t, filled(t, n), records)
+	scatter(t, s, n, random)
+	want, at := all(t, s), s.Applied()
+	check := func(path string, journal bool) {
+		t.Helper()
+		if got := hasJournal(t, path); got != journal {
+			t.Errorf("the file has a journal: %v, want %v", got, journal)
+		}
+		for _, open := range []func() (*Store, error){
+			func() (*Store, error) { return OpenReadOnly(path, testIdentity) },
+			func() (*Store, error) { return Open(path, Options{Identity: testIdentity, NoSync: true}) },
+		} {
+			again, err := open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := all(t, again); got != want || again.Applied() != at || again.Checkpoint() != at {
+				t.Errorf("after a crash other content, or %v, checkpoint %v; want %v", again.Applied(), again.Checkpoint(), at)
+			}
+			if !again.readOnly {
+				flush(t, again)
+			}
+			if got := all(t, again); got != want {
+				t.Error("other content after a flush")
+			}
+			if err := again.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if hasJournal(t, path) {
+			t.Error("a flush has left the journal")
+		}
+		if got := all(t, openSteps(t, path, records)); got != want {
+			t.Error("other content once the journal is removed")
+		}
+	}
+	c := begin(t, s)
+	halfway := ""
+	for count := 1; ; count++ {
+		path := copyOf(t, s)
+		check(path, true)
+		if count == 4 {
+			halfway = copyOf(t, s)
+		}
+		if got := all(t, s); got != want {
+			t.Fatalf("before step %d other content", count)
+		}
+		if _, last := c.next(); last {
+			if count < 8 {
+				t.Errorf("%d steps", count)
+			}
+			break
+		}
+	}
+	check(copyOf(t, s), false)
+	s.thaw(c.frozen)
+	if got := all(t, s); got != want {
+		t.Error("other content at the end")
+	}
+
+	// The crash came in the middle, and the next ones come while what it left is put into its tables.
+	s = openSteps(t, halfway, records)
+	c = &steps{t: t, store: s, left: s.frozen.changes()}
+	for last := false; !last; {
+		check(copyOf(t, s), true)
+		_, last = c.next()
+	}
+	check(copyOf(t, s), false)
+}
+
+// What is written after a crash in the middle of a checkpoint goes on top of it, and so do the next crash and checkpoint.
+func TestWritesOnTopOfAJournal(t *testing.T) {
+	t.Parallel()
+	const n = 500
+	random := rand.New(rand.NewPCG(3, 4))
+	s := openSteps(t, filled(t, n), 50)
+	for range 3 {
+		scatter(t, s, n, random)
+		c := begin(t, s)
+		c.next()
+		s = openSteps(t, copyOf(t, s), 50)
+		if !s.unmerged || s.PendingBytes() == 0 || s.Tombstones() != int64(s.frozen.table(machine.TableExpiry).deleted) {
+			t.Errorf("nothing of the journal is pending: %d bytes", s.PendingBytes())
+		}
+		remove(t, s, machine.TableExpiry, string(recordKey(1)))
+		put(t, s, streams, string(recordKey(n/2)), "later")
+		want := all(t, s)
+		flush(t, s)
+		if got := all(t, s); got != want || s.unmerged || s.PendingBytes() != 0 || s.Tombstones() != 0 {
+			t.Errorf("after a flush other content, or %d bytes and %d deletions are pending", s.PendingBytes(), s.Tombstones())
+		}
+		if got := get(t, s, streams, string(recordKey(n/2))); got != "later" {
+			t.Errorf("what was written last is %q", got)
+		}
+	}
+}
+
+// Reads see the same before, between and after the steps, also of a checkpoint that a process before has begun.
+func TestReadsBetweenSteps(t *testing.T) {
+	t.Parallel()
+	const n, records = 500, 50
+	s := openSteps(t, filled(t, n), records)
+	scatter(t, s, n, rand.New(rand.NewPCG(11, 12)))
+	want := all(t, s)
+	count := 0
+	look := func(time.Duration) {
+		if count++; all(t, s) != want {
+			t.Errorf("other content at rest %d", count)
+		}
+	}
+	s.yield = look
+	least := s.active.changes().len()/records + 1
+	if flush(t, s); count < least+1 {
+		t.Errorf("%d rests", count)
+	}
+	scatter(t, s, n, rand.New(rand.NewPCG(13, 14)))
+	want = all(t, s)
+	s.yield = nil
+	begin(t, s)
+	s = openSteps(t, copyOf(t, s), records)
+	s.yield, count = look, 0
+	if flush(t, s); count < least-2 {
+		t.Errorf("%d rests", count)
+	}
+}
+
+// Deletions that a crash has left in the journal hold up reads in order until a flush, so they count.
+func TestTombstonesOfAJournal(t *testing.T) {
+	t.Parallel()
+	s := openSteps(t, filled(t, 10), 3)
+	for i := range 5 {
+		remove(t, s, machine.TableExpiry, string(recordKey(i)))
+	}
+	begin(t, s)
+	s = openSteps(t, copyOf(t, s), 3)
+	if got := s.Tombstones(); got != 5 {
+		t.Errorf("%d deletions, want 5", got)
+	}
+	if flush(t, s); s.Tombstones() != 0 {
+		t.Errorf("%d deletions after a flush", s.Tombstones())
+	}
+}
+
+// A snapshot of a file with a journal is whole, for its readers and as a file of its own, also when the checkpoint has
+// ended meanwhile.
+func TestSnapshotBetweenSteps(t *testing.T) {
+	t.Parallel()
+	const n = 500
+	s := openSteps(t, filled(t, n), 50)
+	scatter(t, s, n, rand.New(rand.NewPCG(5, 6)))
+	want, c := all(t, s), begin(t, s)
+	c.next()
+	sn, err := s.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for last := false; !last; {
+		_, last = c.next()
+	}
+	s.thaw(c.frozen)
+	changeSome(t, s, n, 3, "later")
+	var content string
+	err = sn.View(func(r machine.Reader) error {
+		a, err := list(r, streams, "")
+		b, err2 := list(r, machine.TableExpiry, "")
+		content = a + b
+		return errors.Join(err, err2)
+	})
+	if err != nil || content != want {
+		t.Errorf("the snapshot has other content, %v", err)
+	}
+	var file bytes.Buffer
+	if err := errors.Join(sn.copyState(&file), sn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	path := copyOf(t, s) // for the block files
+	if err := errors.Join(os.WriteFile(path, file.Bytes(), 0o600), os.Remove(SumsPath(path))); err != nil {
+		t.Fatal(err)
+	}
+	if !hasJournal(t, path) {
+		t.Error("the copy has no journal")
+	}
+	if at, err := AdoptAt(path, []byte("another identity")); err != nil || at != sn.Applied() {
+		t.Fatalf("AdoptAt = %v, %v, want %v", at, err, sn.Applied())
+	}
+	other, err := Open(path, Options{Identity: []byte("another identity"), NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := all(t, other); got != want {
+		t.Error("the copy has other content")
+	}
+	flush(t, other)
+	if got := all(t, other); got != want {
+		t.Error("the copy has other content after a flush")
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A step changes at most three leaves for each record, whatever records they are; and what it frees is used by the next
+// one, so that the file grows by the journal and a few steps.
+func TestAStepTakesFewPages(t *testing.T) {
+	t.Parallel()
+	const n, records = 40_000, 200
+	s := openSteps(t, filled(t, n), records)
+	long := strings.Repeat("x", 3_000)
+	for name, fill := range map[string]func(tx machine.Tx, i int) error{
+		"scattered": func(tx machine.Tx, i int) error { return tx.Put(streams, recordKey(i*8), []byte("new")) },
+		"removed":   func(tx machine.Tx, i int) error { return tx.Delete(streams, recordKey(i*8+1)) },
+		"emptied":   func(tx machine.Tx, i int) error { return tx.Delete(streams, recordKey(i)) },
+		"long keys": func(tx machine.Tx, i int) error {
+			return tx.Put(streams, fmt.Appendf(nil, "stream-%06d-%s", i*8, long), nil)
+		},
+		"long values": func(tx machine.Tx, i int) error { return tx.Put(streams, recordKey(i*8+2), []byte(long)) },
+	} {
+		before := fileSize(t, s.path)
+		err := s.Update(next(s), func(tx machine.Tx) (err error) {
+			for i := range n / 8 {
+				err = errors.Join(err, fill(tx, i))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The pages above the leaves, and the list of free ones, come on top.
+		const above = 400
+		c, most, sum := begin(t, s), int64(0), int64(0)
+		for last := false; !last; {
+			var pages int64
+			pages, last = c.next()
+			most, sum = max(most, pages), sum+pages
+		}
+		s.thaw(c.frozen)
+		t.Logf("%s: %d pages in a step at most, %d together", name, most/testPageSize, sum/testPageSize)
+		if most > (3*records+above)*testPageSize {
+			t.Errorf("%s: a step of %d records takes %d pages", name, records, most/testPageSize)
+		}
+		if name == "long keys" || name == "long values" {
+			continue // it has grown
+		}
+		if grown := fileSize(t, s.path) - before; grown > sum/2 {
+			t.Errorf("%s: the file has grown by %d bytes, and its pages were %d", name, grown, sum)
+		}
+	}
+}
+
+func fileSize(t *testing.T, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// A small file, or a small checkpoint, has no journal.
+func TestJournalIsForLargeOnes(t *testing.T) {
+	t.Parallel()
+	s := reopen(t, filled(t, 10))
+	for _, c := range []struct {
+		changes int
+		from    int64
+		want    bool
+	}{
+		{5, 0, false}, {6, 0, true}, {6, fileSize(t, s.path), false}, {6, fileSize(t, s.path) - 1, true},
+	} {
+		o := new(overlay)
+		for i := range c.changes {
+			o.put(streams, recordKey(i), nil)
+		}
+		s.stepRecords, s.journalFrom = 5, c.from
+		if got, err := s.needsJournal(o.changes()); err != nil || got != c.want {
+			t.Errorf("%d changes, a file of %d bytes, from %d: %v, %v", c.changes, fileSize(t, s.path), c.from, got, err)
+		}
+	}
+	if s = reopen(t, s.path+"2"); s.stepRecords != defaultStepRecords || s.journalFrom != defaultJournalFrom {
+		t.Errorf("by default %d and %d", s.stepRecords, s.journalFrom)
+	}
+}
+
+// withJournal returns a file that a crash has left with a journal of several records.
+func withJournal(t *testing.T) string {
+	t.Helper()
+	s := openSteps(t, filled(t, 5_000), 100)
+	scatter(t, s, 5_000, rand.New(rand.NewPCG(7, 8)))
+	begin(t, s).next()
+	path := copyOf(t, s)
+	if err := os.Remove(SumsPath(path)); err != nil { // what is below the page checksums is tested
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A journal that is not what was written is refused, because its changes are nowhere else.
+func TestDamagedJournalIsRefused(t *testing.T) {
+	t.Parallel()
+	whole := withJournal(t)
+	put := func(b *bbolt.Bucket, number uint32, run []byte) error {
+		key := journalKey(number)
+		return b.Put(key, sealed(journalTable, key, run))
+	}
+	change := func(table machine.Table, key string) []byte {
+		return append(appendBytes([]byte{byte(table)}, []byte(key)), 0)
+	}
+	for name, damage := range map[string]func(tx *bbolt.Tx, b *bbolt.Bucket, last uint32) error{
+		"missing":             func(tx *bbolt.Tx, _ *bbolt.Bucket, _ uint32) error { return tx.DeleteBucket(journalBucket) },
+		"without end":         func(_ *bbolt.Tx, b *bbolt.Bucket, last uint32) error { return b.Delete(journalKey(last)) },
+		"with a gap":          func(_ *bbolt.Tx, b *bbolt.Bucket, _ uint32) error { return b.Delete(journalKey(1)) },
+		"without start":       func(_ *bbolt.Tx, b *bbolt.Bucket, _ uint32) error { return b.Delete(journalKey(0)) },
+		"empty in the middle": func(_ *bbolt.Tx, b *bbolt.Bucket, _ uint32) error { return put(b, 1, nil) },
+		"behind its end": func(_ *bbolt.Tx, b *bbolt.Bucket, last uint32) error {
+			return put(b, last+1, change(streams, "a"))
+		},
+		"another key":   func(_ *bbolt.Tx, b *bbolt.Bucket, _ uint32) error { return put(b, 1<<31, nil) },
+		"not sealed":    func(_ *bbolt.Tx, b *bbolt.Bucket, _ uint32) error { return b.Put(journalKey(0), []byte("x")) },
+		"another table": func(_ *bbolt.Tx, b *bbolt.Bucket, _ uint32) error { return put(b, 0, change(machine.TableBlocks, "a")) },
+		"no table":      func(_ *bbolt.Tx, b *bbolt.Bucket, _ uint32) error { return put(b, 0, change(machine.TableCount, "a")) },
+		"an empty key":  func(_ *bbolt.Tx, b *bbolt.Bucket, _ uint32) error { return put(b, 0, change(streams, "")) },
+		"half a change": func(_ *bbolt.Tx, b *bbolt.Bucket, _ uint32) error { return put(b, 0, change(streams, "a")[:2]) },
+		"a bucket": func(_ *bbolt.Tx, b *bbolt.Bucket, _ uint32) error {
+			_, err := b.CreateBucket([]byte("zzzz"))
+			return err
+		},
+	} {
+		path := filepath.Join(t.TempDir(), "state.db")
+		if err := os.CopyFS(filepath.Dir(path), os.DirFS(filepath.Dir(whole))); err != nil {
+			t.Fatal(err)
+		}
+		db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = db.Update(func(tx *bbolt.Tx) error {
+			b := tx.Bucket(journalBucket)
+			last, _ := b.Cursor().Last()
+			return damage(tx, b, binary.BigEndian.Uint32(last))
+		})
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		t.Run(name, func(t *testing.T) { refused(t, path, testIdentity, machine.ErrCorrupt, "restore") })
+	}
+	if s := reopen(t, whole); !s.unmerged {
+		t.Error("the whole one is not opened")
+	}
+}
+
+// To remove the journal, bbolt frees as many pages as its leaves say that they have. A header that is damaged while the
+// file is open stops the flush before that.
+func TestJournalDamagedBeforeItIsRemoved(t *testing.T) {
+	t.Parallel()
+	path := withJournal(t)
+	s := openSteps(t, path, 100)
+	var leaf uint64
+	err := s.bolt.View(func(tx *bbolt.Tx) error {
+		b, _, err := s.rawPages(tx).Buckets(uint64(tx.Cursor().Bucket().Root())).Bucket(journalBucket)
+		for id := uint64(2); err == nil && id < uint64(tx.Size())/testPageSize && leaf == 0; id++ {
+			if page := s.rawPages(tx).Raw(id); b.Has(id) && binary.NativeEndian.Uint16(page[8:]) == 2 &&
+				binary.NativeEndian.Uint64(page) == id {
+				leaf = id
+			}
+		}
+		return err
+	})
+	if err != nil || leaf == 0 {
+		t.Fatalf("no leaf of the journal: %v", err)
+	}
+	more := make([]byte, 4)
+	at := int64(leaf)*testPageSize + 12
+	if _, err := s.file.ReadAt(more, at); err != nil {
+		t.Fatal(err)
+	}
+	more[0]++
+	if _, err := s.file.WriteAt(more, at); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Flush(); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), "finish the checkpoint") {
+		t.Errorf("Flush = %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !hasJournal(t, path) {
+		t.Error("the damaged journal was removed")
+	}
+}
+
+// TestPowerLossBetweenSteps: a loss of power within a step leaves its checkpoint, or, within the first, that before.
+func TestPowerLossBetweenSteps(t *testing.T) {
+	t.Parallel()
+	const n = 1_000
+	s := openSteps(t, filled(t, n), 200)
+	changeSome(t, s, n, 2, "first") // in steps, so that there are older pages of a journal
+	copies := []files{readFiles(t, s.path)}
+	want := []string{all(t, s)}
+	scatter(t, s, n, rand.New(rand.NewPCG(9, 10)))
+	want = append(want, all(t, s))
+	c := begin(t, s)
+	for last := false; ; _, last = c.next() {
+		copies = append(copies, readFiles(t, s.path))
+		if last {
+			break
+		}
+	}
+	path, random, led := copyOf(t, s), powerRandom(t), [2]int{}
+	losses := 12
+	if testing.Short() {
+		losses = 3
+	}
+	for step, after := range copies[1:] {
+		for i := range losses {
+			stage := powerLoss(i % 3)
+			stage.files(random, copies[step], after).write(t, path)
+			s, err := Open(path, Options{Identity: testIdentity, NoSync: true})
+			if err != nil {
+				t.Fatalf("step %d, a loss of power %s: %v", step, stage, err)
+			}
+			got := all(t, s)
+			flush(t, s)
+			if again := all(t, s); again != got || got != want[1] && (step > 0 || got != want[0]) {
+				t.Fatalf("step %d, a loss of power %s: other content", step, stage)
+			}
+			if led[0]++; got == want[1] {
+				led[0], led[1] = led[0]-1, led[1]+1
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Logf("%d steps: %d losses of power led to the checkpoint before, %d to the new one", len(copies)-1, led[0], led[1])
+	if led[0] == 0 || led[1] == 0 || len(copies) < 6 {
+		t.Error("the losses led to one checkpoint alone, or it had few steps")
+	}
+}
+
+// Whatever a journal has, its decoder returns what was encoded, or an error.
+func FuzzJournal(f *testing.F) {
+	o := new(overlay)
+	o.put(streams, []byte("key"), []byte("value"))
+	o.put(machine.TableExpiry, []byte("key"), nil)
+	o.remove(streams, []byte("removed"))
+	f.Add(encodeRun(o))
+	f.Add([]byte{byte(streams), 1, 'a', 2})
+	f.Fuzz(func(t *testing.T, run []byte) {
+		o := new(overlay)
+		if err := o.takeRun(run); err != nil {
+			return
+		}
+		again := new(overlay)
+		if err := again.takeRun(encodeRun(o)); err != nil || !bytes.Equal(encodeRun(again), encodeRun(o)) {
+			t.Errorf("%x is read as %x and then as %x, %v", run, encodeRun(o), encodeRun(again), err)
+		}
+	})
+}
+
+// encodeRun encodes all changes.
+func encodeRun(o *overlay) (run []byte) {
+	for table, e := range o.changes() {
+		for i := range e.len() {
+			run = appendChange(run, machine.Table(table), e.at(i))
+		}
+	}
+	return run
+}
