@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -25,6 +26,9 @@ type stateImage struct {
 	sums     []byte            // of its pages; nil for a file that has none, as programs of before left it
 	identity []byte
 	keyed    bool             // it has keyed records, and history was dropped
+	steps    int              // how many records a step of its last checkpoint puts into their tables; 0 for one step
+	rests    int              // of that checkpoint so far
+	between  [2][]byte        // the state file and its sums after the second step
 	entries  [][]byte         // at Raft index 1 and following
 	writes   []*machine.Write // committed, in their order
 	commands [][]byte         // on keyed records, in their order
@@ -48,21 +52,25 @@ const damagePageSize = 1024 // small, so that a small file has every kind of pag
 var damageScopes = []machine.Scope{{Organization: "acme", Vault: "main"}, {Organization: "acme"}}
 
 // newStateImage makes an image with streams, entities, relationships and blocks.
-func newStateImage(t *testing.T) *stateImage { return makeStateImage(t, false) }
+func newStateImage(t *testing.T) *stateImage { return makeStateImage(t, &stateImage{}) }
 
 // newKeyedImage makes an image that has keyed records, attachments, principals, marks and carried values as well, and
 // of which block files were dropped.
-func newKeyedImage(t *testing.T) *stateImage { return makeStateImage(t, true) }
+func newKeyedImage(t *testing.T) *stateImage { return makeStateImage(t, &stateImage{keyed: true}) }
 
-func makeStateImage(t *testing.T, keyed bool) *stateImage {
+// newJournalImage makes an image whose last checkpoint was interrupted after the first of the steps that put its changes
+// into their tables.
+func newJournalImage(t *testing.T) *stateImage { return makeStateImage(t, &stateImage{steps: 25}) }
+
+func makeStateImage(t *testing.T, d *stateImage) *stateImage {
 	t.Helper()
-	d := &stateImage{identity: []byte("0123456789abcdef"), time: 1, pace: 1e9, keyed: keyed}
+	d.identity, d.time, d.pace = []byte("0123456789abcdef"), 1, 1e9
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state.db")
 	s, m := d.open(t, path, true)
 	config := machine.DefaultConfig()
 	config.ReceiptWindow, config.EvictionInterval, config.ClientTTL = 4, 8, int64(3600e9)
-	if keyed {
+	if d.keyed {
 		config.RetainBlocks = int64(15e9)
 	}
 	d.apply(t, s, m, machine.AppendCreate(nil, 7, 9, config))
@@ -102,6 +110,7 @@ func (d *stateImage) round(t *testing.T, s *boltstore.Store, m *machine.Machine,
 		}
 	}
 	if round < damageRounds-2 {
+		d.rests = 0
 		must(t, s.Flush())
 	}
 	if round == damageRounds-3 && d.keyed {
@@ -120,10 +129,20 @@ func (d *stateImage) round(t *testing.T, s *boltstore.Store, m *machine.Machine,
 // read takes the files of the image over.
 func (d *stateImage) read(t *testing.T, dir, small string) {
 	t.Helper()
+	if d.steps > 0 {
+		must(t, os.WriteFile(small, d.between[0], 0o600))
+		must(t, os.WriteFile(boltstore.SumsPath(small), d.between[1], 0o600))
+	}
 	used := int64(0)
 	from, err := bbolt.Open(small, 0o600, &bbolt.Options{ReadOnly: true})
 	must(t, err)
-	must(t, from.View(func(tx *bbolt.Tx) error { used = tx.Size(); return nil }))
+	must(t, from.View(func(tx *bbolt.Tx) error {
+		if journal := tx.Bucket([]byte("journal")) != nil; journal != (d.steps > 0) {
+			t.Errorf("the image has a journal: %v", journal)
+		}
+		used = tx.Size()
+		return nil
+	}))
 	must(t, from.Close())
 	d.content, err = os.ReadFile(small)
 	must(t, err)
@@ -172,7 +191,17 @@ func must(t testing.TB, err error) {
 func (d *stateImage) open(t *testing.T, path string, create bool) (*boltstore.Store, *machine.Machine) {
 	t.Helper()
 	s, err := boltstore.Open(path, boltstore.Options{
-		Create: create, Identity: d.identity, NoSync: true, SealBytes: 2_500,
+		Create: create, Identity: d.identity, NoSync: true, SealBytes: 2_500, StepRecords: d.steps,
+		Yield: func(time.Duration) {
+			d.rests++ // after each step, and hardly ever within one
+			if d.steps == 0 || d.rests != 2 {
+				return
+			}
+			var errState, errSums error
+			d.between[0], errState = os.ReadFile(path)
+			d.between[1], errSums = os.ReadFile(boltstore.SumsPath(path))
+			must(t, errors.Join(errState, errSums))
+		},
 	})
 	must(t, err)
 	var m *machine.Machine

@@ -154,6 +154,23 @@ func TestDamage_KeyedStateBits(t *testing.T) {
 	d.flipEach(t, max(5, damageStep()))
 }
 
+// TestDamage_JournalBits does the same with the bits of pages that are in use, of a state whose last checkpoint a crash
+// has interrupted between its steps.
+func TestDamage_JournalBits(t *testing.T) {
+	t.Parallel()
+	d := newJournalImage(t)
+	d.inUse = true
+	d.flipEach(t, damageStep())
+}
+
+// TestDamage_JournalBitsWithoutSums does it without page checksums.
+func TestDamage_JournalBitsWithoutSums(t *testing.T) {
+	t.Parallel()
+	d := newJournalImage(t)
+	d.sums, d.inUse = nil, true
+	d.flipEach(t, max(61, damageStep()))
+}
+
 // TestDamage_StateBitsWithoutSums does the same with a file that has no page checksums, as programs
 // of before left it: each start makes them of the damaged pages. What is left to notice it are the
 // checksums of records and what pages say twice.

@@ -32,8 +32,8 @@ const (
 	defaultStepRecords = 1 << 14
 	// defaultJournalFrom bounds it as well, because no transaction changes more pages than there are.
 	defaultJournalFrom = 128 << 20
-	// journalRun is how many bytes of changes a record of the journal has at least, but for the last.
-	journalRun = 64 << 10
+	// defaultJournalRun is how many bytes of changes a record of the journal has at least, but for the last.
+	defaultJournalRun = 64 << 10
 )
 
 // changes are those of an overlay, by table and key.
@@ -147,7 +147,7 @@ func (s *Store) writeJournal(tx *bbolt.Tx, c *changes, p *pacer) error {
 	for table := range machine.Table(machine.TableCount) {
 		for i := range c[table].len() {
 			w.run = appendChange(w.run, table, c[table].at(i))
-			if len(w.run) < journalRun {
+			if len(w.run) < s.journalRun {
 				continue
 			}
 			if err := w.put(); err != nil {

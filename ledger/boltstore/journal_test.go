@@ -408,8 +408,9 @@ func TestJournalIsForLargeOnes(t *testing.T) {
 			t.Errorf("%d changes, a file of %d bytes, from %d: %v, %v", c.changes, fileSize(t, s.path), c.from, got, err)
 		}
 	}
-	if s = reopen(t, s.path+"2"); s.stepRecords != defaultStepRecords || s.journalFrom != defaultJournalFrom {
-		t.Errorf("by default %d and %d", s.stepRecords, s.journalFrom)
+	if s = reopen(t, s.path+"2"); s.stepRecords != defaultStepRecords || s.journalFrom != defaultJournalFrom ||
+		s.journalRun != defaultJournalRun {
+		t.Errorf("by default %d, %d and %d", s.stepRecords, s.journalFrom, s.journalRun)
 	}
 }
 

@@ -70,7 +70,8 @@ type Options struct {
 	// bytes; default [blockfile.DefaultSealBytes]. Only tests give another.
 	SealBytes int64
 	// StepRecords is how many changed records a Flush of a file of more than 128 MiB puts into their tables in one
-	// transaction; default 16,384. Only tests give another, which is for smaller files, too.
+	// transaction; default 16,384. Only tests give another, which is for smaller files, too; their journal has short
+	// records.
 	StepRecords int
 	// NoPageSums opens the file without the checksums of its pages, for a copy that is about to
 	// be checked record by record and adopted.
@@ -121,10 +122,10 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	}
 	s := &Store{
 		path: path, readOnly: readOnly, active: new(overlay), yield: o.Yield,
-		stepRecords: defaultStepRecords, journalFrom: defaultJournalFrom,
+		stepRecords: defaultStepRecords, journalFrom: defaultJournalFrom, journalRun: defaultJournalRun,
 	}
 	if o.StepRecords != 0 {
-		s.stepRecords, s.journalFrom = o.StepRecords, 0
+		s.stepRecords, s.journalFrom, s.journalRun = o.StepRecords, 0, 256
 	}
 	if err := s.openBolt(o); err != nil {
 		return nil, err

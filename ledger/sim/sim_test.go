@@ -55,7 +55,7 @@ func TestSimulation(t *testing.T) {
 // mustHappen lists the events that a useful simulation produces.
 var mustHappen = []string{
 	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "syncs of blocks",
-	"blocks behind a checkpoint", "truncations",
+	"blocks behind a checkpoint", "truncations", "kills between the steps of a checkpoint",
 	"answered from the state",
 	"clients died", "connections broken", "queue full", "streams given up", "streams kept alive",
 	"writes done", "writes not executed", "writes unsettled",
