@@ -113,7 +113,7 @@ func (l *Ledger) yield(worked time.Duration) {
 }
 
 // The bounds between which the size of a checkpoint is found, in bytes of
-// changes. While one is written, the pages that it takes are in memory too.
+// changes.
 const (
 	minCheckpointBytes = 32 << 20
 	maxCheckpointBytes = 128 << 20

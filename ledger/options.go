@@ -37,8 +37,7 @@ type Options struct {
 	// to the state file. 0 finds it by the size of that file and what checkpoints
 	// cost, between 32 and 128 MiB. Writes wait when twice as much has gathered, or
 	// 128 MiB if that is more. A larger value writes less to the disk where records change all
-	// over a large state. While a checkpoint is written, every page with a changed record is in memory,
-	// with all records of the page: with ten million streams some GiB.
+	// over a large state. While a checkpoint is written, some of its pages are in memory, too.
 	CheckpointBytes int64
 	// LogBytes is how much log gathers before it is truncated, and so about how
 	// much is replayed after a crash. Default: 128 MiB. The log's files have half

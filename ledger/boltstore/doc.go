@@ -9,21 +9,23 @@
 // [Store.Update] applies one log entry to an overlay in memory and returns
 // without touching the disk, because the entry is already durable in the log.
 // [Store.Flush] writes what has gathered, sorted by key, in one fsynced bbolt
-// transaction together with the log position it stands for. After a crash the
+// transaction together with the log position it stands for; in a large file, what is
+// much goes into a journal first (journal.go). After a crash the
 // file holds the state at [Store.Checkpoint] exactly, and the owner of the
 // store replays the log after that position.
 //
 // # Three layers, one view
 //
 //	active overlay   what Update writes
-//	frozen overlay   what a running Flush is writing (absent otherwise)
+//	frozen overlay   what a running Flush is writing, or a process before was (absent otherwise)
 //	bbolt file       the last checkpoint
 //
 // A read takes the first layer that has the key; a layer can also have a deletion (a
 // tombstone). A Flush moves active to frozen, commits frozen to bbolt, and only
 // then drops frozen. In between the same data is in two layers, which is
 // harmless because frozen hides bbolt key by key with equal values: a read is
-// the same whether its bbolt transaction began before or after the commit.
+// the same whether its bbolt transaction began before or after the commit, or between
+// two of the commits of a Flush that has a journal.
 // Frozen is dropped under the exclusive lock, so no View can have begun before
 // the drop and still need it.
 //
@@ -86,5 +88,5 @@
 // "seqledger" with the records "format" (magic, version), "identity", "applied"
 // (index, term) and "blocks" (how far the block files reach), sealed in the same way
 // under table number 255. The table of blocks has no bucket. One bucket "files" with what is
-// sealed of the block files (sealedfiles.go).
+// sealed of the block files (sealedfiles.go). In the middle of a Flush, one bucket "journal".
 package boltstore

@@ -273,61 +273,100 @@ func TestTombstonesOfAJournal(t *testing.T) {
 	}
 }
 
-// A snapshot of a file with a journal is whole, for its readers and as a file of its own, also when the checkpoint has
-// ended meanwhile.
-func TestSnapshotBetweenSteps(t *testing.T) {
+// A snapshot never has a journal: it waits for a flush that is under way, and ends one that a crash has interrupted.
+func TestSnapshotHasNoJournal(t *testing.T) {
 	t.Parallel()
 	const n = 500
 	s := openSteps(t, filled(t, n), 50)
-	scatter(t, s, n, rand.New(rand.NewPCG(5, 6)))
-	want, c := all(t, s), begin(t, s)
-	c.next()
+	look := func(sn *Snapshot, err error, want string) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if version, _, err := readFormat(sn.tx); err != nil || version != formatVersion {
+			t.Errorf("a snapshot has format version %d, %v", version, err)
+		}
+		var content string
+		err = sn.View(func(r machine.Reader) error {
+			a, err := list(r, streams, "")
+			b, err2 := list(r, machine.TableExpiry, "")
+			content = a + b
+			return errors.Join(err, err2)
+		})
+		if err := errors.Join(err, sn.Close()); err != nil || content != want {
+			t.Errorf("the snapshot has other content, %v", err)
+		}
+	}
+	type answer struct {
+		sn  *Snapshot
+		err error
+	}
+	answers, asked := make(chan answer), false
+	s.yield = func(time.Duration) {
+		if asked {
+			return
+		}
+		asked = true
+		go func() { // ends with its answer, which is received below
+			sn, err := s.Snapshot()
+			answers <- answer{sn, err}
+		}()
+	}
+	random := rand.New(rand.NewPCG(5, 6))
+	scatter(t, s, n, random)
+	want := all(t, s)
+	flush(t, s)
+	got := <-answers
+	look(got.sn, got.err, want)
+
+	scatter(t, s, n, random)
+	want = all(t, s)
+	begin(t, s).next()
+	path := copyOf(t, s)
+	only, err := OpenReadOnly(path, testIdentity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := only.Snapshot(); !errors.Is(err, ErrReadOnly) {
+		t.Errorf("a snapshot of a file that is only read, with a journal: %v", err)
+	}
+	if err := only.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openSteps(t, path, 50)
 	sn, err := s.Snapshot()
-	if err != nil {
-		t.Fatal(err)
+	look(sn, err, want)
+}
+
+// The state file of another directory may have a journal, which a node that takes it over puts into its tables.
+func TestAdoptedJournal(t *testing.T) {
+	t.Parallel()
+	s := openSteps(t, filled(t, 500), 50)
+	scatter(t, s, 500, rand.New(rand.NewPCG(15, 16)))
+	want, at := all(t, s), s.Applied()
+	begin(t, s).next()
+	path, other := copyOf(t, s), []byte("another identity")
+	if got, err := AdoptAt(path, other); err != nil || got != at {
+		t.Fatalf("AdoptAt = %v, %v, want %v", got, err, at)
 	}
-	for last := false; !last; {
-		_, last = c.next()
+	for range 2 {
+		s, err := Open(path, Options{Identity: other, NoSync: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := all(t, s); got != want {
+			t.Error("the copy has other content")
+		}
+		flush(t, s)
+		if got := all(t, s); got != want {
+			t.Error("the copy has other content after a flush")
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	s.thaw(c.frozen)
-	changeSome(t, s, n, 3, "later")
-	var content string
-	err = sn.View(func(r machine.Reader) error {
-		a, err := list(r, streams, "")
-		b, err2 := list(r, machine.TableExpiry, "")
-		content = a + b
-		return errors.Join(err, err2)
-	})
-	if err != nil || content != want {
-		t.Errorf("the snapshot has other content, %v", err)
-	}
-	var file bytes.Buffer
-	if err := errors.Join(sn.copyState(&file), sn.Close()); err != nil {
-		t.Fatal(err)
-	}
-	path := copyOf(t, s) // for the block files
-	if err := errors.Join(os.WriteFile(path, file.Bytes(), 0o600), os.Remove(SumsPath(path))); err != nil {
-		t.Fatal(err)
-	}
-	if !hasJournal(t, path) {
-		t.Error("the copy has no journal")
-	}
-	if at, err := AdoptAt(path, []byte("another identity")); err != nil || at != sn.Applied() {
-		t.Fatalf("AdoptAt = %v, %v, want %v", at, err, sn.Applied())
-	}
-	other, err := Open(path, Options{Identity: []byte("another identity"), NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := all(t, other); got != want {
-		t.Error("the copy has other content")
-	}
-	flush(t, other)
-	if got := all(t, other); got != want {
-		t.Error("the copy has other content after a flush")
-	}
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
+	if hasJournal(t, path) {
+		t.Error("the journal is still there")
 	}
 }
 
@@ -567,6 +606,23 @@ func TestPowerLossBetweenSteps(t *testing.T) {
 	t.Logf("%d steps: %d losses of power led to the checkpoint before, %d to the new one", len(copies)-1, led[0], led[1])
 	if led[0] == 0 || led[1] == 0 || len(copies) < 6 {
 		t.Error("the losses led to one checkpoint alone, or it had few steps")
+	}
+}
+
+// What a journal has is on disks: see FORMAT.md.
+func TestJournalBytes(t *testing.T) {
+	t.Parallel()
+	o := new(overlay)
+	o.remove(machine.TableExpiry, []byte("k2"))
+	o.put(machine.TableExpiry, []byte("k1"), nil)
+	o.put(streams, []byte("key"), bytes.Repeat([]byte("v"), 200))
+	want := "\x01\x03key\x01\xc8\x01" + strings.Repeat("v", 200) + "\x02\x02k1\x01\x00\x02\x02k2\x00"
+	if got := encodeRun(o); string(got) != want {
+		t.Errorf("the changes are %q, want %q", got, want)
+	}
+	if got := sealed(journalTable, journalKey(258), []byte("run")); string(journalKey(258)) != "\x00\x00\x01\x02" ||
+		string(got) != "runI\a\xc1\x7f" {
+		t.Errorf("record %q is %q", journalKey(258), got)
 	}
 }
 

@@ -27,11 +27,9 @@ var ErrNoRoom = errors.New("the state file has nearly outgrown the address space
 type Snapshot struct {
 	store *Store
 	tx    *bbolt.Tx
-	// frozen has the changes that are not yet in the tables of the transaction; nil for none.
-	frozen *overlay
-	mark   blockfile.Mark // where its blocks end
-	first  uint64
-	at     Position
+	mark  blockfile.Mark // where its blocks end
+	first uint64
+	at    Position
 }
 
 // Applied returns the position of the log up to which the snapshot has everything.
@@ -51,9 +49,17 @@ func (sn *Snapshot) HashBefore(number uint64) (machine.Hash, error) {
 	return start.Previous, err
 }
 
-// Snapshot opens a snapshot of the last flush. The store must not be closed
-// before it: Close would wait for it.
+// Snapshot opens a snapshot of the last flush, and waits for the end of one that is
+// under way: a file in the middle of a flush may have a journal, and then programs of
+// before do not open it. The store must not be closed before it: Close would wait for it.
 func (s *Store) Snapshot() (*Snapshot, error) {
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	if !s.closed && !s.readOnly {
+		if err := s.finish(); err != nil {
+			return nil, err
+		}
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if err := s.usable(); err != nil {
@@ -67,11 +73,10 @@ func (s *Store) Snapshot() (*Snapshot, error) {
 	if err != nil {
 		return nil, errors.Join(s.fail(err), tx.Rollback())
 	}
-	sn := &Snapshot{store: s, tx: tx, mark: c.mark, first: max(c.start.Number, 1), at: c.applied}
 	if c.version == formatJournal {
-		sn.frozen = s.frozen
+		return nil, errors.Join(ErrReadOnly, tx.Rollback())
 	}
-	return sn, nil
+	return &Snapshot{s, tx, c.mark, max(c.start.Number, 1), c.applied}, nil
 }
 
 // Close gives the pages free.
@@ -100,7 +105,7 @@ func (sn *Snapshot) Files() []SnapshotFile {
 func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	r := &reader{
-		store: sn.store, active: new(overlay), frozen: sn.frozen, tx: sn.tx, armed: true, blocks: sn.store.blocks.ReaderTo(sn.mark.Last),
+		store: sn.store, active: new(overlay), tx: sn.tx, armed: true, blocks: sn.store.blocks.ReaderTo(sn.mark.Last),
 	}
 	defer func() {
 		r.blocks.Close()
