@@ -79,6 +79,7 @@ type Ledger struct {
 	dropping   sync.Mutex
 	retainHook func(step string)
 
+	logOpened time.Time // when its replay began
 	replayed  atomic.Bool
 	draining  atomic.Bool
 	failure   atomic.Pointer[failure]
@@ -113,6 +114,7 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if err := l.openState(); err != nil {
 		return err
 	}
+	l.logOpened = time.Now()
 	if err := l.openLog(); err != nil {
 		return err
 	}

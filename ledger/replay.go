@@ -41,7 +41,6 @@ func (l *Ledger) awaitAlone(ctx context.Context) (bool, error) {
 // awaitReplay waits until this node, which decides alone, leads and everything in the log has been
 // applied, and begins its term.
 func (l *Ledger) awaitReplay(ctx context.Context) error {
-	began := time.Now()
 	if err := l.log.Ready(ctx); err != nil {
 		return fmt.Errorf("replay of the log: %w", err)
 	}
@@ -62,9 +61,15 @@ func (l *Ledger) awaitReplay(ctx context.Context) error {
 	if err := l.cluster.Lead(term); err != nil {
 		return err
 	}
-	l.counters.recovered(time.Since(began))
-	l.options.Logger.Info("log replayed", "entries", l.counters.entries.Load(), "took", time.Since(began))
+	l.recovered()
 	return nil
+}
+
+// recovered takes note of how long the replay took. Entries are applied from the moment that the log is open.
+func (l *Ledger) recovered() {
+	took := time.Since(l.logOpened)
+	l.counters.recovered(took)
+	l.options.Logger.Info("log replayed", "entries", l.counters.entries.Load(), "took", took)
 }
 
 // endReplay is called once everything that was in the log at the start has been applied.
@@ -124,7 +129,6 @@ func (l *Ledger) catchUp() {
 }
 
 func (l *Ledger) awaitOthers() error {
-	began := time.Now()
 	if err := l.log.AwaitApplied(l.stopping, l.log.Last()); err != nil {
 		return err
 	}
@@ -133,7 +137,6 @@ func (l *Ledger) awaitOthers() error {
 	}
 	l.replayed.Store(true)
 	signal(l.checkpointDue) // the log may be long enough to be truncated
-	l.counters.recovered(time.Since(began))
-	l.options.Logger.Info("log replayed", "entries", l.counters.entries.Load(), "took", time.Since(began))
+	l.recovered()
 	return nil
 }

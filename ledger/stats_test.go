@@ -106,6 +106,9 @@ func TestStatsOfRecovery(t *testing.T) {
 		t.Errorf("recovered %d commands of %d entries in %s, want at least 10", s.RecoveredCommands, s.RecoveredEntries,
 			s.RecoveryTook)
 	}
+	if applied := s.ApplySeconds.Sum; s.RecoveryTook.Seconds() < applied {
+		t.Errorf("the recovery took %s, and applying its entries %f s", s.RecoveryTook, applied)
+	}
 }
 
 // TestStatsOfEviction: rounds, what they removed, and that they had more to do.
