@@ -28,10 +28,11 @@ var journalBucket = []byte("journal")
 const journalTable machine.Table = 253
 
 const (
-	// defaultStepRecords bounds the memory of a transaction: to remove a record, bbolt reads at most three leaves.
+	// defaultStepRecords bounds the memory of a transaction, which takes four pages for each record at most: the leaf,
+	// one beside it, and those above them where keys are long.
 	defaultStepRecords = 1 << 14
 	// defaultJournalFrom bounds it as well, because no transaction changes more pages than there are.
-	defaultJournalFrom = 128 << 20
+	defaultJournalFrom = 256 << 20
 	// defaultJournalRun is how many bytes of changes a record of the journal has at least, but for the last.
 	defaultJournalRun = 64 << 10
 )

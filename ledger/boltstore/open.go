@@ -69,7 +69,7 @@ type Options struct {
 	// SealBytes is the length at which the block files of a new state are sealed, in
 	// bytes; default [blockfile.DefaultSealBytes]. Only tests give another.
 	SealBytes int64
-	// StepRecords is how many changed records a Flush of a file of more than 128 MiB puts into their tables in one
+	// StepRecords is how many changed records a Flush of a file of more than 256 MiB puts into their tables in one
 	// transaction; default 16,384. Only tests give another, which is for smaller files, too; their journal has short
 	// records.
 	StepRecords int
