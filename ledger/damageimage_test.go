@@ -58,8 +58,8 @@ func newStateImage(t *testing.T) *stateImage { return makeStateImage(t, &stateIm
 // of which block files were dropped.
 func newKeyedImage(t *testing.T) *stateImage { return makeStateImage(t, &stateImage{keyed: true}) }
 
-// newJournalImage makes an image whose last checkpoint was interrupted after the first of the steps that put its changes
-// into their tables.
+// newJournalImage makes an image whose last checkpoint was interrupted after the first of the steps that put its
+// changes into their tables.
 func newJournalImage(t *testing.T) *stateImage { return makeStateImage(t, &stateImage{steps: 25}) }
 
 func makeStateImage(t *testing.T, d *stateImage) *stateImage {
