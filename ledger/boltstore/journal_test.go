@@ -446,7 +446,8 @@ func TestJournalIsForLargeOnes(t *testing.T) {
 		}
 		s.stepRecords, s.journalFrom = 5, c.from
 		if got, err := s.needsJournal(o.changes()); err != nil || got != c.want {
-			t.Errorf("%d changes, a file of %d bytes, from %d: %v, %v", c.changes, fileSize(t, s.path), c.from, got, err)
+			t.Errorf("%d changes, a file of %d bytes, from %d: %v, %v", c.changes, fileSize(t, s.path), c.from, got,
+				err)
 		}
 	}
 	if s = reopen(t, s.path+"2"); s.stepRecords != defaultStepRecords || s.journalFrom != defaultJournalFrom ||
