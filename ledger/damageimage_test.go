@@ -26,7 +26,7 @@ type stateImage struct {
 	sums     []byte            // of its pages; nil for a file that has none, as programs of before left it
 	identity []byte
 	keyed    bool             // it has keyed records, and history was dropped
-	steps    int              // how many records a step of its last checkpoint puts into their tables; 0 for one step
+	steps    int64            // how many bytes of pages a step of its last checkpoint changes; 0 for one step
 	rests    int              // of that checkpoint so far
 	between  [2][]byte        // the state file and its sums after the second step
 	entries  [][]byte         // at Raft index 1 and following
@@ -60,7 +60,9 @@ func newKeyedImage(t *testing.T) *stateImage { return makeStateImage(t, &stateIm
 
 // newJournalImage makes an image whose last checkpoint was interrupted after the first of the steps that put its
 // changes into their tables.
-func newJournalImage(t *testing.T) *stateImage { return makeStateImage(t, &stateImage{steps: 25}) }
+func newJournalImage(t *testing.T) *stateImage {
+	return makeStateImage(t, &stateImage{steps: 3 * damagePageSize})
+}
 
 func makeStateImage(t *testing.T, d *stateImage) *stateImage {
 	t.Helper()
@@ -191,7 +193,7 @@ func must(t testing.TB, err error) {
 func (d *stateImage) open(t *testing.T, path string, create bool) (*boltstore.Store, *machine.Machine) {
 	t.Helper()
 	s, err := boltstore.Open(path, boltstore.Options{
-		Create: create, Identity: d.identity, NoSync: true, SealBytes: 2_500, StepRecords: d.steps,
+		Create: create, Identity: d.identity, NoSync: true, SealBytes: 2_500, StepBytes: d.steps,
 		Yield: func(time.Duration) {
 			d.rests++ // after each step, and hardly ever within one
 			if d.steps == 0 || d.rests != 2 {

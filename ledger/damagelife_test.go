@@ -87,7 +87,7 @@ func (r refusal) Unwrap() error { return r.error }
 
 // reopen opens the state and replays the log.
 func (d *stateImage) reopen(path string) (*boltstore.Store, *machine.Machine, error) {
-	s, err := boltstore.Open(path, boltstore.Options{Identity: d.identity, NoSync: true, StepRecords: d.steps})
+	s, err := boltstore.Open(path, boltstore.Options{Identity: d.identity, NoSync: true, StepBytes: d.steps})
 	if err != nil {
 		return nil, nil, refusal{err}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -110,24 +111,50 @@ func (s *Store) commit(f *frozenState) (err error) {
 	if _, err := s.blocks.Sync(); err != nil {
 		return err
 	}
-	changes, p := f.overlay.changes(), s.pacer()
-	large, err := s.needsJournal(changes)
-	if err != nil {
-		return err
-	}
-	var pages int64
-	if !large {
-		pages, err = s.step(p, func(tx *bbolt.Tx) error {
-			return errors.Join(s.writeSome(tx, changes, changes.len(), p), s.record(tx, f))
-		})
-	} else if err = s.commitJournal(f, changes, p); err == nil {
-		pages, err = s.merge(changes, p)
+	pages, err := s.commitAtOnce(f)
+	if errors.Is(err, errLarge) {
+		pages, err = s.commitInSteps(f)
 	}
 	if err != nil {
 		return err
 	}
 	s.lastFlush.Store(&FlushSize{Changed: f.overlay.size(), Pages: pages})
 	return nil
+}
+
+// commitAtOnce writes what is frozen in one transaction. The error is errLarge if that would take too much memory, and
+// then nothing is written.
+func (s *Store) commitAtOnce(f *frozenState) (pages int64, err error) {
+	info, err := s.file.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("size of the state file: %w", err)
+	}
+	changes, budget, p := f.overlay.changes(), int64(math.MaxInt64), s.pacer()
+	// A file of version 4 is one until convert gives it what it lacks, and must not get another version by a journal.
+	if info.Size() > s.journalFrom && s.version != formatVersion4 {
+		budget = s.stepBytes
+	}
+	if int64(changes.len()) > budget/int64(s.pageSize) {
+		return 0, errLarge
+	}
+	return s.step(p, func(tx *bbolt.Tx) error {
+		if err := s.writeSome(tx, changes, budget, p); err != nil {
+			return err
+		}
+		if changes.len() > 0 {
+			return errLarge
+		}
+		return s.record(tx, f)
+	})
+}
+
+// commitInSteps makes durable what is frozen, and then puts it into its tables.
+func (s *Store) commitInSteps(f *frozenState) (pages int64, err error) {
+	changes, p := f.overlay.changes(), s.pacer()
+	if err := s.commitJournal(f, changes, p); err != nil {
+		return 0, err
+	}
+	return s.merge(changes, p)
 }
 
 // commitJournal makes durable what is frozen, beside its tables.
@@ -164,41 +191,43 @@ const (
 	restEvery        = 64
 )
 
-// writeTable applies the entries, sorted by key, to the table's bucket. Sorted,
-// because bbolt then walks its leaves once from left to right.
-func (s *Store) writeTable(tx *bbolt.Tx, table machine.Table, changes entries, p *pacer) error {
-	if changes.len() == 0 {
-		return nil
-	}
+// writeTable applies entries, sorted by key, to the table's bucket, until that has cost more than a budget, and at
+// least one. It returns how many it has applied, and the cost: the bytes of pages that they change, and of what they
+// put there. Sorted, because bbolt then walks its leaves once from left to right.
+func (s *Store) writeTable(
+	tx *bbolt.Tx, table machine.Table, changes entries, budget int64, p *pacer,
+) (n int, cost int64, err error) {
 	bucket := tx.Bucket(bucketName(table))
 	if bucket == nil {
-		return damaged(table, nil, "the table's bucket is missing")
+		return 0, 0, damaged(table, nil, "the table's bucket is missing")
 	}
 	bucket.FillPercent = fillPercent(table)
 	before, err := s.tableOf(tx, table)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
-	guard := leafGuard{table: table, cursor: before.Cursor()}
-	for i := range changes.len() {
-		if i%restEvery == restEvery-1 {
+	guard, added := leafGuard{table: table, cursor: before.Cursor()}, int64(0)
+	for n < changes.len() && cost <= budget {
+		if n%restEvery == restEvery-1 {
 			p.rest(workBetweenRests)
 		}
-		e := changes.at(i)
+		e := changes.at(n)
 		if err := guard.check(e.key, e.deleted); err != nil {
-			return err
+			return 0, 0, err
 		}
 		if e.deleted {
 			err = bucket.Delete(e.key)
 		} else {
 			seal(table, e.key, e.buf)
 			err = bucket.Put(e.key, e.buf) // copies the key, and keeps the value until the commit
+			added += int64(len(e.key) + len(e.buf))
 		}
 		if err != nil {
-			return fmt.Errorf("table %d key %x: %w", table, e.key, err)
+			return 0, 0, fmt.Errorf("table %d key %x: %w", table, e.key, err)
 		}
+		n, cost = n+1, guard.touched()+added
 	}
-	return nil
+	return n, cost, nil
 }
 
 // fillPercent is how full bbolt leaves a page that it splits. A page that only

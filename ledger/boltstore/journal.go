@@ -28,9 +28,9 @@ var journalBucket = []byte("journal")
 const journalTable machine.Table = 253
 
 const (
-	// defaultStepRecords bounds the memory of a transaction, which takes four pages for each record at most: the leaf,
-	// one beside it, and those above them where keys are long.
-	defaultStepRecords = 1 << 14
+	// defaultStepBytes is how many bytes of pages a transaction of a large checkpoint changes at most, but for what its
+	// last record adds. Until the commit they are in memory about twice, as records and as pages.
+	defaultStepBytes = 64 << 20
 	// defaultJournalFrom bounds it as well, because no transaction changes more pages than there are.
 	defaultJournalFrom = 256 << 20
 	// defaultJournalRun is how many bytes of changes a record of the journal has at least, but for the last.
@@ -55,29 +55,18 @@ func (c *changes) len() (n int) {
 	return n
 }
 
-// take removes up to n changes of the first table that has any.
-func (c *changes) take(n int) (table machine.Table, taken entries) {
+// first returns the first table that has changes, and these.
+func (c *changes) first() (machine.Table, entries) {
 	for i, e := range c {
 		if e.len() > 0 {
-			n = min(n, e.len())
-			c[i] = e.from(n)
-			return machine.Table(i), entries{e.table, e.ids[:n]}
+			return machine.Table(i), e
 		}
 	}
 	return 0, entries{}
 }
 
-// needsJournal reports whether a transaction with all changes would take too much memory.
-func (s *Store) needsJournal(c *changes) (bool, error) {
-	if c.len() <= s.stepRecords {
-		return false, nil
-	}
-	info, err := s.file.Stat()
-	if err != nil {
-		return false, fmt.Errorf("size of the state file: %w", err)
-	}
-	return info.Size() > s.journalFrom, nil
-}
+// errLarge means that a checkpoint has to be written in steps.
+var errLarge = errors.New("too much for one transaction")
 
 // pacer lets a flush rest; see Options.Yield.
 type pacer struct {
@@ -207,7 +196,7 @@ func (s *Store) merge(c *changes, p *pacer) (pages int64, err error) {
 // mergeSome is one transaction of merge.
 func (s *Store) mergeSome(c *changes, p *pacer) (pages int64, err error) {
 	return s.step(p, func(tx *bbolt.Tx) error {
-		if err := s.writeSome(tx, c, s.stepRecords, p); err != nil || c.len() > 0 {
+		if err := s.writeSome(tx, c, s.stepBytes, p); err != nil || c.len() > 0 {
 			return err
 		}
 		// bbolt frees as many pages as the header of each says.
@@ -219,17 +208,16 @@ func (s *Store) mergeSome(c *changes, p *pacer) (pages int64, err error) {
 	})
 }
 
-// writeSome puts up to n changes into their tables.
-func (s *Store) writeSome(tx *bbolt.Tx, c *changes, n int, p *pacer) error {
-	for n > 0 {
-		table, taken := c.take(n)
-		if taken.len() == 0 {
-			return nil
-		}
-		n -= taken.len()
-		if err := s.writeTable(tx, table, taken, p); err != nil {
+// writeSome puts changes into their tables until that has cost more than a budget; see writeTable.
+func (s *Store) writeSome(tx *bbolt.Tx, c *changes, budget int64, p *pacer) error {
+	for budget > 0 && c.len() > 0 {
+		table, e := c.first()
+		n, cost, err := s.writeTable(tx, table, e, budget, p)
+		if err != nil {
 			return err
 		}
+		c[table] = e.from(n)
+		budget -= cost
 	}
 	return nil
 }
@@ -242,11 +230,16 @@ func (s *Store) finish() error {
 	if _, err := s.merge(s.frozen.changes(), s.pacer()); err != nil {
 		return s.fail(fmt.Errorf("finish the checkpoint up to log entry %d: %w", s.Checkpoint().Index, err))
 	}
+	s.merged()
+	return nil
+}
+
+// merged drops the frozen overlay, which the file now holds; see thaw.
+func (s *Store) merged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.frozen, s.unmerged = nil, false
 	s.measure()
-	return nil
 }
 
 // loadJournal returns what the journal has.

@@ -25,10 +25,12 @@ type steps struct {
 	left   *changes
 }
 
-// openSteps opens the store at path with so many records in a transaction.
-func openSteps(t *testing.T, path string, records int) *Store {
+// openSteps opens the store at path with steps of so many pages.
+func openSteps(t *testing.T, path string, pages int64) *Store {
 	t.Helper()
-	s, err := Open(path, Options{Identity: testIdentity, SealBytes: testSealBytes, NoSync: true, StepRecords: records})
+	s, err := Open(path, Options{
+		Identity: testIdentity, SealBytes: testSealBytes, NoSync: true, StepBytes: pages * testPageSize,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +63,6 @@ func begin(t *testing.T, s *Store) *steps {
 		t.Fatal(err)
 	}
 	c := &steps{t, s, frozen, frozen.overlay.changes()}
-	if large, err := s.needsJournal(c.left); err != nil || !large {
-		t.Fatalf("%d changes need a journal: %v, %v", c.left.len(), large, err)
-	}
 	if err := s.commitJournal(frozen, c.left, s.pacer()); err != nil {
 		t.Fatal(err)
 	}
@@ -129,9 +128,9 @@ func copyOf(t *testing.T, s *Store) string {
 // A crash after any step of a checkpoint, or of the one that ends it after a crash, loses nothing of it.
 func TestCrashBetweenSteps(t *testing.T) {
 	t.Parallel()
-	const n, records = 2_000, 150
+	const n, pages = 2_000, 10
 	random := rand.New(rand.NewPCG(1, 2))
-	s := openSteps(t, filled(t, n), records)
+	s := openSteps(t, filled(t, n), pages)
 	scatter(t, s, n, random)
 	want, at := all(t, s), s.Applied()
 	check := func(path string, journal bool) {
@@ -164,7 +163,7 @@ func TestCrashBetweenSteps(t *testing.T) {
 		if hasJournal(t, path) {
 			t.Error("a flush has left the journal")
 		}
-		if got := all(t, openSteps(t, path, records)); got != want {
+		if got := all(t, openSteps(t, path, pages)); got != want {
 			t.Error("other content once the journal is removed")
 		}
 	}
@@ -193,7 +192,7 @@ func TestCrashBetweenSteps(t *testing.T) {
 	}
 
 	// The crash came in the middle, and the next ones come while what it left is put into its tables.
-	s = openSteps(t, halfway, records)
+	s = openSteps(t, halfway, pages)
 	c = &steps{t: t, store: s, left: s.frozen.changes()}
 	for last := false; !last; {
 		check(copyOf(t, s), true)
@@ -208,12 +207,12 @@ func TestWritesOnTopOfAJournal(t *testing.T) {
 	t.Parallel()
 	const n = 500
 	random := rand.New(rand.NewPCG(3, 4))
-	s := openSteps(t, filled(t, n), 50)
+	s := openSteps(t, filled(t, n), 4)
 	for range 3 {
 		scatter(t, s, n, random)
 		c := begin(t, s)
 		c.next()
-		s = openSteps(t, copyOf(t, s), 50)
+		s = openSteps(t, copyOf(t, s), 4)
 		if !s.unmerged || s.PendingBytes() == 0 {
 			t.Errorf("nothing of the journal is pending: %d bytes", s.PendingBytes())
 		}
@@ -234,8 +233,8 @@ func TestWritesOnTopOfAJournal(t *testing.T) {
 // Reads see the same before, between and after the steps, also of a checkpoint that a process before has begun.
 func TestReadsBetweenSteps(t *testing.T) {
 	t.Parallel()
-	const n, records = 500, 50
-	s := openSteps(t, filled(t, n), records)
+	const n, pages, least = 500, 4, 5
+	s := openSteps(t, filled(t, n), pages)
 	scatter(t, s, n, rand.New(rand.NewPCG(11, 12)))
 	want := all(t, s)
 	count := 0
@@ -245,17 +244,16 @@ func TestReadsBetweenSteps(t *testing.T) {
 		}
 	}
 	s.yield = look
-	least := s.active.changes().len()/records + 1
-	if flush(t, s); count < least+1 {
+	if flush(t, s); count < least {
 		t.Errorf("%d rests", count)
 	}
 	scatter(t, s, n, rand.New(rand.NewPCG(13, 14)))
 	want = all(t, s)
 	s.yield = nil
 	begin(t, s)
-	s = openSteps(t, copyOf(t, s), records)
+	s = openSteps(t, copyOf(t, s), pages)
 	s.yield, count = look, 0
-	if flush(t, s); count < least-2 {
+	if flush(t, s); count < least {
 		t.Errorf("%d rests", count)
 	}
 }
@@ -263,12 +261,12 @@ func TestReadsBetweenSteps(t *testing.T) {
 // Deletions that a crash has left in the journal hold up reads in order until a flush, so they count.
 func TestTombstonesOfAJournal(t *testing.T) {
 	t.Parallel()
-	s := openSteps(t, filled(t, 10), 3)
+	s := openSteps(t, filled(t, 10), 1)
 	for i := range 5 {
 		remove(t, s, machine.TableExpiry, string(recordKey(i)))
 	}
 	begin(t, s)
-	s = openSteps(t, copyOf(t, s), 3)
+	s = openSteps(t, copyOf(t, s), 1)
 	if got := s.Tombstones(); got != 5 {
 		t.Errorf("%d deletions, want 5", got)
 	}
@@ -281,7 +279,7 @@ func TestTombstonesOfAJournal(t *testing.T) {
 func TestSnapshotHasNoJournal(t *testing.T) {
 	t.Parallel()
 	const n = 500
-	s := openSteps(t, filled(t, n), 50)
+	s := openSteps(t, filled(t, n), 4)
 	look := func(sn *Snapshot, err error, want string) {
 		t.Helper()
 		if err != nil {
@@ -337,7 +335,7 @@ func TestSnapshotHasNoJournal(t *testing.T) {
 	if err := only.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = openSteps(t, path, 50)
+	s = openSteps(t, path, 4)
 	sn, err := s.Snapshot()
 	look(sn, err, want)
 }
@@ -345,7 +343,7 @@ func TestSnapshotHasNoJournal(t *testing.T) {
 // The state file of another directory may have a journal, which a node that takes it over puts into its tables.
 func TestAdoptedJournal(t *testing.T) {
 	t.Parallel()
-	s := openSteps(t, filled(t, 500), 50)
+	s := openSteps(t, filled(t, 500), 4)
 	scatter(t, s, 500, rand.New(rand.NewPCG(15, 16)))
 	want, at := all(t, s), s.Applied()
 	begin(t, s).next()
@@ -374,48 +372,76 @@ func TestAdoptedJournal(t *testing.T) {
 	}
 }
 
-// A step takes four pages for each record at most, whatever records they are; and what it frees is used by the next
-// one, so that the file grows by the journal and a few steps.
-func TestAStepTakesFewPages(t *testing.T) {
+// A step changes as many pages as its budget has, whatever records they are, and splits make twice as many of them at
+// most; and what it frees is used by the next one, so that the file grows by the journal and a few steps.
+func TestPagesOfAStep(t *testing.T) {
 	t.Parallel()
-	const n, records = 40_000, 200
-	s := openSteps(t, filled(t, n), records)
-	long := strings.Repeat("x", 3_000)
-	for name, fill := range map[string]func(tx machine.Tx, i int) error{
-		"scattered": func(tx machine.Tx, i int) error { return tx.Put(streams, recordKey(i*8), []byte("new")) },
-		"removed":   func(tx machine.Tx, i int) error { return tx.Delete(streams, recordKey(i*8+1)) },
-		"emptied":   func(tx machine.Tx, i int) error { return tx.Delete(streams, recordKey(i)) },
-		"long keys": func(tx machine.Tx, i int) error {
-			return tx.Put(streams, fmt.Appendf(nil, "stream-%06d-%s", i*8, long), nil)
-		},
-		"long values": func(tx machine.Tx, i int) error { return tx.Put(streams, recordKey(i*8+2), []byte(long)) },
-	} {
-		before := fileSize(t, s.path)
+	const n, pages = 20_000, 200
+	long := strings.Repeat("x", 3_300)
+	longKey := func(i int) []byte { return fmt.Appendf([]byte(long), "%06d", i) }
+	short := openSteps(t, filled(t, n), pages)
+	deep := openSteps(t, filled(t, 1), pages) // two keys in a page: the way to a leaf has many pages of its own
+	fill := func(s *Store, count, every int, fn func(tx machine.Tx, i int) error) {
+		t.Helper()
 		err := s.Update(next(s), func(tx machine.Tx) (err error) {
-			for i := range n / 8 {
-				err = errors.Join(err, fill(tx, i))
+			for i := range count {
+				err = errors.Join(err, fn(tx, i*every))
 			}
 			return err
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, most, sum := begin(t, s), int64(0), int64(0)
-		for last := false; !last; {
-			var pages int64
-			pages, last = c.next()
-			most, sum = max(most, pages), sum+pages
+	}
+	longPut := func(tx machine.Tx, i int) error { return tx.Put(streams, longKey(i), bytes.Repeat([]byte("v"), 20)) }
+	fill(deep, n/4, 1, longPut)
+	flush(t, deep)
+	for _, c := range []struct {
+		name         string
+		store        *Store
+		count, every int
+		fn           func(tx machine.Tx, i int) error
+		grows        bool
+	}{
+		{"scattered", short, n / 8, 8, func(tx machine.Tx, i int) error {
+			return tx.Put(streams, recordKey(i), []byte("new"))
+		}, false},
+		{"removed", short, n / 8, 8, func(tx machine.Tx, i int) error {
+			return tx.Delete(streams, recordKey(i+1))
+		}, false},
+		{"emptied", short, n / 8, 1, func(tx machine.Tx, i int) error {
+			return tx.Delete(streams, recordKey(i))
+		}, false},
+		{"long values", short, n / 8, 8, func(tx machine.Tx, i int) error {
+			return tx.Put(streams, recordKey(i+2), []byte(long))
+		}, true},
+		{"long keys among short ones", short, n / 8, 8, func(tx machine.Tx, i int) error {
+			return tx.Put(streams, fmt.Appendf(nil, "stream-%06d-%s", i, long), nil)
+		}, true},
+		{"long keys changed", deep, 100, 50, longPut, false},
+		{"long keys removed", deep, 100, 50, func(tx machine.Tx, i int) error {
+			return tx.Delete(streams, longKey(i+1))
+		}, false},
+		{"long keys added", deep, 100, 50, func(tx machine.Tx, i int) error { return longPut(tx, i+n) }, true},
+	} {
+		before := fileSize(t, c.store.path)
+		fill(c.store, c.count, c.every, c.fn)
+		st, most, sum, count := begin(t, c.store), int64(0), int64(0), 0
+		for last := false; !last; count++ {
+			var took int64
+			took, last = st.next()
+			most, sum = max(most, took), sum+took
 		}
-		s.thaw(c.frozen)
-		t.Logf("%s: %d pages in a step at most, %d together", name, most/testPageSize, sum/testPageSize)
-		if most > 4*records*testPageSize {
-			t.Errorf("%s: a step of %d records takes %d pages", name, records, most/testPageSize)
+		c.store.thaw(st.frozen)
+		t.Logf("%s: %d pages in a step at most, %d in %d steps", c.name, most/testPageSize, sum/testPageSize, count)
+		if most > (2*pages+50)*testPageSize { // and the list of free pages, and what the last record adds
+			t.Errorf("%s: a step takes %d pages", c.name, most/testPageSize)
 		}
-		if name == "long keys" || name == "long values" {
-			continue // it has grown
+		if sum > 2*pages*testPageSize && most < pages/2*testPageSize {
+			t.Errorf("%s: no step takes more than %d pages", c.name, most/testPageSize)
 		}
-		if grown := fileSize(t, s.path) - before; grown > sum/2 {
-			t.Errorf("%s: the file has grown by %d bytes, and its pages were %d", name, grown, sum)
+		if grown := fileSize(t, c.store.path) - before; !c.grows && grown > 1<<20+sum/2 {
+			t.Errorf("%s: the file has grown by %d bytes, and its pages were %d", c.name, grown, sum)
 		}
 	}
 }
@@ -429,37 +455,107 @@ func fileSize(t *testing.T, path string) int64 {
 	return info.Size()
 }
 
-// A small file, or a small checkpoint, has no journal.
+// A small file, a small checkpoint, and a file of version 4, to which a journal would give a newer version, have no
+// journal.
 func TestJournalIsForLargeOnes(t *testing.T) {
 	t.Parallel()
-	s := reopen(t, filled(t, 10))
+	path := filled(t, 2_000)
 	for _, c := range []struct {
-		changes int
+		name    string
+		version uint32
 		from    int64
-		want    bool
+		count   int
+		large   bool
 	}{
-		{5, 0, false}, {6, 0, true}, {6, fileSize(t, s.path), false}, {6, fileSize(t, s.path) - 1, true},
+		{"a large one", formatVersion, 0, 101, true},
+		{"a small file", formatVersion, 1 << 30, 101, false},
+		{"an old file", formatVersion4, 0, 101, false},
+		{"few changes", formatVersion, 0, 5, false},
+		{"few changes that take many pages", formatVersion, 0, 100, true},
 	} {
-		o := new(overlay)
-		for i := range c.changes {
-			o.put(streams, recordKey(i), nil)
+		s := openSteps(t, path, 100)
+		s.journalFrom, s.version = c.from, c.version
+		for i := range c.count {
+			put(t, s, streams, string(recordKey(i*19)), strings.Repeat("v", 2_000))
 		}
-		s.stepRecords, s.journalFrom = 5, c.from
-		if got, err := s.needsJournal(o.changes()); err != nil || got != c.want {
-			t.Errorf("%d changes, a file of %d bytes, from %d: %v, %v", c.changes, fileSize(t, s.path), c.from, got,
-				err)
+		want := all(t, s)
+		frozen, err := s.freeze()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages, err := s.commitAtOnce(frozen)
+		if large := errors.Is(err, errLarge); large != c.large || !large && (err != nil || pages == 0) {
+			t.Errorf("%s: %d bytes of pages, %v", c.name, pages, err)
+		}
+		if err == nil {
+			s.thaw(frozen)
+		} else if err := s.write(frozen); err != nil {
+			t.Fatal(err)
+		}
+		if got := all(t, s); got != want {
+			t.Errorf("%s: other content", c.name)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if hasJournal(t, path) {
+			t.Errorf("%s: a journal is left", c.name)
 		}
 	}
-	if s = reopen(t, s.path+"2"); s.stepRecords != defaultStepRecords || s.journalFrom != defaultJournalFrom ||
+	if s := reopen(t, path); s.stepBytes != defaultStepBytes || s.journalFrom != defaultJournalFrom ||
 		s.journalRun != defaultJournalRun {
-		t.Errorf("by default %d, %d and %d", s.stepRecords, s.journalFrom, s.journalRun)
+		t.Errorf("by default %d, %d and %d", s.stepBytes, s.journalFrom, s.journalRun)
+	}
+}
+
+// A copy of a file of version 4 that is checked and adopted stays one, however much is replayed on it, until Open
+// converts it.
+func TestJournalAndVersion4(t *testing.T) {
+	t.Parallel()
+	path := filled(t, 500)
+	makeVersion4(t, path)
+	s, err := Open(path, Options{Identity: testIdentity, NoPageSums: true, NoSync: true, StepBytes: testPageSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scatter(t, s, 500, rand.New(rand.NewPCG(17, 18)))
+	want, other := all(t, s), []byte("another identity")
+	flush(t, s)
+	if err := errors.Join(s.Close(), Adopt(path, other)); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = Open(path, Options{Identity: other, NoSync: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := all(t, s); got != want {
+		t.Error("other content")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// After an error nothing is written any more, not by a snapshot either.
+func TestNoSnapshotAfterAnError(t *testing.T) {
+	t.Parallel()
+	path := withJournal(t)
+	s := openSteps(t, path, 20)
+	cause := s.fail(errors.New("a failed sync"))
+	if _, err := s.Snapshot(); err == nil || err.Error() != cause.Error() {
+		t.Errorf("Snapshot = %v, want %v", err, cause)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !hasJournal(t, path) {
+		t.Error("a snapshot has ended the checkpoint after an error")
 	}
 }
 
 // withJournal returns a file that a crash has left with a journal of several records.
 func withJournal(t *testing.T) string {
 	t.Helper()
-	s := openSteps(t, filled(t, 5_000), 100)
+	s := openSteps(t, filled(t, 5_000), 20)
 	scatter(t, s, 5_000, rand.New(rand.NewPCG(7, 8)))
 	begin(t, s).next()
 	path := copyOf(t, s)
@@ -529,7 +625,7 @@ func TestDamagedJournalIsRefused(t *testing.T) {
 func TestJournalDamagedBeforeItIsRemoved(t *testing.T) {
 	t.Parallel()
 	path := withJournal(t)
-	s := openSteps(t, path, 100)
+	s := openSteps(t, path, 20)
 	var leaf uint64
 	err := s.bolt.View(func(tx *bbolt.Tx) error {
 		b, _, err := s.rawPages(tx).Buckets(uint64(tx.Cursor().Bucket().Root())).Bucket(journalBucket)
@@ -569,7 +665,7 @@ func TestJournalDamagedBeforeItIsRemoved(t *testing.T) {
 func TestPowerLossBetweenSteps(t *testing.T) {
 	t.Parallel()
 	const n = 1_000
-	s := openSteps(t, filled(t, n), 200)
+	s := openSteps(t, filled(t, n), 25)
 	changeSome(t, s, n, 2, "first") // in steps, so that there are older pages of a journal
 	copies := []files{readFiles(t, s.path)}
 	want := []string{all(t, s)}

@@ -79,7 +79,7 @@ var (
 
 func (g *rig) open(t *rapid.T) {
 	s, err := Open(g.path, Options{Create: true, Identity: testIdentity, SealBytes: 4000, NoSync: true,
-		StepRecords: rapid.SampledFrom([]int{1, 2, 5, 1000}).Draw(t, "records in a transaction")})
+		StepBytes: rapid.SampledFrom([]int64{1, 10_000, 40_000, 1 << 30}).Draw(t, "bytes in a step")})
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
@@ -294,6 +294,11 @@ func (g *rig) flush(t *rapid.T) {
 	switch {
 	case rapid.IntRange(0, 3).Draw(t, "blocks alone") == 0:
 		_, err = g.store.SyncBlocks()
+	case g.store.unmerged && rapid.Bool().Draw(t, "a step of the journal alone"):
+		c := g.store.frozen.changes()
+		if _, err = g.store.mergeSome(c, g.store.pacer()); c.len() == 0 {
+			g.store.merged()
+		}
 	case g.frozen == nil && rapid.Bool().Draw(t, "whole"):
 		err = g.store.Flush()
 		g.stored = g.now.clone()

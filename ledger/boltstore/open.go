@@ -69,10 +69,9 @@ type Options struct {
 	// SealBytes is the length at which the block files of a new state are sealed, in
 	// bytes; default [blockfile.DefaultSealBytes]. Only tests give another.
 	SealBytes int64
-	// StepRecords is how many changed records a Flush of a file of more than 256 MiB puts into their tables in one
-	// transaction; default 16,384. Only tests give another, which is for smaller files, too; their journal has short
-	// records.
-	StepRecords int
+	// StepBytes is how many bytes of pages a transaction of a Flush changes in a file of more than 256 MiB; default
+	// 64 MiB. Only tests give another, which is for smaller files, too; their journal has short records.
+	StepBytes int64
 	// NoPageSums opens the file without the checksums of its pages, for a copy that is about to
 	// be checked record by record and adopted.
 	NoPageSums bool
@@ -122,10 +121,10 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 	}
 	s := &Store{
 		path: path, readOnly: readOnly, active: new(overlay), yield: o.Yield,
-		stepRecords: defaultStepRecords, journalFrom: defaultJournalFrom, journalRun: defaultJournalRun,
+		stepBytes: defaultStepBytes, journalFrom: defaultJournalFrom, journalRun: defaultJournalRun,
 	}
-	if o.StepRecords != 0 {
-		s.stepRecords, s.journalFrom, s.journalRun = o.StepRecords, 0, 256
+	if o.StepBytes != 0 {
+		s.stepBytes, s.journalFrom, s.journalRun = o.StepBytes, 0, 256
 	}
 	if err := s.openBolt(o); err != nil {
 		return nil, err

@@ -307,3 +307,6 @@ func (g *leafGuard) check(key []byte, removed bool) error {
 	g.placed, g.beside = true, removed
 	return pageDamage(g.table, key, g.cursor.VerifyLeaf(key, removed))
 }
+
+// touched returns how many bytes the pages have that the transaction changes so far.
+func (g *leafGuard) touched() int64 { return g.cursor.Touched() }

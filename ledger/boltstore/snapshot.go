@@ -55,7 +55,10 @@ func (sn *Snapshot) HashBefore(number uint64) (machine.Hash, error) {
 func (s *Store) Snapshot() (*Snapshot, error) {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
-	if !s.closed && !s.readOnly {
+	if err := s.usable(); err != nil { // else finish would write after a failed sync
+		return nil, err
+	}
+	if !s.readOnly {
 		if err := s.finish(); err != nil {
 			return nil, err
 		}

@@ -80,7 +80,7 @@ type Store struct {
 	tombs   atomic.Int64
 	failed  atomic.Pointer[error]
 
-	stepRecords int                        // see Options
+	stepBytes   int64                      // see Options
 	journalFrom int64                      // the size of the file from which a flush may have steps, in bytes
 	journalRun  int                        // see defaultJournalRun
 	yield       func(worked time.Duration) // see Options

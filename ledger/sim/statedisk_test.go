@@ -436,7 +436,7 @@ func openFile(path string) (*fileDisk, error) {
 
 func (d *fileDisk) open() (err error) {
 	d.Store, err = boltstore.Open(d.path, boltstore.Options{
-		Create: true, Identity: fileIdentity, NoSync: true, SealBytes: 20_000, StepRecords: 20, Yield: d.rest,
+		Create: true, Identity: fileIdentity, NoSync: true, SealBytes: 20_000, StepBytes: 80_000, Yield: d.rest,
 	})
 	return err
 }

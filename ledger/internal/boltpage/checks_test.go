@@ -176,6 +176,28 @@ func TestFreeListIsCheckedBeforeBbolt(t *testing.T) {
 	}
 }
 
+// TestTouched: with keys that ascend, each page of the tree counts once.
+func TestTouched(t *testing.T) {
+	t.Parallel()
+	pages, m, _, _ := layered(t)
+	bucket := bucketOf(t, pages, m, "large")
+	walk, cursor, want := bucket.Cursor(), bucket.Cursor(), int64(0)
+	for id := range pages.Count() {
+		if bucket.Has(id) {
+			want += testPageSize
+		}
+	}
+	key, _, err := walk.Seek(nil)
+	for ; key != nil && err == nil; key, _, err = walk.Next() {
+		if err := cursor.VerifyLeaf(key, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err != nil || cursor.Touched() != want || want < 10*testPageSize {
+		t.Errorf("%d bytes of pages are touched, want %d, %v", cursor.Touched(), want, err)
+	}
+}
+
 // TestVerifyLeaf: what bbolt reads to change a record is checked whole, with the
 // leaves beside it only where a record goes away; and Covers knows how far that goes.
 func TestVerifyLeaf(t *testing.T) {

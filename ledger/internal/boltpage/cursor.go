@@ -74,8 +74,10 @@ type Cursor struct {
 	levels []level  // from the first page to a leaf
 	few    [4]level // for most of them, so that they take no memory of their own
 	beside []level  // memory for Before
-	// verified is what VerifyLeaf has checked last.
+	// verified is what VerifyLeaf has checked last; path is how it came there, and touched the bytes of all such pages.
 	verified bounds
+	path     []uint64
+	touched  int64
 }
 
 // level is a page on the way to a record, and the element that the way takes. In a
@@ -287,6 +289,7 @@ func (c *Cursor) VerifyLeaf(key []byte, beside bool) error {
 	if err := c.place(key); err != nil {
 		return err
 	}
+	before := c.touch()
 	c.verified = bounds{}
 	leaf := &c.levels[len(c.levels)-1]
 	if c.bucket.root == 0 {
@@ -314,9 +317,34 @@ func (c *Cursor) VerifyLeaf(key []byte, beside bool) error {
 		if err != nil {
 			return err
 		}
+		// bbolt merges a leaf with the one on its left, or with the next one if it is the first.
+		if i < parent.index && pg.id != before || i > parent.index && parent.index == 0 {
+			c.touched += int64(len(pg.b))
+		}
 	}
 	return nil
 }
+
+// touch counts the pages of the path that were not on the one before, of which it returns the leaf.
+func (c *Cursor) touch() (before uint64) {
+	if len(c.path) > 0 {
+		before = c.path[len(c.path)-1]
+	}
+	for i := range c.levels {
+		if pg := &c.levels[i].page; i == len(c.path) {
+			c.path = append(c.path, pg.id)
+			c.touched += int64(len(pg.b))
+		} else if c.path[i] != pg.id {
+			c.path[i] = pg.id
+			c.touched += int64(len(pg.b))
+		}
+	}
+	return before
+}
+
+// Touched returns how many bytes the pages have that bbolt replaces to put or remove records with the keys that
+// VerifyLeaf was given, which must ascend. A page that bbolt may merge with may count twice.
+func (c *Cursor) Touched() int64 { return c.touched }
 
 // Covers reports whether key is or would be in the leaf that VerifyLeaf has checked
 // last, as far as the inner pages say so. In doubt it does not, because a leaf that was not
