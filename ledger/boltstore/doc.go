@@ -9,8 +9,8 @@
 // [Store.Update] applies one log entry to an overlay in memory and returns
 // without touching the disk, because the entry is already durable in the log.
 // [Store.Flush] writes what has gathered, sorted by key, in one fsynced bbolt
-// transaction together with the log position it stands for; in a large file, what is
-// much goes into a journal first (journal.go). After a crash the
+// transaction together with the log position it stands for; a large one
+// of a large file goes through a journal, in several transactions (journal.go). After a crash the
 // file holds the state at [Store.Checkpoint] exactly, and the owner of the
 // store replays the log after that position.
 //

@@ -15,8 +15,8 @@ import (
 
 // Flush makes everything durable that was applied before the call: the block
 // files are fsynced, and then the overlay goes to the state file in one transaction
-// with its log position and the length of the block files, and that is fsynced; what is
-// large goes into a journal there and from that into its tables (journal.go).
+// with its log position and the length of the block files, and that is fsynced. A large
+// one of a large file goes through a journal in the file, in several transactions (journal.go).
 // Updates and Views run on meanwhile. Concurrent calls are served in turn, and one whose
 // changes a predecessor has already written returns without writing. An error makes the
 // store unusable: the pages of a failed fsync may be lost, and only a replay from the log is
@@ -111,9 +111,10 @@ func (s *Store) commit(f *frozenState) (err error) {
 	if _, err := s.blocks.Sync(); err != nil {
 		return err
 	}
-	pages, err := s.commitAtOnce(f)
+	changes, p := f.overlay.changes(), s.pacer()
+	pages, err := s.commitAtOnce(f, *changes, p)
 	if errors.Is(err, errLarge) {
-		pages, err = s.commitInSteps(f)
+		pages, err = s.commitInSteps(f, changes, p)
 	}
 	if err != nil {
 		return err
@@ -123,25 +124,25 @@ func (s *Store) commit(f *frozenState) (err error) {
 }
 
 // commitAtOnce writes what is frozen in one transaction. The error is errLarge if that would take too much memory, and
-// then nothing is written.
-func (s *Store) commitAtOnce(f *frozenState) (pages int64, err error) {
+// then nothing is written; c is a copy, so that the caller's still has all changes.
+func (s *Store) commitAtOnce(f *frozenState, c changes, p *pacer) (pages int64, err error) {
 	info, err := s.file.Stat()
 	if err != nil {
 		return 0, fmt.Errorf("size of the state file: %w", err)
 	}
-	changes, budget, p := f.overlay.changes(), int64(math.MaxInt64), s.pacer()
+	budget := int64(math.MaxInt64)
 	// A file of version 4 is one until convert gives it what it lacks, and must not get another version by a journal.
 	if info.Size() > s.journalFrom && s.version != formatVersion4 {
 		budget = s.stepBytes
 	}
-	if int64(changes.len()) > budget/int64(s.pageSize) {
+	if int64(c.len()) > budget/int64(s.pageSize) {
 		return 0, errLarge
 	}
 	return s.step(p, func(tx *bbolt.Tx) error {
-		if err := s.writeSome(tx, changes, budget, p); err != nil {
+		if err := s.writeSome(tx, &c, budget, p); err != nil {
 			return err
 		}
-		if changes.len() > 0 {
+		if c.len() > 0 {
 			return errLarge
 		}
 		return s.record(tx, f)
@@ -149,12 +150,11 @@ func (s *Store) commitAtOnce(f *frozenState) (pages int64, err error) {
 }
 
 // commitInSteps makes durable what is frozen, and then puts it into its tables.
-func (s *Store) commitInSteps(f *frozenState) (pages int64, err error) {
-	changes, p := f.overlay.changes(), s.pacer()
-	if err := s.commitJournal(f, changes, p); err != nil {
+func (s *Store) commitInSteps(f *frozenState, c *changes, p *pacer) (pages int64, err error) {
+	if err := s.commitJournal(f, c, p); err != nil {
 		return 0, err
 	}
-	return s.merge(changes, p)
+	return s.merge(c, p)
 }
 
 // commitJournal makes durable what is frozen, beside its tables.

@@ -15,12 +15,12 @@ import (
 // A large checkpoint of a large file is written in steps. bbolt keeps every page that a transaction changes in memory
 // until it commits: where many records of a large state have changed, that is a page of 4 KiB and its records for each,
 // some GiB together; and pages that the transaction replaces are free only after it, so that the file grows by as much.
-// So the changes first go into a journal, a bucket of their own, one behind the other, in the transaction that
-// makes the checkpoint durable. They are then put into their tables, so many in a transaction, and the last of these
-// removes the journal. The frozen overlay hides the tables until then.
+// So the changes are first written sequentially to a journal, a bucket of their own, in the transaction that makes the
+// checkpoint durable. They are then applied to their tables in transactions of bounded size, the last of which removes
+// the journal. The frozen overlay hides the tables until then.
 //
-// A change that is put into its table twice leaves what it leaves once. So after a crash, Open reads the journal into a
-// frozen overlay, which hides the tables as it did before, and the next Flush begins by putting all of it in.
+// Changes are idempotent: after a crash, Open reads the journal into a frozen overlay, which hides the tables as it did
+// before, and the next Flush begins by applying all of it again.
 
 var journalBucket = []byte("journal")
 
@@ -95,6 +95,7 @@ func (s *Store) step(p *pacer, fill func(tx *bbolt.Tx) error) (pages int64, err 
 	return pages, err
 }
 
+// transact makes one transaction durable, with the checksums of its pages.
 func (s *Store) transact(fill func(tx *bbolt.Tx) error) (pages int64, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	tx, err := s.begin(true)
@@ -105,7 +106,7 @@ func (s *Store) transact(fill func(tx *bbolt.Tx) error) (pages int64, err error)
 		if p := recover(); p != nil {
 			// bbolt's writer lock may stay locked for ever.
 			s.poisoned.Store(true)
-			err = damaged(controlTable, nil, "bbolt: flush: %v", p)
+			err = damaged(controlTable, nil, "bbolt: %v", p)
 		}
 	}()
 	if err := fill(tx); err != nil {

@@ -483,7 +483,7 @@ func TestJournalIsForLargeOnes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pages, err := s.commitAtOnce(frozen)
+		pages, err := s.commitAtOnce(frozen, *frozen.overlay.changes(), s.pacer())
 		if large := errors.Is(err, errLarge); large != c.large || !large && (err != nil || pages == 0) {
 			t.Errorf("%s: %d bytes of pages, %v", c.name, pages, err)
 		}

@@ -284,26 +284,9 @@ func putFormat(tx *bbolt.Tx, version uint32) error {
 }
 
 // change runs fn on the file and commits.
-func (s *Store) change(fn func(tx *bbolt.Tx) error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			s.poisoned.Store(true)
-			err = damaged(controlTable, nil, "bbolt: %v", p)
-		}
-	}()
-	tx, err := s.begin(true)
-	if err != nil {
-		return err
-	}
-	if err := fn(tx); err != nil {
-		_ = tx.Rollback() // the first error is the one that tells the cause
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return err
-	}
-	return s.updateSums()
+func (s *Store) change(fn func(tx *bbolt.Tx) error) error {
+	_, err := s.transact(fn)
+	return err
 }
 
 // syncDir makes a new name in dir durable.
