@@ -210,7 +210,9 @@ func (n *member) effects() {
 		delete(n.flights, number)
 	}
 	for _, read := range out.Reads {
-		n.read(read)
+		if n.read(read); !n.up {
+			return // a rotten state file has ended the node, and with it the reads that are left
+		}
 	}
 	n.write()
 	n.apply()
