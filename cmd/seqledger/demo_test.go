@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -182,6 +183,9 @@ func TestDemoKeeps(t *testing.T) {
 	dir = strings.TrimSpace(dir)
 	if filepath.Dir(dir) != temporary {
 		t.Fatalf("want a directory in %s, got %q in:\n%s", temporary, dir, p.stdout.String())
+	}
+	if !regexp.MustCompile(`payments attempted +[1-9]\d* +[1-9]`).MatchString(p.stdout.String()) {
+		t.Errorf("want payments on both sides, got:\n%s", p.stdout.String())
 	}
 	for _, side := range []string{"protected", "plain-retries"} {
 		seqledger(t, "verify", "--data", filepath.Join(dir, side, "data")).expect(t, exitDone, "problems")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 )
 
 func TestOptionsValidate(t *testing.T) {
@@ -97,6 +99,23 @@ func TestLifetime(t *testing.T) {
 		for range 1000 {
 			if got := c.lifetime(random, serverLives); got < test.least || got > test.most {
 				t.Fatalf("%s: want %s to %s, got %s", test.duration, test.least, test.most, got)
+			}
+		}
+	}
+}
+
+// TestClientLifetime: however long a process takes to start, a client has time to pay before it is killed.
+func TestClientLifetime(t *testing.T) {
+	t.Parallel()
+	const startup = time.Second
+	for clients := 1; clients <= 4; clients++ {
+		s := &side{
+			options: &Options{Duration: time.Second}, startup: startup, clients: make([]*child.Child, clients),
+		}
+		random := newSchedule(1).random
+		for range 1000 {
+			if got := time.Duration(clients) * s.clientLifetime(random); got <= startup {
+				t.Fatalf("%d clients are killed every %s, and take %s to start", clients, got, startup)
 			}
 		}
 	}

@@ -27,6 +27,7 @@ type side struct {
 	server  *child.Child
 	proxy   *proxy
 	clients []*child.Child
+	startup time.Duration // how long the server took to start the last time
 	// failed holds one reason why the demo cannot continue.
 	failed chan error
 }
@@ -99,7 +100,9 @@ func (s *side) spawn(
 func (s *side) serve(ctx context.Context) (err error) {
 	args := []string{"serve", "--json", "--log-level", "warn", "--listen", s.address,
 		"--data", filepath.Join(s.dir, "data")}
+	began := time.Now()
 	s.server, err = s.spawn(ctx, "server", args, child.Address(&s.address))
+	s.startup = time.Since(began)
 	return err
 }
 
@@ -126,7 +129,7 @@ func (s *side) killLoop(ctx context.Context) error {
 	defer up.Stop()
 	server := time.NewTimer(s.lifetime(random, serverLives))
 	defer server.Stop()
-	client := time.NewTimer(s.lifetime(random, clientLives))
+	client := time.NewTimer(s.clientLifetime(random))
 	defer client.Stop()
 	for {
 		select {
@@ -154,13 +157,13 @@ func (s *side) killLoop(ctx context.Context) error {
 			if err := s.pay(ctx, i); err != nil {
 				return err
 			}
-			client.Reset(s.lifetime(random, clientLives))
+			client.Reset(s.clientLifetime(random))
 		}
 	}
 }
 
-// About how many kills there are in a run of at most the default length. A longer run has the
-// same pace.
+// About how many kills there are in a run of at most the default length, where processes start at once. A longer run
+// has the same pace.
 const (
 	serverLives = 5
 	clientLives = 25
@@ -171,6 +174,13 @@ const (
 func (s *side) lifetime(random *rand.Rand, lives int64) time.Duration {
 	mean := int64(min(s.options.Duration, DefaultDuration)) / lives
 	return time.Duration(mean/2 + random.Int64N(mean+1))
+}
+
+// clientLifetime is lifetime for a client, whose start is not waited for. On a machine that takes longer to start a
+// program than a client is to live, no client would ever pay. A client starts no slower than the server does, and the
+// next one to be killed may be any of them.
+func (s *side) clientLifetime(random *rand.Rand) time.Duration {
+	return 2*s.startup/time.Duration(len(s.clients)) + s.lifetime(random, clientLives)
 }
 
 // finishTimeout bounds how long the clients take to settle open payments after the faults, and
