@@ -273,10 +273,21 @@ func (d *stateImage) flipEach(t *testing.T, step int) {
 	}
 }
 
-// TestDamage_StateCuts cuts a state file off at each length.
+// damageImages are the kinds of state files.
+var damageImages = map[string]func(*testing.T) *stateImage{
+	"streams": newStateImage, "keys": newKeyedImage, "journal": newJournalImage,
+}
+
+// TestDamage_StateCuts cuts a state file of each kind off at each length.
 func TestDamage_StateCuts(t *testing.T) {
 	t.Parallel()
-	d := newStateImage(t)
+	for kind, image := range damageImages {
+		t.Run(kind, func(t *testing.T) { image(t).cutEach(t) })
+	}
+}
+
+func (d *stateImage) cutEach(t *testing.T) {
+	t.Helper()
 	var c stateTally
 	d.each(t, len(d.content), damageStep(), func(size int, path string) {
 		d.check(t, &c, path, d.content[:size], fmt.Sprintf("%d bytes", size))
@@ -284,10 +295,22 @@ func TestDamage_StateCuts(t *testing.T) {
 	t.Logf("cuts: %s", &c)
 }
 
-// TestDamage_StateSectors zeroes each sector of a state file, and exchanges each two.
+// TestDamage_StateSectors zeroes each sector of a state file of each kind, and exchanges each two, with page checksums
+// and without.
 func TestDamage_StateSectors(t *testing.T) {
 	t.Parallel()
-	d := newStateImage(t)
+	for kind, image := range damageImages {
+		t.Run(kind, func(t *testing.T) {
+			d := image(t)
+			d.exchangeSectors(t)
+			d.sums = nil
+			d.exchangeSectors(t)
+		})
+	}
+}
+
+func (d *stateImage) exchangeSectors(t *testing.T) {
+	t.Helper()
 	const size = 512
 	n := len(d.content) / size
 	var c stateTally
