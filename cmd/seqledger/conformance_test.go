@@ -27,11 +27,10 @@ import (
 // parallel.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	args := []string{"conformance", "--parallel", "4"}
 	if testing.Short() {
-		args = append(args, "--short")
+		t.Skip("it runs some hundred processes: make test-long")
 	}
-	got := seqledger(t, args...).expect(t, exitDone)
+	got := seqledger(t, "conformance", "--parallel", "4").expect(t, exitDone)
 	rest := got.stdout
 	for _, c := range conformance.Cases() {
 		_, after, found := strings.Cut(rest, "ok    "+c.Name+" ")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -21,7 +22,15 @@ import (
 // that is the program's and not the user's.
 func mustSay(t *testing.T, args []string, code int, texts ...string) {
 	t.Helper()
-	r := seqledger(t, args...)
+	var r result
+	if code == exitUsage && !strings.HasPrefix(args[0], "SEQLEDGER_") {
+		// In this process, which takes a fifth of the time: nothing happens before the command line is refused.
+		var stdout, stderr bytes.Buffer
+		r.code = run(args, strings.NewReader(""), &stdout, &stderr)
+		r.stdout, r.stderr = stdout.String(), stderr.String()
+	} else {
+		r = seqledger(t, args...)
+	}
 	if r.code != code {
 		t.Errorf("%v: want exit code %d, got %v", args, code, r)
 	}

@@ -74,6 +74,9 @@ func (p *killingProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // twice or lost.
 func TestNodeExample(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("it starts Node 200 times: make test-long")
+	}
 	node, err := exec.LookPath("node")
 	if err != nil {
 		t.Skip("node is not installed")
@@ -114,10 +117,7 @@ func TestNodeExample(t *testing.T) {
 		}
 		return p.killed
 	}
-	kills := 100
-	if testing.Short() {
-		kills = 8 // one of each kind
-	}
+	const kills = 100
 	payments := 0
 	for killed, i := 0, 0; killed < kills; i++ {
 		payments = i/2 + 1
