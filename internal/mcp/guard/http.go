@@ -317,12 +317,42 @@ func (h *HTTP) receive(m *message, answer *http.Response) (answered bool, err er
 		return answered, err
 	}
 	err = fmt.Errorf("the server answered with HTTP status %s", answer.Status)
-	switch answer.StatusCode {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,
-		http.StatusUnsupportedMediaType: // refused by the transport, before any method
+	if h.refusedByTransport(answer) {
 		err = fmt.Errorf("%w: %w", err, idempotency.ErrNotExecuted)
 	}
 	return false, err
+}
+
+// refusedByTransport reports whether a server has certainly refused a message before any method ran. Servers also turn
+// the exception of a tool that has run into a status such as 403 or 404, so that these alone say nothing.
+func (h *HTTP) refusedByTransport(answer *http.Response) bool {
+	switch answer.StatusCode {
+	case http.StatusUnauthorized: // MCP and HTTP want this header with it
+		return answer.Header.Get("WWW-Authenticate") != ""
+	case http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType:
+		return true
+	case http.StatusNotFound: // of a session that the server no longer knows
+		return answer.Request.Header.Get(headerSession) != "" && h.sessionIsGone()
+	}
+	return false
+}
+
+// sessionIsGone reports whether the server knows nothing of the session: it answers 404 to a ping, too.
+func (h *HTTP) sessionIsGone() bool {
+	r, err := h.request(http.MethodPost, []byte(`{"jsonrpc":"2.0","id":"seqledger-session","method":"ping"}`))
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(h.ctx, 5*time.Second)
+	defer cancel()
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	answer, err := h.Client.Do(r.WithContext(ctx))
+	if err != nil {
+		return false
+	}
+	_ = answer.Body.Close() // only the status counts
+	return answer.StatusCode == http.StatusNotFound
 }
 
 // setVersion takes the revision of MCP from the result of an initialize.

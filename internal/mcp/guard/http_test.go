@@ -144,9 +144,13 @@ func TestHTTPFailures(t *testing.T) {
 			"before it was complete", false},
 		"another type": {respond("text/html", pingAnswer), "before it was complete", false},
 		"a redirect":   {status(307), "307", false},
-		"401":          {status(401), "401", true},
-		"403":          {status(403), "403", true},
-		"404":          {status(404), "404", true},
+		"401": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			w.WriteHeader(http.StatusUnauthorized)
+		}, "401", true},
+		"401 of a tool": {status(401), "401", false},
+		"403":           {status(403), "403", false},
+		"404":           {status(404), "404", false},
 		"405":          {status(405), "405", true},
 		"415":          {status(415), "415", true},
 		"429":          {status(429), "429", false},
@@ -169,6 +173,36 @@ func TestHTTPFailures(t *testing.T) {
 			if all := s.stop(t); len(all) != 1 {
 				t.Errorf("the message was sent %d times", len(all))
 			}
+		})
+	}
+	for gone, says := range map[bool]string{true: "the server does not know the session", false: "a tool answers with 404"} {
+		t.Run(says, func(t *testing.T) {
+			t.Parallel()
+			var s *httpServer
+			s = startHTTP(t, HTTPOptions{}, map[string]http.HandlerFunc{
+				"POST": func(w http.ResponseWriter, r *http.Request) {
+					s.mu.Lock()
+					body := s.requests[len(s.requests)-1].body
+					s.mu.Unlock()
+					switch {
+					case strings.Contains(body, "initialize"):
+						w.Header().Set(headerSession, "s")
+						respond("application/json", pingAnswer)(w, r)
+					case gone || strings.Contains(body, "tools/call"):
+						w.WriteHeader(http.StatusNotFound)
+					default:
+						respond("application/json", pingAnswer)(w, r)
+					}
+				},
+			})
+			if err := s.Call(messageOf(t, strings.Replace(pingCall, "ping", "initialize", 1))); err != nil {
+				t.Fatal(err)
+			}
+			err := s.Call(messageOf(t, strings.Replace(pingCall, "ping", "tools/call", 1)))
+			if err == nil || errors.Is(err, idempotency.ErrNotExecuted) != gone {
+				t.Errorf("got %v", err)
+			}
+			s.stop(t)
 		})
 	}
 	nobody := NewHTTP(HTTPOptions{Endpoint: "http://127.0.0.1:1", DrainTimeout: hangs})

@@ -218,8 +218,13 @@ func TestHTTPThatFails(t *testing.T) {
 			1},
 		"a failure": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "oops", http.StatusBadGateway) },
 			"outcome-unknown", 1},
-		"no session": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "gone", http.StatusNotFound) },
-			"store-unavailable", 2},
+		"a tool that has run, and does not find its receipt": {func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "no such receipt", http.StatusNotFound)
+		}, "outcome-unknown", 1},
+		"no credential": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+		}, "store-unavailable", 2},
 	}
 	for name, c := range answers {
 		t.Run(name, func(t *testing.T) {
