@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -100,6 +101,43 @@ type route struct {
 	check         *check
 	cors          *cors.Cors // nil: left to the service
 	options       idempotency.Options
+}
+
+// serves returns the route of a pattern and a method, which may be the fallback, or nil.
+func (c *Config) serves(path, method string) *route {
+	for _, r := range c.routes {
+		if r.path == path && slices.Contains(r.options.Methods, method) {
+			return r
+		}
+	}
+	return c.fallback
+}
+
+// warnOfNewIdentities logs what changes whether a request repeats one from before, in place of an older configuration: its
+// principal, or which part of the body is compared.
+func (c *Config) warnOfNewIdentities(logger *slog.Logger, old *Config) {
+	said := map[string]bool{}
+	for _, r := range slices.Concat(old.routes, c.routes, []*route{cmp.Or(c.fallback, old.fallback)}) {
+		if r == nil {
+			continue
+		}
+		for _, method := range r.options.Methods {
+			was, is := old.serves(r.path, method), c.serves(r.path, method)
+			if was == nil || is == nil || said[r.label()] {
+				continue
+			}
+			if was.header != is.header || was.claim != is.claim || was.options.Shared != is.options.Shared {
+				said[r.label()] = true
+				logger.Warn("the principal of a route has changed: a request from before that is repeated now is a new one, and runs again",
+					"route", r.label())
+			}
+			if was.options.Fingerprint != is.options.Fingerprint || !slices.Equal(was.options.Pointers, is.options.Pointers) {
+				said[r.label()] = true
+				logger.Warn("the fingerprint of a route has changed: whether a request repeats one from before cannot be told until its record ends",
+					"route", r.label())
+			}
+		}
+	}
 }
 
 // label is the name of the route in the metrics.

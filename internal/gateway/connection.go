@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -77,14 +78,22 @@ type response struct {
 	http.ResponseWriter
 	controls *http.ResponseController
 
-	status int
+	status   int
+	cors     http.Header // of each response
+	informed bool        // an informational response was sent
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (s *response) WriteHeader(status int) {
 	if s.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		s.status = status
+		if s.informed { // httputil.ReverseProxy has removed all headers behind it
+			for name, values := range s.cors {
+				s.Header()[name] = append(slices.Clone(values), s.Header()[name]...)
+			}
+		}
 	}
+	s.informed = s.informed || status < 200
 	s.deadline(0)
 	s.ResponseWriter.WriteHeader(status)
 }
@@ -92,7 +101,7 @@ func (s *response) WriteHeader(status int) {
 // Write implements io.Writer.
 func (s *response) Write(b []byte) (int, error) {
 	if s.status == 0 {
-		s.status = http.StatusOK
+		s.WriteHeader(http.StatusOK)
 	}
 	s.deadline(len(b))
 	return s.ResponseWriter.Write(b)

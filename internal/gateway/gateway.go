@@ -111,6 +111,9 @@ func (g *Gateway) Reload(c *Config) {
 	defer g.mu.Unlock()
 	old := g.config
 	g.config = c
+	if old != nil {
+		c.warnOfNewIdentities(g.options.Logger, old)
+	}
 	c.tokens.start(g.options.Logger)
 	g.current.Store(g.newTable(c))
 	used := map[time.Duration]bool{}
@@ -262,6 +265,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if route.cors.HandlerFunc(seen, r); preflightFor(r) != "" {
 			return // the preflight has been answered
 		}
+		seen.cors = seen.Header().Clone()
 	}
 	leave, ok := g.enter(seen, r)
 	if !ok { // before any of the body is read

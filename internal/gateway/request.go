@@ -130,11 +130,28 @@ func (c *Config) strip(r *http.Request, route *route) {
 			r.Header.Del(name)
 		}
 	}
+	// A tunnel of HTTP/2 would lead to the service past all of this. Clients that offer it do without.
+	if isH2C(r.Header) {
+		r.Header.Del("Upgrade")
+		r.Header.Del("Http2-Settings")
+	}
 	for name := range r.Header {
 		if strings.Contains(name, "_") && route.imitated(name) {
 			delete(r.Header, name)
 		}
 	}
+}
+
+// isH2C reports whether a request offers to go on in HTTP/2 without TLS.
+func isH2C(header http.Header) bool {
+	for _, value := range header["Upgrade"] {
+		for protocol := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(protocol), "h2c") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // imitated reports whether a header with an underscore imitates one that the client may not send, because services

@@ -76,6 +76,8 @@ func (t *trailed) Read(p []byte) (int, error) {
 // client is a trusted proxy.
 func (c *Config) rewrite(p *httputil.ProxyRequest, upstream *url.URL) {
 	p.SetURL(upstream)
+	// Some services read trailers as headers, and those that only the gateway may send are removed from headers alone.
+	p.Out.Trailer = nil
 	trusted := c.trusts(p.In)
 	if trusted {
 		p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"] // the proxy's own address is appended
@@ -130,6 +132,8 @@ func (k *check) ask(proxy http.Handler, request *http.Request) (bool, error) {
 	question.Method, question.URL, question.RequestURI = k.method, target, ""
 	question.Body, question.ContentLength, question.TransferEncoding, question.Trailer = http.NoBody, 0, nil, nil
 	for _, name := range []string{
+		// Connection could have the proxy remove what the check goes by.
+		"Connection", "Upgrade",
 		idempotency.HeaderKey, "X-" + idempotency.HeaderKey, "Content-Length", "Content-Type", "Content-Encoding",
 		"Expect", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "Range",
 	} {

@@ -109,7 +109,11 @@ func attemptID(field string, b []byte) (id keyed.AttemptID, err error) {
 		return id, &machine.FieldError{Field: field,
 			Problem: fmt.Sprintf("must have %d bytes, has %d", len(id), len(b))}
 	}
-	return keyed.AttemptID(b), nil
+	// Two callers that both leave it out would be one owner.
+	if id = keyed.AttemptID(b); id == (keyed.AttemptID{}) {
+		return id, &machine.FieldError{Field: field, Problem: "must be random, and is all zeros"}
+	}
+	return id, nil
 }
 
 // policies are what may happen to a record whose lease ends.

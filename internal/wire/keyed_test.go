@@ -110,6 +110,8 @@ func TestReserveNamesTheField(t *testing.T) {
 		"umlaut": {func(m *seqledgerv1.ReserveRequest) { m.Record.Key = "ü" }, "record.key", "byte 0"},
 		"short attempt": {func(m *seqledgerv1.ReserveRequest) { m.AttemptId = m.AttemptId[1:] },
 			"attempt_id", "16 bytes, has 15"},
+		"zero attempt": {func(m *seqledgerv1.ReserveRequest) { m.AttemptId = make([]byte, 16) },
+			"attempt_id", "all zeros"},
 		"no fingerprint": {func(m *seqledgerv1.ReserveRequest) { m.Fingerprint = nil }, "fingerprint", "required"},
 		"large algorithm": {func(m *seqledgerv1.ReserveRequest) { m.Fingerprint.Algorithm = 256 },
 			"fingerprint.algorithm", "256"},

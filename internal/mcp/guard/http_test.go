@@ -151,10 +151,10 @@ func TestHTTPFailures(t *testing.T) {
 		"401 of a tool": {status(401), "401", false},
 		"403":           {status(403), "403", false},
 		"404":           {status(404), "404", false},
-		"405":          {status(405), "405", true},
-		"415":          {status(415), "415", true},
-		"429":          {status(429), "429", false},
-		"500":          {status(500), "500", false},
+		"405":           {status(405), "405", true},
+		"415":           {status(415), "415", true},
+		"429":           {status(429), "429", false},
+		"500":           {status(500), "500", false},
 		"too long": {func(w http.ResponseWriter, r *http.Request) {
 			respond("application/json", strings.Repeat(" ", MaxMessage+1)+pingAnswer)(w, r)
 		}, "more than 16 MiB", false},
