@@ -113,8 +113,8 @@ func (c *Config) serves(path, method string) *route {
 	return c.fallback
 }
 
-// warnOfNewIdentities logs what changes whether a request repeats one from before, in place of an older configuration: its
-// principal, or which part of the body is compared.
+// warnOfNewIdentities logs what changes whether a request repeats one from before: its principal, or which part of the
+// body is compared.
 func (c *Config) warnOfNewIdentities(logger *slog.Logger, old *Config) {
 	said := map[string]bool{}
 	for _, r := range slices.Concat(old.routes, c.routes, []*route{cmp.Or(c.fallback, old.fallback)}) {
@@ -126,18 +126,24 @@ func (c *Config) warnOfNewIdentities(logger *slog.Logger, old *Config) {
 			if was == nil || is == nil || said[r.label()] {
 				continue
 			}
-			if was.header != is.header || was.claim != is.claim || was.options.Shared != is.options.Shared {
+			if problem := is.newIdentity(was); problem != "" {
 				said[r.label()] = true
-				logger.Warn("the principal of a route has changed: a request from before that is repeated now is a new one, and runs again",
-					"route", r.label())
-			}
-			if was.options.Fingerprint != is.options.Fingerprint || !slices.Equal(was.options.Pointers, is.options.Pointers) {
-				said[r.label()] = true
-				logger.Warn("the fingerprint of a route has changed: whether a request repeats one from before cannot be told until its record ends",
-					"route", r.label())
+				logger.Warn(problem, "route", r.label())
 			}
 		}
 	}
+}
+
+// newIdentity returns what a request that repeats one from before looks like to r, in place of another route; "" for the
+// same.
+func (r *route) newIdentity(old *route) string {
+	switch o, was := &r.options, &old.options; {
+	case r.header != old.header || r.claim != old.claim || o.Shared != was.Shared:
+		return "the principal of a route has changed: a request from before that is repeated now runs again"
+	case o.Fingerprint != was.Fingerprint || !slices.Equal(o.Pointers, was.Pointers):
+		return "the fingerprint of a route has changed: a repeat of a request from before does not look like it"
+	}
+	return ""
 }
 
 // label is the name of the route in the metrics.

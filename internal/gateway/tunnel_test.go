@@ -58,8 +58,8 @@ func (s *requests) last(t *testing.T) *http.Request {
 	return s.all[len(s.all)-1]
 }
 
-// An offer to go on in HTTP/2 without TLS does not reach the service, which could take it: the connection would lead to it past
-// the rules of its route.
+// An offer to go on in HTTP/2 without TLS does not reach the service, which could take it: the connection would lead to
+// it past the rules of its route.
 func TestNoTunnelOfHTTP2(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"", "Idempotency-Key: k\r\n"} {
@@ -69,7 +69,8 @@ func TestNoTunnelOfHTTP2(t *testing.T) {
 			}
 			service := new(requests)
 			base, _ := serve(t, service)
-			answer := rawAnswer(t, base, "POST /x HTTP/1.1\r\nHost: x\r\n"+key+"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: "+offer+
+			answer := rawAnswer(t, base, "POST /x HTTP/1.1\r\nHost: x\r\n"+key+
+				"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: "+offer+
 				"\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nContent-Length: 1\r\n\r\na")
 			got := service.last(t).Header
 			if answer.StatusCode != http.StatusOK || got.Get("Upgrade") != "" || got.Get("Http2-Settings") != "" {

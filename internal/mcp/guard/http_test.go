@@ -175,7 +175,9 @@ func TestHTTPFailures(t *testing.T) {
 			}
 		})
 	}
-	for gone, says := range map[bool]string{true: "the server does not know the session", false: "a tool answers with 404"} {
+	for gone, says := range map[bool]string{
+		true: "the server does not know the session", false: "a tool answers with 404",
+	} {
 		t.Run(says, func(t *testing.T) {
 			t.Parallel()
 			var s *httpServer
