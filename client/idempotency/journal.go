@@ -3,6 +3,7 @@ package idempotency
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -30,18 +31,24 @@ const (
 // ErrJournalFull is returned when a journal holds 1,024 results.
 var ErrJournalFull = errors.New("idempotency: the journal is full")
 
+// ErrJournalClosed is why a result is not kept by a journal after its Close.
+var ErrJournalClosed = errors.New("idempotency: the journal is closed")
+
 // Journal keeps the results of finished work while the store does not take them, and retries until it does, even after
-// a restart. It is a directory used by one process, with one file per result. The files contain keys and responses in
+// a restart. It is a directory used by one process at a time, with one file per result. The files contain keys and responses in
 // clear text and are readable by their owner only. A journal holds at most 1,024 results of at most 1.4 MiB each.
 type Journal struct {
 	store Store
 	dir   string
 	lock  *flock.Flock
 	log   *slog.Logger
+	// id is part of the name of every file, so that no two journals, of one process or of several, write the same one.
+	id string
 
-	mu    sync.Mutex
-	files map[string]bool // names; a result is read when it is offered
-	next  uint64
+	mu     sync.Mutex
+	files  map[string]bool // names; a result is read when it is offered
+	next   uint64
+	closed bool
 
 	added  chan struct{} // holds a token if add has added an entry
 	cancel context.CancelFunc
@@ -78,7 +85,7 @@ func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error)
 			errOr(err, "locked"))
 	}
 	j := &Journal{
-		store: store, dir: dir, lock: lock, log: logger, files: map[string]bool{},
+		store: store, dir: dir, lock: lock, log: logger, id: rand.Text(), files: map[string]bool{},
 		added: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	if err := j.load(); err != nil {
@@ -99,10 +106,14 @@ func errOr(err error, text string) error {
 	return err
 }
 
-// Close ends the retries. Results that the store has not taken stay in the directory.
+// Close ends the retries. Results that the store has not taken stay in the directory. Work that ends later finds the
+// journal closed: the outcome of its key will be unknown.
 func (j *Journal) Close() error {
 	j.cancel()
 	<-j.done
+	j.mu.Lock()
+	j.closed = true // before the lock is given up: from then on the directory may be another process's
+	j.mu.Unlock()
 	return j.lock.Unlock()
 }
 
@@ -180,10 +191,13 @@ func (j *Journal) add(entry *journalEntry) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.files) >= journalEntries {
+	switch {
+	case j.closed:
+		return ErrJournalClosed
+	case len(j.files) >= journalEntries:
 		return ErrJournalFull
 	}
-	name := fmt.Sprintf("%020d%s", j.next, journalSuffix)
+	name := fmt.Sprintf("%020d-%s%s", j.next, j.id, journalSuffix)
 	j.next++
 	if err := writeDurably(j.dir, name, content); err != nil {
 		return err
@@ -196,11 +210,11 @@ func (j *Journal) add(entry *journalEntry) error {
 	return nil
 }
 
-// writeDurably writes a file under a temporary name and renames it, so that after a crash the file is either complete
-// or absent.
+// writeDurably writes a new file under a temporary name and renames it, so that after a crash the file is either
+// complete or absent.
 func writeDurably(dir, name string, content []byte) error {
 	temporary := filepath.Join(dir, name+".tmp")
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -209,6 +223,7 @@ func writeDurably(dir, name string, content []byte) error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
+		_ = os.Remove(temporary) // otherwise a full disk would collect them; the next start removes it, too
 		return err
 	}
 	if err := os.Rename(temporary, filepath.Join(dir, name)); err != nil {
