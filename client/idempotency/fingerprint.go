@@ -26,8 +26,9 @@ const (
 	FingerprintRaw FingerprintMode = 1
 	// FingerprintJCS covers the JSON value of the body in the canonical form of RFC 8785: the order of names and white
 	// space do not matter. Duplicate names are refused. So are numbers beyond ±(2⁵³−1), however they are written (1e30,
-	// 9007199254740993.0), because two different integers would compare equal; the RFC allows them. A body that is not
-	// JSON, for example a compressed one, is refused too. A request may have no body.
+	// 9007199254740993.0), because two different integers would compare equal; the RFC allows them. So are objects and
+	// arrays that are nested more than MaxDepth deep. A body that is not JSON, for example a compressed one, is refused
+	// too. A request may have no body.
 	FingerprintJCS FingerprintMode = 2
 	// FingerprintPointers covers the values at chosen JSON pointers (RFC 6901), each in the form
 	// of FingerprintJCS.
@@ -35,6 +36,11 @@ const (
 	// FingerprintNone ignores the body.
 	FingerprintNone FingerprintMode = 4
 )
+
+// MaxDepth is how deep the objects and arrays of a body may be nested for FingerprintJCS and FingerprintPointers. To sort
+// the members of an object, the canonical form copies all that is in them, and so a byte once for each object around it:
+// without the limit, a body of a mebibyte that is nested 9,000 deep would cost as much as one of gibibytes.
+const MaxDepth = 100
 
 // fingerprintVersion is the first part of every fingerprint.
 const fingerprintVersion = "seqledger-fingerprint-1"
@@ -130,9 +136,9 @@ func bodyDigest(mode FingerprintMode, pointers []string, body []byte) ([]byte, e
 }
 
 // canonicalJSON returns a JSON value in the canonical form of RFC 8785. It refuses duplicate
-// names, invalid UTF-8, lone surrogates, and numbers beyond ±(2⁵³−1).
+// names, invalid UTF-8, lone surrogates, numbers beyond ±(2⁵³−1), and values nested more than MaxDepth deep.
 func canonicalJSON(value []byte) ([]byte, error) {
-	if err := checkNumbers(value); err != nil {
+	if err := checkJSON(value); err != nil {
 		return nil, err
 	}
 	canonical := jsontext.Value(bytes.Clone(value))
@@ -146,8 +152,9 @@ func canonicalJSON(value []byte) ([]byte, error) {
 // however it is written, because integers beyond it share a double, and two requests would have the same fingerprint.
 const maxSafeInteger = 1<<53 - 1
 
-// checkNumbers refuses unsafe numbers, and input that is not exactly one JSON value.
-func checkNumbers(value []byte) error {
+// checkJSON refuses unsafe numbers, values that are nested too deeply, and input that is not exactly one JSON value. It
+// takes time in proportion to the input, whatever the depth.
+func checkJSON(value []byte) error {
 	d := jsontext.NewDecoder(bytes.NewReader(value))
 	values := 0
 	for {
@@ -159,6 +166,9 @@ func checkNumbers(value []byte) error {
 			return errors.New("must be one JSON value")
 		case err != nil:
 			return err
+		}
+		if d.StackDepth() > MaxDepth {
+			return fmt.Errorf("its objects and arrays are nested more than %d deep", MaxDepth)
 		}
 		if token.Kind() == '0' {
 			if err := checkNumber(token.String()); err != nil {

@@ -215,6 +215,40 @@ func TestCanonicalJSON(t *testing.T) {
 	}
 }
 
+// The cost of the canonical form grows with the depth, so it is limited. A body that is nested too deeply is answered as
+// one that is not JSON.
+func TestFingerprintDepth(t *testing.T) {
+	t.Parallel()
+	nested := func(begin, inner, end string, depth int) string {
+		return strings.Repeat(begin, depth) + inner + strings.Repeat(end, depth)
+	}
+	for name, of := range map[string]func(depth int) string{
+		"arrays":        func(depth int) string { return nested("[", "", "]", depth) },
+		"objects":       func(depth int) string { return nested(`{"b":`, "0", `,"a":1}`, depth) },
+		"deep and wide": func(depth int) string { return nested("[", "[],{},[]", "]", depth-1) },
+	} {
+		for depth, status := range map[int]int{
+			idempotency.MaxDepth: http.StatusCreated, idempotency.MaxDepth + 1: http.StatusBadRequest,
+		} {
+			text := of(depth)
+			if _, err := idempotency.CanonicalJSON([]byte(text)); (err == nil) != (status == http.StatusCreated) ||
+				err != nil && !strings.Contains(err.Error(), "nested more than 100 deep") {
+				t.Errorf("%s, %d deep: %v", name, depth, err)
+			}
+			for mode, pointers := range map[idempotency.FingerprintMode][]string{
+				idempotency.FingerprintJCS: nil, idempotency.FingerprintPointers: {"/a"},
+			} {
+				s := newService(t, func(o *idempotency.Options) { o.Fingerprint, o.Pointers = mode, pointers })
+				if answer := s.send(body(text)); status == http.StatusCreated {
+					s.expect(answer, status, "false", 1)
+				} else {
+					s.refused(answer, status, idempotency.CodeBodyInvalid, idempotency.FixRequest, 0)
+				}
+			}
+		}
+	}
+}
+
 // FuzzCanonicalJSON checks that the canonical form is its own canonical form and has the same value.
 func FuzzCanonicalJSON(f *testing.F) {
 	for _, seed := range []string{`{"b":[1.50,2],"a":"\u00e9"}`, `[1e21,0.1,-0]`, `"x"`, `{"a":{"a":null}}`} {
