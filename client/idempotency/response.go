@@ -21,7 +21,7 @@ var storedHeaders = []string{
 type storedResponse struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header,omitempty"`
-	// Kept is false if the body was too large, or a stream.
+	// Kept is false if the body was too large, a stream, or cut off.
 	Kept bool   `json:"kept"`
 	Body []byte `json:"-"`
 }
@@ -111,6 +111,7 @@ type recorder struct {
 
 	status    int    // 0 until the handler has decided it
 	body      []byte // at most MaxResponse
+	written   int64  // bytes of the body, kept or not
 	lost      bool   // the body is no longer complete
 	streaming bool   // delivered as it is written
 }
@@ -135,6 +136,7 @@ func (r *recorder) WriteHeader(status int) {
 // Write implements http.ResponseWriter. A client that has disconnected does not stop the work.
 func (r *recorder) Write(b []byte) (int, error) {
 	r.WriteHeader(http.StatusOK)
+	r.written += int64(len(b))
 	if !r.lost && len(r.body)+len(b) > MaxResponse {
 		r.stream()
 		r.lost, r.body = true, nil
@@ -202,11 +204,24 @@ func (r *recorder) deliver() {
 	_, _ = r.w.Write(r.body)
 }
 
-// stored returns the response in its stored form.
+// isCutOff reports whether the handler has written less, or more, than the Content-Length that it has declared, as one
+// does whose source breaks in the middle. To a client such a response is broken: net/http closes the connection.
+func (r *recorder) isCutOff() bool {
+	if r.status < 200 || r.status == http.StatusNoContent || r.status == http.StatusNotModified {
+		return false // no body; the length that a 304 declares is that of another response
+	}
+	length, err := strconv.ParseInt(r.header.Get("Content-Length"), 10, 64)
+	return err == nil && length >= 0 && length != r.written // net/http ignores one that is no length
+}
+
+// stored returns the response in its stored form. The body of one that was cut off is not kept: a replay would show it
+// as a whole one.
 func (r *recorder) stored() *storedResponse {
 	r.sniff()
 	s := newStoredResponse(r.status, r.header)
-	s.Kept, s.Body = !r.lost, r.body
+	if !r.lost && !r.isCutOff() {
+		s.Kept, s.Body = true, r.body
+	}
 	return s
 }
 
