@@ -186,14 +186,21 @@ func ExampleFromContext() {
 			http.Error(w, "come back later", http.StatusServiceUnavailable)
 			return
 		}
+		if owner == nil {
+			fmt.Fprintln(w, "reserved, without protection")
+			return
+		}
 		fmt.Fprintln(w, "reserved in attempt", owner.Attempt())
 	})
 	guarded := idempotency.Middleware(idempotency.Memory(), idempotency.Options{})(handler)
-	for _, simulate := range []string{"no stock", ""} {
+	for _, headers := range []map[string]string{
+		{"Idempotency-Key": `"order-12"`, "X-Simulate": "no stock"}, {"Idempotency-Key": `"order-12"`}, {},
+	} {
 		request := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader("{}"))
 		request.Header.Set("Authorization", "Bearer demo")
-		request.Header.Set("Idempotency-Key", `"order-12"`)
-		request.Header.Set("X-Simulate", simulate)
+		for name, value := range headers {
+			request.Header.Set(name, value)
+		}
 		answer := httptest.NewRecorder()
 		guarded.ServeHTTP(answer, request)
 		fmt.Print(answer.Code, " ", answer.Body)
@@ -201,6 +208,7 @@ func ExampleFromContext() {
 	// Output:
 	// 503 come back later
 	// 200 reserved in attempt 1
+	// 200 reserved, without protection
 }
 
 // Two encodings of one request have the same fingerprint.
