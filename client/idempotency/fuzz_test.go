@@ -16,6 +16,7 @@ func FuzzStoredResponse(f *testing.F) {
 	f.Add(idempotency.EncodeStored(201, http.Header{"Location": {"/a"}, "Set-Cookie": {"x"}}, []byte("body")))
 	f.Add(idempotency.EncodeStored(200, nil, bytes.Repeat([]byte("x"), idempotency.MaxResponse)))
 	f.Add(idempotency.EncodeStored(302, http.Header{"Location": {strings.Repeat("x", idempotency.MaxResponse)}}, nil))
+	f.Add(idempotency.EncodeStored(200, http.Header{"Etag": {"\"\xe9\"", "é"}}, []byte("body")))
 	f.Add([]byte{1, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, stored []byte) {
 		again, kept, err := idempotency.DecodeStored(stored)

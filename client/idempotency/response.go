@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // storedHeaders are the response headers that are stored. The others belong to one delivery (Date, cookies,
@@ -21,6 +22,9 @@ var storedHeaders = []string{
 type storedResponse struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header,omitempty"`
+	// Raw has the headers with values that are not UTF-8, which JSON strings cannot carry, instead of Header. It is used
+	// only in the stored form. Programs of before it read the other headers.
+	Raw map[string][][]byte `json:"raw,omitempty"`
 	// Kept is false if the body was too large, a stream, or cut off.
 	Kept bool   `json:"kept"`
 	Body []byte `json:"-"`
@@ -51,11 +55,26 @@ func (r *storedResponse) forget() {
 	}
 }
 
+// head returns the response with the headers that are not UTF-8 in Raw.
+func (r *storedResponse) head() *storedResponse {
+	head := &storedResponse{Status: r.Status, Header: http.Header{}, Raw: map[string][][]byte{}, Kept: r.Kept}
+	for name, values := range r.Header {
+		if !slices.ContainsFunc(values, func(value string) bool { return !utf8.ValidString(value) }) {
+			head.Header[name] = values
+			continue
+		}
+		for _, value := range values {
+			head.Raw[name] = append(head.Raw[name], []byte(value))
+		}
+	}
+	return head
+}
+
 // encode returns the stored form of the response: u8 1, the length of the head as a varint, the head as JSON, the body.
 // A body that does not fit into a record is left out, and with it all headers but the Location.
 func (r *storedResponse) encode() []byte {
 	for {
-		head, err := json.Marshal(r)
+		head, err := json.Marshal(r.head())
 		if err != nil {
 			head = nil // strings and numbers always encode
 		}
@@ -96,7 +115,16 @@ func decodeResponse(b []byte) (*storedResponse, error) {
 	if r.Status < 200 || r.Status > 599 || !r.Kept && len(body) > 0 {
 		return nil, errStoredResponse
 	}
-	r.Body = body
+	for name, values := range r.Raw {
+		if r.Header == nil {
+			r.Header = http.Header{}
+		}
+		r.Header[name] = make([]string, len(values))
+		for i, value := range values {
+			r.Header[name][i] = string(value)
+		}
+	}
+	r.Raw, r.Body = nil, body
 	return r, nil
 }
 

@@ -2,7 +2,9 @@ package idempotency_test
 
 import (
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,5 +61,41 @@ func TestMiddlewareContentLength(t *testing.T) {
 				t.Errorf("%d bytes are replayed", len(text))
 			}
 		})
+	}
+}
+
+// The bytes of a header survive, UTF-8 or not. Headers that are UTF-8 are stored as before, in bytes that programs of
+// before read.
+func TestMiddlewareHeaderBytes(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]http.Header{
+		"UTF-8":        {"Content-Disposition": {`attachment; filename="café.pdf"`}, "Location": {"/a?b=1&c=<2>"}},
+		"Latin-1":      {"Content-Disposition": {"attachment; filename=\"caf\xe9.pdf\""}, "Location": {"/a"}},
+		"several":      {"Link": {"</a>", "</caf\xe9>", "</é>"}},
+		"none":         {},
+		"only Latin-1": {"Location": {"/\xe9\xff"}},
+	} {
+		s := newService(t)
+		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+			maps.Copy(w.Header(), want)
+			w.WriteHeader(http.StatusCreated)
+		}
+		for _, replayed := range []string{"false", "true"} {
+			answer := s.send()
+			s.expect(answer, http.StatusCreated, replayed, 1)
+			for _, field := range []string{"Content-Disposition", "Location", "Link"} {
+				if got := answer.Header[field]; !slices.Equal(got, want[field]) {
+					t.Errorf("%s, replayed %s: %s is %q, want %q", name, replayed, field, got, want[field])
+				}
+			}
+		}
+	}
+	head := `{"status":201,"header":{"Location":["/café"]},"kept":true}`
+	before := "\x01" + string(rune(len(head))) + head + "body"
+	if now := idempotency.EncodeStored(201, http.Header{"Location": {"/café"}}, []byte("body")); string(now) != before {
+		t.Errorf("stored as %q, before as %q", now, before)
+	}
+	if again, kept, err := idempotency.DecodeStored([]byte(before)); err != nil || !kept || string(again) != before {
+		t.Errorf("%q, %v, %v", again, kept, err)
 	}
 }
