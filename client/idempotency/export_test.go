@@ -17,9 +17,12 @@ func MemoryBackend() interface {
 
 // AddToJournal adds a result to a journal.
 func AddToJournal(j *Journal, key RecordKey, response []byte) error {
-	return j.add(&journalEntry{
-		Kind: resultCommitted, Owner: Ownership{key, 1, NewAttemptID()}, Result: Result{Response: response},
-	})
+	return AddOwned(j, Ownership{key, 1, NewAttemptID()}, response)
+}
+
+// AddOwned adds the result of an owner to a journal.
+func AddOwned(j *Journal, owner Ownership, response []byte) error {
+	return j.add(&journalEntry{Kind: resultCommitted, Owner: owner, Result: Result{Response: response}})
 }
 
 // DecodeStored decodes a stored response and encodes it again.

@@ -37,6 +37,12 @@ var ErrJournalClosed = errors.New("idempotency: the journal is closed")
 // Journal keeps the results of finished work while the store does not take them, and retries until it does, even after
 // a restart. It is a directory used by one process at a time, with one file per result. The files contain keys and responses in
 // clear text and are readable by their owner only. A journal holds at most 1,024 results of at most 1.4 MiB each.
+//
+// A result that the store refuses (its key belongs to another owner, or has another result, or the store does not know
+// it, as one that the result was not for; or no store takes it, for example because it is too large) is logged and set
+// aside: its file gets the suffix .refused and is not read again. Find out what became of its key; then delete the file,
+// or, if the journal was opened with the wrong store, name it .result again and open the journal with the right one. The
+// last 1,024 are kept.
 type Journal struct {
 	store Store
 	dir   string
@@ -64,14 +70,14 @@ type journalEntry struct {
 
 // A file is the magic, the SHA-256 of the rest, and the entry as JSON.
 const (
-	journalMagic  = "seqledger result 1\n"
-	journalSuffix = ".result"
+	journalMagic   = "seqledger result 1\n"
+	journalSuffix  = ".result"
+	journalRefused = ".refused" // of one that was set aside
 )
 
 // OpenJournal opens a directory, creating it if necessary, and starts to retry the results in it. The store must be the
 // one that the results belong to. A damaged file is an error that names the file, because it holds the only copy of a
-// result. The logger, which may be nil, records results that the store refuses because another owner has taken the key
-// over.
+// result. The logger, which may be nil, records results that the store refuses.
 func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -138,17 +144,24 @@ func (j *Journal) load() error {
 		case strings.HasSuffix(file.Name(), journalSuffix):
 			if _, err = readEntry(path); err == nil {
 				j.files[file.Name()] = true
-				var n uint64
-				if _, scanErr := fmt.Sscanf(file.Name(), "%020d", &n); scanErr == nil {
-					j.next = max(j.next, n+1)
-				}
+				j.count(file.Name())
 			}
+		case strings.HasSuffix(file.Name(), journalRefused):
+			j.count(file.Name()) // so that later ones have later names
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// count makes the number of the next file higher than that of a file.
+func (j *Journal) count(name string) {
+	var n uint64
+	if _, err := fmt.Sscanf(name, "%020d", &n); err == nil {
+		j.next = max(j.next, n+1)
+	}
 }
 
 func readEntry(path string) (*journalEntry, error) {
@@ -278,8 +291,8 @@ func (j *Journal) round(ctx context.Context) (took bool) {
 	return took
 }
 
-// offer offers a result to the store. Every outcome is final: either the store now has the result, or another one
-// stands.
+// offer offers a result to the store, and reports whether it no longer waits. Every outcome is final: either the store
+// now has the result, or it never takes it.
 func (j *Journal) offer(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, journalRetry)
 	defer cancel()
@@ -293,19 +306,59 @@ func (j *Journal) offer(ctx context.Context, name string) bool {
 		call = j.store.Reject
 	}
 	answer, err := call(ctx, &entry.Owner, entry.Result)
+	if _, invalid := errors.AsType[*InvalidError](err); invalid {
+		return j.setAside(ctx, name, err.Error())
+	}
 	if err != nil {
 		j.log.WarnContext(ctx, "a result waits in the journal for the store", "file", name, "error", err)
 		return false
 	}
 	if answer.Outcome != OK {
-		j.log.ErrorContext(ctx, "a result came too late and was not stored", "file", name, "outcome",
-			answer.Outcome.String())
+		return j.setAside(ctx, name, answer.Outcome.String())
 	}
 	if err := os.Remove(filepath.Join(j.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
+	j.forget(name)
+	return true
+}
+
+// forget stops the retries of a result.
+func (j *Journal) forget(name string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.files, name)
+}
+
+// setAside keeps a result that the store refuses, without another try. It may be the only trace of work that was done,
+// and the store may be the wrong one.
+func (j *Journal) setAside(ctx context.Context, name, reason string) bool {
+	aside := strings.TrimSuffix(name, journalSuffix)
+	if _, err := os.Lstat(filepath.Join(j.dir, aside+journalRefused)); err == nil {
+		aside += "-" + rand.Text() // a version before this one has counted from the beginning again
+	}
+	aside += journalRefused
+	if err := os.Rename(filepath.Join(j.dir, name), filepath.Join(j.dir, aside)); err != nil {
+		j.log.ErrorContext(ctx, "a result that the store refuses was not set aside", "file", name, "error", err)
+		return false
+	}
+	j.log.ErrorContext(ctx, "a result was refused by the store and set aside", "file", aside, "reason", reason)
+	j.forget(name)
+	j.dropRefused(ctx)
 	return true
+}
+
+// dropRefused removes the oldest of the results that were set aside, beyond as many as a journal holds.
+func (j *Journal) dropRefused(ctx context.Context) {
+	files, err := os.ReadDir(j.dir) // sorted, and so by number
+	if err != nil {
+		return
+	}
+	files = slices.DeleteFunc(files, func(f fs.DirEntry) bool { return !strings.HasSuffix(f.Name(), journalRefused) })
+	for _, file := range files[:max(0, len(files)-journalEntries)] {
+		if os.Remove(filepath.Join(j.dir, file.Name())) == nil {
+			j.log.ErrorContext(ctx, "a result that was set aside is dropped, because there are too many",
+				"file", file.Name())
+		}
+	}
 }

@@ -2,10 +2,16 @@ package idempotency_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 )
@@ -95,5 +101,125 @@ func TestJournalNamesDoNotCollide(t *testing.T) {
 	}
 	if after := filesOf(t, dir, ".result"); len(after) != 3 || after[2] < "00000000000000000008" {
 		t.Errorf("files %q", after)
+	}
+}
+
+// What a store refuses for good is kept beside the journal, and offered once.
+func TestJournalSetsAside(t *testing.T) {
+	t.Parallel()
+	own := idempotency.Memory()
+	for name, test := range map[string]struct {
+		store    idempotency.Store
+		response string
+		reason   string
+	}{
+		"of another store":    {idempotency.Memory(), "charged", "LEASE_LOST"},
+		"one with a result":   {own, "another", "ALREADY_COMPLETED"},
+		"that no store takes": {own, strings.Repeat("x", idempotency.MaxResponse+1), "Response must have at most"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			dir, log := t.TempDir(), new(bytes.Buffer)
+			owner := idempotency.Ownership{
+				Key: idempotency.RecordKey{Key: strings.ReplaceAll(name, " ", "-")}, AttemptID: idempotency.NewAttemptID(),
+			}
+			owned, err := own.Reserve(t.Context(), &idempotency.ReserveRequest{
+				Key: owner.Key, AttemptID: owner.AttemptID,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			owner.Token = owned.Token
+			if test.reason == "ALREADY_COMPLETED" {
+				if _, err := own.Complete(t.Context(), &owner, idempotency.Result{Response: []byte("x")}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			calls := 0
+			j, err := idempotency.OpenJournal(dir, watchingStore{test.store, func() { calls++ }},
+				slog.New(slog.NewTextHandler(log, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := idempotency.AddOwned(j, owner, []byte(test.response)); err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Hour)
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+			refused := filesOf(t, dir, ".refused")
+			if j.Len() != 0 || calls != 1 || len(refused) != 1 || len(filesOf(t, dir, ".result")) != 0 ||
+				strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), test.reason) {
+				t.Fatalf("%s: %d wait after %d calls, %q are set aside: %s", name, j.Len(), calls, refused, log)
+			}
+			// The next start leaves it alone, and numbers go on behind it.
+			j = openJournal(t, dir, idempotency.NewStore(failingBackend{}))
+			if err := idempotency.AddToJournal(j, doKey(), nil); err != nil {
+				t.Fatal(err)
+			}
+			if waiting := filesOf(t, dir, ".result"); j.Len() != 1 || waiting[0] < refused[0] {
+				t.Errorf("%s: %q wait, %q are set aside", name, waiting, refused)
+			}
+			_ = j.Close()
+		})
+	}
+}
+
+// A journal that was opened with the wrong store loses nothing: with its files named as before, the right one has them.
+func TestJournalGoesBackToItsStore(t *testing.T) {
+	t.Parallel()
+	dir, own := t.TempDir(), idempotency.Memory()
+	j := openJournal(t, dir, idempotency.NewStore(failingBackend{}))
+	key := doKey()
+	settings := idempotency.Settings{Journal: j}
+	if _, err := (idempotency.DoOptions{Settings: settings}).Do(t.Context(), completeFails{own}, key,
+		answering("charged", nil)); err != nil {
+		t.Fatal(err)
+	}
+	_ = j.Close()
+	j = openJournal(t, dir, idempotency.Memory())
+	eventually(t, "the result to be set aside", func() bool { return j.Len() == 0 })
+	_ = j.Close()
+	for _, name := range filesOf(t, dir, ".refused") {
+		if err := os.Rename(filepath.Join(dir, name),
+			filepath.Join(dir, strings.TrimSuffix(name, ".refused")+".result")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j = openJournal(t, dir, own)
+	eventually(t, "the result to be taken", func() bool { return j.Len() == 0 })
+	if r, err := own.Get(t.Context(), &key); err != nil || string(r.Response) != "charged" {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// completeFails is a store that is down when the work is done.
+type completeFails struct{ idempotency.Store }
+
+func (completeFails) Complete(
+	context.Context, *idempotency.Ownership, idempotency.Result,
+) (*idempotency.Answer, error) {
+	return nil, errDown
+}
+
+// What is set aside is bounded: the oldest goes.
+func TestJournalBoundsWhatIsSetAside(t *testing.T) {
+	t.Parallel()
+	const most = 1024
+	dir := t.TempDir()
+	for i := range most {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%020d.refused", i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := openJournal(t, dir, idempotency.Memory())
+	if err := idempotency.AddToJournal(j, doKey(), nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the result to be set aside", func() bool { return j.Len() == 0 })
+	_ = j.Close()
+	if files := filesOf(t, dir, ".refused"); len(files) != most || !strings.HasPrefix(files[0], "00000000000000000001") ||
+		!strings.HasPrefix(files[most-1], "00000000000000001024-") {
+		t.Errorf("%d files, from %s to %s", len(files), files[0], files[len(files)-1])
 	}
 }
