@@ -77,10 +77,14 @@ func (o DoOptions) Do(
 		}
 	}()
 	response, err := fn(owner.ctx, owner)
-	if err == nil && len(response) > MaxResponse {
-		err = &InvalidError{"Response", "has more than 1 MiB; the work was done, and its outcome will be unknown"}
-	}
 	rejected, isRejected := errors.AsType[*RejectedError](err)
+	switch {
+	case err == nil && len(response) > MaxResponse:
+		err = &InvalidError{"Response", "has more than 1 MiB; the work was done, and its outcome will be unknown"}
+	case isRejected && len(rejected.Response) > MaxResponse: // no store takes it
+		isRejected = false
+		err = &InvalidError{"RejectedError.Response", "has more than 1 MiB; the outcome of the work will be unknown"}
+	}
 	settled = true
 	switch {
 	case err == nil:

@@ -3,6 +3,7 @@ package idempotency_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -109,6 +110,39 @@ func TestDoErrors(t *testing.T) {
 				test.then(t, store)
 			})
 		})
+	}
+}
+
+// A result that no store takes, of work that was done or refused, leaves the outcome unknown at once, and does not reach
+// the journal. One byte less is stored.
+func TestDoLargeResults(t *testing.T) {
+	t.Parallel()
+	for _, refused := range []bool{false, true} {
+		for size, fits := range map[int]bool{idempotency.MaxResponse: true, idempotency.MaxResponse + 1: false} {
+			store := idempotency.Memory()
+			o := idempotency.DoOptions{Settings: idempotency.Settings{Journal: openJournal(t, t.TempDir(), store)}}
+			response, err := make([]byte, size), error(nil)
+			if refused {
+				err = fmt.Errorf("no: %w", &idempotency.RejectedError{Response: response})
+			}
+			_, err = o.Do(t.Context(), store, doKey(), answering(string(response), err))
+			_, invalid := errors.AsType[*idempotency.InvalidError](err)
+			_, isRejected := errors.AsType[*idempotency.RejectedError](err)
+			if invalid == fits || isRejected != (refused && fits) {
+				t.Errorf("refused %v, %d bytes: %v", refused, size, err)
+			}
+			record, err := store.Get(t.Context(), new(doKey()))
+			want := idempotency.Indeterminate
+			if fits && refused {
+				want = idempotency.Rejected
+			} else if fits {
+				want = idempotency.Committed
+			}
+			if err != nil || record.State != want || o.Journal.Len() != 0 {
+				t.Errorf("refused %v, %d bytes: %v, %v, %d in the journal", refused, size, record.State, err,
+					o.Journal.Len())
+			}
+		}
 	}
 }
 
