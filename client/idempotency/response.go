@@ -14,8 +14,8 @@ import (
 // storedHeaders are the response headers that are stored. The others belong to one delivery (Date, cookies,
 // credentials, CORS) or to one connection.
 var storedHeaders = []string{
-	"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Location", "Etag", "Last-Modified",
-	"Link",
+	"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Content-Range", "Location", "Etag",
+	"Last-Modified", "Link",
 }
 
 // storedResponse is an HTTP response in a record.

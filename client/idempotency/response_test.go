@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 )
@@ -97,5 +98,22 @@ func TestMiddlewareHeaderBytes(t *testing.T) {
 	}
 	if again, kept, err := idempotency.DecodeStored([]byte(before)); err != nil || !kept || string(again) != before {
 		t.Errorf("%q, %v, %v", again, kept, err)
+	}
+}
+
+// A part of a document says in the replay, too, which part it is: without Content-Range a client takes it for another.
+func TestMiddlewareRange(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.charge.serve = func(w http.ResponseWriter, r *http.Request) {
+		r.Method = http.MethodGet // http.ServeContent has ranges for no other
+		http.ServeContent(w, r, "x.txt", time.Unix(1e9, 0), strings.NewReader("0123456789"))
+	}
+	for _, replayed := range []string{"false", "true"} {
+		answer := s.send(header("Range", "bytes=2-3"))
+		if text := s.expect(answer, http.StatusPartialContent, replayed, 1); text != "23" ||
+			answer.Header.Get("Content-Range") != "bytes 2-3/10" {
+			t.Errorf("%q, %v", text, answer.Header)
+		}
 	}
 }
