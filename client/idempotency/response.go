@@ -112,7 +112,8 @@ func decodeResponse(b []byte) (*storedResponse, error) {
 	if err := json.Unmarshal(head, r); err != nil {
 		return nil, errStoredResponse
 	}
-	if r.Status < 200 || r.Status > 599 || !r.Kept && len(body) > 0 {
+	// net/http sends every status of three digits.
+	if r.Status < 200 || r.Status > 999 || !r.Kept && len(body) > 0 {
 		return nil, errStoredResponse
 	}
 	for name, values := range r.Raw {

@@ -117,3 +117,20 @@ func TestMiddlewareRange(t *testing.T) {
 		}
 	}
 }
+
+// A stored status is replayed, also one that is none of HTTP's.
+func TestMiddlewareOddStatus(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{299, 499, 599, 600, 999} {
+		s := newService(t, func(o *idempotency.Options) { o.ServerErrors = idempotency.StoreResult })
+		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, "denied")
+		}
+		for _, replayed := range []string{"false", "true"} {
+			if text := s.expect(s.send(), status, replayed, 1); text != "denied" {
+				t.Errorf("%d, replayed %s: %q", status, replayed, text)
+			}
+		}
+	}
+}
