@@ -135,6 +135,7 @@ func decodeResponse(b []byte) (*storedResponse, error) {
 type recorder struct {
 	w      http.ResponseWriter
 	header http.Header // set by the handler
+	sent   http.Header // header at WriteHeader, as net/http takes it: later changes are trailers, or nothing
 	// before runs once, before the header is sent.
 	before func(header http.Header)
 
@@ -155,11 +156,11 @@ func (r *recorder) WriteHeader(status int) {
 		return
 	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
 		// An informational response is delivered at once and never stored.
-		r.apply()
+		r.apply(r.header)
 		r.w.WriteHeader(status)
 		return
 	}
-	r.status = status
+	r.status, r.sent = status, r.header.Clone()
 }
 
 // Write implements http.ResponseWriter. A client that has disconnected does not stop the work.
@@ -183,7 +184,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 func (r *recorder) Flush() {
 	r.WriteHeader(http.StatusOK)
 	r.stream()
-	if strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
+	if strings.HasPrefix(r.sent.Get("Content-Type"), "text/event-stream") {
 		r.lost, r.body = true, nil
 	}
 	_ = http.NewResponseController(r.w).Flush()
@@ -202,32 +203,49 @@ func (r *recorder) stream() {
 // send sends the header.
 func (r *recorder) send() {
 	r.sniff()
-	r.before(r.header)
-	r.apply()
+	r.before(r.sent)
+	r.apply(r.sent)
 	r.w.WriteHeader(r.status)
 }
 
-// apply copies the handler's header to the connection.
-func (r *recorder) apply() {
+// apply makes header that of the connection.
+func (r *recorder) apply(header http.Header) {
 	clear(r.w.Header())
-	copyHeader(r.w.Header(), r.header)
+	copyHeader(r.w.Header(), header)
+}
+
+// trailers gives the server the trailers, which the handler may set until it returns.
+func (r *recorder) trailers() {
+	for _, names := range r.sent["Trailer"] {
+		for name := range strings.SplitSeq(names, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			if values, ok := r.header[name]; ok {
+				r.w.Header()[name] = values
+			}
+		}
+	}
+	for name, values := range r.header {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			r.w.Header()[name] = values
+		}
+	}
 }
 
 // sniff sets the content type of a response that has none, as net/http would, so that a replay has the same type.
 func (r *recorder) sniff() {
-	if len(r.body) > 0 && r.header.Get("Content-Type") == "" && r.header.Get("Content-Encoding") == "" {
-		r.header.Set("Content-Type", http.DetectContentType(r.body))
+	if len(r.body) > 0 && r.sent.Get("Content-Type") == "" && r.sent.Get("Content-Encoding") == "" {
+		r.sent.Set("Content-Type", http.DetectContentType(r.body))
 	}
 }
 
 // deliver sends what was held back, and leaves trailers to the server.
 func (r *recorder) deliver() {
+	defer r.trailers()
 	if r.streaming {
-		r.apply()
 		return
 	}
-	if len(r.body) > 0 && r.header.Get("Content-Length") == "" && r.header.Get("Trailer") == "" {
-		r.header.Set("Content-Length", strconv.Itoa(len(r.body)))
+	if len(r.body) > 0 && r.sent.Get("Content-Length") == "" && r.sent.Get("Trailer") == "" {
+		r.sent.Set("Content-Length", strconv.Itoa(len(r.body)))
 	}
 	r.send()
 	_, _ = r.w.Write(r.body)
@@ -239,7 +257,7 @@ func (r *recorder) isCutOff() bool {
 	if r.status < 200 || r.status == http.StatusNoContent || r.status == http.StatusNotModified {
 		return false // no body; the length that a 304 declares is that of another response
 	}
-	length, err := strconv.ParseInt(r.header.Get("Content-Length"), 10, 64)
+	length, err := strconv.ParseInt(r.sent.Get("Content-Length"), 10, 64)
 	return err == nil && length >= 0 && length != r.written // net/http ignores one that is no length
 }
 
@@ -247,7 +265,7 @@ func (r *recorder) isCutOff() bool {
 // as a whole one.
 func (r *recorder) stored() *storedResponse {
 	r.sniff()
-	s := newStoredResponse(r.status, r.header)
+	s := newStoredResponse(r.status, r.sent)
 	if !r.lost && !r.isCutOff() {
 		s.Kept, s.Body = true, r.body
 	}

@@ -134,3 +134,41 @@ func TestMiddlewareOddStatus(t *testing.T) {
 		}
 	}
 }
+
+// Headers that are set after WriteHeader are neither sent nor stored, as with net/http; trailers are sent.
+func TestMiddlewareLateHeaders(t *testing.T) {
+	t.Parallel()
+	for name, begin := range map[string]func(w http.ResponseWriter){
+		"WriteHeader": func(w http.ResponseWriter) { w.WriteHeader(http.StatusOK) },
+		"Write":       func(w http.ResponseWriter) { _, _ = io.WriteString(w, "{}") },
+		"Flush":       func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() },
+	} {
+		s := newService(t)
+		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Location", "/charges/1")
+			w.Header().Set("Trailer", "X-Sum")
+			begin(w)
+			w.Header().Del("Location")
+			w.Header().Set("Etag", `"late"`)
+			w.Header().Set("Content-Length", "1")
+			w.Header().Set("X-Sum", "4")
+			w.Header().Set(http.TrailerPrefix+"X-Other", "5")
+			http.Error(w, "late", http.StatusInternalServerError)
+		}
+		for _, replayed := range []string{"false", "true"} {
+			answer := s.send()
+			s.expect(answer, http.StatusOK, replayed, 1)
+			for field, want := range map[string]string{
+				"Content-Type": "application/json", "Location": "/charges/1", "Etag": "", "X-Sum": "",
+			} {
+				if got := answer.Header.Get(field); got != want {
+					t.Errorf("%s, replayed %s: %s is %q, want %q", name, replayed, field, got, want)
+				}
+			}
+			if replayed == "false" && (answer.Trailer.Get("X-Sum") != "4" || answer.Trailer.Get("X-Other") != "5") {
+				t.Errorf("%s: trailers %v", name, answer.Trailer)
+			}
+		}
+	}
+}
