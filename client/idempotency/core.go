@@ -147,10 +147,13 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 		request.ValidUntil = clock.Now().Add(DefaultValidity)
 	}
 	// Without a wait first, so that only a call that really has to wait is counted as waiting.
+	began := time.Now()
 	r, err := g.reserve(ctx, request)
 	if err == nil && r.Outcome == InFlight && g.Wait > 0 {
 		request.Wait = g.Wait
-		r, err = g.await(ctx, request)
+		if r, err = g.await(ctx, request, r); err != nil {
+			return nil, nil, err
+		}
 	}
 	if err != nil {
 		return nil, nil, g.notReserved(ctx, request, err)
@@ -161,12 +164,11 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 		if r.Attempt > 1 {
 			g.Metrics.Count(EventTakeover)
 		}
-		return g.newOwner(work, request, r), nil, nil
+		return g.newOwner(work, request, r, began), nil, nil
 	case Replay:
 		return nil, r.Record, nil // the caller counts it, because only the caller knows whether it can be replayed
 	case InFlight:
-		g.Metrics.Count(EventInFlight)
-		return nil, nil, &Error{Code: CodeInFlight, RetryAfter: max(time.Second, r.RetryAfter)}
+		return nil, nil, g.inFlight(r, nil)
 	case Mismatch:
 		g.Metrics.Count(EventMismatch)
 		return nil, nil, &Error{Code: CodeKeyReused}
@@ -183,14 +185,33 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 	return nil, nil, &Error{Code: CodeStoreUnavailable, RetryAfter: time.Second, Cause: err}
 }
 
-// await is reserve for a call that waits for another owner.
-func (g *guard) await(ctx context.Context, request *ReserveRequest) (*Reservation, error) {
+// await is reserve for a call that waits for another owner. running is the answer before the wait. The error is an
+// [*Error].
+func (g *guard) await(ctx context.Context, request *ReserveRequest, running *Reservation) (*Reservation, error) {
 	g.Metrics.Count(EventWaited)
 	if m, ok := g.Metrics.(WaitMetrics); ok {
 		m.Waiting(1)
 		defer m.Waiting(-1)
 	}
-	return g.reserve(ctx, request)
+	r, err := g.reserve(ctx, request)
+	if err == nil {
+		return r, nil
+	}
+	answer := g.notReserved(ctx, request, err)
+	if answer.Code == CodeStoreUnavailable {
+		// The store has said that another owner is at work. A wait that breaks says nothing else.
+		if ctx.Err() == nil {
+			g.Logger.WarnContext(ctx, "the wait for another owner of a key broke", "error", err)
+		}
+		answer = g.inFlight(running, err)
+	}
+	return nil, answer
+}
+
+// inFlight returns the error of a call whose key has another owner.
+func (g *guard) inFlight(r *Reservation, cause error) *Error {
+	g.Metrics.Count(EventInFlight)
+	return &Error{Code: CodeInFlight, RetryAfter: max(time.Second, r.RetryAfter), Cause: cause}
 }
 
 func (g *guard) reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error) {
@@ -202,12 +223,13 @@ func (g *guard) reserve(ctx context.Context, request *ReserveRequest) (*Reservat
 
 // notReserved returns the error of a failed Reserve. The key may be reserved anyway, without an owner to do the work,
 // and retries would have to wait for the lease. So notReserved releases it, unless the work runs without the store.
-func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err error) error {
+func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err error) *Error {
 	answer := fromStore(err)
 	if ctx.Err() == nil { // otherwise the caller has gone
 		g.Metrics.Count(EventStoreFailure)
 	}
-	if answer.Code == CodeQuota || g.open && ctx.Err() == nil {
+	waited := request.Wait > 0
+	if answer.Code == CodeQuota || g.open && answer.silent && !waited && ctx.Err() == nil {
 		return answer
 	}
 	// Not under the call's context, which may have ended because the caller has gone.
@@ -215,9 +237,22 @@ func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err er
 	defer cancel()
 	request.Wait = 0
 	if r, err := g.store.Reserve(again, request); err == nil && r.Outcome == Acquired {
-		_, _ = g.store.Release(again, &Ownership{request.Key, r.Token, request.AttemptID})
+		_ = g.free(again, &Ownership{request.Key, r.Token, request.AttemptID}, r.Attempt)
 	}
 	return answer
+}
+
+// free gives a key back because its owner has executed nothing. An owner before it may have executed something: then
+// the record keeps the fingerprint, the checkpoint and the number of attempts, and only the lease ends, so that the next
+// call with the same request becomes the owner.
+func (g *guard) free(ctx context.Context, owner *Ownership, attempt uint64) error {
+	var err error
+	if attempt > 1 {
+		_, err = g.store.Heartbeat(ctx, owner, EndLease)
+	} else {
+		_, err = g.store.Release(ctx, owner)
+	}
+	return err
 }
 
 // Owner is an ownership of a key while the work runs. It is safe for concurrent use.
@@ -259,8 +294,8 @@ func (o *Owner) leaves(d Disposition) Disposition {
 	return d
 }
 
-// ErrLeaseLost is returned to an owner that no longer owns its key. The work must stop.
-var ErrLeaseLost = errors.New("idempotency: another owner has taken the key over")
+// ErrLeaseLost is returned to an owner that no longer owns its key, or may no longer own it. The work must stop.
+var ErrLeaseLost = errors.New("idempotency: the lease is lost: another owner may have taken the key over")
 
 // Checkpoint stores progress for the next owner, at most 64 KiB. The work must stop after [ErrLeaseLost].
 func (o *Owner) Checkpoint(ctx context.Context, data []byte) error {
@@ -275,8 +310,8 @@ func (o *Owner) Checkpoint(ctx context.Context, data []byte) error {
 }
 
 // newOwner starts the heartbeats of a new ownership. The context of its work ends when work ends, or when another owner
-// takes over.
-func (g *guard) newOwner(work context.Context, request *ReserveRequest, r *Reservation) *Owner {
+// takes over, or may. began is when the reservation was begun.
+func (g *guard) newOwner(work context.Context, request *ReserveRequest, r *Reservation, began time.Time) *Owner {
 	o := &Owner{
 		guard: g, ownership: Ownership{request.Key, r.Token, request.AttemptID}, attempt: r.Attempt,
 		checkpoint: r.Checkpoint,
@@ -286,7 +321,7 @@ func (g *guard) newOwner(work context.Context, request *ReserveRequest, r *Reser
 	beating, quit := context.WithCancel(context.WithoutCancel(work))
 	o.quit = quit
 	// The goroutine ends with the ownership; Owner.end waits for it.
-	o.beats.Go(func() { o.beat(beating) })
+	o.beats.Go(func() { o.beat(beating, began) })
 	return o
 }
 
@@ -298,23 +333,43 @@ func FromContext(ctx context.Context) *Owner {
 	return o
 }
 
-// beat extends the lease until ctx ends or the lease is lost.
-func (o *Owner) beat(ctx context.Context) {
-	interval := o.guard.Lease / 3
-	for pause(ctx, interval) == nil {
-		lost, err := o.heartbeat(ctx, interval)
-		if err != nil && ctx.Err() == nil {
-			o.guard.Logger.WarnContext(ctx, "a lease could not be extended", "error", err)
-		}
-		if !lost {
-			continue
-		}
+// beat extends the lease until ctx ends or the lease is lost. With TakeOver it ends the context of the work when the
+// lease has passed since it was last extended, because another owner may run from then on; otherwise no other owner can
+// start, and the work's own late result settles the unknown outcome.
+func (o *Owner) beat(ctx context.Context, began time.Time) {
+	lease, interval := o.guard.Lease, o.guard.Lease/3
+	lose := sync.OnceFunc(func() {
 		o.guard.Metrics.Count(EventLeaseLost)
 		if o.guard.OnLeaseExpired == TakeOver {
 			o.cancel(ErrLeaseLost)
 		}
-		// Otherwise no other owner can start, and the work's own late result settles the unknown outcome.
-		return
+	})
+	wait := interval
+	var over *time.Timer // nil without TakeOver
+	if o.guard.OnLeaseExpired == TakeOver {
+		// The store has counted the lease from a time after began. If that is long ago, for example because the
+		// reservation has waited, the first heartbeat finds out at once how much is left.
+		wait = max(0, interval-time.Since(began))
+		over = time.AfterFunc(max(interval, lease-time.Since(began)), func() {
+			o.guard.Logger.WarnContext(ctx, "a lease has passed without being extended; the work is told to stop")
+			lose()
+		})
+		defer over.Stop()
+	}
+	for pause(ctx, wait) == nil {
+		sent := time.Now()
+		lost, err := o.heartbeat(ctx, interval)
+		switch {
+		case lost:
+			lose()
+			return
+		case err == nil && over != nil:
+			// Counted from before the call, so that this clock's end of the lease is never after the store's.
+			over.Reset(max(0, lease-time.Since(sent)))
+		case err != nil && ctx.Err() == nil:
+			o.guard.Logger.WarnContext(ctx, "a lease could not be extended", "error", err)
+		}
+		wait = max(0, interval-time.Since(sent)) // a call that hangs must not cost two of the three heartbeats
 	}
 }
 
@@ -397,14 +452,14 @@ func (g *guard) postpone(ctx context.Context, entry *journalEntry, cause error) 
 	g.Logger.ErrorContext(ctx, "a result was not stored: its outcome will be unknown", "error", cause, "journal", err)
 }
 
-// release frees the key because nothing was executed.
+// release frees the key because nothing was executed; see free.
 func (o *Owner) release() {
 	o.end()
 	g := o.guard
 	defer g.timed("release")()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), g.StoreTimeout)
 	defer cancel()
-	if _, err := g.store.Release(ctx, &o.ownership); err != nil {
+	if err := g.free(ctx, &o.ownership, o.attempt); err != nil {
 		g.Logger.WarnContext(ctx, "a key was not released: its outcome will be unknown", "error", err)
 		return
 	}

@@ -43,11 +43,14 @@ type DoOptions struct {
 //
 //   - nil: the response is stored.
 //   - a [*RejectedError]: the refusal is stored, and returned now and to retries.
-//   - an error that wraps [ErrNotExecuted]: the key is released.
+//   - an error that wraps [ErrNotExecuted]: the key is released. An owner that has taken the key over from another one
+//     leaves it to the next owner, for the same request and with the checkpoint.
 //   - any other error, or a panic: the outcome is unknown. The store does not run the work again by itself, unless
 //     Settings.OnLeaseExpired says so.
 //
-// The context of fn ends with ctx, or when another owner takes over. If Do returns an [*Error], fn was not called.
+// The context of fn ends with ctx. With [TakeOver] it also ends, with the cause [ErrLeaseLost], when another owner takes
+// over, or may: once a lease has passed since it was last extended, because its heartbeats fail. If Do returns an
+// [*Error], fn was not called.
 func Do(
 	ctx context.Context, store Store, key RecordKey, fn func(context.Context, *Owner) ([]byte, error),
 ) (*Done, error) {

@@ -94,6 +94,10 @@ type Error struct {
 	Location string
 	// Cause is more detail. It contains nothing of the stored request.
 	Cause error
+
+	// silent is set with CodeStoreUnavailable if the store has not answered. Only then may the work run without it:
+	// a store that answers and refuses may know the key.
+	silent bool
 }
 
 // Error implements error.
@@ -126,5 +130,18 @@ func fromStore(err error) *Error {
 	if quota, ok := errors.AsType[*QuotaError](err); ok {
 		return &Error{Code: CodeQuota, RetryAfter: max(time.Second, quota.RetryAfter), Cause: err}
 	}
-	return &Error{Code: CodeStoreUnavailable, RetryAfter: time.Second, Cause: err}
+	invalid, isInvalid := errors.AsType[*InvalidError](err)
+	if isInvalid && !invalid.isSetting() {
+		return &Error{Code: CodeKeyInvalid, Cause: invalid}
+	}
+	return &Error{
+		Code: CodeStoreUnavailable, RetryAfter: time.Second, Cause: err,
+		silent: !isInvalid && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrDamaged),
+	}
+}
+
+// bypasses reports whether a request runs without the store because of an error, if the options allow that.
+func bypasses(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.silent
 }

@@ -80,7 +80,7 @@ func (i *interceptor) serve(
 		return i.replay(request, key.Key, record)
 	case err == nil:
 		return i.run(ctx, request, next, owner)
-	case i.options.Open && CodeOf(err) == CodeStoreUnavailable && ctx.Err() == nil:
+	case i.options.Open && bypasses(err) && ctx.Err() == nil:
 		i.Metrics.Count(EventBypassed)
 		i.Logger.WarnContext(ctx, "a call with a key runs without the store and may run twice", "error", err)
 		return bypassed(ctx, request, next, key.Key)

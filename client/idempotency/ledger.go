@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
@@ -107,14 +108,16 @@ func storeError(err error) error {
 		return &QuotaError{RetryAfter: e.RetryAfter, Cause: err}
 	case e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
 		return &InvalidError{Field: e.Field, Problem: e.Message}
+	case e.IsWire() && !e.IsTemporary():
+		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return err
 }
 
 // protocolError is the error for an answer that is not part of the API.
 func protocolError(outcome seqledgerv1.RecordOutcome) error {
-	return &failure.Error{ConnectCode: connect.CodeInternal,
-		Message: "the ledger answered with outcome " + outcome.String()}
+	return fmt.Errorf("%w: %w", ErrRefused, &failure.Error{ConnectCode: connect.CodeInternal,
+		Message: "the ledger answered with outcome " + outcome.String()})
 }
 
 // Reserve implements Store.

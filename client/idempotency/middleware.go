@@ -64,7 +64,7 @@ type Options struct {
 	// MaxBody limits the body of a keyed request in bytes; 0 means 1 MiB. Interceptor ignores it, because its handler
 	// has its own limit.
 	MaxBody int64
-	// Principal returns the party on whose behalf a request is made, at most 512 bytes, or "" for an anonymous request,
+	// Principal returns the party on whose behalf a request is made, at most 512 bytes of UTF-8, or "" for an anonymous request,
 	// which is refused. A request for which it returns an error is refused too, and the error is logged. The principal
 	// must not depend on anything that the client can choose freely. Nil means a hash of the Authorization header.
 	Principal func(ctx context.Context, header http.Header) (string, error)
@@ -96,7 +96,8 @@ type Options struct {
 	// admitted is refused with CodeQuota. Nil admits every request. Interceptor ignores it.
 	Admit func(principal string) (leave func(), ok bool)
 	// Open runs the handler without a key when the store does not answer; the response is marked and the event counted.
-	// Work may then run twice. Without Open the request is refused with 503.
+	// Work may then run twice. Without Open the request is refused with 503. A request that the store has answered is
+	// never run this way, whatever the answer; see [ErrRefused].
 	Open bool
 	// DescribedBy is the URL of the documentation that problems link to; "" means /.well-known/idempotency, which the
 	// middleware serves.
@@ -155,7 +156,8 @@ func (o Options) validate() (Options, error) {
 // options are invalid.
 //
 // The handler's request carries Idempotency-Attempt and Idempotency-Fence, and its context does not end when the client
-// disconnects; see also [FromContext]. The response is held back until the result is stored, up to 1 MiB.
+// disconnects; see also [FromContext]. With [TakeOver] it ends, with the cause [ErrLeaseLost], when another owner may
+// run. The response is held back until the result is stored, up to 1 MiB.
 //
 // Authentication must come before the middleware, because a retry is answered without the handler.
 func Middleware(store Store, options Options) func(http.Handler) http.Handler {
@@ -254,7 +256,7 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 		m.replay(w, r, key.Key, record)
 	case err == nil:
 		m.run(w, r, owner)
-	case m.options.Open && CodeOf(err) == CodeStoreUnavailable && r.Context().Err() == nil:
+	case m.options.Open && bypasses(err) && r.Context().Err() == nil:
 		m.Metrics.Count(EventBypassed)
 		m.Logger.WarnContext(r.Context(), "a request with a key runs without the store and may run twice", "error", err)
 		m.bypass(w, r, key.Key)

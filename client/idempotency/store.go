@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/seqledger/seqledger/internal/keyed"
 )
@@ -43,7 +46,7 @@ type RecordKey struct {
 	Scope Scope
 	// Namespace is the route, the intake, the task type or the queue.
 	Namespace string
-	// Principal is the party on whose behalf the request is made. Empty means the holder of the store's credential. A
+	// Principal is the party on whose behalf the request is made, in UTF-8. Empty means the holder of the store's credential. A
 	// ledger accepts any other value only from a credential with the role delegate.
 	Principal string
 	// Key is the client's idempotency key. A store keeps only its SHA-256.
@@ -206,7 +209,9 @@ type Store interface {
 	Complete(ctx context.Context, owner *Ownership, result Result) (*Answer, error)
 	// Reject stores the result of work that was refused for good.
 	Reject(ctx context.Context, owner *Ownership, result Result) (*Answer, error)
-	// Release frees the key. Only an owner that has executed nothing may call it.
+	// Release frees the key and forgets its fingerprint and checkpoint. Only an owner that has executed nothing may call
+	// it, and only if its Attempt is 1: an owner before it may have executed something, so that a later one ends its
+	// lease instead; see [EndLease].
 	Release(ctx context.Context, owner *Ownership) (*Answer, error)
 	// Heartbeat extends the lease: the owner may be silent for the given time from now on. 0 means 60 s, and [EndLease]
 	// ends the lease.
@@ -220,10 +225,26 @@ type Store interface {
 // ErrNotFound is returned by [Store.Get] if there is no record.
 var ErrNotFound = errors.New("idempotency: no record of this key")
 
+// ErrRefused is wrapped by the error of a store that has answered a call and refused it, for example because it does
+// not permit the call. [Options.Open] runs no work after such an error, because the store can be reached. An error that
+// wraps neither this nor [ErrDamaged] means that no answer came.
+var ErrRefused = errors.New("idempotency: the store has refused the call")
+
 // InvalidError is returned for a request that is invalid for every store.
 type InvalidError struct {
 	Field   string // for example "Key.Namespace"
 	Problem string
+}
+
+// isSetting reports whether the field comes from the settings, and not from the client: then another request would fail
+// the same way. The names are those of this package and those of a ledger.
+func (e *InvalidError) isSetting() bool {
+	field := strings.ToLower(strings.ReplaceAll(e.Field, "_", ""))
+	switch field {
+	case "attemptid", "lease", "onleaseexpired", "ttl", "validuntil", "wait":
+		return true
+	}
+	return slices.Contains(strings.Split(field, "."), "scope")
 }
 
 // Error implements error.
@@ -262,6 +283,9 @@ func (k *RecordKey) Validate() error {
 	if len(k.Principal) > MaxPrincipal {
 		return &InvalidError{"Key.Principal", fmt.Sprintf("must have at most %d bytes, has %d", MaxPrincipal,
 			len(k.Principal))}
+	}
+	if !utf8.ValidString(k.Principal) { // the journal and a ledger hold only texts
+		return &InvalidError{"Key.Principal", "is not UTF-8"}
 	}
 	return nil
 }

@@ -221,10 +221,12 @@ func TestLedgerErrors(t *testing.T) {
 	for code, want := range map[connect.Code]struct {
 		status int
 		code   idempotency.Code
+		opens  bool
 	}{
-		connect.CodeResourceExhausted: {429, idempotency.CodeQuota},
-		connect.CodeUnavailable:       {503, idempotency.CodeStoreUnavailable},
-		connect.CodePermissionDenied:  {503, idempotency.CodeStoreUnavailable},
+		connect.CodeResourceExhausted: {429, idempotency.CodeQuota, false},
+		connect.CodeUnavailable:       {503, idempotency.CodeStoreUnavailable, true},
+		connect.CodePermissionDenied:  {503, idempotency.CodeStoreUnavailable, false},
+		connect.CodeUnauthenticated:   {503, idempotency.CodeStoreUnavailable, false},
 	} {
 		answers := connect.NewErrorWriter()
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -241,6 +243,10 @@ func TestLedgerErrors(t *testing.T) {
 		s := &service{T: t, store: idempotency.Ledger(c), metrics: newCounter()}
 		s.use()
 		s.refused(s.send(), want.status, want.code, idempotency.SameKey, 0)
+		s.use(func(o *idempotency.Options) { o.Open = true })
+		if opened := s.send().StatusCode == http.StatusCreated; opened != want.opens {
+			t.Errorf("%v: open runs the request: %v", code, opened)
+		}
 	}
 }
 

@@ -267,6 +267,10 @@ func TestPrincipalHeader(t *testing.T) {
 		if answer, _ := post(strings.Repeat("a", 600), `"k"`); answer.StatusCode != http.StatusBadRequest {
 			t.Error("a principal that is too long was taken")
 		}
+		if answer, text := post("ren\xe9", `"k"`); answer.StatusCode != http.StatusBadRequest ||
+			!strings.Contains(text, "Key.Principal is not UTF-8") {
+			t.Errorf("a principal that is not a text: %d %s", answer.StatusCode, text)
+		}
 	}
 }
 

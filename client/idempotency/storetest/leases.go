@@ -117,12 +117,22 @@ func endOfALease(t *testing.T, store idempotency.Store) {
 	s.reserve(s.request(), idempotency.Replay)
 }
 
-// Where the next caller may take over, it need not wait for the rest of the lease.
+// Where the next caller may take over, it need not wait for the rest of the lease. It gets the checkpoint, and no other
+// request gets the key, however many owners end their leases.
 func endOfALeaseOfATakeover(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	owner := s.acquire(s.request(takingOver))
+	s.expect("Checkpoint", idempotency.OK)(s.Checkpoint(s.ctx, owner, []byte("half")))
 	s.expect("Heartbeat", idempotency.OK)(s.Heartbeat(s.ctx, owner, idempotency.EndLease))
-	next := s.acquire(s.request(takingOver))
+	idle := s.acquire(s.request(takingOver))
+	s.expect("Heartbeat", idempotency.OK)(s.Heartbeat(s.ctx, idle, idempotency.EndLease))
+	s.reserve(s.request(takingOver, otherRequest), idempotency.Mismatch)
+	request := s.request(takingOver)
+	third := s.reserve(request, idempotency.Acquired)
+	if third.Attempt != 3 || string(third.Checkpoint) != "half" {
+		t.Errorf("the third owner: %+v", third)
+	}
+	next := &idempotency.Ownership{Key: s.key, Token: third.Token, AttemptID: request.AttemptID}
 	s.expect("Complete of the first", idempotency.LeaseLost)(s.Complete(s.ctx, owner, result("late")))
 	s.expect("Complete", idempotency.OK)(s.Complete(s.ctx, next, result("done")))
 }

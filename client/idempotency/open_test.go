@@ -1,0 +1,149 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// reserving is a store with another Reserve.
+type reserving struct {
+	idempotency.Store
+
+	reserve func(r *idempotency.ReserveRequest) (*idempotency.Reservation, error)
+}
+
+func (s reserving) Reserve(_ context.Context, r *idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+	return s.reserve(r)
+}
+
+// With Open the work runs without the store only if the store does not answer: whatever it answers, it is not run.
+func TestOpenRunsNothingThatTheStoreHasAnswered(t *testing.T) {
+	t.Parallel()
+	outcome := func(o idempotency.Outcome) func(*idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+		return func(*idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+			return &idempotency.Reservation{Outcome: o}, nil
+		}
+	}
+	failed := func(err error) func(*idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+		return func(*idempotency.ReserveRequest) (*idempotency.Reservation, error) { return nil, err }
+	}
+	for name, test := range map[string]struct {
+		reserve func(*idempotency.ReserveRequest) (*idempotency.Reservation, error)
+		status  int
+		code    idempotency.Code
+		action  idempotency.Action
+		call    connect.Code
+		says    string
+	}{
+		"a field of the client": {
+			failed(errors.Join(errors.New("internal"), &idempotency.InvalidError{
+				Field: "record.principal", Problem: "is not UTF-8",
+			})), 400, idempotency.CodeKeyInvalid, idempotency.FixRequest, connect.CodeInvalidArgument,
+			"record.principal is not UTF-8",
+		},
+		"a setting": {
+			failed(&idempotency.InvalidError{Field: "TTL", Problem: "is too long for this store"}),
+			503, idempotency.CodeStoreUnavailable, idempotency.SameKey, connect.CodeUnavailable, "",
+		},
+		"a scope": {
+			failed(&idempotency.InvalidError{Field: "record.scope.organization", Problem: "is required"}),
+			503, idempotency.CodeStoreUnavailable, idempotency.SameKey, connect.CodeUnavailable, "",
+		},
+		"a refusal": {
+			failed(errors.Join(idempotency.ErrRefused, errors.New("permission denied"))),
+			503, idempotency.CodeStoreUnavailable, idempotency.SameKey, connect.CodeUnavailable, "",
+		},
+		"damage": {
+			failed(idempotency.ErrDamaged),
+			503, idempotency.CodeStoreUnavailable, idempotency.SameKey, connect.CodeUnavailable, "",
+		},
+		"stale": {
+			outcome(idempotency.Stale),
+			503, idempotency.CodeStoreUnavailable, idempotency.SameKey, connect.CodeUnavailable, "",
+		},
+		"another outcome": {
+			outcome(idempotency.LeaseLost),
+			503, idempotency.CodeStoreUnavailable, idempotency.SameKey, connect.CodeUnavailable, "",
+		},
+		"a wait that breaks": {
+			func(r *idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+				if r.Wait > 0 {
+					return nil, errors.New("the connection broke")
+				}
+				return &idempotency.Reservation{Outcome: idempotency.InFlight}, nil
+			}, 409, idempotency.CodeInFlight, idempotency.SameKey, connect.CodeAborted, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			open := func(o *idempotency.Options) { o.Open, o.Wait = true, idempotency.DefaultWait }
+			store := reserving{idempotency.Memory(), test.reserve}
+			s := &service{T: t, store: store, metrics: newCounter()}
+			s.use(open)
+			answer := s.send()
+			text, err := io.ReadAll(answer.Body)
+			if err != nil || !strings.Contains(string(text), test.says) || strings.Contains(string(text), "internal") {
+				t.Errorf("%s (%v) does not say %q", text, err, test.says)
+			}
+			answer.Body = io.NopCloser(strings.NewReader(string(text)))
+			s.refused(answer, test.status, test.code, test.action, 0)
+			if answer.Header.Get("Idempotent-Bypassed") != "" || s.metrics.of(idempotency.EventBypassed) != 0 {
+				t.Errorf("%v %v", answer.Header, s.metrics.events)
+			}
+			e, clients := rpcOn(t, store, open)
+			_, err = clients["Connect"].Write(t.Context(), writeCall("k", "a"))
+			refusedCall(t, err, test.call, test.code, test.action)
+			if n := e.runs.Load(); n != 0 {
+				t.Errorf("the call ran %d times", n)
+			}
+		})
+	}
+}
+
+// With Open a call runs if the store does not answer.
+func TestInterceptorOpen(t *testing.T) {
+	t.Parallel()
+	store := reserving{idempotency.Memory(), func(*idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+		return nil, errors.New("unreachable")
+	}}
+	e, clients := rpcOn(t, store, func(o *idempotency.Options) { o.Open = true })
+	answer, err := clients["Connect"].Write(t.Context(), writeCall("k", "a"))
+	if err != nil || answer.Header().Get("Idempotent-Bypassed") != "true" || e.runs.Load() != 1 {
+		t.Errorf("%v, %v, %d runs", answer, err, e.runs.Load())
+	}
+}
+
+// A principal that is not a text would be another one in a journal, and no ledger takes it.
+func TestPrincipalsAreTexts(t *testing.T) {
+	t.Parallel()
+	for _, principal := range []string{"ren\xe9", "\xff", "a\xc3"} {
+		key := idempotency.RecordKey{Namespace: "jobs", Principal: principal, Key: "k"}
+		invalid, ok := errors.AsType[*idempotency.InvalidError](key.Validate())
+		if !ok || invalid.Field != "Key.Principal" {
+			t.Errorf("%q: %v", principal, key.Validate())
+		}
+		s := newService(t, func(o *idempotency.Options) {
+			o.Open = true
+			o.Principal = func(context.Context, http.Header) (string, error) { return principal, nil }
+		})
+		answer := s.send()
+		text, _ := io.ReadAll(answer.Body)
+		answer.Body = io.NopCloser(strings.NewReader(string(text)))
+		s.refused(answer, http.StatusBadRequest, idempotency.CodeKeyInvalid, idempotency.FixRequest, 0)
+		if !strings.Contains(string(text), "Key.Principal is not UTF-8") {
+			t.Errorf("%q: %s", principal, text)
+		}
+	}
+	key := idempotency.RecordKey{Namespace: "jobs", Principal: "rené", Key: "k"}
+	if err := key.Validate(); err != nil {
+		t.Error(err)
+	}
+}
