@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
 )
@@ -184,9 +186,19 @@ func (b *backend) Load(ctx context.Context, key string) ([]byte, string, time.Ti
 			reset = true
 			b.pool.Reset()
 		default:
-			return record, version, now, err
+			return record, version, now, refused(err)
 		}
 	}
+}
+
+// refused marks an error by which the server denies a role its access or a statement, or has no such table: it has
+// answered, and will answer so again.
+func refused(err error) error {
+	failure, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && (strings.HasPrefix(failure.Code, "28") || strings.HasPrefix(failure.Code, "42")) {
+		return fmt.Errorf("%w: %w", idempotency.ErrRefused, err)
+	}
+	return err
 }
 
 // broken reports whether a statement failed because its connection broke.
@@ -223,7 +235,7 @@ func (b *backend) swap(
 	if overtaken(err) || late(err) {
 		return false, nil
 	}
-	return swapped, err
+	return swapped, refused(err)
 }
 
 // Confirm implements idempotency.Confirmer. If a statement is canceled while its commit waits for a standby, the server
@@ -250,7 +262,10 @@ func overtaken(err error) bool {
 }
 
 // NextToken implements idempotency.TokenSource.
-func (b *backend) NextToken(ctx context.Context) (uint64, error) { return nextToken(ctx, b.pool) }
+func (b *backend) NextToken(ctx context.Context) (uint64, error) {
+	token, err := nextToken(ctx, b.pool)
+	return token, refused(err)
+}
 
 // pollInterval is how often a waiting caller polls its record in addition to notifications.
 const pollInterval = time.Second

@@ -83,7 +83,7 @@ func (b *backend) Load(ctx context.Context, key string) ([]byte, string, time.Ti
 		if _, isNet := errors.AsType[net.Error](err); ctx.Err() != nil || attempt == loadAttempts ||
 			!isNet && !strings.HasSuffix(err.Error(), "EOF") {
 			b.findMaster(ctx)
-			return nil, "", time.Time{}, err
+			return nil, "", time.Time{}, refused(err)
 		}
 	}
 }
@@ -210,6 +210,20 @@ func swapped(n int, err error, maxOpen int) (bool, error) {
 func quota(err error) error {
 	if err != nil && strings.HasPrefix(err.Error(), "OOM ") {
 		return &idempotency.QuotaError{RetryAfter: time.Second, Cause: err}
+	}
+	return refused(err)
+}
+
+// refused marks an error by which the server denies a user its access or a command: it has answered, and will answer so
+// again.
+func refused(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, code := range []string{"NOAUTH ", "NOPERM ", "WRONGPASS ", "WRONGTYPE "} {
+		if strings.HasPrefix(err.Error(), code) {
+			return fmt.Errorf("%w: %w", idempotency.ErrRefused, err)
+		}
 	}
 	return err
 }

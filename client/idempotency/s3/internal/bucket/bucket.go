@@ -20,6 +20,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/seqledger/seqledger/client/idempotency"
 )
 
 // Connect returns the bucket of a URL of the form s3://BUCKET/PREFIX, and the URL's parameters. own lists the
@@ -75,7 +77,7 @@ func (o *Objects) Get(ctx context.Context, name string) (body []byte, etag strin
 	if err != nil {
 		response, ok := errors.AsType[*smithyhttp.ResponseError](err)
 		if !ok || response.HTTPStatusCode() != http.StatusNotFound || isNoBucket(err) {
-			return nil, "", time.Time{}, err
+			return nil, "", time.Time{}, refused(err)
 		}
 		now, err = http.ParseTime(response.HTTPResponse().Header.Get("Date"))
 		return nil, "", now, err
@@ -168,7 +170,21 @@ func (o *Objects) Put(ctx context.Context, name, etag string, body []byte) (writ
 			return false, "", nil
 		}
 	}
-	return false, "", err
+	return false, "", refused(err)
+}
+
+// refused marks an error by which the store denies the access or has no such bucket: it has answered, and will answer so
+// again.
+func refused(err error) error {
+	response, ok := errors.AsType[*smithyhttp.ResponseError](err)
+	if !ok {
+		return err
+	}
+	status := response.HTTPStatusCode()
+	if status == http.StatusUnauthorized || status == http.StatusForbidden || isNoBucket(err) {
+		return fmt.Errorf("%w: %w", idempotency.ErrRefused, err)
+	}
+	return err
 }
 
 // ErrNoConditions is returned for a store that ignores the conditions of writes.
