@@ -229,7 +229,8 @@ func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err er
 		g.Metrics.Count(EventStoreFailure)
 	}
 	waited := request.Wait > 0
-	if answer.Code == CodeQuota || g.open && answer.silent && !waited && ctx.Err() == nil {
+	quota, full := errors.AsType[*QuotaError](err)
+	if full && !quota.Unsettled || g.open && answer.silent && !waited && ctx.Err() == nil {
 		return answer
 	}
 	// Not under the call's context, which may have ended because the caller has gone.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -137,9 +138,14 @@ func (s ledgerStore) Reserve(ctx context.Context, request *ReserveRequest) (*Res
 	if r.ValidUntil.IsZero() {
 		message.ValidUntil = timestamppb.New(time.Now().Add(DefaultValidity))
 	}
-	m, err := s.client.Reserve(ctx, message)
+	lost := false
+	m, err := s.client.Reserve(rpc.WithLost(ctx, &lost), message)
 	if err != nil {
-		return nil, storeError(err)
+		err = storeError(err)
+		if quota, ok := errors.AsType[*QuotaError](err); ok {
+			quota.Unsettled = lost
+		}
+		return nil, err
 	}
 	outcome, known := wireOutcomes[m.GetOutcome()]
 	if !known || outcome == OK || outcome == AlreadyCompleted ||

@@ -5,12 +5,17 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 // reserving is a store with another Reserve.
@@ -145,5 +150,63 @@ func TestPrincipalsAreTexts(t *testing.T) {
 	key := idempotency.RecordKey{Namespace: "jobs", Principal: "rené", Key: "k"}
 	if err := key.Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// lossy is a ledger that reserves, loses its answer, and has no room for the retry of the call.
+type lossy struct {
+	seqledgerv1connect.UnimplementedIdempotencyServiceHandler
+
+	calls, released atomic.Int64
+}
+
+func (l *lossy) Reserve(
+	context.Context, *connect.Request[seqledgerv1.ReserveRequest],
+) (*connect.Response[seqledgerv1.ReserveResponse], error) {
+	switch l.calls.Add(1) {
+	case 1:
+		return nil, connect.NewError(connect.CodeUnavailable, errors.New("the answer is lost"))
+	case 2:
+		return nil, connect.NewError(connect.CodeResourceExhausted, errors.New("too many calls"))
+	}
+	return connect.NewResponse(&seqledgerv1.ReserveResponse{
+		Outcome: seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED, Token: 1, Attempt: 1,
+	}), nil
+}
+
+func (l *lossy) Release(
+	context.Context, *connect.Request[seqledgerv1.ReleaseRequest],
+) (*connect.Response[seqledgerv1.ReleaseResponse], error) {
+	l.released.Add(1)
+	return connect.NewResponse(&seqledgerv1.ReleaseResponse{
+		Outcome: seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK,
+	}), nil
+}
+
+// A refusal for lack of room that answers only the retry of a Reserve does not leave a key reserved without an owner.
+// If no answer was lost, the full ledger is not asked again.
+func TestQuotaBehindALostAnswer(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []bool{true, false} {
+		l := new(lossy)
+		want := int64(3)
+		attempts := 2
+		if !lost {
+			l.calls.Store(1)
+			want, attempts = 2, 1
+		}
+		_, handler := seqledgerv1connect.NewIdempotencyServiceHandler(l)
+		server := httptest.NewServer(handler)
+		t.Cleanup(server.Close)
+		c, err := client.New(client.Options{Server: server.URL, MaxAttempts: attempts})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_, err = idempotency.Do(t.Context(), idempotency.Ledger(c), doKey(), unexpected(t))
+		if idempotency.CodeOf(err) != idempotency.CodeQuota || l.calls.Load() != want ||
+			(l.released.Load() == 1) != lost {
+			t.Errorf("lost %v: %v after %d calls, %d released", lost, err, l.calls.Load(), l.released.Load())
+		}
 	}
 }

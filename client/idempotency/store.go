@@ -196,8 +196,8 @@ type Answer struct {
 }
 
 // Store keeps the records of keys. It is safe for concurrent use. A call whose answer was lost may be retried with the
-// same arguments. An error says nothing about what happened, except [ErrNotFound], [*InvalidError] and [*QuotaError],
-// which mean that nothing changed.
+// same arguments. An error says nothing about what happened, except [ErrNotFound], [*InvalidError] and [*QuotaError]
+// that is not Unsettled, which mean that nothing changed.
 //
 // [Ledger] and [Memory] return stores, and [NewStore] makes one from any database that has a compare-and-swap. Package
 // storetest has the tests that a store must pass.
@@ -254,6 +254,9 @@ func (e *InvalidError) Error() string { return fmt.Sprintf("idempotency: %s %s",
 type QuotaError struct {
 	RetryAfter time.Duration // 0 if the store does not say
 	Cause      error
+	// Unsettled means that this is only the answer to a retry: an earlier try of the same call got none, and may have
+	// changed something.
+	Unsettled bool
 }
 
 // Error implements error.

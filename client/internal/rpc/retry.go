@@ -66,6 +66,23 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
+type lostKey struct{}
+
+// WithLost returns a context for a Call that sets lost if the server may have done what one of its attempts asked for,
+// and no answer to that attempt has come. The last answer need not show that.
+func WithLost(ctx context.Context, lost *bool) context.Context {
+	return context.WithValue(ctx, lostKey{}, lost)
+}
+
+// noteLost sets what WithLost asks for. An answer without room for the call has done nothing.
+func noteLost(ctx context.Context, sent bool, e *failure.Error) {
+	lost, asked := ctx.Value(lostKey{}).(*bool)
+	full := e.IsWire() && e.ConnectCode == connect.CodeResourceExhausted
+	if asked && sent && e.IsOpen() && !full {
+		*lost = true
+	}
+}
+
 // Call does one RPC, and repeats it until the answer is final or ctx ends. It sends the same
 // message, and so the same bytes, every time. each, which may be nil, is called after every
 // failed attempt with whether any of it may have been sent.
@@ -100,6 +117,7 @@ func Call[Req, Res any](
 		if each != nil {
 			each(a.sent(), last)
 		}
+		noteLost(ctx, a.sent(), last)
 		if ctxErr := ctx.Err(); ctxErr != nil {
 			return nil, fmt.Errorf("%w: %w", ctxErr, last)
 		}
