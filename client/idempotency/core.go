@@ -244,8 +244,8 @@ func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err er
 }
 
 // free gives a key back because its owner has executed nothing. An owner before it may have executed something: then
-// the record keeps the fingerprint, the checkpoint and the number of attempts, and only the lease ends, so that the next
-// call with the same request becomes the owner.
+// the record keeps the fingerprint, the checkpoint and the number of attempts, and only the lease ends, so that the
+// next call with the same request becomes the owner.
 func (g *guard) free(ctx context.Context, owner *Ownership, attempt uint64) error {
 	var err error
 	if attempt > 1 {

@@ -48,8 +48,8 @@ type DoOptions struct {
 //   - any other error, or a panic: the outcome is unknown. The store does not run the work again by itself, unless
 //     Settings.OnLeaseExpired says so.
 //
-// The context of fn ends with ctx. With [TakeOver] it also ends, with the cause [ErrLeaseLost], when another owner takes
-// over, or may: once a lease has passed since it was last extended, because its heartbeats fail. If Do returns an
+// The context of fn ends with ctx. With [TakeOver] it also ends, with the cause [ErrLeaseLost], when another owner
+// takes over, or may: once a lease has passed since it was last extended, because its heartbeats fail. If Do returns an
 // [*Error], fn was not called.
 func Do(
 	ctx context.Context, store Store, key RecordKey, fn func(context.Context, *Owner) ([]byte, error),

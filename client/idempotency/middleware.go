@@ -64,9 +64,10 @@ type Options struct {
 	// MaxBody limits the body of a keyed request in bytes; 0 means 1 MiB. Interceptor ignores it, because its handler
 	// has its own limit.
 	MaxBody int64
-	// Principal returns the party on whose behalf a request is made, at most 512 bytes of UTF-8, or "" for an anonymous request,
-	// which is refused. A request for which it returns an error is refused too, and the error is logged. The principal
-	// must not depend on anything that the client can choose freely. Nil means a hash of the Authorization header.
+	// Principal returns the party on whose behalf a request is made, at most 512 bytes of UTF-8, or "" for an anonymous
+	// request, which is refused. A request for which it returns an error is refused too, and the error is logged. The
+	// principal must not depend on anything that the client can choose freely. Nil means a hash of the Authorization
+	// header.
 	Principal func(ctx context.Context, header http.Header) (string, error)
 	// Shared gives all callers one principal: every client that sends a key gets its response.
 	Shared bool

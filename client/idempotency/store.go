@@ -46,8 +46,8 @@ type RecordKey struct {
 	Scope Scope
 	// Namespace is the route, the intake, the task type or the queue.
 	Namespace string
-	// Principal is the party on whose behalf the request is made, in UTF-8. Empty means the holder of the store's credential. A
-	// ledger accepts any other value only from a credential with the role delegate.
+	// Principal is the party on whose behalf the request is made, in UTF-8. Empty means the holder of the store's
+	// credential. A ledger accepts any other value only from a credential with the role delegate.
 	Principal string
 	// Key is the client's idempotency key. A store keeps only its SHA-256.
 	Key string
@@ -209,9 +209,9 @@ type Store interface {
 	Complete(ctx context.Context, owner *Ownership, result Result) (*Answer, error)
 	// Reject stores the result of work that was refused for good.
 	Reject(ctx context.Context, owner *Ownership, result Result) (*Answer, error)
-	// Release frees the key and forgets its fingerprint and checkpoint. Only an owner that has executed nothing may call
-	// it, and only if its Attempt is 1: an owner before it may have executed something, so that a later one ends its
-	// lease instead; see [EndLease].
+	// Release frees the key and forgets its fingerprint and checkpoint. Only an owner that has executed nothing may
+	// call it, and only if its Attempt is 1: an owner before it may have executed something, so that a later one ends
+	// its lease instead; see [EndLease].
 	Release(ctx context.Context, owner *Ownership) (*Answer, error)
 	// Heartbeat extends the lease: the owner may be silent for the given time from now on. 0 means 60 s, and [EndLease]
 	// ends the lease.

@@ -66,8 +66,8 @@ func TestASuccessorThatExecutesNothing(t *testing.T) {
 					t.Errorf("another request: %v", err)
 				}
 				// At once: the lease has ended.
-				done, err := o.Do(t.Context(), store, doKey(), func(_ context.Context, owner *idempotency.Owner) ([]byte,
-					error) {
+				done, err := o.Do(t.Context(), store, doKey(), func(_ context.Context,
+					owner *idempotency.Owner) ([]byte, error) {
 					if owner.Attempt() != 3 || string(owner.LastCheckpoint()) != "half" {
 						t.Errorf("attempt %d with the checkpoint %q", owner.Attempt(), owner.LastCheckpoint())
 					}
@@ -146,7 +146,8 @@ func TestAnOwnerThatCannotExtendItsLease(t *testing.T) {
 				o := idempotency.DoOptions{Settings: idempotency.Settings{
 					Lease: lease, OnLeaseExpired: test.policy, Metrics: metrics,
 				}}
-				_, _ = o.Do(t.Context(), store, doKey(), func(ctx context.Context, _ *idempotency.Owner) ([]byte, error) {
+				_, _ = o.Do(t.Context(), store, doKey(), func(ctx context.Context,
+					_ *idempotency.Owner) ([]byte, error) {
 					began := time.Now()
 					select {
 					case <-ctx.Done():

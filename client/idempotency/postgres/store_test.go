@@ -228,7 +228,7 @@ func TestDescription(t *testing.T) {
 	server := servertest.Postgres(t)
 	s := open(t, server.URL, postgres.Options{})
 	k := key("order-4711")
-	k.Principal = "p\x00\xff"
+	k.Principal = "p\x00"
 	if _, err := idempotency.Do(t.Context(), s, k, succeed); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestDescription(t *testing.T) {
 		&found); err != nil {
 		t.Fatal(err)
 	}
-	if organization != "acme" || namespace != "test" || principal != "p\uFFFD\uFFFD" || state != 3 || !found {
+	if organization != "acme" || namespace != "test" || principal != "p\uFFFD" || state != 3 || !found {
 		t.Errorf("%q %q %q %d %v", organization, namespace, principal, state, found)
 	}
 }

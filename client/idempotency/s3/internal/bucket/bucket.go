@@ -173,8 +173,8 @@ func (o *Objects) Put(ctx context.Context, name, etag string, body []byte) (writ
 	return false, "", refused(err)
 }
 
-// refused marks an error by which the store denies the access or has no such bucket: it has answered, and will answer so
-// again.
+// refused marks an error by which the store denies the access or has no such bucket: it has answered, and will answer
+// so again.
 func refused(err error) error {
 	response, ok := errors.AsType[*smithyhttp.ResponseError](err)
 	if !ok {
