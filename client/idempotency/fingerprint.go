@@ -37,9 +37,9 @@ const (
 	FingerprintNone FingerprintMode = 4
 )
 
-// MaxDepth is how deep the objects and arrays of a body may be nested for FingerprintJCS and FingerprintPointers. To sort
-// the members of an object, the canonical form copies all that is in them, and so a byte once for each object around it:
-// without the limit, a body of a mebibyte that is nested 9,000 deep would cost as much as one of gibibytes.
+// MaxDepth is how deep the objects and arrays of a body may be nested for FingerprintJCS and FingerprintPointers. To
+// sort the members of an object, the canonical form copies all that is in them, and so a byte once for each object
+// around it: without the limit, a body of a mebibyte that is nested 9,000 deep would cost as much as one of gibibytes.
 const MaxDepth = 100
 
 // fingerprintVersion is the first part of every fingerprint.

@@ -35,14 +35,15 @@ var ErrJournalFull = errors.New("idempotency: the journal is full")
 var ErrJournalClosed = errors.New("idempotency: the journal is closed")
 
 // Journal keeps the results of finished work while the store does not take them, and retries until it does, even after
-// a restart. It is a directory used by one process at a time, with one file per result. The files contain keys and responses in
-// clear text and are readable by their owner only. A journal holds at most 1,024 results of at most 1.4 MiB each.
+// a restart. It is a directory used by one process at a time, with one file per result. The files contain keys and
+// responses in clear text and are readable by their owner only. A journal holds at most 1,024 results of at most 1.4 MiB
+// each.
 //
 // A result that the store refuses (its key belongs to another owner, or has another result, or the store does not know
 // it, as one that the result was not for; or no store takes it, for example because it is too large) is logged and set
-// aside: its file gets the suffix .refused and is not read again. Find out what became of its key; then delete the file,
-// or, if the journal was opened with the wrong store, name it .result again and open the journal with the right one. The
-// last 1,024 are kept.
+// aside: its file gets the suffix .refused and is not read again. Find out what became of its key. Then delete the
+// file, or, if the journal was opened with the wrong store, name it .result again and open the journal with the right
+// one. The last 1,024 are kept.
 type Journal struct {
 	store Store
 	dir   string

@@ -120,7 +120,8 @@ func TestJournalSetsAside(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			dir, log := t.TempDir(), new(bytes.Buffer)
 			owner := idempotency.Ownership{
-				Key: idempotency.RecordKey{Key: strings.ReplaceAll(name, " ", "-")}, AttemptID: idempotency.NewAttemptID(),
+				Key:       idempotency.RecordKey{Key: strings.ReplaceAll(name, " ", "-")},
+				AttemptID: idempotency.NewAttemptID(),
 			}
 			owned, err := own.Reserve(t.Context(), &idempotency.ReserveRequest{
 				Key: owner.Key, AttemptID: owner.AttemptID,
@@ -218,7 +219,8 @@ func TestJournalBoundsWhatIsSetAside(t *testing.T) {
 	}
 	eventually(t, "the result to be set aside", func() bool { return j.Len() == 0 })
 	_ = j.Close()
-	if files := filesOf(t, dir, ".refused"); len(files) != most || !strings.HasPrefix(files[0], "00000000000000000001") ||
+	files := filesOf(t, dir, ".refused")
+	if len(files) != most || !strings.HasPrefix(files[0], "00000000000000000001") ||
 		!strings.HasPrefix(files[most-1], "00000000000000001024-") {
 		t.Errorf("%d files, from %s to %s", len(files), files[0], files[len(files)-1])
 	}

@@ -311,7 +311,7 @@ func (m *middleware) identify(r *http.Request) (key RecordKey, err error) {
 // fingerprint returns the fingerprint of a request, and leaves the body readable. The error is an [*Error].
 func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespace string) (f Fingerprint, err error) {
 	request := &Request{
-		Method: r.Method, Namespace: namespace, Target: r.URL, MediaType: r.Header.Get("Content-Type"),
+		Method: methodOf(r), Namespace: namespace, Target: r.URL, MediaType: r.Header.Get("Content-Type"),
 	}
 	if m.options.Fingerprint != FingerprintNone {
 		if request.Body, err = m.readBody(w, r); err != nil {
@@ -322,6 +322,17 @@ func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespa
 		return f, &Error{Code: CodeBodyInvalid, Cause: err}
 	}
 	return f, nil
+}
+
+// methodOf returns the method of a request, with those that some services take from a header instead.
+func methodOf(r *http.Request) string {
+	method := r.Method
+	for _, name := range []string{"X-Http-Method", "X-Http-Method-Override", "X-Method-Override"} {
+		if values := r.Header.Values(name); len(values) > 0 {
+			method += " " + name + ":" + strings.Join(values, ",")
+		}
+	}
+	return method
 }
 
 // readBody reads the body of a request and puts it back.
@@ -418,6 +429,10 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 
 // settleResponse stores a response, or not, according to its status.
 func (m *middleware) settleResponse(owner *Owner, response *storedResponse) (expires time.Time) {
+	if response.cut { // its client has got no whole answer, and a replay must not look like one
+		owner.abandon()
+		return time.Time{}
+	}
 	switch owner.leaves(m.options.disposition(response.Status)) {
 	case ReleaseKey:
 		owner.release()

@@ -28,6 +28,8 @@ type storedResponse struct {
 	// Kept is false if the body was too large, a stream, or cut off.
 	Kept bool   `json:"kept"`
 	Body []byte `json:"-"`
+
+	cut bool // it was cut off; see recorder.isCutOff
 }
 
 // responseVersion begins every stored response.
@@ -261,12 +263,11 @@ func (r *recorder) isCutOff() bool {
 	return err == nil && length >= 0 && length != r.written // net/http ignores one that is no length
 }
 
-// stored returns the response in its stored form. The body of one that was cut off is not kept: a replay would show it
-// as a whole one.
+// stored returns the response in its stored form.
 func (r *recorder) stored() *storedResponse {
 	r.sniff()
 	s := newStoredResponse(r.status, r.sent)
-	if !r.lost && !r.isCutOff() {
+	if s.cut = r.isCutOff(); !r.lost && !s.cut {
 		s.Kept, s.Body = true, r.body
 	}
 	return s

@@ -55,7 +55,7 @@ func TestMiddlewareContentLength(t *testing.T) {
 			s.expect(s.send(), test.status, "false", 1)
 			answer := s.send()
 			if !test.whole {
-				s.refused(answer, http.StatusGone, idempotency.CodeNotRetained, idempotency.Reconcile, 1)
+				s.refused(answer, http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
 				return
 			}
 			if text := s.expect(answer, test.status, "true", 1); len(text) != test.written {

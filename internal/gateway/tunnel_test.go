@@ -173,3 +173,69 @@ func TestReloadWarnsOfNewIdentities(t *testing.T) {
 		}
 	}
 }
+
+// A client whose repeat meets another fingerprint is not told to take a new key, with which the work would be done
+// twice.
+func TestRepeatUnderAnotherFingerprint(t *testing.T) {
+	t.Parallel()
+	service := new(requests)
+	upstream := httptest.NewServer(service)
+	t.Cleanup(upstream.Close)
+	s := plain(upstream.URL)
+	s.Shared = true
+	configs := map[string]*Config{}
+	for _, s.Fingerprint = range []string{"raw", "jcs"} {
+		c, err := load(t, s, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		configs[s.Fingerprint] = c
+	}
+	base, g := start(t, configs["raw"])
+	send := func(body string) (int, string) {
+		t.Helper()
+		answer, err := http.DefaultClient.Do(newRequest(t, http.MethodPost, base+"/x", "k", strings.NewReader(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		return answer.StatusCode, string(text)
+	}
+	if status, _ := send("{}"); status != http.StatusOK {
+		t.Fatalf("status %d", status)
+	}
+	if status, text := send("[]"); status != http.StatusUnprocessableEntity || !strings.Contains(text, "new-key") {
+		t.Errorf("another request: %d %s", status, text)
+	}
+	g.Reload(configs["jcs"])
+	if status, text := send("{}"); status != http.StatusConflict || !strings.Contains(text, "reconcile") {
+		t.Errorf("under another fingerprint: %d %s", status, text)
+	}
+	if n := len(service.all); n != 1 {
+		t.Errorf("the service got %d requests", n)
+	}
+}
+
+// A method that the service takes from a header is part of the request.
+func TestOverriddenMethods(t *testing.T) {
+	t.Parallel()
+	service := new(requests)
+	base, _ := serve(t, service)
+	for i, want := range []int{200, 200, 422, 422} {
+		r := newRequest(t, http.MethodPost, base+"/order/7", "k", strings.NewReader("a"))
+		switch i {
+		case 0, 1:
+			r.Header.Set("X-HTTP-Method-Override", "DELETE")
+		case 2:
+			r.Header.Set("X-HTTP-Method-Override", "PATCH")
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = answer.Body.Close(); answer.StatusCode != want {
+			t.Errorf("request %d: status %d, want %d", i, answer.StatusCode, want)
+		}
+	}
+}
