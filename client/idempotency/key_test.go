@@ -215,8 +215,8 @@ func TestCanonicalJSON(t *testing.T) {
 	}
 }
 
-// The cost of the canonical form grows with the depth, so it is limited. A body that is nested too deeply is answered as
-// one that is not JSON.
+// The cost of the canonical form grows with the depth, so it is limited. A body that is nested too deeply is answered
+// as one that is not JSON.
 func TestFingerprintDepth(t *testing.T) {
 	t.Parallel()
 	nested := func(begin, inner, end string, depth int) string {

@@ -22,8 +22,8 @@ var storedHeaders = []string{
 type storedResponse struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header,omitempty"`
-	// Raw has the headers with values that are not UTF-8, which JSON strings cannot carry, instead of Header. It is used
-	// only in the stored form. Programs of before it read the other headers.
+	// Raw has the headers with values that are not UTF-8, which JSON strings cannot carry, instead of Header. It is
+	// used only in the stored form. Programs of before it read the other headers.
 	Raw map[string][][]byte `json:"raw,omitempty"`
 	// Kept is false if the body was too large, a stream, or cut off.
 	Kept bool   `json:"kept"`

@@ -134,8 +134,8 @@ func (c *Config) warnOfNewIdentities(logger *slog.Logger, old *Config) {
 	}
 }
 
-// newIdentity returns what a request that repeats one from before looks like to r, in place of another route; "" for the
-// same.
+// newIdentity returns what a request that repeats one from before looks like to r, in place of another route; "" for
+// the same.
 func (r *route) newIdentity(old *route) string {
 	switch o, was := &r.options, &old.options; {
 	case r.header != old.header || r.claim != old.claim || o.Shared != was.Shared:
