@@ -189,6 +189,8 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 // another kind, because the settings have changed since, it may be the same request: a client that then took a new key
 // would have the work done twice.
 func (g *guard) mismatch(ctx context.Context, request *ReserveRequest) *Error {
+	ctx, cancel := context.WithTimeout(ctx, g.StoreTimeout)
+	defer cancel()
 	record, err := g.store.Get(ctx, &request.Key)
 	if err == nil && record.State != Written && record.Fingerprint.Algorithm != request.Fingerprint.Algorithm {
 		return &Error{Code: CodeOutcomeUnknown, Cause: errors.New("the key was used when this service compared " +
