@@ -98,7 +98,8 @@ func (o *keysOracle) decided(c *command, out *machine.Outcome, now int64, term u
 		}
 	case keyed.Purge:
 		if out.Code == machine.KeyedOK {
-			*k = keyHistory{highest: k.highest}
+			// What remains of the record answers a Release of its last owner as a repeated one, and changes nothing.
+			*k = keyHistory{highest: k.highest, released: k.highest}
 		}
 	default:
 		o.kept(k, c.keyed, out)
