@@ -50,8 +50,8 @@ func TestCommitOfAChangeIsWrittenBeforeWhatFollows(t *testing.T) {
 	for _, a := range n.Effects().Append {
 		for _, e := range a.Entries {
 			if e.Index != next || change > stored {
-				t.Errorf("entry %d, want %d, is written with the commit index %d, behind the change %d", e.Index, next, stored,
-					change)
+				t.Errorf("entry %d, want %d, is written with the commit index %d, behind the change %d",
+					e.Index, next, stored, change)
 			}
 			if next++; changes[e.Index] && e.Index <= commit {
 				change = e.Index

@@ -96,8 +96,8 @@ func (n *Node) queueAppend(m *pb.Message) {
 }
 
 // commitChanges hands out the entries up to each membership change that is known to be committed and has entries behind
-// it, with a commit index behind the change, and returns the rest. A crash in the middle of a write may leave any part of
-// it that begins with its first byte. Without the index among the entries, a node that has acknowledged none of them
+// it, with a commit index behind the change, and returns the rest. A crash in the middle of a write may leave any part
+// of it that begins with its first byte. Without the index among the entries, a node that has acknowledged none of them
 // would have those behind the change and not know that it is committed: it could then be elected by the members from
 // before the change, because its log is newer than theirs.
 func (n *Node) commitChanges(a Append, f inFlight) (Append, inFlight) {
