@@ -18,8 +18,8 @@ func (emptyLog) Term(uint64) (uint64, error)                          { return 1
 func (emptyLog) Entries(uint64, uint64, int) ([]segment.Entry, error) { return nil, segment.ErrMissing }
 
 // A write that a crash cuts off leaves no entry behind a membership change without the commit index of the change, even
-// if nothing of it was acknowledged. Otherwise the members from before the change could elect the node, because of those
-// entries.
+// if nothing of it was acknowledged. Otherwise the members from before the change could elect the node, because of
+// those entries.
 func TestCommitOfAChangeIsWrittenBeforeWhatFollows(t *testing.T) {
 	n, err := core.New(core.Options{
 		ID: 2, Applied: segment.Position{Index: 1, Term: 1}, Log: emptyLog{}, Nonce: 1,
