@@ -41,7 +41,7 @@ const (
 // Kinds of entries; see segment.Entry.
 const (
 	KindCommand = 1 // a proposal; empty data: a leader's first entry of its term
-	KindChange  = 2 // a membership change
+	KindChange  = segment.KindChange
 )
 
 // Log is the part of the durable log that a node reads; *segment.Log implements it.

@@ -82,9 +82,7 @@ func (n *Node) queueAppend(m *pb.Message) {
 		a.Snapshot = fromSnapshot(m.GetSnapshot())
 		n.restored = a.Snapshot.Index
 	}
-	f := inFlight{0, m.GetEntries(), a.Snapshot, m.GetResponses()}
-	a, f = n.commitChanges(a, f)
-	switch {
+	switch f := (inFlight{0, m.GetEntries(), a.Snapshot, m.GetResponses()}); {
 	case a.State != nil || a.Entries != nil || a.Snapshot != nil:
 		n.handOut(a, f)
 	case len(n.appends) > 0:
@@ -93,29 +91,6 @@ func (n *Node) queueAppend(m *pb.Message) {
 	default:
 		n.respond(f.responses)
 	}
-}
-
-// commitChanges hands out the entries up to each membership change that is known to be committed and has entries behind
-// it, with a commit index behind the change, and returns the rest. A crash in the middle of a write may leave any part
-// of it that begins with its first byte. Without the index among the entries, a node that has acknowledged none of them
-// would have those behind the change and not know that it is committed: it could then be elected by the members from
-// before the change, because its log is newer than theirs.
-func (n *Node) commitChanges(a Append, f inFlight) (Append, inFlight) {
-	for i := 0; i+1 < len(a.Entries); i++ {
-		e := &a.Entries[i]
-		if e.Kind != KindChange || e.Index > n.commit || a.State == nil && e.Index <= n.state.Commit {
-			continue
-		}
-		s := n.state
-		if s.Commit = e.Index; a.State == nil {
-			n.state = s // otherwise the rest brings the state that n has already
-		}
-		n.handOut(Append{Snapshot: a.Snapshot, State: &s, Entries: a.Entries[:i+1]},
-			inFlight{0, f.entries[:i+1], f.snapshot, nil})
-		a.Snapshot, a.Entries, f.snapshot, f.entries = nil, a.Entries[i+1:], nil, f.entries[i+1:]
-		i = -1
-	}
-	return a, f
 }
 
 func (n *Node) handOut(a Append, f inFlight) {

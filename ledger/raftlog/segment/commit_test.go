@@ -11,8 +11,8 @@ import (
 )
 
 // A state may say that entries are committed which the same Append writes in place of others. Whatever part of the
-// write survives, the commit index covers no entry that was to be replaced, and the entries after the commit index are
-// not in the log without it.
+// write survives, the commit index covers no entry that was to be replaced, and neither the entries after the commit
+// index nor those after a committed change of the members are in the log without it.
 func TestCommitComesWithItsEntries(t *testing.T) {
 	t.Parallel()
 	for name, size := range map[string]int{"in one file": 300, "in several files": 1500} {
@@ -28,14 +28,16 @@ func TestCommitComesWithItsEntries(t *testing.T) {
 }
 
 // replacedTail returns a log that ends with entries 10 to 12 of term 1, and the same log after entries 10 to 14 of term
-// 2 have replaced them, with commit index 12.
+// 2 have replaced them, with commit index 12. Entry 10 of term 2 changes the members.
 func replacedTail(t *testing.T, size int) (before, after *simdisk.Disk) {
 	t.Helper()
 	d := simdisk.New()
 	l := create(t, d)
 	write(t, l, &segment.State{Term: 1, Commit: 9}, entries(1, 12, 1, size))
 	before = d.Clone()
-	write(t, l, &segment.State{Term: 2, Vote: 3, Commit: 12}, entries(10, 14, 2, size))
+	tail := entries(10, 14, 2, size)
+	tail[0].Kind = segment.KindChange
+	write(t, l, &segment.State{Term: 2, Vote: 3, Commit: 12}, tail)
 	after = d.Clone()
 	opened := open(t, d)
 	if s := opened.State(); s != (segment.State{Term: 2, Vote: 3, Commit: 12}) || opened.Last().Index != 14 {
@@ -129,6 +131,9 @@ func commitFits(l *segment.Log) error {
 		if term, err := l.Term(i); err != nil || term != 2 {
 			return fmt.Errorf("entry %d of term %d counts as committed (%w); the state is %+v", i, term, err, l.State())
 		}
+	}
+	if last.Index > 10 && last.Term == 2 && commit < 10 {
+		return fmt.Errorf("the log has entry %d and has forgotten that the change at 10 is committed", last.Index)
 	}
 	if last.Index > 12 && last.Term == 2 && commit != 12 {
 		return fmt.Errorf("the log has entry %d and has forgotten that 12 are committed", last.Index)

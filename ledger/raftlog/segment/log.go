@@ -171,8 +171,9 @@ func makeFile(o *Options, h *header) (*file, error) {
 //
 // A crash may leave a prefix of the write, which determines the order. The state comes before the entries, because its
 // term is that of the entries. Its commit index comes after the entries that it covers, because until then the log may
-// still have others at those indexes, which are not committed. It comes before the remaining entries, because an entry
-// after a membership change must not be in the log without the record that the change is committed.
+// still have others at those indexes, which are not committed. It comes before the remaining entries, and behind each
+// change of the members up to there, because an entry after a membership change must not be in the log without the
+// record that the change is committed.
 func (l *Log) Append(state *State, entries []Entry) error {
 	return l.write(func() error {
 		if state != nil {
@@ -190,8 +191,10 @@ func (l *Log) Append(state *State, entries []Entry) error {
 			}
 		}
 		for i := range entries {
-			if state != nil && entries[i].Index == state.Commit+1 {
-				if err := l.addState(*state); err != nil {
+			if state != nil && (entries[i].Index == state.Commit+1 || i > 0 && entries[i-1].Kind == KindChange) {
+				covered := *state
+				covered.Commit = min(covered.Commit, entries[i].Index-1)
+				if err := l.addState(covered); err != nil {
 					return err
 				}
 			}

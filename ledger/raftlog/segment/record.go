@@ -9,9 +9,12 @@ import (
 // Entry is an entry of the replicated log.
 type Entry struct {
 	Index, Term uint64
-	Kind        uint8 // describes Data; the caller defines the values
+	Kind        uint8 // describes Data; but for KindChange, the caller defines the values
 	Data        []byte
 }
+
+// KindChange is the kind of an entry that changes the members; see [Log.Append].
+const KindChange = 2
 
 // Position is the index of an entry and the term in which a leader appended it.
 type Position struct{ Index, Term uint64 }
