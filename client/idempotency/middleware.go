@@ -324,10 +324,14 @@ func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespa
 	return f, nil
 }
 
-// methodOf returns the method of a request, with those that some services take from a header instead.
+// MethodHeaders are the headers from which some services take the method of a request. They are part of its
+// fingerprint.
+var MethodHeaders = []string{"X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
+
+// methodOf returns the method of a request, with those in MethodHeaders.
 func methodOf(r *http.Request) string {
 	method := r.Method
-	for _, name := range []string{"X-Http-Method", "X-Http-Method-Override", "X-Method-Override"} {
+	for _, name := range MethodHeaders {
 		if values := r.Header.Values(name); len(values) > 0 {
 			method += " " + name + ":" + strings.Join(values, ",")
 		}

@@ -108,11 +108,9 @@ func merge(p string) string {
 	return clean
 }
 
-// Headers and parameters that some services take in place of the request's method or path.
-var (
-	otherMethods = []string{"X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
-	otherPaths   = []string{"X-Original-Method", "X-Original-Uri", "X-Original-Url", "X-Rewrite-Url"}
-)
+// otherPaths are headers that some services take in place of the request's method or path. See also
+// idempotency.MethodHeaders.
+var otherPaths = []string{"X-Original-Method", "X-Original-Uri", "X-Original-Url", "X-Rewrite-Url"}
 
 // strip removes headers that the client may not send to a route.
 func (c *Config) strip(r *http.Request, route *route) {
@@ -126,7 +124,7 @@ func (c *Config) strip(r *http.Request, route *route) {
 		}
 	}
 	if !slices.Contains(route.options.Methods, r.Method) {
-		for _, name := range otherMethods {
+		for _, name := range idempotency.MethodHeaders {
 			r.Header.Del(name)
 		}
 	}
@@ -162,7 +160,7 @@ func (r *route) imitated(name string) bool {
 	idempotency.StripHeaders(header)
 	return len(header) == 0 || name == idempotency.HeaderKey || strings.EqualFold(name, r.header) ||
 		strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(otherPaths, name) ||
-		slices.Contains(otherMethods, name)
+		slices.Contains(idempotency.MethodHeaders, name)
 }
 
 // keep restores the headers that the client's Connection header may have removed on the way to the service. No client
