@@ -151,10 +151,16 @@ func (r *run) append() {
 		entries = append(entries, e)
 		m.entries[e.Index], m.last = e, segment.Position{Index: e.Index, Term: e.Term}
 		r.may = append(r.may, m.clone())
-		if state != nil && e.Index == state.Commit {
+		switch {
+		case state == nil || e.Index > state.Commit:
+		case e.Index == state.Commit:
 			m.state = *state
 			r.may = append(r.may, m.clone())
 			r.met["commit with its entries"]++
+		case e.Kind == segment.KindChange:
+			m.state.Commit = e.Index
+			r.may = append(r.may, m.clone())
+			r.met["commit behind a change"]++
 		}
 	}
 	err := r.log.Append(state, entries)
@@ -217,7 +223,7 @@ func TestLogIsItsModel(t *testing.T) {
 	missing := func() string {
 		for _, what := range []string{
 			"kill", "power loss", "fault", "tail replaced", "truncation", "reset", "clean stop",
-			"entry larger than a segment", "commit with its entries",
+			"entry larger than a segment", "commit with its entries", "commit behind a change",
 		} {
 			if met[what] == 0 {
 				return "never met: " + what
