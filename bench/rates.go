@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -199,7 +200,8 @@ func keyedPairs(_ context.Context, b *bed, workers int) (harness.Operation, erro
 		binary.BigEndian.PutUint64(c.ID.Key[:8], uint64(i))
 		binary.BigEndian.PutUint64(c.ID.Key[8:16], pairs[i])
 		attempt := keyed.AttemptID(c.ID.Key[:16])
-		attempt[0] = 1 // all zeros is no attempt
+		attempt[0] = 1                        // all zeros is no attempt
+		c.ID.Key = sha256.Sum256(c.ID.Key[:]) // as the API has them: at random places
 		c.Command = keyed.Command{
 			Kind: keyed.Reserve, AttemptID: attempt, ValidUntil: time.Now().Add(time.Minute).UnixNano(),
 			Lease: int64(time.Minute), TTL: int64(time.Hour),

@@ -3,42 +3,119 @@ package boltstore
 // place is where something begins in an arena.
 type place struct{ block, offset uint32 }
 
-// arena hands out memory that is never given back piece by piece. What it has
-// handed out stays where it is.
+// arena hands out memory. What it has handed out stays where it is.
 type arena struct {
 	blocks [][]byte
+	pool   *pool    // where its large blocks come from
+	pages  [][]byte // those blocks
 	// The block that is being handed out, its size, and where it is free.
 	current, room, free uint32
 	used                int64 // handed out, in bytes
+
+	// spare has rooms that nobody uses any more, by their size. Those that were outgrown become spare with the next
+	// Update, because what was read since this one began must stay as it is.
+	spare    *[spareSizes][]place
+	outgrown []room
+}
+
+// room is memory that a value has, or has had.
+type room struct {
+	at   place
+	size uint32
 }
 
 // The sizes of an arena's blocks, in bytes: they double, so that a small overlay
-// is small. What takes more than an eighth of the largest has a block to itself.
+// is small, up to largestBlock; those behind it are pages of the pool. What takes more than
+// largestPiece has a block to itself.
 const (
 	smallestBlock = 4 << 10
 	largestBlock  = 256 << 10
+	largestPiece  = 32 << 10
 )
 
 // take hands out n bytes. The block that is being handed out stays in use beside
 // a large value: otherwise each of these would leave most of a block behind.
 func (a *arena) take(n uint32) place {
 	a.used += int64(n)
-	if n > largestBlock/8 {
+	if n > largestPiece {
 		a.blocks = append(a.blocks, make([]byte, n))
 		return place{uint32(len(a.blocks) - 1), 0}
 	}
 	if a.room-a.free < n {
-		a.room = max(min(max(2*a.room, smallestBlock), largestBlock), n)
-		a.blocks = append(a.blocks, make([]byte, a.room))
-		a.current, a.free = uint32(len(a.blocks)-1), 0
+		a.grow(n)
 	}
 	p := place{a.current, a.free}
 	a.free += n
 	return p
 }
 
+// grow begins a block with room for n bytes.
+func (a *arena) grow(n uint32) {
+	if a.room < largestBlock {
+		a.room = max(2*a.room, smallestBlock, n)
+		a.blocks = append(a.blocks, make([]byte, a.room))
+	} else {
+		page := a.pool.take()
+		a.room, a.blocks, a.pages = uint32(len(page)), append(a.blocks, page), append(a.pages, page)
+	}
+	a.current, a.free = uint32(len(a.blocks)-1), 0
+}
+
 // at returns n bytes from a place on.
 func (a *arena) at(p place, n uint32) []byte {
 	end := p.offset + n
 	return a.blocks[p.block][p.offset:end:end]
+}
+
+// Rooms of these sizes, in bytes, are handed out again. Smaller ones would not be worth it, and larger ones are few.
+const (
+	leastSpare = 128
+	mostSpare  = 4 << 10
+	spareUnit  = 16 // which sizes are multiples of, so that a value often fits where another was
+	spareSizes = (mostSpare-leastSpare)/spareUnit + 1
+)
+
+// takeRoom is take for a value of n bytes that may outgrow it: the room may be somewhat larger.
+func (a *arena) takeRoom(n uint32) room {
+	if n < leastSpare || n > mostSpare {
+		return room{a.take(n), n}
+	}
+	n = (n + spareUnit - 1) / spareUnit * spareUnit
+	if a.spare != nil {
+		if places := &a.spare[(n-leastSpare)/spareUnit]; len(*places) > 0 {
+			last := len(*places) - 1
+			at := (*places)[last]
+			*places = (*places)[:last]
+			return room{at, n}
+		}
+	}
+	return room{a.take(n), n}
+}
+
+// leave gives a room back.
+func (a *arena) leave(r room) {
+	if r.size >= leastSpare && r.size <= mostSpare {
+		a.outgrown = append(a.outgrown, r)
+	}
+}
+
+// reuse makes spare what has been given back. Nobody may use any of it any more.
+func (a *arena) reuse() {
+	if len(a.outgrown) == 0 {
+		return
+	}
+	if a.spare == nil {
+		a.spare = new([spareSizes][]place)
+	}
+	for _, r := range a.outgrown {
+		places := &a.spare[(r.size-leastSpare)/spareUnit]
+		*places = append(*places, r.at)
+	}
+	a.outgrown = a.outgrown[:0]
+}
+
+// release gives the arena's large blocks back to the pool. Nobody may use any of it any more.
+func (a *arena) release() {
+	a.pool.give(a.pages)
+	*a = arena{pool: a.pool}
 }

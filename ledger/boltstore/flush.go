@@ -73,7 +73,7 @@ func (s *Store) freeze() (*frozenState, error) {
 	if updates == s.flushed {
 		return nil, nil
 	}
-	s.frozen, s.active = s.active, new(overlay)
+	s.frozen, s.active = s.active, s.newOverlay()
 	s.measure()
 	return &frozenState{overlay: s.frozen, at: s.Applied(), mark: s.blocks.Mark(), updates: updates}, nil
 }
@@ -92,18 +92,29 @@ func (s *Store) writable() error {
 
 // thaw drops the frozen overlay, whose data the file now holds. No View is
 // running, so none can have begun its bbolt transaction before the commit and
-// look for the data afterwards.
+// look for the data afterwards, or at memory that is used again.
 func (s *Store) thaw(f *frozenState) {
+	s.presorting.Lock() // it reads keys without mu
+	defer s.presorting.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.frozen = nil
-	s.measure()
+	s.dropFrozen()
 	s.flushed, s.durable = f.updates, f.mark
 	s.recorded = max(s.recorded, f.mark.Number-min(f.mark.Number, 1))
 	s.positions.Lock()
 	defer s.positions.Unlock()
 	s.positions.checkpoint = f.at
 }
+
+// dropFrozen gives the memory of the frozen overlay back; under presorting and mu.
+func (s *Store) dropFrozen() {
+	s.frozen.release()
+	s.frozen = nil
+	s.measure()
+}
+
+// newOverlay returns an empty overlay of the store's memory; under mu.
+func (s *Store) newOverlay() *overlay { return &overlay{pool: s.memory} }
 
 // commit writes the frozen overlay, once the blocks that it refers to are durable: in one bbolt transaction, or in
 // several (journal.go).

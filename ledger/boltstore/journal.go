@@ -237,15 +237,17 @@ func (s *Store) finish() error {
 
 // merged drops the frozen overlay, which the file now holds; see thaw.
 func (s *Store) merged() {
+	s.presorting.Lock()
+	defer s.presorting.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.frozen, s.unmerged = nil, false
-	s.measure()
+	s.unmerged = false
+	s.dropFrozen()
 }
 
 // loadJournal returns what the journal has.
 func (s *Store) loadJournal(tx *bbolt.Tx) (*overlay, error) {
-	o := new(overlay)
+	o := s.newOverlay()
 	return o, s.readJournal(tx, o.takeRun)
 }
 

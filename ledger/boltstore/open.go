@@ -120,9 +120,10 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		path: path, readOnly: readOnly, active: new(overlay), yield: o.Yield,
+		path: path, readOnly: readOnly, memory: newPool(), yield: o.Yield,
 		stepBytes: defaultStepBytes, journalFrom: defaultJournalFrom, journalRun: defaultJournalRun,
 	}
+	s.active = s.newOverlay()
 	if o.StepBytes != 0 {
 		s.stepBytes, s.journalFrom, s.journalRun = o.StepBytes, 0, 256
 	}

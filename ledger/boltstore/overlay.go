@@ -25,6 +25,7 @@ func (e *entry) value() []byte {
 // overlay holds the changes since some moment, by table. Reads may be
 // concurrent with each other; changes are exclusive.
 type overlay struct {
+	pool   *pool                             // of its memory
 	tables [machine.TableCount]*tableOverlay // nil: unchanged
 }
 
@@ -61,7 +62,7 @@ func (o *overlay) remove(table machine.Table, key []byte) { o.changed(table).rem
 // changed returns a table that is about to change.
 func (o *overlay) changed(table machine.Table) *tableOverlay {
 	if o.tables[table] == nil {
-		o.tables[table] = newTableOverlay()
+		o.tables[table] = newTableOverlay(o.pool)
 	}
 	return o.tables[table]
 }
@@ -72,4 +73,23 @@ func (o *overlay) size() (n int64) {
 		n += o.table(table).size()
 	}
 	return n
+}
+
+// reuse lets changes use the memory that values have outgrown before. No reader may be left that was given one of them.
+func (o *overlay) reuse() {
+	for _, t := range o.tables {
+		if t != nil {
+			t.memory.reuse()
+		}
+	}
+}
+
+// release gives the memory back, and with it all changes. No reader may be left.
+func (o *overlay) release() {
+	for i, t := range o.tables {
+		if t != nil {
+			t.memory.release()
+			o.tables[i] = nil
+		}
+	}
 }

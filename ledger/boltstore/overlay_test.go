@@ -19,8 +19,11 @@ func TestTableOverlay(t *testing.T) {
 	t.Parallel()
 	const seed = 7
 	rng := rand.New(rand.NewPCG(seed, seed))
-	o, want := new(overlay), map[string]string{} // "-" is a tombstone
+	o, want := &overlay{pool: newPool()}, map[string]string{} // "-" is a tombstone
 	for step := range 60_000 {
+		if step%50 == 0 {
+			o.reuse() // the next Update
+		}
 		// Two tenants, and keys of which one is the beginning of another.
 		key := fmt.Sprintf("%s/%d", []string{"key", "key", "another tenant"}[rng.IntN(3)], rng.IntN(10_000))
 		if rng.IntN(10) == 0 {
@@ -32,8 +35,11 @@ func TestTableOverlay(t *testing.T) {
 			want[key] = "-"
 		default:
 			size := rng.IntN(40)
-			if rng.IntN(1_000) == 0 {
+			switch rng.IntN(1_000) {
+			case 0:
 				size = rng.IntN(2 * largestBlock)
+			case 1, 2, 3, 4, 5, 6, 7, 8, 9:
+				size = rng.IntN(mostSpare + 100)
 			}
 			value := bytes.Repeat([]byte{byte('a' + step%26)}, size)
 			o.put(streams, []byte(key), value)
@@ -85,6 +91,53 @@ func TestOverlayValuesStay(t *testing.T) {
 	}
 }
 
+// What a reader was given stays what it was also when its value has outgrown its room, until the next Update.
+func TestOutgrownRoomsAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	o := new(overlay)
+	put := func(key string, size int, fill byte) {
+		o.put(streams, []byte(key), bytes.Repeat([]byte{fill}, size))
+	}
+	put("a", 200, 'a')
+	before, _ := o.get(streams, []byte("a"))
+	given := before.value()
+	put("a", 300, 'A')
+	put("b", 200, 'b') // fits where a was
+	if want := strings.Repeat("a", 200); string(given) != want {
+		t.Errorf("it was %q and is %q", want, given)
+	}
+	taken := o.size()
+	o.reuse()
+	put("c", 200, 'c')
+	if got := o.size() - taken; got > 1+recordOverhead {
+		t.Errorf("%d bytes were taken where a room was free", got)
+	}
+	for key, want := range map[string]string{
+		"a": strings.Repeat("A", 300), "b": strings.Repeat("b", 200), "c": strings.Repeat("c", 200),
+	} {
+		if e, _ := o.get(streams, []byte(key)); string(e.value()) != want {
+			t.Errorf("%s is %q", key, e.value())
+		}
+	}
+}
+
+// Records that grow once, as those of keys do when their work is done, take the memory of what they are in the end.
+func TestRecordsThatGrowOnce(t *testing.T) {
+	t.Parallel()
+	const keys, first, last = 10_000, 150, 330
+	o := new(overlay)
+	for i := range uint64(keys) {
+		o.reuse()
+		o.put(streams, blockKey(i), make([]byte, first))
+		if i >= 8 {
+			o.put(streams, blockKey(i-8), make([]byte, last))
+		}
+	}
+	if got, most := o.size()/keys, int64(last+8+sumSize+spareUnit+recordOverhead); got > most {
+		t.Errorf("a record takes %d bytes, want at most %d", got, most)
+	}
+}
+
 // A value that Get has returned may be stored again, shortened, under its key.
 func TestOverlayStoresPartOfItself(t *testing.T) {
 	t.Parallel()
@@ -102,7 +155,7 @@ func TestOverlayStoresPartOfItself(t *testing.T) {
 func TestOverlayMemoryIsCounted(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{10, 1 << 10, 20 << 10, 100 << 10, 131 << 10, 257 << 10, 512 << 10} {
-		o := newTableOverlay()
+		o := newTableOverlay(nil)
 		for i := range uint64(2<<23/uint64(size+60) + 1) {
 			o.put(blockKey(i), make([]byte, size))
 		}

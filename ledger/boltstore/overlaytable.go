@@ -31,6 +31,7 @@ type record struct {
 	value   place
 	keySize uint16 // at most maxKeySize
 	deleted bool
+	grown   bool   // the value has outgrown a room
 	size    uint32 // of the value and its checksum
 	room    uint32 // for them
 }
@@ -46,10 +47,12 @@ const recordBlock = 1 << 10
 // maxRecords keeps ids within 32 bits.
 const maxRecords = 1<<32 - 2
 
-func newTableOverlay() *tableOverlay { return &tableOverlay{index: newIndex()} }
+func newTableOverlay(p *pool) *tableOverlay {
+	return &tableOverlay{memory: arena{pool: p}, index: newIndex()}
+}
 
-// size is about how much memory the changes take, in bytes. A value that has
-// outgrown its room leaves it behind, and that counts, too.
+// size is about how much memory the changes take, in bytes. The rooms that values have
+// outgrown count, too.
 func (t *tableOverlay) size() int64 { return t.memory.used + int64(t.count)*recordOverhead }
 
 // entry returns the entry of an id.
@@ -103,11 +106,15 @@ func (t *tableOverlay) put(key, value []byte) {
 	r := t.own(key)
 	size := uint32(len(value) + sumSize)
 	if size > r.room {
-		room := size
-		if r.room > 0 { // it grows: perhaps again
-			room += size / 2
+		want := size
+		if r.room > 0 {
+			if t.memory.leave(room{r.value, r.room}); r.grown { // perhaps again
+				want += size / 2
+			}
+			r.grown = true
 		}
-		r.value, r.room = t.memory.take(room), room
+		got := t.memory.takeRoom(want)
+		r.value, r.room = got.at, got.size
 	}
 	if r.deleted {
 		t.deleted--

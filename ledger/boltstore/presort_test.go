@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -214,5 +215,39 @@ func BenchmarkFirstOrderedRead(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// A flush does not take away the memory of what is being sorted.
+func TestPresortBesideFlush(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	const keys = 40_000 // they take several pages of the pool
+	putAll(t, s, scattered(0, keys))
+	s.presorting.Lock() // as Presort does
+	found := s.unsorted(machine.TableEntities)
+	flushed := make(chan error, 1)
+	go func() { flushed <- s.Flush() }()
+	for s.LastFlush() == (FlushSize{}) && s.Err() == nil {
+		runtime.Gosched()
+	}
+	for range 10_000 { // what it does next is to drop what it has written
+		runtime.Gosched()
+	}
+	select {
+	case err := <-flushed:
+		t.Errorf("the flush has ended (%v)", err)
+		flushed <- err
+	default:
+		order := found[0].sorted()
+		for i := range order[1:] {
+			if bytes.Compare(found[0].keys.key(order[i]), found[0].keys.key(order[i+1])) >= 0 {
+				t.Fatalf("keys %d and %d are in the wrong order", i, i+1)
+			}
+		}
+	}
+	s.presorting.Unlock()
+	if err := <-flushed; err != nil {
+		t.Error(err)
 	}
 }

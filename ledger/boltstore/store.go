@@ -67,6 +67,7 @@ type Store struct {
 	mu     sync.RWMutex
 	active *overlay
 	frozen *overlay
+	memory *pool // of both
 	closed bool
 	// unmerged: frozen is what a process before has left in the journal; under flushMu and mu.
 	unmerged bool
@@ -116,6 +117,7 @@ func (s *Store) Update(at Position, fn func(tx machine.Tx) error) (err error) {
 		return s.fail(fmt.Errorf("apply log entry %d (term %d): already at %d (term %d)",
 			at.Index, at.Term, applied.Index, applied.Term))
 	}
+	s.active.reuse()
 	w := &writer{reader{store: s, active: s.active, frozen: s.frozen, updating: true}}
 	returned := false
 	// Deferred, because fn may leave by a panic or by runtime.Goexit.
@@ -265,6 +267,8 @@ func (s *Store) Close() error {
 	defer s.flushMu.Unlock()
 	s.reading.Lock()
 	defer s.reading.Unlock()
+	s.presorting.Lock()
+	defer s.presorting.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -272,6 +276,7 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	s.active, s.frozen = nil, nil
+	s.memory.close()
 	s.pending.Store(0)
 	others := errors.Join(s.closeBlocks(), s.sums.Close())
 	if s.poisoned.Load() {

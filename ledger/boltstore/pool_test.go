@@ -1,0 +1,121 @@
+package boltstore
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// Pages are used again, and as many are kept as were given back last.
+func TestPool(t *testing.T) {
+	t.Parallel()
+	p := newPool()
+	var pages [][]byte
+	for i := range 5 {
+		page := p.take()
+		if len(page) != hugePage {
+			t.Fatalf("a page has %d bytes", len(page))
+		}
+		page[0], page[hugePage-1] = byte(i), byte(i)
+		pages = append(pages, page)
+	}
+	for i, page := range pages {
+		if page[0] != byte(i) || page[hugePage-1] != byte(i) {
+			t.Errorf("page %d is another one, too", i)
+		}
+	}
+	mapped := len(p.mapped)
+	p.give(pages[:3])
+	if again := p.take(); &again[0] != &pages[2][0] || len(p.free) != 2 {
+		t.Errorf("another page was taken, with %d free", len(p.free))
+	}
+	p.give(pages[3:4])
+	if len(p.free) != 1 {
+		t.Errorf("%d pages are kept where one was given back", len(p.free))
+	}
+	if mapped > 0 && len(p.mapped) != mapped-2 {
+		t.Errorf("%d pages are the pool's, of %d, and 2 were too many", len(p.mapped), mapped)
+	}
+	p.close()
+	if len(p.mapped) != 0 || len(p.free) != 0 {
+		t.Errorf("%d pages and %d free ones are left", len(p.mapped), len(p.free))
+	}
+}
+
+// The memory of a store's changes is that of two overlays, however many flushes there were, and a small flush
+// behind a large one gives back what the large one needed.
+func TestFlushesShareMemory(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	pages := func() int {
+		n := len(s.memory.free)
+		if mapped := len(s.memory.mapped); mapped > 0 { // none where the race detector looks at them
+			return mapped
+		}
+		for _, o := range []*overlay{s.active, s.frozen} {
+			for table := range machine.Table(machine.TableCount) {
+				if o != nil {
+					n += len(o.table(table).memory.pages)
+				}
+			}
+		}
+		return n
+	}
+	value := bytes.Repeat([]byte{1}, 1_000)
+	put := func(values int) {
+		err := s.Update(next(s), func(tx machine.Tx) error {
+			for i := range uint64(values) {
+				if err := tx.Put(machine.TableEntities, blockKey(i), value); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	const large, each = 10_000, 10_000*1_000/hugePage + 1
+	for range 5 {
+		put(large)
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := pages(); got == 0 || got > 2*each {
+		t.Errorf("%d pages for changes of %d", got, each)
+	}
+	put(10)
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if got := pages(); got != 0 {
+		t.Errorf("%d pages are kept for changes of 10 KB", got)
+	}
+	put(large)
+	if err := s.Close(); err != nil || len(s.memory.mapped) != 0 {
+		t.Errorf("%d pages are mapped after Close (%v)", len(s.memory.mapped), err)
+	}
+}
+
+// An Update uses the rooms that values have outgrown in the one before.
+func TestUpdatesReuseRooms(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	put := func(key uint64, size int) {
+		err := s.Update(next(s), func(tx machine.Tx) error {
+			return tx.Put(machine.TableEntities, blockKey(key), make([]byte, size))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(1, 200)
+	put(1, 300)
+	before := s.PendingBytes()
+	put(2, 200)
+	if got := s.PendingBytes() - before; got > 100 {
+		t.Errorf("%d bytes were taken where a room was free", got)
+	}
+}

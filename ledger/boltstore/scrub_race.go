@@ -1,0 +1,6 @@
+//go:build race
+
+package boltstore
+
+// scrub makes pages part of Go's heap, where the race detector sees them, and overwrites what is given back.
+const scrub = true
