@@ -34,8 +34,10 @@
 // Hundreds of thousands of changes gather before a Flush. They lie in blocks of
 // memory without pointers (arena.go), found by a hash table of our own
 // (index.go): as Go values in a map they took twice the memory, three times the
-// time to put there, and most of the garbage collector's. Nothing is given back
-// before the overlay is dropped as a whole. The keys are sorted when
+// time to put there, and most of the garbage collector's. The large blocks lie outside of
+// Go's heap (pool.go) and are used again once the overlay has been flushed: whoever keeps a slice
+// that a View or Update was given finds other bytes there. A room that a value has outgrown is used again
+// from the next Update on. The keys are sorted when
 // a read needs their order; nothing ever goes by the order of the hash table.
 //
 // # Blocks
@@ -52,7 +54,7 @@
 //
 // In this order, and never the other way round:
 //
-//	flushMu → mu → bbolt's own locks
+//	flushMu → presorting → mu → bbolt's own locks
 //
 // Flush commits while it holds flushMu but not mu, so Update and View run beside it.
 // bbolt waits for open read transactions when it must map a larger file; a View or Update

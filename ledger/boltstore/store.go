@@ -74,7 +74,7 @@ type Store struct {
 	// reading is held shared by ViewBlocks and exclusively by Close; taken before mu.
 	reading sync.RWMutex
 
-	presorting sync.Mutex // taken before mu
+	presorting sync.Mutex // taken before mu; see dropFrozen
 
 	updates atomic.Uint64 // the updates applied since Open
 	pending atomic.Int64

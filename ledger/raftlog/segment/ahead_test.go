@@ -8,7 +8,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
-// watchedDisk counts how often a file is written where it never was, and fails a test when a write changes anything but zeros.
+// watchedDisk counts how often a file is written where it never was, and fails a test when a write changes anything
+// but zeros.
 type watchedDisk struct {
 	segment.Disk
 	t     *testing.T
@@ -47,8 +48,8 @@ func (f *watchedFile) WriteAt(b []byte, at int64) (int, error) {
 	return f.File.WriteAt(b, at)
 }
 
-// Most writes go where the file was written before, which makes their syncs cheaper, and none changes what is there. A long
-// write brings no zeros.
+// Most writes go where the file was written before, which makes their syncs cheaper, and none changes what is there. A
+// long write brings no zeros.
 func TestWritesAhead(t *testing.T) {
 	t.Parallel()
 	const segmentBytes, entryBytes, ahead = 4 << 20, 5_000, 512 << 10

@@ -100,11 +100,11 @@ type point struct {
 const (
 	pointBytes    = 64 << 10
 	maxKeptBuffer = 4 << 20
-	// writeAhead is how many zeros are written behind a write that comes where the file was never written, in bytes. They
-	// change nothing that can be read. But the first write to an allocated block changes the file system's
-	// metadata, which the next sync has to write, too: a sync of 4 KiB took 0.37 ms, and 0.27 behind such a write, one of
-	// 40 KiB 0.55 and 0.35 (ext4, means of 1,000). More at once would delay the sync that has them. A long write gains
-	// little, and has none.
+	// writeAhead is how many zeros are written behind a write that comes where the file was never written, in bytes.
+	// They change nothing that can be read. But the first write to an allocated block changes the file system's
+	// metadata, which the next sync has to write, too: a sync of 4 KiB took 0.37 ms, and 0.27 behind such a write; one
+	// of 40 KiB 0.55 and 0.35 (ext4, means of 1,000). More at once would delay the sync that has them. A long write
+	// gains little, and has none.
 	writeAhead = 512 << 10
 )
 
