@@ -108,14 +108,30 @@ func (a *arena) reuse() {
 		a.spare = new([spareSizes][]place)
 	}
 	for _, r := range a.outgrown {
+		if scrub {
+			overwrite(a.at(r.at, r.size))
+		}
 		places := &a.spare[(r.size-leastSpare)/spareUnit]
 		*places = append(*places, r.at)
 	}
 	a.outgrown = a.outgrown[:0]
 }
 
-// release gives the arena's large blocks back to the pool. Nobody may use any of it any more.
-func (a *arena) release() {
-	a.pool.give(a.pages)
+// release returns the arena's pages, for the pool, and leaves an arena without memory. Nobody may use any of it any more.
+func (a *arena) release() (pages [][]byte) {
+	if scrub {
+		for _, b := range a.blocks {
+			overwrite(b)
+		}
+	}
+	pages = a.pages
 	*a = arena{pool: a.pool}
+	return pages
+}
+
+// overwrite makes whoever still reads b see that it is no longer what was there.
+func overwrite(b []byte) {
+	for i := range b {
+		b[i] = 0xDB
+	}
 }

@@ -86,10 +86,12 @@ func (o *overlay) reuse() {
 
 // release gives the memory back, and with it all changes. No reader may be left.
 func (o *overlay) release() {
+	var pages [][]byte
 	for i, t := range o.tables {
 		if t != nil {
-			t.memory.release()
+			pages = append(pages, t.memory.release()...)
 			o.tables[i] = nil
 		}
 	}
+	o.pool.give(pages) // all at once, because the pool keeps as many as it was given last
 }

@@ -48,13 +48,6 @@ func (p *pool) give(pages [][]byte) {
 	if p == nil {
 		return
 	}
-	if scrub {
-		for _, page := range pages {
-			for i := range page {
-				page[i] = 0xDB
-			}
-		}
-	}
 	p.free = append(p.free, pages...)
 	p.shrink(len(pages))
 }

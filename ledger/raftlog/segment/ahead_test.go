@@ -52,7 +52,7 @@ func (f *watchedFile) WriteAt(b []byte, at int64) (int, error) {
 // long write brings no zeros.
 func TestWritesAhead(t *testing.T) {
 	t.Parallel()
-	const segmentBytes, entryBytes, ahead = 4 << 20, 5_000, 512 << 10
+	const segmentBytes, entryBytes, ahead = 8 << 20, 5_000, 512 << 10
 	o := options(simdisk.New())
 	d := &watchedDisk{Disk: o.Disk, t: t}
 	o.Disk, o.SegmentBytes = d, segmentBytes
