@@ -117,7 +117,8 @@ func (a *arena) reuse() {
 	a.outgrown = a.outgrown[:0]
 }
 
-// release returns the arena's pages, for the pool, and leaves an arena without memory. Nobody may use any of it any more.
+// release returns the arena's pages, for the pool, and leaves an arena without memory. Nobody may use any of it any
+// more.
 func (a *arena) release() (pages [][]byte) {
 	if scrub {
 		for _, b := range a.blocks {
