@@ -2,5 +2,5 @@
 
 package boltstore
 
-// scrub makes pages part of Go's heap, where the race detector sees them, and overwrites memory before it is used again.
+// scrub makes pages part of Go's heap, where the race detector sees them, and overwrites memory that is used again.
 const scrub = true
