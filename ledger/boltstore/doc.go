@@ -36,7 +36,7 @@
 // (index.go): as Go values in a map they took twice the memory, three times the
 // time to put there, and most of the garbage collector's. The large blocks lie outside of
 // Go's heap (pool.go) and are used again once the overlay has been flushed: whoever keeps a slice
-// that a View or Update was given finds other bytes there. A room that a value has outgrown is used again
+// that a View or Update was given finds other bytes there, or a memory fault. A room that a value has outgrown is used again
 // from the next Update on. The keys are sorted when
 // a read needs their order; nothing ever goes by the order of the hash table.
 //

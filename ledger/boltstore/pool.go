@@ -7,8 +7,8 @@ const hugePage = 2 << 20
 
 // pool is the memory of a store's overlays, which take it in turns: the changes that come while a flush is running
 // have the memory of those that the flush before has written. It lies outside of Go's heap, in huge pages
-// where the system has them. In the heap its first use had cost a fault for each 4 KiB, which takes 17 µs on some
-// virtual machines, and the collector had let the heap grow to twice as much. Not safe for concurrent use.
+// where the system has them. In the heap the first use of each 4 KiB is a fault, which takes 17 µs on some virtual
+// machines, and the collector lets the heap grow to twice of what is in use. Under the store's mu.
 type pool struct {
 	mapped mapped
 	free   [][]byte
