@@ -34,11 +34,11 @@
 // Hundreds of thousands of changes gather before a Flush. They lie in blocks of
 // memory without pointers (arena.go), found by a hash table of our own
 // (index.go): as Go values in a map they took twice the memory, three times the
-// time to put there, and most of the garbage collector's. The large blocks lie outside of
-// Go's heap (pool.go) and are used again once the overlay has been flushed: whoever keeps a slice
-// that a View or Update was given finds other bytes there, or a memory fault. A room that a value has outgrown is used again
-// from the next Update on. The keys are sorted when
-// a read needs their order; nothing ever goes by the order of the hash table.
+// time to put there, and most of the garbage collector's. The large blocks lie outside
+// of Go's heap (pool.go) and are used again once the overlay has been flushed: whoever
+// keeps a slice that a View or Update was given finds other bytes there, or a memory
+// fault. A room that a value has outgrown is used again from the next Update on. The keys
+// are sorted when a read needs their order; nothing ever goes by the order of the hash table.
 //
 // # Blocks
 //
