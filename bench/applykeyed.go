@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -132,7 +132,7 @@ func (x *attacker) waitForOwner(ctx context.Context, i int) error {
 		if x.l.Stats().KeyWaiters >= together/2 {
 			break
 		}
-		harness.Pause(ctx, time.Millisecond)
+		load.Pause(ctx, time.Millisecond)
 	}
 	return x.complete(ctx, record, token, 100)
 }

@@ -17,7 +17,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -202,7 +202,7 @@ func drip(connections int, text string) func(context.Context, *options, *target)
 			}
 			defer release()
 			for err == nil && ctx.Err() == nil {
-				harness.Pause(ctx, time.Second)
+				load.Pause(ctx, time.Second)
 				_, err = io.WriteString(c, "x")
 			}
 			if err != nil {

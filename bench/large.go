@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -237,7 +238,7 @@ func (p *population) seed(ctx context.Context, address string) error {
 
 // loaded is the result of a load of single writes.
 type loaded struct {
-	harness.Result
+	load.Result
 
 	pause time.Duration // the longest between two acknowledgements
 }
@@ -252,7 +253,7 @@ func (p *population) load(
 	defer closeLanes(lanes)
 	gaps := newPauses()
 	began := false
-	m.Result, err = harness.Run(ctx, harness.Load{
+	m.Result, err = load.Run(ctx, load.Load{
 		Workers: len(lanes), Warmup: warmup, Duration: duration,
 		Meter: func() (harness.Values, error) { // before the measurement, and after it
 			if m.pause = time.Duration(gaps.longest.Load()); !began {

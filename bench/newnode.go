@@ -20,6 +20,7 @@ import (
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -193,7 +194,7 @@ func (b *newNodeBed) openWriters(ctx context.Context) error {
 
 // newNodeLoad is what was measured while something else was done.
 type newNodeLoad struct {
-	result harness.Result
+	result load.Result
 	memory int64 // the most that the processes had together, without mapped files
 	newest int64 // the most that a process had that was started meanwhile, without mapped files
 }
@@ -222,17 +223,17 @@ func (b *newNodeBed) load(ctx context.Context, do func(ctx context.Context) erro
 		if err := do(ctx); err != nil {
 			return err
 		}
-		harness.Pause(ctx, time.Until(began.Add(b.o.duration)))
+		load.Pause(ctx, time.Until(began.Add(b.o.duration)))
 		return nil
 	})
 	// Ends once over is set.
 	g.Go(func() (err error) {
 		payload := make([]byte, 128)
-		l.result, err = harness.Run(ctx, harness.Load{
+		l.result, err = load.Run(ctx, load.Load{
 			Workers: len(b.writers), Rate: newNodeRate, Duration: newNodeWithin,
 		}, func(ctx context.Context, worker int) error {
 			if over.Load() {
-				return harness.ErrDone
+				return load.ErrDone
 			}
 			_, err := b.writers[worker].Write(ctx, op.Append(payload))
 			return err
@@ -263,7 +264,7 @@ func (b *newNodeBed) awaitVoters(ctx context.Context, want int) error {
 		if voters == want {
 			return nil
 		}
-		if harness.Pause(ctx, 20*time.Millisecond); ctx.Err() != nil {
+		if load.Pause(ctx, 20*time.Millisecond); ctx.Err() != nil {
 			return errors.Join(fmt.Errorf("%d nodes have a vote, want %d", voters, want), ctx.Err())
 		}
 	}

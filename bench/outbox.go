@@ -20,6 +20,7 @@ import (
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
 	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -158,7 +159,7 @@ func (b *outboxBed) relay(ctx context.Context, done func(r *outbox.Relay) bool) 
 		if relay.Counters().Stopped > 0 {
 			cancel(errors.New("a stream of the outbox was stopped"))
 		}
-		harness.Pause(ctx, time.Millisecond)
+		load.Pause(ctx, time.Millisecond)
 	}
 	took, err := time.Since(began), context.Cause(ctx)
 	cancel(nil)
@@ -267,9 +268,9 @@ func measureApplication(ctx context.Context, b *outboxBed, callers int) ([]harne
 }
 
 // measureSide measures one round of a side.
-func (b *outboxBed) measureSide(ctx context.Context, side, callers int) (measured harness.Result, err error) {
+func (b *outboxBed) measureSide(ctx context.Context, side, callers int) (measured load.Result, err error) {
 	load := func(ctx context.Context) {
-		measured, err = harness.RunSome(ctx, harness.Load{
+		measured, err = load.RunSome(ctx, load.Load{
 			Workers: callers, Warmup: b.o.warmup / 4, Duration: b.o.duration / outboxRounds,
 			Meter: harness.Usage(b.dir, b.postgres.Tree()...),
 		}, func(ctx context.Context, worker int) error { return b.transact(ctx, side, worker) })

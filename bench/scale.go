@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -216,7 +217,7 @@ func measureEviction(interval, limit uint64) func(context.Context, *bed) ([]harn
 
 // intervals is what a load in several intervals came to.
 type intervals struct {
-	all   harness.Latencies
+	all   load.Latencies
 	worst float64 // p99 of an interval, in milliseconds
 	pause time.Duration
 }
@@ -225,7 +226,7 @@ type intervals struct {
 func (p *population) loadUntil(
 	ctx context.Context, b *bed, warmup time.Duration, done func() (bool, error),
 ) (i intervals, err error) {
-	i.all = harness.NewLatencies()
+	i.all = load.NewLatencies()
 	for {
 		m, err := p.load(ctx, b, outstanding, warmup, scaledTime(b.o, besideFor))
 		if err != nil {
@@ -242,7 +243,7 @@ func (p *population) loadUntil(
 // measureJournal compares Writers with and without a journal.
 func measureJournal(writers int) func(context.Context, *bed) ([]harness.Line, error) {
 	return func(ctx context.Context, b *bed) ([]harness.Line, error) {
-		var found [2]harness.Result
+		var found [2]load.Result
 		for i, r := range []rate{{server: true, prepare: streamWrites}, {server: true, prepare: journaledWrites}} {
 			err := onBed(ctx, b.o, func(ctx context.Context, b *bed) (err error) {
 				found[i], err = r.measure(ctx, b, writers)

@@ -98,7 +98,7 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	l := &load{
+	l := &workload{
 		c: c, plain: o.plain, early: o.early, began: time.Now(), attempted: map[string]bool{},
 		acked: map[string]string{},
 	}
@@ -175,7 +175,7 @@ func build(ctx context.Context, path, program string) error {
 	return nil
 }
 
-func (o *options) report(w io.Writer, a *adversary, l *load, f *findings) {
+func (o *options) report(w io.Writer, a *adversary, l *workload, f *findings) {
 	say(w, "\n")
 	for _, name := range slices.Sorted(maps.Keys(a.counts)) {
 		say(w, "%-24s %d\n", name, a.counts[name])

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -132,7 +132,7 @@ func awaitCluster(t *testing.T, d *node, what string, is func(*seqledgerv1.Clust
 		if err == nil && is(status.GetNode().GetCluster()) {
 			return
 		}
-		harness.Pause(ctx, 20*time.Millisecond)
+		load.Pause(ctx, 20*time.Millisecond)
 		if ctx.Err() != nil {
 			t.Fatalf("node %d never saw %s: %v, %v", d.number, what, status.GetNode().GetCluster(), err)
 		}

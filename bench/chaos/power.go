@@ -18,6 +18,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 // powerNeeds are what bench chaos -power uses besides Go, and the packages of Debian that have it.
@@ -91,7 +92,7 @@ func (o *options) runPower(ctx context.Context, stdout io.Writer) (err error) {
 		return err
 	}
 	say(stdout, "the machine (%s) answers after %s\n", p.accelerator, time.Since(began).Round(time.Millisecond))
-	l := &load{c: c, began: time.Now(), attempted: map[string]bool{}, acked: map[string]string{}}
+	l := &workload{c: c, began: time.Now(), attempted: map[string]bool{}, acked: map[string]string{}}
 	if err := o.cuts(ctx, l, stdout); err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func (o *options) runPower(ctx context.Context, stdout io.Writer) (err error) {
 }
 
 // cuts makes the cuts, and returns when the clients have settled what they wrote.
-func (o *options) cuts(ctx context.Context, l *load, stdout io.Writer) error {
+func (o *options) cuts(ctx context.Context, l *workload, stdout io.Writer) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	settle := l.start(ctx, o)
@@ -109,7 +110,7 @@ func (o *options) cuts(ctx context.Context, l *load, stdout io.Writer) error {
 	d := l.c.nodes[0]
 	for n := 1; n <= o.power && ctx.Err() == nil; n++ {
 		worked := 50*time.Millisecond + time.Duration(random.Int64N(int64(2*time.Second)))
-		harness.Pause(ctx, worked)
+		load.Pause(ctx, worked)
 		before := l.acknowledgements()
 		began := time.Now()
 		if err := errors.Join(d.kill(), l.c.start(ctx, d)); err != nil {
