@@ -56,9 +56,7 @@ func Launch(command *exec.Cmd, log string, credential *syscall.Credential) (*Pro
 		command.Stdout = out
 	}
 	command.Stderr = out
-	// In a group of its own, so that an interrupt reaches only this process, which then ends it
-	// in order; and killed when this process dies.
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: credential}
+	command.SysProcAttr = attributes(credential)
 	stdin, err := command.StdinPipe()
 	if err != nil {
 		return nil, err
