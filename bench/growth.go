@@ -262,7 +262,7 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 				if err := c.sizes(p); err != nil {
 					return err
 				}
-				*loads = append(*loadss, p)
+				*loads = append(*loads, p)
 				_, err = fmt.Fprintf(stdout, "%6.2f min: %9.0f writes, %5.0f/s, p50 %.2f ms, p99 %.2f ms, %.0f "+
 					"not begun, "+
 					"state %.0f MiB, blocks %.0f MiB, log %.0f MiB, memory %.0f MiB\n", p["minutes"], p["writes"],

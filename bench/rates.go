@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/internal/load"
@@ -236,31 +233,13 @@ var benchScope = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 
 // streamWrites has one Writer for each worker, all over one connection.
 func streamWrites(ctx context.Context, b *bed, workers int) (load.Operation, error) {
-	return writersWith(ctx, b, workers, nil)
-}
-
-// journaledWrites is streamWrites with a journal that all Writers share.
-func journaledWrites(ctx context.Context, b *bed, workers int) (load.Operation, error) {
-	dir := filepath.Join(b.dir, "journal")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	j, err := journal.Open(filepath.Join(dir, "journal"), journal.Options{})
-	if err != nil {
-		return nil, err
-	}
-	b.later(j.Close) // before the client, so that it is closed after it: its Writers use it
-	return writersWith(ctx, b, workers, j)
-}
-
-func writersWith(ctx context.Context, b *bed, workers int, j *journal.File) (load.Operation, error) {
 	c, err := b.client(client.Options{})
 	if err != nil {
 		return nil, err
 	}
 	writers := make([]*writer.Writer, workers)
 	for i := range writers {
-		o := writer.Options{Scope: benchScope, ClientID: fmt.Sprint("client-", i), Journal: j}
+		o := writer.Options{Scope: benchScope, ClientID: fmt.Sprint("client-", i)}
 		if writers[i], err = writer.Open(ctx, c, o); err != nil {
 			return nil, err
 		}
@@ -280,7 +259,7 @@ func unaryCalls(o client.Options) func(context.Context, *bed, int) (load.Operati
 		if err != nil {
 			return nil, err
 		}
-		p := newPopulation("client-", workers, 0)
+		p := newPopulation("client-", workers)
 		requests := make([]*seqledgerv1.WriteRequest, workers)
 		for i := range requests {
 			requests[i] = p.write(i, operation())
@@ -303,7 +282,7 @@ func advance(w *seqledgerv1.WriteRequest) {
 // same header for each request; it reads only the length of the answer. It shows the limit of the
 // server alone.
 func rawCalls(ctx context.Context, b *bed, workers int) (load.Operation, error) {
-	p := newPopulation("client-", workers, 0)
+	p := newPopulation("client-", workers)
 	callers := make([]*rawCaller, workers)
 	for i := range callers {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.server.address)

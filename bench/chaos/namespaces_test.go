@@ -2,6 +2,8 @@ package chaos
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,4 +139,23 @@ func awaitCluster(t *testing.T, d *node, what string, is func(*seqledgerv1.Clust
 			t.Fatalf("node %d never saw %s: %v, %v", d.number, what, status.GetNode().GetCluster(), err)
 		}
 	}
+}
+
+// answers reports whether the ledger at an address is ready.
+func answers(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close() // only its status matters
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
 }
