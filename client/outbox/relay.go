@@ -220,14 +220,17 @@ func (r *Relay) every(ctx context.Context, pause time.Duration, do func(ctx cont
 }
 
 // openStreams lists the streams that have rows to write, with one look into the index for each rather than with
-// DISTINCT, which would read every open row.
+// DISTINCT, which would read every open row. It also lists those that were resumed: their number is taken from the
+// ledger at once, so that a backup of the database rarely says that any number is right.
 const openStreams = `WITH RECURSIVE found AS (
 	(SELECT stream FROM {table} WHERE state IN ('new', 'sent') ORDER BY stream LIMIT 1)
 	UNION ALL
 	SELECT (SELECT stream FROM {table} t WHERE state IN ('new', 'sent') AND t.stream > found.stream
 		ORDER BY stream LIMIT 1) FROM found WHERE stream IS NOT NULL)
-	SELECT found.stream FROM found LEFT JOIN {streams} s ON s.stream = found.stream
-	WHERE found.stream IS NOT NULL AND s.stopped IS NULL
+	SELECT every.stream FROM (SELECT stream FROM found WHERE stream IS NOT NULL
+		UNION SELECT stream FROM {streams} WHERE next_sequence IS NULL) AS every
+	LEFT JOIN {streams} s ON s.stream = every.stream
+	WHERE s.stopped IS NULL
 	AND (s.owner IS NULL OR s.owner = $1 OR s.owned_until < clock_timestamp())`
 
 // look starts work on the streams that have rows to write and are not being worked on.
