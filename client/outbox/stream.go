@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/internal/pgserver"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -100,6 +101,7 @@ func (s *stream) work(ctx context.Context) {
 		}
 		// Whatever was under way is in the table.
 		s.open = false
+		_ = pgserver.Leave(s.relay.db, err)
 		if ctx.Err() == nil {
 			s.relay.log.WarnContext(ctx, "a stream of the outbox waits after a failure", "stream", s.name, "error", err)
 		}
