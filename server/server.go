@@ -11,9 +11,11 @@ import (
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/seqledger/seqledger/internal/upgrade"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
 	"github.com/seqledger/seqledger/server/console"
 )
@@ -123,9 +125,17 @@ func (s *Server) drainWith(next http.Handler) http.Handler {
 	})
 }
 
-// serviceNames returns the services for health checks and reflection.
-func serviceNames() []string {
-	return []string{seqledgerv1connect.LedgerServiceName, seqledgerv1connect.AdminServiceName}
+// serviceNames returns the services for health checks and reflection: all of the API. Each is mounted whole, and the
+// API says which there are.
+func serviceNames() (names []string) {
+	api := seqledgerv1.File_seqledger_v1_types_proto.Package()
+	protoregistry.GlobalFiles.RangeFilesByPackage(api, func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			names = append(names, string(file.Services().Get(i).FullName()))
+		}
+		return true
+	})
+	return names
 }
 
 // noStore keeps answers out of caches.

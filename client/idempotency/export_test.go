@@ -1,5 +1,7 @@
 package idempotency
 
+import "time"
+
 // CanonicalJSON is canonicalJSON.
 var CanonicalJSON = canonicalJSON
 
@@ -13,6 +15,15 @@ func MemoryBackend() interface {
 	TokenSource
 } {
 	return newMemory(memoryEntries, memoryBytes)
+}
+
+// CleanUp removes the expired values of a store in memory.
+func CleanUp(b Backend) {
+	m := b.(*memory) //nolint:forcetypeassert // MemoryBackend's
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cleaned = time.Time{}
+	m.cleanUp()
 }
 
 // AddToJournal adds a result to a journal.

@@ -61,8 +61,8 @@ var helpTexts = map[string]string{
 	"help_import_append_lines": "Append each line as it stands, of any text file, rather than read operations " +
 		"from it.",
 	"help_import_state_file": "Where the import remembers what it has begun. Default: FILE.seqledger-import.",
-	"help_import_take_session": "Go on from this session of the stream, although the state file has another: " +
-		"only if you opened it yourself, and nothing writes under it.",
+	"help_import_take_session": "Go on from this session of the stream, although the state file has another, or " +
+		"none: only if you know what was written under it, and nothing writes under it now.",
 	"help_store_url": "What keeps the records: ledger, postgres://…, redis://…, s3://BUCKET/PREFIX, or memory: " +
 		"(forgotten at the end). A password is better in the variable.",
 	"help_store_data":    "Directory of the ledger that this process opens itself; nothing else may have it open.",
