@@ -22,14 +22,14 @@ import (
 
 // Server serves one ledger.
 type Server struct {
-	options    Options
-	metrics    *metrics
-	refusals   *refusals
-	handler    http.Handler
-	local      http.Handler    // handler, but for what goes to the leader
-	leaderOnly map[string]bool // the paths of the calls that only a leader can answer
-	admission  *admission.Controller
-	ledger     atomic.Pointer[string] // its id, once it is known; it stays the same
+	options   Options
+	metrics   *metrics
+	refusals  *refusals
+	handler   http.Handler
+	passedOn  http.Handler // for calls that other nodes have checked, and pass on
+	router    *router      // nil in a ledger on one node
+	admission *admission.Controller
+	ledger    atomic.Pointer[string] // its id, once it is known; it stays the same
 	// admission.StallTimeout, admission.BodyTimeout, upgrade.PingEvery and cutOffAfter, except in tests.
 	stall, late, pingEvery, cutOff time.Duration
 
@@ -62,7 +62,9 @@ func New(o Options) (*Server, error) {
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.closed, s.close = context.WithCancel(context.Background())
 	s.metrics, s.refusals = newMetrics(s), new(refusals)
-	s.leaderOnly = map[string]bool{}
+	if o.Ledger.Cluster().PeerTransport() != nil {
+		s.router = newRouter(s, o.Ledger.Cluster())
+	}
 	mux := http.NewServeMux()
 	s.mount(mux)
 	s.mountReflection(mux)
@@ -72,7 +74,8 @@ func New(o Options) (*Server, error) {
 		}
 	}
 	outer := http.NewServeMux()
-	api := withRequestID(s.fromBrowser(s.authenticated(s.ofLedger(checkProtocol(mux)))))
+	calls := s.authenticated(s.ofLedger(checkProtocol(mux)))
+	api := withRequestID(s.fromBrowser(calls))
 	if !o.NoConsole {
 		// A visit, like a health check: its files need no credential.
 		outer.Handle("GET "+console.Path, s.admission.Probe(console.Handler()))
@@ -82,10 +85,8 @@ func New(o Options) (*Server, error) {
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest,
 		s.admission.Probe(s.observing(s.metrics.handler()))))
-	s.local = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
-	if s.handler = s.local; o.Ledger.Cluster().PeerTransport() != nil {
-		s.handler = newRouter(s, o.Ledger.Cluster(), s.local)
-	}
+	s.handler = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
+	s.passedOn = s.admission.BeforeAuth(withRequestID(calls))
 	return s, nil
 }
 

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"net/http"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/gateway"
+	"github.com/seqledger/seqledger/internal/listen"
 )
 
 // gatewayCommand runs a reverse proxy in front of an HTTP service.
@@ -233,8 +232,7 @@ type gatewayReady struct {
 func (c *gatewayCommand) serve(
 	e *environment, listener net.Listener, g *gateway.Gateway, store *keyStore, debug *debugServer,
 ) (err error) {
-	s := &http.Server{Handler: g, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug)}
+	s := listen.Server(g, 64<<10, e.log)
 	ready := gatewayReady{listener.Addr().String(), c.Upstream, g.Routes(), store.address, debug.address}
 	if e.json {
 		err = e.showObject(ready)
@@ -247,7 +245,7 @@ func (c *gatewayCommand) serve(
 	}
 	ended := make(chan error, 1)
 	// Ends when the server is told to stop; serve waits for it.
-	go func() { ended <- s.Serve(listener) }()
+	go func() { ended <- listen.Serve(s, listener, listen.Connections().Gateway) }()
 	select {
 	case err := <-ended:
 		return err

@@ -108,21 +108,33 @@ func merge(p string) string {
 	return clean
 }
 
-// otherPaths are headers that some services take in place of the request's method or path. See also
-// idempotency.MethodHeaders.
-var otherPaths = []string{"X-Original-Method", "X-Original-Uri", "X-Original-Url", "X-Rewrite-Url"}
+// saidByProxies reports whether a header is one in which a proxy says where a request comes from, for whom it is, or
+// which method and path it had: services believe it. See also idempotency.MethodHeaders.
+func saidByProxies(name string) bool {
+	return slices.ContainsFunc(proxyPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) ||
+		slices.Contains(proxyHeaders, name)
+}
+
+var (
+	proxyPrefixes = []string{"X-Forwarded-", "X-Original-", "X-Rewrite-", "X-Ssl-", "X-Envoy-"}
+	proxyHeaders  = []string{
+		"Forwarded", "Proxy", "X-Real-Ip", "X-Client-Ip", "Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip",
+		"Cf-Connecting-Ip", "Fastly-Client-Ip", "Fly-Client-Ip", "X-Remote-Ip", "X-Remote-Addr", "X-Remote-User",
+		"Remote-User", "X-Host", "X-Scheme", "X-Url-Scheme", "Front-End-Https",
+	}
+)
+
+// principalHeader reports whether a header is the principal_header of a route. A service may have many routes, and
+// believe it on each of them.
+func (c *Config) principalHeader(name string) bool {
+	is := func(r *route) bool { return r != nil && r.header != "" && strings.EqualFold(r.header, name) }
+	return slices.ContainsFunc(c.routes, is) || is(c.fallback)
+}
 
 // strip removes headers that the client may not send to a route.
 func (c *Config) strip(r *http.Request, route *route) {
 	trusted := c.trusts(r)
-	if route.header != "" && !trusted {
-		r.Header.Del(route.header) // no trusted proxy has set it
-	}
-	if !trusted {
-		for _, name := range otherPaths {
-			r.Header.Del(name)
-		}
-	}
+	delete(r.Header, "Proxy") // CGI would make it HTTP_PROXY, and no proxy sends it
 	if !slices.Contains(route.options.Methods, r.Method) {
 		for _, name := range idempotency.MethodHeaders {
 			r.Header.Del(name)
@@ -134,7 +146,8 @@ func (c *Config) strip(r *http.Request, route *route) {
 		r.Header.Del("Http2-Settings")
 	}
 	for name := range r.Header {
-		if strings.Contains(name, "_") && route.imitated(name) {
+		if said := saidByProxies(name) || c.principalHeader(name); said && !trusted ||
+			strings.Contains(name, "_") && c.imitated(name) {
 			delete(r.Header, name)
 		}
 	}
@@ -154,12 +167,11 @@ func isH2C(header http.Header) bool {
 
 // imitated reports whether a header with an underscore imitates one that the client may not send, because services
 // behind CGI or WSGI do not distinguish _ from -.
-func (r *route) imitated(name string) bool {
+func (c *Config) imitated(name string) bool {
 	name = http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
 	header := http.Header{name: nil}
 	idempotency.StripHeaders(header)
-	return len(header) == 0 || name == idempotency.HeaderKey || strings.EqualFold(name, r.header) ||
-		strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(otherPaths, name) ||
+	return len(header) == 0 || name == idempotency.HeaderKey || c.principalHeader(name) || saidByProxies(name) ||
 		slices.Contains(idempotency.MethodHeaders, name)
 }
 

@@ -139,6 +139,9 @@ func (k *check) ask(proxy http.Handler, request *http.Request) (bool, error) {
 	} {
 		question.Header.Del(name)
 	}
+	for _, name := range idempotency.MethodHeaders {
+		question.Header.Del(name) // it would be the method of the check
+	}
 	question.Header.Set("X-Original-Method", request.Method)
 	question.Header.Set("X-Original-URI", request.URL.RequestURI())
 	ctx, cancel := context.WithTimeout(request.Context(), checkTimeout)
