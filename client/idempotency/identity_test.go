@@ -61,12 +61,13 @@ func TestWhoseRequest(t *testing.T) {
 			function(o)
 			o.Identity = []string{"x-tenant"}
 		}, header("X-Tenant", "a"), header("X-Tenant", "b"), apart},
-		"an API key":        {apiKey, header("X-Api-Key", "a"), header("X-Api-Key", "b"), apart},
-		"an API key alone":  {apiKey, header("X-Api-Key", "a"), two(header("X-Api-Key", "a"), host("b")), same},
-		"another version":   {nil, header("Stripe-Version", "1"), header("Stripe-Version", "2"), conflict},
-		"a dry run":         {nil, header("X-Dry-Run", "true"), nil, conflict},
-		"a header besides":  {nil, header("X-Trace", "1"), header("X-Trace", "2"), same},
-		"a header compared": {func(o *idempotency.Options) { o.RequestHeaders = []string{"x-trace"} }, header("X-Trace", "1"), header("X-Trace", "2"), conflict},
+		"an API key":       {apiKey, header("X-Api-Key", "a"), header("X-Api-Key", "b"), apart},
+		"an API key alone": {apiKey, header("X-Api-Key", "a"), two(header("X-Api-Key", "a"), host("b")), same},
+		"another version":  {nil, header("Stripe-Version", "1"), header("Stripe-Version", "2"), conflict},
+		"a dry run":        {nil, header("X-Dry-Run", "true"), nil, conflict},
+		"a header besides": {nil, header("X-Trace", "1"), header("X-Trace", "2"), same},
+		"a header compared": {func(o *idempotency.Options) { o.RequestHeaders = []string{"x-trace"} },
+			header("X-Trace", "1"), header("X-Trace", "2"), conflict},
 		"no header compared": {func(o *idempotency.Options) { o.RequestHeaders = []string{} },
 			header("Stripe-Version", "1"), header("Stripe-Version", "2"), same},
 		"If-Match":            {nil, header("If-Match", `"1"`), header("If-Match", `"2"`), conflict},
@@ -217,10 +218,12 @@ func TestIdentityOf(t *testing.T) {
 	s := &service{T: t, metrics: newCounter()}
 	s.store = principalStore{idempotency.Memory(), &principal}
 	for want, change := range map[string]func(*idempotency.Options){
-		"authorization host":                func(*idempotency.Options) {},
-		"authorization":                     func(o *idempotency.Options) { o.Identity = []string{"authorization"} },
-		"host":                              func(o *idempotency.Options) { o.Shared = true },
-		"authorization any-tenant host x-a": func(o *idempotency.Options) { o.Identity = []string{"x-a", "host", "authorization", "any-tenant"} },
+		"authorization host": func(*idempotency.Options) {},
+		"authorization":      func(o *idempotency.Options) { o.Identity = []string{"authorization"} },
+		"host":               func(o *idempotency.Options) { o.Shared = true },
+		"authorization any-tenant host x-a": func(o *idempotency.Options) {
+			o.Identity = []string{"x-a", "host", "authorization", "any-tenant"}
+		},
 		"user x-a": func(o *idempotency.Options) {
 			o.Identity = []string{"x-a"}
 			o.Principal = func(context.Context, http.Header) (string, error) { return "user:a/b+c:d", nil }

@@ -49,25 +49,25 @@ func TestARepeatAfterARestart(t *testing.T) {
 	w := newWorld(t, testConfig)
 	w.charge(nil)
 	w.start()
-	first := w.call("charge", "", payment{Order: "A", Amount: 5})
+	first := w.call("charge", "", chargeA)
 	w.kill()
 	<-w.ended
 	w.start()
-	if again := w.call("charge", "", payment{Order: "A", Amount: 5}); again.text != first.text || !again.replayed {
+	if again := w.call("charge", "", chargeA); again.text != first.text || !again.replayed {
 		t.Errorf("after a restart: %+v", again)
 	}
 	w.kill()
 	<-w.ended
 	w.config.Server = "other"
 	w.start()
-	if other := w.call("charge", "", payment{Order: "A", Amount: 5}); other.replayed {
+	if other := w.call("charge", "", chargeA); other.replayed {
 		t.Errorf("behind another server: %+v", other)
 	}
 	w.kill()
 	<-w.ended
 	w.principal = "ada"
 	w.start()
-	if other := w.call("charge", "", payment{Order: "A", Amount: 5}); other.replayed {
+	if other := w.call("charge", "", chargeA); other.replayed {
 		t.Errorf("of another principal: %+v", other)
 	}
 }
@@ -116,7 +116,7 @@ func TestEqualCallsAtOnce(t *testing.T) {
 	var fresh atomic.Int32
 	for range 20 {
 		group.Go(func() {
-			r := w.call("charge", "", payment{Order: "A", Amount: 5})
+			r := w.call("charge", "", chargeA)
 			if !r.replayed {
 				fresh.Add(1)
 			}
@@ -146,7 +146,7 @@ func TestAServerThatEndsInTheMiddle(t *testing.T) {
 	})
 	w.start()
 	got := make(chan reply, 1)
-	go func() { got <- w.call("charge", "", payment{Order: "A", Amount: 5}) }() // received below
+	go func() { got <- w.call("charge", "", chargeA) }() // received below
 	<-begun
 	w.kill()
 	r := <-got
@@ -161,7 +161,7 @@ func TestAServerThatEndsInTheMiddle(t *testing.T) {
 	}
 	<-w.ended
 	w.start()
-	if r := w.call("charge", "", payment{Order: "A", Amount: 5}); r.code != "outcome-unknown" {
+	if r := w.call("charge", "", chargeA); r.code != "outcome-unknown" {
 		t.Errorf("the repeat: %+v", r)
 	}
 	if n := w.effects.Load(); n != 1 {
@@ -183,7 +183,7 @@ func TestErrorsOfATool(t *testing.T) {
 				return nil, nil, errors.New("the card was declined")
 			})
 			w.start()
-			first, again := w.call("charge", "", payment{Order: "A", Amount: 5}), w.call("charge", "", payment{Order: "A", Amount: 5})
+			first, again := w.call("charge", "", chargeA), w.call("charge", "", chargeA)
 			if !first.isError || first.replayed || first.text != "the card was declined" {
 				t.Errorf("first %+v", first)
 			}
@@ -212,10 +212,10 @@ func TestAQuestionIsNoResult(t *testing.T) {
 		return text("paid"), nil, nil
 	})
 	w.start()
-	if r := w.call("charge", "", payment{Order: "A", Amount: 5}); r.code != "rpc" || !strings.Contains(r.text, "visit a page") {
+	if r := w.call("charge", "", chargeA); r.code != "rpc" || !strings.Contains(r.text, "visit a page") {
 		t.Errorf("the question: %+v", r)
 	}
-	if r := w.call("charge", "", payment{Order: "A", Amount: 5}); r.text != "paid" || r.replayed {
+	if r := w.call("charge", "", chargeA); r.text != "paid" || r.replayed {
 		t.Errorf("the call after it: %+v", r)
 	}
 	isError, wantsInput := readResult([]byte(`{"resultType":"input_required","inputRequests":{}}`))
@@ -234,12 +234,12 @@ func TestALongCall(t *testing.T) {
 		return text("paid"), nil, nil
 	})
 	w.start()
-	if r := w.call("charge", "", payment{Order: "A", Amount: 5}); r.code != "in-flight" || r.action != "same-key" ||
+	if r := w.call("charge", "", chargeA); r.code != "in-flight" || r.action != "same-key" ||
 		!strings.Contains(r.text, "with the same arguments") {
 		t.Errorf("the long call: %+v", r)
 	}
 	close(end)
-	if r := w.call("charge", "", payment{Order: "A", Amount: 5}); r.text != "paid" || !r.replayed {
+	if r := w.call("charge", "", chargeA); r.text != "paid" || !r.replayed {
 		t.Errorf("the repeat: %+v", r)
 	}
 }
@@ -252,10 +252,10 @@ func TestALongResult(t *testing.T) {
 		return text(strings.Repeat("x", 2<<20)), nil, nil
 	})
 	w.start()
-	if r := w.call("charge", "", payment{Order: "A", Amount: 5}); len(r.text) != 2<<20 || r.isError {
+	if r := w.call("charge", "", chargeA); len(r.text) != 2<<20 || r.isError {
 		t.Errorf("%d bytes, %v", len(r.text), r.isError)
 	}
-	if r := w.call("charge", "", payment{Order: "A", Amount: 5}); r.code != "response-not-retained" || !r.isError || !r.replayed {
+	if r := w.call("charge", "", chargeA); r.code != "response-not-retained" || !r.isError || !r.replayed {
 		t.Errorf("%+v", r)
 	}
 	if n := w.effects.Load(); n != 1 {
@@ -279,7 +279,7 @@ func TestACancelledCall(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	got := make(chan error, 1)
 	go func() { // received below
-		_, err := w.client.CallTool(ctx, &mcp.CallToolParams{Name: "charge", Arguments: payment{Order: "A", Amount: 5}})
+		_, err := w.client.CallTool(ctx, &mcp.CallToolParams{Name: "charge", Arguments: chargeA})
 		got <- err
 	}()
 	<-begun
@@ -291,7 +291,7 @@ func TestACancelledCall(t *testing.T) {
 		t.Error(err)
 	}
 	close(end)
-	if r := w.call("charge", "", payment{Order: "A", Amount: 5}); r.text != "paid" || !r.replayed || cancelled.Load() {
+	if r := w.call("charge", "", chargeA); r.text != "paid" || !r.replayed || cancelled.Load() {
 		t.Errorf("%+v, the server saw a cancellation: %v", r, cancelled.Load())
 	}
 }

@@ -54,7 +54,7 @@ func TestEverythingElsePasses(t *testing.T) {
 		})
 	w.start()
 	ctx := t.Context()
-	params := &mcp.CallToolParams{Name: "charge", Arguments: payment{Order: "A", Amount: 5},
+	params := &mcp.CallToolParams{Name: "charge", Arguments: chargeA,
 		Meta: mcp.Meta{"progressToken": "mine"}}
 	if result, err := w.client.CallTool(ctx, params); err != nil || result.IsError {
 		t.Error(result, err)
