@@ -62,14 +62,17 @@ type gatewayRoute struct {
 	PrincipalHeader string        `help:"help_gateway_principal" placeholder:"NAME"`
 	PrincipalClaim  string        `help:"help_gateway_claim" placeholder:"NAME"`
 	Shared          bool          `help:"help_gateway_shared"`
+	Principal       []string      `help:"help_gateway_identity" placeholder:"HEADER"`
+	RequestHeaders  []string      `help:"help_gateway_headers" placeholder:"HEADER"`
+	VisitorHeader   string        `help:"help_gateway_visitor" placeholder:"NAME"`
 }
 
 // Help is shown below the flags.
 func (*gatewayCommand) Help() string {
 	return `A request with the header Idempotency-Key reaches the service once. A repeat gets the first response, also when the
-service answered and the answer was lost, and when the client or this gateway was killed. The key belongs to who sends
-it: the hash of the Authorization header, or a header that the proxy before this one sets (--principal-header), or a
-claim of a session token (--principal-claim).
+service answered and the answer was lost, and when the client or this gateway was killed. The key belongs to the sender
+(the hash of the Authorization header, or a header that the proxy before this one sets, --principal-header, or a claim
+of a session token, --principal-claim), the host, and the other headers of --principal that tell tenants apart.
 
     seqledger gateway --upstream http://127.0.0.1:8080
     curl -i -H 'Authorization: Bearer demo' -H 'Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"' \

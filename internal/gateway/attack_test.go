@@ -94,6 +94,7 @@ routes:
 - {path: "/charges/{id}/notes"}
 - {path: /admin/, required: true}
 - {path: "/files/{name...}"}
+- {path: "/users/{id}/pay", required: true}
 `)
 	for target, want := range map[string]string{
 		"/charges": "key-missing", "/charges/": "key-missing", "/%63harges": "key-missing",
@@ -109,6 +110,19 @@ routes:
 		"/charges;x/5": "path-ambiguous", "/charges%2f5": "path-ambiguous", "/charges/5%2fnotes": "path-ambiguous",
 		"/charges/5%2Fnotes": "path-ambiguous", "/x//charges/5/notes": "", "/charges/5//notes": "path-ambiguous",
 		"/admin%2fx": "path-ambiguous", "/files/a%2fb": "", "/files/a//b": "", "/files/a;b": "",
+		"/;x/charges": "path-ambiguous", "/;/charges": "path-ambiguous", "/;x;y/charges": "path-ambiguous",
+		"/;x//charges": "path-ambiguous", "/%3bx/charges": "path-ambiguous", "/;%2fx/charges": "path-ambiguous",
+		"/x;/charges": "", "/charges;": "path-ambiguous", "/charges/;x": "path-ambiguous", "/;x/admin/y": "path-ambiguous",
+		"/users/1/pay": "key-missing", "/users/%2f/pay": "path-ambiguous", "/users/%2F%2F/pay": "path-ambiguous",
+		"/users/a%2fb/pay": "path-ambiguous", "/users/%2fb/pay": "path-ambiguous", "/users//pay": "path-ambiguous",
+		"/users/;a/1/pay": "path-ambiguous", "/users/1/;x/pay": "path-ambiguous", "/users/;/pay": "path-ambiguous",
+		"/;x/users/1/pay": "path-ambiguous", "/users/1/%2fpay": "path-ambiguous", "/users/1/pay%2f": "path-ambiguous",
+		"/%2fcharges": "path-ambiguous", "/charges%2f": "path-ambiguous", "/charges/.": "path-ambiguous",
+		"/charges/%2e": "path-ambiguous", "/.;/charges": "path-ambiguous", "/%252e%252e/charges": "path-ambiguous",
+		"/%2563harges": "path-ambiguous", "/charges%252f": "path-ambiguous", "/charges%3fx": "path-ambiguous",
+		"/charges%23x": "path-ambiguous", "/charges%3bx": "path-ambiguous", "/charges.": "path-ambiguous",
+		"/charges%20": "path-ambiguous", "/charges/.%20./files": "path-ambiguous", "/files/%ff": "path-ambiguous",
+		"/files/%c0%af": "path-ambiguous", "/files/100%25": "", "/files/a%3fb": "", "/files/a.": "",
 		"/charges/5/notes": "", "/charges/5/notes/": "", "/other/..x": "", "/other/...": "", "/CHARGES": "",
 	} {
 		statuses, bodies := raw(t, address, "POST "+target+
