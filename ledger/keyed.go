@@ -202,7 +202,7 @@ func (l *Ledger) readAttachments(ctx context.Context, out *machine.Outcome) (who
 	return whole, err
 }
 
-// reserve decides again and again until no other owner has the key.
+// reserve decides again and again until no other owner has the key or the wait is over.
 func (l *Ledger) reserve(
 	ctx context.Context, c *machine.KeyedCommand, wait time.Duration, admit admission,
 ) (machine.Outcome, error) {
@@ -210,33 +210,38 @@ func (l *Ledger) reserve(
 	// One timer for all rounds, so that they do not wait longer than wait together.
 	limit := time.NewTimer(wait)
 	defer limit.Stop()
-	for waited := false; ; waited = true {
+	for waited, last := false, false; ; waited = true {
 		// Registered before the state is looked at, so that no end is missed.
 		waiting := l.keys.join(key)
+		out, err := l.decideKeyed(ctx, c, admit)
 		if waiting == nil {
-			out, err := l.decideKeyed(ctx, c, admit)
-			if err == nil && out.Code == machine.KeyedInFlight {
+			if err == nil && out.Code == machine.KeyedInFlight && !last {
 				return machine.Outcome{}, ErrTooManyWaiters
 			}
 			return out, err
 		}
-		out, err := l.decideKeyed(ctx, c, admit)
-		again := false
-		if err == nil && out.Code == machine.KeyedInFlight {
-			if !waited {
-				l.keyedCounters.waited.Add(1)
-			}
-			again, err = l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter))
-		}
-		l.keys.leave(key, waiting)
-		if !again {
+		if err != nil || out.Code != machine.KeyedInFlight || last {
+			l.keys.leave(key, waiting)
 			return out, err
 		}
+		if !waited {
+			l.keyedCounters.waited.Add(1)
+		}
+		began := time.Now()
+		again, err := l.awaitEnd(ctx, waiting, limit, time.Duration(out.Keyed.RetryAfter))
+		l.keys.leave(key, waiting)
+		if err != nil || ctx.Err() != nil || l.draining.Load() || l.Err() != nil {
+			out.Keyed.RetryAfter = max(0, out.Keyed.RetryAfter-int64(time.Since(began)))
+			return out, err
+		}
+		// After the wait it is decided once more, because the lease may have been extended: the answer says how much
+		// of it is left now.
+		last = !again
 	}
 }
 
 // awaitEnd waits for the end of a reservation, or of its lease, and reports whether
-// it is worth asking again. Only a leader lets calls wait: another node may be cut off, and would not
+// it is worth waiting again. Only a leader lets calls wait: another node may be cut off, and would not
 // hear of the end.
 func (l *Ledger) awaitEnd(
 	ctx context.Context, waiting *keyWaiters, limit *time.Timer, lease time.Duration,
@@ -251,7 +256,7 @@ func (l *Ledger) awaitEnd(
 		if l.cluster.Term() == 0 {
 			return false, l.cluster.NotLeading()
 		}
-		return !l.draining.Load() && l.Err() == nil, nil
+		return true, nil
 	case <-leaseEnd.C:
 		return true, nil
 	case <-limit.C:

@@ -156,7 +156,8 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 		}
 	}
 	if err != nil {
-		return nil, nil, g.notReserved(ctx, request, err)
+		e, _ := g.notReserved(ctx, request, err)
+		return nil, nil, e
 	}
 	switch r.Outcome {
 	case Acquired:
@@ -207,17 +208,21 @@ func (g *guard) await(ctx context.Context, request *ReserveRequest, running *Res
 		m.Waiting(1)
 		defer m.Waiting(-1)
 	}
+	began := time.Now()
 	r, err := g.reserve(ctx, request)
 	if err == nil {
 		return r, nil
 	}
-	answer := g.notReserved(ctx, request, err)
+	answer, now := g.notReserved(ctx, request, err)
 	if answer.Code == CodeStoreUnavailable {
 		// The store has said that another owner is at work. A wait that breaks says nothing else.
 		if ctx.Err() == nil {
 			g.Logger.WarnContext(ctx, "the wait for another owner of a key broke", "error", err)
 		}
-		answer = g.inFlight(running, err)
+		if now == nil || now.Outcome != InFlight { // what is left of the lease as it was before the wait
+			now = &Reservation{RetryAfter: running.RetryAfter - time.Since(began)}
+		}
+		answer = g.inFlight(now, err)
 	}
 	return nil, answer
 }
@@ -236,25 +241,29 @@ func (g *guard) reserve(ctx context.Context, request *ReserveRequest) (*Reservat
 }
 
 // notReserved returns the error of a failed Reserve. The key may be reserved anyway, without an owner to do the work,
-// and retries would have to wait for the lease. So notReserved releases it, unless the work runs without the store.
-func (g *guard) notReserved(ctx context.Context, request *ReserveRequest, err error) *Error {
-	answer := fromStore(err)
+// and retries would have to wait for the lease. So notReserved releases it, unless the work runs without the store. now
+// is what the store answers to that; nil for nothing.
+func (g *guard) notReserved(
+	ctx context.Context, request *ReserveRequest, err error,
+) (answer *Error, now *Reservation) {
+	answer = fromStore(err)
 	if ctx.Err() == nil { // otherwise the caller has gone
 		g.Metrics.Count(EventStoreFailure)
 	}
 	waited := request.Wait > 0
 	quota, full := errors.AsType[*QuotaError](err)
 	if full && !quota.Unsettled || g.open && answer.silent && !waited && ctx.Err() == nil {
-		return answer
+		return answer, nil
 	}
 	// Not under the call's context, which may have ended because the caller has gone.
 	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.StoreTimeout)
 	defer cancel()
 	request.Wait = 0
-	if r, err := g.store.Reserve(again, request); err == nil && r.Outcome == Acquired {
-		_ = g.free(again, &Ownership{request.Key, r.Token, request.AttemptID}, r.Attempt)
+	now, err = g.store.Reserve(again, request)
+	if err == nil && now.Outcome == Acquired {
+		_ = g.free(again, &Ownership{request.Key, now.Token, request.AttemptID}, now.Attempt)
 	}
-	return answer
+	return answer, now
 }
 
 // free gives a key back because its owner has executed nothing. An owner before it may have executed something: then

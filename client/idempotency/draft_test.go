@@ -110,17 +110,20 @@ func TestDraft_2_4_Fingerprints(t *testing.T) {
 	}
 }
 
-// Section 2.5: the resource MUST publish its specification, which MUST include the expiry. Every
-// problem links to it.
+// Section 2.5: the resource MUST publish its specification, which MUST include the expiry. It links to the page that
+// every problem links to.
 func TestDraft_2_5_TheSpecificationIsPublished(t *testing.T) {
 	t.Parallel()
 	s := newService(t, func(o *idempotency.Options) { o.Required = true })
 	problem := s.send(func(r *http.Request) { r.Header.Del("Idempotency-Key") })
 	link, _, _ := strings.Cut(strings.TrimPrefix(problem.Header.Get("Link"), "<"), ">")
-	answer := s.send(func(r *http.Request) { r.Method, r.URL.Path = http.MethodGet, link })
+	answer := s.send(func(r *http.Request) { r.Method, r.URL.Path = http.MethodGet, "/.well-known/idempotency" })
 	var policy map[string]any
 	if err := json.NewDecoder(answer.Body).Decode(&policy); err != nil || answer.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %d, %v", link, answer.StatusCode, err)
+		t.Fatalf("%d, %v", answer.StatusCode, err)
+	}
+	if page, ok := policy["documentation"].(string); !ok || link != page+"#key-missing" {
+		t.Errorf("a problem links to %s, and the policy to %s", link, page)
 	}
 	for _, name := range []string{"ttl_seconds", "methods", "required"} {
 		if _, ok := policy[name]; !ok {

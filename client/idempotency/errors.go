@@ -28,6 +28,7 @@ const (
 	CodeNotExecuted      Code = "not-executed"          // an operator settled it: it was not executed
 	CodeReplayForbidden  Code = "replay-forbidden"      // executed, but the caller may not see the response
 	CodeReplayUnchecked  Code = "replay-unchecked"      // executed; whether the caller may see the response is unknown
+	CodeReplayEncoded    Code = "replay-encoded"        // executed, but the caller does not accept its content coding
 	CodeQuota            Code = "quota"                 // too many keys or waiters
 	CodeStoreUnavailable Code = "store-unavailable"     // nothing was executed
 )
@@ -78,6 +79,8 @@ var codes = map[Code]codeInfo{
 		"The request was executed, and this caller may not have its response"},
 	CodeReplayUnchecked: {http.StatusServiceUnavailable, SameKey, connect.CodeUnavailable,
 		"The request was executed, and whether this caller may have its response could not be found out"},
+	CodeReplayEncoded: {http.StatusNotAcceptable, Reconcile, connect.CodeFailedPrecondition,
+		"The request was executed, and its response has a content coding that this request does not accept"},
 	CodeQuota: {http.StatusTooManyRequests, SameKey, connect.CodeResourceExhausted, "Too many keys are in use"},
 	CodeStoreUnavailable: {http.StatusServiceUnavailable, SameKey, connect.CodeUnavailable,
 		"The store of keys cannot be reached; nothing was executed"},
@@ -88,7 +91,7 @@ type Error struct {
 	Code Code
 	// RetryAfter is how long to wait before retrying with the same key; 0 if unknown.
 	RetryAfter time.Duration
-	// Record is set with CodeOutcomeUnknown, CodeNotRetained and CodeNotExecuted.
+	// Record is set with CodeOutcomeUnknown, CodeNotRetained, CodeNotExecuted and CodeReplayEncoded.
 	Record *Record
 	// Location is the Location header of a response that was not kept.
 	Location string

@@ -1,6 +1,9 @@
 package idempotency
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // CanonicalJSON is canonicalJSON.
 var CanonicalJSON = canonicalJSON
@@ -47,7 +50,7 @@ func DecodeStored(b []byte) (again []byte, kept bool, err error) {
 
 // EncodeStored encodes a response.
 func EncodeStored(status int, header map[string][]string, body []byte) []byte {
-	r := newStoredResponse(status, header)
+	r := newStoredResponse(status, header, nil)
 	r.Kept, r.Body = true, body
 	return r.encode()
 }
@@ -69,3 +72,18 @@ func LocateJSON(text []byte, pointer string) (value []byte, found bool, err erro
 
 // StoreKey returns the key of a record in a database.
 func StoreKey(k *RecordKey) string { return k.storeKey() }
+
+// CodeLines returns how the page of codes begins the section of each code.
+func CodeLines() map[string]string {
+	lines := map[string]string{}
+	for code, info := range codes {
+		lines[string(code)] = fmt.Sprintf("%d, `%s`, `%v`: %s.", info.status, info.action, info.connect, info.title)
+	}
+	return lines
+}
+
+// Headers of replays, and those that pages may read.
+var (
+	StoredHeaderNames = storedHeaders
+	ExposedHeaders    = exposed
+)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 )
@@ -144,5 +146,41 @@ func TestMiddlewareReleaseStatuses(t *testing.T) {
 	s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 2)
 	if _, err := (idempotency.Options{ReleaseStatuses: []int{404}}).Policy(); err == nil {
 		t.Error("404 is stored, and was taken as a status that is not")
+	}
+}
+
+// A wait that breaks is answered with what is left of the lease when the answer is made: as the store says then, or else
+// as it said before the wait, less the time since.
+func TestMiddlewareRetryAfterABrokenWait(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answers bool
+		want    string
+	}{"the store answers again": {true, "50"}, "the store is gone": {false, "20"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				calls := 0
+				store := reserving{idempotency.Memory(), func(r *idempotency.ReserveRequest) (*idempotency.Reservation,
+					error) {
+					switch calls++; {
+					case calls == 1:
+						return &idempotency.Reservation{Outcome: idempotency.InFlight, RetryAfter: 30 * time.Second}, nil
+					case r.Wait > 0:
+						time.Sleep(10 * time.Second)
+					case test.answers:
+						return &idempotency.Reservation{Outcome: idempotency.InFlight, RetryAfter: 50 * time.Second}, nil
+					}
+					return nil, errors.New("the connection broke")
+				}}
+				s := &service{T: t, store: store, metrics: newCounter()}
+				s.use(func(o *idempotency.Options) { o.Wait = idempotency.DefaultWait })
+				answer := s.send()
+				s.refused(answer, http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 0)
+				if got := answer.Header.Get("Retry-After"); got != test.want {
+					t.Errorf("Retry-After is %s, want %s", got, test.want)
+				}
+			})
+		})
 	}
 }

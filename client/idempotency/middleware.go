@@ -24,6 +24,7 @@ const (
 	HeaderReplayed = "Idempotent-Replayed" // response: true or false
 	HeaderExpires  = "Idempotency-Expires" // response: end of the replay period, ISO 8601
 	HeaderBypassed = "Idempotent-Bypassed" // response: true if the store was bypassed
+	HeaderIgnored  = "Idempotent-Ignored"  // response: true if the key had no effect, because of the method
 	policyPath     = "/.well-known/idempotency"
 )
 
@@ -88,8 +89,10 @@ type Options struct {
 	// to the first user that sends it, and is ignored from others. Empty means that anonymous requests are refused.
 	VisitorHeader string
 	// ServerErrors says what happens to the key after a response of 500 or more, and OnPanic what happens after a
-	// panic.
+	// panic. StatusErrors has what differs from ServerErrors by status, such as 503 of a load balancer that has found no
+	// service.
 	ServerErrors, OnPanic Disposition
+	StatusErrors          map[int]Disposition
 	// ReleaseRefusals declares that the handler sends 401, 403, 407, 408, 409, 423, 425 and 429 before the work has
 	// effects: the key is released. Otherwise the outcome is unknown.
 	ReleaseRefusals bool
@@ -99,6 +102,11 @@ type Options struct {
 	// OutcomeOnly stores only that a result was reached, its status and its Location, and not the response: a retry
 	// gets CodeNotRetained. It is for responses that must not be stored. Interceptor ignores it.
 	OutcomeOnly bool
+	// StoredHeaders are the names of response headers that are stored and replayed besides Content-Type,
+	// Content-Encoding, Content-Language, Content-Disposition, Content-Location, Content-Range, Location,
+	// Operation-Location, ETag, Last-Modified, Link, Vary, Retry-After and Cache-Control. Cookies, credentials, and
+	// headers of CORS, of one delivery or of one connection cannot be stored. Interceptor ignores it.
+	StoredHeaders []string
 	// MismatchStatus is the status returned for a key that was used for another request: 422, the default, or 409.
 	MismatchStatus int
 	// ReplayStatus is 0 to replay the stored status, or 200 to replay every stored success as 200.
@@ -116,8 +124,8 @@ type Options struct {
 	// Work may then run twice. Without Open the request is refused with 503. A request that the store has answered is
 	// never run this way, whatever the answer; see [ErrRefused].
 	Open bool
-	// DescribedBy is the URL of the documentation that problems link to; "" means /.well-known/idempotency, which the
-	// middleware serves.
+	// DescribedBy is the URL of the documentation that problems link to, with the code as the fragment; "" means
+	// [Documentation].
 	DescribedBy string
 
 	// Resolved by validate.
@@ -142,7 +150,7 @@ func (o Options) validate() (Options, error) {
 		o.MaxBody = DefaultMaxBody
 	}
 	if o.DescribedBy == "" {
-		o.DescribedBy = policyPath
+		o.DescribedBy = Documentation
 	}
 	if o.MismatchStatus == 0 {
 		o.MismatchStatus = http.StatusUnprocessableEntity
@@ -158,6 +166,11 @@ func (o Options) validate() (Options, error) {
 		err = &InvalidError{"ReplayStatus", "must be 0 or 200"}
 	case o.MismatchStatus != http.StatusUnprocessableEntity && o.MismatchStatus != http.StatusConflict:
 		err = &InvalidError{"MismatchStatus", "must be 422 or 409"}
+	case slices.ContainsFunc(o.StoredHeaders, func(name string) bool { return !mayStore(name) }):
+		err = &InvalidError{"StoredHeaders", "must be names of headers that do not belong to one delivery: no cookies, " +
+			"credentials or CORS"}
+	case !validStatusErrors(o.StatusErrors):
+		err = &InvalidError{"StatusErrors", "must be LeaveUnknown, ReleaseKey or StoreResult for statuses of 500 to 599"}
 	case o.ServerErrors > StoreResult, o.OnPanic > StoreResult:
 		err = &InvalidError{"ServerErrors, OnPanic", "must be LeaveUnknown, ReleaseKey or StoreResult"}
 	case o.Shared && o.Principal != nil:
@@ -172,11 +185,21 @@ func (o Options) validate() (Options, error) {
 	return o, errors.Join(err, o.readIdentity())
 }
 
+func validStatusErrors(by map[int]Disposition) bool {
+	for status, disposition := range by {
+		if status < 500 || status > 599 || disposition > StoreResult {
+			return false
+		}
+	}
+	return true
+}
+
 // Middleware returns a wrapper that runs a handler once for each key. It answers a retry with the first response and
 // misuse with a problem document (RFC 9457), and serves its policy at /.well-known/idempotency. It panics if the
 // options are invalid.
 //
-// The handler's request carries Idempotency-Attempt and Idempotency-Fence, and its context does not end when the client
+// The handler's request carries Idempotency-Attempt and Idempotency-Fence, and asks for a response without a content
+// coding, so that every client can read its replay. Its context does not end when the client
 // disconnects; see also [FromContext]. With [TakeOver] it ends, with the cause [ErrLeaseLost], when another owner may
 // run. The response is held back until the result is stored, up to 1 MiB.
 //
@@ -209,11 +232,11 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == policyPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		m.servePolicy(w, r)
-	case r.Method == http.MethodHead || r.Method == http.MethodOptions:
-		m.next.ServeHTTP(w, r)
 	case hasKey && upgrade:
 		m.fail(w, r, &Error{Code: CodeKeyInvalid,
 			Cause: errors.New("a connection that is upgraded has no response to repeat")})
+	case hasKey && !slices.Contains(m.options.Methods, r.Method): // never of HEAD and OPTIONS
+		m.ignoreKey(w, r)
 	case !slices.Contains(m.options.Methods, r.Method):
 		m.next.ServeHTTP(w, r)
 	case !hasKey && m.options.Required:
@@ -285,6 +308,24 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 		m.fail(w, r, err)
 	}
 }
+
+// ignoreKey runs the handler of a request whose key has no effect, and tells the client, which would otherwise take a
+// repeat for safe. A middleware further inside may honor the key.
+func (m *middleware) ignoreKey(w http.ResponseWriter, r *http.Request) {
+	marked := &marker{ResponseWriter: w, before: func(header http.Header) {
+		if header.Get(HeaderReplayed) == "" {
+			markIgnored(header)
+			if r.Header.Get("Origin") != "" {
+				expose(header)
+			}
+		}
+	}}
+	m.next.ServeHTTP(marked, r)
+	marked.mark() // for a handler that has written nothing, the server sends the header
+}
+
+// markIgnored sets the header of a response to a request whose key had no effect.
+func markIgnored(header http.Header) { header.Set(HeaderIgnored, "true") }
 
 // bypass runs the handler without the store.
 func (m *middleware) bypass(w http.ResponseWriter, r *http.Request, key string) {
@@ -427,6 +468,7 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 	request := r.WithContext(owner.ctx)
 	request.Header.Set(HeaderAttempt, strconv.FormatUint(owner.attempt, 10))
 	request.Header.Set(HeaderFence, strconv.FormatUint(owner.Token(), 10))
+	request.Header.Set("Accept-Encoding", "identity")
 	var expires time.Time
 	header := http.Header{}
 	copyHeader(header, w.Header()) // headers set before the middleware ran
@@ -443,7 +485,7 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 	m.next.ServeHTTP(rec, request)
 	ended = true
 	rec.WriteHeader(http.StatusOK)
-	expires = m.settleResponse(owner, rec.stored())
+	expires = m.settleResponse(owner, rec.stored(m.options.StoredHeaders))
 	rec.deliver()
 }
 
@@ -479,9 +521,17 @@ func (o *Options) disposition(status int) Disposition {
 	case isRefusal(status):
 		return LeaveUnknown
 	case status >= 500:
-		return o.ServerErrors
+		return o.serverError(status)
 	}
 	return StoreResult
+}
+
+// serverError returns what happens to the key after a response with a status of 500 or more.
+func (o *Options) serverError(status int) Disposition {
+	if disposition, ok := o.StatusErrors[status]; ok {
+		return disposition
+	}
+	return o.ServerErrors
 }
 
 // isRefusal reports whether the status means that the same request may succeed later. Such a response is never stored.
@@ -501,7 +551,7 @@ func (m *middleware) panicked(owner *Owner) {
 	case ReleaseKey:
 		owner.release()
 	case StoreResult:
-		response := newStoredResponse(http.StatusInternalServerError, nil)
+		response := newStoredResponse(http.StatusInternalServerError, nil, nil)
 		response.Kept = true
 		owner.settle(resultCommitted, Result{Response: response.encode()})
 	case LeaveUnknown:

@@ -165,7 +165,8 @@ func (s *service) refused(answer *http.Response, status int, code idempotency.Co
 		s.Fatalf("status %d, want %d %s %s: %s", answer.StatusCode, status, code, action, content)
 	}
 	if answer.Header.Get("Content-Type") != "application/problem+json" ||
-		answer.Header.Get("Link") != `</.well-known/idempotency>; rel="describedby"` {
+		p.Type != idempotency.Documentation+"#"+string(code) ||
+		answer.Header.Get("Link") != "<"+p.Type+`>; rel="describedby"` {
 		s.Errorf("header %v", answer.Header)
 	}
 	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests ||

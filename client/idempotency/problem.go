@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"slices"
@@ -28,6 +29,7 @@ func mark(header http.Header, r *http.Request, key string, replayed bool, expire
 // exposed lists the headers that scripts in browsers may read.
 var exposed = []string{
 	HeaderKey, HeaderReplayed, "X-" + HeaderReplayed, HeaderExpires, "X-Idempotent-Expires", HeaderBypassed,
+	HeaderIgnored,
 	"X-Request-Id", "Retry-After", "Link",
 }
 
@@ -57,12 +59,25 @@ func (m *middleware) replay(w http.ResponseWriter, r *http.Request, key string, 
 		m.fail(w, r, answer)
 		return
 	}
+	if !acceptsCodings(r.Header, response.Header["Content-Encoding"]) {
+		m.Metrics.Count(EventNotRetained)
+		m.fail(w, r, &Error{Code: CodeReplayEncoded, Record: record, Cause: fmt.Errorf(
+			"it has the content coding %s: send the same request with an Accept-Encoding that has it",
+			strings.Join(response.Header["Content-Encoding"], ", "))})
+		return
+	}
 	m.Metrics.Count(EventReplayed)
 	if len(m.options.FreshFields) > 0 {
 		m.refresh(response)
 	}
 	header := w.Header()
+	outer := header["Vary"] // of what serves around the middleware, such as CORS
 	copyHeader(header, response.Header)
+	for _, value := range outer {
+		if !slices.Contains(header["Vary"], value) {
+			header.Add("Vary", value)
+		}
+	}
 	mark(header, r, key, true, record.Expires)
 	status := response.Status
 	if m.options.ReplayStatus != 0 && status < 300 {
@@ -88,8 +103,12 @@ func (m *middleware) refresh(response *storedResponse) {
 		}
 		response.Body = slices.Concat(response.Body[:start], []byte(strconv.Quote(NewUUID())), response.Body[end:])
 		response.Header.Del("Etag") // it belongs to the stored bytes
+		contentChanged(response.Header)
 	}
 }
+
+// Documentation is the page that describes every code, with an anchor for each.
+const Documentation = "https://github.com/seqledger/seqledger/blob/main/docs/codes.md"
 
 // Problem is a problem document (RFC 9457). It says why a request was not executed, or why its response is unknown, and
 // what the client should do next. [Middleware] answers with problems; a component in front of it, such as a proxy with
@@ -104,14 +123,14 @@ type Problem struct {
 	RetryAfter time.Duration
 	// Location is the Location of a response that was not kept; may be empty.
 	Location string
-	// DescribedBy is the URL of the documentation; "" means /.well-known/idempotency.
+	// DescribedBy is the URL of the documentation, in which each code is an anchor; "" means [Documentation].
 	DescribedBy string
 }
 
 // Write answers a request with the problem. The response has the headers of every response to a request with a key: the
 // key, if the request has a valid one, a marker that this is not a replay, and a request id.
 func (p *Problem) Write(w http.ResponseWriter, r *http.Request) {
-	describedBy := cmp.Or(p.DescribedBy, policyPath)
+	describedBy := cmp.Or(p.DescribedBy, Documentation) + "#" + string(p.Code)
 	header := w.Header()
 	key, _ := ParseHeader(r.Header, false) // "" for an invalid one
 	mark(header, r, key, false, time.Time{})
@@ -132,7 +151,7 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request) {
 		Code      Code   `json:"code"`
 		Retryable bool   `json:"retryable"`
 		Action    Action `json:"action"`
-	}{describedBy + "#" + string(p.Code), p.Title, p.Status, p.Detail, p.Code, p.Action == SameKey, p.Action})
+	}{describedBy, p.Title, p.Status, p.Detail, p.Code, p.Action == SameKey, p.Action})
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(body, '\n')) // the client may be gone
 }
@@ -166,7 +185,7 @@ func (e *Error) detail() string {
 	if e.Code == CodeNotExecuted && e.Record != nil && len(e.Record.Response) <= maxDetail {
 		return string(e.Record.Response)
 	}
-	if e.Cause != nil && e.Action() == FixRequest {
+	if e.Cause != nil && (e.Action() == FixRequest || e.Code == CodeReplayEncoded) {
 		return e.Cause.Error()
 	}
 	return ""
@@ -192,6 +211,8 @@ type policy struct {
 	OnLeaseExpired  string   `json:"on_lease_expired"`
 	MaxStoredBytes  int      `json:"max_stored_bytes"`
 	MismatchStatus  int      `json:"mismatch_status"`
+	StoredHeaders   []string `json:"stored_headers,omitempty"` // besides the usual ones
+	Documentation   string   `json:"documentation"`
 }
 
 var modeNames = map[FingerprintMode]string{
@@ -213,7 +234,8 @@ func (o Options) Policy() ([]byte, error) {
 		TTLSeconds:      o.TTL.Seconds(),
 		RejectedSeconds: o.RejectedTTL.Seconds(), WaitSeconds: max(0, o.Wait.Seconds()),
 		OnLeaseExpired: "indeterminate",
-		MaxStoredBytes: MaxResponse, MismatchStatus: o.MismatchStatus,
+		MaxStoredBytes: MaxResponse, MismatchStatus: o.MismatchStatus, StoredHeaders: o.StoredHeaders,
+		Documentation: o.DescribedBy,
 	}
 	if o.OnLeaseExpired == TakeOver {
 		p.OnLeaseExpired = "takeover"

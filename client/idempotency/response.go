@@ -11,13 +11,6 @@ import (
 	"unicode/utf8"
 )
 
-// storedHeaders are the response headers that are stored. The others belong to one delivery (Date, cookies,
-// credentials, CORS) or to one connection.
-var storedHeaders = []string{
-	"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Content-Range", "Location", "Etag",
-	"Last-Modified", "Link",
-}
-
 // storedResponse is an HTTP response in a record.
 type storedResponse struct {
 	Status int         `json:"status"`
@@ -37,10 +30,11 @@ const responseVersion = 1
 
 var errStoredResponse = errors.New("the stored result is not an HTTP response of this middleware")
 
-// newStoredResponse returns a response with the headers that are stored.
-func newStoredResponse(status int, header http.Header) *storedResponse {
+// newStoredResponse returns a response with the headers that are stored; more are those of a route.
+func newStoredResponse(status int, header http.Header, more []string) *storedResponse {
 	r := &storedResponse{Status: status, Header: http.Header{}}
-	for _, name := range storedHeaders {
+	for _, name := range slices.Concat(storedHeaders, more) {
+		name = http.CanonicalHeaderKey(name)
 		if values := header[name]; len(values) > 0 {
 			r.Header[name] = slices.Clone(values)
 		}
@@ -185,8 +179,12 @@ func (r *recorder) Write(b []byte) (int, error) {
 // Flush implements http.Flusher. It delivers what was held back, because the client of a stream waits for it.
 func (r *recorder) Flush() {
 	r.WriteHeader(http.StatusOK)
+	events := strings.HasPrefix(r.sent.Get("Content-Type"), "text/event-stream")
+	if !events && len(codingNames(r.sent["Content-Encoding"])) > 0 {
+		return // held back until it can be decoded as a whole: the client may not be able to read it
+	}
 	r.stream()
-	if strings.HasPrefix(r.sent.Get("Content-Type"), "text/event-stream") {
+	if events {
 		r.lost, r.body = true, nil
 	}
 	_ = http.NewResponseController(r.w).Flush()
@@ -263,12 +261,21 @@ func (r *recorder) isCutOff() bool {
 	return err == nil && length >= 0 && length != r.written // net/http ignores one that is no length
 }
 
-// stored returns the response in its stored form.
-func (r *recorder) stored() *storedResponse {
+// stored returns the response in its stored form, with the headers that a route stores besides. The response to this
+// request becomes the same, unless some of it is delivered already.
+func (r *recorder) stored(more []string) *storedResponse {
 	r.sniff()
-	s := newStoredResponse(r.status, r.sent)
-	if s.cut = r.isCutOff(); !r.lost && !s.cut {
-		s.Kept, s.Body = true, r.body
+	cut := r.isCutOff()
+	header, body := r.sent.Clone(), r.body
+	if !r.lost && !cut {
+		body = decode(header, body)
+	}
+	s := newStoredResponse(r.status, header, more)
+	if s.cut = cut; !r.lost && !cut {
+		s.Kept, s.Body = true, body
+	}
+	if !r.streaming && !cut {
+		r.sent, r.body = header, body
 	}
 	return s
 }

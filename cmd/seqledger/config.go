@@ -95,26 +95,29 @@ func (s *configSource) load(path string) error {
 		if !ok {
 			return fmt.Errorf("%s:%d: %s must have one plain value", path, key.Line, key.Value)
 		}
-		s.entries[name] = configEntry{value: text, list: value.Kind == yaml.SequenceNode, line: key.Line}
+		s.entries[name] = configEntry{value: text, list: value.Kind != yaml.ScalarNode, line: key.Line}
 	}
 	return nil
 }
 
-// plainValue returns a value, or a list of them with commas between them, as a flag takes it. null is
-// no value, because it could mean "nothing" or "the default".
+// plainValue returns a value, or a list of them with commas between them, as a flag takes it; a mapping is a list of
+// name=value. null is no value, because it could mean "nothing" or "the default".
 func plainValue(n *yaml.Node) (text string, ok bool) {
 	if n.Kind == yaml.ScalarNode {
 		return n.Value, n.Tag != "!!null"
 	}
-	var list []string
-	for _, element := range n.Content {
-		if n.Kind != yaml.SequenceNode || element.Kind != yaml.ScalarNode || element.Tag == "!!null" ||
-			strings.Contains(element.Value, ",") {
+	list := make([]string, 0, len(n.Content))
+	for i, element := range n.Content {
+		if element.Kind != yaml.ScalarNode || element.Tag == "!!null" || strings.Contains(element.Value, ",") {
 			return "", false
+		}
+		if n.Kind == yaml.MappingNode && i%2 == 1 {
+			list[len(list)-1] += "=" + element.Value
+			continue
 		}
 		list = append(list, element.Value)
 	}
-	return strings.Join(list, ","), n.Kind == yaml.SequenceNode
+	return strings.Join(list, ","), n.Kind == yaml.SequenceNode || n.Kind == yaml.MappingNode
 }
 
 // Validate refuses keys that are not a flag of any command: with a mistyped key an unwanted

@@ -39,6 +39,7 @@ type gatewayProcess struct {
 type gatewayRoute struct {
 	Upstream        string        `help:"The service, such as http://127.0.0.1:8080." placeholder:"URL"`
 	Timeout         time.Duration `help:"help_gateway_timeout" name:"upstream-timeout" default:"0"`
+	IdleTimeout     time.Duration `help:"help_gateway_idle" name:"upstream-idle-timeout" default:"4s"`
 	Methods         []string      `help:"Methods whose keys count." default:"POST,PATCH"`
 	Required        bool          `help:"Refuse requests of these methods that have no key."`
 	Strict          bool          `help:"Take a key only as the draft has it, in double quotes."`
@@ -51,9 +52,10 @@ type gatewayRoute struct {
 	Wait            time.Duration `help:"help_gateway_wait" default:"30s"`
 	Lease           time.Duration `help:"help_gateway_lease" default:"60s"`
 	OnLeaseExpired  string        `help:"help_gateway_lease" enum:"indeterminate,takeover" default:"indeterminate"`
-	ServerErrors    string        `help:"help_gateway_errors" enum:"indeterminate,release,store" default:"indeterminate"`
+	ServerErrors    []string      `help:"help_gateway_errors" default:"indeterminate" placeholder:"[STATUS=]WORD"`
 	EffectFree      []string      `help:"help_gateway_effect_free" placeholder:"STATUS"`
 	Stored          string        `help:"help_gateway_stored" enum:"response,outcome" default:"response"`
+	StoredHeaders   []string      `help:"help_gateway_stored_headers" placeholder:"NAME"`
 	ReplayStatus    string        `help:"help_gateway_replay_status" enum:"original,200" default:"original"`
 	MismatchStatus  string        `help:"help_gateway_mismatch_status" enum:"422,409" default:"422"`
 	FreshFields     []string      `help:"help_gateway_fresh_fields" placeholder:"/NAME"`

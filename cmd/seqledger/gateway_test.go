@@ -212,6 +212,8 @@ func TestGatewayUsage(t *testing.T) {
 		"--principal-claim":   {"--upstream", "http://a", "--principal-claim", "sub"},
 		"--pointers":          {"--upstream", "http://a", "--fingerprint", "pointers"},
 		"--effect-free":       {"--upstream", "http://a", "--effect-free", "404"},
+		"--server-errors":     {"--upstream", "http://a", "--server-errors", "503=release,ignore"},
+		"--stored-headers":    {"--upstream", "http://a", "--stored-headers", "Set-Cookie"},
 		"--replay-check":      {"--upstream", "http://a", "--replay-check", "/may"},
 		"--max-body":          {"--upstream", "http://a", "--max-body", "0"},
 		"--ledger-listen":     {"--upstream", "http://a", "--ledger-listen", "0.0.0.0:1"},
@@ -245,7 +247,7 @@ func TestGatewayExample(t *testing.T) {
 	}
 	with := strings.Replace(string(content), "# jwt:", "jwt:", 1)
 	seqledger(t, "gateway", "--config", writeFile(t, "gateway.yaml", with), "--check").expect(t, exitUsage, "jwt.jwks",
-		":31:")
+		":32:")
 }
 
 var snake = regexp.MustCompile(`[A-Z]`)

@@ -114,7 +114,10 @@ var helpTexts = map[string]string{
 	"help_gateway_lease": "What a gateway that was killed leaves behind: indeterminate, or takeover for work " +
 		"that may run again.",
 	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no " +
-		"effects) or store.",
+		"effects) or store; for one status, as 503=release for a load balancer's own.",
+	"help_gateway_stored_headers": "Headers of a response that a replay has, too, besides the usual ones.",
+	"help_gateway_idle": "How long an unused connection to the service is kept, unless the service announces a " +
+		"shorter time (Keep-Alive); 0 keeps none. It must be shorter than the time after which the service closes.",
 	"help_store_auth": "Auth file for --ledger-listen, as serve --auth has.",
 	"help_store_token_file": "File with the key to --ledger; to act for other principals it needs the role " +
 		"delegate.",

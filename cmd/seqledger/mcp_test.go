@@ -76,6 +76,7 @@ func faultTools(dir string) *mcp.Server {
 			content, err := os.ReadFile(filepath.Join(dir, "effects"))
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(content)}}}, nil, err
 		})
+	addFormTools(s, dir)
 	return s
 }
 

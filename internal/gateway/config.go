@@ -30,6 +30,9 @@ type Settings struct {
 	// Timeout is how long the service may take until it sends the response header; 0 means no limit. If it takes
 	// longer, the outcome of the request is unknown.
 	Timeout time.Duration
+	// IdleTimeout is how long an unused connection to the service is kept, at most; 0 keeps none. The service may
+	// announce a shorter time, and requests with a key only get a connection that was used a moment ago.
+	IdleTimeout time.Duration
 
 	Methods                []string // for which a key is honored
 	Required, Strict, Open bool     // see [idempotency.Options]
@@ -39,12 +42,14 @@ type Settings struct {
 	TTL, RejectedTTL, Wait time.Duration
 	Lease                  time.Duration
 	OnLeaseExpired         string // indeterminate or takeover
-	ServerErrors           string // indeterminate, release or store
-	EffectFree             []string
-	Stored                 string // response or outcome
-	ReplayStatus           string // original or 200
-	MismatchStatus         string // 422 or 409
-	FreshFields            []string
+	// ServerErrors are indeterminate, release or store, for all responses of 500 or more, or for a status: 503=release.
+	ServerErrors   []string
+	EffectFree     []string
+	Stored         string // response or outcome
+	StoredHeaders  []string
+	ReplayStatus   string // original or 200
+	MismatchStatus string // 422 or 409
+	FreshFields    []string
 	// ReplayCheck is a method and a path, such as "GET /may", to which the service answers 2xx if a caller may see a
 	// stored response; empty disables the check.
 	ReplayCheck string
@@ -101,7 +106,7 @@ func (c *Config) Routes() int { return len(c.routes) }
 type route struct {
 	path     string // a pattern of http.ServeMux, or "" for the fallback
 	upstream *url.URL
-	timeout  time.Duration
+	connections
 
 	header, claim string   // of the principal; at most one is set
 	identifying   []string // canonical names of the headers that are compared
@@ -214,10 +219,11 @@ const needsProxies = "needs trusted_proxies: the networks of those that set it, 
 
 // routeFields are the fields of a route.
 var routeFields = []string{
-	"path", "methods", "upstream", "upstream_timeout", "required", "strict", "open", "fingerprint", "pointers",
+	"path", "methods", "upstream", "upstream_timeout", "upstream_idle_timeout", "required", "strict", "open",
+	"fingerprint", "pointers",
 	"max_body", "ttl", "rejected_ttl", "wait", "lease", "on_lease_expired", "server_errors", "effect_free", "stored",
-	"replay_status", "mismatch_status", "fresh_fields", "replay_check", "cors_origins", "principal_header",
-	"principal_claim", "shared", "principal", "request_headers", "visitor_header",
+	"stored_headers", "replay_status", "mismatch_status", "fresh_fields", "replay_check", "cors_origins",
+	"principal_header", "principal_claim", "shared", "principal", "request_headers", "visitor_header",
 }
 
 // identify sets who sends the requests of a route, and which headers that depends on.
@@ -313,6 +319,7 @@ func readSettings(o *yamlfile.Object, s Settings) Settings {
 	}
 	s.Upstream = o.Optional("upstream", s.Upstream)
 	s.Timeout = o.Duration("upstream_timeout", s.Timeout)
+	s.IdleTimeout = o.Duration("upstream_idle_timeout", s.IdleTimeout)
 	list("methods", &s.Methods)
 	s.Required, s.Strict = o.Bool("required", s.Required), o.Bool("strict", s.Strict)
 	s.Open, s.Shared = o.Bool("open", s.Open), o.Bool("shared", s.Shared)
@@ -324,9 +331,12 @@ func readSettings(o *yamlfile.Object, s Settings) Settings {
 	s.TTL, s.RejectedTTL = o.Duration("ttl", s.TTL), o.Duration("rejected_ttl", s.RejectedTTL)
 	s.Wait, s.Lease = o.Duration("wait", s.Wait), o.Duration("lease", s.Lease)
 	s.OnLeaseExpired = o.Optional("on_lease_expired", s.OnLeaseExpired)
-	s.ServerErrors = o.Optional("server_errors", s.ServerErrors)
+	if o.Has("server_errors") {
+		s.ServerErrors = o.Pairs("server_errors")
+	}
 	list("effect_free", &s.EffectFree)
 	s.Stored = o.Optional("stored", s.Stored)
+	list("stored_headers", &s.StoredHeaders)
 	s.ReplayStatus = o.Optional("replay_status", s.ReplayStatus)
 	s.MismatchStatus = o.Optional("mismatch_status", s.MismatchStatus)
 	list("fresh_fields", &s.FreshFields)
@@ -361,7 +371,7 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 		Settings: idempotency.Settings{TTL: s.TTL, RejectedTTL: s.RejectedTTL, Wait: s.Wait, Lease: s.Lease},
 		Required: s.Required, Strict: s.Strict, Open: s.Open, Shared: s.Shared, Pointers: s.Pointers,
 		MaxBody: s.MaxBody, FreshFields: s.FreshFields, RequestHeaders: s.RequestHeaders,
-		VisitorHeader: s.VisitorHeader,
+		VisitorHeader: s.VisitorHeader, StoredHeaders: s.StoredHeaders,
 	}
 	// 0 disables the wait here and means the default there, so that it has to be negative.
 	if s.Wait == 0 {
@@ -374,9 +384,6 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 	if choice("on_lease_expired", s.OnLeaseExpired, "indeterminate", "takeover") == "takeover" {
 		o.OnLeaseExpired = idempotency.TakeOver
 	}
-	o.ServerErrors = map[string]idempotency.Disposition{
-		"release": idempotency.ReleaseKey, "store": idempotency.StoreResult,
-	}[choice("server_errors", s.ServerErrors, "indeterminate", "release", "store")]
 	o.OutcomeOnly = choice("stored", s.Stored, "response", "outcome") == "outcome"
 	if choice("replay_status", s.ReplayStatus, "original", "200") == "200" {
 		o.ReplayStatus = http.StatusOK
@@ -387,9 +394,10 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 	}
 	s.readMethods(report, &o)
 	s.readStatuses(report, &o)
+	s.readServerErrors(report, &o)
 	s.checkTimes(report)
 	one := &route{
-		upstream: s.upstreamURL(report), timeout: s.Timeout, header: s.PrincipalHeader, claim: s.PrincipalClaim,
+		upstream: s.upstreamURL(report), connections: connections{s.Timeout, s.IdleTimeout}, header: s.PrincipalHeader, claim: s.PrincipalClaim,
 		options: o, check: s.readCheck(report),
 	}
 	s.checkPrincipal(report)
@@ -442,6 +450,42 @@ func (s *Settings) readStatuses(report func(field, format string, args ...any), 
 	}
 }
 
+// readServerErrors reads server_errors: a word for all statuses, and words for single ones.
+func (s *Settings) readServerErrors(report func(field, format string, args ...any), o *idempotency.Options) {
+	words := map[string]idempotency.Disposition{
+		"indeterminate": idempotency.LeaveUnknown, "release": idempotency.ReleaseKey, "store": idempotency.StoreResult,
+	}
+	o.StatusErrors = map[int]idempotency.Disposition{}
+	given := map[string]bool{}
+	for _, text := range s.ServerErrors {
+		status, word, found := strings.Cut(text, "=")
+		if !found {
+			status, word = "default", text
+		}
+		disposition, ok := words[word]
+		number, err := strconv.Atoi(status)
+		switch {
+		case !ok:
+			report("server_errors", "must be indeterminate or release or store, is %q", yamlfile.Clip(word))
+		case given[status]:
+			report("server_errors", "%s was given already", yamlfile.Clip(status))
+		case status == "default":
+			o.ServerErrors = disposition
+		case err != nil || number < 500 || number > 599:
+			report("server_errors", "%q must be a status of 500 to 599, or default", yamlfile.Clip(status))
+		default:
+			o.StatusErrors[number] = disposition
+		}
+		given[status] = true
+	}
+	for _, name := range s.StoredHeaders {
+		if _, err := (idempotency.Options{StoredHeaders: []string{name}}).Policy(); err != nil {
+			report("stored_headers", "%q must be the name of a header that belongs to a response, and not to one "+
+				"delivery of it, as cookies, credentials and those of CORS do", yamlfile.Clip(name))
+		}
+	}
+}
+
 func (s *Settings) checkTimes(report func(field, format string, args ...any)) {
 	within := func(field string, d, least, most time.Duration) {
 		if d < least || d > most {
@@ -453,6 +497,7 @@ func (s *Settings) checkTimes(report func(field, format string, args ...any)) {
 	within("ttl", s.TTL, idempotency.MinTTL, idempotency.MaxTTL)
 	within("rejected_ttl", s.RejectedTTL, idempotency.MinTTL, idempotency.MaxTTL)
 	within("upstream_timeout", s.Timeout, 0, 24*time.Hour)
+	within("upstream_idle_timeout", s.IdleTimeout, 0, 10*time.Minute)
 	if s.MaxBody < 1 || s.MaxBody > maxBody {
 		report("max_body", "must be 1 to %d bytes", maxBody)
 	}

@@ -35,7 +35,7 @@ func inBubble(t *testing.T, service http.Handler, change ...func(*Options)) (dia
 	}
 	g := New(o)
 	behind, front := NewPipe(), NewPipe()
-	g.transports[0].DialContext = behind.Dial
+	g.transports[c.fallback.connections].Base.DialContext = behind.Dial
 	servers := []*http.Server{{Handler: service}, {Handler: g}}
 	var group sync.WaitGroup
 	// End with the servers, which stop closes; it waits for them.

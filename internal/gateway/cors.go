@@ -33,7 +33,8 @@ func newCORS(origins []string) *cors.Cors {
 		},
 		AllowedHeaders: []string{"*"},
 		ExposedHeaders: []string{
-			"Content-Disposition", "Content-Encoding", "ETag", "Link", "Location", "Retry-After", "X-Request-Id",
+			"Content-Disposition", "Content-Encoding", "Content-Location", "ETag", "Link", "Location",
+			"Operation-Location", "Retry-After", "X-Request-Id",
 		},
 		// Credentials require that the origins are listed one by one. If any origin is allowed, browsers reject
 		// credentials anyway.

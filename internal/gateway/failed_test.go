@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -74,7 +75,7 @@ func TestNoResponseIsUnknown(t *testing.T) {
 					_, _ = io.Copy(io.Discard, r.Body)
 					executed.Add(1)
 					test.end(w, r)
-				}), func(s *Settings) { s.ServerErrors, s.Timeout = errors, test.timeout })
+				}), func(s *Settings) { s.ServerErrors, s.Timeout = []string{errors}, test.timeout })
 				answer, err := http.DefaultClient.Do(newRequest(t, http.MethodPost, base, `"k"`, strings.NewReader("x")))
 				if (err != nil) != (test.status == 0) {
 					t.Fatal(err)
@@ -152,7 +153,7 @@ func TestUnsentFreesTheKey(t *testing.T) {
 			t.Parallel()
 			before := executed.Load()
 			s := plain(upstream)
-			s.Shared, s.ServerErrors = true, "store"
+			s.Shared, s.ServerErrors = true, []string{"store"}
 			c, err := load(t, s, "")
 			if err != nil {
 				t.Fatal(err)
@@ -220,7 +221,7 @@ func TestAProxyRefusesToConnect(t *testing.T) {
 	}))
 	t.Cleanup(proxy.Close)
 	s := plain("https://service.invalid")
-	s.Shared, s.ServerErrors = true, "store"
+	s.Shared, s.ServerErrors = true, []string{"store"}
 	c, err := load(t, s, "")
 	if err != nil {
 		t.Fatal(err)
@@ -231,8 +232,41 @@ func TestAProxyRefusesToConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.mu.Lock()
-	g.transports[0].Proxy = http.ProxyURL(address)
-	g.transports[0].TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	transport := g.transports[c.fallback.connections].Base
+	transport.Proxy = http.ProxyURL(address)
+	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	g.mu.Unlock()
 	wantUnreachable(t, base, false)
+}
+
+// A request with a key never meets a connection that its service may be closing: of a service that announces that it
+// keeps none, each gets a new one.
+func TestKeyedRequestsHaveFreshConnections(t *testing.T) {
+	t.Parallel()
+	var conns atomic.Int32
+	service := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Keep-Alive", "timeout=0")
+	}))
+	service.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			conns.Add(1)
+		}
+	}
+	service.Start()
+	t.Cleanup(service.Close)
+	s := plain(service.URL)
+	s.Shared = true
+	c, err := load(t, s, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := start(t, c)
+	const requests = 10
+	for i := range int32(requests) {
+		before := conns.Load()
+		status, header, text := send(t, http.MethodPost, base, fmt.Sprintf(`"k-%d"`, i), "x")
+		if status != http.StatusOK || header.Get("Keep-Alive") != "" || i > 0 && conns.Load() != before+1 {
+			t.Errorf("request %d: %d %v %s, over connection %d", i, status, header, text, conns.Load())
+		}
+	}
 }

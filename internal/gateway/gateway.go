@@ -25,6 +25,7 @@ import (
 	"github.com/rs/cors"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/unsent"
 )
 
 // Options configure a gateway. Config and Store are required.
@@ -54,8 +55,8 @@ type Gateway struct {
 	metrics  *metrics
 	requests chan struct{} // holds a token for each request in flight
 
-	mu         sync.Mutex                        // held by Reload and Close
-	transports map[time.Duration]*http.Transport // by response timeout
+	mu         sync.Mutex // held by Reload and Close
+	transports map[connections]*unsent.Transport
 	config     *Config
 	current    atomic.Pointer[table]
 
@@ -97,7 +98,7 @@ func New(o Options) *Gateway {
 	o.MaxPerPeer = cmp.Or(o.MaxPerPeer, max(1, o.MaxRequests/2))
 	g := &Gateway{
 		options: o, requests: make(chan struct{}, o.MaxRequests),
-		transports: map[time.Duration]*http.Transport{},
+		transports: map[connections]*unsent.Transport{},
 	}
 	g.metrics = newMetrics(g)
 	g.Reload(o.Config)
@@ -116,17 +117,17 @@ func (g *Gateway) Reload(c *Config) {
 	}
 	c.tokens.start(g.options.Logger)
 	g.current.Store(g.newTable(c))
-	used := map[time.Duration]bool{}
+	used := map[connections]bool{}
 	for _, r := range append(slices.Clone(c.routes), c.fallback) {
 		if r != nil {
-			used[r.timeout] = true
+			used[r.connections] = true
 		}
 	}
-	maps.DeleteFunc(g.transports, func(timeout time.Duration, t *http.Transport) bool {
-		if !used[timeout] {
+	maps.DeleteFunc(g.transports, func(c connections, t *unsent.Transport) bool {
+		if !used[c] {
 			t.CloseIdleConnections() // connections in use close after they have been idle for a while
 		}
-		return !used[timeout]
+		return !used[c]
 	})
 	if old != nil {
 		old.tokens.stop()
@@ -150,17 +151,20 @@ func (g *Gateway) Close() {
 	}
 }
 
-// transport returns the transport for routes with a timeout. The caller holds mu.
-func (g *Gateway) transport(timeout time.Duration) *http.Transport {
-	t := g.transports[timeout]
+// connections are the settings that routes share if they share connections.
+type connections struct{ timeout, idle time.Duration }
+
+// transport returns the transport for routes with these settings. The caller holds mu.
+func (g *Gateway) transport(c connections) *unsent.Transport {
+	t := g.transports[c]
 	if t == nil {
-		t = &http.Transport{
+		t = unsent.NewTransport(&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: timeout, IdleConnTimeout: 90 * time.Second,
+			TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: c.timeout,
 			DisableCompression: true, // compressed responses pass unchanged
 			MaxIdleConns:       1_024, MaxIdleConnsPerHost: 256,
-		}
-		g.transports[timeout] = t
+		}, c.idle, hasKey)
+		g.transports[c] = t
 	}
 	return t
 }

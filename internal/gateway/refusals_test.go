@@ -3,6 +3,7 @@ package gateway
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -70,5 +71,29 @@ routes:
 				t.Errorf("%s, key %s: %v", name, key, header)
 			}
 		}
+	}
+}
+
+// The page of codes has a section for each code of the gateway alone.
+func TestTheCodesOfTheGatewayAreDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/codes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, own, _ := strings.Cut(string(page), "## Of the gateway alone")
+	for code, line := range map[idempotency.Code]string{
+		codeUnreachable: "502, `same-key`: The request could not be sent to the service",
+		codeBusy:        "503, `same-key`: Too many requests are under way",
+		codeAmbiguous:   "400, `fix-request`: The path may be read in several ways",
+		codeMethod:      "400, `fix-request`: Methods are in upper case",
+		codeNoRoute:     "404, `fix-request`: No route of this gateway has this path",
+	} {
+		if !strings.Contains(own, "### "+string(code)+"\n\n"+line) {
+			t.Errorf("the page has no section %s that begins with %q", code, line)
+		}
+	}
+	if n := strings.Count(own, "\n### "); n != 5 {
+		t.Errorf("the page has %d codes of the gateway", n)
 	}
 }

@@ -40,7 +40,7 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 			}
 			return nil
 		},
-		Transport:    once{g.transport(r.timeout)},
+		Transport:    once{g.transport(r.connections)},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { failed(w, r, err, logger) },
 		ErrorLog:     slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
@@ -222,7 +222,7 @@ type once struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Header.Get(idempotency.HeaderKey) != "" || r.Header.Get("X-Idempotency-Key") != "" {
+	if hasKey(r) {
 		r = r.Clone(r.Context())
 		if r.GetBody = nil; r.Body == nil || r.Body == http.NoBody {
 			r.Body = noBytes{}
@@ -234,6 +234,11 @@ func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, &unsentError{err}
 	}
 	return answer, err
+}
+
+// hasKey reports whether a request has a key in the eyes of net/http.
+func hasKey(r *http.Request) bool {
+	return r.Header.Get(idempotency.HeaderKey) != "" || r.Header.Get("X-Idempotency-Key") != ""
 }
 
 // noBytes is an empty body that net/http does not recognize as empty, and so cannot send again.

@@ -188,7 +188,8 @@ func TestChunkedUploads(t *testing.T) {
 	}
 }
 
-// What the service has compressed passes unchanged, in the first response and in a replay.
+// What the service has compressed although it was not asked to is delivered and replayed in clear, whatever the client
+// accepts. Without a key it passes unchanged.
 func TestCompressedResponses(t *testing.T) {
 	t.Parallel()
 	var compressed bytes.Buffer
@@ -200,13 +201,16 @@ func TestCompressedResponses(t *testing.T) {
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = w.Write(compressed.Bytes())
 	}))
-	for _, replayed := range []string{"false", "true"} {
-		r := newRequest(t, http.MethodPost, base, `"k"`, http.NoBody)
-		r.Header.Set("Accept-Encoding", "gzip") // so that the client does not decompress it either
+	for _, test := range []struct{ key, accept, replayed, coding, text string }{
+		{`"k"`, "gzip", "false", "", "hello"}, {`"k"`, "gzip", "true", "", "hello"}, {`"k"`, "identity", "true", "", "hello"},
+		{"", "gzip", "", "gzip", compressed.String()},
+	} {
+		r := newRequest(t, http.MethodPost, base, test.key, http.NoBody)
+		r.Header.Set("Accept-Encoding", test.accept) // so that the client does not decompress it
 		answer, text := exchange(t, r)
-		if text != compressed.String() || answer.Header.Get("Content-Encoding") != "gzip" ||
-			answer.Header.Get(idempotency.HeaderReplayed) != replayed {
-			t.Errorf("%v %q", answer.Header, text)
+		if text != test.text || answer.Header.Get("Content-Encoding") != test.coding ||
+			answer.Header.Get(idempotency.HeaderReplayed) != test.replayed {
+			t.Errorf("%+v: %v %q", test, answer.Header, text)
 		}
 	}
 }

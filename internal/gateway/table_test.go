@@ -1,12 +1,14 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -245,7 +247,7 @@ func (row *tableRow) check(t *testing.T, side string, s *side) {
 			echo = ""
 		}
 		for name, want := range map[string]string{
-			"Content-Type": "application/problem+json", "Link": `</.well-known/idempotency>; rel="describedby"`,
+			"Content-Type": "application/problem+json", "Link": "<" + idempotency.Documentation + "#" + p.Code + `>; rel="describedby"`,
 			"Cache-Control": "no-store", "Idempotency-Key": echo, "Idempotent-Replayed": "false",
 			"X-Idempotent-Replayed": "false", "Idempotency-Expires": "", "Location": row.location,
 		} {
@@ -268,10 +270,10 @@ func (row *tableRow) check(t *testing.T, side string, s *side) {
 
 // The response headers that a replay has, and those that belong to one delivery, or to one connection.
 var (
-	keptHeaders = []string{"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Location",
-		"Etag", "Last-Modified", "Link"}
+	keptHeaders = []string{"Content-Type", "Content-Language", "Content-Disposition", "Content-Location", "Location",
+		"Operation-Location", "Etag", "Last-Modified", "Link", "Vary", "Retry-After", "Cache-Control"}
 	droppedHeaders = []string{"Set-Cookie", "Www-Authenticate", "Authentication-Info",
-		"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Vary", "Age", "Retry-After", "Alt-Svc",
+		"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Age", "Alt-Svc",
 		"Strict-Transport-Security", "X-Powered-By", "Authorization"}
 )
 
@@ -375,5 +377,55 @@ func TestTableOfStatuses(t *testing.T) {
 }
 
 func serverErrors(leave string) func(*Settings) {
-	return func(s *Settings) { s.ServerErrors = leave }
+	return func(s *Settings) { s.ServerErrors = []string{leave} }
+}
+
+// The settings of a route for 5xx responses may differ by status, its replays have the headers that it names, and a key
+// that has no effect is told.
+func TestRouteSettingsOfResponses(t *testing.T) {
+	t.Parallel()
+	var executed atomic.Int32
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		executed.Add(1)
+		w.Header().Set("X-Resource-Version", "7")
+		w.Header().Set("X-Other", "x")
+		w.Header().Set("Idempotent-Ignored", "spoofed")
+		if r.Header.Get("Idempotency-Key") != "" && r.Method == http.MethodPost && r.Header.Get("Accept-Encoding") != "identity" {
+			t.Errorf("the service is asked for %q", r.Header.Get("Accept-Encoding"))
+		}
+		status, _ := strconv.Atoi(r.URL.Query().Get("status")) // 0 for none
+		w.WriteHeader(cmp.Or(status, http.StatusCreated))
+	}))
+	t.Cleanup(service.Close)
+	s := plain(service.URL)
+	s.Shared = true
+	c, err := load(t, s, `routes:
+  - {path: /pay, server_errors: {503: release, default: store}, stored_headers: [x-resource-version]}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := start(t, c)
+	for _, test := range []struct {
+		method, target   string
+		executed         int32
+		replayed, ignore string
+	}{
+		{http.MethodPost, "/pay?status=503", 2, "false", ""},
+		{http.MethodPost, "/pay?status=500", 1, "true", ""},
+		{http.MethodPost, "/pay", 1, "true", ""},
+		{http.MethodPut, "/pay", 2, "", "true"},
+		{http.MethodPut, "/elsewhere", 2, "", "true"},
+	} {
+		executed.Store(0)
+		var header http.Header
+		for range 2 {
+			_, header, _ = send(t, test.method, base+test.target, strconv.Quote(test.method+test.target), "x")
+		}
+		if executed.Load() != test.executed || header.Get("Idempotent-Replayed") != test.replayed ||
+			header.Get("Idempotent-Ignored") != test.ignore || header.Get("X-Resource-Version") != "7" ||
+			test.replayed == "true" && header.Get("X-Other") != "" {
+			t.Errorf("%s %s: executed %d times, %v", test.method, test.target, executed.Load(), header)
+		}
+	}
 }

@@ -1,4 +1,5 @@
-// Package unsent tells whether an HTTP request that failed may have reached a server.
+// Package unsent tells whether an HTTP request that failed may have reached a server, and sends requests so that this
+// question seldom arises.
 package unsent
 
 import (

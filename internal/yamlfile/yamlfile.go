@@ -205,6 +205,28 @@ func (o *Object) Texts(name string, limit int) []string {
 	return list
 }
 
+// maxPairs bounds the elements of a mapping.
+const maxPairs = 100
+
+// Pairs returns a plain value, or each element of a mapping of plain values as name=value; nil if the field is absent.
+func (o *Object) Pairs(name string) (pairs []string) {
+	n := o.values[name]
+	switch {
+	case n == nil:
+		return nil
+	case n.Kind != yaml.MappingNode:
+		return []string{o.Text(name)}
+	case len(n.Content) > 2*maxPairs:
+		o.Fail(name, "must have at most %d elements, has %d", maxPairs, len(n.Content)/2)
+		return nil
+	}
+	for pair := range slices.Chunk(n.Content, 2) {
+		at := o.at + name
+		pairs = append(pairs, o.r.Scalar(pair[0], at)+"="+o.r.Scalar(pair[1], at+"."+pair[0].Value))
+	}
+	return pairs
+}
+
 // Count returns a number within a range, 0 if it is absent.
 func (o *Object) Count(name string, least, most int) int {
 	if !o.Has(name) {

@@ -50,6 +50,7 @@ func Cases() []Case {
 		{"WaitEndsWithTheRefusal", waitEndsWithTheRefusal},
 		{"WaitEndsWithTheRelease", waitEndsWithTheRelease},
 		{"WaitEndsWithItsContext", waitEndsWithItsContext},
+		{"RetryAfterIsOfTheAnswer", retryAfterIsOfTheAnswer},
 		{"KeysAreApart", keysAreApart},
 		{"LargeValues", largeValues},
 		{"InvalidRequests", invalidRequests},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 )
@@ -83,6 +84,17 @@ func waitEndsWithTheRelease(t *testing.T, store idempotency.Store) {
 	}
 	if owners != 1 {
 		t.Errorf("%d of those that waited became owners", owners)
+	}
+}
+
+// A caller whose wait is over learns what is left of the lease by then, and not what was left before the wait.
+func retryAfterIsOfTheAnswer(t *testing.T, store idempotency.Store) {
+	s := newSubject(t, store)
+	const lease, wait, clocks = time.Minute, time.Second, 100 * time.Millisecond // clocks: how exact the store's is
+	s.acquire(s.request(func(r *idempotency.ReserveRequest) { r.Lease = lease }))
+	answer := s.reserve(s.request(func(r *idempotency.ReserveRequest) { r.Wait = wait }), idempotency.InFlight)
+	if answer.RetryAfter <= 0 || answer.RetryAfter > lease-wait+clocks {
+		t.Errorf("after a wait of %v, %v of the lease of %v are left", wait, answer.RetryAfter, lease)
 	}
 }
 

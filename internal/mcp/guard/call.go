@@ -45,10 +45,18 @@ func (g *Guard) guarded(ctx context.Context, m *message) bool {
 	switch {
 	case err != nil:
 		if m.isCall() {
-			g.answer(rpcError(m.id, codeInvalidParams, "seqledger: "+err.Error()+"; nothing was done"))
+			code := codeInvalidParams
+			if errors.Is(err, errTask) {
+				code = codeMethodNotFound
+			}
+			g.answer(rpcError(m.id, code, "seqledger: "+err.Error()+"; nothing was done"))
 		}
 		return true
-	case c == nil:
+	case c.tool == nil:
+		if c.key != "" {
+			g.Logger.WarnContext(ctx, "a call has a key, which has no effect: the configuration does not name its tool",
+				"tool", c.name)
+		}
 		return false
 	case !m.isCall():
 		return true // a notification: its sender could never learn the outcome
@@ -65,12 +73,17 @@ func (g *Guard) guarded(ctx context.Context, m *message) bool {
 	return true
 }
 
-// readCall reads a call. The result is nil for an unguarded tool.
+// errTask is the error of a call of a guarded tool as a task (MCP, since revision 2025-11-25). The answer to such a call
+// is the handle of a task, which is no result and ends with the server, so that a repeat could not get it.
+var errTask = errors.New("a guarded tool cannot be called as a task; send the call without the member task")
+
+// readCall reads a call. Its tool is nil if it is not guarded.
 func (g *Guard) readCall(m *message) (*call, error) {
 	c := &call{message: m, cancelled: new(atomic.Bool), arguments: jsontext.Value("{}")}
 	var meta jsontext.Value
+	asTask := false
 	if m.params == nil {
-		return nil, nil
+		return c, nil
 	}
 	err := members(m.params, func(name string, value jsontext.Value) error {
 		switch {
@@ -80,10 +93,12 @@ func (g *Guard) readCall(m *message) (*call, error) {
 			c.arguments = value
 		case name == "_meta":
 			meta = value
+		case name == "task":
+			asTask = value.Kind() != 'n'
 		}
-		return unlike(name, "name", "arguments", "_meta")
+		return unlike(name, "name", "arguments", "_meta", "task")
 	})
-	if c.tool = g.Config.Tools[c.name]; err != nil || c.tool == nil {
+	if c.tool = g.Config.Tools[c.name]; err != nil {
 		return nil, err
 	}
 	if meta != nil {
@@ -98,8 +113,12 @@ func (g *Guard) readCall(m *message) (*call, error) {
 		})
 	}
 	switch {
+	case c.tool == nil:
+		return c, nil
 	case err != nil:
 		return nil, err
+	case asTask:
+		return nil, errTask
 	case len(m.raw) > MaxCall:
 		return nil, fmt.Errorf("a call of the tool %s has at most 1 MiB", c.name)
 	case c.key == "" && c.tool.KeyRequired:
@@ -225,9 +244,12 @@ func (c *call) judge(a *message) ([]byte, error) {
 		}
 		kept = fmt.Appendf(nil, `{"error":%s}`, a.fault)
 	} else {
-		isError, wantsInput := readResult(a.result)
-		if wantsInput {
+		isError, kind := readResult(a.result)
+		switch kind {
+		case question:
 			return nil, errPassed
+		case unfinished:
+			return nil, errors.New("the server answered with a task, and not with its result")
 		}
 		failed, kept = isError, fmt.Appendf(nil, `{"result":%s}`, a.result)
 	}
@@ -259,19 +281,42 @@ func faultCode(fault jsontext.Value) (code float64) {
 	return code
 }
 
-// readResult reports whether a result is an error of the tool, and whether it is only a question: then the client sends
-// the call again with the answer.
-func readResult(result jsontext.Value) (isError, wantsInput bool) {
+// resultKind says what an answer of the server is.
+type resultKind int
+
+// The kinds of answers.
+const (
+	final      resultKind = iota // the tool's result
+	question                     // the client sends the call again with the answer
+	unfinished                   // a task, or another answer before the result
+)
+
+// readResult reports whether a result is an error of the tool, and what kind of answer it is.
+func readResult(result jsontext.Value) (isError bool, kind resultKind) {
+	var task, content bool
 	_ = members(result, func(name string, value jsontext.Value) error {
 		switch name {
 		case "isError":
 			isError = value.Kind() == 't'
+		case "task":
+			task = value.Kind() == '{'
+		case "content", "structuredContent":
+			content = true
 		case "resultType":
-			wantsInput = value.Kind() == '"' && stringOf(value) == "input_required"
+			switch {
+			case value.Kind() != '"':
+			case stringOf(value) == "input_required":
+				kind = question
+			case stringOf(value) != "complete":
+				kind = unfinished
+			}
 		}
 		return nil
 	})
-	return isError, wantsInput
+	if kind == final && task && !content {
+		kind = unfinished
+	}
+	return isError, kind
 }
 
 // replay returns the answer of an earlier call. What an operator has stored with seqledger key resolve need not be an

@@ -84,7 +84,7 @@ func FuzzMessages(f *testing.F) {
 		}
 		if m.method == "tools/call" {
 			c, err := g.readCall(m)
-			if err == nil && c == nil && isCharge(input) {
+			if err == nil && c.tool == nil && isCharge(input) {
 				t.Fatal("a guarded call would pass")
 			}
 		}

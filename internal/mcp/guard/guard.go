@@ -387,10 +387,10 @@ func (g *Guard) withHints(m, a *message) []byte {
 	return line
 }
 
-// withHint returns a tool with idempotentHint set, if it is guarded.
+// withHint returns a tool with idempotentHint set and without support for tasks, if it is guarded.
 func (g *Guard) withHint(tool jsontext.Value) (jsontext.Value, error) {
 	var name string
-	var schema jsontext.Value
+	var schema, execution jsontext.Value
 	annotations := jsontext.Value("{}")
 	err := members(tool, func(member string, value jsontext.Value) error {
 		switch {
@@ -400,6 +400,8 @@ func (g *Guard) withHint(tool jsontext.Value) (jsontext.Value, error) {
 			annotations = value
 		case member == "inputSchema":
 			schema = value
+		case member == "execution" && value.Kind() == '{':
+			execution = value
 		}
 		return nil
 	})
@@ -408,11 +410,22 @@ func (g *Guard) withHint(tool jsontext.Value) (jsontext.Value, error) {
 		return tool, err
 	}
 	g.checkArguments(name, t, schema)
+	if strings.Contains(string(execution), `"required"`) {
+		g.Logger.Warn("the configuration names a tool that the server only runs as a task: the guard refuses its calls",
+			"tool", name)
+	}
 	annotations, err = setMembers(annotations, edit{"idempotentHint", jsontext.Value("true")})
 	if err != nil {
 		return nil, err
 	}
-	return setMembers(tool, edit{"annotations", annotations})
+	edits := []edit{{"annotations", annotations}}
+	if execution != nil { // a guarded tool is no task; without the member it is none either
+		if execution, err = setMembers(execution, edit{"taskSupport", quote("forbidden")}); err != nil {
+			return nil, err
+		}
+		edits = append(edits, edit{"execution", execution})
+	}
+	return setMembers(tool, edits...)
 }
 
 // checkArguments warns, the first time that a tool is listed, of configured arguments that the tool does not have. With

@@ -218,8 +218,8 @@ func TestAQuestionIsNoResult(t *testing.T) {
 	if r := w.call("charge", "", chargeA); r.text != "paid" || r.replayed {
 		t.Errorf("the call after it: %+v", r)
 	}
-	isError, wantsInput := readResult([]byte(`{"resultType":"input_required","inputRequests":{}}`))
-	if isError || !wantsInput {
+	isError, kind := readResult([]byte(`{"resultType":"input_required","inputRequests":{}}`))
+	if isError || kind != question {
 		t.Error("input_required is taken for a result")
 	}
 }

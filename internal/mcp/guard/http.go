@@ -65,7 +65,10 @@ type HTTP struct {
 func NewHTTP(o HTTPOptions) *HTTP {
 	if o.Client == nil {
 		o.Client = &http.Client{
-			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 16},
+			// A call whose connection breaks may have been executed, so connections are new or were used a moment ago.
+			Transport: unsent.NewTransport(&http.Transport{
+				Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 16,
+			}, unsent.Recent, func(*http.Request) bool { return true }),
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}

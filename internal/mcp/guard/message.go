@@ -24,6 +24,7 @@ const (
 const (
 	codeParse          = -32700
 	codeInvalidRequest = -32600
+	codeMethodNotFound = -32601
 	codeInvalidParams  = -32602
 	codeInternal       = -32603
 	// codeElicitation is the code of a server that did nothing and wants the call again, after the user has visited a

@@ -8,7 +8,8 @@
 //	  -H 'Content-Type: application/json' -d '{"report":"2026-11"}' http://127.0.0.1:7480/api/jobs
 //
 // The answer is 202 with a job. The same command again gets the same job with a new requestId, and the header
-// Idempotent-Replayed. Another report under the same key gets 409. Without a key each request starts a job.
+// Idempotent-Replayed. Another body under the same key gets 409, even if only its white space differs. Without a key
+// each request starts a job.
 package main
 
 import (

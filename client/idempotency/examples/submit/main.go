@@ -6,9 +6,10 @@
 //	curl -i -H 'Idempotency-Key: "nightly-2026-11-22"' -d '{"image":"report"}' http://127.0.0.1:8081/jobs
 //	curl -i -H 'Idempotency-Key: "nightly-2026-11-22"' http://127.0.0.1:8081/jobs
 //
-// Concurrent requests with one key wait for the first of them (up to --wait) and get its job. A job that the runner
-// refuses stays refused for --rejected. If this program is killed while it submits a job, the job may or may not run:
-// the key is then INDETERMINATE, nothing submits the job again, and seqledger key resolve settles it.
+// Concurrent requests with one key wait for the first of them (up to --wait) and get its job. The same key with other
+// bytes is a conflict, even if only the white space differs. A job that the runner refuses stays refused for --rejected.
+// If this program is killed while it submits a job, the job may or may not run: the key is then INDETERMINATE, nothing
+// submits the job again, and seqledger key resolve settles it.
 package main
 
 import (
@@ -111,11 +112,11 @@ func (s *service) submit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	options := s.options
-	// White space and the order of names do not make it another job.
-	options.Fingerprint, err = idempotency.NewFingerprint(idempotency.FingerprintJCS, nil,
-		&idempotency.Request{Method: http.MethodPost, Namespace: "jobs", MediaType: "application/json", Body: job})
+	// The bytes are compared, as a client repeats what it has stored: the same job encoded in another way is a conflict.
+	options.Fingerprint, err = idempotency.NewFingerprint(idempotency.FingerprintRaw, nil,
+		&idempotency.Request{Method: http.MethodPost, Namespace: "jobs", Body: job})
 	if err != nil {
-		http.Error(w, "the job must be JSON: "+err.Error(), http.StatusBadRequest)
+		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	// If the client disconnects, the submission continues, and the next request gets its result.
@@ -153,6 +154,9 @@ func (s *service) failed(w http.ResponseWriter, err error) {
 	}
 }
 
+// runners makes a new connection for each job: over one that the runner is just closing, the outcome would be unknown.
+var runners = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}}
+
 // run submits a job to the runner, and returns the runner's id of it. Its error decides whether the job may be tried
 // again.
 func (s *service) run(ctx context.Context, job []byte, owner *idempotency.Owner) ([]byte, error) {
@@ -166,7 +170,7 @@ func (s *service) run(ctx context.Context, job []byte, owner *idempotency.Owner)
 	}
 	request.GetBody = nil // so that net/http never sends it twice
 	var connected atomic.Bool
-	response, err := http.DefaultClient.Do(request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+	response, err := runners.Do(request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	})))
 	switch {

@@ -1,0 +1,250 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+)
+
+func gzipped(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := io.WriteString(w, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func deflated(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := zlib.NewWriter(&b)
+	if _, err := io.WriteString(w, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// A handler of a keyed request is asked for a response without a content coding. What it encodes all the same is
+// decoded, for every client and with its fresh fields; what cannot be decoded is replayed only to those that accept it.
+func TestReplaysCanBeRead(t *testing.T) {
+	t.Parallel()
+	const content = `{"requestId":"r-1"}`
+	large := gzipped(t, strings.Repeat("0", idempotency.MaxResponse+1))
+	for name, test := range map[string]struct {
+		coding, body string
+		decoded      bool
+		accept       map[string]bool
+	}{
+		"gzip":            {"gzip", gzipped(t, content), true, map[string]bool{"": true, "identity": true, "gzip": true}},
+		"x-gzip":          {"X-GZIP", gzipped(t, content), true, map[string]bool{"": true}},
+		"deflate":         {"deflate", deflated(t, content), true, map[string]bool{"": true}},
+		"two codings":     {"deflate, gzip", gzipped(t, deflated(t, content)), true, map[string]bool{"": true}},
+		"no gzip at all":  {"gzip", "plain", false, map[string]bool{"": false, "gzip": true}},
+		"cut off":         {"gzip", gzipped(t, content)[:20], false, map[string]bool{"": false, "gzip": true}},
+		"too large":       {"gzip", large, false, map[string]bool{"": false, "br, gzip;q=0.5": true, "gzip;q=0, *": false}},
+		"unknown":         {"br", "?", false, map[string]bool{"": false, "gzip": false, "gzip, BR": true, "*": true}},
+		"one is unknown":  {"br, gzip", gzipped(t, "?"), false, map[string]bool{"br": false, "gzip, br": true}},
+		"identity itself": {"identity", content, false, map[string]bool{"": true, "gzip": true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, func(o *idempotency.Options) { o.FreshFields = []string{"/requestId"} })
+			s.charge.serve = func(w http.ResponseWriter, r *http.Request) {
+				if got := r.Header.Get("Accept-Encoding"); got != "identity" {
+					t.Errorf("the handler is asked for %q", got)
+				}
+				w.Header().Set("Content-Type", "application/json")
+				w.Header().Set("Content-Encoding", test.coding)
+				w.Header().Set("Etag", `"e"`)
+				w.Header().Set("Content-Digest", "of the bytes")
+				_, _ = io.WriteString(w, test.body)
+				if err := http.NewResponseController(w).Flush(); err != nil { // as a proxy does without a length
+					t.Error(err)
+				}
+			}
+			first := s.send(header("Accept-Encoding", "gzip"))
+			got := s.expect(first, http.StatusOK, "false", 1)
+			if test.decoded && (got != content || first.Header.Get("Content-Encoding") != "" ||
+				first.Header.Get("Etag") != `W/"e"` || first.Header.Get("Content-Digest") != "") ||
+				!test.decoded && (got != test.body || first.Header.Get("Etag") != `"e"`) {
+				t.Errorf("the first response: %v %.40q", first.Header, got)
+			}
+			for accept, readable := range test.accept {
+				again := s.send(header("Accept-Encoding", accept))
+				if !readable {
+					s.refused(again, http.StatusNotAcceptable, idempotency.CodeReplayEncoded, idempotency.Reconcile, 1)
+					continue
+				}
+				got := s.expect(again, http.StatusOK, "true", 1)
+				if test.decoded && (len(got) != len(content)+33 || !strings.HasPrefix(got, `{"requestId":"`) ||
+					again.Header.Get("Content-Encoding") != "") || !test.decoded && test.coding != "identity" &&
+					(got != test.body || again.Header.Get("Content-Encoding") != test.coding) {
+					t.Errorf("replayed to %q: %v %.40q", accept, again.Header, got)
+				}
+			}
+		})
+	}
+}
+
+// A replay has the headers of the first response that belong to the response, those that the route names, and nothing
+// of one delivery.
+func TestReplayedHeaders(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(o *idempotency.Options) { o.StoredHeaders = []string{"x-resource-version", "Deprecation"} })
+	kept := map[string]string{
+		"Cache-Control": "no-store", "Content-Disposition": "inline", "Content-Language": "de",
+		"Content-Location": "/jobs/1/v1", "Content-Type": "text/plain", "Etag": `"v1"`,
+		"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT", "Link": "</a>; rel=next", "Location": "/jobs/1",
+		"Operation-Location": "/operations/1", "Retry-After": "5", "Vary": "Accept", "X-Resource-Version": "7",
+		"Deprecation": "true",
+	}
+	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+		for name, value := range kept {
+			w.Header().Set(name, value)
+		}
+		for _, name := range []string{"Set-Cookie", "Date", "Www-Authenticate", "Access-Control-Allow-Origin", "X-Other"} {
+			w.Header().Set(name, "x")
+		}
+		w.WriteHeader(http.StatusAccepted)
+	}
+	s.expect(s.send(), http.StatusAccepted, "false", 1)
+	again := s.send()
+	s.expect(again, http.StatusAccepted, "true", 1)
+	own := map[string]bool{}
+	for _, name := range []string{"Idempotency-Key", "Idempotent-Replayed", "X-Idempotent-Replayed", "Idempotency-Expires",
+		"X-Idempotent-Expires", "X-Request-Id", "Content-Length"} {
+		own[name] = true
+	}
+	for name, value := range kept {
+		if again.Header.Get(name) != value {
+			t.Errorf("%s is %q, want %q", name, again.Header.Get(name), value)
+		}
+	}
+	for name := range again.Header {
+		if _, ok := kept[name]; !ok && !own[name] {
+			t.Errorf("a replay has %s: %v", name, again.Header[name])
+		}
+	}
+	for _, name := range []string{"Set-Cookie", "date", "Connection", "WWW-Authenticate", "Access-Control-Allow-Origin",
+		"Idempotent-Replayed", "Idempotency-Key", "Idempotency-Expires", "X-Request-Id", "Content-Length", "", "a b"} {
+		_, err := idempotency.Options{StoredHeaders: []string{name}}.Policy()
+		if _, invalid := errors.AsType[*idempotency.InvalidError](err); !invalid {
+			t.Errorf("%q may be stored: %v", name, err)
+		}
+	}
+}
+
+// What a server error leaves behind may differ by its status.
+func TestServerErrorsByStatus(t *testing.T) {
+	t.Parallel()
+	by := func(o *idempotency.Options) {
+		o.StatusErrors = map[int]idempotency.Disposition{
+			http.StatusServiceUnavailable: idempotency.ReleaseKey, http.StatusBadGateway: idempotency.StoreResult,
+		}
+	}
+	for status, runs := range map[int]int64{503: 2, 502: 1, 500: 1} {
+		s := newService(t, by)
+		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+		s.expect(s.send(), status, "false", 1)
+		again := s.send()
+		if n := s.charge.runs.Load(); n != runs ||
+			(again.Header.Get("Idempotent-Replayed") == "true") != (status == http.StatusBadGateway) {
+			t.Errorf("%d: the handler ran %d times, and the repeat got %d", status, n, again.StatusCode)
+		}
+	}
+	e, clients := rpcOn(t, idempotency.Memory(), by)
+	for code, runs := range map[connect.Code]int64{connect.CodeUnavailable: 2, connect.CodeInternal: 1} {
+		e.runs.Store(0)
+		e.serve = func(context.Context, http.Header) error { return connect.NewError(code, errors.New("no")) }
+		for range 2 {
+			if _, err := clients["Connect"].Write(t.Context(), writeCall("k-"+code.String(), "a")); err == nil {
+				t.Error("the call did not fail")
+			}
+		}
+		if n := e.runs.Load(); n != runs {
+			t.Errorf("%v: the call ran %d times, want %d", code, n, runs)
+		}
+	}
+	for _, status := range []int{499, 600} {
+		if _, err := (idempotency.Options{
+			StatusErrors: map[int]idempotency.Disposition{status: idempotency.ReleaseKey},
+		}).Policy(); err == nil {
+			t.Errorf("%d is taken for a server error", status)
+		}
+	}
+}
+
+// A key that has no effect because of the method is told, unless a middleware further inside honors it.
+func TestIgnoredKeysAreTold(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	method := func(method string) func(*http.Request) { return func(r *http.Request) { r.Method = method } }
+	for i, m := range []string{http.MethodPut, http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodOptions} {
+		answer := s.send(method(m), header("Origin", "https://shop.example"))
+		if answer.Header.Get("Idempotent-Ignored") != "true" || s.charge.runs.Load() != int64(i+1) ||
+			answer.Header.Get("Idempotent-Replayed") != "" ||
+			!strings.Contains(answer.Header.Get("Access-Control-Expose-Headers"), "Idempotent-Ignored") {
+			t.Errorf("%s: %v", m, answer.Header)
+		}
+	}
+	unkeyed := func(r *http.Request) { r.Header.Del("Idempotency-Key") }
+	for name, change := range map[string]func(*http.Request){
+		"POST": method(http.MethodPost), "PUT without a key": func(r *http.Request) { method(http.MethodPut)(r); unkeyed(r) },
+	} {
+		if answer := s.send(change); answer.Header.Get("Idempotent-Ignored") != "" {
+			t.Errorf("%s: %v", name, answer.Header)
+		}
+	}
+	inner := idempotency.Middleware(s.store, idempotency.Options{Methods: []string{http.MethodPut}})(&s.charge)
+	w := httptest.NewRecorder()
+	idempotency.Middleware(s.store, idempotency.Options{})(inner).ServeHTTP(w, request(method(http.MethodPut)))
+	if w.Header().Get("Idempotent-Ignored") != "" || w.Header().Get("Idempotent-Replayed") != "false" {
+		t.Errorf("with a middleware inside: %v", w.Header())
+	}
+}
+
+// A key has no effect on a call without side effects, nor on a stream: the response tells.
+func TestIgnoredKeysOfCallsAreTold(t *testing.T) {
+	t.Parallel()
+	_, clients := rpc(t)
+	for name, c := range clients {
+		read := connect.NewRequest(new(seqledgerv1.GetEntityRequest))
+		read.Header().Set("Idempotency-Key", `"k"`)
+		answer, err := c.GetEntity(t.Context(), read)
+		if err != nil || answer.Header().Get("Idempotent-Ignored") != "true" {
+			t.Errorf("%s: %v, %v", name, answer, err)
+		}
+		watch := connect.NewRequest(new(seqledgerv1.WatchRequest))
+		watch.Header().Set("Idempotency-Key", `"k"`)
+		stream, err := c.Watch(t.Context(), watch)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		for stream.Receive() {
+			t.Errorf("%s: %v", name, stream.Msg())
+		}
+		if stream.ResponseHeader().Get("Idempotent-Ignored") != "true" {
+			t.Errorf("%s: a stream with %v", name, stream.ResponseHeader())
+		}
+	}
+}

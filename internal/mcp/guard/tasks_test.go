@@ -1,0 +1,151 @@
+package guard
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// taskServer is an Upstream that runs every call as a task if it is asked to, or if always is set.
+type taskServer struct {
+	always  bool
+	tasks   int
+	answers chan string
+}
+
+// Run implements Upstream.
+func (s *taskServer) Run(receive func(line []byte, rest *bufio.Reader) error) error {
+	for line := range s.answers {
+		_ = receive([]byte(line), nil)
+	}
+	return nil
+}
+
+// Send implements Upstream.
+func (s *taskServer) Send(m *message) error {
+	result := `{"content":[{"type":"text","text":"paid"}]}`
+	switch {
+	case m.method == "tools/list":
+		result = `{"tools":[{"name":"charge","execution":{"taskSupport":"optional","x":1}},` +
+			`{"name":"look","execution":{"taskSupport":"optional"}},{"name":"send","execution":{"taskSupport":"required"}}]}`
+	case s.always || strings.Contains(string(m.params), `"task"`):
+		s.tasks++
+		result = fmt.Sprintf(`{"task":{"taskId":"t%d","status":"working"}}`, s.tasks)
+	}
+	s.answers <- fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.id, result)
+	return nil
+}
+
+// Call implements Upstream.
+func (s *taskServer) Call(m *message) error { return s.Send(m) }
+
+// CloseSend implements Upstream.
+func (s *taskServer) CloseSend() error {
+	close(s.answers)
+	return nil
+}
+
+// startTasks starts a guard before a taskServer, and returns a function that sends a message and returns the answer.
+func startTasks(t *testing.T, s *taskServer, logged io.Writer) func(line string) string {
+	t.Helper()
+	c, err := parseConfig("guard.yaml", []byte("server: payments\nwait: 0s\ntools: {charge: {}, send: {}}\n"), Times{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.answers = make(chan string, 8)
+	in, toGuard := io.Pipe()
+	fromGuard, out := io.Pipe()
+	g := New(Options{Config: c, Upstream: s, Store: idempotency.Memory(), Logger: slog.New(slog.NewTextHandler(logged, nil))})
+	ended := make(chan struct{})
+	go func() { // ends with its input, which the cleanup closes and waits for
+		defer close(ended)
+		_ = g.Run(t.Context(), in, out)
+	}()
+	t.Cleanup(func() {
+		_ = toGuard.Close()
+		<-ended
+	})
+	lines := bufio.NewReader(fromGuard)
+	return func(line string) string {
+		if _, err := io.WriteString(toGuard, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+}
+
+func toolCall(tool, more string) string {
+	return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `","arguments":{"o":"A"}` + more + `}}`
+}
+
+// A guarded tool is not called as a task: the handle of a task is no result, and a repeat could not get the task. Tools
+// without a guard are.
+func TestGuardedToolsAreNoTasks(t *testing.T) {
+	t.Parallel()
+	s, logged := new(taskServer), new(lockedLog)
+	send := startTasks(t, s, logged)
+	if answer := send(toolCall("charge", `,"task":{"ttl":60000}`)); !strings.Contains(answer, "-32601") ||
+		!strings.Contains(answer, "nothing was done") || s.tasks != 0 {
+		t.Errorf("%d tasks: %s", s.tasks, answer)
+	}
+	for range 2 {
+		if answer := send(toolCall("charge", "")); !strings.Contains(answer, "paid") || s.tasks != 0 {
+			t.Errorf("%d tasks: %s", s.tasks, answer)
+		}
+	}
+	if answer := send(toolCall("look", `,"task":{}`)); !strings.Contains(answer, "t1") {
+		t.Error(answer)
+	}
+	listed := send(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	for _, want := range []string{
+		`"name":"charge","execution":{"taskSupport":"forbidden","x":1}`, `"name":"look","execution":{"taskSupport":"optional"}`,
+	} {
+		if !strings.Contains(listed, want) {
+			t.Errorf("the list of tools has no %s: %s", want, listed)
+		}
+	}
+	if !strings.Contains(logged.String(), "only runs as a task") {
+		t.Errorf("the log does not tell of the tool that is only a task: %s", logged)
+	}
+}
+
+// A server that answers with a task of its own accord has not given a result: its answer is passed on once, and a repeat
+// gets neither the handle nor another run.
+func TestTaskHandlesAreNotStored(t *testing.T) {
+	t.Parallel()
+	s := &taskServer{always: true}
+	send := startTasks(t, s, io.Discard)
+	if answer := send(toolCall("charge", "")); !strings.Contains(answer, `"taskId":"t1"`) {
+		t.Error(answer)
+	}
+	if answer := send(toolCall("charge", "")); s.tasks != 1 || strings.Contains(answer, "taskId") ||
+		!strings.Contains(answer, "outcome-unknown") {
+		t.Errorf("%d tasks: %s", s.tasks, answer)
+	}
+}
+
+// An answer that is not final is not stored, and a result may have any member.
+func TestKindsOfResults(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]resultKind{
+		`{"content":[]}`:                         final,
+		`{"content":[],"task":{"taskId":"t"}}`:   final,
+		`{"resultType":"complete","content":[]}`: final,
+		`{"resultType":"input_required"}`:        question,
+		`{"task":{"taskId":"t"}}`:                unfinished,
+		`{"resultType":"task","taskId":"t"}`:     unfinished,
+	} {
+		if _, kind := readResult([]byte(text)); kind != want {
+			t.Errorf("%s is %d, want %d", text, kind, want)
+		}
+	}
+}
