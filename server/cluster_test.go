@@ -2,11 +2,14 @@ package server_test
 
 import (
 	"errors"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
@@ -90,6 +93,7 @@ func TestStatusWithoutAMajority(t *testing.T) {
 				}
 			}
 			before := left.status(t)
+			left.awaitReady(t, true)
 			for _, h := range nodes {
 				if h != left && h != leader { // the leader last, so that it does not hand over
 					if err := errors.Join(h.stop(), h.ledger.Close()); err != nil {
@@ -108,7 +112,60 @@ func TestStatusWithoutAMajority(t *testing.T) {
 					t.Errorf("%v", status)
 				}
 			}
+			left.awaitReady(t, false)
+			if status, _ := left.get(t, "/healthz"); status != http.StatusOK {
+				t.Error("it is to be started again, which helps nothing:", status)
+			}
 		})
+	}
+}
+
+// awaitReady waits until a node says in each way that it is ready, or that it is not.
+func (h *harness) awaitReady(t *testing.T, ready bool) {
+	t.Helper()
+	code, serving, gauge := http.StatusOK, grpchealth.StatusServing, "1"
+	if !ready {
+		code, serving, gauge = http.StatusServiceUnavailable, grpchealth.StatusNotServing, "0"
+	}
+	await(t, func() bool {
+		status, text := h.get(t, "/readyz")
+		health, err := h.health(t, "")
+		return status == code && (ready || strings.Contains(text, "no majority")) && err == nil && health == serving &&
+			h.metric(t, "seqledger_ready") == gauge
+	})
+}
+
+// TestLeaderWithoutRoomHandsOver: while another node has room on its disk, writes go on, and a node without room does
+// not lead again.
+func TestLeaderWithoutRoomHandsOver(t *testing.T) {
+	t.Parallel()
+	full, peer := startSecureNode(t, "", server.Options{DiskReserve: 1 << 60}, nil)
+	second, _ := startSecureNode(t, peer, server.Options{}, nil)
+	third, _ := startSecureNode(t, peer, server.Options{}, nil)
+	low := full.ledger.Cluster().Status().Self
+	// The leader knows first that the others have caught up, and how much room they have.
+	nodes := []*harness{second, third}
+	for i, leader := range []*harness{leads(t, nodes), nil} {
+		if i == 1 { // the other one must take over, although nobody chooses
+			former := leads(t, nodes)
+			_ = errors.Join(former.stop(), former.ledger.Close()) // whether it could hand over is not asked
+			nodes = slices.DeleteFunc(nodes, func(h *harness) bool { return h == former })
+			leader = leads(t, nodes)
+		}
+		full.persist(t, writeOf("c", uint64(i)+1, appendOp("x")))
+		await(t, func() bool {
+			for _, m := range leader.ledger.Cluster().Status().Members {
+				if m.ID == low {
+					return m.Room.Low()
+				}
+			}
+			return false
+		})
+		request := &seqledgerv1.ChangeClusterRequest{Change: &seqledgerv1.ChangeClusterRequest_Transfer{Transfer: low}}
+		_, err := leader.admin.ChangeCluster(within(t), connect.NewRequest(request))
+		if connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "room") {
+			t.Error("a transfer to the node without room:", err)
+		}
 	}
 }
 
