@@ -3,7 +3,6 @@ package server_test
 import (
 	"errors"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,40 +132,6 @@ func (h *harness) awaitReady(t *testing.T, ready bool) {
 		return status == code && (ready || strings.Contains(text, "no majority")) && err == nil && health == serving &&
 			h.metric(t, "seqledger_ready") == gauge
 	})
-}
-
-// TestLeaderWithoutRoomHandsOver: while another node has room on its disk, writes go on, and a node without room does
-// not lead again.
-func TestLeaderWithoutRoomHandsOver(t *testing.T) {
-	t.Parallel()
-	full, peer := startSecureNode(t, "", server.Options{DiskReserve: 1 << 60}, nil)
-	second, _ := startSecureNode(t, peer, server.Options{}, nil)
-	third, _ := startSecureNode(t, peer, server.Options{}, nil)
-	low := full.ledger.Cluster().Status().Self
-	// The leader knows first that the others have caught up, and how much room they have.
-	nodes := []*harness{second, third}
-	for i, leader := range []*harness{leads(t, nodes), nil} {
-		if i == 1 { // the other one must take over, although nobody chooses
-			former := leads(t, nodes)
-			_ = errors.Join(former.stop(), former.ledger.Close()) // whether it could hand over is not asked
-			nodes = slices.DeleteFunc(nodes, func(h *harness) bool { return h == former })
-			leader = leads(t, nodes)
-		}
-		full.persist(t, writeOf("c", uint64(i)+1, appendOp("x")))
-		await(t, func() bool {
-			for _, m := range leader.ledger.Cluster().Status().Members {
-				if m.ID == low {
-					return m.Room.Low()
-				}
-			}
-			return false
-		})
-		request := &seqledgerv1.ChangeClusterRequest{Change: &seqledgerv1.ChangeClusterRequest_Transfer{Transfer: low}}
-		_, err := leader.admin.ChangeCluster(within(t), connect.NewRequest(request))
-		if connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "room") {
-			t.Error("a transfer to the node without room:", err)
-		}
-	}
 }
 
 // TestNodeThatIsCutOffSendsItsCallersAway: a node that has lost the others ends a Watch and refuses reads, so that a

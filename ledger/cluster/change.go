@@ -48,14 +48,19 @@ func (n *Node) offerState(ctx context.Context) {
 	}
 }
 
-// judge returns the result of a check of the other nodes. It repeats one that fails for an election timeout, because a
-// leader that was elected just now, or was busy, has not heard from every node.
+// judge returns the result of a check of the other nodes, of which only those count as alive that were heard of since the
+// call: a node that has just died must not be relied on. A check that fails is repeated for a while, because each node
+// is heard of at every heartbeat, and a leader that was elected just now does not know yet how far the others are.
 func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
-	ticker, ended := time.NewTicker(judgeInterval), time.NewTimer(n.log.ElectionTimeout())
+	began := time.Now()
+	ticker, ended := time.NewTicker(judgeInterval), time.NewTimer(judgeTimeouts*n.log.ElectionTimeout())
 	defer ticker.Stop()
 	defer ended.Stop()
 	for {
 		s := n.Status()
+		for i := range s.Members {
+			s.Members[i].Active = s.Members[i].Heard.After(began)
+		}
 		err := check(&s)
 		if err == nil || errors.Is(err, ErrNoSuchNode) {
 			return err
@@ -70,7 +75,11 @@ func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
 	}
 }
 
-const judgeInterval = 20 * time.Millisecond
+const (
+	judgeInterval = 10 * time.Millisecond
+	// judgeTimeouts is how many election timeouts a node has to be heard of.
+	judgeTimeouts = 2
+)
 
 // mustLead returns an error unless this node leads a cluster.
 func (n *Node) mustLead() error {
@@ -203,7 +212,7 @@ func (d *Driver) HandOver() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), handOverPatience)
 	defer cancel()
-	if err := d.TransferLeadership(ctx, 0); err != nil && !errors.Is(err, ErrNoSuccessor) {
+	if err := d.TransferLeadership(ctx, 0); err != nil && !errors.Is(err, ErrNoSuchNode) {
 		d.host.Logger.Warn("the leadership was not handed over; the others will elect a leader", "error", err)
 	}
 }

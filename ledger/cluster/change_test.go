@@ -104,7 +104,7 @@ func TestChangesOfMembers(t *testing.T) {
 		{"remove the leader", func() error { return f.Remove(t.Context(), 1, false) }, ErrNoChange},
 		{"transfer to the leader", func() error { return f.TransferLeadership(t.Context(), 1) }, nil},
 		{"transfer to a learner", func() error { return f.TransferLeadership(t.Context(), 2) }, ErrNoSuchNode},
-		{"transfer to whom there is", func() error { return f.TransferLeadership(t.Context(), 0) }, ErrNoSuccessor},
+		{"transfer to whom there is", func() error { return f.TransferLeadership(t.Context(), 0) }, ErrNoSuchNode},
 		{"transfer to a removed node", func() error { return f.TransferLeadership(t.Context(), 3) }, ErrNoSuchNode},
 		{"remove when there is no time", func() error { return f.Remove(ended, 2, false) }, raftlog.ErrOutcomeUnknown},
 	} {

@@ -137,10 +137,13 @@ func (s *Status) successor(to uint64) (uint64, error) {
 			fit = append(fit, m)
 		}
 	}
-	if best := best(fit); best != 0 {
-		return best, nil
+	switch {
+	case len(fit) > 0:
+		return best(fit), nil
+	case len(faults) > 0:
+		return 0, fmt.Errorf("%w: %s", ErrNoSuccessor, strings.Join(faults, "; "))
 	}
-	return 0, fmt.Errorf("%w: %s", ErrNoSuccessor, cmp.Or(strings.Join(faults, "; "), "there is no other voter"))
+	return 0, fmt.Errorf("%w: there is no other voter", ErrNoSuchNode)
 }
 
 // best returns the node with the longest log, of those whose disk has room if there are any, or 0.

@@ -118,8 +118,8 @@ func TestSuccessor(t *testing.T) {
 		{"alive, alive, unheard", 3, 0, ErrNoSuccessor, "node 3 (10.0.0.3:7451) has not been heard of"},
 		{"alive, alive, behind", 3, 0, ErrNoSuccessor, "node 3 (10.0.0.3:7451) is 200 log entries behind"},
 		{"alive, dead, behind", 0, 0, ErrNoSuccessor, "200 log entries behind"},
-		{"alive", 0, 0, ErrNoSuccessor, "there is no other voter"},
-		{"alive, learner alive", 0, 0, ErrNoSuccessor, "there is no other voter"},
+		{"alive", 0, 0, ErrNoSuchNode, "there is no other voter"},
+		{"alive, learner alive", 0, 0, ErrNoSuchNode, "there is no other voter"},
 		{"alive, learner alive", 2, 0, ErrNoSuchNode, "node 2 (10.0.0.2:7451) is a learner"},
 		{"alive, alive", 9, 0, ErrNoSuchNode, "node 9"},
 	} {
