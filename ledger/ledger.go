@@ -145,6 +145,9 @@ func (l *Ledger) run(ctx context.Context) error {
 	// Ends with stopping; joined by release.
 	go l.checkpointLoop()
 	alone, err := l.awaitAlone(ctx)
+	if err == nil {
+		err = l.cluster.CompareLedger(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -400,7 +403,7 @@ func (l *Ledger) fail(err error) {
 	if !l.failure.CompareAndSwap(nil, &failure{fmt.Errorf("%w: %w", ErrFailed, err)}) {
 		return
 	}
-	l.options.Logger.Error("the storage failed; the ledger stops", "error", err)
+	l.options.Logger.Error("the ledger stops", "error", err)
 	close(l.failed)
 	l.watchers.close()
 	l.keys.close()
@@ -409,7 +412,7 @@ func (l *Ledger) fail(err error) {
 	}
 }
 
-// Failed is closed when the storage has failed; see Err.
+// Failed is closed when the ledger has failed; see Err.
 func (l *Ledger) Failed() <-chan struct{} { return l.failed }
 
 // Err returns the failure that stopped the ledger, or nil.

@@ -60,6 +60,7 @@ func (n *Node) leadLoop() {
 		case <-changed:
 		case <-ticker.C:
 		case <-n.host.Failed:
+			n.stopped()
 			return
 		case <-n.host.Stopping.Done():
 			return
@@ -149,7 +150,12 @@ func (n *Node) tend() {
 			ctx, cancel := context.WithTimeout(n.host.Stopping, changePatience)
 			err := n.Promote(ctx, m.ID)
 			cancel()
-			n.host.Logger.Info("a node of the cluster has caught up and becomes a voter", "node", m.ID, "error", err)
+			if err != nil {
+				n.host.Logger.Warn("a node of the cluster has caught up and is no voter yet; it is tried again",
+					"node", m.ID, "error", err)
+				continue
+			}
+			n.host.Logger.Info("a node of the cluster has caught up and is a voter", "node", m.ID)
 		}
 	}
 }
