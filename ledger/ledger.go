@@ -114,7 +114,6 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if err := l.openState(); err != nil {
 		return err
 	}
-	l.logOpened = time.Now()
 	if err := l.openLog(); err != nil {
 		return err
 	}
@@ -242,6 +241,7 @@ func logFileBytes(logBytes int64, most int) int {
 }
 
 func (l *Ledger) openLog() (err error) {
+	l.logOpened = time.Now()
 	at := l.store.Checkpoint()
 	o := raftlog.Options{
 		Dir: l.directory.Log(), Identity: l.directory.Identity(), Node: l.directory.Node(),

@@ -111,7 +111,7 @@ func (n *Node) refuseToLead(cause error) {
 	if err == nil {
 		err = n.log.Transfer(to)
 	}
-	n.host.Logger.Error("this node was elected and does not lead", "error", cause, "transfer to", to, "failed", err)
+	n.host.Logger.Error("this node was elected and does not lead", "error", errors.Join(cause, err), "transfer to", to)
 }
 
 // tendLoop does the periodic work of a cluster.

@@ -39,6 +39,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/gofrs/flock"
 )
@@ -112,7 +113,7 @@ func originOf(creating []byte) (from Origin, known bool) {
 // Directory is a data directory that this process has locked until Close.
 type Directory struct {
 	path     string
-	lock     *flock.Flock
+	lock     *flock.Flock // nil: see lockToRead
 	identity []byte   // identityBytes that its parts bear
 	nonce    [16]byte // of a node that joins
 	node     uint64   // number in the cluster; 0: the first
@@ -160,7 +161,7 @@ func OpenLedger(path string) (*Directory, error) {
 	if err := (&Directory{path: path}).mustBeLedger(); err != nil {
 		return nil, err
 	}
-	d, err := lockIn(path)
+	d, err := lockToRead(path)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +182,7 @@ func OpenSurvivor(path string) (*Directory, error) {
 	if err := (&Directory{path: path}).mustBeLedger(); err != nil {
 		return nil, err
 	}
-	d, err := lockIn(path)
+	d, err := lockToRead(path)
 	if err != nil {
 		return nil, err
 	}
@@ -272,6 +273,16 @@ func lockIn(path string) (*Directory, error) {
 		return nil, fmt.Errorf("%w: %s", ErrInUse, path)
 	}
 	return d, nil
+}
+
+// lockToRead is lockIn for a directory that is only read. On a file system that is mounted read-only a lock may be
+// neither there nor made, and nothing that this process could disturb writes to the directory.
+func lockToRead(path string) (*Directory, error) {
+	d, err := lockIn(path)
+	if errors.Is(err, syscall.EROFS) {
+		return &Directory{path: path}, nil
+	}
+	return d, err
 }
 
 // mustBeLedger reads the marker of a directory that is only to be looked at.
@@ -493,4 +504,9 @@ func (d *Directory) Log() string { return d.file(LogName) }
 func (d *Directory) file(name string) string { return filepath.Join(d.path, name) }
 
 // Close gives the directory free.
-func (d *Directory) Close() error { return d.lock.Close() }
+func (d *Directory) Close() error {
+	if d.lock == nil {
+		return nil
+	}
+	return d.lock.Close()
+}

@@ -302,8 +302,8 @@ type ForgottenError struct {
 
 // Error says what was found.
 func (e *ForgottenError) Error() string {
-	return fmt.Sprintf("core: this node acknowledged the log up to index %d to node %d, and its log ends at index %d",
-		e.Acknowledged, e.Leader, e.Last)
+	return fmt.Sprintf("core: the data directory is an old copy: this node acknowledged the log up to index %d to node %d, "+
+		"and its log ends at index %d", e.Acknowledged, e.Leader, e.Last)
 }
 
 // Receive takes a message from another node.
