@@ -90,7 +90,7 @@ func (l *Ledger) beginEpoch(
 	}
 	debug("end")
 	if err = e.Finish(); err == nil {
-		debug("close") // the directory has its marker
+		l.options.Logger.Debug("the directory has its marker", "ledger", id)
 	}
 	return id, index, digest, err
 }

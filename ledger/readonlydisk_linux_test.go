@@ -1,9 +1,11 @@
 package ledger_test
 
 import (
+	"bytes"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -14,6 +16,23 @@ import (
 	"github.com/seqledger/seqledger/ledger/restore"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
+
+// TestRestoreTellsHowLongItsReplayTook: from the moment that it opened the log.
+func TestRestoreTellsHowLongItsReplayTook(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := open(t, ledger.Options{Dir: dir})
+	mustWrite(t, l, appendWrite("c", 1, []byte("x")), machine.Committed)
+	closeLedger(t, l)
+	var logged bytes.Buffer
+	_, err := restore.Directory(t.Context(), dir, restore.Options{
+		Dir: filepath.Join(t.TempDir(), "restored"), Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+	})
+	if text := logged.String(); err != nil || !strings.Contains(text, "took=") ||
+		strings.Contains(text, "took=2562047h") {
+		t.Errorf("%v: %s", err, text)
+	}
+}
 
 // TestFault_ReadOnlyMount: what only reads a data directory works on a file system that is mounted read-only, also on a
 // copy that was made without the lock file.

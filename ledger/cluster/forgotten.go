@@ -29,7 +29,7 @@ type forgotten struct {
 	Last         uint64 `json:"last"`
 }
 
-// stopped is called once this node has failed. A node that has lost what it acknowledged notes that in its directory, so
+// stopped is called when this node stops. A node that has lost what it acknowledged notes that in its directory, so
 // that it never again takes part in an election from there, and tells the leader.
 func (n *Node) stopped() {
 	lost, is := errors.AsType[*raftlog.ForgottenError](n.log.Err())

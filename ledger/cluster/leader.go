@@ -46,6 +46,7 @@ const leadInterval = 200 * time.Millisecond
 // leadLoop follows changes of the leader and of the members, and begins this node's terms.
 func (n *Node) leadLoop() {
 	defer n.loops.Done()
+	defer n.stopped()
 	// A term does not begin while the clock is wrong; the ticker retries it.
 	ticker := time.NewTicker(leadInterval)
 	defer ticker.Stop()
@@ -60,7 +61,6 @@ func (n *Node) leadLoop() {
 		case <-changed:
 		case <-ticker.C:
 		case <-n.host.Failed:
-			n.stopped()
 			return
 		case <-n.host.Stopping.Done():
 			return
