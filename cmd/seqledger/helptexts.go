@@ -175,8 +175,8 @@ var helpTexts = map[string]string{
 	"help_peer_advertise": "Address under which the other nodes reach this one, if it is not that of --peer-listen.",
 	"help_peer_client": "Address under which clients reach this node, if it is not that of --listen. The other nodes " +
 		"tell it to clients.",
-	"help_peer_join": "Join the cluster of the node that has this --peer-listen; repeatable. Ignored once the data " +
-		"directory belongs to a cluster.",
+	"help_peer_join": "Join the cluster of the node that has this --peer-listen; repeatable. Once the data directory " +
+		"holds a ledger, that must be the ledger of these nodes.",
 	"help_peer_cert":     "Certificate (PEM) that this node shows to the others, for both directions.",
 	"help_peer_ca":       "Certificates (PEM) of the authority that signs those of the nodes, and nothing else.",
 	"help_peer_insecure": "Talk to other nodes without TLS on addresses that are not loopback.",

@@ -35,17 +35,20 @@ func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2, force bool) 
 	case err != nil:
 		return fmt.Errorf("change of the members: %w", err)
 	}
-	n.offerState(ctx)
+	if err := n.offerState(ctx); err != nil {
+		n.host.Logger.Warn("no command followed a change of the members", "error", err)
+	}
 	return nil
 }
 
-// offerState commits a command after a membership change. A node that is too far behind is offered the state as of the
-// last command, and that state must include the current members. Without this command the node would have to wait for
-// the next write.
-func (n *Node) offerState(ctx context.Context) {
-	if err := n.host.Tick(ctx); err != nil {
-		n.host.Logger.Warn("no command came behind a change of the members", "error", err)
+// offerState commits a command if none followed the last membership change. A node that is too far behind is offered the
+// state as of the last command, and that state must include the current members. Without this command the node would
+// have to wait for the next write.
+func (n *Node) offerState(ctx context.Context) error {
+	if n.log.Covered().Index >= n.log.MembersChanged() {
+		return nil
 	}
+	return n.host.Tick(ctx)
 }
 
 // judge returns the result of a check of the other nodes, of which only those count as alive that were heard of since the
