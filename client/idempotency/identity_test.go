@@ -269,7 +269,7 @@ func TestIdentityMistakes(t *testing.T) {
 		`has "x user"`:                       {Identity: []string{"authorization", "X User"}},
 		"has idempotency-key, which changes": {Identity: []string{"authorization", "Idempotency-Key"}},
 		"has signature, which changes":       {RequestHeaders: []string{"signature"}},
-		"must have authorization":            {Identity: []string{"host"}},
+		"must have authorization":            {Identity: []string{"host", "any-tenant"}},
 		"both authorization and":             {Identity: []string{"authorization", "authorization-id"}},
 		"without AllowReplay":                {Identity: []string{"authorization-id"}},
 		"where another setting says":         {Identity: []string{"authorization"}, Shared: true},
