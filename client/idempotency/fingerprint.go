@@ -36,9 +36,9 @@ const (
 	// different numbers would compare equal; the RFC allows them. So are objects and arrays that are nested more than
 	// MaxDepth deep. A body that is not JSON is refused too. A request may have no body.
 	FingerprintJCS FingerprintMode = 2
-	// FingerprintPointers covers the values at chosen JSON pointers (RFC 6901), each in the form of FingerprintJCS. Each
-	// must exist and tell something: it must have a number, true, false or a string that is not blank. A body without
-	// one is refused, because all such requests would be the same.
+	// FingerprintPointers covers the values at chosen JSON pointers (RFC 6901), each in the form of FingerprintJCS.
+	// Each must exist and tell something: it must have a number, true, false or a string that is not blank. A body
+	// without one is refused, because all such requests would be the same.
 	FingerprintPointers FingerprintMode = 3
 	// FingerprintNone ignores the body and its media type.
 	FingerprintNone FingerprintMode = 4

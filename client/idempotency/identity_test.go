@@ -146,7 +146,8 @@ func TestSignedCredentials(t *testing.T) {
 			for _, spelled := range []string{credential, strings.Replace(credential, " ", "  ", 1)} {
 				answer := s.send(as(spelled, sign))
 				content, _ := io.ReadAll(answer.Body)
-				if answer.StatusCode != http.StatusBadRequest || !strings.Contains(string(content), "principal-missing") ||
+				if answer.StatusCode != http.StatusBadRequest ||
+					!strings.Contains(string(content), "principal-missing") ||
 					!strings.Contains(string(content), "principal_claim") || s.charge.runs.Load() != 0 {
 					t.Errorf("%s: %d %s", credential, answer.StatusCode, content)
 				}
@@ -182,7 +183,8 @@ func TestSignedCredentials(t *testing.T) {
 	}
 	s := newService(t)
 	for _, none := range []string{"", "Bearer", "basic "} {
-		s.refused(s.send(header("Authorization", none)), 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 0)
+		answer := s.send(header("Authorization", none))
+		s.refused(answer, 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 0)
 	}
 }
 
