@@ -102,9 +102,12 @@ func NewFingerprint(mode FingerprintMode, pointers []string, r *Request) (f Fing
 	return f, nil
 }
 
-// preconditions are headers that decide whether and on what a request acts. They are part of it.
-var preconditions = []string{
+// actingHeaders are headers that decide whether, how and on what a request acts. They are part of it.
+var actingHeaders = []string{
 	"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range",
+	"Content-Disposition", "Content-Language", "Content-Range", "Upload-Offset", // of the body
+	"Depth", "Destination", "Overwrite", "Slug", // of WebDAV and AtomPub
+	"Soapaction", "X-Amz-Target", // the operation
 }
 
 // writePart writes a part prefixed with its length, so that no two lists of parts produce the same bytes.

@@ -148,7 +148,7 @@ func (o *Options) readIdentity() error {
 // a client hide them, or imitate them in another spelling. The error is that of invalid options.
 func (o Options) ComparedHeaders() ([]string, error) {
 	o, err := o.validate()
-	names := slices.Concat(preconditions, o.who.headers, o.compared)
+	names := slices.Concat(actingHeaders, o.who.headers, o.compared)
 	if o.VisitorHeader != "" {
 		names = append(names, http.CanonicalHeaderKey(o.VisitorHeader))
 	}
