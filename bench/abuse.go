@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -139,7 +140,7 @@ type call struct {
 // besides has the latencies of calls, alone and during an attack.
 type besides struct {
 	done             string // what the attack says
-	alone, meanwhile []harness.Latencies
+	alone, meanwhile []load.Latencies
 	memory           int64 // the largest of the server during the attack, in bytes
 	acknowledged     uint64
 	refused          []string
@@ -149,13 +150,13 @@ type besides struct {
 // both have the same machine and the same ledger.
 func (b *bed) beside(ctx context.Context, calls []call, attack func() (string, error)) (m besides, err error) {
 	var mu sync.Mutex // guards latency and m
-	var latency []harness.Latencies
-	interval := func() (was []harness.Latencies) {
+	var latency []load.Latencies
+	interval := func() (was []load.Latencies) {
 		mu.Lock()
 		defer mu.Unlock()
 		was, latency = latency, nil
 		for range calls {
-			latency = append(latency, harness.NewLatencies())
+			latency = append(latency, load.NewLatencies())
 		}
 		return was
 	}
@@ -181,11 +182,11 @@ func (b *bed) beside(ctx context.Context, calls []call, attack func() (string, e
 				if err != nil && c.pause == 0 {
 					return
 				}
-				harness.Pause(calling, c.pause)
+				load.Pause(calling, c.pause)
 			}
 		})
 	}
-	harness.Pause(ctx, scaledTime(b.o, 5*time.Second))
+	load.Pause(ctx, scaledTime(b.o, 5*time.Second))
 	alone := interval()
 	memory := b.server.watchMemory()
 	done, err := attack()
@@ -210,7 +211,7 @@ func (p *process) healthy(ctx context.Context) error {
 			return cmp.Or(last, err)
 		}
 		last = err
-		harness.Pause(ctx, 50*time.Millisecond)
+		load.Pause(ctx, 50*time.Millisecond)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server"
 )
@@ -141,7 +142,7 @@ func keyedAllocs(ctx context.Context, b *bed) (func() error, error) {
 // wireAllocs has one caller: a Writer with one write in each frame, or unary calls. The server
 // is in this process, so that client and server are counted together.
 func wireAllocs(
-	prepare func(context.Context, *bed, int) (harness.Operation, error),
+	prepare func(context.Context, *bed, int) (load.Operation, error),
 ) func(context.Context, *bed) (func() error, error) {
 	return func(ctx context.Context, b *bed) (func() error, error) {
 		s, err := server.New(server.Options{Ledger: b.ledger, Version: "bench", Logger: slog.New(slog.DiscardHandler)})

@@ -17,7 +17,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -202,7 +202,7 @@ func drip(connections int, text string) func(context.Context, *options, *target)
 			}
 			defer release()
 			for err == nil && ctx.Err() == nil {
-				harness.Pause(ctx, time.Second)
+				load.Pause(ctx, time.Second)
 				_, err = io.WriteString(c, "x")
 			}
 			if err != nil {
@@ -263,7 +263,7 @@ func hugeFrames(ctx context.Context, _ *options, t *target) (string, error) {
 func shortDeadlines(ctx context.Context, _ *options, t *target) (string, error) {
 	c, disconnect := t.api("")
 	defer disconnect()
-	p := newPopulation("hasty-", 4*workersOfAbuse, 0)
+	p := newPopulation("hasty-", 4*workersOfAbuse)
 	return repeat(ctx, 4*workersOfAbuse, func(ctx context.Context, worker int) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
 		defer cancel()
@@ -276,7 +276,7 @@ func shortDeadlines(ctx context.Context, _ *options, t *target) (string, error) 
 func onlyRetries(ctx context.Context, _ *options, t *target) (string, error) {
 	lanes := openLanes(context.WithoutCancel(ctx), t.address, workersOfAbuse)
 	defer closeLanes(lanes)
-	p := newPopulation("again-", workersOfAbuse, 0)
+	p := newPopulation("again-", workersOfAbuse)
 	writes := make([]*seqledgerv1.WriteRequest, workersOfAbuse)
 	for i := range writes {
 		writes[i] = p.write(i, operation())
@@ -290,7 +290,7 @@ func onlyRetries(ctx context.Context, _ *options, t *target) (string, error) {
 func onlyGaps(ctx context.Context, _ *options, t *target) (string, error) {
 	lanes := openLanes(context.WithoutCancel(ctx), t.address, workersOfAbuse)
 	defer closeLanes(lanes)
-	p := newPopulation("gap-", workersOfAbuse, 0)
+	p := newPopulation("gap-", workersOfAbuse)
 	return repeat(ctx, workersOfAbuse, func(_ context.Context, worker int) (bool, error) {
 		w := p.write(worker, operation())
 		w.Sequence++
@@ -329,7 +329,7 @@ func (t *target) openStream(ctx context.Context, as string, full bool) (release 
 	}
 	var writing sync.WaitGroup
 	if full {
-		p := newPopulation(fmt.Sprintf("deaf-%d-", smallWindows.Add(1)), 1, 0)
+		p := newPopulation(fmt.Sprintf("deaf-%d-", smallWindows.Add(1)), 1)
 		// Ends when the connection is closed; release waits for it.
 		writing.Go(func() {
 			for ctx.Err() == nil {
@@ -363,7 +363,7 @@ func deafStreams(ctx context.Context, o *options, t *target) (string, error) {
 func fillScope(ctx context.Context, o *options, t *target) error {
 	l := openLanes(ctx, t.address, 1)[0]
 	defer l.close()
-	p := newPopulation("filler-", 1, 0)
+	p := newPopulation("filler-", 1)
 	value := make([]byte, 1<<20)
 	for i := range scaled(o, 64) {
 		for j := range value { // incompressible, or unread answers would fit into buffers

@@ -90,7 +90,7 @@ func (b *bed) client(o client.Options) (*client.Client, error) {
 }
 
 // meter reads the usage of this process and of the server. Allocations are of both together.
-func (b *bed) meter() (harness.Values, error) {
+func (b *bed) meter() (map[string]float64, error) {
 	var pids []int
 	if b.server != nil {
 		pids = append(pids, b.server.Pid)

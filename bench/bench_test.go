@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 func quickOptions(t *testing.T) *options {
@@ -32,7 +32,7 @@ func TestRatesMeasure(t *testing.T) {
 	for _, r := range rates {
 		t.Run(r.kind, func(t *testing.T) {
 			t.Parallel()
-			var measured harness.Result
+			var measured load.Result
 			err := onBed(t.Context(), quickOptions(t), func(ctx context.Context, b *bed) (err error) {
 				measured, err = r.measure(ctx, b, 2)
 				return err

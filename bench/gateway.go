@@ -19,6 +19,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -113,7 +114,7 @@ func measureGateway(ctx context.Context, b *bed, connections int) ([]harness.Lin
 	}
 	var rounds [4][]harness.Values
 	err = harness.Turns(scaled(b.o, gatewayRounds), len(gatewaySides), func(_, side int) error {
-		measured, err := harness.RunSome(ctx, harness.Load{
+		measured, err := load.RunSome(ctx, load.Load{
 			Workers: connections, Warmup: b.o.warmup / 4, Duration: b.o.duration / gatewayRounds,
 			Meter: harness.Usage(b.dir, pids...),
 		}, func(ctx context.Context, worker int) error { return g.request(ctx, side, worker) })

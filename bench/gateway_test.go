@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 // The four sides are measured, every answer is what it must be, and a fresh key costs two commands.
@@ -65,7 +66,7 @@ func TestRepeat(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		text, err := repeat(ctx, 2, func(ctx context.Context, worker int) (bool, error) {
-			harness.Pause(ctx, 300*time.Millisecond)
+			load.Pause(ctx, 300*time.Millisecond)
 			return worker == 0, ctx.Err()
 		})
 		if want := "2 at once: 6 requests, 3 refused"; err != nil || text != want {
@@ -76,7 +77,7 @@ func TestRepeat(t *testing.T) {
 			if worker == 1 {
 				return false, broken
 			}
-			harness.Pause(t.Context(), time.Millisecond)
+			load.Pause(t.Context(), time.Millisecond)
 			return false, nil
 		})
 		if !errors.Is(err, broken) {

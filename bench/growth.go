@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -230,11 +231,11 @@ const (
 // day.
 func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdout io.Writer) error {
 	return withCrowd(ctx, o, steadyStreams, func(ctx context.Context, c *crowd) error {
-		load, marks := &report.Load, &report.Marks
+		loads, marks := &report.Load, &report.Marks
 		if o.retain > 0 {
-			load, marks = &report.Retained, &report.RetainedMarks
+			loads, marks = &report.Retained, &report.RetainedMarks
 		}
-		*load, *marks = nil, nil
+		*loads, *marks = nil, nil
 		loaded := time.Duration(0)
 		written := 0.0 // bytes of the log up to the last opening
 		opened := c.ledger.Stats().LogBytes
@@ -246,7 +247,7 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 		for _, mark := range o.marks {
 			for loaded < mark {
 				length := min(time.Minute, mark-loaded)
-				measured, err := harness.Run(ctx, harness.Load{Workers: growthWriters, Duration: length,
+				measured, err := load.Run(ctx, load.Load{Workers: growthWriters, Duration: length,
 					Rate: float64(o.rate)},
 					func(ctx context.Context, worker int) error { return c.write(ctx, c.pick(worker)) })
 				if err != nil {
@@ -261,7 +262,7 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 				if err := c.sizes(p); err != nil {
 					return err
 				}
-				*load = append(*load, p)
+				*loads = append(*loads, p)
 				_, err = fmt.Fprintf(stdout, "%6.2f min: %9.0f writes, %5.0f/s, p50 %.2f ms, p99 %.2f ms, %.0f "+
 					"not begun, "+
 					"state %.0f MiB, blocks %.0f MiB, log %.0f MiB, memory %.0f MiB\n", p["minutes"], p["writes"],
@@ -392,7 +393,7 @@ func (c *crowd) measure(ctx context.Context, o *growthOptions, p harness.Values)
 // and the processor time of the whole process, with its part of the checkpoints.
 func (c *crowd) speeds(ctx context.Context, o *growthOptions, p harness.Values) error {
 	measure := func(name string, do func(ctx context.Context, stream int) error) error {
-		measured, err := harness.RunSome(ctx, harness.Load{
+		measured, err := load.RunSome(ctx, load.Load{
 			Workers: growthWriters, Warmup: o.duration / 10, Duration: o.duration, Meter: harness.Usage(c.dir),
 		}, func(ctx context.Context, worker int) error { return do(ctx, c.pick(worker)) })
 		if err != nil {

@@ -5,17 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -140,43 +135,14 @@ func (l *lane) count(writes ...*seqledgerv1.WriteRequest) (refused *seqledgerv1.
 	return refused, nil
 }
 
-// pauses finds the longest time in which nothing was acknowledged.
-type pauses struct {
-	began   time.Time
-	last    atomic.Int64 // nanoseconds since began
-	longest atomic.Int64
-}
-
-func newPauses() *pauses { return &pauses{began: time.Now()} }
-
-// acknowledged records an acknowledgement.
-func (p *pauses) acknowledged() {
-	now := int64(time.Since(p.began))
-	gap := now - p.last.Swap(now)
-	for {
-		longest := p.longest.Load()
-		if gap <= longest || p.longest.CompareAndSwap(longest, gap) {
-			return
-		}
-	}
-}
-
-// restart drops the pauses so far.
-func (p *pauses) restart() {
-	p.last.Store(int64(time.Since(p.began)))
-	p.longest.Store(0)
-}
-
-// population is many clients, each with a stream of its own, and the entities
-// that they write.
+// population is many clients, each with a stream of its own.
 type population struct {
 	prefix    string // of the client ids
-	entities  int    // 0: they append instead
 	sequences []uint64
 }
 
-func newPopulation(prefix string, streams, entities int) *population {
-	return &population{prefix: prefix, entities: entities, sequences: make([]uint64, streams)}
+func newPopulation(prefix string, streams int) *population {
+	return &population{prefix: prefix, sequences: make([]uint64, streams)}
 }
 
 // write returns the next write of a client. Each client belongs to one goroutine.
@@ -188,83 +154,4 @@ func (p *population) write(client int, operations ...*seqledgerv1.Operation) *se
 	advance(w)
 	p.sequences[client] = w.Sequence
 	return w
-}
-
-func (p *population) set(entity int) *seqledgerv1.Operation {
-	return setValue(fmt.Sprintf("account/%08d", entity), make([]byte, payloadBytes))
-}
-
-// random returns the next write of a random client of a worker's share, to a
-// random entity.
-func (p *population) random(worker, workers int) *seqledgerv1.WriteRequest {
-	share := (len(p.sequences) - worker + workers - 1) / workers
-	client := worker + workers*rand.IntN(share)
-	if p.entities == 0 {
-		return p.write(client, operation())
-	}
-	return p.write(client, p.set(rand.IntN(p.entities)))
-}
-
-// seed makes every client write once, which creates every stream and every entity.
-func (p *population) seed(ctx context.Context, address string) error {
-	const inOneMessage = 250
-	lanes := openLanes(ctx, address, 16)
-	defer closeLanes(lanes)
-	group, ctx := errgroup.WithContext(ctx)
-	perClient := (p.entities + len(p.sequences) - 1) / len(p.sequences)
-	for worker, l := range lanes {
-		// Ends with its clients; joined by Wait.
-		group.Go(func() error {
-			var writes []*seqledgerv1.WriteRequest
-			for client := worker; client < len(p.sequences) && ctx.Err() == nil; client += len(lanes) {
-				operations := []*seqledgerv1.Operation{operation()}
-				for i := range perClient {
-					operations = append(operations[:i], p.set((client*perClient+i)%p.entities))
-				}
-				writes = append(writes, p.write(client, operations...))
-				if len(writes) == inOneMessage || client+len(lanes) >= len(p.sequences) {
-					if err := l.exchange(writes...); err != nil {
-						return fmt.Errorf("seed: %w", err)
-					}
-					writes = writes[:0]
-				}
-			}
-			return nil
-		})
-	}
-	return group.Wait()
-}
-
-// loaded is the result of a load of single writes.
-type loaded struct {
-	harness.Result
-
-	pause time.Duration // the longest between two acknowledgements
-}
-
-func (l *loaded) p99() float64 { return l.Latency.Milliseconds(99) }
-
-// load writes in so many lanes, one write after another, for a time.
-func (p *population) load(
-	ctx context.Context, b *bed, outstanding int, warmup, duration time.Duration,
-) (m loaded, err error) {
-	lanes := openLanes(ctx, b.server.address, min(outstanding, len(p.sequences)))
-	defer closeLanes(lanes)
-	gaps := newPauses()
-	began := false
-	m.Result, err = harness.Run(ctx, harness.Load{
-		Workers: len(lanes), Warmup: warmup, Duration: duration,
-		Meter: func() (harness.Values, error) { // before the measurement, and after it
-			if m.pause = time.Duration(gaps.longest.Load()); !began {
-				gaps.restart()
-			}
-			began = true
-			return harness.Usage(b.dir, b.server.Pid)()
-		},
-	}, func(_ context.Context, worker int) error {
-		err := lanes[worker].exchange(p.random(worker, len(lanes)))
-		gaps.acknowledged()
-		return err
-	})
-	return m, err
 }

@@ -18,23 +18,6 @@ import (
 	"github.com/seqledger/seqledger/bench/harness"
 )
 
-// TestPauses: the longest time without an acknowledgement counts, and what was
-// before a restart does not.
-func TestPauses(t *testing.T) {
-	t.Parallel()
-	p := newPauses()
-	p.began = time.Now().Add(-time.Hour)
-	p.acknowledged()
-	if longest := time.Duration(p.longest.Load()); longest < time.Hour {
-		t.Errorf("an hour without an acknowledgement is %s", longest)
-	}
-	p.restart()
-	p.acknowledged()
-	if longest := time.Duration(p.longest.Load()); longest >= time.Hour {
-		t.Errorf("a restart keeps %s", longest)
-	}
-}
-
 // TestOneConnection: requests that begin together wait for one connection and do not each open
 // their own.
 func TestOneConnection(t *testing.T) {
@@ -65,32 +48,6 @@ func TestOneConnection(t *testing.T) {
 		close(release)
 		requests.Wait()
 	})
-}
-
-// TestPopulation: every client's writes are numbered by one, and each worker
-// has clients of its own.
-func TestPopulation(t *testing.T) {
-	t.Parallel()
-	const clients, workers = 10, 3
-	p := newPopulation("c", clients, 5)
-	owner, last := map[string]int{}, map[string]uint64{}
-	for i := range 1_000 {
-		w := p.random(i%workers, workers)
-		if before, seen := owner[w.ClientId]; seen && before != i%workers {
-			t.Fatalf("%s belongs to the workers %d and %d", w.ClientId, before, i%workers)
-		}
-		owner[w.ClientId] = i % workers
-		if w.Sequence != last[w.ClientId]+1 {
-			t.Fatalf("%s goes from %d to %d", w.ClientId, last[w.ClientId], w.Sequence)
-		}
-		last[w.ClientId] = w.Sequence
-		if w.Operations[0].GetSetEntity() == nil {
-			t.Fatalf("want an entity, got %v", w.Operations[0])
-		}
-	}
-	if len(owner) != clients {
-		t.Errorf("%d clients write, want %d", len(owner), clients)
-	}
 }
 
 func TestScaled(t *testing.T) {

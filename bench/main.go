@@ -4,17 +4,13 @@
 //	go run ./bench -only stream -duration 10s
 //	go run ./bench -quick              # a fraction of a second each: does it run?
 //	go run ./bench gateway             # seqledger gateway beside a bare proxy and a bare service
-//	go run ./bench outbox              # rows of a PostgreSQL, and what they cost the application
 //	go run ./bench stores              # reservations on each store of keys, beside a bare write to it
-//	go run ./bench cluster             # what a node that joins a large ledger costs its writers
-//	go run ./bench scale               # large ledgers, about ten minutes
 //	go run ./bench abuse               # hostile clients, about half an hour
-//	go run ./bench scale -fraction 0.1 -json out.json
+//	go run ./bench abuse -fraction 0.1 -json out.json
 //	go run ./bench check               # against an older revision, pair by pair
 //	go run ./bench allocs              # allocations per write against allocs.json
 //	go run ./bench growth              # how costs grow with streams and with time
 //	go run ./bench chaos               # a cluster of real processes under faults, checked
-//	go run ./bench apply               # search for the commands that apply slowest
 //
 // The engine is measured in this process. The server runs as a process of its
 // own, started from the same binary, and client and server share the machine's
@@ -48,7 +44,7 @@ type options struct {
 	markdown bool
 	profile  string
 	json     string
-	// fraction of the full size, for scale and abuse.
+	// fraction of the full size, for abuse, gateway and stores.
 	fraction float64
 	// checkpointBytes is ledger.Options.CheckpointBytes of the servers.
 	checkpointBytes int64
@@ -69,7 +65,6 @@ var commands = map[string]func(ctx context.Context, arguments []string, stdout i
 	"allocs": checkAllocs,
 	"check":  check,
 	"growth": growth,
-	"apply":  worstApply,
 	"chaos":  chaos.Run,
 }
 
@@ -88,12 +83,9 @@ type row struct {
 
 var tables = map[string]table{
 	"":        {"128-byte append, acknowledged after fsync", rateColumns, rateRows},
-	"scale":   {"scale", findingColumns, scaleRows},
 	"abuse":   {"abuse", findingColumns, abuseRows},
 	"gateway": {"gateway", findingColumns, gatewayRows},
-	"outbox":  {"outbox", findingColumns, outboxRows},
 	"stores":  {"stores of idempotency keys", findingColumns, storeRows},
-	"cluster": {"a cluster", findingColumns, clusterRows},
 }
 
 func run(ctx context.Context, arguments []string, stdout io.Writer) error {
@@ -106,8 +98,8 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	}
 	t, ok := tables[kind]
 	if !ok {
-		return fmt.Errorf("unknown kind %q: gateway, outbox, stores, cluster, scale, abuse, growth, apply, chaos, "+
-			"allocs, check, or nothing for the table of rates", kind)
+		return fmt.Errorf("unknown kind %q: gateway, stores, abuse, growth, chaos, allocs, "+
+			"check, or nothing for the table of rates", kind)
 	}
 	var o options
 	var s serverOptions
@@ -126,7 +118,7 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
 		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
 	delay := flags.Duration("sync-delay", 0, "make each sync of a file take so much longer, with strace")
-	flags.Float64Var(&o.fraction, "fraction", 1, "scale, abuse, gateway, outbox, stores and cluster: of the full size")
+	flags.Float64Var(&o.fraction, "fraction", 1, "abuse, gateway and stores: of the full size")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil

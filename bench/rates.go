@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,9 +16,9 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -54,7 +52,7 @@ type rate struct {
 	targets map[int]float64 // operations a second, by workers
 	group   int64           // operations that each call stands for; 0 is 1
 	// prepare sets up the ledger, and returns the operation that each worker repeats.
-	prepare func(ctx context.Context, b *bed, workers int) (harness.Operation, error)
+	prepare func(ctx context.Context, b *bed, workers int) (load.Operation, error)
 }
 
 var rates = []rate{
@@ -94,7 +92,7 @@ func rateRows() []row {
 }
 
 // measure measures one row.
-func (r *rate) measure(ctx context.Context, b *bed, workers int) (harness.Result, error) {
+func (r *rate) measure(ctx context.Context, b *bed, workers int) (load.Result, error) {
 	var err error
 	if r.server {
 		err = errors.Join(b.startServer(ctx), b.profile())
@@ -102,13 +100,13 @@ func (r *rate) measure(ctx context.Context, b *bed, workers int) (harness.Result
 		err = errors.Join(b.openLedger(ctx), b.profile())
 	}
 	if err != nil {
-		return harness.Result{}, err
+		return load.Result{}, err
 	}
 	operation, err := r.prepare(ctx, b, workers)
 	if err != nil {
-		return harness.Result{}, err
+		return load.Result{}, err
 	}
-	return harness.RunSome(ctx, harness.Load{
+	return load.RunSome(ctx, load.Load{
 		Workers: workers, Warmup: b.o.warmup, Duration: b.o.duration, Group: r.group, Meter: b.meter,
 	}, operation)
 }
@@ -150,7 +148,7 @@ func decided(out machine.Outcome, err error, want machine.Code) error {
 	return err
 }
 
-func engineWrites(_ context.Context, b *bed, workers int) (harness.Operation, error) {
+func engineWrites(_ context.Context, b *bed, workers int) (load.Operation, error) {
 	writes := newWrites(workers)
 	return func(_ context.Context, i int) error {
 		// As a caller without a deadline calls.
@@ -164,7 +162,7 @@ func engineWrites(_ context.Context, b *bed, workers int) (harness.Operation, er
 const replayGroup = 100
 
 // engineReplays repeats committed writes.
-func engineReplays(ctx context.Context, b *bed, workers int) (harness.Operation, error) {
+func engineReplays(ctx context.Context, b *bed, workers int) (load.Operation, error) {
 	const streams = 1_000
 	writes := newWrites(streams)
 	for _, w := range writes {
@@ -189,7 +187,7 @@ func engineReplays(ctx context.Context, b *bed, workers int) (harness.Operation,
 }
 
 // keyedPairs reserves a fresh key and completes it, as one operation.
-func keyedPairs(_ context.Context, b *bed, workers int) (harness.Operation, error) {
+func keyedPairs(_ context.Context, b *bed, workers int) (load.Operation, error) {
 	response, pairs := make([]byte, payloadBytes), make([]uint64, workers)
 	return func(_ context.Context, i int) error {
 		c := machine.KeyedCommand{Actor: "system:bench", MaxKeys: 1 << 40, ID: machine.KeyedID{
@@ -234,32 +232,14 @@ func setValue(key string, value []byte) *seqledgerv1.Operation {
 var benchScope = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 
 // streamWrites has one Writer for each worker, all over one connection.
-func streamWrites(ctx context.Context, b *bed, workers int) (harness.Operation, error) {
-	return writersWith(ctx, b, workers, nil)
-}
-
-// journaledWrites is streamWrites with a journal that all Writers share.
-func journaledWrites(ctx context.Context, b *bed, workers int) (harness.Operation, error) {
-	dir := filepath.Join(b.dir, "journal")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	j, err := journal.Open(filepath.Join(dir, "journal"), journal.Options{})
-	if err != nil {
-		return nil, err
-	}
-	b.later(j.Close) // before the client, so that it is closed after it: its Writers use it
-	return writersWith(ctx, b, workers, j)
-}
-
-func writersWith(ctx context.Context, b *bed, workers int, j *journal.File) (harness.Operation, error) {
+func streamWrites(ctx context.Context, b *bed, workers int) (load.Operation, error) {
 	c, err := b.client(client.Options{})
 	if err != nil {
 		return nil, err
 	}
 	writers := make([]*writer.Writer, workers)
 	for i := range writers {
-		o := writer.Options{Scope: benchScope, ClientID: fmt.Sprint("client-", i), Journal: j}
+		o := writer.Options{Scope: benchScope, ClientID: fmt.Sprint("client-", i)}
 		if writers[i], err = writer.Open(ctx, c, o); err != nil {
 			return nil, err
 		}
@@ -273,13 +253,13 @@ func writersWith(ctx context.Context, b *bed, workers int, j *journal.File) (har
 
 // unaryCalls has a caller of Client.Write for each worker, over the pool of HTTP/1.1 connections
 // or over HTTP/2.
-func unaryCalls(o client.Options) func(context.Context, *bed, int) (harness.Operation, error) {
-	return func(_ context.Context, b *bed, workers int) (harness.Operation, error) {
+func unaryCalls(o client.Options) func(context.Context, *bed, int) (load.Operation, error) {
+	return func(_ context.Context, b *bed, workers int) (load.Operation, error) {
 		c, err := b.client(o)
 		if err != nil {
 			return nil, err
 		}
-		p := newPopulation("client-", workers, 0)
+		p := newPopulation("client-", workers)
 		requests := make([]*seqledgerv1.WriteRequest, workers)
 		for i := range requests {
 			requests[i] = p.write(i, operation())
@@ -301,8 +281,8 @@ func advance(w *seqledgerv1.WriteRequest) {
 // rawCalls is unaryCalls with the simplest possible client: a connection for each caller and the
 // same header for each request; it reads only the length of the answer. It shows the limit of the
 // server alone.
-func rawCalls(ctx context.Context, b *bed, workers int) (harness.Operation, error) {
-	p := newPopulation("client-", workers, 0)
+func rawCalls(ctx context.Context, b *bed, workers int) (load.Operation, error) {
+	p := newPopulation("client-", workers)
 	callers := make([]*rawCaller, workers)
 	for i := range callers {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.server.address)

@@ -22,22 +22,20 @@ func TestArgumentsThatAreRefused(t *testing.T) {
 		arguments []string
 		says      string
 	}{
-		"another kind":        {[]string{"speed"}, `unknown kind "speed"`},
-		"a second kind":       {[]string{"scale", "abuse"}, `unknown argument "abuse"`},
-		"an unknown flag":     {[]string{"-fast"}, "-fast"},
-		"no expression":       {[]string{"-only", "("}, "-only"},
-		"no row":              {[]string{"-only", "^no such row$"}, "-only matches no row"},
-		"nothing of it":       {[]string{"scale", "-fraction", "0"}, "-fraction must be more than 0"},
-		"less than nothing":   {[]string{"abuse", "-fraction", "-1"}, "-fraction must be more than 0"},
-		"no duration":         {[]string{"-duration", "long"}, "-duration"},
-		"check, an argument":  {[]string{"check", "main"}, "check takes flags alone"},
-		"check, no pairs":     {[]string{"check", "-pairs", "0"}, "-pairs must be at least 1"},
-		"check, a revision":   {[]string{"check", "-baseline", "no such revision"}, "-baseline names another"},
-		"apply, no attack":    {[]string{"apply", "-attack", "{"}, "-attack"},
-		"apply, unknown kind": {[]string{"apply", "-attack", `{"Kind":"x"}`}, `Kind is "x"`},
-		"growth, no rate":     {[]string{"growth", "-rate", "0"}, "-rate"},
-		"growth, nothing":     {[]string{"growth", "-streams", "", "-marks", ""}, "both empty"},
-		"allocs, a flag":      {[]string{"allocs", "-write"}, "-write"},
+		"another kind":       {[]string{"speed"}, `unknown kind "speed"`},
+		"a second kind":      {[]string{"stores", "abuse"}, `unknown argument "abuse"`},
+		"an unknown flag":    {[]string{"-fast"}, "-fast"},
+		"no expression":      {[]string{"-only", "("}, "-only"},
+		"no row":             {[]string{"-only", "^no such row$"}, "-only matches no row"},
+		"nothing of it":      {[]string{"stores", "-fraction", "0"}, "-fraction must be more than 0"},
+		"less than nothing":  {[]string{"abuse", "-fraction", "-1"}, "-fraction must be more than 0"},
+		"no duration":        {[]string{"-duration", "long"}, "-duration"},
+		"check, an argument": {[]string{"check", "main"}, "check takes flags alone"},
+		"check, no pairs":    {[]string{"check", "-pairs", "0"}, "-pairs must be at least 1"},
+		"check, a revision":  {[]string{"check", "-baseline", "no such revision"}, "-baseline names another"},
+		"growth, no rate":    {[]string{"growth", "-rate", "0"}, "-rate"},
+		"growth, nothing":    {[]string{"growth", "-streams", "", "-marks", ""}, "both empty"},
+		"allocs, a flag":     {[]string{"allocs", "-write"}, "-write"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

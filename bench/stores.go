@@ -28,6 +28,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/s3"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -81,7 +82,7 @@ var storeSides = []string{"a reservation and its result", "the bare write"}
 func measureStore(ctx context.Context, b *storeBed, callers int) ([]harness.Line, error) {
 	rounds := make([][]harness.Values, len(storeSides))
 	err := harness.Turns(scaled(b.o, storeRounds), len(storeSides), func(_, side int) error {
-		measured, err := harness.RunSome(ctx, harness.Load{
+		measured, err := load.RunSome(ctx, load.Load{
 			Workers: callers, Warmup: b.o.warmup / 4, Duration: b.o.duration / storeRounds,
 			Meter: harness.Usage(b.dir, b.process.Tree()...),
 		}, func(ctx context.Context, _ int) error {

@@ -13,7 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -56,7 +56,7 @@ func fill(
 		case err == nil:
 			i++
 		case connect.CodeOf(err) == connect.CodeResourceExhausted: // it is faster than it may be
-			harness.Pause(ctx, 20*time.Millisecond)
+			load.Pause(ctx, 20*time.Millisecond)
 		default:
 			return fmt.Errorf("fill: %w", err)
 		}
@@ -221,7 +221,7 @@ func unread(as, procedure, text string) func(context.Context, *options, *target)
 		return t.hold(ctx, n, n, "", func(ctx context.Context, i int) (func(), error) {
 			// Slowly, because the places that the calls take count, and not the
 			// rush.
-			harness.Pause(ctx, time.Duration(1+i/each)*100*time.Millisecond)
+			load.Pause(ctx, time.Duration(1+i/each)*100*time.Millisecond)
 			return t.askUnread(ctx, clients[i/each], procedure, text)
 		})
 	}
@@ -264,7 +264,7 @@ func healthChecks(ctx context.Context, o *options, t *target) (string, error) {
 	held, err := t.hold(ctx, n, n, "", func(life context.Context, i int) (func(), error) {
 		// Slowly, because the memory that the calls take counts, and not the
 		// rush.
-		harness.Pause(life, time.Duration(1+i/each)*50*time.Millisecond)
+		load.Pause(life, time.Duration(1+i/each)*50*time.Millisecond)
 		body, never := io.Pipe()
 		request, err := http.NewRequestWithContext(life, http.MethodPost,
 			"http://"+t.address+"/grpc.health.v1.Health/Check", body)
@@ -310,7 +310,7 @@ func streamed(
 				}, writes, &committed, &refused)
 				if ctx.Err() == nil {
 					failed.Add(1)
-					harness.Pause(ctx, 50*time.Millisecond)
+					load.Pause(ctx, 50*time.Millisecond)
 				}
 			}
 			return nil

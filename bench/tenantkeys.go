@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -123,7 +124,7 @@ func waitingReserves(ctx context.Context, o *options, t *target) (string, error)
 		r.Wait = durationpb.New(time.Minute)
 		counts[worker]++
 		if _, err = apis[worker/onOneConnection].Reserve(ctx, connect.NewRequest(r)); err != nil {
-			harness.Pause(ctx, 50*time.Millisecond) // as a client does that is told when to come again
+			load.Pause(ctx, 50*time.Millisecond) // as a client does that is told when to come again
 		}
 		return err != nil, nil
 	})
@@ -234,7 +235,7 @@ func expiredInTime(ctx context.Context, _ *bed, t *target) ([]harness.Line, erro
 	expires := map[string]time.Time{}
 	latest := time.Duration(0)
 	removed := 0
-	harness.Pause(ctx, removedWithin+time.Second) // the last ones expire
+	load.Pause(ctx, removedWithin+time.Second) // the last ones expire
 	for height := uint64(1); ; height++ {
 		block, err := api.GetBlock(ctx, connect.NewRequest(&seqledgerv1.GetBlockRequest{
 			Scope: expiringScope, Height: height,

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -93,6 +94,7 @@ func (l *Ledger) openArchive(ctx context.Context) (*archive.Archive, error) {
 		err = fmt.Errorf("%w; remove %s to begin with this one", err, l.archiveIDPath())
 	}
 	if err == nil {
+		private.Narrow(l.options.Logger, l.options.Archive)
 		l.archiver.opened = a
 	}
 	return a, err

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -108,6 +109,7 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if l.directory, err = datadir.Open(l.options.Dir, datadir.Created); err != nil {
 		return err
 	}
+	private.Narrow(l.options.Logger, l.options.Dir)
 	if err := l.findArchive(); err != nil {
 		return err
 	}

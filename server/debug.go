@@ -4,22 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seqledger/seqledger/internal/listen"
 )
 
 // DebugHandler answers with profiles of the process (/debug/pprof/), the metrics, and /healthz
 // and /readyz, for a check on this machine that has no certificate to show. Profiles reveal
 // much about a process and are expensive, so they must not be reachable from other machines:
-// the handler refuses a Host that is not loopback. The command line is not included, because it
-// may have secrets.
+// the handler refuses a Host that is not loopback, and what a page of another origin asks for.
+// The command line is not included, because it may have secrets.
 func (s *Server) DebugHandler() http.Handler {
 	mux := profiles(s.admission.Probe(s.metrics.handler()))
 	s.mountHealth(mux)
-	return s.loopbackOnly(noStore(mux))
+	return onlyIf(notOfProgram, s.admission.Visit, noStore(mux))
 }
 
 // profiles answers with profiles of the process and with metrics.
@@ -40,7 +43,7 @@ func profiles(metrics http.Handler) *http.ServeMux {
 // refuses a listener whose address is not loopback with ErrNotLoopback. Close the ledger only
 // after it has returned.
 func (s *Server) ServeDebug(ctx context.Context, listener net.Listener) error {
-	err := serveDebug(ctx, listener, s.DebugHandler())
+	err := serveDebug(ctx, listener, s.DebugHandler(), s.options.Logger)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
 	defer cancel()
 	return errors.Join(err, s.admission.AwaitProbes(last))
@@ -50,28 +53,21 @@ func (s *Server) ServeDebug(ctx context.Context, listener net.Listener) error {
 // may be under way for a moment after it has returned.
 func ServeProfiles(ctx context.Context, listener net.Listener, metrics prometheus.Gatherer) error {
 	handler := noStore(profiles(metricsHandler(metrics)))
-	return serveDebug(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if problem := notLocal(r); problem != "" {
-			http.Error(w, problem, http.StatusForbidden)
-			return
-		}
-		handler.ServeHTTP(w, r)
-	}))
+	handler = onlyIf(notOfProgram, func(context.Context) {}, handler)
+	return serveDebug(ctx, listener, handler, slog.New(slog.DiscardHandler))
 }
 
 // serveDebug answers on a loopback listener until ctx ends.
-func serveDebug(ctx context.Context, listener net.Listener, handler http.Handler) error {
+func serveDebug(ctx context.Context, listener net.Listener, handler http.Handler, logger *slog.Logger) error {
 	if !loopbackListener(listener) {
 		return errors.Join(fmt.Errorf("%w: %s", ErrNotLoopback, listener.Addr()), listener.Close())
 	}
-	hs := &http.Server{
-		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes, BaseContext: func(net.Listener) context.Context { return ctx },
-	}
+	hs := listen.Server(handler, maxHeaderBytes, logger)
+	hs.BaseContext = func(net.Listener) context.Context { return ctx }
 	closed := make(chan error, 1)
 	// A profile may take another half minute, and is not needed any more.
 	stop := context.AfterFunc(ctx, func() { closed <- hs.Close() })
-	err := ignoreClosed(hs.Serve(listener))
+	err := ignoreClosed(listen.Serve(hs, listener, listen.Connections().Debug))
 	if !stop() {
 		err = errors.Join(err, ignoreClosed(<-closed))
 	}

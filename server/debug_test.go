@@ -54,13 +54,24 @@ func TestDebug(t *testing.T) {
 			t.Errorf("%s: %d, want that it is not there", path, status)
 		}
 	}
-	request, err := http.NewRequest(http.MethodGet, h.url+"/debug/pprof/", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Host = "evil.example"
-	if status, _, _ := h.do(t, request); status != http.StatusForbidden {
-		t.Errorf("another Host gets %d", status)
+	for header, want := range map[string]int{
+		"Host: evil.example": http.StatusForbidden, "Origin: https://evil.example": http.StatusForbidden,
+		"Origin: null": http.StatusForbidden, "Sec-Fetch-Site: cross-site": http.StatusForbidden,
+		"Sec-Fetch-Site: same-site": http.StatusForbidden, "Via: 1.1 proxy": http.StatusForbidden,
+		"Origin: " + h.url: http.StatusOK, "Sec-Fetch-Site: none": http.StatusOK,
+		"Sec-Fetch-Site: same-origin": http.StatusOK,
+	} {
+		request, err := http.NewRequest(http.MethodGet, h.url+"/debug/pprof/", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, value, _ := strings.Cut(header, ": ")
+		if request.Header.Set(name, value); name == "Host" {
+			request.Host = value
+		}
+		if status, _, _ := h.do(t, request); status != want {
+			t.Errorf("%s: got %d, want %d", header, status, want)
+		}
 	}
 }
 

@@ -17,3 +17,9 @@ func (s *Server) SetCutOff(d time.Duration) { s.cutOff = d }
 
 // MaxResultRoom is the room for the result of a write with one operation and a proof.
 const MaxResultRoom = maxResultBytes + machine.MaxKeyBytes + maxProofBytes + maxVersionBytes
+
+// UnknownConnections returns how many connections no caller was authenticated on.
+func UnknownConnections(s *Server) int64 { return s.admission.Gauges().UnknownConnections }
+
+// DeafConnection is deafConnection, for tests of several nodes.
+var DeafConnection = deafConnection

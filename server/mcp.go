@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,17 +15,31 @@ const mcpPath = "/mcp"
 
 // mountMCP mounts the endpoint for agents. Its requests are authenticated and admitted like every
 // other, and what they ask of the API goes through the API's own handlers in memory, under the same
-// credential: with its role, its limits and its charges, and without a second request of its share.
+// credential: with its role, its limits and its charges. A request and its first call are one request of its share;
+// each further call is another one.
 func (s *Server) mountMCP(mux *http.ServeMux) error {
 	api := http.NewServeMux()
 	s.mount(api)
-	handler, err := s.options.MCP(inProcess{checkProtocol(api)})
+	handler, err := s.options.MCP(inProcess{s.within(checkProtocol(api))})
 	if err != nil {
 		return fmt.Errorf("server: Options.MCP: %w", err)
 	}
-	s.leaderOnly[mcpPath] = true
-	mux.Handle(mcpPath, s.fromAllowedPage(s.limitBody(writing, admission.BodyDeadline(handler))))
+	mux.Handle(mcpPath, s.fromAllowedPage(admission.BodyDeadline(s.byLeader(s.limitBody(writing, handler)))))
 	return nil
+}
+
+// within admits the calls that an admitted request makes. They are answered on this node, which led when the request
+// came.
+func (s *Server) within(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		leave, err := s.admission.Within(r.Context(), s.party(r.Context()))
+		if err != nil {
+			s.writeAuthError(w, r, err)
+			return
+		}
+		defer leave()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), hereKey{}, true)))
+	})
 }
 
 // fromAllowedPage refuses pages of other origins, because a browser sends some requests without asking first.

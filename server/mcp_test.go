@@ -235,6 +235,9 @@ func TestTheEndpointForAgents(t *testing.T) {
 		"a foreign host": {http.Header{"Host": {"evil.example"}}, ping, http.StatusForbidden},
 		"too large":      {http.Header{}, `"` + strings.Repeat("x", 5<<20) + `"`, http.StatusRequestEntityTooLarge},
 		"no JSON":        {http.Header{}, "{", http.StatusBadRequest},
+		"nothing":        {http.Header{}, " ", http.StatusBadRequest},
+		"spaces":         {http.Header{}, " \r\n\t" + ping, http.StatusOK},
+		"a batch":        {http.Header{}, " \r\n\t[" + ping + "]", http.StatusBadRequest},
 	} {
 		if got := post(h, c.body, c.header); got != c.want {
 			t.Errorf("%s: status %d, want %d", name, got, c.want)

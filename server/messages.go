@@ -90,6 +90,26 @@ func releaseBody(ctx context.Context) {
 	}
 }
 
+// unflushed wraps Connect's handler of a unary call, which flushes over gRPC.
+func unflushed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isEnveloped(r) {
+			w = unflushedAnswer{w}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// unflushedAnswer keeps the answer to a unary call in the buffer of net/http until the handler has returned, if it fits
+// in there: a client that does not read its answers must not keep the places of its requests.
+type unflushedAnswer struct{ http.ResponseWriter }
+
+// Flush implements http.Flusher. The end of the handler flushes.
+func (unflushedAnswer) Flush() {}
+
+// Unwrap is for http.ResponseController.
+func (a unflushedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
 // readAnswer is the writer of the answer to one read. It releases the place of the read as soon
 // as the answer is ready: a slow client must not block a place for other reads. The memory of
 // the answer is charged until the handler ends.
@@ -221,7 +241,9 @@ func makeWriteAnswer[P wire.Message[T], T, R any](
 	if err != nil {
 		return nil, err
 	}
-	a.release, err = s.admission.Answer(ctx, party, sizeOf(answer))
+	if a.release, err = s.admission.Answer(ctx, party, sizeOf(answer)); err == nil {
+		admission.Answering(ctx)
+	}
 	return answer, err
 }
 

@@ -31,8 +31,8 @@ type Options struct {
 	// of this and the other bounds; see package admission. Default: 4,096.
 	MaxRequests int
 	// MaxConnections bounds the open connections. Beyond it the server closes the oldest
-	// connection without an authenticated caller, or else the new one. Default: 16,384, or 256
-	// less than the files that the process may have open.
+	// connection without an authenticated caller, or else the new one. Default: 16,384, or less if
+	// the process may have few files open: see package listen.
 	MaxConnections int
 	// MaxStreams bounds the open WriteStreams, Watches and Backups together.
 	// Default: 1,024.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -28,14 +29,46 @@ var forwardedHeaders = []string{
 // everything. nginx adds no header unless it is told to, but speaks HTTP/1.0, which no client of this
 // server does.
 func (s *Server) loopbackOnly(next http.Handler) http.Handler {
+	return onlyIf(notLocal, s.admission.Visit, next)
+}
+
+// onlyIf refuses requests for which problem returns one. It calls refused before.
+func onlyIf(problem func(*http.Request) string, refused func(context.Context), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if problem := notLocal(r); problem != "" {
-			s.admission.Visit(r.Context())
-			http.Error(w, problem, http.StatusForbidden)
+		if text := problem(r); text != "" {
+			refused(r.Context())
+			http.Error(w, text, http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// notOfProgram is notLocal for what a page must not ask for either, because it is expensive although the page cannot
+// read the answer. A browser sends no Origin with an image or a script, but says that the page is of another site or
+// port.
+func notOfProgram(r *http.Request) (problem string) {
+	if problem := notLocal(r); problem != "" {
+		return problem
+	}
+	const refused = "a page of another origin may not ask for this"
+	for _, origin := range r.Header["Origin"] {
+		if !sameOrigin(origin, r) {
+			return refused
+		}
+	}
+	for _, site := range r.Header["Sec-Fetch-Site"] {
+		if site == "cross-site" || site == "same-site" {
+			return refused
+		}
+	}
+	return ""
+}
+
+// sameOrigin reports whether an origin is that of the host of a request.
+func sameOrigin(origin string, r *http.Request) bool {
+	u, err := url.Parse(origin)
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
 // notLocal returns why loopbackOnly refuses a request, or "".

@@ -16,11 +16,11 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 const (
@@ -29,27 +29,21 @@ const (
 	// electionPatience is how long a call waits for the nodes to elect a leader. It is longer than an election takes
 	// with the default ticks.
 	electionPatience = 2 * time.Second
-	// upgradePatience replaces electionPatience for a request to upgrade. It is shorter, because a client without a
-	// response within a second concludes that the server does not upgrade at all.
-	upgradePatience = 600 * time.Millisecond
 	// redialEvery is how often the router retries an unreachable leader meanwhile.
 	redialEvery = 100 * time.Millisecond
 	// forwardGrace is how long a call may still wait for a former leader. A leader that hands over answers at once; one
 	// that hangs or is cut off would hold the call for ever.
 	forwardGrace = 500 * time.Millisecond
-	// maxForwarded bounds the number of calls that wait for the leader at once. The router does not buffer their
-	// bodies.
-	maxForwarded = 4096
 )
 
-// router forwards calls that change something to the leader. The leader authenticates the caller, and decides as if the
-// caller had called it directly.
+// router passes calls that only the leader can answer on to the leader. It stands behind the bounds, deadlines and
+// checks that every request of this node passes. The leader authenticates the caller, and decides as if the caller had
+// called it directly.
 type router struct {
 	server *Server
 	nodes  nodes
-	local  http.Handler
-	proxy  *httputil.ReverseProxy
-	places chan struct{}
+	// calls passes on unary calls. streams passes on those on which both sides send at once.
+	calls, streams *httputil.ReverseProxy
 	// electionPatience, except in tests.
 	patience time.Duration
 }
@@ -60,24 +54,87 @@ type nodes interface {
 	PeerTransport() http.RoundTripper
 }
 
-func newRouter(s *Server, n nodes, local http.Handler) *router {
-	r := &router{
-		server: s, nodes: n, local: local, places: make(chan struct{}, maxForwarded), patience: electionPatience,
-	}
-	r.proxy = &httputil.ReverseProxy{
+func newRouter(s *Server, n nodes) *router {
+	r := &router{server: s, nodes: n, patience: electionPatience}
+	r.calls = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
 		Transport:      roundTripperFunc(r.roundTrip),
-		FlushInterval:  -1, // both sides of a stream send at once
-		ModifyResponse: nameLeader,
+		ModifyResponse: received,
 		ErrorLog:       slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
 		ErrorHandler:   r.failed,
 	}
+	streams := *r.calls
+	streams.FlushInterval = -1
+	r.streams = &streams
 	return r
 }
+
+// byLeader returns a handler for unary calls that only the leader can answer: on the leader it is local.
+func (s *Server) byLeader(local http.Handler) http.Handler {
+	if s.router == nil {
+		return local
+	}
+	return s.router.handler(local, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		s.router.calls.ServeHTTP(unflushedAnswer{w}, q)
+	}))
+}
+
+// streamByLeader is byLeader for streams. A client that leaves its messages unread is cut off as it is by the leader.
+func (s *Server) streamByLeader(local http.Handler) http.Handler {
+	if s.router == nil {
+		return local
+	}
+	pass := func(w http.ResponseWriter, q *http.Request) {
+		controls := admission.StreamControlsOf(q.Context())
+		defer controls.End()
+		defer controls.Begin()()
+		s.router.streams.ServeHTTP(&passedStream{w, controls}, q)
+	}
+	return s.router.handler(local, s.asStream(false, http.HandlerFunc(pass)))
+}
+
+// nameLeader adds the address of the leader to the header of an answer, if it is another node.
+func (s *Server) nameLeader(h http.Header) {
+	if s.router == nil {
+		return
+	}
+	if leader, _ := s.router.nodes.Leader(); !leader.Self && leader.Client != "" {
+		h.Set(message.LeaderHeader, leader.Client)
+	}
+}
+
+// passedStream is the answer to a stream that is passed on.
+type passedStream struct {
+	http.ResponseWriter
+
+	controls *admission.StreamControls
+}
+
+// Write implements io.Writer.
+func (p *passedStream) Write(b []byte) (n int, err error) {
+	err = p.controls.Send(func() error {
+		n, err = p.ResponseWriter.Write(b)
+		return err
+	})
+	return n, err
+}
+
+// FlushError is for http.ResponseController.
+func (p *passedStream) FlushError() error {
+	return p.controls.Send(http.NewResponseController(p.ResponseWriter).Flush)
+}
+
+// Unwrap is for http.ResponseController.
+func (p *passedStream) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// hereKey marks the context of a call that this node must answer itself.
+type hereKey struct{}
 
 // forward is a call that is being forwarded to the leader.
 type forward struct {
 	call   *http.Request // as received
+	local  http.Handler  // answers it on this node
+	said   http.Header   // what this node has added to the answer
 	leader cluster.Leader
 }
 
@@ -94,38 +151,25 @@ type roundTripperFunc func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripperFunc) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
 
-// ServeHTTP implements http.Handler.
-func (r *router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	if !r.server.leaderOnly[q.URL.Path] || r.server.isDraining() {
-		r.local.ServeHTTP(w, q)
-		return
-	}
-	limited, cancel := context.WithTimeout(q.Context(), r.patienceFor(q))
-	leader, found := r.leader(limited)
-	cancel()
-	if leader.Self || !found {
-		r.local.ServeHTTP(w, q) // if there is no leader, it refuses the call in the caller's protocol
-		return
-	}
-	select {
-	case r.places <- struct{}{}:
-	default:
-		r.local.ServeHTTP(w, q) // it refuses the call and names the leader
-		return
-	}
-	defer func() { <-r.places }()
-	ctx, cancel := context.WithCancel(q.Context())
-	defer cancel()
-	f := &forward{call: q, leader: leader}
-	r.proxy.ServeHTTP(w, q.WithContext(context.WithValue(ctx, forwardKey{}, f)))
-}
-
-// patienceFor returns how long a call waits for a leader.
-func (r *router) patienceFor(q *http.Request) time.Duration {
-	if upgrade.IsRequested(q) {
-		return min(r.patience, upgradePatience)
-	}
-	return r.patience
+// handler returns a handler that uses local on the leader, and pass on another node.
+func (r *router) handler(local, pass http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if q.Context().Value(hereKey{}) != nil || r.server.isDraining() {
+			local.ServeHTTP(w, q)
+			return
+		}
+		limited, cancel := context.WithTimeout(q.Context(), r.patience)
+		leader, found := r.leader(limited)
+		cancel()
+		if leader.Self || !found {
+			local.ServeHTTP(w, q) // if there is no leader, it refuses the call in the caller's protocol
+			return
+		}
+		ctx, cancel := context.WithCancel(q.Context())
+		defer cancel()
+		f := &forward{call: q, local: local, said: w.Header(), leader: leader}
+		pass.ServeHTTP(w, q.WithContext(context.WithValue(ctx, forwardKey{}, f)))
+	})
 }
 
 // leader returns the current leader. During an election it waits for one until ctx ends or the server drains, and then
@@ -148,23 +192,28 @@ func (r *router) leader(ctx context.Context) (leader cluster.Leader, found bool)
 
 func known(l cluster.Leader) bool { return l.Self || l.Peer != "" }
 
-// rewrite keeps a call as the caller sent it, and adds the caller's address. The hop-by-hop headers, which the proxy
-// has removed, concern only the caller and this node.
+// rewrite keeps a call as the caller sent it, and adds the caller's address. The hop-by-hop headers and those of other
+// proxies, which the proxy has removed, concern only the caller and this node. So does the page that it comes from.
 func rewrite(q *httputil.ProxyRequest) {
-	q.Out.Host = q.In.Host // the leader checks it against its own rules
-	// Keep the headers of a proxy in front of this node, because they can be a reason to refuse a call.
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
-		if values, found := q.In.Header[name]; found {
-			q.Out.Header[name] = values
-		}
-	}
+	q.Out.Header.Del("Origin")
 	q.Out.Header.Set(clientHeader, q.In.RemoteAddr)
+	if info := infoOf(q.In.Context()); info != nil {
+		q.Out.Header.Set(requestIDHeader, info.id) // in the logs of both nodes
+	}
 }
 
-// nameLeader adds the leader's address to a response.
-func nameLeader(answer *http.Response) error {
-	if f := forwardOf(answer.Request); f.leader.Client != "" {
+// received prepares the leader's answer for the caller: it adds the leader's address, and its headers replace what this
+// node has said before.
+func received(answer *http.Response) error {
+	f := forwardOf(answer.Request)
+	if f.leader.Client != "" {
 		answer.Header.Set(message.LeaderHeader, f.leader.Client)
+	}
+	for name := range answer.Header {
+		f.said.Del(name)
+	}
+	if !isEndless(answer.Request) {
+		admission.Answering(answer.Request.Context())
 	}
 	return nil
 }
@@ -177,7 +226,7 @@ var errUnsent = errors.New("the leader was not reached")
 // there is no leader.
 func (r *router) roundTrip(q *http.Request) (*http.Response, error) {
 	f := forwardOf(q)
-	limited, cancel := context.WithTimeout(q.Context(), r.patienceFor(f.call))
+	limited, cancel := context.WithTimeout(q.Context(), r.patience)
 	defer cancel()
 	for {
 		answer, unsent, err := r.attempt(q, f.leader)
@@ -227,18 +276,12 @@ func (r *router) attempt(q *http.Request, to cluster.Leader) (answer *http.Respo
 	// Ends with the call.
 	go r.endWith(ctx, end, to, isEndless(q))
 	if answer, err = r.nodes.PeerTransport().RoundTrip(q); err == nil {
-		if answer.StatusCode == http.StatusSwitchingProtocols {
-			// The transport no longer tracks an upgraded connection, so it must be closed here. Ends with the call.
-			conn := answer.Body
-			context.AfterFunc(ctx, func() { _ = conn.Close() })
-			return answer, false, nil
-		}
 		answer.Body = &forwardedAnswer{answer.Body, end}
 		return answer, false, nil
 	}
 	cancel()
 	dial, isDial := errors.AsType[*net.OpError](err)
-	return nil, body != nil && body.seal() || isDial && dial.Op == "dial" || upgrade.IsRequested(q), err
+	return nil, body != nil && body.seal() || isDial && dial.Op == "dial", err
 }
 
 // isEndless reports whether a call lasts until one side ends it.
@@ -282,7 +325,7 @@ func (r *router) endWith(ctx context.Context, end func(), to cluster.Leader, end
 func (r *router) failed(w http.ResponseWriter, q *http.Request, err error) {
 	f := forwardOf(q)
 	if errors.Is(err, errUnsent) {
-		r.local.ServeHTTP(w, f.call)
+		f.local.ServeHTTP(w, f.call)
 		return
 	}
 	r.server.options.Logger.DebugContext(q.Context(), "the leader did not answer a call",
@@ -353,9 +396,10 @@ func (a *forwardedAnswer) Close() error {
 	return a.ReadCloser.Close()
 }
 
-// PeerHandler returns a handler for calls that other nodes forward. It does not forward them again: without a leader
-// here a call is refused, so that it cannot loop. Only the listener for other nodes may use this handler, because it
-// trusts what they say about their callers.
+// PeerHandler returns a handler for calls that other nodes pass on. The caller is authenticated and admitted here, too;
+// where it comes from was checked by the node that it has called. Calls are not passed on again: without a leader here
+// a call is refused, so that it cannot loop. Only the listener for other nodes may use this handler, because it trusts
+// what they say about their callers.
 func (s *Server) PeerHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		address := r.Header.Get(clientHeader)
@@ -364,9 +408,9 @@ func (s *Server) PeerHandler() http.Handler {
 				http.StatusMisdirectedRequest)
 			return
 		}
-		r = r.Clone(r.Context())
+		r = r.Clone(context.WithValue(r.Context(), hereKey{}, true))
 		r.Header.Del(clientHeader)
 		r.RemoteAddr = address
-		s.local.ServeHTTP(w, r)
+		s.passedOn.ServeHTTP(w, r)
 	})
 }

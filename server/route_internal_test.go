@@ -66,7 +66,7 @@ type routed struct {
 	*fakeNodes
 
 	server *Server
-	router *router
+	mux    *http.ServeMux
 	url    string
 	local  chan string // the bodies of the calls that the node answered itself
 }
@@ -74,10 +74,8 @@ type routed struct {
 func startRouted(t *testing.T) *routed {
 	t.Helper()
 	r := &routed{fakeNodes: &fakeNodes{changed: make(chan struct{})}, local: make(chan string, 10)}
-	s := &Server{options: Options{Logger: slog.New(slog.DiscardHandler)}, leaderOnly: map[string]bool{
-		seqledgerv1connect.LedgerServiceWriteProcedure:       true,
-		seqledgerv1connect.LedgerServiceWriteStreamProcedure: true,
-	}}
+	s := &Server{options: Options{Logger: slog.New(slog.DiscardHandler)}, stall: time.Minute, late: time.Minute,
+		pingEvery: time.Minute}
 	s.draining, s.startDrain = context.WithCancel(t.Context())
 	s.closed, s.close = context.WithCancel(t.Context())
 	r.server = s
@@ -85,8 +83,12 @@ func startRouted(t *testing.T) *routed {
 		b, err := io.ReadAll(q.Body)
 		r.local <- fmt.Sprint(string(b), err)
 	})
-	r.router = newRouter(s, r.fakeNodes, here)
-	hs := httptest.NewServer(r.router)
+	s.router = newRouter(s, r.fakeNodes)
+	r.mux = http.NewServeMux()
+	r.mux.Handle(seqledgerv1connect.LedgerServiceWriteProcedure, s.byLeader(here))
+	r.mux.Handle(seqledgerv1connect.LedgerServiceWriteStreamProcedure, s.upgradable(s.streamByLeader(here)))
+	r.mux.Handle("/", here)
+	hs := httptest.NewServer(r.mux)
 	t.Cleanup(hs.Close)
 	t.Cleanup(s.close)
 	r.url = hs.URL
@@ -105,7 +107,6 @@ func (r *routed) call(t *testing.T, procedure, body string) (status int, header 
 	q.Host = "ledger.example.com"
 	q.Header.Set("Content-Type", "application/json")
 	q.Header.Set("Authorization", "Bearer key")
-	q.Header.Set("X-Forwarded-For", "192.0.2.7")
 	q.Header.Set(clientHeader, "192.0.2.1:1") // forged
 	response, err := http.DefaultClient.Do(q)
 	if err != nil {
@@ -147,7 +148,7 @@ func dead(t *testing.T, id uint64) cluster.Leader {
 // accepts is the handler of a leader that responds with what it received.
 func accepts(w http.ResponseWriter, q *http.Request) {
 	b, _ := io.ReadAll(q.Body)
-	fmt.Fprintf(w, "got %s for %s from %v by %v", b, q.Host, q.Header["Authorization"], q.Header["X-Forwarded-For"])
+	fmt.Fprintf(w, "got %s for %s from %v", b, q.Host, q.Header["Authorization"])
 }
 
 func wantUnknown(t *testing.T, when string, status int, answer string) {
@@ -175,7 +176,7 @@ func TestForwardedCallIsAsItWasSent(t *testing.T) {
 		accepts(w, q)
 	}))
 	status, header, answer := r.write(t)
-	if want := "got a write for ledger.example.com from [Bearer key] by [192.0.2.7]"; status != 200 || answer != want {
+	if want := "got a write for ledger.example.com from [Bearer key]"; status != 200 || answer != want {
 		t.Errorf("got %d %s, want %s", status, answer, want)
 	}
 	if from := <-client; !strings.HasPrefix(from, "127.0.0.1:") {
@@ -248,7 +249,7 @@ func TestNoLeaderIsRefusedHere(t *testing.T) {
 		"none is known": {Term: 5}, "it is not there": dead(t, 2),
 	} {
 		r := startRouted(t)
-		r.router.patience = 50 * time.Millisecond
+		r.server.router.patience = 50 * time.Millisecond
 		r.elect(leader)
 		r.write(t)
 		if got := <-r.local; got != "a write<nil>" {
@@ -350,7 +351,7 @@ func TestSilentForwardedStreamsEnd(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				<-q.Context().Done()
 			}))
-			node := httptest.NewUnstartedServer(r.router)
+			node := httptest.NewUnstartedServer(r.mux)
 			for _, hs := range []*httptest.Server{leader, node} {
 				hs.Config.Protocols = h2c
 				hs.Start()
@@ -395,17 +396,22 @@ func TestSilentForwardedUpgradesEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := startRouted(t)
-			r.elect(leads(t, 2, func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Connection", "Upgrade")
-				w.Header().Set("Upgrade", "websocket")
-				w.WriteHeader(http.StatusSwitchingProtocols)
-				conn, _, err := http.NewResponseController(w).Hijack()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				t.Cleanup(func() { _ = conn.Close() }) // nothing is sent on it
+			begun := make(chan struct{})
+			h2c := new(http.Protocols)
+			h2c.SetUnencryptedHTTP2(true)
+			transport := &http.Transport{Protocols: h2c}
+			defer transport.CloseIdleConnections()
+			r.transport = transport
+			leader := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				_ = http.NewResponseController(w).Flush()
+				close(begun)
+				<-q.Context().Done()
 			}))
+			leader.Config.Protocols = h2c
+			leader.Start()
+			t.Cleanup(leader.Close)
+			t.Cleanup(leader.CloseClientConnections) // before Close, which waits for the calls
+			r.elect(cluster.Leader{ID: 2, Term: 2, Peer: leader.Listener.Addr().String()})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			q, err := http.NewRequestWithContext(ctx, http.MethodGet,
@@ -427,6 +433,7 @@ func TestSilentForwardedUpgradesEnd(t *testing.T) {
 			if response.StatusCode != http.StatusSwitchingProtocols {
 				t.Fatal(response.Status)
 			}
+			<-begun
 			ended := make(chan struct{})
 			go func() { // ends with the connection, at the latest with the Close above
 				defer close(ended)
@@ -466,8 +473,11 @@ func TestForwardedBody(t *testing.T) {
 func TestPeerHandler(t *testing.T) {
 	t.Parallel()
 	var from string
-	s := &Server{local: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+	s := &Server{passedOn: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
 		from = q.RemoteAddr + q.Header.Get(clientHeader)
+		if q.Context().Value(hereKey{}) == nil {
+			t.Error("the call may be passed on again")
+		}
 	})}
 	for address, want := range map[string]int{
 		"": http.StatusMisdirectedRequest, "somebody": http.StatusMisdirectedRequest, "192.0.2.1:5": http.StatusOK,

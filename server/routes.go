@@ -59,11 +59,10 @@ func (s *Server) mount(mux *http.ServeMux) {
 
 	s.mountWriteBatch(mux)
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
-	s.leaderOnly[stream] = true
 	// Never compressed, because there are many results and they consist of hashes and ids, which do not compress.
 	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
-	mux.Handle(stream, s.upgradable(s.limitBody(writing, s.asStream(false,
-		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...)))))
+	mux.Handle(stream, s.upgradable(s.streamByLeader(s.limitBody(writing, s.asStream(false,
+		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...))))))
 	backup := seqledgerv1connect.AdminServiceBackupProcedure
 	mux.Handle(backup, s.limitBody(reading, s.asStream(true,
 		connect.NewServerStreamHandler(backup, s.backup, append(s.handlerOptions(reading), uncompressed)...))))
@@ -147,8 +146,7 @@ func unary[P wire.Message[T], T, R any](
 		}
 		return response, nil
 	}
-	s.leaderOnly[procedure] = level == writing || byLeaderClock[procedure]
-	mounted := http.Handler(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
+	mounted := unflushed(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
 	switch {
 	case procedure == seqledgerv1connect.LedgerServiceWriteProcedure:
 		mounted = &directWrite{s, mounted, &observer{s}, connect.NewErrorWriter()}
@@ -157,7 +155,16 @@ func unary[P wire.Message[T], T, R any](
 	case strings.HasPrefix(procedure, "/"+seqledgerv1connect.IdempotencyServiceName+"/"):
 		mounted = withAnswerRoom(mounted)
 	}
-	mux.Handle(procedure, s.limitBody(level, admission.BodyDeadline(mounted)))
+	mounted = s.limitBody(level, mounted)
+	if leaderOnly(procedure, level) {
+		mounted = s.byLeader(mounted)
+	}
+	mux.Handle(procedure, admission.BodyDeadline(mounted))
+}
+
+// leaderOnly reports whether only the leader can answer a unary procedure.
+func leaderOnly(procedure string, level connect.IdempotencyLevel) bool {
+	return level == writing || byLeaderClock[procedure]
 }
 
 // answerUnary authorizes and answers a request.

@@ -4,17 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/listen"
 	"github.com/seqledger/seqledger/server/admission"
 )
 
 const (
-	readHeaderTimeout = 10 * time.Second
-	idleTimeout       = 2 * time.Minute
 	// maxHeaderBytes has room for a page token in the URL of a GET.
 	maxHeaderBytes = 32 << 10
 	// maxConcurrentStreams bounds the HTTP/2 streams of one connection.
@@ -103,24 +101,18 @@ func (s *Server) httpServer() *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(s.options.TLS == nil)
 	protocols.SetHTTP2(s.options.TLS != nil)
-	return &http.Server{
-		TLSConfig:   s.options.TLS.Clone(), // nil stays nil; net/http adds its protocols
-		Handler:     s.handler,
-		ConnContext: admission.ConnContext,
-		Protocols:   protocols,
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams:          maxConcurrentStreams,
-			MaxReceiveBufferPerStream:     streamWindow,
-			MaxReceiveBufferPerConnection: connectionWindow,
-			SendPingTimeout:               pingAfter,
-		},
-		// There is no timeout for a whole request or answer, because it would end streams.
-		// Package admission sets the deadlines of each request.
-		ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
+	// There is no timeout for a whole request or answer, because it would end streams.
+	// Package admission sets the deadlines of each request.
+	hs := listen.Server(s.handler, maxHeaderBytes, s.options.Logger)
+	hs.TLSConfig = s.options.TLS.Clone() // nil stays nil; net/http adds its protocols
+	hs.ConnContext, hs.Protocols = admission.ConnContext, protocols
+	hs.HTTP2 = &http.HTTP2Config{
+		MaxConcurrentStreams:          maxConcurrentStreams,
+		MaxReceiveBufferPerStream:     streamWindow,
+		MaxReceiveBufferPerConnection: connectionWindow,
+		SendPingTimeout:               pingAfter,
 	}
+	return hs
 }
 
 // ignoreClosed drops http.ErrServerClosed, because the server was closed on purpose.

@@ -11,23 +11,25 @@ import (
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/seqledger/seqledger/internal/upgrade"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
 	"github.com/seqledger/seqledger/server/console"
 )
 
 // Server serves one ledger.
 type Server struct {
-	options    Options
-	metrics    *metrics
-	refusals   *refusals
-	handler    http.Handler
-	local      http.Handler    // handler, but for what goes to the leader
-	leaderOnly map[string]bool // the paths of the calls that only a leader can answer
-	admission  *admission.Controller
-	ledger     atomic.Pointer[string] // its id, once it is known; it stays the same
+	options   Options
+	metrics   *metrics
+	refusals  *refusals
+	handler   http.Handler
+	passedOn  http.Handler // for calls that other nodes have checked, and pass on
+	router    *router      // nil in a ledger on one node
+	admission *admission.Controller
+	ledger    atomic.Pointer[string] // its id, once it is known; it stays the same
 	// admission.StallTimeout, admission.BodyTimeout, upgrade.PingEvery and cutOffAfter, except in tests.
 	stall, late, pingEvery, cutOff time.Duration
 
@@ -60,7 +62,9 @@ func New(o Options) (*Server, error) {
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.closed, s.close = context.WithCancel(context.Background())
 	s.metrics, s.refusals = newMetrics(s), new(refusals)
-	s.leaderOnly = map[string]bool{}
+	if o.Ledger.Cluster().PeerTransport() != nil {
+		s.router = newRouter(s, o.Ledger.Cluster())
+	}
 	mux := http.NewServeMux()
 	s.mount(mux)
 	s.mountReflection(mux)
@@ -70,7 +74,8 @@ func New(o Options) (*Server, error) {
 		}
 	}
 	outer := http.NewServeMux()
-	api := withRequestID(s.fromBrowser(s.authenticated(s.ofLedger(checkProtocol(mux)))))
+	calls := s.authenticated(s.ofLedger(checkProtocol(mux)))
+	api := withRequestID(s.fromBrowser(calls))
 	if !o.NoConsole {
 		// A visit, like a health check: its files need no credential.
 		outer.Handle("GET "+console.Path, s.admission.Probe(console.Handler()))
@@ -80,10 +85,8 @@ func New(o Options) (*Server, error) {
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest,
 		s.admission.Probe(s.observing(s.metrics.handler()))))
-	s.local = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
-	if s.handler = s.local; o.Ledger.Cluster().PeerTransport() != nil {
-		s.handler = newRouter(s, o.Ledger.Cluster(), s.local)
-	}
+	s.handler = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
+	s.passedOn = s.admission.BeforeAuth(withRequestID(calls))
 	return s, nil
 }
 
@@ -123,9 +126,17 @@ func (s *Server) drainWith(next http.Handler) http.Handler {
 	})
 }
 
-// serviceNames returns the services for health checks and reflection.
-func serviceNames() []string {
-	return []string{seqledgerv1connect.LedgerServiceName, seqledgerv1connect.AdminServiceName}
+// serviceNames returns the services for health checks and reflection: all of the API. Each is mounted whole, and the
+// API says which there are.
+func serviceNames() (names []string) {
+	api := seqledgerv1.File_seqledger_v1_types_proto.Package()
+	protoregistry.GlobalFiles.RangeFilesByPackage(api, func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			names = append(names, string(file.Services().Get(i).FullName()))
+		}
+		return true
+	})
+	return names
 }
 
 // noStore keeps answers out of caches.

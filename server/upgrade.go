@@ -4,16 +4,17 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/seqledger/seqledger/internal/upgrade"
 )
 
-// upgradable gives a WriteStream its upgraded connection if the client asks for one.
+// upgradable gives a WriteStream its upgraded connection if the client asks for one. The connection ends at this node,
+// also if the leader is another one: the stream is passed on like any other.
 func (s *Server) upgradable(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.nameLeader(w.Header())
 		upgrade.Handler(upgrade.Options{
 			Closed: s.closed, MaxMessageBytes: int64(s.maxMessage(writing)), PingEvery: s.pingEvery,
 		}, next).ServeHTTP(w, r)
@@ -50,8 +51,7 @@ func (s *Server) fromBrowser(next http.Handler) http.Handler {
 // of an allowed origin.
 func (s *Server) allowsOrigin(r *http.Request) bool {
 	for _, origin := range r.Header["Origin"] {
-		u, err := url.Parse(origin)
-		if same := err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host); !same &&
+		if !sameOrigin(origin, r) &&
 			!slices.Contains(s.options.CORSOrigins, origin) && !slices.Contains(s.options.CORSOrigins, anyOrigin) {
 			return false
 		}

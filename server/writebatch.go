@@ -22,9 +22,8 @@ import (
 // mountWriteBatch registers the handler.
 func (s *Server) mountWriteBatch(mux *http.ServeMux) {
 	procedure := seqledgerv1connect.LedgerServiceWriteBatchProcedure
-	s.leaderOnly[procedure] = true
-	handler := connect.NewUnaryHandler(procedure, s.writeBatch, s.handlerOptions(writing)...)
-	mux.Handle(procedure, s.limitBody(writing, admission.BodyDeadline(withAnswerRoom(handler))))
+	handler := unflushed(connect.NewUnaryHandler(procedure, s.writeBatch, s.handlerOptions(writing)...))
+	mux.Handle(procedure, admission.BodyDeadline(s.byLeader(s.limitBody(writing, withAnswerRoom(handler)))))
 }
 
 // writeBatch commits the writes of one call.

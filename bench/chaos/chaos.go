@@ -24,9 +24,7 @@ type options struct {
 	seed                      uint64
 	dir, binary               string
 	plain, early, proxies     bool
-	keep, nosync              bool
-	power                     int
-	cache, kernel             string // with power
+	keep                      bool
 }
 
 // Run is bench chaos.
@@ -47,12 +45,6 @@ func Run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.BoolVar(&o.proxies, "proxies", false,
 		"cut connections by proxies between the nodes, also where there can be network namespaces")
 	flags.BoolVar(&o.keep, "keep", false, "leave directories and logs, also when nothing was found")
-	flags.IntVar(&o.power, "power", 0,
-		"instead of a cluster run one node in a virtual machine, and cut its power so often (needs QEMU)")
-	flags.BoolVar(&o.nosync, "nosync", false, "with -power: the control: the node's syncs do nothing, which must fail")
-	flags.StringVar(&o.cache, "cache", "writeback", "with -power: the disk's cache mode, as QEMU names it")
-	flags.StringVar(&o.kernel, "kernel", "",
-		"with -power: a directory with an unpacked linux-image package of Debian (default: it is downloaded)")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -64,14 +56,6 @@ func Run(ctx context.Context, arguments []string, stdout io.Writer) error {
 		return errors.New("chaos: -nodes must be at least 3, and there are no arguments")
 	case o.plain && o.early:
 		return errors.New("chaos: -plain and -early are two controls, one at a time")
-	case o.power < 0:
-		return errors.New("chaos: -power must not be negative")
-	case o.power == 0 && (o.nosync || o.kernel != ""):
-		return errors.New("chaos: -nosync and -kernel are of -power")
-	case o.power > 0 && o.plain:
-		return errors.New("chaos: -plain is not of -power, whose control is -nosync")
-	case o.power > 0:
-		return o.runPower(ctx, stdout)
 	}
 	return o.run(ctx, stdout)
 }
@@ -98,7 +82,7 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	l := &load{
+	l := &workload{
 		c: c, plain: o.plain, early: o.early, began: time.Now(), attempted: map[string]bool{},
 		acked: map[string]string{},
 	}
@@ -175,7 +159,7 @@ func build(ctx context.Context, path, program string) error {
 	return nil
 }
 
-func (o *options) report(w io.Writer, a *adversary, l *load, f *findings) {
+func (o *options) report(w io.Writer, a *adversary, l *workload, f *findings) {
 	say(w, "\n")
 	for _, name := range slices.Sorted(maps.Keys(a.counts)) {
 		say(w, "%-24s %d\n", name, a.counts[name])

@@ -51,7 +51,7 @@ func TestRegisters(t *testing.T) {
 			porcupine.Ok,
 		},
 	} {
-		l := &load{operations: test.history}
+		l := &workload{operations: test.history}
 		f := new(findings)
 		if got := l.checkRegisters(f, ""); got != test.want || len(f.problems) > 0 {
 			t.Errorf("%s: %s, want %s; %v", name, got, test.want, f.problems)

@@ -9,9 +9,9 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -38,7 +38,7 @@ func (c *cluster) awaitVoters(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return errors.Join(fmt.Errorf("not all nodes have a vote after %s: %v", votersPatience, cluster), err)
 		}
-		harness.Pause(ctx, 50*time.Millisecond)
+		load.Pause(ctx, 50*time.Millisecond)
 	}
 }
 
@@ -109,7 +109,7 @@ func (c *cluster) ask(ctx context.Context, servers string, question func(context
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		harness.Pause(ctx, 50*time.Millisecond)
+		load.Pause(ctx, 50*time.Millisecond)
 	}
 }
 
@@ -139,7 +139,7 @@ func (f *findings) err() error {
 }
 
 // judge compares what the clients saw with what each node has. pictures is where Porcupine draws what it finds.
-func (l *load) judge(ctx context.Context, pictures string) *findings {
+func (l *workload) judge(ctx context.Context, pictures string) *findings {
 	f := &findings{problems: l.problems}
 	f.linearizable = l.checkRegisters(f, pictures)
 	for _, d := range l.c.nodes {
@@ -170,7 +170,7 @@ func (l *load) judge(ctx context.Context, pictures string) *findings {
 }
 
 // audit counts each payload in the blocks of one node.
-func (l *load) audit(ctx context.Context, f *findings) error {
+func (l *workload) audit(ctx context.Context, f *findings) error {
 	conn, err := client.New(client.Options{Server: l.c.nodes[len(l.c.nodes)-1].client})
 	if err != nil {
 		return err
@@ -252,7 +252,7 @@ var register = porcupine.Model{
 // checkPatience bounds how long Porcupine looks.
 const checkPatience = 5 * time.Minute
 
-func (l *load) checkRegisters(f *findings, pictures string) porcupine.CheckResult {
+func (l *workload) checkRegisters(f *findings, pictures string) porcupine.CheckResult {
 	result, info := porcupine.CheckOperationsVerbose(register, l.operations, checkPatience)
 	if result != porcupine.Ok && pictures != "" {
 		if err := porcupine.VisualizePath(register, info, pictures); err != nil {

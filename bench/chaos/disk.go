@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 // smallDisk returns how many bytes the disk that can be full has: room for two files of the log, a state that is
@@ -118,7 +118,7 @@ var diskFaults = []fault{
 func (a *adversary) fillDisk(ctx context.Context, d *node) error {
 	filler := filepath.Join(filepath.Dir(d.dir), "filler")
 	err := fill(ctx, filler)
-	harness.Pause(ctx, a.between(time.Second, 4*time.Second))
+	load.Pause(ctx, a.between(time.Second, 4*time.Second))
 	if err := errors.Join(err, os.Remove(filler)); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (a *adversary) fillDisk(ctx context.Context, d *node) error {
 func (a *adversary) hang(ctx context.Context, d *node, duration time.Duration) error {
 	path := filepath.Dir(d.dir)
 	err := run(ctx, path, "fsfreeze", "--freeze", path)
-	harness.Pause(ctx, duration)
+	load.Pause(ctx, duration)
 	return errors.Join(err, run(context.WithoutCancel(ctx), path, "fsfreeze", "--unfreeze", path))
 }
 
@@ -143,7 +143,7 @@ func (a *adversary) slow(ctx context.Context, d *node) error {
 		if err := a.hang(ctx, d, a.between(50*time.Millisecond, 300*time.Millisecond)); err != nil {
 			return err
 		}
-		harness.Pause(ctx, a.between(time.Millisecond, 20*time.Millisecond))
+		load.Pause(ctx, a.between(time.Millisecond, 20*time.Millisecond))
 	}
 	return nil
 }

@@ -12,10 +12,4 @@
 // Where it runs as root, each node has a disk for itself (disk.go), which is full, slow or hangs now and then, and is
 // in a network namespace (namespaces.go), whose packets a router drops. Elsewhere connections go through proxies
 // (proxies.go).
-//
-// power.go has the other half: one node in a virtual machine that loses its power again and again. initramfs.go and
-// init.sh are what the machine starts from; nosync is the control.
-//
-//	go run ./bench chaos -power 100              # needs QEMU and a kernel of Debian
-//	go run ./bench chaos -power 5 -nosync        # syncs that do nothing: must fail
 package chaos

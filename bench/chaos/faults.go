@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 // fault is something that is done to a cluster and undone.
@@ -81,7 +81,7 @@ func (a *adversary) run(ctx context.Context, until time.Time) error {
 			say(a.log, "%8.3fs %s for %s\n", began.Sub(a.began).Seconds(), f.name, took)
 			break
 		}
-		harness.Pause(ctx, a.between(500*time.Millisecond, 2*time.Second))
+		load.Pause(ctx, a.between(500*time.Millisecond, 2*time.Second))
 	}
 	return nil
 }
@@ -107,20 +107,20 @@ func (a *adversary) leader(ctx context.Context) *node {
 
 func (a *adversary) killAndStart(ctx context.Context, d *node) error {
 	err := d.kill()
-	harness.Pause(ctx, a.between(0, 2*time.Second))
+	load.Pause(ctx, a.between(0, 2*time.Second))
 	return errors.Join(err, a.c.start(ctx, d))
 }
 
 func (a *adversary) freeze(ctx context.Context, d *node) error {
 	err := d.signal(syscall.SIGSTOP)
-	harness.Pause(ctx, a.between(time.Second, 4*time.Second))
+	load.Pause(ctx, a.between(time.Second, 4*time.Second))
 	return errors.Join(err, d.signal(syscall.SIGCONT))
 }
 
 // part parts a node from others for a while.
 func (a *adversary) part(ctx context.Context, d *node, set func(context.Context, *node, bool) error) error {
 	err := set(ctx, d, true)
-	harness.Pause(ctx, a.between(time.Second, 4*time.Second))
+	load.Pause(ctx, a.between(time.Second, 4*time.Second))
 	return errors.Join(err, set(ctx, d, false))
 }
 

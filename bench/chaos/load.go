@@ -24,8 +24,8 @@ const (
 	readTimeout = 5 * time.Second
 )
 
-// load is the clients, and what they saw.
-type load struct {
+// workload is the clients, and what they saw.
+type workload struct {
 	c     *cluster
 	plain bool // clients that repeat under new numbers
 	early bool // clients that do not wait for an answer
@@ -45,7 +45,7 @@ type load struct {
 const settlePatience = 2 * time.Minute
 
 // start runs the clients until settle is called, which waits for them.
-func (l *load) start(ctx context.Context, o *options) (settle func() error) {
+func (l *workload) start(ctx context.Context, o *options) (settle func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	over, settled := make(chan struct{}), make(chan struct{})
 	// Ends when over is closed and all is settled, or with ctx.
@@ -70,7 +70,7 @@ func (l *load) start(ctx context.Context, o *options) (settle func() error) {
 }
 
 // run starts the clients and returns when over is closed and everything is settled.
-func (l *load) run(ctx context.Context, appenders, callers int, seed uint64, over <-chan struct{}) {
+func (l *workload) run(ctx context.Context, appenders, callers int, seed uint64, over <-chan struct{}) {
 	var clients sync.WaitGroup
 	for i := range appenders {
 		clients.Go(func() { l.note(l.append(ctx, fmt.Sprint("appender-", i), over)) }) // ends with over or ctx
@@ -91,7 +91,7 @@ func ended(over <-chan struct{}) bool {
 	}
 }
 
-func (l *load) note(err error) {
+func (l *workload) note(err error) {
 	if err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -100,7 +100,7 @@ func (l *load) note(err error) {
 }
 
 // append appends payloads that are each meant once.
-func (l *load) append(ctx context.Context, name string, over <-chan struct{}) error {
+func (l *workload) append(ctx context.Context, name string, over <-chan struct{}) error {
 	c, err := client.New(client.Options{Server: l.c.servers()})
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (l *load) append(ctx context.Context, name string, over <-chan struct{}) er
 }
 
 // appendPlainly is what a client does that keeps no number: it repeats until it gets an answer.
-func (l *load) appendPlainly(ctx context.Context, c *client.Client, name string, over <-chan struct{}) error {
+func (l *workload) appendPlainly(ctx context.Context, c *client.Client, name string, over <-chan struct{}) error {
 	sequence := uint64(0)
 	for n := 0; !ended(over); n++ {
 		payload := fmt.Sprint(name, " ", n)
@@ -155,7 +155,7 @@ func (l *load) appendPlainly(ctx context.Context, c *client.Client, name string,
 const earlyPatience = 20 * time.Millisecond
 
 // appendEarly is what a client does that takes for acknowledged what it has sent.
-func (l *load) appendEarly(ctx context.Context, c *client.Client, name string, over <-chan struct{}) error {
+func (l *workload) appendEarly(ctx context.Context, c *client.Client, name string, over <-chan struct{}) error {
 	for n := 0; !ended(over) && ctx.Err() == nil; n++ {
 		payload := fmt.Sprint(name, " ", n)
 		began := l.attempt(payload)
@@ -170,14 +170,14 @@ func (l *load) appendEarly(ctx context.Context, c *client.Client, name string, o
 	return ctx.Err()
 }
 
-func (l *load) attempt(payload string) time.Time {
+func (l *workload) attempt(payload string) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.attempted[payload] = true
 	return time.Now()
 }
 
-func (l *load) acknowledged(payload, tx string, began time.Time) {
+func (l *workload) acknowledged(payload, tx string, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.acked[payload] = tx
@@ -186,7 +186,7 @@ func (l *load) acknowledged(payload, tx string, began time.Time) {
 	}
 }
 
-func (l *load) acknowledgements() int {
+func (l *workload) acknowledgements() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.acked)
@@ -211,7 +211,7 @@ type output struct {
 }
 
 // call reads and writes registers, each through the node that it happens to ask.
-func (l *load) call(ctx context.Context, id int, random *rand.Rand, over <-chan struct{}) error {
+func (l *workload) call(ctx context.Context, id int, random *rand.Rand, over <-chan struct{}) error {
 	c, err := client.New(client.Options{Server: l.c.servers()})
 	if err != nil {
 		return err
@@ -254,7 +254,7 @@ func (l *load) call(ctx context.Context, id int, random *rand.Rand, over <-chan 
 	return w.Close(ctx)
 }
 
-func (l *load) record(id int, in input, out output, began time.Duration) {
+func (l *workload) record(id int, in input, out output, began time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.operations = append(l.operations, porcupine.Operation{
@@ -265,7 +265,7 @@ func (l *load) record(id int, in input, out output, began time.Duration) {
 // errNoAnswer is that of a read, which changes nothing.
 var errNoAnswer = errors.New("no answer")
 
-func (l *load) perform(ctx context.Context, w *writer.Writer, reader *client.Client, in input) (output, error) {
+func (l *workload) perform(ctx context.Context, w *writer.Writer, reader *client.Client, in input) (output, error) {
 	switch in.kind {
 	case kindRead:
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)

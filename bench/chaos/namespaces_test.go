@@ -2,14 +2,16 @@ package chaos
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -132,9 +134,28 @@ func awaitCluster(t *testing.T, d *node, what string, is func(*seqledgerv1.Clust
 		if err == nil && is(status.GetNode().GetCluster()) {
 			return
 		}
-		harness.Pause(ctx, 20*time.Millisecond)
+		load.Pause(ctx, 20*time.Millisecond)
 		if ctx.Err() != nil {
 			t.Fatalf("node %d never saw %s: %v, %v", d.number, what, status.GetNode().GetCluster(), err)
 		}
 	}
+}
+
+// answers reports whether the ledger at an address is ready.
+func answers(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close() // only its status matters
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 // The time that a server has to start and to end.
@@ -54,9 +56,7 @@ func Launch(command *exec.Cmd, log string, credential *syscall.Credential) (*Pro
 		command.Stdout = out
 	}
 	command.Stderr = out
-	// In a group of its own, so that an interrupt reaches only this process, which then ends it
-	// in order; and killed when this process dies.
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: credential}
+	command.SysProcAttr = attributes(credential)
 	stdin, err := command.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -205,9 +205,9 @@ func (p *Process) Tree() []int {
 // block device of a directory has written for any process. Where pids has this process, the
 // client's time is part of the server's. Other load on the machine disturbs processor time less
 // than the rate.
-func Usage(dir string, pids ...int) Meter {
-	return func() (Values, error) {
-		v := Values{"cpu_us_per_write": 0, "client_cpu_us_per_write": 0}
+func Usage(dir string, pids ...int) load.Meter {
+	return func() (map[string]float64, error) {
+		v := map[string]float64{"cpu_us_per_write": 0, "client_cpu_us_per_write": 0}
 		for _, pid := range pids {
 			cpu, err := processorTime(pid)
 			v["cpu_us_per_write"] += float64(cpu.Microseconds())

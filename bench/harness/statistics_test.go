@@ -1,10 +1,8 @@
 package harness
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"math/bits"
 	"os"
@@ -13,9 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -284,74 +280,5 @@ func TestCellsOfATable(t *testing.T) {
 		if got := shown.Line(line); got != want {
 			t.Errorf("%v is %q, want %q", line, got, want)
 		}
-	}
-}
-
-// TestOpenLoopsAreComplete: every operation that is due in the measured time is served or counted as not served, for
-// any number of workers, rate and time of an operation; none of the warm-up is counted.
-func TestOpenLoopsAreComplete(t *testing.T) {
-	t.Parallel()
-	for _, workers := range []int{1, 3, 8} {
-		for _, rate := range []float64{7, 50, 1000} {
-			for _, took := range []time.Duration{0, time.Millisecond, 400 * time.Millisecond} {
-				synctest.Test(t, func(t *testing.T) {
-					var begun atomic.Int64
-					r, err := Run(t.Context(), Load{Workers: workers, Rate: rate, Warmup: time.Second,
-						Duration: 2 * time.Second}, func(ctx context.Context, _ int) error {
-						begun.Add(1)
-						Pause(ctx, took)
-						return nil
-					})
-					what := fmt.Sprintf("%d workers, %v a second, %v each", workers, rate, took)
-					if err != nil {
-						t.Fatalf("%s: %v", what, err)
-					}
-					due := int64(math.Ceil(3*rate)) - int64(math.Ceil(rate))
-					if total := r.Operations + r.Unserved; total != due {
-						t.Errorf("%s: %d served and %d not, of %d", what, r.Operations, r.Unserved, due)
-					}
-					possible := float64(workers) * 3 / max(took.Seconds(), 1e-9)
-					if float64(begun.Load()) > possible+float64(workers) {
-						t.Errorf("%s: %d operations were begun, with one at a time for each worker", what, begun.Load())
-					}
-					if r.Unserved > 0 && rate*took.Seconds() < float64(workers)*0.9 {
-						t.Errorf("%s: %d were not served, though the workers suffice", what, r.Unserved)
-					}
-				})
-			}
-		}
-	}
-}
-
-// TestLatenciesAreKeptInTheirRange: what is too short or too long for the histogram counts as its end, and is not lost.
-func TestLatenciesAreKeptInTheirRange(t *testing.T) {
-	t.Parallel()
-	l := NewLatencies()
-	for _, d := range []time.Duration{-time.Second, 0, time.Nanosecond, time.Millisecond, time.Hour, math.MaxInt64} {
-		l.Record(d)
-	}
-	if l.TotalCount() != 6 {
-		t.Errorf("%d of 6 are there", l.TotalCount())
-	}
-	longest := time.Duration(maxLatency).Seconds() * 1e3
-	if got := l.Milliseconds(100); got < longest*0.99 || got > longest*1.01 {
-		t.Errorf("the longest is %v ms, want about %v", got, longest)
-	}
-	if got := l.Milliseconds(1); got > 0.001 {
-		t.Errorf("the shortest is %v ms", got)
-	}
-}
-
-// TestRatesOfNothing are 0, and no division by it.
-func TestRatesOfNothing(t *testing.T) {
-	t.Parallel()
-	r := Result{Operations: 5, Latency: NewLatencies()}
-	if r.PerSecond() != 0 {
-		t.Errorf("in no time: %v a second", r.PerSecond())
-	}
-	r.Elapsed = 2 * time.Second
-	r.Used = Values{"bytes": 50}
-	if v := r.Values(); v["throughput_per_s"] != 2.5 || v["bytes"] != 10 {
-		t.Errorf("%v", v)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 // clusterSize is how many servers a cluster has here: the fewest that go on when one is lost.
@@ -167,7 +168,7 @@ func (w *wireCluster) leader(ctx context.Context) (address string, err error) {
 		if voters == clusterSize && s.GetSelf() == s.GetLeader() && address != "" {
 			return address, nil
 		}
-		harness.Pause(ctx, 20*time.Millisecond)
+		load.Pause(ctx, 20*time.Millisecond)
 	}
 }
 

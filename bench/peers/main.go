@@ -78,7 +78,6 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	list := flags.Bool("list", false, "tell which systems are here and how to get the others, and measure nothing")
 	serve := flags.String("serve", "", "be the server of a system (used by peers itself)")
 	members := flags.String("members", "", "with -serve etcd: the members' addresses (used by peers itself)")
-	logs := flags.Bool("logs", false, "compare logs of Raft entries instead: their speed, and damaged files")
 	flags.IntVar(&o.rounds, "rounds", 5, "how often each row is measured")
 	flags.DurationVar(&o.duration, "duration", 1500*time.Millisecond, "how long each row is measured in each round")
 	o.warmup, o.coldStreams = 300*time.Millisecond, 20_000
@@ -95,9 +94,6 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	defer stop()
 	if *serve != "" {
 		return serveSystem(ctx, *serve, o.dir, *members)
-	}
-	if *logs {
-		return compareLogs(o.dir, o.rounds, stdout)
 	}
 	if err := o.choose(*systems, *rows, *rates, *preload); err != nil {
 		return err

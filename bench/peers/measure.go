@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 // row is something that every system is asked to do.
@@ -257,7 +258,7 @@ func (f *findings) openLoops(ctx context.Context, s *stage) error {
 				if err != nil {
 					return err
 				}
-				result, err := harness.Run(ctx, harness.Load{
+				result, err := load.Run(ctx, load.Load{
 					Workers: r.writers, Warmup: s.o.warmup, Duration: s.o.duration, Rate: float64(rate),
 				}, do)
 				if err != nil {
@@ -343,7 +344,7 @@ func (in *instance) measure(
 	ctx context.Context, o *options, r row, connections int, count bool,
 ) (v harness.Values, err error) {
 	at, warmup := place(r, connections), o.warmup
-	begin := func(to conn) (harness.Operation, error) { return operation(ctx, r, in.callers[:r.writers], to) }
+	begin := func(to conn) (load.Operation, error) { return operation(ctx, r, in.callers[:r.writers], to) }
 	if r.workload == "retry-cold" {
 		if in.ended {
 			return nil, errors.New("a round has one cold row at most")
@@ -354,14 +355,14 @@ func (in *instance) measure(
 		if _, err := in.refill(ctx, at, cold); err != nil {
 			return nil, err
 		}
-		begin = func(to conn) (harness.Operation, error) { return cold.cold(r.writers, to), nil }
+		begin = func(to conn) (load.Operation, error) { return cold.cold(r.writers, to), nil }
 	}
 	err = in.connected(ctx, at, func(to conn) error {
 		do, err := begin(to)
 		if err != nil {
 			return err
 		}
-		v, err = in.observe(ctx, harness.Load{Workers: r.writers, Warmup: warmup, Duration: o.duration}, count, do)
+		v, err = in.observe(ctx, load.Load{Workers: r.writers, Warmup: warmup, Duration: o.duration}, count, do)
 		return err
 	})
 	return v, err
@@ -369,7 +370,7 @@ func (in *instance) measure(
 
 // observe runs a load and looks at what it costs.
 func (in *instance) observe(
-	ctx context.Context, l harness.Load, count bool, do harness.Operation,
+	ctx context.Context, l load.Load, count bool, do load.Operation,
 ) (v harness.Values, err error) {
 	runtime.GC() // what came before is not this system's to pay for
 	var pids []int
@@ -398,7 +399,7 @@ func (in *instance) observe(
 		}
 		return used, err
 	}
-	result, err := harness.RunSome(ctx, l, do)
+	result, err := load.RunSome(ctx, l, do)
 	if counter != nil { // the load failed before it could be read
 		err = errors.Join(err, counter.process.Stop())
 	}
@@ -454,7 +455,7 @@ func (c *caller) again(ctx context.Context, to conn) error {
 
 // operation returns what the callers of a row do, after what has to be there
 // before.
-func operation(ctx context.Context, r row, callers []*caller, to conn) (harness.Operation, error) {
+func operation(ctx context.Context, r row, callers []*caller, to conn) (load.Operation, error) {
 	for _, c := range callers {
 		if len(c.job.payload) != r.payload {
 			c.job.payload = payload(r.payload)
@@ -513,7 +514,7 @@ func (s *store) fill(ctx context.Context, to conn, callers int) error {
 }
 
 // cold returns an operation that asks for each write once, far apart.
-func (s *store) cold(workers int, to conn) harness.Operation {
+func (s *store) cold(workers int, to conn) load.Operation {
 	next := make([]int, workers)
 	share := len(s.replies) / workers
 	// A prime, so that all are visited unless it divides the share; then the next one is.
@@ -523,7 +524,7 @@ func (s *store) cold(workers int, to conn) harness.Operation {
 	}
 	return func(ctx context.Context, worker int) error {
 		if next[worker] >= share {
-			return harness.ErrDone
+			return load.ErrDone
 		}
 		c := s.caller(worker*share + next[worker]*stride%share)
 		next[worker]++

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 func TestParsePerf(t *testing.T) {
@@ -114,7 +115,7 @@ func TestStoreAsksForAll(t *testing.T) {
 		for worker := range 2 {
 			for {
 				err := do(t.Context(), worker)
-				if errors.Is(err, harness.ErrDone) {
+				if errors.Is(err, load.ErrDone) {
 					break
 				}
 				if err != nil {
@@ -222,8 +223,8 @@ func TestPools(t *testing.T) {
 // The fields by which others read the results.
 func TestReportFields(t *testing.T) {
 	t.Parallel()
-	f := &findings{samples: map[cell][]harness.Values{{rowOf64, "seqledger"}: {(&harness.Result{
-		Latency: harness.NewLatencies(), Operations: 1,
+	f := &findings{samples: map[cell][]harness.Values{{rowOf64, "seqledger"}: {(&load.Result{
+		Latency: load.NewLatencies(), Operations: 1,
 		Used: harness.Values{"bytes_per_write": 1, "cpu_us_per_write": 1},
 	}).Values()}}}
 	r := f.report(&options{rows: allRows, kinds: kinds()})

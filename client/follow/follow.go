@@ -17,6 +17,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/internal/pgserver"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -77,6 +78,7 @@ func Into(
 		if err != nil && !passes(err) {
 			return err
 		}
+		_ = pgserver.Leave(db, err)
 		failures++
 		f.log.WarnContext(ctx, "following goes on after a failure", "error", err)
 		// The shift is bounded, otherwise it would overflow after some more failures.
@@ -115,12 +117,8 @@ func passes(err error) bool {
 	if _, diverged := errors.AsType[*DivergedError](err); diverged {
 		return false
 	}
-	if failed, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch failed.Code[:2] {
-		case "08", "40", "53", "57": // connections, rollbacks, resources, a shutdown
-			return true
-		}
-		return false
+	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgserver.Passes(err)
 	}
 	if failed, ok := errors.AsType[*failure.Error](err); ok {
 		return failed.IsTemporary()

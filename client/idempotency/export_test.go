@@ -1,6 +1,9 @@
 package idempotency
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // CanonicalJSON is canonicalJSON.
 var CanonicalJSON = canonicalJSON
@@ -15,6 +18,15 @@ func MemoryBackend() interface {
 	TokenSource
 } {
 	return newMemory(memoryEntries, memoryBytes)
+}
+
+// CleanUp removes the expired values of a store in memory.
+func CleanUp(b Backend) {
+	m := b.(*memory) //nolint:forcetypeassert // MemoryBackend's
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cleaned = time.Time{}
+	m.cleanUp()
 }
 
 // AddToJournal adds a result to a journal.

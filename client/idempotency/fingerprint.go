@@ -2,16 +2,22 @@ package idempotency
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
+	"maps"
 	"math"
-	"mime"
+	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -22,18 +28,19 @@ type FingerprintMode uint8
 
 // The modes.
 const (
-	// FingerprintRaw covers the bytes of the body. It is the default.
+	// FingerprintRaw covers the bytes of the body, and of a multipart body its parts in their order. It is the default.
 	FingerprintRaw FingerprintMode = 1
 	// FingerprintJCS covers the JSON value of the body in the canonical form of RFC 8785: the order of names and white
 	// space do not matter. Duplicate names are refused. So are numbers beyond ±(2⁵³−1), however they are written (1e30,
-	// 9007199254740993.0), because two different integers would compare equal; the RFC allows them. So are objects and
-	// arrays that are nested more than MaxDepth deep. A body that is not JSON, for example a compressed one, is refused
-	// too. A request may have no body.
+	// 9007199254740993.0), and numbers with more digits than a double keeps (1.000000000000000001), because two
+	// different numbers would compare equal; the RFC allows them. So are objects and arrays that are nested more than
+	// MaxDepth deep. A body that is not JSON is refused too. A request may have no body.
 	FingerprintJCS FingerprintMode = 2
-	// FingerprintPointers covers the values at chosen JSON pointers (RFC 6901), each in the form
-	// of FingerprintJCS.
+	// FingerprintPointers covers the values at chosen JSON pointers (RFC 6901), each in the form of FingerprintJCS. Each
+	// must exist and tell something: it must have a number, true, false or a string that is not blank. A body without
+	// one is refused, because all such requests would be the same.
 	FingerprintPointers FingerprintMode = 3
-	// FingerprintNone ignores the body.
+	// FingerprintNone ignores the body and its media type.
 	FingerprintNone FingerprintMode = 4
 )
 
@@ -51,9 +58,13 @@ type Request struct {
 	Namespace string
 	// Target is the path and the query. The order of the query parameters does not matter.
 	Target *url.URL
-	// MediaType is the Content-Type. The order of its parameters does not matter.
+	// MediaType is the Content-Type. Its case, the order of its parameters, the charset UTF-8 of JSON, texts and forms,
+	// and the boundary of a multipart body do not matter.
 	MediaType string
-	Body      []byte
+	// Header has the headers that are part of the request, such as its preconditions.
+	Header http.Header
+	// Body is the content, without content codings.
+	Body []byte
 }
 
 // BodyError is returned for a body that has no fingerprint in the chosen mode.
@@ -69,18 +80,31 @@ func (e *BodyError) Unwrap() error { return e.Cause }
 // with FingerprintPointers. The error is a [*BodyError].
 func NewFingerprint(mode FingerprintMode, pointers []string, r *Request) (f Fingerprint, err error) {
 	f.Algorithm = uint8(mode)
-	body, err := bodyDigest(mode, pointers, r.Body)
+	body, err := bodyDigest(mode, pointers, r)
 	if err != nil {
 		return f, &BodyError{err}
 	}
+	mediaType := ""
+	if mode != FingerprintNone {
+		mediaType = canonicalMediaType(r.MediaType)
+	}
 	h := sha256.New()
 	writePart(h, []byte(fingerprintVersion))
-	for _, part := range []string{r.Method, r.Namespace, canonicalTarget(r.Target), canonicalMediaType(r.MediaType)} {
+	for _, part := range []string{r.Method, r.Namespace, canonicalTarget(r.Target), mediaType} {
 		writePart(h, []byte(part))
 	}
 	writePart(h, body)
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+		writePart(h, []byte(name))
+		writePart(h, []byte(strings.Join(r.Header[name], "\n"))) // no value has a line feed
+	}
 	h.Sum(f.Digest[:0])
 	return f, nil
+}
+
+// preconditions are headers that decide whether and on what a request acts. They are part of it.
+var preconditions = []string{
+	"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range",
 }
 
 // writePart writes a part prefixed with its length, so that no two lists of parts produce the same bytes.
@@ -99,44 +123,58 @@ func canonicalTarget(u *url.URL) string {
 	if values, err := url.ParseQuery(u.RawQuery); err == nil {
 		query = values.Encode()
 	}
-	return u.EscapedPath() + "?" + query
+	return canonicalPath(u) + "?" + query
 }
 
-// canonicalMediaType returns a media type in lower case with its parameters sorted. One that does not parse is kept
-// unchanged.
-func canonicalMediaType(text string) string {
-	mediaType, parameters, err := mime.ParseMediaType(text)
-	if err != nil {
-		return text
+// canonicalPath returns the escaped path in one spelling: letters, digits and -._~ are not escaped (RFC 3986, section
+// 6.2.2.2), and other escapes are in upper case.
+func canonicalPath(u *url.URL) string {
+	escaped := u.EscapedPath()
+	if !strings.Contains(escaped, "%") {
+		return escaped
 	}
-	if formatted := mime.FormatMediaType(mediaType, parameters); formatted != "" {
-		return formatted
+	var path strings.Builder
+	for i := 0; i < len(escaped); i++ {
+		c := escaped[i]
+		if c != '%' || i+2 >= len(escaped) {
+			path.WriteByte(c)
+			continue
+		}
+		b, _ := hex.DecodeString(escaped[i+1 : i+3]) // net/url accepts no other escapes
+		if i += 2; len(b) == 1 && isUnreserved(b[0]) {
+			path.WriteByte(b[0])
+		} else {
+			path.WriteString("%" + strings.ToUpper(escaped[i-1:i+1]))
+		}
 	}
-	return text
+	return path.String()
 }
 
-func bodyDigest(mode FingerprintMode, pointers []string, body []byte) ([]byte, error) {
-	if len(body) == 0 && (mode == FingerprintJCS || mode == FingerprintPointers) {
-		return nil, nil // an empty body differs from every JSON value
-	}
+func isUnreserved(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~", c) >= 0
+}
+
+func bodyDigest(mode FingerprintMode, pointers []string, r *Request) ([]byte, error) {
 	switch mode {
 	case FingerprintRaw:
-		sum := sha256.Sum256(body)
-		return sum[:], nil
+		return contentDigest(r.MediaType, r.Body, 0), nil
 	case FingerprintJCS:
-		canonical, err := canonicalJSON(body)
+		if len(r.Body) == 0 {
+			return nil, nil // an empty body differs from every JSON value
+		}
+		canonical, err := canonicalJSON(r.Body)
 		sum := sha256.Sum256(canonical)
 		return sum[:], err
 	case FingerprintPointers:
-		return pointersDigest(pointers, body)
+		return pointersDigest(pointers, r.Body)
 	case FingerprintNone:
 		return nil, nil
 	}
 	return nil, fmt.Errorf("mode %d of a fingerprint is not known", mode)
 }
 
-// canonicalJSON returns a JSON value in the canonical form of RFC 8785. It refuses duplicate
-// names, invalid UTF-8, lone surrogates, numbers beyond ±(2⁵³−1), and values nested more than MaxDepth deep.
+// canonicalJSON returns a JSON value in the canonical form of RFC 8785. It refuses duplicate names, invalid UTF-8, lone
+// surrogates, numbers that a double does not keep, and values nested more than MaxDepth deep.
 func canonicalJSON(value []byte) ([]byte, error) {
 	if err := checkJSON(value); err != nil {
 		return nil, err
@@ -172,7 +210,7 @@ func checkJSON(value []byte) error {
 		}
 		if token.Kind() == '0' {
 			if err := checkNumber(token.String()); err != nil {
-				return err
+				return fmt.Errorf("%sthe number %w", at(d.StackPointer()), err)
 			}
 		}
 		if d.StackDepth() == 0 {
@@ -181,41 +219,110 @@ func checkJSON(value []byte) error {
 	}
 }
 
+// at names a place in a JSON value.
+func at(pointer jsontext.Pointer) string {
+	if pointer == "" {
+		return ""
+	}
+	return fmt.Sprintf("%.100s: ", string(pointer))
+}
+
+// checkNumber refuses a number that is not the one of the double which the canonical form has: two numbers that share a
+// double would be one.
 func checkNumber(text string) error {
 	number, err := strconv.ParseFloat(text, 64)
 	switch {
 	case err != nil:
-		return fmt.Errorf("the number %.40s is out of range", text)
+		return fmt.Errorf("%.40s is out of range", text)
 	case math.Abs(number) > maxSafeInteger:
-		return fmt.Errorf("the number %.40s is beyond ±(2^53-1); send it as a string", text)
+		return fmt.Errorf("%.40s is beyond ±(2^53-1); send it as a string", text)
+	}
+	digits, exponent, ok := decimal(text)
+	kept, keptExponent, _ := decimal(strconv.FormatFloat(number, 'e', -1, 64))
+	if !ok || digits != kept || exponent != keptExponent {
+		return fmt.Errorf("%.40s has more digits than a double keeps; send it as a string", text)
 	}
 	return nil
 }
 
-// pointersDigest returns a digest of the values at pointers: for each, the pointer, whether the value exists, and its
-// canonical form.
+// decimal returns the digits of a JSON number, without zeros at either end and with its sign, and the exponent of the
+// last of them. Zero has no digits.
+func decimal(text string) (digits string, exponent int, ok bool) {
+	text, power, _ := strings.Cut(strings.ToLower(text), "e")
+	sign := text[:len(text)-len(strings.TrimPrefix(text, "-"))]
+	whole, fraction, _ := strings.Cut(text[len(sign):], ".")
+	all := strings.TrimLeft(whole+fraction, "0")
+	digits = strings.TrimRight(all, "0")
+	if digits == "" {
+		return "", 0, true
+	}
+	if power != "" {
+		var err error
+		if exponent, err = strconv.Atoi(power); err != nil {
+			return "", 0, false // beyond any double
+		}
+	}
+	return sign + digits, exponent - len(fraction) + len(all) - len(digits), true
+}
+
+// pointersDigest returns a digest of the values at pointers: for each, the pointer and its canonical form.
 func pointersDigest(pointers []string, body []byte) ([]byte, error) {
+	if len(body) == 0 {
+		return nil, missingValue(pointers[0])
+	}
 	if _, err := canonicalJSON(body); err != nil { // the whole body must be valid, so that no value is ambiguous
 		return nil, err
 	}
 	h := sha256.New()
 	for _, pointer := range pointers {
-		writePart(h, []byte(pointer))
 		start, end, found, err := locate(body, pointer)
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if !found {
-			writePart(h, []byte{0})
-			continue
+		case !found || !tells(body[start:end]):
+			return nil, missingValue(pointer)
 		}
 		canonical, err := canonicalJSON(body[start:end])
 		if err != nil {
 			return nil, err
 		}
-		writePart(h, append([]byte{1}, canonical...))
+		writePart(h, []byte(pointer))
+		writePart(h, canonical)
 	}
 	return h.Sum(nil), nil
+}
+
+// missingValue is the error of a body without a chosen value.
+func missingValue(pointer string) error {
+	return fmt.Errorf("%s is missing or empty, so that it does not tell this request from others", cmp.Or(pointer,
+		"the value"))
+}
+
+// tells reports whether a valid JSON value tells something: whether it has a number, true, false or a string that is
+// not blank.
+func tells(value []byte) bool {
+	d := jsontext.NewDecoder(bytes.NewReader(value))
+	for {
+		token, err := d.ReadToken()
+		if err != nil {
+			return false
+		}
+		switch token.Kind() {
+		case '0', 't', 'f':
+			return true
+		case '"':
+			kind, length := d.StackIndex(d.StackDepth())
+			isName := kind == '{' && length%2 == 1
+			if !isName && strings.ContainsFunc(token.String(), isVisible) {
+				return true
+			}
+		}
+	}
+}
+
+// isVisible reports whether a character is more than white space and invisible marks.
+func isVisible(c rune) bool {
+	return !unicode.IsSpace(c) && !unicode.IsControl(c) && !unicode.Is(unicode.Cf, c)
 }
 
 // locate returns the position of the value at a JSON pointer in a JSON text without duplicate names.

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/seqledger/seqledger/internal/private"
 )
 
 // The limits of a journal.
@@ -86,7 +88,8 @@ func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	lock := flock.New(filepath.Join(dir, "lock"))
+	private.Narrow(logger, dir)
+	lock := flock.New(filepath.Join(dir, "lock"), flock.SetPermissions(private.File))
 	if ok, err := lock.TryLock(); err != nil || !ok {
 		return nil, fmt.Errorf("idempotency: the journal %s is in use by another process (%w)", dir,
 			errOr(err, "locked"))

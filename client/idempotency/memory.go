@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 // The limits of a store in memory. They apply to new keys; a result is always stored.
@@ -26,7 +28,8 @@ func Memory() Store { return NewMemory(MemoryOptions{}) }
 type MemoryOptions struct {
 	// MaxEntries is the maximum number of records; 0 means 100,000.
 	MaxEntries int
-	// CleanupInterval is the minimum time between two removals of expired records; 0 means 10 s.
+	// CleanupInterval is the minimum time between two removals of expired records; 0 means 10 s. An expired record counts
+	// against MaxEntries for no longer than that.
 	CleanupInterval time.Duration
 }
 
@@ -48,6 +51,10 @@ type memory struct {
 	version uint64
 	token   uint64
 	cleaned time.Time // when expired values were last removed
+	// removals counts the values that were removed. It is the version of absent keys: a swap that was decided for an
+	// absent key before a removal may have met the removed value, and is decided again. Other stores keep expired values
+	// for minutes instead, so that such a swap is late.
+	removals uint64
 }
 
 type memoryValue struct {
@@ -67,19 +74,30 @@ func newMemory(entries, bytes int) *memory {
 func (m *memory) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v := m.values[key]
-	if v == nil {
-		return nil, "", time.Now(), ctx.Err()
+	version := m.versionOf(key)
+	if v := m.values[key]; v != nil {
+		return slices.Clone(v.bytes), version, time.Now(), ctx.Err()
 	}
-	return slices.Clone(v.bytes), v.versionText(), time.Now(), ctx.Err()
+	return nil, version, time.Now(), ctx.Err()
 }
 
-// versionText returns the version in the form that a Backend returns; an absent value has none.
-func (v *memoryValue) versionText() string {
-	if v == nil {
-		return ""
+// versionOf returns the version of a key. The caller holds mu.
+func (m *memory) versionOf(key string) string {
+	if v := m.values[key]; v != nil {
+		return strconv.FormatUint(v.version, 10)
 	}
-	return strconv.FormatUint(v.version, 10)
+	return "absent " + strconv.FormatUint(m.removals, 10)
+}
+
+// expiry returns when a value may be removed: as soon as its record has expired. The validity of reservations does not
+// matter, because no network delivers copies of calls to this process.
+func expiry(value []byte, otherwise time.Time) time.Time {
+	record, err := keyed.Decode(value)
+	if err != nil {
+		return otherwise
+	}
+	record.ValidUntil, record.Past = 0, nil
+	return keepUntil(record)
 }
 
 var errMemoryFull = errors.New("the store in memory is full")
@@ -101,7 +119,7 @@ func (m *memory) CompareAndSwapBefore(
 	defer m.mu.Unlock()
 	m.cleanUp()
 	v := m.values[key]
-	if v.versionText() != version || !deadline.IsZero() && time.Now().After(deadline) {
+	if m.versionOf(key) != version || !deadline.IsZero() && time.Now().After(deadline) {
 		return false, nil
 	}
 	if v == nil && (len(m.values) >= m.maxEntries || m.bytes+len(value) > m.maxBytes) {
@@ -112,7 +130,7 @@ func (m *memory) CompareAndSwapBefore(
 		close(v.changed)
 	}
 	m.version++
-	m.values[key] = &memoryValue{slices.Clone(value), m.version, keepUntil, make(chan struct{})}
+	m.values[key] = &memoryValue{slices.Clone(value), m.version, expiry(value, keepUntil), make(chan struct{})}
 	m.bytes += len(value)
 	return true, nil
 }
@@ -130,6 +148,7 @@ func (m *memory) cleanUp() {
 			m.bytes -= len(v.bytes)
 			delete(m.values, key)
 			close(v.changed)
+			m.removals++
 		}
 	}
 }
@@ -137,9 +156,9 @@ func (m *memory) cleanUp() {
 // Changed implements Notifier.
 func (m *memory) Changed(ctx context.Context, key, version string) error {
 	m.mu.Lock()
-	v := m.values[key]
+	v, current := m.values[key], m.versionOf(key)
 	m.mu.Unlock()
-	if v == nil || v.versionText() != version {
+	if v == nil || current != version {
 		return nil
 	}
 	select {

@@ -42,7 +42,7 @@ const (
 )
 
 // Options configures [Middleware] and [Interceptor]. The zero value is usable: POST and PATCH, an optional key, the
-// hash of the Authorization header as the principal, and a comparison of the raw body.
+// hashes of the Authorization header and of the host as the principal, and a comparison of the raw body.
 type Options struct {
 	Settings
 
@@ -65,13 +65,29 @@ type Options struct {
 	// MaxBody limits the body of a keyed request in bytes; 0 means 1 MiB. Interceptor ignores it, because its handler
 	// has its own limit.
 	MaxBody int64
+	// RequestHeaders are the names of headers that are part of the request besides its preconditions (If-Match,
+	// If-None-Match, If-Modified-Since, If-Unmodified-Since, If-Range, Range): the same key with another value is
+	// refused. Nil means HeadersAnyTenant and HeadersAnyVersion, except headers that are in Identity.
+	RequestHeaders []string
 	// Principal returns the party on whose behalf a request is made, at most 512 bytes of UTF-8, or "" for an anonymous
 	// request, which is refused. A request for which it returns an error is refused too, and the error is logged. The
-	// principal must not depend on anything that the client can choose freely. Nil means a hash of the Authorization
-	// header.
+	// principal must not depend on anything that the client can choose freely. header includes Host. Nil means that
+	// Identity says who sends a request.
 	Principal func(ctx context.Context, header http.Header) (string, error)
-	// Shared gives all callers one principal: every client that sends a key gets its response.
+	// Shared makes all callers one party: every client that sends a key gets its response.
 	Shared bool
+	// Identity names the headers that tell the senders of requests apart: the same key with another value of one of them
+	// is another key. A request without one of the headers has the empty value. Besides names of headers there are
+	// IdentityAuthorization, IdentityAuthorizationID, IdentityHost and HeadersAnyTenant. Nil means IdentityAuthorization
+	// and IdentityHost; with Shared it means IdentityHost, and with Principal nothing else.
+	//
+	// A credential that is made for one request, such as an AWS signature, is refused as an identity, because each
+	// repeat would be a new sender.
+	Identity []string
+	// VisitorHeader names a header with a secret that a client draws before it has a credential and sends with and
+	// without one, so that what it began as a visitor stays the same request after it has signed in. The secret belongs
+	// to the first user that sends it, and is ignored from others. Empty means that anonymous requests are refused.
+	VisitorHeader string
 	// ServerErrors says what happens to the key after a response of 500 or more, and OnPanic what happens after a
 	// panic. StatusErrors has what differs from ServerErrors by status, such as 503 of a load balancer that has found no
 	// service.
@@ -111,6 +127,10 @@ type Options struct {
 	// DescribedBy is the URL of the documentation that problems link to, with the code as the fragment; "" means
 	// [Documentation].
 	DescribedBy string
+
+	// Resolved by validate.
+	who      identity
+	compared []string // canonical names of the RequestHeaders
 }
 
 // validate returns the options with defaults filled in.
@@ -162,7 +182,7 @@ func (o Options) validate() (Options, error) {
 	default:
 		err = validatePointers(append(slices.Clip(o.Pointers), o.FreshFields...))
 	}
-	return o, err
+	return o, errors.Join(err, o.readIdentity())
 }
 
 func validStatusErrors(by map[int]Disposition) bool {
@@ -252,13 +272,13 @@ func StripHeaders(header http.Header) {
 
 // serveKeyed serves a request with a key.
 func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
-	key, err := m.identify(r)
+	key, party, err := m.identify(r)
 	if err != nil {
 		m.fail(w, r, err)
 		return
 	}
 	if m.options.Admit != nil {
-		leave, ok := m.options.Admit(key.Principal)
+		leave, ok := m.options.Admit(party)
 		if !ok {
 			m.fail(w, r, &Error{Code: CodeQuota, RetryAfter: time.Second})
 			return
@@ -333,30 +353,42 @@ func (m *middleware) allowReplay(r *http.Request) error {
 	return nil
 }
 
-// identify returns the record key of a request. The error is an [*Error].
-func (m *middleware) identify(r *http.Request) (key RecordKey, err error) {
+// identify returns the record key of a request, and the party that sends it. The error is an [*Error].
+func (m *middleware) identify(r *http.Request) (key RecordKey, party string, err error) {
 	key.Scope = m.options.Scope
 	if key.Key, err = ParseHeader(r.Header, m.options.Strict); err != nil {
-		return key, &Error{Code: CodeKeyInvalid, Cause: err}
+		return key, "", &Error{Code: CodeKeyInvalid, Cause: err}
 	}
-	if key.Principal, err = m.principal(r.Context(), r.Header); err != nil {
-		return key, err
+	key.Principal, party, err = m.principal(r.Context(), &m.options, withHost(r), &m.warnJWT)
+	if err != nil {
+		return key, "", err
 	}
 	key.Namespace = m.namespace(r)
 	if err := key.Validate(); err != nil {
-		return key, &Error{Code: CodeKeyInvalid, Cause: err}
+		return key, "", &Error{Code: CodeKeyInvalid, Cause: err}
 	}
-	return key, nil
+	return key, party, nil
 }
 
 // fingerprint returns the fingerprint of a request, and leaves the body readable. The error is an [*Error].
 func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespace string) (f Fingerprint, err error) {
 	request := &Request{
-		Method: methodOf(r), Namespace: namespace, Target: r.URL, MediaType: r.Header.Get("Content-Type"),
+		Method: methodOf(r), Namespace: namespace, Target: r.URL, Header: m.options.comparedHeaders(r.Header),
+		MediaType: strings.Join(r.Header.Values("Content-Type"), ","),
 	}
 	if m.options.Fingerprint != FingerprintNone {
 		if request.Body, err = m.readBody(w, r); err != nil {
 			return f, err
+		}
+		codings := r.Header.Values("Content-Encoding")
+		content, undone, err := undoCodings(codings, request.Body, m.options.MaxBody)
+		switch {
+		case err != nil:
+			return f, m.tooLarge()
+		case undone:
+			request.Body = content
+		default:
+			request.Header["Content-Encoding"] = codings
 		}
 	}
 	if f, err = NewFingerprint(m.options.Fingerprint, m.options.Pointers, request); err != nil {
@@ -380,6 +412,22 @@ func methodOf(r *http.Request) string {
 	return method
 }
 
+// comparedHeaders returns the headers that are part of a request.
+func (o *Options) comparedHeaders(header http.Header) http.Header {
+	compared := http.Header{}
+	for _, name := range slices.Concat(preconditions, o.compared) {
+		if values := header.Values(name); strings.Join(values, "") != "" {
+			compared[name] = values
+		}
+	}
+	return compared
+}
+
+// tooLarge returns the error of a body that is too large.
+func (m *middleware) tooLarge() *Error {
+	return &Error{Code: CodeBodyTooLarge, Cause: fmt.Errorf("it may have at most %d bytes", m.options.MaxBody)}
+}
+
 // readBody reads the body of a request and puts it back.
 func (m *middleware) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.Body == nil { // a handler may be called without a server
@@ -387,7 +435,7 @@ func (m *middleware) readBody(w http.ResponseWriter, r *http.Request) ([]byte, e
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, m.options.MaxBody))
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return nil, &Error{Code: CodeBodyTooLarge, Cause: fmt.Errorf("it may have at most %d bytes", m.options.MaxBody)}
+		return nil, m.tooLarge()
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, &Error{Code: CodeBodyTimeout, RetryAfter: time.Second}
@@ -404,45 +452,13 @@ func (m *middleware) namespace(r *http.Request) string {
 	if m.options.Namespace != nil {
 		return m.options.Namespace(r)
 	}
-	name := r.Method + " " + r.URL.EscapedPath()
+	path := canonicalPath(r.URL)
+	name := r.Method + " " + path
 	if len(name) > MaxNamespace {
-		sum := sha256.Sum256([]byte(r.URL.EscapedPath()))
+		sum := sha256.Sum256([]byte(path))
 		name = r.Method + " sha256:" + hex.EncodeToString(sum[:])
 	}
 	return name
-}
-
-// principal returns the principal of a request. The error is an [*Error].
-func (m *middleware) principal(ctx context.Context, header http.Header) (string, error) {
-	return m.options.principal(ctx, header, &m.warnJWT)
-}
-
-func (o *Options) principal(ctx context.Context, header http.Header, warn *sync.Once) (string, error) {
-	switch {
-	case o.Shared:
-		return "", nil
-	case o.Principal != nil:
-		principal, err := o.Principal(ctx, header)
-		if err != nil {
-			o.Logger.WarnContext(ctx, "a request with a key has no principal", "error", err)
-		}
-		if err != nil || principal == "" {
-			return "", &Error{Code: CodePrincipalMissing} // the client may not see the error
-		}
-		return principal, nil
-	}
-	authorization := header.Values("Authorization")
-	if len(authorization) != 1 || authorization[0] == "" {
-		return "", &Error{Code: CodePrincipalMissing, Cause: errors.New("send one Authorization header")}
-	}
-	if strings.HasPrefix(strings.ToLower(authorization[0]), "bearer ") && strings.Count(authorization[0], ".") == 2 {
-		warn.Do(func() {
-			o.Logger.WarnContext(ctx, "the Authorization header looks like a JWT, and each new token is a new "+
-				"principal; set Options.Principal to a claim of it")
-		})
-	}
-	sum := sha256.Sum256([]byte(authorization[0]))
-	return "authorization:" + hex.EncodeToString(sum[:]), nil
 }
 
 // run runs the handler as the owner of a key.

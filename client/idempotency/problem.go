@@ -198,8 +198,12 @@ type policy struct {
 	Required        bool     `json:"required"`
 	Strict          bool     `json:"strict"`
 	MaxKeyLength    int      `json:"max_key_length"`
+	Principal       []string `json:"principal"` // what tells senders apart
+	Shared          bool     `json:"shared,omitempty"`
+	VisitorHeader   string   `json:"visitor_header,omitempty"`
 	Fingerprint     string   `json:"fingerprint"`
 	Pointers        []string `json:"pointers,omitempty"`
+	RequestHeaders  []string `json:"request_headers"` // compared, besides method, path, query and body
 	MaxBodyBytes    int64    `json:"max_body_bytes"`
 	TTLSeconds      float64  `json:"ttl_seconds"`
 	RejectedSeconds float64  `json:"rejected_ttl_seconds"`
@@ -224,7 +228,9 @@ func (o Options) Policy() ([]byte, error) {
 	}
 	p := policy{
 		Header: HeaderKey, Methods: o.Methods, Required: o.Required, Strict: o.Strict, MaxKeyLength: MaxKey,
+		Principal: o.sources(), Shared: o.Shared, VisitorHeader: o.VisitorHeader,
 		Fingerprint: modeNames[o.Fingerprint], Pointers: o.Pointers, MaxBodyBytes: o.MaxBody,
+		RequestHeaders:  lower(slices.Concat(preconditions, o.compared)),
 		TTLSeconds:      o.TTL.Seconds(),
 		RejectedSeconds: o.RejectedTTL.Seconds(), WaitSeconds: max(0, o.Wait.Seconds()),
 		OnLeaseExpired: "indeterminate",
@@ -235,6 +241,26 @@ func (o Options) Policy() ([]byte, error) {
 		p.OnLeaseExpired = "takeover"
 	}
 	return json.Marshal(p)
+}
+
+// sources returns what tells the senders of requests apart: the credential and the names of headers.
+func (o *Options) sources() []string {
+	sources := []string{}
+	switch {
+	case o.Principal != nil:
+		sources = append(sources, "principal")
+	case o.who.credential != "":
+		sources = append(sources, o.who.credential)
+	}
+	return append(sources, lower(o.who.headers)...)
+}
+
+func lower(names []string) []string {
+	lowered := make([]string, len(names))
+	for i, name := range names {
+		lowered[i] = strings.ToLower(name)
+	}
+	return lowered
 }
 
 // servePolicy answers with the policy.

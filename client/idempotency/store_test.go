@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -315,6 +316,56 @@ func BenchmarkMemory(b *testing.B) {
 }
 
 // The limits of a store in memory can be chosen: it refuses new keys until expired ones are removed.
+func TestExpiredRecordsDoNotCount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := idempotency.NewMemory(idempotency.MemoryOptions{MaxEntries: 1, CleanupInterval: 2 * time.Second})
+		do := func(key string) error {
+			_, err := idempotency.DoOptions{Settings: idempotency.Settings{TTL: time.Second}}.Do(t.Context(), s,
+				idempotency.RecordKey{Key: key}, func(context.Context, *idempotency.Owner) ([]byte, error) { return nil, nil })
+			return err
+		}
+		for i := range 5 {
+			if err := do(fmt.Sprint(i)); err != nil {
+				t.Fatal(i, err)
+			}
+			if err := do("another"); idempotency.CodeOf(err) != idempotency.CodeQuota {
+				t.Error(i, err)
+			}
+			pass(3*time.Second + 1) // the TTL and the interval
+		}
+	})
+}
+
+// A swap that was decided for an absent key is decided again when a value was removed: it may have been the key's.
+func TestSwapAfterARemoval(t *testing.T) {
+	t.Parallel()
+	m := idempotency.MemoryBackend()
+	_, before, _, err := m.Load(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	swap := func(key, version string, keep time.Time) bool {
+		t.Helper()
+		swapped, err := m.CompareAndSwap(t.Context(), key, version, []byte("no record"), keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return swapped
+	}
+	if !swap("k", before, time.Unix(1, 0)) {
+		t.Fatal("the first swap")
+	}
+	idempotency.CleanUp(m)
+	if swap("k", before, time.Time{}) {
+		t.Error("a swap from before the removal was made")
+	}
+	value, after, _, err := m.Load(t.Context(), "k")
+	if err != nil || value != nil || !swap("k", after, time.Time{}) {
+		t.Errorf("after the removal: %q, %q, %v", value, after, err)
+	}
+}
+
 func TestMemoryOptions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

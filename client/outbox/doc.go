@@ -50,10 +50,19 @@
 //
 //   - A refused row, unless Options.Park is set. [Retry] lets the row be written again, [Skip] leaves it out.
 //   - Another program that opened a session on the client id, or wrote under it.
+//   - A database that was restored from a backup: the ledger has numbers, or a session, that the table did not give.
+//     The rows that were written since the backup are new again.
 //   - Another ledger than before, such as one that was restored from a backup, which may lack rows that were
-//     committed. Compare them with the ledger, then call [Resume].
+//     committed.
 //   - A stream that the ledger has evicted (client_ttl) while rows had numbers and no outcome.
 //
-// The rows that may have been committed then keep their numbers, and are listed by [ReadStatus]. The other
-// streams go on.
+// After any but the first, compare the open rows with the ledger, say with [Settle] which are committed, and call
+// [Resume]. [ReadStatus] lists them. The other streams go on.
+//
+// # What an eviction hides
+//
+// The ledger forgets a stream that was idle for client_ttl, which is not an error: the next row begins the stream anew.
+// It then cannot say that the table was set back. So a restore of the database is found only if the ledger still has
+// the stream. If the newest write that the backup lacks may be older than client_ttl, compare before the relay starts.
+// A client_ttl longer than the age of any backup that may be restored avoids that.
 package outbox

@@ -42,7 +42,7 @@ type ledger struct {
 
 func newLedger(t *testing.T) *ledger {
 	t.Helper()
-	l := &ledger{t: t, dir: t.TempDir(), address: "127.0.0.1:0"}
+	l := &ledger{t: t, dir: t.TempDir()}
 	l.start()
 	t.Cleanup(func() { l.stop() })
 	return l

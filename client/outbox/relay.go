@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/internal/pgserver"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -159,19 +159,14 @@ func (r *Relay) check(ctx context.Context) error {
 			return err
 		}
 		_, elsewhere := errors.AsType[*elsewhereError](err)
-		refusal, refused := errors.AsType[*pgconn.PgError](err)
-		if elsewhere || refused && !passes(refusal) {
+		_, refused := errors.AsType[*pgconn.PgError](err)
+		if elsewhere || refused && !pgserver.Passes(err) {
 			return fmt.Errorf("outbox: %w", err)
 		}
+		_ = pgserver.Leave(r.db, err)
 		r.log.WarnContext(ctx, "the outbox's database does not answer; it is tried again", "error", err)
 		pause(ctx, failures)
 	}
-}
-
-// passes reports whether a refusal of the database may be over a moment later: connections, rollbacks, resources, a
-// shutdown.
-func passes(e *pgconn.PgError) bool {
-	return slices.Contains([]string{"08", "40", "53", "57"}, e.Code[:min(2, len(e.Code))])
 }
 
 // elsewhereError says that the rows of a stream go to another place than this relay's.
@@ -184,8 +179,16 @@ func (e *elsewhereError) Error() string {
 }
 
 func (r *Relay) checkOnce(ctx context.Context) error {
-	for _, table := range []string{"{table}", "{streams}"} {
-		if _, err := r.db.Exec(ctx, r.tables.statement("SELECT FROM "+table+" LIMIT 0")); err != nil {
+	// They change nothing, and fail where a relay's own statements would.
+	statements := []string{
+		"UPDATE {table} SET state = state WHERE false", "UPDATE {streams} SET owner = owner WHERE false",
+		"INSERT INTO {streams} (stream, organization, vault, client_id) SELECT '', '', '', '' WHERE false",
+	}
+	if r.options.DeleteAfter > 0 {
+		statements = append(statements, "DELETE FROM {table} WHERE false")
+	}
+	for _, statement := range statements {
+		if _, err := r.db.Exec(ctx, r.tables.statement(statement)); err != nil {
 			return err
 		}
 	}
@@ -209,7 +212,7 @@ func (r *Relay) every(ctx context.Context, pause time.Duration, do func(ctx cont
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		if err := do(ctx); err != nil && ctx.Err() == nil {
+		if err := pgserver.Leave(r.db, do(ctx)); err != nil && ctx.Err() == nil {
 			r.log.WarnContext(ctx, "the outbox's database failed; it is tried again", "error", err)
 		}
 		select {
@@ -220,14 +223,17 @@ func (r *Relay) every(ctx context.Context, pause time.Duration, do func(ctx cont
 }
 
 // openStreams lists the streams that have rows to write, with one look into the index for each rather than with
-// DISTINCT, which would read every open row.
+// DISTINCT, which would read every open row. It also lists those that were resumed: their number is taken from the
+// ledger at once, so that a backup of the database rarely says that any number is right.
 const openStreams = `WITH RECURSIVE found AS (
 	(SELECT stream FROM {table} WHERE state IN ('new', 'sent') ORDER BY stream LIMIT 1)
 	UNION ALL
 	SELECT (SELECT stream FROM {table} t WHERE state IN ('new', 'sent') AND t.stream > found.stream
 		ORDER BY stream LIMIT 1) FROM found WHERE stream IS NOT NULL)
-	SELECT found.stream FROM found LEFT JOIN {streams} s ON s.stream = found.stream
-	WHERE found.stream IS NOT NULL AND s.stopped IS NULL
+	SELECT every.stream FROM (SELECT stream FROM found WHERE stream IS NOT NULL
+		UNION SELECT stream FROM {streams} WHERE next_sequence IS NULL) AS every
+	LEFT JOIN {streams} s ON s.stream = every.stream
+	WHERE s.stopped IS NULL
 	AND (s.owner IS NULL OR s.owner = $1 OR s.owned_until < clock_timestamp())`
 
 // look starts work on the streams that have rows to write and are not being worked on.

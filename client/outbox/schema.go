@@ -66,7 +66,7 @@ func Schema(table string) (string, error) {
 	}
 	index := func(suffix string) string { return pgx.Identifier{name + suffix}.Sanitize() }
 	return strings.NewReplacer("{open}", index("_open"), "{refused}", index("_refused"),
-		"{settled}", index("_settled")).Replace(t.statement(schema)), nil
+		"{settled}", index("_settled"), "{resumed}", index("_resumed")).Replace(t.statement(schema)), nil
 }
 
 // Privileges returns the statements that give two roles what they need, and no more: the application, which

@@ -37,9 +37,11 @@ CREATE TABLE IF NOT EXISTS {streams} (
   ledger_id     text NOT NULL DEFAULT '',
   session       bigint NOT NULL DEFAULT 0, -- the last one that is known to be open; 0 for none
   attempt       bytea,                     -- names the OpenSession that is under way
-  next_sequence bigint NOT NULL DEFAULT 1,
+  next_sequence bigint DEFAULT 1,          -- null once resumed: the number behind the ledger's last
   owner         text,                      -- the relay that works on the stream
   owned_until   timestamptz,
   stopped       text,                      -- why the stream is stopped; null if it runs
   last_error    text                       -- why a write is being repeated
 );
+
+CREATE INDEX IF NOT EXISTS {resumed} ON {streams} (stream) WHERE next_sequence IS NULL;

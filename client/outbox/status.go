@@ -19,7 +19,7 @@ type Stream struct {
 	Age       time.Duration `json:"-"`
 	Refused   int64         `json:"refused"`           // rows that wait for a decision
 	Skipped   int64         `json:"skipped"`           // refused rows that were left out
-	Next      uint64        `json:"next_sequence"`     // the number of the next row
+	Next      uint64        `json:"next_sequence"`     // the number of the next row; 0 until a relay resumes the stream
 	Owned     bool          `json:"owned"`             // a relay works on it
 	Stopped   string        `json:"stopped,omitempty"` // why it is stopped
 	LastError string        `json:"last_error,omitempty"`
@@ -29,7 +29,7 @@ type Stream struct {
 type Row struct {
 	ID       int64     `json:"id"`
 	Stream   string    `json:"stream"`
-	State    string    `json:"state"` // sent, refused, skipped
+	State    string    `json:"state"` // new, sent, refused, skipped
 	Created  time.Time `json:"created_at"`
 	Sequence uint64    `json:"sequence,omitempty"` // of a row that was sent
 	Code     string    `json:"code,omitempty"`     // of the refusal, such as KEY_EXISTS
@@ -39,8 +39,8 @@ type Row struct {
 // Status is what an outbox looks like.
 type Status struct {
 	Streams []Stream `json:"streams"`
-	// Rows are the refused and skipped rows, and those without an outcome in stopped streams: the first
-	// 1,000 of them.
+	// Rows are the refused and skipped rows, and those without an outcome in streams that are stopped for another
+	// reason than a refused row: the first 1,000 of them.
 	Rows []Row `json:"rows"`
 }
 
@@ -51,7 +51,8 @@ func ReadStatus(ctx context.Context, db Execer, table string) (*Status, error) {
 		return nil, err
 	}
 	rows, err := db.Query(ctx, t.statement(`SELECT coalesce(s.stream, o.stream, p.stream), coalesce(s.client_id, ''),
-			coalesce(o.rows, 0), o.oldest, coalesce(p.refused, 0), coalesce(p.skipped, 0), coalesce(s.next_sequence, 1),
+			coalesce(o.rows, 0), o.oldest, coalesce(p.refused, 0), coalesce(p.skipped, 0),
+			CASE WHEN s.stream IS NULL THEN 1 ELSE coalesce(s.next_sequence, 0) END,
 			coalesce(s.owner IS NOT NULL AND s.owned_until > clock_timestamp(), false), coalesce(s.stopped, ''),
 			coalesce(s.last_error, ''),
 			coalesce(extract(epoch FROM greatest(clock_timestamp() - o.oldest, interval '0')) * 1e9, 0)::bigint
@@ -81,7 +82,8 @@ func ReadStatus(ctx context.Context, db Execer, table string) (*Status, error) {
 	rows, err = db.Query(ctx, t.statement(`SELECT id, t.stream, state, created_at, coalesce(sequence, 0),
 			coalesce(refusal_code, ''), coalesce(refusal, '')
 		FROM {table} t JOIN {streams} s ON s.stream = t.stream
-		WHERE state IN ('refused', 'skipped') OR state = 'sent' AND s.stopped IS NOT NULL ORDER BY id LIMIT 1000`))
+		WHERE state IN ('refused', 'skipped') OR state = 'sent' AND s.stopped IS NOT NULL
+			OR state = 'new' AND s.stopped NOT LIKE 'row % was refused: %' ORDER BY id LIMIT 1000`))
 	if err != nil {
 		return nil, err
 	}
@@ -144,24 +146,27 @@ func Skip(ctx context.Context, db Beginner, table string, id int64) error {
 }
 
 // Settle says what became of a row without an outcome, in a stream that is stopped: the caller has
-// looked it up in the ledger. A row that was not committed will be written again, as a new write.
+// looked it up in the ledger. A row that was not committed will be written again, as a new write. A row that was never
+// sent may be committed, too, if the database was restored from a backup.
 func Settle(ctx context.Context, db Beginner, table string, id int64, committed bool) error {
-	update := `UPDATE {table} t SET state = 'new', sequence = NULL, idempotency_key = NULL, request = NULL`
+	update, states := `state = 'new', sequence = NULL, idempotency_key = NULL, request = NULL`, `'sent'`
 	if committed {
-		update = `UPDATE {table} t SET state = 'committed', settled_at = clock_timestamp(), request = NULL`
+		update, states = `state = 'committed', settled_at = clock_timestamp(), request = NULL`, `'sent', 'new'`
 	}
 	return change(ctx, db, table, fmt.Sprintf("row %d is not one without an outcome in a stopped stream", id), id,
-		lockStream, update+` WHERE id = $1 AND state = 'sent'
+		lockStream, `UPDATE {table} t SET `+update+` WHERE id = $1 AND state IN (`+states+`)
 			AND EXISTS (SELECT FROM {streams} s WHERE s.stream = t.stream AND s.stopped IS NOT NULL)`)
 }
 
 // Resume lets a stopped stream go on, with the ledger and the client id as they are now: where the ledger says
-// that the stream stands. Rows without an outcome must have been settled.
+// that the stream stands when a relay next looks. Rows that were sent must have been settled, and so must new rows that
+// are committed: they are written.
 func Resume(ctx context.Context, db Beginner, table, stream string) error {
 	nothing := fmt.Sprintf("stream %q is not stopped, or has rows without an outcome", stream)
 	return change(ctx, db, table, nothing, stream,
 		`UPDATE {streams} SET stream = stream WHERE stream = $1`,
-		`UPDATE {streams} s SET stopped = NULL, last_error = NULL, ledger_id = '', session = 0, attempt = NULL
+		`UPDATE {streams} s SET stopped = NULL, last_error = NULL, ledger_id = '', session = 0, attempt = NULL,
+				next_sequence = NULL
 			WHERE stream = $1 AND stopped IS NOT NULL
 			AND NOT EXISTS (SELECT FROM {table} t WHERE t.stream = s.stream AND t.state = 'sent')`)
 }

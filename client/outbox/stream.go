@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/client/internal/pgserver"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -47,8 +48,9 @@ type head struct {
 	organization, vault, clientID, ledgerID string
 	session                                 uint64
 	attempt                                 []byte
-	next                                    uint64 // the number of the next row that gets one
-	committed                               uint64 // the last number, as of the opening of the session
+	// next is the number of the next row that gets one; 0 says that an operator takes the ledger's, by Resume.
+	next      uint64
+	committed uint64 // the last number, as of the opening of the session
 }
 
 // row is a row that has a number.
@@ -99,6 +101,7 @@ func (s *stream) work(ctx context.Context) {
 		}
 		// Whatever was under way is in the table.
 		s.open = false
+		_ = pgserver.Leave(s.relay.db, err)
 		if ctx.Err() == nil {
 			s.relay.log.WarnContext(ctx, "a stream of the outbox waits after a failure", "stream", s.name, "error", err)
 		}
@@ -318,7 +321,7 @@ func (s *stream) openSession(ctx context.Context) error {
 		switch {
 		case err == nil:
 			s.at(stepSessionOpened)
-			return s.opened(ctx, answer.GetState())
+			return s.opened(ctx, answer)
 		case errors.Is(err, failure.ErrExpired) && len(s.rows) == 0 && s.head.session != 0:
 			// The ledger has evicted the stream. No row is open, so it begins anew.
 			if err := s.saveSession(ctx, 0, s.head.next); err != nil {
@@ -327,7 +330,8 @@ func (s *stream) openSession(ctx context.Context) error {
 		case errors.Is(err, failure.ErrExpired):
 			return stopf("the ledger has evicted the stream while %d rows had no outcome", len(s.rows))
 		case errors.Is(err, failure.ErrFenced):
-			return stopf("another program has opened a session as %q", s.head.clientID)
+			return stopf("another program has opened a session as %q, or the database was restored from a backup: %s",
+				s.head.clientID, compare)
 		default:
 			s.note(ctx, err)
 			return err
@@ -355,18 +359,28 @@ func (s *stream) checkLedger(ctx context.Context) error {
 	return nil
 }
 
-// opened takes in where the ledger says that the stream stands.
-func (s *stream) opened(ctx context.Context, state *seqledgerv1.ClientState) error {
+// compare ends the reason of a stop after which the table does not say what the ledger has.
+const compare = "compare the open rows with the ledger, say with outbox settle which are committed, then outbox resume"
+
+// opened takes in where the ledger says that the stream stands. A table that was set back, as by a restore of the
+// database, has rows that are written and do not say so: numbers that the table did not give are never continued.
+func (s *stream) opened(ctx context.Context, answer *seqledgerv1.OpenSessionResponse) error {
 	s.relay.sessions.Add(1)
+	state := answer.GetState()
 	last, next := state.GetLastCommittedSequence(), s.head.next
 	switch {
+	case next == 0: // an operator has compared, and no row has a number
+		next = last + 1
+	case s.head.session == 0 && (last > 0 || answer.GetPreviousSession() != 0):
+		return stopf("the stream is new in this table, and the ledger has its numbers to %d: another program has "+
+			"written as %q, or the database was restored from a backup: %s", last, s.head.clientID, compare)
+	case s.head.session == 0:
+		next = 1
 	case len(s.rows) > 0 && (last+1 < s.rows[0].sequence || last >= next):
-		return stopf("the ledger has committed the numbers to %d, and the rows without an outcome are %d to %d",
-			last, s.rows[0].sequence, next-1)
-	case len(s.rows) == 0 && s.head.session == 0:
-		next = last + 1 // of a stream that is new here
+		return stopf("the ledger has committed the numbers to %d, and the rows without an outcome are %d to %d: %s",
+			last, s.rows[0].sequence, next-1, compare)
 	case len(s.rows) == 0 && last+1 != next:
-		return stopf("the ledger has committed the numbers to %d, and the rows to %d", last, next-1)
+		return stopf("the ledger has committed the numbers to %d, and the rows to %d: %s", last, next-1, compare)
 	}
 	if err := s.saveSession(ctx, state.GetSession(), next); err != nil {
 		return err

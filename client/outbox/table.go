@@ -43,7 +43,9 @@ func codeName(code seqledgerv1.WriteErrorCode) string {
 	return strings.TrimPrefix(code.String(), "WRITE_ERROR_CODE_")
 }
 
-// in runs do in a transaction that begins with the proof that this relay owns the stream. The proof is a lock, which
+// in runs do in a transaction that begins with the proof that this relay owns the stream, and that the stream stands
+// where this relay left it: a database that was restored meanwhile may name this relay as the owner of older rows. The
+// relay then begins anew, from the table. The proof is a lock, which
 // no other relay may have to wait for as long as the network takes to find out that this machine is gone: PostgreSQL
 // ends a transaction from which it hears nothing for as long as a relay owns a stream.
 func (s *stream) in(ctx context.Context, do func(tx pgx.Tx) error) error {
@@ -51,8 +53,10 @@ func (s *stream) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 		var set string
 		err := tx.QueryRow(ctx, s.relay.tables.statement(
 			`SELECT set_config('idle_in_transaction_session_timeout', $3, true)
-				FROM {streams} WHERE stream = $1 AND owner = $2 AND stopped IS NULL FOR UPDATE`),
-			s.name, s.relay.owner, strconv.FormatInt(s.relay.silence.Milliseconds(), 10)).Scan(&set)
+				FROM {streams} WHERE stream = $1 AND owner = $2 AND stopped IS NULL
+				AND session = $4 AND coalesce(next_sequence, 0) = $5 FOR UPDATE`),
+			s.name, s.relay.owner, strconv.FormatInt(s.relay.silence.Milliseconds(), 10), s.head.session,
+			s.head.next).Scan(&set)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errLost
 		}
@@ -84,7 +88,8 @@ func (s *stream) claim(ctx context.Context) error {
 	const update = `UPDATE {streams} SET owner = $2, owned_until = clock_timestamp() + $3::interval
 		WHERE stream = $1 AND stopped IS NULL AND organization = $4 AND vault = $5 AND client_id = $6
 		AND (owner IS NULL OR owner = $2 OR owned_until < clock_timestamp())
-		RETURNING organization, vault, client_id, ledger_id, session, attempt, next_sequence`
+		RETURNING organization, vault, client_id, ledger_id, session, attempt,
+			coalesce(next_sequence, 0)`
 	h := head{committed: s.head.committed}
 	err = r.db.QueryRow(ctx, r.tables.statement(update), s.name, r.owner, ownFor, r.options.Scope.GetOrganization(),
 		r.options.Scope.GetVault(), r.options.ClientPrefix+s.name).Scan(

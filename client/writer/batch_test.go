@@ -3,7 +3,6 @@ package writer_test
 import (
 	"context"
 	"errors"
-	"net"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/freeport"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -85,14 +85,12 @@ func TestBatchDeadlineLeavesOutcomesOpen(t *testing.T) {
 // decided is refused.
 func TestBatchThatIsNotDecided(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address, holder, err := freeport.Unreachable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	unreachable, err := client.New(client.Options{Server: listener.Addr().String(), MaxAttempts: 2})
+	t.Cleanup(func() { _ = holder.Close() })
+	unreachable, err := client.New(client.Options{Server: address, MaxAttempts: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

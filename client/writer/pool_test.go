@@ -331,7 +331,7 @@ func TestAConnectionThatItsServerClosed(t *testing.T) {
 func TestAServerThatBecomesAnother(t *testing.T) {
 	t.Parallel()
 	s2 := &fakeServer{ledger: newFakeLedger(), http2Only: true}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/freeport"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -198,12 +199,12 @@ func TestAConnectionThatIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			address, holder, err := freeport.Unreachable()
 			if err != nil {
 				t.Fatal(err)
 			}
-			_ = listener.Close() // nothing listens there any more
-			c := dial(t, &fakeServer{address: listener.Addr().String()}, change)
+			t.Cleanup(func() { _ = holder.Close() })
+			c := dial(t, &fakeServer{address: address}, change)
 			// On a busy machine the time may be over before the first attempt is refused.
 			withMoreTime(t, func(ctx context.Context) bool {
 				_, err = c.Write(ctx, numbered(1))
@@ -290,7 +291,7 @@ func awaitKey(listener net.Listener) {
 func TestALostAnswerAndThenNoConnection(t *testing.T) {
 	t.Parallel()
 	s, _ := start(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen(t.Context(), "") // its address stays free once it is closed
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package writer_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/freeport"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -22,7 +22,7 @@ func nodes(t *testing.T, n int) []*fakeServer {
 	var all []*fakeServer
 	for range n {
 		s := &fakeServer{ledger: ledger, height: 3}
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		listener, err := freeport.Listen(t.Context(), "") // its address stays free once it is closed
 		if err != nil {
 			t.Fatal(err)
 		}

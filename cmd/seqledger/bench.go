@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -122,7 +122,7 @@ func (c *benchCommand) open(ctx context.Context, conn *client.Client,
 	return writers, group.Wait()
 }
 
-func (c *benchCommand) measure(ctx context.Context, writers []*writer.Writer) (harness.Result, error) {
+func (c *benchCommand) measure(ctx context.Context, writers []*writer.Writer) (load.Result, error) {
 	payload := make([]byte, c.Payload)
 	_, _ = rand.Read(payload) // random, because real payloads are not all zeros
 	operation := &seqledgerv1.Operation{
@@ -133,8 +133,8 @@ func (c *benchCommand) measure(ctx context.Context, writers []*writer.Writer) (h
 		_, err := writers[worker].Write(ctx, operation)
 		return err
 	}
-	o := harness.Load{Workers: c.Streams, Warmup: time.Second, Duration: c.Duration, Rate: c.Rate}
-	measured, err := harness.Run(ctx, o, write)
+	o := load.Load{Workers: c.Streams, Warmup: time.Second, Duration: c.Duration, Rate: c.Rate}
+	measured, err := load.Run(ctx, o, write)
 	switch {
 	case err != nil && ctx.Err() == nil:
 		// Not the exit code of an unknown outcome, because these writes need not be settled.
@@ -146,7 +146,7 @@ func (c *benchCommand) measure(ctx context.Context, writers []*writer.Writer) (h
 	return measured, err
 }
 
-func (c *benchCommand) show(e *environment, m *harness.Result) error {
+func (c *benchCommand) show(e *environment, m *load.Result) error {
 	r := benchResult{
 		Streams: c.Streams, Payload: c.Payload, Rate: c.Rate, Seconds: m.Elapsed.Seconds(), Writes: m.Operations,
 		Unserved: m.Unserved, PerSecond: m.PerSecond(),

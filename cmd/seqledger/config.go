@@ -37,6 +37,7 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path, source *con
 
 // configSource is a loaded configuration file. It implements [kong.Resolver].
 type configSource struct {
+	shared  *sharedVariables
 	path    string
 	entries map[string]configEntry
 	// sections are the values that are not one of a flag. Their commands read them.
@@ -159,7 +160,10 @@ const environmentPrefix = "SEQLEDGER_"
 // not: with a mistyped name a default would apply. They are not an error, because other
 // programs may set such variables, as Kubernetes does for a service named seqledger.
 func unknownVariables(app *kong.Application, environ []string) (names []string) {
-	known := map[string]bool{waitForPending: true, pendingWait: true}
+	known := map[string]bool{}
+	for name := range sharedReaders {
+		known[environmentPrefix+name] = true
+	}
 	eachFlag(app, func(flag *kong.Flag) {
 		for _, name := range flag.Envs {
 			known[name] = true
@@ -180,7 +184,7 @@ func unknownVariables(app *kong.Application, environ []string) (names []string) 
 func configurable(flag *kong.Flag) bool { return len(flag.Envs) > 0 && flag.Name != "config" }
 
 // Resolve supplies a flag that the command line has not set.
-func (s *configSource) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+func (s *configSource) Resolve(ctx *kong.Context, path *kong.Path, flag *kong.Flag) (any, error) {
 	entry, ok := s.entries[flag.Name]
 	if !ok || !configurable(flag) {
 		return nil, nil
@@ -191,6 +195,9 @@ func (s *configSource) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (
 		if _, set := os.LookupEnv(name); set {
 			return nil, nil
 		}
+	}
+	if value, err := s.shared.Resolve(ctx, path, flag); value != nil || err != nil {
+		return nil, err
 	}
 	entry.used = true
 	s.entries[flag.Name] = entry

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"net/http"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/gateway"
+	"github.com/seqledger/seqledger/internal/listen"
 )
 
 // gatewayCommand runs a reverse proxy in front of an HTTP service.
@@ -65,14 +64,17 @@ type gatewayRoute struct {
 	PrincipalHeader string        `help:"help_gateway_principal" placeholder:"NAME"`
 	PrincipalClaim  string        `help:"help_gateway_claim" placeholder:"NAME"`
 	Shared          bool          `help:"help_gateway_shared"`
+	Principal       []string      `help:"help_gateway_identity" placeholder:"HEADER"`
+	RequestHeaders  []string      `help:"help_gateway_headers" placeholder:"HEADER"`
+	VisitorHeader   string        `help:"help_gateway_visitor" placeholder:"NAME"`
 }
 
 // Help is shown below the flags.
 func (*gatewayCommand) Help() string {
 	return `A request with the header Idempotency-Key reaches the service once. A repeat gets the first response, also when the
-service answered and the answer was lost, and when the client or this gateway was killed. The key belongs to who sends
-it: the hash of the Authorization header, or a header that the proxy before this one sets (--principal-header), or a
-claim of a session token (--principal-claim).
+service answered and the answer was lost, and when the client or this gateway was killed. The key belongs to the sender
+(the hash of the Authorization header, or a header that the proxy before this one sets, --principal-header, or a claim
+of a session token, --principal-claim), the host, and the other headers of --principal that tell tenants apart.
 
     seqledger gateway --upstream http://127.0.0.1:8080
     curl -i -H 'Authorization: Bearer demo' -H 'Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"' \
@@ -235,8 +237,7 @@ type gatewayReady struct {
 func (c *gatewayCommand) serve(
 	e *environment, listener net.Listener, g *gateway.Gateway, store *keyStore, debug *debugServer,
 ) (err error) {
-	s := &http.Server{Handler: g, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug)}
+	s := listen.Server(g, 64<<10, e.log)
 	ready := gatewayReady{listener.Addr().String(), c.Upstream, g.Routes(), store.address, debug.address}
 	if e.json {
 		err = e.showObject(ready)
@@ -249,7 +250,7 @@ func (c *gatewayCommand) serve(
 	}
 	ended := make(chan error, 1)
 	// Ends when the server is told to stop; serve waits for it.
-	go func() { ended <- s.Serve(listener) }()
+	go func() { ended <- listen.Serve(s, listener, listen.Connections().Gateway) }()
 	select {
 	case err := <-ended:
 		return err

@@ -394,10 +394,10 @@ func TestGatewayLedgerListen(t *testing.T) {
 	if strings.Count(list.stdout, "\n") != 2 || strings.Contains(list.stdout, "kept") {
 		t.Error(list)
 	}
-	sum := sha256.Sum256([]byte("Bearer demo"))
+	sum, noHost := sha256.Sum256([]byte("bearer demo")), sha256.Sum256(nil) // an address is no host
 	record := []string{"--scope", "gateway/main", "--namespace", "POST /charge", "--principal",
-		"authorization:" + hex.EncodeToString(sum[:])}
-	do(append([]string{"get", "kept"}, record...)...).expect(t, exitDone, "committed")
+		"authorization:" + hex.EncodeToString(sum[:]) + "/host:" + hex.EncodeToString(noHost[:])}
+	do(append([]string{"get", "kept"}, record...)...).expect(t, exitDone, "committed", "authorization, host")
 	deadline := time.Now().Add(hangs)
 	for {
 		if r := do(append([]string{"get", "lost"}, record...)...); strings.Contains(r.stdout, "indeterminate") {

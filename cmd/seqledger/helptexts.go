@@ -61,8 +61,8 @@ var helpTexts = map[string]string{
 	"help_import_append_lines": "Append each line as it stands, of any text file, rather than read operations " +
 		"from it.",
 	"help_import_state_file": "Where the import remembers what it has begun. Default: FILE.seqledger-import.",
-	"help_import_take_session": "Go on from this session of the stream, although the state file has another: " +
-		"only if you opened it yourself, and nothing writes under it.",
+	"help_import_take_session": "Go on from this session of the stream, although the state file has another, or " +
+		"none: only if you know what was written under it, and nothing writes under it now.",
 	"help_store_url": "What keeps the records: ledger, postgres://…, redis://…, s3://BUCKET/PREFIX, or memory: " +
 		"(forgotten at the end). A password is better in the variable.",
 	"help_store_data":    "Directory of the ledger that this process opens itself; nothing else may have it open.",
@@ -101,8 +101,14 @@ var helpTexts = map[string]string{
 		"caller's headers; 2xx allows the replay. For example 'GET /may-read'.",
 	"help_gateway_cors": "Let pages of these origins, such as https://shop.example, read the responses, replays and " +
 		"refusals among them; the service's own headers for that are dropped.",
-	"help_gateway_principal": "Header that says who sends a request, from --trusted-proxies alone. Default: a hash " +
-		"of Authorization.",
+	"help_gateway_principal": "Header that says who sends a request, from --trusted-proxies alone. Default: the " +
+		"hash of Authorization.",
+	"help_gateway_identity": "What tells the senders of requests apart: authorization, host, any-tenant (the common " +
+		"headers for tenants), authorization-id, and names of headers. Default: authorization,host.",
+	"help_gateway_headers": "Headers that are compared with those of a repeat; default: any-tenant,any-version, the " +
+		"common headers for tenants and versions. Preconditions are always compared.",
+	"help_gateway_visitor": "Header with a secret of a client that has no credential yet, and sends it also when it " +
+		"has one.",
 	"help_gateway_claim": "Claim of the session token (JWT) that says who sends a request, for example sub; the " +
 		"section jwt of the file says whose tokens.",
 	"help_gateway_lease": "What a gateway that was killed leaves behind: indeterminate, or takeover for work " +

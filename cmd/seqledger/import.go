@@ -32,12 +32,14 @@ type importCommand struct {
 // Help is shown below the flags.
 func (*importCommand) Help() string {
 	return `Each line is one write: an operation in JSON, or an array of operations that commit together. Line n becomes
-sequence base + n, where base is the stream's last sequence before the import. No line may be blank. All
-lines are checked before the first one is written.
+sequence n of the stream, which must be new. No line may be blank. All lines are checked before the first one is
+written.
 
 Killed at any moment, on either side, run the same command again: it goes on behind the last committed line,
 and every line is there once. A state file beside the input remembers the ledger, the stream, its session
-and the input's digest; keep it until the import is done, because without it the import would begin anew.
+and the input's digest; keep it until the import is done, because without it nothing tells which lines are
+committed. Each file has a --client-id of its own: a stream that has writes is refused without the state file,
+unless --take-session says that none of them is a line of this file.
 It refuses to go on when the input, the ledger or the stream is no longer the same. What is appended to the
 input after an import began is not a part of it: put that into a new file, and import it then. --timeout bounds
 how long it waits without any progress.
@@ -216,9 +218,6 @@ func (c *importCommand) begin(e *environment, scope *seqledgerv1.Scope, input *o
 			"the entity is absent at once", past.lines, past.first)
 	}
 	if state == nil {
-		if c.TakeSession != 0 {
-			return nil, usage("--take-session continues an import, and %s does not exist", c.StateFile)
-		}
 		return &importing.State{
 			Format: importing.Format, Organization: scope.GetOrganization(), Vault: scope.GetVault(),
 			ClientID: c.ClientID, Mode: c.mode(), Summary: summary,
@@ -322,6 +321,9 @@ func (c *importCommand) resume(e *environment, conn *client.Client, scope *seqle
 	opened := w.State()
 	last := opened.NextSequence - 1
 	if state.Session == 0 {
+		if err := c.checkUnused(last, opened.Session); err != nil {
+			return 0, err
+		}
 		state.Base = last
 	}
 	// The expected session guarantees this already. Check it again, because a mistake would
@@ -383,11 +385,22 @@ func (c *importCommand) openWriter(
 				state.LedgerID, state.Server, c.Server, status.GetLedgerId())
 		}
 		state.LedgerID, state.Server = status.GetLedgerId(), c.Server
-		if c.TakeSession != 0 && c.TakeSession != state.Session {
-			if state.Session == 0 {
-				return usage("--take-session: no line was sent yet; delete %s and start again", c.StateFile)
+		expected := state.Session
+		if expected == 0 {
+			// Before a session is opened, which would fence the stream's owner.
+			there, err := conn.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: scope, ClientId: c.ClientID})
+			if err == nil {
+				err = c.checkUnused(there.GetLastCommittedSequence(), there.GetSession())
 			}
-			state.Session, state.AttemptID = c.TakeSession, ""
+			if err != nil {
+				return err
+			}
+		}
+		if c.TakeSession != 0 && c.TakeSession != expected {
+			expected, state.AttemptID = c.TakeSession, ""
+			if state.Session != 0 {
+				state.Session = expected
+			}
 		}
 		attempt := state.Attempt()
 		if err := state.Save(c.StateFile); err != nil {
@@ -395,7 +408,7 @@ func (c *importCommand) openWriter(
 				"state file: %w", err)
 		}
 		w, err = writer.Open(ctx, conn, writer.Options{
-			Scope: scope, ClientID: c.ClientID, AttemptID: attempt, ExpectedSession: state.Session, NoReopen: true,
+			Scope: scope, ClientID: c.ClientID, AttemptID: attempt, ExpectedSession: expected, NoReopen: true,
 			SaveSession: func(attempt []byte, session uint64) error {
 				state.AttemptID = hex.EncodeToString(attempt)
 				if session != 0 {
@@ -410,6 +423,20 @@ func (c *importCommand) openWriter(
 		return nil
 	})
 	return w, err
+}
+
+// checkUnused refuses a stream that has writes, for an import whose state says that no line was sent: a state file that
+// was lost, or set back with a backup, says so of lines that are committed.
+func (c *importCommand) checkUnused(last, session uint64) error {
+	if last == 0 || c.TakeSession != 0 {
+		return nil
+	}
+	hint := "restore the state file; if no line of the file was ever imported, use another --client-id"
+	if session != 0 {
+		hint += fmt.Sprintf(", or --take-session %d to import behind what is there", session)
+	}
+	return fail(exitRefused, hint, "%s says that no line was sent, and the stream of %q has %d writes: they may be lines of "+
+		"this file", c.StateFile, c.ClientID, last)
 }
 
 // otherLedgerHint says what to do about another ledger id. A restored ledger has a new id, and

@@ -27,8 +27,6 @@ func TestImportDoneTwice(t *testing.T) {
 		t.Errorf("want nothing sent and nothing said but the object, got %v", again)
 	}
 	audit(t, s, "acme/main", 100)
-	// The second import of the stream continues its numbers.
-	s.do(t, importArgs(numberedLines(t, 5))...).expect(t, exitDone, "sequences 101 to 105")
 }
 
 // TestImportBadLine expects nothing written when any line is wrong, and the line
@@ -133,6 +131,43 @@ func TestImportNotTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.do(t, importArgs(input)...).expect(t, exitFailed, "state file", "surprise")
+}
+
+// A state file that was lost, or set back, does not say that its lines are committed.
+func TestImportWithoutItsState(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	input := numberedLines(t, 20)
+	path := input + ".seqledger-import"
+	s.do(t, importArgs(input)...).expect(t, exitDone)
+	of := func(name string) any {
+		t.Helper()
+		return s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone).field(t, name)
+	}
+	session := fmt.Sprint(of("session"))
+	for name, setBack := range map[string]func(state *importing.State) error{
+		"lost":    func(*importing.State) error { return os.Remove(path) },
+		"attempt": func(state *importing.State) error { return state.Save(path) },
+	} {
+		state, err := importing.Load(path)
+		if err == nil {
+			state.Done, state.Session, state.AttemptID, state.Base = false, 0, strings.Repeat("ab", 16), 0
+			err = setBack(state)
+		}
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		s.do(t, importArgs(input)...).expect(t, exitRefused, "has 20 writes", "--client-id", "--take-session "+session)
+		if of("session") != session || of("lastCommittedSequence") != "20" {
+			t.Errorf("%s: the stream was changed: session %v, last %v", name, of("session"), of("lastCommittedSequence"))
+		}
+		if err := state.Save(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	more := numberedLines(t, 3)
+	s.do(t, importArgs(more, "--take-session", "1")...).expect(t, exitRefused, "SESSION_FENCED")
+	s.do(t, importArgs(more, "--take-session", session)...).expect(t, exitDone, "as sequences 21 to 23")
 }
 
 // TestImportLines appends a text file unchanged, including blank lines, bytes that are not text

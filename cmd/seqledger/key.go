@@ -131,6 +131,7 @@ func (c *keyGetCommand) Run(e *environment) error {
 		return e.show(r, func(t *table) {
 			t.field("state", recordState(r.GetState()))
 			t.field("principal", quoted(r.GetPrincipal()))
+			t.field("made of", strings.Join(idempotency.IdentityOf(r.GetPrincipal()), ", "))
 			t.field("key sha-256", hex.EncodeToString(r.GetKeyHash()))
 			t.field("token", number(r.GetToken()))
 			t.field("attempts", number(r.GetAttempts()))

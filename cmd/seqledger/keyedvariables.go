@@ -3,26 +3,33 @@ package main
 import (
 	"fmt"
 	"os"
-	"reflect"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
 )
 
-// The environment variables shared by all programs with idempotency keys. Times are in seconds.
+// The environment variables shared by all programs with idempotency keys, which are known with environmentPrefix and
+// without it.
 const (
-	pendingTTL      = "SEQLEDGER_IDEMPOTENCY_PENDING_TTL_SECONDS"
-	committedTTL    = "SEQLEDGER_IDEMPOTENCY_COMMITTED_TTL_SECONDS"
-	rejectedTTL     = "SEQLEDGER_IDEMPOTENCY_REJECTED_TTL_SECONDS"
-	maxEntries      = "SEQLEDGER_IDEMPOTENCY_MAX_ENTRIES"
-	cleanupInterval = "SEQLEDGER_IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS"
-	pendingWait     = "SEQLEDGER_IDEMPOTENCY_PENDING_WAIT_TIMEOUT"
-	waitForPending  = "SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING" // true or false; false is a wait of 0
+	pendingTTL      = "IDEMPOTENCY_PENDING_TTL_SECONDS"
+	committedTTL    = "IDEMPOTENCY_COMMITTED_TTL_SECONDS"
+	rejectedTTL     = "IDEMPOTENCY_REJECTED_TTL_SECONDS"
+	maxEntries      = "IDEMPOTENCY_MAX_ENTRIES"
+	cleanupInterval = "IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS"
+	pendingWait     = "IDEMPOTENCY_PENDING_WAIT_TIMEOUT"
+	waitForPending  = "IDEMPOTENCY_WAIT_FOR_PENDING" // false is a wait of 0
 )
 
-// keyedSettings maps, per command, the shared variables to the flags that they set. A flag's own variable takes
-// precedence. A command also knows the variables that mean nothing to it, because they are set for all commands.
+// sharedReaders turn the values of the shared variables into those of flags.
+var sharedReaders = map[string]func(text string) (string, error){
+	pendingTTL: readSeconds, committedTTL: readSeconds, rejectedTTL: readSeconds, cleanupInterval: readSeconds,
+	pendingWait: readSeconds, maxEntries: readCount, waitForPending: readBoolean,
+}
+
+// keyedSettings maps, per command, flags to the shared variables that set them. A flag's own variable takes precedence.
 var keyedSettings = map[string]map[string]string{
 	"gateway": {
 		"lease": pendingTTL, "ttl": committedTTL, "rejected-ttl": rejectedTTL, "wait": pendingWait,
@@ -35,47 +42,123 @@ var keyedSettings = map[string]map[string]string{
 	"serve": {"key-lease": pendingTTL, "key-ttl": committedTTL, "key-rejected-ttl": rejectedTTL},
 }
 
-// keyedVariables gives flags their second variables.
-func keyedVariables(k *kong.Kong) error {
+// sharedVariables is a [kong.Resolver] that gives flags the values of shared variables.
+type sharedVariables struct {
+	names map[*kong.Flag]string // of the variables
+}
+
+// find finds the flags of keyedSettings.
+func (s *sharedVariables) find(k *kong.Kong) error {
+	s.names = map[*kong.Flag]string{}
 	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
-		command, ok := node.(*kong.Node)
-		if !ok || keyedSettings[command.Name] == nil {
-			return next(nil)
-		}
-		for _, flag := range command.Flags {
-			name, shared := keyedSettings[command.Name][flag.Name]
-			if !shared {
-				continue
-			}
-			if name == pendingWait {
-				if text, set := os.LookupEnv(waitForPending); set && text != "true" {
-					name = waitForPending
+		if command, ok := node.(*kong.Node); ok {
+			for _, flag := range command.Flags {
+				if name, shared := keyedSettings[command.Name][flag.Name]; shared {
+					s.names[flag] = name
 				}
-			}
-			flag.Envs = append(flag.Envs, name)
-			flag.Tag.Envs = flag.Envs
-			if flag.Target.Type() == reflect.TypeFor[time.Duration]() {
-				flag.Mapper = valueReader(readSeconds)
 			}
 		}
 		return next(nil)
 	})
 }
 
-// readSeconds reads a duration: a number of seconds, or false for 0.
-func readSeconds(text string, target reflect.Value) error {
-	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
-		target.SetInt(int64(time.Duration(n) * time.Second))
-		return nil
+// help is a [kong.HelpValueFormatter] that also shows the shared variable of a flag.
+func (s *sharedVariables) help(value *kong.Value) string {
+	if name := s.names[value.Flag]; name != "" {
+		shown, tag := *value, *value.Tag
+		tag.Envs = append(tag.Envs[:len(tag.Envs):len(tag.Envs)], environmentPrefix+name)
+		shown.Tag = &tag
+		value = &shown
 	}
-	if text == "false" {
-		target.SetInt(0)
-		return nil
+	return kong.DefaultHelpValueFormatter(value)
+}
+
+// Validate implements [kong.Resolver].
+func (*sharedVariables) Validate(*kong.Application) error { return nil }
+
+// Resolve implements [kong.Resolver]. A mistake in any shared variable is an error of each command that knows one: all
+// of them are set for all programs alike.
+func (s *sharedVariables) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	if s.names[flag] == "" {
+		return nil, nil
 	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		return fmt.Errorf("%q must be a number of seconds, or a duration such as 500ms, 30s, 5m or 24h", text)
+	values := map[string]string{}
+	for name, read := range sharedReaders {
+		value, set, err := readShared(name, read)
+		if err != nil {
+			return nil, err
+		}
+		if set {
+			values[name] = value
+		}
 	}
-	target.SetInt(int64(d))
-	return nil
+	for _, own := range flag.Envs {
+		if _, set := os.LookupEnv(own); set {
+			return nil, nil
+		}
+	}
+	if s.names[flag] == pendingWait && values[waitForPending] == "false" {
+		return "0s", nil
+	}
+	if value, set := values[s.names[flag]]; set {
+		return value, nil
+	}
+	return nil, nil
+}
+
+// readShared reads a shared variable in both its forms, which must agree.
+func readShared(name string, read func(string) (string, error)) (value string, set bool, err error) {
+	for _, form := range []string{environmentPrefix + name, name} {
+		text, there := os.LookupEnv(form)
+		if !there {
+			continue
+		}
+		found, err := read(text)
+		switch {
+		case err != nil:
+			return "", false, fmt.Errorf("$%s: %w", form, err)
+		case set && found != value:
+			return "", false, fmt.Errorf("$%s%s and $%s have different values: unset one of them", environmentPrefix, name,
+				name)
+		}
+		value, set = found, true
+	}
+	return value, set, nil
+}
+
+// The forms of numbers. Signs, exponents and units are none.
+var (
+	wholeForm   = regexp.MustCompile(`^[0-9]+(_[0-9]+)*$`)
+	decimalForm = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
+)
+
+// readSeconds reads a number of seconds as the value of a duration.
+func readSeconds(text string) (string, error) {
+	if wholeForm.MatchString(text) || decimalForm.MatchString(text) {
+		if d, err := time.ParseDuration(strings.ReplaceAll(text, "_", "") + "s"); err == nil {
+			return d.String(), nil
+		}
+	}
+	return "", fmt.Errorf("%q must be a number of seconds, such as 60 or 60.0", text)
+}
+
+// readCount reads a whole number.
+func readCount(text string) (string, error) {
+	if wholeForm.MatchString(text) {
+		if n, err := strconv.Atoi(strings.ReplaceAll(text, "_", "")); err == nil {
+			return strconv.Itoa(n), nil
+		}
+	}
+	return "", fmt.Errorf("%q must be a whole number, such as 100000 or 100_000", text)
+}
+
+// readBoolean reads true or false.
+func readBoolean(text string) (string, error) {
+	switch text {
+	case "true", "True", "1":
+		return "true", nil
+	case "false", "False", "0":
+		return "false", nil
+	}
+	return "", fmt.Errorf("%q must be true, True or 1, or false, False or 0", text)
 }

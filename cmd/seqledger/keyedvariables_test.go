@@ -96,20 +96,91 @@ func TestKeyedVariables(t *testing.T) {
 	t.Setenv("SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING", "false")
 	check(0, 3*time.Second)
 	check(4*time.Second, 3*time.Second, "--wait", "4s")
-	for name, value := range map[string]string{"WAIT_FOR_PENDING": "maybe", "PENDING_TTL_SECONDS": "20 s"} {
-		name = "SEQLEDGER_IDEMPOTENCY_" + name
-		t.Setenv(name, value)
-		if _, err := parseGateway(t); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s=%s: %v", name, value, err)
-		}
-		t.Setenv(name, "1")
-	}
 	parser, err := newParser(new(commandLine), new(operation.Flags), new(configSource), io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const good, bad = "SEQLEDGER_IDEMPOTENCY_PENDING_WAIT_TIMEOUT", "SEQLEDGER_IDEMPOTENCY_PENDING_TTL"
+	const good, bad = "SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING", "SEQLEDGER_IDEMPOTENCY_PENDING_TTL"
 	if got := unknownVariables(parser.Model, []string{good + "=1", bad + "=1"}); len(got) != 1 || got[0] != bad {
 		t.Errorf("%v are not known", got)
+	}
+}
+
+// Each variable takes one kind of value, with the prefix and without it, and nothing else. The test sets the
+// environment, so it cannot run in parallel.
+func TestValuesOfKeyedVariables(t *testing.T) {
+	const prefix = "SEQLEDGER_"
+	seconds := func(get func(c *gatewayCommand) time.Duration) func(c *gatewayCommand) any {
+		return func(c *gatewayCommand) any { return get(c) }
+	}
+	lease := seconds(func(c *gatewayCommand) time.Duration { return c.Lease })
+	wait := seconds(func(c *gatewayCommand) time.Duration { return c.Wait })
+	entries := func(c *gatewayCommand) any { return c.MaxEntries }
+	for _, test := range []struct {
+		name, value string
+		get         func(c *gatewayCommand) any
+		want        any // nil: an error that names the variable
+	}{
+		{pendingTTL, "20", lease, 20 * time.Second},
+		{pendingTTL, "60.0", lease, time.Minute},
+		{pendingTTL, "1.5", lease, 1500 * time.Millisecond},
+		{pendingTTL, "010", lease, 10 * time.Second},
+		{committedTTL, "86_400", seconds(func(c *gatewayCommand) time.Duration { return c.TTL }), 24 * time.Hour},
+		{rejectedTTL, "5.0", seconds(func(c *gatewayCommand) time.Duration { return c.RejectedTTL }), 5 * time.Second},
+		{cleanupInterval, "0.5", seconds(func(c *gatewayCommand) time.Duration { return c.Cleanup }),
+			500 * time.Millisecond},
+		{maxEntries, "100_000", entries, 100_000},
+		{maxEntries, "7", entries, 7},
+		{pendingWait, "7", wait, 7 * time.Second},
+		{waitForPending, "true", wait, 30 * time.Second},
+		{waitForPending, "True", wait, 30 * time.Second},
+		{waitForPending, "1", wait, 30 * time.Second},
+		{waitForPending, "false", wait, time.Duration(0)},
+		{waitForPending, "False", wait, time.Duration(0)},
+		{waitForPending, "0", wait, time.Duration(0)},
+		{pendingTTL, "20s", nil, nil}, {pendingTTL, "false", nil, nil}, {pendingTTL, "", nil, nil},
+		{pendingTTL, "-1", nil, nil}, {pendingTTL, "+1", nil, nil}, {pendingTTL, "1e3", nil, nil},
+		{pendingTTL, "1.", nil, nil}, {pendingTTL, ".5", nil, nil}, {pendingTTL, "inf", nil, nil},
+		{pendingTTL, " 60", nil, nil}, {pendingTTL, "99999999999", nil, nil}, {pendingTTL, "6_0.0", nil, nil},
+		{committedTTL, "True", nil, nil}, {rejectedTTL, "1m", nil, nil}, {cleanupInterval, "x", nil, nil},
+		{pendingWait, "0x1", nil, nil}, {pendingWait, "1__0", nil, nil},
+		{maxEntries, "1.0", nil, nil}, {maxEntries, "_1", nil, nil}, {maxEntries, "1_", nil, nil},
+		{maxEntries, "many", nil, nil}, {maxEntries, "99999999999999999999", nil, nil},
+		{waitForPending, "TRUE", nil, nil}, {waitForPending, "yes", nil, nil}, {waitForPending, "2", nil, nil},
+		{waitForPending, "", nil, nil},
+	} {
+		for _, form := range []string{prefix + test.name, test.name} {
+			t.Run(form+"="+test.value, func(t *testing.T) {
+				t.Setenv(form, test.value)
+				c, err := parseGateway(t)
+				switch {
+				case test.want == nil && (err == nil || !strings.Contains(err.Error(), "$"+form)):
+					t.Errorf("want an error that names it, got %v", err)
+				case test.want != nil && (err != nil || test.get(c) != test.want):
+					t.Errorf("want %v, got %v, %v", test.want, test.get(c), err)
+				}
+				// A variable that means nothing to a command is read all the same.
+				if _, err := parseWith(t, "serve"); (err == nil) != (test.want != nil) {
+					t.Errorf("serve: %v", err)
+				}
+			})
+		}
+	}
+	t.Setenv(prefix+pendingTTL, "60")
+	t.Setenv(pendingTTL, "60.0") // the same value
+	if c, err := parseGateway(t); err != nil || c.Lease != time.Minute {
+		t.Errorf("both forms: %v, %v", c.Lease, err)
+	}
+	t.Setenv(pendingTTL, "61")
+	if _, err := parseGateway(t); err == nil || !strings.Contains(err.Error(), "$"+prefix+pendingTTL+" and $"+pendingTTL) {
+		t.Errorf("both forms with different values: %v", err)
+	}
+	var output strings.Builder
+	if code := run([]string{"gateway", "--upstream", "http://127.0.0.1:1", "--check"}, strings.NewReader(""), &output,
+		&output); code != exitUsage || !strings.Contains(output.String(), pendingTTL) {
+		t.Errorf("the command: exit code %d, %s", code, output.String())
+	}
+	if _, err := parseWith(t, "list", "clients"); err != nil && strings.Contains(err.Error(), pendingTTL) {
+		t.Errorf("a command without keys: %v", err)
 	}
 }

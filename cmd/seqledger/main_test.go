@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/freeport"
 	"github.com/seqledger/seqledger/internal/servertest"
 )
 
@@ -216,6 +217,13 @@ func serveOn(t *testing.T, data, listen string, args ...string) *testServer {
 // serveWith is serveOn with another program.
 func serveWith(t *testing.T, program, data, listen string, args ...string) *testServer {
 	t.Helper()
+	if listen == "127.0.0.1:0" { // an address that stays free while the server is restarted
+		free, err := freeport.Address()
+		if err != nil {
+			t.Fatal(err)
+		}
+		listen = free
+	}
 	s := &testServer{data: data, process: &process{ended: make(chan struct{})}}
 	s.cmd = exec.Command(program, append([]string{"serve", "--json", "--listen", listen, "--data", data}, args...)...)
 	s.cmd.Stderr = &s.stderr

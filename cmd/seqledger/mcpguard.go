@@ -46,7 +46,7 @@ Here --config names the guard's own file, and not one with values for flags:
     server: payments
     tools:
       create_charge:
-        arguments: [order]
+        arguments: [order, customer]
         window: 1h
 
 Put the guard where the agent's configuration has the server:

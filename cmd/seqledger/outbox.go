@@ -273,7 +273,8 @@ func showOutbox(e *environment, status *outbox.Status) error {
 		case s.Open > 0:
 			state = "waiting"
 		}
-		t.row(s.Name, count(s.Open), oldest, count(s.Refused), count(s.Skipped), number(s.Next), state,
+		t.row(s.Name, count(s.Open), oldest, count(s.Refused), count(s.Skipped),
+			cmp.Or(nonzero(s.Next), "-"), state,
 			oneLine(cmp.Or(s.Stopped, s.LastError)))
 	}
 	if err := t.flush(); err != nil || len(status.Rows) == 0 {

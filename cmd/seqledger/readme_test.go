@@ -21,9 +21,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// What stands between the marks is in README.md, line by line.
+// What stands between the marks is in docs/clients.md, line by line.
 
-// README.md: a transfer
+// docs/clients.md: a transfer
 var bank = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 
 // pay moves an amount between two accounts: once for each id, however often it is called.
@@ -66,7 +66,7 @@ func balance(ctx context.Context, c *client.Client, name string) (amount int64, 
 	return amount, account.GetVersion(), err
 }
 
-// README.md: end
+// docs/clients.md: end
 
 // documentScripts returns what a section of a document has a user type into a shell,
 // a script for each block. The path is relative to the project.
@@ -108,8 +108,7 @@ func shell(t *testing.T, dir, address, script string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// TestReadmeStart runs the sections Start of the README and of docs/start.md in a shell,
-// twice. No numbered write may happen twice.
+// TestReadmeStart runs what the README and the section Start of docs/start.md say in a shell, twice. No numbered write may happen twice.
 func TestReadmeStart(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -119,7 +118,7 @@ func TestReadmeStart(t *testing.T) {
 	s := serveOn(t, filepath.Join(dir, "seqledger-data"), "127.0.0.1:0")
 	online, offline := 0, ""
 	for range 2 {
-		scripts := slices.Concat(documentScripts(t, "README.md", "Start"), documentScripts(t, "docs/start.md", "Start"))
+		scripts := slices.Concat(documentScripts(t, "README.md", "I write a client"), documentScripts(t, "docs/start.md", "Start"))
 		for _, script := range scripts {
 			if strings.Contains(script, "verify --data") {
 				offline = script // with the server stopped
@@ -217,11 +216,11 @@ func TestDocumentCalls(t *testing.T) {
 	}
 }
 
-// TestReadmeTransfer runs the README's transfer as it stands there: each payment twice,
+// TestDocumentTransfer runs the transfer of docs/clients.md as it stands there: each payment twice,
 // from many callers at once. No payment is made twice and no money appears or is lost.
-func TestReadmeTransfer(t *testing.T) {
+func TestDocumentTransfer(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../../README.md")
+	page, err := os.ReadFile("../../docs/clients.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,10 +228,10 @@ func TestReadmeTransfer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, example, _ := strings.Cut(string(source), "\n// README.md: a transfer\n")
-	example, _, found := strings.Cut(example, "\n// README.md: end\n")
-	if !found || !strings.Contains(string(readme), "```go\n"+example+"```\n") {
-		t.Errorf("README.md does not have this example as it stands:\n%s", example)
+	_, example, _ := strings.Cut(string(source), "\n// docs/clients.md: a transfer\n")
+	example, _, found := strings.Cut(example, "\n// docs/clients.md: end\n")
+	if !found || !strings.Contains(string(page), "```go\n"+example+"```\n") {
+		t.Errorf("docs/clients.md does not have this example as it stands:\n%s", example)
 	}
 	s := serve(t)
 	c, err := client.New(client.Options{Server: s.address})
@@ -244,8 +243,8 @@ func TestReadmeTransfer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(t.Context(), op.Set("balance/ann", []byte("100")),
-		op.Set("balance/bob", []byte("0"))); err != nil {
+	if _, err := w.Write(t.Context(), op.Set("balance/ann", []byte("100"), op.IfAbsent()),
+		op.Set("balance/bob", []byte("0"), op.IfAbsent())); err != nil {
 		t.Fatal(err)
 	}
 	var callers sync.WaitGroup

@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-// TestReadmeKeys runs the example of the README's section on keys: the service, the gateway before it, and the request,
+// TestReadmeKeys runs the example of the README for HTTP services: the service, the gateway before it, and the request,
 // from many shells at once, before the gateway listens, and after it was killed. The service starts one job.
 func TestReadmeKeys(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
 	}
-	scripts := documentScripts(t, "README.md", "Requests that have a key")
+	scripts := documentScripts(t, "README.md", "I have an HTTP service")
 	lines := strings.SplitN(scripts[0], "\n", 3)
 	if len(scripts) != 1 || len(lines) != 3 {
 		t.Fatalf("the section has another form: %q", scripts)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/listen"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/server"
 	"github.com/seqledger/seqledger/server/auth"
@@ -90,7 +91,7 @@ func (l *Ledger) start(ctx context.Context, o *Options) error {
 	if o.Listener == nil {
 		return nil
 	}
-	settings.Auth, settings.StoredFile = o.Auth, o.StoredFile
+	settings.Auth, settings.StoredFile, settings.MaxConnections = o.Auth, o.StoredFile, listen.Connections().Ledger
 	public, err := server.New(settings)
 	if err != nil {
 		l.end()

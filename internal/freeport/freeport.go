@@ -5,6 +5,7 @@ package freeport
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -38,11 +39,42 @@ func Address() (string, error) {
 	return "", err
 }
 
-// Listen listens at an address of loopback, also if a listener of this process was closed there just now. A process
+// Unreachable returns a host and port of loopback that refuses connections until closer is closed: the socket that
+// holds the port does not listen. The address of a listener that was closed may be another server's soon, and answers
+// then.
+func Unreachable() (address string, closer io.Closer, err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	defer listener.Close() //nolint:errcheck // Its connection below outlives it.
+	if address, err = Address(); err != nil {
+		return "", nil, err
+	}
+	local, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		return "", nil, err
+	}
+	// The dialer binds its own end before it connects.
+	conn, err := (&net.Dialer{LocalAddr: local}).Dial("tcp", listener.Addr().String())
+	if err != nil {
+		return "", nil, err
+	}
+	return address, conn, nil
+}
+
+// Listen listens at an address of loopback, "" for one from [Address], also if a listener of this process was closed there just now. A process
 // that is being started meanwhile has the closed one, too, until it runs its own program, so that the address may be
 // in use for a moment. Listen tries again for as long as that could take, or until ctx ends.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	const patience, pause = 10 * time.Second, 5 * time.Millisecond
+	if address == "" {
+		free, err := Address()
+		if err != nil {
+			return nil, err
+		}
+		address = free
+	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	ticker := time.NewTicker(pause)

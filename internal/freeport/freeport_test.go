@@ -68,3 +68,19 @@ func TestAddress(t *testing.T) {
 		t.Error(a)
 	}
 }
+
+// Connections to the address are refused, and nothing can listen on it.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	address, closer, err := freeport.Unreachable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closer.Close()
+	if _, err := net.Dial("tcp", address); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a connection: %v, want it refused", err)
+	}
+	if _, err := net.Listen("tcp", address); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a listener: %v, want the address in use", err)
+	}
+}

@@ -94,6 +94,7 @@ routes:
 - {path: "/charges/{id}/notes"}
 - {path: /admin/, required: true}
 - {path: "/files/{name...}"}
+- {path: "/users/{id}/pay", required: true}
 `)
 	for target, want := range map[string]string{
 		"/charges": "key-missing", "/charges/": "key-missing", "/%63harges": "key-missing",
@@ -109,6 +110,19 @@ routes:
 		"/charges;x/5": "path-ambiguous", "/charges%2f5": "path-ambiguous", "/charges/5%2fnotes": "path-ambiguous",
 		"/charges/5%2Fnotes": "path-ambiguous", "/x//charges/5/notes": "", "/charges/5//notes": "path-ambiguous",
 		"/admin%2fx": "path-ambiguous", "/files/a%2fb": "", "/files/a//b": "", "/files/a;b": "",
+		"/;x/charges": "path-ambiguous", "/;/charges": "path-ambiguous", "/;x;y/charges": "path-ambiguous",
+		"/;x//charges": "path-ambiguous", "/%3bx/charges": "path-ambiguous", "/;%2fx/charges": "path-ambiguous",
+		"/x;/charges": "", "/charges;": "path-ambiguous", "/charges/;x": "path-ambiguous", "/;x/admin/y": "path-ambiguous",
+		"/users/1/pay": "key-missing", "/users/%2f/pay": "path-ambiguous", "/users/%2F%2F/pay": "path-ambiguous",
+		"/users/a%2fb/pay": "path-ambiguous", "/users/%2fb/pay": "path-ambiguous", "/users//pay": "path-ambiguous",
+		"/users/;a/1/pay": "path-ambiguous", "/users/1/;x/pay": "path-ambiguous", "/users/;/pay": "path-ambiguous",
+		"/;x/users/1/pay": "path-ambiguous", "/users/1/%2fpay": "path-ambiguous", "/users/1/pay%2f": "path-ambiguous",
+		"/%2fcharges": "path-ambiguous", "/charges%2f": "path-ambiguous", "/charges/.": "path-ambiguous",
+		"/charges/%2e": "path-ambiguous", "/.;/charges": "path-ambiguous", "/%252e%252e/charges": "path-ambiguous",
+		"/%2563harges": "path-ambiguous", "/charges%252f": "path-ambiguous", "/charges%3fx": "path-ambiguous",
+		"/charges%23x": "path-ambiguous", "/charges%3bx": "path-ambiguous", "/charges.": "path-ambiguous",
+		"/charges%20": "path-ambiguous", "/charges/.%20./files": "path-ambiguous", "/files/%ff": "path-ambiguous",
+		"/files/%c0%af": "path-ambiguous", "/files/100%25": "", "/files/a%3fb": "", "/files/a.": "",
 		"/charges/5/notes": "", "/charges/5/notes/": "", "/other/..x": "", "/other/...": "", "/CHARGES": "",
 	} {
 		statuses, bodies := raw(t, address, "POST "+target+
@@ -198,8 +212,11 @@ func TestRequestsAreNotSmuggled(t *testing.T) {
 // what the gateway sets.
 func TestForgedHeaders(t *testing.T) {
 	t.Parallel()
-	address, service := attacked(t, "routes: [{path: /, principal_header: X-User}]")
+	address, service := attacked(t, "routes: [{path: /, principal_header: X-User}, {path: /other}]")
 	for _, header := range []string{
+		"X-Forwarded-Port: 1", "X-Forwarded-Prefix: /forged", "X-Forwarded-Uri: /forged", "X-Forwarded-User: alice",
+		"X_Forwarded_Port: 1", "X-Real-IP: 10.0.0.1", "X_Real_IP: 10.0.0.1", "Proxy: forged:1", "True-Client-IP: 10.0.0.1",
+		"X-Remote-User: alice", "Remote_User: alice", "X-Original-Host: forged",
 		"Idempotency-Fence: 999", "idempotency-attempt: 9", "Idempotency_Fence: 999", "IDEMPOTENCY_ATTEMPT: 9",
 		"Idempotent-Replayed: true", "Idempotent_Replayed: true", "X-Idempotent-Replayed: true",
 		"X-User: alice", "X_User: alice", "x_user: alice", "X_Forwarded_For: 10.0.0.1", "X-Forwarded-For: 10.0.0.1",
@@ -208,17 +225,20 @@ func TestForgedHeaders(t *testing.T) {
 		"X-HTTP-Method-Override: POST", "X_HTTP_Method_Override: POST", "X-Method-Override: POST",
 		"Idempotency_Key: other",
 	} {
-		statuses, bodies := raw(t, address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"+header+"\r\n\r\n")
-		requests, _ := service.take()
-		if len(requests) != 1 {
-			t.Errorf("%s: %v %v", header, statuses, bodies)
-			continue
-		}
-		name, value, _ := strings.Cut(header, ": ")
-		for got, values := range requests[0].Header {
-			if strings.EqualFold(strings.ReplaceAll(got, "_", "-"), strings.ReplaceAll(name, "_", "-")) &&
-				slices.Contains(values, value) {
-				t.Errorf("%s came through as %s: %s", header, got, values)
+		for _, path := range []string{"/", "/other"} {
+			statuses, bodies := raw(t, address, "GET "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"+header+
+				"\r\n\r\n")
+			requests, _ := service.take()
+			if len(requests) != 1 {
+				t.Errorf("%s: %v %v", header, statuses, bodies)
+				continue
+			}
+			name, value, _ := strings.Cut(header, ": ")
+			for got, values := range requests[0].Header {
+				if strings.EqualFold(strings.ReplaceAll(got, "_", "-"), strings.ReplaceAll(name, "_", "-")) &&
+					slices.Contains(values, value) {
+					t.Errorf("%s came through to %s as %s: %s", header, path, got, values)
+				}
 			}
 		}
 	}

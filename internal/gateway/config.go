@@ -58,10 +58,16 @@ type Settings struct {
 	// service decides.
 	CORSOrigins []string
 
-	// At most one of these selects the principal of a request: a header set by a trusted proxy, a claim of a session
-	// token, or Shared for one principal for all callers. The default is the hash of the Authorization header.
+	// At most one of these says who sends a request: a header set by a trusted proxy, a claim of a session token, or
+	// Shared for all callers together. The default is the Authorization header.
 	PrincipalHeader, PrincipalClaim string
 	Shared                          bool
+	// Principal lists what tells the senders of requests apart; see [idempotency.Options.Identity]. Nil means
+	// authorization, unless another setting says who sends a request, and host.
+	Principal []string
+	// RequestHeaders and VisitorHeader are as in [idempotency.Options].
+	RequestHeaders []string
+	VisitorHeader  string
 }
 
 // File is the source of a gateway's configuration.
@@ -102,7 +108,8 @@ type route struct {
 	upstream *url.URL
 	connections
 
-	header, claim string // of the principal; at most one is set
+	header, claim string   // of the principal; at most one is set
+	identifying   []string // canonical names of the headers that are compared
 	check         *check
 	cors          *cors.Cors // nil: left to the service
 	options       idempotency.Options
@@ -143,9 +150,11 @@ func (c *Config) warnOfNewIdentities(logger *slog.Logger, old *Config) {
 // the same.
 func (r *route) newIdentity(old *route) string {
 	switch o, was := &r.options, &old.options; {
-	case r.header != old.header || r.claim != old.claim || o.Shared != was.Shared:
+	case r.header != old.header || r.claim != old.claim || o.Shared != was.Shared ||
+		o.VisitorHeader != was.VisitorHeader || !slices.Equal(o.Identity, was.Identity):
 		return "the principal of a route has changed: a request from before that is repeated now runs again"
-	case o.Fingerprint != was.Fingerprint || !slices.Equal(o.Pointers, was.Pointers):
+	case o.Fingerprint != was.Fingerprint || !slices.Equal(o.Pointers, was.Pointers) ||
+		!slices.Equal(o.RequestHeaders, was.RequestHeaders):
 		return "the fingerprint of a route has changed: a repeat of a request from before does not look like it"
 	}
 	return ""
@@ -188,6 +197,7 @@ func Load(f *File) (*Config, error) {
 	}
 	if fallback := f.Default.route(report); f.Default.Upstream != "" {
 		c.fallback = fallback
+		c.identify(fallback)
 		if fallback.claim != "" && f.JWT == nil {
 			report("principal_claim", "needs the section jwt of a configuration file, which says whose tokens are "+
 				"taken")
@@ -209,10 +219,20 @@ const needsProxies = "needs trusted_proxies: the networks of those that set it, 
 
 // routeFields are the fields of a route.
 var routeFields = []string{
-	"path", "methods", "upstream", "upstream_timeout", "upstream_idle_timeout", "required", "strict", "open", "fingerprint", "pointers",
-	"max_body", "ttl", "rejected_ttl", "wait", "lease", "on_lease_expired", "server_errors", "effect_free", "stored",
-	"stored_headers", "replay_status", "mismatch_status", "fresh_fields", "replay_check", "cors_origins", "principal_header",
-	"principal_claim", "shared",
+	"path", "methods", "upstream", "upstream_timeout", "upstream_idle_timeout", "required", "strict", "open",
+	"fingerprint", "pointers", "max_body", "ttl", "rejected_ttl", "wait", "lease", "on_lease_expired",
+	"server_errors", "effect_free", "stored", "stored_headers", "replay_status", "mismatch_status", "fresh_fields",
+	"replay_check", "cors_origins", "principal_header", "principal_claim", "shared", "principal", "request_headers",
+	"visitor_header",
+}
+
+// identify sets who sends the requests of a route, and which headers that depends on.
+func (c *Config) identify(r *route) {
+	r.options.Principal = c.principal(r)
+	if r.check != nil {
+		r.options.AllowReplay = func(*http.Request) (bool, error) { return false, nil } // newRoute sets the real one
+	}
+	r.identifying, _ = r.options.ComparedHeaders() // Settings.identity has reported the error
 }
 
 // readRoutes reads the section routes.
@@ -231,6 +251,7 @@ func (c *Config) readRoutes(r *yamlfile.Reader, f *File) {
 		before := r.Failures()
 		s := readSettings(o, f.Default)
 		one := s.route(func(field, format string, args ...any) { o.Fail(field, format, args...) })
+		c.identify(one)
 		if one.path = o.Text("path"); one.path != "" && !tried[one.path] {
 			// Once for each path, because it may come again with other methods, and the mux would call that a conflict.
 			tried[one.path] = true
@@ -293,7 +314,7 @@ func patternProblem(text string) string {
 func readSettings(o *yamlfile.Object, s Settings) Settings {
 	list := func(name string, to *[]string) {
 		if o.Has(name) {
-			*to = o.Texts(name, 100)
+			*to = append([]string{}, o.Texts(name, 100)...) // empty is not absent
 		}
 	}
 	s.Upstream = o.Optional("upstream", s.Upstream)
@@ -324,9 +345,14 @@ func readSettings(o *yamlfile.Object, s Settings) Settings {
 	if o.Has("principal_header") || o.Has("principal_claim") || o.Has("shared") {
 		s.PrincipalHeader, s.PrincipalClaim = "", ""
 		s.Shared = o.Bool("shared", false)
+		// The setting says who sends a request, in place of the credential.
+		s.Principal = slices.DeleteFunc(slices.Clone(s.Principal), isCredential)
 	}
 	s.PrincipalHeader = o.Optional("principal_header", s.PrincipalHeader)
 	s.PrincipalClaim = o.Optional("principal_claim", s.PrincipalClaim)
+	list("principal", &s.Principal)
+	list("request_headers", &s.RequestHeaders)
+	s.VisitorHeader = o.Optional("visitor_header", s.VisitorHeader)
 	return s
 }
 
@@ -345,6 +371,7 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 		Settings: idempotency.Settings{TTL: s.TTL, RejectedTTL: s.RejectedTTL, Wait: s.Wait, Lease: s.Lease},
 		Required: s.Required, Strict: s.Strict, Open: s.Open, Shared: s.Shared, Pointers: s.Pointers,
 		MaxBody: s.MaxBody, FreshFields: s.FreshFields, StoredHeaders: s.StoredHeaders,
+		RequestHeaders: s.RequestHeaders, VisitorHeader: s.VisitorHeader,
 	}
 	// 0 disables the wait here and means the default there, so that it has to be negative.
 	if s.Wait == 0 {
@@ -374,6 +401,7 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 		options: o, check: s.readCheck(report),
 	}
 	s.checkPrincipal(report)
+	one.options.Identity = s.identity(report)
 	s.checkPointers(report)
 	s.readOrigins(report)
 	one.cors = newCORS(s.CORSOrigins)
@@ -499,6 +527,51 @@ func (s *Settings) checkPrincipal(report func(field, format string, args ...any)
 	}) {
 		report("principal_header", "must be the name of a header, such as X-User")
 	}
+}
+
+// identity returns what tells the senders of requests apart.
+func (s *Settings) identity(report func(field, format string, args ...any)) []string {
+	list := s.Principal
+	switch known := s.Shared || s.PrincipalHeader+s.PrincipalClaim != ""; {
+	case list == nil && known:
+		list = []string{idempotency.IdentityHost}
+	case list == nil:
+		list = []string{idempotency.IdentityAuthorization, idempotency.IdentityHost}
+	case known && slices.ContainsFunc(list, isCredential):
+		report("principal", "must not have authorization where principal_header, principal_claim or shared says who "+
+			"sends a request")
+		return list
+	}
+	o := idempotency.Options{
+		Identity: list, Shared: s.Shared, RequestHeaders: s.RequestHeaders, VisitorHeader: s.VisitorHeader,
+	}
+	if s.PrincipalHeader+s.PrincipalClaim != "" {
+		o.Shared, o.Principal = false, func(context.Context, http.Header) (string, error) { return "", nil }
+	}
+	if s.ReplayCheck != "" {
+		o.AllowReplay = func(*http.Request) (bool, error) { return false, nil }
+	} else if slices.Contains(list, idempotency.IdentityAuthorizationID) {
+		report("principal", "authorization-id is no secret: it needs a replay_check, which asks the service whether a "+
+			"caller may see a stored response")
+		return list
+	}
+	if _, err := o.Policy(); err != nil {
+		field, problem := "principal", err.Error()
+		if wrong, ok := errors.AsType[*idempotency.InvalidError](err); ok {
+			problem = wrong.Problem
+			field = cmp.Or(map[string]string{
+				"RequestHeaders": "request_headers", "VisitorHeader": "visitor_header",
+			}[wrong.Field], field)
+		}
+		report(field, "%s", problem)
+	}
+	return list
+}
+
+// isCredential reports whether an element of a list of principals says who sends a request.
+func isCredential(word string) bool {
+	word = strings.ToLower(word)
+	return word == idempotency.IdentityAuthorization || word == idempotency.IdentityAuthorizationID
 }
 
 func (s *Settings) checkPointers(report func(field, format string, args ...any)) {

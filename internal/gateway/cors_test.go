@@ -82,7 +82,7 @@ func TestPagesReadEveryResponse(t *testing.T) {
 				}
 			}
 			r := fromPage(t, origin, http.MethodPost, base+test.path, test.key, test.body)
-			r.Header.Set("Authorization", "Bearer "+origin)
+			r.Header.Set("Authorization", "Bearer of "+origin)
 			if origin != shop && test.service == 0 && test.code != codeBusy {
 				continue // it has no first request
 			}

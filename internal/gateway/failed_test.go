@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // problemOf decodes a problem document.
@@ -132,14 +133,17 @@ func TestUnsentFreesTheKey(t *testing.T) {
 	t.Parallel()
 	var executed atomic.Int32
 	service := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { executed.Add(1) })
-	closed := httptest.NewServer(service)
-	closed.Close()
+	refusing, holder, err := freeport.Unreachable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Close() })
 	untrusted := httptest.NewTLSServer(service)
 	t.Cleanup(untrusted.Close)
 	plainText := httptest.NewServer(service)
 	t.Cleanup(plainText.Close)
 	for name, upstream := range map[string]string{
-		"refused connection":       closed.URL,
+		"refused connection":       "http://" + refusing,
 		"untrusted certificate":    untrusted.URL,
 		"TLS to a server without":  strings.Replace(plainText.URL, "http:", "https:", 1),
 		"name that is not there":   "http://nowhere.invalid",

@@ -231,19 +231,31 @@ const policyPath = "/.well-known/idempotency"
 func (c *Config) policy() []byte {
 	document := map[string]any{}
 	if c.fallback != nil {
-		text, _ := c.fallback.options.Policy() // Load has validated the options
-		_ = json.Unmarshal(text, &document)
+		document = c.fallback.policy()
 	}
 	var routes []any
 	for _, r := range c.routes {
-		text, _ := r.options.Policy()
-		routes = append(routes, map[string]any{"path": r.path, "policy": json.RawMessage(text)})
+		routes = append(routes, map[string]any{"path": r.path, "policy": r.policy()})
 	}
 	if routes != nil {
 		document["routes"] = routes
 	}
 	text, _ := json.Marshal(document) // texts and numbers always encode
 	return append(text, '\n')
+}
+
+// policy returns what clients must know of a route.
+func (r *route) policy() map[string]any {
+	document := map[string]any{}
+	text, _ := r.options.Policy() // Load has validated the options
+	_ = json.Unmarshal(text, &document)
+	if sources, ok := document["principal"].([]any); ok && r.header+r.claim != "" {
+		sources[0] = "header:" + strings.ToLower(r.header)
+		if r.claim != "" {
+			sources[0] = "claim:" + r.claim
+		}
+	}
+	return document
 }
 
 // ServeHTTP implements http.Handler.

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
-	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 )
@@ -21,19 +21,17 @@ func (t *table) find(r *http.Request) (route *routeHandler, ok bool) {
 	if !t.strict {
 		return t.fallback, true
 	}
-	var found *pathRoutes
 	paths, ok := readings(r.URL)
-	for i, one := range paths {
-		p := t.lookUp(one)
-		if i > 0 && p != found {
+	if !ok {
+		return nil, false
+	}
+	found := t.lookUp(paths[0])
+	for _, one := range paths[1:] {
+		if t.lookUp(one) != found {
 			return nil, false
 		}
-		found = p
 	}
-	switch {
-	case !ok:
-		return nil, false
-	case found == nil:
+	if found == nil {
 		return t.fallback, true
 	}
 	// A preflight belongs to the route of the request that follows it.
@@ -43,19 +41,24 @@ func (t *table) find(r *http.Request) (route *routeHandler, ok bool) {
 	return found.other, true
 }
 
-// lookUp returns the routes of a path in its escaped form, or nil. It ignores a trailing slash unless there are routes
-// for both, because many services do.
-func (t *table) lookUp(escaped string) *pathRoutes {
-	if p := t.match(escaped); p != nil {
-		return p
+// lookUp returns the routes of a path, or nil. It ignores a slash at the end unless there are routes for both, because
+// many services do.
+func (t *table) lookUp(p segments) *pathRoutes {
+	if found := t.match(p); found != nil {
+		return found
 	}
-	if cut, found := strings.CutSuffix(escaped, "/"); found {
-		return t.match(cut)
+	switch last := len(p) - 1; {
+	case p[last] != "":
+		return t.match(append(slices.Clip(p), ""))
+	case last > 0:
+		return t.match(p[:last])
 	}
-	return t.match(escaped + "/")
+	return nil
 }
 
-func (t *table) match(escaped string) *pathRoutes {
+// match returns the routes of exactly this path, or nil.
+func (t *table) match(p segments) *pathRoutes {
+	escaped := p.String()
 	unescaped, err := url.PathUnescape(escaped)
 	if err != nil {
 		return nil
@@ -63,66 +66,157 @@ func (t *table) match(escaped string) *pathRoutes {
 	found, _ := t.patterns.Handler(&http.Request{
 		Method: http.MethodGet, URL: &url.URL{Path: unescaped, RawPath: escaped},
 	})
-	p, _ := found.(*pathRoutes) // it may also be a redirect, or a refusal
-	return p
+	routes, _ := found.(*pathRoutes) // it may also be a redirect, or a refusal
+	return routes
 }
 
-// readings returns the paths, in escaped form, that services may read from a URL: with double slashes merged or not,
-// with an escaped slash as a slash or as a letter, and with or without what follows a semicolon. It returns false for a
-// path that no client sends by chance, and that may lead anywhere: one with a dot segment, a backslash or a control
-// character.
-func readings(u *url.URL) (paths []string, ok bool) {
-	decoded, escaped := "/"+strings.TrimPrefix(u.Path, "/"), "/"+strings.TrimPrefix(u.EscapedPath(), "/")
-	if strings.ContainsFunc(decoded, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' }) {
-		return nil, false
+// segments are the segments of a path, without escapes. The last one is empty if the path ends with a slash.
+type segments []string
+
+// String returns the path, escaped. An empty segment in the middle, and one that is a slash, would not reach the
+// patterns of http.ServeMux as they are: they become one that only a wildcard matches.
+func (p segments) String() string {
+	var path strings.Builder
+	for i, segment := range p {
+		if segment == "" && i < len(p)-1 || segment == "/" {
+			segment = "\x00"
+		}
+		path.WriteString("/" + url.PathEscape(segment))
 	}
-	for segment := range strings.SplitSeq(decoded, "/") {
-		name, _, _ := strings.Cut(segment, ";")
-		if name == "." || name == ".." {
+	return path.String()
+}
+
+// each returns the path with every segment replaced by those that change returns.
+func (p segments) each(change func(segment string) []string) segments {
+	var changed segments
+	for _, segment := range p {
+		changed = append(changed, change(segment)...)
+	}
+	return changed
+}
+
+// respellings are the ways in which services read a path differently from how it is written, in the order in which they
+// would be applied.
+var respellings = []func(segments) segments{
+	// An escape that is escaped itself is decoded once more.
+	func(p segments) segments {
+		return p.each(func(segment string) []string {
+			if decoded, err := url.PathUnescape(segment); err == nil {
+				segment = decoded
+			}
+			return []string{segment}
+		})
+	},
+	// An escaped question mark or number sign ends the path.
+	func(p segments) segments {
+		for i, segment := range p {
+			if end := strings.IndexAny(segment, "?#"); end >= 0 {
+				return append(slices.Clone(p[:i]), segment[:end])
+			}
+		}
+		return p
+	},
+	splitEscaped,
+	// What follows a semicolon is a parameter of the segment.
+	func(p segments) segments {
+		return p.each(func(segment string) []string {
+			name, _, _ := strings.Cut(segment, ";")
+			return []string{name}
+		})
+	},
+	splitEscaped, // services do this before or after they look for parameters
+	// Dots and spaces at the end of a name do not count.
+	func(p segments) segments {
+		return p.each(func(segment string) []string {
+			if cut := strings.TrimRight(segment, ". "); cut != "" {
+				segment = cut
+			}
+			return []string{segment}
+		})
+	},
+	// Repeated slashes are one.
+	func(p segments) segments {
+		var merged segments
+		for i, segment := range p {
+			if segment != "" || i == len(p)-1 {
+				merged = append(merged, segment)
+			}
+		}
+		return merged
+	},
+}
+
+// splitEscaped takes an escaped slash for a slash.
+func splitEscaped(p segments) segments {
+	return p.each(func(segment string) []string { return strings.Split(segment, "/") })
+}
+
+// readings returns the paths that services may read from a URL, by every combination of the respellings. It returns
+// false for a path that no client sends by chance, and that may lead anywhere: one with a dot segment, a backslash, a
+// control character or bytes that are not UTF-8.
+func readings(u *url.URL) (all []segments, ok bool) {
+	var written segments
+	for segment := range strings.SplitSeq(strings.TrimPrefix(u.EscapedPath(), "/"), "/") {
+		decoded, err := url.PathUnescape(segment)
+		if err != nil {
+			return nil, false
+		}
+		written = append(written, decoded)
+	}
+	all = []segments{written}
+	for _, respell := range respellings {
+		for _, p := range all { // the range is over those before this respelling
+			if other := respell(p); !slices.Equal(other, p) {
+				all = append(all, other)
+			}
+		}
+	}
+	for _, p := range all {
+		if slices.ContainsFunc(p, isHazard) {
 			return nil, false
 		}
 	}
-	merged := (&url.URL{Path: merge(decoded)}).EscapedPath()
-	paths = append(paths, merged)
-	if !strings.Contains(decoded, "//") && !strings.Contains(decoded, ";") && decoded == escaped {
-		return paths, true // almost always
-	}
-	parts := strings.Split(merge(decoded), "/")
-	for i, part := range parts {
-		parts[i], _, _ = strings.Cut(part, ";")
-	}
-	// An empty segment matches no literal segment of a route, and matches every {name}.
-	literal := escaped
-	for strings.Contains(literal, "//") {
-		literal = strings.ReplaceAll(literal, "//", "/%00/")
-	}
-	return append(paths, (&url.URL{Path: strings.Join(parts, "/")}).EscapedPath(), merge(escaped), literal), true
+	return all, true
 }
 
-// merge replaces repeated slashes by one.
-func merge(p string) string {
-	clean := path.Clean(p)
-	if strings.HasSuffix(p, "/") && clean != "/" {
-		clean += "/"
-	}
-	return clean
+// isHazard reports whether a segment may lead anywhere.
+func isHazard(segment string) bool {
+	name := strings.ReplaceAll(segment, " ", "")
+	return name == "." || name == ".." || !utf8.ValidString(segment) ||
+		strings.ContainsFunc(segment, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' })
 }
 
-// otherPaths are headers that some services take in place of the request's method or path. See also
-// idempotency.MethodHeaders.
-var otherPaths = []string{"X-Original-Method", "X-Original-Uri", "X-Original-Url", "X-Rewrite-Url"}
+// saidByProxies reports whether a header is one in which a proxy says where a request comes from, for whom it is, or
+// which method and path it had: services believe it. See also idempotency.MethodHeaders.
+func saidByProxies(name string) bool {
+	return slices.ContainsFunc(proxyPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) ||
+		slices.Contains(proxyHeaders, name)
+}
+
+var (
+	proxyPrefixes = []string{"X-Forwarded-", "X-Original-", "X-Rewrite-", "X-Ssl-", "X-Envoy-"}
+	proxyHeaders  = []string{
+		"Forwarded", "Proxy", "X-Real-Ip", "X-Client-Ip", "Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip",
+		"Cf-Connecting-Ip", "Fastly-Client-Ip", "Fly-Client-Ip", "X-Remote-Ip", "X-Remote-Addr", "X-Remote-User",
+		"Remote-User", "X-Host", "X-Scheme", "X-Url-Scheme", "Front-End-Https",
+	}
+)
+
+// principalHeader reports whether a header is the principal_header of a route. A service may have many routes, and
+// believe it on each of them.
+func (c *Config) principalHeader(name string) bool {
+	return c.anyRoute(func(r *route) bool { return r.header != "" && strings.EqualFold(r.header, name) })
+}
+
+// anyRoute reports whether it is so for a route.
+func (c *Config) anyRoute(is func(*route) bool) bool {
+	return slices.ContainsFunc(c.routes, is) || c.fallback != nil && is(c.fallback)
+}
 
 // strip removes headers that the client may not send to a route.
 func (c *Config) strip(r *http.Request, route *route) {
 	trusted := c.trusts(r)
-	if route.header != "" && !trusted {
-		r.Header.Del(route.header) // no trusted proxy has set it
-	}
-	if !trusted {
-		for _, name := range otherPaths {
-			r.Header.Del(name)
-		}
-	}
+	delete(r.Header, "Proxy") // CGI would make it HTTP_PROXY, and no proxy sends it
 	if !slices.Contains(route.options.Methods, r.Method) {
 		for _, name := range idempotency.MethodHeaders {
 			r.Header.Del(name)
@@ -134,7 +228,8 @@ func (c *Config) strip(r *http.Request, route *route) {
 		r.Header.Del("Http2-Settings")
 	}
 	for name := range r.Header {
-		if strings.Contains(name, "_") && route.imitated(name) {
+		if said := saidByProxies(name) || c.principalHeader(name); said && !trusted ||
+			strings.Contains(name, "_") && c.imitated(name) {
 			delete(r.Header, name)
 		}
 	}
@@ -154,22 +249,22 @@ func isH2C(header http.Header) bool {
 
 // imitated reports whether a header with an underscore imitates one that the client may not send, because services
 // behind CGI or WSGI do not distinguish _ from -.
-func (r *route) imitated(name string) bool {
+func (c *Config) imitated(name string) bool {
 	name = http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
 	header := http.Header{name: nil}
 	idempotency.StripHeaders(header)
-	return len(header) == 0 || name == idempotency.HeaderKey || strings.EqualFold(name, r.header) ||
-		strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(otherPaths, name) ||
+	return len(header) == 0 || name == idempotency.HeaderKey || c.principalHeader(name) || saidByProxies(name) ||
+		c.anyRoute(func(r *route) bool { return slices.Contains(r.identifying, name) }) ||
 		slices.Contains(idempotency.MethodHeaders, name)
 }
 
 // keep restores the headers that the client's Connection header may have removed on the way to the service. No client
-// may hide the key, what the gateway says about it, or the principal.
+// may hide the key, what the gateway says about it, the principal, or what the gateway has compared.
 func (r *route) keep(out, in http.Header) {
-	for _, name := range []string{
+	for _, name := range append([]string{
 		idempotency.HeaderKey, idempotency.HeaderAttempt, idempotency.HeaderFence, "Authorization",
 		http.CanonicalHeaderKey(r.header),
-	} {
+	}, r.identifying...) {
 		if values, ok := in[name]; ok && name != "" {
 			out[name] = values
 		}

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
@@ -45,13 +46,14 @@ func (g *Gateway) newRoute(c *Config, r *route) http.Handler {
 	}
 	o := r.options
 	o.Scope, o.Journal, o.Metrics, o.Logger = g.options.Scope, g.options.Journal, g.metrics.of(r.label()), logger
-	o.Admit, o.Principal = g.admit, c.principal(r)
+	o.Admit = g.admit
 	if r.check != nil {
 		o.AllowReplay = func(request *http.Request) (bool, error) { return r.check.ask(proxy, request) }
 	}
 	keyed := idempotency.Middleware(g.options.Store, o)(proxy)
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		c.strip(request, r)
+		request.Host = c.authority(request)
 		keyed.ServeHTTP(w, request)
 	})
 }
@@ -90,6 +92,15 @@ func (c *Config) rewrite(p *httputil.ProxyRequest, upstream *url.URL) {
 	}
 }
 
+// authority returns the host that a request is for. A trusted proxy may have replaced the Host header by its own name
+// for this gateway. The service gets it in X-Forwarded-Host.
+func (c *Config) authority(r *http.Request) string {
+	if said := r.Header.Get("X-Forwarded-Host"); said != "" && c.trusts(r) {
+		return said
+	}
+	return r.Host
+}
+
 // principal returns the function that determines the principal of a request, or nil for the middleware's default. The
 // kind is part of the principal, so that a header and a claim with the same value are two parties.
 func (c *Config) principal(r *route) func(context.Context, http.Header) (string, error) {
@@ -97,13 +108,19 @@ func (c *Config) principal(r *route) func(context.Context, http.Header) (string,
 	case r.header != "":
 		return func(_ context.Context, header http.Header) (string, error) {
 			values := header.Values(r.header)
-			if len(values) != 1 || values[0] == "" {
-				return "", fmt.Errorf("it needs one header %s of a trusted proxy, with a value", r.header)
+			switch {
+			case len(values) > 1:
+				return "", fmt.Errorf("it needs one header %s of a trusted proxy", r.header)
+			case strings.Join(values, "") == "":
+				return "", nil // anonymous
 			}
 			return limitPrincipal("header:" + values[0])
 		}
 	case r.claim != "":
 		return func(_ context.Context, header http.Header) (string, error) {
+			if strings.Join(header.Values("Authorization"), "") == "" {
+				return "", nil // anonymous
+			}
 			value, err := c.tokens.verifier.Load().Claim(header, r.claim)
 			if err != nil {
 				return "", err
@@ -135,9 +152,13 @@ func (k *check) ask(proxy http.Handler, request *http.Request) (bool, error) {
 		// Connection could have the proxy remove what the check goes by.
 		"Connection", "Upgrade",
 		idempotency.HeaderKey, "X-" + idempotency.HeaderKey, "Content-Length", "Content-Type", "Content-Encoding",
-		"Expect", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "Range",
+		"Expect", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range",
+		"Range",
 	} {
 		question.Header.Del(name)
+	}
+	for _, name := range idempotency.MethodHeaders {
+		question.Header.Del(name) // it would be the method of the check
 	}
 	question.Header.Set("X-Original-Method", request.Method)
 	question.Header.Set("X-Original-URI", request.URL.RequestURI())
@@ -217,7 +238,9 @@ func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // hasKey reports whether a request has a key in the eyes of net/http.
 func hasKey(r *http.Request) bool {
-	return r.Header.Get(idempotency.HeaderKey) != "" || r.Header.Get("X-Idempotency-Key") != ""
+	_, key := r.Header[idempotency.HeaderKey]
+	_, other := r.Header["X-Idempotency-Key"]
+	return key || other
 }
 
 // noBytes is an empty body that net/http does not recognize as empty, and so cannot send again.

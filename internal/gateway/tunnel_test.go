@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/seqledger/seqledger/client/idempotency"
 )
 
 // rawAnswer sends the text of a request and returns the response, because net/http sends no such requests.
@@ -101,12 +103,17 @@ func TestReplayCheckLearnsWhatItIsAbout(t *testing.T) {
 	base, _ := serve(t, service, func(s *Settings) { s.ReplayCheck = "GET /may" })
 	for _, hidden := range []string{"", "Connection: X-Original-URI, X-Original-Method, Cookie\r\n"} {
 		rawAnswer(t, base, "POST /doc/1 HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nCookie: user=1\r\n"+hidden+
-			"Content-Length: 1\r\n\r\na")
+			"X-HTTP-Method-Override: DELETE\r\nX-Method-Override: DELETE\r\nContent-Length: 1\r\n\r\na")
 	}
 	got := service.last(t)
 	if got.URL.Path != "/may" || got.Header.Get("X-Original-Method") != "POST" ||
 		got.Header.Get("X-Original-Uri") != "/doc/1" || got.Header.Get("Cookie") != "user=1" {
 		t.Errorf("the check gets %s %v", got.URL, got.Header)
+	}
+	for _, name := range idempotency.MethodHeaders {
+		if value := got.Header.Get(name); value != "" {
+			t.Errorf("the check gets %s: %s", name, value)
+		}
 	}
 }
 

@@ -23,11 +23,11 @@ const (
 type Proxy struct {
 	Address string
 
-	target   string
 	listener net.Listener
 	joined   sync.WaitGroup
 
 	mu      sync.Mutex
+	target  string
 	mode    Mode
 	changed chan struct{} // closed when the mode changes
 	passed  int           // messages since At
@@ -75,6 +75,13 @@ func (p *Proxy) Set(mode Mode) {
 	}
 }
 
+// Lead makes new connections lead to another server. Open ones stay, as when a failover moves an address.
+func (p *Proxy) Lead(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
+
 // At calls do before the n-th message from now on, a request or an answer, is passed on, from 1. The message waits for
 // it. It counts what was read at once as a message. With 0 it only counts. It reports whether what the last At was
 // given is called, which may not have returned yet.
@@ -110,7 +117,10 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("tcp", p.target)
+		p.mu.Lock()
+		target := p.target
+		p.mu.Unlock()
+		server, err := net.Dial("tcp", target)
 		if err != nil {
 			_ = client.Close()
 			continue

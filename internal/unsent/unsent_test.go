@@ -5,6 +5,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // A connection counts, whatever becomes of the request on it; the lack of one is certain.
@@ -14,14 +16,17 @@ func TestWatch(t *testing.T) {
 	running, untrusted := httptest.NewServer(abort), httptest.NewTLSServer(abort)
 	t.Cleanup(running.Close)
 	t.Cleanup(untrusted.Close)
-	closed := httptest.NewServer(abort)
-	closed.Close()
+	refusing, holder, err := freeport.Unreachable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Close() })
 	for name, test := range map[string]struct {
 		url       string
 		connected bool
 	}{
 		"a connection that breaks":   {running.URL, true},
-		"no server":                  {closed.URL, false},
+		"no server":                  {"http://" + refusing, false},
 		"an untrusted certificate":   {untrusted.URL, false},
 		"TLS to a server without it": {strings.Replace(running.URL, "http:", "https:", 1), false},
 	} {

@@ -91,9 +91,13 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 	})()
 	inner := r.WithContext(ctx)
 	inner.Method, inner.ContentLength = http.MethodPost, -1
-	// Buffered, because a read of c costs more than one of a buffer.
-	inner.Body = &StreamBody{ReadCloser: io.NopCloser(bufio.NewReader(c))}
+	inner.Body = &StreamBody{ReadCloser: &serverBody{bufio.NewReader(c), c}}
 	inner.Header = r.Header.Clone()
+	for _, name := range []string{
+		"Connection", "Upgrade", ProtocolHeader, "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions",
+	} {
+		inner.Header.Del(name) // they are about the connection, and the stream has one
+	}
 	inner.Header.Set("Content-Type", "application/connect+proto")
 	inner.Header.Set("Connect-Protocol-Version", "1")
 	// Connect requires HTTP/2 because HTTP/1.1 cannot send in both directions at once. This
@@ -102,6 +106,16 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 	next.ServeHTTP(c, inner)
 	c.end()
 }
+
+// serverBody is the body of the request. It is buffered, because a read of the connection costs more.
+type serverBody struct {
+	*bufio.Reader
+
+	c *serverConn
+}
+
+// Close implements io.Closer: it ends reads.
+func (b *serverBody) Close() error { return b.c.wire.Close() }
 
 // upgradedKey marks the context of a stream on an upgraded connection.
 type upgradedKey struct{}

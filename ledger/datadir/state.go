@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 )
 
@@ -66,7 +67,7 @@ func (w *stateWriter) open(file uint64) (_ io.Writer, err error) {
 	}
 	d := w.directory
 	if file > 0 {
-		w.current, err = os.Create(filepath.Join(d.Blocks(), blockfile.Name(file)))
+		w.current, err = private.Create(filepath.Join(d.Blocks(), blockfile.Name(file)))
 	} else if w.current, err = os.CreateTemp(d.path, StateName+newSuffix+"*"); err == nil {
 		w.state = w.current.Name()
 	}

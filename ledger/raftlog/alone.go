@@ -94,7 +94,7 @@ func writeAlone(o *Options, path string) (sole bool, err error) {
 	if a, found := last.Address(o.Node); found {
 		alone.Addresses = []core.Address{a}
 	}
-	if err := os.Mkdir(path, 0o755); err != nil {
+	if err := os.Mkdir(path, 0o700); err != nil {
 		return false, err
 	}
 	s := o.segments(false)

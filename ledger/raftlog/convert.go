@@ -66,7 +66,7 @@ func RemoveOld(dir string) error {
 // translate durably writes the entries after the state store's checkpoint into new files. Only other nodes would
 // request earlier entries, and there are none.
 func translate(o *Options, path string) error {
-	if err := os.Mkdir(path, 0o755); errors.Is(err, os.ErrNotExist) {
+	if err := os.Mkdir(path, 0o700); errors.Is(err, os.ErrNotExist) {
 		return refusal(o.Dir, err, "it cannot be found")
 	} else if err != nil {
 		return fmt.Errorf("raftlog: %w", err)

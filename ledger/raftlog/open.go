@@ -75,7 +75,7 @@ func (o *Options) segments(readOnly bool) segment.Options {
 func create(o *Options) error { return makeLog(o, checkpointAt(Position{}), segment.State{}) }
 
 func makeLog(o *Options, checkpoint segment.Checkpoint, state segment.State) error {
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("raftlog: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(o.Dir, segmentsDir)); !errors.Is(err, os.ErrNotExist) {
@@ -84,7 +84,7 @@ func makeLog(o *Options, checkpoint segment.Checkpoint, state segment.State) err
 	}
 	tmp := filepath.Join(o.Dir, newSegmentsDir)
 	// Nothing in it was ever acknowledged, because it never got its final name.
-	if err := errors.Join(os.RemoveAll(tmp), os.Mkdir(tmp, 0o755)); err != nil {
+	if err := errors.Join(os.RemoveAll(tmp), os.Mkdir(tmp, 0o700)); err != nil {
 		return fmt.Errorf("raftlog: %w", err)
 	}
 	made := o.segments(false)

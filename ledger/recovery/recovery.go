@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/cluster"
@@ -132,6 +133,7 @@ func Run(ctx context.Context, dir string, logger *slog.Logger) (r Result, err er
 	if err != nil {
 		return r, err
 	}
+	private.Narrow(logger, dir)
 	interrupted, err := d.Recovering()
 	if err == nil && !interrupted {
 		if r.Before, err = inspect(d); err == nil && len(r.Before.Members) == 1 &&

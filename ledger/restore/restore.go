@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/blockfile"
@@ -118,6 +119,7 @@ func restore(
 	if err != nil {
 		return info, err
 	}
+	private.Narrow(o.Logger, o.Dir)
 	if info.Backup, err = receive(d); err != nil {
 		return info, errors.Join(err, d.Close())
 	}

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -71,6 +72,7 @@ func Join(ctx context.Context, o Options) error {
 	if !d.Fresh() {
 		return errors.Join(ErrJoined, d.Close())
 	}
+	private.Narrow(o.Logger, o.Dir)
 	j := joining{o: o, d: d}
 	err = o.persist(ctx, "join the cluster", j.attempt)
 	return errors.Join(err, d.Close())

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/blockfile"
@@ -199,7 +200,7 @@ func (b *backupFiles) open(file uint64) (io.Writer, error) {
 	}
 	err := errors.Join(b.close(), os.MkdirAll(filepath.Dir(path), 0o700))
 	if err == nil {
-		b.current, err = os.Create(path)
+		b.current, err = private.Create(path)
 	}
 	return b.current, err
 }

@@ -12,9 +12,7 @@ import (
 	"time"
 )
 
-// Connections use file descriptors, and so do the log's segments. If clients took the last one,
-// the server would fail at its next segment and stop. So connections have a limit below that of
-// the process.
+// Connections have a limit below that of the files of the process (see package listen).
 //
 // A connection is unknown until a request on it was authenticated. Unknown connections have
 // separate bounds, in total and for each address. If there are too many, the oldest is closed
@@ -23,11 +21,6 @@ import (
 // its round trip: then more connections arrive at once than can be served.
 
 const (
-	maxConnections = 16_384
-	// ownFiles are reserved for the ledger, the standard streams and inherited files.
-	ownFiles = 256
-	// minConnections applies to a process that may open very few files.
-	minConnections = 64
 	// maxUnknownConnections bounds the unknown connections, and unknownOfAddress those from one
 	// address. An HTTP/2 connection takes some 70 KB.
 	maxUnknownConnections = 1_024
@@ -37,15 +30,6 @@ const (
 	// unknownTimeout is how long a connection may stay unknown without a request.
 	unknownTimeout = 15 * time.Second
 )
-
-// defaultConnections returns the bound of connections of a process that may have the given
-// number of files open; 0: unlimited.
-func defaultConnections(files uint64) int {
-	if files == 0 || files >= maxConnections+ownFiles {
-		return maxConnections
-	}
-	return max(minConnections, int(files)-ownFiles)
-}
 
 // connections are the connections of a server.
 type connections struct {

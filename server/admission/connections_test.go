@@ -12,21 +12,6 @@ import (
 	"time"
 )
 
-func TestDefaultConnections(t *testing.T) {
-	t.Parallel()
-	for files, want := range map[uint64]int{
-		0: maxConnections, 1 << 40: maxConnections, maxConnections + ownFiles: maxConnections,
-		1_024: 768, 300: minConnections, 1: minConnections,
-	} {
-		if got := defaultConnections(files); got != want {
-			t.Errorf("%d files: %d connections, want %d", files, got, want)
-		}
-	}
-	if files := openFilesLimit(); files != 0 && files < minConnections {
-		t.Error("this process may hardly open a file:", files)
-	}
-}
-
 // fakeConn is a connection from an address that counts how often it is closed.
 type fakeConn struct {
 	net.Conn

@@ -127,11 +127,40 @@ func (c *Controller) OwnRequest(ctx context.Context, p Party) (leave func(), err
 	if !p.Share.requests.Enter(p.Limits.Requests) {
 		return nil, c.refuse(ctx, Requests, OfCredential, busyRetry)
 	}
-	if wait := p.Share.requestPace.take(1, p.Limits.RequestsPerSecond, false); wait > 0 {
+	if err := c.begin(ctx, p); err != nil {
 		p.Share.requests.Leave()
-		return nil, c.refuse(ctx, RequestsPerSecond, OfCredential, wait)
+		return nil, err
 	}
 	return p.Share.requests.Leave, nil
+}
+
+// begin counts a request that begins. The error is a *Refusal.
+func (c *Controller) begin(ctx context.Context, p Party) error {
+	if wait := p.Share.requestPace.take(1, p.Limits.RequestsPerSecond, false); wait > 0 {
+		return c.refuse(ctx, RequestsPerSecond, OfCredential, wait)
+	}
+	return nil
+}
+
+// Within admits a call that an admitted request makes in this process. The request and its first call count as one.
+// Each further call counts as one more that begins, and as one more under way while another call of the request is.
+// The error is a *Refusal.
+func (c *Controller) Within(ctx context.Context, p Party) (leave func(), err error) {
+	v, ok := ctx.Value(visitKey{}).(*visit)
+	if !ok {
+		return c.Request(ctx, p)
+	}
+	first := !v.called.Swap(true)
+	if v.calling.Swap(true) {
+		return c.Request(ctx, p)
+	}
+	if !first && c.shares {
+		if err := c.begin(ctx, p); err != nil {
+			v.calling.Store(false)
+			return nil, err
+		}
+	}
+	return func() { v.calling.Store(false) }, nil
 }
 
 // Stream opens a stream; leave closes it. The error is a *Refusal.

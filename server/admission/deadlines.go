@@ -77,7 +77,7 @@ func Answering(ctx context.Context) {
 func BodyDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v, ok := r.Context().Value(visitKey{}).(*visit); ok && v.deadlines.hasBody {
-			r.Body = &timedBody{r.Body, &v.deadlines}
+			r.Body = &timedBody{r.Body, v}
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -86,14 +86,19 @@ func BodyDeadline(next http.Handler) http.Handler {
 // timedBody is a body with a deadline.
 type timedBody struct {
 	io.ReadCloser
-	deadlines *deadlines
+	visit *visit
 }
 
 // Read implements io.Reader.
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
-		_ = b.deadlines.controls.SetReadDeadline(time.Time{})
+		// A transport that passes the body on may read its end when the handler has returned.
+		b.visit.mu.Lock()
+		defer b.visit.mu.Unlock()
+		if !b.visit.ended {
+			_ = b.visit.deadlines.controls.SetReadDeadline(time.Time{})
+		}
 	}
 	return n, err
 }

@@ -30,9 +30,9 @@
 //	open streams [streams]         Options.MaxStreams    (streams)          refused
 //	                               1,024                 256
 //	open connections               Options.MaxConnec-    (connections)      share: the request is refused
-//	[connections]                  tions 16,384, or 256  4,096              and its connection closed; total:
-//	                               less than the files                      the oldest unknown one is closed,
-//	                               of the process                           or else the new one
+//	[connections]                  tions 16,384, or less 4,096              and its connection closed; total:
+//	                               with few files (see                      the oldest unknown one is closed,
+//	                               package listen)                          or else the new one
 //	large messages that arrive     128 MiB               (message_bytes)    unary: refused; stream: waits for
 //	[message_bytes]                                      32 MiB             its own, refused by the total
 //	large answers that are sent    128 MiB               (message_bytes)    unary: refused; Watch: waits for

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/listen"
 )
 
 // Limits are one credential's share of the bounds of a server. A field that is 0
@@ -92,7 +94,7 @@ func (t Totals) withDefaults() Totals {
 		t.Streams = maxStreams
 	}
 	if t.Connections == 0 {
-		t.Connections = defaultConnections(openFilesLimit())
+		t.Connections = listen.Connections().Clients
 	}
 	return t
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -41,7 +42,10 @@ type visit struct {
 
 	authenticated bool // belongs to the handler
 
-	mu    sync.Mutex // held by cut
+	// called is set once the request has made a call in this process, and calling while one has the request's place.
+	called, calling atomic.Bool
+
+	mu    sync.Mutex // held while another goroutine uses the response
 	ended bool
 }
 
@@ -213,6 +217,9 @@ func (v *visit) forget() {
 
 // end says that the handler returns, after which its response must not be used.
 func (v *visit) end() {
+	v.mu.Lock()
+	v.ended = true
+	v.mu.Unlock()
 	if v.authenticated {
 		return
 	}
@@ -220,9 +227,6 @@ func (v *visit) end() {
 	vs.mu.Lock()
 	v.forget()
 	vs.mu.Unlock()
-	v.mu.Lock()
-	v.ended = true
-	v.mu.Unlock()
 	if v.conn != nil {
 		v.controller.connections.visited(v.conn)
 	}

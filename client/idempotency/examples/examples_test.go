@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // binaries is the directory of the programs under test.
@@ -449,9 +451,12 @@ func TestSubmitRefusals(t *testing.T) {
 		}
 	}
 	s.runner.ran(t, 1)
-	closed := httptest.NewServer(http.NotFoundHandler())
-	closed.Close()
-	unreachable := s.replica("--runner", closed.URL)
+	refusing, holder, err := freeport.Unreachable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Close() })
+	unreachable := s.replica("--runner", "http://"+refusing)
 	send := func(to *process) *answer {
 		return request(t, http.MethodPost, to.address, "/jobs", "{}", "Idempotency-Key", "free")
 	}

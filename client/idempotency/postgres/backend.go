@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
@@ -59,7 +58,7 @@ const (
 	drawToken = `SELECT nextval('idempotency_tokens')`
 )
 
-// querier is a pool or a transaction.
+// querier is a connection or a transaction.
 type querier interface {
 	Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, sql string, arguments ...any) pgx.Row
@@ -170,22 +169,22 @@ func nextToken(ctx context.Context, q querier) (uint64, error) {
 type backend struct {
 	describe.Namer
 
-	pool     *pgxpool.Pool
+	connections
+
 	listener *waiters.Listener
 	maxOpen  int // Options.MaxOpen
 }
 
-// Load implements idempotency.Backend. Every store call begins with a Load, so it also replaces connections that broke
-// while idle, for example because the server restarted.
-func (b *backend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
-	for reset := false; ; {
-		record, version, now, err := load(ctx, b.pool, key)
-		switch {
-		case ctx.Err() == nil && overtaken(err): // a read can be rolled back, too
-		case ctx.Err() == nil && broken(err) && !reset:
-			reset = true
-			b.pool.Reset()
-		default:
+// Load implements idempotency.Backend.
+func (b *backend) Load(ctx context.Context, key string) (
+	record []byte, version string, now time.Time, err error,
+) {
+	for {
+		err = b.use(ctx, true, func(q querier) (err error) {
+			record, version, now, err = load(ctx, q, key)
+			return err
+		})
+		if ctx.Err() != nil || !overtaken(err) { // a read can be rolled back, too
 			return record, version, now, refused(err)
 		}
 	}
@@ -199,15 +198,6 @@ func refused(err error) error {
 		return fmt.Errorf("%w: %w", idempotency.ErrRefused, err)
 	}
 	return err
-}
-
-// broken reports whether a statement failed because its connection broke.
-func broken(err error) bool {
-	failure, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		return err != nil
-	}
-	return strings.HasPrefix(failure.Code, "57P") // the server is shutting down
 }
 
 // CompareAndSwap implements idempotency.Backend.
@@ -228,10 +218,13 @@ func (b *backend) swap(
 	ctx context.Context, key, version string, record []byte, keepUntil time.Time, deadline *time.Time,
 ) (bool, error) {
 	swapped := false
-	err := admit(ctx, b.pool, key, record, b.maxOpen)
-	if err == nil {
-		swapped, err = swap(ctx, b.pool, key, version, record, keepUntil, deadline)
-	}
+	err := b.use(ctx, false, func(q querier) error {
+		err := admit(ctx, q, key, record, b.maxOpen)
+		if err == nil {
+			swapped, err = swap(ctx, q, key, version, record, keepUntil, deadline)
+		}
+		return err
+	})
 	if overtaken(err) || late(err) {
 		return false, nil
 	}
@@ -241,11 +234,15 @@ func (b *backend) swap(
 // Confirm implements idempotency.Confirmer. If a statement is canceled while its commit waits for a standby, the server
 // keeps the commit and makes it visible, although no standby may have it.
 func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error) {
-	confirmed, err := confirm(ctx, b.pool, key, version)
+	confirmed := false
+	err := b.use(ctx, true, func(q querier) (err error) {
+		confirmed, err = confirm(ctx, q, key, version)
+		return err
+	})
 	if overtaken(err) {
 		return false, nil
 	}
-	return confirmed, err
+	return confirmed, refused(err)
 }
 
 // late reports whether a statement wrote nothing because it ran after its deadline.
@@ -263,7 +260,11 @@ func overtaken(err error) bool {
 
 // NextToken implements idempotency.TokenSource.
 func (b *backend) NextToken(ctx context.Context) (uint64, error) {
-	token, err := nextToken(ctx, b.pool)
+	var token uint64
+	err := b.use(ctx, true, func(q querier) (err error) {
+		token, err = nextToken(ctx, q)
+		return err
+	})
 	return token, refused(err)
 }
 
@@ -285,12 +286,14 @@ func (b *backend) Changed(ctx context.Context, key, version string) error {
 		return err
 	}
 	defer leave()
-	if _, err := b.pool.Exec(ctx, announceWait, name, number); err != nil && !overtaken(err) {
-		return err
-	}
-	// A swap before the announcement sends no notification, but is visible here.
 	var current int64
-	err = b.pool.QueryRow(ctx, recordVersion, name).Scan(&current)
+	err = b.use(ctx, true, func(q querier) error {
+		if _, err := q.Exec(ctx, announceWait, name, number); err != nil && !overtaken(err) {
+			return err
+		}
+		// A swap before the announcement sends no notification, but is visible here.
+		return q.QueryRow(ctx, recordVersion, name).Scan(&current)
+	})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows), err == nil && current != number:
 		return nil

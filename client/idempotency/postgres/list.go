@@ -22,7 +22,13 @@ func (s *Store) List(
 	ctx context.Context, request *idempotency.ListRequest,
 ) iter.Seq2[*idempotency.ListedRecord, error] {
 	return func(yield func(*idempotency.ListedRecord, error) bool) {
-		rows, err := s.backend.pool.Query(ctx, listRecords, text(request.Scope.Organization), text(request.Scope.Vault),
+		conn, err := s.backend.acquire(ctx)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer conn.Release()
+		rows, err := conn.Query(ctx, listRecords, text(request.Scope.Organization), text(request.Scope.Vault),
 			text(request.Namespace), request.EveryPrincipal, text(request.Principal), int(request.State))
 		if err != nil {
 			yield(nil, err)

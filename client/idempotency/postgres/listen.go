@@ -17,18 +17,20 @@ const (
 	helloTimeout = 5 * time.Second
 	relisten     = time.Second      // after a connection broke
 	relistenDeaf = 30 * time.Second // after notifications did not arrive
+	quietTime    = 30 * time.Second // without a notification
 )
 
 // listening holds what a store's listener needs to connect.
 type listening struct {
 	config *pgx.ConnConfig
 	pool   *pgxpool.Pool // sends the test notification for a new connection
+	quiet  time.Duration // after which the connection is tested again
 	log    *slog.Logger
 	warned bool // warned once that waiting callers poll
 }
 
 func newListener(config *pgx.ConnConfig, pool *pgxpool.Pool, log *slog.Logger) *waiters.Listener {
-	return waiters.NewListener((&listening{config: config, pool: pool, log: log}).once)
+	return waiters.NewListener((&listening{config: config, pool: pool, quiet: quietTime, log: log}).once)
 }
 
 // once listens on one connection, and returns the pause before the next.
@@ -59,22 +61,39 @@ func (g *listening) listen(ctx context.Context, l *waiters.Listener) error {
 	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
 		return err
 	}
-	if err := g.test(ctx, conn); err != nil {
-		return err
-	}
-	l.Hearing()
 	for {
-		n, err := conn.WaitForNotification(ctx)
-		if err != nil {
+		// Tested again when it is quiet: after a failover the pool may have another server than this connection.
+		if err := g.test(ctx, conn, l); err != nil {
 			return err
 		}
-		l.Wake(n.Payload)
+		l.Hearing()
+		if err := g.hear(ctx, conn, l); err != nil {
+			return err
+		}
+	}
+}
+
+// hear wakes callers until no notification came for a while.
+func (g *listening) hear(ctx context.Context, conn *pgx.Conn, l *waiters.Listener) error {
+	for {
+		quiet, cancel := context.WithTimeout(ctx, g.quiet)
+		n, err := conn.WaitForNotification(quiet)
+		over := quiet.Err() != nil && ctx.Err() == nil && !conn.IsClosed()
+		cancel()
+		switch {
+		case err == nil:
+			l.Wake(n.Payload)
+		case over:
+			return nil
+		default:
+			return err
+		}
 	}
 }
 
 // test sends a notification on another connection and waits for it. A pooler accepts a LISTEN, but drops the
 // notifications that arrive later.
-func (g *listening) test(ctx context.Context, conn *pgx.Conn) error {
+func (g *listening) test(ctx context.Context, conn *pgx.Conn, l *waiters.Listener) error {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	hello := "hello " + rand.Text()
@@ -89,5 +108,6 @@ func (g *listening) test(ctx context.Context, conn *pgx.Conn) error {
 		if n.Payload == hello {
 			return nil
 		}
+		l.Wake(n.Payload)
 	}
 }

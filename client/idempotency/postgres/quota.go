@@ -13,11 +13,12 @@ import (
 // The state of rows that count; see schema.sql.
 const statePending = 2
 
-// openKeys counts the other keys of a principal that have no result, up to the quota. For a key that is already pending
+// openKeys counts the other keys of a principal that have no result, up to the quota; not those that have expired and
+// are to be deleted. For a key that is already pending
 // it returns no row, because that key has been counted: its owner must be able to renew its lease.
 const openKeys = `SELECT count(*) FROM (SELECT FROM idempotency_records
 		WHERE organization = $2::text AND vault = $3::text AND principal = $4::text AND state IN (2, 5)
-		LIMIT $5::bigint) AS counted
+		AND keep_until > clock_timestamp() LIMIT $5::bigint) AS counted
 	HAVING NOT EXISTS (SELECT FROM idempotency_records WHERE key = $1::bytea AND state IN (2, 5))`
 
 // errOpenKeys is the cause of a refusal by the quota.

@@ -132,10 +132,13 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 		}
 		listen = config
 	}
-	if err := check(ctx, pool); err != nil {
+	b := &backend{connections: connections{pool: pool, privileges: privileges}, maxOpen: o.MaxOpen}
+	if o.CleanupInterval >= 0 {
+		b.privileges = append(privileges[:len(privileges):len(privileges)], "DELETE")
+	}
+	if err := b.use(ctx, true, func(querier) error { return nil }); err != nil { // a connection is checked
 		return nil, err
 	}
-	b := &backend{pool: pool, maxOpen: o.MaxOpen}
 	b.listener = newListener(listen, pool, o.Logger)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Store{Resolver: idempotency.NewStore(b), backend: b, stop: stop}
@@ -176,31 +179,6 @@ func Init(ctx context.Context, url string) error {
 	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 }
 
-// check refuses a server on which a store would lose acknowledged writes.
-func check(ctx context.Context, pool *pgxpool.Pool) error {
-	var version int
-	var standby, table bool
-	var fsync, commit string
-	err := pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
-		current_setting('fsync'), current_setting('synchronous_commit'),
-		to_regclass('idempotency_records') IS NOT NULL AND to_regclass('idempotency_tokens') IS NOT NULL`).
-		Scan(&version, &standby, &fsync, &commit, &table)
-	switch {
-	case err != nil:
-		return err
-	case version < 130000:
-		return fmt.Errorf("PostgreSQL %d is too old: 13 and later", version/10000)
-	case standby:
-		return errors.New("the server is a standby, which cannot store anything")
-	case fsync == "off" || commit == "off":
-		return fmt.Errorf("the server acknowledges what it has not stored (fsync %s, synchronous_commit %s), so that "+
-			"a crash would forget keys", fsync, commit)
-	case !table:
-		return errors.New("there is no table idempotency_records: run seqledger store init with the same URL, once")
-	}
-	return nil
-}
-
 // expiredBatch deletes expired records. A record in use is locked, and left to a later batch. Expired records are kept
 // for another minute, in case the clock is set back.
 const expiredBatch = `DELETE FROM idempotency_records WHERE keep_until < clock_timestamp() - interval '1 minute'
@@ -227,8 +205,13 @@ func (s *Store) cleanUp(ctx context.Context, interval time.Duration, log *slog.L
 // deleteExpired deletes all expired records, in batches.
 func (s *Store) deleteExpired(ctx context.Context) error {
 	for {
-		tag, err := s.backend.pool.Exec(ctx, expiredBatch)
-		if err != nil || tag.RowsAffected() < 1000 {
+		var deleted int64
+		err := s.backend.use(ctx, true, func(q querier) error {
+			tag, err := q.Exec(ctx, expiredBatch)
+			deleted = tag.RowsAffected()
+			return err
+		})
+		if err != nil || deleted < 1000 {
 			return err
 		}
 	}

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
+	"github.com/seqledger/seqledger/client/internal/pgserver"
 )
 
 // WithTx returns a store within a transaction, which the caller begins and ends. A reservation, the work and its result
@@ -40,7 +42,7 @@ import (
 // the caller uses tx in another goroutine. Only the heartbeats of a reservation made in the same transaction may come
 // at any time, because no other transaction sees that reservation yet.
 func (s *Store) WithTx(tx pgx.Tx) idempotency.Store {
-	b := &txBackend{tx: tx, changed: map[string]bool{}}
+	b := &txBackend{tx: tx, changed: map[string]bool{}, pool: s.backend.pool}
 	return &txStore{Store: idempotency.NewStore(b), reserved: map[idempotency.AttemptID]uint64{}}
 }
 
@@ -87,14 +89,16 @@ func (s *txStore) Heartbeat(
 type txBackend struct {
 	describe.Namer
 
-	tx pgx.Tx
+	tx   pgx.Tx
+	pool *pgxpool.Pool // which tx may be of
 	// changed holds the records that this transaction has changed, and so has locked until its end.
 	changed map[string]bool
 }
 
 // Load implements idempotency.Backend.
 func (b *txBackend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
-	return load(ctx, b.tx, key)
+	record, version, now, err := load(ctx, b.tx, key)
+	return record, version, now, pgserver.Leave(b.pool, err)
 }
 
 // CompareAndSwap implements idempotency.Backend.
@@ -119,7 +123,7 @@ func (b *txBackend) swap(
 		// would avoid that, but would cost every reservation two round trips.
 		swapped, err := swap(ctx, b.tx, key, version, record, keepUntil, deadline)
 		b.changed[key] = b.changed[key] || swapped
-		return swapped, err
+		return swapped, pgserver.Leave(b.pool, err)
 	}
 	// An update that waits for another one and then does not match leaves the record locked. The owner could not finish
 	// the record while this transaction waits for that. The end of the savepoint unlocks it.
@@ -132,7 +136,7 @@ func (b *txBackend) swap(
 		return false, inner.Rollback(ctx)
 	}
 	if err != nil || !swapped {
-		return false, errors.Join(err, inner.Rollback(ctx))
+		return false, errors.Join(pgserver.Leave(b.pool, err), inner.Rollback(ctx))
 	}
 	b.changed[key] = true
 	return true, inner.Commit(ctx)
@@ -140,8 +144,12 @@ func (b *txBackend) swap(
 
 // Confirm implements idempotency.Confirmer. It makes the transaction write, so that its commit waits for standbys.
 func (b *txBackend) Confirm(ctx context.Context, key, version string) (bool, error) {
-	return confirm(ctx, b.tx, key, version)
+	confirmed, err := confirm(ctx, b.tx, key, version)
+	return confirmed, pgserver.Leave(b.pool, err)
 }
 
 // NextToken implements idempotency.TokenSource.
-func (b *txBackend) NextToken(ctx context.Context) (uint64, error) { return nextToken(ctx, b.tx) }
+func (b *txBackend) NextToken(ctx context.Context) (uint64, error) {
+	token, err := nextToken(ctx, b.tx)
+	return token, pgserver.Leave(b.pool, err)
+}

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -36,7 +35,8 @@ var loadScript, swapScript, tokenScript = redis.NewScript(loadText), redis.NewSc
 type backend struct {
 	describe.Namer
 
-	client redis.UniversalClient // a *redis.Client or *redis.ClusterClient
+	client      redis.UniversalClient // a *redis.Client or *redis.ClusterClient
+	connections *connections          // of the client
 	// Names of keys. The first two are prefixes.
 	records, open, counter, channel string
 
@@ -69,23 +69,17 @@ func name(key string) string {
 	return hash
 }
 
-// loadAttempts is how often Load tries when connections break. The connections of a pool break together, and Load is
-// the first call of every command.
-const loadAttempts = 3
-
-// Load implements idempotency.Backend.
-func (b *backend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
-	for attempt := 1; ; attempt++ {
-		answer, err := loadScript.Run(ctx, b.client, []string{b.records + name(key)}).Slice()
-		if err == nil {
-			return decodeLoad(answer)
-		}
-		if _, isNet := errors.AsType[net.Error](err); ctx.Err() != nil || attempt == loadAttempts ||
-			!isNet && !strings.HasSuffix(err.Error(), "EOF") {
-			b.findMaster(ctx)
-			return nil, "", time.Time{}, refused(err)
-		}
+// Load implements idempotency.Backend. It is the first call of every command.
+func (b *backend) Load(ctx context.Context, key string) (record []byte, version string, now time.Time, err error) {
+	var answer []any
+	err = b.do(ctx, true, func() (err error) {
+		answer, err = loadScript.Run(ctx, b.client, []string{b.records + name(key)}).Slice()
+		return err
+	})
+	if err != nil {
+		return nil, "", time.Time{}, refused(err)
 	}
+	return decodeLoad(answer)
 }
 
 // decodeLoad decodes the answer of load.lua.
@@ -144,7 +138,11 @@ func (b *backend) CompareAndSwapBefore(
 	keys := []string{b.records + hash, b.counter, b.openOf(d)}
 	arguments := []any{version, record, keep, b.channel, hash, text, openState(record), b.maxOpen, before}
 	if b.minReplicas == 0 {
-		n, err := swapScript.Run(ctx, b.client, keys, arguments...).Int()
+		var n int
+		err := b.do(ctx, false, func() (err error) {
+			n, err = swapScript.Run(ctx, b.client, keys, arguments...).Int()
+			return err
+		})
 		return swapped(n, err, b.maxOpen)
 	}
 	return b.swapAndWait(ctx, keys, arguments)
@@ -177,18 +175,23 @@ func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error
 func (b *backend) evalAndWait(
 	ctx context.Context, text string, keys []string, arguments []any,
 ) (n int, err, reached error) {
-	node, err := b.node(ctx)
+	var wait *redis.Cmd
+	err = b.do(ctx, false, func() error {
+		node, err := b.node(ctx)
+		if err != nil {
+			return err
+		}
+		// WAIT covers what its own connection has written; a pipeline uses one connection for all its commands. The
+		// script's text is sent each time, because a missing script would be noticed too late.
+		pipeline := node.Pipeline()
+		script := pipeline.Eval(ctx, text, keys, arguments...)
+		wait = pipeline.Do(ctx, "WAIT", b.minReplicas, b.replicaTimeout.Milliseconds())
+		_, _ = pipeline.Exec(ctx) // each command has its own error
+		n, err = script.Int()
+		return err
+	})
 	if err != nil {
-		return 0, err, nil
-	}
-	// WAIT covers what its own connection has written; a pipeline uses one connection for all its commands. The
-	// script's text is sent each time, because a missing script would be noticed too late.
-	pipeline := node.Pipeline()
-	script := pipeline.Eval(ctx, text, keys, arguments...)
-	wait := pipeline.Do(ctx, "WAIT", b.minReplicas, b.replicaTimeout.Milliseconds())
-	_, _ = pipeline.Exec(ctx) // each command has its own error
-	if n, err = script.Int(); err != nil {
-		b.findMaster(ctx)
+		return n, err, err
 	}
 	replicas, reached := wait.Int64()
 	if reached == nil && replicas < int64(b.minReplicas) {
@@ -230,7 +233,11 @@ func refused(err error) error {
 
 // NextToken implements idempotency.TokenSource.
 func (b *backend) NextToken(ctx context.Context) (uint64, error) {
-	text, err := tokenScript.Run(ctx, b.client, []string{b.counter}).Text()
+	var text string
+	err := b.do(ctx, false, func() (err error) {
+		text, err = tokenScript.Run(ctx, b.client, []string{b.counter}).Text()
+		return err
+	})
 	if err != nil {
 		return 0, quota(err)
 	}
@@ -248,7 +255,11 @@ func (b *backend) Changed(ctx context.Context, key, version string) error {
 	}
 	defer leave()
 	// A swap before the registration is visible here.
-	current, err := b.client.HGet(ctx, b.records+name(key), "version").Result()
+	var current string
+	err = b.do(ctx, true, func() (err error) {
+		current, err = b.client.HGet(ctx, b.records+name(key), "version").Result()
+		return err
+	})
 	switch {
 	case errors.Is(err, redis.Nil), err == nil && current != version:
 		return nil

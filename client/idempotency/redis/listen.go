@@ -2,6 +2,8 @@ package redis
 
 import (
 	"context"
+	"errors"
+	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -11,6 +13,10 @@ import (
 
 // relisten is the pause after a subscription breaks.
 const relisten = time.Second
+
+// quietTime is after which time without a notification the server is asked whether it is there. The question also fails
+// once the connections of the client have left the server.
+const quietTime = 30 * time.Second
 
 // newListener returns a listener on a channel.
 func newListener(client redis.UniversalClient, channel string) *waiters.Listener {
@@ -35,11 +41,19 @@ func listen(ctx context.Context, client redis.UniversalClient, channel string, l
 		return
 	}
 	l.Hearing()
-	for {
-		message, err := subscription.ReceiveMessage(ctx)
-		if err != nil {
+	for quiet := false; ; {
+		received, err := subscription.ReceiveTimeout(ctx, quietTime)
+		timeout, isNet := errors.AsType[net.Error](err)
+		switch message, isMessage := received.(*redis.Message); {
+		case isMessage:
+			l.Wake(message.Payload)
+			quiet = false
+		case err == nil: // a pong
+			quiet = false
+		case quiet || !isNet || !timeout.Timeout() || subscription.Ping(ctx) != nil:
 			return
+		default:
+			quiet = true
 		}
-		l.Wake(message.Payload)
 	}
 }

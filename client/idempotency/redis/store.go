@@ -66,7 +66,9 @@ func Open(ctx context.Context, address string, o Options) (*Store, error) {
 
 // New returns a store that uses the caller's client. The caller closes the client after the store. The client is a
 // [*redis.Client], possibly from Sentinel ([redis.NewFailoverClient]), or a [*redis.ClusterClient]. The client is
-// responsible for what happens while a cluster's keys move or its nodes fail. It must not read from replicas.
+// responsible for what happens while a cluster's keys move or its nodes fail. It must not read from replicas. New adds
+// a check to the OnConnect of the client's options, for the connections that it makes afterwards: call New before the
+// client has other users.
 func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
@@ -83,12 +85,14 @@ func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, 
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	connections := &connections{options: o}
+	connections.guard(client)
 	if err := check(ctx, client, o); err != nil {
 		return nil, err
 	}
 	tag := "{" + o.Prefix + "}:"
 	b := &backend{
-		client: client, records: tag + "record:", open: tag + "open:", counter: tag + "tokens",
+		client: client, connections: connections, records: tag + "record:", open: tag + "open:", counter: tag + "tokens",
 		channel: tag + "changed", minReplicas: o.MinReplicas, replicaTimeout: o.ReplicaTimeout, maxOpen: o.MaxOpen,
 	}
 	b.listener = newListener(client, b.channel)

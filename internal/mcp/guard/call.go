@@ -136,35 +136,17 @@ func (g *Guard) identify(c *call) (key string, f idempotency.Fingerprint, window
 	mode, pointers := idempotency.FingerprintJCS, []string(nil)
 	if c.key == "" && c.tool.Arguments != nil {
 		mode, pointers = idempotency.FingerprintPointers, c.tool.Arguments
-		if !hasAny(c.arguments, pointers) {
-			return "", f, 0, fmt.Errorf("the call has none of the arguments that tell calls of %s apart: %s", c.name,
-				strings.Join(pointers, ", "))
-		}
 	}
 	f, err = idempotency.NewFingerprint(mode, pointers, &idempotency.Request{
 		Method: "tools/call", Namespace: g.Config.namespace(c.name), Body: c.arguments,
 	})
 	if err != nil {
-		return "", f, 0, fmt.Errorf("the arguments cannot be compared with those of a repeat: %w", err)
+		return "", f, 0, fmt.Errorf("the arguments of %s cannot be compared with those of a repeat: %w", c.name, err)
 	}
 	if c.key != "" {
 		return c.key, f, c.tool.KeyWindow, nil
 	}
 	return derivedPrefix + hex.EncodeToString(f.Digest[:]), f, c.tool.Window, nil
-}
-
-// hasAny reports whether a JSON object has the first member of one of the pointers.
-func hasAny(arguments jsontext.Value, pointers []string) (found bool) {
-	_ = members(arguments, func(name string, _ jsontext.Value) error {
-		for _, pointer := range pointers {
-			for first := range jsontext.Pointer(pointer).Tokens() {
-				found = found || first == name
-				break
-			}
-		}
-		return nil
-	})
-	return found
 }
 
 // serve runs a guarded call, or refuses it, and answers it.

@@ -19,7 +19,7 @@ func TestTheExample(t *testing.T) {
 	}
 	charge := c.Tools["create_charge"]
 	if c.Server != "payments" || charge == nil || charge.Window != time.Hour || charge.IfUnknown == "" ||
-		strings.Join(charge.Arguments, " ") != "/order /amount/currency /amount/value" {
+		strings.Join(charge.Arguments, " ") != "/order /customer /amount/currency /amount/value" {
 		t.Errorf("%+v, %+v", c, charge)
 	}
 	if mail := c.Tools["send_mail"]; mail == nil || !mail.KeyRequired || mail.Errors != UnknownErrors ||

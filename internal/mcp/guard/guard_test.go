@@ -49,25 +49,25 @@ func TestARepeatAfterARestart(t *testing.T) {
 	w := newWorld(t, testConfig)
 	w.charge(nil)
 	w.start()
-	first := w.call("charge", "", payment{Order: "A", Amount: 5})
+	first := w.call("charge", "", chargeA)
 	w.kill()
 	<-w.ended
 	w.start()
-	if again := w.call("charge", "", payment{Order: "A", Amount: 5}); again.text != first.text || !again.replayed {
+	if again := w.call("charge", "", chargeA); again.text != first.text || !again.replayed {
 		t.Errorf("after a restart: %+v", again)
 	}
 	w.kill()
 	<-w.ended
 	w.config.Server = "other"
 	w.start()
-	if other := w.call("charge", "", payment{Order: "A", Amount: 5}); other.replayed {
+	if other := w.call("charge", "", chargeA); other.replayed {
 		t.Errorf("behind another server: %+v", other)
 	}
 	w.kill()
 	<-w.ended
 	w.principal = "ada"
 	w.start()
-	if other := w.call("charge", "", payment{Order: "A", Amount: 5}); other.replayed {
+	if other := w.call("charge", "", chargeA); other.replayed {
 		t.Errorf("of another principal: %+v", other)
 	}
 }
@@ -116,7 +116,7 @@ func TestEqualCallsAtOnce(t *testing.T) {
 	var fresh atomic.Int32
 	for range 20 {
 		group.Go(func() {
-			r := w.call("charge", "", payment{Order: "A"})
+			r := w.call("charge", "", chargeA)
 			if !r.replayed {
 				fresh.Add(1)
 			}
@@ -146,7 +146,7 @@ func TestAServerThatEndsInTheMiddle(t *testing.T) {
 	})
 	w.start()
 	got := make(chan reply, 1)
-	go func() { got <- w.call("charge", "", payment{Order: "A", Amount: 5}) }() // received below
+	go func() { got <- w.call("charge", "", chargeA) }() // received below
 	<-begun
 	w.kill()
 	r := <-got
@@ -161,7 +161,7 @@ func TestAServerThatEndsInTheMiddle(t *testing.T) {
 	}
 	<-w.ended
 	w.start()
-	if r := w.call("charge", "", payment{Order: "A", Amount: 5}); r.code != "outcome-unknown" {
+	if r := w.call("charge", "", chargeA); r.code != "outcome-unknown" {
 		t.Errorf("the repeat: %+v", r)
 	}
 	if n := w.effects.Load(); n != 1 {
@@ -183,7 +183,7 @@ func TestErrorsOfATool(t *testing.T) {
 				return nil, nil, errors.New("the card was declined")
 			})
 			w.start()
-			first, again := w.call("charge", "", payment{Order: "A"}), w.call("charge", "", payment{Order: "A"})
+			first, again := w.call("charge", "", chargeA), w.call("charge", "", chargeA)
 			if !first.isError || first.replayed || first.text != "the card was declined" {
 				t.Errorf("first %+v", first)
 			}
@@ -212,10 +212,10 @@ func TestAQuestionIsNoResult(t *testing.T) {
 		return text("paid"), nil, nil
 	})
 	w.start()
-	if r := w.call("charge", "", payment{Order: "A"}); r.code != "rpc" || !strings.Contains(r.text, "visit a page") {
+	if r := w.call("charge", "", chargeA); r.code != "rpc" || !strings.Contains(r.text, "visit a page") {
 		t.Errorf("the question: %+v", r)
 	}
-	if r := w.call("charge", "", payment{Order: "A"}); r.text != "paid" || r.replayed {
+	if r := w.call("charge", "", chargeA); r.text != "paid" || r.replayed {
 		t.Errorf("the call after it: %+v", r)
 	}
 	isError, kind := readResult([]byte(`{"resultType":"input_required","inputRequests":{}}`))
@@ -234,12 +234,12 @@ func TestALongCall(t *testing.T) {
 		return text("paid"), nil, nil
 	})
 	w.start()
-	if r := w.call("charge", "", payment{Order: "A"}); r.code != "in-flight" || r.action != "same-key" ||
+	if r := w.call("charge", "", chargeA); r.code != "in-flight" || r.action != "same-key" ||
 		!strings.Contains(r.text, "with the same arguments") {
 		t.Errorf("the long call: %+v", r)
 	}
 	close(end)
-	if r := w.call("charge", "", payment{Order: "A"}); r.text != "paid" || !r.replayed {
+	if r := w.call("charge", "", chargeA); r.text != "paid" || !r.replayed {
 		t.Errorf("the repeat: %+v", r)
 	}
 }
@@ -252,10 +252,10 @@ func TestALongResult(t *testing.T) {
 		return text(strings.Repeat("x", 2<<20)), nil, nil
 	})
 	w.start()
-	if r := w.call("charge", "", payment{Order: "A"}); len(r.text) != 2<<20 || r.isError {
+	if r := w.call("charge", "", chargeA); len(r.text) != 2<<20 || r.isError {
 		t.Errorf("%d bytes, %v", len(r.text), r.isError)
 	}
-	if r := w.call("charge", "", payment{Order: "A"}); r.code != "response-not-retained" || !r.isError || !r.replayed {
+	if r := w.call("charge", "", chargeA); r.code != "response-not-retained" || !r.isError || !r.replayed {
 		t.Errorf("%+v", r)
 	}
 	if n := w.effects.Load(); n != 1 {
@@ -279,7 +279,7 @@ func TestACancelledCall(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	got := make(chan error, 1)
 	go func() { // received below
-		_, err := w.client.CallTool(ctx, &mcp.CallToolParams{Name: "charge", Arguments: payment{Order: "A"}})
+		_, err := w.client.CallTool(ctx, &mcp.CallToolParams{Name: "charge", Arguments: chargeA})
 		got <- err
 	}()
 	<-begun
@@ -291,7 +291,7 @@ func TestACancelledCall(t *testing.T) {
 		t.Error(err)
 	}
 	close(end)
-	if r := w.call("charge", "", payment{Order: "A"}); r.text != "paid" || !r.replayed || cancelled.Load() {
+	if r := w.call("charge", "", chargeA); r.text != "paid" || !r.replayed || cancelled.Load() {
 		t.Errorf("%+v, the server saw a cancellation: %v", r, cancelled.Load())
 	}
 }
@@ -299,7 +299,7 @@ func TestACancelledCall(t *testing.T) {
 // Malformed calls are refused, and the server does not see them.
 func TestBadCalls(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, strings.Replace(testConfig, "tools:", "tools:\n  pay: {key: required}", 1))
+	w := newWorld(t, strings.Replace(testConfig, "tools:", "tools:\n  pay: {key: required}\n  send:", 1))
 	w.charge(nil)
 	in, pipe := w.startGuard()
 	out := bufio.NewReader(pipe)
@@ -313,12 +313,18 @@ func TestBadCalls(t *testing.T) {
 		`{} {}`:            "behind",
 		`nonsense`:         "no JSON-RPC message",
 		call(`{"name":"charge","Name":"x","arguments":{"order":"A"}}`):                         "case",
-		call(`{"name":"charge","arguments":{"note":"A"}}`):                                     "/order, /amount",
-		call(`{"name":"charge","arguments":[1]}`):                                              "/order, /amount",
+		call(`{"name":"charge","arguments":{"note":"A"}}`):                                     "/order is missing",
+		call(`{"name":"charge","arguments":{"order":"A"}}`):                                    "/amount is missing",
+		call(`{"name":"charge","arguments":{"order":null,"amount":5}}`):                        "/order is missing or empty",
+		call(`{"name":"charge","arguments":{"order":" ","amount":5}}`):                         "/order is missing or empty",
+		call(`{"name":"charge","arguments":{"order":{},"amount":5}}`):                          "/order is missing or empty",
+		call(`{"name":"charge","arguments":{"order":"A","amount":1.000000000000000001}}`):      "/amount: the number",
+		call(`{"name":"charge","arguments":[1]}`):                                              "/order is missing",
 		call(`{"name":"charge","arguments":{"order":9007199254740993}}`):                       "send it as a string",
 		call(`{"name":"charge","arguments":{"order":"A"},"_meta":{"` + MetaKey + `":5}}`):      "must be a string",
 		call(`{"name":"charge","arguments":{"order":"A"},"_meta":{"` + MetaKey + `":"a b"}}`):  "visible ASCII",
 		call(`{"name":"charge","arguments":{"order":"A"},"_meta":{"` + MetaKey + `":""}}`):     "visible ASCII",
+		call(`{"name":"send","arguments":{"sum":1.000000000000000002}}`):                       "/sum: the number",
 		call(`{"name":"pay","arguments":{}}`):                                                  "needs a key",
 		call(`{"name":"charge","arguments":{"order":"` + strings.Repeat("x", MaxCall) + `"}}`): "at most 1 MiB",
 	} {
@@ -329,7 +335,7 @@ func TestBadCalls(t *testing.T) {
 			t.Errorf("%.100s: want %q, got %v", line, want, answer)
 		}
 	}
-	batch := "[" + call(`{"name":"charge","arguments":{"order":"A"}}`) +
+	batch := "[" + call(`{"name":"charge","arguments":{"order":"A","amount":5}}`) +
 		`,{"jsonrpc":"2.0","method":"notifications/x"}]`
 	go func() { _, _ = in.Write([]byte(batch + "\n")) }() // ends with the write
 	if answer, err := out.ReadString('\n'); err != nil || !strings.Contains(answer, "one by one") ||
@@ -338,7 +344,7 @@ func TestBadCalls(t *testing.T) {
 	}
 	// A notification in the form of a call never runs, because its sender could not learn the outcome.
 	go func() { // ends with the write
-		_, _ = in.Write([]byte(`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"charge","arguments":{"order":"A"}}}` +
+		_, _ = in.Write([]byte(`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"charge","arguments":{"order":"A","amount":5}}}` +
 			"\nnonsense\n"))
 	}()
 	raw(t, in, out, "")
@@ -361,7 +367,7 @@ func TestCallsAreBounded(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range defaultMaxCalls {
 		group.Go(func() {
-			if r := w.call("charge", "", payment{Order: fmt.Sprint(i)}); r.text != "paid" {
+			if r := w.call("charge", "", payment{Order: fmt.Sprint(i), Amount: 5}); r.text != "paid" {
 				t.Errorf("%+v", r)
 			}
 		})
@@ -369,7 +375,7 @@ func TestCallsAreBounded(t *testing.T) {
 	for range defaultMaxCalls {
 		<-begun
 	}
-	if r := w.call("charge", "", payment{Order: "one more"}); r.code != "quota" || r.action != "same-key" {
+	if r := w.call("charge", "", payment{Order: "one more", Amount: 5}); r.code != "quota" || r.action != "same-key" {
 		t.Errorf("%+v", r)
 	}
 	close(end)

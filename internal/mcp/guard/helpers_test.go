@@ -105,6 +105,9 @@ type payment struct {
 	Note   string `json:"note,omitempty"`
 }
 
+// chargeA has every argument that tells calls apart.
+var chargeA = payment{Order: "A", Amount: 5}
+
 const testConfig = `
 server: payments
 wait: 20s

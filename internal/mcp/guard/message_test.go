@@ -429,8 +429,19 @@ func TestCallsThatAreTheSame(t *testing.T) {
 	if key, window, err := identify(one, "k1", `{"other":1}`); key != "k1" || window != time.Hour || err != nil {
 		t.Errorf("with a key: %s, %v, %v", key, window, err)
 	}
-	if _, _, err := identify(one, "", `{"other":1}`); err == nil || !strings.Contains(err.Error(), "/order/id") {
-		t.Errorf("nothing tells the calls apart: %v", err)
+	for _, nothing := range []string{
+		`{}`, `{"other":1}`, `{"order":null}`, `{"order":{}}`, `{"order":"A"}`, `{"order":{"id":null}}`, `{"order":{"id":""}}`,
+		`{"order":{"id":" \u00a0\u200b"}}`, `{"order":{"id":[]}}`, `{"order":{"id":{}}}`, `{"order":{"id":[null,{"a":""}]}}`,
+		`{"order":[{"id":1}]}`,
+	} {
+		if _, _, err := identify(one, "", nothing); err == nil || !strings.Contains(err.Error(), "/order/id is missing") {
+			t.Errorf("%s does not tell calls apart: %v", nothing, err)
+		}
+	}
+	for _, value := range []string{`0`, `false`, `"0"`, `[null,1]`, `{"a":true}`} {
+		if _, _, err := identify(one, "", `{"order":{"id":`+value+`}}`); err != nil {
+			t.Errorf("%s: %v", value, err)
+		}
 	}
 }
 

@@ -54,7 +54,7 @@ func TestEverythingElsePasses(t *testing.T) {
 		})
 	w.start()
 	ctx := t.Context()
-	params := &mcp.CallToolParams{Name: "charge", Arguments: payment{Order: "A"},
+	params := &mcp.CallToolParams{Name: "charge", Arguments: chargeA,
 		Meta: mcp.Meta{"progressToken": "mine"}}
 	if result, err := w.client.CallTool(ctx, params); err != nil || result.IsError {
 		t.Error(result, err)
@@ -245,7 +245,7 @@ func TestHTTPThatFails(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- g.Run(context.Background(), in, out) }() // received below
 			lines := bufio.NewReader(fromGuard)
-			call := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"charge","arguments":{"order":"A"}}}`
+			call := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"charge","arguments":{"order":"A","amount":5}}}`
 			for range 2 {
 				for answer := raw(t, toGuard, lines, call); ; answer = raw(t, toGuard, lines, "") {
 					if answer["method"] == "notifications/progress" {

@@ -1,8 +1,10 @@
 package tools
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -48,6 +50,41 @@ func Handler(o Options, api http.RoundTripper, logger *slog.Logger) (http.Handle
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(r.Context(), requestKey{}, r.Context())
 		ctx = context.WithValue(ctx, authorizationKey{}, r.Header.Get("Authorization"))
-		h.ServeHTTP(w, r.WithContext(ctx))
+		r = r.WithContext(ctx)
+		if isBatch(r) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, batchRefusal) // the client may be gone
+			return
+		}
+		h.ServeHTTP(w, r)
 	}), nil
+}
+
+// batchRefusal is the answer to a batch.
+const batchRefusal = `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"seqledger: MCP has no batches; ` +
+	`nothing of it was done; send the messages one by one"}}`
+
+// isBatch reports whether the body of a request is a JSON array: many calls, which would be one request to the limits
+// of their caller. The MCP library takes them, because an early revision of MCP had them.
+func isBatch(r *http.Request) bool {
+	if r.Method != http.MethodPost {
+		return false
+	}
+	body := bufio.NewReader(r.Body)
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{body, r.Body}
+	for {
+		first, err := body.ReadByte()
+		if err != nil {
+			return false // the library reads the error, too
+		}
+		switch first {
+		case ' ', '\t', '\r', '\n':
+			continue
+		}
+		return body.UnreadByte() == nil && first == '['
+	}
 }

@@ -127,7 +127,7 @@ func copyFile(to, from string) (err error) {
 		return err
 	}
 	defer in.Close() //nolint:errcheck // It was only read.
-	out, err := os.Create(to)
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func (d directory) List() ([]string, error) {
 // Create implements Disk. Syncing a write to allocated blocks does not change the file's size, which makes it cheaper
 // than syncing an append.
 func (d directory) Create(name string, size int64) (File, error) {
-	f, err := os.OpenFile(d.path(name), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	f, err := os.OpenFile(d.path(name), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/internal/listen"
 )
 
 // Bounds of a transport.
@@ -31,12 +33,14 @@ const (
 	longestRetry = time.Second
 	dialTimeout  = 2 * time.Second
 
-	maxIdleUpgrades = 16
-
 	// streamWindow bounds the unread data of a stream. The window of a connection holds many unread streams, so that
 	// waiting forwarded calls do not block the others on the connection.
 	streamWindow     = 4 << 20
 	connectionWindow = 256 << 20
+
+	// maxHeaderBytes is the maximum size of the header of a forwarded call. HTTP/2 counts 32 bytes for each field beside
+	// its name and value, and the 36 KiB that a client may send over HTTP/1.1 can be fields of one byte.
+	maxHeaderBytes = 384 << 10
 )
 
 // ErrNotEncrypted means that other machines can reach an address and there is no TLS.
@@ -93,7 +97,6 @@ type Transport struct {
 	// requests serves RoundTripper. It has connections of its own, so that a response that its caller does not read
 	// cannot block messages of the consensus.
 	requests *http.Transport
-	upgrades *http.Transport // the same over HTTP/1.1, the only version that supports upgrades
 	server   *http.Server
 	told     told // about refused requests
 
@@ -117,7 +120,7 @@ func New(o Options) (*Transport, error) {
 	protocols.SetUnencryptedHTTP2(o.TLS == nil)
 	served := new(http.Protocols)
 	*served = *protocols
-	served.SetHTTP1(true) // for calls that other nodes forward
+	served.SetHTTP1(true) // nodes do not use it; a client at the wrong address is told so
 	http2 := &http.HTTP2Config{
 		SendPingTimeout: pingAfter, PingTimeout: pingTimeout,
 		MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow,
@@ -134,18 +137,9 @@ func New(o Options) (*Transport, error) {
 	t.requests = messages.Clone()
 	t.requests.IdleConnTimeout = time.Minute
 	t.client = &http.Client{Transport: messages}
-	upgrades := new(http.Protocols)
-	upgrades.SetHTTP1(true)
-	t.upgrades = &http.Transport{
-		TLSClientConfig: ours.Clone(), Protocols: upgrades, DisableCompression: true,
-		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
-		MaxIdleConns: maxIdleUpgrades, IdleConnTimeout: time.Minute,
-	}
-	t.server = &http.Server{
-		TLSConfig: theirs, Protocols: served, HTTP2: http2, Handler: t.handler(),
-		ReadHeaderTimeout: dialTimeout, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
-	}
+	t.server = listen.Server(t.handler(), maxHeaderBytes, o.Logger)
+	t.server.TLSConfig, t.server.Protocols, t.server.HTTP2 = theirs, served, http2
+	t.server.ReadHeaderTimeout = dialTimeout
 	return t, nil
 }
 
@@ -154,12 +148,7 @@ func (t *Transport) Serve(l net.Listener) error {
 	if err := t.Allowed(l.Addr().String()); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	var err error
-	if t.o.TLS != nil {
-		err = t.server.ServeTLS(l, "", "")
-	} else {
-		err = t.server.Serve(l)
-	}
+	err := listen.Serve(t.server, l, listen.Connections().Peers)
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -267,7 +256,6 @@ func (t *Transport) Close() error {
 	err := t.server.Close()
 	t.client.CloseIdleConnections()
 	t.requests.CloseIdleConnections()
-	t.upgrades.CloseIdleConnections()
 	t.loops.Wait()
 	return err
 }
@@ -290,16 +278,5 @@ func (t *Transport) identity() Identity {
 	return Identity{Token: t.o.Access.Token(), Ledger: t.o.Ledger, From: t.o.ID}
 }
 
-// RoundTripper returns a RoundTripper that sends requests to other nodes as this one: by HTTP/2, or by HTTP/1.1 if a
-// request asks for an upgrade to another protocol.
-func (t *Transport) RoundTripper() http.RoundTripper { return As(roundTripper{t}, t.identity) }
-
-type roundTripper struct{ t *Transport }
-
-// RoundTrip implements http.RoundTripper.
-func (r roundTripper) RoundTrip(q *http.Request) (*http.Response, error) {
-	if q.Header.Get("Upgrade") != "" {
-		return r.t.upgrades.RoundTrip(q)
-	}
-	return r.t.requests.RoundTrip(q)
-}
+// RoundTripper returns a RoundTripper that sends requests to other nodes as this one.
+func (t *Transport) RoundTripper() http.RoundTripper { return As(t.requests, t.identity) }

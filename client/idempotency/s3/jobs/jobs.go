@@ -8,17 +8,38 @@
 //
 // # Layout
 //
-// A task is one object, PREFIX/idempotency/jobs.{scope}/{key_hash}.json, where key_hash is the SHA-256, in hex, of
-// scope, a colon and the key. Record and task are deliberately one object: one conditional request creates both, so
-// that there is never a record without its task, and no producer has to repair what another one has begun. Its fields:
-// scope, key_hash, status (ready), task_id, type, input (base64), input_hash, created_at, expires_at. Workers find
-// tasks by listing or through the bucket's notifications, and read them with [Decode].
+// A key has a record, PREFIX/idempotency/{scope}/{key_hash}.json, and a task is an object of its own,
+// PREFIX/tasks/{shard}/{task_id}.json. In names, all characters of a scope but letters, digits, '-' and '_' have the form
+// %XX, key_hash is the SHA-256, in hex, of scope, a colon and the key, and shard is the first byte, in hex, of the SHA-256
+// of task_id. The fields of a record:
+//
+//	scope, key          as they were given; the key is in clear, so it must be no secret
+//	key_hash            sha256: and the hash in the name
+//	status              creating: the task may not be there yet; ready: it was written
+//	task_id, task_key   the task's id, and the name of its object after PREFIX/
+//	task_type           as it was given
+//	input_hash          sha256: and the SHA-256, in hex, of type and input
+//	created_at, expires_at
+//
+// A task has scope, task_id, task_type, input (base64), input_hash, created_at and expires_at. Workers find tasks by
+// listing PREFIX/tasks/ or through the bucket's notifications, and read them with [Decode]. A queue needs a prefix of its
+// own: package s3 keeps other records below idempotency/.
+//
+// # Why a task is created once
+//
+// Submit writes the record as creating, the task, and the record as ready. Each write has a condition, so one of several
+// producers wins. A producer that finds a record that is creating finishes what another one began: it has the same type
+// and input, so it writes the same task, unless that is there. That is why a worker must not delete a task before its
+// expires_at: a producer that was slow could write it once more. A worker that has taken a task, or is done with it,
+// overwrites it, with If-Match, so that one worker takes it.
+//
+// A key whose record has expired is free. The next submit replaces the record and writes another task; the task from
+// before stays until a worker, or a lifecycle rule of your own, removes it. The lifecycle rule of package s3 deletes
+// records only.
 //
 // # What it costs
 //
-// A first submit with a key is two requests, a retry one, and a submit without a key one. A lost race costs one more.
-//
-// An expired task counts as absent. The lifecycle rule of package s3 deletes it.
+// A first submit with a key is four requests, a retry one, and a submit without a key one. A lost race costs one more.
 package jobs
 
 import (
@@ -29,6 +50,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	driver "github.com/aws/aws-sdk-go-v2/service/s3"
@@ -40,33 +62,63 @@ import (
 
 // The limits and defaults of a submit.
 const (
-	MaxInput     = 1 << 20 // bytes
-	MaxType      = 128     // bytes
-	MaxScope     = 128     // bytes
-	MaxTTL       = s3.DefaultMaxTTL
-	DefaultTTL   = 30 * 24 * time.Hour
-	DefaultScope = "default"
+	MaxInput   = 1 << 20 // bytes
+	MaxType    = 128     // bytes
+	MaxScope   = 128     // bytes
+	MaxTTL     = s3.DefaultMaxTTL
+	DefaultTTL = 30 * 24 * time.Hour
 )
 
 // Task is a submitted task.
 type Task struct {
 	ID        string    `json:"task_id"` // random
 	Scope     string    `json:"scope"`
-	Type      string    `json:"type"`
+	Type      string    `json:"task_type"`
 	Input     []byte    `json:"input"`
-	InputHash string    `json:"input_hash"` // SHA-256 of type and input, in hex
+	InputHash string    `json:"input_hash"` // sha256: and the SHA-256 of type and input, in hex
 	CreatedAt time.Time `json:"created_at"` // by the bucket's clock in whole seconds; without a key, the producer's
 	ExpiresAt time.Time `json:"expires_at"`
-	// Created is true if this call created the task, and false if the task already existed.
+	// Created is true if this call wrote the task, and false if the task was there.
 	Created bool `json:"-"`
 }
 
-// object is the content of a task's object.
-type object struct {
-	Task
+// Key returns the name of the task's object, after the prefix.
+func (t *Task) Key() string {
+	shard := sha256.Sum256([]byte(t.ID))
+	return "tasks/" + hex.EncodeToString(shard[:1]) + "/" + t.ID + ".json"
+}
 
-	KeyHash string `json:"key_hash"`
-	Status  string `json:"status"`
+// The states of a record.
+const (
+	creating = "creating"
+	ready    = "ready"
+)
+
+// record is the content of a key's object.
+type record struct {
+	Scope     string    `json:"scope"`
+	Key       string    `json:"key"`
+	KeyHash   string    `json:"key_hash"`
+	Status    string    `json:"status"`
+	TaskID    string    `json:"task_id"`
+	TaskKey   string    `json:"task_key"`
+	TaskType  string    `json:"task_type"`
+	InputHash string    `json:"input_hash"`
+	CreatedAt time.Time `json:"created_at"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// name returns the name of the record's object.
+func (r *record) name() string {
+	return "idempotency/" + bucket.Escape(r.Scope) + "/" + strings.TrimPrefix(r.KeyHash, hashPrefix) + ".json"
+}
+
+// task returns the record's task. input has the hash that the record says.
+func (r *record) task(input []byte) *Task {
+	return &Task{
+		ID: r.TaskID, Scope: r.Scope, Type: r.TaskType, Input: input, InputHash: r.InputHash, CreatedAt: r.CreatedAt,
+		ExpiresAt: r.ExpiresAt,
+	}
 }
 
 // ConflictError is returned for a key that belongs to another task.
@@ -77,7 +129,8 @@ type ConflictError struct {
 
 // Error implements error.
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("the key stands for task %s with the input hash %s, and not for %s", e.TaskID, e.Stored, e.Given)
+	return fmt.Sprintf("the key belongs to task %s with the input hash %s, and the input has %s", e.TaskID, e.Stored,
+		e.Given)
 }
 
 // Queue submits tasks. It is safe for concurrent use.
@@ -111,7 +164,7 @@ type Option func(*submission)
 // a retry.
 func WithKey(key string) Option { return func(s *submission) { s.key = key } }
 
-// WithScope sets the scope of the key; the default is DefaultScope.
+// WithScope sets the scope of the key. The default is the type of the task: an equal key of another type is another key.
 func WithScope(scope string) Option { return func(s *submission) { s.scope = scope } }
 
 // WithTTL sets how long the key belongs to the task: 1 s to MaxTTL; the default is DefaultTTL.
@@ -138,7 +191,7 @@ func (s *submission) validate(taskType string, input []byte) error {
 // Submit creates a task, or returns the one that the key belongs to. An error that is neither a [*ConflictError] nor an
 // [*idempotency.InvalidError] does not say whether the task was created: retry the call with its key.
 func (q *Queue) Submit(ctx context.Context, taskType string, input []byte, options ...Option) (*Task, error) {
-	s := submission{scope: DefaultScope, ttl: DefaultTTL}
+	s := submission{scope: taskType, ttl: DefaultTTL}
 	for _, o := range options {
 		o(&s)
 	}
@@ -149,19 +202,17 @@ func (q *Queue) Submit(ctx context.Context, taskType string, input []byte, optio
 	if err := s.validate(taskType, input); err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256([]byte(s.scope + ":" + s.key))
-	o := object{
-		Task: Task{
-			ID: rand.Text(), Scope: s.scope, Type: taskType, Input: input, InputHash: hashInput(taskType, input),
-		},
-		KeyHash: hex.EncodeToString(sum[:]), Status: "ready",
+	r := &record{
+		Scope: s.scope, Key: s.key, KeyHash: hash([]byte(s.scope + ":" + s.key)), Status: creating, TaskID: rand.Text(),
+		TaskType: taskType, InputHash: hashInput(taskType, input),
 	}
-	name := "idempotency/jobs." + bucket.Escape(s.scope) + "/" + o.KeyHash + ".json"
+	r.TaskKey = r.task(nil).Key()
 	if !keyed {
-		return q.create(ctx, name, "", &o, time.Now(), s.ttl)
+		r.CreatedAt, r.ExpiresAt = time.Now().UTC(), time.Now().Add(s.ttl).UTC()
+		return q.writeTask(ctx, r.task(input))
 	}
 	for {
-		task, err := q.submit(ctx, name, &o, s.ttl)
+		task, err := q.submit(ctx, r, input, s.ttl)
 		if task != nil || err != nil {
 			return task, err
 		}
@@ -170,62 +221,98 @@ func (q *Queue) Submit(ctx context.Context, taskType string, input []byte, optio
 }
 
 // submit makes one attempt. It returns no task if another producer was faster.
-func (q *Queue) submit(ctx context.Context, name string, o *object, ttl time.Duration) (*Task, error) {
-	body, etag, now, err := q.objects.Get(ctx, name)
+func (q *Queue) submit(ctx context.Context, r *record, input []byte, ttl time.Duration) (*Task, error) {
+	body, etag, now, err := q.objects.Get(ctx, r.name())
 	if err != nil {
 		return nil, err
 	}
 	if etag != "" {
-		stored, err := Decode(body)
-		if err != nil {
-			return nil, err
-		}
+		stored, err := decodeRecord(body, r)
 		switch {
-		case !now.Before(stored.ExpiresAt): // only one producer replaces it, because of the ETag
-		case stored.InputHash != o.InputHash:
-			return nil, &ConflictError{stored.ID, stored.InputHash, o.InputHash}
+		case err != nil:
+			return nil, err
+		case !now.Before(stored.ExpiresAt): // only one producer replaces it, because of the ETag; its task stays
+		case stored.InputHash != r.InputHash:
+			return nil, &ConflictError{stored.TaskID, stored.InputHash, r.InputHash}
+		case stored.Status == ready:
+			return stored.task(input), nil
 		default:
-			stored.Created = stored.ID == o.ID // by an attempt whose answer was lost
-			return stored, nil
+			return q.finish(ctx, stored, etag, input)
 		}
 	}
-	return q.create(ctx, name, etag, o, now, ttl)
-}
-
-// create writes the object of a task, unless another producer was faster.
-func (q *Queue) create(
-	ctx context.Context, name, etag string, o *object, now time.Time, ttl time.Duration,
-) (*Task, error) {
-	o.CreatedAt, o.ExpiresAt = now.UTC(), now.Add(ttl).UTC()
-	body, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
-	written, _, err := q.objects.Put(ctx, name, etag, body)
+	r.CreatedAt, r.ExpiresAt = now.UTC(), now.Add(ttl).UTC()
+	written, etag, err := q.put(ctx, r.name(), etag, r)
 	if err != nil || !written {
 		return nil, err
 	}
-	task := o.Task
-	task.Created = true
-	return &task, nil
+	return q.finish(ctx, r, etag, input)
+}
+
+// finish writes the task of a record that is creating, unless another producer has, and makes the record ready.
+func (q *Queue) finish(ctx context.Context, r *record, etag string, input []byte) (*Task, error) {
+	task, err := q.writeTask(ctx, r.task(input))
+	if err != nil {
+		return nil, err
+	}
+	done := *r
+	done.Status = ready
+	// Refused if another producer was faster here, too. The task is there either way.
+	if _, _, err := q.put(ctx, r.name(), etag, &done); err != nil {
+		return nil, err
+	}
+	return task, nil
+}
+
+// writeTask writes a task, unless it is there.
+func (q *Queue) writeTask(ctx context.Context, task *Task) (*Task, error) {
+	written, _, err := q.put(ctx, task.Key(), "", task)
+	if err != nil {
+		return nil, err
+	}
+	task.Created = written
+	return task, nil
+}
+
+// put writes an object if its ETag is the given one.
+func (q *Queue) put(ctx context.Context, name, etag string, content any) (written bool, now string, err error) {
+	body, err := json.Marshal(content)
+	if err != nil {
+		return false, "", err
+	}
+	return q.objects.Put(ctx, name, etag, body)
+}
+
+// hashPrefix names the algorithm of a hash.
+const hashPrefix = "sha256:"
+
+func hash(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hashPrefix + hex.EncodeToString(sum[:])
 }
 
 // hashInput returns the hash of a task's type and input.
 func hashInput(taskType string, input []byte) string {
-	h := sha256.New()
-	h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(taskType))))
-	h.Write([]byte(taskType))
-	h.Write(input)
-	return hex.EncodeToString(h.Sum(nil))
+	b := binary.BigEndian.AppendUint64(nil, uint64(len(taskType)))
+	return hash(append(append(b, taskType...), input...))
+}
+
+// decodeRecord reads the record of a key.
+func decodeRecord(body []byte, key *record) (*record, error) {
+	r := new(record)
+	err := json.Unmarshal(body, r)
+	if err != nil || r.KeyHash != key.KeyHash || r.Scope != key.Scope || r.Status != creating && r.Status != ready ||
+		r.TaskID == "" || r.TaskKey != r.task(nil).Key() || r.ExpiresAt.IsZero() {
+		return nil, fmt.Errorf("%w: the object %s is no record of a key", idempotency.ErrDamaged, key.name())
+	}
+	return r, nil
 }
 
 // Decode reads the content of a task's object.
 func Decode(body []byte) (*Task, error) {
-	var o object
-	err := json.Unmarshal(body, &o)
-	if err != nil || o.Status != "ready" || o.ID == "" || o.ExpiresAt.IsZero() ||
-		o.InputHash != hashInput(o.Type, o.Input) {
+	t := new(Task)
+	err := json.Unmarshal(body, t)
+	if err != nil || t.ID == "" || t.ExpiresAt.IsZero() || t.InputHash != hashInput(t.Type, t.Input) {
 		return nil, fmt.Errorf("%w: it is no task", idempotency.ErrDamaged)
 	}
-	return &o.Task, nil
+	return t, nil
 }

@@ -10,20 +10,22 @@ import (
 	"testing"
 	"time"
 
-	driver "github.com/aws/aws-sdk-go-v2/service/s3"
-
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/s3/internal/memorybucket"
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
 	"github.com/seqledger/seqledger/internal/servertest"
 )
 
 // counter counts requests, and loses the answer to one of them.
-type counter struct{ n, lose atomic.Int32 }
+type counter struct {
+	n, lose atomic.Int32
+	answer  memorybucket.Doer
+}
 
 var errLost = errors.New("the answer was lost")
 
 func (c *counter) Do(r *http.Request) (*http.Response, error) {
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := c.answer(r)
 	if c.n.Add(1) == c.lose.Load() && err == nil {
 		_ = answer.Body.Close()
 		return nil, errLost
@@ -31,24 +33,21 @@ func (c *counter) Do(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// open opens a queue and counts its requests.
-func open(t *testing.T, address string) (*jobs.Queue, *counter) {
+// open opens a queue in a bucket and counts its requests.
+func open(t *testing.T, b *memorybucket.Bucket) (*jobs.Queue, *counter) {
 	t.Helper()
-	c := new(counter)
-	client := driver.New(servertest.S3Client(address).Options(), func(o *driver.Options) {
-		o.HTTPClient, o.RetryMaxAttempts = c, 1
-	})
-	q, err := jobs.New(t.Context(), client, servertest.S3Bucket, "queue")
+	c := &counter{answer: b.Answer}
+	q, err := jobs.New(t.Context(), b.Client(c.Do, 1), memorybucket.Name, "queue")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return q, c
 }
 
-// A key belongs to one task. The first submit costs two requests, and each later one costs one.
+// A key belongs to one task. The first submit costs four requests, and each later one costs one.
 func TestSubmit(t *testing.T) {
 	t.Parallel()
-	q, requests := open(t, servertest.S3(t).Address)
+	q, requests := open(t, new(memorybucket.Bucket))
 	submit := func(want int32, input string, options ...jobs.Option) (*jobs.Task, error) {
 		t.Helper()
 		before := requests.n.Load()
@@ -59,7 +58,7 @@ func TestSubmit(t *testing.T) {
 		return task, err
 	}
 	key := jobs.WithKey("order-4711")
-	first, err := submit(2, "a", key)
+	first, err := submit(4, "a", key)
 	if err != nil || !first.Created || first.ExpiresAt.Sub(first.CreatedAt) != jobs.DefaultTTL {
 		t.Fatalf("%+v, %v", first, err)
 	}
@@ -72,9 +71,16 @@ func TestSubmit(t *testing.T) {
 		!strings.Contains(err.Error(), c.Stored) || !strings.Contains(err.Error(), c.Given) || c.Given == c.Stored {
 		t.Errorf("another input: %v", err)
 	}
-	other, err := submit(2, "b", key, jobs.WithScope("other"))
+	other, err := submit(4, "b", key, jobs.WithScope("other"))
 	if err != nil || !other.Created || other.ID == first.ID {
 		t.Errorf("another scope: %+v, %v", other, err)
+	}
+	if first.Scope != "resize" {
+		t.Errorf("the scope is %q, and not the type", first.Scope)
+	}
+	mail, err := q.Submit(t.Context(), "mail", []byte("a"), key)
+	if err != nil || !mail.Created || mail.ID == first.ID {
+		t.Errorf("another type: %+v, %v", mail, err)
 	}
 	one, errOne := submit(1, "a")
 	two, errTwo := submit(1, "a")
@@ -84,14 +90,14 @@ func TestSubmit(t *testing.T) {
 }
 
 // race submits from many producers at once, one of which creates the task, and returns the task's id.
-func race(t *testing.T, address string, options ...jobs.Option) string {
+func race(t *testing.T, open func() *jobs.Queue, options ...jobs.Option) string {
 	t.Helper()
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	ids, created := map[string]bool{}, 0
 	id := ""
 	for range 16 {
-		q, _ := open(t, address)
+		q := open()
 		// Ends with its Submit; the Wait below joins it.
 		group.Go(func() {
 			task, err := q.Submit(t.Context(), "resize", []byte("a"), options...)
@@ -117,9 +123,36 @@ func race(t *testing.T, address string, options ...jobs.Option) string {
 // Concurrent producers create one task: for a new key, and for an expired one.
 func TestRace(t *testing.T) {
 	t.Parallel()
-	server := servertest.S3(t)
-	race(t, server.Address, jobs.WithKey("new"))
-	q, _ := open(t, server.Address)
+	for name, openRace := range map[string]func(t *testing.T) func() *jobs.Queue{
+		"Memory": func(t *testing.T) func() *jobs.Queue {
+			b := new(memorybucket.Bucket)
+			return func() *jobs.Queue {
+				q, _ := open(t, b)
+				return q
+			}
+		},
+		"Server": func(t *testing.T) func() *jobs.Queue {
+			client := servertest.S3Client(servertest.S3(t).Address)
+			return func() *jobs.Queue {
+				q, err := jobs.New(t.Context(), client, servertest.S3Bucket, "queue")
+				if err != nil {
+					t.Error(err)
+				}
+				return q
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			raceTwice(t, openRace(t))
+		})
+	}
+}
+
+func raceTwice(t *testing.T, open func() *jobs.Queue) {
+	t.Helper()
+	race(t, open, jobs.WithKey("new"))
+	q := open()
 	old, err := q.Submit(t.Context(), "resize", []byte("other"), jobs.WithKey("old"), jobs.WithTTL(time.Second))
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +166,7 @@ func TestRace(t *testing.T) {
 			break
 		}
 	}
-	if id := race(t, server.Address, jobs.WithKey("old")); id == old.ID {
+	if id := race(t, open, jobs.WithKey("old")); id == old.ID {
 		t.Error("the task that has expired was returned")
 	}
 }
@@ -141,15 +174,15 @@ func TestRace(t *testing.T) {
 // A producer that loses the answer to one of its requests retries the submit, and gets one task.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
-	q, requests := open(t, servertest.S3(t).Address)
-	for lost := range int32(2) {
+	q, requests := open(t, new(memorybucket.Bucket))
+	for lost := range int32(4) {
 		key := jobs.WithKey(fmt.Sprint("k", lost))
 		requests.lose.Store(requests.n.Load() + 1 + lost)
 		if task, err := q.Submit(t.Context(), "resize", []byte("a"), key); !errors.Is(err, errLost) {
 			t.Errorf("the answer to request %d was lost: %+v, %v", lost+1, task, err)
 		}
 		first, err := q.Submit(t.Context(), "resize", []byte("a"), key)
-		if err != nil || first.Created != (lost == 0) { // the second request creates it
+		if err != nil || first.Created != (lost < 2) { // the third request creates it
 			t.Errorf("after the loss of answer %d: %+v, %v", lost+1, first, err)
 		}
 		again, err := q.Submit(t.Context(), "resize", []byte("a"), key)
@@ -161,7 +194,7 @@ func TestLostAnswers(t *testing.T) {
 
 func TestInvalid(t *testing.T) {
 	t.Parallel()
-	q, _ := open(t, servertest.S3(t).Address)
+	q, _ := open(t, new(memorybucket.Bucket))
 	for name, c := range map[string]struct {
 		taskType string
 		options  []jobs.Option
@@ -179,7 +212,7 @@ func TestInvalid(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := jobs.Decode([]byte(`{"status":"ready","task_id":"x"}`)); !errors.Is(err, idempotency.ErrDamaged) {
+	if _, err := jobs.Decode([]byte(`{"task_id":"x"}`)); !errors.Is(err, idempotency.ErrDamaged) {
 		t.Errorf("Decode: %v", err)
 	}
 }

@@ -1,4 +1,6 @@
-package harness
+// Package load puts a load on something and measures how long the answers take: closed, where the next operation of a
+// worker begins when its last one is answered, or open, at a fixed rate.
+package load
 
 import (
 	"context"
@@ -59,7 +61,7 @@ type Load struct {
 }
 
 // Meter reads counters of what has been used up so far.
-type Meter func() (Values, error)
+type Meter func() (map[string]float64, error)
 
 // Result is what was measured.
 type Result struct {
@@ -70,7 +72,7 @@ type Result struct {
 	Unserved int64
 	Elapsed  time.Duration
 	Latency  Latencies
-	Used     Values // what the meter has counted meanwhile
+	Used     map[string]float64 // what the meter has counted meanwhile
 }
 
 // PerSecond returns the operations answered in a second.
@@ -82,8 +84,8 @@ func (r *Result) PerSecond() float64 {
 }
 
 // Values returns the rate, the quantiles, and what was used for each operation.
-func (r *Result) Values() Values {
-	v := Values{"throughput_per_s": r.PerSecond(), "p50_ms": r.Latency.Milliseconds(50),
+func (r *Result) Values() map[string]float64 {
+	v := map[string]float64{"throughput_per_s": r.PerSecond(), "p50_ms": r.Latency.Milliseconds(50),
 		"p99_ms": r.Latency.Milliseconds(99), "p999_ms": r.Latency.Milliseconds(99.9)}
 	for name, used := range r.Used {
 		v[name] = used / float64(r.Operations)
@@ -150,7 +152,7 @@ func Run(ctx context.Context, l Load, operation Operation) (Result, error) {
 	if err := errors.Join(errBefore, errAfter, context.Cause(r.ctx)); err != nil {
 		return Result{}, err
 	}
-	result := Result{Elapsed: elapsed, Unserved: r.unserved.Load(), Latency: NewLatencies(), Used: Values{}}
+	result := Result{Elapsed: elapsed, Unserved: r.unserved.Load(), Latency: NewLatencies(), Used: map[string]float64{}}
 	for _, h := range r.latencies {
 		result.Latency.Merge(h.Histogram)
 	}
@@ -176,7 +178,7 @@ func RunSome(ctx context.Context, l Load, operation Operation) (Result, error) {
 	}
 }
 
-func (m Meter) read() (Values, error) {
+func (m Meter) read() (map[string]float64, error) {
 	if m == nil {
 		return nil, nil
 	}

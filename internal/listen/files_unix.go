@@ -1,12 +1,12 @@
 //go:build unix
 
-package admission
+package listen
 
 import "syscall"
 
-// openFilesLimit returns how many files the process may have open, 0 if unknown. The Go runtime
+// filesLimit returns how many files the process may have open, 0 if unknown. The Go runtime
 // has raised the soft limit to the hard limit.
-func openFilesLimit() uint64 {
+func filesLimit() uint64 {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
 		return 0

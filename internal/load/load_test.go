@@ -1,4 +1,4 @@
-package harness_test
+package load_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/load"
 )
 
 // A closed loop counts what was begun between warm-up and end, once each.
@@ -16,7 +16,7 @@ func TestClosedCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const took = 10 * time.Millisecond
-		r, err := harness.Run(t.Context(), harness.Load{Workers: 3, Warmup: 95 * time.Millisecond,
+		r, err := load.Run(t.Context(), load.Load{Workers: 3, Warmup: 95 * time.Millisecond,
 			Duration: time.Second},
 			func(context.Context, int) error {
 				time.Sleep(took) //nolint:forbidigo // Simulated work and clock.
@@ -41,7 +41,7 @@ func TestOpenChargesTheStallToAllWhoWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
-		r, err := harness.Run(t.Context(), harness.Load{Workers: 1, Rate: 100, Duration: 10 * time.Second},
+		r, err := load.Run(t.Context(), load.Load{Workers: 1, Rate: 100, Duration: 10 * time.Second},
 			func(context.Context, int) error {
 				if calls.Add(1) == 500 {
 					time.Sleep(time.Second) //nolint:forbidigo // It is the simulated stall, under a simulated clock.
@@ -68,7 +68,7 @@ func TestOpenChargesTheStallToAllWhoWaited(t *testing.T) {
 func TestOpenCountsTheUnserved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r, err := harness.Run(t.Context(), harness.Load{Workers: 2, Rate: 100, Duration: time.Second},
+		r, err := load.Run(t.Context(), load.Load{Workers: 2, Rate: 100, Duration: time.Second},
 			func(context.Context, int) error {
 				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // Simulated work and clock.
 				return nil
@@ -92,17 +92,17 @@ func TestErrorsEndTheLoad(t *testing.T) {
 		}
 		return nil
 	}
-	o := harness.Load{Workers: 2, Duration: time.Hour}
-	if _, err := harness.Run(t.Context(), o, fails); !errors.Is(err, broken) {
+	o := load.Load{Workers: 2, Duration: time.Hour}
+	if _, err := load.Run(t.Context(), o, fails); !errors.Is(err, broken) {
 		t.Errorf("closed: want the worker's error, got %v", err)
 	}
 	o.Rate = 1000
-	if _, err := harness.Run(t.Context(), o, fails); !errors.Is(err, broken) {
+	if _, err := load.Run(t.Context(), o, fails); !errors.Is(err, broken) {
 		t.Errorf("open: want the worker's error, got %v", err)
 	}
-	o = harness.Load{Workers: 1, Duration: time.Millisecond,
-		Meter: func() (harness.Values, error) { return nil, broken }}
-	if _, err := harness.Run(t.Context(), o, func(context.Context, int) error { return nil }); !errors.Is(err, broken) {
+	o = load.Load{Workers: 1, Duration: time.Millisecond,
+		Meter: func() (map[string]float64, error) { return nil, broken }}
+	if _, err := load.Run(t.Context(), o, func(context.Context, int) error { return nil }); !errors.Is(err, broken) {
 		t.Errorf("want the meter's error, got %v", err)
 	}
 }
@@ -112,10 +112,10 @@ func TestUsedIsForEachOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		read := 0.0
-		r, err := harness.Run(t.Context(), harness.Load{Workers: 1, Warmup: 5 * time.Millisecond, Duration: time.Second,
-			Group: 10, Meter: func() (harness.Values, error) {
+		r, err := load.Run(t.Context(), load.Load{Workers: 1, Warmup: 5 * time.Millisecond, Duration: time.Second,
+			Group: 10, Meter: func() (map[string]float64, error) {
 				read++
-				return harness.Values{"bytes": 5000 * read}, nil
+				return map[string]float64{"bytes": 5000 * read}, nil
 			}},
 			func(context.Context, int) error {
 				time.Sleep(10 * time.Millisecond) //nolint:forbidigo // Simulated work and clock.
@@ -135,8 +135,8 @@ func TestRunSome(t *testing.T) {
 			time.Sleep(time.Second) //nolint:forbidigo // Simulated work and clock.
 			return nil
 		}
-		o := harness.Load{Workers: 1, Warmup: time.Millisecond, Duration: 50 * time.Millisecond}
-		if r, err := harness.RunSome(t.Context(), o, slow); err != nil || r.Operations != 1 {
+		o := load.Load{Workers: 1, Warmup: time.Millisecond, Duration: 50 * time.Millisecond}
+		if r, err := load.RunSome(t.Context(), o, slow); err != nil || r.Operations != 1 {
 			t.Errorf("want one operation, got %d, %v", r.Operations, err)
 		}
 		o.Warmup = 0
@@ -144,7 +144,7 @@ func TestRunSome(t *testing.T) {
 			time.Sleep(time.Minute) //nolint:forbidigo // The same.
 			return nil
 		}
-		if _, err := harness.RunSome(t.Context(), o, never); err == nil {
+		if _, err := load.RunSome(t.Context(), o, never); err == nil {
 			t.Error("nothing was done in any time, and no error says so")
 		}
 	})
@@ -155,9 +155,9 @@ func TestClosedEndsWhenAllAreDone(t *testing.T) {
 	t.Parallel()
 	var left atomic.Int64
 	left.Store(50)
-	r, err := harness.Run(t.Context(), harness.Load{Workers: 4, Duration: time.Hour}, func(context.Context, int) error {
+	r, err := load.Run(t.Context(), load.Load{Workers: 4, Duration: time.Hour}, func(context.Context, int) error {
 		if left.Add(-1) < 0 {
-			return harness.ErrDone
+			return load.ErrDone
 		}
 		return nil
 	})

@@ -1,0 +1,245 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"compress/zlib"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// Two spellings of a media type are one, and two types are two.
+func TestMediaTypes(t *testing.T) {
+	t.Parallel()
+	of := func(mode idempotency.FingerprintMode, mediaType string) idempotency.Fingerprint {
+		f, err := idempotency.NewFingerprint(mode, nil, &idempotency.Request{MediaType: mediaType, Body: []byte("{}")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	for _, test := range []struct {
+		a, b string
+		same bool
+	}{
+		{"application/json", "Application/JSON; Charset=UTF-8", true},
+		{"application/json", `application/json;charset="utf8"`, true},
+		{"application/problem+json", "application/problem+json; charset=Utf-8", true},
+		{"text/plain", "text/plain;charset=utf-8", true},
+		{"application/x-www-form-urlencoded", "application/x-www-form-urlencoded; charset=UTF-8", true},
+		{"text/plain; charset=LATIN1", "text/plain; charset=latin1", true},
+		{"a/b; x=1; y=2", "A/B;Y=2;X=1", true},
+		{"multipart/form-data; boundary=1", "multipart/form-data; boundary=2", true},
+		{"application/json", "text/plain", false},
+		{"text/plain", "text/plain; charset=latin1", false},
+		{"application/json; v=1", "application/json; v=2", false},
+		{"application/xml", "application/xml; charset=utf-8", false},
+		{"multipart/form-data; boundary=1", "multipart/mixed; boundary=1", false},
+		{"application/json", "", false},
+		{"not a type (", "not a type ((", false},
+	} {
+		raw, none := idempotency.FingerprintRaw, idempotency.FingerprintNone
+		if got := of(raw, test.a) == of(raw, test.b); got != test.same {
+			t.Errorf("%s and %s: equal %v", test.a, test.b, got)
+		}
+		if of(none, test.a) != of(none, test.b) {
+			t.Errorf("%s and %s differ, although the body is not compared", test.a, test.b)
+		}
+	}
+}
+
+// form returns a multipart body.
+func form(boundary string, parts ...string) string {
+	return "--" + boundary + "\r\n" + strings.Join(parts, "\r\n--"+boundary+"\r\n") + "\r\n--" + boundary + "--\r\n"
+}
+
+func field(header, content string) string {
+	return strings.ReplaceAll(header, "\n", "\r\n") + "\r\n\r\n" + content
+}
+
+// A multipart body is compared by its parts, in their order.
+func TestMultipart(t *testing.T) {
+	t.Parallel()
+	const plain = "\nContent-Type: text/plain"
+	const name, file = `Content-Disposition: form-data; name="a"`, `Content-Disposition: form-data; name="f"; filename="x"`
+	amount, upload := field(name, "5"), field(file+plain, "hello\n")
+	nested := func(boundary string, parts ...string) string {
+		return field("Content-Type: multipart/mixed; boundary="+boundary, form(boundary, parts...))
+	}
+	base := form("one", amount, upload)
+	for what, test := range map[string]struct {
+		boundary, body string
+		same           bool
+	}{
+		"another boundary":     {"two", form("two", amount, upload), true},
+		"header in lower case": {"one", form("one", field("content-disposition: form-data; name=a", "5"), upload), true},
+		"charset of a part": {"two", form("two", amount, field(file+"\nContent-Type: text/plain; charset=UTF-8",
+			"hello\n")), true},
+		"another order":    {"two", form("two", upload, amount), false},
+		"another name":     {"two", form("two", field(strings.Replace(name, "a", "b", 4), "5"), upload), false},
+		"another filename": {"two", form("two", amount, field(strings.Replace(file, "x", "y", 1)+plain, "hello\n")), false},
+		"no filename":      {"two", form("two", amount, field(strings.Replace(name, `"a"`, `"f"`, 1)+plain, "hello\n")), false},
+		"another type":     {"two", form("two", amount, field(file+"\nContent-Type: text/html", "hello\n")), false},
+		"other bytes":      {"two", form("two", field(name, "6"), upload), false},
+		"one part more":    {"two", form("two", amount, upload, amount), false},
+		"shifted":          {"two", form("two", field(name, "5hello\n"), field(file+plain, "")), false},
+		"cut off":          {"one", strings.TrimSuffix(base, "--\r\n"), false},
+	} {
+		print := func(boundary, body string) idempotency.Fingerprint {
+			f, err := idempotency.NewFingerprint(idempotency.FingerprintRaw, nil, &idempotency.Request{
+				MediaType: "multipart/form-data; boundary=" + boundary, Body: []byte(body),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f
+		}
+		if got := print("one", base) == print(test.boundary, test.body); got != test.same {
+			t.Errorf("%s: equal %v", what, got)
+		}
+		// The same within a part.
+		outer := print("o", form("o", nested("one", amount, upload)))
+		if inner := print("o", form("o", field("Content-Type: multipart/mixed; boundary="+test.boundary,
+			test.body))); (outer == inner) != test.same {
+			t.Errorf("%s, nested: equal %v", what, !test.same)
+		}
+	}
+	// The bytes of a body that does not parse are compared, and so are those of one with too many parts.
+	s := newService(t)
+	broken := header("Content-Type", "multipart/form-data; boundary=b")
+	s.expect(s.send(broken, body("no part")), http.StatusCreated, "false", 1)
+	s.expect(s.send(broken, body("no part")), http.StatusCreated, "true", 1)
+	s.refused(s.send(broken, body("no parts")), 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+}
+
+// pack compresses a text.
+func pack(t *testing.T, coding, text string, level int) string {
+	t.Helper()
+	var b bytes.Buffer
+	var w io.WriteCloser
+	var err error
+	switch coding {
+	case "gzip":
+		w, err = gzip.NewWriterLevel(&b, level)
+	case "zlib":
+		w, err = zlib.NewWriterLevel(&b, level)
+	case "flate":
+		w, err = flate.NewWriter(&b, level)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(w, text)
+	_ = w.Close()
+	return b.String()
+}
+
+// A body that is compressed in another way, or not, is the same request. What it contains is bounded.
+func TestContentCodings(t *testing.T) {
+	t.Parallel()
+	const text = `{"amount":5,"note":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}`
+	coded := func(coding, text string) func(*http.Request) {
+		return two(header("Content-Encoding", coding), body(text))
+	}
+	for _, mode := range []idempotency.FingerprintMode{idempotency.FingerprintRaw, idempotency.FingerprintJCS} {
+		s := newService(t, func(o *idempotency.Options) { o.MaxBody, o.Fingerprint = 4096, mode })
+		var got string
+		s.charge.serve = func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			got = string(b)
+			w.WriteHeader(http.StatusCreated)
+		}
+		first := pack(t, "gzip", text, 1)
+		s.expect(s.send(coded("gzip", first)), http.StatusCreated, "false", 1)
+		if got != first {
+			t.Errorf("the handler got %q", got)
+		}
+		for i, same := range []func(*http.Request){
+			coded("GZip", pack(t, "gzip", text, 9)), coded("x-gzip", first), body(text), coded("identity", text),
+			coded("deflate", pack(t, "zlib", text, 5)), coded("deflate", pack(t, "flate", text, 5)),
+			coded("deflate, gzip", pack(t, "gzip", pack(t, "zlib", text, 5), 1)),
+			two(header("Content-Encoding", "deflate", "gzip"), body(pack(t, "gzip", pack(t, "zlib", text, 5), 1))),
+		} {
+			t.Log(i)
+			s.expect(s.send(same), http.StatusCreated, "true", 1)
+		}
+		s.refused(s.send(coded("gzip", pack(t, "gzip", text+" ", 1)+"x")), map[idempotency.FingerprintMode]int{
+			idempotency.FingerprintRaw: 422, idempotency.FingerprintJCS: 400}[mode],
+			map[idempotency.FingerprintMode]idempotency.Code{
+				idempotency.FingerprintRaw: idempotency.CodeKeyReused, idempotency.FingerprintJCS: idempotency.CodeBodyInvalid,
+			}[mode], map[idempotency.FingerprintMode]idempotency.Action{
+				idempotency.FingerprintRaw: idempotency.OtherKey, idempotency.FingerprintJCS: idempotency.FixRequest,
+			}[mode], 1)
+		s.refused(s.send(coded("gzip", pack(t, "gzip", strings.Repeat("0", 4097), 9))), 413,
+			idempotency.CodeBodyTooLarge, idempotency.FixRequest, 1)
+	}
+	// A coding that is not known is compared with its bytes, and so is a body that is not in it.
+	for _, coding := range []string{"br", "gzip", "gzip,gzip,gzip,gzip,gzip"} {
+		s := newService(t)
+		s.expect(s.send(coded(coding, "abc")), http.StatusCreated, "false", 1)
+		s.expect(s.send(coded(coding, "abc")), http.StatusCreated, "true", 1)
+		s.refused(s.send(coded(coding, "abd")), 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+		s.refused(s.send(body("abc")), 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+	}
+}
+
+// A number that a double does not keep is refused by its pointer, and so is a chosen value that tells nothing.
+func TestBodiesThatTellNothing(t *testing.T) {
+	t.Parallel()
+	for content, want := range map[string]string{
+		`{"amount":1.000000000000000001}`:           "/amount: the number 1.000000000000000001 has more digits",
+		`{"id":"a","x":[0,{"y":9007199254740993}]}`: "/x/1/y: the number 9007199254740993 is beyond",
+		`{"id":"a","amount":1e400}`:                 "/amount: the number 1e400 is out of range",
+		`{"amount":5}`:                              "/id is missing or empty",
+		`{"id":null}`:                               "/id is missing or empty",
+		`{"id":"  "}`:                               "/id is missing or empty",
+		`{"id":[[],{"a":null}]}`:                    "/id is missing or empty",
+		`{"id":"a"}`:                                "/amount is missing or empty",
+		``:                                          "/id is missing or empty",
+	} {
+		s := newService(t, func(o *idempotency.Options) {
+			o.Fingerprint, o.Pointers = idempotency.FingerprintPointers, []string{"/id", "/amount"}
+		})
+		answer := s.send(body(content))
+		text, _ := io.ReadAll(answer.Body)
+		if answer.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), "body-invalid") ||
+			!strings.Contains(string(text), want) || !strings.Contains(string(text), "fix-request") ||
+			s.charge.runs.Load() != 0 {
+			t.Errorf("%s: %d %s, want %s", content, answer.StatusCode, text, want)
+		}
+	}
+	s := newService(t, func(o *idempotency.Options) { o.Fingerprint = idempotency.FingerprintJCS })
+	for i, amount := range []string{"1.000000000000000001", "1.000000000000000002", "90071992547409.915"} {
+		s.refused(s.send(body(fmt.Sprintf(`{"amount":%s}`, amount))), 400, idempotency.CodeBodyInvalid,
+			idempotency.FixRequest, 0)
+		t.Log(i)
+	}
+	s.expect(s.send(body(`{"amount":0.10}`)), http.StatusCreated, "false", 1)
+	s.expect(s.send(body(`{"amount":1e-1}`)), http.StatusCreated, "true", 1)
+	s.refused(s.send(body(`{"amount":0.11}`)), 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+}
+
+// Two spellings of a path have the same keys.
+func TestSpellingsHaveOneKey(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	at := func(path string) func(*http.Request) {
+		return func(r *http.Request) {
+			u, err := r.URL.Parse(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.URL = u
+		}
+	}
+	s.expect(s.send(at("/a%2fb/c-d")), http.StatusCreated, "false", 1)
+	s.expect(s.send(at("/%61%2Fb/%63%2Dd")), http.StatusCreated, "true", 1)
+	s.expect(s.send(at("/a/b/c-d")), http.StatusCreated, "false", 2)
+	s.expect(s.send(at("/a%252fb/c-d")), http.StatusCreated, "false", 3)
+}

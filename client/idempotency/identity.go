@@ -1,0 +1,385 @@
+package idempotency
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The words of Options.Identity that are not the names of headers.
+const (
+	// IdentityAuthorization is the credential in the Authorization header.
+	IdentityAuthorization = "authorization"
+	// IdentityAuthorizationID is the part of a credential made for one request that stays the same: an access key id, or
+	// a user name. It is not a secret, so it is accepted only with Options.AllowReplay. Other credentials count as with
+	// IdentityAuthorization.
+	IdentityAuthorizationID = "authorization-id"
+	// IdentityHost is the host name in the Host header, without the port. An address, or localhost, is like no name.
+	IdentityHost = "host"
+	// HeadersAnyTenant are the common headers in which a client with one credential says for which tenant it acts. It
+	// may also be in Options.RequestHeaders.
+	HeadersAnyTenant = "any-tenant"
+	// HeadersAnyVersion are the common headers for the version of an API, and for dry runs and test modes. It may also
+	// be in Options.RequestHeaders.
+	HeadersAnyVersion = "any-version"
+)
+
+// presets are the headers of the words for several headers. A header that a request does not have changes nothing, so
+// that a list may grow.
+var presets = map[string][]string{
+	HeadersAnyTenant: {
+		"stripe-account", "stripe-context", "openai-organization", "openai-project", "xero-tenant-id",
+		"x-goog-user-project", "x-scope-orgid", "x-shop-id", "x-site-id", "x-store-id", "tenant", "tenant-id", "x-tenant",
+		"x-tenant-id", "x-tenant-name", "x-org", "x-org-id", "x-organization", "x-organization-id", "account-id",
+		"x-account", "x-account-id", "x-company-id", "x-customer-id", "x-merchant", "x-merchant-id", "x-project",
+		"x-project-id", "x-workspace", "x-workspace-id", "on-behalf-of", "x-on-behalf-of", "impersonate-user",
+		"x-impersonate-user",
+	},
+	HeadersAnyVersion: {
+		"stripe-version", "square-version", "anthropic-version", "anthropic-beta", "openai-beta", "notion-version",
+		"plaid-version", "intercom-version", "x-github-api-version", "x-ms-version", "api-version", "x-api-version",
+		"accept-version", "odata-version", "dry-run", "x-dry-run", "x-test-mode", "x-sandbox", "x-environment", "prefer",
+	},
+}
+
+// changing are headers that differ from one request to its repeat, so that they cannot tell senders apart.
+var changing = []string{
+	"date", "dpop", "idempotency-key", "signature", "signature-input", "traceparent", "x-amz-date", "x-request-id",
+}
+
+// maxIdentity bounds the text of a list of headers, so that a principal with their names has room.
+const maxIdentity = 200
+
+// headerNames returns the canonical names of the headers in a list, with those of its presets, sorted.
+func headerNames(list []string) []string {
+	var names []string
+	for _, word := range list {
+		all, ok := presets[word]
+		if !ok {
+			all = []string{word}
+		}
+		for _, name := range all {
+			names = append(names, textproto.CanonicalMIMEHeaderKey(name))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// identity says what tells the senders of requests apart.
+type identity struct {
+	credential string   // IdentityAuthorization, IdentityAuthorizationID, or ""
+	words      []string // the rest of the list
+	headers    []string // that the words stand for
+}
+
+// readIdentity fills in the defaults of Identity and RequestHeaders, and resolves both.
+func (o *Options) readIdentity() error {
+	if o.Identity == nil {
+		switch {
+		case o.Shared:
+			o.Identity = []string{IdentityHost}
+		case o.Principal != nil:
+			o.Identity = []string{} // the function knows
+		default:
+			o.Identity = []string{IdentityAuthorization, IdentityHost}
+		}
+	}
+	if o.RequestHeaders == nil {
+		o.RequestHeaders = []string{HeadersAnyTenant, HeadersAnyVersion}
+	}
+	for field, list := range map[string]*[]string{"Identity": &o.Identity, "RequestHeaders": &o.RequestHeaders} {
+		*list = slices.Clone(*list)
+		for i, name := range *list {
+			(*list)[i] = strings.ToLower(name)
+			if problem := nameProblem(name); problem != "" {
+				return &InvalidError{field, problem}
+			}
+		}
+	}
+	o.who = identity{}
+	for _, word := range o.Identity {
+		if word != IdentityAuthorization && word != IdentityAuthorizationID {
+			o.who.words = append(o.who.words, word)
+		} else if o.who.credential != "" && o.who.credential != word {
+			return &InvalidError{"Identity", "must not have both authorization and authorization-id"}
+		} else {
+			o.who.credential = word
+		}
+	}
+	slices.Sort(o.who.words)
+	o.who.words = slices.Compact(o.who.words)
+	o.who.headers = headerNames(o.who.words)
+	o.compared = slices.DeleteFunc(headerNames(o.RequestHeaders), func(name string) bool {
+		return slices.Contains(o.who.headers, name) || name == "Authorization"
+	})
+	given := o.who.credential != ""
+	switch {
+	case len(strings.Join(o.Identity, "+")) > maxIdentity:
+		return &InvalidError{"Identity", fmt.Sprintf("must have at most %d characters", maxIdentity)}
+	case given && (o.Shared || o.Principal != nil):
+		return &InvalidError{"Identity", "must not have authorization where another setting says who sends a request"}
+	case !given && !o.Shared && o.Principal == nil && !slices.ContainsFunc(o.who.headers, isSender):
+		return &InvalidError{"Identity", "must have authorization, or another header that tells senders apart"}
+	case o.who.credential == IdentityAuthorizationID && o.AllowReplay == nil:
+		return &InvalidError{"Identity", "must not have authorization-id without AllowReplay: it is no secret, and a " +
+			"caller that knows it would get stored responses"}
+	case o.VisitorHeader != "" && (o.Shared || nameProblem(o.VisitorHeader) != ""):
+		return &InvalidError{"VisitorHeader", "must be the name of a header, and not be set with Shared"}
+	}
+	return nil
+}
+
+// ComparedHeaders returns the canonical names of the headers that tell senders and requests apart. A proxy must not let
+// a client hide them, or imitate them in another spelling. The error is that of invalid options.
+func (o Options) ComparedHeaders() ([]string, error) {
+	o, err := o.validate()
+	names := slices.Concat(preconditions, o.who.headers, o.compared)
+	if o.VisitorHeader != "" {
+		names = append(names, http.CanonicalHeaderKey(o.VisitorHeader))
+	}
+	return names, err
+}
+
+// isSender reports whether a header can say who sends a request.
+func isSender(name string) bool { return name != "Host" }
+
+// nameProblem returns what is wrong with the name of a header in a list, or "".
+func nameProblem(name string) string {
+	switch name = strings.ToLower(name); {
+	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
+		return fmt.Sprintf("has %.40q, which is not the name of a header", name)
+	case slices.Contains(changing, name):
+		return fmt.Sprintf("has %s, which changes with each request", name)
+	}
+	return ""
+}
+
+// principal returns the principal of a request, and the party in it, which [Options.Admit] counts. header includes
+// Host. The error is an [*Error].
+func (g *guard) principal(
+	ctx context.Context, o *Options, header http.Header, warn *sync.Once,
+) (principal, party string, err error) {
+	if party, err = o.party(ctx, header, warn); err != nil {
+		return "", "", err
+	}
+	visitor, err := o.visitor(header)
+	switch {
+	case err != nil:
+		return "", "", err
+	case visitor != "" && party == "":
+		return o.qualify(visitor, header), visitor, nil
+	case visitor != "":
+		of, mine := o.qualify(visitor, header), o.qualify(party, header)
+		owns, err := g.claimVisitor(ctx, o, of, mine)
+		if err != nil || !owns {
+			return mine, party, err
+		}
+		return of, party, nil
+	case party == "" && !o.Shared:
+		return "", "", &Error{Code: CodePrincipalMissing, Cause: o.missing()}
+	}
+	return o.qualify(party, header), party, nil
+}
+
+// missing returns what an anonymous request lacks. Its client may see it.
+func (o *Options) missing() error {
+	switch {
+	case o.Principal != nil:
+		return nil
+	case o.who.credential != "":
+		return errors.New("send one Authorization header")
+	}
+	return fmt.Errorf("send one of the headers %s", strings.Join(slices.DeleteFunc(slices.Clone(o.who.headers),
+		func(name string) bool { return !isSender(name) }), ", "))
+}
+
+// party returns the party that sends a request, or "" for an anonymous one. The error is an [*Error].
+func (o *Options) party(ctx context.Context, header http.Header, warn *sync.Once) (string, error) {
+	switch {
+	case o.Shared:
+		return "", nil
+	case o.Principal != nil:
+		party, err := o.Principal(ctx, header)
+		if err != nil {
+			o.Logger.WarnContext(ctx, "a request with a key has no principal", "error", err)
+			return "", &Error{Code: CodePrincipalMissing} // the client may not see the error
+		}
+		return party, nil
+	case o.who.credential == "":
+		// The qualifiers tell; the party is what the limits of a party count.
+		for _, name := range o.who.headers {
+			if isSender(name) && strings.Join(header.Values(name), "") != "" {
+				return "headers:" + hashOf(o.values(header, isSender)...), nil
+			}
+		}
+		return "", nil
+	}
+	values := header.Values("Authorization")
+	if strings.Join(values, "") == "" {
+		return "", nil
+	}
+	c, err := parseCredential(values)
+	if err != nil {
+		return "", &Error{Code: CodePrincipalMissing, Cause: err}
+	}
+	if c.signs {
+		if o.who.credential != IdentityAuthorizationID {
+			return "", &Error{Code: CodePrincipalMissing, Cause: c.refusal()}
+		}
+		id := c.stable()
+		if id == nil {
+			return "", &Error{Code: CodePrincipalMissing, Cause: fmt.Errorf("nothing in a credential of the scheme %s "+
+				"stays the same in a repeat", c.scheme)}
+		}
+		return "authorization-id:" + hashOf(id...), nil
+	}
+	if c.scheme == "bearer" && strings.Count(c.rest, ".") == 2 {
+		warn.Do(func() {
+			o.Logger.WarnContext(ctx, "the Authorization header looks like a JWT, and each new token is a new "+
+				"principal; set Options.Principal to a claim of it")
+		})
+	}
+	sum := sha256.Sum256([]byte(c.text))
+	return "authorization:" + hex.EncodeToString(sum[:]), nil
+}
+
+// qualify returns the principal of a party: the party, and which other headers tell requests apart, with a hash of
+// their values, as in authorization:9f…/host+stripe-account:4b….
+func (o *Options) qualify(party string, header http.Header) string {
+	if len(o.who.words) == 0 {
+		return party
+	}
+	principal := strings.Join(o.who.words, "+") + ":" + hashOf(o.values(header, func(string) bool { return true })...)
+	if party == "" || o.who.credential == "" && o.Principal == nil && !strings.HasPrefix(party, "visitor:") {
+		return principal
+	}
+	if len(party)+1+len(principal) > MaxPrincipal {
+		party = "sha256:" + hashOf(party)
+	}
+	return party + "/" + principal
+}
+
+// values returns the names and values of the headers that tell requests apart. A header that is absent is like an empty
+// one, and is left out.
+func (o *Options) values(header http.Header, wanted func(name string) bool) (parts []string) {
+	for _, name := range o.who.headers {
+		value := strings.Join(header.Values(name), ",")
+		switch {
+		case name == "Host":
+			value = canonicalHost(value)
+		case strings.HasSuffix(name, "Authorization"):
+			value = strings.Join(strings.Fields(value), " ")
+		}
+		if value != "" && wanted(name) {
+			parts = append(parts, name, value)
+		}
+	}
+	return parts
+}
+
+// canonicalHost returns the name in an authority in lower case, without its port and the dot of a full name. It returns
+// "" for an address: that names a machine, and a client may repeat its request at another one.
+func canonicalHost(authority string) string {
+	authority = strings.ToLower(strings.TrimSpace(authority))
+	host, _, found := strings.Cut(authority, ":")
+	if found && strings.Contains(authority, "]") || strings.Count(authority, ":") > 1 {
+		return "" // IPv6
+	}
+	host = strings.TrimSuffix(host, ".")
+	if _, err := netip.ParseAddr(host); err == nil || host == "localhost" {
+		return ""
+	}
+	return host
+}
+
+// withHost returns the header of a request with Host, which net/http keeps elsewhere.
+func withHost(r *http.Request) http.Header {
+	header := http.Header{}
+	copyHeader(header, r.Header)
+	header["Host"] = []string{r.Host}
+	return header
+}
+
+// hashOf returns a hash of texts in hex.
+func hashOf(texts ...string) string {
+	h := sha256.New()
+	for _, text := range texts {
+		writePart(h, []byte(text))
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// qualifiers is the end of a principal with qualifiers; see qualify.
+var qualifiers = regexp.MustCompile(`^(?:(.*)/)?([a-z0-9-]+(?:\+[a-z0-9-]+)*):[0-9a-f]{64}$`)
+
+// IdentityOf returns what a principal that [Middleware] or [Interceptor] has stored was made of, in the words of
+// [Options].Identity: for example authorization, host and stripe-account.
+func IdentityOf(principal string) (words []string) {
+	found := qualifiers.FindStringSubmatch(principal)
+	if found == nil {
+		return nil
+	}
+	if kind, _, ok := strings.Cut(found[1], ":"); ok {
+		words = append(words, kind)
+	}
+	return append(words, strings.Split(found[2], "+")...)
+}
+
+// The length of a visitor's secret: at least 128 random bits in base64.
+const (
+	minVisitor = 22
+	maxVisitor = 256
+)
+
+// visitor returns the party of a request with a visitor's secret, or "". The error is an [*Error].
+func (o *Options) visitor(header http.Header) (string, error) {
+	if o.VisitorHeader == "" {
+		return "", nil
+	}
+	values := header.Values(o.VisitorHeader)
+	switch {
+	case strings.Join(values, "") == "":
+		return "", nil
+	case len(values) > 1, len(values[0]) < minVisitor, len(values[0]) > maxVisitor, firstOutside(values[0], '!') >= 0:
+		return "", &Error{Code: CodePrincipalMissing, Cause: fmt.Errorf(
+			"%s must be one secret of %d to %d visible ASCII characters, such as a random UUID", o.VisitorHeader,
+			minVisitor, maxVisitor)}
+	}
+	return "visitor:" + hashOf(values[0]), nil
+}
+
+// visitorTTL is how long a visitor's secret belongs to the first user that sends it; it is longer than the records.
+const visitorTTL = 30 * 24 * time.Hour
+
+// claimVisitor reports whether a visitor's secret belongs to a user: to the first one that sends it, as the store
+// decides. A request that a visitor began stays the visitor's, even when a user repeats it. If the user's own records
+// were looked up instead, a copy of the visitor's request that is still in flight could run as well.
+func (g *guard) claimVisitor(ctx context.Context, o *Options, visitor, user string) (bool, error) {
+	claim := DoOptions{
+		// To assign a secret to the same user twice is harmless.
+		Settings: Settings{TTL: max(visitorTTL, g.TTL), OnLeaseExpired: TakeOver, StoreTimeout: g.StoreTimeout},
+		Fingerprint: Fingerprint{
+			Algorithm: uint8(FingerprintRaw), Digest: sha256.Sum256([]byte(user)),
+		},
+	}
+	key := RecordKey{Scope: o.Scope, Namespace: "visitors", Principal: visitor, Key: "user"}
+	_, err := claim.Do(ctx, g.store, key, func(context.Context, *Owner) ([]byte, error) { return nil, nil })
+	switch {
+	case CodeOf(err) == CodeKeyReused:
+		return false, nil
+	case err != nil && g.open && bypasses(err):
+		return true, nil // the request runs without the store, too
+	}
+	return err == nil, err
+}

@@ -1,0 +1,351 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+func host(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
+
+// Two requests with the same key, body and path are one request, two requests of different senders, or a conflict.
+func TestWhoseRequest(t *testing.T) {
+	t.Parallel()
+	const same, apart, conflict = "same", "apart", "conflict"
+	tenants := func(o *idempotency.Options) {
+		o.Identity = []string{"authorization", "host", "Stripe-Account", "x-authorization"}
+	}
+	function := func(o *idempotency.Options) {
+		o.Principal = func(_ context.Context, h http.Header) (string, error) { return "p:" + h.Get("Host"), nil }
+	}
+	apiKey := func(o *idempotency.Options) { o.Identity = []string{"x-api-key"} }
+	for name, test := range map[string]struct {
+		options func(*idempotency.Options)
+		a, b    func(*http.Request)
+		want    string
+	}{
+		"another credential":      {nil, nil, header("Authorization", "Bearer b"), apart},
+		"another case of a token": {nil, nil, header("Authorization", "Bearer Demo"), apart},
+		"the scheme's case":       {nil, nil, header("Authorization", "bearer demo"), same},
+		"two spaces":              {nil, nil, header("Authorization", "BEARER  \t demo "), same},
+		"no scheme":               {nil, header("Authorization", "Demo"), header("Authorization", "demo"), apart},
+		"another host":            {nil, host("acme.example"), host("globex.example"), apart},
+		"the host's spelling":     {nil, host("acme.example"), host("ACME.example.:8080"), same},
+		"another address":         {nil, host("127.0.0.1:7480"), host("[2001:db8::1]:80"), same},
+		"localhost":               {nil, host("10.0.0.1"), host("localhost:7480"), same},
+		"a host, not an address":  {nil, host("acme.example"), host("127.0.0.1"), apart},
+		"another tenant":          {tenants, header("Stripe-Account", "a"), header("Stripe-Account", "b"), apart},
+		"no tenant":               {tenants, nil, header("Stripe-Account", "b"), apart},
+		"an empty tenant":         {tenants, nil, header("Stripe-Account", ""), same},
+		"two tenants":             {tenants, header("Stripe-Account", "a"), header("Stripe-Account", "a", "b"), apart},
+		"tenant in another list":  {tenants, header("X-Tenant", "a"), header("X-Tenant", "b"), conflict},
+		"tenant, not configured":  {nil, header("Stripe-Account", "a"), header("Stripe-Account", "b"), conflict},
+		"tenants by preset": {func(o *idempotency.Options) {
+			o.Identity = []string{"authorization", idempotency.HeadersAnyTenant}
+		}, header("X-Org-Id", "a"), header("X-Org-Id", "b"), apart},
+		"another credential header": {tenants, header("X-Authorization", "Bearer a"),
+			header("X-Authorization", "Bearer b"), apart},
+		"without the host": {func(o *idempotency.Options) { o.Identity = []string{"authorization"} },
+			host("acme.example"), host("globex.example"), same},
+		"shared": {func(o *idempotency.Options) { o.Shared = true }, nil, header("Authorization", "b"), same},
+		"shared, another host": {func(o *idempotency.Options) { o.Shared = true }, host("acme.example"),
+			host("globex.example"), apart},
+		"a function sees the host": {function, host("acme.example"), host("globex.example"), apart},
+		"a function, and a tenant": {func(o *idempotency.Options) {
+			function(o)
+			o.Identity = []string{"x-tenant"}
+		}, header("X-Tenant", "a"), header("X-Tenant", "b"), apart},
+		"an API key":       {apiKey, header("X-Api-Key", "a"), header("X-Api-Key", "b"), apart},
+		"an API key alone": {apiKey, header("X-Api-Key", "a"), two(header("X-Api-Key", "a"), host("b")), same},
+		"another version":  {nil, header("Stripe-Version", "1"), header("Stripe-Version", "2"), conflict},
+		"a dry run":        {nil, header("X-Dry-Run", "true"), nil, conflict},
+		"a header besides": {nil, header("X-Trace", "1"), header("X-Trace", "2"), same},
+		"a header compared": {func(o *idempotency.Options) { o.RequestHeaders = []string{"x-trace"} },
+			header("X-Trace", "1"), header("X-Trace", "2"), conflict},
+		"no header compared": {func(o *idempotency.Options) { o.RequestHeaders = []string{} },
+			header("Stripe-Version", "1"), header("Stripe-Version", "2"), same},
+		"If-Match":            {nil, header("If-Match", `"1"`), header("If-Match", `"2"`), conflict},
+		"If-None-Match":       {nil, nil, header("If-None-Match", "*"), conflict},
+		"If-Modified-Since":   {nil, nil, header("If-Modified-Since", "x"), conflict},
+		"If-Unmodified-Since": {nil, nil, header("If-Unmodified-Since", "x"), conflict},
+		"If-Range":            {nil, nil, header("If-Range", "x"), conflict},
+		"Range":               {nil, header("Range", "bytes=0-1"), header("Range", "bytes=0-2"), conflict},
+		"two media types":     {nil, nil, header("Content-Type", "application/json", "text/plain"), conflict},
+	} {
+		change := func(*idempotency.Options) {}
+		if test.options != nil {
+			change = test.options
+		}
+		s := newService(t, change)
+		for _, f := range []*func(*http.Request){&test.a, &test.b} {
+			if *f == nil {
+				*f = func(*http.Request) {}
+			}
+		}
+		s.expect(s.send(test.a), http.StatusCreated, "false", 1)
+		second := s.send(test.b)
+		got := map[string]string{"201 false": apart, "201 true": same, "422 false": conflict}[strings.TrimSuffix(
+			second.Status, http.StatusText(second.StatusCode))+second.Header.Get("Idempotent-Replayed")]
+		if got != test.want {
+			t.Errorf("%s: %q (%d), want %q", name, got, second.StatusCode, test.want)
+		}
+	}
+}
+
+func two(a, b func(*http.Request)) func(*http.Request) {
+	return func(r *http.Request) {
+		a(r)
+		b(r)
+	}
+}
+
+// signed are credentials that differ between a request and its repeat; # stands for what changes. The second text is a
+// part of the same credential of another owner, or "" if nothing in it stays the same.
+var signed = map[string][2]string{
+	"AWS4-HMAC-SHA256 Credential=AKID/2026112#/r/s/aws4_request, SignedHeaders=host, Signature=#": {"AKID", "OTHER"},
+	"AWS AKID:c2ln#=": {"AKID", "OTHER"},
+	"AWS4-ECDSA-P256-SHA256 Credential=AKID/2026112#/s/aws4_request, Signature=#":              {"AKID", "OTHER"},
+	`Digest username="a, b", realm="r", nonce="n", uri="/", nc=0000000#, response="#"`:         {"a, b", "c"},
+	`OAuth oauth_consumer_key="k1", oauth_nonce="#", oauth_timestamp="#", oauth_signature="#"`: {"k1", "k2"},
+	`Hawk id="k1", ts="#", nonce="#", mac="#"`:                                                 {"k1", "k2"},
+	`MAC id="k1", nonce="#", mac="#"`:                                                          {"k1", "k2"},
+	`Signature keyId="k1",algorithm="rsa-sha256",headers="date",signature="#"`:                 {"k1", "k2"},
+	"SharedKey account:c2ln#=":                                                                 {"account", "other"},
+	"SharedKeyLite account:c2ln#=":                                                             {"account", "other"},
+	"HMAC-SHA256 Credential=id1&SignedHeaders=date&Signature=#":                                {"id1", "id2"},
+	`hmac username="k1", algorithm="hmac-sha1", headers="date", signature="#"`:                 {"k1", "k2"},
+	"TC3-HMAC-SHA256 Credential=AKID/2026-11-2#/s/tc3_request, Signature=#":                    {"AKID", "OTHER"},
+	"GOOG4-RSA-SHA256 Credential=a@b/2026112#/auto/storage/goog4_request, Signature=#":         {"a@b", "c@d"},
+	"OSS AKID:c2ln#=": {"AKID", "OTHER"},
+	"EG1-HMAC-SHA256 client_token=k1;access_token=a;timestamp=#;nonce=#;signature=#": {"k1", "k2"},
+	`WECHATPAY2-SHA256-RSA2048 mchid="m1",nonce_str="#",signature="#",timestamp="#"`: {"m1", "m2"},
+	`Unheard-Of key="k1", signature="#"`:                                             {"k1", "k2"},
+	"q-sign-algorithm=sha1&q-ak=AKID&q-sign-time=#&q-signature=#":                    {"AKID", "OTHER"},
+	"Negotiate YII#":   {},
+	"NTLM TlRM#":       {},
+	"PrivateToken t#":  {},
+	"SCRAM-SHA-256 d#": {},
+}
+
+// A credential that is made for one request is refused, with what to configure. Its stable part tells senders apart,
+// where the service is asked before each replay.
+func TestSignedCredentials(t *testing.T) {
+	t.Parallel()
+	as := func(credential, sign string) func(*http.Request) {
+		return header("Authorization", strings.ReplaceAll(credential, "#", sign))
+	}
+	for credential, owners := range signed {
+		s := newService(t)
+		for _, sign := range []string{"1", "2"} {
+			for _, spelled := range []string{credential, strings.Replace(credential, " ", "  ", 1)} {
+				answer := s.send(as(spelled, sign))
+				content, _ := io.ReadAll(answer.Body)
+				if answer.StatusCode != http.StatusBadRequest || !strings.Contains(string(content), "principal-missing") ||
+					!strings.Contains(string(content), "principal_claim") || s.charge.runs.Load() != 0 {
+					t.Errorf("%s: %d %s", credential, answer.StatusCode, content)
+				}
+			}
+		}
+		asked := 0
+		s = newService(t, func(o *idempotency.Options) {
+			o.Identity = []string{"authorization-id", "host"}
+			o.AllowReplay = func(*http.Request) (bool, error) { asked++; return asked == 1, nil }
+		})
+		if owners[0] == "" {
+			s.refused(s.send(as(credential, "1")), 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 0)
+			continue
+		}
+		s.expect(s.send(as(credential, "1")), http.StatusCreated, "false", 1)
+		if other := s.send(as(strings.Replace(credential, owners[0], owners[1], 1), "1")); other.StatusCode !=
+			http.StatusCreated || s.charge.runs.Load() != 2 {
+			t.Errorf("%s: another owner: %d", credential, other.StatusCode)
+		}
+		if again := s.send(as(credential, "2")); again.Header.Get("Idempotent-Replayed") != "true" || asked != 1 {
+			t.Errorf("%s: the repeat: %d %v", credential, again.StatusCode, again.Header)
+		}
+		s.refused(s.send(as(credential, "3")), 403, idempotency.CodeReplayForbidden, idempotency.FixRequest, 2)
+	}
+	// These stay the same.
+	for _, credential := range []string{
+		"Basic YTpi", "Bearer a.b.c", "DPoP abc", "Token abc", `Token token="abc"`, "ApiKey a:b", "OAuth abc", "GNAP x",
+		"abc", "Key abc==", "Bearer signature=1",
+	} {
+		s := newService(t)
+		s.expect(s.send(header("Authorization", credential)), http.StatusCreated, "false", 1)
+		s.expect(s.send(header("Authorization", credential)), http.StatusCreated, "true", 1)
+	}
+	s := newService(t)
+	for _, none := range []string{"", "Bearer", "basic "} {
+		s.refused(s.send(header("Authorization", none)), 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 0)
+	}
+}
+
+// What a visitor began is the same request after the visitor has signed in, for the first user that sends the secret
+// and for no other.
+func TestVisitorSignsIn(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(o *idempotency.Options) { o.VisitorHeader = "X-Visitor" })
+	visitor := func(secret string) func(*http.Request) { return header("X-Visitor", secret) }
+	anonymous := func(r *http.Request) { r.Header.Del("Authorization") }
+	const secret, stranger = "8e03978e-40d5-43dd-bc93-6894a57f9324", "00000000-40d5-43dd-bc93-6894a57f9324"
+	s.expect(s.send(anonymous, visitor(secret)), http.StatusCreated, "false", 1)
+	s.expect(s.send(anonymous, visitor(secret)), http.StatusCreated, "true", 1)
+	s.expect(s.send(visitor(secret)), http.StatusCreated, "true", 1) // signed in
+	s.expect(s.send(visitor(secret)), http.StatusCreated, "true", 1)
+	s.expect(s.send(anonymous, visitor(stranger)), http.StatusCreated, "false", 2)
+	bob := header("Authorization", "Bearer bob")
+	s.expect(s.send(bob, visitor(secret)), http.StatusCreated, "false", 3) // bob's own
+	s.expect(s.send(bob), http.StatusCreated, "true", 3)
+	s.expect(s.send(), http.StatusCreated, "false", 4) // without the secret, it is another request
+	for _, wrong := range []string{"short", strings.Repeat("x", 257), "8e03978e-40d5-43dd bc93-6894a57f9324"} {
+		s.refused(s.send(anonymous, visitor(wrong)), 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 4)
+	}
+	s.refused(s.send(anonymous), 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 4)
+	s.refused(s.send(visitor(secret), header("Authorization", "Digest a=b")), 400, idempotency.CodePrincipalMissing,
+		idempotency.FixRequest, 4)
+}
+
+// A stored principal says what it was made of, and contains nothing of the headers.
+func TestIdentityOf(t *testing.T) {
+	t.Parallel()
+	var principal string
+	s := &service{T: t, metrics: newCounter()}
+	s.store = principalStore{idempotency.Memory(), &principal}
+	for want, change := range map[string]func(*idempotency.Options){
+		"authorization host": func(*idempotency.Options) {},
+		"authorization":      func(o *idempotency.Options) { o.Identity = []string{"authorization"} },
+		"host":               func(o *idempotency.Options) { o.Shared = true },
+		"authorization any-tenant host x-a": func(o *idempotency.Options) {
+			o.Identity = []string{"x-a", "host", "authorization", "any-tenant"}
+		},
+		"user x-a": func(o *idempotency.Options) {
+			o.Identity = []string{"x-a"}
+			o.Principal = func(context.Context, http.Header) (string, error) { return "user:a/b+c:d", nil }
+		},
+		"sha256 host": func(o *idempotency.Options) {
+			o.Identity = []string{"host"}
+			o.Principal = func(context.Context, http.Header) (string, error) { return strings.Repeat("a", 512), nil }
+		},
+	} {
+		s.charge.runs.Store(0)
+		s.use(change)
+		s.expect(s.send(header("X-A", "secret"), header("Authorization", "Bearer secret"), header("Idempotency-Key",
+			want[:4])), http.StatusCreated, "false", 1)
+		got := idempotency.IdentityOf(principal)
+		if strings.Join(got, " ") != want || strings.Contains(principal, "secret") {
+			t.Errorf("%q is made of %q, want %s", principal, got, want)
+		}
+	}
+	if got := idempotency.IdentityOf("user:alice"); got != nil {
+		t.Error(got)
+	}
+}
+
+// principalStore records the principal of the last reservation.
+type principalStore struct {
+	idempotency.Store
+
+	last *string
+}
+
+func (s principalStore) Reserve(
+	ctx context.Context, r *idempotency.ReserveRequest,
+) (*idempotency.Reservation, error) {
+	*s.last = r.Key.Principal
+	return s.Store.Reserve(ctx, r)
+}
+
+// Mistakes in what tells senders apart are errors.
+func TestIdentityMistakes(t *testing.T) {
+	t.Parallel()
+	principal := func(context.Context, http.Header) (string, error) { return "", errors.New("unused") }
+	for want, o := range map[string]idempotency.Options{
+		`has "x user"`:                       {Identity: []string{"authorization", "X User"}},
+		"has idempotency-key, which changes": {Identity: []string{"authorization", "Idempotency-Key"}},
+		"has signature, which changes":       {RequestHeaders: []string{"signature"}},
+		"must have authorization":            {Identity: []string{"host"}},
+		"both authorization and":             {Identity: []string{"authorization", "authorization-id"}},
+		"without AllowReplay":                {Identity: []string{"authorization-id"}},
+		"where another setting says":         {Identity: []string{"authorization"}, Shared: true},
+		"says who sends":                     {Identity: []string{"authorization"}, Principal: principal},
+		"at most 200 characters":             {Identity: []string{"authorization", strings.Repeat("x", 200)}},
+		"VisitorHeader":                      {VisitorHeader: "X-Visitor", Shared: true},
+	} {
+		if _, err := o.Policy(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("an Interceptor, which asks nobody before a replay, takes authorization-id")
+		}
+	}()
+	idempotency.Interceptor(idempotency.Memory(), idempotency.Options{
+		Identity: []string{"authorization-id"}, AllowReplay: func(*http.Request) (bool, error) { return true, nil },
+	})
+}
+
+// The policy says what is compared.
+func TestPolicyOfTheIdentity(t *testing.T) {
+	t.Parallel()
+	o := idempotency.Options{Identity: []string{"Authorization", "host", "stripe-account"}, VisitorHeader: "X-V"}
+	text, err := o.Policy()
+	for _, want := range []string{
+		`"principal":["authorization","host","stripe-account"]`, `"if-match"`, `"stripe-version"`, `"visitor_header":"X-V"`,
+	} {
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("no %s in %s, %v", want, text, err)
+		}
+	}
+	names, err := o.ComparedHeaders()
+	for _, want := range []string{"If-Match", "Stripe-Account", "Stripe-Version", "Host", "X-V"} {
+		if err != nil || !slices.Contains(names, want) {
+			t.Errorf("no %s in %s, %v", want, names, err)
+		}
+	}
+	if strings.Count(strings.Join(names, " "), "Stripe-Account") != 1 {
+		t.Error(names)
+	}
+}
+
+// A Connect call is told apart by the same headers.
+func TestInterceptorIdentity(t *testing.T) {
+	t.Parallel()
+	s, clients := rpc(t, func(o *idempotency.Options) { o.Identity = []string{"authorization", "host", "x-tenant"} })
+	runs := int64(0)
+	for name, c := range clients {
+		for _, change := range []func(http.Header){
+			func(http.Header) {},
+			func(h http.Header) { h.Set("X-Tenant", "a") },
+			func(h http.Header) { h.Set("Host", "acme.example") },
+			func(h http.Header) { h.Set("Host", "globex.example") },
+		} {
+			runs++
+			for range 2 {
+				r := writeCall(strings.ReplaceAll(name, " ", "-"), "a")
+				change(r.Header())
+				if _, err := c.Write(t.Context(), r); err != nil || s.runs.Load() != runs {
+					t.Fatalf("%s, %v: %d runs, want %d, %v", name, r.Header(), s.runs.Load(), runs, err)
+				}
+			}
+		}
+		for _, credential := range []string{"Digest username=a, nonce=b", ""} {
+			r := writeCall("signed", "a")
+			r.Header().Set("Authorization", credential)
+			if _, err := c.Write(t.Context(), r); err == nil || s.runs.Load() != runs {
+				t.Errorf("%s: %q was taken", name, credential)
+			}
+		}
+		r := writeCall(strings.ReplaceAll(name, " ", "-"), "a")
+		r.Header().Set("If-Match", "1")
+		if _, err := c.Write(t.Context(), r); err == nil || s.runs.Load() != runs {
+			t.Errorf("%s: another precondition is the same call", name)
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package postgres
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
+	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/storefaults"
+)
+
+// A connection that listens at a server which the pool has left ends, so that the next one listens where the pool is.
+func TestListenerFollowsThePool(t *testing.T) {
+	t.Parallel()
+	old, next := servertest.Postgres(t), servertest.Postgres(t)
+	p := storefaults.Start(t, old.Address)
+	pool, err := pgxpool.New(t.Context(), strings.Replace(old.URL, old.Address, p.Address, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	config, err := pgx.ParseConfig(old.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &listening{config: config, pool: pool, quiet: time.Millisecond, log: slog.New(slog.DiscardHandler)}
+	l := waiters.NewListener(g.once)
+	t.Cleanup(l.Close)
+	ended := make(chan error, 1)
+	// Ends with the connection; the receive below waits for it.
+	go func() { ended <- g.listen(t.Context(), l) }()
+	for tests := pool.Stat().AcquireCount() + 3; pool.Stat().AcquireCount() < tests; { // it hears, and is tested again
+		select {
+		case err := <-ended:
+			t.Fatal(err)
+		default:
+		}
+	}
+	storefaults.FailOver(t, p, old, next)
+	pool.Reset()
+	if err := <-ended; !errors.Is(err, waiters.ErrNotListening) {
+		t.Error(err)
+	}
+}

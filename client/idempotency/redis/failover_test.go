@@ -1,0 +1,123 @@
+package redis_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	driver "github.com/redis/go-redis/v9"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/storefaults"
+)
+
+// fill makes a client have so many connections, which are idle.
+func fill(t *testing.T, c *driver.Client, n int) {
+	t.Helper()
+	for range n {
+		conn := c.Conn()
+		defer func() { _ = conn.Close() }() // gives it back
+		if err := conn.Ping(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// No call fails when the address of a master moves: the connections to the old one, which became a replica, are left,
+// whatever it says.
+func TestFailOver(t *testing.T) {
+	t.Parallel()
+	for name, demote := range map[string]func(old *driver.Client, next *servertest.Server) error{
+		"READONLY": func(old *driver.Client, next *servertest.Server) error {
+			host, port, _ := net.SplitHostPort(next.Address)
+			return old.SlaveOf(t.Context(), host, port).Err()
+		},
+		"MASTERDOWN": func(old *driver.Client, _ *servertest.Server) error {
+			if err := old.ConfigSet(t.Context(), "replica-serve-stale-data", "no").Err(); err != nil {
+				return err
+			}
+			return old.SlaveOf(t.Context(), "127.0.0.1", "1").Err() // no master is there
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			old := servertest.Redis(t)
+			next := replicate(t, old)
+			p := storefaults.Start(t, old.Address)
+			client := driver.NewClient(&driver.Options{Addr: p.Address, MaxRetries: -1, PoolSize: 8})
+			t.Cleanup(func() { _ = client.Close() })
+			s, err := redis.New(t.Context(), client, redis.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.Close() })
+			fill(t, client, 8)
+			if err := connect(t, next).SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
+				t.Fatal(err)
+			}
+			if err := demote(connect(t, old), next); err != nil {
+				t.Fatal(err)
+			}
+			p.Lead(next.Address)
+			direct := open(t, next.URL, redis.Options{})
+			var calls sync.WaitGroup
+			for i := range 16 {
+				// Ends with its call; the Wait below joins it.
+				calls.Go(func() {
+					if _, err := idempotency.Do(t.Context(), s, key(fmt.Sprint(i)), succeed); err != nil {
+						t.Error(err)
+					}
+					done, err := idempotency.Do(t.Context(), direct, key(fmt.Sprint(i)), succeed)
+					if err != nil || !done.Replayed {
+						t.Errorf("the new master: %+v, %v", done, err)
+					}
+				})
+			}
+			calls.Wait()
+		})
+	}
+}
+
+// Each new connection is checked: a server may come back with another policy, or as a replica.
+func TestServerThatComesBackChanged(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	s := open(t, server.URL, redis.Options{})
+	admin := connect(t, server)
+	if _, err := idempotency.Do(t.Context(), s, key("before"), succeed); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change, back []any
+		says         string
+		refused      bool // and is not silent: a route that is open runs nothing
+	}{
+		"evicts": {
+			[]any{"CONFIG", "SET", "maxmemory-policy", "allkeys-lru"},
+			[]any{"CONFIG", "SET", "maxmemory-policy", "noeviction"}, "noeviction", true,
+		},
+		"replica": {[]any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"}, "is a replica", false},
+	} {
+		do := func(command ...any) {
+			t.Helper()
+			if err := admin.Do(t.Context(), command...).Err(); err != nil {
+				t.Fatal(command, err)
+			}
+		}
+		do(c.change...)
+		do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		_, err := idempotency.Do(t.Context(), s, key(name), succeed)
+		if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, idempotency.ErrRefused) != c.refused {
+			t.Errorf("%s: %v", name, err)
+		}
+		do(c.back...)
+		if _, err := idempotency.Do(t.Context(), s, key(name), succeed); err != nil {
+			t.Errorf("after %s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/seqledger/seqledger/client/idempotency"
+)
+
+// tenants is a service that counts its runs and reports what it was told about tenant, host and version.
+func tenants(t *testing.T) (address string, runs *atomic.Int32) {
+	t.Helper()
+	runs = new(atomic.Int32)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/may") {
+			if !strings.Contains(r.Header.Get("Authorization"), "good") {
+				w.WriteHeader(http.StatusForbidden)
+			}
+			return
+		}
+		_, _ = fmt.Fprintf(w, "run %d for %s at %s", runs.Add(1), r.Header.Get("Stripe-Account"),
+			r.Header.Get("X-Forwarded-Host"))
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, runs
+}
+
+// A route's tenants have keys of their own: by the host, also behind a trusted proxy, and by the headers of its list.
+// Where a header is not in the list, another tenant is another request.
+func TestTenantsAreApart(t *testing.T) {
+	t.Parallel()
+	upstream, runs := tenants(t)
+	for _, trusted := range []string{"127.0.0.0/8", "10.0.0.0/8"} {
+		c, err := load(t, plain(upstream), `
+routes:
+- {path: /default}
+- {path: /listed, principal: [authorization, host, Stripe-Account]}
+- {path: /preset, principal: [authorization, any-tenant], request_headers: [x-trace]}
+- {path: /shared, shared: true}
+- {path: /user, principal_header: X-User, principal: [host, stripe-account]}
+`, trusted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		base, _ := start(t, c)
+		n := 0
+		// send sends a key for the first or the second time, with a header, and returns what became of it.
+		send := func(path, name, value string) string {
+			r := newRequest(t, http.MethodPost, base+path, fmt.Sprintf(`"%s-%d"`, path[1:], n), strings.NewReader("5"))
+			r.Header.Set("Authorization", "Bearer platform")
+			r.Header.Set("X-User", "alice")
+			if r.Header.Set(name, value); name == "Host" {
+				r.Host = value
+			}
+			before := runs.Load()
+			answer, text := exchange(t, r)
+			switch {
+			case answer.Header.Get(idempotency.HeaderReplayed) == "true":
+				return "replayed"
+			case runs.Load() > before:
+				return "run"
+			}
+			return fmt.Sprint(answer.StatusCode, " ", strings.Contains(text, "key-reused"))
+		}
+		const refused = "422 true"
+		for _, test := range []struct{ path, name, a, b, want string }{
+			{"/default", "Host", "acme.example", "globex.example", "run"},
+			{"/default", "Host", "acme.example", "ACME.example:80", "replayed"},
+			{"/default", "Stripe-Account", "a", "b", refused},
+			{"/default", "Stripe-Version", "1", "2", refused},
+			{"/default", "If-Match", "1", "2", refused},
+			{"/listed", "Stripe-Account", "a", "b", "run"},
+			{"/listed", "Stripe_Account", "a", "b", "replayed"}, // dropped: some services take it for the other
+			{"/listed", "X-Tenant", "a", "b", refused},
+			{"/preset", "X-Org-Id", "a", "b", "run"},
+			{"/preset", "Host", "acme.example", "globex.example", "replayed"},
+			{"/preset", "X-Trace", "a", "b", refused},
+			{"/preset", "Stripe-Version", "1", "2", "replayed"},
+			{"/shared", "Host", "acme.example", "globex.example", "run"},
+			{"/shared", "Authorization", "Bearer a", "Bearer b", "replayed"},
+			{"/user", "Stripe-Account", "a", "b", "run"},
+			{"/user", "Host", "acme.example", "globex.example", "run"},
+			{"/user", "Authorization", "Bearer a", "Bearer b", "replayed"},
+			{"/default", "X-Forwarded-Host", "acme.example", "globex.example", map[bool]string{true: "run",
+				false: "replayed"}[strings.HasPrefix(trusted, "127.")]},
+		} {
+			if test.path == "/user" && trusted != "127.0.0.0/8" {
+				continue
+			}
+			n++
+			first, second := send(test.path, test.name, test.a), send(test.path, test.name, test.b)
+			if first != "run" || second != test.want {
+				t.Errorf("%s, %s: %s and %s, want run and %s", test.path, test.name, first, second, test.want)
+			}
+		}
+	}
+}
+
+// A client cannot hide a header that was compared from the service.
+func TestComparedHeadersReachTheService(t *testing.T) {
+	t.Parallel()
+	address, service := attacked(t, "routes: [{path: /, principal: [x-tenant]}]")
+	raw(t, address, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nIdempotency-Key: k\r\nX-Tenant: a\r\n"+
+		"Stripe-Version: 1\r\nIf-Match: 1\r\nX_Tenant: b\r\nConnection: close, X-Tenant, Stripe-Version, If-Match\r\n\r\n")
+	requests, _ := service.take()
+	if len(requests) != 1 {
+		t.Fatalf("%d requests", len(requests))
+	}
+	for _, name := range []string{"X-Tenant", "Stripe-Version", "If-Match"} {
+		if len(requests[0].Header[name]) != 1 {
+			t.Errorf("%s is %q", name, requests[0].Header[name])
+		}
+	}
+	if len(requests[0].Header["X_tenant"]) != 0 {
+		t.Error("an imitated header came through")
+	}
+}
+
+// A credential made for one request is refused, unless the route takes its stable part and asks the service before a
+// replay.
+func TestSignedCredentialsAtTheGateway(t *testing.T) {
+	t.Parallel()
+	upstream, runs := tenants(t)
+	c, err := load(t, plain(upstream), `
+routes:
+- {path: /default}
+- {path: /signed, principal: [authorization-id, host], replay_check: GET /may}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := start(t, c)
+	as := func(path, signature string) (int, string, string) {
+		status, header, text := sendAs(t, "AWS4-HMAC-SHA256 Credential=AKID/20261127/r/s/aws4_request, Signature="+signature,
+			http.MethodPost, base+path, `"k"`, "5")
+		return status, header.Get(idempotency.HeaderReplayed), text
+	}
+	for _, signature := range []string{"good1", "good2"} {
+		if status, _, text := as("/default", signature); status != http.StatusBadRequest ||
+			!strings.Contains(text, "principal-missing") || !strings.Contains(text, "replay_check") {
+			t.Errorf("%d %s", status, text)
+		}
+	}
+	if status, replayed, text := as("/signed", "good1"); status != http.StatusOK || replayed != "false" {
+		t.Error(status, text)
+	}
+	if status, replayed, text := as("/signed", "good2"); status != http.StatusOK || replayed != "true" {
+		t.Error(status, text)
+	}
+	if status, _, text := as("/signed", "forged"); status != http.StatusForbidden || strings.Contains(text, "run") {
+		t.Error(status, text)
+	}
+	if runs.Load() != 1 {
+		t.Errorf("%d runs", runs.Load())
+	}
+}
+
+// What a visitor without a credential began is the same request after the visitor has signed in, behind each setting
+// that says who sends a request.
+func TestVisitorsSignIn(t *testing.T) {
+	t.Parallel()
+	upstream, runs := tenants(t)
+	login := newIssuer(t, "1")
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	if err := os.WriteFile(file, []byte(login.jwks()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := load(t, plain(upstream), fmt.Sprintf(`
+jwt: {issuer: "https://login.example", audience: charges, algorithms: [EdDSA], jwks: %q}
+routes:
+- {path: /authorization, visitor_header: X-Visitor}
+- {path: /claim, visitor_header: X-Visitor, principal_claim: sub}
+- {path: /header, visitor_header: X-Visitor, principal_header: X-User}
+- {path: /none}
+`, file), "127.0.0.0/8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := start(t, c)
+	alice, bob := login.token(t, nil), login.token(t, jwt.MapClaims{"sub": "bob"})
+	for _, path := range []string{"/authorization", "/claim", "/header"} {
+		before := runs.Load()
+		send := func(token, user, visitor string) string {
+			r := newRequest(t, http.MethodPost, base+path, `"k"`, strings.NewReader("5"))
+			for name, value := range map[string]string{"Authorization": token, "X-User": user, "X-Visitor": visitor} {
+				if value != "" {
+					r.Header.Set(name, value)
+				}
+			}
+			answer, text := exchange(t, r)
+			return fmt.Sprint(answer.StatusCode, " ", answer.Header.Get(idempotency.HeaderReplayed), " ",
+				strings.Contains(text, "principal-missing"))
+		}
+		const run, replayed = "200 false false", "200 true false"
+		secret := "8e03978e40d543dd93bc6894a57f9324" + path // belongs to one user
+		for i, test := range []struct{ token, user, visitor, want string }{
+			{"", "", secret, run},
+			{"", "", secret, replayed},
+			{alice, "alice", secret, replayed},
+			{bob, "bob", secret, run}, // the secret is alice's
+			{bob, "bob", "", replayed},
+			{"", "", "0" + secret, run},
+			{"", "", "", "400 false true"},
+			{"", "", "short", "400 false true"},
+		} {
+			if got := send(test.token, test.user, test.visitor); got != test.want {
+				t.Errorf("%s, %d: %s, want %s", path, i, got, test.want)
+			}
+		}
+		if runs.Load() != before+3 {
+			t.Errorf("%s: %d runs", path, runs.Load()-before)
+		}
+	}
+}
+
+// The published policy says what each route compares.
+func TestPolicyOfRoutes(t *testing.T) {
+	t.Parallel()
+	login := newIssuer(t, "1")
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	if err := os.WriteFile(file, []byte(login.jwks()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := load(t, plain("http://a"), fmt.Sprintf(`
+jwt: {issuer: "https://login.example", audience: charges, algorithms: [EdDSA], jwks: %q}
+routes:
+- {path: /a, principal: [authorization, host, stripe-account]}
+- {path: /b, principal_claim: sub, request_headers: [x-version]}
+- {path: /c, principal_header: X-User}
+- {path: /d, principal: [authorization-id], replay_check: GET /may}
+- {path: /e, shared: true}
+`, file), "127.0.0.0/8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"/a": `"principal":["authorization","host","stripe-account"]`, "/b": `"principal":["claim:sub","host"]`,
+		"/c": `"principal":["header:x-user","host"]`, "/d": `"principal":["authorization-id"]`,
+		"/e": `"principal":["host"]`,
+	} {
+		_, rest, _ := strings.Cut(string(c.policy()), `"path":"`+path+`"`)
+		if policy, _, _ := strings.Cut(rest, `"path"`); !strings.Contains(policy, want) ||
+			!strings.Contains(policy, `"if-match"`) || strings.Contains(policy, `"x-version"`) != (path == "/b") {
+			t.Errorf("%s: %s", path, policy)
+		}
+	}
+}

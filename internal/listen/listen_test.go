@@ -1,0 +1,218 @@
+package listen
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSharesLeaveFiles(t *testing.T) {
+	t.Parallel()
+	for _, files := range []uint64{0, 1 << 40, 65_536, 20_000, 4_096, 1_024, 512} {
+		s := shares(files)
+		if s.Clients < leastConnections || s.Peers < 16 || s.Debug < 4 || s.Gateway < 16 || s.Ledger < 8 {
+			t.Errorf("%d files: %+v", files, s)
+		}
+		if files >= 1<<20 || files == 0 {
+			if s.Clients != mostConnections {
+				t.Errorf("%d files: %+v", files, s)
+			}
+			continue
+		}
+		left := int(files) - s.Clients - s.Peers - s.Debug
+		gateway := int(files) - 2*s.Gateway - s.Ledger - s.Debug
+		if files >= 512 && min(left, gateway) < 120 || files >= 1_024 && min(left, gateway) < ownFiles {
+			t.Errorf("%d files: %+v leaves %d, beside a gateway %d", files, s, left, gateway)
+		}
+	}
+	if files := filesLimit(); files != 0 && files < leastConnections {
+		t.Error("this process may hardly open a file:", files)
+	}
+}
+
+// served is a server with a bound.
+type served struct {
+	address  string
+	blocking chan struct{} // a request to /wait ends with it
+	begun    chan struct{}
+	client   *http.Client
+}
+
+func serve(t *testing.T, most int, config *tls.Config) *served {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &served{address: l.Addr().String(), blocking: make(chan struct{}), begun: make(chan struct{}, 10)}
+	hs := Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/wait" {
+			s.begun <- struct{}{}
+			select {
+			case <-s.blocking:
+			case <-r.Context().Done():
+			}
+		}
+		_, _ = io.WriteString(w, "ok")
+	}), 1<<10, slog.New(slog.DiscardHandler))
+	hs.TLSConfig = config
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(hs, l, most) }() // ends with Close; the cleanup waits for it
+	t.Cleanup(func() {
+		_ = hs.Close()
+		<-ended
+	})
+	return s
+}
+
+func dial(t *testing.T, address string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// ask sends a request and returns the answer.
+func ask(c net.Conn, path string) string {
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path); err != nil {
+		return err.Error()
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err.Error()
+	}
+	text, err := io.ReadAll(answer.Body)
+	return fmt.Sprint(string(text), err)
+}
+
+// Idle connections make room for new ones, and those with a request under way do not.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	t.Parallel()
+	const most = 4
+	s := serve(t, most, nil)
+	busy := dial(t, s.address)
+	answer := make(chan string, 1)
+	go func() { answer <- ask(busy, "/wait") }() // received below
+	<-s.begun
+	kept := dial(t, s.address)
+	if got := ask(kept, "/"); got != "ok<nil>" {
+		t.Fatal(got)
+	}
+	for range 10 * most { // silent ones, and one that asks
+		dial(t, s.address)
+		if got := ask(dial(t, s.address), "/"); got != "ok<nil>" {
+			t.Fatal("a new connection is not served:", got)
+		}
+	}
+	if _, err := kept.Read(make([]byte, 1)); err == nil {
+		t.Error("an idle connection was kept beyond the bound")
+	}
+	close(s.blocking)
+	if got := <-answer; got != "ok<nil>" {
+		t.Error("a request under way was cut off:", got)
+	}
+}
+
+// If all connections have a request, a new one is closed at once, and a later one is served.
+func TestBusyConnectionsAreKept(t *testing.T) {
+	t.Parallel()
+	const most = 3
+	s := serve(t, most, nil)
+	answers := make(chan string, most)
+	for range most {
+		c := dial(t, s.address)
+		go func() { answers <- ask(c, "/wait") }() // received below
+		<-s.begun
+	}
+	if _, err := dial(t, s.address).Read(make([]byte, 1)); err == nil {
+		t.Error("a connection beyond the bound was taken")
+	}
+	close(s.blocking)
+	for range most {
+		if got := <-answers; got != "ok<nil>" {
+			t.Error(got)
+		}
+	}
+	for range 2 * most {
+		if got := ask(dial(t, s.address), "/"); got != "ok<nil>" {
+			t.Error(got)
+		}
+	}
+}
+
+// The bound holds below TLS, too.
+func TestBoundBelowTLS(t *testing.T) {
+	t.Parallel()
+	test := httptest.NewUnstartedServer(http.NotFoundHandler())
+	test.StartTLS()
+	defer test.Close()
+	s := serve(t, 2, test.TLS.Clone())
+	for range 10 {
+		dial(t, s.address) // and no handshake
+		conn, err := new(tls.Dialer).DialContext(context.Background(), "tcp", s.address)
+		if err == nil {
+			_ = conn.Close()
+			t.Fatal("the certificate is not known here")
+		}
+		client := test.Client().Transport.(*http.Transport).Clone()
+		r, err := (&http.Client{Transport: client}).Get("https://" + s.address)
+		if err != nil {
+			t.Fatal("a new connection is not served:", err)
+		}
+		_ = r.Body.Close()
+	}
+}
+
+// Every server of the project is made here, but for those of tests, examples and measurements.
+func TestServersAreMadeHere(t *testing.T) {
+	t.Parallel()
+	other := []string{
+		"bench", "internal/listen", "cmd/seqledger/faultproxy", "client/idempotency/examples", "client/typescript",
+	}
+	const root = "../.."
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			if slices.Contains(other, filepath.ToSlash(name)) || name == "bin" || e.Name() == "node_modules" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if strings.Contains(string(text), "http.Server{") {
+			t.Errorf("%s makes a server without the bounds of package listen", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

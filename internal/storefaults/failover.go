@@ -1,0 +1,32 @@
+package storefaults
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seqledger/seqledger/internal/servertest"
+)
+
+// FailOver makes a PostgreSQL read-only and the proxy's address lead to another one. Connections that are open stay.
+func FailOver(t *testing.T, p *Proxy, from, to *servertest.Server) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), from.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	for _, statement := range []string{
+		"ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()",
+	} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for readOnly := ""; readOnly != "on"; {
+		if err := conn.QueryRow(t.Context(), "SHOW default_transaction_read_only").Scan(&readOnly); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Lead(to.Address)
+}
