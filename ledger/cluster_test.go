@@ -477,7 +477,7 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 	var left *clusterNode
 	err := onLeader(t, nodes, func(leader *clusterNode) error {
 		left = leader
-		return leader.Cluster().Remove(t.Context(), leader.Cluster().Status().Self)
+		return leader.Cluster().Remove(t.Context(), leader.Cluster().Status().Self, false)
 	})
 	if !errors.Is(err, cluster.ErrNoChange) {
 		t.Fatal("the leader was asked to remove itself, and said", err)
@@ -497,11 +497,11 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 		if leader.Cluster().Status().Self == removed {
 			removed = 2
 		}
-		return leader.Cluster().Remove(t.Context(), removed)
+		return leader.Cluster().Remove(t.Context(), removed, false)
 	})
 	for _, again := range []uint64{removed, removed} {
 		err = errors.Join(err, onLeader(t, nodes, func(leader *clusterNode) error {
-			return leader.Cluster().Remove(t.Context(), again)
+			return leader.Cluster().Remove(t.Context(), again, false)
 		}))
 	}
 	if err != nil {
@@ -509,7 +509,7 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 	}
 	for _, unknown := range []uint64{0, 9} {
 		err := onLeader(t, nodes, func(leader *clusterNode) error {
-			return leader.Cluster().Remove(t.Context(), unknown)
+			return leader.Cluster().Remove(t.Context(), unknown, false)
 		})
 		if !errors.Is(err, cluster.ErrNoSuchNode) {
 			t.Errorf("node %d: %v", unknown, err)
@@ -524,7 +524,7 @@ func TestChangedMembersAreOfferedAState(t *testing.T) {
 	var leader *clusterNode
 	err := onLeader(t, nodes, func(n *clusterNode) error {
 		leader = n
-		return n.Cluster().Remove(t.Context(), n.Cluster().Status().Self%3+1)
+		return n.Cluster().Remove(t.Context(), n.Cluster().Status().Self%3+1, false)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -180,7 +180,7 @@ func TestRemovedNodeThatRestartsEnds(t *testing.T) {
 	nodes := startClusterOf(t, 3)
 	gone, rest := nodes[2], nodes[:2]
 	closeLedger(t, gone.Ledger)
-	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.Cluster().Remove(t.Context(), 3) })
+	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.Cluster().Remove(t.Context(), 3, false) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	gone := nodes[2]
 	closeLedger(t, gone.Ledger)
 	rest := nodes[:2]
-	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.Cluster().Remove(t.Context(), 3) })
+	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.Cluster().Remove(t.Context(), 3, false) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,20 +51,17 @@ func (s *Server) getStatus(
 	} else {
 		status.Node = &seqledgerv1.NodeStatus{Time: timestamppb.Now()}
 	}
-	switch { // after a failure there is no status at all
-	case s.isDraining():
-		status.Node.NotReady = ledger.ErrDraining.Error()
-	case alone:
-		status.Node.NotReady = noMajority
+	if status.Node.NotReady = s.unready(alone, nil); alone {
+		status.Node.NotReady += "; this is what the node knows by itself"
 	}
 	return &seqledgerv1.GetStatusResponse{Status: status}, nil
 }
 
 const (
-	// noMajority is why a node takes no writes that tells its status by itself.
-	noMajority = "no majority of the nodes answers, or an election goes on; this is what the node knows by itself"
-	// statusPatience is how long a status waits for a majority when a leader is known: longer than one needs that is
-	// well.
+	// noMajority is why a node without a leader that has a majority takes no writes.
+	noMajority = "no majority of the nodes answers, or an election is under way"
+	// statusPatience is how long a status and a probe wait for a majority when a leader is known: longer than one
+	// needs that is well.
 	statusPatience = time.Second
 )
 

@@ -32,16 +32,17 @@ func (s *Server) changeCluster(
 	var err error
 	switch change := m.Change.(type) {
 	case *seqledgerv1.ChangeClusterRequest_Remove:
-		err = s.options.Ledger.Cluster().Remove(ctx, change.Remove)
+		err = s.options.Ledger.Cluster().Remove(ctx, change.Remove, m.Force)
 	case *seqledgerv1.ChangeClusterRequest_Promote:
-		err = s.options.Ledger.Cluster().Promote(ctx, change.Promote)
+		err = s.options.Ledger.Cluster().Promote(ctx, change.Promote, m.Force)
 	case *seqledgerv1.ChangeClusterRequest_Transfer:
 		err = s.options.Ledger.Cluster().TransferLeadership(ctx, change.Transfer)
 	default:
 		return nil, &machine.FieldError{Field: "change", Problem: "must be one of remove, promote and transfer"}
 	}
 	switch {
-	case errors.Is(err, cluster.ErrAlone), errors.Is(err, cluster.ErrNoSuchNode), errors.Is(err, cluster.ErrNoChange):
+	case errors.Is(err, cluster.ErrAlone), errors.Is(err, cluster.ErrNoSuchNode), errors.Is(err, cluster.ErrNoChange),
+		errors.Is(err, cluster.ErrNoSuccessor):
 		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
 	case err != nil:
 		return nil, err
@@ -62,7 +63,7 @@ func (s *Server) cluster() *seqledgerv1.Cluster {
 		member := &seqledgerv1.ClusterMember{
 			Id: m.ID, Voter: m.Voter, PeerAddress: m.Peer, ClientAddress: m.Client, Active: m.Active,
 			MatchedIndex: m.Matched, State: seqledgerv1.StateComparison(m.State),
-			DiskFreeBytes: m.Disk.Free, DiskSizeBytes: m.Disk.Size,
+			DiskFreeBytes: m.Disk.Free, DiskSizeBytes: m.Disk.Size, DiskLow: m.Room.Low(),
 		}
 		if !m.Heard.IsZero() {
 			member.SinceContact = durationpb.New(time.Since(m.Heard))

@@ -2,11 +2,13 @@ package server_test
 
 import (
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
@@ -90,6 +92,7 @@ func TestStatusWithoutAMajority(t *testing.T) {
 				}
 			}
 			before := left.status(t)
+			left.awaitReady(t, true)
 			for _, h := range nodes {
 				if h != left && h != leader { // the leader last, so that it does not hand over
 					if err := errors.Join(h.stop(), h.ledger.Close()); err != nil {
@@ -108,8 +111,27 @@ func TestStatusWithoutAMajority(t *testing.T) {
 					t.Errorf("%v", status)
 				}
 			}
+			left.awaitReady(t, false)
+			if status, _ := left.get(t, "/healthz"); status != http.StatusOK {
+				t.Error("it is to be started again, which helps nothing:", status)
+			}
 		})
 	}
+}
+
+// awaitReady waits until a node says in each way that it is ready, or that it is not.
+func (h *harness) awaitReady(t *testing.T, ready bool) {
+	t.Helper()
+	code, serving, gauge := http.StatusOK, grpchealth.StatusServing, "1"
+	if !ready {
+		code, serving, gauge = http.StatusServiceUnavailable, grpchealth.StatusNotServing, "0"
+	}
+	await(t, func() bool {
+		status, text := h.get(t, "/readyz")
+		health, err := h.health(t, "")
+		return status == code && (ready || strings.Contains(text, "no majority")) && err == nil && health == serving &&
+			h.metric(t, "seqledger_ready") == gauge
+	})
 }
 
 // TestNodeThatIsCutOffSendsItsCallersAway: a node that has lost the others ends a Watch and refuses reads, so that a

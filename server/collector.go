@@ -151,7 +151,8 @@ func (c *ledgerCollector) describeAdmission() {
 	gauge("reads_at_work", "Reads that make their answers.", func(g *admission.Gauges) int64 { return g.Reads })
 	gauge("streams_open", "Open WriteStreams and Watches.", func(g *admission.Gauges) int64 { return g.Streams })
 	gauge("disk_reserve_level",
-		"0 while there is room on the disk, 1 when less than twice the reserve is free, 2 when writes are refused.",
+		"0 while there is room on the disk, 1 when less than twice the reserve is free, 2 when less than the reserve "+
+			"is: then a leader refuses writes, unless another node can take the leadership.",
 		func(g *admission.Gauges) int64 { return g.DiskLevel })
 }
 
@@ -257,7 +258,7 @@ func (c *ledgerCollector) describeState() {
 		func(l *ledgerState) float64 { return float64(l.Evictions.Streams) })
 	c.counter("expired_entities", "Entities that were removed after they had expired.",
 		func(l *ledgerState) float64 { return float64(l.Evictions.Entities) })
-	c.gauge("ready", "1 while the server takes writes.", func(l *ledgerState) float64 {
+	c.gauge("ready", "1 while /readyz is 200: no failure, no drain, and a leader with a majority.", func(l *ledgerState) float64 {
 		if l.ready {
 			return 1
 		}
@@ -361,16 +362,16 @@ func (c *ledgerCollector) Collect(out chan<- prometheus.Metric) {
 // ledgerState returns the ledger's counters, and its position unless it has failed: the
 // counters must be available to explain a failure.
 func (s *Server) ledgerState() *ledgerState {
-	state := &ledgerState{Stats: s.options.Ledger.Stats(), ready: s.ready() == nil, admission: s.admission.Gauges()}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	state := &ledgerState{Stats: s.options.Ledger.Stats(), admission: s.admission.Gauges()}
+	ctx, cancel := context.WithTimeout(context.Background(), statusPatience)
 	defer cancel()
-	state.viewed = s.options.Ledger.View(ctx, func(v machine.View) error {
+	alone, err := s.viewKnown(ctx, func(v machine.View) error {
 		state.streams, state.index, state.time = v.Streams(), v.Index(), v.Time()
 		state.maxStreams, state.horizon = v.Config().MaxStreams, v.Horizon().Index()
 		state.reservations = v.PendingKeys()
 		return nil
-	}) == nil
-	var err error
+	})
+	state.viewed, state.ready = err == nil && !alone, s.unready(alone, err) == ""
 	state.disk, err = s.options.Ledger.DiskUsage()
 	state.measured = err == nil
 	return state

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"connectrpc.com/connect"
@@ -88,6 +89,11 @@ func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 	case machine.AlreadyCommitted:
 		if out.Receipt.Index != 0 { // of a keyed write
 			e.TxId = machine.NewTxID(out.Receipt.LedgerID, out.Receipt.Index).String()
+		}
+	case machine.SequenceExhausted:
+		if out.Last < math.MaxUint64-1 {
+			e.Message = fmt.Sprintf("no write can have the sequence %d; the last committed one is %d, so the next is %d",
+				sequence, out.Last, out.Last+1)
 		}
 	case machine.SequenceGap:
 		e.Message = fmt.Sprintf("sequence %d is more than one above the last committed one, which is %d; "+

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,21 @@ func details(t *testing.T, err error) (e *seqledgerv1.WriteError,
 		}
 	}
 	return e, bad, retry
+}
+
+// TestExhaustedStream: only a client whose stream can take no more writes is told to leave it.
+func TestExhaustedStream(t *testing.T) {
+	t.Parallel()
+	for last, want := range map[uint64]string{
+		0: "so the next is 1", 1: "the last committed one is 1, so the next is 2",
+		math.MaxUint64 - 2: "so the next is 18446744073709551614", math.MaxUint64 - 1: "continue with another client_id",
+	} {
+		e := refusal(&machine.Outcome{Code: machine.SequenceExhausted, Last: last}, math.MaxUint64)
+		leave := strings.Contains(e.Message, "another client_id")
+		if !strings.Contains(e.Message, want) || leave != (last == math.MaxUint64-1) || e.LastCommittedSequence != last {
+			t.Errorf("last %d: %v, want %q", last, e, want)
+		}
+	}
 }
 
 // TestEveryRefusalOfTheMachine is the table of the API's errors: each outcome

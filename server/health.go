@@ -10,28 +10,42 @@ import (
 	"connectrpc.com/grpchealth"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server/admission"
 )
 
 // mountHealth mounts the health checks. Because they need no credential, each of their requests is a
 // visit until its end (see package admission). Alive means: do not restart the process. Ready
-// means: send it requests. A draining server is alive and not ready.
+// means: send it requests. A draining server is alive and not ready, as is a node that reaches no
+// leader with a majority.
 func (s *Server) mountHealth(mux *http.ServeMux) {
 	service, check := grpchealth.NewHandler(checker{s}, connect.WithReadMaxBytes(maxHealthBytes))
 	mux.Handle(service, s.admission.Probe(admission.BodyDeadline(check)))
 	mux.Handle("GET /healthz", s.admission.Probe(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		answerProbe(w, s.options.Ledger.Err() != nil, "failed: see the server's log")
+		problem := ""
+		if s.options.Ledger.Err() != nil {
+			problem = hasFailed
+		}
+		answerProbe(w, problem)
 	})))
-	mux.Handle("GET /readyz", s.admission.Probe(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		answerProbe(w, s.ready() != nil, "not ready")
+	mux.Handle("GET /readyz", s.admission.Probe(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		problem := s.notReady(r.Context())
+		if problem != "" {
+			problem = "not ready: " + problem
+		}
+		answerProbe(w, problem)
 	})))
 }
+
+// hasFailed does not say why, because a probe needs no credential.
+const hasFailed = "failed: see the server's log"
 
 // maxHealthBytes is room for the name of a service.
 const maxHealthBytes = 4 << 10
 
-func answerProbe(w http.ResponseWriter, bad bool, problem string) {
-	if bad {
+// answerProbe answers that all is well unless there is a problem.
+func answerProbe(w http.ResponseWriter, problem string) {
+	if problem != "" {
 		http.Error(w, problem, http.StatusServiceUnavailable)
 		return
 	}
@@ -39,26 +53,39 @@ func answerProbe(w http.ResponseWriter, bad bool, problem string) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// ready returns why the server should get no requests, or nil.
-func (s *Server) ready() error {
-	if err := s.options.Ledger.Err(); err != nil {
-		return err
+// notReady returns why the server should get no requests, or "". It asks the leader, which asks a majority.
+func (s *Server) notReady(ctx context.Context) string {
+	if problem := s.unready(false, nil); problem != "" {
+		return problem
 	}
-	if s.isDraining() {
-		return ledger.ErrDraining
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	alone, err := s.viewKnown(ctx, func(machine.View) error { return nil })
+	return s.unready(alone, err)
+}
+
+// unready is notReady after viewKnown.
+func (s *Server) unready(alone bool, err error) string {
+	switch {
+	case s.options.Ledger.Err() != nil:
+		return hasFailed
+	case s.isDraining():
+		return ledger.ErrDraining.Error()
+	case alone, err != nil:
+		return noMajority
 	}
-	return nil
+	return ""
 }
 
 // checker answers gRPC's health checks.
 type checker struct{ server *Server }
 
 // Check implements grpchealth.Checker.
-func (c checker) Check(_ context.Context, r *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
+func (c checker) Check(ctx context.Context, r *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
 	if r.Service != "" && !slices.Contains(serviceNames(), r.Service) {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("no such service"))
 	}
-	if c.server.ready() != nil {
+	if c.server.notReady(ctx) != "" {
 		return &grpchealth.CheckResponse{Status: grpchealth.StatusNotServing}, nil
 	}
 	return &grpchealth.CheckResponse{Status: grpchealth.StatusServing}, nil

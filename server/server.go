@@ -59,6 +59,7 @@ func New(o Options) (*Server, error) {
 	if s.admission, err = admission.New(s.admissionOptions()); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
+	o.Ledger.Cluster().WatchRoom(s.admission.DiskRoom)
 	s.draining, s.startDrain = context.WithCancel(context.Background())
 	s.closed, s.close = context.WithCancel(context.Background())
 	s.metrics, s.refusals = newMetrics(s), new(refusals)

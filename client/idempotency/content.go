@@ -2,9 +2,6 @@ package idempotency
 
 import (
 	"bytes"
-	"compress/flate"
-	"compress/gzip"
-	"compress/zlib"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -14,66 +11,6 @@ import (
 	"slices"
 	"strings"
 )
-
-// maxCodings bounds the content codings of a body that are undone.
-const maxCodings = 4
-
-var errContentTooLarge = errors.New("the content is too large")
-
-// undoCodings returns the content of a body, at most most bytes, without its content codings, because a client may
-// compress a repeat differently, or may not read them. undone is false if a coding is not known or the body is not in it; then the bytes as
-// they are must be compared. The error is errContentTooLarge.
-func undoCodings(codings []string, body []byte, most int64) (content []byte, undone bool, err error) {
-	all := codingNames(codings)
-	if len(all) > maxCodings {
-		return nil, false, nil
-	}
-	for _, coding := range slices.Backward(all) {
-		body, err = undo(coding, body, most)
-		if errors.Is(err, errContentTooLarge) {
-			return nil, false, err
-		}
-		if err != nil {
-			return nil, false, nil //nolint:nilerr // The bytes are compared.
-		}
-	}
-	return body, true, nil
-}
-
-// codingNames returns the codings of a Content-Encoding in lower case, except identity.
-func codingNames(codings []string) (all []string) {
-	for coding := range strings.SplitSeq(strings.ToLower(strings.Join(codings, ",")), ",") {
-		if coding = strings.TrimSpace(coding); coding != "" && coding != "identity" {
-			all = append(all, coding)
-		}
-	}
-	return all
-}
-
-// undo undoes one coding.
-func undo(coding string, body []byte, most int64) ([]byte, error) {
-	var content io.Reader
-	var err error
-	switch coding {
-	case "gzip", "x-gzip":
-		content, err = gzip.NewReader(bytes.NewReader(body))
-	case "deflate":
-		// Some clients send the data without the frame of zlib.
-		if content, err = zlib.NewReader(bytes.NewReader(body)); err != nil {
-			content, err = flate.NewReader(bytes.NewReader(body)), nil
-		}
-	default:
-		err = errors.ErrUnsupported
-	}
-	if err != nil {
-		return nil, err
-	}
-	plain, err := io.ReadAll(io.LimitReader(content, most+1))
-	if int64(len(plain)) > most {
-		return nil, errContentTooLarge
-	}
-	return plain, err
-}
 
 // canonicalMediaType returns the type and subtype in lower case, with the parameters that change the meaning, sorted.
 // UTF-8 is the charset of JSON, texts and forms that name none, and the boundary of a multipart body is drawn anew for

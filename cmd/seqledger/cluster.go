@@ -24,9 +24,12 @@ has the log. Ask any node; the answer is the leader's while there is one.
 
     seqledger serve --data n2 --listen 127.0.0.1:7460 --peer-listen 127.0.0.1:7461 --join 127.0.0.1:7451 \
       --join-token-file n1/JOIN-TOKEN
-    seqledger cluster status --json
+    seqledger cluster status
     seqledger cluster transfer 2
-    seqledger cluster remove 3`
+    seqledger cluster remove 3
+
+The numbers of nodes are those of cluster status, in the order in which the nodes joined. They say nothing about
+directories, machines or ports.`
 }
 
 // clusterStatusCommand describes the cluster.
@@ -103,12 +106,17 @@ func diskText(m *seqledgerv1.ClusterMember) string {
 	if m.DiskSizeBytes == 0 {
 		return "?"
 	}
-	return fmt.Sprintf("%s (%d%%)", byteSize(m.DiskFreeBytes), 100*m.DiskFreeBytes/m.DiskSizeBytes)
+	text := fmt.Sprintf("%s (%d%%)", byteSize(m.DiskFreeBytes), 100*m.DiskFreeBytes/m.DiskSizeBytes)
+	if m.DiskLow {
+		text += " LOW"
+	}
+	return text
 }
 
 // clusterRemoveCommand removes a node from the cluster.
 type clusterRemoveCommand struct {
 	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
+	Force       bool   `help:"help_cluster_force"`
 	clientFlags `embed:""`
 }
 
@@ -116,28 +124,31 @@ type clusterRemoveCommand struct {
 func (*clusterRemoveCommand) Help() string {
 	return `The node stops by itself if it is alive. Its number is never used again; to let the machine join again, empty its
 data directory. The leader is not removed: transfer the leadership first. Remove a dead node before you replace it,
-because while it is a voter it counts for the majority.
+because while it is a voter it counts for the majority. Look at cluster status first: a removal that would leave no
+majority of voters that are alive and caught up is refused.
 
+    seqledger cluster status
     seqledger cluster remove 3`
 }
 
 // Run is called by kong.
 func (c *clusterRemoveCommand) Run(e *environment) error {
 	return c.change(e, &seqledgerv1.ChangeClusterRequest{
-		Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: c.ID},
+		Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: c.ID}, Force: c.Force,
 	})
 }
 
 // clusterPromoteCommand makes a learner a voter.
 type clusterPromoteCommand struct {
 	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
+	Force       bool   `help:"help_cluster_force"`
 	clientFlags `embed:""`
 }
 
 // Run is called by kong.
 func (c *clusterPromoteCommand) Run(e *environment) error {
 	return c.change(e, &seqledgerv1.ChangeClusterRequest{
-		Change: &seqledgerv1.ChangeClusterRequest_Promote{Promote: c.ID},
+		Change: &seqledgerv1.ChangeClusterRequest_Promote{Promote: c.ID}, Force: c.Force,
 	})
 }
 
@@ -149,7 +160,8 @@ type clusterTransferCommand struct {
 
 // Help is shown below the flags.
 func (*clusterTransferCommand) Help() string {
-	return `A node that is stopped with SIGTERM hands over by itself.
+	return `The node must be alive, caught up, and have room on its disk. A node that is stopped with SIGTERM hands over by
+itself.
 
     seqledger cluster transfer
     seqledger cluster transfer 2`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"regexp"
 	"syscall"
@@ -185,6 +186,9 @@ func nextStep(e *failure.Error) string {
 		return fmt.Sprintf("sequence %d holds another write; look with seqledger state --receipts and seqledger tx, "+
 			"and leave --sequence and --key away for a new write", e.CommittedSequence)
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED:
+		if e.LastCommittedSequence < math.MaxUint64-1 {
+			return fmt.Sprintf("the next sequence of this stream is %d; see seqledger state", e.LastCommittedSequence+1)
+		}
 		return "continue under a new --client-id"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED:
 		return "the stream was evicted after client_ttl without a write; find out what was written before you open " +

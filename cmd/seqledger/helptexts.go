@@ -166,7 +166,9 @@ var helpTexts = map[string]string{
 		"earlier than it was. Default: as it was.",
 	"help_scope_scope": "Organization, or organization/vault. One slash at most: with more, use --organization " +
 		"and --vault.",
-	"help_stream_client_id":    "Who numbers the writes: 1 to 256 bytes of printable ASCII.",
+	"help_stream_client_id": "Who numbers the writes: 1 to 256 bytes of printable ASCII.",
+	"help_cluster_force": "Make the change even if it leaves no majority of voters that are alive and caught up. The " +
+		"cluster then takes no writes, and no change that would undo it, until they are.",
 	"help_cluster_transfer_id": "Number of the voter that takes over; without it the one that has most of the log.",
 	"help_peer_listen": "Address on which other nodes of a cluster reach this one; port 0 takes a free one. Without " +
 		"it the node stays alone.",
@@ -193,8 +195,8 @@ var helpTexts = map[string]string{
 		"state file; 0 finds it, between 32 and 128 MiB. More writes less to the disk and takes some four times as " +
 		"much memory.",
 	"help_serve_backup_rate": "How fast a backup may read, in bytes per second; -1 for as fast as it can.",
-	"help_serve_disk_reserve": "Refuse writes while less than this is free on the disk of --data, in bytes; reads " +
-		"go on. 0 never refuses, until the disk is full and the server stops; -1 is 1 GiB, or a twentieth of a " +
+	"help_serve_disk_reserve": "Refuse writes while less than this is free on the disk of --data, in bytes, and " +
+		"no other node can lead; reads go on. 0 never refuses, until the disk is full and the server stops; -1 is 1 GiB, or a twentieth of a " +
 		"smaller disk.",
 	"help_serve_accept_clock": "Believe the system's clock though it is more than 30 days ahead of the last " +
 		"command, and further than this ledger ever paused: whatever has a time to live may expire.",

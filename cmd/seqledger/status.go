@@ -76,7 +76,7 @@ func (c *statusCommand) ready(e *environment) error {
 		// the loopback address, so it is not verified: nothing secret is sent, and only the
 		// ready status is used.
 		server, config = "https://"+server, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
-		status, _, err = ask(ctx, server, "/readyz", config)
+		status, body, err = ask(ctx, server, "/readyz", config)
 	}
 	switch {
 	case err == nil && status == http.StatusOK:
@@ -94,6 +94,9 @@ func (c *statusCommand) ready(e *environment) error {
 		why = &unreachableError{what: err.Error(), hint: isItRunning}
 	default:
 		why = &unreachableError{what: fmt.Sprintf("the answer is %d %s", status, http.StatusText(status))}
+		if reason, said := strings.CutPrefix(oneLine(strings.TrimSpace(body)), "not ready: "); said {
+			why.what = reason
+		}
 	}
 	return fail(exitFailed, why.hint, "not ready: %s: %s", c.Server, why.what)
 }

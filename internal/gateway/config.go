@@ -220,10 +220,10 @@ const needsProxies = "needs trusted_proxies: the networks of those that set it, 
 // routeFields are the fields of a route.
 var routeFields = []string{
 	"path", "methods", "upstream", "upstream_timeout", "upstream_idle_timeout", "required", "strict", "open",
-	"fingerprint", "pointers", "max_body", "ttl", "rejected_ttl", "wait", "lease", "on_lease_expired",
-	"server_errors", "effect_free", "stored", "stored_headers", "replay_status", "mismatch_status", "fresh_fields",
-	"replay_check", "cors_origins", "principal_header", "principal_claim", "shared", "principal", "request_headers",
-	"visitor_header",
+	"fingerprint", "pointers",
+	"max_body", "ttl", "rejected_ttl", "wait", "lease", "on_lease_expired", "server_errors", "effect_free", "stored",
+	"stored_headers", "replay_status", "mismatch_status", "fresh_fields", "replay_check", "cors_origins",
+	"principal_header", "principal_claim", "shared", "principal", "request_headers", "visitor_header",
 }
 
 // identify sets who sends the requests of a route, and which headers that depends on.
@@ -370,8 +370,8 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 	o := idempotency.Options{
 		Settings: idempotency.Settings{TTL: s.TTL, RejectedTTL: s.RejectedTTL, Wait: s.Wait, Lease: s.Lease},
 		Required: s.Required, Strict: s.Strict, Open: s.Open, Shared: s.Shared, Pointers: s.Pointers,
-		MaxBody: s.MaxBody, FreshFields: s.FreshFields, StoredHeaders: s.StoredHeaders,
-		RequestHeaders: s.RequestHeaders, VisitorHeader: s.VisitorHeader,
+		MaxBody: s.MaxBody, FreshFields: s.FreshFields, RequestHeaders: s.RequestHeaders,
+		VisitorHeader: s.VisitorHeader, StoredHeaders: s.StoredHeaders,
 	}
 	// 0 disables the wait here and means the default there, so that it has to be negative.
 	if s.Wait == 0 {

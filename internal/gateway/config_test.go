@@ -51,12 +51,6 @@ func TestRouteMistakes(t *testing.T) {
 		"on_lease_expired: retry":   "routes[0].on_lease_expired must be indeterminate or takeover",
 		"server_errors: ignore": "routes[0].server_errors must be indeterminate or release or " +
 			"store",
-		"server_errors: {503: no}":                   "routes[0].server_errors must be indeterminate or release or store",
-		"server_errors: {404: release}":              `routes[0].server_errors "404" must be a status of 500 to 599`,
-		"server_errors: {503: release, 503: store}":  "routes[0].server_errors 503 was given already",
-		"server_errors: [release]":                   "routes[0].server_errors must have one plain value",
-		"stored_headers: [Set-Cookie]":               `routes[0].stored_headers "Set-Cookie" must be the name of a header`,
-		"upstream_idle_timeout: 1h":                  "routes[0].upstream_idle_timeout must be from 0s to 10m0s",
 		"effect_free: [404]":                         `routes[0].effect_free "404" must be one of 401`,
 		"stored: nothing":                            "routes[0].stored must be response or outcome",
 		"replay_status: 201":                         "routes[0].replay_status must be original or 200",
@@ -79,7 +73,13 @@ func TestRouteMistakes(t *testing.T) {
 		"visitor_header: X Visitor":                  "routes[0].visitor_header must be the name of a header",
 		"{shared: true, visitor_header: X-Visitor}":  "routes[0].visitor_header must be the name of a header",
 		"{shared: true, principal: [authorization]}": "routes[0].principal must not have authorization where",
-		"ttl:": "routes[0].ttl must have one plain value",
+		"server_errors: {503: no}":                   "routes[0].server_errors must be indeterminate or release or store",
+		"server_errors: {404: release}":              `routes[0].server_errors "404" must be a status of 500 to 599`,
+		"server_errors: {503: release, 503: store}":  "routes[0].server_errors 503 was given already",
+		"server_errors: [release]":                   "routes[0].server_errors must have one plain value",
+		"stored_headers: [Set-Cookie]":               `routes[0].stored_headers "Set-Cookie" must be the name of a header`,
+		"upstream_idle_timeout: 1h":                  "routes[0].upstream_idle_timeout must be from 0s to 10m0s",
+		"ttl:":                                       "routes[0].ttl must have one plain value",
 	} {
 		route := "path: /a\n  " + wrong
 		if strings.HasPrefix(wrong, "path") || strings.HasPrefix(wrong, "pth") {

@@ -11,17 +11,18 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
-const (
-	// caughtUp is how many entries a learner may lag behind when it is promoted.
-	caughtUp = 100
-	// changePatience bounds a membership change that the leader makes on its own.
-	changePatience = 5 * time.Second
-)
+// changePatience bounds a membership change that the leader makes on its own.
+const changePatience = 5 * time.Second
 
-// change makes a membership change.
-func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2) error {
+// change makes a membership change, which must leave a healthy majority unless it is forced.
+func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2, force bool) error {
 	if err := n.mustLead(); err != nil {
 		return err
+	}
+	if !force {
+		if err := n.judge(ctx, func(s *Status) error { return s.mayChange(change) }); err != nil {
+			return err
+		}
 	}
 	err := n.log.Change(ctx, change)
 	switch {
@@ -47,6 +48,39 @@ func (n *Node) offerState(ctx context.Context) {
 	}
 }
 
+// judge returns the result of a check of the other nodes, of which only those count as alive that were heard of since the
+// call: a node that has just died must not be relied on. A check that fails is repeated for a while, because each node
+// is heard of at every heartbeat, and a leader that was elected just now does not know yet how far the others are.
+func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
+	began := time.Now()
+	ticker, ended := time.NewTicker(judgeInterval), time.NewTimer(judgeTimeouts*n.log.ElectionTimeout())
+	defer ticker.Stop()
+	defer ended.Stop()
+	for {
+		s := n.Status()
+		for i := range s.Members {
+			s.Members[i].Active = s.Members[i].Heard.After(began)
+		}
+		err := check(&s)
+		if err == nil || errors.Is(err, ErrNoSuchNode) {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ended.C:
+			return err
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+const (
+	judgeInterval = 10 * time.Millisecond
+	// judgeTimeouts is how many election timeouts a node has to be heard of.
+	judgeTimeouts = 2
+)
+
 // mustLead returns an error unless this node leads a cluster.
 func (n *Node) mustLead() error {
 	if n.host.Options == nil {
@@ -64,14 +98,17 @@ func single(kind pb.ConfChangeType, id uint64) *pb.ConfChangeV2 {
 
 // Promote makes a learner a voter. It returns once the change is applied on this node. If this node does not lead,
 // the error is a *NotLeaderError. It does nothing if the node is already a voter.
-func (n *Node) Promote(ctx context.Context, id uint64) error {
+//
+// Unless it is forced, a change is refused with ErrNoChange if it would leave no majority of voters that are alive and
+// caught up, or if the new voter is not. Without that majority the cluster takes no writes and no other change.
+func (n *Node) Promote(ctx context.Context, id uint64, force bool) error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	m, err := n.member(id)
 	if err != nil || m.Voter {
 		return err
 	}
-	return n.change(ctx, single(pb.ConfChangeAddNode, id))
+	return n.change(ctx, single(pb.ConfChangeAddNode, id), force)
 }
 
 // member returns a member as the leader knows it.
@@ -89,7 +126,7 @@ func (n *Node) member(id uint64) (Member, error) {
 
 // Remove removes a node from the cluster; see Promote. The node's id is never reused. The leader cannot be
 // removed; transfer the leadership first. Remove does nothing if the node was already removed.
-func (n *Node) Remove(ctx context.Context, id uint64) error {
+func (n *Node) Remove(ctx context.Context, id uint64, force bool) error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	if err := n.mustLead(); err != nil {
@@ -105,11 +142,12 @@ func (n *Node) Remove(ctx context.Context, id uint64) error {
 	if _, err := n.member(id); err != nil {
 		return err
 	}
-	return n.change(ctx, single(pb.ConfChangeRemoveNode, id))
+	return n.change(ctx, single(pb.ConfChangeRemoveNode, id), force)
 }
 
 // TransferLeadership transfers the leadership to a voter, or, if to is 0, to the voter with the longest log. It returns
-// once another node leads, or at once if this node is the voter to take over.
+// once another node leads, or at once if this node is the voter to take over. The error is ErrNoSuchNode if the node has
+// no vote, and ErrNoSuccessor if it is not alive and caught up, has no room on its disk, or did not take over.
 func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	if err := n.mustLead(); err != nil {
 		return err
@@ -117,16 +155,37 @@ func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	if to == n.id() {
 		return nil // a repeated request has reached the new leader, because the first response was lost
 	}
-	to, err := n.successor(to)
-	if err != nil {
+	chosen := to
+	err := n.judge(ctx, func(s *Status) (err error) {
+		chosen, err = s.successor(to)
 		return err
+	})
+	if err == nil {
+		err = n.transfer(ctx, chosen)
 	}
+	if leader, _ := n.Leader(); err == nil && to != 0 && leader.ID != to {
+		return fmt.Errorf("%w to node %d: node %d leads", ErrNoSuccessor, to, leader.ID)
+	}
+	return err
+}
+
+// transferTimeouts is how many election timeouts a transfer may take. No write is proposed meanwhile.
+const transferTimeouts = 3
+
+// transfer transfers the leadership to a voter that can lead. One that dies meanwhile is not waited for.
+func (n *Node) transfer(ctx context.Context, to uint64) error {
+	ended := time.NewTimer(transferTimeouts * n.log.ElectionTimeout())
+	defer ended.Stop()
 	for {
 		leader, changed := n.Leader()
 		if leader.ID != 0 && leader.ID != n.id() {
 			return nil
 		}
 		if leader.ID == n.id() {
+			s := n.Status()
+			if _, err := s.successor(to); err != nil {
+				return err
+			}
 			if err := n.log.Transfer(to); err != nil {
 				return err
 			}
@@ -135,32 +194,15 @@ func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 		select {
 		case <-changed:
 		case <-retry.C:
+		case <-ended.C:
+			retry.Stop()
+			return fmt.Errorf("%w: node %d did not take it in time", ErrNoSuccessor, to)
 		case <-ctx.Done():
 			retry.Stop()
 			return fmt.Errorf("transfer of the leadership to node %d: %w", to, ctx.Err())
 		}
 		retry.Stop()
 	}
-}
-
-// successor returns the voter that takes over. It must be another node, and active if to is 0.
-func (n *Node) successor(to uint64) (uint64, error) {
-	best := Member{}
-	for _, m := range n.Status().Members {
-		if m.ID == n.id() || !m.Voter {
-			continue
-		}
-		if m.ID == to || to == 0 && m.Active && (best.ID == 0 || m.Matched > best.Matched) {
-			best = m
-		}
-	}
-	switch {
-	case best.ID == 0 && to == 0:
-		return 0, fmt.Errorf("%w: no other voter is alive", ErrNoSuchNode)
-	case best.ID == 0:
-		return 0, fmt.Errorf("%w: node %d is no other voter of this cluster", ErrNoSuchNode, to)
-	}
-	return best.ID, nil
 }
 
 // HandOver transfers the leadership to another node, if there is one, so that a shutdown needs no election.

@@ -16,8 +16,8 @@ func changes(n *Node) map[string]func(context.Context) error {
 			_, err := n.Admit(ctx, JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:7451", Level: tokenLevel})
 			return err
 		},
-		"Promote":            func(ctx context.Context) error { return n.Promote(ctx, 9) },
-		"Remove":             func(ctx context.Context) error { return n.Remove(ctx, 9) },
+		"Promote":            func(ctx context.Context) error { return n.Promote(ctx, 9, false) },
+		"Remove":             func(ctx context.Context) error { return n.Remove(ctx, 9, false) },
 		"TransferLeadership": func(ctx context.Context) error { return n.TransferLeadership(ctx, 9) },
 	}
 }
@@ -85,7 +85,7 @@ func TestChangesOfMembers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := f.Remove(t.Context(), 3); err != nil {
+	if err := f.Remove(t.Context(), 3, false); err != nil {
 		t.Fatal(err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -95,18 +95,18 @@ func TestChangesOfMembers(t *testing.T) {
 		do   func() error
 		want error
 	}{
-		{"promote a voter", func() error { return f.Promote(t.Context(), 1) }, nil},
-		{"promote a removed node", func() error { return f.Promote(t.Context(), 3) }, ErrNoSuchNode},
-		{"promote a node that never was", func() error { return f.Promote(t.Context(), 5) }, ErrNoSuchNode},
-		{"remove a removed node", func() error { return f.Remove(t.Context(), 3) }, nil},
-		{"remove a node that never was", func() error { return f.Remove(t.Context(), 5) }, ErrNoSuchNode},
-		{"remove node 0", func() error { return f.Remove(t.Context(), 0) }, ErrNoSuchNode},
-		{"remove the leader", func() error { return f.Remove(t.Context(), 1) }, ErrNoChange},
+		{"promote a voter", func() error { return f.Promote(t.Context(), 1, false) }, nil},
+		{"promote a removed node", func() error { return f.Promote(t.Context(), 3, false) }, ErrNoSuchNode},
+		{"promote a node that never was", func() error { return f.Promote(t.Context(), 5, false) }, ErrNoSuchNode},
+		{"remove a removed node", func() error { return f.Remove(t.Context(), 3, false) }, nil},
+		{"remove a node that never was", func() error { return f.Remove(t.Context(), 5, false) }, ErrNoSuchNode},
+		{"remove node 0", func() error { return f.Remove(t.Context(), 0, false) }, ErrNoSuchNode},
+		{"remove the leader", func() error { return f.Remove(t.Context(), 1, false) }, ErrNoChange},
 		{"transfer to the leader", func() error { return f.TransferLeadership(t.Context(), 1) }, nil},
 		{"transfer to a learner", func() error { return f.TransferLeadership(t.Context(), 2) }, ErrNoSuchNode},
 		{"transfer to whom there is", func() error { return f.TransferLeadership(t.Context(), 0) }, ErrNoSuchNode},
 		{"transfer to a removed node", func() error { return f.TransferLeadership(t.Context(), 3) }, ErrNoSuchNode},
-		{"remove when there is no time", func() error { return f.Remove(ended, 2) }, raftlog.ErrOutcomeUnknown},
+		{"remove when there is no time", func() error { return f.Remove(ended, 2, false) }, raftlog.ErrOutcomeUnknown},
 	} {
 		before := f.log.MembersChanged()
 		if err := test.do(); !errors.Is(err, test.want) {
@@ -131,7 +131,7 @@ func TestChangeIsOfferedWithACommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.tickErr = errors.New("the disk is full")
-	if err := f.Remove(t.Context(), 2); err != nil {
+	if err := f.Remove(t.Context(), 2, false); err != nil {
 		t.Error(err)
 	}
 	if logged := f.logged.String(); !strings.Contains(logged, "the disk is full") {
@@ -139,20 +139,6 @@ func TestChangeIsOfferedWithACommand(t *testing.T) {
 	}
 	if members := f.log.Members(); members.Has(2) {
 		t.Error("node 2 is there")
-	}
-}
-
-// TestSuccessor: only a voter takes over, and without a name one that is alive.
-func TestSuccessor(t *testing.T) {
-	t.Parallel()
-	m := voters(t, nil, nil)
-	m.Learners, m.Highest = []uint64{4}, 4
-	f := newFake(t, m, nil)
-	for to, want := range map[uint64]uint64{2: 2, 3: 3, 4: 0, 1: 0, 9: 0, 0: 0} { // none is known to be alive
-		got, err := f.successor(to)
-		if got != want || (err == nil) != (want != 0) || err != nil && !errors.Is(err, ErrNoSuchNode) {
-			t.Errorf("to %d: %d, %v", to, got, err)
-		}
 	}
 }
 

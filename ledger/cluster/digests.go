@@ -54,6 +54,7 @@ type roundResult struct {
 type nodeResult struct {
 	state Comparison
 	disk  datadir.Usage
+	room  Room
 }
 
 func (d *digests) lastResult() roundResult {
@@ -290,14 +291,14 @@ func (n *Node) askDigests(own stand) opinion {
 		// Ends with ctx; the channel has room for it.
 		go func() {
 			a := answer{Member: m}
-			a.check, a.Disk, a.err = n.askDigest(ctx, &m, own)
+			a.check, a.err = n.askDigest(ctx, &a.Member, own)
 			answers <- a
 		}()
 	}
 	result := roundResult{own.check, map[uint64]nodeResult{n.id(): n.ownResult(own)}}
 	for range asked {
 		a := <-answers
-		result.nodes[a.ID] = nodeResult{comparisonOf(a.err, a.check == own.check), a.Disk}
+		result.nodes[a.ID] = nodeResult{comparisonOf(a.err, a.check == own.check), a.Disk, a.Room}
 		switch {
 		case errors.Is(a.err, ErrRemoved):
 			o.removed = true
@@ -322,6 +323,7 @@ func (n *Node) askDigests(own stand) opinion {
 // ownResult is this node's own part of a result.
 func (n *Node) ownResult(own stand) (r nodeResult) {
 	r.disk, _ = n.directory.Usage() // if it fails, the usage is unknown
+	r.room = n.measureRoom()
 	if own.check.Index > 0 {
 		r.state = Same
 	}
@@ -341,31 +343,32 @@ func comparisonOf(err error, same bool) Comparison {
 // errPassed means that a node no longer knows its digest after an entry.
 var errPassed = errors.New("the node has forgotten where it stood after that entry")
 
-// askDigest asks another node for its digest after an entry, and sends it this node's digest.
-func (n *Node) askDigest(
-	ctx context.Context, m *Member, own stand,
-) (check machine.Check, disk datadir.Usage, err error) {
+// askDigest asks another node for its digest after an entry, and sends it this node's digest. It sets what the node
+// reports about its disk.
+func (n *Node) askDigest(ctx context.Context, m *Member, own stand) (check machine.Check, err error) {
+	m.Disk, m.Room = datadir.Usage{}, RoomUnknown
 	query := url.Values{}
 	query.Set("after", fmt.Sprint(own.at))
 	query.Set("stand", formatCheck(own.check))
 	response, err := n.askMember(ctx, m, http.MethodGet, digestPath+"?"+query.Encode(), http.NoBody)
 	if err != nil {
-		return check, disk, fmt.Errorf("digest of node %d: %w", m.ID, err)
+		return check, fmt.Errorf("digest of node %d: %w", m.ID, err)
 	}
-	defer func() { _ = response.Body.Close() }()                                  // the body was only read
-	disk.Free, _ = strconv.ParseUint(response.Header.Get(diskFreeHeader), 10, 64) // older programs do not send it
-	disk.Size, _ = strconv.ParseUint(response.Header.Get(diskSizeHeader), 10, 64)
+	defer func() { _ = response.Body.Close() }()                                    // the body was only read
+	m.Disk.Free, _ = strconv.ParseUint(response.Header.Get(diskFreeHeader), 10, 64) // older programs do not send it
+	m.Room = toldRoom(response.Header)
+	m.Disk.Size, _ = strconv.ParseUint(response.Header.Get(diskSizeHeader), 10, 64)
 	text, err := io.ReadAll(io.LimitReader(response.Body, 128))
 	switch {
 	case err != nil:
-		return check, disk, fmt.Errorf("digest of node %d: %w", m.ID, err)
+		return check, fmt.Errorf("digest of node %d: %w", m.ID, err)
 	case response.StatusCode == http.StatusGone:
-		return check, disk, errPassed
+		return check, errPassed
 	case response.StatusCode != http.StatusOK:
-		return check, disk, fmt.Errorf("digest of node %d: %s", m.ID, response.Status)
+		return check, fmt.Errorf("digest of node %d: %s", m.ID, response.Status)
 	}
 	_, err = fmt.Sscanf(strings.TrimSpace(string(text)), "%d-%x", &check.Index, &check.Digest)
-	return check, disk, err
+	return check, err
 }
 
 // Headers with which a node reports on its disk when it is asked for its digest.
@@ -384,10 +387,11 @@ func (n *Node) tellDigest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Not asked of the file system here: if that hangs, so would every request of every node.
-	disk := n.digests.lastResult().nodes[n.id()].disk
-	w.Header().Set(diskFreeHeader, strconv.FormatUint(disk.Free, 10))
-	w.Header().Set(diskSizeHeader, strconv.FormatUint(disk.Size, 10))
-	own, found := n.digests.find(after)
+	own := n.digests.lastResult().nodes[n.id()]
+	w.Header().Set(diskFreeHeader, strconv.FormatUint(own.disk.Free, 10))
+	w.Header().Set(diskSizeHeader, strconv.FormatUint(own.disk.Size, 10))
+	tellRoom(w.Header(), own.room)
+	at, found := n.digests.find(after)
 	if !found {
 		status := http.StatusNotFound // not yet
 		if last, any := n.digests.last(); any && last.at >= after {
@@ -396,7 +400,7 @@ func (n *Node) tellDigest(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not known here", status)
 		return
 	}
-	text := formatCheck(own.check)
+	text := formatCheck(at.check)
 	if r.FormValue("stand") != text {
 		wake(n.digests.wake)
 	}

@@ -133,13 +133,14 @@ func TestAskDigest(t *testing.T) {
 			t.Errorf("the token is %q", got)
 		}
 		w.Header().Set(diskFreeHeader, "12")
+		w.Header().Set(roomHeader, "2")
 		w.Header().Set(diskSizeHeader, "many")
 		standsAt(ownIndex, ownDigest)(w, r)
 	}), nil).connect(t)
 	m := f.Status().Members[1]
-	check, disk, err := f.askDigest(t.Context(), &m, stand{atEntry, own()})
-	if err != nil || check != own() || disk.Free != 12 || disk.Size != 0 {
-		t.Errorf("%+v, %+v, %v", check, disk, err)
+	check, err := f.askDigest(t.Context(), &m, stand{atEntry, own()})
+	if err != nil || check != own() || m.Disk.Free != 12 || m.Disk.Size != 0 || m.Room != RoomScarce {
+		t.Errorf("%+v, %+v, %v", check, m, err)
 	}
 }
 

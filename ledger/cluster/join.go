@@ -64,7 +64,7 @@ func (n *Node) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 	members := n.log.Members()
 	change, id, err := q.change(&members)
 	if err == nil && change != nil {
-		err = n.change(ctx, change)
+		err = n.change(ctx, change, false)
 	}
 	if err == nil {
 		// A state is identified by the last command before it. This command makes a state after the change possible.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	pb "go.etcd.io/raft/v3/raftpb"
+
 	"github.com/seqledger/seqledger/ledger/datadir"
 )
 
@@ -106,7 +108,8 @@ func (n *Node) follow() error {
 
 // refuseToLead transfers the leadership to another node, because this node's clock is wrong.
 func (n *Node) refuseToLead(cause error) {
-	to, err := n.successor(0)
+	s := n.Status()
+	to, err := s.successor(0)
 	if err == nil {
 		err = n.log.Transfer(to)
 	}
@@ -131,8 +134,8 @@ func (n *Node) tendLoop() {
 	}
 }
 
-// tend promotes learners that have caught up, and raises the format level. It ignores errors, because it is called
-// again.
+// tend promotes learners that have caught up, raises the format level, and hands over the leadership if the disk is
+// full. It ignores errors, because it is called again.
 func (n *Node) tend() {
 	leader, _ := n.Leader()
 	if !leader.Self {
@@ -144,12 +147,14 @@ func (n *Node) tend() {
 		})
 	}
 	s := n.Status()
+	n.yield(&s)
 	for _, m := range s.Members {
-		if !m.Voter && m.Active && m.Matched+caughtUp >= s.Committed && m.Matched > 0 {
-			ctx, cancel := context.WithTimeout(n.host.Stopping, changePatience)
-			err := n.Promote(ctx, m.ID)
-			cancel()
-			n.host.Logger.Info("a node of the cluster has caught up and becomes a voter", "node", m.ID, "error", err)
+		if m.Voter || s.mayChange(single(pb.ConfChangeAddNode, m.ID)) != nil {
+			continue
 		}
+		ctx, cancel := context.WithTimeout(n.host.Stopping, changePatience)
+		err := n.Promote(ctx, m.ID, false)
+		cancel()
+		n.host.Logger.Info("a node of the cluster has caught up and becomes a voter", "node", m.ID, "error", err)
 	}
 }

@@ -33,6 +33,10 @@ type Node struct {
 	complain  sync.Once
 	old       sync.Once // logs once why the level is not raised
 
+	measure atomic.Pointer[func() (below, ample bool)] // see WatchRoom
+	room    Room                                       // on this node's disk; used by compareLoop only
+	yielded time.Time                                  // when tendLoop last tried to yield
+
 	mu      sync.Mutex
 	leader  Leader
 	changed chan struct{} // closed when leader changes

@@ -33,10 +33,11 @@ type Member struct {
 	// Heard is when this node received the last message from it. It is zero for this node, and if there was no message
 	// since the ledger was opened. Only the leader hears from all nodes.
 	Heard time.Time
-	// State is the result of the last comparison of its state with this node's, and Disk is what it reported about its
-	// disk.
+	// State is the result of the last comparison of its state with this node's. Disk and Room are what it reported
+	// about its disk then.
 	State Comparison
 	Disk  datadir.Usage
+	Room  Room
 }
 
 // Comparison is the result of comparing the states of two nodes.
@@ -83,10 +84,12 @@ func (n *Node) Status() Status {
 				m.Peer, m.Client = a.Peer, a.Client
 			}
 			if p, found := progress.Others[id]; found {
-				m.Active, m.Matched = p.Active, p.Matched
+				// The consensus forgets once in each election timeout which nodes are active, until their next message.
+				m.Active = p.Active || !m.Heard.IsZero() && time.Since(m.Heard) < n.log.ElectionTimeout()
+				m.Matched = p.Matched
 			}
 			found := result.nodes[id]
-			m.State, m.Disk = found.state, found.disk
+			m.State, m.Disk, m.Room = found.state, found.disk, found.room
 			s.Members = append(s.Members, m)
 		}
 	}

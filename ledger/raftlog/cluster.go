@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
@@ -67,6 +68,13 @@ func (l *Log) Change(ctx context.Context, change *pb.ConfChangeV2) error {
 
 // Transfer starts a transfer of the leadership to another voter.
 func (l *Log) Transfer(to uint64) error { return l.host.Transfer(to) }
+
+// Hesitate sets whether this node lets another node stand for election before it does, because it should lead only if
+// no other node can. It fails once the log has stopped.
+func (l *Log) Hesitate(on bool) error { return l.host.Hesitate(on) }
+
+// ElectionTimeout is the shortest time without a heartbeat after which an election begins.
+func (l *Log) ElectionTimeout() time.Duration { return l.host.ElectionTimeout() }
 
 // Receive takes messages from other nodes. It fails once the log has stopped.
 func (l *Log) Receive(messages []*pb.Message) error { return l.host.Receive(messages...) }

@@ -407,6 +407,13 @@ func (c *Controller) Writes(
 	return c.inEngine(p, n), nil
 }
 
+// DiskRoom reports whether less than the reserve is free on the disk, so that writes are refused, and whether at least
+// twice the reserve is.
+func (c *Controller) DiskRoom() (below, ample bool) {
+	level := c.disk.level()
+	return level == diskFull, level == diskRoomy
+}
+
 // mayStore returns why nothing more may be stored, or nil.
 func (c *Controller) mayStore(ctx context.Context, p Party) error { return c.mayStoreBeyond(ctx, p, 0) }
 

@@ -89,18 +89,29 @@ func TestKeys(t *testing.T) {
 
 func TestNewKey(t *testing.T) {
 	t.Parallel()
-	one, hash, err := NewKey("a.b-C9")
-	two, _, _ := NewKey("a.b-C9")
-	if err != nil || one == two {
-		t.Fatal("two keys are the same:", one, err)
+	for _, want := range []string{"a.b-C9", "payment_service", "a_", "a__b", strings.Repeat("a_", 32)} {
+		one, hash, err := NewKey(want)
+		two, _, _ := NewKey(want)
+		if err != nil || one == two {
+			t.Fatal("two keys are the same:", one, err)
+		}
+		if id, ok := parseKey(one); !ok || id != want {
+			t.Errorf("%s has the id %q, want %q", one, id, want)
+		}
+		if strings.Contains(hash, one[len(one)-secretText:]) {
+			t.Error("the hash has the secret in it")
+		}
 	}
-	if id, ok := parseKey(one); !ok || id != "a.b-C9" {
-		t.Error(one, "does not have the form of a key")
+	secret := strings.Repeat("_", secretText-1) + "8" // an underscore is a digit of base64url
+	for key, want := range map[string]string{
+		"sl_a_" + secret: "a", "sl_a_b_" + secret: "a_b", "sl_a" + secret: "", "sl__" + secret: "", "sl_" + secret: "",
+		"sl_a_" + secret[1:]: "", "sl_a": "", "sl_": "",
+	} {
+		if id, ok := parseKey(key); id != want && ok || ok != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", key, id, ok, want)
+		}
 	}
-	if strings.Contains(hash, one[len(one)-secretText:]) {
-		t.Error("the hash has the secret in it")
-	}
-	for _, id := range []string{"", "-a", ".a", "a_b", "a b", "a:b", "a/b", "é", "a\n", strings.Repeat("a", 65)} {
+	for _, id := range []string{"", "-a", ".a", "_a", "a b", "a:b", "a/b", "é", "a\n", strings.Repeat("a", 65)} {
 		if _, _, err := NewKey(id); err == nil {
 			t.Errorf("%q was taken for an id", id)
 		}

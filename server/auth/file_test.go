@@ -36,7 +36,7 @@ func TestFileErrors(t *testing.T) {
 		"id twice": {key(rights) + "- id: a\n  hash: " + someHash + "\n" + rights,
 			[]string{":6: keys[1].id", "line 2"}},
 		"no id": {"keys:\n- hash: " + someHash + "\n" + rights, []string{":2: keys[0].id is required"}},
-		"id with underscore": {"keys:\n- id: a_b\n  hash: " + someHash + "\n" + rights,
+		"id that begins with an underscore": {"keys:\n- id: _b\n  hash: " + someHash + "\n" + rights,
 			[]string{":2: keys[0].id must have"}},
 		"id of another kind": {"keys:\n- id: 'system:gc'\n  hash: " + someHash + "\n" + rights,
 			[]string{":2: keys[0].id must have"}},
@@ -201,7 +201,7 @@ func TestAppendKey(t *testing.T) {
 		}
 	}
 	for _, bad := range []Entry{
-		{ID: "a_b", Hash: hash, Role: "reader", Scopes: []string{"*"}},
+		{ID: "_b", Hash: hash, Role: "reader", Scopes: []string{"*"}},
 		{ID: "a", Hash: hash, Role: "writer", Scopes: []string{"*"}},
 		{ID: "a", Hash: hash, Role: "reader", Scopes: []string{"*"}, Expires: "tomorrow"},
 	} {

@@ -37,15 +37,14 @@ func NewKey(id string) (key, hash string, err error) {
 }
 
 // validateKeyID restricts ids to characters that need no quoting in a log, a file or an actor.
-// An underscore is not allowed, because it ends the id in a key.
 func validateKeyID(id string) error {
 	ok := len(id) > 0 && len(id) <= maxIDBytes
 	for i := 0; ok && i < len(id); i++ {
 		c := id[i]
-		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || i > 0 && (c == '-' || c == '.')
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || i > 0 && (c == '-' || c == '.' || c == '_')
 	}
 	if !ok {
-		return fmt.Errorf("must have 1 to %d of [a-zA-Z0-9.-] and begin with a letter or digit, is %q", maxIDBytes, id)
+		return fmt.Errorf("must have 1 to %d of [a-zA-Z0-9._-] and begin with a letter or digit, is %q", maxIDBytes, id)
 	}
 	return nil
 }
@@ -54,14 +53,16 @@ func validateKeyID(id string) error {
 // a quote.
 func isKey(bearer string) bool { return strings.HasPrefix(bearer, keyPrefix) }
 
-// parseKey returns the id of a well-formed key.
+// parseKey returns the id of a well-formed key. The secret is taken by its length, because both the
+// id and the secret may contain an underscore.
 func parseKey(key string) (id string, ok bool) {
-	id, secret, ok := strings.Cut(strings.TrimPrefix(key, keyPrefix), "_")
-	if !ok || validateKeyID(id) != nil || len(secret) != secretText {
+	key = strings.TrimPrefix(key, keyPrefix)
+	end := len(key) - secretText - 1
+	if end < 0 || key[end] != '_' || validateKeyID(key[:end]) != nil {
 		return "", false
 	}
-	_, err := base64.RawURLEncoding.Strict().DecodeString(secret)
-	return id, err == nil
+	_, err := base64.RawURLEncoding.Strict().DecodeString(key[end+1:])
+	return key[:end], err == nil
 }
 
 func parseHash(text string) (hash keyHash, err error) {

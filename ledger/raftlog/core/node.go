@@ -52,6 +52,9 @@ type Log interface {
 	Entries(lo, hi uint64, maxBytes int) ([]segment.Entry, error)
 }
 
+// DefaultElectionTicks is the default of Options.ElectionTicks.
+const DefaultElectionTicks = 10
+
 // Options configures New. ID, Members, Log and Nonce are required.
 type Options struct {
 	ID      uint64           // of this node; never 0, and never reused for another node
@@ -62,8 +65,8 @@ type Options struct {
 	// Nonce differs for each run of each node, so that the answer to a read of an earlier run is not mistaken for one
 	// of this run.
 	Nonce uint64
-	// ElectionTicks is the number of ticks without a leader after which an election may begin; 0 means 10. A leader
-	// sends heartbeats at each tick.
+	// ElectionTicks is the number of ticks without a leader after which an election may begin; 0 means
+	// DefaultElectionTicks. A leader sends heartbeats at each tick.
 	ElectionTicks int
 	// ApplyBytes is roughly how many bytes may be handed out before some of them are applied; 0 means MaxApplyBytes.
 	ApplyBytes uint64
@@ -143,6 +146,9 @@ type Node struct {
 	lastChange uint64       // index of the newest change proposed here
 	changes    changes
 	reads      reads
+
+	hesitates  bool // see Hesitate
+	leaderless int  // ticks since this node last knew a leader
 }
 
 // inFlight is an append that is not durable yet, with the messages that wait for it.
@@ -168,7 +174,7 @@ type proposal struct {
 // New returns a node that continues from the durable state and log.
 func New(o Options) (n *Node, err error) {
 	if o.ElectionTicks == 0 {
-		o.ElectionTicks = 10
+		o.ElectionTicks = DefaultElectionTicks
 	}
 	if o.ApplyBytes == 0 {
 		o.ApplyBytes = MaxApplyBytes
@@ -278,10 +284,24 @@ func (n *Node) Effects() Effects {
 // Tick advances the node's clock by one step.
 func (n *Node) Tick() error {
 	return n.do(func() error {
+		if n.leaderless++; n.role.Leader != 0 {
+			n.leaderless = 0
+		}
 		n.raft.Tick()
 		n.tickReads()
 		return nil
 	})
+}
+
+// Hesitate sets whether this node lets another node stand for election before it does, because it should lead only if
+// no other node can. It votes as before.
+func (n *Node) Hesitate(on bool) { n.hesitates = on }
+
+// holdsBack reports whether a request for a vote is not sent. A hesitating node asks for votes only after it has known
+// no leader for an election timeout. Until then each other node has stood for election, or cannot. Its own clock does
+// not change, because a node that believes in the old leader for longer refuses its vote to the others.
+func (n *Node) holdsBack(m *pb.Message) bool {
+	return n.hesitates && m.GetType() == pb.MsgPreVote && n.leaderless < n.o.ElectionTicks
 }
 
 // Campaign starts an election. A sole voter need not wait for an election timeout.

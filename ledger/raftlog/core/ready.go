@@ -24,7 +24,9 @@ func (n *Node) collect() {
 			case raft.LocalApplyThread:
 				n.queueApply(m)
 			default:
-				n.out.Send = append(n.out.Send, m)
+				if !n.holdsBack(m) {
+					n.out.Send = append(n.out.Send, m)
+				}
 			}
 		}
 		for _, r := range rd.ReadStates {

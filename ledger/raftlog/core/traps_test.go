@@ -824,3 +824,41 @@ func TestStartIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestHesitatingNodeStandsLast: a node that should not lead leaves each election to another one, unless there is none.
+func TestHesitatingNodeStandsLast(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	leader := g.elect(1).id
+	lose := func(hesitating ...uint64) (low, elected uint64) {
+		others := slices.DeleteFunc(g.ids(), func(id uint64) bool { return id == leader })
+		for _, i := range hesitating {
+			low = others[i]
+			g.hosts[low].Hesitate(true)
+			defer g.hosts[low].Hesitate(false)
+		}
+		g.cutOff(leader)
+		defer g.mend()
+		for range 6 * core.DefaultElectionTicks {
+			for _, id := range others {
+				g.tick(g.hosts[id], 1)
+				g.settle()
+				if g.hosts[id].Role().Leads {
+					return low, id
+				}
+			}
+		}
+		return low, 0
+	}
+	for round := range uint64(20) {
+		low, elected := lose(round % 2)
+		if elected == 0 || elected == low {
+			t.Fatalf("round %d: node %d hesitates, and node %d was elected", round, low, elected)
+		}
+		g.tick(g.hosts[elected], 1) // its heartbeat tells the former leader
+		g.settle()
+		leader = elected
+	}
+	if _, elected := lose(0, 1); elected == 0 {
+		t.Fatal("both hesitate, and neither was elected")
+	}
+}

@@ -402,6 +402,14 @@ func (h *Host) Transfer(to uint64) error {
 	return h.event(func() error { return h.node.Transfer(to) })
 }
 
+// Hesitate sets whether this node lets another node stand for election before it does; see core.Node.Hesitate.
+func (h *Host) Hesitate(on bool) error {
+	return h.event(func() error { h.node.Hesitate(on); return nil })
+}
+
+// ElectionTimeout is the shortest time without a heartbeat after which an election begins.
+func (h *Host) ElectionTimeout() time.Duration { return core.DefaultElectionTicks * h.o.Tick }
+
 // Covered returns the position of the last applied command, or Options.Applied.
 func (h *Host) Covered() segment.Position {
 	h.mu.Lock()

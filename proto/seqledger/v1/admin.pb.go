@@ -331,7 +331,12 @@ type ChangeClusterRequest struct {
 	//	*ChangeClusterRequest_Remove
 	//	*ChangeClusterRequest_Promote
 	//	*ChangeClusterRequest_Transfer
-	Change        isChangeClusterRequest_Change `protobuf_oneof:"change"`
+	Change isChangeClusterRequest_Change `protobuf_oneof:"change"`
+	// Makes a change of the voters that is otherwise refused as
+	// failed_precondition: one that leaves no majority of voters that are alive
+	// and caught up, or promotes a node that is not. Without that majority the
+	// cluster takes no writes and no further change. A transfer ignores it.
+	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -400,6 +405,13 @@ func (x *ChangeClusterRequest) GetTransfer() uint64 {
 	return 0
 }
 
+func (x *ChangeClusterRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type isChangeClusterRequest_Change interface {
 	isChangeClusterRequest_Change()
 }
@@ -417,7 +429,8 @@ type ChangeClusterRequest_Promote struct {
 }
 
 type ChangeClusterRequest_Transfer struct {
-	// Hands the leadership to a voter; 0 to the one whose log is longest.
+	// Hands the leadership to a voter; 0 to the one whose log is longest, of
+	// those whose disk has room. It must be alive and caught up.
 	Transfer uint64 `protobuf:"varint,3,opt,name=transfer,proto3,oneof"`
 }
 
@@ -1344,11 +1357,12 @@ const file_seqledger_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\b \x01(\tR\amessage\"\x13\n" +
 	"\x11GetClusterRequest\"E\n" +
 	"\x12GetClusterResponse\x12/\n" +
-	"\acluster\x18\x01 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"t\n" +
+	"\acluster\x18\x01 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\x8a\x01\n" +
 	"\x14ChangeClusterRequest\x12\x18\n" +
 	"\x06remove\x18\x01 \x01(\x04H\x00R\x06remove\x12\x1a\n" +
 	"\apromote\x18\x02 \x01(\x04H\x00R\apromote\x12\x1c\n" +
-	"\btransfer\x18\x03 \x01(\x04H\x00R\btransferB\b\n" +
+	"\btransfer\x18\x03 \x01(\x04H\x00R\btransfer\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05forceB\b\n" +
 	"\x06change\"H\n" +
 	"\x15ChangeClusterResponse\x12/\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\x12\n" +

@@ -2380,6 +2380,9 @@ type ClusterMember struct {
 	DiskFreeBytes uint64 `protobuf:"varint,9,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
 	// Size of that file system in bytes; 0 if it is not known.
 	DiskSizeBytes uint64 `protobuf:"varint,10,opt,name=disk_size_bytes,json=diskSizeBytes,proto3" json:"disk_size_bytes,omitempty"`
+	// Whether less than its --disk-reserve was free there, and twice as much is
+	// not free again. Such a node leads only if no other node can.
+	DiskLow       bool `protobuf:"varint,11,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2482,6 +2485,13 @@ func (x *ClusterMember) GetDiskSizeBytes() uint64 {
 		return x.DiskSizeBytes
 	}
 	return 0
+}
+
+func (x *ClusterMember) GetDiskLow() bool {
+	if x != nil {
+		return x.DiskLow
+	}
+	return false
 }
 
 // ScrubStatus says how far a node has compared its state file and its block
@@ -2909,7 +2919,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x0fcommitted_index\x18\x05 \x01(\x04R\x0ecommittedIndex\x125\n" +
 	"\amembers\x18\x06 \x03(\v2\x1b.seqledger.v1.ClusterMemberR\amembers\x12%\n" +
 	"\x0ecompared_index\x18\a \x01(\x04R\rcomparedIndex\x12'\n" +
-	"\x0fcompared_digest\x18\b \x01(\tR\x0ecomparedDigest\"\x81\x03\n" +
+	"\x0fcompared_digest\x18\b \x01(\tR\x0ecomparedDigest\"\x9c\x03\n" +
 	"\rClusterMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05voter\x18\x02 \x01(\bR\x05voter\x12!\n" +
@@ -2921,7 +2931,8 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x05state\x18\b \x01(\x0e2\x1d.seqledger.v1.StateComparisonR\x05state\x12&\n" +
 	"\x0fdisk_free_bytes\x18\t \x01(\x04R\rdiskFreeBytes\x12&\n" +
 	"\x0fdisk_size_bytes\x18\n" +
-	" \x01(\x04R\rdiskSizeBytes\"\xa4\x01\n" +
+	" \x01(\x04R\rdiskSizeBytes\x12\x19\n" +
+	"\bdisk_low\x18\v \x01(\bR\adiskLow\"\xa4\x01\n" +
 	"\vScrubStatus\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\x04R\bposition\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +

@@ -98,7 +98,9 @@ const (
 	WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED WriteErrorCode = 3
 	// One sequence, two requests: a bug in the client.
 	WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_REUSED WriteErrorCode = 4
-	// The stream has used its last sequence: rotate to a new client_id.
+	// The sequence is 2^64-1, which no write can have. Only a stream whose
+	// last_committed_sequence is 2^64-2 has used its last one: rotate to a new
+	// client_id.
 	WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED WriteErrorCode = 5
 	// The stream was evicted; unanswered writes are unsettled.
 	WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED WriteErrorCode = 6
