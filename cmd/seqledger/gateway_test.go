@@ -271,6 +271,12 @@ routes:
 	}
 	seqledger(t, "gateway", "--config", writeFile(t, "c.yaml", "upstram: http://a\n"), "--check").expect(t, exitUsage,
 		"c.yaml:1", "upstram")
+	errors := func(content string) result {
+		return seqledger(t, "gateway", "--config", writeFile(t, "c.yaml", "upstream: http://a\n"+content), "--check")
+	}
+	errors("server_errors: {503: release, default: store}\n").expect(t, exitDone)
+	errors("server_errors: {404: release}\n").expect(t, exitUsage, "c.yaml:2", "--server-errors", `"404"`)
+	errors("ttl: {503: release}\n").expect(t, exitUsage, "c.yaml:2", "ttl must have one plain value")
 }
 
 // SIGHUP reads the file again: new requests use it, and a file with mistakes changes nothing. Metrics report both.

@@ -238,7 +238,9 @@ func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // hasKey reports whether a request has a key in the eyes of net/http.
 func hasKey(r *http.Request) bool {
-	return r.Header.Get(idempotency.HeaderKey) != "" || r.Header.Get("X-Idempotency-Key") != ""
+	_, key := r.Header[idempotency.HeaderKey]
+	_, other := r.Header["X-Idempotency-Key"]
+	return key || other
 }
 
 // noBytes is an empty body that net/http does not recognize as empty, and so cannot send again.

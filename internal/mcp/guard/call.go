@@ -23,7 +23,12 @@ const (
 	metaReplayed = "replayed"             // true: the result of an earlier call
 	metaCode     = "seqledger.dev/code"   // why the tool was not run, as in package idempotency
 	metaAction   = "seqledger.dev/action" // what to do next, as in package idempotency
+	// metaIgnored is true in the result of a tool that the configuration does not name, if the call had a key.
+	metaIgnored = "seqledger.dev/key-ignored"
 )
+
+// maxIgnored bounds the calls with ignored keys whose answers are awaited; the answers to further ones are not marked.
+const maxIgnored = 1_000
 
 // derivedPrefix is the prefix of a key derived from a call's arguments.
 const derivedPrefix = "args:"
@@ -53,9 +58,8 @@ func (g *Guard) guarded(ctx context.Context, m *message) bool {
 		}
 		return true
 	case c.tool == nil:
-		if c.key != "" {
-			g.Logger.WarnContext(ctx, "a call has a key, which has no effect: the configuration does not name its tool",
-				"tool", c.name)
+		if c.key != "" && m.isCall() {
+			g.ignoreKey(m)
 		}
 		return false
 	case !m.isCall():
@@ -328,11 +332,11 @@ func (c *call) replay(stored []byte, rejected bool) []byte {
 	name, value := envelope(stored)
 	switch name {
 	case "result":
-		if marked, err := mark(value, "_meta"); err == nil {
+		if marked, err := mark(value, "_meta", metaReplayed); err == nil {
 			return rpcResult(c.id, marked)
 		}
 	case "error":
-		if marked, err := mark(value, "data"); err == nil {
+		if marked, err := mark(value, "data", metaReplayed); err == nil {
 			return rpcFault(c.id, marked)
 		}
 		return rpcFault(c.id, value) // its data is not an object
@@ -356,11 +360,11 @@ func envelope(stored []byte) (member string, value jsontext.Value) {
 	return member, value
 }
 
-// mark adds replayed to a member of an object; the member must be an object or absent.
-func mark(object jsontext.Value, member string) (jsontext.Value, error) {
+// mark adds a mark to a member of an object; the member must be an object or absent.
+func mark(object jsontext.Value, member, name string) (jsontext.Value, error) {
 	inner := jsontext.Value("{}")
-	err := members(object, func(name string, value jsontext.Value) error {
-		if name == member && value.Kind() != 'n' {
+	err := members(object, func(one string, value jsontext.Value) error {
+		if one == member && value.Kind() != 'n' {
 			inner = value
 		}
 		return nil
@@ -368,7 +372,7 @@ func mark(object jsontext.Value, member string) (jsontext.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	inner, err = setMembers(inner, edit{metaReplayed, jsontext.Value("true")})
+	inner, err = setMembers(inner, edit{name, jsontext.Value("true")})
 	if err != nil {
 		return nil, err
 	}

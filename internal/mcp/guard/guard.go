@@ -74,6 +74,7 @@ type Guard struct {
 	over    bool // the server has ended: nothing joins calls
 	next    uint64
 	pending map[string]*request // by the guard's own id
+	ignored map[string]bool     // ids of the client's calls that pass although they have a key; at most maxIgnored
 
 	listed map[string]bool // guarded tools that the server has; used only by the receiver
 }
@@ -95,7 +96,8 @@ func New(o Options) *Guard {
 	return &Guard{
 		Options: o, prefix: "seqledger:" + hex.EncodeToString(prefix[:]) + ":", ended: make(chan struct{}),
 		slots: make(chan struct{}, cmp.Or(o.MaxCalls, defaultMaxCalls)), pending: map[string]*request{},
-		listed: map[string]bool{},
+		ignored: map[string]bool{},
+		listed:  map[string]bool{},
 	}
 }
 
@@ -308,10 +310,40 @@ func (g *Guard) fromServer(line []byte, more *bufio.Reader) error {
 			r.answer <- m
 			return nil
 		}
+		line = g.tellIgnored(m, line)
 	}
 	// Passed unchanged, because a server may write lines that are not messages, and the client must see what it would
 	// see without a guard.
 	return g.out.write(line, nil)
+}
+
+// ignoreKey notes a call that passes although it has a key, so that its answer tells.
+func (g *Guard) ignoreKey(m *message) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.ignored) < maxIgnored {
+		g.ignored[string(m.id)] = true
+	}
+}
+
+// tellIgnored returns an answer of the server for the client: with a mark if the key of its call had no effect.
+func (g *Guard) tellIgnored(m *message, line []byte) []byte {
+	g.mu.Lock()
+	ignored := g.ignored[string(m.id)]
+	delete(g.ignored, string(m.id))
+	g.mu.Unlock()
+	if !ignored || m.result == nil {
+		return line
+	}
+	result, err := mark(m.result, "_meta", metaIgnored)
+	if err != nil {
+		return line
+	}
+	marked, err := setMembers(m.raw, edit{"result", result})
+	if err != nil {
+		return line
+	}
+	return marked
 }
 
 // list requests a page of tools, and reports whether it did.

@@ -320,11 +320,11 @@ func TestMarksAreAddedOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		once, err := mark(text, "_meta")
+		once, err := mark(text, "_meta", metaReplayed)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		twice, err := mark(once, "_meta")
+		twice, err := mark(once, "_meta", metaReplayed)
 		if err != nil || string(twice) != string(once) {
 			t.Fatalf("%s became %s and then %s, %v", text, once, twice, err)
 		}

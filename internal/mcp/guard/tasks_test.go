@@ -149,3 +149,20 @@ func TestKindsOfResults(t *testing.T) {
 		}
 	}
 }
+
+// A key of a call whose tool is not guarded has no effect, and the result says so. Other answers pass unchanged.
+func TestIgnoredKeysAreTold(t *testing.T) {
+	t.Parallel()
+	send := startTasks(t, new(taskServer), io.Discard)
+	for tool, ignored := range map[string]bool{"look": true, "charge": false} {
+		for range 2 {
+			answer := send(toolCall(tool, `,"_meta":{"`+MetaKey+`":"k"}`))
+			if !strings.Contains(answer, "paid") || strings.Contains(answer, `"`+metaIgnored+`":true`) != ignored {
+				t.Errorf("%s: %s", tool, answer)
+			}
+		}
+		if answer := send(toolCall(tool, "")); strings.Contains(answer, metaIgnored) {
+			t.Errorf("%s without a key: %s", tool, answer)
+		}
+	}
+}
