@@ -51,9 +51,9 @@ func (n *Node) offerState(ctx context.Context) error {
 	return n.host.Tick(ctx)
 }
 
-// judge returns the result of a check of the other nodes, of which only those count as alive that were heard of since the
-// call: a node that has just died must not be relied on. A check that fails is repeated for a while, because each node
-// is heard of at every heartbeat, and a leader that was elected just now does not know yet how far the others are.
+// judge returns the result of a check of the other nodes. Only a node that was heard of since the call counts as alive,
+// because a node that has just died must not be relied on. A check that fails is repeated for a while: a node is heard
+// of at every heartbeat, and a leader that was elected just now does not know yet how far the others are.
 func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
 	began := time.Now()
 	ticker, ended := time.NewTicker(judgeInterval), time.NewTimer(judgeTimeouts*n.log.ElectionTimeout())
@@ -65,8 +65,11 @@ func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
 			s.Members[i].Active = s.Members[i].Heard.After(began)
 		}
 		err := check(&s)
-		if err == nil || errors.Is(err, ErrNoSuchNode) {
+		switch {
+		case err == nil || errors.Is(err, ErrNoSuchNode):
 			return err
+		case !n.log.Role().Leads: // only a leader knows the others
+			return n.notLeading()
 		}
 		select {
 		case <-ticker.C:
@@ -149,8 +152,8 @@ func (n *Node) Remove(ctx context.Context, id uint64, force bool) error {
 }
 
 // TransferLeadership transfers the leadership to a voter, or, if to is 0, to the voter with the longest log. It returns
-// once another node leads, or at once if this node is the voter to take over. The error is ErrNoSuchNode if the node has
-// no vote, and ErrNoSuccessor if it is not alive and caught up, has no room on its disk, or did not take over.
+// once another node leads, or at once if this node is the voter to take over. The error is ErrNoSuchNode if the node
+// has no vote, and ErrNoSuccessor if it is not alive and caught up, has no room on its disk, or did not take over.
 func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	if err := n.mustLead(); err != nil {
 		return err
@@ -184,10 +187,11 @@ func (n *Node) transfer(ctx context.Context, to uint64) error {
 		if leader.ID != 0 && leader.ID != n.id() {
 			return nil
 		}
-		if leader.ID == n.id() {
-			s := n.Status()
-			if _, err := s.successor(to); err != nil {
-				return err
+		s := n.Status()
+		// Asked after the status, because a node that does not lead any more knows nothing of the others.
+		if leader.ID == n.id() && n.log.Role().Leads {
+			if m := s.find(to); m == nil || s.fault(m) != "" {
+				return fmt.Errorf("%w: node %d is gone", ErrNoSuccessor, to)
 			}
 			if err := n.log.Transfer(to); err != nil {
 				return err
