@@ -114,11 +114,11 @@ func originOf(creating []byte) (from Origin, known bool) {
 type Directory struct {
 	path     string
 	lock     *flock.Flock // nil: see lockToRead
-	identity []byte   // identityBytes that its parts bear
-	nonce    [16]byte // of a node that joins
-	node     uint64   // number in the cluster; 0: the first
-	fresh    bool     // being created
-	format   int      // formatVersion, or that of the marker
+	identity []byte       // identityBytes that its parts bear
+	nonce    [16]byte     // of a node that joins
+	node     uint64       // number in the cluster; 0: the first
+	fresh    bool         // being created
+	format   int          // formatVersion, or that of the marker
 }
 
 type marker struct {
