@@ -47,8 +47,9 @@ func storageHint(err error, path string) string {
 		return "to join that cluster, name an empty directory with --data; to serve the ledger in " + path +
 			", leave --join away and give clients other addresses than those of that cluster"
 	case errors.Is(err, datadir.ErrOldCopy), isA[*raftlog.ForgottenError](err):
-		return "put back the directory that this node had last; if it is gone, take the node out with seqledger cluster " +
-			"remove, and let the machine join again with an empty directory; never start a node on a copy of " + path
+		return "put back the directory that this node had last; if it is gone, take the node out with " +
+			"seqledger cluster remove, and let the machine join again with an empty directory; " +
+			"never start a node on a copy of " + path
 	case errors.Is(err, cluster.ErrRemoved):
 		return "the other nodes go on without this one; to let the machine join again, empty " + path +
 			" and start it with --join"

@@ -22,8 +22,8 @@ const (
 	identityPath = "/seqledger.peer.v1/Identity"
 	// identityTimeout bounds a request for it.
 	identityTimeout = 2 * time.Second
-	// announcePatience bounds one announcement to all nodes, and askPatience one request of it: the leader asks for this
-	// node's identity meanwhile and commits a change.
+	// announcePatience bounds one announcement to all nodes, and askPatience one request of it: the leader asks for
+	// this node's identity meanwhile and commits a change.
 	announcePatience = 10 * time.Second
 	askPatience      = 4 * time.Second
 	// longestAnnounceRetry is the longest pause before an announcement that failed is repeated.
@@ -208,7 +208,8 @@ func (n *Node) checkAddress(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err == nil {
 		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-			err = fmt.Errorf("%s is no address at which other nodes reach this one: give it with --peer-advertise", address)
+			err = fmt.Errorf("%s is no address at which other nodes reach this one: give it with --peer-advertise",
+				address)
 		}
 	}
 	if t := n.transport.Load(); err == nil && t != nil {

@@ -11,6 +11,15 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
+// joins makes node 2 a learner.
+func (f *fakeLedger) joins(t *testing.T) {
+	t.Helper()
+	q := JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:1", Level: tokenLevel}
+	if _, err := f.Admit(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestAddressIsCommittedOnceTheNodeAnswers: anything may listen at an address that an operator has mistyped, and a
 // committed address at which the node is not would keep it out of the cluster.
 func TestAddressIsCommittedOnceTheNodeAnswers(t *testing.T) {
@@ -24,13 +33,11 @@ func TestAddressIsCommittedOnceTheNodeAnswers(t *testing.T) {
 		{"nothing", nil, "connection refused"},
 		{"another node", isNode(3), "it is node 3"},
 		{"a node of another ledger", says(200, `{"ledger":1,"node":2}`), "of ledger 0000000000000001"},
-		{"a node that refuses a request for another one", says(421, `{"error":"it is for node 2"}`), "it is for node 2"},
+		{"a node that refuses it", says(421, `{"error":"it is for node 2"}`), "it is for node 2"},
 		{"a web server", says(200, "<html>"), "no node"},
 	} {
 		f := newFake(t, nil, nil).connect(t)
-		if _, err := f.Admit(t.Context(), JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:1", Level: tokenLevel}); err != nil {
-			t.Fatal(err)
-		}
+		f.joins(t)
 		q := JoinRequest{ID: 2, Peer: "127.0.0.1:1", Client: "c:1"}
 		if test.answer != nil {
 			q.Peer = other(t, test.answer)
@@ -137,9 +144,7 @@ func TestLeaderAnnouncesToItself(t *testing.T) {
 func TestForgottenNode(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil).connect(t)
-	if _, err := f.Admit(t.Context(), JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:1", Level: tokenLevel}); err != nil {
-		t.Fatal(err)
-	}
+	f.joins(t)
 	node := other(t, isNode(2))
 	q := JoinRequest{ID: 2, Peer: node, Last: 9}
 	announce := func() error {

@@ -41,9 +41,9 @@ func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2, force bool) 
 	return nil
 }
 
-// offerState commits a command if none followed the last membership change. A node that is too far behind is offered the
-// state as of the last command, and that state must include the current members. Without this command the node would
-// have to wait for the next write.
+// offerState commits a command if none followed the last membership change. A node that is too far behind is offered
+// the state as of the last command, and that state must include the current members. Without this command the node
+// would have to wait for the next write.
 func (n *Node) offerState(ctx context.Context) error {
 	if n.log.Covered().Index >= n.log.MembersChanged() {
 		return nil

@@ -20,7 +20,7 @@ const tellPatience = 2 * time.Second
 
 // errForgotten means that the log of a node ends before an index up to which the node has acknowledged the log.
 var errForgotten = errors.New("its log has lost entries that it acknowledged, so its data directory is an old copy: " +
-	"remove the node and let the machine join again with an empty directory, or put back the directory that it had last")
+	"remove the node and let the machine join again with an empty directory, or put back the one that it had last")
 
 // forgotten is what a node tells of its log.
 type forgotten struct {
@@ -78,9 +78,8 @@ func (n *Node) takeForgotten(w http.ResponseWriter, r *http.Request) {
 	}
 	n.forgot[f.Node] = f
 	n.mu.Unlock()
-	n.host.Logger.Error("a node has lost entries that it acknowledged, so its data directory is an old copy, and nothing "+
-		"is sent to it any more: remove it and let the machine join again with an empty directory, or put back the "+
-		"directory that it had last", "node", f.Node, "acknowledged", f.Acknowledged, "its log ends at", f.Last)
+	n.host.Logger.Error("nothing is sent any more to a node, because "+errForgotten.Error(),
+		"node", f.Node, "acknowledged", f.Acknowledged, "its log ends at", f.Last)
 	_ = n.connectMembers() // the addresses are those of before, and what is wrong with them was logged
 	w.WriteHeader(http.StatusNoContent)
 }
@@ -99,8 +98,8 @@ func (n *Node) mustRemember(q *JoinRequest) error {
 	defer n.mu.Unlock()
 	f, has := n.forgot[q.ID]
 	if has && q.Last < f.Acknowledged {
-		return fmt.Errorf("%w: node %d acknowledged the log up to index %d, and its log ended at index %d when it was started",
-			errForgotten, q.ID, f.Acknowledged, q.Last)
+		return fmt.Errorf("%w: node %d acknowledged the log up to index %d, and its log ended at index %d when it was "+
+			"started", errForgotten, q.ID, f.Acknowledged, q.Last)
 	}
 	delete(n.forgot, q.ID)
 	return nil

@@ -43,9 +43,9 @@ type JoinAnswer struct {
 
 // Admit adds a node as a learner, which becomes a voter once it has caught up, or updates the addresses of a member. A
 // node that is added has no address before it has announced one, and an address is committed only after the node has
-// answered at it. Admit returns once the change is applied on this node. A repeated call changes nothing more and returns
-// the same answer. If this node does not lead, the error is a *NotLeaderError; if the request is invalid, it is a
-// *machine.FieldError.
+// answered at it. Admit returns once the change is applied on this node. A repeated call changes nothing more and
+// returns the same answer. If this node does not lead, the error is a *NotLeaderError; if the request is invalid, it is
+// a *machine.FieldError.
 func (n *Node) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 	if err := q.validate(); err != nil {
 		return JoinAnswer{}, err

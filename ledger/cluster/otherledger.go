@@ -49,8 +49,8 @@ func (d *Driver) CompareLedger(ctx context.Context) error {
 			return nil
 		case !said && err != nil:
 			said = true
-			d.host.Logger.Warn("this ledger was never in a cluster and is not served before a node that --join names has "+
-				"told its ledger; without --join it is served alone", "error", err)
+			d.host.Logger.Warn("this ledger was never in a cluster and is not served before a node that --join names "+
+				"has told its ledger; without --join it is served alone", "error", err)
 		}
 		if len(d.uncompared) == 0 {
 			return nil
@@ -65,8 +65,8 @@ func (d *Driver) CompareLedger(ctx context.Context) error {
 	return nil
 }
 
-// compareLedgers asks all nodes for their ledger. If one has another ledger, the error is an *OtherLedgerError; if one has
-// the same, none is asked again.
+// compareLedgers asks all nodes for their ledger. If one has another ledger, the error is an *OtherLedgerError; if one
+// has the same, none is asked again.
 func (n *Node) compareLedgers(ctx context.Context) error {
 	type answer struct {
 		node string

@@ -322,8 +322,8 @@ type ForgottenError struct {
 
 // Error says what was found.
 func (e *ForgottenError) Error() string {
-	return fmt.Sprintf("core: the data directory is an old copy: this node acknowledged the log up to index %d to node %d, "+
-		"and its log ends at index %d", e.Acknowledged, e.Leader, e.Last)
+	return fmt.Sprintf("core: the data directory is an old copy: this node acknowledged the log up to index %d to "+
+		"node %d, and its log ends at index %d", e.Acknowledged, e.Leader, e.Last)
 }
 
 // Receive takes a message from another node.
@@ -508,8 +508,8 @@ func (n *Node) Committed() uint64 { return max(n.commit, n.applied.Index) }
 // MembersChanged returns the index of the last applied membership change.
 func (n *Node) MembersChanged() uint64 { return n.members[len(n.members)-1].index }
 
-// Transfer transfers the leadership to another voter. Proposals fail during the transfer. A node that does not lead does
-// nothing, because the library would pass the request on in the other voter's name.
+// Transfer transfers the leadership to another voter. Proposals fail during the transfer. A node that does not lead
+// does nothing, because the library would pass the request on in the other voter's name.
 func (n *Node) Transfer(to uint64) error {
 	return n.do(func() error {
 		if n.role.Leads {
