@@ -41,7 +41,8 @@ func (s *Server) changeCluster(
 		return nil, &machine.FieldError{Field: "change", Problem: "must be one of remove, promote and transfer"}
 	}
 	switch {
-	case errors.Is(err, cluster.ErrAlone), errors.Is(err, cluster.ErrNoSuchNode), errors.Is(err, cluster.ErrNoChange):
+	case errors.Is(err, cluster.ErrAlone), errors.Is(err, cluster.ErrNoSuchNode), errors.Is(err, cluster.ErrNoChange),
+		errors.Is(err, cluster.ErrUnfit):
 		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
 	case err != nil:
 		return nil, err
@@ -58,11 +59,17 @@ func (s *Server) cluster() *seqledgerv1.Cluster {
 	if status.Compared.Index > 0 {
 		c.ComparedIndex, c.ComparedDigest = status.Compared.Index, fmt.Sprintf("%016x", status.Compared.Digest)
 	}
+	if status.Lagging != nil {
+		c.TimeLags, c.TimeMayLag = status.Lagging.Error(), durationpb.New(status.MayLag)
+	}
 	for _, m := range status.Members {
 		member := &seqledgerv1.ClusterMember{
 			Id: m.ID, Voter: m.Voter, PeerAddress: m.Peer, ClientAddress: m.Client, Active: m.Active,
 			MatchedIndex: m.Matched, State: seqledgerv1.StateComparison(m.State),
-			DiskFreeBytes: m.Disk.Free, DiskSizeBytes: m.Disk.Size,
+			DiskFreeBytes: m.Disk.Free, DiskSizeBytes: m.Disk.Size, Stalled: m.Stalled,
+		}
+		if m.Answers {
+			member.ClockAhead = durationpb.New(m.ClockAhead)
 		}
 		if !m.Heard.IsZero() {
 			member.SinceContact = durationpb.New(time.Since(m.Heard))

@@ -143,22 +143,35 @@ func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	}
 }
 
-// successor returns the voter that takes over. It must be another node, and active if to is 0.
+// successor returns the voter that takes over: another node, which says at this moment that none of its work is stalled.
+// If to is 0, it is the one with the longest log.
 func (n *Node) successor(to uint64) (uint64, error) {
-	best := Member{}
+	began := time.Now()
+	n.askPulses(pulsePatience, func() bool {
+		_, answered := n.pulses.last(to, began)
+		return answered
+	})
+	best, unfit := Member{}, fmt.Errorf("%w: node %d is no other voter of this cluster", ErrNoSuchNode, to)
+	if to == 0 {
+		unfit = fmt.Errorf("%w: no other voter is alive", ErrNoSuchNode)
+	}
 	for _, m := range n.Status().Members {
-		if m.ID == n.id() || !m.Voter {
+		if m.ID == n.id() || !m.Voter || to != 0 && m.ID != to {
 			continue
 		}
-		if m.ID == to || to == 0 && m.Active && (best.ID == 0 || m.Matched > best.Matched) {
-			best = m
+		switch p, answered := n.pulses.last(m.ID, began); {
+		case answered && p.Stalled == "":
+			if best.ID == 0 || m.Matched > best.Matched {
+				best = m
+			}
+		case answered:
+			unfit = fmt.Errorf("%w: on node %d, %s has stopped advancing", ErrUnfit, m.ID, p.Stalled)
+		case to != 0:
+			unfit = fmt.Errorf("%w: node %d does not answer", ErrUnfit, m.ID)
 		}
 	}
-	switch {
-	case best.ID == 0 && to == 0:
-		return 0, fmt.Errorf("%w: no other voter is alive", ErrNoSuchNode)
-	case best.ID == 0:
-		return 0, fmt.Errorf("%w: node %d is no other voter of this cluster", ErrNoSuchNode, to)
+	if best.ID == 0 {
+		return 0, unfit
 	}
 	return best.ID, nil
 }

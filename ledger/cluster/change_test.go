@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -142,15 +143,25 @@ func TestChangeIsOfferedWithACommand(t *testing.T) {
 	}
 }
 
-// TestSuccessor: only a voter takes over, and without a name one that is alive.
+// TestSuccessor: only a voter takes over that answers and whose work advances, and without a name one that is alive.
 func TestSuccessor(t *testing.T) {
 	t.Parallel()
-	m := voters(t, nil, nil)
-	m.Learners, m.Highest = []uint64{4}, 4
-	f := newFake(t, m, nil)
-	for to, want := range map[uint64]uint64{2: 2, 3: 3, 4: 0, 1: 0, 9: 0, 0: 0} { // none is known to be alive
+	m := voters(t, beats(pulse{}), beats(pulse{Stalled: "a write to the log"}), nil, nil)
+	m.Voters, m.Learners = m.Voters[:4], []uint64{5}
+	f := newFake(t, m, nil).connect(t)
+	for to, want := range map[uint64]struct {
+		node uint64
+		err  error
+		says string
+	}{
+		2: {node: 2},
+		3: {err: ErrUnfit, says: "on node 3, a write to the log has stopped"},
+		4: {err: ErrUnfit, says: "node 4 does not answer"},
+		5: {err: ErrNoSuchNode}, 1: {err: ErrNoSuchNode}, 9: {err: ErrNoSuchNode},
+		0: {node: 2},
+	} {
 		got, err := f.successor(to)
-		if got != want || (err == nil) != (want != 0) || err != nil && !errors.Is(err, ErrNoSuchNode) {
+		if got != want.node || !errors.Is(err, want.err) || err != nil && !strings.Contains(err.Error(), want.says) {
 			t.Errorf("to %d: %d, %v", to, got, err)
 		}
 	}
@@ -182,12 +193,12 @@ func TestLeaderIsNoted(t *testing.T) {
 	}
 }
 
-// TestTermThatCannotBegin: a node that cannot set its ledger's time does not lead.
+// TestTermThatCannotBegin: a node that is alone and cannot set its ledger's time does not lead.
 func TestTermThatCannotBegin(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil)
 	no := errors.New("the clock is wrong")
-	f.host.BeginTerm = func() error { return no }
+	f.host.SetTime = func(time.Time, bool) error { return no }
 	f.term.Store(0)
 	f.noteLeader()
 	if err := f.Lead(9); !errors.Is(err, no) || f.Term() != 0 {

@@ -14,6 +14,8 @@ var (
 		"start it with an empty data directory")
 	// ErrNoSuchNode means that a change names a node that is not a member, or that has no vote where it needs one.
 	ErrNoSuchNode = errors.New("no such node")
+	// ErrUnfit means that a node cannot take the leadership at this moment. It wraps the reason.
+	ErrUnfit = errors.New("the leadership stays where it is")
 	// ErrNoChange means that a membership change was refused; the members are unchanged. It wraps the reason.
 	ErrNoChange = errors.New("the members of the cluster cannot be changed like this")
 )

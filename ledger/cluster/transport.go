@@ -21,8 +21,8 @@ func (n *Node) ServePeers(h http.Handler) { n.handler.Store(&h) }
 
 func (n *Node) servePeer(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
-	case clockPath:
-		n.tellClock(w)
+	case pulsePath:
+		n.tellPulse(w)
 		return
 	case digestPath:
 		n.tellDigest(w, r)

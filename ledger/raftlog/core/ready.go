@@ -24,7 +24,7 @@ func (n *Node) collect() {
 			case raft.LocalApplyThread:
 				n.queueApply(m)
 			default:
-				n.out.Send = append(n.out.Send, m)
+				n.send(m)
 			}
 		}
 		for _, r := range rd.ReadStates {
