@@ -65,7 +65,7 @@ func newLedgerCollector(s *Server) *ledgerCollector {
 			"Records of keys by state, those that have expired and are not yet removed included; absent for a while "+
 				"after a start, until they are counted.", []string{"state"}, nil),
 		clockSkew: prometheus.NewDesc("seqledger_clock_skew_seconds",
-			"How far the wall clock of another node is ahead of this node's; absent while that node does not answer.",
+			"How far the wall clock of a node is ahead of this node's; absent while that node does not answer.",
 			[]string{"node"}, nil)}
 	c.describeWrites()
 	c.describeStorage()
@@ -367,7 +367,7 @@ func (c *ledgerCollector) Collect(out chan<- prometheus.Metric) {
 			strings.ToLower(s.String()))
 	}
 	for _, m := range state.cluster.Members {
-		if m.Answers && m.ID != state.cluster.Self {
+		if m.Answers {
 			out <- prometheus.MustNewConstMetric(c.clockSkew, prometheus.GaugeValue, m.ClockAhead.Seconds(),
 				strconv.FormatUint(m.ID, 10))
 		}
