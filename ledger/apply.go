@@ -33,7 +33,9 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 			l.watchers.wake(l.machine.CommittedScopes)
 			l.keys.wake(l.machine.ChangedKeys)
 			l.keyedCounters.applied(l.machine.KeyedChanges)
-			l.standing.set(l.machine.Header())
+			before := l.Head().Time
+			l.setHead(l.machine.View(tx))
+			l.clock.learn(l.Head().Time, began, l.Head().Time < before)
 			if l.options.Cluster != nil {
 				l.cluster.AddDigest(at.Index, l.machine.Check())
 			}

@@ -63,6 +63,10 @@ func (l *Ledger) blocksAreDue() bool {
 
 // syncBlocks makes blocks durable between two checkpoints.
 func (l *Ledger) syncBlocks() error {
+	l.flushing.Lock() // as a job, it is one with a flush
+	defer l.flushing.Unlock()
+	l.checkpointed.Begin()
+	defer l.checkpointed.End()
 	began := time.Now()
 	written, err := l.store.SyncBlocks()
 	if written > 0 {
@@ -79,6 +83,8 @@ func (l *Ledger) lastCheckpoint() error {
 func (l *Ledger) flush() error {
 	l.flushing.Lock()
 	defer l.flushing.Unlock()
+	l.checkpointed.Begin()
+	defer l.checkpointed.End()
 	began, pending, before := time.Now(), l.store.PendingBytes(), l.store.Checkpoint()
 	err := l.store.Flush()
 	if l.store.Checkpoint() != before { // else there was nothing to write, or it failed
@@ -87,9 +93,15 @@ func (l *Ledger) flush() error {
 			l.checkpointBytes.Store(nextCheckpointBytes(l.checkpointBytes.Load(), l.store.LastFlush()))
 		}
 	}
+	l.roomAwaited.Advance()
 	signal(l.flushed)
 	return err
 }
+
+// checkpointPatience is how long a checkpoint may take without advancing, and how long proposals may wait for one,
+// before this node counts as stalled. It is long, because a checkpoint syncs far more at once than the log does, and
+// because nothing waits for it until much more has gathered.
+const checkpointPatience = 10 * time.Second
 
 // longestYield bounds how long a checkpoint pauses at once.
 const longestYield = 5 * time.Millisecond
@@ -99,6 +111,8 @@ const longestYield = 5 * time.Millisecond
 // no call waits, at a start, at the end, or when so much has gathered meanwhile
 // that the next checkpoint would be due soon.
 func (l *Ledger) yield(worked time.Duration) {
+	l.checkpointed.Advance()
+	l.roomAwaited.Advance()
 	due := l.checkpointBytes.Load()
 	if !l.replayed.Load() || l.counters.queuedBytes.Load() == 0 || l.store.PendingBytes() > due+due/2 {
 		return

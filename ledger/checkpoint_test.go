@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
 func TestCheckpointsGrowWhereTheyCostMuch(t *testing.T) {
@@ -238,7 +239,11 @@ func TestCheckpointRests(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l := &Ledger{store: store, stopping: t.Context()}
+				watch := raftlog.NewWatch()
+				l := &Ledger{
+					store: store, stopping: t.Context(),
+					checkpointed: watch.Job("a checkpoint", time.Second), roomAwaited: watch.Job("room", time.Second),
+				}
 				l.replayed.Store(test.replayed)
 				l.counters.queuedBytes.Store(test.queued)
 				l.checkpointBytes.Store(test.due)

@@ -10,19 +10,37 @@ import (
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 )
 
-// maxQuietJump is how far ledger time may move at a start without a log message.
+// maxQuietJump is how far ledger time may move to a wall clock without a log message.
 const maxQuietJump = time.Hour
 
-// clock stamps log entries with base plus elapsed monotonic time. It reads wall time only when a term begins, so that a
-// jump of the wall clock while the server runs has no effect.
+// clock is ledger time: a time that is known to be of the ledger plus the monotonic time elapsed since. On every node it
+// follows the entries that are applied, so that it lags behind the leader's and never runs ahead of it. Wall time moves
+// it forward when a term begins, and otherwise has no effect, so a wall clock that jumps while the server runs has none.
 type clock struct {
 	mu    sync.Mutex
 	base  int64     // ledger time in Unix nanoseconds
-	began time.Time // holds the monotonic reading that corresponds to base
+	began time.Time // holds the monotonic reading that corresponds to base; zero: ledger time is not known
 }
 
-// begin starts a term and returns how far wall time is ahead of the last ledger time. See [decide.TermBase].
-func (c *clock) begin(last int64, longest time.Duration, wall time.Time, accept bool) (ahead time.Duration, err error) {
+// learn takes in the ledger time of an entry that was applied at a moment; 0 is no time. Only an epoch sets it back.
+func (c *clock) learn(applied int64, at time.Time, back bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if applied != 0 && (back || c.began.IsZero() || applied > c.base+int64(at.Sub(c.began))) {
+		c.base, c.began = applied, at
+	}
+}
+
+// set moves ledger time to a wall clock unless that is behind, and returns by how much; see [decide.TermBase]. The step
+// of a new ledger is 0.
+func (c *clock) set(wall time.Time, longest time.Duration, accept bool) (step time.Duration, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// time.Now rather than wall, because Options.Clock need not give a monotonic reading.
+	last, now := int64(0), time.Now()
+	if !c.began.IsZero() {
+		last = c.base + int64(now.Sub(c.began))
+	}
 	base, err := decide.TermBase(last, longest, wall, accept)
 	if _, refused := errors.AsType[*decide.ClockError](err); refused {
 		return 0, fmt.Errorf("%w: %w", datadir.ErrClock, err)
@@ -30,16 +48,15 @@ func (c *clock) begin(last int64, longest time.Duration, wall time.Time, accept 
 	if err != nil {
 		return 0, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.base = base
-	// time.Now rather than wall, because Options.Clock need not give a monotonic reading.
-	c.began = time.Now()
-	return time.Duration(c.base - last), nil
+	c.base, c.began = base, now
+	if last == 0 {
+		return 0, nil
+	}
+	return time.Duration(base - last), nil
 }
 
-// now returns ledger time. Before this node's first term it returns wall time, because base and began are not set yet,
-// and their sum would be the end of time.
+// now returns ledger time. While that is not known it returns wall time, because base and began are not set yet, and
+// their sum would be the end of time.
 func (c *clock) now() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/internal/freeport"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
@@ -375,52 +376,171 @@ func TestQuestionsAreFew(t *testing.T) {
 	}
 }
 
-// A node whose clock is a minute ahead does not lead, because ledger time would run ahead with it.
-func TestNodeWithAWrongClockDoesNotLead(t *testing.T) {
+// A node whose clock is a minute ahead leads in the time of the others. When one of them is gone, the two that are left
+// do not agree: whichever leads, ledger time lags and writes continue, until the third one is back.
+func TestNodeWithAWrongClockLeads(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
 	wrong := awaitLeader(t, nodes...)
 	if err := wrong.Close(); err != nil {
 		t.Fatal(err)
 	}
-	var right []*clusterNode
-	for _, n := range nodes {
-		if n != wrong {
-			right = append(right, n)
-		}
-	}
+	right := slices.DeleteFunc(slices.Clone(nodes), func(n *clusterNode) bool { return n == wrong })
 	awaitLeader(t, right...)
 	ahead := startNodeAt(t, wrong.dir, wrong.address, func() time.Time { return time.Now().Add(time.Minute) })
-	self := ahead.Cluster().Status().Self
-	awaitLeaderStatus(t, right, "the node that came back", func(s cluster.Status) bool {
-		for _, m := range s.Members {
-			if m.ID == self && m.Active && m.Matched == s.Last {
-				return true
-			}
-		}
-		return false
-	})
-	// It is elected, and hands over without a write of its own.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err := onLeader(t, right, func(leader *clusterNode) error { return leader.Cluster().TransferLeadership(ctx, self) })
-	if err != nil {
-		t.Fatal(err)
+	sequence := uint64(0)
+	leadIn := func(to *clusterNode, among []*clusterNode) {
+		t.Helper()
+		self := to.Cluster().Status().Self
+		for ctx.Err() == nil {
+			if leader, _ := to.Cluster().Leader(); leader.Self {
+				break
+			}
+			err := onLeader(t, among, func(l *clusterNode) error { return l.Cluster().TransferLeadership(ctx, self) })
+			if err != nil && !errors.Is(err, cluster.ErrNoSuccessor) && !errors.Is(err, cluster.ErrNoSuchNode) {
+				t.Fatal(err)
+			}
+		}
+		sequence++
+		var o machine.Outcome
+		err := onLeader(t, []*clusterNode{to}, func(l *clusterNode) (err error) {
+			o, err = l.Write(ctx, appendWrite("c", sequence, []byte("x")))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := time.Unix(0, o.Receipt.CommittedAt); time.Until(at) > 30*time.Second {
+			t.Errorf("write %d is of %s", sequence, at)
+		}
 	}
-	var o machine.Outcome
-	err = onLeader(t, right, func(leader *clusterNode) (err error) {
-		o, err = leader.Write(t.Context(), appendWrite("c", 1, []byte("x")))
-		return err
+	leadIn(ahead, append(right, ahead))
+	awaitStatus(t, ahead, "the time of the others", func(s cluster.Status) bool {
+		for _, m := range s.Members {
+			if m.ID != s.Self && (!m.Answers || (m.ClockAhead+time.Minute).Abs() > 10*time.Second) {
+				return false
+			}
+		}
+		return s.Lagging == nil && s.MayLag == 0
 	})
-	if err != nil {
+
+	if err := right[1].Close(); err != nil {
 		t.Fatal(err)
 	}
-	if at := time.Unix(0, o.Receipt.CommittedAt); time.Until(at) > 30*time.Second {
-		t.Errorf("the write is of %s", at)
+	left := []*clusterNode{ahead, right[0]}
+	for _, to := range []*clusterNode{right[0], ahead} {
+		leadIn(to, left)
+		awaitStatus(t, to, "that ledger time lags", func(s cluster.Status) bool {
+			return s.Lagging != nil && s.MayLag > 30*time.Second && s.MayLag < 90*time.Second
+		})
 	}
-	if leader, _ := ahead.Cluster().Leader(); leader.Self {
-		t.Error("the node whose clock is ahead leads")
+	startNode(t, right[1].dir, right[1].address)
+	awaitStatus(t, ahead, "that ledger time does not lag", func(s cluster.Status) bool { return s.Lagging == nil })
+	leadIn(ahead, left)
+}
+
+// A cluster that comes back after a month leads in ledger time as it was, until an operator vouches for the clocks on
+// any node.
+func TestClusterThatStoodStill(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	awaitLeader(t, nodes...)
+	for _, n := range nodes {
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
+	later := func() time.Time { return time.Now().AddDate(0, 0, 40) }
+	for i, n := range nodes {
+		nodes[i] = startNodeAt(t, n.dir, n.address, later)
+	}
+	write := func(sequence uint64) time.Time {
+		t.Helper()
+		var o machine.Outcome
+		err := onLeader(t, nodes, func(l *clusterNode) (err error) {
+			o, err = l.Write(t.Context(), appendWrite("c", sequence, []byte("x")))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Unix(0, o.Receipt.CommittedAt)
+	}
+	if at := write(1); time.Until(at) > time.Hour {
+		t.Errorf("ledger time is %s", at)
+	}
+	leader := awaitLeader(t, nodes...)
+	if s := leader.Cluster().Status(); !errors.Is(s.Lagging, datadir.ErrClock) || s.MayLag < 39*24*time.Hour {
+		t.Errorf("%v, %v", s.Lagging, s.MayLag)
+	}
+	i := slices.IndexFunc(nodes, func(n *clusterNode) bool { return n != leader })
+	if err := nodes[i].Close(); err != nil {
+		t.Fatal(err)
+	}
+	o := ledger.Options{Dir: nodes[i].dir, Clock: later, AcceptClock: true}
+	nodes[i] = startNodeWith(t, nodes[i].address, o)
+	awaitLeaderStatus(t, nodes, "that ledger time does not lag", func(s cluster.Status) bool {
+		return s.Leader.Self && s.Lagging == nil
+	})
+	if at := write(2); time.Until(at) < 39*24*time.Hour {
+		t.Errorf("ledger time is %s", at)
+	}
+}
+
+// A leader whose state hangs is replaced: here a read of it does not end, so that nothing can be applied. Meanwhile it
+// answers what describes it, and takes no leadership. Then it follows with every write.
+func TestLeaderWithAHungStateIsReplaced(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t)
+	hung := awaitLeader(t, nodes...)
+	self := hung.Cluster().Status().Self
+	others := slices.DeleteFunc(slices.Clone(nodes), func(n *clusterNode) bool { return n == hung })
+	reading, hang, read := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() { // ends with hang; received below
+		read <- hung.ViewLocal(func(machine.View) error { close(reading); <-hang; return nil })
+	}()
+	<-reading
+	written := make(chan error, 1)
+	go func() { // ends when the leader has stepped down; received below
+		_, err := hung.Write(t.Context(), appendWrite("hung", 1, []byte("x")))
+		written <- err
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for sequence := uint64(1); sequence <= 3; sequence++ {
+		err := onLeader(t, others, func(l *clusterNode) error {
+			_, err := l.Write(ctx, appendWrite("c", sequence, []byte("x")))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-written; !errors.Is(err, ledger.ErrOutcomeUnknown) {
+		t.Errorf("the write to the hung leader: %v", err)
+	}
+	awaitStatus(t, hung, "another leader", func(s cluster.Status) bool {
+		i := slices.IndexFunc(s.Members, func(m cluster.Member) bool { return m.ID == self })
+		return !s.Leader.Self && s.Leader.ID != 0 && s.Members[i].Stalled != ""
+	})
+	if s := hung.Stalled(); s.Job == "" || hung.Stats().Stalled == 0 || hung.Head().Index == 0 {
+		t.Errorf("it is stalled: %+v", s)
+	}
+	err := onLeader(t, others, func(l *clusterNode) error { return l.Cluster().TransferLeadership(ctx, self) })
+	if !errors.Is(err, cluster.ErrNoSuccessor) {
+		t.Errorf("a transfer to it: %v", err)
+	}
+	close(hang)
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+	next := awaitLeader(t, others...)
+	awaitStatus(t, next, "that it works again", func(s cluster.Status) bool {
+		i := slices.IndexFunc(s.Members, func(m cluster.Member) bool { return m.ID == self })
+		return s.Members[i].Stalled == "" && s.Members[i].State == cluster.Same
+	})
 }
 
 // A node of a cluster does not open without Options.Cluster, because it would wait for the others for ever. This holds

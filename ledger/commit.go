@@ -324,7 +324,7 @@ func (l *Ledger) proposeNext() bool {
 	// Read before all that goes by it: in a later term, nothing is proposed.
 	term := l.cluster.Term()
 	// Read before the time, so that the check is that of an entry in front.
-	header := l.standing.get()
+	header := l.Head().header
 	header.UnixNanos = l.clock.now()
 	l.lastProposed.Store(header.UnixNanos)
 	entry = machine.AppendEntryHeader(entry, header, commands)
@@ -384,6 +384,8 @@ func (l *Ledger) awaitRoom() {
 		return
 	}
 	l.counters.slowed.Add(1)
+	l.roomAwaited.Begin()
+	defer l.roomAwaited.End()
 	for l.store.PendingBytes() > l.maxPending() {
 		signal(l.checkpointDue)
 		select {

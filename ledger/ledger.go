@@ -38,7 +38,7 @@ type Ledger struct {
 	cache     *cache
 	looks     looks
 	clock     clock
-	standing  standing
+	heads     heads
 	watchers  waiters[machine.Scope]
 	cluster   *cluster.Driver
 	seeding   seeding
@@ -60,8 +60,12 @@ type Ledger struct {
 	synced        chan struct{} // has room for one; see stored
 	applies       pace          // of entries
 
+	watch        *raftlog.Watch
+	checkpointed *raftlog.Job // a checkpoint, or what is written between two
+	roomAwaited  *raftlog.Job // see awaitRoom
+
 	checkpointBytes atomic.Int64 // how much change makes a checkpoint due
-	flushing        sync.Mutex   // so that each flush is counted once
+	flushing        sync.Mutex   // so that each flush is counted once, and checkpointed has one job at a time
 
 	backups       chan struct{} // has room for the one backup that may be made
 	blockFiles    chan struct{} // has room for one: who copies block files, or removes some
@@ -184,8 +188,10 @@ func newLedger(o Options) *Ledger {
 		archiver:      archiver{copying: make(chan struct{}, 1)},
 
 		stop: stop, stopping: stopping,
-		failed: make(chan struct{}),
+		failed: make(chan struct{}), watch: raftlog.NewWatch(),
 	}
+	l.checkpointed = l.watch.Job("a checkpoint", checkpointPatience)
+	l.roomAwaited = l.watch.Job("the wait for a checkpoint", checkpointPatience)
 	l.source.Err, l.source.Fresh, l.source.Failed = l.Err, l.fresh, l.readFailed
 	l.Reader = read.New(&l.source)
 	l.cluster = cluster.New(l.clusterHost())
@@ -201,6 +207,7 @@ func newLedger(o Options) *Ledger {
 func (l *Ledger) openState() (err error) {
 	l.store, err = boltstore.Open(l.directory.State(), boltstore.Options{
 		Create: l.directory.Fresh(), Identity: l.directory.Identity(), Yield: l.yield, SealBytes: sealBytes,
+		Advanced: l.advanced,
 	})
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
@@ -220,6 +227,8 @@ func (l *Ledger) openState() (err error) {
 			l.machine.Differs = l.differs
 		}
 		l.source.Store, l.source.Machine = l.store, l.machine
+		l.setHead(l.machine.View(r))
+		l.clock.learn(l.Head().Time, time.Now(), true)
 		l.setHorizon(l.machine.View(r).Horizon())
 		return l.machine.View(r).VisitReservations(maxReservationScan, l.keyedCounters.reservations.add)
 	})
@@ -248,7 +257,7 @@ func (l *Ledger) openLog() (err error) {
 	o := raftlog.Options{
 		Dir: l.directory.Log(), Identity: l.directory.Identity(), Node: l.directory.Node(),
 		Create: l.directory.Fresh(), Checkpoint: raftlog.Position{Index: at.Index, Term: at.Term},
-		Machine: (*applier)(l), Logger: l.options.Logger, OnFailure: l.fail,
+		Machine: (*applier)(l), Watch: l.watch, Logger: l.options.Logger, OnFailure: l.fail,
 		SegmentBytes: logFileBytes(l.options.LogBytes, segmentBytes),
 		Stored: func(_ int, took time.Duration) {
 			l.counters.stored.Observe(int64(took))
@@ -300,10 +309,7 @@ func (l *Ledger) startLoops() {
 // create proposes the command that gives a new ledger its id, or the one that
 // brings an older ledger to the level of this program.
 func (l *Ledger) create(ctx context.Context) error {
-	view, err := l.head()
-	if err != nil {
-		return err
-	}
+	view := l.Head()
 	if view.Created {
 		if configured := l.options.Config; configured != withDefaults(machine.Config{}) && configured != view.Config {
 			l.options.Logger.Warn("the ledger exists and keeps its own configuration; change it with UpdateConfig",
@@ -320,7 +326,7 @@ func (l *Ledger) create(ctx context.Context) error {
 	}
 	ledgerID := machine.LedgerID(binary.BigEndian.Uint64(random[:8]))
 	create := l.options.create(ledgerID, binary.BigEndian.Uint64(random[8:]), l.options.Config)
-	_, err = l.one(ctx, origin{}, create)
+	_, err := l.one(ctx, origin{}, create)
 	return err
 }
 
@@ -411,6 +417,17 @@ func (l *Ledger) fail(err error) {
 	l.keys.close()
 	if log := l.opened.Load(); log != nil {
 		log.Fail(err)
+	}
+}
+
+// Stalled returns the work of this node, if any, that has stopped advancing because a disk does not answer. While there
+// is any, the node does not lead a cluster. It waits for nothing.
+func (l *Ledger) Stalled() raftlog.Stall { return l.watch.Stalled() }
+
+// advanced notes that what is being applied advances.
+func (l *Ledger) advanced() {
+	if log := l.opened.Load(); log != nil {
+		log.Advance()
 	}
 }
 

@@ -68,16 +68,3 @@ func (l *Ledger) readFailed(err error) error {
 	}
 	return err
 }
-
-// head returns the head of the state, as this node has it.
-func (l *Ledger) head() (s cluster.State, err error) {
-	err = l.store.View(func(r machine.Reader) error {
-		v := l.machine.View(r)
-		s = cluster.State{Created: v.Created(), Level: v.Level(), Config: v.Config()}
-		if s.Created {
-			s.Ledger = v.LedgerID()
-		}
-		return nil
-	})
-	return s, err
-}

@@ -82,6 +82,7 @@ func (l *Ledger) endReplay() error {
 	l.store.Presort(machine.TableKeyed)
 	return l.store.View(func(r machine.Reader) error {
 		view := l.machine.View(r)
+		l.setHead(view)
 		if view.Created() { // nothing has been applied that would have told the configuration
 			l.entryCommands.Store(decide.EntryCommands(view.Config()))
 		}
@@ -89,28 +90,19 @@ func (l *Ledger) endReplay() error {
 	})
 }
 
-// beginTerm sets ledger time for a term in which this node leads and has applied everything of before.
-func (l *Ledger) beginTerm() error {
-	var last int64
-	var longest time.Duration
-	err := l.store.View(func(r machine.Reader) error {
-		view := l.machine.View(r)
-		last, longest = view.Time(), time.Duration(view.LongestPause())
-		l.standing.set(l.machine.Header())
-		return nil
-	})
+// beginTerm is called when a term begins in which this node leads and has applied everything of the terms before.
+func (l *Ledger) beginTerm() { l.lastProposed.Store(l.clock.now()) }
+
+// setTime moves ledger time forward to a wall clock that is right as far as the node can tell.
+func (l *Ledger) setTime(wall time.Time, accept bool) error {
+	step, err := l.clock.set(wall, l.Head().pause, accept)
 	if err != nil {
 		return err
 	}
-	jump, err := l.clock.begin(last, longest, l.options.Clock(), l.options.AcceptClock)
-	if err != nil {
-		return err
-	}
-	l.lastProposed.Store(l.clock.now())
-	if last != 0 && jump > maxQuietJump {
+	if step > maxQuietJump {
 		l.counters.timeJumps.Add(1)
 		l.options.Logger.Warn("ledger time jumps forward: a restart after a pause, or a wrong clock; "+
-			"streams and entities may expire at once", "by", jump)
+			"streams and entities may expire at once", "by", step)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func (l *Ledger) Stats() stats.Stats {
 		DroppedFiles: c.droppedFiles.Load(), DroppedBytes: c.droppedBytes.Load(), CarriedValues: c.carried.Load(),
 		Archive:     l.archiveStats(),
 		Truncations: c.truncates.Load(), LogPendingBytes: l.log.BytesSinceTruncate(),
-		LogWriting: l.log.Writing(),
+		LogWriting: l.log.Writing(), Stalled: l.Stalled().For,
 
 		CacheHits: l.cache.hits.Load(), CacheMisses: l.cache.misses.Load(), CacheEvictions: l.cache.evicted.Load(),
 		CacheLimitBytes: max(l.options.CacheBytes, 0),

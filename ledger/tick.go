@@ -1,32 +1,11 @@
 package ledger
 
 import (
-	"sync"
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
-
-// standing is where the machine stood after the last entry that was applied,
-// for the header of the next one that is proposed.
-type standing struct {
-	mu     sync.Mutex
-	header machine.EntryHeader
-}
-
-func (s *standing) set(h machine.EntryHeader) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.header = h
-}
-
-// get returns the header of an entry, but for its time.
-func (s *standing) get() machine.EntryHeader {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.header
-}
 
 // tickLoop moves ledger time while clients are silent, if a stream or an entity
 // is due. Without it an idle ledger would expire nothing, because ledger time moves with

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -27,32 +28,29 @@ func (s *Server) getStatus(
 ) (*seqledgerv1.GetStatusResponse, error) {
 	all := s.caller(ctx).Administer() == nil
 	status := &seqledgerv1.Status{Version: s.options.Version, Caller: s.callerStatus(ctx)}
-	var reservations uint64
-	alone, err := s.viewKnown(ctx, func(v machine.View) error {
-		status.LedgerId = v.LedgerID().String()
-		status.LedgerTime = wire.Timestamp(v.Time())
-		if all {
-			reservations = v.PendingKeys()
-			status.Index = v.Index()
-			status.Digest = v.Digest().String()
-			status.Streams = v.Streams()
-			status.Config = wire.RenderConfig(v.Config())
-			status.Retention = wire.RenderRetention(v.Retained())
-		}
-		return nil
-	})
+	alone, err := s.awaitKnown(ctx)
 	if err != nil {
 		return nil, err
 	}
+	head := s.options.Ledger.Head()
+	status.LedgerId, status.LedgerTime = head.Ledger.String(), wire.Timestamp(head.Time)
+	if all {
+		status.Index, status.Digest, status.Streams = head.Index, head.Digest.String(), head.Streams
+		status.Config = wire.RenderConfig(head.Config)
+		status.Retention = wire.RenderRetention(head.Retained)
+	}
 	if all {
 		status.Node = s.nodeStatus()
-		status.Node.Reservations = reservations
+		status.Node.Reservations = head.Pending
 		status.Node.Cluster = s.cluster()
 	} else {
 		status.Node = &seqledgerv1.NodeStatus{Time: timestamppb.Now()}
 	}
 	if status.Node.NotReady = s.unready(alone, nil); alone {
 		status.Node.NotReady += "; this is what the node knows by itself"
+	}
+	if stall := s.options.Ledger.Stalled(); all && stall.Job != "" {
+		status.Node.NotReady += fmt.Sprintf("; %s has not advanced for %v", stall.Job, stall.For.Round(time.Millisecond))
 	}
 	return &seqledgerv1.GetStatusResponse{Status: status}, nil
 }
@@ -65,24 +63,22 @@ const (
 	statusPatience = time.Second
 )
 
-// viewKnown is the ledger's View. Where no majority confirms what is read, it is what this node knows by itself, and
-// alone is true.
-func (s *Server) viewKnown(ctx context.Context, read func(machine.View) error) (alone bool, err error) {
+// awaitKnown waits until the ledger's Head is as fresh as a read. Where no majority confirms that, it is what this node
+// knows by itself, and alone is true. It waits for no disk for longer than statusPatience.
+func (s *Server) awaitKnown(ctx context.Context) (alone bool, err error) {
 	l := s.options.Ledger
 	known := l.Cluster().Status()
-	if len(known.Members) < 2 || l.Err() != nil {
-		return false, l.View(ctx, read)
+	if l.Err() == nil && (l.Stalled().Job != "" || len(known.Members) > 1 && known.Leader.ID == 0) {
+		return true, nil
 	}
-	if known.Leader.ID != 0 {
-		limited, cancel := context.WithTimeout(ctx, statusPatience)
-		defer cancel()
-		err = l.View(limited, read)
-		_, lost := errors.AsType[*cluster.NotLeaderError](err)
-		if !lost && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
-			return false, err
-		}
+	limited, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	err = l.Fresh(limited)
+	_, lost := errors.AsType[*cluster.NotLeaderError](err)
+	if lost || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return true, nil
 	}
-	return true, l.ViewLocal(read)
+	return false, err
 }
 
 // callerStatus describes the caller.

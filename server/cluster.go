@@ -59,11 +59,18 @@ func (s *Server) cluster() *seqledgerv1.Cluster {
 	if status.Compared.Index > 0 {
 		c.ComparedIndex, c.ComparedDigest = status.Compared.Index, fmt.Sprintf("%016x", status.Compared.Digest)
 	}
+	if status.Lagging != nil {
+		c.TimeLags, c.TimeMayLag = status.Lagging.Error(), durationpb.New(status.MayLag)
+	}
 	for _, m := range status.Members {
 		member := &seqledgerv1.ClusterMember{
 			Id: m.ID, Voter: m.Voter, PeerAddress: m.Peer, ClientAddress: m.Client, Active: m.Active,
 			MatchedIndex: m.Matched, State: seqledgerv1.StateComparison(m.State),
 			DiskFreeBytes: m.Disk.Free, DiskSizeBytes: m.Disk.Size, DiskLow: m.Room.Low(),
+			Stalled: m.Stalled,
+		}
+		if m.Answers {
+			member.ClockAhead = durationpb.New(m.ClockAhead)
 		}
 		if !m.Heard.IsZero() {
 			member.SinceContact = durationpb.New(time.Since(m.Heard))

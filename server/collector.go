@@ -2,12 +2,15 @@ package server
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/stats"
@@ -20,6 +23,7 @@ type ledgerCollector struct {
 	decisions     *prometheus.Desc
 	keyedCalls    *prometheus.Desc
 	keyedRecords  *prometheus.Desc
+	clockSkew     *prometheus.Desc
 	values        []ledgerValue
 	distributions []ledgerDistribution
 }
@@ -43,16 +47,13 @@ type ledgerDistribution struct {
 // ledgerState is what the collector reads for one scrape.
 type ledgerState struct {
 	stats.Stats
-	viewed         bool // the state is readable
-	streams, index uint64
-	reservations   uint64
-	maxStreams     uint64
-	horizon        uint64
-	time           int64
-	disk           datadir.Usage
-	measured       bool // the disk
-	ready          bool
-	admission      admission.Gauges
+	viewed    bool // the ledger has not failed
+	head      ledger.Head
+	cluster   cluster.Status
+	disk      datadir.Usage
+	measured  bool // the disk
+	ready     bool
+	admission admission.Gauges
 }
 
 func newLedgerCollector(s *Server) *ledgerCollector {
@@ -63,7 +64,10 @@ func newLedgerCollector(s *Server) *ledgerCollector {
 			[]string{"call", "code"}, nil),
 		keyedRecords: prometheus.NewDesc("seqledger_keyed_records",
 			"Records of keys by state, those that have expired and are not yet removed included; absent for a while "+
-				"after a start, until they are counted.", []string{"state"}, nil)}
+				"after a start, until they are counted.", []string{"state"}, nil),
+		clockSkew: prometheus.NewDesc("seqledger_clock_skew_seconds",
+			"How far the wall clock of a node is ahead of this node's; absent while that node does not answer.",
+			[]string{"node"}, nil)}
 	c.describeWrites()
 	c.describeStorage()
 	c.describeState()
@@ -196,6 +200,10 @@ func (c *ledgerCollector) describeStorage() {
 	c.gauge("log_write_under_way_seconds",
 		"How long the write to the log that is under way has taken; it grows while the disk hangs.",
 		func(l *ledgerState) float64 { return l.LogWriting.Seconds() })
+	c.gauge("stalled_seconds",
+		"For how long some work of this node has stopped advancing because a disk does not answer, 0 if none has; "+
+			"meanwhile it does not lead.",
+		func(l *ledgerState) float64 { return l.Stalled.Seconds() })
 	c.gauge("log_pending_bytes", "Log since it was truncated.",
 		func(l *ledgerState) float64 { return float64(l.LogPendingBytes) })
 	c.counter("truncations", "Truncations of the log.", func(l *ledgerState) float64 { return float64(l.Truncations) })
@@ -237,17 +245,28 @@ func (c *ledgerCollector) describeArchive() {
 func (c *ledgerCollector) describeState() {
 	viewed := func(l *ledgerState) bool { return l.viewed }
 	c.add(prometheus.GaugeValue, "clients", "Streams of clients in the ledger.",
-		func(l *ledgerState) float64 { return float64(l.streams) }, viewed)
+		func(l *ledgerState) float64 { return float64(l.head.Streams) }, viewed)
 	c.add(prometheus.GaugeValue, "max_streams", "How many streams one organization may have.",
-		func(l *ledgerState) float64 { return float64(l.maxStreams) }, viewed)
+		func(l *ledgerState) float64 { return float64(l.head.Config.MaxStreams) }, viewed)
 	c.add(prometheus.GaugeValue, "horizon", "The first ledger index that is kept, 0 if all are.",
-		func(l *ledgerState) float64 { return float64(l.horizon) }, viewed)
+		func(l *ledgerState) float64 { return float64(l.head.Retained.Horizon.Index()) }, viewed)
 	c.add(prometheus.GaugeValue, "index", "The ledger index.",
-		func(l *ledgerState) float64 { return float64(l.index) }, viewed)
+		func(l *ledgerState) float64 { return float64(l.head.Index) }, viewed)
 	c.add(prometheus.GaugeValue, "ledger_time_seconds", "Ledger time of the last log entry, Unix seconds.",
-		func(l *ledgerState) float64 { return float64(l.time) / 1e9 }, viewed)
+		func(l *ledgerState) float64 { return float64(l.head.Time) / 1e9 }, viewed)
 	c.gauge("clock_ahead_seconds", "How far the ledger's clock is ahead of the wall clock.",
 		func(l *ledgerState) float64 { return l.ClockAhead.Seconds() })
+	c.gauge("ledger_time_lagging",
+		"1 while this node leads without a wall clock, because no majority of the voters has clocks that agree, or one "+
+			"that is implausible.",
+		func(l *ledgerState) float64 {
+			if l.cluster.Lagging != nil {
+				return 1
+			}
+			return 0
+		})
+	c.gauge("ledger_time_lag_seconds", "By how much ledger time may lag at most while it does.",
+		func(l *ledgerState) float64 { return l.cluster.MayLag.Seconds() })
 	c.counter("time_jumps", "Starts that moved ledger time by more than an hour.",
 		func(l *ledgerState) float64 { return float64(l.TimeJumps) })
 	c.counter("eviction_rounds", "Rounds of eviction, replayed log included.",
@@ -265,15 +284,15 @@ func (c *ledgerCollector) describeState() {
 // describeKeyed describes keyed records.
 func (c *ledgerCollector) describeKeyed() {
 	c.add(prometheus.GaugeValue, "keyed_reservations", "Keys that are reserved: their owners are at work, or gone.",
-		func(l *ledgerState) float64 { return float64(l.reservations) }, func(l *ledgerState) bool { return l.viewed })
+		func(l *ledgerState) float64 { return float64(l.head.Pending) }, func(l *ledgerState) bool { return l.viewed })
 	c.add(prometheus.GaugeValue, "keyed_oldest_reservation_seconds",
 		"Age of the oldest reservation that is known, 0 if there is none.",
 		func(l *ledgerState) float64 {
-			if l.reservations == 0 || l.Keyed.Oldest.IsZero() {
+			if l.head.Pending == 0 || l.Keyed.Oldest.IsZero() {
 				return 0
 			}
-			return max(0, time.Unix(0, l.time).Sub(l.Keyed.Oldest).Seconds())
-		}, func(l *ledgerState) bool { return l.viewed && (l.reservations == 0 || !l.Keyed.Oldest.IsZero()) })
+			return max(0, time.Unix(0, l.head.Time).Sub(l.Keyed.Oldest).Seconds())
+		}, func(l *ledgerState) bool { return l.viewed && (l.head.Pending == 0 || !l.Keyed.Oldest.IsZero()) })
 	c.gauge("keyed_waiters", "Reserves that wait for another owner.",
 		func(l *ledgerState) float64 { return float64(l.KeyWaiters) })
 	c.counter("keyed_waited", "Reserves that have waited for another owner.",
@@ -325,6 +344,7 @@ func (c *ledgerCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.decisions
 	out <- c.keyedCalls
 	out <- c.keyedRecords
+	out <- c.clockSkew
 	for _, v := range c.values {
 		out <- v.desc
 	}
@@ -344,6 +364,12 @@ func (c *ledgerCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.keyedRecords, prometheus.GaugeValue, float64(n),
 			strings.ToLower(s.String()))
 	}
+	for _, m := range state.cluster.Members {
+		if m.Answers {
+			out <- prometheus.MustNewConstMetric(c.clockSkew, prometheus.GaugeValue, m.ClockAhead.Seconds(),
+				strconv.FormatUint(m.ID, 10))
+		}
+	}
 	for _, v := range c.values {
 		if v.needs == nil || v.needs(state) {
 			out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.read(state))
@@ -361,13 +387,10 @@ func (s *Server) ledgerState() *ledgerState {
 	state := &ledgerState{Stats: s.options.Ledger.Stats(), admission: s.admission.Gauges()}
 	ctx, cancel := context.WithTimeout(context.Background(), statusPatience)
 	defer cancel()
-	alone, err := s.viewKnown(ctx, func(v machine.View) error {
-		state.streams, state.index, state.time = v.Streams(), v.Index(), v.Time()
-		state.maxStreams, state.horizon = v.Config().MaxStreams, v.Horizon().Index()
-		state.reservations = v.PendingKeys()
-		return nil
-	})
-	state.viewed, state.ready = err == nil && !alone, s.unready(alone, err) == ""
+	state.ready = s.notReady(ctx) == ""
+	state.viewed, state.head = s.options.Ledger.Err() == nil, s.options.Ledger.Head()
+	state.cluster = s.options.Ledger.Cluster().Status()
+	var err error
 	state.disk, err = s.options.Ledger.DiskUsage()
 	state.measured = err == nil
 	return state

@@ -10,23 +10,18 @@ import (
 	"connectrpc.com/grpchealth"
 
 	"github.com/seqledger/seqledger/ledger"
-	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server/admission"
 )
 
 // mountHealth mounts the health checks. Because they need no credential, each of their requests is a
 // visit until its end (see package admission). Alive means: do not restart the process. Ready
 // means: send it requests. A draining server is alive and not ready, as is a node that reaches no
-// leader with a majority.
+// leader with a majority. Neither waits for a disk.
 func (s *Server) mountHealth(mux *http.ServeMux) {
 	service, check := grpchealth.NewHandler(checker{s}, connect.WithReadMaxBytes(maxHealthBytes))
 	mux.Handle(service, s.admission.Probe(admission.BodyDeadline(check)))
 	mux.Handle("GET /healthz", s.admission.Probe(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		problem := ""
-		if s.options.Ledger.Err() != nil {
-			problem = hasFailed
-		}
-		answerProbe(w, problem)
+		answerProbe(w, s.dead())
 	})))
 	mux.Handle("GET /readyz", s.admission.Probe(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		problem := s.notReady(r.Context())
@@ -37,8 +32,22 @@ func (s *Server) mountHealth(mux *http.ServeMux) {
 	})))
 }
 
-// hasFailed does not say why, because a probe needs no credential.
-const hasFailed = "failed: see the server's log"
+// Why a server is not alive. They say no more, because a probe needs no credential.
+const (
+	hasFailed = "failed: see the server's log"
+	isStalled = "stalled: a disk does not answer"
+)
+
+// dead returns why the server cannot serve by itself, or "".
+func (s *Server) dead() string {
+	switch {
+	case s.options.Ledger.Err() != nil:
+		return hasFailed
+	case s.options.Ledger.Stalled().Job != "":
+		return isStalled
+	}
+	return ""
+}
 
 // maxHealthBytes is room for the name of a service.
 const maxHealthBytes = 4 << 10
@@ -60,15 +69,15 @@ func (s *Server) notReady(ctx context.Context) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
-	alone, err := s.viewKnown(ctx, func(machine.View) error { return nil })
+	alone, err := s.awaitKnown(ctx)
 	return s.unready(alone, err)
 }
 
-// unready is notReady after viewKnown.
+// unready is notReady after awaitKnown.
 func (s *Server) unready(alone bool, err error) string {
-	switch {
-	case s.options.Ledger.Err() != nil:
-		return hasFailed
+	switch dead := s.dead(); {
+	case dead != "":
+		return dead
 	case s.isDraining():
 		return ledger.ErrDraining.Error()
 	case alone, err != nil:

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
@@ -60,8 +61,11 @@ func showCluster(t *table, c *seqledgerv1.Cluster) {
 	if c.ComparedIndex > 0 {
 		t.row("digest", c.ComparedDigest+"… at index "+number(c.ComparedIndex))
 	}
+	if c.TimeLags != "" {
+		t.row("ledger time", "lags, by "+age(c.TimeMayLag.AsDuration())+" at most: "+oneLine(c.TimeLags))
+	}
 	t.row("")
-	t.row("NODE", "ROLE", "STATE", "BEHIND", "HEARD OF", "DIGEST", "DISK FREE", "FOR NODES", "FOR CLIENTS")
+	t.row("NODE", "ROLE", "STATE", "BEHIND", "HEARD OF", "CLOCK", "DIGEST", "DISK FREE", "FOR NODES", "FOR CLIENTS")
 	for _, m := range c.Members {
 		role, state, behind := "learner", "?", "?"
 		if m.Voter {
@@ -76,6 +80,9 @@ func showCluster(t *table, c *seqledgerv1.Cluster) {
 				state = "alive"
 			}
 		}
+		if m.Stalled != "" {
+			state = "STALLED"
+		}
 		heard := "?"
 		switch {
 		case m.Id == c.Self:
@@ -85,9 +92,25 @@ func showCluster(t *table, c *seqledgerv1.Cluster) {
 		case c.Self == c.Leader:
 			heard = "never"
 		}
-		t.row(number(m.Id), role, state, behind, heard, digestText(m.State), diskText(m), m.PeerAddress,
-			m.ClientAddress)
+		t.row(number(m.Id), role, state, behind, heard, clockText(m, c.Self), digestText(m.State), diskText(m),
+			m.PeerAddress, m.ClientAddress)
 	}
+}
+
+// clockText returns how far a node's clock is from that of the node that answers.
+func clockText(m *seqledgerv1.ClusterMember, self uint64) string {
+	ahead := m.ClockAhead.AsDuration()
+	switch {
+	case m.Id == self:
+		return "-"
+	case m.ClockAhead == nil:
+		return "?"
+	case ahead.Abs() < time.Second:
+		return "same"
+	case ahead < 0:
+		return age(-ahead) + " behind"
+	}
+	return age(ahead) + " ahead"
 }
 
 // digestText returns the result of the last comparison of a node's state.

@@ -125,6 +125,7 @@ type layer struct {
 
 	changes entries          // of an overlay, from the position on
 	stored  *boltpage.Cursor // nil for an overlay
+	advance func()           // see Options.Advanced
 }
 
 // layers returns the layers of a table, newest first, each at its first key
@@ -154,6 +155,7 @@ func (r *reader) layers(table machine.Table, from []byte) ([]layer, error) {
 // storedLayer is the file's part of layers.
 func (r *reader) storedLayer(table machine.Table, from []byte) (l layer, err error) {
 	defer recoverDamage(table, from, &err)
+	l.advance = r.store.advanced
 	// Not the cursor of Get: visit may call Get, which would move it.
 	if l.stored, err = r.cursor(table); err != nil {
 		return layer{}, err
@@ -208,6 +210,7 @@ func (l *layer) next(table machine.Table, check bool) (err error) {
 	if err != nil {
 		return pageDamage(table, before, err)
 	}
+	l.advance()
 	// Without this a damaged page could make an iteration go back, repeat
 	// records, or never end.
 	if key != nil && bytes.Compare(key, before) <= 0 {

@@ -171,6 +171,9 @@ func (r *reader) ascendBlocks(from []byte, visit func(key, value []byte) bool) e
 	}
 	var failed error
 	err = blocks.Ascend(indexFrom(from), func(x blockfile.Record) bool {
+		if !r.blocksOnly {
+			r.store.advanced()
+		}
 		key := binary.BigEndian.AppendUint64(nil, x.Last)
 		if failed = checkBlocks(key, &x); failed != nil {
 			return false
@@ -214,5 +217,6 @@ func (w *writer) appendBlocks(key, value []byte) error {
 	if err := w.store.blocks.Append(binary.BigEndian.Uint64(key), value); err != nil {
 		return w.fail(err)
 	}
+	w.store.advanced()
 	return nil
 }

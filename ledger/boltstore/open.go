@@ -66,6 +66,9 @@ type Options struct {
 	// thousands of records keeps a processor busy for seconds, and an Update
 	// beside it would take longer. Update and View go on meanwhile.
 	Yield func(worked time.Duration)
+	// Advanced is called by an Update, and by a View for which one may wait, each time that it has read or written a
+	// record beyond memory: the disk is slow, perhaps, and does not hang. It must not block; may be nil.
+	Advanced func()
 	// SealBytes is the length at which the block files of a new state are sealed, in
 	// bytes; default [blockfile.DefaultSealBytes]. Only tests give another.
 	SealBytes int64
@@ -120,8 +123,11 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		path: path, readOnly: readOnly, memory: newPool(), yield: o.Yield,
+		path: path, readOnly: readOnly, memory: newPool(), yield: o.Yield, advanced: o.Advanced,
 		stepBytes: defaultStepBytes, journalFrom: defaultJournalFrom, journalRun: defaultJournalRun,
+	}
+	if s.advanced == nil {
+		s.advanced = func() {}
 	}
 	s.active = s.newOverlay()
 	if o.StepBytes != 0 {

@@ -119,6 +119,7 @@ func (r *reader) getStored(table machine.Table, key []byte) (value []byte, err e
 	if err != nil {
 		return nil, pageDamage(table, key, err)
 	}
+	r.store.advanced()
 	if found != nil && bytes.Equal(found, key) {
 		return unseal(table, key, sealed)
 	}

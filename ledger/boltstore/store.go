@@ -85,6 +85,7 @@ type Store struct {
 	journalFrom int64                      // the size of the file from which a flush may have steps, in bytes
 	journalRun  int                        // see defaultJournalRun
 	yield       func(worked time.Duration) // see Options
+	advanced    func()                     // see Options
 	lastFlush   atomic.Pointer[FlushSize]
 	// poisoned is set when bbolt panicked with locks of its own held, so that
 	// Close must not wait for them.

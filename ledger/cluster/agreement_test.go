@@ -16,53 +16,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-// clockOf answers a request for the clock.
-func clockOf(at time.Time) http.HandlerFunc { return says(http.StatusOK, fmt.Sprintln(at.UnixNano())) }
-
-// TestLeaderNeedsTheClockOfAMajority: a node does not lead if most others have another clock, nor before most others
-// have said so.
-func TestLeaderNeedsTheClockOfAMajority(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	near, far := clockOf(now.Add(maxClockSkew/2)), clockOf(now.Add(-2*maxClockSkew))
-	ahead := clockOf(now.Add(2 * maxClockSkew))
-	garbage, failing := says(http.StatusOK, "noon"), says(http.StatusInternalServerError, "1")
-	for _, test := range []struct {
-		what   string
-		others []http.HandlerFunc
-		want   error
-	}{
-		{"alone", nil, nil},
-		{"both agree", []http.HandlerFunc{near, near}, nil},
-		{"one agrees and one is away", []http.HandlerFunc{near, nil}, nil},
-		{"one agrees and one does not", []http.HandlerFunc{near, far}, nil},
-		{"neither agrees", []http.HandlerFunc{far, ahead}, errSkew},
-		{"one does not agree and one is away", []http.HandlerFunc{far, nil}, errTooFewClocks},
-		{"both are away", []http.HandlerFunc{nil, nil}, errTooFewClocks},
-		{"one tells no number and one fails", []http.HandlerFunc{garbage, failing}, errTooFewClocks},
-		{"the other of two does not agree", []http.HandlerFunc{ahead}, errSkew},
-		{"two of four others do not agree and two do", []http.HandlerFunc{far, near, ahead, near}, nil},
-		{"three of four others do not agree", []http.HandlerFunc{far, near, ahead, far}, errSkew},
-		{"two of four others agree and two are away", []http.HandlerFunc{nil, near, nil, near}, nil},
-	} {
-		f := newFake(t, voters(t, test.others...), nil).connect(t)
-		f.now = now
-		if err := f.checkClock(); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
-			t.Errorf("%s: %v, want %v", test.what, err, test.want)
-		}
-	}
-}
-
-// TestLearnersClockDoesNotCount, because it does not vote.
-func TestLearnersClockDoesNotCount(t *testing.T) {
-	t.Parallel()
-	m := voters(t, clockOf(time.Unix(1, 0)), clockOf(time.Unix(1, 0)))
-	m.Voters, m.Learners = m.Voters[:1], []uint64{2, 3}
-	if err := newFake(t, m, nil).connect(t).checkClock(); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestPeersAreServed: what nodes ask each other is answered at once, and everything else once there is a handler.
 func TestPeersAreServed(t *testing.T) {
 	t.Parallel()
@@ -73,7 +26,7 @@ func TestPeersAreServed(t *testing.T) {
 		f.servePeer(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 		return w.Code, strings.TrimSpace(w.Body.String())
 	}
-	for path, want := range map[string]string{clockPath: "12000000034", levelPath: fmt.Sprint(tokenLevel + 2)} {
+	for path, want := range map[string]string{pulsePath: `{"clock":12000000034}`, levelPath: fmt.Sprint(tokenLevel + 2)} {
 		if status, text := get(path); status != http.StatusOK || text != want {
 			t.Errorf("%s: %d %q, want %q", path, status, text, want)
 		}
@@ -85,8 +38,8 @@ func TestPeersAreServed(t *testing.T) {
 	if status, text := get(JoinPath); status != http.StatusTeapot || text != "handled" {
 		t.Errorf("with a handler: %d %q", status, text)
 	}
-	if status, text := get(clockPath); status != http.StatusOK || text == "handled" {
-		t.Errorf("the handler has the clock: %d %q", status, text)
+	if status, text := get(pulsePath); status != http.StatusOK || text == "handled" {
+		t.Errorf("the handler has the pulse: %d %q", status, text)
 	}
 }
 
@@ -348,7 +301,7 @@ func TestAccess(t *testing.T) {
 	for _, given := range []bool{false, true} {
 		f.joinToken.given = given
 		for path, always := range map[string]bool{
-			clockPath: true, digestPath: true, levelPath: true, tokenPath: true, transport.Procedure: true,
+			pulsePath: true, digestPath: true, levelPath: true, tokenPath: true, transport.Procedure: true,
 			JoinPath: false, "/seqledger.v1.LedgerService/Write": false,
 		} {
 			if got := a.Guarded(path); got != (given && !always) {

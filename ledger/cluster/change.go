@@ -161,6 +161,12 @@ func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	if to == n.id() {
 		return nil // a repeated request has reached the new leader, because the first response was lost
 	}
+	// A node whose disk has hung since its last pulse is heard of as before.
+	began := time.Now()
+	n.askPulses(pulsePatience, func() bool {
+		_, answered := n.pulses.last(to, began)
+		return answered
+	})
 	chosen := to
 	err := n.judge(ctx, func(s *Status) (err error) {
 		chosen, err = s.successor(to)

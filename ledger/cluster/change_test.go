@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -168,12 +169,12 @@ func TestLeaderIsNoted(t *testing.T) {
 	}
 }
 
-// TestTermThatCannotBegin: a node that cannot set its ledger's time does not lead.
+// TestTermThatCannotBegin: a node that is alone and cannot set its ledger's time does not lead.
 func TestTermThatCannotBegin(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil)
 	no := errors.New("the clock is wrong")
-	f.host.BeginTerm = func() error { return no }
+	f.host.SetTime = func(time.Time, bool) error { return no }
 	f.term.Store(0)
 	f.noteLeader()
 	if err := f.Lead(9); !errors.Is(err, no) || f.Term() != 0 {

@@ -12,7 +12,7 @@
 //	token.go      the join token, which all nodes share
 //	transport.go  connections and requests between nodes
 //	digests.go    the states of the nodes are compared
-//	skew.go       a leader's clock must be that of a majority
+//	pulse.go      the nodes' clocks are compared, and what hangs is told
 //	level.go      the format level rises once all programs know the next one
 //
 // Requests between nodes are HTTP at the paths /seqledger.peer.v1/…, over the transport of package raftlog/transport.

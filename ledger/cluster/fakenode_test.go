@@ -30,7 +30,11 @@ type fakeLedger struct {
 	tickErr  error
 	ticks    int
 	raised   [][2]uint64
-	now      time.Time
+	now      time.Time // its wall clock
+
+	time      int64     // ledger time
+	plausible time.Time // a wall clock beyond is refused unless it is accepted
+	refused   bool
 }
 
 // nothing is a machine that keeps nothing.
@@ -48,7 +52,8 @@ func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLe
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeLedger{now: time.Now(), state: State{Created: true, Ledger: testLedger, Level: tokenLevel}}
+	now := time.Now()
+	f := &fakeLedger{now: now, plausible: now.AddDate(0, 1, 0), state: State{Created: true, Ledger: testLedger, Level: tokenLevel}}
 	h := Host{
 		Options: &Options{Listener: listener, Peer: listener.Addr().String(), Client: "client-of-1:7450"},
 		Logger:  slog.New(slog.NewTextHandler(&f.logged, nil)),
@@ -70,7 +75,17 @@ func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLe
 			f.raised = append(f.raised, [2]uint64{from, to})
 			return nil
 		},
-		BeginTerm: func() error { return nil }, EndTerm: func() {},
+		BeginTerm: func() {}, EndTerm: func() {},
+		Now: func() int64 { f.mu.Lock(); defer f.mu.Unlock(); return f.time },
+		SetTime: func(wall time.Time, accept bool) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.refused = wall.After(f.plausible) && !accept; f.refused {
+				return datadir.ErrClock
+			}
+			f.time = max(f.time, wall.UnixNano())
+			return nil
+		},
 	}
 	if change != nil {
 		change(&h)
@@ -155,6 +170,11 @@ func says(status int, text string) http.HandlerFunc {
 // isNode answers as a node does that is asked who it is.
 func isNode(id uint64) http.HandlerFunc {
 	return says(200, fmt.Sprintf(`{"ledger":%d,"node":%d}`, testLedger, id))
+}
+
+// beats answers a request for the pulse.
+func beats(p pulse) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, p) }
 }
 
 // removed answers as a node does that knows that the other one was removed.

@@ -29,6 +29,8 @@ func (s *Status) fault(m *Member) string {
 	switch {
 	case m.ID == s.Self:
 		return ""
+	case m.Stalled != "":
+		return fmt.Sprintf("on %s, %s has stopped advancing", m.name(), m.Stalled)
 	case !m.Active && m.Heard.IsZero():
 		return m.name() + " has not been heard of"
 	case !m.Active:

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
-
-	"github.com/seqledger/seqledger/ledger/datadir"
 )
 
 // Leader returns the current leader, and a channel that is closed when the leader changes.
@@ -49,9 +47,6 @@ const leadInterval = 200 * time.Millisecond
 func (n *Node) leadLoop() {
 	defer n.loops.Done()
 	defer n.stopped()
-	// A term does not begin while the clock is wrong; the ticker retries it.
-	ticker := time.NewTicker(leadInterval)
-	defer ticker.Stop()
 	for {
 		// Taken before follow reads the log, so that no change in between is missed.
 		changed := n.log.Changed()
@@ -61,7 +56,6 @@ func (n *Node) leadLoop() {
 		}
 		select {
 		case <-changed:
-		case <-ticker.C:
 		case <-n.host.Failed:
 			return
 		case <-n.host.Stopping.Done():
@@ -80,19 +74,11 @@ func (n *Node) follow() error {
 	switch {
 	case !ready:
 		lost = n.term.Swap(0) != 0
+		n.pulses.endTerm()
 	case n.term.Load() != term:
-		err := n.checkClock()
-		if err == nil {
-			err = n.beginTerm(term)
-		}
-		switch {
-		case errors.Is(err, errTooFewClocks):
-			n.host.Logger.Warn("this node was elected and does not lead yet", "error", err)
-		case errors.Is(err, datadir.ErrClock), errors.Is(err, errSkew):
-			n.refuseToLead(err)
-		case err != nil:
-			return err
-		}
+		lagging := n.moveTime()
+		n.beginTerm(term)
+		n.noteLag(term, lagging)
 	}
 	n.noteLeader()
 	if lost { // after noteLeader, because the awakened calls name the leader
@@ -105,16 +91,6 @@ func (n *Node) follow() error {
 		})
 	}
 	return nil
-}
-
-// refuseToLead transfers the leadership to another node, because this node's clock is wrong.
-func (n *Node) refuseToLead(cause error) {
-	s := n.Status()
-	to, err := s.successor(0)
-	if err == nil {
-		err = n.log.Transfer(to)
-	}
-	n.host.Logger.Error("this node was elected and does not lead", "error", errors.Join(cause, err), "transfer to", to)
 }
 
 // tendLoop does the periodic work of a cluster.

@@ -23,11 +23,12 @@ type Node struct {
 	digests   digests
 	loops     sync.WaitGroup
 
-	term      atomic.Uint64 // the term in which this node leads and has stamped its clock; 0: it does not lead
+	term      atomic.Uint64 // the term in which this node leads and accepts writes; 0: it does not lead
 	transport atomic.Pointer[transport.Transport]
 	handler   atomic.Pointer[http.Handler] // see ServePeers
 	changing  sync.Mutex                   // serializes membership changes
 	heard     contacts
+	pulses    pulses
 	serving   sync.WaitGroup
 	joinToken joinToken
 	complain  sync.Once
@@ -52,7 +53,9 @@ type Host struct {
 	Options *Options // nil for a ledger on one node
 	Logger  *slog.Logger
 	Clock   func() time.Time // wall time
-	Level   uint64           // the highest format level that the program supports
+	// AcceptClock says that the operator vouches for Clock, however far it is ahead of the ledger.
+	AcceptClock bool
+	Level       uint64 // the highest format level that the program supports
 
 	Stopping context.Context // ends when the ledger stops
 	Failed   <-chan struct{} // closed when the ledger has failed
@@ -64,10 +67,13 @@ type Host struct {
 	Tick func(ctx context.Context) error
 	// RaiseLevel commits the command that raises the format level. It does nothing if the level is as high already.
 	RaiseLevel func(ctx context.Context, from, to uint64) error
-	// BeginTerm sets ledger time for a term in which this node leads, and EndTerm is called when it does not lead any
-	// more.
-	BeginTerm func() error
-	EndTerm   func()
+	// BeginTerm begins a term in which this node leads, in the ledger time that the node knows, and EndTerm is called
+	// when it does not lead any more.
+	BeginTerm, EndTerm func()
+	// Now returns ledger time, Unix nanoseconds.
+	Now func() int64
+	// SetTime moves ledger time forward to a wall clock. It refuses one that is implausible unless that is accepted.
+	SetTime func(wall time.Time, accept bool) error
 }
 
 // State is the head of a ledger's state.
@@ -107,7 +113,7 @@ func (d *Driver) Start() error {
 	if err := d.openTransport(); err != nil {
 		return err
 	}
-	d.loops.Add(4)
+	d.loops.Add(5)
 	// Ends with stopping or a failure; joined by Wait.
 	go d.leadLoop()
 	// The same.
@@ -116,6 +122,8 @@ func (d *Driver) Start() error {
 	go d.tendLoop()
 	// The same, or once a node has answered.
 	go d.compareRest()
+	// The same.
+	go d.pulseLoop()
 	return nil
 }
 
@@ -125,22 +133,21 @@ func (d *Driver) Wait() { d.loops.Wait() }
 // Term returns the term in which this node leads and accepts writes, or 0 if it does not lead.
 func (d *Driver) Term() uint64 { return d.term.Load() }
 
-// Lead begins a term in which this node leads and has applied everything of the terms before.
+// Lead begins a term in which this node leads alone and has applied everything of the terms before. It fails if the
+// clock is implausible.
 func (d *Driver) Lead(term uint64) error {
-	if err := d.beginTerm(term); err != nil {
+	if err := d.host.SetTime(d.host.Clock(), d.host.AcceptClock); err != nil {
 		return err
 	}
+	d.beginTerm(term)
 	d.noteLeader()
 	return nil
 }
 
-// beginTerm lets the ledger propose, once it has set its time.
-func (n *Node) beginTerm(term uint64) error {
-	err := n.host.BeginTerm()
-	if err == nil {
-		n.term.Store(term)
-	}
-	return err
+// beginTerm lets the ledger propose.
+func (n *Node) beginTerm(term uint64) {
+	n.host.BeginTerm()
+	n.term.Store(term)
 }
 
 // NotLeading returns the error with which a node that does not lead refuses a request.

@@ -38,6 +38,11 @@ type Member struct {
 	State Comparison
 	Disk  datadir.Usage
 	Room  Room
+	// ClockAhead is how far its wall clock is ahead of this node's, and Stalled its work that has stopped advancing, such
+	// as a write to the log, empty for none. Both are as of its last answer; Answers tells whether there was one lately.
+	ClockAhead time.Duration
+	Stalled    string
+	Answers    bool
 }
 
 // Comparison is the result of comparing the states of two nodes.
@@ -59,6 +64,10 @@ type Status struct {
 	Last      uint64 // last index in this node's log
 	Members   []Member
 	Compared  machine.Check // this node's index and digest at its last comparison with the others
+	// Lagging is why ledger time lags, nil if it does not or this node does not lead; MayLag is by how much at most, if
+	// the clock of any voter is right.
+	Lagging error
+	MayLag  time.Duration
 }
 
 // Heard returns when this node has last heard from another one; zero means not since the ledger was opened.
@@ -74,6 +83,10 @@ func (n *Node) Status() Status {
 	}
 	result := n.digests.lastResult()
 	s.Compared = result.own
+	if s.Lagging = n.pulses.why(); s.Lagging != nil {
+		s.MayLag = n.mayLag()
+	}
+	recently := time.Now().Add(-pulseKept)
 	add := func(ids []uint64, voter bool) {
 		for _, id := range ids {
 			if slices.ContainsFunc(s.Members, func(m Member) bool { return m.ID == id }) {
@@ -90,6 +103,11 @@ func (n *Node) Status() Status {
 			}
 			found := result.nodes[id]
 			m.State, m.Disk, m.Room = found.state, found.disk, found.room
+			if id == n.id() {
+				m.Stalled, m.Answers = n.log.Stalled().Job, true
+			} else if p, found := n.pulses.last(id, recently); found {
+				m.ClockAhead, m.Stalled, m.Answers = p.ahead, p.Stalled, true
+			}
 			s.Members = append(s.Members, m)
 		}
 	}

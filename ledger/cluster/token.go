@@ -131,7 +131,7 @@ func (n *Node) access() transport.Access {
 		},
 		Guarded: func(path string) bool {
 			switch path {
-			case clockPath, digestPath, levelPath, tokenPath, transport.Procedure:
+			case pulsePath, digestPath, levelPath, tokenPath, transport.Procedure:
 				return false
 			}
 			return n.joinToken.given

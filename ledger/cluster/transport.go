@@ -27,8 +27,8 @@ func (n *Node) servePeer(w http.ResponseWriter, r *http.Request) {
 	case identityPath:
 		n.tellIdentity(w)
 		return
-	case clockPath:
-		n.tellClock(w)
+	case pulsePath:
+		n.tellPulse(w)
 		return
 	case digestPath:
 		n.tellDigest(w, r)

@@ -19,6 +19,18 @@ type Log struct {
 	closeErr   error
 }
 
+// Watch tells whether the work that a node must do to serve advances.
+type Watch = host.Watch
+
+// Job is work that is watched while it is under way.
+type Job = host.Job
+
+// Stall is work that has stopped advancing.
+type Stall = host.Stall
+
+// NewWatch returns a Watch without jobs.
+func NewWatch() *Watch { return host.NewWatch() }
+
 // Proposal is a proposed entry whose outcome is not yet known.
 type Proposal = host.Proposal
 
@@ -65,6 +77,12 @@ func (l *Log) Writing() time.Duration { return l.host.Writing() }
 
 // Err returns the failure that stopped the log, or nil.
 func (l *Log) Err() error { return l.host.Err() }
+
+// Advance notes that the entry being applied advances, so that a slow machine is not taken for one that hangs.
+func (l *Log) Advance() { l.host.Advance() }
+
+// Stalled returns the work of this node, if any, that has stopped advancing. A node with such work does not lead.
+func (l *Log) Stalled() Stall { return l.host.Stalled() }
 
 // Fail stops the log for good because of an error elsewhere, as if the log's own disk had failed. Only the first
 // failure counts. Fail does not wait.

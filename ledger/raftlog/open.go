@@ -55,7 +55,7 @@ func Open(o Options) (*Log, error) {
 		Apply: func(at segment.Position, entry []byte) any {
 			return o.Machine.Apply(Position(at), entry)
 		},
-		Logger: o.Logger, OnFailure: o.OnFailure, Stored: o.Stored,
+		Watch: o.Watch, Logger: o.Logger, OnFailure: o.OnFailure, Stored: o.Stored,
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("raftlog: %w", err), files.Close())

@@ -57,7 +57,9 @@ type Options struct {
 	// Cluster lets other nodes join. If it is nil, this node is the sole voter and a log with other members is refused.
 	Cluster *Cluster
 
-	Machine   Machine
+	Machine Machine
+	// Watch has the work that this node must do to serve; the log adds its own. See host.Watch. nil: only its own.
+	Watch     *Watch
 	Logger    *slog.Logger // nil: slog.Default()
 	OnFailure func(error)  // called once with the first storage error; must not block; may be nil
 

@@ -29,6 +29,7 @@ type cluster struct {
 	plan    clusterPlan
 	mutant  string
 	source  *rand.ChaCha8 // of election timeouts and file names
+	own     *world        // draws wrong clocks and hangs, so that everything else is drawn as without them
 	nodes   []*member
 	cut     map[[2]uint64]bool
 	drill   *drill.Drill
@@ -64,6 +65,9 @@ type clusterPlan struct {
 	drill     int64 // the same
 	kill      int64 // the same
 	transfer  int64 // the same
+
+	wrongClocks bool // the clocks of a minority are wrong at each election
+	hangs       bool // appliers hang
 
 	applyBytes uint64 // see core.Options
 	badDisks   bool   // disks fill up and suffer bit rot
@@ -143,6 +147,9 @@ func (c *cluster) commit(e core.Committed) {
 			c.w.fail(nil, "time: entry %d bears %d, and one before it %d", e.Index, header.UnixNanos, c.time)
 		}
 		c.time = header.UnixNanos
+		if right := epochStart + c.w.now + 2*rightClocks; c.plan.wrongClocks && c.time > right {
+			c.w.fail(nil, "time: entry %d is %d s ahead of every right clock", e.Index, (c.time-right)/second)
+		}
 		parts := c.proposals[entry.number]
 		if parts == nil {
 			c.w.fail(nil, "entry %d is of proposal %d, which was not made or has been committed", e.Index, entry.number)
@@ -162,6 +169,10 @@ func (c *cluster) elected(n *member) {
 		c.w.fail(nil, "nodes %d and %d lead in term %d", other, n.id, n.role.Term)
 	}
 	c.leaders[n.role.Term] = n.id
+	if n.hungSince != 0 && n.w.now-n.hungSince > 12*tick {
+		c.w.fail(nil, "node %d hangs for %d ms and is elected", n.id, (n.w.now-n.hungSince)/millisecond)
+	}
+	c.mistime(n)
 	// The leader has voted for itself.
 	if other, ok := c.votes[[2]uint64{n.id, n.role.Term}]; ok && other != n.id {
 		c.w.fail(nil, "node %d votes for %d and for %d in term %d", n.id, other, n.id, n.role.Term)
@@ -180,6 +191,28 @@ func (c *cluster) elected(n *member) {
 			c.w.fail(nil, "invariant 2: node %d leads in term %d with an entry %d of term %d (%v), and one of term %d "+
 				"was committed", n.id, n.role.Term, i, term, err, want)
 		}
+	}
+}
+
+// rightClocks is how far right clocks are apart at most.
+const rightClocks = 3 * second
+
+// mistime makes the clocks of a minority of the voters wrong at the moment of an election, and the others right.
+func (c *cluster) mistime(leader *member) {
+	if !c.plan.wrongClocks {
+		return
+	}
+	for id := range c.wallOff {
+		c.wallOff[id] = epochStart + int64(id)*rightClocks/int64(len(c.wallOff))
+	}
+	voters := leader.core.Members().Voters
+	for _, i := range c.own.rng.Perm(len(voters))[:(len(voters)-1)/2] {
+		off := pick(c.own, 20*second, 3600*second, 20*24*3600*second, 400*24*3600*second) + c.own.upTo(second)
+		if c.own.chance(3) {
+			off = -off
+		}
+		c.wallOff[voters[i]] += off
+		c.met("clocks wrong at an election")
 	}
 }
 

@@ -9,6 +9,8 @@ const (
 	failedWriteIgnored = "failed write ignored"
 	rotBelieved        = "rotten state believed"
 	fullIgnored        = "failed checkpoint ignored"
+	ownClockBelieved   = "a leader believes its own clock"
+	hangUnnoticed      = "a state machine that hangs is not watched"
 )
 
 // The controls of the cluster. Each breaks one rule and must be detected by the corresponding check within the first
@@ -36,6 +38,8 @@ func TestClusterControlsAreCaught(t *testing.T) {
 		{mutant: "a leader reads without a majority", from: 15, says: "invariant 9"},
 		{mutant: rotBelieved, from: 38, says: "invariant 8: the replay"},
 		{mutant: fullIgnored, says: "invariant 8"},
+		{mutant: ownClockBelieved, says: "ahead of every right clock", soon: true},
+		{mutant: hangUnnoticed, says: "hangs for", soon: true},
 		{mutant: "deduplication off", bugs: bugs{noDeduplication: true}, says: "invariant 1", soon: true},
 		{mutant: "fencing off", bugs: bugs{noFencing: true}, from: 4, says: "invariant 7"},
 		{mutant: "eviction by the wall clock", bugs: bugs{wallEviction: true}, from: 8, says: "invariant 8"},

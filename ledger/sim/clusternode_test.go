@@ -44,12 +44,14 @@ type member struct {
 	applies   []core.Committed
 	applying  bool
 	heldUntil int64 // the applier is paused until then
+	hungSince int64 // the applier hangs since then; 0: it does not
 	flushing  bool
 	replayed  bool // state has reached its index from before the crash
 
 	role        core.Role
 	serving     bool  // the node leads and may stamp entries
-	base, began int64 // ledger time at the start of the term, and the monotonic clock's reading then
+	base, began int64 // a ledger time that is known, and the monotonic clock's reading then
+	lagging     bool  // the node leads without a wall clock
 	queue       []waiting
 	flights     map[uint64][]waiting // by proposal
 	limit       int64                // maximum number of commands in an entry
@@ -142,7 +144,7 @@ func position(p boltstore.Position) segment.Position {
 func (n *member) start() {
 	n.life++
 	n.up, n.appends, n.appending, n.applies, n.applying, n.flushing = true, nil, false, nil, false, false
-	n.writing = nil
+	n.writing, n.hungSince, n.base, n.lagging = nil, 0, 0, false
 	n.role, n.serving, n.queue, n.proposing, n.replayed = core.Role{}, false, nil, false, false
 	n.flights, n.reads = map[uint64][]waiting{}, map[uint64]clusterRead{}
 	n.limit = decide.EntryCommands(n.w.plan.config)
@@ -156,6 +158,7 @@ func (n *member) start() {
 		return
 	}
 	n.must(err, "opening the state")
+	n.learn()
 	at := position(n.state.checkpoint())
 	if term, err := n.log.Term(at.Index); n.installed && (err != nil || term != at.Term) {
 		n.c.met("log behind an installed state")
@@ -174,7 +177,17 @@ func (n *member) start() {
 }
 
 func (n *member) tick() {
+	hung := n.hungSince != 0 && n.w.now-n.hungSince > 10*tick // an election timeout
+	if n.c.mutant != hangUnnoticed {
+		n.core.SetStalled(hung)
+	}
+	if hung && n.role.Leads && n.w.now-n.hungSince > 36*tick {
+		n.w.fail(nil, "node %d hangs for %d ms and leads", n.id, (n.w.now-n.hungSince)/millisecond)
+	}
 	n.must(n.core.Tick(), "a tick")
+	if n.serving && n.lagging {
+		n.moveTime()
+	}
 	if !n.up { // a damaged read has ended the node
 		return
 	}
@@ -357,8 +370,12 @@ func (n *member) apply() {
 		n.c.met("slow applies")
 	}
 	took = max(took, n.heldUntil-n.w.now)
+	if n.c.plan.hangs && !n.w.calm && n.c.own.chance(500) {
+		n.c.met("hung appliers")
+		took, n.hungSince = n.c.own.upTo(3*second), n.w.now
+	}
 	n.step(took, func() {
-		n.applying = false
+		n.applying, n.hungSince = false, 0
 		if len(n.applies) == 0 {
 			return // a snapshot covers them
 		}
@@ -432,6 +449,7 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 		return nil
 	})
 	if n.must(err, "applying an entry"); n.up {
+		n.learn()
 		n.w.oracle.applied(entry, outcomes, digest)
 	}
 	return outcomes
@@ -562,16 +580,52 @@ func (n *member) send(m *pb.Message) {
 
 // begin starts a term: this node leads and has applied everything from earlier terms.
 func (n *member) begin() {
-	v := n.m.View(n.state)
-	base, err := decide.TermBase(v.Time(), 0, time.Unix(0, n.wall()), false)
-	n.must(err, "beginning a term")
-	n.base, n.began, n.serving = base, n.w.now, true
-	if v.Index() == 0 {
+	n.moveTime()
+	if n.base == 0 {
+		return // a new ledger begins in the time of a majority
+	}
+	n.serving = true
+	if n.m.View(n.state).Index() == 0 {
 		config := n.w.plan.config
 		c := &command{create: &config, encoded: machine.AppendCreate(nil, ledgerID, 77, config)}
 		n.queue = append(n.queue, waiting{c, func(answer) {}})
 	}
 	n.propose()
+}
+
+// learn follows the ledger time of the entries that are applied.
+func (n *member) learn() {
+	if now := n.m.View(n.state).Time(); now != 0 && (n.base == 0 || now > n.base+n.w.now-n.began) {
+		n.base, n.began = now, n.w.now
+	}
+}
+
+// moveTime moves ledger time to the clock on which a majority of the voters agrees. Without one it lags.
+func (n *member) moveTime() {
+	members := n.core.Members()
+	voters := slices.Compact(slices.Sorted(slices.Values(slices.Concat(members.Voters, members.Outgoing))))
+	var clocks []time.Duration
+	for _, id := range voters {
+		other := n.c.node(id)
+		if other.up && !n.c.cut[[2]uint64{n.id, id}] && !n.c.cut[[2]uint64{id, n.id}] {
+			clocks = append(clocks, time.Duration(other.wall()-n.wall()))
+		}
+	}
+	agreed, ok := decide.AgreedClock(clocks, len(voters))
+	if n.c.mutant == ownClockBelieved {
+		agreed, ok = 0, true
+	}
+	if n.lagging = !ok; !ok {
+		n.c.met("clocks that did not agree")
+		return
+	}
+	last := n.base
+	if last != 0 {
+		last += n.w.now - n.began
+	}
+	base, err := decide.TermBase(last, 0, time.Unix(0, n.wall()).Add(agreed), n.c.mutant == ownClockBelieved)
+	n.must(err, "moving ledger time")
+	n.base, n.began = base, n.w.now
 }
 
 func (n *member) wall() int64 { return n.w.now + n.c.wallOff[n.id] }

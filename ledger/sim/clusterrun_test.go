@@ -51,8 +51,10 @@ func newClusterPlan(seed uint64) (plan, clusterPlan) {
 	p.latency = min(p.latency, 20*millisecond)
 	// From a source of their own, so that the rest of the plan is what it was before they were there.
 	badStates := pick(&world{rng: rand.New(rand.NewPCG(seed, 6))}, false, false, true)
+	late := &world{rng: rand.New(rand.NewPCG(seed, 7))}
 	w := &world{rng: rand.New(rand.NewPCG(seed, 3))}
 	return p, clusterPlan{
+		wrongClocks: pick(late, false, true), hangs: pick(late, false, false, true),
 		nodes: pick(w, 3, 3, 4, 5), crash: pick(w, 0, 2_000, 10_000), keepLog: pick(w, 20, 100, 500),
 		rivals: pick(w, 500*millisecond, 5*second), partition: pick(w, 300*millisecond, second, 4*second),
 		change: pick(w, second, 5*second), duel: pick(w, 0, 0, 2*second),
@@ -98,11 +100,18 @@ func (e *clusterEpisode) run() (res result) {
 	if mutant != "" {
 		cp.badStates = mutant == rotBelieved || mutant == fullIgnored
 	}
+	if mutant != "" {
+		cp.wrongClocks, cp.hangs = mutant == ownClockBelieved, mutant == hangUnnoticed
+	}
+	if cp.wrongClocks {
+		p.wallJump = 0 // a majority stays right
+	}
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 4)), plan: p, bugs: b, wallOff: epochStart,
 		counted: map[string]int{}}
 	w.oracle = newOracle(w)
 	w.cluster = &cluster{
 		w: w, episode: e, plan: cp, mutant: mutant, source: source,
+		own: &world{rng: rand.New(rand.NewPCG(seed, 8))},
 		cut: map[[2]uint64]bool{}, wallOff: map[uint64]int64{},
 		proposals: map[uint64][]waiting{}, leaders: map[uint64]uint64{}, written: map[segment.Position]segment.Entry{},
 		votes: map[[2]uint64]uint64{}, changes: map[uint64][]byte{},
@@ -204,6 +213,9 @@ func (c *cluster) settleDown() {
 		c.w.next()
 	}
 	c.rest(60 * second)
+	if lag := epochStart + c.w.now - c.leader().stamp(); c.plan.wrongClocks && lag > rightClocks {
+		c.w.fail(nil, "time: at rest it lags by %d s", lag/second)
+	}
 }
 
 // rest waits until no work is open.
@@ -243,6 +255,7 @@ var clusterMustMeet = []string{
 	"ways cut in one direction", "ways cut in both directions", "nodes cut off", "changes of members proposed",
 	"joint changes proposed", "transfers", "checkpoints", "truncations", "snapshots sent", "snapshots too old",
 	"snapshots installed",
+	"clocks wrong at an election", "clocks that did not agree", "hung appliers",
 	"crashes between state and log of a snapshot", "log behind an installed state", "clocks jumped",
 	"proposals lost", "proposals refused", "requests forwarded", "reads by followers", "results read",
 }

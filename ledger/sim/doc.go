@@ -46,13 +46,15 @@
 //   - member (clusternode_test.go): a node. The consensus (raftlog/core), its
 //     log (raftlog/segment) and the state machine are the real ones; the state
 //     file is stateDisk's simulated one, with real block files. Steps replace the
-//     goroutines of raftlog/host.
+//     goroutines of raftlog/host. A step of the applier may hang for seconds.
 //   - cluster (cluster_test.go): the network between the nodes, membership changes,
 //     snapshots, and the continuous checks: only one node leads a term and it has
 //     every committed entry, equal positions hold equal entries, a node votes once
 //     a term, the entry applied at an index does not change, members are equal at
 //     equal indexes, ledger time never runs backwards, and a read reflects every
-//     write acknowledged before it. The oracle checks that outcomes and digests are
+//     write acknowledged before it. Clocks of a minority of the voters are wrong from
+//     each election on, and no entry is ahead of the right ones; at the end, ledger time
+//     does not lag. A node whose applier hangs neither leads for long nor is elected. The oracle checks that outcomes and digests are
 //     equal on all nodes: it treats a follower's apply as a replay.
 //   - clusterrun_test.go draws the plan and the order of faults, and audits the
 //     state of every member after a power loss of all nodes.
@@ -65,7 +67,7 @@
 //     write of the page, or a scrub, ends the node for good, and another one replaces it.
 //   - clustermutants_test.go has the controls.
 //
-// Not simulated there: answers from the state without the log, the comparison of clocks before a term, restores,
+// Not simulated there: answers from the state without the log, restores,
 // upgrades, the chunked transfer of a snapshot (its state arrives as a whole or not at all), and the real state file:
 // that it finds what has rotted in its pages is assumed here, and shown in package boltstore.
 //

@@ -45,6 +45,8 @@ type Stats struct {
 	Truncations       uint64       // of the log
 	LogPendingBytes   int64        // log since it was truncated
 
+	// Stalled is for how long some work of this node, such as a write to a file, has stopped advancing; 0: none has.
+	Stalled    time.Duration
 	LogWriting time.Duration // how long the write to the log that is under way has taken; 0: none is
 
 	// ScrubbedPages of the state file and ScrubbedBlockBytes of the block files were compared

@@ -113,6 +113,37 @@ func TestTermBase(t *testing.T) {
 	}
 }
 
+// The clock of a term is the median of the largest group that agrees, if that is a majority of all voters.
+func TestAgreedClock(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	for _, test := range []struct {
+		name   string
+		clocks []time.Duration
+		voters int
+		want   time.Duration
+		ok     bool
+	}{
+		{"none", nil, 1, 0, false},
+		{"a sole voter", []time.Duration{0}, 1, 0, true},
+		{"two that agree", []time.Duration{0, 10 * s}, 2, 0, true},
+		{"two that do not", []time.Duration{0, 10*s + 1}, 2, 0, false},
+		{"one of three", []time.Duration{0}, 3, 0, false},
+		{"two of three, and one is silent", []time.Duration{7 * s, 0}, 3, 0, true},
+		{"three of three", []time.Duration{0, 9 * s, 4 * s}, 3, 4 * s, true},
+		{"one of three is years ahead", []time.Duration{1e17, 0, 4 * s}, 3, 0, true},
+		{"the first of three is years ahead", []time.Duration{0, -1e17, 4*s - 1e17}, 3, -1e17, true},
+		{"three that are apart", []time.Duration{0, 20 * s, 40 * s}, 3, 0, false},
+		{"of two groups the earlier", []time.Duration{0, 8 * s, 16 * s}, 3, 0, true},
+		{"of two groups the larger", []time.Duration{0, 8 * s, 15 * s, 16 * s, 17 * s}, 5, 15 * s, true},
+		{"half of four", []time.Duration{0, 1, 1e17, 1e17}, 4, 0, false},
+	} {
+		if got, ok := AgreedClock(test.clocks, test.voters); got != test.want || ok != test.ok {
+			t.Errorf("%s: %v, %v, want %v, %v", test.name, got, ok, test.want, test.ok)
+		}
+	}
+}
+
 type mapReceipts map[ReceiptName]*machine.Receipt
 
 func (m mapReceipts) Get(name ReceiptName) *machine.Receipt    { return m[name] }

@@ -137,6 +137,8 @@ type Node struct {
 	applied  segment.Position
 	ready    uint64 // the term in which this node leads and has applied everything from earlier terms
 
+	stalled bool // see SetStalled
+
 	proposing bool
 	placed    *segment.Entry // the entry of the current proposal
 	proposals []proposal     // made here, and not yet handed out to be applied
@@ -286,6 +288,14 @@ func (n *Node) Effects() Effects {
 	return out
 }
 
+// SetStalled tells the node whether some of the host's work, such as a write to the disk, has stopped advancing. A
+// stalled node could not serve, so it must not lead: a leader sends nothing, so that the others elect another one, and
+// steps down because it hears from no majority any more; any other node asks for no votes, counts none, and takes no
+// leadership that is transferred to it. It still votes and acknowledges entries if its log is durable, because the
+// others may have no majority without it. For that its clock must go on: a node whose clock stands still takes the
+// last leader for alive, and refuses its vote.
+func (n *Node) SetStalled(stalled bool) { n.stalled = stalled }
+
 // Tick advances the node's clock by one step.
 func (n *Node) Tick() error {
 	return n.do(func() error {
@@ -343,11 +353,24 @@ func (n *Node) Receive(m *pb.Message) error {
 				return nil
 			}
 		}
+		if n.stalled && elects(m) {
+			return nil
+		}
 		// An error means that the sender is not a member or that the message is out of place. Neither must
 		// stop this node.
 		_ = n.raft.Step(m)
 		return nil
 	})
+}
+
+// elects reports whether a message may make this node the leader.
+func elects(m *pb.Message) bool {
+	switch m.GetType() {
+	case pb.MsgTimeoutNow, pb.MsgPreVoteResp, pb.MsgVoteResp:
+		return true
+	default:
+		return false
+	}
 }
 
 // Propose appends data, which must not be empty and must not change afterwards. Either the number comes back in
@@ -427,8 +450,20 @@ func (n *Node) respond(messages []*pb.Message) {
 		if m.GetTo() == n.o.ID {
 			_ = n.raft.Step(m)
 		} else {
-			n.out.Send = append(n.out.Send, m)
+			n.send(m)
 		}
+	}
+}
+
+// send hands out a message for another node. If this node is stalled, a leader stays silent, and any other node asks for
+// no votes.
+func (n *Node) send(m *pb.Message) {
+	asks := m.GetType() == pb.MsgPreVote || m.GetType() == pb.MsgVote
+	switch {
+	case !n.stalled || !n.role.Leads && !asks:
+		n.out.Send = append(n.out.Send, m)
+	case m.GetType() == pb.MsgSnap:
+		n.raft.ReportSnapshot(m.GetTo(), raft.SnapshotFailure) // otherwise the leader would wait for it
 	}
 }
 
@@ -504,6 +539,9 @@ func (n *Node) Progress() map[uint64]Progress {
 
 // Committed returns the highest index that this node knows to be committed.
 func (n *Node) Committed() uint64 { return max(n.commit, n.applied.Index) }
+
+// Last returns the index of the last entry that is durable in the log.
+func (n *Node) Last() uint64 { return n.store.last }
 
 // MembersChanged returns the index of the last applied membership change.
 func (n *Node) MembersChanged() uint64 { return n.members[len(n.members)-1].index }

@@ -25,7 +25,7 @@ func (n *Node) collect() {
 				n.queueApply(m)
 			default:
 				if !n.holdsBack(m) {
-					n.out.Send = append(n.out.Send, m)
+					n.send(m)
 				}
 			}
 		}

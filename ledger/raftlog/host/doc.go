@@ -4,10 +4,10 @@
 // # How to read it
 //
 // host.go starts and ends a node and passes it its events one at a time; drivers.go has the loops that write, apply and
-// tick; proposal.go and read.go have what callers wait for.
+// tick; watch.go tells whether they advance; proposal.go and read.go have what callers wait for.
 //
 // One goroutine appends and syncs, another one applies. Neither holds the node's lock while it does so, so messages and
-// ticks are not delayed by a slow disk or a slow state machine (TestHeartbeatsPassAStalledDisk). A sole voter applies
+// ticks are not delayed by a slow disk or a slow state machine (TestHeartbeatsPassASlowDisk). A sole voter applies
 // small entries on the goroutine that has written them, because waking the other goroutine would take longer.
 //
 // # What holds
@@ -17,8 +17,12 @@
 //   - The first error of the disk, of the state machine or of the consensus itself is
 //     final. Nothing is written after it, Options.OnFailure is called once, and then every
 //     waiting call ends: TestFailedSyncStopsTheHost, TestFailEndsWaits.
-//   - A leader whose disk hangs is replaced within three election timeouts, and Writing shows it:
-//     TestLeaderWithAHungDiskIsReplaced. Shorter stalls change nothing: TestHeartbeatsPassAStalledDisk.
+//   - Whatever a node must do to serve is watched by one rule (watch.go). A leader whose log or state machine hangs
+//     is silent after one election timeout and replaced, or no leader any more, within about three, and Stalled names
+//     what hangs: TestStalledLeaderIsReplaced, TestStalledLeaderStepsDown. Until it advances again, the node wins no
+//     election and takes no leadership: TestStalledNodeDoesNotTakeOver. Shorter stalls, and work that is slow and
+//     advances, change nothing: TestHeartbeatsPassASlowDisk.
+//   - What describes a node is read without waiting for its disk or delaying its ticks: TestStatusWaitsForNoDisk.
 //   - A sole voter answers reads after one atomic load, and only in a term in which it has
 //     applied everything committed before; otherwise a node asks a majority: TestClusterReads.
 //   - The log is dropped only up to a position that the caller reports as durable in the

@@ -102,9 +102,8 @@ func (e *BehindError) Error() string {
 
 func (h *Host) write(batch []core.Append) error {
 	began, size, entries := time.Now(), 0, 0
-	// At least 1, because 0 means that there is no write.
-	h.writing.Store(max(1, int64(began.Sub(h.started))))
-	defer h.writing.Store(0)
+	h.writing.Begin()
+	defer h.writing.End()
 	for i := range batch {
 		a := &batch[i]
 		if a.Snapshot != nil {
@@ -144,6 +143,13 @@ func (h *Host) applyLoop() {
 	}
 }
 
+// abandonProposals answers the proposals whose entries are committed and cannot be applied here for now.
+func (h *Host) abandonProposals(s Stall) {
+	for number := range h.proposals {
+		h.takeProposal(number).answer(nil, unknown(fmt.Errorf("%s has not advanced for %v", s.Job, s.For)))
+	}
+}
+
 // applyQueued applies the queued entries, and reports whether the host is still running. The caller must hold applying
 // since before the queue is read, so that entries are applied in order.
 func (h *Host) applyQueued() bool {
@@ -178,7 +184,9 @@ func (h *Host) apply(c *core.Committed) bool {
 		if h.Err() != nil {
 			return false
 		}
+		h.applier.Begin()
 		result = h.o.Apply(c.Position, c.Data)
+		h.applier.End()
 		if h.Err() != nil {
 			return false // Fail answers the proposal
 		}
@@ -201,12 +209,12 @@ func (h *Host) apply(c *core.Committed) bool {
 	return err == nil
 }
 
-// stuckTicks is how long a write may take before a leader steps down. It is one election timeout, so that another node
-// leads before three timeouts have passed.
-const stuckTicks = 10
+// stalledTicks is how long a write, or an entry that is applied, may take without advancing before the node counts as
+// stalled. It is one election timeout, so that another node leads before three timeouts have passed.
+const stalledTicks = 10
 
-// tickLoop is the node's clock. The clock stops while a write is stuck. A leader whose disk hangs then sends nothing,
-// so that the other nodes elect a leader among themselves, and no node campaigns that could not store its vote.
+// tickLoop is the node's clock. It tells the node whether any work of this host is stalled. A tick is watched, too: it
+// waits while the consensus reads old entries from the disk for a node that is behind.
 func (h *Host) tickLoop() {
 	ticker := time.NewTicker(h.o.Tick)
 	defer ticker.Stop()
@@ -216,11 +224,19 @@ func (h *Host) tickLoop() {
 		case <-h.stop:
 			return
 		}
-		stuck := h.Writing() > stuckTicks*h.o.Tick
-		if h.stuck.Store(stuck); stuck {
-			continue
-		}
-		if h.event(h.node.Tick) != nil {
+		h.ticking.Begin()
+		err := h.event(func() error {
+			stall := h.Stalled()
+			h.node.SetStalled(stall.Job != "")
+			h.others = h.node.Progress() // before the tick, which may begin to count anew who is active
+			err := h.node.Tick()
+			if stall.Job != "" && !h.node.Role().Leads {
+				h.abandonProposals(stall)
+			}
+			return err
+		})
+		h.ticking.End()
+		if err != nil {
 			return
 		}
 	}

@@ -24,11 +24,25 @@ type recorder struct {
 	durable segment.Position
 	members core.Members // as of durable
 	onApply func(entry string)
+	hung    chan struct{} // apply waits for it; nil: it does not
+}
+
+// hang makes apply wait for a channel.
+func (r *recorder) hang(until chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hung = until
 }
 
 func (r *recorder) apply(at segment.Position, entry []byte) any {
 	if r.onApply != nil {
 		r.onApply(string(entry))
+	}
+	r.mu.Lock()
+	hung := r.hung
+	r.mu.Unlock()
+	if hung != nil {
+		<-hung
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -50,7 +50,10 @@ type Options struct {
 	Send func([]*pb.Message)
 	// Tick is the heartbeat interval; an election begins after ten to twenty intervals without a heartbeat. 0 means 50
 	// ms. Unused without Send.
-	Tick      time.Duration
+	Tick time.Duration
+	// Watch has the work that this node must do to serve. The host adds its own; the caller may add more, and the entry
+	// being applied advances with Host.Advance. If it is nil, the host watches only its own work.
+	Watch     *Watch
 	Logger    *slog.Logger // nil: slog.Default()
 	OnFailure func(error)  // called once with the first failure; must not block; may be nil
 	// Stored is called after each write of entries with their bytes and the time the write took, including the sync. It
@@ -75,6 +78,9 @@ func (o *Options) validate() error {
 	if o.Tick == 0 {
 		o.Tick = defaultTick
 	}
+	if o.Watch == nil {
+		o.Watch = NewWatch()
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -97,7 +103,8 @@ type Host struct {
 	o     Options
 	loops sync.WaitGroup
 
-	// mu serializes the node's events. Nothing slow happens while it is held.
+	// mu serializes the node's events. The only slow thing that happens while it is held is a read of old entries for a
+	// node that is behind, so what describes this node is read from shown.
 	mu        sync.Mutex
 	node      *core.Node
 	number    uint64               // of the last proposal or read
@@ -107,17 +114,17 @@ type Host struct {
 	applies   []core.Committed
 	covered   segment.Position // position of the last applied command
 	applied   []appliedWaiter
-	changed   chan struct{} // closed when was changes
-	was       status
+	others    map[uint64]core.Progress // as of the last tick or change of the role
 	closing   bool
 	failure   error
+	shown     shown
 
 	failed      atomic.Pointer[error] // failure, for readers without mu
 	solo        atomic.Bool           // set on a current sole voter, which reads without asking other nodes
-	started     time.Time
-	writing     atomic.Int64  // start of the current write, in ns since started; 0: no write
-	stuck       atomic.Bool   // the current write takes longer than an election timeout
-	appendWake  chan struct{} // both have capacity 1, because a second signal adds nothing
+	writing     *Job                  // of the log, including the sync
+	applier     *Job                  // one entry
+	ticking     *Job                  // one tick
+	appendWake  chan struct{}         // both have capacity 1, because a second signal adds nothing
 	applyWake   chan struct{}
 	applying    sync.Mutex    // held while entries are taken from applies and applied; locked before mu
 	stop        chan struct{} // closed to end the loops and all waits
@@ -126,12 +133,24 @@ type Host struct {
 	truncations sync.Mutex // one Truncate at a time; not mu, which must not be held while files are removed
 }
 
+// shown describes the node as of its last event. Its lock is held for a copy at most, so that a status call waits
+// neither for a disk nor for an event, and no event waits for a status call.
+type shown struct {
+	mu       sync.Mutex
+	changed  chan struct{} // closed when status changes
+	status   status
+	members  core.Members
+	covered  segment.Position
+	progress Progress
+}
+
 // status is the state whose changes callers wait for.
 type status struct {
 	role    core.Role
 	ready   bool
 	members uint64 // index of the last membership change
-	settled bool   // closing, and no proposal is waiting
+	closing bool
+	settled bool // closing, and no proposal is waiting
 }
 
 // Start starts a node that continues from the durable state and log. A sole voter campaigns at once.
@@ -144,11 +163,14 @@ func Start(o Options) (*Host, error) {
 		return nil, fmt.Errorf("host: %w", err)
 	}
 	h := &Host{
-		o: o, covered: o.Applied, started: time.Now(),
+		o: o, covered: o.Applied,
 		proposals: map[uint64]*Proposal{}, reads: map[uint64]chan struct{}{},
-		changed: make(chan struct{}), stop: make(chan struct{}),
+		shown: shown{changed: make(chan struct{})}, stop: make(chan struct{}),
 		appendWake: make(chan struct{}, 1), applyWake: make(chan struct{}, 1),
 	}
+	h.writing = o.Watch.Job("a write to the log", stalledTicks*o.Tick)
+	h.applier = o.Watch.Job("the application of an entry", stalledTicks*o.Tick)
+	h.ticking = o.Watch.Job("the consensus", stalledTicks*o.Tick)
 	node, err := core.New(core.Options{
 		ID: o.ID, Applied: o.Applied, Members: o.Members, Log: o.Log, State: o.Log.State(),
 		Nonce: binary.BigEndian.Uint64(nonce[:]), Snapshot: h.offer,
@@ -157,6 +179,7 @@ func Start(o Options) (*Host, error) {
 		return nil, fmt.Errorf("host: %w", err)
 	}
 	h.node = node
+	h.noteStatus()
 	// The three loops end with stop and are joined by Close.
 	h.loops.Go(h.appendLoop)
 	h.loops.Go(h.applyLoop)
@@ -229,8 +252,7 @@ func (h *Host) passOn() (appends, applies bool) {
 			close(done)
 		}
 	}
-	// A leader whose write is stuck stays silent, so that the others elect one whose disk works.
-	if len(out.Send) > 0 && h.o.Send != nil && !(h.stuck.Load() && h.node.Role().Leads) {
+	if len(out.Send) > 0 && h.o.Send != nil {
 		h.o.Send(out.Send)
 	}
 	h.noteStatus()
@@ -248,23 +270,26 @@ func (h *Host) passOn() (appends, applies bool) {
 	return appends, applies
 }
 
-// noteStatus wakes the callers that wait for a change.
+// noteStatus updates what is shown, and wakes the callers that wait for a change.
 func (h *Host) noteStatus() {
 	now := status{
 		role: h.node.Role(), ready: h.node.Ready(), members: h.node.MembersChanged(),
-		settled: h.closing && len(h.proposals) == 0,
+		closing: h.closing, settled: h.closing && len(h.proposals) == 0,
 	}
-	members := h.node.Members()
-	h.solo.Store(now.ready && !h.closing && isSole(&members, h.o.ID))
-	if now != h.was {
-		h.was = now
-		h.wakeLocked()
+	s := &h.shown
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.role != s.status.role {
+		h.others = h.node.Progress()
 	}
-}
-
-func (h *Host) wakeLocked() {
-	close(h.changed)
-	h.changed = make(chan struct{})
+	s.members, s.covered = h.node.Members(), h.covered
+	h.solo.Store(now.ready && !h.closing && isSole(&s.members, h.o.ID))
+	s.progress = Progress{h.node.Applied().Index, h.node.Committed(), h.node.Last(), h.others}
+	if now != s.status {
+		s.status = now
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
 }
 
 // signal wakes the goroutine that waits on a channel with capacity 1.
@@ -328,10 +353,10 @@ func (h *Host) Close() error {
 	h.closeOnce.Do(func() {
 		h.mu.Lock()
 		h.closing = true
-		h.solo.Store(false)
+		h.noteStatus()
 		for h.stoppedLocked() == nil && len(h.proposals) > 0 {
 			// Taken under the lock, so that an answer before the wait is not missed.
-			changed := h.changed
+			changed := h.Changed()
 			h.mu.Unlock()
 			select {
 			case <-changed:
@@ -364,33 +389,33 @@ func (h *Host) Unreachable(id uint64) error {
 }
 
 // Writing returns how long the current write to the log has taken, or 0 if there is none.
-func (h *Host) Writing() time.Duration {
-	began := h.writing.Load()
-	if began == 0 {
-		return 0
-	}
-	return time.Since(h.started) - time.Duration(began)
-}
+func (h *Host) Writing() time.Duration { return h.writing.Took() }
+
+// Advance notes that the entry being applied advances, so that a slow state machine is not taken for one that hangs.
+func (h *Host) Advance() { h.applier.Advance() }
+
+// Stalled returns the work of this node, if any, that has stopped advancing. A node with such work does not lead.
+func (h *Host) Stalled() Stall { return h.o.Watch.Stalled() }
 
 // Progress is a node's position in the log and, on a leader, what it knows of the other nodes.
 type Progress struct {
-	Applied, Committed, Last uint64 // indexes
-	Others                   map[uint64]core.Progress
+	Applied, Committed, Last uint64                   // indexes; Last is durable
+	Others                   map[uint64]core.Progress // as of the last tick
 }
 
 // Progress returns this node's progress and, on a leader, the progress of the other nodes.
 func (h *Host) Progress() Progress {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return Progress{h.node.Applied().Index, h.node.Committed(), h.o.Log.Last().Index, h.node.Progress()}
+	h.shown.mu.Lock()
+	defer h.shown.mu.Unlock()
+	return h.shown.progress
 }
 
 // Changed returns a channel that is closed at the next change of this node's role, the members or the result of
 // IsReady. Call Changed before reading them, so that no change is missed.
 func (h *Host) Changed() <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.changed
+	h.shown.mu.Lock()
+	defer h.shown.mu.Unlock()
+	return h.shown.changed
 }
 
 // Stopped returns a channel that is closed once the host takes no more events.
@@ -412,23 +437,23 @@ func (h *Host) ElectionTimeout() time.Duration { return core.DefaultElectionTick
 
 // Covered returns the position of the last applied command, or Options.Applied.
 func (h *Host) Covered() segment.Position {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.covered
+	h.shown.mu.Lock()
+	defer h.shown.mu.Unlock()
+	return h.shown.covered
 }
 
 // Members returns the members as of the last applied entry.
 func (h *Host) Members() core.Members {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.node.Members()
+	h.shown.mu.Lock()
+	defer h.shown.mu.Unlock()
+	return h.shown.members
 }
 
 // MembersChanged returns the index of the last applied membership change.
 func (h *Host) MembersChanged() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.node.MembersChanged()
+	h.shown.mu.Lock()
+	defer h.shown.mu.Unlock()
+	return h.shown.status.members
 }
 
 // MembersAt returns the members as of an index that was applied and not truncated.

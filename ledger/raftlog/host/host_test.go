@@ -208,7 +208,7 @@ func TestRefusals(t *testing.T) {
 	if _, err := r.Propose(nil).Wait(); !errors.Is(err, host.ErrNotLeader) {
 		t.Errorf("empty: %v", err)
 	}
-	release := d.stall()
+	release := d.stall("sync")
 	largest := make([]byte, host.MaxEntryBytes)
 	under := []*host.Proposal{r.Propose(largest), r.Propose(largest)}
 	if _, err := r.Propose(largest).Wait(); !errors.Is(err, host.ErrNotLeader) {

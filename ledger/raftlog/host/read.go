@@ -9,16 +9,22 @@ import (
 
 // Role returns the current role, as far as this node knows.
 func (h *Host) Role() core.Role {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.node.Role()
+	h.shown.mu.Lock()
+	defer h.shown.mu.Unlock()
+	return h.shown.status.role
 }
 
 // IsReady reports whether this node leads and has applied everything committed in earlier terms, and in which term.
 func (h *Host) IsReady() (term uint64, ready bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.node.Role().Term, h.node.Ready() && h.unusableLocked() == nil
+	h.shown.mu.Lock()
+	s := h.shown.status
+	h.shown.mu.Unlock()
+	select {
+	case <-h.stop:
+		return s.role.Term, false
+	default:
+		return s.role.Term, s.ready && !s.closing && h.Err() == nil
+	}
 }
 
 // AwaitApplied waits until this node has applied the log up to index. It fails with the failure of a failed host,
@@ -72,7 +78,7 @@ func (h *Host) wakeApplied() {
 func (h *Host) Ready(ctx context.Context) error {
 	for {
 		h.mu.Lock()
-		err, ready, changed := h.unusableLocked(), h.node.Ready(), h.changed
+		err, ready, changed := h.unusableLocked(), h.node.Ready(), h.Changed()
 		h.mu.Unlock()
 		if err != nil || ready {
 			return err

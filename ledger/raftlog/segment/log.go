@@ -64,7 +64,8 @@ type Log struct {
 	mustContinue bool
 	failure      error // the first error; nothing is written after it
 
-	// mu guards what readers see. A writer holds it while it changes that.
+	// mu guards what readers see. A writer holds it while it changes that, and not while it writes to the disk: what is
+	// in memory must be known while the disk hangs.
 	mu         sync.RWMutex
 	files      []*file  // oldest first; the last one is the current
 	base       Position // the position before the first entry
@@ -73,7 +74,8 @@ type Log struct {
 	last       Position
 	state      State
 	checkpoint Checkpoint
-	bytes      atomic.Int64 // of entries since the last truncation; read without mu, which a write holds
+	written    uint64       // the index up to which the entries are in the files
+	bytes      atomic.Int64 // of entries since the last truncation
 
 	removing sync.Mutex // serializes removals, which must happen in order
 }
@@ -238,10 +240,10 @@ func (l *Log) write(change func() error) error {
 	}
 	l.mu.Lock()
 	err := change()
+	l.mu.Unlock()
 	if err == nil {
 		err = l.flush()
 	}
-	l.mu.Unlock()
 	return l.sticky(err)
 }
 
@@ -299,7 +301,7 @@ func (l *Log) indexRewind(to Position) {
 		n--
 	}
 	l.points = slices.Delete(l.points, n, len(l.points))
-	l.last = to
+	l.last, l.written = to, min(l.written, to.Index)
 	l.current().base = lower(l.current().base, to)
 	l.base = lower(l.base, to)
 	l.rewound = true
@@ -327,7 +329,7 @@ func (l *Log) add(r record, payload []byte) error {
 	return nil
 }
 
-// flush writes the buffer.
+// flush writes the buffer. The caller holds writing, and not mu.
 func (l *Log) flush() error {
 	if len(l.buffer) == 0 {
 		return nil
@@ -345,15 +347,15 @@ func (l *Log) flush() error {
 	if err != nil {
 		return fmt.Errorf("segment: write %s: %w", l.current().name, err)
 	}
+	l.mu.Lock()
+	l.written = l.last.Index
+	l.mu.Unlock()
 	return nil
 }
 
 // rotate continues in a new segment. It makes the previous segment durable first, so that only the newest segment can
 // have a torn end. The caller holds both locks.
 func (l *Log) rotate(need int64, reset bool, base Position) error {
-	if err := l.flush(); err != nil {
-		return err
-	}
 	h := &header{
 		number: l.current().number + 1, size: max(l.o.SegmentBytes, padded(int(headerBytes+need+sealedBytes))),
 		previous: l.crc, reset: reset, base: base, state: l.state, checkpoint: l.checkpoint, identity: l.o.Identity,
@@ -362,9 +364,12 @@ func (l *Log) rotate(need int64, reset bool, base Position) error {
 	if empty { // it is too small for an entry: the new segment replaces it and takes its name
 		h.number--
 	}
-	// Readers may continue meanwhile, because everything that they see is written.
+	// Readers may continue meanwhile, because they read only what is written.
 	l.mu.Unlock()
-	err := l.sync()
+	err := l.flush()
+	if err == nil {
+		err = l.sync()
+	}
 	var f *file
 	if err == nil {
 		f, err = makeFile(&l.o, h)
@@ -522,7 +527,7 @@ func (l *Log) Reset(c Checkpoint, state State) error {
 		if err := l.rotate(0, true, c.Position); err != nil {
 			return err
 		}
-		l.points, l.base, l.last = nil, c.Position, c.Position
+		l.points, l.base, l.last, l.written = nil, c.Position, c.Position, c.Index
 		l.bytes.Store(0)
 		l.unsealed = nil // it is removed, and the new segment's header says so
 		removed = l.detach(len(l.files) - 1)
@@ -543,15 +548,15 @@ func (l *Log) Close() error {
 		return nil
 	}
 	if l.failure == nil {
-		l.mu.Lock()
 		err := l.sync()
 		if err == nil {
+			l.mu.Lock()
 			err = l.add(record{kind: kindState}, encodeState(l.state))
+			l.mu.Unlock()
 		}
 		if err == nil {
 			err = l.flush()
 		}
-		l.mu.Unlock()
 		if err == nil {
 			err = l.sync()
 		}

@@ -23,6 +23,7 @@ func Open(o Options) (*Log, error) {
 		}
 		return nil, err
 	}
+	l.written = l.last.Index
 	if o.ReadOnly {
 		l.failure = errors.New("segment: opened for reading")
 	}

@@ -66,14 +66,15 @@ func (l *Log) find(index uint64) int {
 }
 
 // Entries reads the entries from lo to hi, excluding hi. It returns at least one entry, and otherwise no more than
-// maxBytes of data. It fails with ErrTruncated or ErrMissing, and with a *DamageError if the disk holds something else.
+// maxBytes of data. Entries whose write has not ended are missing. It fails with ErrTruncated or ErrMissing, and with a
+// *DamageError if the disk holds something else.
 func (l *Log) Entries(lo, hi uint64, maxBytes int) ([]Entry, error) {
 	l.mu.RLock() // until the end, so that no file is closed meanwhile
 	defer l.mu.RUnlock()
 	switch {
 	case lo <= l.base.Index:
 		return nil, ErrTruncated
-	case hi > l.last.Index+1 || lo >= hi:
+	case hi > l.written+1 || lo >= hi:
 		return nil, ErrMissing
 	}
 	var entries []Entry

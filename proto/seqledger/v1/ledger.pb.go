@@ -2263,8 +2263,14 @@ type Cluster struct {
 	// 0 and empty before the first comparison. Nodes compare once a second.
 	ComparedIndex  uint64 `protobuf:"varint,7,opt,name=compared_index,json=comparedIndex,proto3" json:"compared_index,omitempty"`
 	ComparedDigest string `protobuf:"bytes,8,opt,name=compared_digest,json=comparedDigest,proto3" json:"compared_digest,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Why ledger time lags, if the node that answers leads without a wall clock:
+	// no majority of the voters has clocks that agree, or theirs are implausibly
+	// far ahead. Empty otherwise.
+	TimeLags string `protobuf:"bytes,15,opt,name=time_lags,json=timeLags,proto3" json:"time_lags,omitempty"`
+	// By how much ledger time may lag at most, if the clock of any voter is right.
+	TimeMayLag    *durationpb.Duration `protobuf:"bytes,16,opt,name=time_may_lag,json=timeMayLag,proto3" json:"time_may_lag,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Cluster) Reset() {
@@ -2353,6 +2359,20 @@ func (x *Cluster) GetComparedDigest() string {
 	return ""
 }
 
+func (x *Cluster) GetTimeLags() string {
+	if x != nil {
+		return x.TimeLags
+	}
+	return ""
+}
+
+func (x *Cluster) GetTimeMayLag() *durationpb.Duration {
+	if x != nil {
+		return x.TimeMayLag
+	}
+	return nil
+}
+
 // ClusterMember is a node.
 type ClusterMember struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2382,7 +2402,13 @@ type ClusterMember struct {
 	DiskSizeBytes uint64 `protobuf:"varint,10,opt,name=disk_size_bytes,json=diskSizeBytes,proto3" json:"disk_size_bytes,omitempty"`
 	// Whether less than its --disk-reserve was free there, and twice as much is
 	// not free again. Such a node leads only if no other node can.
-	DiskLow       bool `protobuf:"varint,11,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
+	DiskLow bool `protobuf:"varint,11,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
+	// How far its wall clock is ahead of that of the node that answers, measured
+	// once a second. Not set if it has not answered lately.
+	ClockAhead *durationpb.Duration `protobuf:"bytes,15,opt,name=clock_ahead,json=clockAhead,proto3" json:"clock_ahead,omitempty"`
+	// Its work that has stopped advancing because a disk does not answer, such as
+	// "a write to the log"; empty for none. Such a node does not lead.
+	Stalled       string `protobuf:"bytes,16,opt,name=stalled,proto3" json:"stalled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2492,6 +2518,20 @@ func (x *ClusterMember) GetDiskLow() bool {
 		return x.DiskLow
 	}
 	return false
+}
+
+func (x *ClusterMember) GetClockAhead() *durationpb.Duration {
+	if x != nil {
+		return x.ClockAhead
+	}
+	return nil
+}
+
+func (x *ClusterMember) GetStalled() string {
+	if x != nil {
+		return x.Stalled
+	}
+	return ""
 }
 
 // ScrubStatus says how far a node has compared its state file and its block
@@ -2910,7 +2950,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"blockBytes\x125\n" +
 	"\aarchive\x18\x11 \x01(\v2\x1b.seqledger.v1.ArchiveStatusR\aarchive\x12/\n" +
 	"\x05scrub\x18\x12 \x01(\v2\x19.seqledger.v1.ScrubStatusR\x05scrub\x12/\n" +
-	"\acluster\x18\x13 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\x9e\x02\n" +
+	"\acluster\x18\x13 \x01(\v2\x15.seqledger.v1.ClusterR\acluster\"\xf8\x02\n" +
 	"\aCluster\x12\x12\n" +
 	"\x04self\x18\x01 \x01(\x04R\x04self\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\x04R\x06leader\x12\x12\n" +
@@ -2919,7 +2959,10 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x0fcommitted_index\x18\x05 \x01(\x04R\x0ecommittedIndex\x125\n" +
 	"\amembers\x18\x06 \x03(\v2\x1b.seqledger.v1.ClusterMemberR\amembers\x12%\n" +
 	"\x0ecompared_index\x18\a \x01(\x04R\rcomparedIndex\x12'\n" +
-	"\x0fcompared_digest\x18\b \x01(\tR\x0ecomparedDigest\"\x9c\x03\n" +
+	"\x0fcompared_digest\x18\b \x01(\tR\x0ecomparedDigest\x12\x1b\n" +
+	"\ttime_lags\x18\x0f \x01(\tR\btimeLags\x12;\n" +
+	"\ftime_may_lag\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"timeMayLag\"\xf2\x03\n" +
 	"\rClusterMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05voter\x18\x02 \x01(\bR\x05voter\x12!\n" +
@@ -2932,7 +2975,10 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x0fdisk_free_bytes\x18\t \x01(\x04R\rdiskFreeBytes\x12&\n" +
 	"\x0fdisk_size_bytes\x18\n" +
 	" \x01(\x04R\rdiskSizeBytes\x12\x19\n" +
-	"\bdisk_low\x18\v \x01(\bR\adiskLow\"\xa4\x01\n" +
+	"\bdisk_low\x18\v \x01(\bR\adiskLow\x12:\n" +
+	"\vclock_ahead\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"clockAhead\x12\x18\n" +
+	"\astalled\x18\x10 \x01(\tR\astalled\"\xa4\x01\n" +
 	"\vScrubStatus\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\x04R\bposition\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
@@ -3095,40 +3141,42 @@ var file_seqledger_v1_ledger_proto_depIdxs = []int32{
 	33, // 45: seqledger.v1.NodeStatus.scrub:type_name -> seqledger.v1.ScrubStatus
 	31, // 46: seqledger.v1.NodeStatus.cluster:type_name -> seqledger.v1.Cluster
 	32, // 47: seqledger.v1.Cluster.members:type_name -> seqledger.v1.ClusterMember
-	38, // 48: seqledger.v1.ClusterMember.since_contact:type_name -> google.protobuf.Duration
-	1,  // 49: seqledger.v1.ClusterMember.state:type_name -> seqledger.v1.StateComparison
-	49, // 50: seqledger.v1.ScrubStatus.last_round:type_name -> google.protobuf.Timestamp
-	49, // 51: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
-	49, // 52: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
-	2,  // 53: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
-	4,  // 54: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
-	7,  // 55: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
-	11, // 56: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
-	9,  // 57: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
-	13, // 58: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
-	15, // 59: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
-	17, // 60: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
-	19, // 61: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
-	21, // 62: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
-	23, // 63: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
-	25, // 64: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
-	3,  // 65: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
-	6,  // 66: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
-	8,  // 67: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
-	12, // 68: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
-	10, // 69: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
-	14, // 70: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
-	16, // 71: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
-	18, // 72: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
-	20, // 73: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
-	22, // 74: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
-	24, // 75: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
-	26, // 76: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
-	65, // [65:77] is the sub-list for method output_type
-	53, // [53:65] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	38, // 48: seqledger.v1.Cluster.time_may_lag:type_name -> google.protobuf.Duration
+	38, // 49: seqledger.v1.ClusterMember.since_contact:type_name -> google.protobuf.Duration
+	1,  // 50: seqledger.v1.ClusterMember.state:type_name -> seqledger.v1.StateComparison
+	38, // 51: seqledger.v1.ClusterMember.clock_ahead:type_name -> google.protobuf.Duration
+	49, // 52: seqledger.v1.ScrubStatus.last_round:type_name -> google.protobuf.Timestamp
+	49, // 53: seqledger.v1.Retention.gone_until:type_name -> google.protobuf.Timestamp
+	49, // 54: seqledger.v1.ArchiveStatus.failing_since:type_name -> google.protobuf.Timestamp
+	2,  // 55: seqledger.v1.LedgerService.Write:input_type -> seqledger.v1.WriteRequest
+	4,  // 56: seqledger.v1.LedgerService.WriteStream:input_type -> seqledger.v1.WriteStreamRequest
+	7,  // 57: seqledger.v1.LedgerService.WriteBatch:input_type -> seqledger.v1.WriteBatchRequest
+	11, // 58: seqledger.v1.LedgerService.GetClientState:input_type -> seqledger.v1.GetClientStateRequest
+	9,  // 59: seqledger.v1.LedgerService.OpenSession:input_type -> seqledger.v1.OpenSessionRequest
+	13, // 60: seqledger.v1.LedgerService.GetEntity:input_type -> seqledger.v1.GetEntityRequest
+	15, // 61: seqledger.v1.LedgerService.ListEntities:input_type -> seqledger.v1.ListEntitiesRequest
+	17, // 62: seqledger.v1.LedgerService.ListRelationships:input_type -> seqledger.v1.ListRelationshipsRequest
+	19, // 63: seqledger.v1.LedgerService.GetTransaction:input_type -> seqledger.v1.GetTransactionRequest
+	21, // 64: seqledger.v1.LedgerService.GetBlock:input_type -> seqledger.v1.GetBlockRequest
+	23, // 65: seqledger.v1.LedgerService.ListBlocks:input_type -> seqledger.v1.ListBlocksRequest
+	25, // 66: seqledger.v1.LedgerService.Watch:input_type -> seqledger.v1.WatchRequest
+	3,  // 67: seqledger.v1.LedgerService.Write:output_type -> seqledger.v1.WriteResponse
+	6,  // 68: seqledger.v1.LedgerService.WriteStream:output_type -> seqledger.v1.WriteStreamResponse
+	8,  // 69: seqledger.v1.LedgerService.WriteBatch:output_type -> seqledger.v1.WriteBatchResponse
+	12, // 70: seqledger.v1.LedgerService.GetClientState:output_type -> seqledger.v1.GetClientStateResponse
+	10, // 71: seqledger.v1.LedgerService.OpenSession:output_type -> seqledger.v1.OpenSessionResponse
+	14, // 72: seqledger.v1.LedgerService.GetEntity:output_type -> seqledger.v1.GetEntityResponse
+	16, // 73: seqledger.v1.LedgerService.ListEntities:output_type -> seqledger.v1.ListEntitiesResponse
+	18, // 74: seqledger.v1.LedgerService.ListRelationships:output_type -> seqledger.v1.ListRelationshipsResponse
+	20, // 75: seqledger.v1.LedgerService.GetTransaction:output_type -> seqledger.v1.GetTransactionResponse
+	22, // 76: seqledger.v1.LedgerService.GetBlock:output_type -> seqledger.v1.GetBlockResponse
+	24, // 77: seqledger.v1.LedgerService.ListBlocks:output_type -> seqledger.v1.ListBlocksResponse
+	26, // 78: seqledger.v1.LedgerService.Watch:output_type -> seqledger.v1.WatchResponse
+	67, // [67:79] is the sub-list for method output_type
+	55, // [55:67] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_seqledger_v1_ledger_proto_init() }

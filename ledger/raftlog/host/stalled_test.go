@@ -1,0 +1,251 @@
+package host_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/raftlog/host"
+)
+
+// tick is the default heartbeat interval; an election timeout is ten of them.
+const tick = 50 * time.Millisecond
+
+// A job is stalled once it has not advanced for longer than its patience, and only while it is under way.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := host.NewWatch()
+		short, long := w.Job("short", time.Second), w.Job("long", time.Minute)
+		want := func(want host.Stall) {
+			t.Helper()
+			if got := w.Stalled(); got != want {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+		}
+		pass := func(d time.Duration) { <-time.After(d) } // in the bubble's time
+		pass(time.Hour)
+		short.Advance() // nothing is under way
+		want(host.Stall{})
+		short.Begin()
+		long.Begin()
+		pass(time.Second)
+		want(host.Stall{})
+		pass(1)
+		want(host.Stall{Job: "short", For: time.Second + 1})
+		short.Advance()
+		want(host.Stall{})
+		pass(2 * time.Minute)
+		want(host.Stall{Job: "long", For: 2*time.Minute + time.Second + 1})
+		long.End()
+		want(host.Stall{Job: "short", For: 2 * time.Minute})
+		short.End()
+		want(host.Stall{})
+		if took := short.Took(); took != 0 {
+			t.Errorf("it has ended and is under way for %v", took)
+		}
+	})
+}
+
+// A leader whose disk or state machine is slow keeps sending heartbeats, so that no other node is elected. It does not
+// acknowledge entries that are not durable on itself.
+func TestHeartbeatsPassASlowDisk(t *testing.T) {
+	inCluster(t, func(t *testing.T, c *cluster) {
+		leader, others := c.leader(1, 2, 3)
+		write(t, leader.Host, numbered(10)...)
+		term := leader.Role().Term
+		release := leader.disk.stall("sync")
+		slow := leader.Propose([]byte("slow"))
+		<-time.After(9 * tick) // in the bubble's time
+		select {
+		case <-slow.Done():
+			t.Error("acknowledged before it was durable here")
+		default:
+		}
+		for _, m := range others {
+			if got := m.machine.texts(); len(got) != 11 {
+				t.Errorf("node %d has %d entries: they leave before the leader's sync", m.id, len(got))
+			}
+		}
+		release()
+		if _, err := slow.Wait(); err != nil {
+			t.Error(err)
+		}
+
+		leader.machine.onApply = func(entry string) {
+			if entry != "long" {
+				<-time.After(9 * tick)
+				return
+			}
+			for range 100 { // slow, and it advances
+				<-time.After(9 * tick)
+				leader.Advance()
+			}
+		}
+		write(t, leader.Host, append(numbered(100), "long")...)
+		for _, m := range c.members {
+			if role := m.Role(); role.Leader != leader.id || role.Term != term {
+				t.Errorf("node %d: %+v, want node %d in term %d", m.id, role, leader.id, term)
+			}
+		}
+	})
+}
+
+// hangs are the ways in which the work of a node may stall, with how to begin and end that.
+var hangs = map[string]func(m *member) (end func()){
+	"a sync of the log":  func(m *member) func() { return m.disk.stall("sync") },
+	"a write to the log": func(m *member) func() { return m.disk.stall("write") },
+	"the state machine": func(m *member) func() {
+		hung := make(chan struct{})
+		m.machine.hang(hung)
+		return func() { m.machine.hang(nil); close(hung) }
+	},
+	"work of the caller": func(m *member) func() {
+		job := m.watch.Job("work of the caller", 10*tick)
+		job.Begin()
+		return job.End
+	},
+}
+
+// A leader that hangs loses the leadership within three election timeouts, and says what hangs. Its status waits for
+// nothing. When it works again, the node follows with every acknowledged entry.
+func TestStalledLeaderIsReplaced(t *testing.T) {
+	t.Parallel()
+	for name, hang := range hangs {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, func(t *testing.T, c *cluster) {
+				hung, others := c.leader(1, 2, 3)
+				write(t, hung.Host, numbered(10)...)
+				if s := hung.Stalled(); s.Job != "" {
+					t.Errorf("it is stalled: %+v", s)
+				}
+				end := hang(hung)
+				stalled := hung.Propose([]byte("stalled"))
+				<-time.After(31 * tick)
+				if s := hung.Stalled(); s.Job == "" || s.For < 29*tick || s.For > 31*tick {
+					t.Errorf("it is stalled: %+v", s)
+				}
+				for _, m := range others {
+					if role := m.Role(); role.Leader == hung.id {
+						t.Errorf("node %d still follows node %d", m.id, hung.id)
+					}
+				}
+				if _, ready := hung.IsReady(); hung.Role().Leads || ready {
+					t.Errorf("it still leads: %+v", hung.Role())
+				}
+				next, _ := c.leader(others[0].id, others[1].id)
+				write(t, next.Host, "of the next leader")
+				if p := hung.Progress(); p.Applied > p.Committed || p.Others != nil {
+					t.Errorf("the progress of a follower: %+v", p)
+				}
+				end()
+				if _, err := stalled.Wait(); err != nil && !errors.Is(err, host.ErrOutcomeUnknown) {
+					t.Errorf("the proposal to the hung leader: %v", err)
+				}
+				must(t, hung.ReadBarrier(t.Context()))
+				if got, want := hung.machine.texts(), next.machine.texts(); !slices.Equal(got, want) || len(got) < 11 {
+					t.Errorf("it has %d entries, and the next leader %d", len(got), len(want))
+				}
+				if s := hung.Stalled(); s.Job != "" {
+					t.Errorf("it works again and is stalled: %+v", s)
+				}
+			})
+		})
+	}
+}
+
+// A leader that hangs steps down although the others cannot agree on another one without it. It still votes, and then
+// one of them leads.
+func TestStalledLeaderStepsDown(t *testing.T) {
+	inCluster(t, func(t *testing.T, c *cluster) {
+		hung, others := c.leader(1, 2, 3)
+		c.mu.Lock()
+		c.apart = [2]uint64{others[0].id, others[1].id}
+		c.mu.Unlock()
+		end := hangs["the state machine"](hung)
+		defer end()
+		stalled := hung.Propose([]byte("stalled"))
+		<-time.After(31 * tick)
+		if hung.Role().Leads {
+			t.Error("it still leads")
+		}
+		if _, err := stalled.Wait(); !errors.Is(err, host.ErrOutcomeUnknown) {
+			t.Errorf("its proposal: %v", err)
+		}
+		next, _ := c.leader(others[0].id, others[1].id)
+		write(t, next.Host, "with the acknowledgement of a node whose state machine hangs")
+	})
+}
+
+// A node that hangs does not lead: neither by a transfer, nor because the leader is gone.
+func TestStalledNodeDoesNotTakeOver(t *testing.T) {
+	t.Parallel()
+	for name, hang := range hangs {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, func(t *testing.T, c *cluster) {
+				leader, others := c.leader(1, 2, 3)
+				hung := others[0]
+				defer hang(hung)()
+				write(t, leader.Host, numbered(10)...)
+				<-time.After(12 * tick)
+				led := false
+				watched := make(chan struct{})
+				go func() { // ends when the node stops, or with watched; joined by stop
+					for {
+						changed := hung.Changed()
+						if hung.Role().Leads {
+							c.mu.Lock()
+							led = true
+							c.mu.Unlock()
+						}
+						select {
+						case <-changed:
+						case <-watched:
+							return
+						}
+					}
+				}()
+				defer close(watched)
+				must(t, leader.Transfer(hung.id))
+				<-time.After(30 * tick)
+				write(t, leader.Host, "after the transfer")
+				if name != "a sync of the log" && name != "a write to the log" { // it can acknowledge
+					c.cut(leader.id, true)
+					next, _ := c.leader(others[1].id)
+					write(t, next.Host, "of the next leader")
+				}
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if led {
+					t.Error("it has led")
+				}
+			})
+		})
+	}
+}
+
+// A call that describes a node waits neither for its disk nor for its state machine, and delays no tick: the leader
+// keeps its term while a write hangs for less than an election timeout and calls come all the time.
+func TestStatusWaitsForNoDisk(t *testing.T) {
+	inCluster(t, func(t *testing.T, c *cluster) {
+		leader, _ := c.leader(1, 2, 3)
+		before := leader.Role()
+		end := leader.disk.stall("write")
+		p := leader.Propose([]byte("x"))
+		for range 9 {
+			<-time.After(tick)
+			_, ready := leader.IsReady()
+			if s := leader.Progress(); !ready || len(s.Others) != 3 || s.Last != s.Applied ||
+				leader.Role() != before || leader.log.Last().Index <= s.Last ||
+				len(leader.Members().Voters) != 3 || leader.Covered().Index > s.Applied || leader.MembersChanged() != 0 {
+				t.Errorf("ready %v, %+v, %+v", ready, s, leader.Role())
+			}
+		}
+		end()
+		if _, err := p.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
