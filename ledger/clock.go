@@ -13,9 +13,9 @@ import (
 // maxQuietJump is how far ledger time may move to a wall clock without a log message.
 const maxQuietJump = time.Hour
 
-// clock is ledger time: a time that is known to be of the ledger plus the monotonic time elapsed since. On every node it
-// follows the entries that are applied, so that it lags behind the leader's and never runs ahead of it. Wall time moves
-// it forward when a term begins, and otherwise has no effect, so a wall clock that jumps while the server runs has none.
+// clock is ledger time: a time that is known to be of the ledger plus the monotonic time elapsed since. On every node
+// it follows the entries that are applied, so that it lags behind the leader's and never runs ahead of it. Wall time
+// moves it forward when a term begins, or once clocks agree; a wall clock that jumps meanwhile has no effect.
 type clock struct {
 	mu    sync.Mutex
 	base  int64     // ledger time in Unix nanoseconds

@@ -18,8 +18,8 @@ func TestClockBeforeTheFirstTerm(t *testing.T) {
 	}
 }
 
-// Ledger time follows the entries that are applied, and continues by monotonic time. Only an epoch sets it back, and only
-// a wall clock that is right moves it ahead of them.
+// Ledger time follows the entries that are applied, and continues by monotonic time. Only an epoch sets it back, and
+// only a wall clock that is right moves it ahead of them.
 func TestClockFollowsTheLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -174,9 +174,8 @@ func (n *Node) tellPulse(w http.ResponseWriter) {
 }
 
 // moveTime moves ledger time forward to the clock on which a majority of the voters agrees at this moment, whether or
-// not this node's clock is among them. Until that is possible, ledger time lags, and the error says why. Whatever expires
-// because of a wrong clock is lost, and a cluster that waits for right clocks is not available: a time that lags is
-// neither.
+// not this node's clock is among them. Until that is possible, ledger time lags, and the error says why. Whatever
+// expires because of a wrong clock is lost, and a cluster that waits for right clocks is not available.
 func (n *Node) moveTime() error {
 	began := time.Now()
 	n.askPulses(pulsePatience, func() bool { _, _, err := n.agreedClock(began); return err == nil })

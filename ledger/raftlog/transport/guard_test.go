@@ -64,7 +64,7 @@ func ask(
 
 // paths are the paths that nodes request from each other, and that of a forwarded call.
 var paths = []string{
-	"/seqledger.peer.v1/Join", "/seqledger.peer.v1/Seed", "/seqledger.peer.v1/Clock", "/seqledger.peer.v1/Digest",
+	"/seqledger.peer.v1/Join", "/seqledger.peer.v1/Seed", "/seqledger.peer.v1/Pulse", "/seqledger.peer.v1/Digest",
 	"/seqledger.peer.v1/Level", "/seqledger.v1.LedgerService/Write", "/other",
 }
 
