@@ -58,7 +58,7 @@ func Narrow(logger *slog.Logger, path string) {
 		return nil
 	})
 	if narrowed.n > 0 {
-		logger.Warn("other users could read or change files; their modes are narrowed to 0600, those of directories to 0700",
+		logger.Warn("other users could read or change files; the modes are narrowed to 0600, of directories to 0700",
 			"files", narrowed.n, "first", narrowed.first)
 	}
 	if failed.n > 0 {

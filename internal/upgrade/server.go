@@ -94,7 +94,8 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 	inner.Body = &StreamBody{ReadCloser: &serverBody{bufio.NewReader(c), c}}
 	inner.Header = r.Header.Clone()
 	for _, name := range []string{
-		"Connection", "Upgrade", ProtocolHeader, "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions",
+		"Connection", "Upgrade", ProtocolHeader, "Sec-Websocket-Key", "Sec-Websocket-Version",
+		"Sec-Websocket-Extensions",
 	} {
 		inner.Header.Del(name) // they are about the connection, and the stream has one
 	}

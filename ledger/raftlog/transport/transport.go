@@ -38,8 +38,8 @@ const (
 	streamWindow     = 4 << 20
 	connectionWindow = 256 << 20
 
-	// maxHeaderBytes is the maximum size of the header of a forwarded call. HTTP/2 counts 32 bytes for each field beside
-	// its name and value, and the 36 KiB that a client may send over HTTP/1.1 can be fields of one byte.
+	// maxHeaderBytes is the maximum size of the header of a forwarded call. HTTP/2 counts 32 bytes for each field
+	// beside its name and value, and the 36 KiB that a client may send over HTTP/1.1 can be fields of one byte.
 	maxHeaderBytes = 384 << 10
 )
 
