@@ -41,8 +41,8 @@ var presets = map[string][]string{
 		"stripe-account", "stripe-context", "openai-organization", "openai-project", "xero-tenant-id",
 		"x-goog-user-project", "x-scope-orgid", "x-shop-id", "x-site-id", "x-store-id", "tenant", "tenant-id",
 		"x-tenant", "x-tenant-id", "x-tenant-name", "x-org", "x-org-id", "x-organization", "x-organization-id",
-		"account-id", "x-account", "x-account-id", "x-company-id", "x-customer-id", "x-merchant", "x-merchant-id", "x-project",
-		"x-project-id", "x-workspace", "x-workspace-id", "on-behalf-of", "x-on-behalf-of", "impersonate-user",
+		"account-id", "x-account", "x-account-id", "x-company-id", "x-customer-id", "x-merchant", "x-merchant-id",
+		"x-project", "x-project-id", "x-workspace", "x-workspace-id", "on-behalf-of", "x-on-behalf-of", "impersonate-user",
 		"x-impersonate-user",
 	},
 	HeadersAnyVersion: {
