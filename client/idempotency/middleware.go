@@ -67,7 +67,8 @@ type Options struct {
 	MaxBody int64
 	// RequestHeaders are the names of headers that are part of the request: the same key with another value is refused.
 	// Always part of it are the preconditions (If-Match, If-None-Match, If-Modified-Since, If-Unmodified-Since,
-	// If-Range, Range) and a few more that decide on what a request acts, such as Content-Range and Destination. Nil means HeadersAnyTenant and HeadersAnyVersion, except headers that are in Identity.
+	// If-Range, Range) and a few more that decide on what a request acts, such as Content-Range and Destination. Nil
+	// means HeadersAnyTenant and HeadersAnyVersion, except headers that are in Identity.
 	RequestHeaders []string
 	// Principal returns the party on whose behalf a request is made, at most 512 bytes of UTF-8, or "" for an anonymous
 	// request, which is refused. A request for which it returns an error is refused too, and the error is logged. The
@@ -76,8 +77,8 @@ type Options struct {
 	Principal func(ctx context.Context, header http.Header) (string, error)
 	// Shared makes all callers one party: every client that sends a key gets its response.
 	Shared bool
-	// Identity names the headers that tell the senders of requests apart: the same key with another value of one of them
-	// is another key. A request without one of the headers has the empty value. Besides names of headers there are
+	// Identity names the headers that tell the senders of requests apart: the same key with another value of one of
+	// them is another key. A request without one of the headers has the empty value. Besides names of headers there are
 	// IdentityAuthorization, IdentityAuthorizationID, IdentityHost and HeadersAnyTenant. Nil means IdentityAuthorization
 	// and IdentityHost; with Shared it means IdentityHost, and with Principal nothing else.
 	//
