@@ -89,8 +89,9 @@ func (l *Ledger) beginEpoch(
 		return 0, 0, digest, err
 	}
 	debug("end")
-	err = e.Finish()
-	l.options.Logger.Debug("the directory has its marker", "ledger", id, "error", err)
+	if err = e.Finish(); err == nil {
+		l.options.Logger.Debug("the directory has its marker", "ledger", id)
+	}
 	return id, index, digest, err
 }
 

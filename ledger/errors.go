@@ -18,9 +18,9 @@ var (
 	ErrDraining = errors.New("the ledger is closing and takes no more writes")
 	// ErrClosed: the ledger has been closed.
 	ErrClosed = errors.New("the ledger is closed")
-	// ErrFailed is wrapped by every error that follows a failure of the
-	// storage. The ledger must be closed and its process must stop.
-	ErrFailed = errors.New("the storage failed and the ledger has stopped")
+	// ErrFailed is wrapped by every error that follows a failure, with its
+	// cause. The ledger must be closed and its process must stop.
+	ErrFailed = errors.New("the ledger has stopped")
 )
 
 // unknown wraps the reason why an outcome is not known.

@@ -116,7 +116,6 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	if err := l.openState(); err != nil {
 		return err
 	}
-	l.logOpened = time.Now()
 	if err := l.openLog(); err != nil {
 		return err
 	}
@@ -147,6 +146,9 @@ func (l *Ledger) run(ctx context.Context) error {
 	// Ends with stopping; joined by release.
 	go l.checkpointLoop()
 	alone, err := l.awaitAlone(ctx)
+	if err == nil {
+		err = l.cluster.CompareLedger(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -241,6 +243,7 @@ func logFileBytes(logBytes int64, most int) int {
 }
 
 func (l *Ledger) openLog() (err error) {
+	l.logOpened = time.Now()
 	at := l.store.Checkpoint()
 	o := raftlog.Options{
 		Dir: l.directory.Log(), Identity: l.directory.Identity(), Node: l.directory.Node(),
@@ -402,7 +405,7 @@ func (l *Ledger) fail(err error) {
 	if !l.failure.CompareAndSwap(nil, &failure{fmt.Errorf("%w: %w", ErrFailed, err)}) {
 		return
 	}
-	l.options.Logger.Error("the storage failed; the ledger stops", "error", err)
+	l.options.Logger.Error("the ledger stops", "error", err)
 	close(l.failed)
 	l.watchers.close()
 	l.keys.close()
@@ -411,7 +414,7 @@ func (l *Ledger) fail(err error) {
 	}
 }
 
-// Failed is closed when the storage has failed; see Err.
+// Failed is closed when the ledger has failed; see Err.
 func (l *Ledger) Failed() <-chan struct{} { return l.failed }
 
 // Err returns the failure that stopped the ledger, or nil.

@@ -84,4 +84,10 @@ func TestLeaderWithoutRoomHandsOver(t *testing.T) {
 			Change: &seqledgerv1.ChangeClusterRequest_Transfer{Transfer: low},
 		}, "room")
 	}
+	// Where there is no other, it leads, as after a stop of the leader.
+	request := &seqledgerv1.ChangeClusterRequest{Change: &seqledgerv1.ChangeClusterRequest_Transfer{}}
+	if _, err := leads(t, nodes).admin.ChangeCluster(within(t), connect.NewRequest(request)); err != nil {
+		t.Error("a transfer to the only other voter:", err)
+	}
+	leads(t, nodes) // which has room, and gets the leadership back
 }

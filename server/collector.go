@@ -258,12 +258,8 @@ func (c *ledgerCollector) describeState() {
 		func(l *ledgerState) float64 { return float64(l.Evictions.Streams) })
 	c.counter("expired_entities", "Entities that were removed after they had expired.",
 		func(l *ledgerState) float64 { return float64(l.Evictions.Entities) })
-	c.gauge("ready", "1 while /readyz is 200: no failure, no drain, and a leader with a majority.", func(l *ledgerState) float64 {
-		if l.ready {
-			return 1
-		}
-		return 0
-	})
+	c.gauge("ready", "1 while /readyz is 200: no failure, no drain, and a leader with a majority.",
+		func(l *ledgerState) float64 { return oneIf(l.ready) })
 }
 
 // describeKeyed describes keyed records.

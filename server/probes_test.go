@@ -117,7 +117,8 @@ func TestMetrics(t *testing.T) {
 
 // apiServices are the services of the API.
 var apiServices = []protoreflect.FullName{
-	seqledgerv1connect.AdminServiceName, seqledgerv1connect.IdempotencyServiceName, seqledgerv1connect.LedgerServiceName,
+	seqledgerv1connect.AdminServiceName, seqledgerv1connect.IdempotencyServiceName,
+	seqledgerv1connect.LedgerServiceName,
 }
 
 func TestHealth(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 // A backend may also implement [Notifier], [TokenSource], [Namer], [TimedSwapper] and [Confirmer].
 type Backend interface {
 	// Load returns the value of a key, its version, and the time on the store's clock. A key without a value has a nil
-	// value, and the version "" or one that changes whenever a value is removed. The clock should be the database's, because the leases of all processes are compared
-	// with it.
+	// value, and the version "" or one that changes whenever a value is removed. The clock should be the database's,
+	// because the leases of all processes are compared with it.
 	Load(ctx context.Context, key string) (value []byte, version string, now time.Time, err error)
 	// CompareAndSwap durably stores a value if the key still has the given version, and reports whether it did. Every
 	// stored value gets a version that its key never had before. The store may delete the value after keepUntil, and

@@ -40,8 +40,8 @@ var perRequestParameters = []string{
 
 // lastingParameters are parameters of a credential for one request that name its owner.
 var lastingParameters = []string{
-	"access", "access_token", "accesskeyid", "ak", "app_id", "appid", "client_token", "consumer_key", "credential", "id",
-	"k", "key", "key_id", "keyid", "kid", "mchid", "realm", "serial_no", "token", "user", "userid", "username",
+	"access", "access_token", "accesskeyid", "ak", "app_id", "appid", "client_token", "consumer_key", "credential",
+	"id", "k", "key", "key_id", "keyid", "kid", "mchid", "realm", "serial_no", "token", "user", "userid", "username",
 	"username*",
 }
 
@@ -125,7 +125,8 @@ func (c *credential) stable() []string {
 	}
 	if parts == nil {
 		// An account and a signature, as in SharedKey account:signature.
-		if id, signature, found := strings.Cut(c.rest, ":"); found && signature != "" && !strings.ContainsAny(id, "= ") {
+		id, signature, _ := strings.Cut(c.rest, ":")
+		if id != "" && signature != "" && !strings.ContainsAny(id, "= ") {
 			parts = []string{id}
 		}
 	}

@@ -36,9 +36,9 @@ const (
 	// different numbers would compare equal; the RFC allows them. So are objects and arrays that are nested more than
 	// MaxDepth deep. A body that is not JSON is refused too. A request may have no body.
 	FingerprintJCS FingerprintMode = 2
-	// FingerprintPointers covers the values at chosen JSON pointers (RFC 6901), each in the form of FingerprintJCS. Each
-	// must exist and tell something: it must have a number, true, false or a string that is not blank. A body without
-	// one is refused, because all such requests would be the same.
+	// FingerprintPointers covers the values at chosen JSON pointers (RFC 6901), each in the form of FingerprintJCS.
+	// Each must exist and tell something: it must have a number, true, false or a string that is not blank. A body
+	// without one is refused, because all such requests would be the same.
 	FingerprintPointers FingerprintMode = 3
 	// FingerprintNone ignores the body and its media type.
 	FingerprintNone FingerprintMode = 4
@@ -102,9 +102,12 @@ func NewFingerprint(mode FingerprintMode, pointers []string, r *Request) (f Fing
 	return f, nil
 }
 
-// preconditions are headers that decide whether and on what a request acts. They are part of it.
-var preconditions = []string{
+// actingHeaders are headers that decide whether, how and on what a request acts. They are part of it.
+var actingHeaders = []string{
 	"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range",
+	"Content-Disposition", "Content-Language", "Content-Range", "Upload-Offset", // of the body
+	"Depth", "Destination", "Overwrite", "Slug", // of WebDAV and AtomPub
+	"Soapaction", "X-Amz-Target", // the operation
 }
 
 // writePart writes a part prefixed with its length, so that no two lists of parts produce the same bytes.

@@ -39,8 +39,8 @@ const (
 var presets = map[string][]string{
 	HeadersAnyTenant: {
 		"stripe-account", "stripe-context", "openai-organization", "openai-project", "xero-tenant-id",
-		"x-goog-user-project", "x-scope-orgid", "x-shop-id", "x-site-id", "x-store-id", "tenant", "tenant-id", "x-tenant",
-		"x-tenant-id", "x-tenant-name", "x-org", "x-org-id", "x-organization", "x-organization-id", "account-id",
+		"x-goog-user-project", "x-scope-orgid", "x-shop-id", "x-site-id", "x-store-id", "tenant", "tenant-id",
+		"x-tenant", "x-tenant-id", "x-tenant-name", "x-org", "x-org-id", "x-organization", "x-organization-id", "account-id",
 		"x-account", "x-account-id", "x-company-id", "x-customer-id", "x-merchant", "x-merchant-id", "x-project",
 		"x-project-id", "x-workspace", "x-workspace-id", "on-behalf-of", "x-on-behalf-of", "impersonate-user",
 		"x-impersonate-user",
@@ -81,6 +81,7 @@ type identity struct {
 	credential string   // IdentityAuthorization, IdentityAuthorizationID, or ""
 	words      []string // the rest of the list
 	headers    []string // that the words stand for
+	senders    []string // those of them that can say who sends a request
 }
 
 // readIdentity fills in the defaults of Identity and RequestHeaders, and resolves both.
@@ -120,6 +121,9 @@ func (o *Options) readIdentity() error {
 	slices.Sort(o.who.words)
 	o.who.words = slices.Compact(o.who.words)
 	o.who.headers = headerNames(o.who.words)
+	o.who.senders = headerNames(slices.DeleteFunc(slices.Clone(o.who.words), func(word string) bool {
+		return word == IdentityHost || presets[word] != nil // these are no secrets
+	}))
 	o.compared = slices.DeleteFunc(headerNames(o.RequestHeaders), func(name string) bool {
 		return slices.Contains(o.who.headers, name) || name == "Authorization"
 	})
@@ -129,7 +133,7 @@ func (o *Options) readIdentity() error {
 		return &InvalidError{"Identity", fmt.Sprintf("must have at most %d characters", maxIdentity)}
 	case given && (o.Shared || o.Principal != nil):
 		return &InvalidError{"Identity", "must not have authorization where another setting says who sends a request"}
-	case !given && !o.Shared && o.Principal == nil && !slices.ContainsFunc(o.who.headers, isSender):
+	case !given && !o.Shared && o.Principal == nil && len(o.who.senders) == 0:
 		return &InvalidError{"Identity", "must have authorization, or another header that tells senders apart"}
 	case o.who.credential == IdentityAuthorizationID && o.AllowReplay == nil:
 		return &InvalidError{"Identity", "must not have authorization-id without AllowReplay: it is no secret, and a " +
@@ -144,15 +148,12 @@ func (o *Options) readIdentity() error {
 // a client hide them, or imitate them in another spelling. The error is that of invalid options.
 func (o Options) ComparedHeaders() ([]string, error) {
 	o, err := o.validate()
-	names := slices.Concat(preconditions, o.who.headers, o.compared)
+	names := slices.Concat(actingHeaders, o.who.headers, o.compared)
 	if o.VisitorHeader != "" {
 		names = append(names, http.CanonicalHeaderKey(o.VisitorHeader))
 	}
 	return names, err
 }
-
-// isSender reports whether a header can say who sends a request.
-func isSender(name string) bool { return name != "Host" }
 
 // nameProblem returns what is wrong with the name of a header in a list, or "".
 func nameProblem(name string) string {
@@ -200,8 +201,7 @@ func (o *Options) missing() error {
 	case o.who.credential != "":
 		return errors.New("send one Authorization header")
 	}
-	return fmt.Errorf("send one of the headers %s", strings.Join(slices.DeleteFunc(slices.Clone(o.who.headers),
-		func(name string) bool { return !isSender(name) }), ", "))
+	return fmt.Errorf("send one of the headers %s", strings.Join(o.who.senders, ", "))
 }
 
 // party returns the party that sends a request, or "" for an anonymous one. The error is an [*Error].
@@ -217,11 +217,9 @@ func (o *Options) party(ctx context.Context, header http.Header, warn *sync.Once
 		}
 		return party, nil
 	case o.who.credential == "":
-		// The qualifiers tell; the party is what the limits of a party count.
-		for _, name := range o.who.headers {
-			if isSender(name) && strings.Join(header.Values(name), "") != "" {
-				return "headers:" + hashOf(o.values(header, isSender)...), nil
-			}
+		// The principal has these headers; the party is what the limits of a party count.
+		if values := valuesOf(header, o.who.senders); len(values) > 0 {
+			return "headers:" + hashOf(values...), nil
 		}
 		return "", nil
 	}
@@ -260,7 +258,7 @@ func (o *Options) qualify(party string, header http.Header) string {
 	if len(o.who.words) == 0 {
 		return party
 	}
-	principal := strings.Join(o.who.words, "+") + ":" + hashOf(o.values(header, func(string) bool { return true })...)
+	principal := strings.Join(o.who.words, "+") + ":" + hashOf(valuesOf(header, o.who.headers)...)
 	if party == "" || o.who.credential == "" && o.Principal == nil && !strings.HasPrefix(party, "visitor:") {
 		return principal
 	}
@@ -270,10 +268,9 @@ func (o *Options) qualify(party string, header http.Header) string {
 	return party + "/" + principal
 }
 
-// values returns the names and values of the headers that tell requests apart. A header that is absent is like an empty
-// one, and is left out.
-func (o *Options) values(header http.Header, wanted func(name string) bool) (parts []string) {
-	for _, name := range o.who.headers {
+// valuesOf returns the names and values of headers. A header that is absent is like an empty one, and is left out.
+func valuesOf(header http.Header, names []string) (parts []string) {
+	for _, name := range names {
 		value := strings.Join(header.Values(name), ",")
 		switch {
 		case name == "Host":
@@ -281,7 +278,7 @@ func (o *Options) values(header http.Header, wanted func(name string) bool) (par
 		case strings.HasSuffix(name, "Authorization"):
 			value = strings.Join(strings.Fields(value), " ")
 		}
-		if value != "" && wanted(name) {
+		if value != "" {
 			parts = append(parts, name, value)
 		}
 	}

@@ -76,6 +76,8 @@ func TestWhoseRequest(t *testing.T) {
 		"If-Unmodified-Since": {nil, nil, header("If-Unmodified-Since", "x"), conflict},
 		"If-Range":            {nil, nil, header("If-Range", "x"), conflict},
 		"Range":               {nil, header("Range", "bytes=0-1"), header("Range", "bytes=0-2"), conflict},
+		"Content-Range":       {nil, header("Content-Range", "bytes 0-1/4"), header("Content-Range", "bytes 2-3/4"), conflict},
+		"X-Amz-Target":        {nil, header("X-Amz-Target", "a"), header("X-Amz-Target", "b"), conflict},
 		"two media types":     {nil, nil, header("Content-Type", "application/json", "text/plain"), conflict},
 	} {
 		change := func(*idempotency.Options) {}
@@ -146,7 +148,8 @@ func TestSignedCredentials(t *testing.T) {
 			for _, spelled := range []string{credential, strings.Replace(credential, " ", "  ", 1)} {
 				answer := s.send(as(spelled, sign))
 				content, _ := io.ReadAll(answer.Body)
-				if answer.StatusCode != http.StatusBadRequest || !strings.Contains(string(content), "principal-missing") ||
+				if answer.StatusCode != http.StatusBadRequest ||
+					!strings.Contains(string(content), "principal-missing") ||
 					!strings.Contains(string(content), "principal_claim") || s.charge.runs.Load() != 0 {
 					t.Errorf("%s: %d %s", credential, answer.StatusCode, content)
 				}
@@ -182,7 +185,8 @@ func TestSignedCredentials(t *testing.T) {
 	}
 	s := newService(t)
 	for _, none := range []string{"", "Bearer", "basic "} {
-		s.refused(s.send(header("Authorization", none)), 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 0)
+		answer := s.send(header("Authorization", none))
+		s.refused(answer, 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 0)
 	}
 }
 
@@ -269,7 +273,7 @@ func TestIdentityMistakes(t *testing.T) {
 		`has "x user"`:                       {Identity: []string{"authorization", "X User"}},
 		"has idempotency-key, which changes": {Identity: []string{"authorization", "Idempotency-Key"}},
 		"has signature, which changes":       {RequestHeaders: []string{"signature"}},
-		"must have authorization":            {Identity: []string{"host"}},
+		"must have authorization":            {Identity: []string{"host", "any-tenant"}},
 		"both authorization and":             {Identity: []string{"authorization", "authorization-id"}},
 		"without AllowReplay":                {Identity: []string{"authorization-id"}},
 		"where another setting says":         {Identity: []string{"authorization"}, Shared: true},

@@ -118,7 +118,7 @@ func TestJournalSetsAside(t *testing.T) {
 		"that no store takes": {own, strings.Repeat("x", idempotency.MaxResponse+1), "Response must have at most"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			dir, log := t.TempDir(), new(bytes.Buffer)
+			dir, log := filepath.Join(t.TempDir(), "journal"), new(bytes.Buffer)
 			owner := idempotency.Ownership{
 				Key:       idempotency.RecordKey{Key: strings.ReplaceAll(name, " ", "-")},
 				AttemptID: idempotency.NewAttemptID(),

@@ -380,12 +380,13 @@ func TestFingerprint(t *testing.T) {
 		change func(*idempotency.Request)
 		same   []idempotency.FingerprintMode
 	}{
-		"method":         {func(r *idempotency.Request) { r.Method = "PATCH" }, nil},
-		"namespace":      {func(r *idempotency.Request) { r.Namespace = "m" }, nil},
-		"path":           {func(r *idempotency.Request) { r.Target.Path = "/b" }, nil},
-		"query":          {func(r *idempotency.Request) { r.Target.RawQuery = "x=1&y=3" }, nil},
-		"query, order":   {func(r *idempotency.Request) { r.Target.RawQuery = "y=2&x=1" }, all},
-		"media type":     {func(r *idempotency.Request) { r.MediaType = "text/plain" }, []idempotency.FingerprintMode{none}},
+		"method":       {func(r *idempotency.Request) { r.Method = "PATCH" }, nil},
+		"namespace":    {func(r *idempotency.Request) { r.Namespace = "m" }, nil},
+		"path":         {func(r *idempotency.Request) { r.Target.Path = "/b" }, nil},
+		"query":        {func(r *idempotency.Request) { r.Target.RawQuery = "x=1&y=3" }, nil},
+		"query, order": {func(r *idempotency.Request) { r.Target.RawQuery = "y=2&x=1" }, all},
+		"media type": {func(r *idempotency.Request) { r.MediaType = "text/plain" },
+			[]idempotency.FingerprintMode{none}},
 		"a header":       {func(r *idempotency.Request) { r.Header = http.Header{"If-Match": {"a"}} }, nil},
 		"escapes":        {func(r *idempotency.Request) { r.Target.RawPath = "/%61" }, all},
 		"media type, as": {func(r *idempotency.Request) { r.MediaType = "Application/JSON;charset=utf-8" }, all},

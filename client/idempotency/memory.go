@@ -28,8 +28,8 @@ func Memory() Store { return NewMemory(MemoryOptions{}) }
 type MemoryOptions struct {
 	// MaxEntries is the maximum number of records; 0 means 100,000.
 	MaxEntries int
-	// CleanupInterval is the minimum time between two removals of expired records; 0 means 10 s. An expired record counts
-	// against MaxEntries for no longer than that.
+	// CleanupInterval is the minimum time between two removals of expired records; 0 means 10 s. An expired record
+	// counts against MaxEntries for no longer than that.
 	CleanupInterval time.Duration
 }
 
@@ -52,8 +52,8 @@ type memory struct {
 	token   uint64
 	cleaned time.Time // when expired values were last removed
 	// removals counts the values that were removed. It is the version of absent keys: a swap that was decided for an
-	// absent key before a removal may have met the removed value, and is decided again. Other stores keep expired values
-	// for minutes instead, so that such a swap is late.
+	// absent key before a removal may have met the removed value, and is decided again. Other stores keep expired
+	// values for minutes instead, so that such a swap is late.
 	removals uint64
 }
 

@@ -65,9 +65,9 @@ type Options struct {
 	// MaxBody limits the body of a keyed request in bytes; 0 means 1 MiB. Interceptor ignores it, because its handler
 	// has its own limit.
 	MaxBody int64
-	// RequestHeaders are the names of headers that are part of the request besides its preconditions (If-Match,
-	// If-None-Match, If-Modified-Since, If-Unmodified-Since, If-Range, Range): the same key with another value is
-	// refused. Nil means HeadersAnyTenant and HeadersAnyVersion, except headers that are in Identity.
+	// RequestHeaders are the names of headers that are part of the request: the same key with another value is refused.
+	// Always part of it are the preconditions (If-Match, If-None-Match, If-Modified-Since, If-Unmodified-Since,
+	// If-Range, Range) and a few more that decide on what a request acts, such as Content-Range and Destination. Nil means HeadersAnyTenant and HeadersAnyVersion, except headers that are in Identity.
 	RequestHeaders []string
 	// Principal returns the party on whose behalf a request is made, at most 512 bytes of UTF-8, or "" for an anonymous
 	// request, which is refused. A request for which it returns an error is refused too, and the error is logged. The
@@ -117,9 +117,10 @@ type Options struct {
 	// since the first request. It is called before each replay. An error means that the answer is unknown. Nil allows
 	// every replay: a retry has the same principal as the first request. Interceptor ignores it.
 	AllowReplay func(r *http.Request) (bool, error)
-	// Admit counts a keyed request of a principal before its body is read; leave ends the count. A request that is not
-	// admitted is refused with CodeQuota. Nil admits every request. Interceptor ignores it.
-	Admit func(principal string) (leave func(), ok bool)
+	// Admit counts a keyed request of a party before its body is read; leave ends the count. The party is the principal
+	// without the host and the other headers of Identity, which a client may choose. A request that is not admitted is
+	// refused with CodeQuota. Nil admits every request. Interceptor ignores it.
+	Admit func(party string) (leave func(), ok bool)
 	// Open runs the handler without a key when the store does not answer; the response is marked and the event counted.
 	// Work may then run twice. Without Open the request is refused with 503. A request that the store has answered is
 	// never run this way, whatever the answer; see [ErrRefused].
@@ -415,7 +416,7 @@ func methodOf(r *http.Request) string {
 // comparedHeaders returns the headers that are part of a request.
 func (o *Options) comparedHeaders(header http.Header) http.Header {
 	compared := http.Header{}
-	for _, name := range slices.Concat(preconditions, o.compared) {
+	for _, name := range slices.Concat(actingHeaders, o.compared) {
 		if values := header.Values(name); strings.Join(values, "") != "" {
 			compared[name] = values
 		}

@@ -230,7 +230,7 @@ func (o Options) Policy() ([]byte, error) {
 		Header: HeaderKey, Methods: o.Methods, Required: o.Required, Strict: o.Strict, MaxKeyLength: MaxKey,
 		Principal: o.sources(), Shared: o.Shared, VisitorHeader: o.VisitorHeader,
 		Fingerprint: modeNames[o.Fingerprint], Pointers: o.Pointers, MaxBodyBytes: o.MaxBody,
-		RequestHeaders:  lower(slices.Concat(preconditions, o.compared)),
+		RequestHeaders:  lower(slices.Concat(actingHeaders, o.compared)),
 		TTLSeconds:      o.TTL.Seconds(),
 		RejectedSeconds: o.RejectedTTL.Seconds(), WaitSeconds: max(0, o.Wait.Seconds()),
 		OnLeaseExpired: "indeterminate",

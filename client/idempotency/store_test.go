@@ -320,9 +320,10 @@ func TestExpiredRecordsDoNotCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := idempotency.NewMemory(idempotency.MemoryOptions{MaxEntries: 1, CleanupInterval: 2 * time.Second})
+		work := func(context.Context, *idempotency.Owner) ([]byte, error) { return nil, nil }
 		do := func(key string) error {
 			_, err := idempotency.DoOptions{Settings: idempotency.Settings{TTL: time.Second}}.Do(t.Context(), s,
-				idempotency.RecordKey{Key: key}, func(context.Context, *idempotency.Owner) ([]byte, error) { return nil, nil })
+				idempotency.RecordKey{Key: key}, work)
 			return err
 		}
 		for i := range 5 {

@@ -59,7 +59,8 @@ func TestRoleWithoutPrivileges(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, table, _ := strings.Cut(privilege, " ON ")
-		if err := relay.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "permission denied for table "+table) {
+		err = relay.Run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "permission denied for table "+table) {
 			t.Errorf("without %s: %v", privilege, err)
 		}
 		execute(t, db, "GRANT "+privilege+" TO relay")

@@ -108,8 +108,9 @@ func TestRestoredDatabase(t *testing.T) {
 				_, stop = run(t, ledger, db, outbox.Options{})
 			}
 			status := await(t, db, stopped)
-			if s := status.Streams[0]; !strings.Contains(s.Stopped, test.reason) || !strings.Contains(s.Stopped, "resume") {
-				t.Errorf("stopped because %s", s.Stopped)
+			why := status.Streams[0].Stopped
+			if !strings.Contains(why, test.reason) || !strings.Contains(why, "resume") {
+				t.Errorf("stopped because %s", why)
 			}
 			same(t, payloads(t, ledger), want)
 			for _, row := range status.Rows { // the operator looks into the ledger

@@ -172,8 +172,10 @@ type Writer struct {
 //
 // With a Journal, Open recovers the writes in it; see [Writer.Recovered]. An
 // [*UnsettledError] reports that this is not possible: the stream was evicted or fenced, or the
-// ledger is another one. In that case nothing was sent again. When the application has settled
-// the listed writes itself, [journal.File.Forget] lets the next Open begin without them.
+// ledger is another one, or the journal was set back and the ledger has other numbers. In that case
+// nothing was sent again. When the application has settled the listed writes itself,
+// [journal.File.Forget] lets the next Open begin without them. A journal without a session for the
+// stream takes the stream over as it is: it cannot tell that it was lost.
 func Open(ctx context.Context, c *client.Client, options Options) (*Writer, error) {
 	if err := options.validate(); err != nil {
 		return nil, err

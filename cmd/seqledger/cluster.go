@@ -160,8 +160,7 @@ type clusterTransferCommand struct {
 
 // Help is shown below the flags.
 func (*clusterTransferCommand) Help() string {
-	return `The node must be alive, caught up, and have room on its disk. A node that is stopped with SIGTERM hands over by
-itself.
+	return `The node must be alive, caught up, and have room on its disk. A leader that is stopped with SIGTERM hands over.
 
     seqledger cluster transfer
     seqledger cluster transfer 2`

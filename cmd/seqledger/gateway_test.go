@@ -232,7 +232,7 @@ func TestGatewayUsage(t *testing.T) {
 func TestGatewayExample(t *testing.T) {
 	t.Parallel()
 	const example = "../../docs/examples/gateway.yaml"
-	seqledger(t, "gateway", "--config", example, "--check").expect(t, exitDone, "no mistakes; 4 routes")
+	seqledger(t, "gateway", "--config", example, "--check").expect(t, exitDone, "no mistakes; 5 routes")
 	content, err := os.ReadFile(example)
 	if err != nil {
 		t.Fatal(err)

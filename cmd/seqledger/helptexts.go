@@ -175,8 +175,8 @@ var helpTexts = map[string]string{
 	"help_peer_advertise": "Address under which the other nodes reach this one, if it is not that of --peer-listen.",
 	"help_peer_client": "Address under which clients reach this node, if it is not that of --listen. The other nodes " +
 		"tell it to clients.",
-	"help_peer_join": "Join the cluster of the node that has this --peer-listen; repeatable. Ignored once the data " +
-		"directory belongs to a cluster.",
+	"help_peer_join": "Join the cluster of the node that has this --peer-listen; repeatable. Once the data directory " +
+		"holds a ledger, that must be the ledger of these nodes.",
 	"help_peer_cert":     "Certificate (PEM) that this node shows to the others, for both directions.",
 	"help_peer_ca":       "Certificates (PEM) of the authority that signs those of the nodes, and nothing else.",
 	"help_peer_insecure": "Talk to other nodes without TLS on addresses that are not loopback.",
@@ -196,8 +196,8 @@ var helpTexts = map[string]string{
 		"much memory.",
 	"help_serve_backup_rate": "How fast a backup may read, in bytes per second; -1 for as fast as it can.",
 	"help_serve_disk_reserve": "Refuse writes while less than this is free on the disk of --data, in bytes, and " +
-		"no other node can lead; reads go on. 0 never refuses, until the disk is full and the server stops; -1 is 1 GiB, or a twentieth of a " +
-		"smaller disk.",
+		"no other node can lead; reads go on. 0 never refuses, until the disk is full and the server stops; -1 is " +
+		"1 GiB, or a twentieth of a smaller disk.",
 	"help_serve_accept_clock": "Believe the system's clock though it is more than 30 days ahead of the last " +
 		"command, and further than this ledger ever paused: whatever has a time to live may expire.",
 	"help_serve_eviction_interval": "New ledger: look for expired streams and entities after so many commands.",

@@ -388,7 +388,8 @@ func (c *importCommand) openWriter(
 		expected := state.Session
 		if expected == 0 {
 			// Before a session is opened, which would fence the stream's owner.
-			there, err := conn.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: scope, ClientId: c.ClientID})
+			request := &seqledgerv1.GetClientStateRequest{Scope: scope, ClientId: c.ClientID}
+			there, err := conn.GetClientState(ctx, request)
 			if err == nil {
 				err = c.checkUnused(there.GetLastCommittedSequence(), there.GetSession())
 			}
@@ -435,8 +436,8 @@ func (c *importCommand) checkUnused(last, session uint64) error {
 	if session != 0 {
 		hint += fmt.Sprintf(", or --take-session %d to import behind what is there", session)
 	}
-	return fail(exitRefused, hint, "%s says that no line was sent, and the stream of %q has %d writes: they may be lines of "+
-		"this file", c.StateFile, c.ClientID, last)
+	return fail(exitRefused, hint, "%s says that no line was sent, and the stream of %q has %d writes: they may be "+
+		"lines of this file", c.StateFile, c.ClientID, last)
 }
 
 // otherLedgerHint says what to do about another ledger id. A restored ledger has a new id, and

@@ -142,7 +142,8 @@ func TestImportWithoutItsState(t *testing.T) {
 	s.do(t, importArgs(input)...).expect(t, exitDone)
 	of := func(name string) any {
 		t.Helper()
-		return s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone).field(t, name)
+		r := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
+		return r.field(t, name)
 	}
 	session := fmt.Sprint(of("session"))
 	for name, setBack := range map[string]func(state *importing.State) error{
@@ -159,7 +160,7 @@ func TestImportWithoutItsState(t *testing.T) {
 		}
 		s.do(t, importArgs(input)...).expect(t, exitRefused, "has 20 writes", "--client-id", "--take-session "+session)
 		if of("session") != session || of("lastCommittedSequence") != "20" {
-			t.Errorf("%s: the stream was changed: session %v, last %v", name, of("session"), of("lastCommittedSequence"))
+			t.Errorf("%s: the stream was changed: %v, %v", name, of("session"), of("lastCommittedSequence"))
 		}
 		if err := state.Save(path); err != nil {
 			t.Fatal(err)

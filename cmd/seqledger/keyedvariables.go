@@ -118,8 +118,8 @@ func readShared(name string, read func(string) (string, error)) (value string, s
 		case err != nil:
 			return "", false, fmt.Errorf("$%s: %w", form, err)
 		case set && found != value:
-			return "", false, fmt.Errorf("$%s%s and $%s have different values: unset one of them", environmentPrefix, name,
-				name)
+			return "", false, fmt.Errorf("$%s and $%s have different values: unset one of them",
+				environmentPrefix+name, name)
 		}
 		value, set = found, true
 	}

@@ -172,7 +172,8 @@ func TestValuesOfKeyedVariables(t *testing.T) {
 		t.Errorf("both forms: %v, %v", c.Lease, err)
 	}
 	t.Setenv(pendingTTL, "61")
-	if _, err := parseGateway(t); err == nil || !strings.Contains(err.Error(), "$"+prefix+pendingTTL+" and $"+pendingTTL) {
+	_, err := parseGateway(t)
+	if err == nil || !strings.Contains(err.Error(), "$"+prefix+pendingTTL+" and $"+pendingTTL) {
 		t.Errorf("both forms with different values: %v", err)
 	}
 	var output strings.Builder

@@ -59,7 +59,7 @@ func (c *serveCommand) cluster(e *environment, clients net.Listener) (*cluster.O
 		Listener: listener, TLS: config, Insecure: f.PeerInsecure,
 		Peer:   reachable(f.PeerAdvertise, listener),
 		Client: reachable(f.Advertise, clients),
-		Token:  token,
+		Token:  token, Nodes: f.Join,
 	}, nil
 }
 

@@ -86,8 +86,9 @@ func (c *recoverCommand) Run(e *environment) error {
 				"recovery")
 	}
 	if !interrupted {
-		e.notice("recovering node %d of %d with its log up to index %d of term %d: what only the others had is lost, "+
-			"and none of them must be started again", s.Node, len(s.Members), s.Last.Index, s.Last.Term)
+		e.notice("recovering node %d with its log up to index %d of term %d: what only the other nodes of its cluster "+
+			"had, %d by its log, is lost, and none of them must be started again", s.Node, s.Last.Index, s.Last.Term,
+			len(s.Members)-1)
 	}
 	r, err := recovery.Run(e.ctx, c.Data, e.log)
 	if err != nil {

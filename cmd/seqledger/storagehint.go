@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"net"
 	"syscall"
 
 	"github.com/seqledger/seqledger/ledger"
@@ -9,8 +10,15 @@ import (
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
+
+// isA reports whether an error is or wraps one of a type.
+func isA[E error](err error) bool {
+	_, is := errors.AsType[E](err)
+	return is
+}
 
 // storageHint says what to do about a data directory that cannot be opened, or whose storage
 // has failed. Each cause has its own hint, because a hint that fits every error helps with
@@ -35,6 +43,19 @@ func storageHint(err error, path string) string {
 		return "run seqledger restore FILE --data " + path + " again, with the same backup or another"
 	case errors.Is(err, datadir.ErrRecovering):
 		return "run seqledger recover --data " + path + " --accept-lost-writes again"
+	case isA[*cluster.OtherLedgerError](err):
+		return "to join that cluster, name an empty directory with --data; to serve the ledger in " + path +
+			", leave --join away and give clients other addresses than those of that cluster"
+	case errors.Is(err, datadir.ErrOldCopy), isA[*raftlog.ForgottenError](err):
+		return "put back the directory that this node had last; if it is gone, take the node out with " +
+			"seqledger cluster remove, and let the machine join again with an empty directory; " +
+			"never start a node on a copy of " + path
+	case errors.Is(err, cluster.ErrRemoved):
+		return "the other nodes go on without this one; to let the machine join again, empty " + path +
+			" and start it with --join"
+	case isA[*net.OpError](err):
+		return "the network of this machine failed (the system's log may tell more); start again: nothing that was " +
+			"acknowledged is lost"
 	case is(syscall.ENOSPC, syscall.EDQUOT):
 		return "the disk is full: make room on the file system of " + path +
 			", but remove nothing inside that directory, " + lossless

@@ -3,11 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -44,9 +46,18 @@ func TestStorageHint(t *testing.T) {
 			t.Errorf("%v: %q says whether something is lost: want %t", tt.err, got, tt.lossless)
 		}
 	}
-	// A full disk is a failure of the storage, too, and damage is never lossless.
-	for cause, want := range map[error]string{syscall.ENOSPC: "make room", machine.ErrCorrupt: "verify"} {
-		if got := storageHint(fmt.Errorf("%w: %w", ledger.ErrFailed, cause), "/data"); !strings.Contains(got, want) {
+	// A full disk is a failure of the storage, too, and damage is never lossless. What is not the disk's fault does not
+	// send its reader to the disk.
+	for cause, want := range map[error]string{
+		syscall.ENOSPC: "make room", machine.ErrCorrupt: "verify",
+		cluster.ErrRemoved:                                  "empty /data and start it with --join",
+		&raftlog.ForgottenError{}:                           "put back the directory",
+		datadir.ErrOldCopy:                                  "put back the directory",
+		&cluster.OtherLedgerError{}:                         "name an empty directory",
+		&net.OpError{Op: "accept", Err: syscall.ECONNRESET}: "network",
+	} {
+		got := storageHint(fmt.Errorf("%w: %w", ledger.ErrFailed, cause), "/data")
+		if !strings.Contains(got, want) || strings.Contains(got, "repair the disk") {
 			t.Errorf("%v: %q", cause, got)
 		}
 	}

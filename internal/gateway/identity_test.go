@@ -109,7 +109,8 @@ func TestComparedHeadersReachTheService(t *testing.T) {
 	t.Parallel()
 	address, service := attacked(t, "routes: [{path: /, principal: [x-tenant]}]")
 	raw(t, address, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nIdempotency-Key: k\r\nX-Tenant: a\r\n"+
-		"Stripe-Version: 1\r\nIf-Match: 1\r\nX_Tenant: b\r\nConnection: close, X-Tenant, Stripe-Version, If-Match\r\n\r\n")
+		"Stripe-Version: 1\r\nIf-Match: 1\r\nX_Tenant: b\r\n"+
+		"Connection: close, X-Tenant, Stripe-Version, If-Match\r\n\r\n")
 	requests, _ := service.take()
 	if len(requests) != 1 {
 		t.Fatalf("%d requests", len(requests))
@@ -139,8 +140,8 @@ routes:
 	}
 	base, _ := start(t, c)
 	as := func(path, signature string) (int, string, string) {
-		status, header, text := sendAs(t, "AWS4-HMAC-SHA256 Credential=AKID/20261127/r/s/aws4_request, Signature="+signature,
-			http.MethodPost, base+path, `"k"`, "5")
+		who := "AWS4-HMAC-SHA256 Credential=AKID/20261127/r/s/aws4_request, Signature=" + signature
+		status, header, text := sendAs(t, who, http.MethodPost, base+path, `"k"`, "5")
 		return status, header.Get(idempotency.HeaderReplayed), text
 	}
 	for _, signature := range []string{"good1", "good2"} {

@@ -48,7 +48,6 @@ type served struct {
 	address  string
 	blocking chan struct{} // a request to /wait ends with it
 	begun    chan struct{}
-	client   *http.Client
 }
 
 func serve(t *testing.T, most int, config *tls.Config) *served {
@@ -69,6 +68,9 @@ func serve(t *testing.T, most int, config *tls.Config) *served {
 		_, _ = io.WriteString(w, "ok")
 	}), 1<<10, slog.New(slog.DiscardHandler))
 	hs.TLSConfig = config
+	hs.Protocols = new(http.Protocols)
+	hs.Protocols.SetHTTP1(true)
+	hs.Protocols.SetUnencryptedHTTP2(config == nil)
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(hs, l, most) }() // ends with Close; the cleanup waits for it
 	t.Cleanup(func() {
@@ -156,6 +158,38 @@ func TestBusyConnectionsAreKept(t *testing.T) {
 		if got := ask(dial(t, s.address), "/"); got != "ok<nil>" {
 			t.Error(got)
 		}
+	}
+}
+
+// The same holds for HTTP/2 in cleartext, as nodes speak it.
+func TestBusyHTTP2IsKept(t *testing.T) {
+	t.Parallel()
+	s := serve(t, 1, nil)
+	h2 := new(http.Protocols)
+	h2.SetUnencryptedHTTP2(true)
+	get := func(path string) error {
+		tr := &http.Transport{Protocols: h2}
+		t.Cleanup(tr.CloseIdleConnections) // until then it is idle
+		answer, err := (&http.Client{Transport: tr, Timeout: time.Minute}).Get("http://" + s.address + path)
+		if err == nil {
+			_, err = io.Copy(io.Discard, answer.Body)
+		}
+		return err
+	}
+	for range 3 {
+		if err := get("/"); err != nil {
+			t.Fatal("a new connection is not served:", err)
+		}
+	}
+	answer := make(chan error, 1)
+	go func() { answer <- get("/wait") }() // received below
+	<-s.begun
+	if err := get("/"); err == nil {
+		t.Error("a connection beyond the bound was taken")
+	}
+	close(s.blocking)
+	if err := <-answer; err != nil {
+		t.Error("a request under way was cut off:", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -75,5 +76,40 @@ func TestCreate(t *testing.T) {
 	}
 	if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != File {
 		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// No program writes with other modes, but for tests and measurements.
+func TestNothingElseIsWritten(t *testing.T) {
+	t.Parallel()
+	other := []string{"bench", "internal/servertest", "internal/private", "bin"}
+	const root = "../.."
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			if slices.Contains(other, filepath.ToSlash(name)) || e.Name() == "node_modules" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		for _, wide := range []string{"os.Create(", "0o644", "0o640", "0o666", "0o750", "0o755", "0o777"} {
+			if strings.Contains(string(text), wide) {
+				t.Errorf("%s has %s: what is written is for its owner alone", name, wide)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

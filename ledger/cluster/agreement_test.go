@@ -147,12 +147,19 @@ func TestLevelStaysWhileMembersChange(t *testing.T) {
 	var once error
 	asked := false
 	peer := other(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == identityPath {
+			isNode(2)(w, r)
+			return
+		}
 		if !asked {
 			asked, once = true, join(2, "127.0.0.1:1")
 		}
 		says(200, fmt.Sprint(tokenLevel+1))(w, r)
 	})
 	if err := join(1, peer); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Admit(t.Context(), JoinRequest{ID: 2, Peer: peer}); err != nil {
 		t.Fatal(err)
 	}
 	err := f.RaiseLevel(t.Context())

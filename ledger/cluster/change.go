@@ -35,22 +35,25 @@ func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2, force bool) 
 	case err != nil:
 		return fmt.Errorf("change of the members: %w", err)
 	}
-	n.offerState(ctx)
+	if err := n.offerState(ctx); err != nil {
+		n.host.Logger.Warn("no command followed a change of the members", "error", err)
+	}
 	return nil
 }
 
-// offerState commits a command after a membership change. A node that is too far behind is offered the state as of the
-// last command, and that state must include the current members. Without this command the node would have to wait for
-// the next write.
-func (n *Node) offerState(ctx context.Context) {
-	if err := n.host.Tick(ctx); err != nil {
-		n.host.Logger.Warn("no command came behind a change of the members", "error", err)
+// offerState commits a command if none followed the last membership change. A node that is too far behind is offered
+// the state as of the last command, and that state must include the current members. Without this command the node
+// would have to wait for the next write.
+func (n *Node) offerState(ctx context.Context) error {
+	if n.log.Covered().Index >= n.log.MembersChanged() {
+		return nil
 	}
+	return n.host.Tick(ctx)
 }
 
-// judge returns the result of a check of the other nodes, of which only those count as alive that were heard of since the
-// call: a node that has just died must not be relied on. A check that fails is repeated for a while, because each node
-// is heard of at every heartbeat, and a leader that was elected just now does not know yet how far the others are.
+// judge returns the result of a check of the other nodes. Only a node that was heard of since the call counts as alive,
+// because a node that has just died must not be relied on. A check that fails is repeated for a while: a node is heard
+// of at every heartbeat, and a leader that was elected just now does not know yet how far the others are.
 func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
 	began := time.Now()
 	ticker, ended := time.NewTicker(judgeInterval), time.NewTimer(judgeTimeouts*n.log.ElectionTimeout())
@@ -62,8 +65,11 @@ func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
 			s.Members[i].Active = s.Members[i].Heard.After(began)
 		}
 		err := check(&s)
-		if err == nil || errors.Is(err, ErrNoSuchNode) {
+		switch {
+		case err == nil || errors.Is(err, ErrNoSuchNode):
 			return err
+		case !n.log.Role().Leads: // only a leader knows the others
+			return n.notLeading()
 		}
 		select {
 		case <-ticker.C:
@@ -146,8 +152,8 @@ func (n *Node) Remove(ctx context.Context, id uint64, force bool) error {
 }
 
 // TransferLeadership transfers the leadership to a voter, or, if to is 0, to the voter with the longest log. It returns
-// once another node leads, or at once if this node is the voter to take over. The error is ErrNoSuchNode if the node has
-// no vote, and ErrNoSuccessor if it is not alive and caught up, has no room on its disk, or did not take over.
+// once another node leads, or at once if this node is the voter to take over. The error is ErrNoSuchNode if the node
+// has no vote, and ErrNoSuccessor if it is not alive and caught up, has no room on its disk, or did not take over.
 func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	if err := n.mustLead(); err != nil {
 		return err
@@ -181,10 +187,11 @@ func (n *Node) transfer(ctx context.Context, to uint64) error {
 		if leader.ID != 0 && leader.ID != n.id() {
 			return nil
 		}
-		if leader.ID == n.id() {
-			s := n.Status()
-			if _, err := s.successor(to); err != nil {
-				return err
+		s := n.Status()
+		// Asked after the status, because a node that does not lead any more knows nothing of the others.
+		if leader.ID == n.id() && n.log.Role().Leads {
+			if m := s.find(to); m == nil || s.fault(m) != "" {
+				return fmt.Errorf("%w: node %d is gone", ErrNoSuccessor, to)
 			}
 			if err := n.log.Transfer(to); err != nil {
 				return err

@@ -78,7 +78,7 @@ func TestOnlyTheLeaderChangesMembers(t *testing.T) {
 // TestChangesOfMembers: what is done already is done again without a change, and what cannot be is refused.
 func TestChangesOfMembers(t *testing.T) {
 	t.Parallel()
-	f := newFake(t, nil, nil)
+	f := newFake(t, nil, nil).connect(t)
 	for nonce := range byte(3) {
 		q := JoinRequest{Nonce: [16]byte{nonce + 1}, Peer: "127.0.0.1:745" + string('1'+nonce), Level: tokenLevel}
 		if _, err := f.Admit(t.Context(), q); err != nil {
@@ -125,7 +125,7 @@ func TestChangesOfMembers(t *testing.T) {
 // TestChangeIsOfferedWithACommand: a change that no command follows is done all the same, and said.
 func TestChangeIsOfferedWithACommand(t *testing.T) {
 	t.Parallel()
-	f := newFake(t, nil, nil)
+	f := newFake(t, nil, nil).connect(t)
 	q := JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:7451", Level: tokenLevel}
 	if _, err := f.Admit(t.Context(), q); err != nil {
 		t.Fatal(err)

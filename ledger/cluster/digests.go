@@ -356,8 +356,8 @@ func (n *Node) askDigest(ctx context.Context, m *Member, own stand) (check machi
 	}
 	defer func() { _ = response.Body.Close() }()                                    // the body was only read
 	m.Disk.Free, _ = strconv.ParseUint(response.Header.Get(diskFreeHeader), 10, 64) // older programs do not send it
-	m.Room = toldRoom(response.Header)
 	m.Disk.Size, _ = strconv.ParseUint(response.Header.Get(diskSizeHeader), 10, 64)
+	m.Room = toldRoom(response.Header)
 	text, err := io.ReadAll(io.LimitReader(response.Body, 128))
 	switch {
 	case err != nil:

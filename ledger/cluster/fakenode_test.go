@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -59,7 +60,11 @@ func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLe
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.ticks++
-			return f.tickErr
+			if f.tickErr != nil {
+				return f.tickErr
+			}
+			_, err := f.log.Propose([]byte("tick")).Wait()
+			return err
 		},
 		RaiseLevel: func(_ context.Context, from, to uint64) error {
 			f.raised = append(f.raised, [2]uint64{from, to})
@@ -145,6 +150,11 @@ func says(status int, text string) http.HandlerFunc {
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(text))
 	}
+}
+
+// isNode answers as a node does that is asked who it is.
+func isNode(id uint64) http.HandlerFunc {
+	return says(200, fmt.Sprintf(`{"ledger":%d,"node":%d}`, testLedger, id))
 }
 
 // removed answers as a node does that knows that the other one was removed.

@@ -160,8 +160,8 @@ func best(nodes []Member) uint64 {
 }
 
 // roomier returns the voter that should lead because the disk of this node, which leads, has no room for more writes,
-// or 0. Its disk must be known to have room. A node whose disk was low leads again only once that disk is ample, so that
-// nodes whose disks fill up together do not pass the leadership around.
+// or 0. Its disk must be known to have room. A node whose disk was low leads again only once that disk is ample, so
+// that nodes whose disks fill up together do not pass the leadership around.
 func (s *Status) roomier() uint64 {
 	if s.room() != RoomNone {
 		return 0

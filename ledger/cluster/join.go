@@ -12,7 +12,6 @@ import (
 	pb "go.etcd.io/raft/v3/raftpb"
 
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
@@ -30,6 +29,8 @@ type JoinRequest struct {
 	Client string `json:"client,omitempty"`
 	// Level is the highest format level that the node's program supports.
 	Level uint64 `json:"level,omitempty"`
+	// Last is the index at which the log of a member ended when it was started.
+	Last uint64 `json:"last,omitempty"`
 }
 
 // JoinAnswer is what a joining node needs to start.
@@ -38,46 +39,70 @@ type JoinAnswer struct {
 	Ledger machine.LedgerID `json:"ledger"` // the ledger that it joins
 	// AtLeast is the log index that the state which the node fetches must have reached.
 	AtLeast uint64 `json:"atLeast"`
-	Leader  string `json:"leader"` // the leader's address for other nodes
 }
 
-// Admit adds a node as a learner, which becomes a voter once it has caught up. It returns once the change is applied on
-// this node. A repeated call changes nothing more and returns the same answer. If this node does not lead, the error is
-// a *NotLeaderError; if the request is invalid, it is a *machine.FieldError.
+// Admit adds a node as a learner, which becomes a voter once it has caught up, or updates the addresses of a member. A
+// node that is added has no address before it has announced one, and an address is committed only after the node has
+// answered at it. Admit returns once the change is applied on this node. A repeated call changes nothing more and
+// returns the same answer. If this node does not lead, the error is a *NotLeaderError; if the request is invalid, it is
+// a *machine.FieldError.
 func (n *Node) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 	if err := q.validate(); err != nil {
 		return JoinAnswer{}, err
 	}
-	n.changing.Lock()
-	defer n.changing.Unlock()
 	if err := n.mustLead(); err != nil {
 		return JoinAnswer{}, err
 	}
-	if t := n.transport.Load(); t != nil {
-		if err := t.Allowed(q.Peer); err != nil {
-			return JoinAnswer{}, &machine.FieldError{Field: "peer", Problem: err.Error()}
+	if err := n.checkAddress(q.Peer); err != nil {
+		return JoinAnswer{}, err
+	}
+	if q.ID == 0 {
+		// The node that joins announces its addresses to this one, whose own address it learns from the state.
+		if _, err := n.Admit(ctx, n.ownAddress()); err != nil {
+			return JoinAnswer{}, errors.New("the leader's own address: " + err.Error()) // it may be mended
 		}
 	}
-	if err := n.mustKnowLevel(&q); err != nil {
+	// Before the lock, because a node at a wrong address must not keep others waiting.
+	if members := n.log.Members(); q.addressChanges(&members) {
+		if err := n.mustAnswer(ctx, q.ID, q.Peer); err != nil {
+			return JoinAnswer{}, err
+		}
+	}
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	return n.admit(ctx, &q)
+}
+
+// admit makes the change that a request needs. The caller has locked changing.
+func (n *Node) admit(ctx context.Context, q *JoinRequest) (JoinAnswer, error) {
+	if err := n.mustLead(); err != nil {
+		return JoinAnswer{}, err
+	}
+	if err := errors.Join(n.mustKnowLevel(q), n.mustRemember(q)); err != nil {
 		return JoinAnswer{}, err
 	}
 	members := n.log.Members()
 	change, id, err := q.change(&members)
 	if err == nil && change != nil {
+		before, _ := members.Address(id)
 		err = n.change(ctx, change, false)
+		switch {
+		case err != nil:
+		case q.ID == 0:
+			n.host.Logger.Info("a node has joined the cluster", "node", id, "its address, to be announced", q.Peer)
+		default:
+			n.host.Logger.Info("a node has announced its address", "node", id, "before", before.Peer, "now", q.Peer,
+				"for clients", q.Client)
+		}
 	}
 	if err == nil {
-		// A state is identified by the last command before it. This command makes a state after the change possible.
-		err = n.host.Tick(ctx)
+		err = n.offerState(ctx)
 	}
 	if err != nil {
 		return JoinAnswer{}, err
 	}
-	leader, _ := n.Leader()
-	a := JoinAnswer{ID: id, AtLeast: n.log.MembersChanged(), Leader: leader.Peer}
 	state, err := n.host.State()
-	a.Ledger = state.Ledger
-	return a, err
+	return JoinAnswer{ID: id, Ledger: state.Ledger, AtLeast: n.log.MembersChanged()}, err
 }
 
 func (q *JoinRequest) validate() error {
@@ -97,85 +122,33 @@ func (q *JoinRequest) validate() error {
 
 // change returns the membership change that a request needs, if any, and the id of the node.
 func (q *JoinRequest) change(m *core.Members) (*pb.ConfChangeV2, uint64, error) {
-	address := core.Address{ID: q.ID, Nonce: q.Nonce, Peer: q.Peer, Client: q.Client}
-	kind := pb.ConfChangeUpdateNode
-	known, found := m.Address(q.ID)
 	for _, a := range m.Addresses {
-		if q.ID == 0 && a.Nonce == q.Nonce {
-			known, found, address.ID = a, true, a.ID
-		}
-	}
-	switch {
-	case q.ID != 0 && !m.Has(q.ID):
-		return nil, 0, fmt.Errorf("%w: node %d is no member of this cluster", ErrNoSuchNode, q.ID)
-	case q.ID != 0:
-		address.Nonce = known.Nonce
-	case !found:
-		kind, address.ID = pb.ConfChangeAddLearnerNode, m.Highest+1
-	}
-	if found && known == address {
-		return nil, address.ID, nil
-	}
-	for _, a := range m.Addresses {
-		if a.Peer == q.Peer && a.ID != address.ID {
+		switch {
+		case q.ID == 0 && a.Nonce == q.Nonce:
+			return nil, a.ID, nil
+		case a.Peer == q.Peer && a.ID != q.ID:
 			return nil, 0, &machine.FieldError{
 				Field:   "peer",
 				Problem: fmt.Sprintf("%s is the address of node %d already: remove that one first", q.Peer, a.ID),
 			}
 		}
 	}
+	kind, address := pb.ConfChangeAddLearnerNode, core.Address{ID: m.Highest + 1, Nonce: q.Nonce}
+	if q.ID != 0 {
+		known, found := m.Address(q.ID)
+		kind, address = pb.ConfChangeUpdateNode, core.Address{
+			ID: q.ID, Nonce: known.Nonce, Peer: q.Peer, Client: q.Client,
+		}
+		switch {
+		case !m.Has(q.ID):
+			return nil, 0, fmt.Errorf("%w: node %d is no member of this cluster", ErrNoSuchNode, q.ID)
+		case found && known == address:
+			return nil, q.ID, nil
+		}
+	}
 	change := single(kind, address.ID)
 	address.AppendTo(change)
 	return change, address.ID, nil
-}
-
-// announce sends this node's addresses to the other nodes if they are missing or have changed.
-func (n *Node) announce() {
-	c := n.host.Options
-	members := n.log.Members()
-	known, _ := members.Address(n.id())
-	if !members.Has(n.id()) || known.Peer == c.Peer && known.Client == c.Client {
-		return
-	}
-	ctx, cancel := context.WithTimeout(n.host.Stopping, changePatience)
-	defer cancel()
-	q := JoinRequest{ID: n.id(), Peer: c.Peer, Client: c.Client}
-	var err error
-	if leader, _ := n.Leader(); leader.Self {
-		_, err = n.Admit(ctx, q)
-	} else {
-		err = n.announceTo(ctx, &members, q)
-	}
-	if err != nil && ctx.Err() == nil {
-		n.host.Logger.Warn("the other nodes do not know the address of this one yet; it is tried again", "error",
-			err)
-	}
-}
-
-// announceTo sends this node's addresses to one of the other nodes. It tries every known node, because the leader
-// cannot reach a node whose address has changed.
-func (n *Node) announceTo(ctx context.Context, members *raftlog.Members, q JoinRequest) error {
-	c := n.host.Options
-	var asked []string
-	for _, a := range members.Addresses {
-		if a.ID != n.id() {
-			asked = append(asked, a.Peer)
-		}
-	}
-	var problems error
-	const mostHops = 3 // nodes may name a lost leader for a while
-	for i, hops := 0, 0; i < len(asked); i++ {
-		_, err := AskToJoin(ctx, n.PeerTransport(), peerURL(c.TLS != nil, asked[i]), q)
-		if err == nil {
-			return nil
-		}
-		problems = errors.Join(problems, err)
-		if refusal, is := errors.AsType[*JoinRefusal](err); is && refusal.Leader != "" && hops < mostHops {
-			hops++
-			asked = append(asked, refusal.Leader)
-		}
-	}
-	return problems
 }
 
 func peerURL(encrypted bool, address string) string {
@@ -255,12 +228,11 @@ func (n *Node) JoinHandler() http.Handler {
 		case elsewhere:
 			leader, _ := n.Leader()
 			writeJSON(w, http.StatusMisdirectedRequest, JoinRefusal{Message: err.Error(), Leader: leader.Peer})
-		case wrong || errors.Is(err, ErrNoSuchNode):
+		case wrong || errors.Is(err, ErrNoSuchNode) || errors.Is(err, errForgotten):
 			writeJSON(w, http.StatusBadRequest, JoinRefusal{Message: err.Error(), Final: true})
 		case err != nil:
 			writeJSON(w, http.StatusServiceUnavailable, JoinRefusal{Message: err.Error()})
 		default:
-			n.host.Logger.Info("a node has joined the cluster", "node", a.ID, "address", q.Peer)
 			writeJSON(w, http.StatusOK, a)
 		}
 	})

@@ -48,6 +48,7 @@ const leadInterval = 200 * time.Millisecond
 // leadLoop follows changes of the leader and of the members, and begins this node's terms.
 func (n *Node) leadLoop() {
 	defer n.loops.Done()
+	defer n.stopped()
 	// A term does not begin while the clock is wrong; the ticker retries it.
 	ticker := time.NewTicker(leadInterval)
 	defer ticker.Stop()
@@ -113,7 +114,7 @@ func (n *Node) refuseToLead(cause error) {
 	if err == nil {
 		err = n.log.Transfer(to)
 	}
-	n.host.Logger.Error("this node was elected and does not lead", "error", cause, "transfer to", to, "failed", err)
+	n.host.Logger.Error("this node was elected and does not lead", "error", errors.Join(cause, err), "transfer to", to)
 }
 
 // tendLoop does the periodic work of a cluster.
@@ -155,6 +156,11 @@ func (n *Node) tend() {
 		ctx, cancel := context.WithTimeout(n.host.Stopping, changePatience)
 		err := n.Promote(ctx, m.ID, false)
 		cancel()
-		n.host.Logger.Info("a node of the cluster has caught up and becomes a voter", "node", m.ID, "error", err)
+		if err != nil {
+			n.host.Logger.Warn("a node of the cluster has caught up and is no voter yet; it is tried again",
+				"node", m.ID, "error", err)
+			continue
+		}
+		n.host.Logger.Info("a node of the cluster has caught up and is a voter", "node", m.ID)
 	}
 }

@@ -32,6 +32,10 @@ type Node struct {
 	joinToken joinToken
 	complain  sync.Once
 	old       sync.Once // logs once why the level is not raised
+	announcer announcer
+	opened    uint64 // index at which the log ended when it was opened
+
+	uncompared []string // Options.Nodes, while none of them has told its ledger
 
 	measure atomic.Pointer[func() (below, ample bool)] // see WatchRoom
 	room    Room                                       // on this node's disk; used by compareLoop only
@@ -39,7 +43,8 @@ type Node struct {
 
 	mu      sync.Mutex
 	leader  Leader
-	changed chan struct{} // closed when leader changes
+	forgot  map[uint64]forgotten // by node; bounded by the members
+	changed chan struct{}        // closed when leader changes
 }
 
 // Host is the ledger of a node, as far as the node needs it.
@@ -86,7 +91,7 @@ func New(h Host) *Driver {
 
 // Attach gives the node its directory and the log, which has been opened.
 func (d *Driver) Attach(directory *datadir.Directory, log *raftlog.Log) {
-	d.directory, d.log = directory, log
+	d.directory, d.log, d.opened = directory, log, log.Last()
 }
 
 // Start connects this node to the others, and lets it lead when it is elected. It does nothing in a ledger on one
@@ -102,13 +107,15 @@ func (d *Driver) Start() error {
 	if err := d.openTransport(); err != nil {
 		return err
 	}
-	d.loops.Add(3)
+	d.loops.Add(4)
 	// Ends with stopping or a failure; joined by Wait.
 	go d.leadLoop()
 	// The same.
 	go d.compareLoop()
 	// The same.
 	go d.tendLoop()
+	// The same, or once a node has answered.
+	go d.compareRest()
 	return nil
 }
 

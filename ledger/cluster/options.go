@@ -13,6 +13,9 @@ type Options struct {
 	// Peer and Client are the addresses, host and port, at which other nodes and clients reach this node. Peer defaults
 	// to the address of Listener; Client may be empty.
 	Peer, Client string
+	// Nodes are addresses of other nodes, as Peer is this node's. The node announces its own address to them, in
+	// addition to those that its log names, and does not open the ledger if they have another one.
+	Nodes []string
 	// TLS is used in both directions between nodes; see transport.Options. If it is nil, connections are not encrypted.
 	TLS *tls.Config
 	// Insecure allows addresses that are not loopback without TLS.

@@ -122,7 +122,7 @@ func (n *Node) upgrading() bool {
 // access returns which requests of other nodes this node answers.
 func (n *Node) access() transport.Access {
 	return transport.Access{
-		Token: n.token, Upgrading: n.upgrading, Joining: []string{JoinPath},
+		Token: n.token, Upgrading: n.upgrading, Joining: []string{JoinPath, identityPath},
 		Member: func(id uint64) (peer string, is, was bool) {
 			members := n.log.Members()
 			a, _ := members.Address(id)

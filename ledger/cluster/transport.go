@@ -21,6 +21,12 @@ func (n *Node) ServePeers(h http.Handler) { n.handler.Store(&h) }
 
 func (n *Node) servePeer(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
+	case forgottenPath:
+		n.takeForgotten(w, r)
+		return
+	case identityPath:
+		n.tellIdentity(w)
+		return
 	case clockPath:
 		n.tellClock(w)
 		return
@@ -88,7 +94,8 @@ func (n *Node) connectMembers() error {
 	members := n.log.Members()
 	peers := map[uint64]string{}
 	for _, a := range members.Addresses {
-		if a.ID != n.id() {
+		// A node that joins has not announced an address yet.
+		if a.ID != n.id() && a.Peer != "" && !n.hasForgotten(a.ID) {
 			peers[a.ID] = a.Peer
 		}
 	}
@@ -111,6 +118,9 @@ func (n *Node) PeerTransport() http.RoundTripper {
 func (n *Node) askMember(
 	ctx context.Context, m *Member, method, path string, body io.Reader,
 ) (*http.Response, error) {
+	if m.Peer == "" {
+		return nil, fmt.Errorf("node %d has announced no address yet", m.ID)
+	}
 	r, err := http.NewRequestWithContext(ctx, method, peerURL(n.host.Options.TLS != nil, m.Peer)+path, body)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@
 //	log/      the replicated log (package raftlog)
 //	JOIN-TOKEN the secret that the nodes of a cluster share
 //	RECOVERING there only while a node of a lost majority becomes a ledger of its own
+//	OLD-COPY  there once it was found that the node has acknowledged more than the directory holds
 //	incoming/ there only while the state of another node takes the place of this one
 //
 // Creation is CREATING, state.db with its sums and blocks, log, LEDGER, then CREATING is removed. A
@@ -38,6 +39,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/gofrs/flock"
 )
@@ -57,6 +59,7 @@ const (
 	creatingName = "CREATING"
 
 	recoveringName = "RECOVERING"
+	oldCopyName    = "OLD-COPY"
 	newSuffix      = ".new-" // of a state file that is not whole
 
 	// formatVersion is the version of everything in the directory. See
@@ -79,6 +82,9 @@ var (
 	// ErrRecovering says that a node of a lost majority did not become a ledger of its own yet.
 	ErrRecovering = errors.New("a recovery of the data directory was interrupted: run seqledger recover again before " +
 		"anything else")
+	// ErrOldCopy says that the node has acknowledged entries of the log that are not in the directory.
+	ErrOldCopy = errors.New("the data directory is an old copy: the node has acknowledged writes that are not in it, " +
+		"and a node that runs on it could help to lose them")
 	// ErrClock says that the clock is too far ahead of the directory's last command to be right.
 	ErrClock = errors.New("the clock is too far ahead of the ledger to be right")
 )
@@ -107,12 +113,12 @@ func originOf(creating []byte) (from Origin, known bool) {
 // Directory is a data directory that this process has locked until Close.
 type Directory struct {
 	path     string
-	lock     *flock.Flock
-	identity []byte   // identityBytes that its parts bear
-	nonce    [16]byte // of a node that joins
-	node     uint64   // number in the cluster; 0: the first
-	fresh    bool     // being created
-	format   int      // formatVersion, or that of the marker
+	lock     *flock.Flock // nil: see lockToRead
+	identity []byte       // identityBytes that its parts bear
+	nonce    [16]byte     // of a node that joins
+	node     uint64       // number in the cluster; 0: the first
+	fresh    bool         // being created
+	format   int          // formatVersion, or that of the marker
 }
 
 type marker struct {
@@ -155,7 +161,7 @@ func OpenLedger(path string) (*Directory, error) {
 	if err := (&Directory{path: path}).mustBeLedger(); err != nil {
 		return nil, err
 	}
-	d, err := lockIn(path)
+	d, err := lockToRead(path)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +182,7 @@ func OpenSurvivor(path string) (*Directory, error) {
 	if err := (&Directory{path: path}).mustBeLedger(); err != nil {
 		return nil, err
 	}
-	d, err := lockIn(path)
+	d, err := lockToRead(path)
 	if err != nil {
 		return nil, err
 	}
@@ -206,13 +212,24 @@ func (d *Directory) Recovering() (bool, error) { return exists(d.file(recovering
 // read.
 func (d *Directory) BeginRecovery() error { return d.writeFile(recoveringName, nil) }
 
-// EndRecovery notes durably that the recovery has come to its end.
-func (d *Directory) EndRecovery() error { return d.remove(recoveringName) }
+// EndRecovery notes durably that the recovery has come to its end. What it made of an old copy is a ledger of its own.
+func (d *Directory) EndRecovery() error { return d.remove(oldCopyName, recoveringName) }
 
 func (d *Directory) mustNotRecover() error {
 	recovering, err := d.Recovering()
 	if err == nil && recovering {
 		err = fmt.Errorf("%w: %s", ErrRecovering, d.path)
+	}
+	return err
+}
+
+// MarkOldCopy notes durably that the directory is an old copy, which Open refuses.
+func (d *Directory) MarkOldCopy() error { return d.writeFile(oldCopyName, nil) }
+
+func (d *Directory) mustNotBeOldCopy() error {
+	marked, err := exists(d.file(oldCopyName))
+	if err == nil && marked {
+		err = fmt.Errorf("%w: %s", ErrOldCopy, d.path)
 	}
 	return err
 }
@@ -258,6 +275,16 @@ func lockIn(path string) (*Directory, error) {
 	return d, nil
 }
 
+// lockToRead is lockIn for a directory that is only read. On a file system that is mounted read-only a lock may be
+// neither there nor made, and nothing that this process could disturb writes to the directory.
+func lockToRead(path string) (*Directory, error) {
+	d, err := lockIn(path)
+	if errors.Is(err, syscall.EROFS) {
+		return &Directory{path: path}, nil
+	}
+	return d, err
+}
+
 // mustBeLedger reads the marker of a directory that is only to be looked at.
 func (d *Directory) mustBeLedger() error {
 	info, err := os.Stat(d.path)
@@ -284,7 +311,7 @@ func (d *Directory) inspect(from Origin) error {
 		if from == Restored {
 			return fmt.Errorf("%s holds a ledger already; restore into an absent or empty directory", d.path)
 		}
-		if err := d.mustNotRecover(); err != nil {
+		if err := errors.Join(d.mustNotRecover(), d.mustNotBeOldCopy()); err != nil {
 			return err
 		}
 		return d.readMarker()
@@ -477,4 +504,9 @@ func (d *Directory) Log() string { return d.file(LogName) }
 func (d *Directory) file(name string) string { return filepath.Join(d.path, name) }
 
 // Close gives the directory free.
-func (d *Directory) Close() error { return d.lock.Close() }
+func (d *Directory) Close() error {
+	if d.lock == nil {
+		return nil
+	}
+	return d.lock.Close()
+}

@@ -58,6 +58,7 @@ func (d *Directory) removeLeftovers(names ...string) error {
 	}
 	for _, e := range entries {
 		for _, prefix := range []string{"." + creatingName + "-", "." + markerName + "-", "." + recoveringName + "-",
+			"." + oldCopyName + "-",
 			StateName + newSuffix, SumsName + newSuffix} {
 			if strings.HasPrefix(e.Name(), prefix) {
 				names = append(names, e.Name())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/legacy"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -28,6 +29,9 @@ var (
 // BehindError is the failure of a node that needs another node's state, because the others have dropped the log entries
 // that it is missing.
 type BehindError = host.BehindError
+
+// ForgottenError is the failure of a node whose log has lost entries that the node once acknowledged.
+type ForgottenError = core.ForgottenError
 
 // DamageError means that the log is not the one that the state store was written with. Its message says what was found
 // and what the operator should do.

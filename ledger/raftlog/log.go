@@ -63,6 +63,9 @@ func (l *Log) BytesSinceTruncate() int64 { return l.files.Bytes() }
 // Writing returns how long the current disk write has taken, or 0 if there is none.
 func (l *Log) Writing() time.Duration { return l.host.Writing() }
 
+// Err returns the failure that stopped the log, or nil.
+func (l *Log) Err() error { return l.host.Err() }
+
 // Fail stops the log for good because of an error elsewhere, as if the log's own disk had failed. Only the first
 // failure counts. Fail does not wait.
 func (l *Log) Fail(err error) { l.host.Fail(err) }

@@ -2,7 +2,6 @@ package raftlog
 
 import (
 	"errors"
-	"log/slog"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -22,8 +21,8 @@ type Outline struct {
 
 // ReadOutline reads a log that no process has open. It changes nothing.
 func ReadOutline(dir string, identity []byte) (out Outline, err error) {
-	o := Options{Dir: dir, Identity: identity, Logger: slog.New(slog.DiscardHandler)}
-	o.setDefaults()
+	o := Options{Dir: dir, Identity: identity}
+	o.setReadOnly()
 	if out.files, err = segment.Open(o.segments(true)); err != nil {
 		return Outline{}, refusal(dir, err, "it cannot be opened")
 	}

@@ -20,8 +20,7 @@ import (
 // is. For the end of another node's log only the other nodes know. After the first entry that is not decided, no later
 // entry is decided.
 func Read(o Options, command func(at Position, entry []byte, decided bool) error) (err error) {
-	o.Logger = slog.New(slog.DiscardHandler)
-	o.setDefaults()
+	o.setReadOnly()
 	files, members, err := openSegments(&o, true)
 	if err != nil {
 		return err
@@ -39,6 +38,15 @@ func Read(o Options, command func(at Position, entry []byte, decided bool) error
 		}
 		return command(Position{Index: e.Index, Term: e.Term}, e.Data, alone)
 	})
+}
+
+// setReadOnly sets the defaults for a log that is only read.
+func (o *Options) setReadOnly() {
+	o.Logger = slog.New(slog.DiscardHandler)
+	if o.disk == nil {
+		o.disk = segment.OpenDirectoryReadOnly
+	}
+	o.setDefaults()
 }
 
 // ReadOld is Read for a log in the old format that was not converted yet, which always has a sole voter. It works on a

@@ -85,20 +85,21 @@ type joining struct {
 }
 
 func (j *joining) attempt(ctx context.Context) error {
-	answer, err := j.ask(ctx)
+	answer, leader, err := j.ask(ctx)
 	if err != nil {
 		return err
 	}
 	j.o.Logger.Info("this node has a place in the cluster and fetches its state", "node", answer.ID,
-		"ledger", answer.Ledger, "from", answer.Leader)
+		"ledger", answer.Ledger, "from", leader)
 	as := transport.Identity{Token: j.o.Token, Ledger: answer.Ledger.String(), From: answer.ID}
-	return j.o.fetch(ctx, as, answer.Leader, answer.AtLeast, func(ctx context.Context, r io.Reader) error {
+	return j.o.fetch(ctx, as, leader, answer.AtLeast, func(ctx context.Context, r io.Reader) error {
 		return j.receive(ctx, r, answer)
 	})
 }
 
-// ask asks one node after another, and the leader that a node names.
-func (j *joining) ask(ctx context.Context) (answer cluster.JoinAnswer, err error) {
+// ask asks one node after another, and the leader that a node names. It returns the address of the leader, which is the
+// one that answered.
+func (j *joining) ask(ctx context.Context) (answer cluster.JoinAnswer, leader string, err error) {
 	q := cluster.JoinRequest{Nonce: j.d.Nonce(), Peer: j.o.Peer, Client: j.o.Client, Level: machine.Level}
 	nodes := append([]string(nil), j.o.Nodes...)
 	const mostHops = 3 // nodes may name a lost leader for a while
@@ -108,7 +109,7 @@ func (j *joining) ask(ctx context.Context) (answer cluster.JoinAnswer, err error
 		answer, problem = cluster.AskToJoin(attempt, j.o.as(transport.Identity{Token: j.o.Token}), j.o.url(nodes[i]), q)
 		cancel()
 		if problem == nil {
-			return answer, nil
+			return answer, nodes[i], nil
 		}
 		err = errors.Join(err, fmt.Errorf("node at %s: %w", nodes[i], problem))
 		refusal, refused := errors.AsType[*cluster.JoinRefusal](problem)
@@ -117,10 +118,10 @@ func (j *joining) ask(ctx context.Context) (answer cluster.JoinAnswer, err error
 			hops++
 			nodes = append(nodes, refusal.Leader)
 		case refused && refusal.Final:
-			return answer, finalError{fmt.Errorf("join the cluster of the node at %s: %w", nodes[i], problem)}
+			return answer, "", finalError{fmt.Errorf("join the cluster of the node at %s: %w", nodes[i], problem)}
 		}
 	}
-	return answer, err
+	return answer, "", err
 }
 
 // askTimeout bounds one request to join, because a membership change waits for a majority.

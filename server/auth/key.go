@@ -41,7 +41,8 @@ func validateKeyID(id string) error {
 	ok := len(id) > 0 && len(id) <= maxIDBytes
 	for i := 0; ok && i < len(id); i++ {
 		c := id[i]
-		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || i > 0 && (c == '-' || c == '.' || c == '_')
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			i > 0 && (c == '-' || c == '.' || c == '_')
 	}
 	if !ok {
 		return fmt.Errorf("must have 1 to %d of [a-zA-Z0-9._-] and begin with a letter or digit, is %q", maxIDBytes, id)

@@ -28,9 +28,9 @@
 //
 // Records are as durable as PostgreSQL's commits. On each new connection the store refuses a server that acknowledges
 // before it has stored (fsync or synchronous_commit off), a standby, and a role that lacks a privilege. A server that
-// becomes read-only or shuts down is left: the pool closes its connections, and new ones go where the address leads. So a
-// failover behind one address needs no restart. A failover to an asynchronous standby loses whatever had not
-// reached it, keys and tokens as well as everything else in the database; with synchronous standbys it loses nothing.
+// becomes read-only or shuts down is left: the pool closes its connections, and new ones go where the address leads. So
+// a failover behind one address needs no restart. A failover to an asynchronous standby loses whatever had not reached
+// it, keys and tokens as well as everything else in the database; with synchronous standbys it loses nothing.
 //
 // PgBouncer's transaction mode is supported: the store uses no prepared statements unless the URL asks for them with
 // default_query_exec_mode. Notifications do not pass through it. Options.ListenURL (listen_url in the URL) gives the

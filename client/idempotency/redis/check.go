@@ -12,8 +12,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-// check refuses a server or a cluster on which two owners could run. Every new connection passes checkServer, those that
-// check makes too.
+// check refuses a server or a cluster on which two owners could run. Every new connection passes checkServer, those
+// that check makes too.
 func check(ctx context.Context, client redis.UniversalClient, o Options) error {
 	switch client := client.(type) {
 	case *redis.Client:

@@ -51,10 +51,11 @@
 // the record although it failed.
 //
 // Each new connection is checked, because an address may lead to another server than at the start, or to one that was
-// restarted with other settings. The store logs a warning for each of the first cases that it finds. It refuses a server
-// that evicts keys when its memory is full (a maxmemory-policy other than noeviction), and a replica. A server that
-// becomes a replica, or loses its master or its cluster, is left: the store uses none of its connections again, and makes
-// new ones to where the address leads. Where running work twice is not acceptable, use the ledger or PostgreSQL.
+// restarted with other settings. The store logs a warning for each of the first cases that it finds. It refuses a
+// server that evicts keys when its memory is full (a maxmemory-policy other than noeviction), and a replica. A server
+// that becomes a replica, or loses its master or its cluster, is left: the store uses none of its connections again,
+// and makes new ones to where the address leads. Where running work twice is not acceptable, use the ledger or
+// PostgreSQL.
 //
 // A server whose memory is full refuses new keys with an [*idempotency.QuotaError]. It then refuses results, too, which
 // the middleware's journal keeps.

@@ -92,7 +92,8 @@ func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, 
 	}
 	tag := "{" + o.Prefix + "}:"
 	b := &backend{
-		client: client, connections: connections, records: tag + "record:", open: tag + "open:", counter: tag + "tokens",
+		client: client, connections: connections,
+		records: tag + "record:", open: tag + "open:", counter: tag + "tokens",
 		channel: tag + "changed", minReplicas: o.MinReplicas, replicaTimeout: o.ReplicaTimeout, maxOpen: o.MaxOpen,
 	}
 	b.listener = newListener(client, b.channel)

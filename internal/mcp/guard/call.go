@@ -197,7 +197,10 @@ func (g *Guard) run(ctx context.Context, c *call) []byte {
 	record := idempotency.RecordKey{
 		Scope: g.Scope, Namespace: g.Config.namespace(c.name), Principal: g.Principal, Key: key,
 	}
-	if err = errors.Join(err, record.Validate()); err != nil {
+	if err == nil {
+		err = record.Validate()
+	}
+	if err != nil {
 		return rpcError(c.id, codeInvalidParams, "seqledger: "+err.Error()+"; nothing was done")
 	}
 	o := idempotency.DoOptions{Fingerprint: fingerprint, Settings: idempotency.Settings{

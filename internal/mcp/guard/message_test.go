@@ -434,7 +434,8 @@ func TestCallsThatAreTheSame(t *testing.T) {
 		`{"order":{"id":" \u00a0\u200b"}}`, `{"order":{"id":[]}}`, `{"order":{"id":{}}}`, `{"order":{"id":[null,{"a":""}]}}`,
 		`{"order":[{"id":1}]}`,
 	} {
-		if _, _, err := identify(one, "", nothing); err == nil || !strings.Contains(err.Error(), "/order/id is missing") {
+		_, _, err := identify(one, "", nothing)
+		if err == nil || !strings.Contains(err.Error(), "/order/id is missing") {
 			t.Errorf("%s does not tell calls apart: %v", nothing, err)
 		}
 	}

@@ -34,6 +34,10 @@
 //   - Reads rely on no clock, a leader without a majority steps down, and a node that
 //     returns does not depose the leader: TestLeaderWithoutMajorityStepsDown,
 //     TestReturningNodeDeposesNoLeader.
+//   - A follower passes read index requests and transfers on to the leader in the name of
+//     another node: TestFollowerPassesNothingOn.
+//   - At a heartbeat about entries that a node has lost, the library panics:
+//     TestForgottenEntriesStopTheNode.
 //   - Proposals are not forwarded: TestFollowerProposesNothing. Uncommitted and in-flight
 //     entries are bounded: TestUncommittedAndInflightAreBounded. After Unreachable the leader
 //     probes a node instead of streaming to it: TestUnreachableIsProbed.

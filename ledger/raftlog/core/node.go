@@ -250,16 +250,21 @@ func (n *Node) do(event func() error) (err error) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			n.failure = fmt.Errorf("core: the consensus stopped: %v", p)
-			// Drop the collected effects, because they are based on an inconsistent state.
-			n.out = Effects{Lost: n.out.Lost}
-			n.loseProposals()
+			n.stop(fmt.Errorf("core: the consensus stopped: %v", p))
 			err = n.failure
 		}
 	}()
-	err = event()
-	n.collect()
+	if err = event(); n.failure == nil {
+		n.collect()
+	}
 	return err
+}
+
+// stop makes a failure permanent. It drops the collected effects, because they are based on an inconsistent state.
+func (n *Node) stop(failure error) {
+	n.failure = failure
+	n.out = Effects{Lost: n.out.Lost}
+	n.loseProposals()
 }
 
 // Err returns the failure that stopped the node, or nil.
@@ -307,11 +312,36 @@ func (n *Node) holdsBack(m *pb.Message) bool {
 // Campaign starts an election. A sole voter need not wait for an election timeout.
 func (n *Node) Campaign() error { return n.do(n.raft.Campaign) }
 
+// ForgottenError is the failure of a node whose log has lost entries that the node once acknowledged. A node
+// acknowledges what is durable, and no node drops what is committed, so the log is not the one that the node had.
+type ForgottenError struct {
+	Leader       uint64 // the node that the entries were acknowledged to
+	Acknowledged uint64 // index up to which the log is committed and was acknowledged
+	Last         uint64 // index at which the log ends now
+}
+
+// Error says what was found.
+func (e *ForgottenError) Error() string {
+	return fmt.Sprintf("core: the data directory is an old copy: this node acknowledged the log up to index %d to "+
+		"node %d, and its log ends at index %d", e.Acknowledged, e.Leader, e.Last)
+}
+
 // Receive takes a message from another node.
 func (n *Node) Receive(m *pb.Message) error {
 	return n.do(func() error {
-		if m.GetType() == pb.MsgReadIndex && n.role.Leads && n.ready != n.role.Term {
-			return nil // the library would answer at once if this is the only voter; the reader asks again
+		switch m.GetType() {
+		case pb.MsgHeartbeat:
+			// A leader names no index beyond what is committed and what this node has acknowledged to it.
+			if m.GetCommit() > n.store.last {
+				n.stop(&ForgottenError{Leader: m.GetFrom(), Acknowledged: m.GetCommit(), Last: n.store.last})
+				return n.failure
+			}
+		case pb.MsgReadIndex:
+			// A leader without a committed entry of its term would answer at once if it is the only voter. A node that
+			// does not lead would pass the request on in the reader's name. In both cases the reader asks again.
+			if !n.Ready() {
+				return nil
+			}
 		}
 		// An error means that the sender is not a member or that the message is out of place. Neither must
 		// stop this node.
@@ -478,9 +508,15 @@ func (n *Node) Committed() uint64 { return max(n.commit, n.applied.Index) }
 // MembersChanged returns the index of the last applied membership change.
 func (n *Node) MembersChanged() uint64 { return n.members[len(n.members)-1].index }
 
-// Transfer transfers the leadership to another voter. Proposals fail during the transfer.
+// Transfer transfers the leadership to another voter. Proposals fail during the transfer. A node that does not lead
+// does nothing, because the library would pass the request on in the other voter's name.
 func (n *Node) Transfer(to uint64) error {
-	return n.do(func() error { n.raft.TransferLeader(to); return nil })
+	return n.do(func() error {
+		if n.role.Leads {
+			n.raft.TransferLeader(to)
+		}
+		return nil
+	})
 }
 
 // Unreachable reports that messages to a node were lost. Without it the leader keeps sending messages that the follower

@@ -523,6 +523,68 @@ func TestFollowerProposesNothing(t *testing.T) {
 	}
 }
 
+// A node sends nothing in the name of another one: a transport that authenticates its nodes takes that for a forgery.
+func TestFollowerPassesNothingOn(t *testing.T) {
+	g := newGroup(t, 1, 2, 3)
+	g.elect(1)
+	two := g.hosts[2]
+	from, to := uint64(3), uint64(2)
+	for what, event := range map[string]func() error{
+		"the read of a node that believes another leader": func() error {
+			return two.Receive(&pb.Message{
+				Type: pb.MsgReadIndex.Enum(), From: &from, To: &to, Entries: []*pb.Entry{{Data: []byte("x")}},
+			})
+		},
+		"a transfer after it has lost the leadership": func() error { return two.Transfer(3) },
+	} {
+		two.sent = nil
+		g.must(event())
+		if g.effects(two); len(two.sent) > 0 {
+			t.Errorf("%s: it sent %v from node %d", what, types(two.sent), two.sent[0].GetFrom())
+		}
+	}
+}
+
+// A node whose log has lost entries that it acknowledged stops, and sends nothing more, neither votes nor
+// acknowledgements. A log that is only short does not stop it.
+func TestForgottenEntriesStopTheNode(t *testing.T) {
+	for _, test := range []struct {
+		what   string
+		commit uint64 // beyond the end of the log
+		stops  bool
+	}{{"what it has", 0, false}, {"one entry more", 1, true}, {"many more", 1 << 40, true}} {
+		t.Run(test.what, func(t *testing.T) {
+			g := newGroup(t, 1, 2, 3)
+			l := g.elect(1)
+			g.must(l.Propose(1, []byte("x")))
+			g.settle()
+			two := g.hosts[2]
+			last := two.log.Last().Index
+			from, to, term, commit := uint64(1), uint64(2), two.Role().Term, last+test.commit
+			err := two.Receive(&pb.Message{
+				Type: pb.MsgHeartbeat.Enum(), From: &from, To: &to, Term: &term, Commit: &commit,
+			})
+			forgotten, is := errors.AsType[*core.ForgottenError](err)
+			if is != test.stops || !errors.Is(two.Err(), err) {
+				t.Fatalf("%v, and the node's failure is %v", err, two.Err())
+			}
+			if !test.stops {
+				return
+			}
+			if *forgotten != (core.ForgottenError{Leader: 1, Acknowledged: commit, Last: last}) {
+				t.Errorf("%+v", forgotten)
+			}
+			index, next := uint64(1<<40), term+1
+			_ = two.Receive(&pb.Message{ // it fails
+				Type: pb.MsgVote.Enum(), From: &from, To: &to, Term: &next, Index: &index, LogTerm: &next,
+			})
+			if out := two.Effects(); len(out.Send)+len(out.Append) > 0 {
+				t.Errorf("a node that stopped sends %v and appends %v", types(out.Send), out.Append)
+			}
+		})
+	}
+}
+
 // There is a bound on what a leader may propose without a majority, and on what it sends to a follower that does not
 // respond.
 func TestUncommittedAndInflightAreBounded(t *testing.T) {
@@ -723,9 +785,15 @@ func TestPanicIsFinal(t *testing.T) {
 	g.cutOff(1)
 	g.must(l.Propose(3, []byte("x")))
 	g.settle()
-	from, to, term, commit := uint64(2), uint64(1), uint64(99), uint64(1<<40)
+	from, to, term, index := uint64(2), uint64(1), uint64(99), uint64(1<<40)
 	err := l.Receive(&pb.Message{
-		Type: pb.MsgHeartbeat.Enum(), From: &from, To: &to, Term: &term, Commit: &commit,
+		Type: pb.MsgSnap.Enum(), From: &from, To: &to, Term: &term,
+		Snapshot: &pb.Snapshot{
+			Data: []byte("no members"),
+			Metadata: &pb.SnapshotMetadata{
+				Index: &index, Term: &term, ConfState: &pb.ConfState{Voters: []uint64{1, 2, 3}},
+			},
+		},
 	})
 	if err == nil || !errors.Is(l.Err(), err) {
 		t.Fatalf("%v, %v", err, l.Err())

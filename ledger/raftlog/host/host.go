@@ -316,7 +316,7 @@ func (h *Host) Fail(err error) {
 		p.answer(nil, unknown(err))
 	}
 	h.end()
-	h.o.Logger.Error("the replicated log has failed; this node stops", "error", err)
+	h.o.Logger.Error("the replicated log stops", "error", err)
 }
 
 // end ends the loops and all waits.

@@ -34,16 +34,23 @@ type File interface {
 	Sync() error
 }
 
-type directory string
+type directory struct {
+	name string
+	flag int // with which files are opened
+}
 
 // OpenDirectory returns the Disk of an existing directory.
-func OpenDirectory(path string) Disk { return directory(path) }
+func OpenDirectory(path string) Disk { return directory{path, os.O_RDWR} }
 
-func (d directory) path(name string) string { return filepath.Join(string(d), name) }
+// OpenDirectoryReadOnly is OpenDirectory for a directory that is only read, and may be on a file system that is mounted
+// read-only.
+func OpenDirectoryReadOnly(path string) Disk { return directory{path, os.O_RDONLY} }
+
+func (d directory) path(name string) string { return filepath.Join(d.name, name) }
 
 // List implements Disk.
 func (d directory) List() ([]string, error) {
-	entries, err := os.ReadDir(string(d))
+	entries, err := os.ReadDir(d.name)
 	names := make([]string, 0, len(entries))
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -67,7 +74,7 @@ func (d directory) Create(name string, size int64) (File, error) {
 
 // Open implements Disk.
 func (d directory) Open(name string) (File, error) {
-	f, err := os.OpenFile(d.path(name), os.O_RDWR, 0)
+	f, err := os.OpenFile(d.path(name), d.flag, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +89,7 @@ func (d directory) Remove(name string) error { return os.Remove(d.path(name)) }
 
 // Sync implements Disk.
 func (d directory) Sync() error {
-	f, err := os.Open(string(d))
+	f, err := os.Open(d.name)
 	if err != nil {
 		return err
 	}

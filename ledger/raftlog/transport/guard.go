@@ -100,6 +100,7 @@ type Refusal struct {
 	Message string `json:"error"`
 	Final   bool   `json:"final,omitempty"`   // the same request will be refused again
 	Removed bool   `json:"removed,omitempty"` // because the requesting node was removed
+	Ledger  string `json:"ledger,omitempty"`  // of this node, because the requesting node has another one
 }
 
 // refusal is a Refusal with what is needed to send it.
@@ -153,8 +154,9 @@ func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
 	switch meant := r.Header.Get(headerPeerLedger); {
 	case meant == ledger, meant == "" && (joining || upgrading):
 	default:
-		return refuse(http.StatusForbidden, "it comes from a node of ledger %.64q, and this is ledger %q",
-			meant, ledger)
+		no := refuse(http.StatusForbidden, "it comes from a node of ledger %.64q, and this is ledger %q", meant, ledger)
+		no.Ledger = ledger
+		return no
 	}
 	if to := r.Header.Get(headerPeerTo); to != "" && to != strconv.FormatUint(self, 10) {
 		return refuse(http.StatusMisdirectedRequest, "it is for node %.64q, and this is node %d", to, self)
@@ -175,7 +177,7 @@ func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
 		return no
 	case !is: // it may have joined without this node knowing yet
 		return refuse(http.StatusForbidden, "node %d is no member of the cluster", id)
-	case joining, upgrading:
+	case joining, upgrading, address == "": // a node that has just joined has announced no address yet
 		return nil
 	}
 	if err := CertificateFor(r, address); err != nil {

@@ -9,9 +9,9 @@
 // # Layout
 //
 // A key has a record, PREFIX/idempotency/{scope}/{key_hash}.json, and a task is an object of its own,
-// PREFIX/tasks/{shard}/{task_id}.json. In names, all characters of a scope but letters, digits, '-' and '_' have the form
-// %XX, key_hash is the SHA-256, in hex, of scope, a colon and the key, and shard is the first byte, in hex, of the SHA-256
-// of task_id. The fields of a record:
+// PREFIX/tasks/{shard}/{task_id}.json. In names, all characters of a scope but letters, digits, '-' and '_' have the
+// form %XX, key_hash is the SHA-256, in hex, of scope, a colon and the key, and shard is the first byte, in hex, of the
+// SHA-256 of task_id. The fields of a record:
 //
 //	scope, key          as they were given; the key is in clear, so it must be no secret
 //	key_hash            sha256: and the hash in the name
@@ -22,16 +22,16 @@
 //	created_at, expires_at
 //
 // A task has scope, task_id, task_type, input (base64), input_hash, created_at and expires_at. Workers find tasks by
-// listing PREFIX/tasks/ or through the bucket's notifications, and read them with [Decode]. A queue needs a prefix of its
-// own: package s3 keeps other records below idempotency/.
+// listing PREFIX/tasks/ or through the bucket's notifications, and read them with [Decode]. A queue needs a prefix of
+// its own: package s3 keeps other records below idempotency/.
 //
 // # Why a task is created once
 //
-// Submit writes the record as creating, the task, and the record as ready. Each write has a condition, so one of several
-// producers wins. A producer that finds a record that is creating finishes what another one began: it has the same type
-// and input, so it writes the same task, unless that is there. That is why a worker must not delete a task before its
-// expires_at: a producer that was slow could write it once more. A worker that has taken a task, or is done with it,
-// overwrites it, with If-Match, so that one worker takes it.
+// Submit writes the record as creating, the task, and the record as ready. Each write has a condition, so one of
+// several producers wins. A producer that finds a record that is creating finishes what another one began: it has the
+// same type and input, so it writes the same task, unless that is there. That is why a worker must not delete a task
+// before its expires_at: a producer that was slow could write it once more. A worker that has taken a task, or is done
+// with it, overwrites it, with If-Match, so that one worker takes it.
 //
 // A key whose record has expired is free. The next submit replaces the record and writes another task; the task from
 // before stays until a worker, or a lifecycle rule of your own, removes it. The lifecycle rule of package s3 deletes
@@ -164,7 +164,8 @@ type Option func(*submission)
 // a retry.
 func WithKey(key string) Option { return func(s *submission) { s.key = key } }
 
-// WithScope sets the scope of the key. The default is the type of the task: an equal key of another type is another key.
+// WithScope sets the scope of the key. The default is the type of the task: an equal key of another type is another
+// key.
 func WithScope(scope string) Option { return func(s *submission) { s.scope = scope } }
 
 // WithTTL sets how long the key belongs to the task: 1 s to MaxTTL; the default is DefaultTTL.

@@ -1,0 +1,106 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/raftlog"
+)
+
+// forgottenPath is the path at which a node tells the leader that its log has lost what it acknowledged.
+const forgottenPath = "/seqledger.peer.v1/Forgotten"
+
+// tellPatience bounds the request to it, which delays the end of the node.
+const tellPatience = 2 * time.Second
+
+// errForgotten means that the log of a node ends before an index up to which the node has acknowledged the log.
+var errForgotten = errors.New("its log has lost entries that it acknowledged, so its data directory is an old copy: " +
+	"remove the node and let the machine join again with an empty directory, or put back the one that it had last")
+
+// forgotten is what a node tells of its log.
+type forgotten struct {
+	Node         uint64 `json:"node"`
+	Acknowledged uint64 `json:"acknowledged"` // as in raftlog.ForgottenError
+	Last         uint64 `json:"last"`
+}
+
+// stopped is called when this node stops. A node that has lost what it acknowledged notes that in its directory, so
+// that it never again takes part in an election from there, and tells the leader.
+func (n *Node) stopped() {
+	lost, is := errors.AsType[*raftlog.ForgottenError](n.log.Err())
+	if !is {
+		return
+	}
+	if err := n.directory.MarkOldCopy(); err != nil {
+		n.host.Logger.Error("it was not noted that the data directory is an old copy", "error", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tellPatience)
+	defer cancel()
+	if err := n.tellForgotten(ctx, lost); err != nil {
+		n.host.Logger.Warn("the leader does not know that the data directory is an old copy", "error", err)
+	}
+}
+
+func (n *Node) tellForgotten(ctx context.Context, lost *raftlog.ForgottenError) error {
+	body, err := json.Marshal(forgotten{n.id(), lost.Acknowledged, lost.Last})
+	if err != nil {
+		return err
+	}
+	members := n.log.Members()
+	leader, _ := members.Address(lost.Leader)
+	response, err := n.askMember(ctx, &Member{ID: lost.Leader, Peer: leader.Peer}, http.MethodPost, forgottenPath,
+		bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusNoContent {
+		return errors.Join(errors.New(response.Status), err)
+	}
+	return nil
+}
+
+// takeForgotten answers tellForgotten: from now on nothing is sent to the node, and its streams are refused.
+func (n *Node) takeForgotten(w http.ResponseWriter, r *http.Request) {
+	var f forgotten
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxJoinBytes)).Decode(&f)
+	if members := n.log.Members(); err != nil || f.Node == n.id() || !members.Has(f.Node) {
+		http.Error(w, "must be JSON with the id of another member", http.StatusBadRequest)
+		return
+	}
+	n.mu.Lock()
+	if n.forgot == nil {
+		n.forgot = map[uint64]forgotten{}
+	}
+	n.forgot[f.Node] = f
+	n.mu.Unlock()
+	n.host.Logger.Error("nothing is sent any more to a node, because "+errForgotten.Error(),
+		"node", f.Node, "acknowledged", f.Acknowledged, "its log ends at", f.Last)
+	_ = n.connectMembers() // the addresses are those of before, and what is wrong with them was logged
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// hasForgotten reports whether a member has told that it has lost what it acknowledged.
+func (n *Node) hasForgotten(id uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, has := n.forgot[id]
+	return has
+}
+
+// mustRemember returns an error if a member has lost what it acknowledged. A member whose log has it is welcome again.
+func (n *Node) mustRemember(q *JoinRequest) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f, has := n.forgot[q.ID]
+	if has && q.Last < f.Acknowledged {
+		return fmt.Errorf("%w: node %d acknowledged the log up to index %d, and its log ended at index %d when it was "+
+			"started", errForgotten, q.ID, f.Acknowledged, q.Last)
+	}
+	delete(n.forgot, q.ID)
+	return nil
+}
