@@ -167,7 +167,7 @@ func TestMiddlewareRetryAfterABrokenWait(t *testing.T) {
 					case calls == 1:
 						return &idempotency.Reservation{Outcome: idempotency.InFlight, RetryAfter: 30 * time.Second}, nil
 					case r.Wait > 0:
-						time.Sleep(10 * time.Second)
+						<-time.After(10 * time.Second) // in a bubble
 					case test.answers:
 						return &idempotency.Reservation{Outcome: idempotency.InFlight, RetryAfter: 50 * time.Second}, nil
 					}

@@ -169,8 +169,8 @@ func (o Options) validate() (Options, error) {
 	case o.MismatchStatus != http.StatusUnprocessableEntity && o.MismatchStatus != http.StatusConflict:
 		err = &InvalidError{"MismatchStatus", "must be 422 or 409"}
 	case slices.ContainsFunc(o.StoredHeaders, func(name string) bool { return !mayStore(name) }):
-		err = &InvalidError{"StoredHeaders", "must be names of headers that do not belong to one delivery: no cookies, " +
-			"credentials or CORS"}
+		err = &InvalidError{"StoredHeaders", "must be names of headers that do not belong to one delivery: no " +
+			"cookies, credentials or CORS"}
 	case !validStatusErrors(o.StatusErrors):
 		err = &InvalidError{"StatusErrors", "must be LeaveUnknown, ReleaseKey or StoreResult for statuses of 500 to 599"}
 	case o.ServerErrors > StoreResult, o.OnPanic > StoreResult:

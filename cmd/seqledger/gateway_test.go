@@ -276,7 +276,7 @@ routes:
 	}
 	errors("server_errors: {503: release, default: store}\n").expect(t, exitDone)
 	errors("server_errors: {404: release}\n").expect(t, exitUsage, "c.yaml:2", "--server-errors", `"404"`)
-	errors("ttl: {503: release}\n").expect(t, exitUsage, "c.yaml:2", "ttl must have one plain value")
+	errors("ttl: {503: release}\n").expect(t, exitUsage, "c.yaml:2", "ttl")
 }
 
 // SIGHUP reads the file again: new requests use it, and a file with mistakes changes nothing. Metrics report both.

@@ -397,7 +397,8 @@ func (s *Settings) route(report func(field, format string, args ...any)) *route 
 	s.readServerErrors(report, &o)
 	s.checkTimes(report)
 	one := &route{
-		upstream: s.upstreamURL(report), connections: connections{s.Timeout, s.IdleTimeout}, header: s.PrincipalHeader, claim: s.PrincipalClaim,
+		upstream: s.upstreamURL(report), connections: connections{s.Timeout, s.IdleTimeout},
+		header: s.PrincipalHeader, claim: s.PrincipalClaim,
 		options: o, check: s.readCheck(report),
 	}
 	s.checkPrincipal(report)

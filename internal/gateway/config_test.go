@@ -73,7 +73,7 @@ func TestRouteMistakes(t *testing.T) {
 		"visitor_header: X Visitor":                  "routes[0].visitor_header must be the name of a header",
 		"{shared: true, visitor_header: X-Visitor}":  "routes[0].visitor_header must be the name of a header",
 		"{shared: true, principal: [authorization]}": "routes[0].principal must not have authorization where",
-		"server_errors: {503: no}":                   "routes[0].server_errors must be indeterminate or release or store",
+		"server_errors: {503: no}":                   "routes[0].server_errors must be indeterminate or release",
 		"server_errors: {404: release}":              `routes[0].server_errors "404" must be a status of 500 to 599`,
 		"server_errors: {503: release, 503: store}":  "routes[0].server_errors 503 was given already",
 		"server_errors: [release]":                   "routes[0].server_errors must have one plain value",

@@ -22,7 +22,8 @@ var quiet = slog.New(slog.DiscardHandler)
 // plain returns the default settings of the command's flags.
 func plain(upstream string) Settings {
 	return Settings{
-		Upstream: upstream, IdleTimeout: 4 * time.Second, Methods: []string{http.MethodPost, http.MethodPatch}, Fingerprint: "raw", MaxBody: 1 << 20,
+		Upstream: upstream, IdleTimeout: 4 * time.Second, Methods: []string{http.MethodPost, http.MethodPatch},
+		Fingerprint: "raw", MaxBody: 1 << 20,
 		TTL: 24 * time.Hour, RejectedTTL: time.Minute, Lease: time.Minute, OnLeaseExpired: "indeterminate",
 		ServerErrors: []string{"indeterminate"}, Stored: "response", ReplayStatus: "original", MismatchStatus: "422",
 	}
