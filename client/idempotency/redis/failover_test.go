@@ -35,13 +35,13 @@ func TestFailOver(t *testing.T) {
 	for name, demote := range map[string]func(old *driver.Client, next *servertest.Server) error{
 		"READONLY": func(old *driver.Client, next *servertest.Server) error {
 			host, port, _ := net.SplitHostPort(next.Address)
-			return old.SlaveOf(t.Context(), host, port).Err()
+			return old.ReplicaOf(t.Context(), host, port).Err()
 		},
 		"MASTERDOWN": func(old *driver.Client, _ *servertest.Server) error {
 			if err := old.ConfigSet(t.Context(), "replica-serve-stale-data", "no").Err(); err != nil {
 				return err
 			}
-			return old.SlaveOf(t.Context(), "127.0.0.1", "1").Err() // no master is there
+			return old.ReplicaOf(t.Context(), "127.0.0.1", "1").Err() // no master is there
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestFailOver(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = s.Close() })
 			fill(t, client, 8)
-			if err := connect(t, next).SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
+			if err := connect(t, next).ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 				t.Fatal(err)
 			}
 			if err := demote(connect(t, old), next); err != nil {
