@@ -17,18 +17,25 @@ help: ## Show the targets
 
 .PHONY: run
 run: ## Start a server on 127.0.0.1:7450 with its data in ./seqledger-data
-	$(GO) run ./cmd/seqledger serve
+	$(GO) build -o bin/seqledger ./cmd/seqledger
+	@exec bin/seqledger serve # go run would end with 1 after Ctrl-C
 
 # Each node ends by the signal that the terminal sends to all, so that the shell only waits.
 .PHONY: cluster
+cluster: SHELL := /bin/bash
 cluster: ## Run three nodes on this machine, for trying out, with their data in ./seqledger-cluster; Ctrl-C ends them
 	$(GO) build -o bin/seqledger ./cmd/seqledger
-	@trap : INT; trap 'kill $$nodes' TERM; \
+	@nodes=; ended=; failed=0; trap ended=1 INT; trap 'ended=1; kill $$nodes' TERM; \
 	for n in 1 2 3; do \
 		join=; [ $$n = 1 ] || join="--join 127.0.0.1:7451 --join-token-file seqledger-cluster/n1/JOIN-TOKEN"; \
 		bin/seqledger serve --data seqledger-cluster/n$$n --listen 127.0.0.1:74$$((4 + n))0 \
 			--peer-listen 127.0.0.1:74$$((4 + n))1 $$join & nodes="$$nodes $$!"; \
-	done; wait; wait
+	done; \
+	while [ -n "$$(jobs -pr)" ]; do \
+		wait -n && [ -z "$$ended" ] && continue; \
+		[ -n "$$ended" ] || { failed=1; ended=1; kill $$nodes 2>/dev/null; }; \
+	done; \
+	for node in $$nodes; do wait $$node || failed=1; done; exit $$failed
 
 # What the tests of stores in databases need besides Go, and CI has.
 .PHONY: test-servers

@@ -3,7 +3,7 @@
 import type { ScrubStatus, Status } from "@seqledger/gen/ledger_pb";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { admin, fetchMetrics, isDenied, pollMs } from "./api";
+import { admin, fetchMetrics, pollMs } from "./api";
 import { advice, meaning } from "./advice";
 import { Members } from "./cluster";
 import { count, seconds, size, time, timeOf } from "./format";
@@ -62,12 +62,12 @@ export function Overview(): JSX.Element {
       <h1>Overview</h1>
       <Problem error={statusError} />
       {status && <State status={status} old={statusError === undefined ? undefined : answeredAt} />}
-      {isDenied(error)
-        ? <p>This credential may not see figures about the whole ledger.</p>
-        : <><Problem error={figuresError} /><Plots history={history} /></>}
+      <Problem error={figuresError} />
+      {status && !seesAll(status) && <p>This credential may not see figures about the whole ledger.</p>}
+      {status && seesAll(status) && <Plots history={history} />}
       <Members answers={statusError === undefined} />
       <LastRefusals answers={statusError === undefined} />
-      {last && <Refusals sample={last} />}
+      {status && seesAll(status) && last && <Refusals sample={last} />}
     </>
   );
 }
@@ -78,6 +78,9 @@ function scrubbed(scrub: ScrubStatus | undefined): string {
   const last = scrub.lastRound ? `last round ${timeOf(scrub.lastRound)}` : "first round";
   return scrub.position > 0n ? `${size(Number(scrub.position))} of ${size(Number(scrub.size))}, ${last}` : last;
 }
+
+/** Whether the caller is an admin. The server tells others nothing of the whole ledger, and zeros for its numbers. */
+const seesAll = ({ config }: Status): boolean => config !== undefined;
 
 /** Whether the node takes writes; a node that does not answer may take none. */
 function health(status: Status, old: string | undefined): [well: boolean, text: string] {
@@ -90,7 +93,6 @@ function health(status: Status, old: string | undefined): [well: boolean, text: 
 function State({ status, old }: { status: Status; old: string | undefined }): JSX.Element {
   const { node, config, caller } = status;
   const [well, text] = health(status, old);
-  // The server tells the rest to an admin alone, and zeros to others.
   const ofAdmins: [string, string][] = node === undefined || config === undefined ? [] : [
     ["index", status.index.toString()], ["streams", count(Number(status.streams))],
     ["started", timeOf(node.startedAt)], ["disk free", size(Number(node.diskFreeBytes))],
