@@ -292,8 +292,8 @@ var fieldFlags = map[string]string{
 }
 
 // noLeader is for a server that answers, and cannot serve the call.
-const noLeader = "the server answers and cannot serve this now; if it is one of several nodes, a majority may be away: " +
-	"seqledger cluster status shows them"
+const noLeader = "the server answers and cannot serve this now; if it is one of several nodes, a majority may be " +
+	"away: seqledger cluster status shows them"
 
 const sessionRequiredHint = "the stream has a session, so a write needs --session: " +
 	"the one that you opened, or a new one from seqledger session open, which stops the holder of the old one"

@@ -37,8 +37,8 @@ export class Outage {
   }
 
   private async report(e: LedgerError): Promise<void> {
-    const seconds = patienceMs / 1000;
-    const problem = `seqledger: ${this.baseUrl} has not answered for ${seconds} seconds, and is tried again: ${e.message}`;
+    const problem = `seqledger: ${this.baseUrl} has not answered for ${patienceMs / 1000} seconds, and is tried again: ` +
+      e.message;
     const advice = e.wire || e.status !== 0 ? "" : await this.advice();
     if (this.reported) this.log(problem + advice);
   }
