@@ -17,18 +17,25 @@ help: ## Show the targets
 
 .PHONY: run
 run: ## Start a server on 127.0.0.1:7450 with its data in ./seqledger-data
-	$(GO) run ./cmd/seqledger serve
+	$(GO) build -o bin/seqledger ./cmd/seqledger
+	@exec bin/seqledger serve # go run would end with 1 after Ctrl-C
 
 # Each node ends by the signal that the terminal sends to all, so that the shell only waits.
 .PHONY: cluster
+cluster: SHELL := /bin/bash
 cluster: ## Run three nodes on this machine, for trying out, with their data in ./seqledger-cluster; Ctrl-C ends them
 	$(GO) build -o bin/seqledger ./cmd/seqledger
-	@trap : INT; trap 'kill $$nodes' TERM; \
+	@nodes=; ended=; failed=0; trap ended=1 INT; trap 'ended=1; kill $$nodes' TERM; \
 	for n in 1 2 3; do \
 		join=; [ $$n = 1 ] || join="--join 127.0.0.1:7451 --join-token-file seqledger-cluster/n1/JOIN-TOKEN"; \
 		bin/seqledger serve --data seqledger-cluster/n$$n --listen 127.0.0.1:74$$((4 + n))0 \
 			--peer-listen 127.0.0.1:74$$((4 + n))1 $$join & nodes="$$nodes $$!"; \
-	done; wait; wait
+	done; \
+	while [ -n "$$(jobs -pr)" ]; do \
+		wait -n && [ -z "$$ended" ] && continue; \
+		[ -n "$$ended" ] || { failed=1; ended=1; kill $$nodes 2>/dev/null; }; \
+	done; \
+	for node in $$nodes; do wait $$node || failed=1; done; exit $$failed
 
 # What the tests of stores in databases need besides Go, and CI has.
 .PHONY: test-servers
@@ -224,9 +231,10 @@ check-generated: generate ## Fail when the committed Go is not what the .proto f
 # The TypeScript client is apart from make test, which needs Go alone. The packages have exact versions
 # and their hashes in the lock file, and run no scripts of theirs. Its tests end with --test-force-exit because
 # Node 20 sometimes spins in Environment::CleanupHandles, after all of them, when an HTTP/2 connection was cut.
+# Deno and Bun are called themselves: the scripts that npm puts before them outlive a program that is killed.
 WEB := client/typescript
 .PHONY: test-web
-test-web: check-generated-web check-console ## Build and test the TypeScript client against a real server (needs node 20 and npm, and chromium for the browser tests)
+test-web: check-generated-web check-console ## Build and test the TypeScript client against a real server (needs node 20 and npm, which brings Deno and Bun, and chromium for the browser tests)
 	$(GO) build -o bin/web/ ./cmd/seqledger ./$(WEB)/test/gopayer
 	npm --prefix $(WEB) run build
 	SEQLEDGER=$(CURDIR)/bin/web/seqledger GOPAYER=$(CURDIR)/bin/web/gopayer npm --prefix $(WEB) test
@@ -235,9 +243,23 @@ test-web: check-generated-web check-console ## Build and test the TypeScript cli
 	$(call conformance,node-calls,--parallel 4 --timeout 5m --client 'node $(WEB)/dist/test/driver.js')
 	$(call conformance,node-websocket,--parallel 4 --timeout 5m --client 'node --experimental-websocket $(WEB)/dist/test/driver.js --stream')
 	$(call conformance,node-http2,--parallel 4 --timeout 5m --client 'node $(WEB)/dist/test/driver.js --http2')
-	@if [ -x "$${CHROMIUM:-/usr/bin/chromium}" ]; then \
+	@missing=; \
+	deno=$${DENO:-$$(ls $(WEB)/node_modules/@deno/*/deno 2>/dev/null | head -n 1)}; \
+	bun=$${BUN:-$$(ls $(WEB)/node_modules/@oven/bun-*/bin/bun 2>/dev/null | head -n 1)}; \
+	if [ -x "$$deno" ]; then \
+	  $(call conformance,deno-calls,--parallel 3 --timeout 5m --client "$$deno run -A $(WEB)/dist/test/driver.js"); \
+	  $(call conformance,deno-websocket,--parallel 3 --timeout 5m --client "$$deno run -A $(WEB)/dist/test/driver.js --stream"); \
+	else missing="$$missing Deno,"; fi; \
+	if [ -x "$$bun" ]; then \
+	  $(call conformance,bun-calls,--parallel 3 --timeout 5m --client "$$bun $(WEB)/dist/test/driver.js"); \
+	  $(call conformance,bun-websocket,--parallel 3 --timeout 5m --client "$$bun $(WEB)/dist/test/driver.js --stream"); \
+	else missing="$$missing Bun,"; fi; \
+	if [ -x "$${CHROMIUM:-/usr/bin/chromium}" ]; then \
 	  $(call conformance,chromium,--parallel 3 --timeout 5m --client 'node $(WEB)/dist/test/browser/driver.js'); \
-	else echo "no browser tests: apt-get install chromium, or set CHROMIUM to the path of a Chromium"; \
+	else missing="$$missing Chromium,"; fi; \
+	if [ -n "$$missing" ]; then \
+	  echo "not tested, because it is missing:$${missing%,} (npm brings Deno and Bun; for Chromium apt-get install chromium," \
+	    "or set DENO, BUN or CHROMIUM to the path of a program)"; \
 	  test "$$SEQLEDGER_TEST_WEB" != 1; fi
 	$(GO) test ./cmd/seqledger -count=1 -run TestConformanceTable -conformance $(CURDIR)/bin/web/conformance
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"mime"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -320,6 +321,11 @@ func (s *Server) panicked(ctx context.Context, procedure string, value any) erro
 // checkProtocol refuses what Connect would refuse with a message about Go.
 func checkProtocol(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if problem := contentTypeProblem(r); problem != "" {
+			w.Header().Set("Accept-Post", "application/json, application/proto")
+			http.Error(w, problem, http.StatusUnsupportedMediaType)
+			return
+		}
 		if err := protocolProblem(r); err != nil {
 			writer := connect.NewErrorWriter()
 			if writer.IsSupported(r) {
@@ -334,6 +340,23 @@ func checkProtocol(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// contentTypeProblem returns what is wrong with the content type of a call, or "". Connect would answer without a body.
+func contentTypeProblem(r *http.Request) string {
+	if r.Method != http.MethodPost || !strings.HasPrefix(r.URL.Path, "/seqledger.v1.") {
+		return ""
+	}
+	given := r.Header.Get("Content-Type")
+	name, parameters, err := mime.ParseMediaType(given)
+	charset := parameters["charset"]
+	known := name == "application/json" || name == "application/proto" ||
+		strings.HasPrefix(name, "application/connect+") || strings.HasPrefix(name, "application/grpc")
+	if err == nil && known && (charset == "" || strings.EqualFold(charset, "utf-8")) {
+		return ""
+	}
+	return fmt.Sprintf("the header Content-Type is %q, and must be application/json (in UTF-8) or application/proto, or "+
+		"one of gRPC or gRPC-Web; with curl: -H 'content-type: application/json'", given)
 }
 
 // protocolProblem checks the header and the parameter for which Connect's own errors name Go functions.

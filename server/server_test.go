@@ -324,10 +324,31 @@ func TestReadsOverGET(t *testing.T) {
 	}
 }
 
+func TestUnknownContentTypeIsExplained(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	for contentType, want := range map[string]int{
+		"": 415, "application/x-www-form-urlencoded": 415, "text/plain": 415, "application/json; charset=latin1": 415,
+		"application/json": 200, "application/json; charset=utf-8": 200, "Application/JSON; Charset=UTF-8": 200,
+	} {
+		request, err := http.NewRequest(http.MethodPost, h.url+"/seqledger.v1.AdminService/GetStatus", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if contentType != "" {
+			request.Header.Set("Content-Type", contentType)
+		}
+		status, _, body := h.do(t, request)
+		if status != want || want == 415 && !strings.Contains(body, "application/json") {
+			t.Errorf("%q: %d, %s", contentType, status, body)
+		}
+	}
+}
+
 func TestUnknownPathIsNotFound(t *testing.T) {
 	t.Parallel()
 	h := start(t)
-	for _, path := range []string{"/", "/seqledger.v1.LedgerService/Nothing", "/favicon.ico"} {
+	for _, path := range []string{"/other", "/seqledger.v1.LedgerService/Nothing", "/favicon.ico"} {
 		request, err := http.NewRequest(http.MethodGet, h.url+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)

@@ -107,7 +107,10 @@ func (p *Postgres) Init(ctx context.Context, dir, superuser string, more ...stri
 // Command is a server on the files that Init has made in dir, at a port of loopback, to be launched as p.User.
 // settings are of the form name=value.
 func (p *Postgres) Command(dir, port string, settings ...string) *exec.Cmd {
-	arguments := []string{"-D", filepath.Join(dir, "data"), "-p", port, "-h", "127.0.0.1", "-k", ""}
+	arguments := []string{
+		"-D", filepath.Join(dir, "data"), "-p", port, "-h", "127.0.0.1", "-k", "",
+		"-c", "dynamic_shared_memory_type=mmap", // in dir: a server that is killed leaves nothing in /dev/shm
+	}
 	for _, setting := range settings {
 		arguments = append(arguments, "-c", setting)
 	}

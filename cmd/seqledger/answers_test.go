@@ -57,7 +57,7 @@ func TestEmptyBlockHash(t *testing.T) {
 	s := serve(t)
 	id := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=1",
 		"--json").expect(t, exitDone).field(t, "txId").(string)
-	s.do(t, "tx", id, "--block-hash", "").expect(t, exitUsage, "64 hex digits")
+	s.do(t, "tx", id, "--block-hash", "").expect(t, exitUsage, "in hex or")
 }
 
 // TestCommittedAndNotShown: the write is committed, and only its receipt

@@ -79,6 +79,7 @@ func (f *clientFlags) explained(e *environment, limited context.Context, do func
 		why = f.waitQuietly(ctx)
 		switch {
 		case why == nil:
+		case why == undecided: // it waits, too
 		case why.final:
 			giveUp(why)
 		default:
@@ -120,6 +121,8 @@ func (f *clientFlags) explainWithin(err error, why *unreachableError, late bool)
 		return why
 	case late && answered && !errors.Is(last, context.DeadlineExceeded):
 		return fmt.Errorf("no answer within --timeout %s: %w", f.Timeout, last)
+	case late && why == undecided:
+		return fail(exitFailed, why.hint, "no answer within --timeout %s: %w", f.Timeout, why)
 	case late && why != nil:
 		return why
 	case late:
@@ -171,7 +174,9 @@ func (f *connectionFlags) explain(e *environment, err error) error {
 		why = whyUnreachable(err)
 	}
 	if why == nil && connectionBroke(err) {
-		why = f.probe(e.ctx)
+		if why = f.probe(e.ctx); why == undecided {
+			why = nil // the error says more
+		}
 	}
 	if why == nil || e.ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", f.Server, err)
@@ -213,7 +218,7 @@ func (f *connectionFlags) probe(ctx context.Context) *unreachableError {
 		return nil
 	}
 	why := probe(ctx, servers[0], config)
-	if why != nil && len(servers) > 1 {
+	if why != nil && why.final && len(servers) > 1 {
 		why.final = false // another one may answer
 	}
 	return why

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/tls"
 	"io"
+	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -57,8 +58,10 @@ func (f *connectionFlags) target() (servers []string, config *tls.Config, err er
 	}
 	for server := range strings.SplitSeq(f.Server, ",") {
 		server = strings.TrimSpace(server)
-		if encrypted && !strings.Contains(server, "://") {
-			server = "https://" + server
+		if !strings.Contains(server, "://") {
+			if server = withPort(server); encrypted {
+				server = "https://" + server
+			}
 		}
 		if err := f.checkServer(baseURL(server)); err != nil {
 			return nil, nil, err
@@ -66,6 +69,20 @@ func (f *connectionFlags) target() (servers []string, config *tls.Config, err er
 		servers = append(servers, server)
 	}
 	return servers, config, nil
+}
+
+// defaultPort is the port of serve, which a host alone means. A URL without a port means the one of its scheme.
+const defaultPort = "7450"
+
+// withPort adds the default port to a host without one.
+func withPort(server string) string {
+	if host := strings.TrimSuffix(strings.TrimPrefix(server, "["), "]"); net.ParseIP(host) != nil {
+		return net.JoinHostPort(host, defaultPort)
+	}
+	if server == "" || strings.ContainsAny(server, ":/") {
+		return server
+	}
+	return net.JoinHostPort(server, defaultPort)
 }
 
 // checkServer refuses an invalid address.

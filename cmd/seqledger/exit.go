@@ -9,6 +9,9 @@ import (
 	"math"
 	"os"
 	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"connectrpc.com/connect"
@@ -61,10 +64,28 @@ func withHelp(err error, command *kong.Node) error {
 // missingValue matches kong's message for a flag at the end without its value.
 var missingValue = regexp.MustCompile(`expected .+ value but got "EOL" \(<EOL>\)`)
 
-// plainParseError removes the parser's jargon from its errors. The rest of the text stays, because it
-// names the flag and the variable.
+// guess matches the parser's guess what an unknown word was meant to be.
+var guess = regexp.MustCompile(`^unexpected argument (\S+?)(?:, did you mean .*)?$`)
+
+// otherNames are the commands that do what other programs call by these words.
+var otherNames = map[string]string{
+	"put": "write", "set": "write", "append": "write", "insert": "write", "delete": "write", "del": "write",
+	"commit": "write", "read": "get", "show": "get", "start": "serve", "server": "serve", "run": "serve",
+	"tail": "watch", "follow": "watch", "check": "verify", "info": "status",
+}
+
+// plainParseError removes the parser's jargon from its errors, and its guess where that does something else. The rest
+// of the text stays, because it names the flag and the variable.
 func plainParseError(err error) error {
-	if text := missingValue.ReplaceAllString(err.Error(), "its value is missing"); text != err.Error() {
+	text := missingValue.ReplaceAllString(err.Error(), "its value is missing")
+	if word := guess.FindStringSubmatch(text); word != nil {
+		if meant, ok := otherNames[word[1]]; ok {
+			text = fmt.Sprintf("unexpected argument %s, did you mean %q?", word[1], meant)
+		} else if !strings.Contains(text, `"`+word[1][:1]) { // a guess that does not even begin like the word
+			text = "unexpected argument " + word[1]
+		}
+	}
+	if text != err.Error() {
 		return errors.New(text)
 	}
 	return err
@@ -75,8 +96,16 @@ func fail(code int, hint, format string, args ...any) error {
 	return &exitError{code: code, err: fmt.Errorf(format, args...), hint: hint}
 }
 
+// errorReport is the line that report prints with --json.
+type errorReport struct {
+	Error    string `json:"error"`
+	Code     string `json:"code,omitempty"` // the ledger's refusal, or the code of the call
+	Next     string `json:"next,omitempty"`
+	ExitCode int    `json:"exitCode"`
+}
+
 // report prints an error and what to do about it, and returns the exit code.
-func report(stderr io.Writer, err error) int {
+func report(stderr io.Writer, asJSON bool, err error) int {
 	if err == nil {
 		return exitDone
 	}
@@ -84,11 +113,34 @@ func report(stderr io.Writer, err error) int {
 	if isClosedOutput(err) {
 		return code // the reader is gone, so no message is needed
 	}
+	if asJSON {
+		line := errorReport{Error: err.Error(), Code: codeName(err), Next: hint, ExitCode: code}
+		_ = (&environment{stdout: stderr}).showObject(line)
+		return code
+	}
 	_, _ = fmt.Fprintf(stderr, "seqledger: %s\n", harmless(err.Error()))
 	if hint != "" {
 		_, _ = fmt.Fprintf(stderr, "  next: %s\n", harmless(hint))
 	}
 	return code
+}
+
+// codeName returns the name of the refusal in an error, else the code of the call, else "".
+func codeName(err error) string {
+	answer, ok := errors.AsType[*failure.Error](err)
+	switch {
+	case !ok:
+		return ""
+	case answer.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return answer.ConnectCode.String()
+	}
+	return strings.TrimPrefix(answer.Code.String(), "WRITE_ERROR_CODE_")
+}
+
+// wantsJSON reports whether a command line that could not be parsed asks for --json.
+func wantsJSON(args []string) bool {
+	inVariable, err := strconv.ParseBool(os.Getenv("SEQLEDGER_JSON"))
+	return err == nil && inVariable || slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 }
 
 // isClosedOutput reports whether a command ended because its output was closed, as head does
@@ -124,6 +176,8 @@ func classify(err error) (code int, hint string) {
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitFailed, "no answer in time: is the server running and is --server right? give it longer with " +
 			"--timeout"
+	case ok && refusal.IsWire() && refusal.ConnectCode == connect.CodeUnavailable:
+		return exitFailed, noLeader
 	case ok:
 		return connectExit(refusal.ConnectCode)
 	}
@@ -206,9 +260,9 @@ func nextStep(e *failure.Error) string {
 			e.CurrentVersion)
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
 		if flag := fieldFlags[e.Field]; flag != "" {
-			return "correct " + flag + "; nothing was written"
+			return "correct " + flag
 		}
-		return "correct " + e.Field + "; nothing was written"
+		return "correct " + e.Field
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
 		return "nothing was done; seqledger auth check FILE --key - tells what a key of the server's auth file may do"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:
@@ -216,10 +270,13 @@ func nextStep(e *failure.Error) string {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS:
 		return "wait until records have expired, purge some, or raise keys in the limits of the credential"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER:
-		return "nothing was written; send it to " + e.LeaderAddress
+		if e.LeaderAddress == "" {
+			return noLeader
+		}
+		return "nothing was done; send it to " + e.LeaderAddress
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_WAITERS:
-		return "nothing was written; run the same command again later"
+		return "nothing was done; run the same command again later"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
 		return "run the same command again with the same --sequence and --key"
 	}
@@ -237,6 +294,10 @@ var fieldFlags = map[string]string{
 	"receipt_window": "--receipt-window", "max_streams": "--max-streams",
 	"retain_blocks": "--retain-blocks", "retain_bytes": "--retain-bytes",
 }
+
+// noLeader is for a server that answers, and cannot serve the call.
+const noLeader = "the server answers and cannot serve this now; if it is one of several nodes, a majority may be " +
+	"away: seqledger cluster status shows them"
 
 const sessionRequiredHint = "the stream has a session, so a write needs --session: " +
 	"the one that you opened, or a new one from seqledger session open, which stops the holder of the old one"

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -62,6 +63,7 @@ func TestClassify(t *testing.T) {
 		{"interrupt", interruptedError{os.Interrupt}, exitFailed, "interrupted"},
 		{"timeout", fmt.Errorf("a: %w", context.DeadlineExceeded), exitFailed, "--timeout"},
 		{"not found", &failure.Error{ConnectCode: connect.CodeNotFound}, exitRefused, "not found in this scope"},
+		{"no leader", &failure.Error{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER}, exitFailed, noLeader},
 		{"unavailable", &failure.Error{ConnectCode: connect.CodeUnavailable}, exitFailed, "is the server running"},
 		{"other program", &failure.Error{ConnectCode: connect.CodeUnimplemented}, exitFailed,
 			"seqledger of this version"},
@@ -77,17 +79,52 @@ func TestClassify(t *testing.T) {
 func TestReport(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if code := report(&out, nil); code != exitDone || out.Len() > 0 {
+	if code := report(&out, false, nil); code != exitDone || out.Len() > 0 {
 		t.Errorf("want 0 and silence for no error, got %d, %q", code, out.String())
 	}
-	code := report(&out, fmt.Errorf("outer: %w", &failure.Error{
+	code := report(&out, false, fmt.Errorf("outer: %w", &failure.Error{
 		Code:  seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
 		Field: "operations[0].append.payload", Message: "too long",
 	}))
 	want := "seqledger: outer: INVALID_ARGUMENT (operations[0].append.payload): too long\n" +
-		"  next: correct operations[0].append.payload; nothing was written\n"
+		"  next: correct operations[0].append.payload\n"
 	if code != exitRefused || out.String() != want {
 		t.Errorf("want 3 and\n%sgot %d and\n%s", want, code, out.String())
+	}
+	out.Reset()
+	code = report(&out, true, &failure.Error{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS, Key: "k"})
+	var line errorReport
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil || code != exitRefused || line.ExitCode != code ||
+		line.Code != "KEY_EXISTS" || line.Error == "" || line.Next == "" {
+		t.Errorf("with --json: %d, %s (%v)", code, out.String(), err)
+	}
+}
+
+func TestPlainParseError(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`unexpected argument put, did you mean "get"?`:             `unexpected argument put, did you mean "write"?`,
+		`unexpected argument get2, did you mean "get"?`:            `unexpected argument get2, did you mean "get"?`,
+		`unexpected argument bar, did you mean "tx"?`:              `unexpected argument bar`,
+		`unexpected argument zzz`:                                  `unexpected argument zzz`,
+		`--timeout: expected string value but got "EOL" (<EOL>)`:   `--timeout: its value is missing`,
+		`unexpected argument start, did you mean one of "a", "s"?`: `unexpected argument start, did you mean "serve"?`,
+	} {
+		if got := plainParseError(errors.New(text)).Error(); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestWithPort(t *testing.T) {
+	t.Parallel()
+	for server, want := range map[string]string{
+		"localhost": "localhost:7450", "::1": "[::1]:7450", "[::1]": "[::1]:7450", "10.0.0.1": "10.0.0.1:7450",
+		"localhost:1": "localhost:1", "[::1]:1": "[::1]:1", "": "", "host/path": "host/path",
+	} {
+		if got := withPort(server); got != want {
+			t.Errorf("%q: got %q, want %q", server, got, want)
+		}
 	}
 }
 
@@ -139,7 +176,7 @@ func TestSignalCode(t *testing.T) {
 		{"done", interrupted, nil, exitDone},
 		{"no signal", ended, context.Canceled, exitFailed},
 	} {
-		if got := signalCode(test.ctx, test.err, report(io.Discard, test.err)); got != test.want {
+		if got := signalCode(test.ctx, test.err, report(io.Discard, false, test.err)); got != test.want {
 			t.Errorf("%s: want exit code %d, got %d", test.name, test.want, got)
 		}
 	}
@@ -149,7 +186,7 @@ func TestSignalCode(t *testing.T) {
 func TestReportKeepsPaths(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	report(&out, fmt.Errorf("restore of /backups/ledger.seqledger: %w", &failure.Error{
+	report(&out, false, fmt.Errorf("restore of /backups/ledger.seqledger: %w", &failure.Error{
 		ConnectCode: connect.CodeUnavailable, Message: "open seqledger: no\u00a0such\x1bfile",
 	}))
 	want := "seqledger: restore of /backups/ledger.seqledger: unavailable: open seqledger: no such\ufffdfile\n"

@@ -63,7 +63,7 @@ func FuzzShow(f *testing.F) {
 			if proto.Unmarshal(data, refusal) != nil {
 				return
 			}
-			code := report(&out, &failure.Error{
+			code := report(&out, false, &failure.Error{
 				Code: refusal.GetCode(), ConnectCode: connect.Code(which), Message: refusal.GetMessage(),
 				Field: refusal.GetField(),
 				Key:   refusal.GetKey(), LeaderAddress: refusal.GetLeaderAddress(),

@@ -51,7 +51,7 @@ type gatewayRoute struct {
 	RejectedTTL     time.Duration `help:"How long a 4xx response is replayed." name:"rejected-ttl" default:"60s"`
 	Wait            time.Duration `help:"help_gateway_wait" default:"30s"`
 	Lease           time.Duration `help:"help_gateway_lease" default:"60s"`
-	OnLeaseExpired  string        `help:"help_gateway_lease" enum:"indeterminate,takeover" default:"indeterminate"`
+	OnLeaseExpired  string        `help:"help_gateway_lease_expired" enum:"indeterminate,takeover" default:"indeterminate"`
 	ServerErrors    []string      `help:"help_gateway_errors" default:"indeterminate" placeholder:"[STATUS=]WORD"`
 	EffectFree      []string      `help:"help_gateway_effect_free" placeholder:"STATUS"`
 	Stored          string        `help:"help_gateway_stored" enum:"response,outcome" default:"response"`
@@ -160,7 +160,7 @@ func (c *gatewayCommand) scopeOrDefault() (idempotency.Scope, error) {
 func (c *gatewayCommand) load(file *configSource) (*gateway.Config, error) {
 	config, err := gateway.Load(&gateway.File{
 		Default: gateway.Settings(c.gatewayRoute), TrustedProxies: c.TrustedProxies,
-		Path: file.path, Routes: file.sections["routes"], JWT: file.sections["jwt"],
+		Path: file.path, Routes: file.sections["routes"], JWT: file.sections["jwt"], Listen: c.Listen,
 	})
 	var problems []error
 	for _, mistake := range mistakes(err) {

@@ -67,7 +67,8 @@ var helpTexts = map[string]string{
 		"(forgotten at the end). A password is better in the variable.",
 	"help_store_data":    "Directory of the ledger that this process opens itself; nothing else may have it open.",
 	"help_store_ledger":  "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
-	"help_store_journal": "Directory for results that the ledger did not take; they are stored later.",
+	"help_store_journal": "Directory for results that the ledger did not take; they are stored later. Default: journal " +
+		"in --data.",
 	"help_store_listen": "Serve the ledger of this process on this address too, loopback only, for " +
 		"seqledger key; off when empty.",
 	"help_gateway_debug_listen": "Serve profiles (/debug/pprof/) and /metrics on this address, in clear, loopback " +
@@ -111,7 +112,9 @@ var helpTexts = map[string]string{
 		"has one.",
 	"help_gateway_claim": "Claim of the session token (JWT) that says who sends a request, for example sub; the " +
 		"section jwt of the file says whose tokens.",
-	"help_gateway_lease": "What a gateway that was killed leaves behind: indeterminate, or takeover for work " +
+	"help_gateway_lease": "How long a request is under way after its gateway was killed; then --on-lease-expired says " +
+		"what becomes of its key.",
+	"help_gateway_lease_expired": "What a gateway that was killed leaves behind: indeterminate, or takeover for work " +
 		"that may run again.",
 	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no " +
 		"effects) or store; for one status, as 503=release for a load balancer's own.",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,12 +21,12 @@ import (
 // store.
 type keyStoreFlags struct {
 	Store        string        `help:"help_store_url" default:"ledger" placeholder:"URL"`
-	Data         string        `help:"help_store_data" default:"./seqledger-data" type:"path"`
+	Data         string        `help:"help_store_data" default:"./seqledger-keys" type:"path"`
 	LedgerListen string        `help:"help_store_listen" placeholder:"ADDRESS"`
 	LedgerAuth   string        `help:"help_store_auth" type:"path" placeholder:"FILE"`
 	Ledger       string        `help:"help_store_ledger" placeholder:"ADDRESS"`
 	TokenFile    string        `help:"help_store_token_file" name:"ledger-token-file" type:"path" placeholder:"FILE"`
-	Journal      string        `help:"help_store_journal" default:"./seqledger-journal" type:"path"`
+	Journal      string        `help:"help_store_journal" type:"path" placeholder:"DIRECTORY"`
 	MaxKeys      int           `help:"help_store_max_keys" name:"max-keys-per-principal" default:"1000000"`
 	MaxEntries   int           `help:"Records that --store memory: may have." default:"100000"`
 	Cleanup      time.Duration `help:"help_store_cleanup" name:"cleanup-interval" default:"10s"`
@@ -122,9 +123,10 @@ func (c *keyStoreFlags) open(e *environment) (s *keyStore, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.journal, err = idempotency.OpenJournal(c.Journal, s.Store, e.log); err != nil {
+	dir := cmp.Or(c.Journal, filepath.Join(c.Data, "journal"))
+	if s.journal, err = idempotency.OpenJournal(dir, s.Store, e.log); err != nil {
 		return nil, errors.Join(fail(exitFailed, "give each process a --journal of its own",
-			"--journal %s: %w", c.Journal, err), s.stop())
+			"--journal %s: %w", dir, err), s.stop())
 	}
 	closeLedger := s.stop
 	s.stop = func() error { return errors.Join(s.journal.Close(), closeLedger()) }
@@ -142,7 +144,7 @@ func (c *keyStoreFlags) openForeign(e *environment) (*keyStore, error) {
 		Logger: e.log, MaxEntries: c.MaxEntries, CleanupInterval: c.Cleanup,
 	})
 	if err != nil {
-		return nil, fail(exitFailed, "seqledger store init makes the tables of a store", "--store: %w", err)
+		return nil, fail(exitFailed, "", "--store: %w", err) // a store without its tables says how to make them
 	}
 	return &keyStore{Store: s, stop: closing}, nil
 }

@@ -112,14 +112,14 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	config := new(configSource)
 	parser, err := newParser(&cli, operations, config, stdout, stderr)
 	if err != nil {
-		return report(stderr, fmt.Errorf("the command line's own definition: %w", err))
+		return report(stderr, wantsJSON(args), fmt.Errorf("the command line's own definition: %w", err))
 	}
 	if completed := completeLine(parser); completed {
 		return exitDone
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		return report(stderr, withHelp(config.locate(usage("%w", plainParseError(err))), selected(parsed, err)))
+		return report(stderr, wantsJSON(args), withHelp(config.locate(usage("%w", plainParseError(err))), selected(parsed, err)))
 	}
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
@@ -141,7 +141,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			"variables", unknown)
 	}
 	err = config.locate(parsed.Run(e, operations)) // some values are only checked there
-	return signalCode(ctx, err, report(stderr, withHelp(err, parsed.Selected())))
+	return signalCode(ctx, err, report(stderr, cli.JSON, withHelp(err, parsed.Selected())))
 }
 
 // selected returns the command that a command line names, nil for none.

@@ -17,12 +17,15 @@ import (
 	"github.com/seqledger/seqledger/internal/address"
 )
 
-// unreachableError says why a server cannot be reached.
+// unreachableError says why a server gives no answer.
 type unreachableError struct {
 	what  string // what is wrong
 	hint  string // what to do
 	final bool   // retrying does not help
 }
+
+// undecided is why there is no answer from a server that can be reached.
+var undecided = &unreachableError{what: "the server can be reached and has not decided", hint: noLeader}
 
 // Error implements error.
 func (e *unreachableError) Error() string { return e.what }
@@ -51,7 +54,11 @@ func whyUnreachable(err error) *unreachableError {
 		return &unreachableError{what: what, hint: "is --server right?"}
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return &unreachableError{what: "connection refused", hint: isItRunning}
+		what := "connection refused"
+		if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Addr != nil {
+			what += " at " + dial.Addr.String()
+		}
+		return &unreachableError{what: what, hint: isItRunning}
 	}
 	return nil
 }
@@ -86,14 +93,14 @@ func untrustedCertificate(err *tls.CertificateVerificationError) *unreachableErr
 // probeTime bounds a probe.
 const probeTime = 2 * time.Second
 
-// probe checks whether a server answers, and returns why it does not. It returns nil if the
-// server answers or the reason is not known. It sends no credential.
+// probe checks whether a server answers, and returns why it does not: undecided if it can be reached, and nil if the
+// reason is not known. It sends no credential.
 func probe(ctx context.Context, server string, config *tls.Config) *unreachableError {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	status, body, err := ask(ctx, server, "/healthz", config)
 	if err == nil && status != http.StatusBadRequest {
-		return nil
+		return undecided
 	}
 	why := whyUnreachable(err)
 	base, parseErr := url.Parse(baseURL(server))

@@ -81,12 +81,14 @@ func documentScripts(t *testing.T, document, section string) []string {
 		t.Fatalf("%s has no section %q", document, section)
 	}
 	text, _, _ = strings.Cut(text, "\n## ")
-	blocks := regexp.MustCompile("(?m)^```(?:sh|bash)?\n((?:.*\n)*?)```$").FindAllStringSubmatch(text, -1)
-	blocks = append(blocks, regexp.MustCompile(`(?m)^\n((?:    .*\n)+)`).FindAllStringSubmatch(text, -1)...)
+	blocks := regexp.MustCompile("(?m)^```(.*)\n((?:.*\n)*?)```$").FindAllStringSubmatch(text, -1)
+	blocks = append(blocks, regexp.MustCompile(`(?m)^()\n((?:    .*\n)+)`).FindAllStringSubmatch(text, -1)...)
 	var scripts []string
 	for _, block := range blocks {
-		if regexp.MustCompile(`(?m)^ *(seqledger|curl|printf|for|call) `).MatchString(block[1]) {
-			scripts = append(scripts, block[1])
+		language, script := block[1], block[2]
+		typed := regexp.MustCompile(`(?m)^ *(seqledger|curl|printf|for|call) `).MatchString(script)
+		if typed && slices.Contains([]string{"", "sh", "bash"}, language) {
+			scripts = append(scripts, script)
 		}
 	}
 	if len(scripts) == 0 {

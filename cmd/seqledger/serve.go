@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server"
+	"github.com/seqledger/seqledger/server/console"
 )
 
 // serveCommand serves a ledger.
@@ -79,6 +81,23 @@ type serveReady struct {
 	Address  string `json:"address"`
 	Data     string `json:"data"`
 	LedgerID string `json:"ledgerId"`
+	Console  string `json:"console,omitempty"` // URL of the web page
+}
+
+// consoleURL returns the URL of the console as a browser on this machine reaches it; "" if there is none.
+func (c *serveCommand) consoleURL(listener net.Addr) string {
+	if c.NoConsole {
+		return ""
+	}
+	scheme := "http"
+	if c.TLSCert != "" {
+		scheme = "https"
+	}
+	host, port, err := net.SplitHostPort(listener.String())
+	if ip := net.ParseIP(host); err != nil || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port) + console.Path
 }
 
 // Run is called by kong.
@@ -253,9 +272,13 @@ func (c *serveCommand) serve(
 	switch {
 	case *said:
 	case e.json:
-		err = e.showObject(serveReady{listener.Addr().String(), c.Data, id.String()})
+		err = e.showObject(serveReady{listener.Addr().String(), c.Data, id.String(), c.consoleURL(listener.Addr())})
 	default:
-		_, err = fmt.Fprintf(e.stdout, "serving on %s, data in %s, ledger %s\n", listener.Addr(), c.Data, id)
+		ready := fmt.Sprintf("serving on %s, data in %s, ledger %s\n", listener.Addr(), c.Data, id)
+		if page := c.consoleURL(listener.Addr()); page != "" {
+			ready += "console at " + page + "\n"
+		}
+		_, err = io.WriteString(e.stdout, ready)
 	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		return errors.Join(err, listener.Close())

@@ -89,7 +89,7 @@ func (c *statusCommand) ready(e *environment) error {
 		why = probe(ctx, server, config)
 	}
 	switch {
-	case why != nil:
+	case why != nil && why != undecided:
 	case err != nil:
 		why = &unreachableError{what: err.Error(), hint: isItRunning}
 	default:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"strings"
 
@@ -18,7 +19,7 @@ type txCommand struct {
 	clientFlags `embed:""`
 	ID          string  `arg:"" help:"Id of the transaction, from a receipt or a block."`
 	Proof       bool    `help:"Add the block header and a Merkle proof, and check them." env:"-"`
-	BlockHash   *string `help:"The same, and fail unless this is the hash of the block." env:"-" placeholder:"HEX"`
+	BlockHash   *string `help:"The same, and fail unless this is the hash of the block." env:"-" placeholder:"HASH"`
 }
 
 // Help is shown below the flags.
@@ -27,7 +28,7 @@ func (*txCommand) Help() string {
 that is shown is in the block that has the hash shown last. That hash comes from the same server, so it only
 says that its answer is not damaged or changed on the way. With --block-hash you say which hash the block must
 have: one that you noted when the block was new, or that somebody else was given (seqledger list blocks,
-block, watch). Then the transaction is in the history that was seen there.
+block, watch), in hex or in the base64 of --json. Then the transaction is in the history that was seen there.
 
     seqledger tx 8f14e45f-ceea-867a-8000-000000000007
     seqledger tx 8f14e45f-ceea-867a-8000-000000000007 --proof
@@ -39,9 +40,8 @@ block, watch). Then the transaction is in the history that was seen there.
 func (c *txCommand) Run(e *environment) error {
 	var wanted []byte
 	if c.BlockHash != nil { // an empty value, as from an unset shell variable, must not skip the check
-		var err error
-		if wanted, err = hex.DecodeString(*c.BlockHash); err != nil || len(wanted) != sha256.Size {
-			return usage("--block-hash must be %d hex digits", 2*sha256.Size)
+		if wanted = hashOf(*c.BlockHash); wanted == nil {
+			return usage("--block-hash must be a hash of %d bytes, in hex or, as --json prints it, in base64", sha256.Size)
 		}
 	}
 	prove := c.Proof || len(wanted) > 0
@@ -67,6 +67,16 @@ func (c *txCommand) Run(e *environment) error {
 			}
 		})
 	})
+}
+
+// hashOf reads a hash as seqledger prints it, in hex or with --json in base64. It returns nil if the text is neither.
+func hashOf(text string) []byte {
+	for _, decode := range []func(string) ([]byte, error){hex.DecodeString, base64.StdEncoding.DecodeString} {
+		if hash, err := decode(text); err == nil && len(hash) == sha256.Size {
+			return hash
+		}
+	}
+	return nil
 }
 
 // check verifies the proof in an answer and returns the hash of the block.

@@ -157,8 +157,8 @@ func TestTxChecksItsProof(t *testing.T) {
 			t.Errorf("want nothing shown, got %v", r)
 		}
 	}
-	s.do(t, "tx", id, "--block-hash", hash[2:]).expect(t, exitUsage, "64 hex digits")
-	s.do(t, "tx", id, "--block-hash", hash[1:]+"x").expect(t, exitUsage, "64 hex digits")
+	s.do(t, "tx", id, "--block-hash", hash[2:]).expect(t, exitUsage, "in hex or")
+	s.do(t, "tx", id, "--block-hash", hash[1:]+"x").expect(t, exitUsage, "in hex or")
 }
 
 // falseServer passes the answers of a real one on and changes them.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net"
 	"net/netip"
 	"net/url"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/address"
 	"github.com/seqledger/seqledger/internal/yamlfile"
 	"github.com/seqledger/seqledger/server/auth"
 )
@@ -80,6 +82,8 @@ type File struct {
 	// Path is the file name used in error messages. Routes and JWT are its sections; either may be nil.
 	Path        string
 	Routes, JWT *yaml.Node
+	// Listen is the address of the gateway itself, which cannot be an upstream; it may be empty.
+	Listen string
 }
 
 // SettingError is a mistake in [File.Default] or TrustedProxies.
@@ -212,7 +216,35 @@ func Load(f *File) (*Config, error) {
 	if f.Default.Upstream == "" && f.Routes == nil {
 		report("upstream", "is required, for every path or in each route of a configuration file")
 	}
+	for _, one := range append([]*route{c.fallback}, c.routes...) {
+		if one != nil && one.upstream != nil && isItself(f.Listen, one.upstream) {
+			report("upstream", "%s is this gateway, which listens on %s: name the service", one.upstream, f.Listen)
+			break
+		}
+	}
 	return c, errors.Join(append(problems, r.Err())...)
+}
+
+// isItself reports whether a URL leads to a program that listens on an address. A name that cannot be resolved leads
+// nowhere.
+func isItself(listen string, u *url.URL) bool {
+	own, err := net.ResolveTCPAddr("tcp", listen)
+	if err != nil || own.Port == 0 || !strings.HasSuffix(address.Of(u), fmt.Sprintf(":%d", own.Port)) {
+		return false
+	}
+	to, err := net.ResolveTCPAddr("tcp", address.Of(u))
+	if err != nil {
+		return false
+	}
+	if len(own.IP) > 0 && !own.IP.IsUnspecified() {
+		return to.IP.Equal(own.IP) || to.IP.IsUnspecified() && own.IP.IsLoopback()
+	}
+	local, err := net.InterfaceAddrs()
+	isLocal := func(a net.Addr) bool {
+		network, ok := a.(*net.IPNet)
+		return ok && network.IP.Equal(to.IP)
+	}
+	return err == nil && (to.IP.IsLoopback() || to.IP.IsUnspecified() || slices.ContainsFunc(local, isLocal))
 }
 
 const needsProxies = "needs trusted_proxies: the networks of those that set it, because a client could set it, too"

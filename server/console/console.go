@@ -7,7 +7,6 @@ import (
 	"embed"
 	"io/fs"
 	"net/http"
-	"strings"
 )
 
 //go:embed dist
@@ -40,31 +39,13 @@ func Handler() http.Handler {
 	})
 }
 
-// Redirect sends a browser that asks for a page at / to the console, and all other requests to next: a program that
-// asks for / gets the answer that it always got.
+// Redirect sends who asks for / to the console, and all other requests to next.
 func Redirect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/" && r.Method == http.MethodGet && wantsPage(r.Header) {
+		if r.URL.Path == "/" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			http.Redirect(w, r, Path, http.StatusSeeOther)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// wantsPage reports whether a person waits for the answer. Browsers say so in Sec-Fetch-Dest, but only to https and to
-// this machine; to others they say in Accept that they take a page.
-func wantsPage(h http.Header) bool {
-	if destination := h.Get("Sec-Fetch-Dest"); destination != "" {
-		return destination == "document"
-	}
-	for _, value := range h.Values("Accept") {
-		for accepted := range strings.SplitSeq(value, ",") {
-			mediaType, _, _ := strings.Cut(accepted, ";")
-			if strings.EqualFold(strings.TrimSpace(mediaType), "text/html") {
-				return true
-			}
-		}
-	}
-	return false
 }

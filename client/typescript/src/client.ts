@@ -1,3 +1,5 @@
+/// <reference lib="esnext.disposable" preserve="true" />
+
 // A Client makes calls, and owns the Writers that share its connections.
 
 import {
@@ -13,6 +15,7 @@ import {
   type WriteBatchRequest, type WriteBatchResponse,
 } from "./gen/seqledger/v1/ledger_pb.js";
 import type { BlockPosition } from "./gen/seqledger/v1/types_pb.js";
+import { Outage } from "./outage.js";
 import { backoff, sleep } from "./retry.js";
 import { Sender } from "./sender.js";
 import { bearerProtocol, type StreamEvents, type WebSocketConstructor, WriteStream } from "./stream.js";
@@ -36,12 +39,17 @@ export interface ClientOptions {
   /** Replaces the transport, which uses fetch. It must use the binary format. */
   transport?: Transport;
   /**
-   * Whether a call that is made once may reach the server twice. The default is true everywhere but in Node: a browser
-   * silently resends a fetch request when a reused connection breaks, and a transport on top of fetch cannot prevent
-   * that. A refusal over such a transport costs one more call, to open a session that fences the copies. Set false only
-   * for a transport that sends each request at most once, and true for a transport in Node that may resend.
+   * Whether a call that is made once may reach the server twice. The default is true everywhere but in Node: browsers
+   * and Deno silently resend a fetch request when a reused connection breaks, and a transport on top of fetch cannot
+   * prevent that. A refusal over such a transport costs one more call, to open a session that fences the copies. Set
+   * false only for a transport that sends each request at most once, and true for a transport in Node that may resend.
    */
   callsRepeat?: boolean;
+  /**
+   * Receives a sentence once the server has not answered for three seconds: that it cannot be reached, or that it does
+   * not allow the origin of this page. Calls and Writers continue to retry. The default is console.warn.
+   */
+  log?: (problem: string) => void;
   /**
    * Replaces the platform's WebSocket, which carries writes when there are many; false disables it. Node has a
    * WebSocket from version 22 on. With a custom transport the default is none.
@@ -70,6 +78,7 @@ export function createClient(options: ClientOptions): Client {
 export class Client {
   /** @internal */ readonly sender: Sender;
   private readonly transport: Transport;
+  private readonly outage: Outage;
   private readonly writers = new Set<Writer>();
   private readonly abort = new AbortController();
   private readonly stopListening: () => void;
@@ -86,11 +95,12 @@ export class Client {
       );
     }
     this.transport = options.transport ?? createConnectTransport({ baseUrl: options.baseUrl, useBinaryFormat: true });
+    this.outage = new Outage(options.baseUrl, options.log ?? ((problem) => console.warn(problem)));
     const standard = globalThis.WebSocket as WebSocketConstructor | undefined;
     const webSocket = options.webSocket ?? (options.transport === undefined ? standard : undefined);
     this.sender = new Sender({
       writeBatch: (request) => this.writeBatch(request),
-      callsRepeat: options.callsRepeat ?? !isNode(),
+      callsRepeat: options.callsRepeat ?? fetchRepeats(globalThis),
       openStream: webSocket === undefined || webSocket === false
         ? undefined
         : (events) => this.openStream(webSocket, events),
@@ -209,7 +219,7 @@ export class Client {
           yield request;
         }
         const method = LedgerService.method.watch;
-        return (await this.transport.stream(method, signal, undefined, headers, once())).message;
+        return (await this.noting(signal, this.transport.stream(method, signal, undefined, headers, once()))).message;
       },
       hashOf: async (height, signal) => {
         const request = { scope, fromHeight: height, pageSize: 1 };
@@ -243,8 +253,22 @@ export class Client {
   private async writeBatch(request: WriteBatchRequest): Promise<WriteBatchResponse> {
     const method = LedgerService.method.writeBatch;
     const headers = await this.headers();
-    const answer = await this.transport.unary(method, this.abort.signal, attemptMs, headers, request);
-    return answer.message;
+    const { signal } = this.abort;
+    return (await this.noting(signal, this.transport.unary(method, signal, attemptMs, headers, request))).message;
+  }
+
+  /** Returns the answer of a call that is repeated until it succeeds, and tells outage what became of it. */
+  private async noting<T>(signal: AbortSignal, call: Promise<T>): Promise<T> {
+    try {
+      const answer = await call;
+      this.outage.over();
+      return answer;
+    } catch (thrown) {
+      const e = errorFromConnect(thrown);
+      if (!e.worthRetrying) this.outage.over();
+      else if (!signal.aborted) this.outage.failed(e);
+      throw thrown;
+    }
   }
 
   private async openStream(webSocket: WebSocketConstructor, events: StreamEvents): Promise<WriteStream> {
@@ -268,7 +292,7 @@ export class Client {
       const headers = await this.headers();
       try {
         const timeoutMs = options.timeoutMs ?? attemptMs;
-        return (await this.transport.unary(method, signal, timeoutMs, headers, message)).message;
+        return (await this.noting(signal, this.transport.unary(method, signal, timeoutMs, headers, message))).message;
       } catch (thrown) {
         if (signal.aborted) throw signal.reason;
         const e = errorFromConnect(thrown);
@@ -355,9 +379,17 @@ function whenBack(wake: () => void): () => void {
   };
 }
 
-/** isNode reports whether this is Node, whose fetch and HTTP/2 send a POST only once. */
-function isNode(): boolean {
-  return (globalThis as { process?: { release?: { name?: string } } }).process?.release?.name === "node";
+/**
+ * fetchRepeats reports whether the platform's fetch may send a POST twice. Node's does not. Deno, Bun and others have a
+ * process with the name of Node; all of them, and Node from version 21 on, say in navigator what they are.
+ *
+ * @internal
+ */
+export function fetchRepeats(
+  platform: { process?: { release?: { name?: string } }; navigator?: { userAgent?: string } },
+): boolean {
+  const { process, navigator } = platform;
+  return process?.release?.name !== "node" || (navigator !== undefined && !navigator.userAgent?.startsWith("Node.js/"));
 }
 
 function isLoopback(host: string): boolean {

@@ -45,7 +45,7 @@ export class LedgerError extends Error {
   constructor(
     readonly connectCode: Code,
     message: string,
-    options?: ErrorOptions,
+    options?: { cause?: unknown },
   ) {
     super(message, options);
   }
@@ -190,7 +190,7 @@ export class UnsettledError extends Error {
 /** ClosedError means that the Client, the Writer or the journal was closed. */
 export class ClosedError extends Error {
   override readonly name = "ClosedError";
-  constructor(what: string, options?: ErrorOptions) {
+  constructor(what: string, options?: { cause?: unknown }) {
     super(`${what} is closed`, options);
   }
 }

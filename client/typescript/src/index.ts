@@ -1,4 +1,4 @@
-// The client of seqledger for browsers and Node. README.md shows how to use it.
+// The client of seqledger for browsers, Node, Deno and Bun. README.md shows how to use it.
 
 export { type CallOptions, Client, type ClientOptions, createClient } from "./client.js";
 export {

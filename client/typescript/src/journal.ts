@@ -1,3 +1,5 @@
+/// <reference lib="esnext.disposable" preserve="true" />
+
 // A journal keeps unsettled writes, so that they survive a crash of the program. The rules are those of the Go package
 // client/journal. The storage decides where the bytes go.
 
@@ -44,7 +46,7 @@ export class JournalError extends Error {
     readonly reason:
       | "full" | "too-large" | "no-space" | "tag-in-use" | "claimed" | "locked" | "missing" | "damaged" | "failed",
     message: string,
-    options?: ErrorOptions,
+    options?: { cause?: unknown },
   ) {
     super(message, options);
   }

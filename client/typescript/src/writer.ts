@@ -1,3 +1,5 @@
+/// <reference lib="esnext.disposable" preserve="true" />
+
 // A Writer numbers the writes of one stream and settles each of them, whatever happens to the connection. The rules are
 // those of the Go Writer, and client/writer/doc.go explains why they are right.
 //

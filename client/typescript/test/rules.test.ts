@@ -10,6 +10,7 @@ import {
   memoryJournal, NotExecutedError, type Pending, UnsettledError, type WebSocketConstructor, WriteErrorCode as E,
   type Writer,
 } from "../src/index.js";
+import { fetchRepeats } from "../src/client.js";
 import { AdminService } from "../src/gen/seqledger/v1/admin_pb.js";
 import {
   LedgerService, type OpenSessionRequest, OpenSessionResponseSchema, type WriteRequest, WriteStreamRequestSchema,
@@ -241,6 +242,47 @@ test("a refusal of an only copy is final, unless its call may have been repeated
     assert.equal(await outcome(p!), "not executed: KEY_EXISTS");
     assert.equal(opens.length, callsRepeat ? 2 : 1, "sessions");
   }
+});
+
+test("only Node's own fetch is known to send a call once", () => {
+  const process = { release: { name: "node" } };
+  const platforms: [string, Parameters<typeof fetchRepeats>[0], boolean][] = [
+    ["Node 20", { process }, false],
+    ["Node 22", { process, navigator: { userAgent: "Node.js/22" } }, false],
+    ["Deno", { process, navigator: { userAgent: "Deno/2.9.6" } }, true],
+    ["Bun", { process, navigator: { userAgent: "Bun/1.4.5" } }, true],
+    ["a worker of Cloudflare", { process, navigator: { userAgent: "Cloudflare-Workers" } }, true],
+    ["a page of Electron", { process, navigator: { userAgent: "Mozilla/5.0" } }, true],
+    ["a navigator without a name", { process, navigator: {} }, true],
+    ["a browser", { navigator: { userAgent: "Mozilla/5.0" } }, true],
+  ];
+  for (const [name, platform, repeats] of platforms) assert.equal(fetchRepeats(platform), repeats, name);
+});
+
+test("a server that does not answer is told of once, until it answers", { timeout: 60_000 }, async (t) => {
+  let said = (_: string): void => {};
+  const log = (problem: string): void => said(problem);
+  const problems: string[] = [];
+  let answers = false;
+  const transport = createRouterTransport(({ service }) => service(AdminService, {
+    getStatus: () => {
+      if (!answers) throw new ConnectError("connect ECONNREFUSED", Code.Unavailable);
+      return { status: {} };
+    },
+  }));
+  const client = createClient({ baseUrl: "http://ledger.example", transport, log });
+  t.after(() => client.close());
+  for (let outage = 0; outage < 2; outage++) {
+    answers = false;
+    const told = new Promise<string>((resolve) => (said = resolve));
+    const status = client.status();
+    problems.push(await told);
+    said = (again) => problems.push(again);
+    answers = true;
+    await status;
+  }
+  assert.equal(problems.length, 2);
+  for (const p of problems) assert.match(p, /http:\/\/ledger\.example has not answered .*ECONNREFUSED/);
 });
 
 test("an idle stream is kept alive with the same attempt, and is started anew when it was evicted", async (t) => {

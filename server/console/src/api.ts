@@ -2,7 +2,7 @@
 
 import { Code, ConnectError, createClient as connectClient, type Interceptor } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
-import { createClient } from "@seqledger/client";
+import { createClient, LedgerError } from "@seqledger/client";
 import { AdminService } from "@seqledger/gen/admin_pb";
 import { IdempotencyService } from "@seqledger/gen/idempotency_pb";
 import { LedgerService } from "@seqledger/gen/ledger_pb";
@@ -30,24 +30,50 @@ const transport = createConnectTransport({
 export const ledger = connectClient(LedgerService, transport);
 export const admin = connectClient(AdminService, transport);
 export const records = connectClient(IdempotencyService, transport);
-export const client = createClient({ baseUrl, token: () => key.get(), cleartextToken: true });
+export const client = createClient({ baseUrl, token: () => key.get(), cleartextToken: true, log: () => {} });
+
+/** How long a page that shows the present waits for an answer before it says that there is none. */
+export const pollMs = 5000;
 
 /** fetchMetrics returns the server's metrics. */
 export async function fetchMetrics(signal: AbortSignal): Promise<string> {
   const headers: HeadersInit = key.get() === "" ? {} : { Authorization: `Bearer ${key.get()}` };
-  const answer = await fetch(`${baseUrl}/metrics`, { headers, signal });
-  if (!answer.ok) {
-    const code = answer.status === 401 ? Code.Unauthenticated : Code.PermissionDenied;
-    throw new ConnectError((await answer.text()).trim(), code);
-  }
+  const answer = await fetch(`${baseUrl}/metrics`, { headers, signal: AbortSignal.any([signal, AbortSignal.timeout(pollMs)]) });
+  if (!answer.ok) throw new ConnectError(`HTTP ${answer.status}`, codes[answer.status] ?? Code.Unavailable);
   return answer.text();
 }
 
-/** needsKey reports whether the server requires a credential, or a different one. */
-export function needsKey(error: unknown): boolean {
-  const code = (error as { connectCode?: Code; code?: Code }).connectCode ?? (error as { code?: Code }).code;
-  return code === Code.Unauthenticated;
+const codes: Record<number, Code> = { 401: Code.Unauthenticated, 403: Code.PermissionDenied };
+
+/** Returns the code of a failed call, or undefined if the page itself has failed. */
+function codeOf(error: unknown): Code | undefined {
+  if (error instanceof LedgerError) return error.connectCode;
+  if (error instanceof ConnectError) return error.code;
+  return error instanceof TypeError && /fetch/i.test(error.message) ? Code.Unavailable : undefined;
 }
 
-export const messageOf = (error: unknown): string =>
-  error instanceof ConnectError ? error.rawMessage : error instanceof Error ? error.message : String(error);
+/** needsKey reports whether the server requires a credential, or a different one. */
+export const needsKey = (error: unknown): boolean => codeOf(error) === Code.Unauthenticated;
+
+/** isDenied reports whether this credential may not see what was asked for. */
+export const isDenied = (error: unknown): boolean => codeOf(error) === Code.PermissionDenied;
+
+// What is said of an error that has no sentence of the server: one of the browser, or of a program before the server.
+const sentences: Partial<Record<Code, string>> = {
+  [Code.Unavailable]: "The server does not answer",
+  [Code.Unknown]: "The server does not answer",
+  [Code.DeadlineExceeded]: "The server does not answer in time",
+  [Code.Unauthenticated]: "The server wants an API key, or another one",
+  [Code.PermissionDenied]: "This credential may not do that",
+  [Code.NotFound]: "There is no such thing",
+};
+
+/** messageOf returns what an error means, as a sentence: never nothing, and never a message in another form. */
+export function messageOf(error: unknown): string {
+  const text = (error instanceof ConnectError ? error.rawMessage : error instanceof Error ? error.message : "").trim();
+  const code = codeOf(error);
+  const said = code !== undefined && (text === "" || /^HTTP \d+$|^[[{<]|fetch|network|timed out|deadline/i.test(text));
+  const sentence = said ? sentences[code] ?? "The server has failed" : text || "This page has failed";
+  const status = said && /^HTTP \d+$/.test(text) ? ` (${text})` : "";
+  return `${sentence[0]!.toUpperCase()}${sentence.slice(1)}${status}`.replace(/[.:]?$/, ".");
+}

@@ -1,10 +1,9 @@
 // The nodes that keep the ledger, if there are several.
 
-import { Code, ConnectError } from "@connectrpc/connect";
 import { type Cluster, type ClusterMember, StateComparison } from "@seqledger/gen/ledger_pb";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { admin } from "./api";
+import { admin, isDenied } from "./api";
 import { count, size } from "./format";
 import { Plot, Problem, Table, useEvery } from "./parts";
 
@@ -13,8 +12,11 @@ const points = 120;
 // A node without a majority looks for a leader before it answers by itself.
 const timeoutMs = 15_000;
 
-/** Members shows the nodes and how far each is behind. It shows nothing for a single node. */
-export function Members(): JSX.Element | null {
+/**
+ * Members shows the nodes and how far each is behind. It shows nothing for a single node, and nothing of before when the
+ * server does not answer.
+ */
+export function Members({ answers }: { answers: boolean }): JSX.Element | null {
   const [cluster, setCluster] = useState<Cluster>();
   const [history, setHistory] = useState<Map<bigint, number>[]>([]);
   const [denied, setDenied] = useState(false);
@@ -25,17 +27,18 @@ export function Members(): JSX.Element | null {
       setCluster(now);
       setHistory((before) => [...before.slice(1 - points), new Map(now.members.map((m) => [m.id, behind(now, m)]))]);
     } catch (e) {
-      if (ConnectError.from(e).code !== Code.PermissionDenied) throw e;
+      if (!isDenied(e)) throw e;
       setDenied(true);
     }
   });
+  if (!answers) return null; // the page says so above
+  if (error !== undefined) return <Problem error={error} />;
   if (cluster === undefined || cluster.members.length < 2) return null;
   const caption = cluster.leader === 0n ? "Nodes of the cluster" : `Nodes of the cluster; node ${cluster.leader} leads`;
   return (
     <>
       {cluster.leader === 0n &&
         <p class="problem" role="status">No node leads: an election goes on, or most voters are away.</p>}
-      <Problem error={error} />
       <Table caption={`${caption} (term ${cluster.term})`}
         head={["node", "role", "state", "entries behind", "digest", "disk left", "for nodes", "for clients"]}
         rows={cluster.members.map((m) => [

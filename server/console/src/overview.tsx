@@ -1,13 +1,12 @@
 // Whether the ledger is healthy.
 
-import { Code } from "@connectrpc/connect";
 import type { ScrubStatus, Status } from "@seqledger/gen/ledger_pb";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { admin, fetchMetrics } from "./api";
+import { admin, fetchMetrics, pollMs } from "./api";
 import { advice, meaning } from "./advice";
 import { Members } from "./cluster";
-import { count, seconds, size, timeOf } from "./format";
+import { count, seconds, size, time, timeOf } from "./format";
 import { label, parse, quantile, rate, rates, type Sample } from "./metrics";
 import { Facts, Plot, Problem, type Series, Table, useEvery } from "./parts";
 import { LastRefusals } from "./refusals";
@@ -36,7 +35,11 @@ export function Overview(): JSX.Element {
   const [status, setStatus] = useState<Status>();
   const [last, setLast] = useState<Sample>();
   const [history, setHistory] = useState<Point[]>([]);
-  const statusError = useEvery(everyMs, async (signal) => setStatus((await admin.getStatus({}, { signal })).status));
+  const [answeredAt, setAnsweredAt] = useState("");
+  const statusError = useEvery(everyMs, async (signal) => {
+    setStatus((await admin.getStatus({}, { signal, timeoutMs: pollMs })).status);
+    setAnsweredAt(time({ date: new Date() }));
+  });
   const error = useEvery(everyMs, async (signal) => {
     const now = parse(await fetchMetrics(signal), performance.now());
     if (last !== undefined) {
@@ -52,17 +55,19 @@ export function Overview(): JSX.Element {
     }
     setLast(now);
   });
-  const noMetrics = (error as { code?: Code } | undefined)?.code === Code.PermissionDenied;
+  // One line is enough where the server answers to nothing.
+  const figuresError = statusError === undefined ? error : undefined;
   return (
     <>
       <h1>Overview</h1>
       <Problem error={statusError} />
-      {status && <State status={status} />}
-      {noMetrics ? <p>This credential may not see figures about the whole ledger.</p> : <Problem error={error} />}
-      <Plots history={history} />
-      <Members />
-      <LastRefusals />
-      {last && <Refusals sample={last} />}
+      {status && <State status={status} old={statusError === undefined ? undefined : answeredAt} />}
+      <Problem error={figuresError} />
+      {status && !seesAll(status) && <p>This credential may not see figures about the whole ledger.</p>}
+      {status && seesAll(status) && <Plots history={history} />}
+      <Members answers={statusError === undefined} />
+      <LastRefusals answers={statusError === undefined} />
+      {status && seesAll(status) && last && <Refusals sample={last} />}
     </>
   );
 }
@@ -74,24 +79,35 @@ function scrubbed(scrub: ScrubStatus | undefined): string {
   return scrub.position > 0n ? `${size(Number(scrub.position))} of ${size(Number(scrub.size))}, ${last}` : last;
 }
 
-function State({ status }: { status: Status }): JSX.Element {
+/** Whether the caller is an admin. The server tells others nothing of the whole ledger, and zeros for its numbers. */
+const seesAll = ({ config }: Status): boolean => config !== undefined;
+
+/** Whether the node takes writes; a node that does not answer may take none. */
+function health(status: Status, old: string | undefined): [well: boolean, text: string] {
+  if (old !== undefined) return [false, `Whether it takes writes is not known. What follows is of ${old} (UTC).`];
+  const { notReady = "its state is not known" } = status.node ?? {};
+  return notReady === "" ? [true, "Takes writes."] : [false, `Takes no writes: ${notReady}`];
+}
+
+/** State shows the latest status; old is when that was, if the server does not answer any more. */
+function State({ status, old }: { status: Status; old: string | undefined }): JSX.Element {
   const { node, config, caller } = status;
-  const well = node !== undefined && node.notReady === "";
+  const [well, text] = health(status, old);
+  const ofAdmins: [string, string][] = node === undefined || config === undefined ? [] : [
+    ["index", status.index.toString()], ["streams", count(Number(status.streams))],
+    ["started", timeOf(node.startedAt)], ["disk free", size(Number(node.diskFreeBytes))],
+    ["checksums", scrubbed(node.scrub)],
+    ["state file", size(Number(node.stateBytes))], ["log", size(Number(node.logBytes))],
+    ["reservations", count(Number(node.reservations))],
+    ["receipt window", String(config.receiptWindow)],
+    ["client TTL", config.clientTtl ? `${config.clientTtl.seconds} s` : "–"],
+  ];
   return (
     <>
-      <p class={well ? "good" : "problem"} role="status">
-        {well ? "Takes writes." : `Takes no writes: ${node?.notReady ?? "unknown"}`}
-      </p>
+      <p class={well ? "good" : "problem"} role="status">{text}</p>
       <Facts of={[
-        ["ledger", status.ledgerId], ["version", status.version], ["index", status.index.toString()],
-        ["ledger time", timeOf(status.ledgerTime)], ["streams", count(Number(status.streams))],
-        ["started", timeOf(node?.startedAt)], ["disk free", size(Number(node?.diskFreeBytes ?? 0))],
-        ["checksums", scrubbed(node?.scrub)],
-        ["state file", size(Number(node?.stateBytes ?? 0))], ["log", size(Number(node?.logBytes ?? 0))],
-        ["reservations", count(Number(node?.reservations ?? 0))],
-        ["receipt window", String(config?.receiptWindow ?? "–")],
-        ["client TTL", config?.clientTtl ? `${config.clientTtl.seconds} s` : "–"],
-        ["you are", `${caller?.actor ?? ""} (${caller?.role ?? ""})`],
+        ["ledger", status.ledgerId], ["version", status.version], ["ledger time", timeOf(status.ledgerTime)],
+        ...ofAdmins, ["you are", `${caller?.actor ?? ""} (${caller?.role ?? ""})`],
       ]} />
     </>
   );

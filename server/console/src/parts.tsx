@@ -7,7 +7,7 @@ import { messageOf, needsKey } from "./api";
 /** Problem shows an error, or nothing if there is none. */
 export function Problem({ error }: { error: unknown }): JSX.Element | null {
   if (error === undefined) return null;
-  const hint = needsKey(error) ? " – give an API key above." : "";
+  const hint = needsKey(error) ? " Please give an API key above." : "";
   return <p class="problem" role="alert">{messageOf(error)}{hint}</p>;
 }
 
@@ -92,16 +92,27 @@ export function Facts({ of }: { of: [string, ComponentChildren][] }): JSX.Elemen
   );
 }
 
-/** Table has a heading for users of screen readers. */
+/**
+ * Table has a heading for users of screen readers. On a telephone each row is a list of its cells with their names; the
+ * roles keep it a table for a screen reader.
+ */
 export function Table(
   { caption, head, rows }: { caption: string; head: string[]; rows: ComponentChildren[][] },
 ): JSX.Element {
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label={caption}>
-      <table>
+      <table role="table">
         <caption>{caption}</caption>
-        <thead><tr>{head.map((h) => <th key={h} scope="col">{h}</th>)}</tr></thead>
-        <tbody>{rows.map((row, i) => <tr key={i}>{row.map((cell, j) => <td key={j}>{cell}</td>)}</tr>)}</tbody>
+        <thead role="rowgroup">
+          <tr role="row">{head.map((h) => <th key={h} scope="col" role="columnheader">{h}</th>)}</tr>
+        </thead>
+        <tbody role="rowgroup">
+          {rows.map((row, i) => (
+            <tr key={i} role="row">
+              {row.map((cell, j) => <td key={j} role="cell" data-name={head[j]}><div>{cell}</div></td>)}
+            </tr>
+          ))}
+        </tbody>
       </table>
     </div>
   );

@@ -1,11 +1,10 @@
 // The last writes that the server refused, each with what its client should do.
 
-import { Code, ConnectError } from "@connectrpc/connect";
 import { WriteErrorCode } from "@seqledger/client";
 import type { Refusal } from "@seqledger/gen/admin_pb";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { admin } from "./api";
+import { admin, isDenied, pollMs } from "./api";
 import { advice } from "./advice";
 import { scopeText, timeOf } from "./format";
 import { Problem, Table, useEvery } from "./parts";
@@ -15,27 +14,28 @@ const everyMs = 1000;
 const most = 256;
 
 /** LastRefusals shows them as they arrive, to an admin. */
-export function LastRefusals(): JSX.Element | null {
+export function LastRefusals({ answers }: { answers: boolean }): JSX.Element | null {
   const [refusals, setRefusals] = useState<Refusal[]>([]);
   const [last, setLast] = useState(0n);
   const [denied, setDenied] = useState(false);
   const error = useEvery(everyMs, async (signal) => {
     if (denied) return; // this credential may not see them; another one redraws the page
     try {
-      const news = await admin.listRefusals({ after: last }, { signal });
+      const news = await admin.listRefusals({ after: last }, { signal, timeoutMs: pollMs });
       // A restarted server counts from zero, and has sent everything that it keeps.
       const before = news.last < last ? [] : refusals;
       if (news.last !== last) setRefusals([...news.refusals.reverse(), ...before].slice(0, most));
       setLast(news.last);
     } catch (e) {
-      if (ConnectError.from(e).code !== Code.PermissionDenied) throw e;
+      if (!isDenied(e)) throw e;
       setDenied(true);
     }
   });
-  if (refusals.length === 0) return <Problem error={error} />;
+  const problem = answers ? error : undefined; // otherwise the page says so above
+  if (refusals.length === 0) return <Problem error={problem} />;
   return (
     <>
-      <Problem error={error} />
+      <Problem error={problem} />
       <Table caption={`The writes that this node has refused last; the newest first, at most ${most}`}
         head={["time (UTC)", "reason", "call", "scope", "client id", "sequence", "message", "what the client should do"]}
         rows={refusals.map((r) => {

@@ -64,6 +64,21 @@ browser("what is written offline goes out when the page is online again", async 
   once(ledger, tags(0, 50));
 });
 
+browser("a page whose calls the browser blocks is told why", async (t) => {
+  const { ledger, page, server } = await setup(t);
+  const told = async (address: string): Promise<string> => {
+    const warning = page.waitForEvent("console", (m) => m.type() === "warning");
+    void open(page, address).catch(() => {}); // it has no end
+    return (await warning).text();
+  };
+  const strict = await Ledger.start(temporary(t)); // without --cors-origin
+  t.after(() => strict.kill());
+  assert.match(await told(`http://${strict.address}`), /CORS.*--cors-origin http:\/\/127\.0\.0\.1:\d+\)$/);
+  await ledger.kill();
+  await visit(page);
+  assert.match(await told(server), /cannot be reached from this page\. Is the server running/);
+});
+
 browser("a page that is online again, or looked at again, sends at once", async (t) => {
   const { ledger, server, context, page } = await setup(t);
   await page.clock.install();

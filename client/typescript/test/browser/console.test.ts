@@ -245,7 +245,7 @@ browser("a reservation whose owner is gone is settled with an admin's key, and w
   await fill(page, "Namespace", "payments");
   await fill(page, "Principal", "client:gateway");
   await settle("order-4711");
-  await settling.getByRole("alert").getByText(/principal|role/).waitFor();
+  await settling.getByRole("alert").getByText(/principal|role/i).waitFor();
   assert.equal((await reserve(ledger, gateway)).outcome === RecordOutcome.REPLAY, false, "nothing was settled");
 
   complaints.length = 0; // the browser logs refusals as errors
@@ -301,6 +301,37 @@ browser("an API key is asked for, kept for the tab, and never in a URL", async (
   for (const call of ["GetCluster", "ListRefusals"]) {
     assert.equal(urls.filter((url) => url.endsWith(`/${call}`)).length, 1, call);
   }
+  await page.getByText("This credential may not see figures about the whole ledger.").waitFor();
+  const facts = await page.getByRole("term").allInnerTexts();
+  assert.deepEqual(facts, ["ledger", "version", "ledger time", "you are"], "no zeros for what it may not see");
+  assert.equal(await page.locator("figure").count(), 0);
+  await look(page, "reader");
+});
+
+browser("an error is told as a sentence, whatever form it has", async (t) => {
+  const ledger = await startLedger(t);
+  const { page } = await open(t, ledger.address);
+  await page.getByText("Takes writes.").waitFor();
+  const json = (status: number, body: object): object => ({
+    status, contentType: "application/json", body: JSON.stringify(body),
+  });
+  const answers: [call: string, answer: object, told: string][] = [
+    ["metrics", { status: 502, body: "" }, "The server does not answer (HTTP 502)."],
+    ["metrics", json(503, { code: "unavailable", message: "draining" }), "The server does not answer (HTTP 503)."],
+    ["metrics", json(401, { code: "unauthenticated" }), "The server wants an API key, or another one (HTTP 401). Please give"],
+    ["GetStatus", { status: 502, body: "<html>Bad Gateway</html>" }, "The server does not answer (HTTP 502)."],
+    ["GetStatus", json(503, { code: "unavailable", message: "" }), "The server does not answer."],
+    ["GetStatus", json(500, { code: "internal", message: '{"error":"x"}' }), "The server has failed."],
+    ["GetStatus", json(500, { code: "internal", message: "the disk is full" }), "The disk is full."],
+    ["ListRefusals", json(404, { code: "not_found" }), "There is no such thing."],
+  ];
+  for (const [call, answer, told] of answers) {
+    await page.route(`**/${call}`, (route) => route.fulfill(answer));
+    await page.getByRole("alert").getByText(told).waitFor();
+    assert.equal(await page.getByRole("alert").count(), 1, told);
+    await page.unroute(`**/${call}`);
+    await page.waitForFunction(() => document.querySelector("[role=alert]") === null);
+  }
 });
 
 browser("a console that cannot start says so, and one that loses its server goes on with it", async (t) => {
@@ -317,6 +348,9 @@ browser("a console that cannot start says so, and one that loses its server goes
 
   await ledger.kill();
   await page.getByRole("alert").first().waitFor();
+  assert.deepEqual(await page.getByRole("alert").allInnerTexts(), ["The server does not answer."]);
+  assert.match(await page.getByRole("status").first().innerText(), /^Whether it takes writes is not known\. .* \(UTC\)\.$/);
+  assert.equal(await page.locator(".good").count(), 0, "nothing is green beside a dead server");
   await look(page, "unreachable");
   const restarted = await ledger.restart();
   t.after(() => restarted.kill());

@@ -13,7 +13,7 @@ import { IdempotencyService, LeaseExpiry, RecordOutcome } from "../../src/gen/se
 import { append, createClient, setEntity } from "../../src/index.js";
 import { Ledger, run, startLedger } from "../support.js";
 import { launchFor, missing } from "./chromium.js";
-import { type pages, shapes } from "./screenshots.js";
+import { type pages, shapes, widths } from "./screenshots.js";
 
 const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 export const scope = { organization: "acme", vault: "main" };
@@ -63,6 +63,9 @@ export async function lookAll(page: Page, name: (typeof pages)[number]): Promise
     await page.emulateMedia({ colorScheme: scheme });
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(wide <= width, `${name}-${suffix}: ${wide} of ${width}`);
+    const cut = await page.evaluate(() =>
+      [...document.querySelectorAll(".scroll")].filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.ariaLabel));
+    if (width === widths.telephone) assert.deepEqual(cut, [], `${name}-${suffix}: tables that are wider`);
     await look(page, `${name}-${suffix}`);
   }
   await page.setViewportSize(before);
