@@ -65,8 +65,8 @@ var helpTexts = map[string]string{
 		"only if you opened it yourself, and nothing writes under it.",
 	"help_store_url": "What keeps the records: ledger, postgres://…, redis://…, s3://BUCKET/PREFIX, or memory: " +
 		"(forgotten at the end). A password is better in the variable.",
-	"help_store_data":    "Directory of the ledger that this process opens itself; nothing else may have it open.",
-	"help_store_ledger":  "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
+	"help_store_data":   "Directory of the ledger that this process opens itself; nothing else may have it open.",
+	"help_store_ledger": "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
 	"help_store_journal": "Directory for results that the ledger did not take; they are stored later. Default: journal " +
 		"in --data.",
 	"help_store_listen": "Serve the ledger of this process on this address too, loopback only, for " +
