@@ -1236,7 +1236,9 @@ export enum WriteErrorCode {
   SEQUENCE_REUSED = 4,
 
   /**
-   * The stream has used its last sequence: rotate to a new client_id.
+   * The sequence is 2^64-1, which no write can have. Only a stream whose
+   * last_committed_sequence is 2^64-2 has used its last one: rotate to a new
+   * client_id.
    *
    * @generated from enum value: WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED = 5;
    */
