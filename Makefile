@@ -191,6 +191,16 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## Run the linters over Go and proto
 	$(TOOLS)/buf lint
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 
+# bench measures Linux alone, and what starts servers for tests needs a Unix.
+CROSS_VET := $(GO) list ./... | grep -v '/bench\(/\|$$\)'
+.PHONY: cross
+cross: ## Build the command and the clients for macOS and Windows, and vet them with their tests
+	for target in darwin/amd64 darwin/arm64 windows/amd64; do echo "cross: $$target"; \
+	  GOOS=$${target%/*} GOARCH=$${target#*/} $(GO) build -o /dev/null ./cmd/seqledger || exit 1; done
+	GOOS=darwin GOARCH=arm64 $(GO) vet $$($(CROSS_VET))
+	GOOS=windows GOARCH=amd64 $(GO) build ./client/...
+	GOOS=windows GOARCH=amd64 $(GO) vet ./client ./client/op ./client/failure ./client/proof ./client/writer ./client/journal
+
 # What a build leaves behind stays in every clone for ever once it is committed.
 .PHONY: check-tree
 check-tree: ## Fail when a tracked file is an executable or has more than 1 MiB

@@ -43,7 +43,8 @@ func TestProbesTellThatADiskHangs(t *testing.T) {
 		t.Errorf("%v", status)
 	}
 	if status, text := h.get(t, "/metrics"); status != http.StatusOK ||
-		!strings.Contains(text, "\nseqledger_stalled_seconds ") || strings.Contains(text, "seqledger_stalled_seconds 0\n") ||
+		!strings.Contains(text, "\nseqledger_stalled_seconds ") ||
+		strings.Contains(text, "seqledger_stalled_seconds 0\n") ||
 		!strings.Contains(text, "\nseqledger_ready 0\n") {
 		t.Errorf("%d: %s", status, text)
 	}

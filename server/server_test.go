@@ -331,7 +331,8 @@ func TestUnknownContentTypeIsExplained(t *testing.T) {
 		"": 415, "application/x-www-form-urlencoded": 415, "text/plain": 415, "application/json; charset=latin1": 415,
 		"application/json": 200, "application/json; charset=utf-8": 200, "Application/JSON; Charset=UTF-8": 200,
 	} {
-		request, err := http.NewRequest(http.MethodPost, h.url+"/seqledger.v1.AdminService/GetStatus", strings.NewReader("{}"))
+		request, err := http.NewRequest(http.MethodPost, h.url+"/seqledger.v1.AdminService/GetStatus",
+			strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -186,12 +186,6 @@ func (l *workload) acknowledged(payload, tx string, began time.Time) {
 	}
 }
 
-func (l *workload) acknowledgements() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.acked)
-}
-
 // Kinds of what is done with a register.
 const (
 	kindRead = iota

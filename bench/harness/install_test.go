@@ -38,7 +38,7 @@ func TestPostgresCommand(t *testing.T) {
 	p := &Postgres{server: "/bin/postgres"}
 	command := p.Command("/some", "5432", "fsync=on", "max_connections=7")
 	want := []string{"/bin/postgres", "-D", "/some/data", "-p", "5432", "-h", "127.0.0.1", "-k", "",
-		"-c", "fsync=on", "-c", "max_connections=7"}
+		"-c", "dynamic_shared_memory_type=mmap", "-c", "fsync=on", "-c", "max_connections=7"}
 	if !slices.Equal(command.Args, want) || command.Dir != "/some" {
 		t.Errorf("in %s: %q", command.Dir, command.Args)
 	}

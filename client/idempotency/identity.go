@@ -21,8 +21,8 @@ const (
 	// IdentityAuthorization is the credential in the Authorization header.
 	IdentityAuthorization = "authorization"
 	// IdentityAuthorizationID is the part of a credential made for one request that stays the same: an access key id,
-	// or a user name. It is not a secret, so it is accepted only with Options.AllowReplay. Other credentials count as with
-	// IdentityAuthorization.
+	// or a user name. It is not a secret, so it is accepted only with Options.AllowReplay. Other credentials count as
+	// with IdentityAuthorization.
 	IdentityAuthorizationID = "authorization-id"
 	// IdentityHost is the host name in the Host header, without the port. An address, or localhost, is like no name.
 	IdentityHost = "host"
@@ -42,8 +42,8 @@ var presets = map[string][]string{
 		"x-goog-user-project", "x-scope-orgid", "x-shop-id", "x-site-id", "x-store-id", "tenant", "tenant-id",
 		"x-tenant", "x-tenant-id", "x-tenant-name", "x-org", "x-org-id", "x-organization", "x-organization-id",
 		"account-id", "x-account", "x-account-id", "x-company-id", "x-customer-id", "x-merchant", "x-merchant-id",
-		"x-project", "x-project-id", "x-workspace", "x-workspace-id", "on-behalf-of", "x-on-behalf-of", "impersonate-user",
-		"x-impersonate-user",
+		"x-project", "x-project-id", "x-workspace", "x-workspace-id", "on-behalf-of", "x-on-behalf-of",
+		"impersonate-user", "x-impersonate-user",
 	},
 	HeadersAnyVersion: {
 		"stripe-version", "square-version", "anthropic-version", "anthropic-beta", "openai-beta", "notion-version",

@@ -76,9 +76,11 @@ func TestWhoseRequest(t *testing.T) {
 		"If-Unmodified-Since": {nil, nil, header("If-Unmodified-Since", "x"), conflict},
 		"If-Range":            {nil, nil, header("If-Range", "x"), conflict},
 		"Range":               {nil, header("Range", "bytes=0-1"), header("Range", "bytes=0-2"), conflict},
-		"Content-Range":       {nil, header("Content-Range", "bytes 0-1"), header("Content-Range", "bytes 2-3"), conflict},
-		"X-Amz-Target":        {nil, header("X-Amz-Target", "a"), header("X-Amz-Target", "b"), conflict},
-		"two media types":     {nil, nil, header("Content-Type", "application/json", "text/plain"), conflict},
+		"Content-Range": {
+			nil, header("Content-Range", "bytes 0-1"), header("Content-Range", "bytes 2-3"), conflict,
+		},
+		"X-Amz-Target":    {nil, header("X-Amz-Target", "a"), header("X-Amz-Target", "b"), conflict},
+		"two media types": {nil, nil, header("Content-Type", "application/json", "text/plain"), conflict},
 	} {
 		change := func(*idempotency.Options) {}
 		if test.options != nil {

@@ -55,13 +55,14 @@ func TestReplaysCanBeRead(t *testing.T) {
 		decoded      bool
 		accept       map[string]bool
 	}{
-		"gzip":            {"gzip", gzipped(t, content), true, map[string]bool{"": true, "br": true, "gzip": true}},
-		"x-gzip":          {"X-GZIP", gzipped(t, content), true, map[string]bool{"": true}},
-		"deflate":         {"deflate", deflated(t, content), true, map[string]bool{"": true}},
-		"two codings":     {"deflate, gzip", gzipped(t, deflated(t, content)), true, map[string]bool{"": true}},
-		"no gzip at all":  {"gzip", "plain", false, map[string]bool{"": false, "gzip": true}},
-		"cut off":         {"gzip", gzipped(t, content)[:20], false, map[string]bool{"": false, "gzip": true}},
-		"too large":       {"gzip", large, false, map[string]bool{"": false, "br,gzip;q=0.5": true, "gzip;q=0,*": false}},
+		"gzip":           {"gzip", gzipped(t, content), true, map[string]bool{"": true, "br": true, "gzip": true}},
+		"x-gzip":         {"X-GZIP", gzipped(t, content), true, map[string]bool{"": true}},
+		"deflate":        {"deflate", deflated(t, content), true, map[string]bool{"": true}},
+		"two codings":    {"deflate, gzip", gzipped(t, deflated(t, content)), true, map[string]bool{"": true}},
+		"no gzip at all": {"gzip", "plain", false, map[string]bool{"": false, "gzip": true}},
+		"cut off":        {"gzip", gzipped(t, content)[:20], false, map[string]bool{"": false, "gzip": true}},
+		"too large": {"gzip", large, false,
+			map[string]bool{"": false, "br,gzip;q=0.5": true, "gzip;q=0,*": false}},
 		"unknown":         {"br", "?", false, map[string]bool{"": false, "gzip": false, "gzip, BR": true, "*": true}},
 		"one is unknown":  {"br, gzip", gzipped(t, "?"), false, map[string]bool{"br": false, "gzip, br": true}},
 		"identity itself": {"identity", content, false, map[string]bool{"": true, "gzip": true}},

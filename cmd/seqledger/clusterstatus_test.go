@@ -49,7 +49,8 @@ func TestClusterStatusLines(t *testing.T) {
 		self, leader uint64
 		want         string
 	}{
-		{1, 1, "leader 1|1 leader away 10 - - ? ? a:1 a:2|2 voter alive 2 1.5s ago 1m30s behind same 3.0 GiB (75%) b:1 b:2|" +
+		{1, 1, "leader 1|1 leader away 10 - - ? ? a:1 a:2|" +
+			"2 voter alive 2 1.5s ago 1m30s behind same 3.0 GiB (75%) b:1 b:2|" +
 			"3 learner away 0 never ? DIFFERS ? c:1 c:2"},
 		{1, 2, "leader 2|1 voter ? ? - - ? ? a:1 a:2|2 leader ? ? 1.5s ago 1m30s behind same 3.0 GiB (75%) b:1 b:2|" +
 			"3 learner ? ? ? ? DIFFERS ? c:1 c:2"},

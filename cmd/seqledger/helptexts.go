@@ -67,8 +67,8 @@ var helpTexts = map[string]string{
 		"(forgotten at the end). A password is better in the variable.",
 	"help_store_data":   "Directory of the ledger that this process opens itself; nothing else may have it open.",
 	"help_store_ledger": "Use a running ledger: host:port or URL, several with commas. Default: one of its own.",
-	"help_store_journal": "Directory for results that the ledger did not take; they are stored later. Default: journal " +
-		"in --data.",
+	"help_store_journal": "Directory for results that the ledger did not take; they are stored later. " +
+		"Default: journal in --data.",
 	"help_store_listen": "Serve the ledger of this process on this address too, loopback only, for " +
 		"seqledger key; off when empty.",
 	"help_gateway_debug_listen": "Serve profiles (/debug/pprof/) and /metrics on this address, in clear, loopback " +

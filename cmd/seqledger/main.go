@@ -119,7 +119,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		return report(stderr, wantsJSON(args), withHelp(config.locate(usage("%w", plainParseError(err))), selected(parsed, err)))
+		err = withHelp(config.locate(usage("%w", plainParseError(err))), selected(parsed, err))
+		return report(stderr, wantsJSON(args), err)
 	}
 	ctx, stop := untilSignal(context.Background())
 	defer stop()

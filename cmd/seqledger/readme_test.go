@@ -110,7 +110,8 @@ func shell(t *testing.T, dir, address, script string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// TestReadmeStart runs what the README and the section Start of docs/start.md say in a shell, twice. No numbered write may happen twice.
+// TestReadmeStart runs what the README and the section Start of docs/start.md say in a shell, twice. No numbered write
+// may happen twice.
 func TestReadmeStart(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -120,7 +121,8 @@ func TestReadmeStart(t *testing.T) {
 	s := serveOn(t, filepath.Join(dir, "seqledger-data"), "127.0.0.1:0")
 	online, offline := 0, ""
 	for range 2 {
-		scripts := slices.Concat(documentScripts(t, "README.md", "I write a client"), documentScripts(t, "docs/start.md", "Start"))
+		scripts := slices.Concat(
+			documentScripts(t, "README.md", "I write a client"), documentScripts(t, "docs/start.md", "Start"))
 		for _, script := range scripts {
 			if strings.Contains(script, "verify --data") {
 				offline = script // with the server stopped

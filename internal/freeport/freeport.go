@@ -63,9 +63,9 @@ func Unreachable() (address string, closer io.Closer, err error) {
 	return address, conn, nil
 }
 
-// Listen listens at an address of loopback, "" for one from [Address], also if a listener of this process was closed there just now. A process
-// that is being started meanwhile has the closed one, too, until it runs its own program, so that the address may be
-// in use for a moment. Listen tries again for as long as that could take, or until ctx ends.
+// Listen listens at an address of loopback, "" for one from [Address], also if a listener of this process was closed
+// there just now. A process that is being started meanwhile has the closed one, too, until it runs its own program, so
+// that the address may be in use for a moment. Listen tries again for as long as that could take, or until ctx ends.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	const patience, pause = 10 * time.Second, 5 * time.Millisecond
 	if address == "" {

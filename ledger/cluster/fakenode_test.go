@@ -53,7 +53,8 @@ func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLe
 		t.Fatal(err)
 	}
 	now := time.Now()
-	f := &fakeLedger{now: now, plausible: now.AddDate(0, 1, 0), state: State{Created: true, Ledger: testLedger, Level: tokenLevel}}
+	f := &fakeLedger{now: now, plausible: now.AddDate(0, 1, 0),
+		state: State{Created: true, Ledger: testLedger, Level: tokenLevel}}
 	h := Host{
 		Options: &Options{Listener: listener, Peer: listener.Addr().String(), Client: "client-of-1:7450"},
 		Logger:  slog.New(slog.NewTextHandler(&f.logged, nil)),

@@ -54,8 +54,9 @@
 //     equal indexes, ledger time never runs backwards, and a read reflects every
 //     write acknowledged before it. Clocks of a minority of the voters are wrong from
 //     each election on, and no entry is ahead of the right ones; at the end, ledger time
-//     does not lag. A node whose applier hangs neither leads for long nor is elected. The oracle checks that outcomes and digests are
-//     equal on all nodes: it treats a follower's apply as a replay.
+//     does not lag. A node whose applier hangs neither leads for long nor is elected.
+//     The oracle checks that outcomes and digests are equal on all nodes: it treats a
+//     follower's apply as a replay.
 //   - clusterrun_test.go draws the plan and the order of faults, and audits the
 //     state of every member after a power loss of all nodes.
 //   - clustercampaign_test.go runs seed after seed and summarizes the events.

@@ -7,8 +7,8 @@
 //	curl -i -H 'Idempotency-Key: "nightly-2026-11-22"' http://127.0.0.1:8081/jobs
 //
 // Concurrent requests with one key wait for the first of them (up to --wait) and get its job. The same key with other
-// bytes is a conflict, even if only the white space differs. A job that the runner refuses stays refused for --rejected.
-// If this program is killed while it submits a job, the job may or may not run: the key is then INDETERMINATE, nothing
+// bytes is a conflict, even if only the white space differs. A job that the runner refuses stays refused for
+// --rejected. If this program is killed while it submits a job, the job may or may not run: the key is then INDETERMINATE, nothing
 // submits the job again, and seqledger key resolve settles it.
 package main
 
@@ -112,7 +112,7 @@ func (s *service) submit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	options := s.options
-	// The bytes are compared, as a client repeats what it has stored: the same job encoded in another way is a conflict.
+	// The bytes are compared, as a client repeats what it has stored: the same job in another encoding is a conflict.
 	options.Fingerprint, err = idempotency.NewFingerprint(idempotency.FingerprintRaw, nil,
 		&idempotency.Request{Method: http.MethodPost, Namespace: "jobs", Body: job})
 	if err != nil {
