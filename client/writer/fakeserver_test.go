@@ -101,6 +101,8 @@ type fakeServer struct {
 	batches []*seqledgerv1.WriteBatchRequest
 	frames  []int // writes in each frame
 	header  http.Header
+	// upgraded reports whether the last stream had an upgraded connection.
+	upgraded bool
 }
 
 // set changes hooks while the server runs.
@@ -160,11 +162,11 @@ func (s *fakeServer) openCount() int {
 var errBroken = connect.NewError(connect.CodeUnavailable, errors.New("connection broken by the test"))
 
 // WriteStream implements the handler.
-func (s *fakeServer) WriteStream(_ context.Context,
+func (s *fakeServer) WriteStream(ctx context.Context,
 	stream *connect.BidiStream[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]) error {
 	s.mu.Lock()
 	onStream := s.onStream
-	s.header = stream.RequestHeader().Clone()
+	s.header, s.upgraded = stream.RequestHeader().Clone(), upgrade.IsUpgraded(ctx)
 	s.mu.Unlock()
 	if err := s.admit(stream.RequestHeader()); err != nil {
 		return err

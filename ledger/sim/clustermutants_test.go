@@ -26,7 +26,7 @@ func TestClusterControlsAreCaught(t *testing.T) {
 		soon   bool   // one of the first seeds detects it
 	}{
 		{mutant: "acknowledge before the sync", soon: true},
-		{mutant: "acknowledge before a majority", says: "the consensus stopped: tocommit", soon: true},
+		{mutant: "acknowledge before a majority", says: "acknowledged the log up to index", soon: true},
 		{mutant: "vote not stored", from: 101, says: "votes for"},
 		{mutant: "term not stored", from: 3, says: "votes for"},
 		{mutant: "commit not stored behind a change", from: 45, says: "invariant 2"},
