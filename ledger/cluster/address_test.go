@@ -149,9 +149,9 @@ func TestForgottenNode(t *testing.T) {
 	q := JoinRequest{ID: 2, Peer: node, Last: 9}
 	announce := func() error {
 		_, err := f.Admit(t.Context(), q)
-		return errors.Join(err, f.connectMembers())
+		return err
 	}
-	if err := announce(); err != nil {
+	if err := errors.Join(announce(), f.connectMembers()); err != nil {
 		t.Fatal(err)
 	}
 	connected := func() bool {

@@ -95,12 +95,16 @@ func (n *Node) hasForgotten(id uint64) bool {
 // mustRemember returns an error if a member has lost what it acknowledged. A member whose log has it is welcome again.
 func (n *Node) mustRemember(q *JoinRequest) error {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	f, has := n.forgot[q.ID]
 	if has && q.Last < f.Acknowledged {
+		n.mu.Unlock()
 		return fmt.Errorf("%w: node %d acknowledged the log up to index %d, and its log ended at index %d when it was "+
 			"started", errForgotten, q.ID, f.Acknowledged, q.Last)
 	}
 	delete(n.forgot, q.ID)
+	n.mu.Unlock()
+	if has {
+		_ = n.connectMembers() // as in takeForgotten
+	}
 	return nil
 }
