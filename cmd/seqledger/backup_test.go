@@ -97,7 +97,8 @@ func awaitStream(t *testing.T, s *testServer, scope, clientID string) {
 func importAfterRestore(t *testing.T, r *testServer, input string, lines int) {
 	t.Helper()
 	args := []string{"import", "--scope", "acme/load", "--client-id", "loader", input}
-	refused := r.do(t, args...).expect(t, exitRefused, "restored from a backup", "less 0")
+	refused := r.do(t, args...).expect(t, exitRefused, "restored from a backup", "less 0",
+		"another --client-id")
 	if strings.Contains(refused.stdout, "imported") {
 		t.Errorf("it wrote something: %v", refused)
 	}
@@ -113,8 +114,10 @@ func importAfterRestore(t *testing.T, r *testServer, input string, lines int) {
 	}
 	rest := strings.Join(strings.SplitAfter(string(content), "\n")[committed:], "")
 	if rest != "" {
-		r.do(t, "import", "--scope", "acme/load", "--client-id", "loader",
-			writeFile(t, "rest.ndjson", rest)).expect(t, exitDone)
+		file := writeFile(t, "rest.ndjson", rest)
+		r.do(t, "import", "--scope", "acme/load", "--client-id", "loader", file).expect(t, exitRefused,
+			fmt.Sprintf("has %d writes", committed), "another --client-id")
+		r.do(t, "import", "--scope", "acme/load", "--client-id", "loader-2", file).expect(t, exitDone)
 	}
 	audit(t, r, "acme/load", uint64(lines))
 	t.Logf("%d of %d lines were in the backup", committed, lines)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,6 +78,9 @@ var otherNames = map[string]string{
 // plainParseError removes the parser's jargon from its errors, and its guess where that does something else. The rest
 // of the text stays, because it names the flag and the variable.
 func plainParseError(err error) error {
+	if mistake, is := errors.AsType[*variableError](err); is {
+		return mistake
+	}
 	text := missingValue.ReplaceAllString(err.Error(), "its value is missing")
 	if word := guess.FindStringSubmatch(text); word != nil {
 		if meant, ok := otherNames[word[1]]; ok {
@@ -259,10 +263,7 @@ func nextStep(e *failure.Error) string {
 			"read it with seqledger get and decide; the sequence is still free", e.OperationIndex, e.Key,
 			e.CurrentVersion)
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
-		if flag := fieldFlags[e.Field]; flag != "" {
-			return "correct " + flag
-		}
-		return "correct " + e.Field
+		return "correct " + cmp.Or(fieldFlags[e.Field], e.Field, "the request")
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
 		return "nothing was done; seqledger auth check FILE --key - tells what a key of the server's auth file may do"
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:

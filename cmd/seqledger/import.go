@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -41,11 +42,12 @@ and the input's digest; keep it until the import is done, because without it not
 committed. Each file has a --client-id of its own: a stream that has writes is refused without the state file,
 unless --take-session says that none of them is a line of this file.
 It refuses to go on when the input, the ledger or the stream is no longer the same. What is appended to the
-input after an import began is not a part of it: put that into a new file, and import it then. --timeout bounds
-how long it waits without any progress.
+input after an import began is not a part of it: put that into a new file, and import it then, under another
+--client-id. --timeout bounds how long it waits without any progress.
 
 A line that the ledger refuses, for instance because a condition fails, stops the import. Either repair what it
-needs and run the command again, or put that line, corrected, and those behind it into a new file.
+needs and run the command again, or put that line, corrected, and those behind it into a new file, and import
+that under another --client-id.
 
     seqledger import --scope acme/main --client-id loader events.ndjson
     seqledger import --scope acme/main --client-id log-1 --append-lines /var/log/app.log
@@ -173,7 +175,8 @@ func (c *importCommand) noticeGrowth(e *environment, state *importing.State, inp
 		}
 	}
 	e.notice("the file has grown by %d bytes since the import began; only its first %d bytes are imported. "+
-		"Import the rest as a new file: tail -c +%d %s > NEW", more, state.Size, state.Size+1, c.File)
+		"Import the rest as a new file, under another --client-id: tail -c +%d %s > NEW", more, state.Size,
+		state.Size+1, c.File)
 	if last[0] != '\n' {
 		e.notice("line %d was imported without its end, which was not there yet: the rest begins with it", state.Lines)
 	}
@@ -446,7 +449,7 @@ func otherLedgerHint(state *importing.State) string {
 	return fmt.Sprintf(
 		"give the --server of that ledger; lines may be committed there. If this is that ledger, restored from a "+
 			"backup: the last sequence that seqledger state shows, less %d, is the last line that is committed here; "+
-			"check that line, and import those behind it from a new file", state.Base)
+			"check that line, and import those behind it from a new file under another --client-id", state.Base)
 }
 
 // explainOpen explains why no session could be opened.
@@ -489,10 +492,25 @@ func (c *importCommand) explainSend(run *importing.Run, err error) error {
 	case errors.Is(err, failure.ErrExpired):
 		return fail(exitRefused, "the stream was evicted; compare what is committed with the file", where, err)
 	case refused && notExecuted && refusal.Code != 0:
-		return fail(exitCodeOf(refusal.Code), nextStep(refusal)+"; then run the same command again, "+
-			"or put this line, corrected, and those behind it into a new file", where, err)
+		return fail(exitCodeOf(refusal.Code), refusedLineHint(refusal), where, err)
 	case errors.Is(err, importing.ErrStalled):
 		return fail(code, "see that the server at "+c.Server+" is running, and "+again, where, err)
 	}
 	return fail(code, again, where, err)
+}
+
+// refusedLineHint says what to do about a line that was not executed.
+func refusedLineHint(refusal *failure.Error) string {
+	const rest = "and those behind it into a new file, and import that under another --client-id"
+	switch next := nextStep(refusal); {
+	case refusal.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
+		// With the line corrected in its place, the input would no longer be the same.
+		return "nothing of this line was written; correct " + cmp.Or(refusal.Field, "it") + ", put this line " + rest
+	case exitCodeOf(refusal.Code) != exitRefused:
+		return next // the line is not what is wrong
+	case next == "":
+		return "run the same command again, or put this line, corrected, " + rest
+	default:
+		return next + "; then run the same command again, or put this line, corrected, " + rest
+	}
 }

@@ -39,11 +39,21 @@ func TestExplainSend(t *testing.T) {
 		{"refused line", false, at(
 			&failure.NotExecutedError{Sequence: 8,
 				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS)}),
-			exitRefused, "into a new file"},
+			exitRefused,
+			"then run the same command again, or put this line, corrected, and those behind it into a new file"},
 		{"invalid line", false, at(
 			&failure.NotExecutedError{Sequence: 8,
 				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)}),
-			exitRefused, "nothing was written; then"},
+			exitRefused,
+			"nothing of this line was written; correct it, put this line and those behind it into a new file"},
+		{"invalid field", false, at(
+			&failure.NotExecutedError{Sequence: 8, Cause: &failure.Error{
+				Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT, Field: "operations[0].set.key"}}),
+			exitRefused, "written; correct operations[0].set.key, put this line and those behind it"},
+		{"full queue", false, at(
+			&failure.NotExecutedError{Sequence: 8,
+				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)}),
+			exitFailed, "nothing was done; run the same command again later"},
 		{"stalled with lines under way", true, at(importing.ErrStalled), exitUnknown,
 			"see that the server at here is running"},
 		{"stalled before any", false, at(importing.ErrStalled), exitFailed, "see that the server at here is running"},

@@ -101,7 +101,7 @@ func numberedLines(t *testing.T, lines int) string {
 // exactly the lines of numberedLines.
 func audit(t *testing.T, s *testServer, scope string, lines uint64) {
 	t.Helper()
-	next := uint64(1)
+	next, last := uint64(1), map[string]uint64{} // by client id
 	organization, vault, _ := strings.Cut(scope, "/")
 	request := &seqledgerv1.WatchRequest{Scope: &seqledgerv1.Scope{Organization: organization, Vault: vault}}
 	heights := strings.Count(s.do(t, "list", "blocks", "--scope", scope, "--json").expect(t, exitDone).stdout, "\n")
@@ -111,8 +111,10 @@ func audit(t *testing.T, s *testServer, scope string, lines uint64) {
 		}
 		for _, tx := range block.GetTransactions() {
 			payload := string(tx.GetOperations()[0].GetAppend().GetPayload())
-			if want := fmt.Sprintf("line %d", next); tx.GetSequence() != next || payload != want {
-				t.Fatalf("want sequence %d with %q, got sequence %d with %q", next, want, tx.GetSequence(), payload)
+			last[tx.GetClientId()]++
+			sequence := last[tx.GetClientId()]
+			if want := fmt.Sprintf("line %d", next); tx.GetSequence() != sequence || payload != want {
+				t.Fatalf("want sequence %d with %q, got sequence %d with %q", sequence, want, tx.GetSequence(), payload)
 			}
 			next++
 		}

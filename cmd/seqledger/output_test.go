@@ -135,7 +135,7 @@ func TestRunInProcess(t *testing.T) {
 		{[]string{"session", "open", "--scope", "a", "--client-id", "c", "--attempt-id", "zz"}, exitUsage, "",
 			"32 hex digits"},
 		{[]string{"import", "--scope", "a", "--client-id", "c", "/no/such/file"}, exitUsage, "", "no such file"},
-		{[]string{"import", "--scope", "a", "--client-id", "c", "--take-session", "5",
+		{[]string{"import", "--scope", "a", "--client-id", "c", "--take-session", "newest",
 			writeFile(t, "in", `{"append":"x"}`)}, exitUsage, "", "--take-session"},
 		{[]string{"write", "--scope", "a", "--client-id", "c", "--append"}, exitUsage, "", "--append"},
 		{[]string{"list", "--scope", "a", "--timeout", "0s"}, exitUsage, "", "--timeout"},
