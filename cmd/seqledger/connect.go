@@ -83,7 +83,7 @@ func (f *clientFlags) explained(e *environment, limited context.Context, do func
 		case why.final:
 			giveUp(why)
 		default:
-			e.notice("%s: %s; trying again for up to %s (--timeout)", f.Server, why.what, f.Timeout)
+			e.notice("%s; trying again for up to %s (--timeout)", why.from(f.Server), f.Timeout)
 		}
 	}()
 	err := do(ctx)
@@ -114,7 +114,7 @@ func (f *clientFlags) explainWithin(err error, why *unreachableError, late bool)
 	last, answered := errors.AsType[*failure.Error](err)
 	switch {
 	case err != nil && inVain && code == exitUnknown: // and stays so
-		return fmt.Errorf("%w; %s: %s", err, f.Server, why.what)
+		return fmt.Errorf("%w; %s", err, why.from(f.Server))
 	case err == nil || code != exitFailed:
 		return err
 	case inVain:
@@ -182,7 +182,7 @@ func (f *connectionFlags) explain(e *environment, err error) error {
 		return fmt.Errorf("%s: %w", f.Server, err)
 	}
 	// The original error stays in the tree for errors.Is and errors.As.
-	return fail(exitFailed, why.hint, "%s: %w", f.Server, &explainedError{why.what, err})
+	return fail(exitFailed, why.hint, "%w", &explainedError{why.from(f.Server), err})
 }
 
 // connectionBroke reports whether an error may come from the connection and not from a server.

@@ -20,6 +20,7 @@ import (
 // unreachableError says why a server gives no answer.
 type unreachableError struct {
 	what  string // what is wrong
+	at    string // the address where it is wrong, if known
 	hint  string // what to do
 	final bool   // retrying does not help
 }
@@ -28,7 +29,21 @@ type unreachableError struct {
 var undecided = &unreachableError{what: "the server can be reached and has not decided", hint: noLeader}
 
 // Error implements error.
-func (e *unreachableError) Error() string { return e.what }
+func (e *unreachableError) Error() string {
+	if e.at == "" {
+		return e.what
+	}
+	return e.what + " at " + e.at
+}
+
+// from returns the text of the error behind the name of the server, which it does not repeat. A name may stand for
+// several addresses, and --server for several names; then the address tells which one it is.
+func (e *unreachableError) from(server string) string {
+	if _, bare, ok := strings.Cut(baseURL(server), "://"); ok && strings.TrimSuffix(bare, "/") == e.at {
+		return server + ": " + e.what
+	}
+	return server + ": " + e.Error()
+}
 
 const isItRunning = "is the server running and is --server right? seqledger serve starts one"
 
@@ -38,15 +53,16 @@ func whyUnreachable(err error) *unreachableError {
 		return untrustedCertificate(untrusted)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok || errors.Is(err, http.ErrSchemeMismatch) {
-		return &unreachableError{"the server there does not speak TLS",
-			"omit https:// and the --tls flags, or start the server with --tls-cert and --tls-key", true}
+		return &unreachableError{what: "the server there does not speak TLS", final: true,
+			hint: "omit https:// and the --tls flags, or start the server with --tls-cert and --tls-key"}
 	}
 	// A TLS alert; package tls has no type for it.
 	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" {
 		return &unreachableError{
-			"the server ended the TLS handshake: " + strings.TrimPrefix(alert.Err.Error(), "tls: "),
-			"if it is about a certificate: give --tls-cert and --tls-key with one that its --tls-client-ca has signed",
-			true,
+			what: "the server ended the TLS handshake: " + strings.TrimPrefix(alert.Err.Error(), "tls: "),
+			hint: "if it is about a certificate: give --tls-cert and --tls-key with one that its --tls-client-ca has " +
+				"signed",
+			final: true,
 		}
 	}
 	if unknown, ok := errors.AsType[*net.DNSError](err); ok && unknown.IsNotFound {
@@ -54,11 +70,11 @@ func whyUnreachable(err error) *unreachableError {
 		return &unreachableError{what: what, hint: "is --server right?"}
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		what := "connection refused"
+		why := &unreachableError{what: "connection refused", hint: isItRunning}
 		if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Addr != nil {
-			what += " at " + dial.Addr.String()
+			why.at = dial.Addr.String()
 		}
-		return &unreachableError{what: what, hint: isItRunning}
+		return why
 	}
 	return nil
 }
@@ -111,7 +127,8 @@ func probe(ctx context.Context, server string, config *tls.Config) *unreachableE
 		return whyUnreachable(shakeHands(ctx, base, config))
 	case strings.Contains(body, "HTTPS") || speaksTLS(ctx, base):
 		return &unreachableError{
-			"the server speaks TLS, and --server is not https://", "give --server as https://" + base.Host, true,
+			what: "the server speaks TLS, and --server is not https://", hint: "give --server as https://" + base.Host,
+			final: true,
 		}
 	}
 	return nil

@@ -98,7 +98,7 @@ func (c *statusCommand) ready(e *environment) error {
 			why.what = reason
 		}
 	}
-	return fail(exitFailed, why.hint, "not ready: %s: %s", c.Server, why.what)
+	return fail(exitFailed, why.hint, "not ready: %s", why.from(c.Server))
 }
 
 // watch asks until the process is told to stop, which is not an error.
