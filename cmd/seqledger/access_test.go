@@ -102,7 +102,7 @@ func TestAuthNewKey(t *testing.T) {
 		t.Error("the entry has the secret in it")
 	}
 	for says, more := range map[string][]string{
-		"at least": nil, "--id must have": {"--id", "a_b"}, "--role": {"--role", "root"},
+		"at least": nil, "--id must have": {"--id", "_b"}, "--role": {"--role", "root"},
 		"more than one slash": {"--scope", "a/b/c"},
 		"--client-id must":    {"--role", "writer"}, "expires": {"--expires", "tomorrow"},
 	} {

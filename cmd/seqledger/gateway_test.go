@@ -247,7 +247,7 @@ func TestGatewayExample(t *testing.T) {
 	}
 	with := strings.Replace(string(content), "# jwt:", "jwt:", 1)
 	seqledger(t, "gateway", "--config", writeFile(t, "gateway.yaml", with), "--check").expect(t, exitUsage, "jwt.jwks",
-		":32:")
+		":31:")
 }
 
 var snake = regexp.MustCompile(`[A-Z]`)

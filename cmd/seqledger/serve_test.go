@@ -14,9 +14,14 @@ func TestServeReadyLine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := start(t, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "new"))
-	line := awaitOutput(t, p, "ledger")
-	if n := strings.Count(line, "\n"); n != 1 || strings.Contains(line, ":0,") || !strings.Contains(line, dir) {
-		t.Errorf("want one line with the real port, the directory and the ledger id, got %q", line)
+	said := awaitOutput(t, p, "console")
+	line, console, _ := strings.Cut(strings.TrimSuffix(said, "\n"), "\n")
+	address, rest, _ := strings.Cut(strings.TrimPrefix(line, "serving on "), ", ")
+	if strings.HasSuffix(address, ":0") || !strings.Contains(rest, dir) || !strings.Contains(rest, "ledger ") {
+		t.Errorf("want a line with the real port, the directory and the ledger id, got %q", said)
+	}
+	if console != "console at http://"+address+"/console/" {
+		t.Errorf("want a second line with the console's page, got %q", said)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"encoding/json"
 	"io"
 	"net/http"
 	"os/exec"
@@ -14,7 +15,7 @@ import (
 
 // TestFault_ServerSaysWhatToDo lets the storage of a running server fail. The
 // write that was under way ends with an unknown outcome; the server ends by
-// itself, and its last lines name the error and what an operator does. A new
+// itself, and its last line names the error and what an operator does. A new
 // server answers the write with one receipt.
 func TestFault_ServerSaysWhatToDo(t *testing.T) {
 	t.Parallel()
@@ -41,11 +42,19 @@ func TestFault_ServerSaysWhatToDo(t *testing.T) {
 				t.Errorf("exit code %d, want 1", code)
 			}
 			lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
-			end := strings.Join(lines[max(len(lines)-2, 0):], "\n")
-			for _, part := range []string{tt.says, ".log", "  next: ", tt.advice, s.data,
-				"nothing that was acknowledged is lost"} {
-				if !strings.Contains(end, part) {
-					t.Errorf("the last lines lack %q: %s", part, end)
+			end := lines[len(lines)-1]
+			var last errorReport
+			if err := json.Unmarshal([]byte(end), &last); err != nil || last.ExitCode != exitFailed {
+				t.Errorf("the last line is not the error in JSON: %s (%v)", end, err)
+			}
+			for _, part := range []string{tt.says, ".log"} {
+				if !strings.Contains(last.Error, part) {
+					t.Errorf("the error lacks %q: %s", part, end)
+				}
+			}
+			for _, part := range []string{tt.advice, s.data, "nothing that was acknowledged is lost"} {
+				if !strings.Contains(last.Next, part) {
+					t.Errorf("the next step lacks %q: %s", part, end)
 				}
 			}
 			s = serveOn(t, s.data, "127.0.0.1:0")
