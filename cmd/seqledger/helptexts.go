@@ -112,8 +112,8 @@ var helpTexts = map[string]string{
 		"has one.",
 	"help_gateway_claim": "Claim of the session token (JWT) that says who sends a request, for example sub; the " +
 		"section jwt of the file says whose tokens.",
-	"help_gateway_lease": "How long a request is under way after its gateway was killed; then --on-lease-expired says " +
-		"what becomes of its key.",
+	"help_gateway_lease": "How long a request is under way after its gateway was killed; then --on-lease-expired " +
+		"says what becomes of its key.",
 	"help_gateway_lease_expired": "What a gateway that was killed leaves behind: indeterminate, or takeover for work " +
 		"that may run again.",
 	"help_gateway_errors": "What a response of 500 or more leaves behind: indeterminate, release (it had no " +

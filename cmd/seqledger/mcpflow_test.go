@@ -19,8 +19,8 @@ type formInput struct {
 	Value string `json:"value,omitempty"`
 }
 
-// addFormTools adds the tools of a service with forms: an agent creates a form, sets its value, validates it and submits
-// it. A form is a file with its value. Creations and submissions are effects.
+// addFormTools adds the tools of a service with forms: an agent creates a form, sets its value, validates it and
+// submits it. A form is a file with its value. Creations and submissions are effects.
 func addFormTools(s *mcp.Server, dir string) {
 	add := func(tool string, do func(in formInput) (string, error)) {
 		mcp.AddTool(s, &mcp.Tool{Name: tool},
@@ -58,8 +58,8 @@ func addFormTools(s *mcp.Server, dir string) {
 var flowRules = regexp.MustCompile("(?ms)```yaml\n(server: forms\n.*?)```")
 
 // An agent creates a form, sets it, validates it and submits it, and repeats each step, as docs/agents.md guards them:
-// there is one form and one submission, a step that sets runs each time, and a submission that was refused as incomplete
-// is not taken for a repeat of the complete one.
+// there is one form and one submission, a step that sets runs each time, and a submission that was refused as
+// incomplete is not taken for a repeat of the complete one.
 func TestGuardFlow(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/agents.md")

@@ -41,7 +41,8 @@ func (c *txCommand) Run(e *environment) error {
 	var wanted []byte
 	if c.BlockHash != nil { // an empty value, as from an unset shell variable, must not skip the check
 		if wanted = hashOf(*c.BlockHash); wanted == nil {
-			return usage("--block-hash must be a hash of %d bytes, in hex or, as --json prints it, in base64", sha256.Size)
+			return usage("--block-hash must be a hash of %d bytes, in hex or, as --json prints it, in base64",
+				sha256.Size)
 		}
 	}
 	prove := c.Proof || len(wanted) > 0
