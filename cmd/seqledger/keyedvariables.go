@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -83,10 +85,10 @@ func (s *sharedVariables) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag
 		return nil, nil
 	}
 	values := map[string]string{}
-	for name, read := range sharedReaders {
-		value, set, err := readShared(name, read)
+	for _, name := range slices.Sorted(maps.Keys(sharedReaders)) { // so that the first mistake is always the same
+		value, set, err := readShared(name, sharedReaders[name])
 		if err != nil {
-			return nil, err
+			return nil, &variableError{err}
 		}
 		if set {
 			values[name] = value
@@ -105,6 +107,9 @@ func (s *sharedVariables) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag
 	}
 	return nil, nil
 }
+
+// variableError is a mistake in a variable, which need not be that of the flag that is being resolved.
+type variableError struct{ error }
 
 // readShared reads a shared variable in both its forms, which must agree.
 func readShared(name string, read func(string) (string, error)) (value string, set bool, err error) {
