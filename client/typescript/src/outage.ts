@@ -53,8 +53,9 @@ export class Outage {
     if (location.origin === base.origin) return ". Is the server running?";
     const allow = `(seqledger serve --cors-origin ${location.origin})`;
     try {
-      // An answer that the page cannot read still shows that there is a server.
-      await fetch(base, { mode: "no-cors", signal: AbortSignal.timeout(probeMs) });
+      // An answer that the page cannot read still shows that there is a server. The root leads to the console, which
+      // the browser hides from other origins.
+      await fetch(new URL("/healthz", base), { mode: "no-cors", signal: AbortSignal.timeout(probeMs) });
     } catch {
       const mixed = location.protocol === "https:" && base.protocol === "http:"
         ? ", which a page over https may not call" : "";
