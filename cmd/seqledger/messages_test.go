@@ -270,6 +270,28 @@ func TestCommandsWaitForTheServer(t *testing.T) {
 	}
 }
 
+// TestAddressIsSaidOnce: an error names the address that refused a connection, and only once where the user has given
+// that address.
+func TestAddressIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	why := &unreachableError{what: "connection refused", at: "127.0.0.1:7450"}
+	for server, want := range map[string]string{
+		"127.0.0.1:7450":           "127.0.0.1:7450: connection refused",
+		"http://127.0.0.1:7450":    "http://127.0.0.1:7450: connection refused",
+		"https://127.0.0.1:7450/":  "https://127.0.0.1:7450/: connection refused",
+		"127.0.0.1":                "127.0.0.1: connection refused at 127.0.0.1:7450",
+		"localhost:7450":           "localhost:7450: connection refused at 127.0.0.1:7450",
+		"127.0.0.1:7450,ledger:80": "127.0.0.1:7450,ledger:80: connection refused at 127.0.0.1:7450",
+	} {
+		if got := why.from(server); got != want {
+			t.Errorf("want %q, got %q", want, got)
+		}
+	}
+	if got := (&unreachableError{what: "is away"}).from("ledger"); got != "ledger: is away" {
+		t.Errorf("without an address: %q", got)
+	}
+}
+
 // TestNothingWasSent: a write or a session that no server was asked for is not told
 // as one whose outcome is unknown, unless an earlier run may have asked for it.
 func TestNothingWasSent(t *testing.T) {
