@@ -102,7 +102,8 @@ func TestStalledWatcherIsDisconnected(t *testing.T) {
 func TestPatientStreamsStay(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
-	s.stall, s.late = 20*time.Millisecond, 20*time.Millisecond
+	// On a busy machine a message takes some time to arrive.
+	s.stall, s.late = 200*time.Millisecond, 200*time.Millisecond
 	api := serveTest(t, s)
 	stream := api.WriteStream(soon(t))
 	for sequence := uint64(1); sequence <= 3; sequence++ {
