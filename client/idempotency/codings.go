@@ -14,7 +14,10 @@ import (
 // maxCodings bounds the content codings of a body that are undone.
 const maxCodings = 4
 
-var errContentTooLarge = errors.New("the content is too large")
+var (
+	errContentTooLarge = errors.New("the content is too large")
+	errContentBehind   = errors.New("something is behind the end of the coded content")
+)
 
 // undoCodings returns the content of a body, at most most bytes, without its content codings. undone is false if a
 // coding is not known or the body is not in it. The error is errContentTooLarge.
@@ -45,17 +48,19 @@ func codingNames(codings []string) (all []string) {
 	return all
 }
 
-// undo undoes one coding.
+// undo undoes one coding. What is behind the end of the coded content is an error.
 func undo(coding string, body []byte, most int64) ([]byte, error) {
 	var content io.Reader
 	var err error
+	coded := bytes.NewReader(body) // an io.ByteReader, of which no more is read than the coded content
 	switch coding {
 	case "gzip", "x-gzip":
-		content, err = gzip.NewReader(bytes.NewReader(body))
+		content, err = gzip.NewReader(coded)
 	case "deflate":
 		// Some programs send the data without the frame of zlib.
-		if content, err = zlib.NewReader(bytes.NewReader(body)); err != nil {
-			content, err = flate.NewReader(bytes.NewReader(body)), nil
+		if content, err = zlib.NewReader(coded); err != nil {
+			coded.Reset(body)
+			content, err = flate.NewReader(coded), nil
 		}
 	default:
 		err = errors.ErrUnsupported
@@ -66,6 +71,9 @@ func undo(coding string, body []byte, most int64) ([]byte, error) {
 	plain, err := io.ReadAll(io.LimitReader(content, most+1))
 	if int64(len(plain)) > most {
 		return nil, errContentTooLarge
+	}
+	if err == nil && coded.Len() != 0 {
+		err = errContentBehind
 	}
 	return plain, err
 }

@@ -36,7 +36,17 @@ func TestMediaTypes(t *testing.T) {
 		{"text/plain; charset=LATIN1", "text/plain; charset=latin1", true},
 		{"a/b; x=1; y=2", "A/B;Y=2;X=1", true},
 		{"multipart/form-data; boundary=1", "multipart/form-data; boundary=2", true},
+		{"multipart/mixed; boundary=----=_Part_1_2.3; v=1", "Multipart/Mixed; v=1; Boundary = ----=_Part_4_5.6", true},
+		{"multipart/mixed; boundary=a:b", `multipart/mixed; boundary="a/b"`, true},
+		{"multipart/mixed; v*=utf-8''1; boundary=1", "multipart/mixed; v*=utf-8''1; boundary=a/b", true},
 		{"application/json", "text/plain", false},
+		{"multipart/mixed; boundary=a:b; v=1", "multipart/mixed; boundary=a:b; v=2", false},
+		{"multipart/mixed; v*=utf-8''1; v=1; boundary=1", "multipart/mixed; v*=utf-8''1; v=2; boundary=1", false},
+		{"multipart/mixed; boundary=1; boundary*=utf-8''3", "multipart/mixed; boundary=2; boundary*=utf-8''3", false},
+		{"text/plain; charset=latin1; charset*=utf-8''utf-8", "text/plain; charset=latin2; charset*=utf-8''utf-8", false},
+		{"text/plain; charset*=latin1''utf-16", "text/plain", false},
+		{"text/plain; v*1=1", "text/plain", false},
+		{`text/plain; v="é"`, "text/plain; v*=utf-8''%C3%A9", false},
 		{"text/plain", "text/plain; charset=latin1", false},
 		{"application/json; v=1", "application/json; v=2", false},
 		{"application/xml", "application/xml; charset=utf-8", false},
@@ -77,8 +87,11 @@ func TestMultipart(t *testing.T) {
 		boundary, body string
 		same           bool
 	}{
-		"another boundary":     {"two", form("two", amount, upload), true},
-		"header in lower case": {"one", form("one", field("content-disposition: form-data; name=a", "5"), upload), true},
+		"another boundary":              {"two", form("two", amount, upload), true},
+		"a boundary without its quotes": {"----=_Part_1_2.3", form("----=_Part_1_2.3", amount, upload), true},
+		"other bytes in one":            {"a/b:c", form("a/b:c", field(name, "6"), upload), false},
+		"header in lower case": {"one", form("one", field("content-disposition: form-data; name=a", "5"), upload),
+			true},
 		"charset of a part": {"two", form("two", amount, field(file+"\nContent-Type: text/plain; charset=UTF-8",
 			"hello\n")), true},
 		"another order": {"two", form("two", upload, amount), false},
@@ -117,6 +130,40 @@ func TestMultipart(t *testing.T) {
 	s.expect(s.send(broken, body("no part")), http.StatusCreated, "false", 1)
 	s.expect(s.send(broken, body("no part")), http.StatusCreated, "true", 1)
 	s.refused(s.send(broken, body("no parts")), 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+}
+
+// The header of a part that programs may read in two ways is compared as it is.
+func TestMultipartHeaders(t *testing.T) {
+	t.Parallel()
+	const disposition = "Content-Disposition: form-data; "
+	for _, test := range []struct {
+		a, b string
+		same bool
+	}{
+		{disposition + "name=a; name*=utf-8''x", disposition + "name=a; name*=utf-8''x", true},
+		{disposition + `name="*="; filename=x`, disposition + `filename="x"; name="*="`, true},
+		{"X-A: 1\nX-B: 2", "x-b: 2\nx-a: 1", true},
+		{"X-A: 1\nX-A: 2", "X-A: 2\nX-A: 1", false},
+		{disposition + "name=a; name*=utf-8''x", disposition + "name=b; name*=utf-8''x", false},
+		{disposition + "name=a; name*=latin1''x", disposition + "name=a; name*=latin1''y", false},
+		{disposition + "filename=x; filename*=utf-8''z", disposition + "filename=y; filename*=utf-8''z", false},
+		{disposition + "name=a; filename*0=x; filename*1=y", disposition + "name=a; filename*0=xy", false},
+		{disposition + "name=a; filename*1=x", disposition + "name=a", false},
+		{disposition + `name="é"`, disposition + "name*=utf-8''%C3%A9", false},
+	} {
+		print := func(boundary, lines string) idempotency.Fingerprint {
+			f, err := idempotency.NewFingerprint(idempotency.FingerprintRaw, nil, &idempotency.Request{
+				MediaType: "multipart/form-data; boundary=" + boundary, Body: []byte(form(boundary, field(lines, "5"))),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f
+		}
+		if got := print("one", test.a) == print("two", test.b); got != test.same {
+			t.Errorf("%q and %q: equal %v", test.a, test.b, got)
+		}
+	}
 }
 
 // pack compresses a text.
@@ -170,11 +217,16 @@ func TestContentCodings(t *testing.T) {
 			t.Log(i)
 			s.expect(s.send(same), http.StatusCreated, "true", 1)
 		}
-		broken := s.send(coded("gzip", pack(t, "gzip", text, 1)+"x"))
-		if mode == idempotency.FingerprintRaw {
-			s.refused(broken, 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
-		} else {
-			s.refused(broken, 400, idempotency.CodeBodyInvalid, idempotency.FixRequest, 1)
+		for _, more := range []func(*http.Request){
+			coded("gzip", pack(t, "gzip", text, 1)+"x"), coded("deflate", pack(t, "zlib", text, 5)+"AAAA"),
+			coded("deflate", pack(t, "flate", text, 5)+"x"),
+		} {
+			broken := s.send(more)
+			if mode == idempotency.FingerprintRaw {
+				s.refused(broken, 422, idempotency.CodeKeyReused, idempotency.OtherKey, 1)
+			} else {
+				s.refused(broken, 400, idempotency.CodeBodyInvalid, idempotency.FixRequest, 1)
+			}
 		}
 		s.refused(s.send(coded("gzip", pack(t, "gzip", strings.Repeat("0", 4097), 9))), 413,
 			idempotency.CodeBodyTooLarge, idempotency.FixRequest, 1)
