@@ -70,8 +70,12 @@ func contentChanged(header http.Header) {
 	}
 }
 
-// acceptsCodings reports whether a client takes content with these codings: it must have named each of them, or *.
+// acceptsCodings reports whether a client takes content with these codings: it must have named each of them, or *. One
+// without an Accept-Encoding takes any (RFC 9110, section 12.5.3).
 func acceptsCodings(header http.Header, codings []string) bool {
+	if len(header["Accept-Encoding"]) == 0 {
+		return true
+	}
 	for _, coding := range codingNames(codings) {
 		if !acceptsCoding(header, strings.TrimPrefix(coding, "x-")) {
 			return false
