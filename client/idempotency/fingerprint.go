@@ -130,7 +130,8 @@ func canonicalTarget(u *url.URL) string {
 }
 
 // canonicalPath returns the escaped path in one spelling: letters, digits and -._~ are not escaped (RFC 3986, section
-// 6.2.2.2), and other escapes are in upper case.
+// 6.2.2.2), nor are !$'()*,:@, which the libraries of some languages escape and those of others do not. Other escapes
+// are in upper case.
 func canonicalPath(u *url.URL) string {
 	escaped := u.EscapedPath()
 	if !strings.Contains(escaped, "%") {
@@ -144,7 +145,7 @@ func canonicalPath(u *url.URL) string {
 			continue
 		}
 		b, _ := hex.DecodeString(escaped[i+1 : i+3]) // net/url accepts no other escapes
-		if i += 2; len(b) == 1 && isUnreserved(b[0]) {
+		if i += 2; len(b) == 1 && isPlain(b[0]) {
 			path.WriteByte(b[0])
 		} else {
 			path.WriteString("%" + strings.ToUpper(escaped[i-1:i+1]))
@@ -153,8 +154,10 @@ func canonicalPath(u *url.URL) string {
 	return path.String()
 }
 
-func isUnreserved(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~", c) >= 0
+// isPlain reports whether a character means the same in a path whether it is escaped or not.
+func isPlain(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+		strings.IndexByte("-._~!$'()*,:@", c) >= 0
 }
 
 func bodyDigest(mode FingerprintMode, pointers []string, r *Request) ([]byte, error) {
