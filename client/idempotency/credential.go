@@ -3,32 +3,42 @@ package idempotency
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // credential is the value of an Authorization header.
 type credential struct {
-	scheme string // in lower case; "" if the value has only one word
-	rest   string
+	scheme string // in lower case; of one word, what it begins with if that is known, or noScheme
+	rest   string // after the scheme; of one word, all of it, without its escapes
 	text   string // scheme and rest, with single spaces: equal for the same party
+	word   bool   // the value has only one word
 	// signs is set for a credential that is made for one request.
 	signs bool
 }
 
-// lasting are the schemes whose credentials stay the same from request to request, whatever they look like. A DPoP
-// token does; its proof is in another header.
-var lasting = []string{"basic", "bearer", "dpop", "gnap"}
+// noScheme is the scheme of a credential without one, for a message.
+const noScheme = "without a name"
 
-// perRequest are schemes whose credentials are made for one request or for one connection. A scheme with one of
-// signingWords in its name is one of them, too.
+// lasting are the schemes whose credentials stay the same from request to request, whatever they look like. A DPoP
+// token does; its proof is in another header. A token of SharedAccessSignature is signed, but not for one request;
+// DocuSign only has the word in its name.
+var lasting = []string{"basic", "bearer", "docusign", "dpop", "gnap", "sharedaccesssignature"}
+
+// perRequest are schemes whose credentials are made for one request or for one connection. A scheme is one of them,
+// too, if its name has one of signingTexts in it or one of signingWords as a word.
 var (
 	perRequest = []string{
-		"acs", "aws", "aws3", "bce-auth-v1", "concealed", "cos", "digest", "eg1", "goog1", "hawk", "hoba", "kerberos",
-		"mac", "mutual", "negotiate", "ntlm", "obs", "oss", "privatetoken", "qbox", "qiniu", "sharedkey",
-		"sharedkeylite", "ucloud", "upyun", "vapid", "webpush", "wsse",
+		"acs", "amx", "apiauth", "aws", "aws3", "bce-auth-v1", "concealed", "cos", "datahub", "digest", "eg1", "es256",
+		"es256k", "es384", "es512", "fc", "goog1", "hawk", "hoba", "hs256", "hs384", "hs512", "kerberos", "kss", "log",
+		"mac", "mns", "mqs", "mutual", "negotiate", "nos", "ntlm", "obs", "odps", "oss", "privatetoken", "ps256",
+		"ps384", "ps512", "qbox", "qiniu", "rs256", "rs384", "rs512", "sharedkey", "sharedkeylite", "tsa", "ucloud",
+		"upyun", "vapid", "webpush", "wsse",
 	}
-	signingWords = []string{"hmac", "sha1", "sha256", "sha384", "sha512", "ecdsa", "ed25519", "rsa", "scram", "sign"}
+	signingTexts = []string{"hmac", "sha1", "sha256", "sha384", "sha512", "ecdsa", "eddsa", "ed25519", "signature"}
+	signingWords = []string{"rsa", "scram", "sign", "signed"}
 )
 
 // perRequestParameters are parameters of a credential that change with each request. A credential with one of them is
@@ -62,31 +72,69 @@ func parseCredential(values []string) (*credential, error) {
 		c.scheme, c.rest = strings.ToLower(words[0]), strings.Join(words[1:], " ")
 		c.text = c.scheme + " " + c.rest
 	}
-	name := c.scheme
-	if name == "" { // a few schemes follow their name with a slash
-		name, _, _ = strings.Cut(strings.ToLower(words[0]), "/")
-	}
 	if slices.Contains(lasting, c.scheme) {
 		return c, nil
 	}
-	c.signs = slices.Contains(perRequest, name) || c.scheme != "" && slices.ContainsFunc(signingWords,
-		func(word string) bool { return strings.Contains(name, word) })
-	for _, p := range c.parameters() {
+	name, parted := words[0], true
+	if c.word = len(words) == 1; c.word {
+		c.scheme = noScheme
+		if i := strings.IndexAny(name, "/:"); i >= 0 { // a few schemes follow their name with one of these
+			name = name[:i]
+		} else {
+			parted = false
+		}
+		if strings.Contains(strings.ToLower(c.rest), "%3d") { // parameters that are escaped as a whole
+			if plain, err := url.PathUnescape(c.rest); err == nil {
+				c.rest = plain
+			}
+		}
+	}
+	if slices.Contains(perRequest, strings.ToLower(name)) || parted && signing(name) {
+		c.scheme, c.signs = strings.ToLower(name), true
+	}
+	all := c.parameters()
+	for _, p := range all {
 		c.signs = c.signs || slices.Contains(perRequestParameters, p[0])
+	}
+	if c.word && len(all) > 0 && (all[0] == [2]string{"type", "aad"} || all[0] == [2]string{"type", "resource"}) {
+		c.signs = false // the sig of these types of Azure Cosmos DB is a token
 	}
 	return c, nil
 }
 
+// signing reports whether the name of a scheme says that its credentials are signatures.
+func signing(name string) bool {
+	if strings.ContainsAny(name, `=&;,"%`) { // parameters, not a name
+		return false
+	}
+	lower := strings.ToLower(name)
+	return slices.ContainsFunc(signingTexts, func(text string) bool { return strings.Contains(lower, text) }) ||
+		slices.ContainsFunc(wordsOf(name), func(word string) bool { return slices.Contains(signingWords, word) })
+}
+
+// wordsOf returns the words of a name in lower case: rsa, signed and key of RSASigned2-key.
+func wordsOf(name string) []string {
+	var spaced strings.Builder
+	runes := []rune(name)
+	for i, r := range runes {
+		switch {
+		case !unicode.IsLetter(r):
+			r = ' '
+		case i > 0 && unicode.IsUpper(r) &&
+			(unicode.IsLower(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])):
+			spaced.WriteByte(' ')
+		}
+		spaced.WriteRune(unicode.ToLower(r))
+	}
+	return strings.Fields(spaced.String())
+}
+
 // refusal is the error of a credential made for one request where it would have to name a party.
 func (c *credential) refusal() error {
-	scheme := c.scheme
-	if scheme == "" {
-		scheme = "without a name"
-	}
 	return fmt.Errorf("a credential of the scheme %.40s is made for one request, so that a repeat would look like "+
 		"another sender. Configure who sends a request: a claim of a token (principal_claim), a header of a trusted "+
 		"proxy (principal_header), or the credential's stable part (principal: [authorization-id, host]) together "+
-		"with replay_check", scheme)
+		"with replay_check", c.scheme)
 }
 
 // parameters returns the names, in lower case and without their scheme's prefix, and the values of the parameters.
@@ -124,8 +172,7 @@ func (c *credential) stable() []string {
 		parts = append(parts, p[0]+"="+p[1])
 	}
 	if parts == nil {
-		// An account and a signature, as in SharedKey account:signature.
-		id, signature, _ := strings.Cut(c.rest, ":")
+		id, signature := c.account()
 		if id != "" && signature != "" && !strings.ContainsAny(id, "= ") {
 			parts = []string{id}
 		}
@@ -134,5 +181,22 @@ func (c *credential) stable() []string {
 		return nil
 	}
 	slices.Sort(parts)
+	if c.scheme == noScheme {
+		return append([]string{""}, parts...)
+	}
 	return append([]string{c.scheme}, parts...)
+}
+
+// account returns the account and the signature of SharedKey account:signature or of bce-auth-v1/account/signature.
+func (c *credential) account() (id, signature string) {
+	if !c.word {
+		id, signature, _ = strings.Cut(c.rest, ":")
+		return id, signature
+	}
+	name, after, _ := strings.Cut(c.rest, "/")
+	if !strings.EqualFold(name, c.scheme) { // what follows may be of any order
+		return "", ""
+	}
+	id, signature, _ = strings.Cut(after, "/")
+	return id, signature
 }

@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -131,10 +132,35 @@ var signed = map[string][2]string{
 	`WECHATPAY2-SHA256-RSA2048 mchid="m1",nonce_str="#",signature="#",timestamp="#"`: {"m1", "m2"},
 	`Unheard-Of key="k1", signature="#"`:                                             {"k1", "k2"},
 	"q-sign-algorithm=sha1&q-ak=AKID&q-sign-time=#&q-signature=#":                    {"AKID", "OTHER"},
-	"Negotiate YII#":   {},
-	"NTLM TlRM#":       {},
-	"PrivateToken t#":  {},
-	"SCRAM-SHA-256 d#": {},
+	"bce-auth-v1/AKID/2015-04-27T08:59:4#Z/1800/host;x-bce-date/#":                   {"AKID", "OTHER"},
+	"VOLC-HMAC/AKID/2015-04-27T08:59:4#Z/c2ln#=":                                     {"AKID", "OTHER"},
+	"APIAuth k1:c2ln#=":                           {"k1", "k2"},
+	"amx k1:c2ln#=:nonce#:1#":                     {"k1", "k2"},
+	"EdDSA k1:c2ln#":                              {"k1", "k2"},
+	"ES256 k1:c2ln#":                              {"k1", "k2"},
+	"LOG AKID:c2ln#=":                             {"AKID", "OTHER"},
+	"MNS AKID:c2ln#=":                             {"AKID", "OTHER"},
+	"MQS AKID:c2ln#=":                             {"AKID", "OTHER"},
+	"ODPS AKID:c2ln#=":                            {"AKID", "OTHER"},
+	"DATAHUB AKID:c2ln#=":                         {"AKID", "OTHER"},
+	"FC AKID:c2ln#=":                              {"AKID", "OTHER"},
+	"NOS AKID:c2ln#=":                             {"AKID", "OTHER"},
+	"KSS AKID:c2ln#=":                             {"AKID", "OTHER"},
+	"TSA AKID:c2ln#=":                             {"AKID", "OTHER"},
+	"HmacSHA256 k1:c2ln#":                         {"k1", "k2"},
+	"hmacsha1 k1:c2ln#":                           {"k1", "k2"},
+	"AppSign k1:c2ln#":                            {"k1", "k2"},
+	"RSASigned k1:c2ln#":                          {"k1", "k2"},
+	"my_sign2 k1:c2ln#":                           {"k1", "k2"},
+	"key%3DAKID%26sig%3D#":                        {"AKID", "OTHER"},
+	"HMAC:AKID:/a#/c2ln":                          {},
+	"type%3Dmaster%26ver%3D1.0%26sig%3Dc2ln/#%3D": {},
+	"type%3dmaster%26ver%3d1.0%26sig%3dc2ln#%3d":  {},
+	"type=master&ver=1.0&sig=c:2ln#":              {},
+	"Negotiate YII#":                              {},
+	"NTLM TlRM#":                                  {},
+	"PrivateToken t#":                             {},
+	"SCRAM-SHA-256 d#":                            {},
 }
 
 // A credential that is made for one request is refused, with what to configure. Its stable part tells senders apart,
@@ -163,7 +189,13 @@ func TestSignedCredentials(t *testing.T) {
 			o.AllowReplay = func(*http.Request) (bool, error) { asked++; return asked == 1, nil }
 		})
 		if owners[0] == "" {
-			s.refused(s.send(as(credential, "1")), 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 0)
+			answer := s.send(as(credential, "1"))
+			content, _ := io.ReadAll(answer.Body)
+			if strings.Contains(string(content), "the scheme  ") {
+				t.Errorf("%s: %s", credential, content)
+			}
+			answer.Body = io.NopCloser(bytes.NewReader(content))
+			s.refused(answer, 400, idempotency.CodePrincipalMissing, idempotency.FixRequest, 0)
 			continue
 		}
 		s.expect(s.send(as(credential, "1")), http.StatusCreated, "false", 1)
@@ -179,7 +211,9 @@ func TestSignedCredentials(t *testing.T) {
 	// These stay the same.
 	for _, credential := range []string{
 		"Basic YTpi", "Bearer a.b.c", "DPoP abc", "Token abc", `Token token="abc"`, "ApiKey a:b", "OAuth abc", "GNAP x",
-		"abc", "Key abc==", "Bearer signature=1",
+		"abc", "Key abc==", "Bearer signature=1", "UniversalToken x", "Transversal x", "DocuSign x", "CredentialSignon x",
+		"SIGNON x", "Scrambled x", "Assigned x", "SharedAccessSignature sr=a&sig=b&se=1&skn=c", "abc/def:ghi", "hmac",
+		"type%3Daad%26ver%3D1.0%26sig%3Da.b.c", "type%3Dresource%26ver%3D1.0%26sig%3Dabc", "100%3D", "%3D%zz",
 	} {
 		s := newService(t)
 		s.expect(s.send(header("Authorization", credential)), http.StatusCreated, "false", 1)
