@@ -58,6 +58,16 @@ var changing = []string{
 	"date", "dpop", "idempotency-key", "signature", "signature-input", "traceparent", "x-amz-date", "x-request-id",
 }
 
+// public are further headers that are no secrets: every client may send the same value.
+var public = regexp.MustCompile(`^(accept(-.*)?|content-.*|x-forwarded-.*|forwarded|from|origin|referer|user-agent)$`)
+
+// isSecret reports whether a word of a list can say who sends a request.
+func isSecret(word string) bool {
+	named := slices.Concat(presets[HeadersAnyTenant], presets[HeadersAnyVersion])
+	return word != IdentityHost && presets[word] == nil && !slices.Contains(named, word) && !public.MatchString(word) &&
+		!slices.Contains(actingHeaders, textproto.CanonicalMIMEHeaderKey(word))
+}
+
 // maxIdentity bounds the text of a list of headers, so that a principal with their names has room.
 const maxIdentity = 200
 
@@ -82,7 +92,7 @@ type identity struct {
 	credential string   // IdentityAuthorization, IdentityAuthorizationID, or ""
 	words      []string // the rest of the list
 	headers    []string // that the words stand for
-	senders    []string // those of them that can say who sends a request
+	senders    []string // those of them that are secrets, and so can say who sends a request
 }
 
 // readIdentity fills in the defaults of Identity and RequestHeaders, and resolves both.
@@ -123,7 +133,7 @@ func (o *Options) readIdentity() error {
 	o.who.words = slices.Compact(o.who.words)
 	o.who.headers = headerNames(o.who.words)
 	o.who.senders = headerNames(slices.DeleteFunc(slices.Clone(o.who.words), func(word string) bool {
-		return word == IdentityHost || presets[word] != nil // these are no secrets
+		return !isSecret(word)
 	}))
 	o.compared = slices.DeleteFunc(headerNames(o.RequestHeaders), func(name string) bool {
 		return slices.Contains(o.who.headers, name) || name == "Authorization"
@@ -217,6 +227,9 @@ func (o *Options) party(ctx context.Context, header http.Header, warn *sync.Once
 			return "", &Error{Code: CodePrincipalMissing} // the client may not see the error
 		}
 		return party, nil
+	case o.who.credential == "" && strings.Join(header.Values("Authorization"), "") != "":
+		return "", &Error{Code: CodePrincipalMissing, Cause: errors.New("the list of principal leaves out the " +
+			"Authorization header that the request has: add authorization")}
 	case o.who.credential == "":
 		// The principal has these headers; the party is what the limits of a party count.
 		if values := valuesOf(header, o.who.senders); len(values) > 0 {
@@ -278,21 +291,44 @@ func valuesOf(header http.Header, names []string) (parts []string) {
 			value = canonicalHost(value)
 		case strings.HasSuffix(name, "Authorization"):
 			value = strings.Join(strings.Fields(value), " ")
+		default:
+			value = canonicalList(value)
 		}
-		if value != "" {
+		if strings.Trim(value, ",") != "" {
 			parts = append(parts, name, value)
 		}
 	}
 	return parts
 }
 
+// canonicalList returns a list, whose lines are joined by commas, without the white space around its elements. A comma
+// in quotes does not separate elements.
+func canonicalList(text string) string {
+	var elements []string
+	start, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == '\\' && quoted:
+			i++ // what follows is text
+		case c == ',' && !quoted:
+			elements = append(elements, strings.TrimSpace(text[start:i]))
+			start = i + 1
+		}
+	}
+	return strings.Join(append(elements, strings.TrimSpace(text[start:])), ",")
+}
+
 // canonicalHost returns the name in an authority in lower case, without its port and the dot of a full name. It returns
 // "" for an address: that names a machine, and a client may repeat its request at another one.
 func canonicalHost(authority string) string {
 	authority = strings.ToLower(strings.TrimSpace(authority))
-	host, _, found := strings.Cut(authority, ":")
-	if found && strings.Contains(authority, "]") || strings.Count(authority, ":") > 1 {
-		return "" // IPv6
+	host, bracketed := strings.CutPrefix(authority, "[")
+	if bracketed {
+		host, _, _ = strings.Cut(host, "]")
+	} else if _, err := netip.ParseAddr(host); err != nil { // not IPv6 without brackets
+		host, _, _ = strings.Cut(host, ":")
 	}
 	host = strings.TrimSuffix(host, ".")
 	if _, err := netip.ParseAddr(host); err == nil || host == "localhost" {

@@ -25,7 +25,10 @@ func TestWhoseRequest(t *testing.T) {
 	function := func(o *idempotency.Options) {
 		o.Principal = func(_ context.Context, h http.Header) (string, error) { return "p:" + h.Get("Host"), nil }
 	}
-	apiKey := func(o *idempotency.Options) { o.Identity = []string{"x-api-key"} }
+	keys := func(o *idempotency.Options) { o.Identity = []string{"x-api-key"} }
+	apiKey := func(values ...string) func(*http.Request) {
+		return two(header("Authorization"), header("X-Api-Key", values...))
+	}
 	for name, test := range map[string]struct {
 		options func(*idempotency.Options)
 		a, b    func(*http.Request)
@@ -41,6 +44,9 @@ func TestWhoseRequest(t *testing.T) {
 		"another address":         {nil, host("127.0.0.1:7480"), host("[2001:db8::1]:80"), same},
 		"localhost":               {nil, host("10.0.0.1"), host("localhost:7480"), same},
 		"a host, not an address":  {nil, host("acme.example"), host("127.0.0.1"), apart},
+		"an address as it is":     {nil, host("2001:db8::1"), host("[2001:db8::1%25eth0]:80"), same},
+		"several ports":           {nil, host("acme.example:443, gw:80"), host("globex.example:443, gw:80"), apart},
+		"names in brackets":       {nil, host("[acme.example]"), host("[globex.example]"), apart},
 		"another tenant":          {tenants, header("Stripe-Account", "a"), header("Stripe-Account", "b"), apart},
 		"no tenant":               {tenants, nil, header("Stripe-Account", "b"), apart},
 		"an empty tenant":         {tenants, nil, header("Stripe-Account", ""), same},
@@ -62,8 +68,10 @@ func TestWhoseRequest(t *testing.T) {
 			function(o)
 			o.Identity = []string{"x-tenant"}
 		}, header("X-Tenant", "a"), header("X-Tenant", "b"), apart},
-		"an API key":       {apiKey, header("X-Api-Key", "a"), header("X-Api-Key", "b"), apart},
-		"an API key alone": {apiKey, header("X-Api-Key", "a"), two(header("X-Api-Key", "a"), host("b")), same},
+		"an API key":       {keys, apiKey("a"), apiKey("b"), apart},
+		"an API key alone": {keys, apiKey("a"), two(apiKey("a"), host("b")), same},
+		"a key in lines":   {keys, apiKey("a", "b"), apiKey("a , b"), same},
+		"a key in quotes":  {keys, apiKey(`"a, b"`), apiKey(`"a,b"`), apart},
 		"another version":  {nil, header("Stripe-Version", "1"), header("Stripe-Version", "2"), conflict},
 		"a dry run":        {nil, header("X-Dry-Run", "true"), nil, conflict},
 		"a header besides": {nil, header("X-Trace", "1"), header("X-Trace", "2"), same},
@@ -72,6 +80,13 @@ func TestWhoseRequest(t *testing.T) {
 		"no header compared": {func(o *idempotency.Options) { o.RequestHeaders = []string{} },
 			header("Stripe-Version", "1"), header("Stripe-Version", "2"), same},
 		"If-Match":            {nil, header("If-Match", `"1"`), header("If-Match", `"2"`), conflict},
+		"If-Match in lines":   {nil, header("If-Match", `"a"`, `"b"`), header("If-Match", `"a", "b"`), same},
+		"If-Match, in quotes": {nil, header("If-Match", `"a, b"`), header("If-Match", `"a,b"`), conflict},
+		"If-Match, escaped":   {nil, header("If-Match", `"\", b"`), header("If-Match", `"\",b"`), conflict},
+		"If-Match, in order":  {nil, header("If-Match", `"a"`, `"b"`), header("If-Match", `"b"`, `"a"`), conflict},
+		"Slug":                {nil, header("Slug", "a, b"), header("Slug", "a,b"), conflict},
+		"Destination":         {nil, header("Destination", "/a", "b"), header("Destination", "/a,b"), conflict},
+		"codings in lines":    {nil, header("Content-Encoding", "br", "x"), header("Content-Encoding", "br, x"), same},
 		"If-None-Match":       {nil, nil, header("If-None-Match", "*"), conflict},
 		"If-Modified-Since":   {nil, nil, header("If-Modified-Since", "x"), conflict},
 		"If-Unmodified-Since": {nil, nil, header("If-Unmodified-Since", "x"), conflict},
@@ -321,6 +336,19 @@ func TestIdentityMistakes(t *testing.T) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}
+	for _, name := range []string{
+		"x-tenant-id", "prefer", "if-match", "accept-language", "content-type", "user-agent", "origin", "referer",
+		"from", "x-forwarded-user",
+	} {
+		o := idempotency.Options{Identity: []string{name, "host"}}
+		if _, err := o.Policy(); err == nil || !strings.Contains(err.Error(), "must have authorization") {
+			t.Errorf("[%s, host]: %v", name, err)
+		}
+		o.Shared = true
+		if _, err := o.Policy(); err != nil {
+			t.Errorf("[%s, host], shared: %v", name, err)
+		}
+	}
 	defer func() {
 		if recover() == nil {
 			t.Error("an Interceptor, which asks nobody before a replay, takes authorization-id")
@@ -329,6 +357,29 @@ func TestIdentityMistakes(t *testing.T) {
 	idempotency.Interceptor(idempotency.Memory(), idempotency.Options{
 		Identity: []string{"authorization-id"}, AllowReplay: func(*http.Request) (bool, error) { return true, nil },
 	})
+}
+
+// Where a list leaves out authorization, a request needs one of its secrets, and has no other one that would not count.
+func TestIdentityWithoutAuthorization(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(o *idempotency.Options) { o.Identity = []string{"x-api-key", "x-tenant-id", "host"} })
+	none, key, tenant := header("Authorization"), header("X-Api-Key", "a"), header("X-Tenant-Id", "1")
+	for want, change := range map[string]func(*http.Request){
+		"headers X-Api-Key":                     two(none, tenant),
+		"of the headers X-Api-Key":              two(none, header("X-Api-Key", "", ",")),
+		"add authorization":                     key,
+		"leaves out the Authorization header":   two(key, header("Authorization", "", "Bearer b")),
+		"Authorization header that the request": tenant,
+	} {
+		answer := s.send(change)
+		content, _ := io.ReadAll(answer.Body)
+		if answer.StatusCode != http.StatusBadRequest || !strings.Contains(string(content), want) ||
+			!strings.Contains(string(content), string(idempotency.CodePrincipalMissing)) {
+			t.Errorf("%d %s, want %s", answer.StatusCode, content, want)
+		}
+	}
+	s.expect(s.send(key, header("Authorization", "")), http.StatusCreated, "false", 1)
+	s.expect(s.send(key, none), http.StatusCreated, "true", 1)
 }
 
 // The policy says what is compared.

@@ -390,7 +390,7 @@ func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespa
 		case undone:
 			request.Body = content
 		default:
-			request.Header["Content-Encoding"] = codings
+			request.Header["Content-Encoding"] = []string{canonicalList(strings.Join(codings, ","))}
 		}
 	}
 	if f, err = NewFingerprint(m.options.Fingerprint, m.options.Pointers, request); err != nil {
@@ -414,11 +414,19 @@ func methodOf(r *http.Request) string {
 	return method
 }
 
-// comparedHeaders returns the headers that are part of a request.
+// oneValue are compared headers that are no lists: a comma is a part of their value.
+var oneValue = []string{
+	"Content-Disposition", "Destination", "If-Modified-Since", "If-Range", "If-Unmodified-Since", "Slug", "Soapaction",
+}
+
+// comparedHeaders returns the headers that are part of a request. A list is the same in one line and in several.
 func (o *Options) comparedHeaders(header http.Header) http.Header {
 	compared := http.Header{}
 	for _, name := range slices.Concat(actingHeaders, o.compared) {
 		if values := header.Values(name); strings.Join(values, "") != "" {
+			if !slices.Contains(oneValue, name) && !strings.HasSuffix(name, "Authorization") {
+				values = []string{canonicalList(strings.Join(values, ","))}
+			}
 			compared[name] = values
 		}
 	}

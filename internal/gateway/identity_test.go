@@ -91,6 +91,9 @@ routes:
 			{"/user", "Authorization", "Bearer a", "Bearer b", "replayed"},
 			{"/default", "X-Forwarded-Host", "acme.example", "globex.example", map[bool]string{true: "run",
 				false: "replayed"}[strings.HasPrefix(trusted, "127.")]},
+			{"/default", "X-Forwarded-Host", "acme.example:443, gw:80", "globex.example:443, gw:80", map[bool]string{
+				true: "run", false: "replayed"}[strings.HasPrefix(trusted, "127.")]},
+			{"/default", "X-Forwarded-Host", "acme.example, one", "acme.example:443 , two", "replayed"},
 		} {
 			if test.path == "/user" && trusted != "127.0.0.0/8" {
 				continue
@@ -104,12 +107,43 @@ routes:
 	}
 }
 
+// The host that a client has asked for is the first one of those that a chain of trusted proxies names. The service
+// gets that one alone.
+func TestTenantBehindProxies(t *testing.T) {
+	t.Parallel()
+	upstream, _ := tenants(t)
+	c, err := load(t, plain(upstream), "routes: [{path: /, principal: [authorization, host, x-forwarded-host]}]",
+		"127.0.0.0/8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := start(t, c)
+	for i, test := range []struct {
+		said []string
+		want string
+	}{
+		{[]string{"acme.example:443"}, "run 1 for  at acme.example:443"},
+		{[]string{" acme.example:443 , gw:80", "edge"}, "run 1 for  at acme.example:443"},
+		{[]string{"globex.example", "acme.example:443"}, "run 2 for  at globex.example"},
+		{[]string{"", "acme.example"}, "run 3 for  at gw.example"},
+		{nil, "run 3 for  at gw.example"},
+	} {
+		r := newRequest(t, http.MethodPost, base+"/", `"k"`, strings.NewReader("5"))
+		r.Host = "gw.example"
+		r.Header.Set("Authorization", "Bearer platform")
+		r.Header["X-Forwarded-Host"] = test.said
+		if _, text := exchange(t, r); text != test.want {
+			t.Errorf("%d: %q, want %q", i, text, test.want)
+		}
+	}
+}
+
 // A client cannot hide a header that was compared from the service.
 func TestComparedHeadersReachTheService(t *testing.T) {
 	t.Parallel()
-	address, service := attacked(t, "routes: [{path: /, principal: [x-tenant]}]")
-	raw(t, address, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nIdempotency-Key: k\r\nX-Tenant: a\r\n"+
-		"Stripe-Version: 1\r\nIf-Match: 1\r\nX_Tenant: b\r\n"+
+	address, service := attacked(t, "routes: [{path: /, principal: [x-api-key, x-tenant]}]")
+	raw(t, address, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nIdempotency-Key: k\r\nX-Api-Key: k\r\n"+
+		"X-Tenant: a\r\nStripe-Version: 1\r\nIf-Match: 1\r\nX_Tenant: b\r\n"+
 		"Connection: close, X-Tenant, Stripe-Version, If-Match\r\n\r\n")
 	requests, _ := service.take()
 	if len(requests) != 1 {

@@ -93,12 +93,16 @@ func (c *Config) rewrite(p *httputil.ProxyRequest, upstream *url.URL) {
 }
 
 // authority returns the host that a request is for. A trusted proxy may have replaced the Host header by its own name
-// for this gateway. The service gets it in X-Forwarded-Host.
+// for this gateway; of several proxies the first one has seen it. The service gets it, alone, in X-Forwarded-Host.
 func (c *Config) authority(r *http.Request) string {
-	if said := r.Header.Get("X-Forwarded-Host"); said != "" && c.trusts(r) {
-		return said
+	const name = "X-Forwarded-Host"
+	said, _, _ := strings.Cut(strings.Join(r.Header.Values(name), ","), ",")
+	if said = strings.TrimSpace(said); said == "" || !c.trusts(r) {
+		r.Header.Del(name)
+		return r.Host
 	}
-	return r.Host
+	r.Header.Set(name, said)
+	return said
 }
 
 // principal returns the function that determines the principal of a request, or nil for the middleware's default. The
