@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
@@ -38,12 +39,15 @@ const (
 	isStalled = "stalled: a disk does not answer"
 )
 
+// deadAfter is how long a disk may not answer before a probe tells that a restart might help.
+const deadAfter = 5 * time.Second
+
 // dead returns why the server cannot serve by itself, or "".
 func (s *Server) dead() string {
 	switch {
 	case s.options.Ledger.Err() != nil:
 		return hasFailed
-	case s.options.Ledger.Stalled().Job != "":
+	case s.options.Ledger.Stalled().For > deadAfter:
 		return isStalled
 	}
 	return ""
@@ -80,6 +84,8 @@ func (s *Server) unready(alone bool, err error) string {
 		return dead
 	case s.isDraining():
 		return ledger.ErrDraining.Error()
+	case s.options.Ledger.Stalled().Job != "" && len(s.options.Ledger.Cluster().Status().Members) > 1:
+		return isStalled // another node leads
 	case alone, err != nil:
 		return noMajority
 	}

@@ -72,6 +72,10 @@ func (n *Node) takeForgotten(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "must be JSON with the id of another member", http.StatusBadRequest)
 		return
 	}
+	if !n.log.Role().Leads {
+		http.Error(w, "this node does not lead", http.StatusServiceUnavailable)
+		return
+	}
 	n.mu.Lock()
 	if n.forgot == nil {
 		n.forgot = map[uint64]forgotten{}
@@ -82,6 +86,14 @@ func (n *Node) takeForgotten(w http.ResponseWriter, r *http.Request) {
 		"node", f.Node, "acknowledged", f.Acknowledged, "its log ends at", f.Last)
 	_ = n.connectMembers() // the addresses are those of before, and what is wrong with them was logged
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// forgetForgotten is called while this node does not lead. A member announces its log to the leader alone, so another
+// node would refuse it for as long as it runs.
+func (n *Node) forgetForgotten() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.forgot = nil
 }
 
 // hasForgotten reports whether a member has told that it has lost what it acknowledged.

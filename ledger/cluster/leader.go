@@ -75,6 +75,7 @@ func (n *Node) follow() error {
 	case !ready:
 		lost = n.term.Swap(0) != 0
 		n.pulses.endTerm()
+		n.forgetForgotten()
 	case n.term.Load() != term:
 		lagging := n.moveTime()
 		n.beginTerm(term)

@@ -290,10 +290,11 @@ func (n *Node) Effects() Effects {
 
 // SetStalled tells the node whether some of the host's work, such as a write to the disk, has stopped advancing. A
 // stalled node could not serve, so it must not lead: a leader sends nothing, so that the others elect another one, and
-// steps down because it hears from no majority any more; any other node asks for no votes, counts none, and takes no
+// steps down because it hears from no majority any more; any other node asks for no votes, and takes no
 // leadership that is transferred to it. It still votes and acknowledges entries if its log is durable, because the
-// others may have no majority without it. For that its clock must go on: a node whose clock stands still takes the
-// last leader for alive, and refuses its vote.
+// others may have no majority without it. For that its clock must advance while it knows a leader: a node whose clock
+// stands still takes the last leader for alive, and refuses its vote. Without a leader the clock stands still, so that a
+// candidate whose own vote is slow to be written does not begin another election meanwhile.
 func (n *Node) SetStalled(stalled bool) { n.stalled = stalled }
 
 // Tick advances the node's clock by one step.
@@ -302,7 +303,9 @@ func (n *Node) Tick() error {
 		if n.leaderless++; n.role.Leader != 0 {
 			n.leaderless = 0
 		}
-		n.raft.Tick()
+		if !n.stalled || n.role.Leader != 0 {
+			n.raft.Tick()
+		}
 		n.tickReads()
 		return nil
 	})
@@ -363,10 +366,11 @@ func (n *Node) Receive(m *pb.Message) error {
 	})
 }
 
-// elects reports whether a message may make this node the leader.
+// elects reports whether a message may make this node stand for election. Votes are not among them: they answer what
+// the node asked before it was stalled, perhaps by the write of its own vote, and the others give no second one.
 func elects(m *pb.Message) bool {
 	switch m.GetType() {
-	case pb.MsgTimeoutNow, pb.MsgPreVoteResp, pb.MsgVoteResp:
+	case pb.MsgTimeoutNow, pb.MsgPreVoteResp:
 		return true
 	default:
 		return false

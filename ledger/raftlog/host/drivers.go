@@ -112,6 +112,7 @@ func (h *Host) write(batch []core.Append) error {
 		if err := h.o.Log.Append(a.State, a.Entries); err != nil {
 			return err
 		}
+		h.writing.Advance()
 		entries += len(a.Entries)
 		for k := range a.Entries {
 			size += len(a.Entries[k].Data)

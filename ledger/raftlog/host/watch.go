@@ -23,6 +23,7 @@ type Job struct {
 	watch    *Watch
 	name     string
 	patience time.Duration
+	counts   func() bool  // nil: always; see OnlyWhile
 	at       atomic.Int64 // when it began or last advanced, in ns since Watch.began; 0: it is not under way
 }
 
@@ -46,7 +47,7 @@ func (w *Watch) Stalled() (s Stall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, j := range w.jobs {
-		if took := j.Took(); took > j.patience && took > s.For {
+		if took := j.Took(); took > j.patience && took > s.For && (j.counts == nil || j.counts()) {
 			s = Stall{j.name, took}
 		}
 	}
@@ -55,6 +56,10 @@ func (w *Watch) Stalled() (s Stall) {
 
 // now is at least 1, because 0 means that a job is not under way.
 func (w *Watch) now() int64 { return max(1, int64(time.Since(w.began))) }
+
+// OnlyWhile makes the job count as stalled only while counts, which must not wait, reports true: what nothing waits for
+// may take its time. It is called before the job begins for the first time.
+func (j *Job) OnlyWhile(counts func() bool) { j.counts = counts }
 
 // Begin starts the work.
 func (j *Job) Begin() { j.at.Store(j.watch.now()) }
