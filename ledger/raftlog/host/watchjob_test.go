@@ -14,12 +14,12 @@ func TestJobThatCountsOnlyWhile(t *testing.T) {
 		j := w.Job("a checkpoint", time.Second)
 		j.OnlyWhile(func() bool { return waited })
 		j.Begin()
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if s := w.Stalled(); s.Job != "" {
 			t.Errorf("%s is stalled, and nothing waits for it", s.Job)
 		}
 		waited = true
-		if s := w.Stalled(); s.Job != "a checkpoint" || s.For < time.Minute {
+		if s := w.Stalled(); s.Job != "a checkpoint" || s.For < time.Minute-time.Second {
 			t.Errorf("%q is stalled for %s", s.Job, s.For)
 		}
 		j.End()
