@@ -122,9 +122,11 @@ func edgeRequests() map[string]edgeRequest {
 		"X-Forwarded-For": post("X-Forwarded-For: 192.0.2.1\r\n"), "Forwarded": post("Forwarded: for=192.0.2.1\r\n"),
 		"17 KB of headers": post(long(17 << 10)), "31 KB of headers": post(long(31 << 10)),
 		"40 KB of headers": post(long(40 << 10)), "many headers": post(fields.String()),
-		"an offer of h2c":         post("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"),
+		"an offer of h2c": post("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" +
+			"HTTP2-Settings: AAMAAABk\r\n"),
 		"an offer of a WebSocket": post("Connection: Upgrade\r\nUpgrade: websocket\r\n"),
-		"a preflight":             preflight, "a page": post(origin), "another page": post("Origin: https://evil.example\r\n"),
+		"a preflight":             preflight, "a page": post(origin),
+		"another page":                post("Origin: https://evil.example\r\n"),
 		"a WebSocket of another page": ws, "a WebSocket without its protocol": bare, "a GET": get,
 		"another protocol": {http.MethodPost, write, "1.1", "", id + "Content-Type: text/plain\r\n", "x"},
 		"a bad time-out":   post("Connect-Timeout-Ms: soon\r\n"),

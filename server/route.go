@@ -196,8 +196,8 @@ func known(l cluster.Leader) bool { return l.Self || l.Peer != "" }
 // proxies, which the proxy has removed, concern only the caller and this node. So does the page that it comes from.
 func rewrite(q *httputil.ProxyRequest) {
 	q.Out.Header.Del("Origin")
-	// A request for another protocol is one to this node. ReverseProxy would ask the leader for it, too, and HTTP/2 has no
-	// such request: clients offer h2c with ordinary calls.
+	// A request for another protocol is one to this node. ReverseProxy would ask the leader for it, too, and HTTP/2 has
+	// no such request: clients offer h2c with ordinary calls.
 	q.Out.Header.Del("Connection")
 	q.Out.Header.Del("Upgrade")
 	q.Out.Header.Set(clientHeader, q.In.RemoteAddr)

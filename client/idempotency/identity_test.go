@@ -226,7 +226,8 @@ func TestSignedCredentials(t *testing.T) {
 	// These stay the same.
 	for _, credential := range []string{
 		"Basic YTpi", "Bearer a.b.c", "DPoP abc", "Token abc", `Token token="abc"`, "ApiKey a:b", "OAuth abc", "GNAP x",
-		"abc", "Key abc==", "Bearer signature=1", "UniversalToken x", "Transversal x", "DocuSign x", "CredentialSignon x",
+		"abc", "Key abc==", "Bearer signature=1", "UniversalToken x", "Transversal x", "DocuSign x",
+		"CredentialSignon x",
 		"SIGNON x", "Scrambled x", "Assigned x", "SharedAccessSignature sr=a&sig=b&se=1&skn=c", "abc/def:ghi", "hmac",
 		"type%3Daad%26ver%3D1.0%26sig%3Da.b.c", "type%3Dresource%26ver%3D1.0%26sig%3Dabc", "100%3D", "%3D%zz",
 	} {

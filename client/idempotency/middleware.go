@@ -90,8 +90,8 @@ type Options struct {
 	// to the first user that sends it, and is ignored from others. Empty means that anonymous requests are refused.
 	VisitorHeader string
 	// ServerErrors says what happens to the key after a response of 500 or more, and OnPanic what happens after a
-	// panic. StatusErrors has what differs from ServerErrors by status, such as 503 of a load balancer that has found no
-	// service.
+	// panic. StatusErrors has what differs from ServerErrors by status, such as 503 of a load balancer that has found
+	// no service.
 	ServerErrors, OnPanic Disposition
 	StatusErrors          map[int]Disposition
 	// ReleaseRefusals declares that the handler sends 401, 403, 407, 408, 409, 423, 425 and 429 before the work has
@@ -172,7 +172,8 @@ func (o Options) validate() (Options, error) {
 		err = &InvalidError{"StoredHeaders", "must be names of headers that do not belong to one delivery: no " +
 			"cookies, credentials or CORS"}
 	case !validStatusErrors(o.StatusErrors):
-		err = &InvalidError{"StatusErrors", "must be LeaveUnknown, ReleaseKey or StoreResult for statuses of 500 to 599"}
+		err = &InvalidError{"StatusErrors",
+			"must be LeaveUnknown, ReleaseKey or StoreResult for statuses of 500 to 599"}
 	case o.ServerErrors > StoreResult, o.OnPanic > StoreResult:
 		err = &InvalidError{"ServerErrors, OnPanic", "must be LeaveUnknown, ReleaseKey or StoreResult"}
 	case o.Shared && o.Principal != nil:

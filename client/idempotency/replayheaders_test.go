@@ -125,7 +125,9 @@ func TestReplayedHeaders(t *testing.T) {
 		for name, value := range kept {
 			w.Header().Set(name, value)
 		}
-		for _, name := range []string{"Set-Cookie", "Date", "Www-Authenticate", "Access-Control-Allow-Origin", "X-Other"} {
+		for _, name := range []string{
+			"Set-Cookie", "Date", "Www-Authenticate", "Access-Control-Allow-Origin", "X-Other",
+		} {
 			w.Header().Set(name, "x")
 		}
 		w.WriteHeader(http.StatusAccepted)
@@ -134,8 +136,9 @@ func TestReplayedHeaders(t *testing.T) {
 	again := s.send()
 	s.expect(again, http.StatusAccepted, "true", 1)
 	own := map[string]bool{}
-	for _, name := range []string{"Idempotency-Key", "Idempotent-Replayed", "X-Idempotent-Replayed", "Idempotency-Expires",
-		"X-Idempotent-Expires", "X-Request-Id", "Content-Length"} {
+	for _, name := range []string{
+		"Idempotency-Key", "Idempotent-Replayed", "X-Idempotent-Replayed", "Idempotency-Expires", "X-Idempotent-Expires",
+		"X-Request-Id", "Content-Length"} {
 		own[name] = true
 	}
 	for name, value := range kept {

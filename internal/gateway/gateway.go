@@ -34,8 +34,8 @@ type Options struct {
 	// MaxRequests bounds the requests in flight; 0 means 512. A request with a key takes up to four times its size in
 	// memory. Further requests are refused with 503.
 	MaxRequests int
-	// MaxPerPrincipal bounds the keyed requests in flight of one party, whatever the tenant or the host; 0 means half of
-	// MaxRequests. Further requests are refused with 429.
+	// MaxPerPrincipal bounds the keyed requests in flight of one party, whatever the tenant or the host; 0 means half
+	// of MaxRequests. Further requests are refused with 429.
 	MaxPerPrincipal int
 	// MaxPerPeer bounds the requests in flight from one address, or one IPv6 /64; 0 means half of MaxRequests. Further
 	// requests are refused with 429. Trusted proxies and this machine have no limit.

@@ -19,11 +19,13 @@ func TestIdleTimes(t *testing.T) {
 		announced      []string
 		plain, careful time.Duration
 	}{
-		"nothing is announced":       {4 * time.Second, []string{""}, 4 * time.Second, Recent},
-		"as Node announces":          {time.Minute, []string{"timeout=5"}, 4 * time.Second, Recent},
-		"with a number of requests":  {time.Minute, []string{"max=100, Timeout = \"3\""}, 2 * time.Second, Recent},
-		"longer than the setting":    {2 * time.Second, []string{"timeout=75"}, 2 * time.Second, Recent},
-		"the shortest":               {time.Minute, []string{"timeout=5", "timeout=9", "timeout=2"}, time.Second, Recent},
+		"nothing is announced":      {4 * time.Second, []string{""}, 4 * time.Second, Recent},
+		"as Node announces":         {time.Minute, []string{"timeout=5"}, 4 * time.Second, Recent},
+		"with a number of requests": {time.Minute, []string{"max=100, Timeout = \"3\""}, 2 * time.Second, Recent},
+		"longer than the setting":   {2 * time.Second, []string{"timeout=75"}, 2 * time.Second, Recent},
+		"the shortest": {
+			time.Minute, []string{"timeout=5", "timeout=9", "timeout=2"}, time.Second, Recent,
+		},
 		"a second":                   {time.Minute, []string{"timeout=1"}, Recent / 2, Recent / 2},
 		"less than a second":         {time.Minute, []string{"timeout=0"}, 0, 0},
 		"none is kept":               {0, []string{""}, 0, 0},

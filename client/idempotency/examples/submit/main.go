@@ -8,8 +8,8 @@
 //
 // Concurrent requests with one key wait for the first of them (up to --wait) and get its job. The same key with other
 // bytes is a conflict, even if only the white space differs. A job that the runner refuses stays refused for
-// --rejected. If this program is killed while it submits a job, the job may or may not run: the key is then INDETERMINATE, nothing
-// submits the job again, and seqledger key resolve settles it.
+// --rejected. If this program is killed while it submits a job, the job may or may not run: the key is then
+// INDETERMINATE, nothing submits the job again, and seqledger key resolve settles it.
 package main
 
 import (
