@@ -355,8 +355,8 @@ func contentTypeProblem(r *http.Request) string {
 	if err == nil && known && (charset == "" || strings.EqualFold(charset, "utf-8")) {
 		return ""
 	}
-	return fmt.Sprintf("the header Content-Type is %q, and must be application/json (in UTF-8) or application/proto, or "+
-		"one of gRPC or gRPC-Web; with curl: -H 'content-type: application/json'", given)
+	return fmt.Sprintf("the header Content-Type is %q, and must be application/json (in UTF-8) or application/proto, "+
+		"or one of gRPC or gRPC-Web; with curl: -H 'content-type: application/json'", given)
 }
 
 // protocolProblem checks the header and the parameter for which Connect's own errors name Go functions.

@@ -149,8 +149,8 @@ func TestMiddlewareReleaseStatuses(t *testing.T) {
 	}
 }
 
-// A wait that breaks is answered with what is left of the lease when the answer is made: as the store says then, or else
-// as it said before the wait, less the time since.
+// A wait that breaks is answered with what is left of the lease when the answer is made: as the store says then, or
+// else as it said before the wait, less the time since.
 func TestMiddlewareRetryAfterABrokenWait(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -165,11 +165,13 @@ func TestMiddlewareRetryAfterABrokenWait(t *testing.T) {
 					error) {
 					switch calls++; {
 					case calls == 1:
-						return &idempotency.Reservation{Outcome: idempotency.InFlight, RetryAfter: 30 * time.Second}, nil
+						return &idempotency.Reservation{Outcome: idempotency.InFlight,
+							RetryAfter: 30 * time.Second}, nil
 					case r.Wait > 0:
 						<-time.After(10 * time.Second) // in a bubble
 					case test.answers:
-						return &idempotency.Reservation{Outcome: idempotency.InFlight, RetryAfter: 50 * time.Second}, nil
+						return &idempotency.Reservation{Outcome: idempotency.InFlight,
+							RetryAfter: 50 * time.Second}, nil
 					}
 					return nil, errors.New("the connection broke")
 				}}
