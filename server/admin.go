@@ -50,7 +50,8 @@ func (s *Server) getStatus(
 		status.Node.NotReady += "; this is what the node knows by itself"
 	}
 	if stall := s.options.Ledger.Stalled(); all && stall.Job != "" {
-		status.Node.NotReady += fmt.Sprintf("; %s has not advanced for %v", stall.Job, stall.For.Round(time.Millisecond))
+		status.Node.NotReady += fmt.Sprintf("; %s has not advanced for %v", stall.Job,
+			stall.For.Round(time.Millisecond))
 	}
 	return &seqledgerv1.GetStatusResponse{Status: status}, nil
 }

@@ -257,8 +257,8 @@ func (c *ledgerCollector) describeState() {
 	c.gauge("clock_ahead_seconds", "How far the ledger's clock is ahead of the wall clock.",
 		func(l *ledgerState) float64 { return l.ClockAhead.Seconds() })
 	c.gauge("ledger_time_lagging",
-		"1 while this node leads without a wall clock, because no majority of the voters has clocks that agree, or one "+
-			"that is implausible.",
+		"1 while this node leads without a wall clock, because no majority of the voters has clocks that agree, or "+
+			"one that is implausible.",
 		func(l *ledgerState) float64 {
 			if l.cluster.Lagging != nil {
 				return 1

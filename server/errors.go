@@ -92,7 +92,8 @@ func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 		}
 	case machine.SequenceExhausted:
 		if out.Last < math.MaxUint64-1 {
-			e.Message = fmt.Sprintf("no write can have the sequence %d; the last committed one is %d, so the next is %d",
+			e.Message = fmt.Sprintf("no write can have the sequence %d; the last committed one is %d, so the next "+
+				"is %d",
 				sequence, out.Last, out.Last+1)
 		}
 	case machine.SequenceGap:

@@ -51,11 +51,13 @@ func TestExhaustedStream(t *testing.T) {
 	t.Parallel()
 	for last, want := range map[uint64]string{
 		0: "so the next is 1", 1: "the last committed one is 1, so the next is 2",
-		math.MaxUint64 - 2: "so the next is 18446744073709551614", math.MaxUint64 - 1: "continue with another client_id",
+		math.MaxUint64 - 2: "so the next is 18446744073709551614",
+		math.MaxUint64 - 1: "continue with another client_id",
 	} {
 		e := refusal(&machine.Outcome{Code: machine.SequenceExhausted, Last: last}, math.MaxUint64)
 		leave := strings.Contains(e.Message, "another client_id")
-		if !strings.Contains(e.Message, want) || leave != (last == math.MaxUint64-1) || e.LastCommittedSequence != last {
+		if !strings.Contains(e.Message, want) || leave != (last == math.MaxUint64-1) ||
+			e.LastCommittedSequence != last {
 			t.Errorf("last %d: %v, want %q", last, e, want)
 		}
 	}

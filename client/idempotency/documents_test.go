@@ -22,8 +22,8 @@ func document(t *testing.T, name string) string {
 
 var codeSection = regexp.MustCompile(`(?m)^### ([a-z-]+)\n\n(.*)$`)
 
-// The page that problems link to has an anchor for each code, with its status, action, Connect code and title, and every
-// header of a response.
+// The page that problems link to has an anchor for each code, with its status, action, Connect code and title, and
+// every header of a response.
 func TestTheCodesAreDocumented(t *testing.T) {
 	t.Parallel()
 	page := document(t, "codes.md")

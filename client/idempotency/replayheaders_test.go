@@ -137,8 +137,8 @@ func TestReplayedHeaders(t *testing.T) {
 	s.expect(again, http.StatusAccepted, "true", 1)
 	own := map[string]bool{}
 	for _, name := range []string{
-		"Idempotency-Key", "Idempotent-Replayed", "X-Idempotent-Replayed", "Idempotency-Expires", "X-Idempotent-Expires",
-		"X-Request-Id", "Content-Length"} {
+		"Idempotency-Key", "Idempotent-Replayed", "X-Idempotent-Replayed", "Idempotency-Expires",
+		"X-Idempotent-Expires", "X-Request-Id", "Content-Length"} {
 		own[name] = true
 	}
 	for name, value := range kept {

@@ -38,8 +38,9 @@ type Member struct {
 	State Comparison
 	Disk  datadir.Usage
 	Room  Room
-	// ClockAhead is how far its wall clock is ahead of this node's, and Stalled its work that has stopped advancing, such
-	// as a write to the log, empty for none. Both are as of its last answer; Answers tells whether there was one lately.
+	// ClockAhead is how far its wall clock is ahead of this node's, and Stalled its work that has stopped advancing,
+	// such as a write to the log, empty for none. Both are as of its last answer; Answers tells whether there was one
+	// lately.
 	ClockAhead time.Duration
 	Stalled    string
 	Answers    bool

@@ -77,8 +77,8 @@ func (g *Guard) guarded(ctx context.Context, m *message) bool {
 	return true
 }
 
-// errTask is the error of a call of a guarded tool as a task (MCP, since revision 2025-11-25). The answer to such a call
-// is the handle of a task, which is no result and ends with the server, so that a repeat could not get it.
+// errTask is the error of a call of a guarded tool as a task (MCP, since revision 2025-11-25). The answer to such a
+// call is the handle of a task, which is no result and ends with the server, so that a repeat could not get it.
 var errTask = errors.New("a guarded tool cannot be called as a task; send the call without the member task")
 
 // readCall reads a call. Its tool is nil if it is not guarded.

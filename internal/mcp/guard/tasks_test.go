@@ -119,8 +119,8 @@ func TestGuardedToolsAreNoTasks(t *testing.T) {
 	}
 }
 
-// A server that answers with a task of its own accord has not given a result: its answer is passed on once, and a repeat
-// gets neither the handle nor another run.
+// A server that answers with a task of its own accord has not given a result: its answer is passed on once, and a
+// repeat gets neither the handle nor another run.
 func TestTaskHandlesAreNotStored(t *testing.T) {
 	t.Parallel()
 	s := &taskServer{always: true}

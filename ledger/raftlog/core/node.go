@@ -293,8 +293,8 @@ func (n *Node) Effects() Effects {
 // steps down because it hears from no majority any more; any other node asks for no votes, and takes no
 // leadership that is transferred to it. It still votes and acknowledges entries if its log is durable, because the
 // others may have no majority without it. For that its clock must advance while it knows a leader: a node whose clock
-// stands still takes the last leader for alive, and refuses its vote. Without a leader the clock stands still, so that a
-// candidate whose own vote is slow to be written does not begin another election meanwhile.
+// stands still takes the last leader for alive, and refuses its vote. Without a leader the clock stands still, so that
+// a candidate whose own vote is slow to be written does not begin another election meanwhile.
 func (n *Node) SetStalled(stalled bool) { n.stalled = stalled }
 
 // Tick advances the node's clock by one step.
@@ -459,8 +459,8 @@ func (n *Node) respond(messages []*pb.Message) {
 	}
 }
 
-// send hands out a message for another node. If this node is stalled, a leader stays silent, and any other node asks for
-// no votes.
+// send hands out a message for another node. If this node is stalled, a leader stays silent, and any other node asks
+// for no votes.
 func (n *Node) send(m *pb.Message) {
 	asks := m.GetType() == pb.MsgPreVote || m.GetType() == pb.MsgVote
 	switch {

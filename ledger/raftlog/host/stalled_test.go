@@ -239,7 +239,8 @@ func TestStatusWaitsForNoDisk(t *testing.T) {
 			_, ready := leader.IsReady()
 			if s := leader.Progress(); !ready || len(s.Others) != 3 || s.Last != s.Applied ||
 				leader.Role() != before || leader.log.Last().Index <= s.Last ||
-				len(leader.Members().Voters) != 3 || leader.Covered().Index > s.Applied || leader.MembersChanged() != 0 {
+				len(leader.Members().Voters) != 3 || leader.Covered().Index > s.Applied ||
+				leader.MembersChanged() != 0 {
 				t.Errorf("ready %v, %+v, %+v", ready, s, leader.Role())
 			}
 		}
