@@ -232,8 +232,8 @@ func (n *Node) noteLag(term uint64, why error) {
 	switch {
 	case why != nil && was == nil:
 		n.host.Logger.Warn("ledger time lags: this node leads without a wall clock, and continues from the last "+
-			"ledger time that it knows; what is due expires late, and nothing expires early", "term", term, "error", why,
-			"may lag by", n.mayLag())
+			"ledger time that it knows; what is due expires late, and nothing expires early", "term", term,
+			"error", why, "may lag by", n.mayLag())
 	case why == nil && was != nil:
 		n.host.Logger.Info("ledger time does not lag any more: it follows the clocks of a majority of the voters",
 			"term", term)
