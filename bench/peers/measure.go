@@ -376,7 +376,7 @@ func (in *instance) observe(
 	var pids []int
 	var counter *syncCounter
 	began := false
-	l.Meter = func() (used harness.Values, err error) {
+	l.Meter = func() (used map[string]float64, err error) {
 		if began = !began; began {
 			pids = in.system.processes()
 			if count {
