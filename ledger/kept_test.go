@@ -1,15 +1,9 @@
 package ledger_test
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,24 +11,31 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/upgrade"
-	"github.com/seqledger/seqledger/ledger/verify"
 )
 
-// Data directories of a release go into testdata, so that later programs are tested with them: make old-directories
-// NAME=format5.
-
 const (
-	makeDirectoriesEnv = "SEQLEDGER_MAKE_DIRECTORIES"
-	oldChildEnv        = "SEQLEDGER_OLD_TEST_DIR"
-
 	keptWrites = 350
 	keptWindow = 8 // receipts of a stream
 	keptKeys   = 12
 )
 
-// keptDirectories are those of state format 5 and level 3: after a clean stop, killed, and with dropped history.
-var keptDirectories = []string{"format5/clean", "format5/killed", "format5/retained"}
+// standing is a clock with which ledger time goes on where it was: by today's, the streams of an old directory
+// would have expired.
+func standing() time.Time { return time.Time{} }
+
+// oldWrite is write i of an old directory.
+func oldWrite(i int) *machine.Write {
+	w := appendWrite(fmt.Sprintf("client-%02d", i%7), uint64(i/7)+1, fmt.Append(nil, "payload ", i))
+	w.Key = machine.Key{UUID: [16]byte{byte(i), byte(i >> 8), 1}, Present: true}
+	w.Operations = append(w.Operations,
+		machine.Operation{Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "account/%d", i%11),
+			Value: fmt.Appendf(nil, "%0100d", i)},
+		machine.Operation{Kind: machine.OpSetEntity, Key: fmt.Appendf(nil, "lease/%d", i), Value: []byte("x"),
+			ExpiresAt: 1},
+		machine.Operation{Kind: machine.OpCreateRelationship, Key: []byte("doc"), Relation: []byte("owner"),
+			Subject: fmt.Appendf(nil, "u%d", i%5)})
+	return w
+}
 
 func keptOptions(dir string) ledger.Options {
 	config := machine.DefaultConfig()
@@ -106,127 +107,6 @@ func fillKey(l *ledger.Ledger, key int) error {
 		return fmt.Errorf("keyed write: %v: %w", out.Code, err)
 	}
 	return nil
-}
-
-// keptChild fills a directory, and waits to be killed.
-func keptChild(dir string) error {
-	l, err := ledger.Open(context.Background(), keptOptions(dir))
-	if err != nil {
-		return err
-	}
-	err = fillKept(l, 0, keptWrites, func(i int, r machine.Receipt) error {
-		_, err := fmt.Printf("0 %d %d\n", i, r.Index)
-		return err
-	})
-	if err == nil {
-		select {} // the parent ends it, by SIGKILL
-	}
-	return err
-}
-
-// TestMakeDirectories makes the directories that this program writes.
-func TestMakeDirectories(t *testing.T) {
-	t.Parallel()
-	into := os.Getenv(makeDirectoriesEnv)
-	if into == "" {
-		t.Skipf("it makes data directories for later programs to be tested with: make old-directories, or %s=DIR",
-			makeDirectoriesEnv)
-	}
-	must(t, os.MkdirAll(into, 0o700))
-	never := func(int, machine.Receipt) error { return nil }
-	for name, fill := range map[string]func(t *testing.T, dir string){
-		"clean": func(t *testing.T, dir string) {
-			t.Helper()
-			l := open(t, keptOptions(dir))
-			must(t, fillKept(l, 0, keptWrites, never))
-			closeLedger(t, l)
-		},
-		"killed": func(t *testing.T, dir string) {
-			t.Helper()
-			runAndKill(t, oldChildEnv, dir, keptWrites, map[[2]uint64]uint64{})
-		},
-		"retained": func(t *testing.T, dir string) {
-			t.Helper()
-			o := keptOptions(dir)
-			o.Config.RetainBlocks = int64(time.Second)
-			l := open(t, o)
-			must(t, fillKept(l, 0, keptWrites-50, never))
-			awaitDropped(t, l)
-			must(t, fillKept(l, keptWrites-50, keptWrites, never))
-			closeLedger(t, l)
-		},
-	} {
-		dir := filepath.Join(t.TempDir(), "data")
-		fill(t, dir)
-		report, err := verify.Directory(t.Context(), dir, verify.Options{})
-		if err != nil || len(report.Problems) != 0 || (report.Dropped > 0) != (name == "retained") {
-			t.Fatalf("%s: %+v, %v", name, report, err)
-		}
-		text := fmt.Sprintf("writes %d\nindex %d\ndigest %s\n", keptWrites, report.Index, report.Digest)
-		must(t, os.WriteFile(filepath.Join(into, name+".txt"), []byte(text), 0o600))
-		must(t, packDirectory(dir, filepath.Join(into, name+".tar.gz")))
-	}
-}
-
-// packDirectory puts a directory into an archive, in which it is named data.
-func packDirectory(dir, into string) (err error) {
-	file, err := os.Create(into)
-	if err != nil {
-		return err
-	}
-	zipped, _ := gzip.NewWriterLevel(file, gzip.BestCompression) // the level is one
-	packed := tar.NewWriter(zipped)
-	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(filepath.Dir(dir), path)
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() {
-			name = filepath.ToSlash(name) + "/"
-			return packed.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o700})
-		}
-		content, err := os.ReadFile(path)
-		if err == nil {
-			err = packed.WriteHeader(&tar.Header{Name: filepath.ToSlash(name), Mode: 0o600, Size: int64(len(content))})
-		}
-		if err == nil {
-			_, err = packed.Write(content)
-		}
-		return err
-	})
-	return errors.Join(err, packed.Close(), zipped.Close(), file.Close())
-}
-
-// TestKeptDirectories: a directory of this state format, written by a program of before, verifies and needs no upgrade
-// command. Every write, key and value that it has is answered as before, and it goes on at the level of this program.
-func TestKeptDirectories(t *testing.T) {
-	t.Parallel()
-	for _, name := range keptDirectories {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir, writes, index, digest := oldDirectory(t, name)
-			check := func(index uint64, digest string) {
-				t.Helper()
-				report, err := verify.Directory(t.Context(), dir, verify.Options{})
-				if err != nil || len(report.Problems) != 0 || index > 0 && report.Index != index ||
-					digest != "" && report.Digest.String() != digest {
-					t.Fatalf("it verifies as %+v, %v", report, err)
-				}
-			}
-			check(index, digest)
-			info, err := upgrade.Directory(t.Context(), dir, upgrade.Options{})
-			if err != nil || info.Upgraded || info.Index != index {
-				t.Errorf("upgrade: %+v, %v", info, err)
-			}
-			for range 2 {
-				keptIsThere(t, dir, writes, strings.HasSuffix(name, "retained"))
-				check(0, "")
-			}
-		})
-	}
 }
 
 // keptIsThere starts a ledger on a directory, and asks for everything in it.
