@@ -118,7 +118,7 @@ func FuzzRecords(f *testing.F) {
 		if e, err := decodeEntity(b); err == nil {
 			same("entity", e.append(nil))
 		}
-		if x, err := (&storedTransaction{encoded: b, head: len(b)}).decode(1); err == nil {
+		if x, err := storedOf(b, nil).decode(1); err == nil {
 			same("transaction", x.Encode())
 		}
 		if e, err := decodeKeyed(b); err == nil {

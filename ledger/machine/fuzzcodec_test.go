@@ -152,6 +152,19 @@ func FuzzDecodeCommand(f *testing.F) {
 	})
 }
 
+// storedOf returns an encoded transaction as a record has it, with right checksums.
+func storedOf(encoded, changed []byte) *storedTransaction {
+	d := decoder{rest: encoded}
+	d.transactionHead()
+	d.operationCount()
+	t := &storedTransaction{encoded: encoded, head: len(encoded) - len(d.rest), changed: changed}
+	operations := encoded[t.head:]
+	for chunk := range chunks(operations) {
+		t.sums = binary.BigEndian.AppendUint32(t.sums, checksum(chunkOf(operations, chunk)))
+	}
+	return t
+}
+
 // FuzzStoredTransaction: what a block holds of a transaction, the leaf and which
 // operations changed something, has exactly one form.
 func FuzzStoredTransaction(f *testing.F) {
@@ -160,7 +173,7 @@ func FuzzStoredTransaction(f *testing.F) {
 		f.Add(x.Encode(), changed)
 	}
 	f.Fuzz(func(t *testing.T, encoded, changed []byte) {
-		x, err := (&storedTransaction{encoded: encoded, changed: changed}).decode(1)
+		x, err := storedOf(encoded, changed).decode(1)
 		if err != nil {
 			return
 		}
