@@ -233,7 +233,7 @@ check-generated: generate ## Fail when the committed Go is not what the .proto f
 WEB := client/typescript
 .PHONY: test-web
 test-web: check-generated-web check-console ## Build and test the TypeScript client against a real server (needs node 20 and npm, which brings Deno and Bun, and chromium for the browser tests)
-	$(GO) build -o bin/web/ ./cmd/seqledger ./$(WEB)/test/gopayer
+	$(GO) build -o bin/web/ ./cmd/seqledger ./internal/testkit/gopayer
 	npm --prefix $(WEB) run build
 	SEQLEDGER=$(CURDIR)/bin/web/seqledger GOPAYER=$(CURDIR)/bin/web/gopayer npm --prefix $(WEB) test
 	rm -rf bin/web/conformance && mkdir bin/web/conformance

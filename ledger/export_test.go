@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 
@@ -47,9 +46,6 @@ func (a altered) Get(table machine.Table, key []byte) ([]byte, error) {
 	}
 	return value, err
 }
-
-// TendLevel raises the level of a ledger if it can be raised.
-func TendLevel(ctx context.Context, l *Ledger) error { return l.cluster.RaiseLevel(ctx) }
 
 // Flush writes a checkpoint.
 func (l *Ledger) Flush() error { return l.flush() }

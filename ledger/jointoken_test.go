@@ -11,7 +11,6 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
-	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
@@ -129,7 +128,7 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	}
 	var next uint64
 	writeUntil(t, &next, rest, func() bool { return len(rest[0].Cluster().Status().Members) == 2 })
-	q := cluster.JoinRequest{Nonce: [16]byte{4}, Peer: gone.address, Level: machine.Level}
+	q := cluster.JoinRequest{Nonce: [16]byte{4}, Peer: gone.address}
 	err = onLeader(t, rest, func(leader *clusterNode) error {
 		a, err := leader.Cluster().Admit(t.Context(), q)
 		if err == nil && a.ID != 4 {
@@ -154,7 +153,7 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	ask := func(n *clusterNode, from, to uint64) int {
 		as := transport.Identity{Token: tokenOf(t, n), Ledger: id.String(), From: from}
 		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-			"http://"+n.address+"/seqledger.peer.v1/Level",
+			"http://"+n.address+"/seqledger.peer.v1/Pulse",
 			http.NoBody)
 		if err != nil {
 			t.Fatal(err)

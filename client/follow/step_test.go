@@ -13,7 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/servertest"
-	"github.com/seqledger/seqledger/internal/storefaults"
+	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
 
 // steps is where followers meet failures at each message, each while it applies a block.

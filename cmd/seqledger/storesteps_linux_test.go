@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/servertest"
-	"github.com/seqledger/seqledger/internal/storefaults"
+	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
 
 // stepServer is the server of a store.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
-	"github.com/seqledger/seqledger/client/idempotency/storetest"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 	"github.com/seqledger/seqledger/internal/embedded"
 )
 

@@ -1,16 +1,4 @@
-// Command tasks is an example: a task queue whose tasks are keyed writes. A task is added once per key, however often
-// its producer retries the call, and a worker follows the ledger:
-//
-//	go run ./cmd/seqledger serve
-//	go run ./client/idempotency/examples/tasks add --key invoice-7 mail '{"to":"a@example.com"}'
-//	go run ./client/idempotency/examples/tasks work
-//
-// The first add reports that the task was created, every later one that it exists, with the same id. The same key with
-// another task is a conflict, and adds nothing.
-//
-// A key is unique within the namespace of the write: all tasks of one type (the default), all tasks of one queue
-// (--unique queue), or a name that the producer chooses (--unique customer-9).
-package main
+package examples_test
 
 import (
 	"context"
@@ -32,8 +20,19 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-const usage = `usage: tasks add --key KEY [--queue QUEUE] [--unique type|queue|NAME] TYPE PAYLOAD
-       tasks work [--queue QUEUE]
+// The example tasks is a task queue whose tasks are keyed writes. A task is added once per key, however often its
+// producer retries the call, and a worker follows the ledger:
+//
+//	tasks add --key invoice-7 mail '{"to":"a@example.com"}'
+//	tasks work
+//
+// The first add reports that the task was created, every later one that it exists, with the same id. The same key with
+// another task is a conflict, and adds nothing.
+//
+// A key is unique within the namespace of the write: all tasks of one type (the default), all tasks of one queue
+// (--unique queue), or a name that the producer chooses (--unique customer-9).
+const tasksUsage = `usage: tasks addTask --key KEY [--queue QUEUE] [--unique type|queue|NAME] TYPE PAYLOAD
+       tasks workTasks [--queue QUEUE]
 Both take --server ADDRESS`
 
 // keyTTL is how long a key is kept. A producer that retries a call later adds another task.
@@ -42,10 +41,10 @@ const keyTTL = 30 * 24 * time.Hour
 // exitConflict is the exit code of an add whose key belongs to another task.
 const exitConflict = 3
 
-func main() {
+func tasksMain() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout)
+	err := runTasks(ctx, os.Args[1:], os.Stdout)
 	switch {
 	case errors.Is(err, errConflict):
 		fmt.Fprintln(os.Stderr, "tasks:", err)
@@ -56,9 +55,9 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string, out io.Writer) (err error) {
+func runTasks(ctx context.Context, args []string, out io.Writer) (err error) {
 	if len(args) == 0 || args[0] != "add" && args[0] != "work" {
-		return errors.New(usage)
+		return errors.New(tasksUsage)
 	}
 	flags := flag.NewFlagSet("tasks", flag.ContinueOnError)
 	server := flags.String("server", "127.0.0.1:7450", "address of the ledger")
@@ -74,12 +73,12 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	if args[0] == "work" {
-		return work(ctx, c, *queue, out)
+		return workTasks(ctx, c, *queue, out)
 	}
 	if flags.NArg() != 2 || *key == "" {
-		return errors.New(usage)
+		return errors.New(tasksUsage)
 	}
-	return add(ctx, c, *unique, *key, task{*queue, flags.Arg(0), flags.Arg(1)}, out)
+	return addTask(ctx, c, *unique, *key, task{*queue, flags.Arg(0), flags.Arg(1)}, out)
 }
 
 // task is what the ledger stores for a task. All of it is part of the request that a key belongs to, so that a key
@@ -90,12 +89,12 @@ type task struct {
 	Payload string `json:"payload"`
 }
 
-// scope is the scope of all queues.
-func scope() *seqledgerv1.Scope { return &seqledgerv1.Scope{Organization: "tasks"} }
+// tasksScope is the scope of all queues.
+func tasksScope() *seqledgerv1.Scope { return &seqledgerv1.Scope{Organization: "tasks"} }
 
-// namespace returns the namespace in which a key is unique. The prefixes keep a custom name from colliding with a type
+// taskNamespace returns the namespace in which a key is unique. The prefixes keep a custom name from colliding with a type
 // or a queue.
-func namespace(unique string, t task) string {
+func taskNamespace(unique string, t task) string {
 	switch unique {
 	case "type":
 		return "type/" + t.Type
@@ -105,7 +104,7 @@ func namespace(unique string, t task) string {
 	return "custom/" + unique
 }
 
-var errConflict = errors.New("the key stands for another task; nothing was added")
+var errConflict = errors.New("the key was already used for another task; nothing was added")
 
 // added is the output of add.
 type added struct {
@@ -113,14 +112,14 @@ type added struct {
 	Status string `json:"status"` // created or existing
 }
 
-// add adds a task once.
-func add(ctx context.Context, c *client.Client, unique, key string, t task, out io.Writer) error {
+// addTask adds a task once.
+func addTask(ctx context.Context, c *client.Client, unique, key string, t task, out io.Writer) error {
 	payload, err := json.Marshal(t)
 	if err != nil {
 		return err
 	}
 	request := &seqledgerv1.WriteRequest{
-		Scope: scope(), Namespace: namespace(unique, t), IdempotencyKey: key, Ttl: durationpb.New(keyTTL),
+		Scope: tasksScope(), Namespace: taskNamespace(unique, t), IdempotencyKey: key, Ttl: durationpb.New(keyTTL),
 		Operations: []*seqledgerv1.Operation{op.Append(payload)},
 	}
 	var receipt *seqledgerv1.Receipt
@@ -144,10 +143,10 @@ func add(ctx context.Context, c *client.Client, unique, key string, t task, out 
 	return json.NewEncoder(out).Encode(answer)
 }
 
-// work prints the tasks of a queue, from the first one on. A real worker stores the height it has processed, and makes
+// workTasks prints the tasks of a queue, from the first one on. A real worker stores the height it has processed, and makes
 // its handling of a task safe to repeat, with the task's id as the key.
-func work(ctx context.Context, c *client.Client, queue string, out io.Writer) error {
-	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: scope()}) {
+func workTasks(ctx context.Context, c *client.Client, queue string, out io.Writer) error {
+	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: tasksScope()}) {
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-// Command gopayer does the same as test/payer.ts, with the Go client: in the test of the file journal, one resumes
+// Command gopayer does the same as client/typescript/test/payer.ts, with the Go client: in the test of the file journal, one resumes
 // where the other was killed.
 //
 //	gopayer ADDRESS JOURNAL DONE COUNT

@@ -1,17 +1,4 @@
-// Command forms is an example: a form intake that requires a key for each form, and accepts each form once.
-//
-//	go run ./cmd/seqledger serve
-//	go run ./client/idempotency/examples/forms
-//
-//	curl -s http://127.0.0.1:8082/intake/contact       # a form: {"key":"KEY","proof":"PROOF"}
-//	curl -i -H 'Idempotency-Key: "KEY"' -H 'Intake-Proof: PROOF' -d 'name=Ann' http://127.0.0.1:8082/intake/contact
-//
-// A key is unique within an intake and a party. For a user, the party is the user. An anonymous visitor has no
-// identity, so a form handed to a visitor carries a proof, which only that visitor has: a caller that sends the proof
-// counts as that visitor. When the visitor signs in before the answer has arrived, the page sends the form again, with
-// the proof and the user's credential (try 'Authorization: Bearer alice-secret'), and gets the answer that the visitor
-// would have got. From then on the proof belongs to that user: if another user sends it, it is ignored.
-package main
+package examples_test
 
 import (
 	"context"
@@ -35,20 +22,30 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-func main() {
+// The example forms is a form intake that requires a key for each form, and accepts each form once.
+//
+//	GET  /intake/contact       # returns an empty form: {"key":"KEY","proof":"PROOF"}
+//	POST /intake/contact       # with Idempotency-Key: "KEY" and Intake-Proof: PROOF
+//
+// A key is unique within an intake and a party. For a user, the party is the user. An anonymous visitor has no
+// identity, so a form handed to a visitor carries a proof, which only that visitor has: a caller that sends the proof
+// counts as that visitor. When the visitor signs in before the answer has arrived, the page sends the form again, with
+// the proof and the user's credential (try 'Authorization: Bearer alice-secret'), and gets the answer that the visitor
+// would have got. The proof then belongs to that user: if another user sends it, it is ignored.
+func formsMain() {
 	listen := flag.String("listen", "127.0.0.1:8082", "address to listen on")
 	ledger := flag.String("server", "127.0.0.1:7450", "address of the ledger")
 	secret := flag.String("secret", rand.Text(), "what proofs are signed with; random: they end with this process")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := serve(ctx, *listen, *ledger, []byte(*secret)); err != nil {
+	if err := serveForms(ctx, *listen, *ledger, []byte(*secret)); err != nil {
 		fmt.Fprintln(os.Stderr, "forms:", err)
 		os.Exit(1)
 	}
 }
 
-func serve(ctx context.Context, listen, ledger string, secret []byte) (err error) {
+func serveForms(ctx context.Context, listen, ledger string, secret []byte) (err error) {
 	c, err := client.New(client.Options{Server: ledger})
 	if err != nil {
 		return err
@@ -87,8 +84,8 @@ type intake struct {
 	secret []byte
 }
 
-// scope is the scope of the records.
-var scope = idempotency.Scope{Organization: "forms"}
+// formsScope is the scope of the records.
+var formsScope = idempotency.Scope{Organization: "forms"}
 
 // partyKey is the context key of a request's party.
 type partyKey struct{}
@@ -96,7 +93,7 @@ type partyKey struct{}
 func (i *intake) handler() http.Handler {
 	once := idempotency.Middleware(i.store, idempotency.Options{
 		Settings:  idempotency.Settings{TTL: recordTTL},
-		Scope:     scope,
+		Scope:     formsScope,
 		Required:  true,
 		Namespace: func(r *http.Request) string { return "intake/" + r.PathValue("name") },
 		Principal: func(ctx context.Context, _ http.Header) (string, error) {
@@ -106,7 +103,7 @@ func (i *intake) handler() http.Handler {
 	})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /intake/{name}", i.form)
-	mux.Handle("POST /intake/{name}", i.identified(once(http.HandlerFunc(submit))))
+	mux.Handle("POST /intake/{name}", i.identified(once(http.HandlerFunc(acceptForm))))
 	return mux
 }
 
@@ -176,7 +173,7 @@ func (i *intake) party(ctx context.Context, user, proof string) (string, error) 
 		Settings:    idempotency.Settings{TTL: proofTTL, OnLeaseExpired: idempotency.TakeOver},
 		Fingerprint: idempotency.Fingerprint{Algorithm: 1, Digest: sha256.Sum256([]byte(user))},
 	}
-	key := idempotency.RecordKey{Scope: scope, Namespace: "proofs", Key: visitor}
+	key := idempotency.RecordKey{Scope: formsScope, Namespace: "proofs", Key: visitor}
 	_, err := claim.Do(ctx, i.store, key, func(context.Context, *idempotency.Owner) ([]byte, error) { return nil, nil })
 	switch {
 	case idempotency.CodeOf(err) == idempotency.CodeKeyReused: // it belongs to another user
@@ -187,8 +184,8 @@ func (i *intake) party(ctx context.Context, user, proof string) (string, error) 
 	return visitor, nil
 }
 
-// submit accepts a form. This example only prints it.
-func submit(w http.ResponseWriter, r *http.Request) {
+// acceptForm accepts a form. This example only prints it.
+func acceptForm(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil || len(r.PostForm) == 0 {
 		http.Error(w, "the form is empty", http.StatusBadRequest)
 		return

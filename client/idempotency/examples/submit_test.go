@@ -1,16 +1,4 @@
-// Command submit is an example: a service that submits jobs to a runner at most once per key.
-//
-//	go run ./cmd/seqledger serve
-//	go run ./client/idempotency/examples/submit
-//
-//	curl -i -H 'Idempotency-Key: "nightly-2026-11-22"' -d '{"image":"report"}' http://127.0.0.1:8081/jobs
-//	curl -i -H 'Idempotency-Key: "nightly-2026-11-22"' http://127.0.0.1:8081/jobs
-//
-// Concurrent requests with one key wait for the first of them (up to --wait) and get its job. The same key with other
-// bytes is a conflict, even if only the white space differs. A job that the runner refuses stays refused for
-// --rejected. If this program is killed while it submits a job, the job may or may not run: the key is then
-// INDETERMINATE, nothing submits the job again, and seqledger key resolve settles it.
-package main
+package examples_test
 
 import (
 	"bytes"
@@ -35,7 +23,16 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 )
 
-func main() {
+// The example submit is a service that submits jobs to a runner at most once per key.
+//
+//	POST /jobs       # with Idempotency-Key and a job
+//	GET  /jobs       # with Idempotency-Key: the state of its job
+//
+// Concurrent requests with one key wait for the first of them (up to --wait) and get its job. The same key with other
+// bytes is a conflict, even if only the white space differs. A job that the runner refuses stays refused for
+// --rejected. If this program is killed while it submits a job, the job may or may not run: the key is then
+// INDETERMINATE, nothing submits the job again, and seqledger key resolve settles it.
+func submitMain() {
 	listen := flag.String("listen", "127.0.0.1:8081", "address to listen on")
 	ledger := flag.String("server", "127.0.0.1:7450", "address of the ledger")
 	runner := flag.String("runner", "", "URL that takes a job with POST; empty prints it")
@@ -129,23 +126,23 @@ func (s *service) submit(w http.ResponseWriter, r *http.Request) {
 		s.failed(w, err)
 		return
 	}
-	answer(w, http.StatusCreated, status{State: "COMMITTED", Job: string(done.Response), Replayed: done.Replayed})
+	writeStatus(w, http.StatusCreated, status{State: "COMMITTED", Job: string(done.Response), Replayed: done.Replayed})
 }
 
 // failed answers a request that has no job.
 func (s *service) failed(w http.ResponseWriter, err error) {
 	if rejected, ok := errors.AsType[*idempotency.RejectedError](err); ok {
-		answer(w, http.StatusUnprocessableEntity, status{State: "REJECTED", Reason: string(rejected.Response)})
+		writeStatus(w, http.StatusUnprocessableEntity, status{State: "REJECTED", Reason: string(rejected.Response)})
 		return
 	}
 	switch idempotency.CodeOf(err) {
 	case idempotency.CodeInFlight:
 		w.Header().Set("Retry-After", "1")
-		answer(w, http.StatusAccepted, status{State: "PENDING"})
+		writeStatus(w, http.StatusAccepted, status{State: "PENDING"})
 	case idempotency.CodeOutcomeUnknown:
-		answer(w, http.StatusConflict, status{State: "INDETERMINATE"})
+		writeStatus(w, http.StatusConflict, status{State: "INDETERMINATE"})
 	case idempotency.CodeKeyReused:
-		http.Error(w, "the key stands for another job", http.StatusConflict)
+		http.Error(w, "the key was already used for another job", http.StatusConflict)
 	case "": // from run: it has no result to keep
 		http.Error(w, err.Error(), http.StatusBadGateway)
 	default: // nothing was submitted
@@ -217,10 +214,10 @@ func (s *service) state(w http.ResponseWriter, r *http.Request) {
 	case idempotency.Rejected:
 		known.Reason = strings.TrimSpace(string(record.Response))
 	}
-	answer(w, http.StatusOK, known)
+	writeStatus(w, http.StatusOK, known)
 }
 
-func answer(w http.ResponseWriter, code int, body status) {
+func writeStatus(w http.ResponseWriter, code int, body status) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(body) // an error means that the client has disconnected
