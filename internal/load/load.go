@@ -54,7 +54,7 @@ type Load struct {
 	Rate float64
 	// Meter is read when the measurement begins and when it ends. It may be nil.
 	Meter Meter
-	// Group is how many operations each call stands for; 0 is 1. It is for operations so short
+	// Group is the number of operations in each call; 0 is 1. It is for operations so short
 	// that a reading of the clock for each would distort the result, and must not be used
 	// otherwise, because the latencies are those of groups.
 	Group int64
@@ -66,9 +66,8 @@ type Meter func() (map[string]float64, error)
 // Result is what was measured.
 type Result struct {
 	Operations int64
-	// Unserved counts the operations of an open loop that were due and had not
-	// begun when the time was over. Latency has each with the time that it had
-	// waited until then, because leaving them out would hide the worst.
+	// Unserved counts the operations of an open loop that were due and had not begun at the end. Latency includes
+	// their waiting times, because leaving them out would hide the worst.
 	Unserved int64
 	Elapsed  time.Duration
 	Latency  Latencies
@@ -163,8 +162,8 @@ func Run(ctx context.Context, l Load, operation Operation) (Result, error) {
 	return result, nil
 }
 
-// RunSome is Run until at least one operation is measured, for ever longer, because a disk that others keep
-// busy may take longer for a sync than a short measurement lasts.
+// RunSome repeats Run with doubled durations until at least one operation is measured, because a sync on a busy disk
+// may take longer than a short measurement.
 func RunSome(ctx context.Context, l Load, operation Operation) (Result, error) {
 	const longest = 20 * time.Second // what one operation may take
 	for duration := l.Duration; ; l.Duration *= 2 {
