@@ -181,18 +181,23 @@ func evictedBefore() error {
 	}
 }
 
-// onlyOurs refuses a session on a stream that was evicted and exists again, because another client has
-// started it anew, so its numbers are not a fresh start for this Writer.
+// onlyOurs refuses a session on a stream that another client has used since it was evicted, with a session or without
+// one: its numbers are not a fresh start for this Writer.
 func onlyOurs(response *seqledgerv1.OpenSessionResponse) error {
-	if response.GetPreviousSession() == 0 {
-		return nil
-	}
-	return &failure.Error{
+	refusal := &failure.Error{
 		Code:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED,
 		ConnectCode: connect.CodeFailedPrecondition,
-		Message:     "another session was opened after the stream was evicted",
 		Session:     response.GetPreviousSession(),
 	}
+	switch last := response.GetState().GetLastCommittedSequence(); {
+	case response.GetPreviousSession() != 0:
+		refusal.Message = "another session was opened after the stream was evicted"
+	case last != 0:
+		refusal.Message = fmt.Sprintf("another client wrote up to sequence %d after the stream was evicted", last)
+	default:
+		return nil
+	}
+	return refusal
 }
 
 // returnUnsettled hands the unsettled writes to the application. They stay in the journal until
