@@ -104,7 +104,7 @@ func (w *Writer) recover(ctx context.Context) error {
 		if w.queue.len() > 0 {
 			first = w.queue.at(0).Sequence()
 		}
-		// Because the session is the journal's, no other client has written. Either the ledger or
+		// The session is the journal's, so no other client has written. Either the ledger or
 		// the journal has lost writes, or this is an old copy of the journal.
 		if last+1 < first || last >= next {
 			return w.returnUnsettled(rpc.ProtocolError("the ledger has committed up to sequence %d, the journal says "+

@@ -157,7 +157,7 @@ const attempts = 3
 // do runs a command. It leaves a server that is unable to run it, and tries again where the address leads then. A
 // command that may be repeated is also tried again when connections break: those of a pool break together.
 func (b *backend) do(ctx context.Context, repeatable bool, run func() error) error {
-	left := 0 // connections that were left; a pool closes each of them, so it has no more of them than connections
+	left := 0 // the pool closes each connection that was left, so there are at most as many as its size
 	for attempt := 1; ; {
 		generation := b.connections.generation.Load()
 		err := run()
