@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // proxies is a network of this machine's own addresses, with a proxy before each node. Two nodes share a stream that

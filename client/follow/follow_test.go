@@ -20,8 +20,8 @@ import (
 	"github.com/seqledger/seqledger/client/follow"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/internal/embedded"
-	"github.com/seqledger/seqledger/internal/servertest"
-	"github.com/seqledger/seqledger/internal/storefaults"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 

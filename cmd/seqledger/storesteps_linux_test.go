@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/internal/servertest"
-	"github.com/seqledger/seqledger/internal/storefaults"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
 
 // stepServer is the server of a store.

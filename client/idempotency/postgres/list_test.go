@@ -10,7 +10,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
 	"github.com/seqledger/seqledger/client/idempotency/storetest"
-	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
 // A list contains the records of its scope that match the request.

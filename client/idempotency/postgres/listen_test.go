@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
-	"github.com/seqledger/seqledger/internal/servertest"
-	"github.com/seqledger/seqledger/internal/storefaults"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
 
 // A connection that listens at a server which the pool has left ends, so that the next one listens where the pool is.

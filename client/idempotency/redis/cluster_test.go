@@ -14,7 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
 	"github.com/seqledger/seqledger/client/idempotency/storetest"
-	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
 // anyKey is in the slot of a store's keys.

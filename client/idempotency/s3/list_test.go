@@ -12,7 +12,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
 	"github.com/seqledger/seqledger/client/idempotency/storetest"
-	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
 func TestList(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
 	"github.com/seqledger/seqledger/client/idempotency/storetest"
-	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
 func TestQuota(t *testing.T) {

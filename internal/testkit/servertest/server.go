@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
-	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // Server is a server of a test. Its methods fail the test.

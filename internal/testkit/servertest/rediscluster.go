@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // The slots of a cluster of Redis.

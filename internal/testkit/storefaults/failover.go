@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
 // FailOver makes a PostgreSQL read-only and the proxy's address lead to another one. Connections that are open stay.

@@ -1,8 +1,8 @@
 // Command longtests lists the tests that -short shortens, for make test-long: it runs these, and not again those that
 // make test has run in full.
 //
-//	go run ./internal/longtests packages    # the packages that have such tests, one a line
-//	go run ./internal/longtests pattern     # a regular expression for go test -run that matches all of them
+//	go run ./internal/testkit/longtests packages    # the packages that have such tests, one a line
+//	go run ./internal/testkit/longtests pattern     # a regular expression for go test -run that matches all of them
 //
 // A test is shortened if it asks testing.Short, or draws as often as package rapidtest says, or calls a function of its
 // package that does. Calls are told by their names alone, so that a test may be listed without need, but none is missed
