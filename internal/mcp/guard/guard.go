@@ -74,7 +74,7 @@ type Guard struct {
 	over    bool // the server has ended: nothing joins calls
 	next    uint64
 	pending map[string]*request // by the guard's own id
-	ignored map[string]bool     // ids of the client's calls that pass although they have a key; at most maxIgnored
+	ignored []string            // ids of the client's last calls that pass although they have a key; see maxIgnored
 
 	listed map[string]bool // guarded tools that the server has; used only by the receiver
 }
@@ -96,8 +96,7 @@ func New(o Options) *Guard {
 	return &Guard{
 		Options: o, prefix: "seqledger:" + hex.EncodeToString(prefix[:]) + ":", ended: make(chan struct{}),
 		slots: make(chan struct{}, cmp.Or(o.MaxCalls, defaultMaxCalls)), pending: map[string]*request{},
-		ignored: map[string]bool{},
-		listed:  map[string]bool{},
+		listed: map[string]bool{},
 	}
 }
 
@@ -321,27 +320,33 @@ func (g *Guard) fromServer(line []byte, more *bufio.Reader) error {
 func (g *Guard) ignoreKey(m *message) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.ignored) < maxIgnored {
-		g.ignored[string(m.id)] = true
+	if len(g.ignored) == maxIgnored {
+		g.ignored = g.ignored[1:]
 	}
+	g.ignored = append(g.ignored, string(m.id))
 }
 
 // tellIgnored returns an answer of the server for the client: with a mark if the key of its call had no effect.
 func (g *Guard) tellIgnored(m *message, line []byte) []byte {
 	g.mu.Lock()
-	ignored := g.ignored[string(m.id)]
-	delete(g.ignored, string(m.id))
+	i := slices.Index(g.ignored, string(m.id))
+	if i >= 0 {
+		g.ignored = slices.Delete(g.ignored, i, i+1)
+	}
 	g.mu.Unlock()
-	if !ignored || m.result == nil {
+	if i < 0 {
 		return line
 	}
-	result, err := mark(m.result, "_meta", metaIgnored)
-	if err != nil {
-		return line
+	name, answer, member := "result", m.result, "_meta"
+	if m.fault != nil {
+		name, answer, member = "error", m.fault, "data"
 	}
-	marked, err := setMembers(m.raw, edit{"result", result})
+	marked, err := mark(answer, member, metaIgnored)
+	if err == nil {
+		marked, err = setMembers(m.raw, edit{name, marked})
+	}
 	if err != nil {
-		return line
+		return line // for example because the data of an error is a text
 	}
 	return marked
 }
