@@ -154,8 +154,8 @@ func TestBackupRefusesUnknownField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status, _, _ := h.do(t, request); status != http.StatusMethodNotAllowed {
-		t.Errorf("GET is answered with %d", status)
+	if status, _, text := h.do(t, request); status != http.StatusMethodNotAllowed || !strings.Contains(text, "send POST") {
+		t.Errorf("GET is answered with %d %s", status, text)
 	}
 }
 

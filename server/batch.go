@@ -86,7 +86,7 @@ func (s *Server) newBatch(
 		return nil, context.Cause(ctx)
 	}
 	b.refuse(ctx, s, err)
-	if hasNoRoom(err) {
+	if isOutOfSpace(err) {
 		b.outcomes, err = s.options.Ledger.Repeated(ctx, commands)
 		if err != nil && ctx.Err() != nil {
 			return nil, context.Cause(ctx)

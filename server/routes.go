@@ -62,14 +62,34 @@ func (s *Server) mount(mux *http.ServeMux) {
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
 	// Never compressed, because there are many results and they consist of hashes and ids, which do not compress.
 	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
-	mux.Handle(stream, s.upgradable(s.streamByLeader(s.limitBody(writing, s.asStream(false,
-		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...))))))
+	mux.Handle(stream, s.upgradable(onlyMethods(writing, s.streamByLeader(s.limitBody(writing, s.asStream(false,
+		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...)))))))
 	backup := seqledgerv1connect.AdminServiceBackupProcedure
-	mux.Handle(backup, s.limitBody(reading, s.asStream(true,
-		connect.NewServerStreamHandler(backup, s.backup, append(s.handlerOptions(reading), uncompressed)...))))
+	mux.Handle(backup, onlyMethods(writing, s.limitBody(reading, s.asStream(true,
+		connect.NewServerStreamHandler(backup, s.backup, append(s.handlerOptions(reading), uncompressed)...)))))
 	watch := seqledgerv1connect.LedgerServiceWatchProcedure
-	mux.Handle(watch, s.limitBody(reading, s.asStream(true,
-		connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))))
+	mux.Handle(watch, onlyMethods(writing, s.limitBody(reading, s.asStream(true,
+		connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...)))))
+}
+
+// onlyMethods refuses calls with methods other than POST and, for reads, GET. Connect would answer without a body.
+func onlyMethods(level connect.IdempotencyLevel, next http.Handler) http.Handler {
+	allowed := http.MethodPost
+	if level == reading {
+		allowed = "GET, POST"
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost || level == reading && r.Method == http.MethodGet {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Allow", allowed)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		// A method has no quotes.
+		_, _ = fmt.Fprintf(w, `{"code":"unimplemented","message":"the method %.20s is not allowed here; send %s"}`,
+			r.Method, allowed)
+	})
 }
 
 // asStream adds stream controls to a handler. oneRequest means that no message follows the first.
@@ -160,7 +180,7 @@ func unary[P wire.Message[T], T, R any](
 	if leaderOnly(procedure, level) {
 		mounted = s.byLeader(mounted)
 	}
-	mux.Handle(procedure, admission.BodyDeadline(mounted))
+	mux.Handle(procedure, onlyMethods(level, admission.BodyDeadline(mounted)))
 }
 
 // leaderOnly reports whether only the leader can answer a unary procedure.

@@ -112,6 +112,10 @@ func (s *Server) admissionOptions() admission.Options {
 // Drain before the ledger is closed. The bounds of connections apply only with Serve.
 func (s *Server) Handler() http.Handler { return s.handler }
 
+// MayStore returns an error while the disk of the ledger has less free space than the reserve. A program that writes to
+// the ledger itself asks before each write, as the server does.
+func (s *Server) MayStore(ctx context.Context) error { return s.admission.MayWrite(ctx) }
+
 // drainWith drains this server when the http.Server that serves a request shuts down: Shutdown
 // and Close of an http.Server do not track upgraded connections, and would leave them open for
 // ever.

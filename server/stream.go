@@ -161,7 +161,8 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 func (st *writeStream) enter(
 	ctx context.Context, commands []machine.Command, bytes int,
 ) (*ledger.Submission, func(), error) {
-	leave, err := st.server.admission.Writes(ctx, st.hurry, st.party, len(commands), bytes)
+	leave, err := st.server.admission.AwaitWrite(ctx, st.hurry, st.party,
+		admission.Work{Writes: len(commands), Bytes: bytes})
 	if err != nil {
 		return nil, nil, err
 	}

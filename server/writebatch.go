@@ -23,7 +23,8 @@ import (
 func (s *Server) mountWriteBatch(mux *http.ServeMux) {
 	procedure := seqledgerv1connect.LedgerServiceWriteBatchProcedure
 	handler := unflushed(connect.NewUnaryHandler(procedure, s.writeBatch, s.handlerOptions(writing)...))
-	mux.Handle(procedure, admission.BodyDeadline(s.byLeader(s.limitBody(writing, withAnswerRoom(handler)))))
+	mux.Handle(procedure, onlyMethods(writing,
+		admission.BodyDeadline(s.byLeader(s.limitBody(writing, withAnswerRoom(handler))))))
 }
 
 // writeBatch commits the writes of one call.
@@ -80,7 +81,7 @@ type batchCall struct {
 func (c batchCall) enter(
 	ctx context.Context, commands []machine.Command, bytes int,
 ) (*ledger.Submission, func(), error) {
-	leave, err := c.server.admission.WriteAll(ctx, c.party, len(commands), bytes)
+	leave, err := c.server.admission.Write(ctx, c.party, admission.Work{Writes: len(commands), Bytes: bytes})
 	if err != nil {
 		return nil, nil, err
 	}

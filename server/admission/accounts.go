@@ -37,9 +37,9 @@ const (
 	// together, under otherActors.
 	maxAccounts = 1 << 16
 	otherActors = "*"
-	// finishRoom is how much more a full actor may store to finish what it has begun. It is bounded,
-	// because the keys of a million small reservations could be finished with a mebibyte each.
-	finishRoom = 64 << 20
+	// finishBytes is how much more a full actor may store to finish what it has begun. It is bounded, because the keys
+	// of a million small reservations could be finished with a mebibyte each.
+	finishBytes = 64 << 20
 )
 
 // account counts the bytes that one actor has stored.

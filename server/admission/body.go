@@ -184,23 +184,23 @@ func (b *Body) take(n int64) error { return b.hold(copies * n) }
 
 // hold takes n bytes of the party's share and of the total.
 func (b *Body) hold(n int64) error {
-	share, limit := b.party.Share, int64(b.party.Limits.MessageBytes)
+	c, share := b.controller, b.party.Share
 	if b.Write {
 		if b.held == 0 {
 			b.slow()
 		}
-		if err := b.controller.mayWrite(b.ctx, b.party, b.read); err != nil {
+		if err := c.mayQueue(b.ctx, b.party, b.read); err != nil {
 			share.refusedLarge()
 			return b.Refused(err)
 		}
 	}
-	if !share.arriving.TryAcquire(n, limit) {
-		if err := b.wait(n, limit); err != nil {
+	if !share.used[MessageBytes].TryAcquire(n, c.limit(b.party, MessageBytes)) {
+		if err := b.wait(n); err != nil {
 			return err
 		}
 	}
-	if !b.controller.arriving.TryAcquire(n, maxMessageBytes) {
-		share.arriving.Release(n)
+	if !c.used[MessageBytes].TryAcquire(n, c.total(MessageBytes)) {
+		share.used[MessageBytes].Release(n)
 		return b.refuse(OfServer)
 	}
 	b.held += n
@@ -221,15 +221,15 @@ func (b *Body) slow() {
 	}
 }
 
-// wait takes n bytes of the party's share once there is room, or once this body gets the
-// overdraft.
-func (b *Body) wait(n, limit int64) error {
+// wait takes n bytes of the party's share once they are available, or once this body gets the overdraft. Only the body
+// of a stream waits.
+func (b *Body) wait(n int64) error {
 	share := b.party.Share
 	if b.stall == nil {
 		if b.Write && b.controller.shares {
 			share.refusedLarge()
 		}
-		return b.refuse(b.controller.owner())
+		return b.refuse(b.controller.shareOwner())
 	}
 	if !b.overdraft {
 		// The client does not stall while the server is not reading.
@@ -237,32 +237,18 @@ func (b *Body) wait(n, limit int64) error {
 			b.stall.End()
 			defer b.stall.Begin()
 		}
-		if err := b.either(n, limit); err != nil || !b.overdraft {
-			return err
+		if b.held == 0 { // it holds no memory that another body waits for
+			if share.used[MessageBytes].Acquire(b.ctx, n, b.controller.limit(b.party, MessageBytes)) != nil {
+				return b.refuse(b.controller.shareOwner())
+			}
+			return nil
 		}
+		if share.overdraft.Acquire(b.ctx, 1, 1) != nil {
+			return b.refuse(b.controller.shareOwner())
+		}
+		b.overdraft = true
 	}
-	share.arriving.force(n)
-	return nil
-}
-
-// either waits for room or for the overdraft.
-func (b *Body) either(n, limit int64) error {
-	share := b.party.Share
-	if b.held == 0 {
-		// It holds no memory that another body waits for.
-		return b.acquired(share.arriving.Acquire(b.ctx, n, limit))
-	}
-	if err := share.overdraft.Acquire(b.ctx, 1, 1); err != nil {
-		return b.acquired(err)
-	}
-	b.overdraft = true
-	return nil
-}
-
-func (b *Body) acquired(err error) error {
-	if err != nil {
-		return b.refuse(b.controller.owner())
-	}
+	share.used[MessageBytes].force(n)
 	return nil
 }
 
@@ -270,12 +256,10 @@ func (b *Body) refuse(o Owner) error {
 	return b.Refused(b.controller.refuse(b.ctx, MessageBytes, o, roomRetry))
 }
 
-// Release releases a message's memory. It is called by the reading goroutine, or after that has
-// ended.
+// Release releases a message's memory. It is called by the reading goroutine, or after that has ended.
 func (b *Body) Release() {
 	if b.held > 0 {
-		b.party.Share.arriving.Release(b.held)
-		b.controller.arriving.Release(b.held)
+		b.controller.release(b.party, MessageBytes, b.held)
 		b.held = 0
 	}
 	if b.overdraft {

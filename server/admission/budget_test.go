@@ -162,3 +162,23 @@ func TestPace(t *testing.T) {
 		}
 	})
 }
+
+func TestBudgetAwaitEmpty(t *testing.T) {
+	t.Parallel()
+	var b Budget
+	if err := b.AwaitEmpty(t.Context()); err != nil {
+		t.Error("nothing to wait for:", err)
+	}
+	b.TryAcquire(1, 1)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.AwaitEmpty(ended); !errors.Is(err, context.Canceled) {
+		t.Error("a wait that its context ends:", err)
+	}
+	left := make(chan error)
+	go func() { left <- b.AwaitEmpty(t.Context()) }() // ends with Release; received below
+	b.Release(1)
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
+}

@@ -188,15 +188,15 @@ func TestDecodedSizeIsCharged(t *testing.T) {
 			t.Error(err)
 		}
 		share := b.party.Share
-		if err := c.Grow(freeBytes); err != nil || share.arriving.Used() != 0 {
-			t.Errorf("a little is free: %v, %d bytes are charged", err, share.arriving.Used())
+		if err := c.Grow(freeBytes); err != nil || share.used[MessageBytes].Used() != 0 {
+			t.Errorf("a little is free: %v, %d bytes are charged", err, share.used[MessageBytes].Used())
 		}
-		if err := c.Grow(1 << 20); err != nil || share.arriving.Used() < 1<<20 {
-			t.Errorf("%v, %d bytes are charged", err, share.arriving.Used())
+		if err := c.Grow(1 << 20); err != nil || share.used[MessageBytes].Used() < 1<<20 {
+			t.Errorf("%v, %d bytes are charged", err, share.used[MessageBytes].Used())
 		}
 		c.Whole()
 		c.Release()
-		if used := share.arriving.Used(); used != 0 {
+		if used := share.used[MessageBytes].Used(); used != 0 {
 			t.Errorf("%d bytes are charged at the end", used)
 		}
 	})

@@ -18,7 +18,7 @@ func TestRefusalsExplainThemselves(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for b := Bound(0); b < boundCount; b++ {
-		for _, o := range owners[b] {
+		for _, o := range table[b].owners {
 			text := (&Refusal{Bound: b, Owner: o}).Error()
 			if !strings.Contains(text, "nothing was done") || strings.Contains(text, "of ;") ||
 				strings.Contains(text, "of  (") {

@@ -128,7 +128,7 @@ func TestOldestVisitIsCut(t *testing.T) {
 			}
 			mustCount(t, c, Unauthenticated, test.owner, 3)
 			v.end()
-			if c.visits.count() != 0 || on != nil && on.visits.n != 0 {
+			if c.visits.count() != 0 || on != nil && on.visits.Len() != 0 {
 				t.Errorf("%s: %d visits are left", name, c.visits.count())
 			}
 			if on != nil {
@@ -151,8 +151,8 @@ func TestConnectionOfTooManyVisitsIsClosed(t *testing.T) {
 		inner.closed.Wait()
 		mustCount(t, c, Unauthenticated, OfConnection, 1)
 		v.end()
-		if c.visits.count() != 0 || c.connections.open.Count() != 0 {
-			t.Errorf("%d visits and %d connections are left", c.visits.count(), c.connections.open.Count())
+		if c.visits.count() != 0 || c.used[Connections].Used() != 0 {
+			t.Errorf("%d visits and %d connections are left", c.visits.count(), c.used[Connections].Used())
 		}
 	})
 }
