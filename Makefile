@@ -98,11 +98,6 @@ test-long: ## Run at full length the tests that make test shortens, but for make
 	$(GO) vet ./...
 	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m -run "$$($(LONG) pattern)" $$($(LONG) packages)
 
-UPGRADE_FROM ?= HEAD^
-.PHONY: test-upgrade
-test-upgrade: ## Replace the program of UPGRADE_FROM (default HEAD^) in a running cluster, node by node, and take it back
-	UPGRADE_FROM=$(UPGRADE_FROM) $(GO) test -count=1 -v -timeout 15m -run '^TestUpgrade(OfACluster|ToANewerLevel)$$' ./cmd/seqledger
-
 # Empty means one that nobody has had yet; a failure prints it.
 SEED      ?=
 COMMANDS  ?= 1000000
@@ -123,16 +118,9 @@ sim-cluster: ## Simulate SEEDS clusters (default 100) from SEED, or new ones for
 test-damage: ## Damage small files of a ledger in every bit, cut and sector, and kill a restore at every step
 	@if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi; \
 	GOGC=800 GOMEMLIMIT=3GiB SEQLEDGER_DAMAGE_ALL=1 SEQLEDGER_FAULT_ALL=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestDamage_.*|TestFault_FlippedBit|TestRestoreSurvivesKills)$$' \
-	  ./ledger ./ledger/raftlog ./ledger/raftlog/legacy ./ledger/raftlog/segment ./ledger/blockfile ./ledger/boltstore \
+	  ./ledger ./ledger/raftlog ./ledger/raftlog/segment ./ledger/blockfile ./ledger/boltstore \
 	  ./ledger/archive ./ledger/backupfile ./ledger/internal/boltpage ./server/admission >damage.log 2>&1 || { cat damage.log; rm -f damage.log; exit 1; }
 	@grep -E '^ +[a-z]+_test.go:[0-9]+: |^ok ' damage.log; rm -f damage.log
-
-# ledger/testdata/README.md says when.
-NAME ?=
-.PHONY: old-directories
-old-directories: ## Write data directories into ledger/testdata/NAME, with which later programs are tested
-	@test -n "$(NAME)" || { echo "make old-directories NAME=format6"; exit 1; }
-	SEQLEDGER_MAKE_DIRECTORIES=$(CURDIR)/ledger/testdata/$(NAME) $(GO) test -count=1 -run '^TestMakeDirectories$$' ./ledger
 
 # At the end of its time Go's fuzzer may lose a race and fail without a finding
 # (golang/go#75804). That must not keep the targets behind it from running.
@@ -245,7 +233,7 @@ check-generated: generate ## Fail when the committed Go is not what the .proto f
 WEB := client/typescript
 .PHONY: test-web
 test-web: check-generated-web check-console ## Build and test the TypeScript client against a real server (needs node 20 and npm, which brings Deno and Bun, and chromium for the browser tests)
-	$(GO) build -o bin/web/ ./cmd/seqledger ./$(WEB)/test/gopayer
+	$(GO) build -o bin/web/ ./cmd/seqledger ./internal/testkit/gopayer
 	npm --prefix $(WEB) run build
 	SEQLEDGER=$(CURDIR)/bin/web/seqledger GOPAYER=$(CURDIR)/bin/web/gopayer npm --prefix $(WEB) test
 	rm -rf bin/web/conformance && mkdir bin/web/conformance

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	ledger.SetSealBytes(100 << 10)
 	for variable, child := range map[string]func(dir string) error{
 		killChildEnv: killChild, retainChildEnv: retainChild, restoreChildEnv: restoreChild, faultChildEnv: faultChild,
-		backupChildEnv: backupChild, dropChildEnv: dropChild, oldChildEnv: keptChild,
+		backupChildEnv: backupChild, dropChildEnv: dropChild,
 	} {
 		if dir := os.Getenv(variable); dir != "" {
 			if err := child(dir); err != nil {

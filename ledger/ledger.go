@@ -269,16 +269,7 @@ func (l *Ledger) openLog() (err error) {
 	if c := l.options.Cluster; c != nil {
 		o.Cluster = &raftlog.Cluster{Send: l.cluster.Send, Tick: tickOf(c)}
 	}
-	switch {
-	case l.directory.HasOldLog():
-		err = raftlog.Convert(o, l.directory.LogConverted)
-	case !l.directory.Fresh():
-		err = raftlog.RemoveOld(o.Dir) // which an interrupted conversion may have left
-	}
-	if err == nil {
-		l.log, err = raftlog.Open(o)
-	}
-	if err != nil {
+	if l.log, err = raftlog.Open(o); err != nil {
 		return fmt.Errorf("log: %w", err)
 	}
 	l.opened.Store(l.log)

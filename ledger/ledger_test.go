@@ -424,7 +424,7 @@ func TestDirectoryIsRefused(t *testing.T) {
 	})
 	t.Run("other version", func(t *testing.T) {
 		dir := filled(t)
-		replaceInFile(t, filepath.Join(dir, "LEDGER"), `"format":2`, `"format":3`)
+		replaceInFile(t, filepath.Join(dir, "LEDGER"), `"format":1`, `"format":3`)
 		refused(t, dir, "format version 3")
 	})
 	t.Run("damaged marker", func(t *testing.T) {

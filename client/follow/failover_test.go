@@ -2,12 +2,8 @@ package follow_test
 
 import (
 	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
 
@@ -15,14 +11,8 @@ import (
 // to the new one.
 func TestFailOver(t *testing.T) {
 	t.Parallel()
-	old, next := servertest.Postgres(t), servertest.Postgres(t)
-	p := storefaults.Start(t, old.Address)
+	p, moving, old, next := storefaults.Moving(t)
 	before, after := openDatabase(t, old.URL), openDatabase(t, next.URL)
-	moving, err := pgxpool.New(t.Context(), strings.Replace(old.URL, old.Address, p.Address, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(moving.Close)
 	ledger, _ := openLedger(t, filepath.Join(t.TempDir(), "data"))
 	transfer(t, ledger, "1", 1, 2, 10)
 	stop := start(t, ledger, moving, keepBalances)

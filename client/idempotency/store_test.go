@@ -23,7 +23,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
-	"github.com/seqledger/seqledger/client/idempotency/storetest"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 

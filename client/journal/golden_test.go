@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write testdata/version2.journal, whose change is a change of the format")
+var update = flag.Bool("update", false, "write testdata/golden.journal, whose change is a change of the format")
 
 // golden is a journal with every kind of record. The TypeScript client reads the same file and writes the same bytes
 // (client/typescript/test/filejournal.test.ts).
-const golden = "testdata/version2.journal"
+const golden = "testdata/golden.journal"
 
 // goldenGroups are the records of the golden file, group by group.
 func goldenGroups() [][]byte {
@@ -55,7 +55,7 @@ func goldenGroups() [][]byte {
 	}
 }
 
-// TestGoldenFile: the bytes of format version 2 stay, what is read from them is written as the same bytes, and they
+// TestGoldenFile: the bytes of the format stay, what is read from them is written as the same bytes, and they
 // mean what they meant.
 func TestGoldenFile(t *testing.T) {
 	t.Parallel()

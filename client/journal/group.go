@@ -10,10 +10,8 @@ import (
 // The file is a header and then groups, one for each fsync. client/JOURNAL.md
 // has the bytes.
 const (
-	magic = "seqljrnl"
-	// version is the format version that is written. Version 1, without remembered tags, can be
-	// read too.
-	version     = 2
+	magic       = "seqljrnl"
+	version     = 1 // of the format
 	headerBytes = 24
 	groupHeader = 12
 )
@@ -44,8 +42,8 @@ func parseHeader(b []byte) (uint64, error) {
 	if crc32.Checksum(b[:headerBytes-4], castagnoli) != binary.LittleEndian.Uint32(b[headerBytes-4:]) {
 		return 0, fmt.Errorf("the header's checksum does not match")
 	}
-	if v := binary.LittleEndian.Uint32(b[len(magic):]); v == 0 || v > version {
-		return 0, fmt.Errorf("format version %d; this program reads versions 1 to %d", v, version)
+	if v := binary.LittleEndian.Uint32(b[len(magic):]); v != version {
+		return 0, fmt.Errorf("format version %d; this program reads version %d", v, version)
 	}
 	return binary.LittleEndian.Uint64(b[len(magic)+4:]), nil
 }

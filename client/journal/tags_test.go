@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -154,38 +153,5 @@ func TestRememberedTagsAreBounded(t *testing.T) {
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestVersion1 opens a journal of the version without remembered tags, and continues with it.
-func TestVersion1(t *testing.T) {
-	t.Parallel()
-	content, err := os.ReadFile("testdata/version1.journal")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v := binary.LittleEndian.Uint32(content[len(magic):]); v != 1 {
-		t.Fatalf("the file has version %d", v)
-	}
-	path := temporary(t)
-	m := newMemory().set(path, content)
-	f := m.open(t, path, Options{MustExist: true})
-	state := begin(t, f)
-	if got := fmt.Sprint(tags(state)); got != "[told+ under way]" || state.Head.Session != 3 ||
-		state.Head.NextSequence != 4 {
-		t.Errorf("got %+v", state)
-	}
-	add(t, f, Record{Kind: KindAcknowledged, ID: 1})
-	_ = f.Close()
-	m = m.powerFailure(path, 0)
-	if v := binary.LittleEndian.Uint32(m.seen[path].written[len(magic):]); v != version {
-		t.Errorf("it is written anew as version %d", v)
-	}
-	f = m.open(t, path, Options{MustExist: true})
-	begin(t, f)
-	for tag, want := range map[string]error{"told": ErrTagInUse, "under way": ErrTagInUse, "acknowledged": nil} {
-		if err := f.Append(one, write(3, tag)); !errors.Is(err, want) {
-			t.Errorf("%s: want %v, got %v", tag, want, err)
-		}
 	}
 }

@@ -16,14 +16,8 @@ import (
 // to write there, and finds the rows at the new one.
 func TestFailOver(t *testing.T) {
 	t.Parallel()
-	old, next := servertest.Postgres(t), servertest.Postgres(t)
-	p := storefaults.Start(t, old.Address)
+	p, moving, old, next := storefaults.Moving(t)
 	l, before, after := newLedger(t), openDatabase(t, old.URL), openDatabase(t, next.URL)
-	moving, err := pgxpool.New(t.Context(), strings.Replace(old.URL, old.Address, p.Address, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(moving.Close)
 	insert(t, before, "a", op.Append([]byte("1")))
 	_, stop := run(t, dial(t, l.address), moving, outbox.Options{})
 	defer stop()

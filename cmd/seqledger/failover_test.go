@@ -122,13 +122,7 @@ func (c *testCluster) leader(t *testing.T, conn *client.Client) *clusterServer {
 // restart starts a node that was killed, and returns once it follows.
 func (c *testCluster) restart(t *testing.T, conn *client.Client, n *clusterServer) {
 	t.Helper()
-	c.restartWith(t, binary, conn, n)
-}
-
-// restartWith is restart with another program.
-func (c *testCluster) restartWith(t *testing.T, program string, conn *client.Client, n *clusterServer) {
-	t.Helper()
-	n.testServer = serveWith(t, program, n.data, n.address, n.args...)
+	n.testServer = serveWith(t, binary, n.data, n.address, n.args...)
 	c.await(t, conn, "the node is back", func(s *seqledgerv1.Cluster) bool {
 		return !slices.ContainsFunc(s.GetMembers(), func(m *seqledgerv1.ClusterMember) bool { return !m.GetActive() })
 	})

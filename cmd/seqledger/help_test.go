@@ -22,7 +22,7 @@ func TestHelpGolden(t *testing.T) {
 		"tx", "block", "watch", "state", "session open", "status", "config", "config set", "config get", "config list",
 		"config update", "backup",
 		"restore", "recover", "auth new-key", "auth check",
-		"verify", "upgrade", "bench", "demo", "conformance", "journal show", "mcp", "mcp guard", "version", "help",
+		"verify", "bench", "demo", "conformance", "journal show", "mcp", "mcp guard", "version", "help",
 		"completion", "outbox postgres", "outbox init", "outbox status", "outbox settle",
 	}
 	for _, command := range commands {

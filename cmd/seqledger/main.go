@@ -51,7 +51,6 @@ type commandLine struct {
 	Recover recoverCommand     `cmd:"" help:"Make a ledger of one node of a cluster that has lost its majority."`
 	Verify  verifyCommand      `cmd:"" help:"Check a data directory that no server has open, or a backup."`
 	Archive archiveCommand     `cmd:"" help:"Look into the archive of a ledger's history."`
-	Upgrade upgradeCommand     `cmd:"" help:"Convert a data directory of an older version."`
 	Journal journalCommand     `cmd:"" help:"Look into the journal of a program that writes."`
 	Demo    demoCommand        `cmd:"" help:"help_all_demo"`
 	Conform conformanceCommand `cmd:"" name:"conformance" help:"Hold a client program against the duties of a client."`

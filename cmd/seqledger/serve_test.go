@@ -157,7 +157,7 @@ func TestServeRefuses(t *testing.T) {
 	}
 	file := writeFile(t, "file", "x")
 	other := ledgerWithMarker(t, func(marker string) string {
-		return strings.Replace(marker, `"format":2`, `"format":99`, 1)
+		return strings.Replace(marker, `"format":1`, `"format":99`, 1)
 	})
 	damaged := ledgerWithMarker(t, func(marker string) string { return marker[:len(marker)/2] })
 	free := "127.0.0.1:0"

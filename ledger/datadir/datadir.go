@@ -62,11 +62,8 @@ const (
 	oldCopyName    = "OLD-COPY"
 	newSuffix      = ".new-" // of a state file that is not whole
 
-	// formatVersion is the version of everything in the directory. See
-	// FORMAT.md.
-	formatVersion = 2
-	// oldLogVersion differs from it in the log alone, which is converted at the first start.
-	oldLogVersion = 1
+	// formatVersion is the format of the directory as a whole. See FORMAT.md.
+	formatVersion = 1
 
 	identityBytes = 16
 )
@@ -118,15 +115,13 @@ type Directory struct {
 	nonce    [16]byte     // of a node that joins
 	node     uint64       // number in the cluster; 0: the first
 	fresh    bool         // being created
-	format   int          // formatVersion, or that of the marker
 }
 
 type marker struct {
 	Format    int    `json:"format"`
 	Directory string `json:"directory"` // identity in hex
 	Node      string `json:"node"`
-	// ID is the number of the node in its cluster. A directory without one is that of node 1, as those
-	// of before are.
+	// ID is the id of the node in its cluster; it is left out for node 1.
 	ID uint64 `json:"id,omitempty"`
 }
 
@@ -318,7 +313,7 @@ func (d *Directory) inspect(from Origin) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	d.fresh, d.format = true, formatVersion
+	d.fresh = true
 	begun, err := os.ReadFile(d.file(creatingName))
 	was, known := originOf(begun)
 	switch {
@@ -411,11 +406,11 @@ func (d *Directory) readMarker() error {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return fmt.Errorf("%s is damaged: %w; restore the directory from a backup", d.file(markerName), err)
 	}
-	if m.Format != formatVersion && m.Format != oldLogVersion {
-		return fmt.Errorf("%s has format version %d and this program reads versions %d and %d; "+
-			"use the seqledger that wrote it", d.path, m.Format, oldLogVersion, formatVersion)
+	if m.Format != formatVersion {
+		return fmt.Errorf("%s has format version %d, and this program reads version %d: "+
+			"use the seqledger that wrote it", d.file(markerName), m.Format, formatVersion)
 	}
-	d.format, d.node = m.Format, m.ID
+	d.node = m.ID
 	d.identity, err = hex.DecodeString(m.Directory)
 	if err != nil || len(d.identity) != identityBytes {
 		return fmt.Errorf("%s is damaged: %q is no directory id; restore the directory from a backup",
@@ -432,7 +427,7 @@ func (d *Directory) readMarker() error {
 // marker returns the one form of this directory's marker.
 func (d *Directory) marker() ([]byte, error) {
 	b, err := json.Marshal(marker{
-		Format: d.format, Directory: hex.EncodeToString(d.identity), Node: d.NodeID(), ID: d.node,
+		Format: formatVersion, Directory: hex.EncodeToString(d.identity), Node: d.NodeID(), ID: d.node,
 	})
 	return append(b, '\n'), err
 }
@@ -449,25 +444,6 @@ func (d *Directory) Finish() error {
 	}
 	d.fresh = false
 	return d.remove(creatingName)
-}
-
-// HasOldLog reports whether the log of the directory was written by a program of before, and
-// not converted yet.
-func (d *Directory) HasOldLog() bool { return d.format == oldLogVersion }
-
-// LogConverted notes durably that the log has the form of this program. Programs of before refuse
-// the directory from then on.
-func (d *Directory) LogConverted() error {
-	now := &Directory{path: d.path, identity: d.identity, node: d.node, format: formatVersion}
-	b, err := now.marker()
-	if err != nil {
-		return err
-	}
-	if err := d.writeFile(markerName, b); err != nil {
-		return err
-	}
-	d.format = formatVersion
-	return nil
 }
 
 // Path returns the path that the directory was opened by.

@@ -24,8 +24,8 @@ func replacedParts() []string { return []string{SumsName, StateName, BlocksName,
 // place of those in use. It bears the same identity. Nothing in it counts before Replace: the next
 // Open removes it. It has no lock of its own and must not be closed.
 func (d *Directory) Incoming() (*Directory, error) {
-	if d.fresh || d.HasOldLog() {
-		return nil, fmt.Errorf("%s has no state and log of this program that could be replaced", d.path)
+	if d.fresh {
+		return nil, fmt.Errorf("%s has no state and log that could be replaced", d.path)
 	}
 	if err := d.RemoveIncoming(); err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (d *Directory) Incoming() (*Directory, error) {
 
 func (d *Directory) incoming() *Directory {
 	return &Directory{
-		path: d.file(incomingName), identity: d.identity, node: d.node, format: formatVersion, fresh: true,
+		path: d.file(incomingName), identity: d.identity, node: d.node, fresh: true,
 	}
 }
 

@@ -245,12 +245,4 @@ func TestIncomingNeedsALedger(t *testing.T) {
 	if in, err := d.Incoming(); err == nil {
 		t.Errorf("a directory that is being created has %s", in.Path())
 	}
-	old := begin(t, t.TempDir(), Created)
-	if err := old.Finish(); err != nil {
-		t.Fatal(err)
-	}
-	old.format = oldLogVersion
-	if in, err := old.Incoming(); err == nil {
-		t.Errorf("a directory with a log of before has %s", in.Path())
-	}
 }

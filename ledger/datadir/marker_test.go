@@ -3,12 +3,11 @@ package datadir
 import (
 	"encoding/hex"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 )
 
-const exampleMarker = `{"format":2,"directory":"00112233445566778899aabbccddeeff",` +
+const exampleMarker = `{"format":1,"directory":"00112233445566778899aabbccddeeff",` +
 	`"node":"00112233445566778899aabbccddeeff"}` + "\n"
 
 // A marker has one form, and no checksum: so every other form is damage.
@@ -24,23 +23,17 @@ func TestMarkerHasOneForm(t *testing.T) {
 	if err := read(exampleMarker); err != nil || hex.EncodeToString(d.identity) != "00112233445566778899aabbccddeeff" {
 		t.Errorf("the example is read as %x, %v", d.identity, err)
 	}
-	old := strings.Replace(exampleMarker, `"format":2`, `"format":1`, 1)
-	if err := read(old); err != nil || !d.HasOldLog() {
-		t.Errorf("a directory with an old log: %v", err)
-	}
-	if err := d.LogConverted(); err != nil || d.HasOldLog() {
-		t.Fatal(err)
-	}
-	if content, err := os.ReadFile(d.file(markerName)); string(content) != exampleMarker || err != nil {
-		t.Errorf("a directory whose log was converted has the marker %q, %v", content, err)
+	newer := strings.Replace(exampleMarker, `"format":1`, `"format":2`, 1)
+	if err := read(newer); err == nil || !strings.Contains(err.Error(), d.file(markerName)+" has format version 2") {
+		t.Errorf("a newer format: %v", err)
 	}
 	for _, content := range []string{
-		strings.Replace(exampleMarker, `"format":2`, `"format":3`, 1), "", "null", "{}", exampleMarker[:len(exampleMarker)-1], exampleMarker + "\n", " " + exampleMarker,
-		`{"format":2,"directory":"00112233445566778899AABBCCDDEEFF","node":"00112233445566778899AABBCCDDEEFF"}` + "\n",
-		`{"format":2,"directory":"00112233445566778899aabbccddeeff","node":"00112233445566778899aabbccddeefe"}` + "\n",
-		`{"format":2,"directory":"00112233445566778899aabbccddeeff"}` + "\n",
+		newer, "", "null", "{}", exampleMarker[:len(exampleMarker)-1], exampleMarker + "\n", " " + exampleMarker,
+		`{"format":1,"directory":"00112233445566778899AABBCCDDEEFF","node":"00112233445566778899AABBCCDDEEFF"}` + "\n",
+		`{"format":1,"directory":"00112233445566778899aabbccddeeff","node":"00112233445566778899aabbccddeefe"}` + "\n",
+		`{"format":1,"directory":"00112233445566778899aabbccddeeff"}` + "\n",
 		exampleMarker[:len(exampleMarker)-2] + `,"more":1}` + "\n",
-		`{"format":2,"directory":"0011","node":"0011"}` + "\n",
+		`{"format":1,"directory":"0011","node":"0011"}` + "\n",
 	} {
 		if err := read(content); err == nil {
 			t.Errorf("%q was taken for a marker", content)
@@ -51,8 +44,8 @@ func TestMarkerHasOneForm(t *testing.T) {
 // FuzzMarker: whatever is taken for a marker is what a new directory gets.
 func FuzzMarker(f *testing.F) {
 	f.Add([]byte(exampleMarker))
-	f.Add([]byte(strings.Replace(exampleMarker, "2", "1", 1)))
-	f.Add([]byte(`{"format":2,"Format":2,"directory":"\u0030"}`))
+	f.Add([]byte(strings.Replace(exampleMarker, "1", "2", 1)))
+	f.Add([]byte(`{"format":1,"Format":1,"directory":"\u0030"}`))
 	d := &Directory{path: f.TempDir()}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		if err := os.WriteFile(d.file(markerName), content, 0o600); err != nil {
@@ -63,8 +56,7 @@ func FuzzMarker(f *testing.F) {
 			return
 		}
 		name := hex.EncodeToString(d.identity)
-		format := strconv.Itoa(d.format)
-		if want := `{"format":` + format + `,"directory":"` + name + `","node":"` + name + `"}` + "\n"; len(name) != 32 ||
+		if want := `{"format":1,"directory":"` + name + `","node":"` + name + `"}` + "\n"; len(name) != 32 ||
 			string(content) != want {
 			t.Errorf("%q was taken for a marker", content)
 		}

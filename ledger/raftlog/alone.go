@@ -10,6 +10,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
+// batchBytes is roughly how many bytes of the log are written at once.
+const batchBytes = 1 << 20
+
 // beforeDir holds the log of a cluster while the log of a single node takes its place.
 const beforeDir = "segments.before"
 

@@ -7,7 +7,7 @@
 // [Open] checks that the files match the state store (open.go), starts the consensus, and passes every committed entry
 // after the state store's position to the [Machine] in log order. [Log.Propose] appends an entry and returns a
 // [Proposal] to wait on. [Log.Truncate] has the machine make its state durable and then drops the files before that
-// position (log.go). [Convert] converts a log in the old format (convert.go), which package legacy reads.
+// position (log.go).
 //
 // # What holds
 //
@@ -23,17 +23,12 @@
 //     state store is known to be further.
 //   - The log is truncated only up to a position that the machine has reported durable
 //     (TestTruncate).
-//   - An interrupted conversion either starts over or is already complete, and until it is
-//     complete the old log is unchanged (TestConvertSurvivesKills). A damaged old log is refused
-//     (TestConvertRefusesDamage).
 //
 // # On disk
 //
 //	Dir/segments/*.log    the log; package segment describes the format
-//	Dir/segments.tmp/     an interrupted creation or conversion; never read
+//	Dir/segments.tmp/     an interrupted creation; never read
 //	Dir/segments.before/  the log of a cluster while Alone replaces it
-//	Dir/wal.copy/         an interrupted conversion; never read
-//	Dir/wal/, snapshots/  a log that is not converted yet, or what remains of it
 //
 // The caller must hold a lock on the data directory for as long as the log is open.
 package raftlog

@@ -7,7 +7,6 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
-	"github.com/seqledger/seqledger/ledger/raftlog/legacy"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -61,7 +60,7 @@ func (e *DamageError) Unwrap() error { return e.Cause }
 func IsDamage(err error) bool {
 	_, found := errors.AsType[*DamageError](err)
 	_, damaged := errors.AsType[*segment.DamageError](err)
-	return found || damaged || legacy.IsDamage(err)
+	return found || damaged
 }
 
 // refusal returns the error for a log that cannot be opened. The log is damaged unless the cause is a failing system

@@ -1,13 +1,9 @@
 package raftlog
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -156,53 +152,4 @@ func wantDamage(t *testing.T, err error, found string) {
 			t.Errorf("the message lacks %q: %s", part, d)
 		}
 	}
-}
-
-// oldLog is a log in the old format, with the entries that it holds.
-type oldLog struct {
-	Checkpoint Position
-	Term       uint64
-	Entries    []struct {
-		Position
-		Text string
-	}
-}
-
-// unpackOld unpacks an old log of testdata/old into a directory of its own. The tests of package legacy write these
-// files (go test ./ledger/raftlog/legacy -run TestReadFindsEverything -update).
-func unpackOld(t *testing.T, name string) (dir string, want *oldLog) {
-	t.Helper()
-	packed, err := os.Open(filepath.Join("testdata", "old", name+".tar.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer packed.Close()
-	unzipped, err := gzip.NewReader(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir = t.TempDir()
-	for archive := tar.NewReader(unzipped); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := io.ReadAll(archive)
-		path := filepath.Join(dir, filepath.FromSlash(header.Name))
-		err = errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, content, 0o600))
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "expect.json"))
-	if err == nil {
-		err = json.Unmarshal(text, &want)
-	}
-	if err = errors.Join(err, os.Remove(filepath.Join(dir, "expect.json"))); err != nil {
-		t.Fatal(err)
-	}
-	return dir, want
 }

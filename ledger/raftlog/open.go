@@ -70,16 +70,19 @@ func (o *Options) segments(readOnly bool) segment.Options {
 	}
 }
 
-// create makes a log with one member. It builds the log under a temporary name and renames it, so that a crash leaves
-// either no log or a complete one.
-func create(o *Options) error { return makeLog(o, checkpointAt(Position{}), segment.State{}) }
+// create makes a log with one member.
+func create(o *Options) error {
+	members := core.Members{Voters: []uint64{firstNode}, Highest: firstNode}
+	return makeLog(o, segment.Checkpoint{Data: members.Encode()}, segment.State{})
+}
 
+// makeLog builds a log under a temporary name and renames it, so that a crash leaves either no log or a complete one.
 func makeLog(o *Options, checkpoint segment.Checkpoint, state segment.State) error {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("raftlog: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(o.Dir, segmentsDir)); !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("raftlog: cannot create a log in %s: %s is there already (%w)", o.Dir, segmentsDir,
+		return fmt.Errorf("raftlog: cannot create a log in %s: %s exists already (%w)", o.Dir, segmentsDir,
 			os.ErrExist)
 	}
 	tmp := filepath.Join(o.Dir, newSegmentsDir)
@@ -96,12 +99,6 @@ func makeLog(o *Options, checkpoint segment.Checkpoint, state segment.State) err
 		return fmt.Errorf("raftlog: %w", err)
 	}
 	return errors.Join(syncDir(o.Dir), syncDir(filepath.Dir(o.Dir)))
-}
-
-// checkpointAt returns the checkpoint of a log with one member.
-func checkpointAt(at Position) segment.Checkpoint {
-	members := core.Members{Voters: []uint64{firstNode}, Highest: firstNode}
-	return segment.Checkpoint{Position: segment.Position(at), Data: members.Encode()}
 }
 
 // openSegments opens the files of an existing log, and refuses a log that does not continue the state store without a

@@ -71,7 +71,7 @@ type Options struct {
 	// files created after it.
 	SegmentBytes int
 
-	// disk lets a test make the log's files fail, and stop a conversion between two steps.
+	// disk lets a test make the log's files fail, and step stop Alone between two steps.
 	disk func(path string) segment.Disk
 	step func() error
 }

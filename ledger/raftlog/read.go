@@ -2,13 +2,9 @@ package raftlog
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/legacy"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -47,32 +43,4 @@ func (o *Options) setReadOnly() {
 		o.disk = segment.OpenDirectoryReadOnly
 	}
 	o.setDefaults()
-}
-
-// ReadOld is Read for a log in the old format that was not converted yet, which always has a sole voter. It works on a
-// copy below the system's directory for temporary files.
-func ReadOld(o Options, command func(at Position, entry []byte, decided bool) error) (err error) {
-	temporary, err := os.MkdirTemp("", "seqledger-log-*")
-	if err != nil {
-		return fmt.Errorf("raftlog: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
-	_, err = readOld(o.Dir, filepath.Join(temporary, "log"), o.Identity, o.Checkpoint, func(e *legacy.Entry) error {
-		if len(e.Command) == 0 {
-			return nil
-		}
-		return command(Position(e.Position), e.Command, true)
-	})
-	return err
-}
-
-// readOld is legacy.Read with the errors of this package.
-func readOld(
-	dir, copied string, identity []byte, checkpoint Position, do func(*legacy.Entry) error,
-) (term uint64, err error) {
-	term, err = legacy.Read(dir, copied, identity, legacy.Position(checkpoint), do)
-	if damage, ok := errors.AsType[*legacy.DamageError](err); ok {
-		err = &DamageError{Dir: damage.Dir, Found: damage.Found, Cause: damage.Cause}
-	}
-	return term, err
 }

@@ -70,7 +70,7 @@ func TestOpenRefuses(t *testing.T) {
 		{what: "made for a state that is not empty", says: "that is at index 9 of term 1", change: func(o *Options) {
 			o.Dir, o.Create, o.Checkpoint = filepath.Join(dir, "new"), true, Position{9, 1}
 		}},
-		{what: "made twice", says: "is there already", change: func(o *Options) { o.Create = true }},
+		{what: "made twice", says: "exists already", change: func(o *Options) { o.Create = true }},
 		{what: "made in a file", says: "not a directory", change: func(o *Options) { o.Dir, o.Create = file, true }},
 		{what: "absent", says: "cannot be found", damage: true,
 			change: func(o *Options) { o.Dir = filepath.Join(dir, "absent") }},

@@ -63,9 +63,6 @@ func Inspect(dir string) (s Survivor, err error) {
 
 func inspect(d *datadir.Directory) (s Survivor, err error) {
 	s.Node = d.Node()
-	if d.HasOldLog() { // programs with the old log format had no clusters
-		return s, ErrNothingToRecover
-	}
 	var at raftlog.Position
 	if s.LedgerID, s.Time, at, err = survivingState(d); err != nil {
 		return s, err

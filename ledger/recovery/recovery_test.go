@@ -15,7 +15,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/recovery"
 	"github.com/seqledger/seqledger/ledger/restore"
-	"github.com/seqledger/seqledger/ledger/upgrade"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
@@ -67,10 +66,6 @@ func content(t *testing.T, dir string) string {
 var tools = map[string]func(t *testing.T, dir string) error{
 	"inspect": func(_ *testing.T, dir string) error { _, err := recovery.Inspect(dir); return err },
 	"recover": func(t *testing.T, dir string) error { _, err := recovery.Run(t.Context(), dir, quiet); return err },
-	"upgrade": func(t *testing.T, dir string) error {
-		_, err := upgrade.Directory(t.Context(), dir, upgrade.Options{})
-		return err
-	},
 	"verify": func(t *testing.T, dir string) error {
 		_, err := verify.Directory(t.Context(), dir, verify.Options{})
 		return err
@@ -168,15 +163,6 @@ func TestNothingToRecover(t *testing.T) {
 	if content(t, dir) != before {
 		t.Error("it has changed")
 	}
-	// It is of this program's format, so that there is nothing to upgrade either.
-	var checked uint64
-	info, err := upgrade.Directory(t.Context(), dir, upgrade.Options{
-		Progress: func(int64) { t.Error("something is copied") },
-		Verified: func(machine.AuditSummary) { checked++ },
-	})
-	if err != nil || info.Upgraded || info.Index != last || info.LedgerID != s.LedgerID || checked == 0 {
-		t.Errorf("%+v after %d blocks, %v", info, checked, err)
-	}
 }
 
 // TestDamageIsNoSurvivor: a directory that is damaged is told as that by every tool, and is not made a ledger of its
@@ -209,31 +195,5 @@ func TestDamageIsNoSurvivor(t *testing.T) {
 		if content(t, dir) != before {
 			t.Errorf("%s: it has changed", what)
 		}
-	}
-}
-
-// TestOldLogHasNoCluster: programs with the log of before had none, and the directory stays as they left it.
-func TestOldLogHasNoCluster(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "one")
-	closed(t, dir)
-	marker := filepath.Join(dir, "LEDGER")
-	b, err := os.ReadFile(marker)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := strings.Replace(string(b), `"format":2`, `"format":1`, 1)
-	if err := os.WriteFile(marker, []byte(old), 0o600); err != nil || old == string(b) {
-		t.Fatal(err, old)
-	}
-	before := content(t, dir)
-	if _, err := recovery.Inspect(dir); !errors.Is(err, recovery.ErrNothingToRecover) {
-		t.Errorf("inspected: %v", err)
-	}
-	if _, err := recovery.Run(t.Context(), dir, quiet); !errors.Is(err, recovery.ErrNothingToRecover) {
-		t.Errorf("recovered: %v", err)
-	}
-	if content(t, dir) != before {
-		t.Error("it has changed")
 	}
 }

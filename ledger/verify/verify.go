@@ -383,12 +383,8 @@ func (r *replay) run(ctx context.Context, d *datadir.Directory) (*machine.Machin
 	if err := r.note(at); err != nil {
 		return nil, err
 	}
-	read := raftlog.Read
-	if d.HasOldLog() {
-		read = raftlog.ReadOld
-	}
 	log := raftlog.Options{Dir: d.Log(), Identity: d.Identity(), Node: d.Node(), Checkpoint: at}
-	err := read(log, func(at raftlog.Position, entry []byte, decided bool) error {
+	err := raftlog.Read(log, func(at raftlog.Position, entry []byte, decided bool) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}

@@ -1,5 +1,5 @@
-// Package examples has four programs that use keys. The documentation of each gives the two commands that run it. The
-// tests run them as processes, in front of and behind a real server.
+// Package examples has four programs that use keys. The tests run them as processes, in front of and behind a real
+// server. Command jobs can also be started with go run; the others are files of the test.
 //
 //   - jobs: an endpoint that knows nothing of keys, behind the gateway
 //   - tasks: a queue whose tasks are keyed writes to the ledger

@@ -24,15 +24,23 @@ import (
 // binaries is the directory of the programs under test.
 var binaries string
 
-// TestMain builds the programs once. They run as processes without the race detector.
+// programs are the examples that are in this test binary. It runs one of them when variableProgram names it.
+var programs = map[string]func(){"forms": formsMain, "submit": submitMain, "tasks": tasksMain}
+
+const variableProgram = "SEQLEDGER_EXAMPLE"
+
+// TestMain builds the other programs once.
 func TestMain(m *testing.M) {
+	if program := programs[os.Getenv(variableProgram)]; program != nil {
+		program()
+		os.Exit(0)
+	}
 	dir, err := os.MkdirTemp("", "examples")
 	if err == nil {
 		binaries = dir
 		var out []byte
-		if out, err = exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "./jobs", "./tasks", "./submit",
-			"./forms",
-			"../../../cmd/seqledger").CombinedOutput(); err != nil {
+		if out, err = exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "./jobs", "../../../cmd/seqledger").
+			CombinedOutput(); err != nil {
 			err = fmt.Errorf("go build: %w\n%s", err, out)
 		}
 	}
@@ -44,6 +52,16 @@ func TestMain(m *testing.M) {
 	}
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
+}
+
+// command returns a program with arguments. It runs as a process, so that a test can kill it.
+func command(name string, args ...string) *exec.Cmd {
+	if programs[name] == nil {
+		return exec.Command(filepath.Join(binaries, name), args...)
+	}
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), variableProgram+"="+name)
+	return cmd
 }
 
 // loopback matches the address in a program's first line.
@@ -64,7 +82,7 @@ type process struct {
 // start starts a program and waits for its first line, which ends with its address.
 func start(t *testing.T, name string, args ...string) *process {
 	t.Helper()
-	p := &process{T: t, cmd: exec.Command(filepath.Join(binaries, name), args...)}
+	p := &process{T: t, cmd: command(name, args...)}
 	p.grown = sync.NewCond(&p.mu)
 	var stderr bytes.Buffer
 	p.cmd.Stderr = &stderr
@@ -203,8 +221,7 @@ type producer struct {
 
 // add runs the program once.
 func (p *producer) add(args ...string) (id, status string, code int) {
-	cmd := exec.Command(filepath.Join(binaries, "tasks"),
-		append([]string{"add", "--server", p.ledger.address}, args...)...)
+	cmd := command("tasks", append([]string{"add", "--server", p.ledger.address}, args...)...)
 	out, err := cmd.Output()
 	switch {
 	case cmd.ProcessState == nil:
@@ -265,7 +282,7 @@ func TestTasks(t *testing.T) {
 		t.Errorf("after a kill the id is %s, and was %v", id, ids)
 	}
 	p.conflict("--key", "invoice-7", "mail", "another text")
-	text, err := exec.Command(filepath.Join(binaries, "seqledger"), "key", "list", "--json", "--all", "--scope",
+	text, err := command("seqledger", "key", "list", "--json", "--all", "--scope",
 		"tasks",
 		"--server", p.ledger.address).Output()
 	if err != nil {
@@ -301,7 +318,7 @@ func TestTaskScopes(t *testing.T) {
 	p.expect("existing", fourth, with(custom, mail)...)
 	p.expect("existing", elsewhere, with(byQueue, slow, print)...)
 
-	cmd := exec.Command(filepath.Join(binaries, "tasks"), "work", "--server", p.ledger.address)
+	cmd := command("tasks", "work", "--server", p.ledger.address)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -503,7 +520,7 @@ func TestSubmitKilled(t *testing.T) {
 		}
 	}
 	s.runner.ran(t, 1)
-	resolve := exec.Command(filepath.Join(binaries, "seqledger"), "key", "resolve", "--server", s.ledger.address,
+	resolve := command("seqledger", "key", "resolve", "--server", s.ledger.address,
 		"--scope", "submit", "--namespace", "jobs", "--as", "committed", "--response", "job-1", "nightly")
 	if out, err := resolve.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

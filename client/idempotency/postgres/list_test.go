@@ -9,8 +9,8 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
-	"github.com/seqledger/seqledger/client/idempotency/storetest"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
 
 // A list contains the records of its scope that match the request.

@@ -3,28 +3,19 @@ package postgres
 import (
 	"errors"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
-	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
 
 // A connection that listens at a server which the pool has left ends, so that the next one listens where the pool is.
 func TestListenerFollowsThePool(t *testing.T) {
 	t.Parallel()
-	old, next := servertest.Postgres(t), servertest.Postgres(t)
-	p := storefaults.Start(t, old.Address)
-	pool, err := pgxpool.New(t.Context(), strings.Replace(old.URL, old.Address, p.Address, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	p, pool, old, next := storefaults.Moving(t)
 	config, err := pgx.ParseConfig(old.URL)
 	if err != nil {
 		t.Fatal(err)

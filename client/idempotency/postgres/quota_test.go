@@ -8,8 +8,8 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
-	"github.com/seqledger/seqledger/client/idempotency/storetest"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
 
 // Keys without a result count. In the caller's transaction no key stays open.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
-	"github.com/seqledger/seqledger/client/idempotency/storetest"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
 
 // open creates the table and opens a store.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
-	"github.com/seqledger/seqledger/client/idempotency/storetest"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
 
 // anyKey is in the slot of a store's keys.

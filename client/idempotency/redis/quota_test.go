@@ -9,8 +9,8 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
-	"github.com/seqledger/seqledger/client/idempotency/storetest"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
 
 func TestQuota(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
-	"github.com/seqledger/seqledger/client/idempotency/storetest"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
 
 func open(t testing.TB, url string, o redis.Options) *redis.Store {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
-	"github.com/seqledger/seqledger/client/idempotency/storetest"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
 
 func TestList(t *testing.T) {

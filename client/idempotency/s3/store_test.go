@@ -20,10 +20,10 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/memorybucket"
-	"github.com/seqledger/seqledger/client/idempotency/storetest"
+	"github.com/seqledger/seqledger/client/idempotency/s3/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
 
 func open(t testing.TB, address string, o s3.Options) *s3.Store {

@@ -1,12 +1,27 @@
 package storefaults
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
+
+// Moving starts two PostgreSQLs, and returns a pool at an address that leads to the first until [FailOver] moves it.
+func Moving(t *testing.T) (p *Proxy, pool *pgxpool.Pool, old, next *servertest.Server) {
+	t.Helper()
+	old, next = servertest.Postgres(t), servertest.Postgres(t)
+	p = Start(t, old.Address)
+	pool, err := pgxpool.New(t.Context(), strings.Replace(old.URL, old.Address, p.Address, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return p, pool, old, next
+}
 
 // FailOver makes a PostgreSQL read-only and the proxy's address lead to another one. Connections that are open stay.
 func FailOver(t *testing.T, p *Proxy, from, to *servertest.Server) {

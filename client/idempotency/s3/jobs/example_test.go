@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/memorybucket"
+	"github.com/seqledger/seqledger/client/idempotency/s3/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
 )
 

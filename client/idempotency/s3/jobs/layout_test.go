@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/memorybucket"
+	"github.com/seqledger/seqledger/client/idempotency/s3/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
 )
 

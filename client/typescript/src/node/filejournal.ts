@@ -12,7 +12,7 @@ import { type Decoded, decodeRecords } from "../records.js";
 
 const magic = Buffer.from("seqljrnl");
 const marker = Buffer.from([0xf7, 0x47, 0x52, 0x50]);
-const version = 2; // version 1, without remembered tags, is also read
+const version = 1;
 const headerBytes = 24;
 const groupHeader = 12;
 // Zeros are written ahead of the groups, so that for most syncs the file system need not record that the file has
@@ -165,7 +165,7 @@ function headerError(content: Buffer): string {
   if (!content.subarray(0, 8).equals(magic)) return "it does not begin as a journal";
   if (crc32c(content.subarray(0, 20)) !== content.readUInt32LE(20)) return "the header's checksum does not match";
   const found = content.readUInt32LE(8);
-  if (found === 0 || found > version) return `format version ${found}; this program reads versions 1 to ${version}`;
+  if (found !== version) return `format version ${found}; this program reads version ${version}`;
   return "";
 }
 
