@@ -47,7 +47,7 @@ func (s *Server) getStatus(
 		status.Node = &seqledgerv1.NodeStatus{Time: timestamppb.Now()}
 	}
 	if status.Node.NotReady = s.unready(alone, nil); alone {
-		status.Node.NotReady += "; this is what the node knows by itself"
+		status.Node.NotReady += "; this is what the node knows without the others"
 	}
 	if stall := s.options.Ledger.Stalled(); all && stall.Job != "" {
 		status.Node.NotReady += fmt.Sprintf("; %s has not advanced for %v", stall.Job,
@@ -65,7 +65,7 @@ const (
 )
 
 // awaitKnown waits until the ledger's Head is as fresh as a read. Where no majority confirms that, it is what this node
-// knows by itself, and alone is true. It waits for no disk for longer than statusPatience.
+// knows without the others, and alone is true. It waits for a disk for at most statusPatience.
 func (s *Server) awaitKnown(ctx context.Context) (alone bool, err error) {
 	l := s.options.Ledger
 	known := l.Cluster().Status()
@@ -354,7 +354,7 @@ func (b *backupSender) begin(info backupfile.Info) error {
 	return b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Header{Header: header}})
 }
 
-// Write implements io.Writer. The ledger writes a chunk of its format at a time.
+// Write implements io.Writer. The ledger writes one chunk of its format per call.
 func (b *backupSender) Write(chunk []byte) (int, error) {
 	if err := b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Chunk{Chunk: chunk}}); err != nil {
 		return 0, err

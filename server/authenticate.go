@@ -16,7 +16,7 @@ import (
 )
 
 // authenticated admits requests with a valid credential, within its limits, whose procedure its
-// role allows. All handlers but the health checks are behind it. It runs before a body is read.
+// role allows. Only the health checks and the console run without it. It runs before a body is read.
 func (s *Server) authenticated(next http.Handler) http.Handler {
 	return s.admitting(s.admission.Request, next)
 }
@@ -45,7 +45,7 @@ func (s *Server) admit(
 		if err != nil {
 			return nil, r, err
 		}
-		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
+		callOf(r.Context()).caller = c
 	}
 	ctx := r.Context()
 	if err := s.admitRole(ctx, r.URL.Path); err != nil {
@@ -88,7 +88,7 @@ func (s *Server) writeAuthError(w http.ResponseWriter, r *http.Request, err erro
 		}
 		w.Header().Set("WWW-Authenticate", challenge)
 		status = http.StatusUnauthorized
-		s.options.Logger.DebugContext(r.Context(), "a request was not let in",
+		s.options.Logger.DebugContext(r.Context(), "a request was not authenticated",
 			"reason", unauthenticated.Reason, "from", r.RemoteAddr)
 	case errors.As(err, &denied):
 		status = http.StatusForbidden

@@ -79,17 +79,16 @@ var permissions = map[string]permission{
 // anonymous is the caller of a server without an auth file.
 var anonymous = auth.Anonymous()
 
-// callerKey finds the credential in a request's context.
-type callerKey struct{}
-
 // caller returns the credential of a request. It is nil, which may do nothing, if the request
 // has not passed authenticated.
 func (s *Server) caller(ctx context.Context) *auth.Credential {
 	if s.options.Auth == nil {
 		return anonymous
 	}
-	c, _ := ctx.Value(callerKey{}).(*auth.Credential)
-	return c
+	if c := callOf(ctx); c != nil {
+		return c.caller
+	}
+	return nil
 }
 
 // party returns the party that a request is admitted for.
@@ -192,8 +191,8 @@ func (s *Server) authorizeKeyedWrite(ctx context.Context, m *seqledgerv1.WriteRe
 }
 
 // principalOf returns the principal whose rights a request about keyed records needs: the one that it names, or its
-// caller. In a namespace that the caller shares, a request that names none is about the shared records, of which the
-// caller has the rights that it has of its own. The request says so from then on.
+// caller. In a namespace that the caller shares, a request that names none is about the shared records, for which the
+// caller has the same rights as for its own records. principalOf then sets that principal in the request.
 func principalOf(c *auth.Credential, named *string, namespace string) string {
 	if c.Shares(namespace) && (*named == "" || *named == auth.SharedPrincipal) {
 		*named = auth.SharedPrincipal

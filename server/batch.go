@@ -220,7 +220,7 @@ func (s *Server) writeErrorOf(ctx context.Context, err error) *seqledgerv1.Write
 		e, code = writeError(errors.Join(ledger.ErrOutcomeUnknown, err))
 	}
 	if code == connect.CodeInternal {
-		blame(ctx, s.options.Logger, err)
+		logOnce(ctx, s.options.Logger, err)
 		e.Message = withReference(ctx, e.Message)
 	}
 	return e

@@ -24,7 +24,7 @@ const (
 	chargedStream, chargedKeyed, chargedChain = 64, 160, 96
 	// chargedNumber is what a time or a ledger index takes.
 	chargedNumber = 9
-	// chargedAttempt is what an attempt takes in a record that is there.
+	// chargedAttempt is what an attempt takes in an existing record.
 	chargedAttempt = 64
 	// chargedResult is what a record grows by when it gets its response.
 	chargedResult = 96
@@ -100,7 +100,7 @@ func chargeOfOperation(m *seqledgerv1.Operation, scope int) (bytes, state int) {
 			value += len(o.Value)
 		}
 		state = inState(key, value)
-		if o.ExpiresAt != nil { // its end is a transaction of its own
+		if o.ExpiresAt != nil { // another transaction expires it
 			state += inState(key+chargedNumber, 0) + chargedOperation + len(o.Key)
 		}
 	case message.CreateRelationship:

@@ -12,9 +12,9 @@
 //   - serve.go refuses listeners, and origins.go requests, that must not come from
 //     other machines; origins.go lets pages of other origins in,
 //   - authenticate.go finds out who calls, with the package auth,
-//   - requestid.go gives it the id that the log uses,
+//   - call.go gives it the id that the log uses, and has what its handlers share,
 //   - routes.go connects procedures with handlers, and observes every call,
-//   - route.go passes calls that only the leader can answer on to it, behind all of the above,
+//   - route.go passes calls that only the leader can answer on to it, after all of the above,
 //   - authorize.go has the table of what each procedure requires of its caller,
 //     and caches the answers for the writes of a stream,
 //   - messages.go charges the memory of messages to their callers,

@@ -56,20 +56,20 @@ var outcomeCodes = [...]seqledgerv1.WriteErrorCode{
 
 // messages are the texts of the refusals.
 var messages = map[machine.Code]string{
-	machine.AlreadyCommitted:     "committed before, and the receipt is no longer kept",
-	machine.IdempotencyKeyReused: "the idempotency key stands for another request",
-	machine.SequenceReused:       "the sequence stands for another request",
+	machine.AlreadyCommitted:     "already committed; the receipt is no longer kept",
+	machine.IdempotencyKeyReused: "the idempotency key was already used for a different request",
+	machine.SequenceReused:       "the sequence was already used for a different request",
 	machine.SequenceExhausted:    "the stream has used its last sequence; continue with another client_id",
-	machine.SessionExpired:       "the stream of this session is no longer there",
+	machine.SessionExpired:       "the stream of this session no longer exists",
 	machine.SessionFenced:        "a newer session has taken the stream over",
 	machine.SessionRequired:      "the stream has a session; open one",
 	machine.KeyExists:            "the entity exists",
 	machine.KeyNotFound:          "the entity does not exist",
 	machine.VersionMismatch:      "the entity has another version",
 	machine.ValueMismatch:        "the entity has another value",
-	machine.TooManyStreams:       "the organization has as many streams as it may",
+	machine.TooManyStreams:       "the organization has reached its limit of streams",
 	machine.InvalidArgument:      "the request is invalid",
-	machine.TooManyKeys:          "the principal has as many keyed records as it may",
+	machine.TooManyKeys:          "the principal has reached its limit of keyed records",
 }
 
 // refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence is the
@@ -90,6 +90,10 @@ func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 		if out.Receipt.Index != 0 { // of a keyed write
 			e.TxId = machine.NewTxID(out.Receipt.LedgerID, out.Receipt.Index).String()
 		}
+	case machine.SequenceReused:
+		if sequence != 0 {
+			e.Message = fmt.Sprintf("sequence %d was already used for a different request", sequence)
+		}
 	case machine.SequenceExhausted:
 		if out.Last < math.MaxUint64-1 {
 			e.Message = fmt.Sprintf("no write can have the sequence %d; the last committed one is %d, so the next "+
@@ -98,7 +102,7 @@ func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 		}
 	case machine.SequenceGap:
 		e.Message = fmt.Sprintf("sequence %d is more than one above the last committed one, which is %d; "+
-			"GetClientState tells where to go on", sequence, out.Last)
+			"GetClientState says where to continue", sequence, out.Last)
 	case machine.KeyExists, machine.KeyNotFound, machine.VersionMismatch, machine.ValueMismatch:
 		e.OperationIndex, e.Key, e.CurrentVersion = uint32(out.OperationIndex), string(out.EntityKey),
 			out.CurrentVersion
@@ -119,9 +123,8 @@ func fieldMessage(f *machine.FieldError) string {
 	return f.Error()
 }
 
-// writeError returns the WriteError of an error and the Connect code that goes with it; nil
-// when the error is not about a write. Storage errors are not passed on, because they do not help a
-// client and may reveal too much.
+// writeError returns the WriteError of an error and its Connect code; nil when the error is not about a write. Storage
+// errors are not passed on, because they do not help a client and may reveal too much.
 func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	var field *machine.FieldError
 	var denied *auth.DeniedError
@@ -281,7 +284,7 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 		case e == nil && errors.Is(err, context.Canceled):
 			return connect.NewError(connect.CodeCanceled, context.Canceled)
 		}
-		blame(ctx, logger, err)
+		logOnce(ctx, logger, err)
 		if e != nil {
 			e.Message = withReference(ctx, e.Message)
 		}

@@ -42,7 +42,7 @@ const (
 // deadAfter is how long a disk may not answer before a probe tells that a restart might help.
 const deadAfter = 5 * time.Second
 
-// dead returns why the server cannot serve by itself, or "".
+// dead returns why the server cannot serve until it is restarted, or "".
 func (s *Server) dead() string {
 	switch {
 	case s.options.Ledger.Err() != nil:

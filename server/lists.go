@@ -62,7 +62,7 @@ type entityPage struct {
 	entities []machine.EntityRef
 	ids      []machine.TxID
 	more     bool   // there are more entities
-	resume   string // there may be more, behind this key
+	resume   string // there may be more after this key
 }
 
 // findEntities finds the entities of a page.

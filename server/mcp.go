@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -38,7 +37,9 @@ func (s *Server) within(next http.Handler) http.Handler {
 			return
 		}
 		defer leave()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), hereKey{}, true)))
+		outer := callOf(r.Context())
+		inner := &call{id: outer.id, caller: outer.caller, here: true}
+		next.ServeHTTP(w, inner.begin(r))
 	})
 }
 

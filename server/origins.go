@@ -74,16 +74,16 @@ func sameOrigin(origin string, r *http.Request) bool {
 // notLocal returns why loopbackOnly refuses a request, or "".
 func notLocal(r *http.Request) (problem string) {
 	const (
-		alone  = "this server answers to programs on this machine alone, and "
+		alone  = "this server answers only programs on this machine, and "
 		advice = "give the server an auth file (--auth), or open it to everybody who can reach the proxy (--insecure)"
 	)
 	for _, name := range forwardedHeaders {
 		if len(r.Header.Values(name)) > 0 {
-			return alone + "the header " + name + " says that a proxy has forwarded the request: " + advice
+			return alone + "the header " + name + " shows that a proxy has forwarded the request: " + advice
 		}
 	}
 	if !r.ProtoAtLeast(1, 1) {
-		return alone + "a request in HTTP/1.0 is likely to come from a proxy: " + advice +
+		return alone + "a request in HTTP/1.0 probably comes from a proxy: " + advice +
 			"; a program must speak HTTP/1.1"
 	}
 	if !loopbackHost(r.Host) {
@@ -118,7 +118,7 @@ func loopbackListener(l net.Listener) bool {
 // corsMaxAge is how long a browser may cache the answer of a preflight.
 const corsMaxAge = 2 * time.Hour
 
-// anyOrigin stands for every origin.
+// anyOrigin allows every origin.
 const anyOrigin = "*"
 
 // ValidateOrigins checks Options.CORSOrigins, for callers that want to check before New. It
@@ -138,7 +138,7 @@ func ValidateOrigins(origins []string, authenticated bool) error {
 			strings.ContainsAny(u.Host, "*") || u.Host != strings.ToLower(u.Host) {
 			return fmt.Errorf(
 				"server: the CORS origin %q must be scheme://host or scheme://host:port in lower case, without "+
-					"anything behind it", origin)
+					"anything after it", origin)
 		}
 	}
 	return nil

@@ -175,7 +175,7 @@ func (s *Server) getEntity(
 type blockReader struct {
 	server  *Server
 	party   admission.Party
-	chain   *machine.Chain // of the scope, as far as it was when a block was behind it last
+	chain   *machine.Chain // of the scope, when a block after its end was last asked for
 	content seqledgerv1.BlockContent
 	// chainOf returns the chain of a scope.
 	chainOf func(context.Context, machine.Scope) (*machine.Chain, error)
@@ -236,7 +236,7 @@ func (b *blockReader) read(
 		return nil, b.notFound(err, height)
 	}
 	if start.GetTransaction() > 0 && start.GetTransaction() >= header.TxCount || part.Behind {
-		return nil, &machine.FieldError{Field: "start", Problem: "is behind the end of the block"}
+		return nil, &machine.FieldError{Field: "start", Problem: "is after the end of the block"}
 	}
 	if b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS && part.Next != nil {
 		// Not resource_exhausted, which clients repeat, because the block's size does not change.
@@ -285,7 +285,7 @@ func (s *Server) getTransaction(
 	began := time.Now()
 	x, err := s.transaction(ctx, id)
 	if errors.Is(err, machine.ErrNotFound) {
-		leavePlace(ctx) // the wait is no work
+		callOf(ctx).endWork() // the wait is no work
 		awaitStep(ctx, began)
 	}
 	if err != nil {
@@ -300,7 +300,7 @@ func (s *Server) getTransaction(
 	scope, height, position := x.Scope, x.BlockHeight, x.Position
 	part.Add(&x, int(m.FirstOperation))
 	if part.Behind {
-		return nil, &machine.FieldError{Field: "first_operation", Problem: "is behind the last operation"}
+		return nil, &machine.FieldError{Field: "first_operation", Problem: "is after the last operation"}
 	}
 	answer.Transaction, answer.NextOperation = part.Transactions[0], part.Next.GetOperation()
 	if !m.IncludeProof {

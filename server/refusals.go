@@ -18,7 +18,7 @@ import (
 // maxRefusals is how many refusals are kept. A refusal takes at most some 1.5 KiB.
 const maxRefusals = 256
 
-// refusals keeps the last refused commands for an operator who looks for the client behind a counter.
+// refusals keeps the last refused commands, so that an operator finds the client whose refusals a counter shows.
 type refusals struct {
 	// mu is held for one copy of the ring at most, because every refused write takes it.
 	mu   sync.Mutex

@@ -167,20 +167,25 @@ func unary[P wire.Message[T], T, R any](
 		}
 		return response, nil
 	}
-	mounted := unflushed(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
-	switch {
-	case procedure == seqledgerv1connect.LedgerServiceWriteProcedure:
+	var mounted http.Handler = connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...)
+	if procedure == seqledgerv1connect.LedgerServiceWriteProcedure {
 		mounted = &directWrite{s, mounted, &observer{s}, connect.NewErrorWriter()}
-	case level != writing:
-		mounted = withReadAnswer(mounted)
-	case strings.HasPrefix(procedure, "/"+seqledgerv1connect.IdempotencyServiceName+"/"):
-		mounted = withAnswerRoom(mounted)
 	}
-	mounted = s.limitBody(level, mounted)
+	mux.Handle(procedure, s.unaryRoad(procedure, level, mounted))
+}
+
+// unaryRoad is what the request of a unary procedure passes on its way to the handler, on every node.
+func (s *Server) unaryRoad(procedure string, level connect.IdempotencyLevel, handler http.Handler) http.Handler {
+	handler = s.limitBody(level, answered(level != writing, handler))
 	if leaderOnly(procedure, level) {
-		mounted = s.byLeader(mounted)
+		handler = s.byLeader(handler)
 	}
-	mux.Handle(procedure, onlyMethods(level, admission.BodyDeadline(mounted)))
+	return onlyMethods(level, admission.BodyDeadline(handler))
+}
+
+// isAboutKeys reports whether a procedure is about keyed records.
+func isAboutKeys(procedure string) bool {
+	return strings.HasPrefix(procedure, "/"+seqledgerv1connect.IdempotencyServiceName+"/")
 }
 
 // leaderOnly reports whether only the leader can answer a unary procedure.
@@ -201,7 +206,7 @@ func answerUnary[P wire.Message[T], T, R any](
 	if err := s.authorize(ctx, procedure, m); err != nil {
 		return nil, aboutCommand(err, about)
 	}
-	releaseBody(ctx)
+	callOf(ctx).releaseBody()
 	answer, err := makeAnswer(ctx, s, procedure, m, handle)
 	return answer, aboutCommand(err, about)
 }
@@ -362,7 +367,7 @@ func checkProtocol(next http.Handler) http.Handler {
 	})
 }
 
-// contentTypeProblem returns what is wrong with the content type of a call, or "". Connect would answer without a body.
+// contentTypeProblem returns the mistake in the content type of a call, or "". Connect would answer without a body.
 func contentTypeProblem(r *http.Request) string {
 	if r.Method != http.MethodPost || !strings.HasPrefix(r.URL.Path, "/seqledger.v1.") {
 		return ""

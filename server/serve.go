@@ -13,13 +13,12 @@ import (
 )
 
 const (
-	// maxHeaderBytes has room for a page token in the URL of a GET.
+	// maxHeaderBytes is enough for a page token in the URL of a GET.
 	maxHeaderBytes = 32 << 10
 	// maxConcurrentStreams bounds the HTTP/2 streams of one connection.
 	maxConcurrentStreams = 250
-	// streamWindow bounds the unread bytes of a stream. The window of a connection has room for
-	// all of its streams, so that waiting streams never block the others: a proxy carries many
-	// callers on one connection.
+	// streamWindow bounds the unread bytes of a stream. The window of a connection fits those of all its streams, so that
+	// waiting streams never block the others: a proxy carries many callers on one connection.
 	streamWindow     = 256 << 10
 	connectionWindow = maxConcurrentStreams * streamWindow
 	// pingAfter detects clients that have vanished.

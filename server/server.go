@@ -76,7 +76,7 @@ func New(o Options) (*Server, error) {
 	}
 	outer := http.NewServeMux()
 	calls := s.authenticated(s.ofLedger(checkProtocol(mux)))
-	api := withRequestID(s.fromBrowser(calls))
+	api := s.fromBrowser(calls)
 	if !o.NoConsole {
 		// A visit, like a health check: its files need no credential.
 		outer.Handle("GET "+console.Path, s.admission.Probe(console.Handler()))
@@ -86,8 +86,8 @@ func New(o Options) (*Server, error) {
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest,
 		s.admission.Probe(s.observing(s.metrics.handler()))))
-	s.handler = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
-	s.passedOn = s.admission.BeforeAuth(withRequestID(calls))
+	s.handler = s.drainWith(withCall(false, s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer))))))
+	s.passedOn = s.admission.BeforeAuth(calls)
 	return s, nil
 }
 

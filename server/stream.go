@@ -192,8 +192,7 @@ func (st *writeStream) hurryUp() {
 	}
 }
 
-// abandon handles a batch whose results are no longer needed. Its writes are in the engine
-// until they are decided, and count until then.
+// abandon handles a batch whose results are no longer needed. Its writes count until they are decided.
 func (s *Server) abandon(p admission.Party, b *batch) {
 	if b == nil || b.submission == nil || b.leave == nil {
 		return

@@ -16,8 +16,8 @@ import (
 type TLSFiles struct {
 	// Cert has the server's certificate and the intermediate ones; Key has its private key.
 	Cert, Key string
-	// ClientCA has the authorities of clients' certificates. If it is not empty, every client
-	// must have a certificate besides its credential, also for health checks.
+	// ClientCA has the authorities of clients' certificates. If it is not empty, every client must have a certificate in
+	// addition to its credential, also for health checks.
 	ClientCA string
 }
 
@@ -74,9 +74,8 @@ func (l *tlsLoader) read() (p pemFiles, err error) {
 	return p, nil
 }
 
-// now returns the configuration for the next connection. The contents are
-// compared rather than the times of the files, which may be the same for two
-// versions; reading costs a hundredth of the handshake.
+// now returns the configuration for the next connection. It compares the contents of the files and not their times,
+// which two versions may share; reading costs a hundredth of the handshake.
 func (l *tlsLoader) now() *tls.Config {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +91,7 @@ func (l *tlsLoader) now() *tls.Config {
 	if err != nil {
 		if l.failing != err.Error() { // once, and not for every connection
 			l.failing = err.Error()
-			l.logger.Error("the TLS files were not taken; the ones before them hold on", "error", err)
+			l.logger.Error("the TLS files have a mistake; the previous ones stay in use", "error", err)
 		}
 		return l.current
 	}

@@ -15,16 +15,15 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// A WriteBatch is one frame of a WriteStream as a call of its own: what the frame's writes come to
-// are its results. What a single Write is refused for before the engine has it, such as a full
-// queue, is the error of the call, so that clients treat both alike.
+// A WriteBatch is one frame of a WriteStream as a unary call. Its results are those of the frame's writes. What a single
+// Write is refused for before it reaches the engine, such as a full queue, is the error of the call, so that clients
+// treat both alike.
 
 // mountWriteBatch registers the handler.
 func (s *Server) mountWriteBatch(mux *http.ServeMux) {
 	procedure := seqledgerv1connect.LedgerServiceWriteBatchProcedure
-	handler := unflushed(connect.NewUnaryHandler(procedure, s.writeBatch, s.handlerOptions(writing)...))
-	mux.Handle(procedure, onlyMethods(writing,
-		admission.BodyDeadline(s.byLeader(s.limitBody(writing, withAnswerRoom(handler))))))
+	mux.Handle(procedure, s.unaryRoad(procedure, writing,
+		connect.NewUnaryHandler(procedure, s.writeBatch, s.handlerOptions(writing)...)))
 }
 
 // writeBatch commits the writes of one call.
@@ -44,17 +43,16 @@ func (s *Server) writeBatch(
 		return nil, err
 	}
 	// Many small operations take more memory decoded than encoded.
-	body, _ := ctx.Value(bodyKey{}).(*admission.Body)
-	if err := body.Grow(int64(f.Operations) * decodedOperation); err != nil {
+	if err := callOf(ctx).body.Grow(int64(f.Operations) * decodedOperation); err != nil {
 		return nil, err
 	}
 	call := batchCall{s, s.party(ctx)}
 	// Before the writes are submitted: a refusal must mean that they are not.
-	if err := call.takeAnswerRoom(ctx, f); err != nil {
+	if callOf(ctx).memory, err = s.admission.Answer(ctx, call.party, maxBatchAnswer(f)); err != nil {
 		return nil, err
 	}
 	b, err := s.newBatch(ctx, f, newAuthorizationCache(s.caller(ctx)), call)
-	releaseBody(ctx)
+	callOf(ctx).releaseBody()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err)
 	}
@@ -100,17 +98,15 @@ const (
 	maxProofBytes   = 1_536
 )
 
-// takeAnswerRoom takes room for the largest answer that a batch can have, until the handler ends.
-func (c batchCall) takeAnswerRoom(ctx context.Context, f *wire.Frame) (err error) {
+// maxBatchAnswer returns how many bytes the answer to a batch can have.
+func maxBatchAnswer(f *wire.Frame) int {
 	size := f.Operations * maxVersionBytes
 	for _, w := range f.Writes {
 		if size += maxResultBytes + machine.MaxKeyBytes; w.IncludeProof {
 			size += maxProofBytes
 		}
 	}
-	room, _ := ctx.Value(answerRoomKey{}).(*answerRoom)
-	room.release, err = c.server.admission.Answer(ctx, c.party, size)
-	return err
+	return size
 }
 
 // anyRepeated reports whether a refused batch has the outcome of a write that was committed before.

@@ -15,8 +15,8 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// store keeps records in a ledger of this process. It implements [idempotency.Clock], because ledger time lags behind
-// the wall clock of a machine that was suspended.
+// store keeps records in a ledger of this process. It implements [idempotency.Clock], because ledger time is earlier
+// than the wall clock on a machine that was suspended.
 type store struct {
 	ledger *ledger.Ledger
 	// mayStore returns an error while the disk has less free space than its reserve.
@@ -88,7 +88,7 @@ func storeError(out *machine.Outcome, err error) error {
 		return err
 	case out.Code == machine.TooManyKeys:
 		return &idempotency.QuotaError{RetryAfter: time.Minute,
-			Cause: errors.New("the principal has as many keyed records as it may")}
+			Cause: errors.New("the principal has reached its limit of keyed records")}
 	case !out.Code.IsKeyed():
 		return fmt.Errorf("%w: %s", idempotency.ErrRefused, out.Code)
 	}
@@ -281,5 +281,5 @@ func (s *store) Get(ctx context.Context, key *idempotency.RecordKey) (*idempoten
 	return recordOf(&record.Record), nil
 }
 
-// anonymous is the actor of the store's commands: a program may do everything with a ledger of its own.
+// anonymous is the actor of the store's commands: a program may do everything with its own ledger.
 var anonymous = auth.Anonymous().Actor()

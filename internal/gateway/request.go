@@ -248,7 +248,7 @@ func isH2C(header http.Header) bool {
 }
 
 // imitated reports whether a header with an underscore imitates one that the client may not send, because services
-// behind CGI or WSGI do not distinguish _ from -.
+// that use CGI or WSGI do not distinguish _ from -.
 func (c *Config) imitated(name string) bool {
 	name = http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
 	header := http.Header{name: nil}

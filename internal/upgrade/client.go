@@ -196,7 +196,7 @@ func (c *ClientConn) watch(ctx context.Context) {
 	c.silent.Store(true)
 }
 
-// Send sends a message in an envelope of its own.
+// Send sends a message in one envelope.
 func (c *ClientConn) Send(m any) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()

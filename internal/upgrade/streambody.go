@@ -15,7 +15,7 @@ type StreamBody struct {
 
 	header [headerBytes]byte
 	have   int    // of the header
-	left   uint32 // of the message behind it
+	left   uint32 // of the message after it
 	over   bool
 }
 

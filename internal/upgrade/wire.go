@@ -28,7 +28,7 @@ const (
 
 // outbox is the sending half of a connection. The WebSocket library writes frames to it, which
 // never blocks, and one system call then sends a whole message. If the library wrote to the
-// connection itself, a pong behind a message that the peer does not read would fail after five
+// connection itself, a pong after a message that the peer does not read would fail after five
 // seconds, and the connection with it: a server whose disk is slow stops reading for longer.
 type outbox struct {
 	conn io.Writer
@@ -78,7 +78,7 @@ func (o *outbox) flush() error {
 	return o.failed
 }
 
-// send sends a binary message. One goroutine may call it at a time.
+// send sends a binary message. Calls must not overlap.
 func (o *outbox) send(ws *websocket.Conn, message []byte) error {
 	o.held.Store(true)
 	err := ws.Write(context.Background(), websocket.MessageBinary, message)

@@ -161,7 +161,7 @@ const (
 )
 
 // Frame is a message of a WriteStream, or a WriteBatch: writes, and the errors of the invalid ones. An invalid
-// write must not affect the others, so each has an error of its own.
+// write must not affect the others, so each has a separate error.
 type Frame struct {
 	Writes []*seqledgerv1.WriteRequest
 	// Operations of all valid writes together.

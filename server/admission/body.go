@@ -15,8 +15,8 @@ import (
 //
 // If the share is used up, a request is refused at once. A stream waits instead, which is flow
 // control; it waits only for its own credential's messages. Streams that each hold half a
-// message could wait for each other for ever, so one of them at a time may exceed the share
-// (the overdraft), until its message is complete or its client has stalled.
+// message could wait for each other, so one of them may exceed the share (the overdraft), until
+// its message is complete or its client has stalled.
 
 const (
 	// freeBytes is the size up to which a message is not charged.
@@ -35,7 +35,7 @@ const (
 type BodyOptions struct {
 	// Largest is the maximum size of one message, decompressed.
 	Largest int64
-	// Enveloped reports whether the body is a sequence of messages, each behind a prefix.
+	// Enveloped reports whether the body is a sequence of messages, each after a prefix.
 	Enveloped bool
 	// Write reports whether the message is a call's only one, with one write or many. A write that
 	// would be refused at its end is refused while it arrives, because reading it costs as much as a valid one.

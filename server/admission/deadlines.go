@@ -14,7 +14,7 @@ const (
 	// answerTimeout is how long a request that is not a stream may take from its first byte to
 	// the last of its answer, once its caller is known.
 	answerTimeout = 5 * time.Minute
-	// readTimeout is the same for the answer to a read, from when the answer is ready.
+	// readTimeout is how long the answer to a read may take, from when it is ready.
 	readTimeout = 30 * time.Second
 	// StallTimeout is how long a stream may leave a message unread.
 	StallTimeout = 2 * time.Minute

@@ -38,8 +38,8 @@ func (p *pace) take(n, perSecond int, always bool) (wait time.Duration) {
 	}
 }
 
-// behind returns after which time there is room for one unit, without counting it.
-func (p *pace) behind(perSecond int) time.Duration {
+// delay returns after which time one more unit is within the rate, without counting it.
+func (p *pace) delay(perSecond int) time.Duration {
 	if perSecond == 0 {
 		return 0
 	}

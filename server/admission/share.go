@@ -32,13 +32,13 @@ func newShare(actor string) *Share {
 
 // refusedLarge counts a large write that was refused. The delay never exceeds maxSlowed.
 func (s *Share) refusedLarge() {
-	if s.refusedPace.behind(largeRefusals) < maxSlowed {
+	if s.refusedPace.delay(largeRefusals) < maxSlowed {
 		s.refusedPace.take(1, largeRefusals, true)
 	}
 }
 
 // slowed returns how long to wait before the next large write is read.
-func (s *Share) slowed() time.Duration { return min(s.refusedPace.behind(largeRefusals), maxSlowed) }
+func (s *Share) slowed() time.Duration { return min(s.refusedPace.delay(largeRefusals), maxSlowed) }
 
 // idle reports whether the share can be dropped without a loss.
 func (s *Share) idle() bool {

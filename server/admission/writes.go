@@ -75,7 +75,7 @@ func (c *Controller) mayQueue(ctx context.Context, p Party, bytes int64) error {
 	if !c.shares {
 		return nil
 	}
-	if wait := p.Share.writePace.behind(p.Limits.WritesPerSecond); wait > 0 {
+	if wait := p.Share.writePace.delay(p.Limits.WritesPerSecond); wait > 0 {
 		return c.refuse(ctx, WritesPerSecond, OfCredential, wait)
 	}
 	if !p.Share.used[QueuedBytes].mayAcquire(bytes+CommandOverhead, maxQueuedBytes) {

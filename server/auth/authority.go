@@ -69,7 +69,7 @@ func (a *Authority) Reload() error {
 	}
 	if err != nil {
 		a.failures.Add(1)
-		a.logger.Error("the auth file was not taken; the one before it holds on", "file", a.path, "error", err)
+		a.logger.Error("the auth file has a mistake; the previous one stays in use", "file", a.path, "error", err)
 		return err
 	}
 	old := a.policy.Load()
@@ -156,7 +156,7 @@ func (a *Authority) count(err error) {
 type Stats struct {
 	// Reloads that took the new files, and those that did not.
 	Reloads, FailedReloads uint64
-	// Refused requests by [RefusedError].Reason; every reason is there.
+	// Refused requests by [RefusedError].Reason, with every reason.
 	Refused map[string]uint64
 	// Keys in the file.
 	Keys int

@@ -51,8 +51,8 @@ func (i *issuer) credential(claims jwt.MapClaims) (*Credential, error) {
 	}, nil
 }
 
-// validateSubject restricts subjects to visible ASCII: actors are stored in records for ever,
-// and must not look alike or break a line. The kind before the first colon is always set by the
+// validateSubject restricts subjects to visible ASCII: actors are stored permanently, and must not look alike or break a
+// line. The kind before the first colon is always set by the
 // server, even if the subject contains colons.
 func validateSubject(subject string) error {
 	if len(subject) == 0 || len(subject) > maxSubjectBytes {

@@ -70,7 +70,7 @@ func (c *Credential) Share() *admission.Share {
 	return c.share
 }
 
-// Expires returns when it ends by itself; the zero time is never.
+// Expires returns when it expires; the zero time is never.
 func (c *Credential) Expires() time.Time { return c.expires }
 
 // Ended returns a context that ends with the credential: with [ErrRevoked],

@@ -13,7 +13,7 @@
 //
 // A key is sl_<id>_<secret>. The secret is 256 random bits, and the file has the SHA-256 of the
 // whole key. A slow hash such as bcrypt protects secrets that can be guessed. These cannot, so
-// it would only let strangers keep the server busy. The hash is found by the id, which is not
+// it would only let unauthenticated callers keep the server busy. The hash is found by the id, which is not
 // secret, and compared in constant time. For an unknown id a comparison takes place too, so the
 // time does not reveal which ids exist.
 //
@@ -25,15 +25,14 @@
 //   - "organization": organizations themselves, and none of their vaults.
 //   - "organization/vault": vaults, and not the organization itself.
 //
-// In each part "*" stands for any run of characters of that part, the empty one
+// In each part "*" matches any run of characters of that part, the empty one
 // and slashes included, so that "acme/*" is every vault of acme and "*/*" every
 // vault. The first and only slash divides the parts; a slash in a name is
 // written %2F.
 //
 // # Client ids
 //
-// In a pattern for client ids "*" stands for any run of characters; everything
-// else stands for itself.
+// In a pattern for client ids "*" matches any run of characters, and every other character itself.
 //
 // # Roles
 //

@@ -23,7 +23,7 @@ type Entry struct {
 	Expires string `yaml:"expires,omitempty"`
 }
 
-// Validate returns what is wrong with the entry.
+// Validate returns the mistake in the entry, or nil.
 func (e *Entry) Validate() error {
 	if err := validateKeyID(e.ID); err != nil {
 		return fmt.Errorf("id %w", err)

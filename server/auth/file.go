@@ -179,7 +179,7 @@ func (r *reader) issuer(n *yaml.Node, read func(name string) ([]byte, error)) *i
 		o.Fail("claims", "is required: it names the claims that have role, scopes and client_ids")
 	}
 	if r.Failures() > before {
-		read = nil // the JWKS is not to blame
+		read = nil // no further errors that follow from these
 	}
 	v := ReadVerifier(r.Reader, o, read)
 	if v == nil {

@@ -70,7 +70,7 @@ func parseJWKS(content []byte, allowed []string) (map[string]verifyKey, error) {
 			return nil, fmt.Errorf("keys[%d] has no kid, so that no token could name it", i)
 		}
 		if _, twice := keys[k.Kid]; twice {
-			return nil, fmt.Errorf("keys[%d]: the kid %q stands for two keys", i, yamlfile.Clip(k.Kid))
+			return nil, fmt.Errorf("keys[%d]: the kid %q is used twice", i, yamlfile.Clip(k.Kid))
 		}
 		public, err := k.public()
 		if err != nil {

@@ -71,7 +71,7 @@ func (v *Verifier) same(other *Verifier) bool {
 		v.leeway == other.leeway && v.jwks == other.jwks
 }
 
-// issuerSettings are what the section tokens of a file says besides the verifier's part.
+// issuerSettings are the settings of the section tokens that are not the verifier's.
 type issuerSettings struct {
 	limits admission.Limits
 	// roleClaim and the others are names of claims; clientIDsClaim may be empty.

@@ -26,9 +26,9 @@ import (
 // defaultMaxCalls bounds the guarded calls in flight.
 const defaultMaxCalls = 64
 
-// Upstream is the server behind a guard. Each message is one line of JSON, without its line end.
+// Upstream is the server that a guard protects. Each message is one line of JSON, without its line end.
 type Upstream interface {
-	// Run passes what the server sends to receive, one call at a time, until the server has ended. Its error says how
+	// Run passes what the server sends to receive, in sequential calls, until the server has ended. Its error says how
 	// the server ended.
 	Run(receive func(line []byte, rest *bufio.Reader) error) error
 	// Send sends a message. Messages are sent in the order of the calls.
@@ -125,7 +125,7 @@ func (w *lineWriter) write(line []byte, more func(io.Writer) error) error {
 }
 
 // Run passes messages until the server has ended, and every guarded call has its answer. It returns the error of the
-// server's end. When the client closes in, Run tells the server. Run may leave a goroutine behind that reads in; it
+// server's end. When the client closes in, Run tells the server. Run may leave a goroutine that reads in; it
 // ends with in.
 func (g *Guard) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	g.out.w = out
@@ -265,7 +265,7 @@ func (g *Guard) take(id jsontext.Value) *request {
 }
 
 // cancelled handles a cancellation by the client, and reports whether the request is one of the guard's own. A call
-// that has begun goes on.
+// that has begun continues.
 func (g *Guard) cancelled(m *message) bool {
 	var id jsontext.Value
 	err := members(m.params, func(name string, value jsontext.Value) error {
@@ -410,7 +410,7 @@ func (g *Guard) withHints(m, a *message) []byte {
 		return nil
 	})
 	if err != nil {
-		return line // the client will report what is wrong
+		return line // the client will report the mistake
 	}
 	if !more {
 		g.warnOfAbsent()

@@ -8,7 +8,7 @@ import (
 )
 
 // LateSwap holds up the message by which a reservation is stored, until another owner has used the key and finished,
-// its record is gone, and the reservation is no longer valid. behind is a store behind the proxy, and direct one on the
+// its record is gone, and the reservation is no longer valid. behind is a store that uses the proxy, and direct one on the
 // same server that is not. forget deletes the record of the key; now returns the server's time.
 func LateSwap(
 	t *testing.T, p *Proxy, behind, direct idempotency.Store, forget func(), now func() time.Time,
