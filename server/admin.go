@@ -21,8 +21,8 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// getStatus describes the server. Index, digest, the numbers of streams and commands, and the
-// sizes reveal what all callers do together, so only admins on every scope get them.
+// getStatus describes the server. Index, digest, the numbers of streams and commands, and the sizes reveal what all
+// callers do together, so only admins on every scope get them.
 func (s *Server) getStatus(
 	ctx context.Context, _ *seqledgerv1.GetStatusRequest,
 ) (*seqledgerv1.GetStatusResponse, error) {
@@ -59,8 +59,8 @@ func (s *Server) getStatus(
 const (
 	// noMajority is why a node without a leader that has a majority takes no writes.
 	noMajority = "no majority of the nodes answers, or an election is under way"
-	// statusPatience is how long a status and a probe wait for a majority when a leader is known: longer than one
-	// needs that is well.
+	// statusPatience is how long a status and a probe wait for a majority when a leader is known: longer than one needs
+	// that is well.
 	statusPatience = time.Second
 )
 
@@ -281,8 +281,8 @@ func (s *Server) updateConfig(
 
 type backupStream = connect.ServerStream[seqledgerv1.BackupResponse]
 
-// backup sends a backup until it is complete, the client disconnects, or the server drains, because a
-// backup may take hours, and can be repeated.
+// backup sends a backup until it is complete, the client disconnects, or the server drains, because a backup may take
+// hours, and can be repeated.
 func (s *Server) backup(
 	ctx context.Context, r *connect.Request[wire.Request[seqledgerv1.BackupRequest, *seqledgerv1.BackupRequest]],
 	stream *backupStream,
@@ -362,9 +362,8 @@ func (b *backupSender) Write(chunk []byte) (int, error) {
 	return len(chunk), nil
 }
 
-// send fails if the client takes no data for too long. Because while a backup is open, the state file
-// cannot reuse its old pages, a client that stopped reading would make it grow without
-// bound.
+// send fails if the client takes no data for too long. Because while a backup is open, the state file cannot reuse its
+// old pages, a client that stopped reading would make it grow without bound.
 func (b *backupSender) send(part *seqledgerv1.BackupResponse) error {
 	return b.controls.Send(func() error { return b.stream.Send(part) })
 }

@@ -139,8 +139,7 @@ func TestDisconnectEndsBackup(t *testing.T) {
 	slowBackup(t, h)
 }
 
-// The request is decoded as strictly as every other, and GET does not start
-// a backup.
+// The request is decoded as strictly as every other, and GET does not start a backup.
 func TestBackupRefusesUnknownField(t *testing.T) {
 	t.Parallel()
 	h := start(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// What a caller that goes away leaves in the engine counts for as long as it is there,
-// and is stored once, if it is committed, and never if it is not.
+// What a caller that goes away leaves in the engine counts for as long as it is there, and is stored once, if it is
+// committed, and never if it is not.
 func TestWritesWithoutACallerCount(t *testing.T) {
 	t.Parallel()
 	const size = 1_500_000 // two do not fit

@@ -22,11 +22,10 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// This file converts all outcomes and errors to what a client sees: a Connect code, and a
-// WriteError that says why and what to do.
+// This file converts all outcomes and errors to what a client sees: a Connect code, and a WriteError that says why and
+// what to do.
 
-// When to try again. A queue empties within a few fsyncs; a new stream may have to wait until
-// another one expires.
+// When to try again. A queue empties within a few fsyncs; a new stream may have to wait until another one expires.
 const (
 	queueFullRetry      = 50 * time.Millisecond
 	tooManyStreamsRetry = time.Minute
@@ -72,8 +71,8 @@ var messages = map[machine.Code]string{
 	machine.TooManyKeys:          "the principal has reached its limit of keyed records",
 }
 
-// refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence is the
-// write's sequence, 0 for a command without one.
+// refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence is the write's sequence, 0 for
+// a command without one.
 func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 	if out.Code == machine.Committed || out.Code == machine.Replayed || out.Code.IsKeyed() {
 		return nil
@@ -169,8 +168,7 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	return nil, connect.CodeInternal
 }
 
-// unknownCode distinguishes a failed storage, which a retry cannot help, from a wait that ended
-// early.
+// unknownCode distinguishes a failed storage, which a retry cannot help, from a wait that ended early.
 func unknownCode(err error) connect.Code {
 	switch {
 	case errors.Is(err, ledger.ErrFailed), errors.Is(err, machine.ErrCorrupt):
@@ -196,8 +194,7 @@ func refusalCode(code machine.Code) connect.Code {
 	}
 }
 
-// outcomeError returns the Connect error of a refused outcome, nil for
-// Committed and Replayed. See refusal.
+// outcomeError returns the Connect error of a refused outcome, nil for Committed and Replayed. See refusal.
 func outcomeError(out *machine.Outcome, sequence uint64) error {
 	e := refusal(out, sequence)
 	if e == nil {
@@ -206,8 +203,8 @@ func outcomeError(out *machine.Outcome, sequence uint64) error {
 	return withDetails(refusalCode(out.Code), e)
 }
 
-// withDetails returns a Connect error that carries the WriteError, and the Google error details
-// that general clients know.
+// withDetails returns a Connect error that carries the WriteError, and the Google error details that general clients
+// know.
 func withDetails(code connect.Code, e *seqledgerv1.WriteError) *connect.Error {
 	err := connect.NewError(code, errors.New(e.Message))
 	add := func(m proto.Message) {
@@ -256,8 +253,7 @@ func internalError(ctx context.Context) *connect.Error {
 	return connect.NewError(connect.CodeInternal, errors.New(withReference(ctx, errPanicked.Error())))
 }
 
-// connectError translates the error of a handler. An unknown error becomes internal, and only
-// the log gets its cause.
+// connectError translates the error of a handler. An unknown error becomes internal, and only the log gets its cause.
 func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.Error {
 	var ready *connect.Error
 	if errors.As(err, &ready) {

@@ -14,10 +14,9 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// mountHealth mounts the health checks. Because they need no credential, each of their requests is a
-// visit until its end (see package admission). Alive means: do not restart the process. Ready
-// means: send it requests. A draining server is alive and not ready, as is a node that reaches no
-// leader with a majority. Neither waits for a disk.
+// mountHealth mounts the health checks. Because they need no credential, each of their requests is a visit until its
+// end (see package admission). Alive means: do not restart the process. Ready means: send it requests. A draining
+// server is alive and not ready, as is a node that reaches no leader with a majority. Neither waits for a disk.
 func (s *Server) mountHealth(mux *http.ServeMux) {
 	service, check := grpchealth.NewHandler(checker{s}, connect.WithReadMaxBytes(maxHealthBytes))
 	mux.Handle(service, s.admission.Probe(admission.BodyDeadline(check)))

@@ -17,8 +17,7 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// TestInternalErrorsNameTheirRequest: the client gets the id and no cause, the
-// log has the cause at the id.
+// TestInternalErrorsNameTheirRequest: the client gets the id and no cause, the log has the cause at the id.
 func TestInternalErrorsNameTheirRequest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -60,8 +59,7 @@ func TestInternalErrorsNameTheirRequest(t *testing.T) {
 	}
 }
 
-// TestAStreamLogsOnce: thousands of writes that fail for one reason make one
-// line, and each result names the request.
+// TestAStreamLogsOnce: thousands of writes that fail for one reason make one line, and each result names the request.
 func TestAStreamLogsOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -12,10 +12,9 @@ import (
 // mcpPath is the endpoint for agents.
 const mcpPath = "/mcp"
 
-// mountMCP mounts the endpoint for agents. Its requests are authenticated and admitted like every
-// other, and what they ask of the API goes through the API's own handlers in memory, under the same
-// credential: with its role, its limits and its charges. A request and its first call are one request of its share;
-// each further call is another one.
+// mountMCP mounts the endpoint for agents. Its requests are authenticated and admitted like every other, and what they
+// ask of the API goes through the API's own handlers in memory, under the same credential: with its role, its limits
+// and its charges. A request and its first call are one request of its share; each further call is another one.
 func (s *Server) mountMCP(mux *http.ServeMux) error {
 	api := http.NewServeMux()
 	s.mount(api)

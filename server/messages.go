@@ -198,8 +198,8 @@ func sizeOf(answer any) int {
 	return proto.Size(m)
 }
 
-// compressPiece is how many bytes are compressed before other goroutines may run. A page takes
-// tens of milliseconds, too long for a write that is about to be answered.
+// compressPiece is how many bytes are compressed before other goroutines may run. A page takes tens of milliseconds,
+// too long for a write that is about to be answered.
 const compressPiece = 32 << 10
 
 // compressor is a gzip writer that yields to other goroutines.
@@ -216,8 +216,8 @@ func (c compressor) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// compression answers with the fastest gzip, because it takes a third of the default level's time, and
-// the result is hardly larger.
+// compression answers with the fastest gzip, because it takes a third of the default level's time, and the result is
+// hardly larger.
 func compression() connect.HandlerOption {
 	return connect.WithCompression("gzip",
 		func() connect.Decompressor { return new(gzip.Reader) },

@@ -22,11 +22,10 @@ var forwardedHeaders = []string{
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via",
 }
 
-// loopbackOnly refuses requests whose Host is not this machine, and those that a proxy has
-// forwarded. A foreign web page can make its own name resolve to 127.0.0.1 (DNS rebinding). The
-// browser then sends that name as Host, which is the only difference from a local program. A
-// proxy on this machine may set its own Host, and would let everyone who can reach it do
-// everything. nginx adds no header unless it is told to, but speaks HTTP/1.0, which no client of this
+// loopbackOnly refuses requests whose Host is not this machine, and those that a proxy has forwarded. A foreign web
+// page can make its own name resolve to 127.0.0.1 (DNS rebinding). The browser then sends that name as Host, which is
+// the only difference from a local program. A proxy on this machine may set its own Host, and would let everyone who
+// can reach it do everything. nginx adds no header unless it is told to, but speaks HTTP/1.0, which no client of this
 // server does.
 func (s *Server) loopbackOnly(next http.Handler) http.Handler {
 	return onlyIf(notLocal, s.admission.Visit, next)
@@ -92,8 +91,7 @@ func notLocal(r *http.Request) (problem string) {
 	return ""
 }
 
-// loopbackHost reports whether a Host header, with or without a port, names this
-// machine.
+// loopbackHost reports whether a Host header, with or without a port, names this machine.
 func loopbackHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -121,8 +119,8 @@ const corsMaxAge = 2 * time.Hour
 // anyOrigin allows every origin.
 const anyOrigin = "*"
 
-// ValidateOrigins checks Options.CORSOrigins, for callers that want to check before New. It
-// refuses values that a browser never sends, because they would never match.
+// ValidateOrigins checks Options.CORSOrigins, for callers that want to check before New. It refuses values that a
+// browser never sends, because they would never match.
 func ValidateOrigins(origins []string, authenticated bool) error {
 	for _, origin := range origins {
 		if origin == anyOrigin {
@@ -144,9 +142,8 @@ func ValidateOrigins(origins []string, authenticated bool) error {
 	return nil
 }
 
-// crossOrigin lets pages of the allowed origins call. A preflight has no credential, so it is
-// answered before authentication. Cookies are not credentials: the browser is never told to
-// send them.
+// crossOrigin lets pages of the allowed origins call. A preflight has no credential, so it is answered before
+// authentication. Cookies are not credentials: the browser is never told to send them.
 func (s *Server) crossOrigin(next http.Handler) http.Handler {
 	if len(s.options.CORSOrigins) == 0 {
 		return next

@@ -88,7 +88,7 @@ func startRouted(t *testing.T) *routed {
 	r.mux.Handle(seqledgerv1connect.LedgerServiceWriteProcedure, s.byLeader(here))
 	r.mux.Handle(seqledgerv1connect.LedgerServiceWriteStreamProcedure, s.upgradable(s.streamByLeader(here)))
 	r.mux.Handle("/", here)
-	hs := httptest.NewServer(r.mux)
+	hs := httptest.NewServer(withCall(false, r.mux))
 	t.Cleanup(hs.Close)
 	t.Cleanup(s.close)
 	r.url = hs.URL

@@ -28,8 +28,8 @@ import (
 // of a response.
 const compressMinBytes = 4 << 10
 
-// mount registers a handler for every procedure. It does not use the generated constructors, so
-// that requests can be decoded into a type that stores decoding errors (see wire.Request).
+// mount registers a handler for every procedure. It does not use the generated constructors, so that requests can be
+// decoded into a type that stores decoding errors (see wire.Request).
 func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.LedgerServiceWriteProcedure, writing, s.write)
 	unary(s, mux, seqledgerv1connect.LedgerServiceOpenSessionProcedure, writing, s.openSession)
@@ -245,8 +245,8 @@ func (o *observer) unary(ctx context.Context, procedure string, call func() erro
 	}()
 	err = call()
 	if err != nil && writes(procedure) && errors.Is(err, ctx.Err()) {
-		// Connect and directWrite check the deadline before they call the handler, and that error
-		// would not say what to do next.
+		// Connect and directWrite check the deadline before they call the handler, and that error would not say what to
+		// do next.
 		err = errors.Join(ledger.ErrOutcomeUnknown, err)
 	}
 	return err

@@ -11,18 +11,18 @@ import (
 	"sync"
 )
 
-// TLSFiles are PEM files. They are checked again for every connection, so that a renewed
-// certificate is used without a restart.
+// TLSFiles are PEM files. They are checked again for every connection, so that a renewed certificate is used without a
+// restart.
 type TLSFiles struct {
 	// Cert has the server's certificate and the intermediate ones; Key has its private key.
 	Cert, Key string
-	// ClientCA has the authorities of clients' certificates. If it is not empty, every client must have a certificate in
-	// addition to its credential, also for health checks.
+	// ClientCA has the authorities of clients' certificates. If it is not empty, every client must have a certificate
+	// in addition to its credential, also for health checks.
 	ClientCA string
 }
 
-// LoadTLS returns a configuration for TLS 1.2 and 1.3 with HTTP/2. Files that become invalid
-// later are logged, and the last valid ones stay in use.
+// LoadTLS returns a configuration for TLS 1.2 and 1.3 with HTTP/2. Files that become invalid later are logged, and the
+// last valid ones stay in use.
 func LoadTLS(files TLSFiles, logger *slog.Logger) (*tls.Config, error) {
 	l := &tlsLoader{files: files, logger: logger}
 	read, err := l.read()
@@ -110,8 +110,7 @@ func (p *pemFiles) config() (*tls.Config, error) {
 		Certificates: []tls.Certificate{pair},
 		NextProtos:   []string{"h2", "http/1.1"},
 		MinVersion:   tls.VersionTLS12,
-		// For TLS 1.2: only forward-secret, authenticated ciphers, because HTTP/2 must
-		// not be used with others.
+		// For TLS 1.2: only forward-secret, authenticated ciphers, because HTTP/2 must not be used with others.
 		CipherSuites: []uint16{
 			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,

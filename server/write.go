@@ -99,8 +99,8 @@ func (s *Server) decide(
 		return command(ctx)
 	}
 	decided := make(chan decision, 1)
-	// Ends with the decision, which does not depend on the caller. The credential's share of the engine bounds the number
-	// of these goroutines, and Drain waits for them.
+	// Ends with the decision, which does not depend on the caller. The credential's share of the engine bounds the
+	// number of these goroutines, and Drain waits for them.
 	go func() {
 		var d decision
 		defer func() {
@@ -123,8 +123,8 @@ func (s *Server) decide(
 	}
 }
 
-// addProof adds the proof of a committed write to its receipt. The write is committed in any
-// case, so a failure must not look like a refusal.
+// addProof adds the proof of a committed write to its receipt. The write is committed in any case, so a failure must
+// not look like a refusal.
 func (s *Server) addProof(ctx context.Context, receipt *seqledgerv1.Receipt, scope machine.Scope) error {
 	tree, err := s.writtenBlockTree(ctx, scope, receipt.BlockHeight)
 	if err != nil {
@@ -196,8 +196,8 @@ func (s *Server) openSession(
 	}, nil
 }
 
-// newestReceipt returns the receipt of a stream's last committed write, or nil if there is
-// none or the stream has newer writes.
+// newestReceipt returns the receipt of a stream's last committed write, or nil if there is none or the stream has newer
+// writes.
 func (s *Server) newestReceipt(
 	ctx context.Context, scope machine.Scope, clientID string, last uint64,
 ) (*machine.Receipt, error) {

@@ -15,9 +15,9 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// A WriteBatch is one frame of a WriteStream as a unary call. Its results are those of the frame's writes. What a single
-// Write is refused for before it reaches the engine, such as a full queue, is the error of the call, so that clients
-// treat both alike.
+// A WriteBatch is one frame of a WriteStream as a unary call. Its results are those of the frame's writes. What a
+// single Write is refused for before it reaches the engine, such as a full queue, is the error of the call, so that
+// clients treat both alike.
 
 // mountWriteBatch registers the handler.
 func (s *Server) mountWriteBatch(mux *http.ServeMux) {
@@ -90,8 +90,8 @@ func (c batchCall) enter(
 	return submission, leave, err
 }
 
-// The most that a result can have, in bytes: a receipt or an error with its texts, an error's key,
-// a version for each operation, and a proof with its header.
+// The most that a result can have, in bytes: a receipt or an error with its texts, an error's key, a version for each
+// operation, and a proof with its header.
 const (
 	maxResultBytes  = 512
 	maxVersionBytes = 16

@@ -1,6 +1,6 @@
-// Package embedded runs a ledger inside a process, for a program that keeps keyed records and needs no
-// separate server: a gateway or a guard. Its store calls the ledger directly, because a connection and an encoding
-// would take most of the time of a replay.
+// Package embedded runs a ledger inside a process, for a program that keeps keyed records and needs no separate server:
+// a gateway or a guard. Its store calls the ledger directly, because a connection and an encoding would take most of
+// the time of a replay.
 package embedded
 
 import (
@@ -31,8 +31,8 @@ type Options struct {
 	Logger  *slog.Logger // nil logs nothing
 	// PrincipalKeys is how many keyed records each principal may have in a scope; 0 means no bound.
 	PrincipalKeys int
-	// Listener serves the ledger to other processes, with the rules of Auth; see [server.Options].
-	// Nil serves none. Open closes it, also if it fails.
+	// Listener serves the ledger to other processes, with the rules of Auth; see [server.Options]. Nil serves none.
+	// Open closes it, also if it fails.
 	Listener   net.Listener
 	Auth       *auth.Authority
 	StoredFile string

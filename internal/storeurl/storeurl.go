@@ -1,5 +1,5 @@
-// Package storeurl opens the stores of idempotency keys that a URL names, for commands. Programs use the
-// packages below client/idempotency themselves.
+// Package storeurl opens the stores of idempotency keys that a URL names, for commands. Programs use the packages below
+// client/idempotency themselves.
 package storeurl
 
 import (

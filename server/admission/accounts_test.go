@@ -91,8 +91,8 @@ func TestDamage_StoredBytes(t *testing.T) {
 	t.Logf("damaged STORED: %d flipped bits and %d cuts, all refused", 8*len(good), len(good))
 }
 
-// What a credential may store is bounded by the auth file, or else by its part of
-// everything once the disk is nearly full.
+// What a credential may store is bounded by the auth file, or else by its part of everything once the disk is nearly
+// full.
 func TestStoredBytesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,24 +8,20 @@ import (
 	"time"
 )
 
-// A message is in memory as it arrives, decoded, and encoded for the log. The limit of one
-// message times the limit of requests would be a hundred gigabytes, so large messages are
-// charged to their caller's share as they arrive: announced bytes that were not sent cost
-// nothing.
+// A message is in memory as it arrives, decoded, and encoded for the log. The limit of one message times the limit of
+// requests would be a hundred gigabytes, so large messages are charged to their caller's share as they arrive:
+// announced bytes that were not sent cost nothing.
 //
-// If the share is used up, a request is refused at once. A stream waits instead, which is flow
-// control; it waits only for its own credential's messages. Streams that each hold half a
-// message could wait for each other, so one of them may exceed the share (the overdraft), until
-// its message is complete or its client has stalled.
+// If the share is used up, a request is refused at once. A stream waits instead, which is flow control; it waits only
+// for its own credential's messages. Streams that each hold half a message could wait for each other, so one of them
+// may exceed the share (the overdraft), until its message is complete or its client has stalled.
 
 const (
 	// freeBytes is the size up to which a message is not charged.
 	freeBytes = 4 << 10
-	// prefixBytes is the size of the prefix of each message of a stream, and of gRPC: a flag
-	// and the length.
+	// prefixBytes is the size of the prefix of each message of a stream, and of gRPC: a flag and the length.
 	prefixBytes = 5
-	// copies is how often a message is in memory: as it arrived, decoded, and
-	// encoded for the log.
+	// copies is how often a message is in memory: as it arrived, decoded, and encoded for the log.
 	copies = 3
 	// unfolds is how many bytes one compressed byte may become, at most.
 	unfolds = 1_032
@@ -37,20 +33,19 @@ type BodyOptions struct {
 	Largest int64
 	// Enveloped reports whether the body is a sequence of messages, each after a prefix.
 	Enveloped bool
-	// Write reports whether the message is a call's only one, with one write or many. A write that
-	// would be refused at its end is refused while it arrives, because reading it costs as much as a valid one.
+	// Write reports whether the message is a call's only one, with one write or many. A write that would be refused at
+	// its end is refused while it arrives, because reading it costs as much as a valid one.
 	Write bool
 	// Compressed reports whether a body with a single message is compressed.
 	Compressed bool
-	// TooLarge returns the error of a message that is larger than Largest, before it
-	// has arrived; nil leaves that to the reader.
+	// TooLarge returns the error of a message that is larger than Largest, before it has arrived; nil leaves that to
+	// the reader.
 	TooLarge func() error
 	// Refused returns what Read returns in place of a *Refusal.
 	Refused func(error) error
 }
 
-// Body is the body of a request, charged as it arrives. It belongs to the goroutine
-// that reads it.
+// Body is the body of a request, charged as it arrives. It belongs to the goroutine that reads it.
 type Body struct {
 	io.ReadCloser
 	BodyOptions
@@ -68,8 +63,8 @@ type Body struct {
 	zipped bool  // whether it is compressed
 	read   int64 // of the message so far
 
-	// stall ends the wait for the rest of a large message of a stream; nil for other
-	// requests, which have a deadline for all of their body.
+	// stall ends the wait for the rest of a large message of a stream; nil for other requests, which have a deadline
+	// for all of their body.
 	stall *StallTimer
 }
 
@@ -78,9 +73,8 @@ func (c *Controller) NewBody(r *http.Request, p Party, o BodyOptions) *Body {
 	return &Body{ReadCloser: r.Body, BodyOptions: o, ctx: r.Context(), controller: c, party: p}
 }
 
-// stream marks the body as that of a stream, which waits until ctx ends where a request would
-// be refused. interrupt ends a read if the rest of a large message does not arrive in time.
-// stop must be called before the handler ends.
+// stream marks the body as that of a stream, which waits until ctx ends where a request would be refused. interrupt
+// ends a read if the rest of a large message does not arrive in time. stop must be called before the handler ends.
 func (b *Body) stream(ctx context.Context, limit time.Duration, interrupt func()) (stop func()) {
 	b.ctx, b.stall = ctx, NewStallTimer(limit, interrupt)
 	return b.stall.Close
@@ -113,8 +107,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readEnveloped never reads beyond the end of a prefix or a message, so it knows where the next
-// one begins.
+// readEnveloped never reads beyond the end of a prefix or a message, so it knows where the next one begins.
 func (b *Body) readEnveloped(p []byte) (int, error) {
 	if b.left == 0 {
 		b.Release()
@@ -150,8 +143,7 @@ func (b *Body) readEnveloped(p []byte) (int, error) {
 	return n, err
 }
 
-// charge charges n bytes that have arrived, and those before them if they were free
-// until now.
+// charge charges n bytes that have arrived, and those before them if they were free until now.
 func (b *Body) charge(n int64) error {
 	if b.read <= freeBytes || n == 0 {
 		return nil
@@ -162,8 +154,7 @@ func (b *Body) charge(n int64) error {
 	return b.take(n)
 }
 
-// unfold charges the maximum decompressed size of a message of b.read bytes, which is in memory
-// together with it.
+// unfold charges the maximum decompressed size of a message of b.read bytes, which is in memory together with it.
 func (b *Body) unfold() error {
 	if n := copies*min(b.Largest, unfolds*b.read) + b.read - b.held; n > 0 {
 		return b.hold(n)
@@ -171,8 +162,7 @@ func (b *Body) unfold() error {
 	return nil
 }
 
-// Grow charges the decoded size of a message beyond its encoded size: operations of a few bytes
-// each take hundreds.
+// Grow charges the decoded size of a message beyond its encoded size: operations of a few bytes each take hundreds.
 func (b *Body) Grow(bytes int64) error {
 	if bytes <= freeBytes {
 		return nil

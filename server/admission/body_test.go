@@ -115,8 +115,8 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 	}
 }
 
-// A request whose caller has used up its share is refused at once, small ones are not,
-// and another caller's are not either.
+// A request whose caller has used up its share is refused at once, small ones are not, and another caller's are not
+// either.
 func TestBodyBeyondTheShareIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})
@@ -190,8 +190,7 @@ func refusals(c *Controller, b Bound, o Owner) (n uint64) {
 	return n
 }
 
-// If all shares together exceed the total, the excess is refused, and what was taken from the
-// share is released.
+// If all shares together exceed the total, the excess is refused, and what was taken from the share is released.
 func TestBodyBeyondTheWholeIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})
@@ -241,8 +240,8 @@ func TestStreamWaitsForItsShare(t *testing.T) {
 	})
 }
 
-// Streams that hold half a message each, and together all of the share, do not wait for each
-// other for ever: one at a time continues.
+// Streams that hold half a message each, and together all of the share, do not wait for each other for ever: one at a
+// time continues.
 func TestStreamsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,8 +279,8 @@ func TestStreamsDoNotDeadlock(t *testing.T) {
 	})
 }
 
-// A client that does not send the rest of a large message is interrupted, and keeps
-// no more than it has sent until then.
+// A client that does not send the rest of a large message is interrupted, and keeps no more than it has sent until
+// then.
 func TestStalledMessageIsInterrupted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -340,8 +339,8 @@ func FuzzBody(f *testing.F) {
 	})
 }
 
-// TestRefusedLargeWritesAreReadLater: a client that repeats large writes without a pause while they
-// are refused makes the server read a bounded number of them.
+// TestRefusedLargeWritesAreReadLater: a client that repeats large writes without a pause while they are refused makes
+// the server read a bounded number of them.
 func TestRefusedLargeWritesAreReadLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

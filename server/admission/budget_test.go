@@ -125,8 +125,7 @@ func TestBudgetUnderLoad(t *testing.T) {
 	}
 }
 
-// A second's worth passes at once, then the rest evenly; and the returned time to wait is
-// sufficient.
+// A second's worth passes at once, then the rest evenly; and the returned time to wait is sufficient.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

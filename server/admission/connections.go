@@ -14,15 +14,14 @@ import (
 
 // Connections have a limit below that of the files of the process (see package listen).
 //
-// A connection is unknown until a request on it was authenticated. Unknown connections have
-// separate bounds, in total and for each address. If there are too many, the oldest is closed
-// and not the newest: a client with a credential is authenticated within a round trip, and a
-// silent one soon becomes the oldest. The newest is closed only if even the oldest has not had
-// its round trip: then more connections arrive at once than can be served.
+// A connection is unknown until a request on it was authenticated. Unknown connections have separate bounds, in total
+// and for each address. If there are too many, the oldest is closed and not the newest: a client with a credential is
+// authenticated within a round trip, and a silent one soon becomes the oldest. The newest is closed only if even the
+// oldest has not had its round trip: then more connections arrive at once than can be served.
 
 const (
-	// maxUnknownConnections bounds the unknown connections, and unknownOfAddress those from one
-	// address. An HTTP/2 connection takes some 70 KB.
+	// maxUnknownConnections bounds the unknown connections, and unknownOfAddress those from one address. An HTTP/2
+	// connection takes some 70 KB.
 	maxUnknownConnections = 1_024
 	unknownOfAddress      = 256
 	// roundTrip is how long an unknown connection stays in any case.
@@ -78,8 +77,8 @@ func (c *conn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// Listener applies the bounds of connections to a listener. It closes excess connections at
-// once: in the kernel's queue the client would wait for an answer.
+// Listener applies the bounds of connections to a listener. It closes excess connections at once: in the kernel's queue
+// the client would wait for an answer.
 func (c *Controller) Listener(l net.Listener) net.Listener { return &listener{l, &c.connections} }
 
 type listener struct {
@@ -169,8 +168,8 @@ func (cs *connections) leave(c *conn) {
 	cs.controller.used[Connections].Release(1)
 }
 
-// identify records that a connection carried a request of a party. It returns false if the
-// party has reached its bound of connections.
+// identify records that a connection carried a request of a party. It returns false if the party has reached its bound
+// of connections.
 func (cs *connections) identify(c *conn, p Party) bool {
 	if c.known.Load() {
 		return true
@@ -189,8 +188,7 @@ func (cs *connections) identify(c *conn, p Party) bool {
 	return true
 }
 
-// visited restarts the timeout of an unknown connection: a monitoring client only sends health
-// checks.
+// visited restarts the timeout of an unknown connection: a monitoring client only sends health checks.
 func (cs *connections) visited(c *conn) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -202,8 +200,8 @@ func (cs *connections) visited(c *conn) {
 // connKey finds the connection of a request in its context.
 type connKey struct{}
 
-// ConnContext puts a connection of [Controller.Listener] into the context of its
-// requests. It is for http.Server.ConnContext.
+// ConnContext puts a connection of [Controller.Listener] into the context of its requests. It is for
+// http.Server.ConnContext.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
 		c = t.NetConn()
@@ -219,12 +217,11 @@ func connOf(r *http.Request) *conn {
 	return c
 }
 
-// networkBits is how many bits of an IPv6 address distinguish two callers: each caller has a
-// whole network.
+// networkBits is how many bits of an IPv6 address distinguish two callers: each caller has a whole network.
 const networkBits = 64
 
-// addressOf returns the address of a connection, or the remote address if the connection is not
-// one of [Controller.Listener].
+// addressOf returns the address of a connection, or the remote address if the connection is not one of
+// [Controller.Listener].
 func addressOf(c *conn, remote string) netip.Addr {
 	if c != nil {
 		return c.address
@@ -232,8 +229,7 @@ func addressOf(c *conn, remote string) netip.Addr {
 	return parseAddress(remote)
 }
 
-// parseAddress returns the caller's address or network for a connection's address; the zero
-// address if it is invalid.
+// parseAddress returns the caller's address or network for a connection's address; the zero address if it is invalid.
 func parseAddress(hostPort string) netip.Addr {
 	at, err := netip.ParseAddrPort(hostPort)
 	if err != nil {

@@ -53,9 +53,8 @@ func openOne(c *Controller, address string) (*conn, *fakeConn) {
 	return all[0], inner[0]
 }
 
-// Where there are too many unknown connections, the oldest is closed: of the address if
-// that has too many, or else of all. One that has not had its round trip stays, and the
-// newest is closed in its place.
+// Where there are too many unknown connections, the oldest is closed: of the address if that has too many, or else of
+// all. One that has not had its round trip stays, and the newest is closed in its place.
 func TestOldestUnknownConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

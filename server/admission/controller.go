@@ -109,8 +109,8 @@ func (c *Controller) begin(ctx context.Context, p Party) error {
 }
 
 // Within admits a call that an admitted request makes in this process. The request and its first call count as one.
-// Each further call counts as one more that begins, and as one more under way while another call of the request is.
-// The error is a *Refusal.
+// Each further call counts as one more that begins, and as one more under way while another call of the request is. The
+// error is a *Refusal.
 func (c *Controller) Within(ctx context.Context, p Party) (leave func(), err error) {
 	v, ok := ctx.Value(visitKey{}).(*visit)
 	if !ok {

@@ -70,8 +70,8 @@ const (
 	// CommandOverhead is the memory of a write in the engine in addition to its operations, in bytes.
 	CommandOverhead = 900
 	// largeRefusals is how many large writes of one credential per second are refused at once. The bodies of further
-	// ones are read later, by up to maxSlowed: a client that repeats them without a pause would otherwise have the server
-	// read hundreds of megabytes per second that it refuses.
+	// ones are read later, by up to maxSlowed: a client that repeats them without a pause would otherwise have the
+	// server read hundreds of megabytes per second that it refuses.
 	largeRefusals = 64
 	maxSlowed     = time.Second
 	// maxKeys bounds the default share of keyed records, of some 300 bytes each.

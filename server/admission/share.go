@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Share is one actor's usage of the bounds. All tokens of a user share one, and a key keeps its share when the auth file
-// is read again.
+// Share is one actor's usage of the bounds. All tokens of a user share one, and a key keeps its share when the auth
+// file is read again.
 type Share struct {
 	actor string
 
@@ -53,8 +53,7 @@ func (s *Share) idle() bool {
 // maxRememberedActors bounds the shares that are in memory.
 const maxRememberedActors = 1 << 16
 
-// Registry maps actors to shares, across tokens and reloads of the auth file. The zero value is
-// empty.
+// Registry maps actors to shares, across tokens and reloads of the auth file. The zero value is empty.
 type Registry struct {
 	mu    sync.Mutex
 	known map[string]*Share
@@ -63,9 +62,8 @@ type Registry struct {
 // ErrTooManyCallers reports that the server tracks its maximum of callers, and all are active.
 var ErrTooManyCallers = errors.New("more callers at once than the server can remember")
 
-// Of returns the share of an actor. If there are too many, it drops those that are idle: at
-// worst the holder of a cached token gets a new share. The stored bytes of an actor are not
-// dropped.
+// Of returns the share of an actor. If there are too many, it drops those that are idle: at worst the holder of a
+// cached token gets a new share. The stored bytes of an actor are not dropped.
 func (r *Registry) Of(actor string) (*Share, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,8 +88,7 @@ func (r *Registry) Of(actor string) (*Share, error) {
 	return made, nil
 }
 
-// Party is what a request is charged to: the share of its actor, with the limits of its
-// credential.
+// Party is what a request is charged to: the share of its actor, with the limits of its credential.
 type Party struct {
 	Share  *Share
 	Limits Limits

@@ -45,8 +45,8 @@ func TestRegistryIsBounded(t *testing.T) {
 	}
 }
 
-// Each bound of the table is held, for a share and for the whole, and what one
-// credential uses of it another one does not miss.
+// Each bound of the table is held, for a share and for the whole, and what one credential uses of it another one does
+// not miss.
 func TestEveryBoundOfAShareHolds(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -243,8 +243,8 @@ func TestReadsWaitForTheirOwn(t *testing.T) {
 	})
 }
 
-// A credential builds one large answer at a time, which does not keep its small ones waiting, and
-// large answers leave a processor to everything else.
+// A credential builds one large answer at a time, which does not keep its small ones waiting, and large answers leave a
+// processor to everything else.
 func TestLargeReads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -291,8 +291,8 @@ func TestLargeReads(t *testing.T) {
 	})
 }
 
-// A stream's writes wait for the pace and the room of their credential, and the wait
-// for the pace ends when the stream does.
+// A stream's writes wait for the pace and the room of their credential, and the wait for the pace ends when the stream
+// does.
 func TestWritesOfAStreamWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -85,8 +85,8 @@ func TestStreamHasNoDeadlines(t *testing.T) {
 	})
 }
 
-// A client that leaves a message unread is cut off after the stall time, and after a shorter one when the
-// server drains, even if the drain begins while the message waits.
+// A client that leaves a message unread is cut off after the stall time, and after a shorter one when the server
+// drains, even if the drain begins while the message waits.
 func TestUnreadMessageIsCutOff(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ drainAfter, want time.Duration }{
@@ -127,8 +127,8 @@ func TestUnreadMessageIsCutOff(t *testing.T) {
 	}
 }
 
-// A stream of one request waits for it for a bounded time, and not at all when the server drains. Once the
-// request is there, neither ends the stream.
+// A stream of one request waits for it for a bounded time, and not at all when the server drains. Once the request is
+// there, neither ends the stream.
 func TestRequestOfAStreamIsAwaited(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -41,8 +41,8 @@ func TestRefusalsExplainThemselves(t *testing.T) {
 	}
 }
 
-// A file of stored bytes that cannot be written is an error at the end and in the log meanwhile, and costs
-// no counts: the next write of the file has them all.
+// A file of stored bytes that cannot be written is an error at the end and in the log meanwhile, and costs no counts:
+// the next write of the file has them all.
 func TestStoredBytesThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")

@@ -9,20 +9,19 @@ import (
 	"time"
 )
 
-// A visit is a request whose caller is not known, or not admitted, and for which the server
-// still waits: a health check, whose body may arrive late, or a refused request, whose answer
-// may not be read. Visits have separate bounds, for each connection, for each address and in
-// total. If there are too many, the oldest is cut, and its connection closed if no caller was
-// authenticated on it: a request that is answered at once is never the oldest, and one whose
-// body does not arrive soon is. A request is not a visit while its caller is being
-// authenticated: that does not wait for a client, and a valid request must not be cut then.
+// A visit is a request whose caller is not known, or not admitted, and for which the server still waits: a health
+// check, whose body may arrive late, or a refused request, whose answer may not be read. Visits have separate bounds,
+// for each connection, for each address and in total. If there are too many, the oldest is cut, and its connection
+// closed if no caller was authenticated on it: a request that is answered at once is never the oldest, and one whose
+// body does not arrive soon is. A request is not a visit while its caller is being authenticated: that does not wait
+// for a client, and a valid request must not be cut then.
 
 const (
 	maxVisits          = 256
 	visitsOfAddress    = 128
 	visitsOfConnection = 32
-	// visitAnswer bounds the sending of a refusal or of a health answer; visitBody bounds a
-	// body that arrives before the caller is known.
+	// visitAnswer bounds the sending of a refusal or of a health answer; visitBody bounds a body that arrives before
+	// the caller is known.
 	visitAnswer = 10 * time.Second
 	visitBody   = 5 * time.Second
 )
@@ -62,8 +61,7 @@ func (vs *visits) count() int64 {
 // visitKey finds the visit of a request in its context.
 type visitKey struct{}
 
-// BeforeAuth sets the deadlines of a request of an unknown caller. It runs before everything
-// else.
+// BeforeAuth sets the deadlines of a request of an unknown caller. It runs before everything else.
 func (c *Controller) BeforeAuth(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := &visit{controller: c, conn: connOf(r), deadlines: newDeadlines(w, r), remote: r.RemoteAddr}
@@ -73,16 +71,16 @@ func (c *Controller) BeforeAuth(next http.Handler) http.Handler {
 	})
 }
 
-// Visit records that the server waits for a request whose caller is not admitted. It does
-// nothing if the caller is admitted.
+// Visit records that the server waits for a request whose caller is not admitted. It does nothing if the caller is
+// admitted.
 func (c *Controller) Visit(ctx context.Context) {
 	if v, ok := ctx.Value(visitKey{}).(*visit); ok && !v.authenticated {
 		v.begin()
 	}
 }
 
-// Authenticated records that a request was authenticated as a party and admitted: it gets other
-// deadlines, and its connection belongs to the party. The error is a *Refusal.
+// Authenticated records that a request was authenticated as a party and admitted: it gets other deadlines, and its
+// connection belongs to the party. The error is a *Refusal.
 func (c *Controller) Authenticated(ctx context.Context, p Party) error {
 	v, ok := ctx.Value(visitKey{}).(*visit)
 	if !ok {

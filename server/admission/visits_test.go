@@ -89,8 +89,8 @@ func (r *recorder) isCut() bool {
 	}
 }
 
-// Where there are too many visits the oldest is cut, of the connection, of the address
-// or of all, and the newest is served.
+// Where there are too many visits the oldest is cut, of the connection, of the address or of all, and the newest is
+// served.
 func TestOldestVisitIsCut(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -157,8 +157,7 @@ func TestConnectionOfTooManyVisitsIsClosed(t *testing.T) {
 	})
 }
 
-// An admitted request is not a visit, and has other deadlines. Its connection belongs to its
-// party.
+// An admitted request is not a visit, and has other deadlines. Its connection belongs to its party.
 func TestAuthenticatedIsNoVisit(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})
@@ -203,8 +202,8 @@ func TestAuthenticatedIsNoVisit(t *testing.T) {
 	}
 }
 
-// The deadline of a body is taken away at its end, and must be gone while the request
-// is being answered. A request without a body has none.
+// The deadline of a body is taken away at its end, and must be gone while the request is being answered. A request
+// without a body has none.
 func TestBodyDeadline(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]int{"": 0, "some": 2} {

@@ -43,8 +43,8 @@ const (
 	maxRSABits = 8_192
 )
 
-// parseJWKS returns the keys for the allowed algorithms by their ids. Keys for other purposes
-// are skipped, because an issuer publishes all its keys in one set.
+// parseJWKS returns the keys for the allowed algorithms by their ids. Keys for other purposes are skipped, because an
+// issuer publishes all its keys in one set.
 func parseJWKS(content []byte, allowed []string) (map[string]verifyKey, error) {
 	var set struct {
 		Keys []jwk `json:"keys"`

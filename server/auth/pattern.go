@@ -19,8 +19,8 @@ func newGlob(pattern string) glob {
 	return glob{first: parts[0], rest: parts[1:]}
 }
 
-// match uses the leftmost position for each part. That is always right, because the part after
-// a star may begin anywhere.
+// match uses the leftmost position for each part. That is always right, because the part after a star may begin
+// anywhere.
 func (g *glob) match(text string) bool {
 	if len(g.rest) == 0 {
 		return text == g.first

@@ -28,8 +28,8 @@ const (
 	metaIgnored = "seqledger.dev/key-ignored"
 )
 
-// maxIgnored bounds the calls with ignored keys whose answers are awaited. For one more the oldest is forgotten, because
-// a call that was cancelled may get no answer.
+// maxIgnored bounds the calls with ignored keys whose answers are awaited. For one more the oldest is forgotten,
+// because a call that was cancelled may get no answer.
 const maxIgnored = 128
 
 // derivedPrefix is the prefix of a key derived from a call's arguments.

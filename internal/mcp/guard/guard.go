@@ -125,8 +125,8 @@ func (w *lineWriter) write(line []byte, more func(io.Writer) error) error {
 }
 
 // Run passes messages until the server has ended, and every guarded call has its answer. It returns the error of the
-// server's end. When the client closes in, Run tells the server. Run may leave a goroutine that reads in; it
-// ends with in.
+// server's end. When the client closes in, Run tells the server. Run may leave a goroutine that reads in; it ends with
+// in.
 func (g *Guard) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	g.out.w = out
 	// Ends when the client closes in; nothing waits for it, because a client may keep it open.

@@ -43,8 +43,8 @@ type HTTPOptions struct {
 	Logger       *slog.Logger
 }
 
-// HTTP is a server that speaks MCP's streamable HTTP. Each message is sent only once, whatever happens to its connection. A
-// stream of events that breaks is not resumed.
+// HTTP is a server that speaks MCP's streamable HTTP. Each message is sent only once, whatever happens to its
+// connection. A stream of events that breaks is not resumed.
 type HTTP struct {
 	HTTPOptions
 

@@ -57,8 +57,8 @@ func run(arguments []string) error {
 	return nil
 }
 
-// shortened returns the shortened tests of the packages below root, by their directories. Modules of their own are
-// left out.
+// shortened returns the shortened tests of the packages below root, by their directories. Modules of their own are left
+// out.
 func shortened(root string) (map[string][]string, error) {
 	packages := map[string]*calls{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -90,7 +90,7 @@ func shortened(root string) (map[string][]string, error) {
 	return found, err
 }
 
-// short stands for what makes a test short, in the place of a function's name.
+// short is the name that the call graph has for testing.Short.
 const short = "testing.Short"
 
 // calls are the names that the functions of a package's tests mention, by the function.

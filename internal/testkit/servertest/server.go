@@ -108,8 +108,8 @@ func (s *Server) Start() {
 // Kill ends the server like a crash (kill -9).
 func (s *Server) Kill() {
 	s.t.Helper()
-	// Its processes would continue to answer for a moment. A parent that is stopped starts no others, and does
-	// not reap them, so that their ids go to no other process. It may have ended.
+	// Its processes would continue to answer for a moment. A parent that is stopped starts no others, and does not reap
+	// them, so that their ids go to no other process. It may have ended.
 	if s.children && syscall.Kill(s.process.Pid, syscall.SIGSTOP) == nil {
 		for _, child := range s.process.Tree()[1:] {
 			_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended
