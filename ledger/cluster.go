@@ -14,17 +14,16 @@ func (l *Ledger) Cluster() *cluster.Node { return &l.cluster.Node }
 // clusterHost returns what the node may do with the ledger.
 func (l *Ledger) clusterHost() cluster.Host {
 	return cluster.Host{
-		Options: l.options.Cluster, Logger: l.options.Logger, Clock: l.options.Clock, Level: l.options.level,
+		Options: l.options.Cluster, Logger: l.options.Logger, Clock: l.options.Clock,
 		Stopping: l.stopping, Failed: l.failed, Fail: l.fail,
 		State: func() (cluster.State, error) {
 			h := l.Head()
-			return cluster.State{Created: h.Created, Ledger: h.Ledger, Level: h.Level, Config: h.Config}, nil
+			return cluster.State{Created: h.Created, Ledger: h.Ledger, Config: h.Config}, nil
 		},
 		Tick: func(ctx context.Context) error {
 			_, err := l.one(ctx, origin{}, machine.AppendTick(nil))
 			return err
 		},
-		RaiseLevel:  l.raiseLevel,
 		BeginTerm:   l.beginTerm,
 		EndTerm:     l.keys.wakeAll,
 		Now:         l.clock.now,

@@ -185,7 +185,7 @@ func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Op
 	for i, dir := range copies {
 		n := startNodeWith(t, anyAddress, options(dir))
 		nodes = append(nodes, n)
-		q := cluster.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address, Level: machine.Level}
+		q := cluster.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address}
 		for range 2 { // the second request gets the same id
 			err := onLeader(t, nodes, func(leader *clusterNode) error {
 				a, err := leader.Cluster().Admit(t.Context(), q)

@@ -2,8 +2,6 @@ package ledger
 
 import (
 	"bytes"
-	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 
@@ -48,28 +46,6 @@ func (a altered) Get(table machine.Table, key []byte) ([]byte, error) {
 	}
 	return value, err
 }
-
-// SetLevel makes a ledger's program one that knows a level, and makes new ledgers of it. There are 2 and 3.
-func SetLevel(o *Options, level uint64) {
-	o.level = level
-	if level > 2 {
-		return
-	}
-	o.create = func(id machine.LedgerID, seed uint64, c machine.Config) []byte {
-		const createLevel2 = 9
-		command := binary.BigEndian.AppendUint64([]byte{createLevel2}, uint64(id))
-		command = binary.BigEndian.AppendUint64(command, seed)
-		for _, field := range []uint64{
-			c.EvictionInterval, uint64(c.ClientTTL), c.EvictionLimit, c.ReceiptWindow, c.MaxStreams, level,
-		} {
-			command = binary.AppendUvarint(command, field)
-		}
-		return command
-	}
-}
-
-// TendLevel raises the level of a ledger if it can be raised.
-func TendLevel(ctx context.Context, l *Ledger) error { return l.cluster.RaiseLevel(ctx) }
 
 // Flush writes a checkpoint.
 func (l *Ledger) Flush() error { return l.flush() }

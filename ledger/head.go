@@ -11,7 +11,6 @@ import (
 type Head struct {
 	Created  bool             // the first command was applied, which gives the ledger its id
 	Ledger   machine.LedgerID // zero unless Created
-	Level    uint64           // format level
 	Index    uint64           // ledger index
 	Time     int64            // ledger time, Unix nanoseconds
 	Digest   machine.Hash
@@ -40,7 +39,7 @@ func (h *heads) get() Head {
 // setHead notes the head of a view.
 func (l *Ledger) setHead(v machine.View) {
 	head := Head{
-		Created: v.Created(), Level: v.Level(), Index: v.Index(), Time: v.Time(), Digest: v.Digest(),
+		Created: v.Created(), Index: v.Index(), Time: v.Time(), Digest: v.Digest(),
 		Streams: v.Streams(), Pending: v.PendingKeys(), Config: v.Config(), Retained: v.Retained(),
 		pause: time.Duration(v.LongestPause()), header: l.machine.Header(),
 	}

@@ -6,13 +6,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
-	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
@@ -82,83 +80,6 @@ func TestFirstNodeMakesAJoinToken(t *testing.T) {
 	}
 }
 
-// withoutTokens creates a cluster as older programs left it.
-func withoutTokens(t *testing.T, size int) []*clusterNode {
-	t.Helper()
-	nodes := startClusterWith(t, size, func(dir string) ledger.Options { return knowing(dir, 2) })
-	for _, n := range nodes {
-		closeLedger(t, n.Ledger)
-		if err := os.Remove(filepath.Join(n.dir, datadir.TokenName)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return nodes
-}
-
-// An older cluster has no token and works without one until the programs of all nodes support tokens. Then the leader
-// generates a token, gives it to the others and raises the level. From that level on the token is required.
-func TestUpgradedClusterGetsAJoinToken(t *testing.T) {
-	t.Parallel()
-	nodes := withoutTokens(t, 3)
-	for i, n := range nodes {
-		level := uint64(machine.Level)
-		if i == 0 {
-			level = 4
-		}
-		nodes[i] = startNodeWith(t, n.address, knowing(n.dir, level))
-		anyAnswer(nodes[i])
-	}
-	var next uint64
-	writeUntil(t, &next, nodes, func() bool { return levelOf(t, nodes[1]) == 4 })
-	for _, n := range nodes {
-		if token, status := tokenOf(t, n), seedStatus(t, n); token != "" || status != http.StatusOK {
-			t.Errorf("before the upgrade a node has the token %q, and answers %d", token, status)
-		}
-	}
-	old := nodes[0]
-	closeLedger(t, old.Ledger)
-	nodes[0] = startNodeWith(t, old.address, knowing(old.dir, machine.Level))
-	anyAnswer(nodes[0])
-	writeUntil(t, &next, nodes, func() bool { return levelOf(t, nodes[0]) == machine.Level })
-	writeUntil(t, &next, nodes, func() bool { return true })
-	token := tokenOf(t, nodes[0])
-	for _, n := range nodes {
-		raised := levelOf(t, n) == machine.Level // read first, because it may rise meanwhile
-		if got, status := tokenOf(t, n), seedStatus(t, n); got != token || token == "" ||
-			raised && status != http.StatusUnauthorized {
-			t.Errorf("after the upgrade a node has the token %q, not %q, and answers %d", got, token, status)
-		}
-	}
-	for i, n := range nodes { // with the token they continue
-		closeLedger(t, n.Ledger)
-		nodes[i] = startNodeWith(t, n.address, ledger.Options{Dir: n.dir})
-		writeUntil(t, &next, nodes, func() bool { return true })
-	}
-}
-
-// Nodes that were given different tokens stay at the old level, and report why.
-func TestNodesWithDifferentTokens(t *testing.T) {
-	t.Parallel()
-	nodes := withoutTokens(t, 2)
-	for i, token := range []string{"the token of node 1", "the token of node 2"} {
-		o := knowing(nodes[i].dir, machine.Level)
-		o.Cluster = &cluster.Options{Token: token}
-		nodes[i] = startNodeWith(t, nodes[i].address, o)
-	}
-	for {
-		err := onLeader(t, nodes, func(leader *clusterNode) error {
-			return ledger.TendLevel(t.Context(), leader.Ledger)
-		})
-		if err == nil {
-			t.Fatal("the level was raised")
-		}
-		if strings.Contains(err.Error(), "another join token") {
-			break
-		}
-		t.Log(err) // a node that answered too late is asked again
-	}
-}
-
 // A node that has lost the token of its cluster reports it at once, because the others would refuse it.
 func TestNodeWithoutItsToken(t *testing.T) {
 	t.Parallel()
@@ -207,7 +128,7 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	}
 	var next uint64
 	writeUntil(t, &next, rest, func() bool { return len(rest[0].Cluster().Status().Members) == 2 })
-	q := cluster.JoinRequest{Nonce: [16]byte{4}, Peer: gone.address, Level: machine.Level}
+	q := cluster.JoinRequest{Nonce: [16]byte{4}, Peer: gone.address}
 	err = onLeader(t, rest, func(leader *clusterNode) error {
 		a, err := leader.Cluster().Admit(t.Context(), q)
 		if err == nil && a.ID != 4 {
@@ -232,7 +153,7 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	ask := func(n *clusterNode, from, to uint64) int {
 		as := transport.Identity{Token: tokenOf(t, n), Ledger: id.String(), From: from}
 		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-			"http://"+n.address+"/seqledger.peer.v1/Level",
+			"http://"+n.address+"/seqledger.peer.v1/Pulse",
 			http.NoBody)
 		if err != nil {
 			t.Fatal(err)

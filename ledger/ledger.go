@@ -299,8 +299,7 @@ func (l *Ledger) startLoops() {
 	signal(l.checkpointDue) // the log may be long enough to be truncated
 }
 
-// create proposes the command that gives a new ledger its id, or the one that
-// brings an older ledger to the level of this program.
+// create proposes the command that gives a new ledger its id.
 func (l *Ledger) create(ctx context.Context) error {
 	view := l.Head()
 	if view.Created {
@@ -308,31 +307,15 @@ func (l *Ledger) create(ctx context.Context) error {
 			l.options.Logger.Warn("the ledger exists and keeps its own configuration; change it with UpdateConfig",
 				"configured", configured, "kept", view.Config)
 		}
-		if len(l.cluster.Status().Members) > 1 {
-			return nil // a learner's program may know less; see cluster.Driver.RaiseLevel
-		}
-		return l.raiseLevel(ctx, view.Level, l.options.level)
+		return nil
 	}
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return fmt.Errorf("random ledger id: %w", err)
 	}
 	ledgerID := machine.LedgerID(binary.BigEndian.Uint64(random[:8]))
-	create := l.options.create(ledgerID, binary.BigEndian.Uint64(random[8:]), l.options.Config)
+	create := machine.AppendCreate(nil, ledgerID, binary.BigEndian.Uint64(random[8:]), l.options.Config)
 	_, err := l.one(ctx, origin{}, create)
-	return err
-}
-
-// raiseLevel brings the ledger to a newer level. Programs of before cannot open it from then on.
-func (l *Ledger) raiseLevel(ctx context.Context, from, to uint64) error {
-	if from >= to {
-		return nil
-	}
-	_, err := l.exclusive(ctx, machine.AppendRaiseLevel(nil, to))
-	if err == nil {
-		l.options.Logger.Info("the ledger has a newer format level; programs of before cannot open it any more",
-			"before", from, "now", to)
-	}
 	return err
 }
 

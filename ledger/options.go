@@ -62,10 +62,6 @@ type Options struct {
 	// wait for it.
 	ObserveApply func() (end func())
 
-	// level is the highest format level that this program knows, and create makes the first command of a ledger; both
-	// differ from those of package machine in tests alone.
-	level         uint64
-	create        func(id machine.LedgerID, seed uint64, c machine.Config) []byte
 	scrubInterval time.Duration // between the beginnings of two rounds; 0 means an hour
 	idleInterval  time.Duration // without proposals before a tick; 0 means a second
 	// retainInterval is how often files before the horizon, and sealed ones, are looked for; 0 means ten seconds.
@@ -90,14 +86,6 @@ func (o *Options) validate() error {
 	orDefault(&o.QueueBytes, 64<<20)
 	orDefault(&o.LogBytes, 128<<20)
 	orDefault(&o.ScrubBytes, 8<<20)
-	if o.level == 0 {
-		o.level = machine.Level
-	}
-	if o.create == nil {
-		o.create = func(id machine.LedgerID, seed uint64, c machine.Config) []byte {
-			return machine.AppendCreate(nil, id, seed, c)
-		}
-	}
 	orDefault((*int64)(&o.scrubInterval), int64(time.Hour))
 	orDefault((*int64)(&o.idleInterval), int64(time.Second))
 	orDefault((*int64)(&o.retainInterval), int64(10*time.Second))

@@ -140,7 +140,7 @@ func wantRecovered(t *testing.T, dir string, r recovery.Result, receipts []machi
 	}
 	awaitAddress(t, n)
 	a, err := n.Cluster().Admit(t.Context(),
-		cluster.JoinRequest{Nonce: [16]byte{9}, Peer: "127.0.0.1:9", Level: machine.Level})
+		cluster.JoinRequest{Nonce: [16]byte{9}, Peer: "127.0.0.1:9"})
 	if err != nil || a.ID != 4 || a.Ledger != r.LedgerID {
 		t.Errorf("a node that joins is told %+v, %v", a, err)
 	}

@@ -115,10 +115,6 @@ func (c *backupCommand) base() (*admin.BackupBase, error) {
 		return nil, fail(exitFailed, "name another backup, or make a full one without --since", "--since %s: %w",
 			c.Since, err)
 	}
-	if head.Version < backupfile.Version {
-		return nil, fail(exitFailed, "make a full backup, without --since", "--since %s: it has format version %d, "+
-			"which an older program has made and which tells too little of its block files", c.Since, head.Version)
-	}
 	base := head.Base()
 	c.sinceFirst = head.First
 	return &admin.BackupBase{

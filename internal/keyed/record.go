@@ -156,8 +156,5 @@ func (r *Record) Due(at Moment) int64 {
 	for _, p := range r.Past {
 		last = max(last, p.Until)
 	}
-	if at.Level3 {
-		return max(r.Expires, last)
-	}
 	return max(r.Expires, last+1) // a copy is still valid at the last moment itself
 }

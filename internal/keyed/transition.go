@@ -46,8 +46,6 @@ type Moment struct {
 	// LeaseFloor is the earliest end of every lease set before FloorSet: the store was unreachable, and owners could
 	// not renew their leases. Both are zero if there was no outage.
 	LeaseFloor, FloorSet int64
-	// Level3 selects the rules of ledgers up to format level 3, under which their logs were applied.
-	Level3 bool
 }
 
 // Code is the outcome of a command. The numbers are part of the digest of a ledger.
@@ -163,7 +161,7 @@ func (r *Record) unclaimedEnd(at Moment) int64 {
 // leaseEnd returns when the lease ends, extended after an outage.
 func (r *Record) leaseEnd(at Moment) int64 {
 	end := r.LeaseEnd
-	if r.LeaseSet > at.Now && !at.Level3 {
+	if r.LeaseSet > at.Now {
 		// The store's clock has been set back since. The lease was set by a clock that ran ahead, and would last longer
 		// by that error.
 		end = at.Now
@@ -213,7 +211,7 @@ func (r *Record) reserveFree(c *Command, at Moment) (*Record, Outcome) {
 // tombstoneOf reports whether the record is the tombstone that an attempt left when it released the key. A copy of its
 // Reserve is refused for as long as the tombstone lasts, even if the copy is valid for longer than the first Reserve.
 func (r *Record) tombstoneOf(attempt AttemptID, at Moment) bool {
-	return !at.Level3 && r != nil && r.State == Released && r.AttemptID == attempt && at.Now < r.Expires
+	return r != nil && r.State == Released && r.AttemptID == attempt && at.Now < r.Expires
 }
 
 // reservePending applies a Reserve to a key that has an owner.

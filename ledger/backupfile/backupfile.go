@@ -24,18 +24,12 @@ import (
 )
 
 const (
-	// Version is the version of the format.
-	Version = 4
-	// version3 is of before incremental backups.
-	version3 = 3
-	// version2 does not say which block file is the first: none had been dropped.
-	version2 = 2
+	Version = 1 // of the format
 
 	magic         = "seqledger backup"
-	headerBytes   = plainBytes + firstBytes + sinceBytes + 4 // up to the sizes of the files
-	plainBytes    = len(magic) + 4 + 8 + 8 + sha256.Size + 4 // what every version has, without the sum
-	firstBytes    = 8                                        // what version 3 has more
-	sinceBytes    = 8 + sha256.Size + 8 + 8 + sha256.Size    // and version 4
+	headerBytes   = plainBytes + 8 + sinceBytes + 4 // up to the sizes of the files
+	plainBytes    = len(magic) + 4 + 8 + 8 + sha256.Size + 4
+	sinceBytes    = 8 + sha256.Size + 8 + 8 + sha256.Size
 	sizeBytes     = 8
 	chunkBytes    = 256 << 10
 	chunkOverhead = 4 + 4
@@ -52,7 +46,6 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Info tells what a backup holds.
 type Info struct {
-	Version    uint32 // of the format, where it was read
 	LedgerID   machine.LedgerID
 	Index      uint64       // ledger index of the last command in it
 	Digest     machine.Hash // running digest at that index
@@ -174,7 +167,6 @@ func NewWriter(w io.Writer, info *Info, pause func(n int) error) (*Writer, error
 	b := &Writer{
 		w: w, hash: sha256.New(), pause: pause, chunk: make([]byte, 4, 4+chunkBytes+4),
 	}
-	info.Version = Version
 	return b, b.send(info.header())
 }
 

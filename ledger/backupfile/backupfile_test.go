@@ -3,15 +3,11 @@ package backupfile
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"testing"
 )
@@ -77,38 +73,6 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil || !bytes.Equal(got, state) || info.LedgerID != 7 || info.Index != 9 ||
 			info.Bytes != int64(len(b)) {
 			t.Errorf("%d bytes: %+v %v", size, info, err)
-		}
-	}
-}
-
-// asVersion makes a backup of three files one of an older version.
-func asVersion(b []byte, version uint32) []byte {
-	head := headerBytes - missingBytes(version) - 4
-	old := append([]byte{}, b[:head]...)
-	old[len(magic)+3] = byte(version)
-	old = binary.BigEndian.AppendUint32(old, crc32.Checksum(old, castagnoli))
-	old = append(old, b[headerBytes:headerBytes+3*sizeBytes]...)
-	old = binary.BigEndian.AppendUint32(old, crc32.Checksum(old, castagnoli))
-	old = append(old, b[headerBytes+3*sizeBytes+4:len(b)-sha256.Size]...)
-	sum := sha256.Sum256(old)
-	return append(old, sum[:]...)
-}
-
-// Backups of older versions are read: of version 2, which begins with the first block file, and of version 3, which
-// is never incremental.
-func TestOlderVersions(t *testing.T) {
-	t.Parallel()
-	b := encoded(t, []byte("the state file"))
-	for version, first := range map[uint32]uint64{version2: 1, version3: testFirst} {
-		old := asVersion(b, version)
-		var opened []uint64
-		info, err := Read(t.Context(), bytes.NewReader(old), func(file uint64) (io.Writer, error) {
-			opened = append(opened, file)
-			return io.Discard, nil
-		}, nil)
-		if err != nil || info.First != first || info.From != first || info.Version != version || info.Incremental() ||
-			info.Bytes != int64(len(old)) || !slices.Equal(opened, []uint64{0, first, first + 1}) {
-			t.Errorf("version %d: files %v, %+v, %v", version, opened, info, err)
 		}
 	}
 }

@@ -138,14 +138,10 @@ func (r *reader) header() (info Info, err error) {
 		return info, err
 	}
 	rest := b[len(magic):]
-	info.Version = binary.BigEndian.Uint32(rest)
-	if info.Version < version2 || info.Version > Version {
+	if v := binary.BigEndian.Uint32(rest); v != Version {
 		return info, damage(int64(len(magic)),
-			fmt.Sprintf("it has format version %d and this program reads versions %d to %d",
-				info.Version, version2, Version))
+			fmt.Sprintf("it has format version %d and this program reads version %d", v, Version))
 	}
-	b = b[:headerBytes-missingBytes(info.Version)]
-	rest = b[len(magic):]
 	if err := r.read(rest[4:], "its header"); err != nil {
 		return info, err
 	}
@@ -172,33 +168,15 @@ func (r *reader) header() (info Info, err error) {
 	if err := info.readSizes(sizes[:len(sizes)-4]); err != nil {
 		return info, err
 	}
-	info.Bytes -= int64(missingBytes(info.Version))
 	return info, info.checkNumbers()
 }
 
-// missingBytes is by how much the header of a version is shorter than that of the newest.
-func missingBytes(version uint32) int {
-	switch version {
-	case version2:
-		return firstBytes + sinceBytes
-	case version3:
-		return sinceBytes
-	}
-	return 0
-}
-
-// readNumbers takes from a header what the first version did not have.
+// readNumbers reads the numbers of the block files and the base of the backup.
 func (i *Info) readNumbers(b []byte) {
-	if i.First = 1; i.Version >= version3 {
-		i.First = binary.BigEndian.Uint64(b)
-	}
-	if i.From = i.First; i.Version < Version {
-		return
-	}
-	b = b[firstBytes:]
-	i.From = binary.BigEndian.Uint64(b)
-	copy(i.Sealed[:], b[8:])
-	b = b[8+sha256.Size:]
+	i.First, i.From = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+	b = b[16:]
+	copy(i.Sealed[:], b)
+	b = b[sha256.Size:]
 	i.Since.Index, i.Since.Last = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	copy(i.Since.Sum[:], b[16:])
 }

@@ -142,9 +142,6 @@ func (r *reader) layers(table machine.Table, from []byte) ([]layer, error) {
 		l.atEntry()
 		layers = append(layers, l)
 	}
-	if r.store.lacks(table) {
-		return layers, nil
-	}
 	l, err := r.storedLayer(table, from)
 	if err != nil {
 		return nil, err

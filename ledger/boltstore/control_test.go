@@ -48,6 +48,9 @@ func FuzzControlRecords(f *testing.F) {
 			string(keyFormat): format, string(keyIdentity): identity, string(keyApplied): applied,
 			string(keyBlocks): blocks,
 		}
+		if err := bucket.Put(keyStart, sealed(controlTable, keyStart, nil)); err != nil {
+			t.Fatal(err)
+		}
 		for key, value := range stored {
 			if seal {
 				stored[key] = sealed(controlTable, []byte(key), value)

@@ -108,11 +108,6 @@ func (s *Store) forget(start blockfile.Start) {
 	s.blocks.Forget(start)
 }
 
-// lacks tells whether the file is of a version that did not have a table, and is only read.
-func (s *Store) lacks(table machine.Table) bool {
-	return s.version == formatVersion4 && table == machine.TableCarried
-}
-
 // SealedBlockFile returns a sealed block file for reading.
 func (s *Store) SealedBlockFile(number uint64) (blockfile.File, error) {
 	return blockfile.Directory{Path: BlocksOf(s.path)}.OpenSealed(blockfile.Name(number))

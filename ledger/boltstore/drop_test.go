@@ -9,8 +9,6 @@ import (
 	"slices"
 	"testing"
 
-	"go.etcd.io/bbolt"
-
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -220,66 +218,5 @@ func TestAmend(t *testing.T) {
 	err := again.Amend(func(tx machine.Tx) error { return tx.Put(streams, []byte("k"), []byte("v")) })
 	if err == nil || again.Err() == nil {
 		t.Error("an Amend has changed a replicated table")
-	}
-}
-
-// makeVersion4 makes a file of version 4 of a newer one, without page checksums.
-func makeVersion4(t *testing.T, path string) {
-	t.Helper()
-	db, err := bbolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		if tx.Bucket(filesBucket) != nil {
-			if err := tx.DeleteBucket(filesBucket); err != nil {
-				return err
-			}
-		}
-		return errors.Join(tx.DeleteBucket(bucketName(carried)), tx.Bucket(controlBucket).Delete(keyStart),
-			putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion4)))
-	})
-	if err := errors.Join(err, db.Close(), os.Remove(SumsPath(path))); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// A file of version 4 is read as it is by a verifier, and gets what it lacks when it is opened.
-func TestVersion4IsConverted(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	apply(t, s, 20)
-	flush(t, s)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	makeVersion4(t, s.path)
-	verifier, err := OpenReadOnly(s.path, testIdentity)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := get(t, verifier, carried, "a"); got != "<absent>" || len(blockIndexes(t, verifier.View)) != 20 {
-		t.Errorf("a verifier finds %q, and other blocks", got)
-	}
-	if err := verifier.View(func(r machine.Reader) error { _, err := list(r, carried, ""); return err }); err != nil {
-		t.Error(err)
-	}
-	if err := verifier.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		again := reopen(t, s.path)
-		put := func(tx machine.Tx) error { return tx.Put(carried, []byte("a"), []byte("v")) }
-		if err := again.Amend(put); err != nil {
-			t.Fatal(err)
-		}
-		flush(t, again)
-		if again.version != formatVersion || get(t, again, carried, "a") != "v" ||
-			len(blockIndexes(t, again.View)) != 20 {
-			t.Errorf("it has version %d", again.version)
-		}
-		if err := again.Close(); err != nil {
-			t.Fatal(err)
-		}
 	}
 }

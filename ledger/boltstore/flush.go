@@ -142,8 +142,7 @@ func (s *Store) commitAtOnce(f *frozenState, c changes, p *pacer) (pages int64, 
 		return 0, fmt.Errorf("size of the state file: %w", err)
 	}
 	budget := int64(math.MaxInt64)
-	// A file of version 4 is one until convert gives it what it lacks, and must not get another version by a journal.
-	if info.Size() > s.journalFrom && s.version != formatVersion4 {
+	if info.Size() > s.journalFrom {
 		budget = s.stepBytes
 	}
 	if int64(c.len()) > budget/int64(s.pageSize) {

@@ -152,7 +152,7 @@ func (s *Store) writeJournal(tx *bbolt.Tx, c *changes, p *pacer) error {
 			return err
 		}
 	}
-	return errors.Join(w.put(), putFormat(tx, formatJournal)) // an empty record is the end
+	return errors.Join(w.put(), putControl(tx, keyJournal, nil)) // an empty record is the end
 }
 
 type journalWriter struct {
@@ -205,7 +205,7 @@ func (s *Store) mergeSome(c *changes, p *pacer) (pages int64, err error) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(tx.DeleteBucket(journalBucket), putFormat(tx, formatVersion))
+		return errors.Join(tx.DeleteBucket(journalBucket), tx.Bucket(controlBucket).Delete(keyJournal))
 	})
 }
 

@@ -94,7 +94,7 @@ func all(t *testing.T, s *Store) (content string) {
 	return content
 }
 
-// hasJournal reports whether a file that is not open has a journal, and says so in its format.
+// hasJournal reports whether a file that is not open has a journal.
 func hasJournal(t *testing.T, path string) (found bool) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
@@ -103,11 +103,7 @@ func hasJournal(t *testing.T, path string) (found bool) {
 	}
 	err = db.View(func(tx *bbolt.Tx) error {
 		found = tx.Bucket(journalBucket) != nil
-		version, _, err := readFormat(tx)
-		if want := map[bool]uint32{false: formatVersion, true: formatJournal}[found]; err == nil && version != want {
-			t.Errorf("format version %d with a journal: %v", version, found)
-		}
-		return err
+		return nil
 	})
 	if err := errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
@@ -285,8 +281,8 @@ func TestSnapshotHasNoJournal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if version, _, err := readFormat(sn.tx); err != nil || version != formatVersion {
-			t.Errorf("a snapshot has format version %d, %v", version, err)
+		if sn.tx.Bucket(journalBucket) != nil {
+			t.Error("a snapshot has a journal")
 		}
 		var content string
 		err = sn.View(func(r machine.Reader) error {
@@ -455,26 +451,23 @@ func fileSize(t *testing.T, path string) int64 {
 	return info.Size()
 }
 
-// A small file, a small checkpoint, and a file of version 4, to which a journal would give a newer version, have no
-// journal.
+// A small file and a small checkpoint have no journal.
 func TestJournalIsForLargeOnes(t *testing.T) {
 	t.Parallel()
 	path := filled(t, 2_000)
 	for _, c := range []struct {
-		name    string
-		version uint32
-		from    int64
-		count   int
-		large   bool
+		name  string
+		from  int64
+		count int
+		large bool
 	}{
-		{"a large one", formatVersion, 0, 101, true},
-		{"a small file", formatVersion, 1 << 30, 101, false},
-		{"an old file", formatVersion4, 0, 101, false},
-		{"few changes", formatVersion, 0, 5, false},
-		{"few changes that take many pages", formatVersion, 0, 100, true},
+		{"a large one", 0, 101, true},
+		{"a small file", 1 << 30, 101, false},
+		{"few changes", 0, 5, false},
+		{"few changes that take many pages", 0, 100, true},
 	} {
 		s := openSteps(t, path, 100)
-		s.journalFrom, s.version = c.from, c.version
+		s.journalFrom = c.from
 		for i := range c.count {
 			put(t, s, streams, string(recordKey(i*19)), strings.Repeat("v", 2_000))
 		}
@@ -505,33 +498,6 @@ func TestJournalIsForLargeOnes(t *testing.T) {
 	if s := reopen(t, path); s.stepBytes != defaultStepBytes || s.journalFrom != defaultJournalFrom ||
 		s.journalRun != defaultJournalRun {
 		t.Errorf("by default %d, %d and %d", s.stepBytes, s.journalFrom, s.journalRun)
-	}
-}
-
-// A copy of a file of version 4 that is checked and adopted stays one, however much is replayed on it, until Open
-// converts it.
-func TestJournalAndVersion4(t *testing.T) {
-	t.Parallel()
-	path := filled(t, 500)
-	makeVersion4(t, path)
-	s, err := Open(path, Options{Identity: testIdentity, NoPageSums: true, NoSync: true, StepBytes: testPageSize})
-	if err != nil {
-		t.Fatal(err)
-	}
-	scatter(t, s, 500, rand.New(rand.NewPCG(17, 18)))
-	want, other := all(t, s), []byte("another identity")
-	flush(t, s)
-	if err := errors.Join(s.Close(), Adopt(path, other)); err != nil {
-		t.Fatal(err)
-	}
-	if s, err = Open(path, Options{Identity: other, NoSync: true}); err != nil {
-		t.Fatal(err)
-	}
-	if got := all(t, s); got != want {
-		t.Error("other content")
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -25,11 +25,7 @@ import (
 
 const (
 	formatMagic   = "seqledger state\n"
-	formatVersion = 5
-	// formatJournal is formatVersion with a journal of changes that are not yet in all of their tables.
-	formatJournal = 6
-	// formatVersion4 has no table of carried values, and all block files. Open makes it the newest one.
-	formatVersion4 = 4
+	formatVersion = 1
 
 	// lockTimeout is long enough for a process that is just exiting and short
 	// enough that an operator sees the answer at once.
@@ -49,6 +45,8 @@ var (
 	keyBlocks = []byte("blocks")
 	// keyStart is where the blocks begin: a blockfile.Start, or empty where all are there.
 	keyStart = []byte("start")
+	// keyJournal exists while the file has a journal, so that a journal that is missing is noticed.
+	keyJournal = []byte("journal")
 )
 
 // Options says how to open a store.
@@ -141,9 +139,6 @@ func open(path string, o Options, readOnly bool) (*Store, error) {
 		sums = nil
 	}
 	meta, err := s.checkPages(sums)
-	if err == nil && !readOnly && !o.NoPageSums {
-		meta, err = s.convert(meta, o)
-	}
 	if err == nil {
 		err = s.load(o)
 	}
@@ -283,11 +278,7 @@ func putTables(tx *bbolt.Tx) error {
 			return fmt.Errorf("table %d: %w", table, err)
 		}
 	}
-	return putFormat(tx, formatVersion)
-}
-
-func putFormat(tx *bbolt.Tx, version uint32) error {
-	return putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), version))
+	return putControl(tx, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion))
 }
 
 // change runs fn on the file and commits.
@@ -341,7 +332,7 @@ func (s *Store) load(o Options) (err error) {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
 	s.positions.applied, s.positions.checkpoint = c.applied, c.applied
-	if s.version = c.version; c.version == formatJournal {
+	if c.journal {
 		if s.frozen, err = s.loadJournal(tx); err != nil {
 			return fmt.Errorf("%s: %w; "+adviceRestore, s.path, err)
 		}
@@ -359,7 +350,7 @@ func (s *Store) load(o Options) (err error) {
 
 // control is what the store's own records say.
 type control struct {
-	version uint32
+	journal bool // the file has a journal of changes that are not yet in all of their tables
 	applied Position
 	mark    blockfile.Mark
 	start   blockfile.Start
@@ -374,15 +365,9 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	if err != nil {
 		return control{}, err
 	}
-	switch version {
-	case formatVersion, formatJournal, formatVersion4:
-	case 2, 3:
-		return control{}, fmt.Errorf("%w %d, this binary knows %d: convert the data directory with "+
-			"`seqledger upgrade --data DIR`, which programs of before cannot open any more",
-			ErrVersion, version, formatJournal)
-	default:
-		return control{}, fmt.Errorf("%w %d, this binary knows %d; use the binary that wrote it",
-			ErrVersion, version, formatJournal)
+	if version != formatVersion {
+		return control{}, fmt.Errorf("%w: it has version %d, this program reads version %d; use the program that wrote it",
+			ErrVersion, version, formatVersion)
 	}
 	stored, err := getControl(bucket, keyIdentity, -1)
 	if err != nil {
@@ -403,10 +388,14 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	if c.mark, err = blockfile.DecodeMark(mark); err != nil {
 		return control{}, fmt.Errorf("control record %q: %w; "+adviceRestore, keyBlocks, err)
 	}
-	if c.version = version; version != formatVersion4 {
-		if c.start, err = readStart(bucket); err != nil {
+	if c.start, err = readStart(bucket); err != nil {
+		return control{}, err
+	}
+	if bucket.Get(keyJournal) != nil {
+		if _, err := getControl(bucket, keyJournal, 0); err != nil {
 			return control{}, err
 		}
+		c.journal = true
 	}
 	c.applied.Index = binary.LittleEndian.Uint64(applied)
 	c.applied.Term = binary.LittleEndian.Uint64(applied[8:])
@@ -422,39 +411,6 @@ func readStart(bucket *bbolt.Bucket) (s blockfile.Start, err error) {
 		return s, fmt.Errorf("control record %q: %w; "+adviceRestore, keyStart, err)
 	}
 	return s, nil
-}
-
-// convert gives a file of version 4 what it lacks, in one transaction. Programs that read no newer version
-// refuse the file from then on, because they would look for block files that may have been dropped.
-func (s *Store) convert(meta boltpage.Meta, o Options) (boltpage.Meta, error) {
-	old, err := s.isVersion4(o.Identity)
-	if err != nil || !old {
-		return meta, err
-	}
-	err = s.change(func(tx *bbolt.Tx) error {
-		if _, err := tx.CreateBucketIfNotExists(bucketName(machine.TableCarried)); err != nil {
-			return err
-		}
-		return errors.Join(putControl(tx, keyStart, nil), putFormat(tx, formatVersion))
-	})
-	if err != nil {
-		return meta, fmt.Errorf("%s: make it one of format version %d: %w", s.path, formatVersion, err)
-	}
-	return boltpage.ReadMeta(s.file)
-}
-
-func (s *Store) isVersion4(identity []byte) (old bool, err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	tx, err := s.begin(false)
-	if err != nil {
-		return false, fmt.Errorf("%s: %w; "+adviceRestore, s.path, err)
-	}
-	defer func() { err = errors.Join(err, tx.Rollback()) }()
-	c, err := readControl(tx, identity)
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", s.path, err)
-	}
-	return c.version == formatVersion4, nil
 }
 
 // readFormat returns the format version of a file, and the bucket of its own records.

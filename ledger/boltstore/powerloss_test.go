@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/ledger/internal/pagesum"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -182,47 +181,6 @@ func powerRandom(t *testing.T) *rand.Rand {
 	}
 	t.Logf("repeat with SEQLEDGER_POWER_SEED=%d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
-}
-
-// TestPowerLossWhileVersion4IsConverted: a loss of power while a file of version 4 becomes one of the newest version
-// leaves one of the two, and the next start ends with the newest.
-func TestPowerLossWhileVersion4IsConverted(t *testing.T) {
-	t.Parallel()
-	path := filled(t, 500)
-	want, err := contentOf(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	makeVersion4(t, path)
-	s := &Store{path: path, active: new(overlay)} // which makes the checksums, and converts nothing
-	err = s.openBolt(Options{NoSync: true})
-	if err == nil {
-		_, err = s.checkPages(&pagesum.Options{Identity: testIdentity, NoSync: true})
-	}
-	if err = errors.Join(err, s.Close()); err != nil {
-		t.Fatal(err)
-	}
-	before := readFiles(t, path)
-	mustContain(t, path, before)
-	after := readFiles(t, path)
-	if bytes.Equal(before.state, after.state) {
-		t.Fatal("nothing is converted")
-	}
-	random := powerRandom(t)
-	for i := range 24 {
-		stage := powerLoss(i % 3)
-		stage.files(random, before, after).write(t, path)
-		s := reopen(t, path)
-		if s.version != formatVersion || len(recordedFiles(t, s)) != 0 {
-			t.Errorf("a loss of power %s: the file has version %d", stage, s.version)
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := contentOf(path); err != nil || got != want {
-			t.Fatalf("a loss of power %s: other content, %v", stage, err)
-		}
-	}
 }
 
 // powerLoss is when power fails: before what is synced.

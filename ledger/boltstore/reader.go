@@ -101,9 +101,6 @@ func (s *Store) getCarried(key []byte) (value []byte, err error) {
 
 // getStored looks key up in the file.
 func (r *reader) getStored(table machine.Table, key []byte) (value []byte, err error) {
-	if r.store.lacks(table) {
-		return nil, nil
-	}
 	if r.beyond = true; r.memoryOnly {
 		return nil, nil
 	}

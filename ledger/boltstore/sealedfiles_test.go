@@ -62,7 +62,7 @@ func TestSealedFilesAreRecorded(t *testing.T) {
 	}
 }
 
-// TestRecordsOfFilesAreMadeAgain: a directory that a program of before has written lacks the records of some files, or
+// TestRecordsOfFilesAreMadeAgain: a file may lack the records of some block files, or
 // of all. It opens, and the next flush makes them.
 func TestRecordsOfFilesAreMadeAgain(t *testing.T) {
 	t.Parallel()

@@ -76,7 +76,7 @@ func (s *Store) Snapshot() (*Snapshot, error) {
 	if err != nil {
 		return nil, errors.Join(s.fail(err), tx.Rollback())
 	}
-	if c.version == formatJournal { // which a store that is only read cannot finish
+	if c.journal { // which a store that is only read cannot finish
 		return nil, errors.Join(ErrReadOnly, tx.Rollback())
 	}
 	return &Snapshot{s, tx, c.mark, max(c.start.Number, 1), c.applied}, nil

@@ -53,7 +53,6 @@ type Store struct {
 	sums *pagesum.Sums
 
 	blocks  *blockfile.Files
-	version uint32         // of the file's format
 	durable blockfile.Mark // of the last flush; under flushMu
 	// recorded is the number of the last block file up to which the state file records what is sealed; under flushMu.
 	recorded uint64

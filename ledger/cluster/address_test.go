@@ -14,7 +14,7 @@ import (
 // joins makes node 2 a learner.
 func (f *fakeLedger) joins(t *testing.T) {
 	t.Helper()
-	q := JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:1", Level: tokenLevel}
+	q := JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:1"}
 	if _, err := f.Admit(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}

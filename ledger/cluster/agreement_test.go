@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/raftlog"
-	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
 // TestPeersAreServed: what nodes ask each other is answered at once, and everything else once there is a handler.
@@ -26,7 +24,7 @@ func TestPeersAreServed(t *testing.T) {
 		f.servePeer(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 		return w.Code, strings.TrimSpace(w.Body.String())
 	}
-	for path, want := range map[string]string{pulsePath: `{"clock":12000000034}`, levelPath: fmt.Sprint(tokenLevel + 2)} {
+	for path, want := range map[string]string{pulsePath: `{"clock":12000000034}`} {
 		if status, text := get(path); status != http.StatusOK || text != want {
 			t.Errorf("%s: %d %q, want %q", path, status, text, want)
 		}
@@ -43,130 +41,6 @@ func TestPeersAreServed(t *testing.T) {
 	}
 }
 
-// TestLevelIsThatOfTheOldestProgram: the level rises as far as all programs go, and not while one does not answer.
-func TestLevelIsThatOfTheOldestProgram(t *testing.T) {
-	t.Parallel()
-	level := func(l int) http.HandlerFunc { return says(http.StatusOK, fmt.Sprintln(l)) }
-	next, most := level(tokenLevel+1), level(tokenLevel+9)
-	for _, test := range []struct {
-		what   string
-		others []http.HandlerFunc
-		change func(*fakeLedger)
-		raised uint64 // 0: it stays
-		err    string
-	}{
-		{what: "alone", raised: tokenLevel + 2},
-		{what: "all know more", others: []http.HandlerFunc{most, most}, raised: tokenLevel + 2},
-		{what: "one knows less", others: []http.HandlerFunc{most, next}, raised: tokenLevel + 1},
-		{what: "one knows no other", others: []http.HandlerFunc{most, level(tokenLevel)}, err: "node 3 knows level 5"},
-		{what: "one is down", others: []http.HandlerFunc{most, nil}, err: "node 3 does not tell"},
-		{what: "one has no such path", others: []http.HandlerFunc{says(404, ""), most}, err: "node 2 does not tell"},
-		{what: "one tells no number", others: []http.HandlerFunc{says(200, "five"), most}, err: "node 2 does not tell"},
-		{what: "the level is there", others: []http.HandlerFunc{nil},
-			change: func(f *fakeLedger) { f.state.Level = tokenLevel + 2 }},
-		{what: "the level is above what this program knows", others: []http.HandlerFunc{nil},
-			change: func(f *fakeLedger) { f.state.Level = tokenLevel + 3 }},
-		{what: "nothing was created yet", others: []http.HandlerFunc{nil},
-			change: func(f *fakeLedger) { f.state.Created = false }},
-		{what: "the state cannot be read", others: []http.HandlerFunc{most},
-			change: func(f *fakeLedger) { f.stateErr = errors.New("the disk is gone") }, err: "the disk is gone"},
-	} {
-		f := newFake(t, voters(t, test.others...), nil).connect(t)
-		if test.change != nil {
-			test.change(f)
-		}
-		err := f.RaiseLevel(t.Context())
-		if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
-			t.Errorf("%s: %v", test.what, err)
-		}
-		if err != nil && f.stateErr == nil && !errors.Is(err, errOldMember) {
-			t.Errorf("%s: %v is not errOldMember", test.what, err)
-		}
-		want := [][2]uint64{{tokenLevel, test.raised}}
-		if test.raised == 0 && len(f.raised) > 0 || test.raised > 0 && fmt.Sprint(f.raised) != fmt.Sprint(want) {
-			t.Errorf("%s: raised %v, want to %d", test.what, f.raised, test.raised)
-		}
-	}
-}
-
-// TestLevelStaysWhileMembersChange: a node that joined in between was not asked.
-func TestLevelStaysWhileMembersChange(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, nil, nil).connect(t)
-	join := func(nonce byte, peer string) error {
-		_, err := f.Admit(t.Context(), JoinRequest{Nonce: [16]byte{nonce}, Peer: peer, Level: tokenLevel})
-		return err
-	}
-	var once error
-	asked := false
-	peer := other(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == identityPath {
-			isNode(2)(w, r)
-			return
-		}
-		if !asked {
-			asked, once = true, join(2, "127.0.0.1:1")
-		}
-		says(200, fmt.Sprint(tokenLevel+1))(w, r)
-	})
-	if err := join(1, peer); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Admit(t.Context(), JoinRequest{ID: 2, Peer: peer}); err != nil {
-		t.Fatal(err)
-	}
-	err := f.RaiseLevel(t.Context())
-	if !asked || once != nil {
-		t.Fatal("no node has joined meanwhile:", once)
-	}
-	if !errors.Is(err, errOldMember) || !strings.Contains(err.Error(), "have changed meanwhile") || len(f.raised) > 0 {
-		t.Errorf("raised %v: %v", f.raised, err)
-	}
-}
-
-// TestTokenIsSharedBeforeItIsNeeded: the level from which on nodes need the join token is reached once all have it.
-func TestTokenIsSharedBeforeItIsNeeded(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		what   string
-		status int
-		err    error
-	}{
-		{"taken", http.StatusNoContent, nil},
-		{"the node has another", http.StatusConflict, errOtherToken},
-		{"not stored", http.StatusInternalServerError, errOldMember},
-	} {
-		given := ""
-		f := newFake(t, voters(t, func(w http.ResponseWriter, r *http.Request) {
-			switch r.Method + " " + r.URL.Path {
-			case "GET " + levelPath:
-				says(200, fmt.Sprint(tokenLevel))(w, r)
-			case "POST " + tokenPath:
-				b := make([]byte, 100)
-				n, _ := r.Body.Read(b)
-				given = string(b[:n])
-				w.WriteHeader(test.status)
-			default:
-				t.Errorf("%s: asked for %s", test.what, r.URL)
-			}
-		}), nil)
-		f.state.Level = tokenLevel - 1
-		if err := f.openTransport(); err != nil {
-			t.Fatal(err)
-		}
-		err := f.RaiseLevel(t.Context())
-		if !errors.Is(err, test.err) || (err == nil) != (test.err == nil) {
-			t.Errorf("%s: %v", test.what, err)
-		}
-		if token, _ := f.JoinToken(); token == "" || token != given {
-			t.Errorf("%s: it was given %q, and the token is %q", test.what, given, token)
-		}
-		if raised := len(f.raised) == 1; raised != (test.err == nil) {
-			t.Errorf("%s: raised %v", test.what, f.raised)
-		}
-	}
-}
-
 // TestOpenToken: which token a node starts with.
 func TestOpenToken(t *testing.T) {
 	t.Parallel()
@@ -177,22 +51,19 @@ func TestOpenToken(t *testing.T) {
 		what                string
 		given, stored, want string
 		members             *raftlog.Members
-		level               uint64
 		err                 error
 		made                bool
 	}{
-		{what: "the first node makes one", members: alone, level: tokenLevel, made: true},
-		{what: "the first node is given one", given: "g", members: alone, level: tokenLevel, want: "g"},
-		{what: "the first node has one", stored: "s", members: alone, level: tokenLevel, want: "s"},
-		{what: "another one is given", given: "g", stored: "s", members: many, level: tokenLevel, want: "g"},
-		{what: "the same is given", given: "s", stored: "s", members: many, level: tokenLevel, want: "s"},
-		{what: "one is stored", stored: "s", members: many, level: tokenLevel - 1, want: "s"},
-		{what: "none, and the others need it", members: many, level: tokenLevel, err: ErrNoToken},
-		{what: "none, and a learner needs it", members: learner, level: tokenLevel, err: ErrNoToken},
-		{what: "none during an upgrade", members: many, level: tokenLevel - 1},
+		{what: "the first node makes one", members: alone, made: true},
+		{what: "the first node is given one", given: "g", members: alone, want: "g"},
+		{what: "the first node has one", stored: "s", members: alone, want: "s"},
+		{what: "another one is given", given: "g", stored: "s", members: many, want: "g"},
+		{what: "the same is given", given: "s", stored: "s", members: many, want: "s"},
+		{what: "one is stored", stored: "s", members: many, want: "s"},
+		{what: "none, and the others need it", members: many, err: ErrNoToken},
+		{what: "none, and a learner needs it", members: learner, err: ErrNoToken},
 	} {
 		f := newFake(t, test.members, func(h *Host) { h.Options.Token = test.given })
-		f.state.Level = test.level
 		if test.stored != "" {
 			if err := f.directory.SetJoinToken(test.stored); err != nil {
 				t.Fatal(err)
@@ -210,9 +81,6 @@ func TestOpenToken(t *testing.T) {
 		logged := f.logged.String()
 		if strings.Contains(logged, datadir.TokenName) != test.made || token != "" && strings.Contains(logged, token) {
 			t.Errorf("%s: it says %s", test.what, logged)
-		}
-		if f.joinToken.given != (test.given != "") {
-			t.Errorf("%s: given %v", test.what, f.joinToken.given)
 		}
 	}
 }
@@ -238,52 +106,6 @@ func TestTokenThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestTakeToken: a node takes the token of the leader only while the cluster is upgraded to having one.
-func TestTakeToken(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		what   string
-		body   string
-		has    string
-		given  bool
-		level  uint64
-		status int
-		want   string
-	}{
-		{what: "it has none", body: "new", level: tokenLevel - 1, status: http.StatusNoContent, want: "new"},
-		{what: "it made its own", body: "new", has: "old", level: tokenLevel - 1, status: http.StatusNoContent,
-			want: "new"},
-		{what: "it was given another", body: "new", has: "old", given: true, level: tokenLevel - 1,
-			status: http.StatusConflict, want: "old"},
-		{what: "it was given the same", body: "old", has: "old", given: true, level: tokenLevel - 1,
-			status: http.StatusNoContent, want: "old"},
-		{what: "the upgrade is over", body: "new", has: "old", level: tokenLevel, status: http.StatusConflict,
-			want: "old"},
-		{what: "the upgrade is over, and it is the same", body: "old", has: "old", level: tokenLevel,
-			status: http.StatusNoContent, want: "old"},
-		{what: "empty", has: "old", level: tokenLevel - 1, status: http.StatusBadRequest, want: "old"},
-		{what: "the longest", body: strings.Repeat("x", maxTokenBytes), level: tokenLevel - 1,
-			status: http.StatusNoContent, want: strings.Repeat("x", maxTokenBytes)},
-		{what: "too long", body: strings.Repeat("x", maxTokenBytes+1), level: tokenLevel - 1,
-			status: http.StatusBadRequest},
-	} {
-		f := newFake(t, voters(t, nil), nil)
-		f.state.Level, f.joinToken.given = test.level, test.given
-		if test.has != "" {
-			if err := f.setToken(test.has); err != nil {
-				t.Fatal(err)
-			}
-		}
-		w := httptest.NewRecorder()
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, tokenPath, strings.NewReader(test.body))
-		f.servePeer(w, r)
-		stored, err := f.directory.JoinToken()
-		if w.Code != test.status || stored != test.want || f.token() != test.want || err != nil {
-			t.Errorf("%s: %d, the token is %q and %q is stored: %v", test.what, w.Code, f.token(), stored, err)
-		}
-	}
-}
-
 // TestAccess: whom a node lets in.
 func TestAccess(t *testing.T) {
 	t.Parallel()
@@ -297,35 +119,6 @@ func TestAccess(t *testing.T) {
 		if is != want[0] || was != want[1] || is != (peer != "") {
 			t.Errorf("node %d at %q: is %v, was %v", id, peer, is, was)
 		}
-	}
-	for _, given := range []bool{false, true} {
-		f.joinToken.given = given
-		for path, always := range map[string]bool{
-			pulsePath: true, digestPath: true, levelPath: true, tokenPath: true, transport.Procedure: true,
-			JoinPath: false, "/seqledger.v1.LedgerService/Write": false,
-		} {
-			if got := a.Guarded(path); got != (given && !always) {
-				t.Errorf("%s is guarded: %v, with a token that was given: %v", path, got, given)
-			}
-		}
-	}
-	// The level never falls, so that the answer of later does not hang on the state.
-	f.state.Level = tokenLevel - 1
-	if !a.Upgrading() {
-		t.Error("a cluster below the level is not being upgraded")
-	}
-	f.state.Level = tokenLevel
-	if a.Upgrading() {
-		t.Error("a cluster at the level is being upgraded")
-	}
-	f.stateErr = errors.New("the disk is gone")
-	if a.Upgrading() {
-		t.Error("it is being upgraded again")
-	}
-	alone := newFake(t, voters(t), nil)
-	alone.state.Level = tokenLevel - 1
-	if alone.access().Upgrading() {
-		t.Error("a node that is alone is being upgraded")
 	}
 }
 
@@ -356,9 +149,6 @@ func TestNoTransportWithoutAState(t *testing.T) {
 	}
 	f.stateErr = errors.New("the disk is gone")
 	if err := f.openTransport(); !errors.Is(err, f.stateErr) {
-		t.Error(err)
-	}
-	if err := f.openToken(); !errors.Is(err, f.stateErr) {
 		t.Error(err)
 	}
 	if f.PeerTransport() != nil {

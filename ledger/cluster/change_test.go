@@ -14,7 +14,7 @@ import (
 func changes(n *Node) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"Admit": func(ctx context.Context) error {
-			_, err := n.Admit(ctx, JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:7451", Level: tokenLevel})
+			_, err := n.Admit(ctx, JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:7451"})
 			return err
 		},
 		"Promote":            func(ctx context.Context) error { return n.Promote(ctx, 9, false) },
@@ -81,7 +81,7 @@ func TestChangesOfMembers(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil).connect(t)
 	for nonce := range byte(3) {
-		q := JoinRequest{Nonce: [16]byte{nonce + 1}, Peer: "127.0.0.1:745" + string('1'+nonce), Level: tokenLevel}
+		q := JoinRequest{Nonce: [16]byte{nonce + 1}, Peer: "127.0.0.1:745" + string('1'+nonce)}
 		if _, err := f.Admit(t.Context(), q); err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestChangesOfMembers(t *testing.T) {
 func TestChangeIsOfferedWithACommand(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil).connect(t)
-	q := JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:7451", Level: tokenLevel}
+	q := JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:7451"}
 	if _, err := f.Admit(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}

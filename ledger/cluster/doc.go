@@ -13,7 +13,6 @@
 //	transport.go  connections and requests between nodes
 //	digests.go    the states of the nodes are compared
 //	pulse.go      the nodes' clocks are compared, and what hangs is told
-//	level.go      the format level rises once all programs know the next one
 //
 // Requests between nodes are HTTP at the paths /seqledger.peer.v1/…, over the transport of package raftlog/transport.
 // Most tests are in package ledger, because a node needs a ledger.

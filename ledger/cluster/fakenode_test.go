@@ -29,7 +29,6 @@ type fakeLedger struct {
 	stateErr error
 	tickErr  error
 	ticks    int
-	raised   [][2]uint64
 	now      time.Time // its wall clock
 
 	time      int64     // ledger time
@@ -54,11 +53,11 @@ func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLe
 	}
 	now := time.Now()
 	f := &fakeLedger{now: now, plausible: now.AddDate(0, 1, 0),
-		state: State{Created: true, Ledger: testLedger, Level: tokenLevel}}
+		state: State{Created: true, Ledger: testLedger}}
 	h := Host{
-		Options: &Options{Listener: listener, Peer: listener.Addr().String(), Client: "client-of-1:7450"},
-		Logger:  slog.New(slog.NewTextHandler(&f.logged, nil)),
-		Clock:   func() time.Time { return f.now }, Level: tokenLevel + 2,
+		Options:  &Options{Listener: listener, Peer: listener.Addr().String(), Client: "client-of-1:7450"},
+		Logger:   slog.New(slog.NewTextHandler(&f.logged, nil)),
+		Clock:    func() time.Time { return f.now },
 		Stopping: t.Context(), Failed: make(chan struct{}),
 		Fail:  func(err error) { t.Error("the node failed:", err) },
 		State: func() (State, error) { f.mu.Lock(); defer f.mu.Unlock(); return f.state, f.stateErr },
@@ -71,10 +70,6 @@ func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLe
 			}
 			_, err := f.log.Propose([]byte("tick")).Wait()
 			return err
-		},
-		RaiseLevel: func(_ context.Context, from, to uint64) error {
-			f.raised = append(f.raised, [2]uint64{from, to})
-			return nil
 		},
 		BeginTerm: func() {}, EndTerm: func() {},
 		Now: func() int64 { f.mu.Lock(); defer f.mu.Unlock(); return f.time },

@@ -27,8 +27,6 @@ type JoinRequest struct {
 	ID     uint64 `json:"id,omitempty"`
 	Peer   string `json:"peer"`
 	Client string `json:"client,omitempty"`
-	// Level is the highest format level that the node's program supports.
-	Level uint64 `json:"level,omitempty"`
 	// Last is the index at which the log of a member ended when it was started.
 	Last uint64 `json:"last,omitempty"`
 }
@@ -78,7 +76,7 @@ func (n *Node) admit(ctx context.Context, q *JoinRequest) (JoinAnswer, error) {
 	if err := n.mustLead(); err != nil {
 		return JoinAnswer{}, err
 	}
-	if err := errors.Join(n.mustKnowLevel(q), n.mustRemember(q)); err != nil {
+	if err := n.mustRemember(q); err != nil {
 		return JoinAnswer{}, err
 	}
 	members := n.log.Members()
@@ -217,7 +215,7 @@ func (n *Node) JoinHandler() http.Handler {
 			})
 			return
 		}
-		if err := transport.CertificateFor(r, q.Peer); err != nil && !n.upgrading() {
+		if err := transport.CertificateFor(r, q.Peer); err != nil {
 			writeJSON(w, http.StatusForbidden, JoinRefusal{Message: err.Error(), Final: true})
 			return
 		}

@@ -105,7 +105,7 @@ func TestChangeThatAJoinNeeds(t *testing.T) {
 func TestMovedMemberKeepsItsNonce(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil).connect(t)
-	q := JoinRequest{Nonce: [16]byte{7}, Peer: "127.0.0.1:7451", Level: tokenLevel}
+	q := JoinRequest{Nonce: [16]byte{7}, Peer: "127.0.0.1:7451"}
 	first, err := f.Admit(t.Context(), q)
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestAdmit(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil)
 	f.connect(t)
-	q := JoinRequest{Nonce: [16]byte{7}, Peer: "127.0.0.1:7451", Client: "c:1", Level: tokenLevel}
+	q := JoinRequest{Nonce: [16]byte{7}, Peer: "127.0.0.1:7451", Client: "c:1"}
 	a, err := f.Admit(t.Context(), q)
 	if err != nil || a.ID != 2 || a.Ledger != testLedger || a.AtLeast == 0 || a.AtLeast != f.log.MembersChanged() {
 		t.Fatalf("%+v, %v", a, err)
@@ -154,20 +154,18 @@ func TestAdmit(t *testing.T) {
 		{what: "an address that is not encrypted", field: "peer",
 			change: func(q *JoinRequest) { q.Peer = "192.0.2.1:7451" }},
 		{what: "an address without a port", field: "peer", change: func(q *JoinRequest) { q.Peer = "127.0.0.1" }},
-		{what: "an old program", field: "level", change: func(q *JoinRequest) { q.Level = tokenLevel - 1 }},
-		{what: "a program that tells no level", field: "level", change: func(q *JoinRequest) { q.Level = 0 }},
 		{what: "the address of a member", field: "peer", change: func(q *JoinRequest) { q.Peer = f.host.Options.Peer }},
 		{what: "no address for others", field: "peer", change: func(q *JoinRequest) { q.Peer = "[::]:7451" }},
 		{what: "an unknown member", change: func(q *JoinRequest) { q.ID = 9 }, err: ErrNoSuchNode},
 	} {
-		q := JoinRequest{Nonce: [16]byte{8}, Peer: q.Peer, Level: tokenLevel}
+		q := JoinRequest{Nonce: [16]byte{8}, Peer: q.Peer}
 		test.change(&q)
 		_, err := f.Admit(t.Context(), q)
 		if err == nil || fieldOf(err) != test.field || !errors.Is(err, test.err) && test.err != nil {
 			t.Errorf("%s: %v", test.what, err)
 		}
 	}
-	// A member that only moves is not asked for its level, because it reads the log already.
+	// A member may move.
 	moved := other(t, isNode(2))
 	if _, err := f.Admit(t.Context(), JoinRequest{ID: 2, Peer: moved}); err != nil {
 		t.Error("a member that moves:", err)
@@ -190,7 +188,7 @@ func TestAdmit(t *testing.T) {
 // that it names.
 func TestJoinHandler(t *testing.T) {
 	t.Parallel()
-	const sound = `{"nonce":[9,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0],"peer":"127.0.0.1:7459","level":5}`
+	const sound = `{"nonce":[9,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0],"peer":"127.0.0.1:7459"}`
 	for _, test := range []struct {
 		what, body string
 		change     func(*fakeLedger)
@@ -236,7 +234,7 @@ func TestJoinHandler(t *testing.T) {
 // TestAskToJoin: what a node makes of the responses of the others.
 func TestAskToJoin(t *testing.T) {
 	t.Parallel()
-	q := JoinRequest{Nonce: [16]byte{1}, Peer: "me:1", Client: "c:1", Level: 5}
+	q := JoinRequest{Nonce: [16]byte{1}, Peer: "me:1", Client: "c:1"}
 	for _, test := range []struct {
 		what    string
 		answer  http.HandlerFunc

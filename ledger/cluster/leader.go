@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -112,17 +111,12 @@ func (n *Node) tendLoop() {
 	}
 }
 
-// tend promotes learners that have caught up, raises the format level, and hands over the leadership if the disk is
-// full. It ignores errors, because it is called again.
+// tend promotes learners that have caught up, and hands over the leadership if the disk is full. It ignores errors,
+// because it is called again.
 func (n *Node) tend() {
 	leader, _ := n.Leader()
 	if !leader.Self {
 		return
-	}
-	if err := n.raiseLevel(n.host.Stopping); errors.Is(err, errOldMember) {
-		n.old.Do(func() {
-			n.host.Logger.Warn("not every node knows the newest format level yet", "why", err)
-		})
 	}
 	s := n.Status()
 	n.yield(&s)

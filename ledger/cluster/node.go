@@ -32,7 +32,6 @@ type Node struct {
 	serving   sync.WaitGroup
 	joinToken joinToken
 	complain  sync.Once
-	old       sync.Once // logs once why the level is not raised
 	announcer announcer
 	opened    uint64 // index at which the log ended when it was opened
 
@@ -55,7 +54,6 @@ type Host struct {
 	Clock   func() time.Time // wall time
 	// AcceptClock says that the operator vouches for Clock, however far it is ahead of the ledger.
 	AcceptClock bool
-	Level       uint64 // the highest format level that the program supports
 
 	Stopping context.Context // ends when the ledger stops
 	Failed   <-chan struct{} // closed when the ledger has failed
@@ -65,8 +63,6 @@ type Host struct {
 	State func() (State, error)
 	// Tick commits a command that changes nothing but ledger time.
 	Tick func(ctx context.Context) error
-	// RaiseLevel commits the command that raises the format level. It does nothing if the level is as high already.
-	RaiseLevel func(ctx context.Context, from, to uint64) error
 	// BeginTerm begins a term in which this node leads, in the ledger time that the node knows, and EndTerm is called
 	// when it does not lead any more.
 	BeginTerm, EndTerm func()
@@ -80,7 +76,6 @@ type Host struct {
 type State struct {
 	Created bool // the first command was applied, which gives the ledger its id
 	Ledger  machine.LedgerID
-	Level   uint64 // format level
 	Config  machine.Config
 }
 

@@ -33,12 +33,6 @@ func (n *Node) servePeer(w http.ResponseWriter, r *http.Request) {
 	case digestPath:
 		n.tellDigest(w, r)
 		return
-	case levelPath:
-		n.tellLevel(w)
-		return
-	case tokenPath:
-		n.takeToken(w, r)
-		return
 	}
 	h := n.handler.Load()
 	if h == nil {

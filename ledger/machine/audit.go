@@ -117,7 +117,7 @@ func (want *entityDigest) matches(got *entity) bool {
 	if got.version != want.version || got.expiresAt != want.expiresAt || got.inBlock != want.inBlock {
 		return false
 	}
-	if got.inBlock != 0 {
+	if got.inBlock {
 		return got.at == want.at
 	}
 	return digestValue(got.value) == want.value
@@ -164,7 +164,7 @@ func (a *auditor) blocks() error {
 		}
 		var txs []pendingAudit
 		err = opened.visitBlocks(func(p place, b *blockRecord) bool {
-			txs = append(txs, a.block(p, uint64(opened.level), b)...)
+			txs = append(txs, a.block(p, b)...)
 			return true
 		})
 		a.transactions(previous, last, txs)
@@ -186,11 +186,10 @@ func (a *auditor) blocks() error {
 type pendingAudit struct {
 	t     Transaction
 	where string
-	level uint64 // by whose rules it was decided
 }
 
 // block checks one block by itself and against its chain.
-func (a *auditor) block(p place, level uint64, b *blockRecord) (txs []pendingAudit) {
+func (a *auditor) block(p place, b *blockRecord) (txs []pendingAudit) {
 	a.sum.Blocks++
 	scopeKey := appendScopeKey(nil, b.header.Scope)
 	where := fmt.Sprintf("block %d of %s", b.header.Height, b.header.Scope)
@@ -233,7 +232,7 @@ func (a *auditor) block(p place, level uint64, b *blockRecord) (txs []pendingAud
 		if t.Scope != b.header.Scope || t.CommittedAt != b.header.CommittedAt {
 			a.problem(at, "its scope or time is not the block's")
 		}
-		txs = append(txs, pendingAudit{t, at, level})
+		txs = append(txs, pendingAudit{t, at})
 		return true
 	})
 	if err != nil {
@@ -293,12 +292,9 @@ func (a *auditor) transactions(after, last uint64, txs []pendingAudit) {
 		d := decoder{rest: encoded}
 		_, offsets := decodeOperationsAt(&d, nil, nil)
 		for j := range t.Operations {
-			place := entityPlace{entityInBlock, uint64(offsets[j])}
-			if txs[i].level == 1 {
-				place = entityPlace{entityInBlockLevel1, uint64(j)}
-			}
-			if !leftOut(txs[i].level, len(t.Operations[j].Value), len(encoded)) {
-				place = entityPlace{}
+			var place entityPlace
+			if len(t.Operations[j].Value) > maxValueInRecord {
+				place = entityPlace{true, uint64(offsets[j])}
 			}
 			a.operation(t, j, place, where)
 		}

@@ -52,13 +52,11 @@ func (a *auditor) count(index uint64, operations int) {
 	}
 }
 
-// retained compares the marks with the blocks, as far as these are there. What a ledger had when it reached
-// level 3 counts as no bytes.
+// retained compares the marks with the blocks that are kept.
 func (a *auditor) retained() error {
-	for i, x := range a.history {
+	for _, x := range a.history {
 		whole := x.begin.index >= a.sum.Dropped
-		uncounted := x.begin.index == 0 && i == 0 && x.mark.bytes == 0
-		if want := x.mark.bytes - x.begin.bytes; whole && !uncounted && x.bytes != want {
+		if want := x.mark.bytes - x.begin.bytes; whole && x.bytes != want {
 			a.problem("marks of the history", "the transactions from ledger index %d to %d have %d bytes of "+
 				"operations, the marks say %d", x.begin.index+1, x.index, x.bytes, want)
 		}
@@ -129,7 +127,7 @@ func (a *auditor) relate(key string, create bool, index uint64, did bool) (chang
 
 // carriedValue checks that the value of an entity is there, which was set in a block that is not.
 func (a *auditor) carriedValue(key []byte, e *entity) error {
-	if e.inBlock == 0 {
+	if !e.inBlock {
 		return nil
 	}
 	scope, err := scopePart(key)
@@ -161,7 +159,7 @@ func (a *auditor) carriedTable() error {
 			return err
 		}
 		e, err := decodeEntity(record)
-		if err != nil || e.inBlock == 0 || !bytes.Equal(e.carriedKey(nil, 0), k) {
+		if err != nil || !e.inBlock || !bytes.Equal(e.carriedKey(nil, 0), k) {
 			return err // its entity has changed since
 		}
 		scope, err := scopePart(head.key)

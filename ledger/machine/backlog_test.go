@@ -146,32 +146,6 @@ func TestPassesOfAnEntryAreBounded(t *testing.T) {
 	}
 }
 
-// The header of an entry bears the level at which its proposer stood. A node at an earlier level stops,
-// because it would decide the entry by other rules.
-func TestEntryOfALaterLevelIsRefused(t *testing.T) {
-	t.Parallel()
-	f := newFixtureOf(t, 3, testConfig())
-	entry := AppendFramed(AppendEntryHeader(nil, EntryHeader{UnixNanos: f.now, Level: 4}, 1), AppendTick(nil))
-	_, err := f.m.Apply(f.mem, entry)
-	if err == nil || !strings.Contains(err.Error(), "format level 4, the state has level 3") {
-		t.Errorf("an entry of level 4 in a ledger of level 3 gave %v", err)
-	}
-	entry = AppendFramed(AppendEntryHeader(nil, EntryHeader{UnixNanos: f.now, Level: Level + 1}, 1), AppendTick(nil))
-	if _, err := f.m.Apply(f.mem, entry); err == nil || !strings.Contains(err.Error(), "newer version") {
-		t.Errorf("an entry of a level that is not known gave %v", err)
-	}
-	f.reopen()
-	if out := f.one(AppendRaiseLevel(nil, Level)); out.Code != Committed {
-		t.Fatal(out.Code)
-	}
-	header := f.m.Header()
-	header.UnixNanos = f.now
-	entry = AppendFramed(AppendEntryHeader(nil, header, 1), AppendTick(nil))
-	if _, err := f.m.Apply(f.mem, entry); err != nil || header.Level != Level {
-		t.Errorf("an entry of level %d: %v", header.Level, err)
-	}
-}
-
 // A clock that was a year ahead must not keep a key pending for a year, after an epoch has set the time back: its owner
 // gets some seconds, and then its outcome is unknown as ever.
 func TestEpochEndsLeasesOfAWrongClock(t *testing.T) {

@@ -76,9 +76,7 @@ func (m *Machine) addTransaction(b *blockBuilder, index uint64, head int, change
 	before := len(b.body)
 	b.body = appendStored(b.body, t)
 	m.gathered += len(b.body) - before
-	if m.head.level > 2 {
-		m.head.retention.bytes += uint64(len(t.encoded) - t.head)
-	}
+	m.head.retention.bytes += uint64(len(t.encoded) - t.head)
 	b.leaves = append(b.leaves, leaf)
 	return leaf, t.position
 }
@@ -154,7 +152,7 @@ const maxPiece = 1 << 20
 
 // closeLongBlocks closes the blocks that are being built once they are long.
 func (m *Machine) closeLongBlocks(tx Tx) error {
-	if m.gathered <= maxPiece || m.head.level == 1 {
+	if m.gathered <= maxPiece {
 		return nil
 	}
 	return m.closeBlocks(tx)
@@ -177,13 +175,7 @@ func (m *Machine) closeBlocks(tx Tx) error {
 
 // writeRecord stores the blocks under the index of their last transaction.
 func (m *Machine) writeRecord(tx Tx) error {
-	level := byte(min(m.head.level, recordLevel))
-	m.record = appendRecord(m.record[:0], level, m.blocks, m.pending, func(i int) ([]byte, Hash) {
-		return m.sealHeader(m.blocks[i])
-	})
-	if len(m.record) > maxRecordBytes {
-		return fmt.Errorf("the blocks of one log entry take %d bytes, more than %d", len(m.record), maxRecordBytes)
-	}
+	m.appendRecord()
 	for _, b := range m.blocks {
 		m.scratch = b.chain.append(m.scratch[:0])
 		if err := tx.Put(TableScopes, b.scopeKey, m.scratch); err != nil {
@@ -193,37 +185,31 @@ func (m *Machine) writeRecord(tx Tx) error {
 	return tx.Put(TableBlocks, appendIndexKey(nil, m.pending[len(m.pending)-1].index), m.record)
 }
 
-// appendRecord appends the record of blocks, and moves the chain of each to the block. Seal
-// returns the encoded header of a block, valid until the next call, and its hash.
-func appendRecord(
-	record []byte, level byte, blocks []*blockBuilder, pending []pendingTx, seal func(i int) ([]byte, Hash),
-) []byte {
-	first, last := pending[0].index, pending[len(pending)-1].index
-	record = binary.BigEndian.AppendUint64(append(record, recordVersion, level), first)
-	record = binary.AppendUvarint(record, uint64(len(blocks)))
-	for i, b := range blocks {
-		header, hash := seal(i)
+// appendRecord encodes the blocks as a record in m.record, and extends the chain of each scope by its block.
+func (m *Machine) appendRecord() {
+	first, last := m.pending[0].index, m.pending[len(m.pending)-1].index
+	record := binary.BigEndian.AppendUint64(append(m.record[:0], recordVersion), first)
+	record = binary.AppendUvarint(record, uint64(len(m.blocks)))
+	for _, b := range m.blocks {
+		header, hash := m.sealHeader(b)
 		b.blockOffset = len(record)
 		record = appendBlock(record, header, first, b.chain.links(), b.body)
 		b.bodyOffset = len(record) - len(b.body)
 		b.chain.add(hash, place{last, uint32(b.blockOffset)})
 	}
 	rows, next := uint32(0), first
-	for i := range pending { // in the order of their indexes
-		p := &pending[i]
-		for ; level > 1 && next < p.index; next++ {
+	for i := range m.pending { // in the order of their indexes
+		p := &m.pending[i]
+		for ; next < p.index; next++ {
 			record = binary.BigEndian.AppendUint64(record, 1<<64-1) // noRow twice
 			rows++
-		}
-		if level == 1 {
-			record = binary.BigEndian.AppendUint64(record, p.index)
 		}
 		record = binary.BigEndian.AppendUint32(record, uint32(p.block.bodyOffset+p.offset))
 		record = binary.BigEndian.AppendUint32(record, uint32(p.block.blockOffset))
 		next++
 		rows++
 	}
-	return binary.BigEndian.AppendUint32(record, rows)
+	m.record = binary.BigEndian.AppendUint32(record, rows)
 }
 
 // sealHeader returns the encoded header of a block that gets no more
@@ -237,10 +223,6 @@ func (m *Machine) sealHeader(b *blockBuilder) (encoded []byte, hash Hash) {
 	m.scratch = header.append(append(m.scratch[:0], headerPrefix))
 	return m.scratch[1:], sha256.Sum256(m.scratch)
 }
-
-// maxRecordBytes must not be exceeded, because offsets have 32 bits and stores have a
-// largest value. Only a ledger of level 1 could come near.
-const maxRecordBytes = 1 << 30
 
 // CommittedScopes calls visit for the scopes in which the last Apply closed a
 // block, for some more than once.

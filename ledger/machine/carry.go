@@ -127,7 +127,7 @@ func (v View) FindLive(from []byte, upTo uint64) (live []LiveValue, next []byte,
 // live returns the value of an entity if it has to be carried, else nil.
 func (v View) live(values *valueReader, key, record []byte, upTo uint64) (*LiveValue, error) {
 	e, err := decodeEntity(record)
-	if err != nil || e.inBlock == 0 || e.version > upTo {
+	if err != nil || !e.inBlock || e.version > upTo {
 		return nil, err
 	}
 	there, err := v.r.Get(TableCarried, e.carriedKey(nil, 0))
@@ -207,7 +207,7 @@ func (v View) unused(key, row []byte) (bool, error) {
 		return err == nil, err
 	}
 	e, err := decodeEntity(record)
-	return err == nil && (e.inBlock == 0 || !bytes.Equal(e.carriedKey(nil, 0), key)), err
+	return err == nil && (!e.inBlock || !bytes.Equal(e.carriedKey(nil, 0), key)), err
 }
 
 // DropCarried removes carried values that no entity leads to.

@@ -10,45 +10,28 @@ import (
 type commandKind byte
 
 const (
-	commandCreateLevel1 commandKind = 1 // ledgers of level 1 began with it
+	commandCreate       commandKind = 1
 	commandWrite        commandKind = 2
 	commandOpenSession  commandKind = 3
-	commandUpdateLevel2 commandKind = 4 // as commandUpdateConfig, without retention
-	commandEpochLevel1  commandKind = 5 // as commandEpoch, but keeps ledger time
+	commandUpdateConfig commandKind = 4
+	commandEpoch        commandKind = 5
 	commandTick         commandKind = 6
-	commandEpoch        commandKind = 7
-	commandRaiseLevel   commandKind = 8
-	commandCreateLevel2 commandKind = 9 // as commandCreate, without retention
-	commandKeyed        commandKind = 10
-	commandKeyedWrite   commandKind = 11
-	commandUpdateConfig commandKind = 12
-	commandCreate       commandKind = 13
+	commandKeyed        commandKind = 7
+	commandKeyedWrite   commandKind = 8
 )
 
-// Level is the newest format level: the set of commands, and of constants that
-// decide or shape state, that this program knows. A ledger has one level. It is
-// part of the state and rises by a command alone, so that every entry of a log
-// is decided by the rules that it was decided by first. Level 5 decides as level
-// 4 does: at it, all nodes of a cluster have a join token.
-const Level = 5
+// entryVersion is the version of a log entry's encoding.
+const entryVersion = 1
 
-// The versions of a log entry's header.
-const (
-	entryVersion1 = 1 // without a check
-	entryVersion2 = 2 // of ledgers up to level 3, without the level
-	entryVersion  = 3
-)
-
-// AppendCreate appends the first command of a ledger, which gives it its id,
-// its configuration and its level. Seed is random and stays within the ledger:
+// AppendCreate appends the first command of a ledger, which gives it its id and
+// its configuration. Seed is random and stays within the ledger:
 // the fingerprints of idempotency keys are made with it, so that no client can look
 // for keys whose fingerprints agree.
 func AppendCreate(dst []byte, id LedgerID, seed uint64, config Config) []byte {
 	dst = append(dst, byte(commandCreate))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(id))
 	dst = binary.BigEndian.AppendUint64(dst, seed)
-	dst = appendConfig(dst, config)
-	return binary.AppendUvarint(dst, Level)
+	return appendConfig(dst, config)
 }
 
 // AppendWrite appends a write, which must be valid (see Write.Validate).
@@ -108,11 +91,6 @@ func AppendEpoch(dst []byte, id LedgerID, unixNanos int64) []byte {
 // count of commands, which brings the next eviction pass nearer.
 func AppendTick(dst []byte) []byte { return append(dst, byte(commandTick)) }
 
-// AppendRaiseLevel appends the command that moves a ledger to a newer level.
-func AppendRaiseLevel(dst []byte, level uint64) []byte {
-	return binary.AppendUvarint(append(dst, byte(commandRaiseLevel)), level)
-}
-
 // Check is a ledger index and the first eight bytes of the digest at it. An
 // entry carries that of its proposer, and each node that applies the entry
 // compares it with its own: a program or a node that decided otherwise
@@ -122,9 +100,7 @@ type Check struct{ Index, Digest uint64 }
 // EntryHeader is what stands before the commands of a log entry.
 type EntryHeader struct {
 	UnixNanos int64 // of ledger time; the commands share it
-	// Level is the format level that the proposer had applied. 0 stands for any up to 3, whose headers do not have it.
-	Level uint64
-	Check Check
+	Check     Check
 }
 
 // AppendEntry appends a log entry without a check.
@@ -139,12 +115,7 @@ func AppendEntry(dst []byte, unixNanos int64, commands ...[]byte) []byte {
 // AppendEntryHeader appends the header of an entry of so many commands, each of
 // which follows as AppendFramed writes it.
 func AppendEntryHeader(dst []byte, h EntryHeader, commands int) []byte {
-	if h.Level > 3 {
-		dst = binary.AppendUvarint(append(dst, entryVersion), h.Level)
-	} else { // programs that know level 3 read these
-		dst = append(dst, entryVersion2)
-	}
-	dst = appendTime(dst, h.UnixNanos)
+	dst = appendTime(append(dst, entryVersion), h.UnixNanos)
 	dst = binary.AppendUvarint(dst, h.Check.Index)
 	dst = binary.BigEndian.AppendUint64(dst, h.Check.Digest)
 	return binary.AppendUvarint(dst, uint64(commands))
@@ -157,23 +128,12 @@ func AppendFramed(dst, command []byte) []byte { return appendBytes(dst, command)
 // DecodeEntry takes a log entry apart. The commands alias the entry.
 func DecodeEntry(entry []byte) (h EntryHeader, commands [][]byte, err error) {
 	d := decoder{rest: entry}
-	version := d.octet()
-	if version > entryVersion {
-		return h, nil, fmt.Errorf("%w: log entry of version %d: it was written by a newer version", ErrCorrupt, version)
-	}
-	if version == entryVersion {
-		if h.Level = d.uvarint(); h.Level <= 3 {
-			d.fail()
-		}
-		if h.Level > Level {
-			return h, nil, fmt.Errorf("%w: log entry of format level %d, this program knows up to %d: "+
-				"it was written by a newer version", ErrCorrupt, h.Level, Level)
-		}
+	if version := d.octet(); version != entryVersion {
+		return h, nil, fmt.Errorf("%w: log entry has version %d, this program reads version %d", ErrCorrupt, version,
+			entryVersion)
 	}
 	h.UnixNanos = d.time()
-	if version > entryVersion1 {
-		h.Check = Check{Index: d.uvarint(), Digest: d.uint64()}
-	}
+	h.Check = Check{Index: d.uvarint(), Digest: d.uint64()}
 	n := d.uvarint()
 	if n > uint64(len(d.rest)) { // every command has at least its length byte, so that a false count takes no memory
 		d.fail()
@@ -259,11 +219,10 @@ func (c *openSessionCommand) decode(d *decoder) {
 	}
 }
 
-// decodeConfigUpdate reads so many of the fields.
-func decodeConfigUpdate(d *decoder, fields int) (u ConfigUpdate) {
+func decodeConfigUpdate(d *decoder) (u ConfigUpdate) {
 	d.bytes() // the actor stands there for readers of the log
 	var values [7]*uint64
-	for i := range values[:fields] {
+	for i := range values {
 		switch d.octet() {
 		case 0:
 		case 1:

@@ -19,9 +19,8 @@ import (
 )
 
 // localConstants decide nothing and shape no state: each node could have others. Everything else that is
-// constant in the two packages belongs to a format level.
+// constant in the two packages is part of the format.
 var localConstants = []string{
-	"machine.Level",                             // names the others
 	"machine.TableCount",                        // follows from the tables
 	"machine.carriedKeyBytes",                   // follows from the key
 	"machine.carriedPiece",                      // carried values are one node's own
@@ -111,8 +110,8 @@ func timePackage() *types.Package {
 	return p
 }
 
-// levelConstants returns what belongs to the level of this program, a line each.
-func levelConstants(t *testing.T) map[string]string {
+// formatConstants returns the constants that are part of the format, a line each.
+func formatConstants(t *testing.T) map[string]string {
 	t.Helper()
 	fset, known := token.NewFileSet(), map[string]*types.Package{"time": timePackage()}
 	keyedPackage, all := constantsOf(t, fset, "../../internal/keyed", known)
@@ -150,27 +149,24 @@ func differences(want, got map[string]string) (lines []string) {
 	return lines
 }
 
-// TestConstantsBelongToALevel: a constant that decides or shapes state changes with the level, and with it only. Two
-// programs of one level would otherwise decide one log in two ways. With -update the list of a new level is
-// written; that of a level which has one is never written again.
-func TestConstantsBelongToALevel(t *testing.T) {
+// TestConstantsOfTheFormat: two programs that differ in a constant that decides or shapes state would decide one log in
+// two ways. Such a constant changes only with the version of the log entry. -update writes the list.
+func TestConstantsOfTheFormat(t *testing.T) {
 	t.Parallel()
-	got := levelConstants(t)
-	path := filepath.Join("testdata", fmt.Sprintf("level%d", Level), "constants.txt")
+	got := formatConstants(t)
+	path := filepath.Join("testdata", "constants.txt")
 	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) && *update {
+	if *update {
 		var lines []string
 		for name, value := range got {
 			lines = append(lines, name+" "+value)
 		}
 		slices.Sort(lines)
 		text = []byte(strings.Join(lines, "\n") + "\n")
-		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
-			err = os.WriteFile(path, text, 0o644)
-		}
+		err = os.WriteFile(path, text, 0o644)
 	}
 	if err != nil {
-		t.Fatalf("%v (go test ./ledger/machine -run TestConstants -update writes it for a new level)", err)
+		t.Fatal(err)
 	}
 	want := make(map[string]string)
 	for line := range strings.Lines(string(text)) {
@@ -178,8 +174,8 @@ func TestConstantsBelongToALevel(t *testing.T) {
 		want[name] = value
 	}
 	for _, line := range differences(want, got) {
-		t.Errorf("level %d: %s. A constant that decides or shapes state needs a new level, and the one before "+
-			"keeps its own; one that does neither belongs in localConstants.", Level, line)
+		t.Errorf("%s. A constant that decides or shapes state is part of the format; one that does neither belongs in "+
+			"localConstants.", line)
 	}
 	if len(want) < 100 {
 		t.Errorf("the list has %d constants, which cannot be all", len(want))
@@ -198,7 +194,7 @@ func TestConstantsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := levelConstants(t)
+	want := formatConstants(t)
 	codes := regexp.MustCompile(`^(machine|keyed)\.[A-Z][A-Za-z]+$`)
 	for name, value := range want {
 		// Outcomes and states are numbers of one or two digits; so is what they cannot be told from by name.

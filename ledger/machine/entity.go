@@ -9,9 +9,8 @@ import (
 
 // The forms of an entity's record.
 const (
-	entityWithValue     byte = 1
-	entityInBlockLevel1 byte = 2 // where in the block is the number of an operation
-	entityInBlock       byte = 3 // where in the block is an offset
+	entityWithValue byte = 1
+	entityInBlock   byte = 2 // the value is in a block, at an offset
 )
 
 // maxValueInRecord is the longest value, in bytes, that an entity's record
@@ -19,16 +18,6 @@ const (
 // as many records share a page of the state file, and where entities change at
 // random, every one of them costs a page at the next checkpoint.
 const maxValueInRecord = 32
-
-// maxReferredWrite is the longest write of level 1, as bytes of its encoded
-// operations, whose values are left out of the records: reading one decodes and
-// checks all of them.
-const maxReferredWrite = 64 << 10
-
-// leftOut reports whether a value that a write sets stays in its block alone.
-func leftOut(level uint64, valueBytes, writeBytes int) bool {
-	return valueBytes > maxValueInRecord && (level > 1 || writeBytes <= maxReferredWrite)
-}
 
 // entity is a key's value as the state has it. The zero value is an absent
 // one.
@@ -43,19 +32,19 @@ type entity struct {
 // entityPlace is where the value is of an entity whose record has none: in the
 // operation that set it, of the transaction whose index is the version.
 type entityPlace struct {
-	inBlock byte   // the form of the record, or 0: the record has the value
-	at      uint64 // where the operation begins, behind their number; at level 1 its number
+	inBlock bool
+	at      uint64 // the offset of the operation after the number of operations
 }
 
 func (e *entity) append(dst []byte) []byte {
 	form := entityWithValue
-	if e.inBlock != 0 {
-		form = e.inBlock
+	if e.inBlock {
+		form = entityInBlock
 	}
 	dst = append(dst, form)
 	dst = binary.AppendUvarint(dst, e.version)
 	dst = binary.AppendUvarint(dst, uint64(e.expiresAt))
-	if e.inBlock != 0 {
+	if e.inBlock {
 		return binary.AppendUvarint(dst, e.at)
 	}
 	return append(dst, e.value...)
@@ -68,27 +57,15 @@ func decodeEntity(b []byte) (entity, error) {
 	switch form {
 	case entityWithValue:
 		e.value = d.take(uint64(len(d.rest)))
-	case entityInBlockLevel1, entityInBlock:
-		e.inBlock, e.at = form, d.uvarint()
+	case entityInBlock:
+		e.inBlock, e.at = true, d.uvarint()
 	default:
 		d.fail()
 	}
-	if e.expiresAt < 0 || form == entityInBlockLevel1 && e.at >= MaxOperations {
+	if e.expiresAt < 0 {
 		d.fail()
 	}
 	return e, d.done("entity record")
-}
-
-// leaveOut leaves the value of an operation of the current transaction out of
-// the record if it is long.
-func (e *entity) leaveOut(level uint64, c *writeCommand, operation int) {
-	switch {
-	case !leftOut(level, len(e.value), len(c.encodedOperations)):
-	case level == 1:
-		e.value, e.inBlock, e.at = nil, entityInBlockLevel1, uint64(operation)
-	default:
-		e.value, e.inBlock, e.at = nil, entityInBlock, uint64(c.offsets[operation])
-	}
 }
 
 // valueIn returns the value of an entity that is in the block of its
@@ -96,10 +73,6 @@ func (e *entity) leaveOut(level uint64, c *writeCommand, operation int) {
 // transaction. A value that has not the wanted length, unless that is negative,
 // is only good for its own length, because its bytes are not checked.
 func (e *entity) valueIn(t *storedTransaction, key []byte, length int) (value []byte, checked int, err error) {
-	if e.inBlock == entityInBlockLevel1 {
-		value, err = e.valueInLevel1(t, key)
-		return value, len(t.encoded), err
-	}
 	setKey, from, to, err := t.setAt(e.at)
 	if err != nil {
 		return nil, 0, err
@@ -113,24 +86,6 @@ func (e *entity) valueIn(t *storedTransaction, key []byte, length int) (value []
 		err = t.check(from, to)
 	}
 	return value, checked, err
-}
-
-// valueInLevel1 is valueIn for a record that has the number of an operation.
-func (e *entity) valueInLevel1(t *storedTransaction, key []byte) ([]byte, error) {
-	encoded, err := t.verified()
-	if err != nil {
-		return nil, err
-	}
-	d := decoder{rest: encoded}
-	d.transactionHead()
-	n, op := d.operationCount(), Operation{}
-	for i := uint64(0); i <= e.at && i < n; i++ {
-		op = decodeOperation(&d)
-	}
-	if d.bad || e.at >= n || op.Kind != OpSetEntity || !bytes.Equal(op.Key, key) {
-		return nil, e.notSet(key)
-	}
-	return op.Value, nil
 }
 
 func (e *entity) notSet(key []byte) error {
@@ -152,7 +107,7 @@ type valueReader struct {
 // read returns the value of an entity. It aliases the storage. For length see
 // valueIn.
 func (v *valueReader) read(e *entity, key []byte, length int) ([]byte, error) {
-	if e.inBlock == 0 {
+	if !e.inBlock {
 		return e.value, nil
 	}
 	l, found, err := v.locate(e.version)
@@ -215,7 +170,7 @@ func (m *Machine) loadEntity(r Reader, scopeKey, key []byte) (entity, error) {
 // conditionEntity is loadEntity with everything that the condition looks at.
 func (m *Machine) conditionEntity(r Reader, scopeKey, key []byte, c *Condition) (entity, error) {
 	e, err := m.loadEntity(r, scopeKey, key)
-	if err != nil || e.inBlock == 0 || c.Kind != ConditionValueEquals {
+	if err != nil || !e.inBlock || c.Kind != ConditionValueEquals {
 		return e, err
 	}
 	// A write of the entry that is being applied may have set it.
@@ -250,7 +205,9 @@ func (m *Machine) setEntity(tx Tx, scopeKey []byte, c *writeCommand, operation i
 		}
 	}
 	e := entity{present: true, version: m.head.index, expiresAt: op.ExpiresAt, value: op.Value}
-	e.leaveOut(m.head.level, c, operation)
+	if len(e.value) > maxValueInRecord {
+		e.value, e.inBlock, e.at = nil, true, uint64(c.offsets[operation])
+	}
 	m.scratch = e.append(m.scratch[:0])
 	return tx.Put(TableEntities, m.entityKey(scopeKey, op.Key), m.scratch)
 }

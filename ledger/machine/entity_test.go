@@ -319,7 +319,7 @@ func TestValuesOfLongWrites(t *testing.T) {
 	for key, want := range map[string]int{"k": 3 * operationChunk, "long": 22 * operationChunk} {
 		record := f.mem.tables[TableEntities].values[string(append(appendScopeKey(nil, testScope), key...))]
 		e, err := decodeEntity(record)
-		if err != nil || e.inBlock != entityInBlock || len(record) > 30 {
+		if err != nil || !e.inBlock || len(record) > 30 {
 			t.Errorf("%s: %d bytes, %+v, %v", key, len(record), e, err)
 		}
 		values := valueReader{r: f.mem}
@@ -420,13 +420,13 @@ func TestValueThatIsNotInItsBlock(t *testing.T) {
 	first := set("k", longValue)
 	size := len(appendOperation(nil, &first))
 	for name, e := range map[string]entity{
-		"another entity's": {version: written, entityPlace: entityPlace{entityInBlock, uint64(size)}},
+		"another entity's": {version: written, entityPlace: entityPlace{true, uint64(size)}},
 		"a delete": {version: written,
-			entityPlace: entityPlace{entityInBlock, uint64(2*size + len("other") - 1)}},
-		"beside it":         {version: written, entityPlace: entityPlace{entityInBlock, 1}},
-		"too far":           {version: written, entityPlace: entityPlace{entityInBlock, 1 << 40}},
-		"before everything": {version: written - 1, entityPlace: entityPlace{entityInBlock, 0}},
-		"after everything":  {version: written + 1, entityPlace: entityPlace{entityInBlock, 0}},
+			entityPlace: entityPlace{true, uint64(2*size + len("other") - 1)}},
+		"beside it":         {version: written, entityPlace: entityPlace{true, 1}},
+		"too far":           {version: written, entityPlace: entityPlace{true, 1 << 40}},
+		"before everything": {version: written - 1, entityPlace: entityPlace{true, 0}},
+		"after everything":  {version: written + 1, entityPlace: entityPlace{true, 0}},
 	} {
 		_ = f.mem.Put(TableEntities, key, e.append(nil))
 		if e, err := f.view().Entity(testScope, "k"); !errors.Is(err, ErrCorrupt) {

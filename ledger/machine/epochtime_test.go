@@ -126,21 +126,19 @@ func TestDivergenceIsNoticed(t *testing.T) {
 	}
 }
 
-// A level that this program does not know is refused, in a command and in a
-// state.
-func TestUnknownLevel(t *testing.T) {
+// An entry and a state of another version are refused, with the version in the error.
+func TestUnknownVersions(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
-	if _, err := f.m.Apply(f.mem, AppendEntry(nil, f.now, AppendRaiseLevel(nil, Level+1))); !errors.Is(err,
-		ErrCorrupt) {
-		t.Errorf("a command that raises the level beyond the known: %v", err)
+	entry := AppendEntry(nil, f.now, AppendTick(nil))
+	entry[0] = entryVersion + 1
+	if _, err := f.m.Apply(f.mem, entry); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "has version 2") {
+		t.Errorf("an entry of the next version gave %v", err)
 	}
-	for _, level := range []uint64{0, Level + 1} {
-		h := f.m.head
-		h.level = level
-		if _, err := decodeHead(h.append(nil)); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("a state of level %d: %v", level, err)
-		}
+	state := f.m.head.append(nil)
+	state[0] = headVersion + 1
+	if _, err := decodeHead(state); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "has version 2") {
+		t.Errorf("a state of the next version gave %v", err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -60,10 +59,7 @@ type pass struct {
 // newPass returns the bounds of the next pass.
 func (m *Machine) newPass() pass {
 	p := pass{entries: int(m.head.config.EvictionLimit), work: MaxPassWork}
-	switch {
-	case m.head.level == 1:
-		p.work = math.MaxInt
-	case m.head.backlog:
+	if m.head.backlog {
 		p.entries *= BacklogFactor
 		// At least as much as commands have added since, so that a backlog never grows by what they add.
 		p.entries = max(p.entries, int(m.head.added.entries))
@@ -89,9 +85,8 @@ func (p *pass) take(work int) bool {
 // every node, whatever log entries they got, because every node must come to the same state.
 func (m *Machine) evict(tx Tx) error {
 	p := m.newPass()
-	limit := p.entries
 	queues := m.dueQueues()
-	if m.head.level > 3 && m.head.backlog {
+	if m.head.backlog {
 		if err := m.collectShares(tx, queues, p); err != nil {
 			return err
 		}
@@ -105,11 +100,7 @@ func (m *Machine) evict(tx Tx) error {
 	streams, ahead, entities, keys := queues[0].entries, queues[1].entries, queues[2].entries, queues[3].entries
 	m.evictions.Rounds++
 	m.evictions.Entities += uint64(len(entities))
-	if m.head.level == 1 {
-		p.more = len(streams)+len(entities) == limit // as far as it can tell
-	} else {
-		m.head.backlog = p.more
-	}
+	m.head.backlog = p.more
 	if p.more {
 		m.evictions.Full++
 	}
@@ -151,9 +142,9 @@ func (m *Machine) dueQueues() []*dueQueue {
 		{kind: expiryStream, cursor: true, due: func(t int64) bool { return t < idle }},
 		// Only an epoch that has set ledger time back leaves streams in the future.
 		{kind: expiryStream, due: func(int64) bool { return true }, from: future,
-			ended: m.head.level == 1 || m.head.timeSetBackFrom() <= now},
+			ended: m.head.timeSetBackFrom() <= now},
 		{kind: expiryEntity, cursor: true, due: ended},
-		{kind: expiryKeyed, cursor: true, due: ended, ended: m.head.level == 1},
+		{kind: expiryKeyed, cursor: true, due: ended},
 	}
 	for _, q := range queues {
 		if q.cursor && !q.ended {
@@ -262,7 +253,7 @@ func (m *Machine) collect(tx Tx, q *dueQueue, p *pass) error {
 // entryWork returns what an entry costs. The lengths come from the state, so
 // that every node counts the same work.
 func (m *Machine) entryWork(r Reader, kind byte, key []byte) (int, error) {
-	if kind == expiryEntity || m.head.level == 1 {
+	if kind == expiryEntity {
 		return entryWork(len(key), 0), nil
 	}
 	table := TableStreams
@@ -305,9 +296,7 @@ type indexGrowth struct{ entries, work uint64 }
 
 // addExpiry adds an entry for something that a command has made.
 func (m *Machine) addExpiry(tx Tx, key []byte) error {
-	if m.head.level > 3 {
-		m.head.added.count(key)
-	}
+	m.head.added.count(key)
 	return m.putExpiry(tx, key)
 }
 
@@ -326,9 +315,6 @@ func (g *indexGrowth) count(key []byte) {
 // interval is read after the command has taken effect, because the command may be
 // the one that changes it.
 func (m *Machine) passDue() bool {
-	if m.head.level == 1 {
-		return m.head.index%m.head.config.EvictionInterval == 0
-	}
 	m.head.sincePass++
 	// While a pass has left something, the next one follows no later than commands have added as much as it takes
 	// away. Otherwise a client could add more in an interval than any pass removes, for ever.

@@ -2,7 +2,6 @@ package machine
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"testing"
 	"unicode/utf8"
@@ -26,9 +25,6 @@ func FuzzDecodeEntry(f *testing.F) {
 			return
 		}
 		again := AppendEntryHeader(nil, header, len(commands))
-		if entry[0] == entryVersion1 {
-			again = binary.AppendUvarint(appendTime([]byte{entryVersion1}, header.UnixNanos), uint64(len(commands)))
-		}
 		for _, c := range commands {
 			again = AppendFramed(again, c)
 		}
@@ -122,7 +118,7 @@ func FuzzRecords(f *testing.F) {
 		if e, err := decodeEntity(b); err == nil {
 			same("entity", e.append(nil))
 		}
-		if x, err := (&storedTransaction{encoded: b}).decode(1); err == nil {
+		if x, err := storedOf(b, nil).decode(1); err == nil {
 			same("transaction", x.Encode())
 		}
 		if e, err := decodeKeyed(b); err == nil {

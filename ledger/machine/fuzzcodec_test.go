@@ -73,14 +73,14 @@ func recode(command []byte) []byte {
 		})
 	case commandUpdateConfig:
 		actor := decoder{rest: d.rest}
-		update := decodeConfigUpdate(&d, 7)
+		update := decodeConfigUpdate(&d)
 		if d.done("update") != nil {
 			return nil
 		}
 		return AppendUpdateConfig([]byte{}, &update, string(actor.bytes()))
 	case commandCreate:
-		id, seed, config, level := LedgerID(d.uint64()), d.uint64(), decodeConfig(&d, true), d.uvarint()
-		if d.done("create") != nil || level != Level {
+		id, seed, config := LedgerID(d.uint64()), d.uint64(), decodeConfig(&d)
+		if d.done("create") != nil {
 			return nil
 		}
 		return AppendCreate([]byte{}, id, seed, config)
@@ -95,12 +95,6 @@ func recode(command []byte) []byte {
 			return nil
 		}
 		return AppendTick([]byte{})
-	case commandRaiseLevel:
-		level := d.uvarint()
-		if d.done("level") != nil {
-			return nil
-		}
-		return AppendRaiseLevel([]byte{}, level)
 	case commandKeyed:
 		actor := d
 		var c keyedCommand
@@ -123,7 +117,6 @@ func recode(command []byte) []byte {
 			MaxKeys:    c.maxKeys,
 			Operations: c.write.operations,
 		})
-	case commandCreateLevel1, commandEpochLevel1: // no longer encoded
 	}
 	return nil
 }
@@ -159,6 +152,19 @@ func FuzzDecodeCommand(f *testing.F) {
 	})
 }
 
+// storedOf returns an encoded transaction as a record has it, with right checksums.
+func storedOf(encoded, changed []byte) *storedTransaction {
+	d := decoder{rest: encoded}
+	d.transactionHead()
+	d.operationCount()
+	t := &storedTransaction{encoded: encoded, head: len(encoded) - len(d.rest), changed: changed}
+	operations := encoded[t.head:]
+	for chunk := range chunks(operations) {
+		t.sums = binary.BigEndian.AppendUint32(t.sums, checksum(chunkOf(operations, chunk)))
+	}
+	return t
+}
+
 // FuzzStoredTransaction: what a block holds of a transaction, the leaf and which
 // operations changed something, has exactly one form.
 func FuzzStoredTransaction(f *testing.F) {
@@ -167,7 +173,7 @@ func FuzzStoredTransaction(f *testing.F) {
 		f.Add(x.Encode(), changed)
 	}
 	f.Fuzz(func(t *testing.T, encoded, changed []byte) {
-		x, err := (&storedTransaction{encoded: encoded, changed: changed}).decode(1)
+		x, err := storedOf(encoded, changed).decode(1)
 		if err != nil {
 			return
 		}
@@ -205,8 +211,8 @@ func walk(record []byte) (found []walkedTransaction, canonical []byte) {
 	d := decoder{rest: record}
 	at := func() int { return len(record) - len(d.rest) }
 	d.version(recordVersion)
-	level, first, blocks := d.octet(), d.uint64(), d.uvarint()
-	canonical = binary.BigEndian.AppendUint64([]byte{recordVersion, level}, first)
+	first, blocks := d.uint64(), d.uvarint()
+	canonical = binary.BigEndian.AppendUint64([]byte{recordVersion}, first)
 	canonical = binary.AppendUvarint(canonical, blocks)
 	for range blocks {
 		block := at()
@@ -232,15 +238,12 @@ func walk(record []byte) (found []walkedTransaction, canonical []byte) {
 	slices.SortStableFunc(found, func(a, b walkedTransaction) int { return cmp.Compare(a.index, b.index) })
 	rows, next := uint32(0), first
 	for _, x := range found {
-		if x.index < next || level > 1 && x.index-next > uint64(len(record)) {
+		if x.index < next || x.index-next > uint64(len(record)) {
 			return nil, nil
 		}
-		for ; level > 1 && next < x.index; next++ {
+		for ; next < x.index; next++ {
 			canonical = binary.BigEndian.AppendUint64(canonical, 1<<64-1)
 			rows++
-		}
-		if level == 1 {
-			canonical = binary.BigEndian.AppendUint64(canonical, x.index)
 		}
 		canonical = binary.BigEndian.AppendUint32(canonical, uint32(x.offset))
 		canonical = binary.BigEndian.AppendUint32(canonical, uint32(x.block))
@@ -258,11 +261,7 @@ func FuzzBlockRecord(f *testing.F) {
 	other.Scope = Scope{"acme", "vault"}
 	base.entry(AppendWrite(nil, appendWrite("d", 1, 0, "x")), AppendWrite(nil, appendWrite("gap", 5, 0, "x")),
 		AppendWrite(nil, other), AppendWrite(nil, appendWrite("d", 2, 0, "z")))
-	tables := []*memoryTable{&base.mem.tables[TableBlocks]}
-	for _, log := range logsOfLevel(f, 1) {
-		tables = append(tables, &log.replay(f).tables[TableBlocks])
-	}
-	for _, table := range tables {
+	for _, table := range []*memoryTable{&base.mem.tables[TableBlocks]} {
 		for _, key := range table.keys {
 			record := table.values[key]
 			found, canonical := walk(record)

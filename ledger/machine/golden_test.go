@@ -1,8 +1,6 @@
 package machine
 
 import (
-	"bytes"
-	"encoding/binary"
 	"encoding/hex"
 	"flag"
 	"fmt"
@@ -30,14 +28,7 @@ func golden(t *testing.T, name string, got []byte) {
 		}
 		return
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v (go test ./ledger/machine -run TestGolden -update writes it)", err)
-	}
-	want, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-	if err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
+	want := goldenBytes(t, name)
 	if string(got) == string(want) {
 		return
 	}
@@ -46,9 +37,20 @@ func golden(t *testing.T, name string, got []byte) {
 		at++
 	}
 	t.Errorf("THIS CHANGES THE FORMAT: %s differs from byte %d on.\n got %x\nwant %x\n"+
-		"Ledgers that were written before could not be read, or would hash otherwise. Give the new form a new "+
-		"version or "+
-		"command number, and keep reading the old one.", name, at, got, want)
+		"Ledgers that were written by earlier versions could not be read, or would hash differently.", name, at, got, want)
+}
+
+func goldenBytes(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "format", name+".hex"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 func wrap(text string) string {
@@ -92,7 +94,7 @@ var goldenConfig = Config{1_000, 24 * 3600 * second, 2_000, 64, 10_000_000, 90 *
 
 func goldenHead() head {
 	return head{
-		level: Level, index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: goldenConfig,
+		index: 1<<40 + 8, time: testStart, digest: Hash{0xaa, 31: 0xbb}, streams: 3, config: goldenConfig,
 		sincePass: 999, backlog: true, added: indexGrowth{300, 600}, longestPause: 90 * second,
 		retention: retention{horizon: 1 << 40, dropped: mark{1<<40 - 1, testStart - 9, 300}, bytes: 1 << 33,
 			marked: mark{time: testStart - 8, bytes: 70_000}},
@@ -131,7 +133,7 @@ func TestGoldenFormat(t *testing.T) {
 	h := goldenHead()
 	e := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60, value: []byte("value")}
 	inBlock := entity{present: true, version: 1<<40 + 7, expiresAt: 1 << 60,
-		entityPlace: entityPlace{entityInBlock, 99_999}}
+		entityPlace: entityPlace{true, 99_999}}
 	encoded := x.Encode()
 	stored := storedTransaction{
 		encoded: encoded, head: len(encoded) - len(appendOperations(nil, w.Operations)) + 1, changed: []byte{0x55},
@@ -167,13 +169,12 @@ func TestGoldenFormat(t *testing.T) {
 		"command_tick":  AppendTick(nil),
 		"command_keyed_write": AppendKeyedWrite(nil, &KeyedWrite{ID: keyedID, ClientID: "c", Actor: "a", TTL: second,
 			MaxKeys: 300, Operations: bare.Operations}),
-		"record_keyed":        entry.append(nil),
-		"key_keyed":           keyedID.TableKey(),
-		"key_principal":       appendPrincipalKey(nil, w.Scope.Organization, w.Scope.Vault, keyedID.Principal),
-		"transaction_keyed":   keyedTransaction.Encode(),
-		"command_raise_level": AppendRaiseLevel(nil, 2),
+		"record_keyed":      entry.append(nil),
+		"key_keyed":         keyedID.TableKey(),
+		"key_principal":     appendPrincipalKey(nil, w.Scope.Organization, w.Scope.Vault, keyedID.Principal),
+		"transaction_keyed": keyedTransaction.Encode(),
 		"entry": AppendFramed(AppendFramed(AppendEntryHeader(nil,
-			EntryHeader{testStart, Level, Check{1<<40 + 6, 0xfeedfacefeedface}}, 2),
+			EntryHeader{testStart, Check{1<<40 + 6, 0xfeedfacefeedface}}, 2),
 			AppendTick(nil)), AppendWrite(nil, bare)),
 		"operations":         appendOperations(nil, w.Operations),
 		"request_hash":       hash[:],
@@ -219,84 +220,6 @@ func TestGoldenHistory(t *testing.T) {
 	golden(t, "history_digest", digest[:])
 }
 
-// The same history in a ledger of level 2 has the digest that programs of then gave it.
-func TestHistoryOfLevel2(t *testing.T) {
-	t.Parallel()
-	f := &fixture{TB: t, mem: NewMemory(), now: testStart}
-	f.reopen()
-	c := testConfig()
-	create := append(binary.BigEndian.AppendUint64([]byte{byte(commandCreateLevel2)}, uint64(testLedger)),
-		0, 0, 0, 0, 0, 0, 0, 77)
-	for _, field := range []uint64{c.EvictionInterval, uint64(c.ClientTTL), c.EvictionLimit, c.ReceiptWindow,
-		c.MaxStreams, 2} {
-		create = binary.AppendUvarint(create, field)
-	}
-	f.entry(create)
-	f.goldenHistory()
-	if digest := f.view().Digest(); string(digest[:]) != string(goldenBytes(t, "level2", "history_digest")) {
-		t.Errorf("the digest is %s", digest)
-	}
-}
-
-// newFixtureOf is newFixture as programs of a level from 3 on began a ledger.
-func newFixtureOf(t testing.TB, level byte, config Config) *fixture {
-	f := &fixture{TB: t, mem: NewMemory(), now: testStart}
-	f.reopen()
-	create := AppendCreate(nil, testLedger, 77, config)
-	create[len(create)-1] = level
-	f.entry(create)
-	return f
-}
-
-// A ledger of level 3 has the digest and the state that programs of then gave it, byte for byte, so that they and
-// this program can be nodes of one cluster until the level rises.
-func TestHistoryOfLevel3(t *testing.T) {
-	t.Parallel()
-	f := newFixtureOf(t, 3, testConfig())
-	f.goldenHistory()
-	digest := f.view().Digest()
-	if !bytes.Equal(digest[:], goldenBytes(t, "level3", "history_digest")) {
-		t.Errorf("the digest is %s", digest)
-	}
-	if !bytes.Equal(f.encodedState(), goldenBytes(t, "level3", "history_state")) {
-		t.Error("the state is another one")
-	}
-	h := goldenHead()
-	h.level, h.added = 3, indexGrowth{}
-	if want := goldenBytes(t, "level3", "head"); !bytes.Equal(h.append(nil), want) {
-		t.Errorf("the head is %x, want %x", h.append(nil), want)
-	}
-	header := EntryHeader{testStart, 3, Check{1<<40 + 6, 0xfeedfacefeedface}}
-	bare := AppendWrite(nil, &Write{Scope: Scope{Organization: "acme"}, ClientID: "c", Actor: "a", Sequence: 1,
-		Operations: []Operation{{Kind: OpAppend, Value: []byte("x")}}})
-	entry := AppendFramed(AppendFramed(AppendEntryHeader(nil, header, 2), AppendTick(nil)), bare)
-	if want := goldenBytes(t, "level3", "entry"); !bytes.Equal(entry, want) {
-		t.Errorf("the entry is %x, want %x", entry, want)
-	}
-	if back, _, err := DecodeEntry(entry); err != nil || back.Level != 0 || back.Check != header.Check {
-		t.Errorf("it reads back as %+v, %v", back, err)
-	}
-}
-
-// The same of level 4.
-func TestHistoryOfLevel4(t *testing.T) {
-	t.Parallel()
-	f := newFixtureOf(t, 4, testConfig())
-	f.goldenHistory()
-	digest := f.view().Digest()
-	if !bytes.Equal(digest[:], goldenBytes(t, "level4", "history_digest")) {
-		t.Errorf("the digest is %s", digest)
-	}
-	if !bytes.Equal(f.encodedState(), goldenBytes(t, "level4", "history_state")) {
-		t.Error("the state is another one")
-	}
-	h := goldenHead()
-	h.level = 4
-	if want := goldenBytes(t, "level4", "head"); !bytes.Equal(h.append(nil), want) {
-		t.Errorf("the head is %x, want %x", h.append(nil), want)
-	}
-}
-
 func (f *fixture) encodedState() (state []byte) {
 	for table := range f.mem.tables {
 		for _, key := range f.mem.tables[table].keys {
@@ -328,7 +251,10 @@ func (f *fixture) goldenHistory() {
 func TestGoldenBytesDecode(t *testing.T) {
 	t.Parallel()
 	x := goldenTransaction()
-	back, err := (&storedTransaction{encoded: x.Encode(), changed: []byte{0x55}, position: 3}).decode(7)
+	d := decoder{rest: goldenBytes(t, "transaction_stored")}
+	stored := d.storedTransaction()
+	stored.changed, stored.position = []byte{0x55}, 3
+	back, err := stored.decode(7)
 	if err != nil || string(back.Encode()) != string(x.Encode()) || back.BlockHeight != 7 || back.Position != 3 {
 		t.Errorf("the transaction reads back as %+v, %v", back, err)
 	}
@@ -337,7 +263,8 @@ func TestGoldenBytesDecode(t *testing.T) {
 			t.Errorf("result %d is %d, want %d", i, v, want)
 		}
 	}
-	if _, err := (&storedTransaction{encoded: x.Encode(), changed: []byte{1, 2}}).decode(7); err == nil {
+	stored.changed = []byte{1, 2}
+	if _, err := stored.decode(7); err == nil {
 		t.Error("results of more operations than there are decode")
 	}
 }

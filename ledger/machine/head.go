@@ -9,16 +9,10 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-const (
-	headVersion1 = 1 // of programs that knew level 1
-	headVersion2 = 2 // of programs that knew level 2
-	headVersion3 = 3 // of ledgers up to level 3, which programs that know no other read
-	headVersion  = 4
-)
+const headVersion = 1
 
 // head is the part of the state that every command changes.
 type head struct {
-	level   uint64
 	index   uint64
 	time    int64 // of the last entry, Unix nanoseconds; only an epoch sets it back
 	digest  Hash
@@ -123,12 +117,7 @@ func (h *head) check() Check {
 }
 
 func (h *head) append(dst []byte) []byte {
-	version := byte(headVersion)
-	if h.level < 4 {
-		version = headVersion3
-	}
-	dst = append(dst, version)
-	dst = binary.AppendUvarint(dst, h.level)
+	dst = append(dst, headVersion)
 	dst = binary.AppendUvarint(dst, h.index)
 	dst = appendTime(dst, h.time)
 	dst = append(dst, h.digest[:]...)
@@ -137,10 +126,8 @@ func (h *head) append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, h.seed)
 	dst = binary.AppendUvarint(dst, h.sincePass)
 	dst = appendBool(dst, h.backlog)
-	if version == headVersion {
-		dst = binary.AppendUvarint(dst, h.added.entries)
-		dst = binary.AppendUvarint(dst, h.added.work)
-	}
+	dst = binary.AppendUvarint(dst, h.added.entries)
+	dst = binary.AppendUvarint(dst, h.added.work)
 	dst = binary.AppendUvarint(dst, uint64(h.longestPause))
 	dst = appendTime(appendTime(dst, h.leaseFloor), h.floorSet)
 	dst = binary.AppendUvarint(dst, h.pendingKeys)
@@ -156,41 +143,25 @@ func (h *head) append(dst []byte) []byte {
 
 func decodeHead(b []byte) (head, error) {
 	d := decoder{rest: b}
-	h := head{level: 1}
-	version := d.octet()
-	switch version {
-	case headVersion1:
-	case headVersion2, headVersion3, headVersion:
-		h.level = d.uvarint()
-	default:
-		d.fail()
-	}
-	if version == headVersion && h.level < 4 || version == headVersion3 && h.level > 3 {
-		d.fail()
+	var h head
+	if version := d.octet(); version != headVersion {
+		return h, fmt.Errorf("%w: head of the state has version %d, this program reads version %d", ErrCorrupt, version,
+			headVersion)
 	}
 	h.index = d.uvarint()
 	h.time = d.time()
 	h.digest = d.hash()
 	h.streams = d.uvarint()
-	h.config = decodeConfig(&d, version >= headVersion3)
+	h.config = decodeConfig(&d)
 	h.seed = d.uint64()
-	if version != headVersion1 {
-		h.sincePass, h.backlog = d.uvarint(), d.bool()
-		if version == headVersion {
-			h.added = indexGrowth{d.uvarint(), d.uvarint()}
-		}
-		h.longestPause = int64(d.uvarint())
-		h.leaseFloor, h.floorSet, h.pendingKeys = d.time(), d.time(), d.uvarint()
-	}
-	if version >= headVersion3 {
-		h.retention.decode(&d)
-	}
+	h.sincePass, h.backlog = d.uvarint(), d.bool()
+	h.added = indexGrowth{d.uvarint(), d.uvarint()}
+	h.longestPause = int64(d.uvarint())
+	h.leaseFloor, h.floorSet, h.pendingKeys = d.time(), d.time(), d.uvarint()
+	h.retention.decode(&d)
 	n := d.uvarint()
 	for range n {
-		e := epoch{start: d.uvarint(), id: LedgerID(d.uint64())}
-		if version != headVersion1 {
-			e.timeBefore = d.time()
-		}
+		e := epoch{start: d.uvarint(), id: LedgerID(d.uint64()), timeBefore: d.time()}
 		if h.epochs = append(h.epochs, e); d.bad {
 			break
 		}
@@ -200,10 +171,6 @@ func decodeHead(b []byte) (head, error) {
 	}
 	if n == 0 {
 		return head{}, fmt.Errorf("%w: head of the state without a ledger id", ErrCorrupt)
-	}
-	if h.level == 0 || h.level > Level {
-		return head{}, fmt.Errorf("%w: the state has format level %d, this program knows up to %d: "+
-			"it was written by a newer version", ErrCorrupt, h.level, Level)
 	}
 	return h, nil
 }
@@ -218,19 +185,16 @@ func appendConfig(dst []byte, c Config) []byte {
 	return binary.AppendUvarint(dst, c.RetainBytes)
 }
 
-// decodeConfig reads a configuration, which up to level 2 said nothing of retention.
-func decodeConfig(d *decoder, retains bool) Config {
-	c := Config{
+func decodeConfig(d *decoder) Config {
+	return Config{
 		EvictionInterval: d.uvarint(),
 		ClientTTL:        int64(d.uvarint()),
 		EvictionLimit:    d.uvarint(),
 		ReceiptWindow:    d.uvarint(),
 		MaxStreams:       d.uvarint(),
+		RetainBlocks:     int64(d.uvarint()),
+		RetainBytes:      d.uvarint(),
 	}
-	if retains {
-		c.RetainBlocks, c.RetainBytes = int64(d.uvarint()), d.uvarint()
-	}
-	return c
 }
 
 // with returns the configuration after an update.

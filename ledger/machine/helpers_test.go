@@ -175,12 +175,7 @@ func (f *fixture) open(client string, attempt byte, expected uint64, want Code) 
 
 func (f *fixture) configure(u ConfigUpdate) Outcome {
 	f.Helper()
-	command := AppendUpdateConfig(nil, &u, "system:test")
-	if f.m.head.level < 3 { // it does not know the last two fields, which are not set
-		command[0] = byte(commandUpdateLevel2)
-		command = command[:len(command)-2]
-	}
-	return f.one(command)
+	return f.one(AppendUpdateConfig(nil, &u, "system:test"))
 }
 
 // round makes an eviction pass follow the next command, by way of the interval,

@@ -128,7 +128,7 @@ func (e *keyedEntry) decode(b []byte) error {
 // moment is the time at which a command meets a record.
 func (h *head) moment() keyed.Moment {
 	return keyed.Moment{
-		Now: h.time, Token: h.index, LeaseFloor: h.leaseFloor, FloorSet: h.floorSet, Level3: h.level < 4,
+		Now: h.time, Token: h.index, LeaseFloor: h.leaseFloor, FloorSet: h.floorSet,
 	}
 }
 

@@ -140,10 +140,6 @@ func (m *Machine) pass(c Check) {
 // compare compares the header of an entry with where the machine stood. It
 // passes over a position from before Open, because passed begins there.
 func (m *Machine) compare(h EntryHeader) error {
-	if h.Level > m.head.level {
-		return fmt.Errorf("%w: the log entry was proposed at format level %d, the state has level %d",
-			ErrDiverged, h.Level, m.head.level)
-	}
 	c := h.Check
 	if c == (Check{}) {
 		return nil
@@ -177,7 +173,7 @@ func (m *Machine) Check() Check {
 }
 
 // Header returns the header of the next entry that is proposed, but for its time.
-func (m *Machine) Header() EntryHeader { return EntryHeader{Level: m.head.level, Check: m.Check()} }
+func (m *Machine) Header() EntryHeader { return EntryHeader{Check: m.Check()} }
 
 // maxBuffer is the capacity, in bytes, up to which a buffer is kept from one
 // entry to the next, so that one large write does not hold its memory for ever.
@@ -197,13 +193,12 @@ func (m *Machine) trim() {
 func (m *Machine) applyCommand(tx Tx, command []byte, out *Outcome) error {
 	d := decoder{rest: command}
 	kind := commandKind(d.octet())
-	if !m.head.created() && kind != commandCreate && kind != commandCreateLevel2 && kind != commandCreateLevel1 {
+	if !m.head.created() && kind != commandCreate {
 		return ErrNotCreated
 	}
 	// The margin is wide, because a command may take more indexes than its own: one for
 	// every transaction that expires entities.
-	epoch := kind == commandEpoch || kind == commandEpochLevel1
-	if m.head.index >= maxLedgerIndex-maxEvictLimit || epoch && m.head.index >= maxLedgerIndex-1<<42 {
+	if m.head.index >= maxLedgerIndex-maxEvictLimit || kind == commandEpoch && m.head.index >= maxLedgerIndex-1<<42 {
 		return errors.New("the ledger index is exhausted")
 	}
 	m.head.index++
@@ -245,34 +240,13 @@ func (m *Machine) dispatch(tx Tx, kind commandKind, d *decoder, out *Outcome) (l
 		return nil, m.applyOpenSession(tx, &c, out)
 	case commandKeyedWrite, commandKeyed:
 		return m.dispatchKeyed(tx, kind, d, out)
-	case commandUpdateConfig, commandUpdateLevel2:
-		return nil, m.dispatchUpdate(kind, d, out)
 	default:
 		return nil, m.dispatchRare(tx, kind, d, out)
 	}
 }
 
-// dispatchUpdate decides a change of the configuration.
-func (m *Machine) dispatchUpdate(kind commandKind, d *decoder, out *Outcome) error {
-	fields := 5
-	if kind == commandUpdateConfig {
-		if fields = 7; m.head.level < 3 {
-			return fmt.Errorf("%w: a configuration of level 3 in a ledger of format level %d", ErrCorrupt, m.head.level)
-		}
-	}
-	update := decodeConfigUpdate(d, fields)
-	if err := d.done("configuration command"); err != nil {
-		return err
-	}
-	m.setConfig(m.head.config.with(&update), out)
-	return nil
-}
-
 // dispatchKeyed decides what belongs to a key and not to a stream.
 func (m *Machine) dispatchKeyed(tx Tx, kind commandKind, d *decoder, out *Outcome) (*Hash, error) {
-	if m.head.level == 1 {
-		return nil, fmt.Errorf("%w: a keyed command in a ledger of format level 1", ErrCorrupt)
-	}
 	if kind == commandKeyedWrite {
 		m.keyedWrite.decode(d)
 		if err := d.done("keyed write command"); err != nil {
@@ -290,23 +264,21 @@ func (m *Machine) dispatchKeyed(tx Tx, kind commandKind, d *decoder, out *Outcom
 // dispatchRare decides the commands that commit no transaction and come rarely.
 func (m *Machine) dispatchRare(tx Tx, kind commandKind, d *decoder, out *Outcome) error {
 	switch kind {
-	case commandCreate, commandCreateLevel2, commandCreateLevel1:
-		id, seed, config, level := LedgerID(d.uint64()), d.uint64(), decodeConfig(d, kind == commandCreate), uint64(1)
-		if kind != commandCreateLevel1 {
-			level = d.uvarint()
-		}
+	case commandCreate:
+		id, seed, config := LedgerID(d.uint64()), d.uint64(), decodeConfig(d)
 		if err := d.done("create command"); err != nil {
 			return err
 		}
-		if (level > 2) != (kind == commandCreate) {
-			return fmt.Errorf("%w: create command of kind %d with format level %d", ErrCorrupt, kind, level)
+		return m.applyCreate(id, seed, config, out)
+	case commandUpdateConfig:
+		update := decodeConfigUpdate(d)
+		if err := d.done("configuration command"); err != nil {
+			return err
 		}
-		return m.applyCreate(id, seed, config, level, out)
-	case commandEpoch, commandEpochLevel1:
-		id, unixNanos := LedgerID(d.uint64()), int64(0)
-		if kind == commandEpoch {
-			unixNanos = d.time()
-		}
+		m.setConfig(m.head.config.with(&update), out)
+		return nil
+	case commandEpoch:
+		id, unixNanos := LedgerID(d.uint64()), d.time()
 		if err := d.done("epoch command"); err != nil {
 			return err
 		}
@@ -314,18 +286,12 @@ func (m *Machine) dispatchRare(tx Tx, kind commandKind, d *decoder, out *Outcome
 	case commandTick:
 		out.Code = Committed
 		return d.done("tick command")
-	case commandRaiseLevel:
-		level := d.uvarint()
-		if err := d.done("level command"); err != nil {
-			return err
-		}
-		return m.applyRaiseLevel(tx, level, out)
 	default:
-		return fmt.Errorf("%w: command of unknown kind %d: it was written by a newer version", ErrCorrupt, kind)
+		return fmt.Errorf("%w: command of unknown kind %d", ErrCorrupt, kind)
 	}
 }
 
-func (m *Machine) applyCreate(id LedgerID, seed uint64, config Config, level uint64, out *Outcome) error {
+func (m *Machine) applyCreate(id LedgerID, seed uint64, config Config, out *Outcome) error {
 	if m.head.created() {
 		out.Code, out.Field = InvalidArgument, &FieldError{"ledger", "has been created already"}
 		return nil
@@ -333,43 +299,10 @@ func (m *Machine) applyCreate(id LedgerID, seed uint64, config Config, level uin
 	if err := config.Validate(); err != nil {
 		return fmt.Errorf("%w: create command: %w", ErrCorrupt, err)
 	}
-	if err := knownLevel(level); err != nil {
-		return err
-	}
-	m.head.seed, m.head.level = seed, level
+	m.head.seed = seed
 	m.head.epochs = []epoch{{start: m.head.index, id: id}}
 	m.head.retention.marked.time = m.head.time
 	m.setConfig(config, out)
-	return nil
-}
-
-func knownLevel(level uint64) error {
-	if level == 0 || level > Level {
-		return fmt.Errorf("%w: format level %d, this program knows up to %d: it was written by a newer version",
-			ErrCorrupt, level, Level)
-	}
-	return nil
-}
-
-// applyRaiseLevel moves the ledger to a newer level. It closes the open blocks
-// first, because what was committed before it must stand in blocks of the older
-// level.
-func (m *Machine) applyRaiseLevel(tx Tx, level uint64, out *Outcome) error {
-	if err := knownLevel(level); err != nil {
-		return err
-	}
-	if level <= m.head.level {
-		out.Code, out.Field = InvalidArgument, &FieldError{"level", fmt.Sprintf("is %d already", m.head.level)}
-		return nil
-	}
-	if err := m.closeBlocks(tx); err != nil {
-		return err
-	}
-	before := m.head.level
-	m.head.level, m.head.sincePass, out.Code = level, 0, Committed
-	if before < 3 && level >= 3 {
-		return m.beginRetention(tx)
-	}
 	return nil
 }
 
@@ -389,11 +322,9 @@ func (m *Machine) setConfig(config Config, out *Outcome) {
 // again. A time that is not 0 becomes ledger time, whatever that was: it is how
 // a ledger that was once started with a wrong clock gets a right one.
 func (m *Machine) applyEpoch(tx Tx, id LedgerID, unixNanos int64, out *Outcome) error {
-	if m.head.level > 1 {
-		// The rows of a record go from its first index to its last.
-		if err := m.closeBlocks(tx); err != nil {
-			return err
-		}
+	// The rows of a record go from its first index to its last.
+	if err := m.closeBlocks(tx); err != nil {
+		return err
 	}
 	m.head.index = epochStart(m.head.index, id)
 	begun := epoch{start: m.head.index, id: id}
@@ -403,9 +334,8 @@ func (m *Machine) applyEpoch(tx Tx, id LedgerID, unixNanos int64, out *Outcome) 
 			if err := m.setMarksBack(tx, unixNanos); err != nil {
 				return err
 			}
-			if m.head.level > 3 { // leases that were set by the clock that was ahead end by this one
-				m.head.leaseFloor, m.head.floorSet = unixNanos+int64(keyed.OutageGrace), m.head.time+1
-			}
+			// Leases that the earlier clock set end by this one.
+			m.head.leaseFloor, m.head.floorSet = unixNanos+int64(keyed.OutageGrace), m.head.time+1
 		}
 		m.head.time = unixNanos
 	}

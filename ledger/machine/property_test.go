@@ -60,15 +60,10 @@ func newHistory(t *rapid.T) *history {
 		MaxStreams:   pick[uint64](t, "max streams", 2, 4, 50),
 		RetainBlocks: pick[int64](t, "retain", 0, 1, 3, 20) * second,
 	}
-	// Half of the ledgers begin as programs of earlier levels began them, and are raised when it comes.
-	level := pick[uint64](t, "level", 1, 2, 3, 4, Level, Level, Level, Level)
-	if level < 3 {
-		config.RetainBlocks = 0
-	}
 	h := &history{T: t, mem: NewMemory(), model: machinetest.NewModel(), now: testStart}
 	h.reopen()
 	h.model.Begin(h.now)
-	create := machinetest.Create{ID: testLedger, Config: config, Level: level}
+	create := machinetest.Create{ID: testLedger, Config: config}
 	h.model.Apply(create)
 	h.apply(machinetest.Encode(create))
 	return h
@@ -122,7 +117,7 @@ func (h *history) entry(n int, draw func() any) (sent []any, out []Outcome) {
 	next := h.now
 	for range n {
 		command := draw()
-		commands, sent = append(commands, machinetest.EncodeAt(h.model.Level, command)), append(sent, command)
+		commands, sent = append(commands, machinetest.Encode(command)), append(sent, command)
 		want = append(want, h.model.Apply(command))
 		if epoch, ok := command.(machinetest.Epoch); ok && epoch.Time != 0 {
 			next = epoch.Time
@@ -143,7 +138,7 @@ func (h *history) entry(n int, draw func() any) (sent []any, out []Outcome) {
 	}
 	v := h.m.View(h.mem)
 	if v.Index() != h.model.Index || v.Time() != h.model.Time || v.Config() != h.model.Config ||
-		v.Streams() != uint64(len(h.model.Streams)) || v.Level() != h.model.Level {
+		v.Streams() != uint64(len(h.model.Streams)) {
 		h.Fatalf("after the entry: index %d, time %d, %d streams, %+v\nwant index %d, time %d, %d streams, %+v",
 			v.Index(), v.Time(), v.Streams(), v.Config(),
 			h.model.Index, h.model.Time, len(h.model.Streams), h.model.Config)
@@ -192,8 +187,8 @@ func (h *history) flood() any {
 }
 
 func (h *history) command() any {
-	switch n := rapid.IntRange(0, 119).Draw(h.T, "kind"); {
-	case n < 78, n >= 100 && n < 119 && h.model.Level < 2:
+	switch n := rapid.IntRange(0, 118).Draw(h.T, "kind"); {
+	case n < 78:
 		w := h.write()
 		h.writes = append(h.writes, w)
 		return w
@@ -205,16 +200,14 @@ func (h *history) command() any {
 		return machinetest.Tick{}
 	case n < 100:
 		return h.epoch()
-	case n < 119:
-		return h.keyedCommand()
 	default:
-		return machinetest.Raise{Level: rapid.Uint64Range(1, Level).Draw(h.T, "to level")}
+		return h.keyedCommand()
 	}
 }
 
 func (h *history) epoch() machinetest.Epoch {
 	c := machinetest.Epoch{ID: testLedger + LedgerID(h.model.Epochs())}
-	if h.model.Level > 1 && rapid.Bool().Draw(h.T, "sets the time") {
+	if rapid.Bool().Draw(h.T, "sets the time") {
 		c.Time = max(1, h.now+pick[int64](h.T, "time", -100, -20, -5, -1, 0, 1, 50)*second)
 	}
 	return c
@@ -338,11 +331,9 @@ func (h *history) update() *ConfigUpdate {
 	u.EvictionLimit = number("limit", 1, 2, 5, 50, 50, 100_001)
 	u.ReceiptWindow = number("window", 1, 2, 3, 5, 5, 1_025)
 	u.MaxStreams = number("max streams", 1, 3, 9, 9, 9, 0)
-	if h.model.Level > 2 {
-		u.RetainBytes = number("retain bytes", 0, 0, 1<<20, 1)
-		if retain := number("retain", 0, 1, 3, 20); retain != nil {
-			u.RetainBlocks = new(int64(*retain) * second)
-		}
+	u.RetainBytes = number("retain bytes", 0, 0, 1<<20, 1)
+	if retain := number("retain", 0, 1, 3, 20); retain != nil {
+		u.RetainBlocks = new(int64(*retain) * second)
 	}
 	if ttl := number("ttl", 1, 5, 20, 30, 0); ttl != nil {
 		u.ClientTTL = new(int64(*ttl) * second)
@@ -360,13 +351,8 @@ func rulesThatMustFire() []string {
 		"update config: COMMITTED", "update config: INVALID_ARGUMENT",
 		"epoch: COMMITTED", "tick: COMMITTED", "time set back", "stream brought back",
 		"pass after a backlog", "share of a pass", "mark", "horizon moved", "history dropped",
-		"pass for what was added", "raise level: INVALID_ARGUMENT", "keyed write: COMMITTED", "keyed write: REPLAYED",
+		"pass for what was added", "keyed write: COMMITTED", "keyed write: REPLAYED",
 		"key removed",
-	}
-	for from := uint64(1); from < Level; from++ {
-		for to := from + 1; to <= Level; to++ {
-			rules = append(rules, fmt.Sprintf("raised from level %d to %d", from, to))
-		}
 	}
 	for code := Committed; code <= TooManyStreams; code++ {
 		rules = append(rules, "write: "+code.String())

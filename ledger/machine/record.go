@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
-	"sort"
 )
 
 // A record holds the blocks that one log entry, or a piece of one, has
@@ -24,25 +23,18 @@ import (
 // damaged row leads to is not the head of the transaction that was asked for,
 // and its block is not one of the transaction's scope.
 const (
-	recordVersion = 3
-
-	// recordLevel is the last level that changed how a record is read. One of a higher level bears it, so
-	// that no damage turns a level into another that reads alike.
-	recordLevel = 2
+	recordVersion = 1
 
 	operationChunk = 16 << 10 // bytes
 
 	// A row leads from a ledger index to its transaction: u32 where it is stored
 	// and u32 where its block begins, both from the beginning of the record. There is one
 	// for each index from the first to the last; that of an index without a transaction
-	// has noRow in both. In a record of level 1 an epoch may lie between two
-	// transactions, and their indexes far apart: there each transaction has a row, which
-	// begins with u64 its index.
-	rowSize       = 8
-	rowSizeLevel1 = 16
-	noRow         = 1<<32 - 1
+	// has noRow in both.
+	rowSize = 8
+	noRow   = 1<<32 - 1
 
-	recordStart = 1 + 1 + 8 // the version, the level and the first ledger index
+	recordStart = 1 + 8 // the version and the first ledger index
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -65,7 +57,6 @@ func CheckKey(key, value []byte) error {
 // record is a record of blocks that has been opened for reading.
 type record struct {
 	data  []byte
-	level byte   // by whose rules its transactions were decided
 	last  uint64 // the ledger index in its key, of the last row
 	first uint64 // the ledger index of the first row
 	rows  []byte
@@ -74,28 +65,22 @@ type record struct {
 // openRecord checks what can be checked without reading the blocks.
 func openRecord(key, data []byte) (r record, err error) {
 	d := decoder{rest: data}
-	version, level := d.octet(), d.octet()
-	if version != recordVersion || level == 0 || level > recordLevel {
-		return r, fmt.Errorf("%w: record of blocks of unknown version %d or level %d", ErrCorrupt, version, level)
+	if version := d.octet(); version != recordVersion {
+		return r, fmt.Errorf("%w: record of blocks has version %d, this program reads version %d", ErrCorrupt, version,
+			recordVersion)
 	}
 	first := d.uint64()
 	if len(key) != 8 || len(d.rest) < 4 {
 		return r, fmt.Errorf("%w: record of blocks does not decode", ErrCorrupt)
 	}
 	body := len(data) - 4
-	rows, size := uint64(binary.BigEndian.Uint32(data[body:])), rowSize
-	if level == 1 {
-		size = rowSizeLevel1
-	}
-	if rows == 0 || rows > uint64(body-recordStart)/uint64(size) {
+	rows := uint64(binary.BigEndian.Uint32(data[body:]))
+	if rows == 0 || rows > uint64(body-recordStart)/rowSize {
 		return r, fmt.Errorf("%w: record of blocks does not decode", ErrCorrupt)
 	}
-	at := body - int(rows)*size
-	r = record{data: data[:at], level: level, last: first + rows - 1, first: first, rows: data[at:body]}
-	if level == 1 {
-		r.last = binary.BigEndian.Uint64(r.rows[len(r.rows)-size:])
-	}
-	if binary.BigEndian.Uint64(key) != r.last || level == 1 && binary.BigEndian.Uint64(r.rows) != first {
+	at := body - int(rows)*rowSize
+	r = record{data: data[:at], last: first + rows - 1, first: first, rows: data[at:body]}
+	if binary.BigEndian.Uint64(key) != r.last {
 		return r, fmt.Errorf("%w: record of blocks under another key", ErrCorrupt)
 	}
 	return r, nil
@@ -103,9 +88,6 @@ func openRecord(key, data []byte) (r record, err error) {
 
 // count returns how many transactions the rows lead to.
 func (r *record) count() (n uint64) {
-	if r.level == 1 {
-		return uint64(len(r.rows) / rowSizeLevel1)
-	}
 	for rows := r.rows; len(rows) > 0; rows = rows[rowSize:] {
 		if binary.BigEndian.Uint64(rows) != 1<<64-1 { // noRow twice
 			n++
@@ -148,16 +130,6 @@ func (r *record) find(index uint64) (l located, found bool, err error) {
 // row returns where the transaction of an index, which is not behind the last, and its block
 // are, or nil when it has none.
 func (r *record) row(index uint64) []byte {
-	if r.level == 1 {
-		i := sort.Search(len(r.rows)/rowSizeLevel1, func(i int) bool {
-			return binary.BigEndian.Uint64(r.rows[i*rowSizeLevel1:]) >= index
-		})
-		row := r.rows[i*rowSizeLevel1:]
-		if binary.BigEndian.Uint64(row) != index {
-			return nil
-		}
-		return row[8:]
-	}
 	if index < r.first {
 		return nil // between two records
 	}
@@ -281,7 +253,7 @@ func (b *blockRecord) leaves() ([]Hash, error) {
 type storedTransaction struct {
 	encoded  []byte // the leaf
 	head     int    // how many bytes of encoded come before the operations, their number included; 0: not known
-	sums     []byte // a checksum for each chunk of the operations; nil: they are not checked
+	sums     []byte // a checksum for each chunk of the operations
 	changed  []byte // nil: every operation changed something; else a bitmap
 	position uint32 // in its block
 }
@@ -367,9 +339,6 @@ func (t *storedTransaction) verified() ([]byte, error) {
 
 // check checks the operations between two offsets.
 func (t *storedTransaction) check(from, to int) error {
-	if t.sums == nil {
-		return nil
-	}
 	operations := t.encoded[t.head:]
 	for chunk := from / operationChunk; chunk*operationChunk < to; chunk++ {
 		if checksum(chunkOf(operations, chunk)) != binary.BigEndian.Uint32(t.sums[4*chunk:]) {

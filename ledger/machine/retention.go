@@ -29,12 +29,12 @@ const (
 // maxMarksPassed is how many marks the horizon passes at once.
 const maxMarksPassed = 64
 
-// retention is the part of the head that says what is kept. It is zero before level 3.
+// retention is the part of the head that says what is kept.
 type retention struct {
 	horizon uint64 // the first ledger index that is kept; 0: all are
 	dropped mark   // that the horizon stands at; zero: none
 	marked  mark   // the last one; index is not kept
-	bytes   uint64 // of the operations of all transactions since level 3
+	bytes   uint64 // of the operations of all transactions
 }
 
 // mark is a moment of the history, right behind a ledger index.
@@ -123,9 +123,6 @@ func (h *head) passable(k *mark, now int64) bool {
 // retain leaves a mark if it is time for one, and moves the horizon. It follows each pass.
 func (m *Machine) retain(tx Tx) error {
 	h := &m.head
-	if h.level < 3 {
-		return nil
-	}
 	if h.markDue(h.time) {
 		if err := m.putMark(tx); err != nil {
 			return err
@@ -167,10 +164,6 @@ func (m *Machine) putMark(tx Tx) error {
 	return tx.Put(TableMeta, m.key, m.scratch)
 }
 
-// beginRetention marks where a ledger reaches level 3. What it has by then has no marks: it counts as
-// written at this moment, and takes no bytes.
-func (m *Machine) beginRetention(tx Tx) error { return m.putMark(tx) }
-
 // setMarksBack gives the marks of a time that has not come yet a new one: what was written at a wrong time
 // counts as written now.
 func (m *Machine) setMarksBack(tx Tx, now int64) error {
@@ -202,7 +195,7 @@ func (h *head) slot(s *stream, sequence uint64) (windowSlot, bool) {
 // horizon. Without it the history of an idle ledger would not grow old.
 func (v View) retentionDue(unixNanos int64) (due bool, err error) {
 	c := &v.head.config
-	if v.head.level < 3 || c.RetainBlocks == 0 && c.RetainBytes == 0 {
+	if c.RetainBlocks == 0 && c.RetainBytes == 0 {
 		return false, nil
 	}
 	if v.head.markDue(unixNanos) {
@@ -221,7 +214,7 @@ type Retained struct {
 	// Since is the ledger time, in Unix nanoseconds, before which everything that is gone was
 	// committed; 0 if nothing is.
 	Since int64
-	Bytes uint64 // of the operations that are kept, without those from before format level 3
+	Bytes uint64 // of the operations that are kept
 }
 
 // Retained returns how much history is kept.

@@ -1,11 +1,8 @@
 package machine
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -330,35 +327,6 @@ func TestFirstHeight(t *testing.T) {
 	}
 }
 
-// A ledger that reaches level 3 keeps what it has as if it were written then.
-func TestOlderHistoryCountsFromTheLevel(t *testing.T) {
-	t.Parallel()
-	log := logsOfLevel(t, 1)[0]
-	mem := log.replay(t)
-	m, err := Open(mem)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &fixture{TB: t, mem: mem, m: m, now: m.head.time}
-	f.one(AppendRaiseLevel(nil, Level))
-	raised := m.head.index
-	f.configure(ConfigUpdate{EvictionInterval: new(uint64(1)), RetainBlocks: new(10 * second)})
-	f.now += 10 * second
-	f.one(AppendTick(nil))
-	if f.horizon() != 0 {
-		t.Errorf("after ten seconds the horizon is %d", f.horizon())
-	}
-	f.now++
-	f.one(AppendTick(nil))
-	if f.horizon() != raised+1 {
-		t.Errorf("the horizon is %d, want it right behind the level's command, %d", f.horizon(), raised)
-	}
-	f.drop()
-	if problems := audit(t, f.m, f.mem); len(problems) != 0 {
-		t.Error(problems)
-	}
-}
-
 // An idle ledger asks for passes until its history is marked, and again when it has grown old.
 func TestIdleHistoryGrowsOld(t *testing.T) {
 	t.Parallel()
@@ -533,46 +501,4 @@ func TestAuditOfCarriedValues(t *testing.T) {
 			_ = f.mem.Put(TableCarried, []byte(key), row)
 		}
 	}
-}
-
-// What a ledger of level 2 has is read, and its commands are still decided.
-func TestGoldenLevel2BytesDecode(t *testing.T) {
-	t.Parallel()
-	h, err := decodeHead(goldenBytes(t, "level2", "head"))
-	if err != nil || h.level != 2 || h.index != 1<<40+8 || h.config.RetainBlocks != 0 || h.retention != (retention{}) ||
-		len(h.epochs) != 2 || h.epochs[1].timeBefore != testStart+5 {
-		t.Errorf("the head reads back as %+v, %v", h, err)
-	}
-	mem := NewMemory()
-	m, err := Open(mem)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &fixture{TB: t, mem: mem, m: m, now: testStart}
-	out := f.entry(goldenBytes(t, "level2", "command_create"), goldenBytes(t, "level2", "command_update_nothing"))
-	if out[0].Code != Committed || out[1].Code != Committed || m.head.level != 2 ||
-		m.head.config.MaxStreams != 10_000_000 {
-		t.Errorf("creating a ledger of level 2 gave %+v", out)
-	}
-	update2 := goldenBytes(t, "level2", "command_update_all")
-	if out := f.one(update2); out.Code != Committed || out.Config.MaxStreams != 500 {
-		t.Errorf("changing its configuration gave %+v", out)
-	}
-	update := AppendUpdateConfig(nil, &ConfigUpdate{RetainBlocks: new(second)}, "system:test")
-	if _, err := m.Apply(mem, AppendEntry(nil, testStart, update)); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("a command of level 3 gave %v", err)
-	}
-}
-
-func goldenBytes(t *testing.T, dir, name string) []byte {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", dir, name+".hex"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }

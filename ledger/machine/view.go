@@ -33,16 +33,10 @@ func (v View) Time() int64 { return v.head.time }
 // LongestPause returns the longest step of ledger time so far, in nanoseconds.
 func (v View) LongestPause() int64 { return v.head.longestPause }
 
-// Level returns the format level of the ledger; see [Level].
-func (v View) Level() uint64 { return v.head.level }
-
 // CommandsToPass returns how many commands are missing to the next eviction
 // pass, at least 1.
 func (v View) CommandsToPass() uint64 {
 	c, interval := v.head, v.head.config.EvictionInterval
-	if c.level == 1 {
-		return interval - c.index%interval
-	}
 	return interval - min(c.sincePass, interval-1)
 }
 

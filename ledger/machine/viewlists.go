@@ -135,7 +135,7 @@ func (v View) EntityRef(scope Scope, key string) (EntityRef, error) {
 // ref copies an entity, but for a value that is in its block.
 func (e *entity) ref(key string) EntityRef {
 	ref := EntityRef{Entity: Entity{Key: key, Version: e.version, ExpiresAt: e.expiresAt}}
-	if e.inBlock != 0 {
+	if e.inBlock {
 		ref.record, ref.missing = *e, true
 	} else {
 		ref.Value = bytes.Clone(e.value)

@@ -18,7 +18,6 @@ import (
 	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
-	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
@@ -100,7 +99,7 @@ func (j *joining) attempt(ctx context.Context) error {
 // ask asks one node after another, and the leader that a node names. It returns the address of the leader, which is the
 // one that answered.
 func (j *joining) ask(ctx context.Context) (answer cluster.JoinAnswer, leader string, err error) {
-	q := cluster.JoinRequest{Nonce: j.d.Nonce(), Peer: j.o.Peer, Client: j.o.Client, Level: machine.Level}
+	q := cluster.JoinRequest{Nonce: j.d.Nonce(), Peer: j.o.Peer, Client: j.o.Client}
 	nodes := append([]string(nil), j.o.Nodes...)
 	const mostHops = 3 // nodes may name a lost leader for a while
 	for i, hops := 0, 0; i < len(nodes); i++ {

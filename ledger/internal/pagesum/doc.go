@@ -29,8 +29,7 @@
 //	    56  4036  0
 //	  4092     4  CRC-32C as on the right
 //
-// The checksum of a page is CRC-32 (IEEE 802.3), because its records end with their CRC-32C: see sumOf. In version 1 it
-// was CRC-32C; such a file is written anew when it is opened for writing.
+// The checksum of a page is CRC-32 (IEEE 802.3), because its records end with their CRC-32C: see sumOf.
 //
 // The transaction id is that of the bbolt transaction after which the slot was written. Of a pair the
 // slot is written that is not in use. The digest says which slots belong to a header: it is the sum

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
-	"math"
 	"math/bits"
 	"os"
 	"path/filepath"
@@ -17,8 +16,7 @@ import (
 )
 
 const (
-	magic      = "seqledger sums 2"
-	magic1     = "seqledger sums 1" // read, and written anew
+	magic      = "seqledger sums 1"
 	slotSize   = 4096
 	sumsBegin  = 24
 	sumsInSlot = (slotSize - sumsBegin - 4) / 4
@@ -33,9 +31,6 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // it is, because the bytes that change are a multiple of the polynomial. So a disk that had lost a write could bring
 // back an older record.
 func sumOf(page []byte) uint32 { return crc32.ChecksumIEEE(page) }
-
-// sum1Of is sumOf in files of the version before.
-func sum1Of(page []byte) uint32 { return crc32.Checksum(page, castagnoli) }
 
 // Errors that a caller tells apart with errors.Is.
 var (
@@ -93,23 +88,21 @@ type pair struct {
 // table has what readers need. A page is checked once: live says that it has a checksum, checked
 // that it was found right. Update changes the entries of pages that no transaction uses.
 type table struct {
-	sumOf         func(page []byte) uint32
 	sums          []atomic.Uint32
 	live, checked []atomic.Uint64
 }
 
-func newTable(pages uint64, sumOf func(page []byte) uint32) *table {
+func newTable(pages uint64) *table {
 	words := (pages + 63) / 64
 	return &table{
-		sumOf: sumOf,
-		sums:  make([]atomic.Uint32, pages), live: make([]atomic.Uint64, words), checked: make([]atomic.Uint64, words),
+		sums: make([]atomic.Uint32, pages), live: make([]atomic.Uint64, words), checked: make([]atomic.Uint64, words),
 	}
 }
 
 // grown returns a table for more pages with the entries of t.
 func (t *table) grown(pages uint64) *table {
 	// At least a quarter more, so that a file that grows does not have its table copied each time.
-	g := newTable(max(pages, uint64(len(t.sums))+uint64(len(t.sums))/4), t.sumOf)
+	g := newTable(max(pages, uint64(len(t.sums))+uint64(len(t.sums))/4))
 	for i := range t.sums {
 		g.sums[i].Store(t.sums[i].Load())
 	}
@@ -122,8 +115,7 @@ func (t *table) grown(pages uint64) *table {
 
 // Open opens the checksums at path of a bbolt file with these pages, as the transaction of m left
 // them. If there are none they are made of the pages as they are, which reads all of them; with
-// ReadOnly it fails with fs.ErrNotExist. A file of the version before is written anew, once all pages are found right
-// by it; with ReadOnly it is used as it is. Other errors are ErrSums, ErrForeign, ErrOther, a *PageError, and those of
+// ReadOnly it fails with fs.ErrNotExist. Other errors are ErrSums, ErrForeign, ErrOther, a *PageError, and those of
 // the file system and of the pages.
 func Open(path string, pages boltpage.Pages, m boltpage.Meta, o Options) (*Sums, error) {
 	s := &Sums{path: path, options: o, tag: tagOf(o.Identity), size: m.PageSize}
@@ -137,15 +129,9 @@ func Open(path string, pages boltpage.Pages, m boltpage.Meta, o Options) (*Sums,
 	case err != nil:
 		return nil, fmt.Errorf("read the page checksums: %w", err)
 	}
-	old, stale, err := s.load(content, pages, m)
+	stale, err := s.load(content, pages, m)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if old && !o.ReadOnly {
-		if err := s.convert(pages, m); err != nil {
-			return nil, fmt.Errorf("write the page checksums %s anew: %w", path, err)
-		}
-		return s, nil
 	}
 	if stale && !o.ReadOnly {
 		if err := s.rewrite(m); err != nil {
@@ -186,18 +172,7 @@ func tagOf(identity []byte) uint64 {
 // create makes the checksums of all pages.
 func (s *Sums) create(pages boltpage.Pages, m boltpage.Meta) error {
 	s.made = true
-	s.table.Store(newTable(m.Pages, sumOf))
-	return s.replace(func() error { return s.Update(pages, m) })
-}
-
-// convert writes a new file in the place of one of the version before. It reads all pages, because one that is not
-// what was written must not get a checksum that says it is.
-func (s *Sums) convert(pages boltpage.Pages, m boltpage.Meta) error {
-	if _, _, err := s.Verify(pages, 0, math.MaxInt); err != nil {
-		return err
-	}
-	s.header, s.pairs, s.digest = 0, nil, 0
-	s.table.Store(newTable(m.Pages, sumOf))
+	s.table.Store(newTable(m.Pages))
 	return s.replace(func() error { return s.Update(pages, m) })
 }
 
@@ -245,14 +220,14 @@ func (s *Sums) replace(write func() error) (err error) {
 // load takes over the header of the transaction of m, or of the one before if a crash came between
 // the transaction and its checksums. Where the newest meta page of the bbolt file is damaged, m is
 // the one before, and so is its header: then stale tells that there are checksums of a transaction
-// that is no more. old tells that the file is of the version before.
-func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (old, stale bool, err error) {
+// that is no more.
+func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (stale bool, err error) {
 	var chosen *header
 	var newest uint64
 	for slot := range 2 {
 		h, err := s.parseHeader(slotOf(content, 0, slot))
 		if errors.Is(err, ErrForeign) {
-			return false, false, err
+			return false, err
 		}
 		if err != nil || s.choose(content, &h) != nil {
 			continue
@@ -266,17 +241,14 @@ func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (old,
 	}
 	switch {
 	case newest == 0:
-		return false, false, ErrSums
+		return false, ErrSums
 	case chosen == nil, newest > chosen.txid && chosen.txid != m.TxID:
-		return false, false, fmt.Errorf("%w: they are of transaction %d, the state file is at %d",
+		return false, fmt.Errorf("%w: they are of transaction %d, the state file is at %d",
 			ErrOther, newest, m.TxID)
 	}
 	h := *chosen
 	s.header, s.txid, s.pairs, s.digest = h.slot, h.txid, h.pairs, h.digest
-	t := newTable(m.Pages, sumOf)
-	if h.old {
-		t.sumOf = sum1Of
-	}
+	t := newTable(m.Pages)
 	for k, p := range s.pairs {
 		if p.txid == 0 {
 			continue
@@ -289,7 +261,7 @@ func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (old,
 		}
 	}
 	s.table.Store(t)
-	return h.old, newest > h.txid, s.loadLive(pages, m, h)
+	return newest > h.txid, s.loadLive(pages, m, h)
 }
 
 // loadLive notes which pages have a checksum. After a crash between the transaction and its
@@ -321,7 +293,6 @@ func (s *Sums) loadLive(pages boltpage.Pages, m boltpage.Meta, h header) error {
 // header is a header with the slots that belong to it.
 type header struct {
 	slot                int
-	old                 bool
 	txid, pages, digest uint64
 	pageSize            int64
 	pairs               []pair
@@ -330,14 +301,13 @@ type header struct {
 // parseHeader reads a slot. It fails with ErrSums, or with ErrForeign if the slot is whole and of
 // another data directory.
 func (s *Sums) parseHeader(slot []byte) (header, error) {
-	if !whole(slot) || string(slot[:len(magic)]) != magic && string(slot[:len(magic1)]) != magic1 {
+	if !whole(slot) || string(slot[:len(magic)]) != magic {
 		return header{}, ErrSums
 	}
 	if binary.LittleEndian.Uint64(slot[16:]) != s.tag {
 		return header{}, ErrForeign
 	}
 	return header{
-		old:  string(slot[:len(magic1)]) == magic1,
 		txid: binary.LittleEndian.Uint64(slot[24:]), pages: binary.LittleEndian.Uint64(slot[32:]),
 		pageSize: int64(binary.LittleEndian.Uint32(slot[40:])), digest: binary.LittleEndian.Uint64(slot[48:]),
 	}, nil
@@ -425,7 +395,7 @@ func (s *Sums) Update(pages boltpage.Pages, m boltpage.Meta) error {
 		was := t.live[i].Load()
 		for fresh := now &^ was; fresh != 0; fresh &= fresh - 1 {
 			id := uint64(i*64 + bits.TrailingZeros64(fresh))
-			t.sums[id].Store(t.sumOf(pages.Raw(id)))
+			t.sums[id].Store(sumOf(pages.Raw(id)))
 			dirty[int(id/sumsInSlot)] = true
 		}
 		// In this order, because a reader that sees a page in use must see its checksum. What has just been
@@ -506,7 +476,7 @@ func (s *Sums) Check(id uint64, page []byte) error {
 }
 
 func (t *table) compare(id uint64, page []byte) error {
-	if got, want := t.sumOf(page), t.sums[id].Load(); got != want {
+	if got, want := sumOf(page), t.sums[id].Load(); got != want {
 		return &PageError{Page: id, Got: got, Want: want}
 	}
 	return nil

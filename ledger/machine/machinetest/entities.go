@@ -200,17 +200,15 @@ func (m *Model) rooms(due ...int) []int {
 		m.Fired["pass after a backlog"]++
 		left = max(10*left, m.added)
 		fill(left)
-		if m.Level > 3 {
-			inOrder := slices.Clone(room)
-			share := left / len(due)
-			for i := range due {
-				room[i] = min(due[i], share)
-				left -= room[i]
-			}
-			fill(left)
-			if !slices.Equal(room, inOrder) {
-				m.Fired["share of a pass"]++
-			}
+		inOrder := slices.Clone(room)
+		share := left / len(due)
+		for i := range due {
+			room[i] = min(due[i], share)
+			left -= room[i]
+		}
+		fill(left)
+		if !slices.Equal(room, inOrder) {
+			m.Fired["share of a pass"]++
 		}
 	} else {
 		fill(left)
@@ -218,18 +216,14 @@ func (m *Model) rooms(due ...int) []int {
 	if !slices.Equal(room, due) {
 		m.Fired["limit left something"]++
 	}
-	m.Backlog = m.Level > 1 && !slices.Equal(room, due)
+	m.Backlog = !slices.Equal(room, due)
 	return room
 }
 
 // dueStreams returns the streams whose entry in the expiry index is due, and those
 // whose entry is in the future.
 func (m *Model) dueStreams() (idle, ahead []Name) {
-	newest := m.newest
-	if m.Level == 1 { // what an epoch has left in the future stays there
-		newest = math.MinInt64
-	}
-	if (m.oldest == math.MaxInt64 || m.Time-m.oldest <= m.Config.ClientTTL) && newest <= m.Time {
+	if (m.oldest == math.MaxInt64 || m.Time-m.oldest <= m.Config.ClientTTL) && m.newest <= m.Time {
 		return nil, nil
 	}
 	m.oldest, m.newest = math.MaxInt64, math.MinInt64
@@ -238,7 +232,7 @@ func (m *Model) dueStreams() (idle, ahead []Name) {
 		switch {
 		case m.Time-s.indexed > m.Config.ClientTTL:
 			idle = append(idle, n)
-		case s.indexed > m.Time && m.Level > 1:
+		case s.indexed > m.Time:
 			ahead = append(ahead, n)
 		}
 	}

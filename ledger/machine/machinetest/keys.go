@@ -56,7 +56,7 @@ func (m *Model) Key(id machine.KeyedID) *keyed.Record {
 	if k == nil {
 		return nil
 	}
-	seen := Model{Level: m.Level, Time: m.Time, leaseFloor: m.leaseFloor, floorSet: m.floorSet, Fired: map[string]int{}}
+	seen := Model{Time: m.Time, leaseFloor: m.leaseFloor, floorSet: m.floorSet, Fired: map[string]int{}}
 	now := &Key{Record: k.Record, Ended: k.Ended}
 	seen.overtake(now)
 	if !seen.Speaks(now) {
@@ -95,7 +95,7 @@ func (m *Model) Ask(command any, now int64) (out machine.Outcome) {
 // LeaseEnd is when the owner may be robbed.
 func (m *Model) LeaseEnd(k *Key) int64 {
 	end := k.Record.LeaseEnd
-	if k.Record.LeaseSet > m.Time && m.Level > 3 { // the clock has been set back since
+	if k.Record.LeaseSet > m.Time { // the clock has been set back since
 		end = m.Time
 	}
 	if k.Record.LeaseSet < m.floorSet { // the ledger was out of reach since
@@ -120,10 +120,7 @@ func (m *Model) due(k *Key) int64 {
 	for _, until := range k.Ended {
 		last = max(last, until)
 	}
-	if m.Level > 3 {
-		last++ // at the last moment itself a copy is still valid
-	}
-	return max(r.Expires, last)
+	return max(r.Expires, last+1) // at the last moment itself a copy is still valid
 }
 
 // overtake makes the outcome unknown when its time has come, and reports whether it has.
@@ -252,7 +249,7 @@ func (m *Model) reserve(c *machine.KeyedCommand, answer *machine.KeyedOutcome) (
 	ended, first := m.stillValid(k)
 	_, over := ended[c.AttemptID]
 	if k != nil && k.Record.State == keyed.Released && k.Record.AttemptID == c.AttemptID &&
-		m.Time < k.Record.Expires && m.Level > 3 {
+		m.Time < k.Record.Expires {
 		over = true // its tombstone
 	}
 	if over {

@@ -89,64 +89,25 @@ func (l *Ledger) View(read func(machine.View)) {
 	read(l.machine.View(l.state))
 }
 
-// Encode returns a command as it stands in the log of a ledger of the newest level.
-func Encode(command any) []byte { return EncodeAt(machine.Level, command) }
-
-// EncodeAt returns a command as programs wrote it that knew this level and no newer one. The level of a Create is its
-// own.
-func EncodeAt(level uint64, command any) []byte {
+// Encode returns a command as a log entry contains it.
+func Encode(command any) []byte {
 	switch c := command.(type) {
 	case *machine.Write:
 		return machine.AppendWrite(nil, c)
 	case *machine.OpenSession:
 		return machine.AppendOpenSession(nil, c)
 	case *machine.ConfigUpdate:
-		b := machine.AppendUpdateConfig(nil, c, "system:test")
-		if level < 3 { // without the last two fields, which are not set
-			b[0], b = updateLevel2, b[:len(b)-2]
-		}
-		return b
+		return machine.AppendUpdateConfig(nil, c, "system:test")
 	case *machine.KeyedCommand:
 		return machine.AppendKeyed(nil, c)
 	case *machine.KeyedWrite:
 		return machine.AppendKeyedWrite(nil, c)
 	case Create:
-		return encodeCreate(c)
+		return machine.AppendCreate(nil, c.ID, 77, c.Config)
 	case Epoch:
-		b := machine.AppendEpoch(nil, c.ID, c.Time)
-		if level < 2 { // without the time, which is not set
-			b[0], b = epochLevel1, b[:9]
-		}
-		return b
-	case Raise:
-		return machine.AppendRaiseLevel(nil, c.Level)
+		return machine.AppendEpoch(nil, c.ID, c.Time)
 	case Tick:
 		return machine.AppendTick(nil)
 	}
 	panic(fmt.Sprintf("there is no command %T", command))
-}
-
-// The commands that are no longer written.
-const (
-	createLevel1 = 1
-	updateLevel2 = 4
-	epochLevel1  = 5
-	createLevel2 = 9
-)
-
-func encodeCreate(c Create) []byte {
-	b := machine.AppendCreate(nil, c.ID, 77, c.Config)
-	if c.Level == 0 {
-		return b
-	}
-	b = b[:len(b)-1] // the level
-	switch {
-	case c.Level > 2:
-		return append(b, byte(c.Level))
-	case c.Level == 2:
-		b[0] = createLevel2
-		return append(b[:len(b)-2], byte(c.Level))
-	}
-	b[0] = createLevel1
-	return b[:len(b)-2]
 }

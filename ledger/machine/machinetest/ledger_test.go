@@ -39,7 +39,7 @@ func TestLedgerDecidesLikeTheModel(t *testing.T) {
 	for _, command := range []any{
 		write(1, "a"), write(1, "a"), write(1, "b"), write(3, "a"), write(2, "b"), write(1, "a"), other,
 		&machine.OpenSession{Scope: other.Scope, ClientID: "c", Actor: "system:test", AttemptID: [16]byte{1}},
-		reserve(1), reserve(1), reserve(2), job, job, Raise{Level: 1},
+		reserve(1), reserve(1), reserve(2), job, job,
 		write(3, "c"), Tick{}, &machine.ConfigUpdate{MaxStreams: new(uint64(0))}, Epoch{ID: 8}, write(3, "c"),
 	} {
 		m.Begin(now.UnixNano())

@@ -16,7 +16,6 @@ const second = int64(1_000_000_000)
 // the types of requests and outcomes, the hash of a request, and the way in which
 // ids are numbered. Its fields are to be read.
 type Model struct {
-	Level    uint64 // by whose rules commands are decided
 	Index    uint64
 	Time     int64 // Unix nanoseconds of ledger time
 	Config   machine.Config
@@ -104,16 +103,13 @@ type epoch struct {
 	timeBefore int64 // 0: the epoch did not set the time back
 }
 
-// Create, Epoch, Raise and Tick are the commands that have no type in package machine.
+// Create, Epoch and Tick are the commands that have no type in package machine.
 type (
 	// Create makes the ledger.
 	Create struct {
 		ID     machine.LedgerID
 		Config machine.Config
-		Level  uint64 // 0: the newest
 	}
-	// Raise moves the ledger to a newer level.
-	Raise struct{ Level uint64 }
 	// Epoch begins an epoch.
 	Epoch struct {
 		ID   machine.LedgerID
@@ -153,7 +149,7 @@ func (m *Model) advance(now int64) {
 }
 
 // Apply decides one command: a *machine.Write, *machine.OpenSession,
-// *machine.ConfigUpdate, *machine.KeyedCommand, *machine.KeyedWrite, Create, Epoch, Raise or Tick.
+// *machine.ConfigUpdate, *machine.KeyedCommand, *machine.KeyedWrite, Create, Epoch or Tick.
 func (m *Model) Apply(command any) (out machine.Outcome) {
 	m.Index++
 	kind := ""
@@ -170,13 +166,10 @@ func (m *Model) Apply(command any) (out machine.Outcome) {
 		kind, out = "keyed write: ", m.keyedWrite(c)
 	case Create:
 		m.Config, m.epochs, m.marked.time = c.Config, []epoch{{start: m.Index, id: c.ID}}, m.Time
-		m.Level = cmp.Or(c.Level, machine.Level)
 		kind, out = "create: ", machine.Outcome{Code: machine.Committed, Config: c.Config}
 	case Epoch:
 		m.begin(c)
 		kind, out.Code = "epoch: ", machine.Committed
-	case Raise:
-		kind, out = "raise level: ", m.raise(c)
 	case Tick:
 		kind, out.Code = "tick: ", machine.Committed
 	default:
@@ -194,9 +187,6 @@ func (m *Model) Apply(command any) (out machine.Outcome) {
 
 // passDue counts a command.
 func (m *Model) passDue() bool {
-	if m.Level == 1 {
-		return m.Index%m.Config.EvictionInterval == 0
-	}
 	m.sincePass++
 	overdue := m.Backlog && m.addedWork >= 5_000
 	if overdue {
@@ -207,25 +197,8 @@ func (m *Model) passDue() bool {
 
 // grow counts an entry that a command adds to the expiry index, with what a pass has with it.
 func (m *Model) grow(work int) {
-	if m.Level > 3 {
-		m.added++
-		m.addedWork += work
-	}
-}
-
-// raise begins to decide by other rules.
-func (m *Model) raise(c Raise) machine.Outcome {
-	if c.Level <= m.Level {
-		return machine.Outcome{Code: machine.InvalidArgument, Field: &machine.FieldError{Field: "level"}}
-	}
-	clear(m.inBlock) // the blocks before it are closed
-	m.sincePass = 0
-	if m.Level < 3 && c.Level >= 3 {
-		m.mark()
-	}
-	m.Fired[fmt.Sprintf("raised from level %d to %d", m.Level, c.Level)]++
-	m.Level = c.Level
-	return machine.Outcome{Code: machine.Committed}
+	m.added++
+	m.addedWork += work
 }
 
 // begin begins an epoch, far above the next multiple of 2^32, and elsewhere for
@@ -238,16 +211,13 @@ func (m *Model) begin(c Epoch) {
 			next.timeBefore = m.Time
 			m.setMarksBack(c.Time)
 			m.Fired["time set back"]++
-			if m.Level > 3 { // owners have some seconds, whatever the clock was that set their leases
-				m.leaseFloor, m.floorSet = c.Time+outageGrace, m.Time+1
-			}
+			// Owners have some seconds, whatever the clock was that set their leases.
+			m.leaseFloor, m.floorSet = c.Time+outageGrace, m.Time+1
 		}
 		m.Time = c.Time
 	}
 	m.epochs = append(m.epochs, next)
-	if m.Level > 1 {
-		clear(m.inBlock) // the blocks before it are closed
-	}
+	clear(m.inBlock) // the blocks before it are closed
 }
 
 func (m *Model) update(u *machine.ConfigUpdate) machine.Outcome {
@@ -465,9 +435,8 @@ func (m *Model) transact(scope machine.Scope, r machine.Receipt, ops []machine.O
 	r.LedgerID, r.Index, r.CommittedAt = m.epoch().id, m.Index, m.Time
 	r.BlockHeight, r.Position = m.heights[scope], m.inBlock[scope]
 	m.inBlock[scope]++
-	if _, encoded := machine.HashOperations(nil, ops); m.Level > 2 {
-		m.Bytes += uint64(len(encoded) - len(binary.AppendUvarint(nil, uint64(len(ops)))))
-	}
+	_, encoded := machine.HashOperations(nil, ops)
+	m.Bytes += uint64(len(encoded) - len(binary.AppendUvarint(nil, uint64(len(ops)))))
 	x := &Transaction{Stream: Name{Scope: scope}, Receipt: r, Operations: ops}
 	m.Transactions[m.Index] = x
 	return x

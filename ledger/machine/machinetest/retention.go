@@ -15,9 +15,6 @@ type mark struct {
 
 // retain follows each pass.
 func (m *Model) retain() {
-	if m.Level < 3 {
-		return
-	}
 	between := func(bound, least, most int64) int64 {
 		if bound == 0 {
 			return most

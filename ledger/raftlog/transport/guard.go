@@ -74,22 +74,17 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // Access decides which requests of other nodes a node answers. Its functions may be called from any goroutine.
 type Access struct {
-	// Token returns the join token; empty if the node has none.
+	// Token returns the join token. While it is empty, every request is refused.
 	Token func() string
-	// Upgrading reports whether the cluster has nodes whose programs send no identity. Their requests are answered too.
-	Upgrading func() bool
 	// Member reports whether a node is a member, whether it was one, and the address at which the others reach it.
 	Member func(id uint64) (peer string, is, was bool)
 	// Joining holds the paths that a node may request before it is a member. Their handlers check the address that a
 	// certificate is for: see [CertificateFor].
 	Joining []string
-	// Guarded reports whether a path requires the Token even while the cluster is being upgraded, because older
-	// programs send it there if an operator configured it.
-	Guarded func(path string) bool
 }
 
 func (a *Access) validate() error {
-	if a.Token == nil || a.Upgrading == nil || a.Member == nil || a.Guarded == nil {
+	if a.Token == nil || a.Member == nil {
 		return errors.New("transport: Options.Access lacks a function")
 	}
 	return nil
@@ -146,13 +141,12 @@ func (t *Transport) guard(next http.Handler) http.Handler {
 
 // check returns the reason for refusing a request, or nil.
 func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
-	upgrading := a.Upgrading()
-	if no := a.checkToken(r, upgrading); no != nil {
+	if no := a.checkToken(r); no != nil {
 		return no
 	}
 	joining := slices.Contains(a.Joining, r.URL.Path)
 	switch meant := r.Header.Get(headerPeerLedger); {
-	case meant == ledger, meant == "" && (joining || upgrading):
+	case meant == ledger, meant == "" && joining:
 	default:
 		no := refuse(http.StatusForbidden, "it comes from a node of ledger %.64q, and this is ledger %q", meant, ledger)
 		no.Ledger = ledger
@@ -162,7 +156,7 @@ func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
 		return refuse(http.StatusMisdirectedRequest, "it is for node %.64q, and this is node %d", to, self)
 	}
 	sender := r.Header.Get(headerPeerFrom)
-	if sender == "" && (joining || upgrading) {
+	if sender == "" && joining {
 		return nil
 	}
 	id, err := strconv.ParseUint(sender, 10, 64)
@@ -177,7 +171,7 @@ func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
 		return no
 	case !is: // it may have joined without this node knowing yet
 		return refuse(http.StatusForbidden, "node %d is no member of the cluster", id)
-	case joining, upgrading, address == "": // a node that has just joined has announced no address yet
+	case joining, address == "": // a node that has just joined has announced no address yet
 		return nil
 	}
 	if err := CertificateFor(r, address); err != nil {
@@ -187,14 +181,8 @@ func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
 }
 
 // checkToken returns the reason for refusing a request because of its token, or nil.
-func (a *Access) checkToken(r *http.Request, upgrading bool) *refusal {
+func (a *Access) checkToken(r *http.Request) *refusal {
 	want, got := a.Token(), r.Header.Get(headerToken)
-	if got == "" && upgrading && strings.HasPrefix(r.URL.Path, peerPaths) { // as older programs send it
-		got = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	}
-	if upgrading && (want == "" || !a.Guarded(r.URL.Path)) {
-		return nil
-	}
 	// Hashed, because the comparison would leak the length.
 	wanted, shown := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
 	// A node without a token refuses every request; otherwise one without a token would match.

@@ -65,7 +65,7 @@ func ask(
 // paths are the paths that nodes request from each other, and that of a forwarded call.
 var paths = []string{
 	"/seqledger.peer.v1/Join", "/seqledger.peer.v1/Seed", "/seqledger.peer.v1/Pulse", "/seqledger.peer.v1/Digest",
-	"/seqledger.peer.v1/Level", "/seqledger.v1.LedgerService/Write", "/other",
+	"/seqledger.peer.v1/Identity", "/seqledger.v1.LedgerService/Write", "/other",
 }
 
 // Every request, on any path, carries the token, the ledger and a member's id. A joining node has no ledger and no id
@@ -120,38 +120,6 @@ func TestForwardedCallIsRefusedAsUnavailable(t *testing.T) {
 	status, said := ask(t, n, paths[5], Identity{}, nil, json)
 	if status != http.StatusServiceUnavailable || !strings.Contains(said, `"unavailable"`) {
 		t.Errorf("%d %s", status, said)
-	}
-}
-
-// While an older cluster is upgraded, programs send no identity, or send the token that an operator gave them where
-// older programs always sent it. If they send an identity it must be right, except for the token.
-func TestUpgradingClusterIsOpen(t *testing.T) {
-	t.Parallel()
-	for _, given := range []bool{false, true} {
-		n := guarded(t, func(o *Options) {
-			o.Access.Upgrading = func() bool { return true }
-			o.Access.Guarded = func(path string) bool { return given && !slices.Contains(paths[2:5], path) }
-		})
-		for _, path := range paths {
-			want := http.StatusOK
-			if given && !slices.Contains(paths[2:5], path) {
-				want = http.StatusUnauthorized
-			}
-			if status, said := ask(t, n, path, Identity{}, nil); status != want {
-				t.Errorf("%s, given %t: %d %s", path, given, status, said)
-			}
-			bearer := func(h http.Header) { h.Set("Authorization", "Bearer "+guardToken) }
-			status, said := ask(t, n, path, Identity{}, nil, bearer)
-			if strings.HasPrefix(path, peerPaths) && status != http.StatusOK {
-				t.Errorf("%s with a token under Authorization, given %t: %d %s", path, given, status, said)
-			}
-			if status, _ := ask(t, n, path, Identity{guardToken, "ledger-2", 0}, nil); status != http.StatusForbidden {
-				t.Errorf("%s of another ledger: %d", path, status)
-			}
-			if status, _ := ask(t, n, path, Identity{guardToken, "", 4}, nil); status != http.StatusForbidden {
-				t.Errorf("%s of a node that was removed: %d", path, status)
-			}
-		}
 	}
 }
 

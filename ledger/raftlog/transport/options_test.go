@@ -27,9 +27,7 @@ func TestOptionsThatAreMissing(t *testing.T) {
 		"Receive is nil":             func(o *Options) { o.Receive = nil },
 		"Access lacks a function":    func(o *Options) { o.Access = Access{} },
 		"lacks a function":           func(o *Options) { o.Access.Token = nil },
-		"Access lacks":               func(o *Options) { o.Access.Upgrading = nil },
 		"Options.Access lacks":       func(o *Options) { o.Access.Member = nil },
-		"transport: Options.Access":  func(o *Options) { o.Access.Guarded = nil },
 		"needs RootCAs":              func(o *Options) { o.TLS = &tls.Config{ClientCAs: x509.NewCertPool()} },
 		"needs RootCAs and ClientCA": func(o *Options) { o.TLS = &tls.Config{RootCAs: x509.NewCertPool()} },
 	} {

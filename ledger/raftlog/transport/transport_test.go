@@ -67,9 +67,8 @@ func (l *logged) await(t *testing.T, what string) {
 // membersAreAll returns an Access that lets in every node with the token and treats it as a member.
 func membersAreAll(token string) Access {
 	return Access{
-		Token: func() string { return token }, Upgrading: func() bool { return false },
-		Guarded: func(string) bool { return true },
-		Member:  func(uint64) (peer string, is, was bool) { return "127.0.0.1:1", true, false },
+		Token:  func() string { return token },
+		Member: func(uint64) (peer string, is, was bool) { return "127.0.0.1:1", true, false },
 	}
 }
 
