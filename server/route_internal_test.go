@@ -351,7 +351,7 @@ func TestSilentForwardedStreamsEnd(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				<-q.Context().Done()
 			}))
-			node := httptest.NewUnstartedServer(r.mux)
+			node := httptest.NewUnstartedServer(withCall(false, r.mux))
 			for _, hs := range []*httptest.Server{leader, node} {
 				hs.Config.Protocols = h2c
 				hs.Start()

@@ -205,7 +205,7 @@ func TestCertificateRotation(t *testing.T) {
 			t.Error("a certificate without its key is served")
 		}
 	}
-	if n := strings.Count(s.log.String(), "were not taken"); n != 1 {
+	if n := strings.Count(s.log.String(), "TLS files have a mistake"); n != 1 {
 		t.Errorf("the mistake is in the log %d times, want once", n)
 	}
 	second.save(t, s.files)
