@@ -145,7 +145,7 @@ func TestDrainRefusesNewWrites(t *testing.T) {
 
 func TestTooManyStreams(t *testing.T) {
 	t.Parallel()
-	h := startWith(t, server.Options{MaxStreams: 1, Ledger: openLedger(t, ledger.Options{})})
+	h := startWith(t, server.Options{MaxOpenStreams: 1, Ledger: openLedger(t, ledger.Options{})})
 	first := h.client.WriteStream(within(t))
 	if err := first.Send(frameOf(writeOf("c", 1, appendOp("x")))); err != nil {
 		t.Fatal(err)

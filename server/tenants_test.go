@@ -209,7 +209,7 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 // Idle streams count against the share of the caller that opened them.
 func TestIdleStreamsAreShared(t *testing.T) {
 	t.Parallel()
-	g := tenants(t, server.Options{MaxStreams: 8})
+	g := tenants(t, server.Options{MaxOpenStreams: 8})
 	for _, id := range []string{"bad", "reader"} {
 		l, _ := g.as(id)
 		for range 2 {

@@ -135,7 +135,7 @@ func TestUpgradedStreamNeedsTheSameCredential(t *testing.T) {
 // TestUpgradedStreamsAreBounded like the others.
 func TestUpgradedStreamsAreBounded(t *testing.T) {
 	t.Parallel()
-	h := startWith(t, server.Options{MaxStreams: 1})
+	h := startWith(t, server.Options{MaxOpenStreams: 1})
 	first := mustOpenUpgraded(t, h)
 	ask(t, first, writeOf("c", 1, appendOp("x")))
 	second := mustOpenUpgraded(t, h)
