@@ -212,6 +212,14 @@ const MaxCode = KeyedNotFinal
 // refusal then.
 func (c Code) IsKeyed() bool { return c > keyedCodes }
 
+// Keyed returns the code that package keyed has for it, or 0 if the command was not on a keyed record.
+func (c Code) Keyed() keyed.Code {
+	if !c.IsKeyed() {
+		return 0
+	}
+	return keyed.Code(c - keyedCodes)
+}
+
 // String returns the code in upper snake case, as the API names it.
 func (c Code) String() string {
 	names := [...]string{
