@@ -382,8 +382,8 @@ func (m *middleware) identify(r *http.Request) (key RecordKey, from sender, err 
 }
 
 // claimVisitor gives a visitor's secret to the user that sends it, unless it belongs to another user. A credential that
-// nothing has verified yet, because it may be expired or invented, gets it only if the request may see stored responses.
-// The error is an [*Error].
+// nothing has verified yet, because it may be expired or invented, gets it only if the request may see stored
+// responses. The error is an [*Error].
 func (m *middleware) claimVisitor(r *http.Request, from *sender) error {
 	if m.options.Principal == nil {
 		switch err := m.allowReplay(r); {
@@ -478,7 +478,7 @@ func (m *middleware) readBody(w http.ResponseWriter, r *http.Request) ([]byte, e
 		return nil, &Error{Code: CodeBodyTimeout, RetryAfter: time.Second}
 	}
 	if err != nil {
-		return nil, &Error{Code: CodeBodyInvalid, Cause: fmt.Errorf("it did not come as a whole: %w", err)}
+		return nil, &Error{Code: CodeBodyInvalid, Cause: fmt.Errorf("the body is incomplete: %w", err)}
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return body, nil
