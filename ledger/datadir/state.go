@@ -81,7 +81,7 @@ func (w *stateWriter) open(file uint64) (_ io.Writer, err error) {
 const steadyBytes = 1 << 20
 
 // steadyWriter syncs a large file as it is written. One sync at the end would delay every other sync on the disk, such
-// as those of a ledger whose log is there.
+// as those of a ledger whose log is on it.
 type steadyWriter struct {
 	file     *os.File
 	unsynced int

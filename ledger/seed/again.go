@@ -132,7 +132,7 @@ func (b *outdated) receive(ctx context.Context, r io.Reader) error {
 	if err := b.d.Replace(); err != nil {
 		return finalError{err}
 	}
-	b.o.Logger.Info("this node has the state of another one in place of its own", "before", b.at.Index,
+	b.o.Logger.Info("this node has taken the state of another one", "before", b.at.Index,
 		"now", at.Index)
 	return nil
 }
@@ -141,7 +141,7 @@ func (b *outdated) receive(ctx context.Context, r io.Reader) error {
 func (b *outdated) promised(at raftlog.Position) (raftlog.State, error) {
 	// The receiver has checked that the position is after this node's own state: see again.
 	if b.log.Ahead(at) {
-		return raftlog.State{}, finalError{fmt.Errorf("this node has the log up to %s and entries behind it, which it "+
+		return raftlog.State{}, finalError{fmt.Errorf("this node has the log up to %s and entries after it, which it "+
 			"must keep: start it, and it follows the log", at)}
 	}
 	return b.log.State, nil

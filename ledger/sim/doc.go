@@ -72,5 +72,5 @@
 // upgrades, the chunked transfer of a snapshot (its state arrives as a whole or not at all), and the real state file:
 // that it finds what has rotted in its pages is assumed here, and shown in package boltstore.
 //
-// ledger/DESIGN.md says what is simulated, what is not, and what each control shows.
+// ledger/DESIGN.md says what is simulated and what is not.
 package sim

@@ -438,7 +438,7 @@ func (l *Log) Truncate(c Checkpoint) error {
 	defer l.removing.Unlock()
 	err := l.write(func() error {
 		if c.Index > l.last.Index || c.Index < l.checkpoint.Index {
-			return fmt.Errorf("segment: a checkpoint at %d, behind one at %d, in a log that ends at %d",
+			return fmt.Errorf("segment: a checkpoint at %d, after one at %d, in a log that ends at %d",
 				c.Index, l.checkpoint.Index, l.last.Index)
 		}
 		if err := l.add(record{kind: kindCheckpoint, at: c.Position}, c.Data); err != nil {
