@@ -132,7 +132,7 @@ func (b *outdated) receive(ctx context.Context, r io.Reader) error {
 	if err := b.d.Replace(); err != nil {
 		return finalError{err}
 	}
-	b.o.Logger.Info("this node has taken the state of another one", "before", b.at.Index,
+	b.o.Logger.Info("this node has the state of another one in place of its own", "before", b.at.Index,
 		"now", at.Index)
 	return nil
 }
