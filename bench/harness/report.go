@@ -2,11 +2,9 @@ package harness
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -148,12 +146,4 @@ func WriteJSON(file string, content any) error {
 		return err
 	}
 	return os.WriteFile(file, append(b, '\n'), 0o644)
-}
-
-// WritePictures writes charts into a directory, by the names of their files.
-func WritePictures(dir string, pictures map[string]*Chart) (err error) {
-	for name, picture := range pictures {
-		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(picture.SVG()), 0o644))
-	}
-	return err
 }

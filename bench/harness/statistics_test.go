@@ -167,57 +167,6 @@ func TestNumbersReadBack(t *testing.T) {
 	}
 }
 
-// TestShort: an axis has few characters for a number.
-func TestShort(t *testing.T) {
-	t.Parallel()
-	for number, want := range map[float64]string{
-		0: "0", 7: "7", 0.25: "0.25", 999: "999", 1000: "1k", 1500: "1.5k", 20_000: "20k", 1e6: "1M", 2.5e6: "2.5M",
-		1e9: "1G", 1e12: "1000G", -1500: "-1.5k", 0.0001: "0.0001",
-	} {
-		if got := short(number); got != want {
-			t.Errorf("%v is written %s, want %s", number, got, want)
-		}
-	}
-}
-
-// TestPointsAreInThePicture, wherever their values are, and the largest value is not beyond the last line of the grid
-// by more than a step.
-func TestPointsAreInThePicture(t *testing.T) {
-	t.Parallel()
-	circle := regexp.MustCompile(`<circle cx="([-0-9.]+)" cy="([-0-9.]+)"`)
-	rapid.Check(t, func(t *rapid.T) {
-		c := &Chart{LogX: rapid.Bool().Draw(t, "log x"), LogY: rapid.Bool().Draw(t, "log y")}
-		magnitude := rapid.Float64Range(-6, 12)
-		value := func(name string) float64 { return math.Pow(10, magnitude.Draw(t, name)) }
-		n := rapid.IntRange(1, 20).Draw(t, "points")
-		for i := range n {
-			c.Add([]string{"a", "b"}[i%2], value("x"), value("y"))
-		}
-		svg := c.SVG()
-		found := circle.FindAllStringSubmatch(svg, -1)
-		if len(found) != n || len(c.Lines) != min(n, 2) {
-			t.Fatalf("%d of %d points, %d lines", len(found), n, len(c.Lines))
-		}
-		for _, f := range found {
-			x, errX := strconv.ParseFloat(f[1], 64)
-			y, errY := strconv.ParseFloat(f[2], 64)
-			outside := x < left-0.1 || x > width-right+0.1 || y < top-0.1 || y > height-bottom+0.1
-			if errX != nil || errY != nil || outside {
-				t.Fatalf("a point is at %s", f[0])
-			}
-		}
-		for _, a := range []axis{
-			c.axis(c.LogX, func(p Point) float64 { return p.X }, left, width-right),
-			c.axis(c.LogY, func(p Point) float64 { return p.Y }, height-bottom, top),
-		} {
-			ticks := a.ticks()
-			if len(ticks) < 2 || len(ticks) > 20 || !slices.IsSorted(ticks) {
-				t.Fatalf("the grid has %v", ticks)
-			}
-		}
-	})
-}
-
 // TestFilesOfReports are whole or not there.
 func TestFilesOfReports(t *testing.T) {
 	t.Parallel()
@@ -250,17 +199,6 @@ func TestFilesOfReports(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "none.json")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a report that failed is there: %v", err)
-	}
-	picture := &Chart{Title: "a"}
-	picture.Add("a", 1, 1)
-	if err := WritePictures(filepath.Join(dir, "none"), map[string]*Chart{"a.svg": picture}); err == nil {
-		t.Error("a picture is in a directory that is not there")
-	}
-	if err := WritePictures(dir, map[string]*Chart{"a.svg": picture, "b.svg": picture}); err != nil {
-		t.Error(err)
-	}
-	if b, err := os.ReadFile(filepath.Join(dir, "b.svg")); err != nil || string(b) != picture.SVG() {
-		t.Errorf("%d bytes, %v", len(b), err)
 	}
 }
 

@@ -78,7 +78,7 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	o.warmup = 300 * time.Millisecond
 	flags.StringVar(&o.dir, "dir", "",
 		"let systems write below this directory (default: the system's temporary directory)")
-	flags.StringVar(&o.out, "out", "", "write peers.json, peers.md and pictures into this directory")
+	flags.StringVar(&o.out, "out", "", "write peers.json and peers.md into this directory")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}

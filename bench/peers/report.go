@@ -78,8 +78,7 @@ func (f *findings) publish(o *options, stdout io.Writer) error {
 		return err
 	}
 	return errors.Join(os.MkdirAll(o.out, 0o755), harness.WriteJSON(filepath.Join(o.out, "peers.json"), r),
-		os.WriteFile(filepath.Join(o.out, "peers.md"), []byte(text), 0o644),
-		harness.WritePictures(o.out, f.pictures()))
+		os.WriteFile(filepath.Join(o.out, "peers.md"), []byte(text), 0o644))
 }
 
 // report is peers.json.
@@ -157,25 +156,4 @@ func cheats(rows []harness.Line) []harness.Line {
 		}
 	}
 	return list
-}
-
-// pictures returns the charts by the names of their files.
-func (f *findings) pictures() map[string]*harness.Chart {
-	throughput := &harness.Chart{Title: "Fresh writes of 128 bytes, each durable before its answer", X: "writers",
-		Y: "writes per second", LogX: true, LogY: true}
-	for _, r := range allRows {
-		for _, k := range kinds() {
-			samples := f.samples[cell{r, k.name}]
-			if r.workload == "fresh" && !r.pipelined && r.payload == smallPayload && len(samples) > 0 {
-				throughput.Add(k.name, float64(r.writers), harness.Median(harness.Of(samples, "throughput_per_s")))
-			}
-		}
-	}
-	latency := &harness.Chart{Title: "Latency at a fixed rate (99 %), from the moment a write was due",
-		X: "writes per second wanted", Y: "ms", LogX: true, LogY: true}
-	for _, p := range f.open {
-		latency.Add(p["system"].(string), float64(p["rate_per_s"].(int)), p["p99_ms"].(float64))
-	}
-	return map[string]*harness.Chart{"peers-throughput.svg": throughput,
-		"peers-latency.svg": latency}
 }
