@@ -56,7 +56,7 @@ func TestServeWithAuth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.reload(t, file, "keys: [", "was not taken")
+	s.reload(t, file, "keys: [", "the previous one stays in use")
 	s.do(t, append(write, "--token", writer)...).expect(t, exitDone)
 	// A good one takes a key away, and the watch that it has open.
 	watch := start(t, "watch", "--server", s.address, "--scope", "acme/main", "--json", "--token", writer)
