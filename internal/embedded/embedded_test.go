@@ -9,8 +9,8 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
-	"github.com/seqledger/seqledger/internal/testkit/storetest"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
 
 // open opens a ledger for a test.

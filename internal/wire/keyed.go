@@ -273,23 +273,10 @@ func RejectedTTL(d *durationpb.Duration, open KeyTimes) (int64, error) {
 	return duration("ttl", d, cmp.Or(open.RejectedTTL, defaultRejectedTTL), minTTL, keyed.MaxTTL)
 }
 
-// recordOutcomes are the outcomes of commands on keyed records.
-var recordOutcomes = map[machine.Code]seqledgerv1.RecordOutcome{
-	machine.KeyedOK:               seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK,
-	machine.KeyedAcquired:         seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED,
-	machine.KeyedReplay:           seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY,
-	machine.KeyedInFlight:         seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT,
-	machine.KeyedMismatch:         seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH,
-	machine.KeyedUnknown:          seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE,
-	machine.KeyedStale:            seqledgerv1.RecordOutcome_RECORD_OUTCOME_STALE,
-	machine.KeyedLeaseLost:        seqledgerv1.RecordOutcome_RECORD_OUTCOME_LEASE_LOST,
-	machine.KeyedAlreadyCompleted: seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED,
-	machine.KeyedNotFound:         seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FOUND,
-	machine.KeyedNotFinal:         seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL,
+// RecordOutcome returns the outcome of a command on a keyed record. The API has the numbers of package keyed.
+func RecordOutcome(code machine.Code) seqledgerv1.RecordOutcome {
+	return seqledgerv1.RecordOutcome(code.Keyed())
 }
-
-// RecordOutcome returns what became of a command on a keyed record.
-func RecordOutcome(code machine.Code) seqledgerv1.RecordOutcome { return recordOutcomes[code] }
 
 var recordStates = map[keyed.State]seqledgerv1.RecordState{
 	keyed.Pending:       seqledgerv1.RecordState_RECORD_STATE_PENDING,

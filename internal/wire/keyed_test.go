@@ -290,15 +290,18 @@ func TestTimesOfAServer(t *testing.T) {
 // have the same; the zero name is for what the machine does not say.
 func TestKeyedNamesOfTheAPI(t *testing.T) {
 	t.Parallel()
-	if len(recordOutcomes) != len(seqledgerv1.RecordOutcome_name)-1 {
-		t.Errorf("%d outcomes of %d have a name", len(recordOutcomes), len(seqledgerv1.RecordOutcome_name)-1)
+	for number, name := range seqledgerv1.RecordOutcome_name {
+		code := keyed.CodeOf(seqledgerv1.RecordOutcome(number))
+		if want := "RECORD_OUTCOME_" + code.String(); number != 0 && name != want || number == 0 && code != 0 {
+			t.Errorf("outcome %d is %s in the API and %s in package keyed", number, name, want)
+		}
+		if got := RecordOutcome(machine.Keyed(code)); code != 0 && got.String() != name {
+			t.Errorf("outcome %s is rendered as %s", name, got)
+		}
 	}
-	outcomes := map[seqledgerv1.RecordOutcome]bool{0: true}
-	for code := range recordOutcomes {
-		if name := RecordOutcome(code); outcomes[name] {
-			t.Errorf("%v is %v, as another one is", code, name)
-		} else {
-			outcomes[name] = true
+	for _, number := range []int32{-1, 12, 257} {
+		if code := keyed.CodeOf(number); code != 0 {
+			t.Errorf("number %d is taken for %s", number, code)
 		}
 	}
 	if len(recordStates) != len(seqledgerv1.RecordState_name)-1 {

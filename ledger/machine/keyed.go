@@ -167,7 +167,7 @@ type KeyedOutcome struct {
 	// long response or checkpoint is left to View.Attachments, because applying must
 	// not wait for what may be a mebibyte a command.
 	Record     *KeyedRecord
-	RetryAfter int64 // nanoseconds, with KeyedInFlight
+	RetryAfter int64 // nanoseconds, with Keyed(keyed.InFlight)
 	Changed    bool  // the record
 }
 
@@ -304,7 +304,7 @@ func (m *Machine) applyKeyed(tx Tx, c *keyedCommand, out *Outcome) error {
 		}
 	}
 	next, decided := keyed.Transition(before.record(), &c.command, m.head.moment())
-	out.Code = codeOfKeyed(decided.Code)
+	out.Code = Keyed(decided.Code)
 	answer := &keyedAnswer{outcome: KeyedOutcome{RetryAfter: int64(decided.RetryAfter), Changed: decided.Changed}}
 	out.Keyed = &answer.outcome
 	after := before
@@ -319,9 +319,6 @@ func (m *Machine) applyKeyed(tx Tx, c *keyedCommand, out *Outcome) error {
 	}
 	return nil
 }
-
-// codeOfKeyed maps the outcomes of keyed commands behind those of all others.
-func codeOfKeyed(c keyed.Code) Code { return keyedCodes + Code(c) }
 
 func (e *keyedEntry) record() *keyed.Record {
 	if e == nil {

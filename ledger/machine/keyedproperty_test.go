@@ -230,9 +230,9 @@ func TestKeysEqualTheModel(t *testing.T) {
 			"too many attempts",
 		}
 		for _, kind := range []string{"reserve", "complete", "release", "heartbeat", "checkpoint"} {
-			rules = append(rules, kind+": "+KeyedLeaseLost.String())
+			rules = append(rules, kind+": "+Keyed(keyed.LeaseLost).String())
 		}
-		for code := KeyedOK; code <= KeyedNotFinal; code++ {
+		for code := Keyed(keyed.OK); code <= MaxCode; code++ {
 			rules = append(rules, "keyed: "+code.String())
 		}
 		for _, code := range []Code{Committed, Replayed, IdempotencyKeyReused, AlreadyCommitted, TooManyKeys} {

@@ -56,7 +56,7 @@ func (v View) AnswerKeyed(c *KeyedCommand, unixNanos int64) (out Outcome, answer
 	if decided.Changed || !next.Live(at.Now) {
 		return out, false, nil
 	}
-	out.Code = codeOfKeyed(decided.Code)
+	out.Code = Keyed(decided.Code)
 	answer := &keyedAnswer{outcome: KeyedOutcome{RetryAfter: int64(decided.RetryAfter)}}
 	answer.set(e)
 	out.Keyed = &answer.outcome
