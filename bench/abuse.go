@@ -1,155 +1,325 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server/auth"
 )
 
-// attack is something that a client should not do. Other clients must not notice it.
+// Two tenants share a server whose auth file sets no limits. One misbehaves; the other writes and reads, and must not
+// notice. The bad tenant is a process with the lowest priority: it represents other machines, and any processor time
+// it took here would be missing from the server and the good tenant, which are measured.
+
+// attack is what the bad tenant does.
 type attack struct {
-	name  string
-	lasts time.Duration // at full size; 0: until it is done
-	// prepare makes what the attack needs, before anything is measured; nil for nothing.
+	name string
+	// prepare stores what the attack needs before anything is measured; nil for nothing.
 	prepare func(ctx context.Context, o *options, t *target) error
-	// run attacks until ctx ends. done says what it did, and with which results.
+	// run attacks until ctx ends and returns a summary of what it did.
 	run func(ctx context.Context, o *options, t *target) (done string, err error)
-	// room is how much may be written before the disk is tight, in mebibytes at full
-	// size; 0 leaves the disk as it is.
-	room int
-	// tight makes the disk tight before the attack begins, after another tenant has stored most of what there is.
+	// tight fills most of the disk's quota first, so that each tenant is limited to its share.
 	tight bool
-	// more returns calls of the good tenant that only this row has, and after further findings; both may be nil.
-	more  func(b *bed, t *target) []call
-	after func(ctx context.Context, b *bed, t *target) ([]harness.Line, error)
 }
 
-// abuses are the attacks on a server without access control.
-var abuses = []attack{
-	{name: "one-shot clients", run: oneShotClients},
-	{name: "idle connections", lasts: 20 * time.Second, run: idleConnections},
-	{name: "slow headers", lasts: 20 * time.Second, run: drip(2_000,
-		"POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")},
-	// A client announces a body and sends a byte a second. A server that
-	// reserves memory for the whole body would run out of it.
-	{name: "slow bodies", lasts: 40 * time.Second, run: drip(2_000, postText(writePath, "{", 1<<20))},
-	// A client sends a large body except for its end, so that the server
-	// has it in memory and can never use it.
-	{name: "half bodies", lasts: 40 * time.Second, run: drip(400,
-		postText(writePath, `{"clientId":"`+strings.Repeat("x", 5<<20), 6<<20))},
-	{name: "huge headers", run: hugeHeaders},
-	{name: "huge frames", lasts: 10 * time.Second, run: hugeFrames},
-	{name: "1 ms deadlines", lasts: 10 * time.Second, run: shortDeadlines},
-	{name: "only retries", lasts: 10 * time.Second, run: onlyRetries},
-	{name: "only gaps", lasts: 10 * time.Second, run: onlyGaps},
-	{name: "deaf streams", lasts: 30 * time.Second, run: deafStreams},
-	{name: "stalled watchers", lasts: 40 * time.Second, prepare: fillScope, run: stalledWatchers},
-	{name: "deaf readers", lasts: 40 * time.Second, prepare: fillScope, run: deafReaders},
+// target is a server and the keys of its callers.
+type target struct {
+	address string
+	keys    map[string]string
 }
 
-// abuseRows are the rows of `bench abuse`.
+// tenantRights are the callers. The good tenant owns the organization good; all others use bad.
+var tenantRights = map[string]string{
+	"good":   `{role: writer, scopes: ["good/*"], client_ids: ["*"]`,
+	"bad":    `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`,
+	"bulk":   `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`, // stored most of what is there on a tight disk
+	"reader": `{role: reader, scopes: ["bad/*"]`,
+}
+
+var (
+	goodScope = &seqledgerv1.Scope{Organization: "good", Vault: "main"}
+	badScope  = &seqledgerv1.Scope{Organization: "bad", Vault: "main"}
+)
+
 func abuseRows() []row {
 	var rows []row
-	for i := range abuses {
-		rows = append(rows, row{abuses[i].name, abuses[i].measureAbuse})
-	}
-	for i := range tenantAttacks {
-		rows = append(rows, row{"tenant: " + tenantAttacks[i].name, tenantAttacks[i].measureTenant})
+	for i := range attacks {
+		rows = append(rows, row{attacks[i].name, attacks[i].measure})
 	}
 	return rows
 }
 
-// measureAbuse attacks a server while a well-behaved client uses it. The result is what that client notices.
-func (a *attack) measureAbuse(ctx context.Context, b *bed) ([]harness.Line, error) {
-	if err := b.startServer(ctx); err != nil {
-		return nil, err
-	}
-	t := &target{address: b.server.address}
-	if a.prepare != nil {
-		if err := a.prepare(ctx, b.o, t); err != nil {
+// startTenants starts a server with access control.
+func (b *bed) startTenants(ctx context.Context) (*target, error) {
+	t := &target{keys: map[string]string{}}
+	content := "keys:\n"
+	for id, rights := range tenantRights {
+		key, hash, err := auth.NewKey(id)
+		if err != nil {
 			return nil, err
 		}
+		t.keys[id] = key
+		content += fmt.Sprintf("- %s, id: %s, hash: %q}\n", rights, id, hash)
 	}
-	c, err := b.client(client.Options{})
-	if err != nil {
+	if err := os.WriteFile(b.authFile(), []byte(content), 0o600); err != nil {
 		return nil, err
 	}
-	w, err := writer.Open(ctx, c, writer.Options{Scope: benchScope, ClientID: "bystander"})
-	if err != nil {
-		return nil, err
+	return t, b.serveTenants(ctx, t, -1)
+}
+
+func (b *bed) authFile() string { return filepath.Join(b.dir, "auth.yaml") }
+
+func (b *bed) serveTenants(ctx context.Context, t *target, reserve int64) error {
+	err := b.startServer(ctx, "-auth", b.authFile(), fmt.Sprintf("-disk-reserve=%d", reserve))
+	if err == nil {
+		t.address = b.server.address
 	}
-	m, err := b.beside(ctx, []call{{"writes", 0, func(ctx context.Context) error {
-		_, err := w.Write(ctx, operation())
+	return err
+}
+
+// tighten stores data as a third tenant and restarts the server with a disk reserve that makes the disk tight.
+func (b *bed) tighten(ctx context.Context, t *target) error {
+	const bulk = 64 // MiB; keeps the good tenant far below a quarter
+	err := fill(ctx, t, "bulk", bulk, func(sequence uint64) *seqledgerv1.WriteRequest {
+		return badWrite("bulk", sequence, 1<<20)
+	})
+	if err := errors.Join(err, b.server.Stop()); err != nil {
 		return err
-	}}}, func() (string, error) { return a.attack(ctx, b.o, t) })
+	}
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(b.dir, &disk); err != nil {
+		return err
+	}
+	return b.serveTenants(ctx, t, int64(disk.Bavail)*disk.Bsize/4*3)
+}
+
+// attackJob tells the bad tenant's process what to do.
+type attackJob struct {
+	Name     string            `json:"name"`
+	Address  string            `json:"address"`
+	Keys     map[string]string `json:"keys"`
+	Fraction float64           `json:"fraction"`
+}
+
+const (
+	attackLasts    = 15 * time.Second
+	lowestPriority = 19
+)
+
+// runAttack is the bad tenant's process: it reads a job, runs it and prints the summary.
+func runAttack(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	var job attackJob
+	if err := json.NewDecoder(stdin).Decode(&job); err != nil {
+		return err
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, lowestPriority); err != nil {
+		return err
+	}
+	for _, a := range attacks {
+		if a.name != job.Name {
+			continue
+		}
+		o := &options{fraction: job.Fraction}
+		ctx, cancel := context.WithTimeout(ctx, scaledTime(o, attackLasts))
+		defer cancel()
+		done, err := a.run(ctx, o, &target{job.Address, job.Keys})
+		<-ctx.Done() // also when the attack ended early
+		_, failed := fmt.Fprintln(stdout, done)
+		return errors.Join(err, failed)
+	}
+	return fmt.Errorf("unknown attack %q", job.Name)
+}
+
+// attack runs the bad tenant's process.
+func (t *target) attack(o *options, name string) (done string, err error) {
+	job, err := json.Marshal(attackJob{name, t.address, t.keys, o.fraction})
+	if err != nil {
+		return "", err
+	}
+	command := harness.Self("-attack")
+	command.Stdin, command.Stderr = bytes.NewReader(job), os.Stderr
+	// A process group keeps it from being interrupted before this process is.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	out, err := command.Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+// bearer adds a credential to each request.
+type bearer struct {
+	key  string
+	next http.RoundTripper
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.key)
+	return b.next.RoundTrip(r)
+}
+
+// service is the API as a tenant calls it.
+type service struct {
+	seqledgerv1connect.LedgerServiceClient
+	seqledgerv1connect.IdempotencyServiceClient
+	admin seqledgerv1connect.AdminServiceClient
+}
+
+// api returns a client with a caller's key on its own connection.
+func (t *target) api(id string) (s service, disconnect func()) {
+	c, disconnect := newHTTP2()
+	c, url := t.as(id, c), "http://"+t.address
+	return service{
+		seqledgerv1connect.NewLedgerServiceClient(c, url), seqledgerv1connect.NewIdempotencyServiceClient(c, url),
+		seqledgerv1connect.NewAdminServiceClient(c, url),
+	}, disconnect
+}
+
+// as returns c with the key of a caller.
+func (t *target) as(id string, c *http.Client) *http.Client {
+	return &http.Client{Transport: bearer{t.keys[id], c.Transport}}
+}
+
+// The good tenant's p99 may be five times what it is alone, or this many milliseconds.
+const (
+	mostTimes = 5
+	mostWait  = 20
+)
+
+// measure measures the good tenant alone and during the attack.
+func (a *attack) measure(ctx context.Context, b *bed) ([]harness.Line, error) {
+	t, err := b.startTenants(ctx)
+	if err == nil && a.prepare != nil {
+		err = a.prepare(ctx, b.o, t)
+	}
+	pause := 2 * time.Millisecond
+	if err == nil && a.tight {
+		pause = 20 * time.Millisecond // the good tenant must not fill its own share
+		err = b.tighten(ctx, t)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if len(m.refused) > 0 {
-		return nil, fmt.Errorf("the other client failed: %s", m.refused[0])
-	}
-	state, err := c.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: benchScope, ClientId: "bystander"})
+	calls, err := b.goodCalls(ctx, t, pause)
 	if err != nil {
 		return nil, err
 	}
-	if state.LastCommittedSequence != m.acknowledged {
-		return nil, fmt.Errorf("%d writes were acknowledged, %d are there", m.acknowledged, state.LastCommittedSequence)
+	m, err := b.beside(ctx, calls, func() (string, error) { return t.attack(b.o, a.name) })
+	if err != nil {
+		return nil, err
+	}
+	lines := []harness.Line{told(m.done, ""), told("largest RssAnon of the server", mebibytes(m.memory))}
+	for i, c := range calls {
+		was, is := m.alone[i].Milliseconds(99), m.meanwhile[i].Milliseconds(99)
+		lines = append(lines,
+			told("p99 of "+c.name+", alone", milliseconds(was)),
+			held("p99 of "+c.name+", during the attack", milliseconds(is), "5 x or 20 ms",
+				is <= max(mostTimes*was, mostWait) && m.meanwhile[i].TotalCount() > 0))
+	}
+	refused := fmt.Sprint(len(m.refused), " ", strings.Join(m.refused[:min(1, len(m.refused))], ""))
+	lines = append(lines, held("calls refused to the good tenant", refused, "0", len(m.refused) == 0))
+	if a.tight {
+		return b.storedAtMost(ctx, t, lines)
 	}
 	after := "yes"
 	if err := b.server.healthy(ctx); err != nil {
 		after = err.Error()
 	}
-	return []harness.Line{
-		told(m.done, ""),
-		told("largest RssAnon of the server", mebibytes(m.memory)),
-		told("p99 of another client, alone", milliseconds(m.alone[0].Milliseconds(99))),
-		told("p99 of another client, beside it", milliseconds(m.meanwhile[0].Milliseconds(99))),
-		told("its longest wait", milliseconds(m.meanwhile[0].Milliseconds(100))),
-		held("healthy afterwards, all released", after, "yes", after == "yes"),
-	}, nil
+	return append(lines, held("healthy afterwards, all released", after, "yes", after == "yes")), nil
 }
 
-// attack prepares and runs an attack in this process.
-func (a *attack) attack(ctx context.Context, o *options, t *target) (done string, err error) {
-	if a.lasts > 0 {
-		limited, cancel := context.WithTimeout(ctx, scaledTime(o, a.lasts))
-		defer cancel()
-		ctx = limited
+// goodCalls returns the good tenant's calls: a write with a Writer, a unary write of 8 KiB and a read.
+func (b *bed) goodCalls(ctx context.Context, t *target, pause time.Duration) ([]goodCall, error) {
+	c, err := b.client(client.Options{Token: client.StaticToken(t.keys["good"])})
+	if err != nil {
+		return nil, err
 	}
-	return a.run(ctx, o, t)
+	w, err := writer.Open(ctx, c, writer.Options{Scope: goodScope, ClientID: "stream"})
+	if err != nil {
+		return nil, err
+	}
+	api, disconnect := t.api("good")
+	b.later(func() error {
+		disconnect()
+		return nil
+	})
+	sequence, large := uint64(0), make([]byte, 8<<10)
+	writeLarge := func(ctx context.Context) error {
+		sequence++
+		_, err := api.Write(ctx, connect.NewRequest(&seqledgerv1.WriteRequest{
+			Scope: goodScope, ClientId: "unary", Sequence: sequence,
+			Operations: []*seqledgerv1.Operation{setValue("k", large)},
+		}))
+		return err
+	}
+	return []goodCall{
+		{"writes", pause, func(ctx context.Context) error {
+			_, err := w.Write(ctx, operation())
+			return err
+		}},
+		{"unary writes of 8 KiB", pause, writeLarge},
+		{"reads", pause, func(ctx context.Context) error {
+			_, err := api.GetEntity(ctx, connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: goodScope, Key: "k"}))
+			return err
+		}},
+	}, writeLarge(ctx) // gives the reads something to read
 }
 
-// call is a call of a well-behaved client, which makes one after the other.
-type call struct {
+// storedAtMost adds how much the bad tenant stored on a tight disk, where it may have a quarter.
+func (b *bed) storedAtMost(ctx context.Context, t *target, lines []harness.Line) ([]harness.Line, error) {
+	stored, all := map[string]uint64{}, uint64(0)
+	for id := range tenantRights {
+		api, disconnect := t.api(id)
+		status, err := api.admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
+		disconnect()
+		if err != nil {
+			return nil, err
+		}
+		stored[id] = status.Msg.Status.Caller.StoredBytes
+		all += stored[id]
+	}
+	const underWay = 8 << 20 // in the engine when the limit is reached
+	return append(lines, told("stored by all", mebibytes(int64(all))),
+		held("stored by the bad tenant", mebibytes(int64(stored["bad"])), "1/4 and 8 MiB",
+			stored["bad"] <= all/4+underWay)), nil
+}
+
+// goodCall is repeated by the good tenant, one at a time.
+type goodCall struct {
 	name  string
-	pause time.Duration // between two of them
+	pause time.Duration
 	do    func(ctx context.Context) error
 }
 
-// besides has the latencies of calls, alone and during an attack.
+// besides has the latencies of the calls alone and during an attack.
 type besides struct {
-	done             string // what the attack says
+	done             string
 	alone, meanwhile []load.Latencies
-	memory           int64 // the largest of the server during the attack, in bytes
-	acknowledged     uint64
+	memory           int64 // of the server during the attack, largest sample
 	refused          []string
 }
 
-// beside measures calls alone and during an attack on the same server, so that
-// both have the same machine and the same ledger.
-func (b *bed) beside(ctx context.Context, calls []call, attack func() (string, error)) (m besides, err error) {
-	var mu sync.Mutex // guards latency and m
+// beside measures calls alone and then during an attack on the same server and ledger.
+func (b *bed) beside(ctx context.Context, calls []goodCall, attack func() (string, error)) (m besides, err error) {
+	var mu sync.Mutex // guards latency and m.refused
 	var latency []load.Latencies
 	interval := func() (was []load.Latencies) {
 		mu.Lock()
@@ -164,24 +334,19 @@ func (b *bed) beside(ctx context.Context, calls []call, attack func() (string, e
 	calling, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var ended sync.WaitGroup
-	for kind, c := range calls {
-		// Ended by cancel; joined below.
-		ended.Go(func() {
+	for i, c := range calls {
+		ended.Go(func() { // until cancel; joined below
 			for calling.Err() == nil {
 				began := time.Now()
-				err := c.do(context.WithoutCancel(ctx)) // the end of the measurement is no failure
+				err := c.do(context.WithoutCancel(ctx))
 				took := time.Since(began)
 				mu.Lock()
 				if err != nil {
 					m.refused = append(m.refused, err.Error())
 				} else {
-					m.acknowledged++
-					latency[kind].Record(took)
+					latency[i].Record(took)
 				}
 				mu.Unlock()
-				if err != nil && c.pause == 0 {
-					return
-				}
 				load.Pause(calling, c.pause)
 			}
 		})
@@ -197,13 +362,13 @@ func (b *bed) beside(ctx context.Context, calls []call, attack func() (string, e
 	return m, err
 }
 
-// healthy waits until the server is ready and holds nothing for the attack.
+// healthy waits until the server is ready and has released everything the attack took.
 func (p *process) healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	var last error // says more than the deadline
+	var last error // more useful than the deadline's
 	for {
-		err := p.looksHealthy(ctx)
+		err := p.released(ctx)
 		if err == nil {
 			return nil
 		}
@@ -215,7 +380,7 @@ func (p *process) healthy(ctx context.Context) error {
 	}
 }
 
-func (p *process) looksHealthy(ctx context.Context) error {
+func (p *process) released(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/readyz", http.NoBody)
 	if err != nil {
 		return err
@@ -231,9 +396,7 @@ func (p *process) looksHealthy(ctx context.Context) error {
 	for name, most := range map[string]float64{
 		"seqledger_requests_open": 1, "seqledger_streams_open": 1, "seqledger_arriving_bytes": 0,
 		"seqledger_panics_total": 0, "seqledger_queue_items": 1,
-		// The bystander's, this process's, and those that net/http keeps for a
-		// while rather than closing them.
-		"seqledger_connections_open": 10,
+		"seqledger_connections_open": 10, // the good tenant's, and idle ones that net/http keeps
 	} {
 		switch n, err := p.metric(name); {
 		case err != nil:

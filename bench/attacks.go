@@ -16,15 +16,41 @@ import (
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/internal/load"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// The attacks of clients without a key. Their rows are in abuse.go.
+const writePath = seqledgerv1connect.LedgerServiceWriteProcedure
 
-// each calls do for 0 to n-1, some of them at once, until one fails or ctx ends.
+// The attacks cover one kind of resource each: connections, memory for messages, answers nobody reads, the engine,
+// and the disk. Those without a key come first.
+var attacks = []attack{
+	{name: "none, to compare", prepare: largeBlocks,
+		run: func(context.Context, *options, *target) (string, error) { return "nothing", nil }},
+	{name: "silent HTTP/2, no key", run: holdText(17_000,
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")},
+	{name: "slow headers, no key", run: drip(2_000, "POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")},
+	{name: "half bodies, no key", run: drip(400, postText(writePath, `{"clientId":"`+strings.Repeat("x", 5<<20), 6<<20))},
+	{name: "huge headers, no key", run: hugeHeaders},
+	{name: "one lists blocks", prepare: largeBlocks, run: calls("reader", 1, listBlocks)},
+	{name: "16 list blocks", prepare: largeBlocks, run: calls("reader", 16, listBlocks)},
+	{name: "unread pages", prepare: largeBlocks, run: unread(seqledgerv1connect.LedgerServiceListBlocksProcedure,
+		`{"scope":{"organization":"bad","vault":"main"},"pageSize":1000}`)},
+	{name: "stalled watchers", prepare: largeBlocks, run: stalledWatchers},
+	{name: "deaf streams", run: deafStreams},
+	{name: "stream of writes", run: streamedWrites(16, 250, payloadBytes)},
+	{name: "stream of large writes", run: streamedWrites(16, 1, 1<<20)},
+	{name: "unary, 1 ms deadlines", run: calls("bad", 64, writeHastily)},
+	{name: "waiting reservations", run: calls("bad", 1_000, waitForOwner)},
+	{name: "opened sessions", run: calls("bad", 64, openSession)},
+	{name: "tight disk, opens sessions", run: calls("bad", 64, openSession), tight: true},
+	{name: "tight disk, tiny writes", run: streamedWrites(16, 250, 1), tight: true},
+}
+
+// each calls do for 0 to n-1, atOnce at a time, until one fails or ctx ends.
 func each(ctx context.Context, n, atOnce int, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
@@ -34,59 +60,27 @@ func each(ctx context.Context, n, atOnce int, do func(ctx context.Context, i int
 	return group.Wait()
 }
 
-// repeat calls do in so many workers until ctx ends. refused says that the server refused the call;
-// an error ends everything.
-func repeat(ctx context.Context, workers int,
-	do func(ctx context.Context, worker int) (refused bool, err error)) (string, error) {
-	var done, refusals atomic.Int64
-	err := each(context.WithoutCancel(ctx), workers, workers, func(failed context.Context, worker int) error {
-		for ctx.Err() == nil && failed.Err() == nil {
-			refused, err := do(ctx, worker)
-			if ctx.Err() != nil {
-				break
-			}
-			if err != nil {
-				return err
-			}
-			done.Add(1)
-			if refused {
-				refusals.Add(1)
-			}
-		}
-		return nil
-	})
-	return fmt.Sprintf("%d at once: %d requests, %d refused", workers, done.Load(), refusals.Load()), err
-}
-
-// hold opens something n times, some at once, and keeps it open until ctx ends. open returns the function
-// that closes it. If metric has a name, its value before the end is reported.
-func (t *target) hold(ctx context.Context, n, atOnce int, metric string,
-	open func(ctx context.Context, i int) (release func(), err error)) (string, error) {
+// hold opens something n times, atOnce at a time, and keeps it open until ctx ends. open returns the function that
+// closes it.
+func hold(ctx context.Context, n, atOnce int, open func(ctx context.Context, i int) (release func(), err error)) (
+	string, error,
+) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var mu sync.Mutex
 	var releases []func()
 	opening := make(chan error, 1)
-	// Ends when all are opened, or with life; received below.
-	go func() {
+	go func() { // ends when all are open, or with life; received below
 		opening <- each(life, n, atOnce, func(_ context.Context, i int) error {
 			if release, err := open(life, i); err == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				releases = append(releases, release)
 			}
-			return nil // it was refused
+			return nil // refused
 		})
 	}()
 	<-ctx.Done()
-	text := ""
-	if metric != "" {
-		there, err := (&process{address: t.address}).metric(metric)
-		if err != nil {
-			return "", err
-		}
-		text = fmt.Sprintf(", the server has %.0f", there)
-	}
 	mu.Lock()
 	opened := len(releases)
 	mu.Unlock()
@@ -95,14 +89,11 @@ func (t *target) hold(ctx context.Context, n, atOnce int, metric string,
 	for _, release := range releases {
 		release()
 	}
-	if opened == 0 {
-		err = errors.Join(err, errors.New("nothing was opened"))
-	}
-	return fmt.Sprintf("%d of %d opened%s", opened, n, text), err
+	return fmt.Sprintf("%d of %d opened", opened, n), err
 }
 
-// dial connects from one of many loopback addresses, because one address has at most
-// 28,000 ports. A closed connection leaves no state in the kernel.
+// dial connects from one of many loopback addresses, because one address has at most 28,000 ports. Without linger, a
+// closed connection leaves no state in the kernel.
 func dial(ctx context.Context, address string, i int) (*net.TCPConn, error) {
 	from := net.IPv4(127, 0, byte(1+i/250%250), byte(1+i%250))
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}, Timeout: 10 * time.Second}
@@ -110,39 +101,20 @@ func dial(ctx context.Context, address string, i int) (*net.TCPConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	tcp, ok := c.(*net.TCPConn)
-	if !ok {
-		return nil, errors.Join(errors.New("not a TCP connection"), c.Close())
-	}
+	tcp := c.(*net.TCPConn) //nolint:forcetypeassert // The network is tcp.
 	return tcp, tcp.SetLinger(0)
 }
 
-// send connects and sends text. An error of closing is dropped, because only the state of the
-// server is measured.
-func send(ctx context.Context, address string, i int, text string) (c *net.TCPConn, release func(), err error) {
-	if c, err = dial(ctx, address, i); err != nil {
-		return nil, nil, err
-	}
-	if _, err = io.WriteString(c, text); err != nil {
-		_ = c.Close()
-	}
-	return c, func() { _ = c.Close() }, err
-}
-
-// ask sends text on a new connection and returns the status of the answer, "" for none.
-func ask(ctx context.Context, address string, i int, text string) (status string) {
+// send connects and sends text.
+func send(ctx context.Context, address string, i int, text string) (*net.TCPConn, error) {
 	c, err := dial(ctx, address, i)
 	if err != nil {
-		return ""
+		return nil, err
 	}
-	defer c.Close() //nolint:errcheck // As in send.
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
-	_, _ = io.WriteString(c, text) // a server that refuses reads no further
-	line, err := bufio.NewReader(c).ReadString('\n')
-	if err != nil {
-		return ""
+	if _, err = io.WriteString(c, text); err != nil {
+		_ = c.Close() // only the server is measured
 	}
-	return strings.TrimSpace(line)
+	return c, err
 }
 
 func postText(path, body string, length int) string {
@@ -151,56 +123,28 @@ func postText(path, body string, length int) string {
 		path, length, body)
 }
 
-const writePath = seqledgerv1connect.LedgerServiceWriteProcedure
-
-// oneShotClients connect, write once and never return.
-func oneShotClients(ctx context.Context, o *options, t *target) (string, error) {
-	n := scaled(o, 1_000_000)
-	var committed, refused, cut atomic.Int64
-	err := each(ctx, n, 64, func(ctx context.Context, i int) error {
-		body := fmt.Sprintf(`{"scope":{"organization":"acme","vault":"main"},"clientId":"once-%d","sequence":"1",`+
-			`"operations":[{"append":{"payload":"eA=="}}]}`, i)
-		switch status := ask(ctx, t.address, i, postText(writePath, body, len(body))); {
-		case strings.Contains(status, " 200 "):
-			committed.Add(1)
-		case status == "":
-			cut.Add(1)
-		default:
-			refused.Add(1)
-		}
-		return nil
-	})
-	return fmt.Sprintf("%d clients: %d committed, %d refused, %d cut off", n,
-		committed.Load(), refused.Load(), cut.Load()), err
-}
-
-// idleConnections are opened and left alone; one in ten has an open WriteStream.
-func idleConnections(ctx context.Context, o *options, t *target) (string, error) {
-	return t.hold(ctx, scaled(o, 10_000), 32, "seqledger_connections_open",
-		func(ctx context.Context, i int) (func(), error) {
-			if i%10 == 0 {
-				return t.openStream(ctx, "", false)
-			}
-			c, release, err := send(ctx, t.address, i, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-			if err == nil {
-				_, err = bufio.NewReader(c).ReadString('\n')
-			}
-			return release, err
+// holdText keeps connections open after sending text on each.
+func holdText(connections int, text string) func(context.Context, *options, *target) (string, error) {
+	return func(ctx context.Context, o *options, t *target) (string, error) {
+		return hold(ctx, scaled(o, connections), 32, func(ctx context.Context, i int) (func(), error) {
+			c, err := send(ctx, t.address, i, text)
+			return func() { _ = c.Close() }, err
 		})
+	}
 }
 
-// drip sends a text on many connections, then a byte a second on each.
+// drip sends text on many connections, then a byte a second on each.
 func drip(connections int, text string) func(context.Context, *options, *target) (string, error) {
 	return func(ctx context.Context, o *options, t *target) (string, error) {
 		n := scaled(o, connections)
 		var closed, refused atomic.Int64
 		err := each(context.WithoutCancel(ctx), n, n, func(_ context.Context, i int) error {
-			c, release, err := send(ctx, t.address, i, text)
+			c, err := send(ctx, t.address, i, text)
 			if c == nil {
 				refused.Add(1)
 				return nil
 			}
-			defer release()
+			defer c.Close() //nolint:errcheck // Only the server is measured.
 			for err == nil && ctx.Err() == nil {
 				load.Pause(ctx, time.Second)
 				_, err = io.WriteString(c, "x")
@@ -214,175 +158,167 @@ func drip(connections int, text string) func(context.Context, *options, *target)
 	}
 }
 
-// hugeHeaders send a mebibyte of headers.
-func hugeHeaders(ctx context.Context, o *options, t *target) (string, error) {
-	n := scaled(o, 20_000)
+// hugeHeaders sends a mebibyte of headers again and again.
+func hugeHeaders(ctx context.Context, _ *options, t *target) (string, error) {
 	text := "POST / HTTP/1.1\r\nHost: localhost\r\nX-Huge: " + strings.Repeat("x", 1<<20) + "\r\n\r\n"
-	err := each(ctx, n, 64, func(ctx context.Context, i int) error {
-		if status := ask(ctx, t.address, i, text); status != "" && !strings.Contains(status, " 431 ") {
-			return fmt.Errorf("a request with a mebibyte of headers was answered with %s", status)
+	var sent atomic.Int64
+	const workers = 64
+	err := each(ctx, workers, workers, func(ctx context.Context, i int) error {
+		for ctx.Err() == nil {
+			sent.Add(1)
+			c, err := dial(ctx, t.address, i)
+			if err != nil {
+				continue
+			}
+			_, _ = io.WriteString(c, text) // the server stops reading
+			line, _ := bufio.NewReader(c).ReadString('\n')
+			_ = c.Close()
+			if line != "" && !strings.Contains(line, " 431 ") {
+				return fmt.Errorf("a mebibyte of headers was answered with %s", line)
+			}
 		}
 		return nil
 	})
-	return fmt.Sprintf("%d requests, all refused", n), err
+	return fmt.Sprintf("%d requests, all refused", sent.Load()), err
 }
 
-// workersOfAbuse send requests at once.
-const workersOfAbuse = 64
+// noise is incompressible.
+var noise = func() []byte {
+	b := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // never fails
+	return b
+}()
 
-// frame returns writes with many operations, nearly empty.
-func frame(writes, operations int, one *seqledgerv1.Operation) []*seqledgerv1.WriteRequest {
-	ops := make([]*seqledgerv1.Operation, operations)
-	for i := range ops {
-		ops[i] = one
+// badWrite returns a write of the bad tenant with one payload.
+func badWrite(client string, sequence uint64, bytes int) *seqledgerv1.WriteRequest {
+	return &seqledgerv1.WriteRequest{
+		Scope: badScope, ClientId: client, Sequence: sequence,
+		Operations: []*seqledgerv1.Operation{appendOf(noise[:bytes])},
 	}
-	list := make([]*seqledgerv1.WriteRequest, writes)
-	for i := range list {
-		list[i] = &seqledgerv1.WriteRequest{Scope: benchScope, ClientId: fmt.Sprint("huge-", i), Sequence: 1,
-			Operations: ops}
-	}
-	return list
 }
 
-// hugeFrames take the most memory for their bytes: a million empty operations,
-// sixteen thousand valid ones, and the largest write.
-func hugeFrames(ctx context.Context, _ *options, t *target) (string, error) {
-	frames := [][]*seqledgerv1.WriteRequest{
-		frame(1_000, 1_000, new(seqledgerv1.Operation)), frame(16, 1_000, appendOf(nil)),
-		frame(1, 4, appendOf(make([]byte, 1<<20-64))),
-	}
-	return repeat(ctx, workersOfAbuse, func(ctx context.Context, worker int) (bool, error) {
-		l := openLanes(ctx, t.address, 1)[0]
-		defer l.close()
-		refused, err := l.count(frames[worker%len(frames)]...)
-		return refused != nil || err != nil, nil // a frame that is too large ends its stream
-	})
-}
-
-// shortDeadlines give the server a millisecond.
-func shortDeadlines(ctx context.Context, _ *options, t *target) (string, error) {
-	c, disconnect := t.api("")
+// fill commits writes of a tenant one at a time.
+func fill(
+	ctx context.Context, t *target, id string, n int, write func(sequence uint64) *seqledgerv1.WriteRequest,
+) error {
+	api, disconnect := t.api(id)
 	defer disconnect()
-	p := newPopulation("hasty-", 4*workersOfAbuse)
-	return repeat(ctx, 4*workersOfAbuse, func(ctx context.Context, worker int) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
-		defer cancel()
-		_, err := c.Write(ctx, connect.NewRequest(p.write(worker, operation())))
-		return err != nil, nil
-	})
-}
-
-// onlyRetries repeat one write.
-func onlyRetries(ctx context.Context, _ *options, t *target) (string, error) {
-	lanes := openLanes(context.WithoutCancel(ctx), t.address, workersOfAbuse)
-	defer closeLanes(lanes)
-	p := newPopulation("again-", workersOfAbuse)
-	writes := make([]*seqledgerv1.WriteRequest, workersOfAbuse)
-	for i := range writes {
-		writes[i] = p.write(i, operation())
-	}
-	return repeat(ctx, workersOfAbuse, func(_ context.Context, worker int) (bool, error) {
-		return false, lanes[worker].exchange(writes[worker])
-	})
-}
-
-// onlyGaps leave out a sequence each time.
-func onlyGaps(ctx context.Context, _ *options, t *target) (string, error) {
-	lanes := openLanes(context.WithoutCancel(ctx), t.address, workersOfAbuse)
-	defer closeLanes(lanes)
-	p := newPopulation("gap-", workersOfAbuse)
-	return repeat(ctx, workersOfAbuse, func(_ context.Context, worker int) (bool, error) {
-		w := p.write(worker, operation())
-		w.Sequence++
-		refused, err := lanes[worker].count(w)
-		if err == nil && refused.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP {
-			err = fmt.Errorf("a gap was answered with %v", refused)
-		}
-		return true, err
-	})
-}
-
-// smallWindow returns a client with a small flow-control window, so that unread
-// answers stay with the server.
-func smallWindow() (c *http.Client, disconnect func()) {
-	return http2Over(&http.Transport{
-		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 1 << 20},
-	}, func(ctx context.Context, _, address string) (net.Conn, error) {
-		return dial(ctx, address, int(smallWindows.Add(1)))
-	})
-}
-
-// smallWindows numbers the connections of smallWindow.
-var smallWindows atomic.Int64
-
-// openStream opens a WriteStream on a connection of its own. If full is set it sends
-// writes until the server takes no more, and never reads, so that the results fill
-// every buffer on the way.
-func (t *target) openStream(ctx context.Context, as string, full bool) (release func(), err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	c, disconnect := smallWindow()
-	stream := seqledgerv1connect.NewLedgerServiceClient(t.as(as, c), "http://"+t.address).WriteStream(ctx)
-	if err := stream.Send(nil); err != nil { // the headers
-		cancel()
-		disconnect()
-		return nil, err
-	}
-	var writing sync.WaitGroup
-	if full {
-		p := newPopulation(fmt.Sprintf("deaf-%d-", smallWindows.Add(1)), 1)
-		// Ends when the connection is closed; release waits for it.
-		writing.Go(func() {
-			for ctx.Err() == nil {
-				var writes []*seqledgerv1.WriteRequest
-				for range 250 {
-					writes = append(writes, p.write(0, operation()))
-				}
-				if stream.Send(&seqledgerv1.WriteStreamRequest{Writes: writes}) != nil {
-					return
-				}
-			}
-		})
-	}
-	return func() {
-		// Close the connection, too: a body that waits for flow control does not
-		// notice the end of its context.
-		cancel()
-		disconnect()
-		writing.Wait()
-	}, nil
-}
-
-// deafStreams write and read no results.
-func deafStreams(ctx context.Context, o *options, t *target) (string, error) {
-	return t.hold(ctx, scaled(o, 500), 32, "seqledger_streams_open", func(ctx context.Context, _ int) (func(), error) {
-		return t.openStream(ctx, "", true)
-	})
-}
-
-// fillScope makes something to read.
-func fillScope(ctx context.Context, o *options, t *target) error {
-	l := openLanes(ctx, t.address, 1)[0]
-	defer l.close()
-	p := newPopulation("filler-", 1)
-	value := make([]byte, 1<<20)
-	for i := range scaled(o, 64) {
-		for j := range value { // incompressible, or unread answers would fit into buffers
-			value[j] = byte(rand.Uint32())
-		}
-		if err := l.exchange(p.write(0, setValue(fmt.Sprintf("large/%03d", i), value))); err != nil {
-			return err
+	for i := 0; i < n; {
+		switch _, err := api.Write(ctx, connect.NewRequest(write(uint64(i)+1))); {
+		case err == nil:
+			i++
+		case connect.CodeOf(err) == connect.CodeResourceExhausted: // it exceeds its rate
+			load.Pause(ctx, 20*time.Millisecond)
+		default:
+			return fmt.Errorf("fill: %w", err)
 		}
 	}
 	return nil
 }
 
+// largeBlocks makes 900 blocks of half a mebibyte.
+func largeBlocks(ctx context.Context, o *options, t *target) error {
+	return fill(ctx, t, "bad", scaled(o, 900), func(sequence uint64) *seqledgerv1.WriteRequest {
+		return badWrite("filler", sequence, 500<<10)
+	})
+}
+
+// calls has workers make calls on connections of up to 100 workers each. do makes the nth call of a worker.
+func calls(as string, workers int, do func(ctx context.Context, api service, worker, n int) error) func(
+	context.Context, *options, *target) (string, error) {
+	const onOneConnection = 100
+	return func(ctx context.Context, _ *options, t *target) (string, error) {
+		apis := make([]service, (workers+onOneConnection-1)/onOneConnection)
+		for i := range apis {
+			var disconnect func()
+			apis[i], disconnect = t.api(as)
+			defer disconnect()
+		}
+		var done, refused atomic.Int64
+		err := each(ctx, workers, workers, func(ctx context.Context, worker int) error {
+			for n := 0; ctx.Err() == nil; n++ {
+				if do(ctx, apis[worker%len(apis)], worker, n) != nil {
+					refused.Add(1)
+				}
+				done.Add(1)
+			}
+			return nil
+		})
+		return fmt.Sprintf("%d at once: %d requests, %d refused", workers, done.Load(), refused.Load()), err
+	}
+}
+
+func listBlocks(ctx context.Context, api service, _, _ int) error {
+	_, err := api.ListBlocks(ctx, connect.NewRequest(&seqledgerv1.ListBlocksRequest{Scope: badScope, PageSize: 1_000}))
+	return err
+}
+
+// writeHastily sends a mebibyte and gives up after a millisecond.
+func writeHastily(ctx context.Context, api service, worker, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	_, err := api.Write(ctx, connect.NewRequest(badWrite(fmt.Sprintf("unary-%d-%d", worker, n), 1, 1<<20)))
+	return err
+}
+
+// openSession opens a session of a new stream with a long client id, which is what a stream costs.
+func openSession(ctx context.Context, api service, worker, n int) error {
+	_, err := api.OpenSession(ctx, connect.NewRequest(&seqledgerv1.OpenSessionRequest{
+		Scope: badScope, ClientId: fmt.Sprintf("%s-%06d-%010d", strings.Repeat("x", 230), worker, n),
+		AttemptId: fmt.Appendf(nil, "%06d%010d", worker, n),
+	}))
+	return err
+}
+
+// waitForOwner waits for one of 16 keys whose owner does not finish.
+func waitForOwner(ctx context.Context, api service, worker, n int) error {
+	_, err := api.Reserve(ctx, connect.NewRequest(&seqledgerv1.ReserveRequest{
+		Record:      &seqledgerv1.RecordKey{Scope: badScope, Key: fmt.Sprint("owned-", worker%16)},
+		AttemptId:   fmt.Appendf(nil, "%06d%010d", worker, n),
+		Fingerprint: &seqledgerv1.Fingerprint{Algorithm: 1, Digest: make([]byte, 32)},
+		Lease:       durationpb.New(time.Hour), Wait: durationpb.New(time.Minute),
+	}))
+	if err != nil {
+		load.Pause(ctx, 50*time.Millisecond)
+	}
+	return err
+}
+
+// unread makes a call on 68 connections, 240 times on each, and reads no answer.
+func unread(procedure, text string) func(context.Context, *options, *target) (string, error) {
+	return func(ctx context.Context, o *options, t *target) (string, error) {
+		const each = 240
+		clients := make([]*http.Client, min(68, scaled(o, 68)))
+		for i := range clients {
+			lone, disconnect := smallWindow()
+			defer disconnect()
+			clients[i] = t.as("reader", lone)
+		}
+		n := len(clients) * each
+		return hold(ctx, n, n, func(ctx context.Context, i int) (func(), error) {
+			load.Pause(ctx, time.Duration(1+i/each)*100*time.Millisecond) // the open calls count, not the burst
+			request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+t.address+procedure,
+				strings.NewReader(text))
+			if err != nil {
+				return nil, err
+			}
+			request.Header.Set("Content-Type", "application/json")
+			response, err := clients[i/each].Do(request)
+			if err != nil {
+				return nil, err
+			}
+			return func() { _ = response.Body.Close() }, nil
+		})
+	}
+}
+
 // stalledWatchers watch and read no blocks.
 func stalledWatchers(ctx context.Context, o *options, t *target) (string, error) {
 	n := scaled(o, 500)
-	return t.hold(ctx, n, n, "", func(ctx context.Context, _ int) (func(), error) {
+	return hold(ctx, n, n, func(ctx context.Context, _ int) (func(), error) {
 		lone, disconnect := smallWindow()
-		c := seqledgerv1connect.NewLedgerServiceClient(lone, "http://"+t.address)
-		stream, err := c.Watch(ctx, connect.NewRequest(&seqledgerv1.WatchRequest{Scope: benchScope, FromHeight: 1}))
+		c := seqledgerv1connect.NewLedgerServiceClient(t.as("reader", lone), "http://"+t.address)
+		stream, err := c.Watch(ctx, connect.NewRequest(&seqledgerv1.WatchRequest{Scope: badScope, FromHeight: 1}))
 		if err != nil {
 			disconnect()
 			return nil, err
@@ -394,40 +330,119 @@ func stalledWatchers(ctx context.Context, o *options, t *target) (string, error)
 	})
 }
 
-// deafReaders ask for pages of four mebibytes and do not read them.
-func deafReaders(ctx context.Context, o *options, t *target) (string, error) {
-	n := scaled(o, 1_000)
-	return t.hold(ctx, n, n, "", func(ctx context.Context, _ int) (func(), error) {
-		lone, disconnect := smallWindow()
-		release, err := t.askUnread(ctx, lone, seqledgerv1connect.LedgerServiceListEntitiesProcedure,
-			`{"scope":{"organization":"acme","vault":"main"},"pageSize":1000}`)
-		if err != nil {
-			disconnect()
-			return nil, err
-		}
+// deafStreams write until the server reads no more, and read no results.
+func deafStreams(ctx context.Context, o *options, t *target) (string, error) {
+	return hold(ctx, scaled(o, 500), 32, func(ctx context.Context, i int) (func(), error) {
+		c, disconnect := smallWindow()
+		api := seqledgerv1connect.NewLedgerServiceClient(t.as("bad", c), "http://"+t.address)
+		stream := api.WriteStream(ctx)
+		var writing sync.WaitGroup
+		writing.Go(func() { // ends when the connection is closed; joined by release
+			for frame := uint64(0); stream.Send(writesOf(fmt.Sprint("deaf-", i), frame, 250, payloadBytes)) == nil; {
+				frame++
+			}
+		})
 		return func() {
-			release()
+			// The connection too: a sender blocked on flow control does not notice the end of its context.
 			disconnect()
+			writing.Wait()
 		}, nil
 	})
 }
 
-// askUnread makes a call and does not read its answer.
-func (t *target) askUnread(ctx context.Context, c *http.Client, procedure, text string) (release func(), err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+t.address+procedure,
-		strings.NewReader(text))
-	if err != nil {
-		return nil, err
+// writesOf returns the nth frame of writes of a stream.
+func writesOf(client string, frame uint64, writes, bytes int) *seqledgerv1.WriteStreamRequest {
+	m := new(seqledgerv1.WriteStreamRequest)
+	for i := range writes {
+		m.Writes = append(m.Writes, badWrite(client, frame*uint64(writes)+uint64(i)+1, bytes))
 	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := c.Do(request)
-	if err != nil {
-		return nil, err
+	return m
+}
+
+// streamedWrites sends frames of writes on several streams as fast as the server accepts them.
+func streamedWrites(streams, writes, bytes int) func(context.Context, *options, *target) (string, error) {
+	return func(ctx context.Context, _ *options, t *target) (string, error) {
+		var committed, refused atomic.Int64
+		err := each(ctx, streams, streams, func(ctx context.Context, i int) error {
+			api, disconnect := t.api("bad")
+			defer disconnect()
+			for life := 0; ctx.Err() == nil; life++ {
+				flood(ctx, api, fmt.Sprintf("flood-%d-%d", i, life), writes, bytes, &committed, &refused)
+				load.Pause(ctx, 50*time.Millisecond)
+			}
+			return nil
+		})
+		return fmt.Sprintf("%d streams: %d writes of %d bytes committed, %d refused", streams, committed.Load(), bytes,
+			refused.Load()), err
 	}
-	release = func() { _ = response.Body.Close() } // canceled
-	if response.StatusCode != http.StatusOK {
-		release()
-		return nil, errors.New(response.Status)
+}
+
+// flood sends frames until the stream ends, and counts the results.
+func flood(ctx context.Context, api service, client string, writes, bytes int, committed, refused *atomic.Int64) {
+	stream := api.WriteStream(ctx)
+	var sending sync.WaitGroup
+	sending.Go(func() { // ends with the stream; joined below
+		for frame := uint64(0); stream.Send(writesOf(client, frame, writes, bytes)) == nil; {
+			frame++
+		}
+	})
+	for {
+		answer, err := stream.Receive()
+		if err != nil {
+			break
+		}
+		for _, r := range answer.Results {
+			if r.GetReceipt() != nil {
+				committed.Add(1)
+			} else {
+				refused.Add(1)
+			}
+		}
 	}
-	return release, nil
+	_ = errors.Join(stream.CloseRequest(), stream.CloseResponse()) // it has ended
+	sending.Wait()
+}
+
+// smallWindow returns a client with a small flow-control window, so that unread answers stay with the server.
+func smallWindow() (c *http.Client, disconnect func()) {
+	return http2Over(&http.Transport{
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 1 << 20},
+	}, func(ctx context.Context, _, address string) (net.Conn, error) {
+		return dial(ctx, address, int(smallWindows.Add(1)))
+	})
+}
+
+// smallWindows numbers the connections of smallWindow.
+var smallWindows atomic.Int64
+
+// newHTTP2 returns a client with one connection.
+func newHTTP2() (c *http.Client, disconnect func()) {
+	return http2Over(&http.Transport{MaxConnsPerHost: 1}, new(net.Dialer).DialContext)
+}
+
+// http2Over returns a client for cleartext HTTP/2 and a function that closes its connections. CloseIdleConnections
+// would leave those open whose last stream net/http has not yet seen end.
+func http2Over(t *http.Transport, dial func(ctx context.Context, network, address string) (net.Conn, error)) (
+	c *http.Client, disconnect func(),
+) {
+	var mu sync.Mutex
+	var opened []net.Conn
+	t.Protocols, t.DisableCompression = new(http.Protocols), true
+	t.Protocols.SetUnencryptedHTTP2(true)
+	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			opened = append(opened, conn)
+		}
+		return conn, err
+	}
+	return &http.Client{Transport: t}, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, conn := range opened {
+			_ = conn.Close() // only the server is measured
+		}
+	}
 }

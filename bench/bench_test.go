@@ -17,9 +17,9 @@ func quickOptions(t *testing.T) *options {
 	}
 }
 
-// TestMain lets the test binary be a server, a bad tenant, and a bench with slow syncs, as the harness's own binary is.
+// TestMain lets the test binary be a server and a bad tenant, as the harness's own binary is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{"-serve", "-attack", "-relay", "-markdown=true"}, os.Args[1]) {
+	if len(os.Args) > 1 && slices.Contains([]string{"-serve", "-attack", "-relay"}, os.Args[1]) {
 		main()
 		return
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
-	"github.com/seqledger/seqledger/internal/load"
 )
 
 // The four sides are measured, every answer is what it must be, and a fresh key costs two commands.
@@ -59,33 +58,6 @@ func TestGatewayFindings(t *testing.T) {
 	}
 }
 
-// What ends because the attack does is no failure; what fails before is.
-func TestRepeat(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		text, err := repeat(ctx, 2, func(ctx context.Context, worker int) (bool, error) {
-			load.Pause(ctx, 300*time.Millisecond)
-			return worker == 0, ctx.Err()
-		})
-		if want := "2 at once: 6 requests, 3 refused"; err != nil || text != want {
-			t.Errorf("want %q, got %q, %v", want, text, err)
-		}
-		broken := errors.New("broken")
-		_, err = repeat(t.Context(), 2, func(_ context.Context, worker int) (bool, error) {
-			if worker == 1 {
-				return false, broken
-			}
-			load.Pause(t.Context(), time.Millisecond)
-			return false, nil
-		})
-		if !errors.Is(err, broken) {
-			t.Errorf("want the worker's error, got %v", err)
-		}
-	})
-}
-
 // What is opened is kept until the attack ends, and given up; what still waits then is not counted.
 func TestHold(t *testing.T) {
 	t.Parallel()
@@ -93,7 +65,7 @@ func TestHold(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		released := 0
-		text, err := new(target).hold(ctx, 4, 4, "", func(life context.Context, i int) (func(), error) {
+		text, err := hold(ctx, 4, 4, func(life context.Context, i int) (func(), error) {
 			switch i {
 			case 2:
 				return nil, errors.New("refused")
@@ -110,12 +82,6 @@ func TestHold(t *testing.T) {
 		})
 		if want := "2 of 4 opened"; err != nil || text != want || released != 2 {
 			t.Errorf("want %q, got %q, %d released, %v", want, text, released, err)
-		}
-		none := func(context.Context, int) (func(), error) { return nil, errors.New("refused") }
-		ended, end := context.WithCancel(t.Context())
-		end()
-		if _, err := new(target).hold(ended, 1, 1, "", none); err == nil {
-			t.Error("nothing was opened, and no error says so")
 		}
 	})
 }

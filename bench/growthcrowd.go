@@ -10,9 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"sync/atomic"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"github.com/seqledger/seqledger/bench/harness"
@@ -27,22 +25,17 @@ type crowd struct {
 	config    machine.Config
 	sequences []uint32 // by stream; each belongs to one writer
 	random    []*rand.Rand
-	replays   atomic.Uint64 // answers to repeats of writes
-	gone      atomic.Uint64 // of these, those without a receipt, because retention had dropped it
 }
 
-// withCrowd uses a ledger with so many streams of one write each, and removes it afterwards.
+// withCrowd uses a ledger with a number of streams of one write each, and removes it afterwards.
 func withCrowd(
 	ctx context.Context, o *growthOptions, streams int, use func(ctx context.Context, c *crowd) error,
 ) error {
 	return onBed(ctx, &options{dir: o.dir}, func(ctx context.Context, b *bed) error {
 		config := machine.DefaultConfig()
-		// Small, so that few writes evict all streams once they are due.
-		config.EvictionInterval = 100
-		config.RetainBlocks = int64(o.retain)
 		config.MaxStreams = max(config.MaxStreams, uint64(streams)+growthWriters)
 		c := &crowd{dir: b.data(), config: config, sequences: make([]uint32, streams)}
-		if err := c.open(ctx, nil); err != nil {
+		if err := c.open(ctx); err != nil {
 			return err
 		}
 		b.later(c.close)
@@ -64,9 +57,8 @@ func withCrowd(
 	})
 }
 
-// open opens the ledger; a nil clock is the system's.
-func (c *crowd) open(ctx context.Context, clock func() time.Time) (err error) {
-	c.ledger, err = ledger.Open(ctx, ledger.Options{Dir: c.dir, Config: c.config, Clock: clock,
+func (c *crowd) open(ctx context.Context) (err error) {
+	c.ledger, err = ledger.Open(ctx, ledger.Options{Dir: c.dir, Config: c.config,
 		Logger: slog.New(slog.DiscardHandler)})
 	return err
 }
@@ -92,14 +84,13 @@ func (c *crowd) copied(do func(*crowd) error) (err error) {
 	if err := os.CopyFS(dir, os.DirFS(c.dir)); err != nil {
 		return err
 	}
-	syscall.Sync() // otherwise writing the copy would disturb the measurement
+	syscall.Sync() // or writing the copy would disturb the measurement
 	return do(other)
 }
 
 // memory returns the bytes of the heap in use, without those of the crowd itself.
 func (c *crowd) memory() float64 {
-	// Twice, because a sync.Pool survives the first collection. The pools of the
-	// ledger that was open before have tens of megabytes.
+	// Twice, because a sync.Pool survives the first collection.
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -114,19 +105,9 @@ func (c *crowd) write(ctx context.Context, stream int) error {
 	return decided(out, err, machine.Committed)
 }
 
-// replay repeats the last write of a stream. A ledger with retention answers a write before its horizon without a
-// receipt; no other ledger may.
+// replay repeats the last write of a stream.
 func (c *crowd) replay(ctx context.Context, stream int) error {
-	sequence := uint64(c.sequences[stream])
-	out, err := c.ledger.Write(ctx, engineWrite("client-", stream, sequence))
-	if err == nil {
-		c.replays.Add(1)
-	}
-	if err == nil && c.config.RetainBlocks > 0 && out.Code == machine.AlreadyCommitted &&
-		out.CommittedSequence == sequence {
-		c.gone.Add(1)
-		return nil
-	}
+	out, err := c.ledger.Write(ctx, engineWrite("client-", stream, uint64(c.sequences[stream])))
 	return decided(out, err, machine.Replayed)
 }
 
@@ -145,19 +126,18 @@ func (c *crowd) sizes(p harness.Values) (err error) {
 	return errors.Join(err, errBlocks, errLog)
 }
 
-// heldBytes returns the bytes of all files below a directory, or of one file, as
-// the disk holds them.
+// heldBytes returns the bytes that a file, or all files below a directory, take of the disk.
 func heldBytes(path string) (bytes float64, err error) {
 	err = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
 		var info syscall.Stat_t
 		if err == nil && !entry.IsDir() {
 			if err = syscall.Stat(path, &info); err == nil {
-				const blockBytes = 512 // whatever the file system's own are
+				const blockBytes = 512
 				bytes += float64(info.Blocks * blockBytes)
 			}
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the log removes old files meanwhile
+			return nil // a log file was removed
 		}
 		return err
 	})

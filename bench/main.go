@@ -117,7 +117,6 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.StringVar(&o.json, "json", "", "write the report to this file, too")
 	flags.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
 		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
-	delay := flags.Duration("sync-delay", 0, "make each sync of a file take so much longer, with strace")
 	flags.Float64Var(&o.fraction, "fraction", 1, "abuse, gateway and stores: of the full size")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -129,16 +128,13 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 		return fmt.Errorf("unknown argument %q; see -help", flags.Arg(0))
 	}
 	if *attack {
-		return runTenantAttack(ctx, os.Stdin, stdout)
+		return runAttack(ctx, os.Stdin, stdout)
 	}
 	if *upstream != "" {
 		return relay(ctx, *upstream)
 	}
 	if s.dir != "" {
 		return s.serve(ctx, &o)
-	}
-	if *delay > 0 {
-		return delaySyncs(ctx, *delay, kind, flags, stdout)
 	}
 	o.warmup = time.Second
 	if *quick {
@@ -226,8 +222,6 @@ func verdict(reached bool) string {
 }
 
 func milliseconds(ms float64) string { return fmt.Sprintf("%.2f ms", ms) }
-
-func inMilliseconds(d time.Duration) string { return milliseconds(d.Seconds() * 1e3) }
 
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.0f MiB", float64(bytes)/(1<<20)) }
 

@@ -1,17 +1,12 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
@@ -21,7 +16,6 @@ import (
 	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 const payloadBytes = 128
@@ -67,7 +61,6 @@ var rates = []rate{
 		targets: map[int]float64{1: 2_500, 64: 20_000, 256: 28_000}},
 	{kind: "unary-h2", server: true, prepare: unaryCalls(client.Options{HTTP2: true}), workers: []int{1, 64, 256},
 		targets: map[int]float64{1: 1_500, 64: 11_000, 256: 15_000}},
-	{kind: "unary-raw", server: true, prepare: rawCalls, workers: []int{1, 64, 256}},
 }
 
 func rateRows() []row {
@@ -259,10 +252,12 @@ func unaryCalls(o client.Options) func(context.Context, *bed, int) (load.Operati
 		if err != nil {
 			return nil, err
 		}
-		p := newPopulation("client-", workers)
 		requests := make([]*seqledgerv1.WriteRequest, workers)
 		for i := range requests {
-			requests[i] = p.write(i, operation())
+			requests[i] = &seqledgerv1.WriteRequest{
+				Scope: benchScope, ClientId: fmt.Sprint("client-", i), Operations: []*seqledgerv1.Operation{operation()},
+			}
+			advance(requests[i])
 		}
 		return func(ctx context.Context, i int) error {
 			_, err := c.Write(ctx, requests[i])
@@ -276,64 +271,4 @@ func unaryCalls(o client.Options) func(context.Context, *bed, int) (load.Operati
 func advance(w *seqledgerv1.WriteRequest) {
 	w.Sequence++
 	w.IdempotencyKey = fmt.Sprintf("00000000-0000-4000-8000-%012x", w.Sequence)
-}
-
-// rawCalls is unaryCalls with the simplest possible client: a connection for each caller and the
-// same header for each request; it reads only the length of the answer. It shows the limit of the
-// server alone.
-func rawCalls(ctx context.Context, b *bed, workers int) (load.Operation, error) {
-	p := newPopulation("client-", workers)
-	callers := make([]*rawCaller, workers)
-	for i := range callers {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.server.address)
-		if err != nil {
-			return nil, err
-		}
-		b.later(conn.Close)
-		callers[i] = &rawCaller{conn: conn, answers: bufio.NewReader(conn), write: p.write(i, operation())}
-	}
-	return func(_ context.Context, i int) error { return callers[i].call(b.server.address) }, nil
-}
-
-type rawCaller struct {
-	conn    net.Conn
-	answers *bufio.Reader
-	write   *seqledgerv1.WriteRequest
-	request []byte
-}
-
-func (c *rawCaller) call(host string) error {
-	c.request = fmt.Appendf(c.request[:0], "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/proto\r\n"+
-		"Content-Length: %d\r\n\r\n", seqledgerv1connect.LedgerServiceWriteProcedure, host, c.write.SizeVT())
-	head := len(c.request)
-	c.request = slices.Grow(c.request, c.write.SizeVT())[:head+c.write.SizeVT()]
-	if _, err := c.write.MarshalToSizedBufferVT(c.request[head:]); err != nil {
-		return err
-	}
-	advance(c.write)
-	if _, err := c.conn.Write(c.request); err != nil {
-		return err
-	}
-	status, length := "", 0
-	for first := true; ; first = false {
-		line, err := c.answers.ReadSlice('\n')
-		switch {
-		case err != nil:
-			return err
-		case first:
-			status = string(line)
-		case len(line) == len("\r\n"):
-			_, err = c.answers.Discard(length)
-			if err == nil && !strings.HasPrefix(status, "HTTP/1.1 200 ") {
-				err = fmt.Errorf("the answer is %s", strings.TrimSpace(status))
-			}
-			return err
-		default:
-			if text, ok := bytes.CutPrefix(line, []byte("Content-Length: ")); ok {
-				if length, err = strconv.Atoi(string(bytes.TrimSpace(text))); err != nil {
-					return err
-				}
-			}
-		}
-	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
@@ -112,7 +113,7 @@ func TestProfiles(t *testing.T) {
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	for got, want := range map[string]string{
-		milliseconds(1.234): "1.23 ms", inMilliseconds(1500 * time.Microsecond): "1.50 ms", mebibytes(3 << 20): "3 MiB",
+		milliseconds(1.234): "1.23 ms", mebibytes(3 << 20): "3 MiB",
 		mebibytes(0): "0 MiB", verdict(true): "reached", verdict(false): "MISSED",
 	} {
 		if got != want {
@@ -122,6 +123,10 @@ func TestUnits(t *testing.T) {
 	o := &options{fraction: 2}
 	if n, d := scaled(o, 10), scaledTime(o, time.Second); n != 20 || d != time.Second {
 		t.Errorf("twice the size: %d, in %v", n, d)
+	}
+	o.fraction = 0.001
+	if n, d := scaled(o, 100), scaledTime(o, time.Minute); n != 1 || d != 300*time.Millisecond {
+		t.Errorf("a thousandth: %d, in %v", n, d)
 	}
 }
 
@@ -225,5 +230,57 @@ func TestAllocationsThatGrow(t *testing.T) {
 	}
 	if err := judge(&failAfter{err: full}, map[string][]float64{"a": {1}}, 0, "main"); !errors.Is(err, full) {
 		t.Errorf("want %v, got %v", full, err)
+	}
+}
+
+// TestRowsReport: each line has its row's name, and a row that fails leaves no report.
+func TestRowsReport(t *testing.T) {
+	t.Parallel()
+	o := quickOptions(t)
+	o.fraction, o.json = 0.5, filepath.Join(t.TempDir(), "report.json")
+	rows := []row{
+		{"first", func(context.Context, *bed) ([]harness.Line, error) { return []harness.Line{told("a", "1")}, nil }},
+		{"second", func(context.Context, *bed) ([]harness.Line, error) {
+			return []harness.Line{held("b", "2", "3", false)}, nil
+		}},
+	}
+	shown := table{"a table", findingColumns, func() []row { return rows }}
+	if err := shown.measure(t.Context(), "stores", o, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(o.json)
+	var r struct {
+		Kind, Commit, Machine string
+		Findings              []map[string]string
+	}
+	if err := errors.Join(err, json.Unmarshal(b, &r)); err != nil {
+		t.Fatal(err)
+	}
+	if r.Kind != "stores" || r.Commit == "" || r.Machine == "" || len(r.Findings) != 2 ||
+		r.Findings[0]["row"] != "first" || r.Findings[1]["verdict"] != "MISSED" {
+		t.Errorf("the report is %s", b)
+	}
+	broken := errors.New("broken")
+	o.json = filepath.Join(t.TempDir(), "none.json")
+	rows[1].measure = func(context.Context, *bed) ([]harness.Line, error) { return nil, broken }
+	if err := shown.measure(t.Context(), "stores", o, io.Discard); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(o.json); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a failed run left a report: %v", err)
+	}
+}
+
+// TestRowsHaveNames: -only finds a row by its name, so names must differ.
+func TestRowsHaveNames(t *testing.T) {
+	t.Parallel()
+	for kind, all := range tables {
+		names := map[string]bool{}
+		for _, row := range all.rows() {
+			if row.name == "" || names[row.name] {
+				t.Errorf("%s: %q is not the name of one row", kind, row.name)
+			}
+			names[row.name] = true
+		}
 	}
 }

@@ -64,8 +64,8 @@ type BatchResult struct {
 }
 
 // WriteBatch commits up to 1,000 writes, numbered by the caller, in one call: it is [Client.Write] for a program that
-// has gathered several. The ledger decides them in order and each by itself. A refused write does not stop those
-// behind it, but leaves a gap: those of the same stream are refused for it. The results have the order of the writes.
+// has gathered several. The ledger decides them in order, one by one. A refused write does not stop later ones,
+// but leaves a gap, for which later writes of the same stream are refused. The results have the order of the writes.
 //
 // When the answer is lost, WriteBatch sends the same bytes again until ctx ends. The error of each write means what
 // it means for Write.
@@ -146,17 +146,17 @@ func (c *Client) OpenSession(
 	return rpc.Call(ctx, c.core, rpcOpenSession, request, nil)
 }
 
-// StaleRead asks that a read is answered by the server that is asked from what it has, without asking the other nodes
-// of its cluster: also when most of them are away, and by a node that is behind. Never decide by such an answer whether
-// a write happened: GetClientState refuses it, as does everything about keys.
+// StaleRead makes the server answer a read from its own state, without asking the other nodes of its cluster. This
+// works when most nodes are away, and on a node that lags. Never use such an answer to decide whether a write happened:
+// GetClientState and all calls about keys refuse it.
 //
-// A client of several servers asks one of them as for any call, and mostly the leader. To read a certain node, use a
+// A client of several servers sends it to one of them like any call, mostly the leader. To read a certain node, use a
 // client of that server.
 type StaleRead = rpc.StaleRead
 
 // WithStaleRead makes the reads of entities, relationships, transactions, blocks and the list of clients with the
-// context stale. Each sets s.Index to the ledger index up to which its answer shows everything, 0 if the server does
-// not know of stale reads; those with one s must be one after another.
+// context stale. Each sets s.Index to the ledger index up to which its answer is complete. Reads that share an s must
+// not be concurrent.
 func WithStaleRead(ctx context.Context, s *StaleRead) context.Context {
 	return rpc.WithStaleRead(ctx, s)
 }

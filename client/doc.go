@@ -20,7 +20,7 @@
 //
 //	code                 repeated  why
 //	canceled             yes       a proxy or the server gave up; the caller has not
-//	unknown              yes       an answer that broke off, or says nothing
+//	unknown              yes       an answer that broke off, or has no error
 //	deadline_exceeded    yes       a time limit on the way; the caller's own is not over
 //	resource_exhausted   yes       as many requests as the server takes
 //	aborted              yes       a proxy's word for "again"
@@ -59,7 +59,7 @@
 // All Writers of a Client share one WriteStream. It uses an upgraded connection (a WebSocket,
 // which saves the wake-ups of HTTP/2) if the server and all intermediaries allow it, otherwise a
 // stream of an HTTP/2 connection. A server that refuses the upgrade, or does not answer it
-// within a second, is not asked again for five minutes; each server is remembered by itself.
+// within a second, is not asked again for five minutes; this holds for each server separately.
 // The statuses 401, 429, 500, 502, 503 and 504 are not remembered, because they concern the
 // caller or the moment. Options.HTTP2 turns off both, the upgrade and HTTP/1.1 for calls.
 //

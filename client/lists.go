@@ -47,7 +47,7 @@ func listing[Req, Res, T any, R listRequest[Req]](
 }
 
 // ListEntities yields the entities of a scope in the order of their keys. It reads pages of
-// request.page_size entities as they are needed, beginning behind request.page_token. Each page
+// request.page_size entities as they are needed, beginning after request.page_token. Each page
 // shows the ledger at the time of its read. An error ends the sequence.
 func (c *Client) ListEntities(
 	ctx context.Context, request *seqledgerv1.ListEntitiesRequest,

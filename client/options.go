@@ -28,9 +28,8 @@ type Options struct {
 	// HTTPClient exclude each other.
 	TLS *tls.Config
 	// HTTP2 uses HTTP/2 for everything. Otherwise calls use up to 256 persistent HTTP/1.1
-	// connections, which takes half of the time, and the write stream uses an upgraded
-	// connection (a WebSocket) if the server and all intermediaries allow it. Both fall back to HTTP/2 by
-	// themselves.
+	// connections, which are faster, and the write stream uses an upgraded
+	// connection (a WebSocket) if the server and all intermediaries allow it. Both fall back to HTTP/2.
 	HTTP2 bool
 	// HTTPClient replaces the client's own connections, for tests and special TLS. It must
 	// speak HTTP/2, because writes use a bidirectional stream.

@@ -120,7 +120,7 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 	if err := stream.Err(); err != nil {
 		return rpc.FromCall(err, a)
 	}
-	// Because a watch has no end of its own, a clean end means that the server is shutting down.
+	// A watch never ends without a reason, so a clean end means that the server is shutting down.
 	return failure.FromConnect(connect.NewError(connect.CodeUnavailable, errors.New("the server ended the watch")), 0)
 }
 

@@ -23,8 +23,7 @@ type options struct {
 	duration                  time.Duration
 	seed                      uint64
 	dir, binary               string
-	plain, early, proxies     bool
-	keep                      bool
+	plain, early, keep        bool
 }
 
 // Run is bench chaos.
@@ -42,8 +41,6 @@ func Run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.BoolVar(&o.plain, "plain", false, "the control: clients that repeat under new numbers, which must fail")
 	flags.BoolVar(&o.early, "early", false,
 		"the other control: clients that take for acknowledged what they have sent, which must fail")
-	flags.BoolVar(&o.proxies, "proxies", false,
-		"cut connections by proxies between the nodes, also where there can be network namespaces")
 	flags.BoolVar(&o.keep, "keep", false, "leave directories and logs, also when nothing was found")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -77,7 +74,11 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 		o.callers, o.duration, o.seed)
 	unmount, disks := o.disks(ctx, dir, stdout)
 	defer func() { err = errors.Join(err, unmount()) }()
-	c, err := startCluster(ctx, binary, dir, disks, o.between(ctx, dir, stdout), o.nodes)
+	network, why := newNamespaces(ctx)
+	if why != "" {
+		say(stdout, "skipped: cuts between nodes: %s\n", why)
+	}
+	c, err := startCluster(ctx, binary, dir, disks, network, o.nodes)
 	defer func() { err = errors.Join(err, c.close()) }()
 	if err != nil {
 		return err
@@ -111,19 +112,6 @@ func (o *options) disks(ctx context.Context, dir string, stdout io.Writer) (unmo
 		return func() error { return nil }, false
 	}
 	return unmount, true
-}
-
-// between makes the network: of namespaces, if there can be any.
-func (o *options) between(ctx context.Context, dir string, stdout io.Writer) network {
-	if o.proxies {
-		return newProxies()
-	}
-	n, why := newNamespaces(ctx)
-	if why != "" {
-		say(stdout, "proxies are between the nodes, and no network namespaces: %s\n", why)
-		return newProxies()
-	}
-	return n
 }
 
 // workspace makes a directory for a run. left is called with what the run came to: it removes the directory, or says

@@ -71,7 +71,7 @@ func (c *cluster) retire(ctx context.Context, d *node) error {
 			return err
 		}
 		i := slices.IndexFunc(cluster.Members, func(m *seqledgerv1.ClusterMember) bool {
-			return m.PeerAddress == d.name
+			return m.PeerAddress == d.peer
 		})
 		if i < 0 {
 			return nil // an attempt before this one did it

@@ -88,7 +88,7 @@ func TestHang(t *testing.T) {
 // What happens to disks and cables can happen only where there are any, and everything else anywhere.
 func TestFaultsThatThereCanBe(t *testing.T) {
 	t.Parallel()
-	without := &adversary{c: &cluster{network: newProxies()}}
+	without := &adversary{c: &cluster{network: nil}}
 	with := &adversary{c: &cluster{network: &namespaces{}, disks: true}}
 	if got, want := len(without.faults()), len(faults); got != want {
 		t.Errorf("%d faults without disks and namespaces, want %d", got, want)

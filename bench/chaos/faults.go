@@ -31,12 +31,6 @@ var faults = []fault{
 	}},
 	{"freeze the leader", 3, func(ctx context.Context, a *adversary) error { return a.freeze(ctx, a.leader(ctx)) }},
 	{"freeze any node", 1, func(ctx context.Context, a *adversary) error { return a.freeze(ctx, a.any()) }},
-	{"cut a node off", 3, func(ctx context.Context, a *adversary) error {
-		return a.part(ctx, a.any(), a.c.network.setCut)
-	}},
-	{"a node hears nothing", 2, func(ctx context.Context, a *adversary) error {
-		return a.part(ctx, a.any(), a.c.network.setDeaf)
-	}},
 	{"kill all nodes", 1, killAll},
 	{"a node loses its disk", 1, wipe},
 	{"a node leaves", 2, leave},
@@ -44,7 +38,10 @@ var faults = []fault{
 
 // faults returns those that there can be.
 func (a *adversary) faults() []fault {
-	all := append(slices.Clip(faults), a.c.network.faults()...)
+	all := slices.Clip(faults)
+	if a.c.network != nil {
+		all = append(all, networkFaults...)
+	}
 	if a.c.disks {
 		all = append(all, diskFaults...)
 	}
@@ -97,7 +94,7 @@ func (a *adversary) leader(ctx context.Context) *node {
 	cluster, err := a.c.describe(ctx)
 	for _, m := range cluster.GetMembers() {
 		for _, d := range a.c.nodes {
-			if err == nil && m.Id == cluster.Leader && m.PeerAddress == d.name {
+			if err == nil && m.Id == cluster.Leader && m.PeerAddress == d.peer {
 				return d
 			}
 		}
@@ -150,7 +147,7 @@ func wipe(ctx context.Context, a *adversary) error {
 		return err
 	}
 	for _, m := range cluster.Members {
-		if m.PeerAddress == d.name {
+		if m.PeerAddress == d.peer {
 			err = errors.Join(d.kill(), a.c.remove(ctx, m.Id), os.RemoveAll(d.dir))
 		}
 	}

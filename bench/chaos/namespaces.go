@@ -87,7 +87,7 @@ func (n *namespaces) address(d *node) string { return fmt.Sprintf(nodeAt, n.pref
 func (n *namespaces) add(ctx context.Context, d *node) error {
 	const clients, peers = ":7450", ":7451"
 	at := n.address(d)
-	d.client, d.peer, d.name = at+clients, at+peers, at+peers
+	d.client, d.peer = at+clients, at+peers
 	own, router, link := n.of(d), fmt.Sprintf(routerAt, n.prefix, d.number), fmt.Sprint("node", d.number)
 	return n.ip(ctx,
 		"netns add "+own,
@@ -109,16 +109,20 @@ func (n *namespaces) command(d *node, binary string, arguments []string) *exec.C
 	})...)
 }
 
-// faults are what a router can do to clients, too.
-func (n *namespaces) faults() []fault {
-	return []fault{
-		{"a node is unplugged", 2, func(ctx context.Context, a *adversary) error {
-			return a.part(ctx, a.any(), n.setUnplugged)
-		}},
-		{"the leader is unplugged", 2, func(ctx context.Context, a *adversary) error {
-			return a.part(ctx, a.leader(ctx), n.setUnplugged)
-		}},
-	}
+// networkFaults are what the router can do.
+var networkFaults = []fault{
+	{"cut a node off", 3, func(ctx context.Context, a *adversary) error {
+		return a.part(ctx, a.any(), a.c.network.setCut)
+	}},
+	{"a node hears nothing", 2, func(ctx context.Context, a *adversary) error {
+		return a.part(ctx, a.any(), a.c.network.setDeaf)
+	}},
+	{"a node is unplugged", 2, func(ctx context.Context, a *adversary) error {
+		return a.part(ctx, a.any(), a.c.network.setUnplugged)
+	}},
+	{"the leader is unplugged", 2, func(ctx context.Context, a *adversary) error {
+		return a.part(ctx, a.leader(ctx), a.c.network.setUnplugged)
+	}},
 }
 
 // drop lets the router drop what goes from one address to another, or carry it again.

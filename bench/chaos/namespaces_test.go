@@ -32,8 +32,8 @@ func TestNamespacesAreRemoved(t *testing.T) {
 	if err := n.add(t.Context(), d); err != nil {
 		t.Error(err)
 	}
-	if want := n.prefix + ".1.2:"; !strings.HasPrefix(d.client, want) || !strings.HasPrefix(d.name, want) {
-		t.Errorf("a node is at %q and %q, want %q", d.client, d.name, want)
+	if want := n.prefix + ".1.2:"; !strings.HasPrefix(d.client, want) || !strings.HasPrefix(d.peer, want) {
+		t.Errorf("a node is at %q and %q, want %q", d.client, d.peer, want)
 	}
 	made := []string{n.router, n.of(d)}
 	for _, name := range made {
@@ -65,30 +65,27 @@ func TestPartedNodesLoseTheOthers(t *testing.T) {
 	if err := build(t.Context(), binary, "github.com/seqledger/seqledger/cmd/seqledger"); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("proxies", func(t *testing.T) {
-		t.Parallel()
-		if _, err := os.Stat("/proc/net/tcp"); err != nil {
-			t.Skip("who has dialled is told by Linux alone: ", err)
+	n := testNamespaces(t)
+	c := testParted(t, binary, n)
+	for _, d := range c.nodes {
+		mustSet(t, n.setUnplugged, d, true)
+		if err := answers(t.Context(), d.client); err == nil {
+			t.Errorf("node %d is unplugged, and answers", d.number)
 		}
-		testParted(t, binary, newProxies())
-	})
-	t.Run("namespaces", func(t *testing.T) {
-		t.Parallel()
-		n := testNamespaces(t)
-		c := testParted(t, binary, n)
-		for _, d := range c.nodes {
-			mustSet(t, n.setUnplugged, d, true)
-			if err := answers(t.Context(), d.client); err == nil {
-				t.Errorf("node %d is unplugged, and answers", d.number)
-			}
-			mustSet(t, n.setUnplugged, d, false)
-			awaitCluster(t, d, "a leader", func(s *seqledgerv1.Cluster) bool { return s.Leader != 0 })
-		}
-	})
+		mustSet(t, n.setUnplugged, d, false)
+		awaitCluster(t, d, "a leader", func(s *seqledgerv1.Cluster) bool { return s.Leader != 0 })
+	}
+}
+
+func mustSet(t *testing.T, set func(context.Context, *node, bool) error, d *node, parted bool) {
+	t.Helper()
+	if err := set(t.Context(), d, parted); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // testParted parts each node of a cluster from the others in each way.
-func testParted(t *testing.T, binary string, w network) *cluster {
+func testParted(t *testing.T, binary string, w *namespaces) *cluster {
 	t.Helper()
 	c, err := startCluster(t.Context(), binary, t.TempDir(), false, w, 3)
 	t.Cleanup(func() {

@@ -12,30 +12,15 @@ import (
 	"syscall"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/freeport"
 )
 
 // node is one process of the cluster, and the way to it for the others.
 type node struct {
-	number             int // from 1; its id may become another one when it joins anew
-	dir, log           string
-	client, peer, name string           // addresses; name is where the others find it
-	process            *harness.Process // nil while it is down
-}
-
-// network is what is between the nodes.
-type network interface {
-	// add gives a node its addresses.
-	add(ctx context.Context, d *node) error
-	// command returns what runs a program where the node is.
-	command(d *node, binary string, arguments []string) *exec.Cmd
-	// setCut parts a node from the others in both directions, or ends that.
-	setCut(ctx context.Context, d *node, cut bool) error
-	// setDeaf parts a node from what the others send, or ends that.
-	setDeaf(ctx context.Context, d *node, deaf bool) error
-	// faults are what this network can do besides.
-	faults() []fault
-	// close ends it; the nodes' processes have ended.
-	close(nodes []*node) error
+	number       int // from 1; its id may become another one when it joins anew
+	dir, log     string
+	client, peer string           // addresses
+	process      *harness.Process // nil while it is down
 }
 
 // cluster is the processes, and what is between them.
@@ -43,16 +28,16 @@ type cluster struct {
 	binary  string
 	token   string // a file with the join token
 	nodes   []*node
-	network network
-	made    bool // the ledger: the first node that is started makes it, and none afterwards
-	disks   bool // each node has a disk for itself
+	network *namespaces // nil where there can be none
+	made    bool        // the ledger: the first node that is started makes it, and none afterwards
+	disks   bool        // each node has a disk for itself
 	// launch starts a node's process, and verify runs seqledger verify on the directory of one that is stopped.
 	launch func(ctx context.Context, d *node) (*harness.Process, error)
 	verify func(ctx context.Context, d *node) ([]byte, error)
 }
 
 // startCluster starts n nodes in directories below one, which are the disks' mounts if there are disks.
-func startCluster(ctx context.Context, binary, dir string, disks bool, w network, n int) (*cluster, error) {
+func startCluster(ctx context.Context, binary, dir string, disks bool, w *namespaces, n int) (*cluster, error) {
 	c := &cluster{binary: binary, network: w, disks: disks, token: filepath.Join(dir, "join-token")}
 	if err := os.WriteFile(c.token, []byte(rand.Text()), 0o600); err != nil {
 		return c, err
@@ -66,7 +51,7 @@ func startCluster(ctx context.Context, binary, dir string, disks bool, w network
 			log: filepath.Join(dir, fmt.Sprint("node", i, ".log")),
 		}
 		c.nodes = append(c.nodes, d)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(d.dir), 0o755), w.add(ctx, d)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(d.dir), 0o755), c.place(ctx, d)); err != nil {
 			return c, err
 		}
 	}
@@ -79,6 +64,19 @@ func startCluster(ctx context.Context, binary, dir string, disks bool, w network
 	return c, c.awaitVoters(ctx)
 }
 
+// place gives a node its addresses.
+func (c *cluster) place(ctx context.Context, d *node) (err error) {
+	if c.network != nil {
+		return c.network.add(ctx, d)
+	}
+	for _, address := range []*string{&d.client, &d.peer} {
+		if *address, err = freeport.Address(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // start starts a node.
 func (c *cluster) start(ctx context.Context, d *node) (err error) {
 	d.process, err = c.launch(ctx, d)
@@ -88,15 +86,18 @@ func (c *cluster) start(ctx context.Context, d *node) (err error) {
 // serve starts a node as a process of this machine. One without a directory joins the others.
 func (c *cluster) serve(ctx context.Context, d *node) (*harness.Process, error) {
 	arguments := []string{
-		"serve", "--data", d.dir, "--listen", d.client, "--peer-listen", d.peer, "--peer-advertise", d.name,
-		"--no-console", "--join-token-file", c.token,
+		"serve", "--data", d.dir, "--listen", d.client, "--peer-listen", d.peer, "--no-console", "--join-token-file", c.token,
 	}
 	for _, other := range c.nodes {
 		if other != d && c.made {
-			arguments = append(arguments, "--join", other.name)
+			arguments = append(arguments, "--join", other.peer)
 		}
 	}
-	p, _, err := harness.LaunchServer(ctx, c.network.command(d, c.binary, arguments), d.log)
+	command := exec.Command(c.binary, arguments...)
+	if c.network != nil {
+		command = c.network.command(d, c.binary, arguments)
+	}
+	p, _, err := harness.LaunchServer(ctx, command, d.log)
 	if err == nil {
 		p.Signal = syscall.SIGTERM
 	}
@@ -137,7 +138,10 @@ func (c *cluster) close() error {
 	for _, d := range c.nodes {
 		errs = append(errs, d.kill())
 	}
-	return errors.Join(append(errs, c.network.close(c.nodes))...)
+	if c.network != nil {
+		errs = append(errs, c.network.close(c.nodes))
+	}
+	return errors.Join(errs...)
 }
 
 // servers is the addresses for clients, for a --server flag.

@@ -13,8 +13,7 @@
 // cannot do.
 //
 // measure.go has the rows and their order, system.go the interface of a system; each system has
-// its own file. syncs.go counts syncs, report.go joins the rounds, holds them against targets and
-// writes the results. Loads, processes and tables are those of ../harness. The method and its
+// its own file. syncs.go counts syncs, report.go joins the rounds and writes the results. Loads, processes and tables are those of ../harness. The method and its
 // rules of fairness are in ../README.md.
 package main
 
@@ -40,18 +39,16 @@ import (
 
 // options are the flags.
 type options struct {
-	kinds       []kind
-	rows        []row
-	rounds      int
-	duration    time.Duration // measured, for each row in each round
-	warmup      time.Duration
-	coldStreams int
-	rates       []int  // writes a second
-	preload     []int  // streams
-	dir         string // below which systems write
-	out         string // where results go; empty: nowhere
-	smoke       bool   // quick: the figures mean nothing
-	notice      func(format string, args ...any)
+	kinds    []kind
+	rows     []row
+	rounds   int
+	duration time.Duration // measured, for each row in each round
+	warmup   time.Duration
+	rates    []int  // writes a second
+	dir      string // below which systems write
+	out      string // where results go; empty: nowhere
+	smoke    bool   // quick: the figures mean nothing
+	notice   func(format string, args ...any)
 }
 
 func main() {
@@ -72,15 +69,13 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 		"measure the rows whose name matches this regular expression: fresh/64, retry-hot/64, …")
 	rates := flags.String("rates", "1000,5000,20000,50000",
 		"writes a second for the open loops, separated by commas; empty: none")
-	preload := flags.String("preload", "1000,100000",
-		"idle streams to measure beside, separated by commas; empty: none")
 	quick := flags.Bool("quick", false, "one short round of little, without results in files: does it run?")
 	list := flags.Bool("list", false, "tell which systems are here and how to get the others, and measure nothing")
 	serve := flags.String("serve", "", "be the server of a system (used by peers itself)")
 	members := flags.String("members", "", "with -serve etcd: the members' addresses (used by peers itself)")
 	flags.IntVar(&o.rounds, "rounds", 5, "how often each row is measured")
 	flags.DurationVar(&o.duration, "duration", 1500*time.Millisecond, "how long each row is measured in each round")
-	o.warmup, o.coldStreams = 300*time.Millisecond, 20_000
+	o.warmup = 300 * time.Millisecond
 	flags.StringVar(&o.dir, "dir", "",
 		"let systems write below this directory (default: the system's temporary directory)")
 	flags.StringVar(&o.out, "out", "", "write peers.json, peers.md and pictures into this directory")
@@ -95,7 +90,7 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	if *serve != "" {
 		return serveSystem(ctx, *serve, o.dir, *members)
 	}
-	if err := o.choose(*systems, *rows, *rates, *preload); err != nil {
+	if err := o.choose(*systems, *rows, *rates); err != nil {
 		return err
 	}
 	if *list {
@@ -112,7 +107,7 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 }
 
 // choose checks the flags and looks for the systems.
-func (o *options) choose(systems, rows, rates, preload string) (err error) {
+func (o *options) choose(systems, rows, rates string) (err error) {
 	if o.rounds < 1 || o.duration <= 0 {
 		return errors.New("-rounds and -duration must be more than 0")
 	}
@@ -129,9 +124,6 @@ func (o *options) choose(systems, rows, rates, preload string) (err error) {
 		return errors.New("-rows matches no row")
 	}
 	if o.rates, err = harness.Numbers("-rates", rates, 1); err != nil {
-		return err
-	}
-	if o.preload, err = harness.Numbers("-preload", preload, 1); err != nil {
 		return err
 	}
 	if o.kinds, err = chosenKinds(systems, o.notice); err != nil {
@@ -177,8 +169,7 @@ func chosenKinds(names string, notice func(format string, args ...any)) (chosen 
 
 // quick makes it a smoke test of seconds.
 func (o *options) quick() {
-	o.rounds, o.duration, o.warmup, o.coldStreams = 1, 50*time.Millisecond, 10*time.Millisecond, 200
-	o.rates, o.preload, o.out = []int{500}, []int{500}, ""
+	o.rounds, o.duration, o.warmup, o.rates, o.out = 1, 50*time.Millisecond, 10*time.Millisecond, []int{500}, ""
 	o.smoke = true
 	few := slices.DeleteFunc(slices.Clone(o.rows), func(r row) bool { return r.writers > 64 && !r.pipelined })
 	if len(few) > 0 {

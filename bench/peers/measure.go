@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,7 +17,7 @@ import (
 
 // row is something that every system is asked to do.
 type row struct {
-	workload  string // fresh, retry-hot, retry-cold, mixed-1, mixed-10
+	workload  string // fresh, retry-hot, mixed-1, mixed-10
 	writers   int
 	pipelined bool
 	payload   int // bytes
@@ -30,8 +29,6 @@ const (
 	maxWriters   = 1024
 	// openWriters is how many callers share a fixed rate.
 	openWriters = 256
-	// preloadCallers write the streams that have to be there.
-	preloadCallers = 512
 )
 
 // allRows are measured in this order.
@@ -46,8 +43,6 @@ var allRows = []row{
 	{"retry-hot", 64, false, smallPayload},
 	{"mixed-1", 64, false, smallPayload},
 	{"mixed-10", 64, false, smallPayload},
-	// Last, because it restarts the systems.
-	{"retry-cold", 64, false, smallPayload},
 }
 
 // name tells the row, as -rows matches it.
@@ -64,7 +59,7 @@ func (r row) name() string {
 
 // fits reports whether a system can do a row.
 func (r row) fits(k *kind) bool {
-	return (!r.pipelined || k.pipelines) && (r.workload == "fresh" || k.retries)
+	return !r.pipelined || k.pipelines
 }
 
 // retryEvery is how many operations of a row have one retry, 0 for none.
@@ -84,7 +79,6 @@ type findings struct {
 	syncs       map[cell]harness.Values   // with fsyncs_per_write, where they could be counted
 	samples     map[cell][]harness.Values // one for each round
 	open        []harness.Line            // what callers saw at a fixed rate
-	preloaded   []harness.Line            // the speed with so many idle streams there
 }
 
 // measureAll measures in rounds. In each the systems start with nothing, and
@@ -107,11 +101,6 @@ func measureAll(ctx context.Context, o *options) (*findings, error) {
 			return nil, err
 		}
 	}
-	for _, streams := range o.preload {
-		if err := onStage(ctx, o, func(s *stage) error { return f.preload(ctx, s, streams) }); err != nil {
-			return nil, err
-		}
-	}
 	return f, nil
 }
 
@@ -121,7 +110,6 @@ type instance struct {
 	system  system
 	dir     string
 	callers []*caller
-	ended   bool
 }
 
 // stage runs the systems of one round.
@@ -206,9 +194,6 @@ func (f *findings) suited(ctx context.Context, o *options, in *instance, r row) 
 	if known, ok := f.connections[at]; ok {
 		return known, nil
 	}
-	if r.workload == "retry-cold" {
-		r.workload = "retry-hot" // it can be measured more than once
-	}
 	candidates := in.kind.connections(r.writers, r.pipelined)
 	short := *o
 	short.duration, short.warmup = o.duration/4, o.warmup/2
@@ -283,38 +268,6 @@ func (f *findings) openLoops(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// preload fills every system with streams of one write each, restarts it, and
-// measures 64 writers beside them.
-func (f *findings) preload(ctx context.Context, s *stage, streams int) error {
-	r := row{"fresh", 64, false, smallPayload}
-	for _, in := range s.instances {
-		if !in.kind.retries {
-			continue // keeps no streams
-		}
-		connections, err := f.suited(ctx, s.o, in, r)
-		if err != nil {
-			return err
-		}
-		at := placement{
-			callers: preloadCallers, connections: min(connections, 8), pipelined: in.kind.pipelines, numbered: true,
-		}
-		restart, err := in.refill(ctx, at, newStore(streams, r.payload))
-		if err != nil {
-			return fmt.Errorf("%d streams: %s: %w", streams, in.kind.name, err)
-		}
-		v, err := in.measure(ctx, s.o, r, connections, false)
-		if err != nil {
-			return fmt.Errorf("%d streams: %s: %w", streams, in.kind.name, err)
-		}
-		line := harness.Line{"system": in.kind.name, "streams": streams, "writers": r.writers,
-			"restart_s": restart.Seconds()}
-		f.preloaded = append(f.preloaded, line.With(v))
-		s.o.notice("streams  %8d there        %-20s %9.0f/s  p50 %8.3f ms  p99 %8.3f ms", streams,
-			in.kind.name, v["throughput_per_s"], v["p50_ms"], v["p99_ms"])
-	}
-	return nil
-}
-
 // place returns how the callers of a row reach a system.
 func place(r row, connections int) placement {
 	return placement{callers: r.writers, connections: connections, pipelined: r.pipelined}
@@ -329,40 +282,16 @@ func (in *instance) connected(ctx context.Context, at placement, do func(to conn
 	return errors.Join(do(to), to.close())
 }
 
-// refill commits a store and restarts the system. It returns how long that took.
-func (in *instance) refill(ctx context.Context, at placement, s *store) (took time.Duration, err error) {
-	if err := in.connected(ctx, at, func(to conn) error { return s.fill(ctx, to, at.callers) }); err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	err = in.system.restart(ctx)
-	return time.Since(began), err
-}
-
 // measure measures a row in one system, and counts syncs if asked.
 func (in *instance) measure(
 	ctx context.Context, o *options, r row, connections int, count bool,
 ) (v harness.Values, err error) {
-	at, warmup := place(r, connections), o.warmup
-	begin := func(to conn) (load.Operation, error) { return operation(ctx, r, in.callers[:r.writers], to) }
-	if r.workload == "retry-cold" {
-		if in.ended {
-			return nil, errors.New("a round has one cold row at most")
-		}
-		// The system is restarted between the writes and their retries.
-		in.ended, at.numbered, warmup = true, true, 0
-		cold := newStore(max(o.coldStreams, r.writers), r.payload)
-		if _, err := in.refill(ctx, at, cold); err != nil {
-			return nil, err
-		}
-		begin = func(to conn) (load.Operation, error) { return cold.cold(r.writers, to), nil }
-	}
-	err = in.connected(ctx, at, func(to conn) error {
-		do, err := begin(to)
+	err = in.connected(ctx, place(r, connections), func(to conn) error {
+		do, err := operation(ctx, r, in.callers[:r.writers], to)
 		if err != nil {
 			return err
 		}
-		v, err = in.observe(ctx, load.Load{Workers: r.writers, Warmup: warmup, Duration: o.duration}, count, do)
+		v, err = in.observe(ctx, load.Load{Workers: r.writers, Warmup: o.warmup, Duration: o.duration}, count, do)
 		return err
 	})
 	return v, err
@@ -380,7 +309,7 @@ func (in *instance) observe(
 		if began = !began; began {
 			pids = in.system.processes()
 			if count {
-				counter, err = countSyncs(pids, in.dir, filepath.Dir(in.dir))
+				counter, err = countSyncs(pids, filepath.Dir(in.dir))
 				if err != nil && !errors.Is(err, errNoCounter) {
 					return nil, err
 				}
@@ -388,9 +317,6 @@ func (in *instance) observe(
 		}
 		if used, err = harness.Usage(in.dir, pids...)(); err != nil {
 			return nil, err
-		}
-		if ours, ok := in.system.(*inProcess); ok {
-			used["log_bytes_per_write"] = ours.logBytes()
 		}
 		if counter != nil && !began {
 			var syncs int64
@@ -478,57 +404,4 @@ func operation(ctx context.Context, r row, callers []*caller, to conn) (load.Ope
 		}
 		return c.fresh(ctx, to)
 	}, nil
-}
-
-// store is a set of streams with one write each, to be asked for again.
-type store struct {
-	replies []string
-	payload []byte
-}
-
-func newStore(streams, bytes int) *store {
-	return &store{replies: make([]string, streams), payload: payload(bytes)}
-}
-
-// caller returns the caller of the only write of a stream; those of the rows come before.
-func (s *store) caller(i int) *caller {
-	return &caller{reply: s.replies[i], job: job{stream: maxWriters + i, payload: s.payload}}
-}
-
-// fill commits the one write of each stream.
-func (s *store) fill(ctx context.Context, to conn, callers int) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for worker := range callers {
-		group.Go(func() error {
-			for i := worker; i < len(s.replies); i += callers {
-				c := s.caller(i)
-				if err := c.fresh(ctx, to); err != nil {
-					return err
-				}
-				s.replies[i] = c.reply
-			}
-			return nil
-		})
-	}
-	return group.Wait()
-}
-
-// cold returns an operation that asks for each write once, far apart.
-func (s *store) cold(workers int, to conn) load.Operation {
-	next := make([]int, workers)
-	share := len(s.replies) / workers
-	// A prime, so that all are visited unless it divides the share; then the next one is.
-	stride := 7919
-	if share%stride == 0 {
-		stride = 7927
-	}
-	return func(ctx context.Context, worker int) error {
-		if next[worker] >= share {
-			return load.ErrDone
-		}
-		c := s.caller(worker*share + next[worker]*stride%share)
-		next[worker]++
-		c.job.sequence = 1
-		return c.again(ctx, to)
-	}
 }

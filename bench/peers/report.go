@@ -36,11 +36,6 @@ var (
 		{Head: "CPU µs (client)", Name: "client_cpu_us_per_write", Format: "%.1f"},
 		{Head: "resident bytes", Name: "resident_bytes", Format: ","},
 	})
-	targetColumns = []harness.Column{
-		{Head: "target", Name: "target"}, {Name: "sign"}, {Head: "want", Name: "want", Format: "%.4g"},
-		{Head: "got", Name: "got", Format: "%.2f"}, {Head: "between", Name: "low", Format: "%.2f"},
-		{Head: "and", Name: "high", Format: "%.2f"}, {Name: "verdict"},
-	}
 	ratioColumns = []harness.Column{
 		{Head: "row", Name: "row"}, {Head: "other", Name: "peer"}, {Head: "ratio", Name: "median", Format: "%.2f"},
 		{Head: "between", Name: "low", Format: "%.2f"}, {Head: "and", Name: "high", Format: "%.2f"},
@@ -50,13 +45,6 @@ var (
 		{Head: "system", Name: "system"}, {Head: "wanted/s", Name: "rate_per_s", Format: ","},
 		{Head: "served/s", Name: "served_per_s", Format: ","}, {Head: "unserved", Name: "unserved", Format: ","},
 	}, latencyColumns...)
-	preloadColumns = slices.Concat([]harness.Column{
-		{Head: "system", Name: "system"}, {Head: "streams", Name: "streams", Format: ","},
-		{Head: "writers", Name: "writers", Format: "%.0f"}, {Head: "per second", Name: "throughput_per_s", Format: ","},
-	}, latencyColumns[:2], []harness.Column{
-		{Head: "resident bytes", Name: "resident_bytes", Format: ","},
-		{Head: "restart s", Name: "restart_s", Format: "%.1f"},
-	})
 )
 
 // publish joins the rounds, prints the tables and writes the files.
@@ -80,10 +68,8 @@ func (f *findings) publish(o *options, stdout io.Writer) error {
 		columns     []harness.Column
 	}{
 		{"Rows", "rows", rowColumns},
-		{"Targets", "targets", targetColumns},
 		{"Throughput of seqledger over that of another", "ratios", ratioColumns},
 		{"Latency at a fixed rate, from the moment a write was due", "open_loop", openColumns},
-		{"Beside idle streams", "preloaded", preloadColumns},
 		{"Too few syncs to be honest", "warnings", []harness.Column{{Head: "what", Name: "what"}}},
 	} {
 		text += "\n" + strings.TrimSuffix(harness.Section(section.title, section.columns,
@@ -124,7 +110,7 @@ func (f *findings) report(o *options) harness.Report {
 	report := harness.NewReport()
 	maps.Copy(report, harness.Report{
 		"rounds": o.rounds, "duration_s": o.duration.Seconds(), "settings": settings, "lacks": lacks, "rows": rows,
-		"ratios": ratios, "targets": f.judge(), "warnings": cheats(rows), "open_loop": f.open, "preloaded": f.preloaded,
+		"ratios": ratios, "warnings": cheats(rows), "open_loop": f.open,
 	})
 	return report
 }
@@ -153,74 +139,6 @@ func (f *findings) compare(system, peer string, r row, value string) (l harness.
 	low, high, coverage := harness.Interval(ratios)
 	return harness.Line{"system": system, "peer": peer, "row": r.name(), "median": harness.Median(ratios),
 		"low": low, "high": high, "coverage": coverage}, true
-}
-
-// The rows that targets are about.
-var (
-	rowOfOne       = row{"fresh", 1, false, smallPayload}
-	rowOf64        = row{"fresh", 64, false, smallPayload}
-	rowOf256       = row{"fresh", 256, false, smallPayload}
-	rowOfPipelines = row{"fresh", maxWriters, true, smallPayload}
-	rowOfRetries   = row{"retry-hot", 64, false, smallPayload}
-)
-
-// marks are the targets for seqledger's speed relative to a peer.
-var marks = []struct {
-	peer string
-	row  row
-	want float64
-}{
-	{"postgres", rowOfOne, 1.2}, {"etcd", rowOfOne, 3}, {"nats", rowOfOne, 1.2}, {"redis", rowOfOne, 0.9},
-	{"postgres", rowOf64, 8}, {"etcd", rowOf64, 8}, {"nats", rowOf64, 5}, {"redis", rowOf64, 1.5},
-	{"postgres", rowOf256, 12}, {"etcd", rowOf256, 10}, {"nats", rowOf256, 10}, {"redis", rowOf256, 2},
-	{"postgres", rowOfPipelines, 10}, {"redis", rowOfPipelines, 1.2},
-	{"postgres", rowOfRetries, 3}, {"redis", rowOfRetries, 1},
-}
-
-// judge holds the findings against the marks, and against ceilings in process.
-func (f *findings) judge() (list []harness.Line) {
-	for _, m := range marks {
-		c, ok := f.compare("seqledger", m.peer, m.row, "throughput_per_s")
-		list = append(list, judged(fmt.Sprintf("%s: seqledger / %s", m.row.name(), m.peer), m.want, false, c, ok))
-	}
-	c, ok := f.compare("seqledger-inprocess", "floor", rowOfOne, "p50_ms")
-	list = append(list, judged("fresh/1: median latency in process / bare append and fdatasync", 1.3, true, c, ok))
-	for _, bytes := range []struct {
-		name, value string
-		want        float64
-	}{
-		{"fresh/256: bytes of log / bytes of payload, in process", "log_bytes_per_write", 2.5},
-		{"fresh/256: all bytes to the disk / bytes of payload, in process", "bytes_per_write", 6},
-	} {
-		all := harness.Of(f.samples[cell{rowOf256, "seqledger-inprocess"}], bytes.value)
-		for i := range all {
-			all[i] /= smallPayload
-		}
-		var c harness.Line
-		if len(all) > 0 {
-			low, high, _ := harness.Interval(all)
-			c = harness.Line{"median": harness.Median(all), "low": low, "high": high}
-		}
-		list = append(list, judged(bytes.name, bytes.want, true, c, len(all) > 0))
-	}
-	return list
-}
-
-// judged holds a median against a floor, or a ceiling.
-func judged(target string, want float64, atMost bool, c harness.Line, measured bool) harness.Line {
-	l := harness.Line{"target": target, "want": want, "sign": "≥", "verdict": "not measured"}
-	if atMost {
-		l["sign"] = "≤"
-	}
-	if !measured {
-		return l
-	}
-	got := c["median"].(float64)
-	l["got"], l["low"], l["high"], l["verdict"] = got, c["low"], c["high"], "reached"
-	if atMost && got > want || !atMost && got < want {
-		l["verdict"] = "MISSED"
-	}
-	return l
 }
 
 // cheats returns the rows in which a system synced less often than one sync for all waiting
@@ -259,11 +177,6 @@ func (f *findings) pictures() map[string]*harness.Chart {
 	for _, p := range f.open {
 		latency.Add(p["system"].(string), float64(p["rate_per_s"].(int)), p["p99_ms"].(float64))
 	}
-	streams := &harness.Chart{Title: "64 writers beside idle streams", X: "streams",
-		Y: "writes per second", LogX: true, LogY: true}
-	for _, p := range f.preloaded {
-		streams.Add(p["system"].(string), float64(p["streams"].(int)), p["throughput_per_s"].(float64))
-	}
 	return map[string]*harness.Chart{"peers-throughput.svg": throughput,
-		"peers-latency.svg": latency, "peers-streams.svg": streams}
+		"peers-latency.svg": latency}
 }

@@ -87,7 +87,6 @@ type kind struct {
 	// connections to choose from for so many callers.
 	connections func(callers int, pipelined bool) []int
 	pipelines   bool // can do rows that are pipelined
-	retries     bool // can do rows with retries
 	named       bool // is measured only where -systems names it
 }
 
@@ -144,25 +143,19 @@ func oneConnection(int, bool) []int { return []int{1} }
 
 func kinds() []kind {
 	return []kind{
-		{name: "floor", make: func() system { return new(floor) }, find: builtIn(""), connections: oneConnection,
-			settings: "one loop: write what waits at the end of a preallocated file, fdatasync, answer",
-			lacks:    "everything but the payload: no sequence, no key, no hash, no reply", pipelines: true},
-		{name: "seqledger-inprocess", make: func() system { return new(inProcess) },
-			find: builtIn(""), connections: oneConnection,
-			settings: "ledger.Ledger in the process of the harness, defaults", retries: true},
 		{name: "seqledger", make: newWire(true), find: builtIn(""),
 			settings:    "defaults; writer.Writers over one WriteStream; retries over a second one",
-			connections: oneConnection, pipelines: true, retries: true},
+			connections: oneConnection, pipelines: true},
 		{name: "seqledger-unary", make: newWire(false), find: builtIn(""),
 			connections: oneConnection,
-			settings:    "defaults; Write, Connect with protobuf", retries: true},
+			settings:    "defaults; Write, Connect with protobuf"},
 		{name: "postgres", make: newPostgres, find: findPostgres, settings: postgresSettings,
-			connections: pools(8, 32, 64, 128), pipelines: true, retries: true},
+			connections: pools(8, 32, 64, 128), pipelines: true},
 		{name: "redis", make: newRedis, find: findRedis, settings: redisSettings,
-			connections: pools(8, 64, 256), pipelines: true, retries: true},
+			connections: pools(8, 64, 256), pipelines: true},
 		{name: "nats", make: newNATS,
 			find:     builtIn("github.com/nats-io/nats-server/v2"),
-			settings: natsSettings, connections: pools(1, 4, 16), retries: true,
+			settings: natsSettings, connections: pools(1, 4, 16),
 			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its " +
 				"id is " +
 				"looked at, " +
@@ -171,14 +164,13 @@ func kinds() []kind {
 				"window of " +
 				"2 minutes, not for ever"},
 		{name: "etcd", make: newEtcd, find: builtIn("go.etcd.io/etcd/server/v3"),
-			settings: etcdSettings, connections: pools(1, 4, 16), retries: true,
+			settings: etcdSettings, connections: pools(1, 4, 16),
 			lacks: etcdLacks},
 		{name: "seqledger-3", make: newWireCluster, find: builtIn(""), connections: oneConnection, named: true,
-			settings: "three nodes as processes of this machine, defaults; otherwise as seqledger", pipelines: true,
-			retries: true},
+			settings: "three nodes as processes of this machine, defaults; otherwise as seqledger", pipelines: true},
 		{name: "etcd-3", make: newEtcdCluster, find: builtIn("go.etcd.io/etcd/server/v3"), named: true,
 			settings: "three members as processes of this machine, callers spread over them; otherwise as etcd",
-			lacks:    etcdLacks, connections: pools(1, 4, 16), retries: true},
+			lacks:    etcdLacks, connections: pools(1, 4, 16)},
 	}
 }
 

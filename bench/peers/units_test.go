@@ -14,26 +14,6 @@ import (
 	"github.com/seqledger/seqledger/internal/load"
 )
 
-func TestParsePerf(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		output string
-		want   int64
-		broken bool
-	}{
-		"one event": {"# started on\n\n42,,ext4:ext4_sync_file_enter,1000,100.00,,\n", 42, false},
-		"two events": {"1,,syscalls:sys_enter_fsync,1,100.00,,\n2,,syscalls:sys_enter_fdatasync,1,100.00,,\n", 3,
-			false},
-		"did not run":  {"<not counted>,,ext4:ext4_sync_file_enter,0,100.00,,\n", 0, false},
-		"cannot count": {"<not supported>,,ext4:ext4_sync_file_enter,0,100.00,,\n", 0, true},
-		"nothing":      {"", 0, true},
-	} {
-		if got, err := parsePerf(test.output); got != test.want || (err != nil) != test.broken {
-			t.Errorf("%s: got %d, %v", name, got, err)
-		}
-	}
-}
-
 func TestParseStrace(t *testing.T) {
 	t.Parallel()
 	const output = `% time     seconds  usecs/call     calls    errors syscall
@@ -101,48 +81,6 @@ func TestOperationMixesAndChecks(t *testing.T) {
 	}
 }
 
-// Every stored write is asked for once.
-func TestStoreAsksForAll(t *testing.T) {
-	t.Parallel()
-	for _, streams := range []int{8, 100, 7919 * 2} {
-		to := &fake{stored: make(map[int]uint64)}
-		s := newStore(streams, 1)
-		if err := s.fill(t.Context(), to, 4); err != nil {
-			t.Fatal(err)
-		}
-		asked := make(map[int]int)
-		do := s.cold(2, &spy{fake: to, asked: asked})
-		for worker := range 2 {
-			for {
-				err := do(t.Context(), worker)
-				if errors.Is(err, load.ErrDone) {
-					break
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		for stream := range streams {
-			if asked[maxWriters+stream] != 1 {
-				t.Fatalf("of %d: stream %d was asked for %d times", streams, maxWriters+stream,
-					asked[maxWriters+stream])
-			}
-		}
-	}
-}
-
-// spy counts its calls.
-type spy struct {
-	*fake
-	asked map[int]int
-}
-
-func (s *spy) do(ctx context.Context, j *job, repeat bool) (answer, error) {
-	s.asked[j.stream]++
-	return s.fake.do(ctx, j, repeat)
-}
-
 // Calls that come while a batch is under way share the next one, and each gets
 // its own answer.
 func TestBatcher(t *testing.T) {
@@ -191,20 +129,20 @@ func TestChoose(t *testing.T) {
 	t.Parallel()
 	quiet := func(string, ...any) {}
 	valid := func() *options {
-		return &options{rounds: 1, duration: time.Second, coldStreams: 1, notice: quiet}
+		return &options{rounds: 1, duration: time.Second, notice: quiet}
 	}
 	o := valid()
-	if err := o.choose("floor,seqledger", "^fresh/64$", "10,20", ""); err != nil || len(o.kinds) != 2 ||
+	if err := o.choose("seqledger-unary,seqledger", "^fresh/64$", "10,20"); err != nil || len(o.kinds) != 2 ||
 		len(o.rows) != 1 ||
-		!slices.Equal(o.rates, []int{10, 20}) || len(o.preload) != 0 {
+		!slices.Equal(o.rates, []int{10, 20}) {
 		t.Errorf("got %+v, %v", o, err)
 	}
-	for _, wrong := range [][4]string{{"oracle"}, {"", "("}, {"", "nothing"}, {"", "", "fast"}, {"", "", "", "0"}} {
-		if err := valid().choose(wrong[0], wrong[1], wrong[2], wrong[3]); err == nil {
+	for _, wrong := range [][3]string{{"oracle"}, {"", "("}, {"", "nothing"}, {"", "", "fast"}} {
+		if err := valid().choose(wrong[0], wrong[1], wrong[2]); err == nil {
 			t.Errorf("%q: want an error", wrong)
 		}
 	}
-	if err := new(options).choose("", "", "", ""); err == nil {
+	if err := new(options).choose("", "", ""); err == nil {
 		t.Error("no rounds: want an error")
 	}
 }
@@ -223,7 +161,7 @@ func TestPools(t *testing.T) {
 // The fields by which others read the results.
 func TestReportFields(t *testing.T) {
 	t.Parallel()
-	f := &findings{samples: map[cell][]harness.Values{{rowOf64, "seqledger"}: {(&load.Result{
+	f := &findings{samples: map[cell][]harness.Values{{row{"fresh", 64, false, smallPayload}, "seqledger"}: {(&load.Result{
 		Latency: load.NewLatencies(), Operations: 1,
 		Used: harness.Values{"bytes_per_write": 1, "cpu_us_per_write": 1},
 	}).Values()}}}

@@ -42,7 +42,7 @@ type BackupBase struct {
 // of a backup, which cannot be used.
 //
 // begin is called with the backup's description before the first byte is written; an error from
-// begin ends the call. begin may be nil. A server makes one backup at a time and refuses others
+// begin ends the call. begin may be nil. A server refuses a backup while it makes another one,
 // with the Connect code resource_exhausted.
 func Backup(
 	ctx context.Context, c *client.Client, w io.Writer, begin func(BackupInfo) error,

@@ -85,8 +85,8 @@ type Error struct {
 	LeaderAddress string
 
 	// wire is true when the answer was in Connect's own form, as a seqledger server's always
-	// is. Otherwise this side made the error from an HTTP status or a broken connection, and it
-	// says nothing about what the server did.
+	// is. Otherwise this side made the error from an HTTP status or a broken connection, and
+	// what the server did is unknown.
 	wire bool
 	// status is the HTTP status of an answer that was not in Connect's form, or 0.
 	status int
@@ -278,8 +278,8 @@ func isTLSRefusal(err error) bool {
 }
 
 // IsFinal reports whether the ledger itself has refused the call and would refuse it again. A
-// refusal that may come from an intermediary is not final, because a load balancer with no server
-// behind it may answer 404 or 401 for half a second.
+// refusal that may come from an intermediary is not final, because a load balancer without a
+// live server may answer 404 or 401 for half a second.
 func (e *Error) IsFinal() bool {
 	return e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED && !e.IsTemporary()
 }

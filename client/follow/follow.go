@@ -34,7 +34,7 @@ const DefaultName = "default"
 type Options struct {
 	// Name tells followers of one scope in one database apart. Empty means DefaultName.
 	Name string
-	// Logger may be nil. It gets the failures after which Into goes on.
+	// Logger may be nil. It gets the failures after which Into retries.
 	Logger *slog.Logger
 }
 
@@ -59,8 +59,8 @@ func (e *DivergedError) Error() string {
 }
 
 // Into applies the blocks of a scope, from the one after the last that was applied, until ctx ends or an error. It
-// goes on after failures of the ledger's and the database's connections. It returns the error of ctx, of fn, a
-// [*DivergedError], or an error of ledger or database that does not pass by itself.
+// retries when the connection to the ledger or the database fails. It returns the error of ctx, of fn, a
+// [*DivergedError], or a lasting error of the ledger or the database.
 func Into(
 	ctx context.Context, ledger *client.Client, db *pgxpool.Pool, scope *seqledgerv1.Scope, fn Apply, o Options,
 ) error {
@@ -231,7 +231,7 @@ const kept = 1000
 func (f *follower) apply(ctx context.Context, last position, block *seqledgerv1.Block) error {
 	height := block.GetHeader().GetHeight()
 	err := pgx.BeginFunc(ctx, f.db, func(tx pgx.Tx) error {
-		// The lock lets one process at a time apply a block.
+		// The lock keeps other processes from applying a block.
 		at, err := readPosition(ctx, tx, f, "FOR UPDATE OF f")
 		if err != nil {
 			return err

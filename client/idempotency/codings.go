@@ -48,7 +48,7 @@ func codingNames(codings []string) (all []string) {
 	return all
 }
 
-// undo undoes one coding. What is behind the end of the coded content is an error.
+// undo undoes one coding. Bytes after the end of the coded content are an error.
 func undo(coding string, body []byte, most int64) ([]byte, error) {
 	var content io.Reader
 	var err error

@@ -215,11 +215,11 @@ func (g *guard) await(ctx context.Context, request *ReserveRequest, running *Res
 	}
 	answer, now := g.notReserved(ctx, request, err)
 	if answer.Code == CodeStoreUnavailable {
-		// The store has said that another owner is at work. A wait that breaks says nothing else.
+		// The store has answered that another owner is at work. A failed wait does not change that.
 		if ctx.Err() == nil {
 			g.Logger.WarnContext(ctx, "the wait for another owner of a key broke", "error", err)
 		}
-		if now == nil || now.Outcome != InFlight { // what is left of the lease as it was before the wait
+		if now == nil || now.Outcome != InFlight { // the rest of the lease as of the answer before the wait
 			now = &Reservation{RetryAfter: running.RetryAfter - time.Since(began)}
 		}
 		answer = g.inFlight(now, err)
@@ -341,7 +341,7 @@ func (g *guard) newOwner(work context.Context, request *ReserveRequest, r *Reser
 		checkpoint: r.Checkpoint,
 	}
 	o.ctx, o.cancel = context.WithCancelCause(context.WithValue(work, ownerKey{}, o))
-	// Not ended by the context of the work, so that work that goes on after its end keeps the lease.
+	// Not ended by the context of the work, so that work that continues after its end keeps the lease.
 	beating, quit := context.WithCancel(context.WithoutCancel(work))
 	o.quit = quit
 	// The goroutine ends with the ownership; Owner.end waits for it.
@@ -358,7 +358,7 @@ func FromContext(ctx context.Context) *Owner {
 }
 
 // beat extends the lease until ctx ends or the lease is lost. With TakeOver it ends the context of the work when the
-// lease has passed since it was last extended, because another owner may run from then on; otherwise no other owner can
+// lease has passed since it was last extended, because another owner may run afterwards; otherwise no other owner can
 // start, and the work's own late result settles the unknown outcome.
 func (o *Owner) beat(ctx context.Context, began time.Time) {
 	lease, interval := o.guard.Lease, o.guard.Lease/3

@@ -45,8 +45,8 @@ type DoOptions struct {
 //   - a [*RejectedError]: the refusal is stored, and returned now and to retries.
 //   - an error that wraps [ErrNotExecuted]: the key is released. An owner that has taken the key over from another one
 //     leaves it to the next owner, for the same request and with the checkpoint.
-//   - any other error, or a panic: the outcome is unknown. The store does not run the work again by itself, unless
-//     Settings.OnLeaseExpired says so.
+//   - any other error, or a panic: the outcome is unknown. The work does not run again, unless
+//     Settings.OnLeaseExpired allows it.
 //
 // The context of fn ends with ctx. With [TakeOver] it also ends, with the cause [ErrLeaseLost], when another owner
 // takes over, or may: once a lease has passed since it was last extended, because its heartbeats fail. If Do returns an

@@ -38,7 +38,7 @@
 //   - [TakeOver]: the next caller runs the work again, with a higher fencing token ([Owner.Token]). The work runs at
 //     least once. It takes effect once only if it is itself idempotent or its resource refuses lower tokens.
 //
-// Likewise, a response of 500, a timeout or a panic says nothing about effects: by default the key is held until the
+// Likewise, a response of 500, a timeout or a panic leaves the effects unknown: by default the key is held until the
 // lease ends, and not released. Use Options.ServerErrors or [ErrNotExecuted] where you know more.
 //
 // A result is kept for Settings.TTL. A retry that arrives later counts as a first request.

@@ -166,7 +166,7 @@ func (o Options) ComparedHeaders() ([]string, error) {
 	return names, err
 }
 
-// nameProblem returns what is wrong with the name of a header in a list, or "".
+// nameProblem returns why a list may not have the name of a header, or "".
 func nameProblem(name string) string {
 	switch name = strings.ToLower(name); {
 	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":

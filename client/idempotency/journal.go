@@ -37,7 +37,7 @@ var ErrJournalFull = errors.New("idempotency: the journal is full")
 var ErrJournalClosed = errors.New("idempotency: the journal is closed")
 
 // Journal keeps the results of finished work while the store does not take them, and retries until it does, even after
-// a restart. It is a directory used by one process at a time, with one file per result. The files contain keys and
+// a restart. It is a locked directory with one file per result. The files contain keys and
 // responses in clear text and are readable by their owner only. A journal holds at most 1,024 results of at most
 // 1.4 MiB each.
 //
@@ -122,7 +122,7 @@ func (j *Journal) Close() error {
 	j.cancel()
 	<-j.done
 	j.mu.Lock()
-	j.closed = true // before the lock is given up: from then on the directory may be another process's
+	j.closed = true // before the lock is released and another process may use the directory
 	j.mu.Unlock()
 	return j.lock.Unlock()
 }

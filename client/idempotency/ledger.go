@@ -89,8 +89,8 @@ func fromWireRecord(m *seqledgerv1.IdempotencyRecord) *Record {
 	return r
 }
 
-// storeError maps the error of a call to a store error. An error of the context may wrap the last answer: a quota error
-// is worth returning.
+// storeError maps the error of a call to a store error. An error of the context may wrap the last answer. If that
+// is a quota error, it is returned.
 func storeError(err error) error {
 	e, ok := errors.AsType[*failure.Error](err)
 	if !ok {

@@ -37,8 +37,8 @@ type Lister interface {
 	List(ctx context.Context, request *ListRequest) iter.Seq2[*ListedRecord, error]
 }
 
-// ListedAs returns the record in a value that a [Backend] stores, as List shows it at a time on the store's clock. It
-// returns nil if the record no longer determines the state of its key. The error wraps [ErrDamaged].
+// ListedAs returns the record in a value that a [Backend] stores, as List shows it at the given time of the store's
+// clock. It returns nil if the record no longer determines the state of its key. The error wraps [ErrDamaged].
 func ListedAs(value []byte, now time.Time) (*Record, error) {
 	record, err := decodeStored(value)
 	if err != nil {

@@ -36,7 +36,7 @@ type Disposition uint8
 
 // The dispositions.
 const (
-	LeaveUnknown Disposition = iota // the outcome is unknown: the work never runs again by itself
+	LeaveUnknown Disposition = iota // the outcome is unknown: the work never runs again
 	ReleaseKey                      // the work had no effects: the next request runs it again
 	StoreResult                     // the response is the result, and is replayed
 )
@@ -103,7 +103,7 @@ type Options struct {
 	// OutcomeOnly stores only that a result was reached, its status and its Location, and not the response: a retry
 	// gets CodeNotRetained. It is for responses that must not be stored. Interceptor ignores it.
 	OutcomeOnly bool
-	// StoredHeaders are the names of response headers that are stored and replayed besides Content-Type,
+	// StoredHeaders are the names of response headers that are stored and replayed in addition to Content-Type,
 	// Content-Encoding, Content-Language, Content-Disposition, Content-Location, Content-Range, Location,
 	// Operation-Location, ETag, Last-Modified, Link, Vary, Retry-After and Cache-Control. Cookies, credentials, and
 	// headers of CORS, of one delivery or of one connection cannot be stored. Interceptor ignores it.
@@ -262,7 +262,7 @@ func stripped(r *http.Request) *http.Request {
 	return r
 }
 
-// StripHeaders removes the headers that only a middleware may set. A reverse proxy behind a middleware calls it on its
+// StripHeaders removes the headers that only a middleware may set. A reverse proxy inside a middleware calls it on its
 // responses, because the middleware does not touch responses to requests without a key.
 func StripHeaders(header http.Header) {
 	for name := range header {
@@ -475,7 +475,7 @@ func (m *middleware) namespace(r *http.Request) string {
 // run runs the handler as the owner of a key.
 func (m *middleware) run(w http.ResponseWriter, r *http.Request, owner *Owner) {
 	key := owner.ownership.Key.Key
-	// The context of r ends when the client disconnects. The work must not: it goes on for the retry.
+	// The context of r ends when the client disconnects. The work must not: it continues for the retry.
 	request := r.WithContext(owner.ctx)
 	request.Header.Set(HeaderAttempt, strconv.FormatUint(owner.attempt, 10))
 	request.Header.Set(HeaderFence, strconv.FormatUint(owner.Token(), 10))

@@ -117,7 +117,7 @@ type Problem struct {
 	Status int
 	Code   Code
 	Action Action
-	Title  string // the same for all problems with this code
+	Title  string // determined by the code
 	Detail string // specific to this problem; may be empty
 	// RetryAfter is how long to wait before sending the request again; 0 leaves it open.
 	RetryAfter time.Duration
@@ -179,7 +179,7 @@ func (m *middleware) fail(w http.ResponseWriter, r *http.Request, err error) {
 // maxDetail is the maximum length, in bytes, of a record's text that a problem repeats.
 const maxDetail = 1 << 10
 
-// detail returns the part of the cause that a client may see: what is wrong with its request or what an operator has
+// detail returns the part of the cause that a client may see: the mistake in its request or what an operator has
 // stored for it, and never anything about the store.
 func (e *Error) detail() string {
 	if e.Code == CodeNotExecuted && e.Record != nil && len(e.Record.Response) <= maxDetail {
@@ -203,7 +203,7 @@ type policy struct {
 	VisitorHeader   string   `json:"visitor_header,omitempty"`
 	Fingerprint     string   `json:"fingerprint"`
 	Pointers        []string `json:"pointers,omitempty"`
-	RequestHeaders  []string `json:"request_headers"` // compared, besides method, path, query and body
+	RequestHeaders  []string `json:"request_headers"` // compared, as are method, path, query and body
 	MaxBodyBytes    int64    `json:"max_body_bytes"`
 	TTLSeconds      float64  `json:"ttl_seconds"`
 	RejectedSeconds float64  `json:"rejected_ttl_seconds"`
@@ -211,7 +211,7 @@ type policy struct {
 	OnLeaseExpired  string   `json:"on_lease_expired"`
 	MaxStoredBytes  int      `json:"max_stored_bytes"`
 	MismatchStatus  int      `json:"mismatch_status"`
-	StoredHeaders   []string `json:"stored_headers,omitempty"` // besides the usual ones
+	StoredHeaders   []string `json:"stored_headers,omitempty"` // in addition to the usual ones
 	Documentation   string   `json:"documentation"`
 }
 

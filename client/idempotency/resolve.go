@@ -21,7 +21,7 @@ var ErrNotFinal = errors.New("idempotency: the outcome of the work is still open
 // [ErrNotFound].
 type Resolver interface {
 	Store
-	// Resolve settles an unknown outcome: state is Committed or Rejected, and result is what retries get from then on.
+	// Resolve settles an unknown outcome: state is Committed or Rejected, and result is what retries get.
 	// The outcome is OK, even if the record was already settled in the same way; or it is AlreadyCompleted, with the
 	// record.
 	Resolve(ctx context.Context, key *RecordKey, state State, result Result) (*Answer, error)
@@ -74,7 +74,7 @@ func settledResponse(text []byte) *storedResponse {
 	}
 }
 
-// settle applies a command that comes from no owner.
+// settle applies a command of an operator.
 func (s *casStore) settle(ctx context.Context, key *RecordKey, c keyed.Command) (*Answer, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err

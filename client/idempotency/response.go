@@ -16,7 +16,7 @@ type storedResponse struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header,omitempty"`
 	// Raw has the headers with values that are not UTF-8, which JSON strings cannot carry, instead of Header. It is
-	// used only in the stored form. Programs of before it read the other headers.
+	// used only in the stored form.
 	Raw map[string][][]byte `json:"raw,omitempty"`
 	// Kept is false if the body was too large, a stream, or cut off.
 	Kept bool   `json:"kept"`
@@ -190,7 +190,7 @@ func (r *recorder) Flush() {
 	_ = http.NewResponseController(r.w).Flush()
 }
 
-// stream delivers what was held back, and from then on everything as it is written.
+// stream delivers what was held back, and everything later as it is written.
 func (r *recorder) stream() {
 	if r.streaming {
 		return
@@ -261,7 +261,7 @@ func (r *recorder) isCutOff() bool {
 	return err == nil && length >= 0 && length != r.written // net/http ignores one that is no length
 }
 
-// stored returns the response in its stored form, with the headers that a route stores besides. The response to this
+// stored returns the response in its stored form, with the additional headers of a route. The response to this
 // request becomes the same, unless some of it is delivered already.
 func (r *recorder) stored(more []string) *storedResponse {
 	r.sniff()

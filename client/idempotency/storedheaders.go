@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// storedHeaders are the response headers that are stored and replayed, besides those of [Options.StoredHeaders]. The
-// others belong to one delivery (Date, cookies, credentials, CORS) or to one connection.
+// storedHeaders are the response headers that are stored and replayed, in addition to those of [Options.StoredHeaders].
+// The others belong to one delivery (Date, cookies, credentials, CORS) or to one connection.
 var storedHeaders = []string{
 	"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location", "Content-Range",
 	"Content-Type", "Etag", "Last-Modified", "Link", "Location", "Operation-Location", "Retry-After", "Vary",

@@ -38,7 +38,7 @@ type DamageError struct {
 	// Offset is the byte, from 0, at which the first bad group begins; 0 for
 	// the file's header.
 	Offset int64
-	// Reason says what is wrong, for messages.
+	// Reason is for messages.
 	Reason string
 }
 

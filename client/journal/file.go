@@ -45,7 +45,7 @@ const (
 	limitMaxBytes   = 1 << 30
 )
 
-// File is a journal in a file. One process at a time has it open; any number of Writers of that
+// File is a journal in a file. A lock keeps other processes out; any number of Writers of the
 // process share it, and one fsync makes all their earlier records durable. It is safe for
 // concurrent use.
 type File struct {

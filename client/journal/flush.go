@@ -68,7 +68,7 @@ func (f *File) flush() {
 // keepBuffer bounds the buffer that is kept for the next group.
 const keepBuffer = 1 << 20
 
-// outweighed reports whether the file is worth rewriting: the obsolete bytes must outweigh the
+// outweighed reports whether to rewrite the file: the obsolete bytes must outweigh the
 // result of a rewrite by enough to make rewrites rare. The result has at least the live bytes,
 // and about the size of the last rewrite, which includes the streams' heads. mu is held.
 func (f *File) outweighed(group int) bool {

@@ -93,8 +93,8 @@ func groupAt(content []byte, salt uint64, offset int) ([]byte, string) {
 // scan calls visit for each group in order and returns where the good ones end.
 //
 // A bad group at the end is torn: it was being written when the process or the machine stopped,
-// so its fsync had not returned and nothing in it had been sent. A bad group with a good one
-// behind it is damage, because the next group is only written after that fsync.
+// so its fsync had not returned and nothing in it had been sent. A bad group before a good one
+// is damage, because the next group is only written after that fsync.
 func scan(path string, content []byte, visit func(offset int64, records []byte) error) (int64, error) {
 	salt, err := parseHeader(content)
 	if err != nil {
@@ -107,9 +107,9 @@ func scan(path string, content []byte, visit func(offset int64, records []byte) 
 			return int64(offset), nil // the rest is room for groups to come
 		}
 		if reason != "" {
-			if behind, found := groupBehind(content, salt, offset); found {
+			if next, found := nextGroup(content, salt, offset); found {
 				return int64(offset), &DamageError{path, int64(offset),
-					fmt.Sprintf("%s, and a good group follows at byte %d", reason, behind)}
+					fmt.Sprintf("%s, and a good group follows at byte %d", reason, next)}
 			}
 			return int64(offset), nil
 		}
@@ -124,8 +124,8 @@ func scan(path string, content []byte, visit func(offset int64, records []byte) 
 // written returns where the zeros at the end begin.
 func written(content []byte) int { return len(bytes.TrimRight(content, "\x00")) }
 
-// groupBehind looks for a good group anywhere behind offset.
-func groupBehind(content []byte, salt uint64, offset int) (int, bool) {
+// nextGroup looks for a good group anywhere after offset.
+func nextGroup(content []byte, salt uint64, offset int) (int, bool) {
 	for at := offset + 1; ; at++ {
 		next := bytes.Index(content[at:], marker)
 		if next < 0 {

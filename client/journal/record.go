@@ -32,10 +32,10 @@ const (
 	KindSettled Kind = 4
 	// KindAcknowledged removes a settled write with a tag.
 	KindAcknowledged Kind = 5
-	// KindDropped removes an unsettled write and all behind it, because they were not executed.
+	// KindDropped removes an unsettled write and all later ones, because they were not executed.
 	// The number of the first is free again.
 	KindDropped Kind = 6
-	// kindRemembered removes a settled write with a tag, if it is there, and keeps
+	// kindRemembered removes the settled write with a tag, if any, and keeps
 	// the tag in use for a time. A File makes one of a KindAcknowledged.
 	kindRemembered Kind = 7
 )

@@ -9,7 +9,7 @@ import (
 
 const (
 	defaultRememberTags = 24 * time.Hour
-	// tagOverhead bounds what a remembered tag takes in the file besides its own bytes.
+	// tagOverhead bounds the bytes that a remembered tag adds to its name in the file.
 	tagOverhead = 32
 )
 

@@ -26,24 +26,24 @@
 // # Why a row is written once
 //
 // The table is the journal of the writes. A row gets its number, its key and the bytes of its write in a
-// transaction that ends before anything is sent; from then on these bytes are sent under this number until the
-// ledger has decided. The ledger commits a number once. A relay that starts, after a crash of its own, of
-// the database or of the ledger, opens a new session of the stream, with the old one as expected_session: it
-// fences all copies that were sent before, and succeeds only if no other program has written to the stream since.
-// Then it sends what has a number and no outcome again.
+// transaction that ends before anything is sent. The relay sends these bytes under this number until the
+// ledger has decided. The ledger commits a number once. A relay that starts, after a crash of the relay,
+// the database or the ledger, opens a new session of the stream, with the old one as expected_session: it
+// fences all earlier copies, and succeeds only if no other program has written to the stream since.
+// Then it sends the rows with a number and no outcome again.
 //
-// A refusal is taken for final only after another new session: it fences copies of the refused row, and of the rows
-// behind it, that may still be under way. If last_committed_sequence has reached the row by then, one of the
+// A refusal is final only after another new session, which fences the copies of the refused row and of later rows
+// that may still be under way. If last_committed_sequence has reached the row by then, one of the
 // copies has committed, and the row is sent again for its receipt. Otherwise the refusal is final, and
-// its number and those behind it are free.
+// its number and the later ones are free.
 //
-// Each change of a stream's rows by a relay is a transaction that first locks the stream's row and looks whether
+// Each change of a stream's rows by a relay is a transaction that first locks the stream's row and checks that
 // the relay still owns the stream. A relay owns a stream for some seconds and renews that. Ownership keeps two
-// relays from fencing each other for ever; correctness does not depend on it, nor on any clock. A relay that falls
-// silent within such a transaction holds the lock; PostgreSQL ends the transaction when it has heard nothing for as
-// long as a relay owns a stream (idle_in_transaction_session_timeout, set for the transaction alone).
+// relays from fencing each other in turns; correctness does not depend on it, nor on any clock. A relay that hangs
+// within such a transaction holds the lock; PostgreSQL ends the transaction when it was idle for as
+// long as a relay owns a stream (idle_in_transaction_session_timeout, set for the transaction).
 //
-// What can happen between two changes has names, in step.go: the tests kill the relay at each of these steps, restart
+// The points between two changes have names, in step.go: the tests kill the relay at each of them, restart
 // the database and the ledger there, and let another relay overtake one that waits there.
 //
 // # What stops a stream

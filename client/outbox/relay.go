@@ -37,14 +37,14 @@ type Options struct {
 	// ClientPrefix stands before the name of a stream in its client id. Empty means DefaultClientPrefix. No
 	// other program may write under these client ids.
 	ClientPrefix string
-	// Park leaves a refused row out and goes on with the row behind it; otherwise its stream stops.
+	// Park leaves a refused row out and continues with the next row; otherwise its stream stops.
 	Park bool
 	// Poll is how often the table is looked at for new rows; 0 means DefaultPoll. While a stream has few rows, they
 	// are gathered for a fifth of it.
 	Poll time.Duration
 	// Concurrency is how many streams are worked on at once; 0 means DefaultConcurrency.
 	Concurrency int
-	// DeleteAfter is how long committed rows are kept; 0 means for ever.
+	// DeleteAfter is how long committed rows are kept; 0 means forever.
 	DeleteAfter time.Duration
 	// Logger may be nil. It never gets the operations of a row.
 	Logger *slog.Logger
@@ -69,8 +69,8 @@ type Counters struct {
 	Owned     uint64 // streams that it works on now
 }
 
-// Relay writes the rows of an outbox to a ledger. Any number of relays may run on one table: each stream is
-// worked on by one of them, and by another one seconds after that was killed.
+// Relay writes the rows of an outbox to a ledger. Any number of relays may run on one table: one of them works on each
+// stream, and another one takes the stream over seconds after the first was killed.
 type Relay struct {
 	ledger  *client.Client
 	db      *pgxpool.Pool
@@ -84,9 +84,9 @@ type Relay struct {
 
 	waiting atomic.Int32 // streams that wait for a place
 
-	// at is called at each step of a stream's work. Only tests set it, to make something fail there.
+	// at is called at each step of a stream's work. Tests set it to cause a failure there.
 	at func(stream string, step step)
-	// silence is after how long without a statement PostgreSQL ends a transaction of this relay.
+	// silence is the time without a statement after which PostgreSQL ends a transaction of this relay.
 	silence time.Duration
 
 	committed, refused, repeated, sessions, stopped atomic.Uint64
@@ -126,9 +126,9 @@ func (r *Relay) Counters() Counters {
 	}
 }
 
-// Run writes rows until ctx ends, and returns its error. It goes on after failures of the ledger and of the
-// database, except that it returns an error at once if the tables are not there or may not be used, or if their
-// rows go elsewhere. Run may be called once.
+// Run writes rows until ctx ends, and returns its error. It retries after failures of the ledger and of the
+// database. It returns an error at once if the tables are missing or the role lacks a privilege, or if their
+// rows go to another scope. Run may be called once.
 func (r *Relay) Run(ctx context.Context) error {
 	if err := r.check(ctx); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// check tells early what no repeat would mend, and waits for a database that is not there yet.
+// check reports early what a retry does not repair, and waits for a database that does not answer yet.
 func (r *Relay) check(ctx context.Context) error {
 	for failures := 0; ; failures++ {
 		err := r.checkOnce(ctx)
@@ -164,12 +164,12 @@ func (r *Relay) check(ctx context.Context) error {
 			return fmt.Errorf("outbox: %w", err)
 		}
 		_ = pgserver.Leave(r.db, err)
-		r.log.WarnContext(ctx, "the outbox's database does not answer; it is tried again", "error", err)
+		r.log.WarnContext(ctx, "the outbox's database does not answer; retrying", "error", err)
 		pause(ctx, failures)
 	}
 }
 
-// elsewhereError says that the rows of a stream go to another place than this relay's.
+// elsewhereError means that the rows of a stream go to another scope or client id than this relay's.
 type elsewhereError struct{ stream, organization, vault, client string }
 
 // Error implements error.
@@ -213,7 +213,7 @@ func (r *Relay) every(ctx context.Context, pause time.Duration, do func(ctx cont
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		if err := pgserver.Leave(r.db, do(ctx)); err != nil && ctx.Err() == nil {
-			r.log.WarnContext(ctx, "the outbox's database failed; it is tried again", "error", err)
+			r.log.WarnContext(ctx, "the outbox's database failed; retrying", "error", err)
 		}
 		select {
 		case <-tick.C:
@@ -222,9 +222,9 @@ func (r *Relay) every(ctx context.Context, pause time.Duration, do func(ctx cont
 	}
 }
 
-// openStreams lists the streams that have rows to write, with one look into the index for each rather than with
+// openStreams lists the streams that have rows to write, with one index lookup for each rather than with
 // DISTINCT, which would read every open row. It also lists those that were resumed: their number is taken from the
-// ledger at once, so that a backup of the database rarely says that any number is right.
+// ledger at once, so that a backup of the database rarely contains a stream that accepts any number.
 const openStreams = `WITH RECURSIVE found AS (
 	(SELECT stream FROM {table} WHERE state IN ('new', 'sent') ORDER BY stream LIMIT 1)
 	UNION ALL
@@ -264,8 +264,8 @@ func (r *Relay) look(ctx context.Context, places chan struct{}) error {
 	return nil
 }
 
-// awaitPlace takes a place, or returns false because ctx has ended. A place that is taken as ctx ends is taken: Run
-// would wait for it for ever if it were not given back.
+// awaitPlace takes a place, or returns false because ctx has ended. If both happen at once the place is taken, because
+// Run waits for every place that is not returned.
 func (r *Relay) awaitPlace(ctx context.Context, places chan<- struct{}) bool {
 	r.waiting.Add(1)
 	defer r.waiting.Add(-1)
@@ -299,8 +299,8 @@ func (r *Relay) forget(s *stream) {
 	delete(r.streams, s.name)
 }
 
-// renewOwnership keeps the streams that this relay works on, and gives up those that had nothing to write for long:
-// the names of streams have no bound, and what is owned has one.
+// renewOwnership keeps the streams that this relay works on, and gives up those that had nothing to write for long,
+// because the number of streams has no bound.
 func (r *Relay) renewOwnership(ctx context.Context) error {
 	idle := r.takeIdle()
 	_, err := r.db.Exec(ctx, r.tables.statement(`UPDATE {streams} SET

@@ -36,7 +36,7 @@ type Row struct {
 	Refusal  string    `json:"refusal,omitempty"`
 }
 
-// Status is what an outbox looks like.
+// Status is the state of an outbox.
 type Status struct {
 	Streams []Stream `json:"streams"`
 	// Rows are the refused and skipped rows, and those without an outcome in streams that are stopped for another
@@ -126,27 +126,27 @@ func change(ctx context.Context, db Beginner, table, nothing string, argument an
 const lockStream = `UPDATE {streams} SET stream = stream
 	WHERE stream = (SELECT stream FROM {table} WHERE id = $1::bigint)`
 
-// goOn lets a stream go on that was stopped for a refused row. It changes nothing where it was not.
+// goOn restarts a stream that was stopped for a refused row. It changes no other stream.
 const goOn = `UPDATE {streams} SET
 	stopped = CASE WHEN stopped LIKE 'row ' || $1::bigint || ' was refused: %' THEN NULL ELSE stopped END
 	WHERE stream = (SELECT stream FROM {table} WHERE id = $1::bigint)`
 
-// Retry lets a row that was refused, or left out, be written again, as a new write. A stream that was stopped
-// for the row goes on.
+// Retry makes the relay write a refused or skipped row again, as a new write. It restarts a stream that was stopped for
+// the row.
 func Retry(ctx context.Context, db Beginner, table string, id int64) error {
 	return change(ctx, db, table, fmt.Sprintf("row %d is not refused, and was not left out", id), id, lockStream,
 		`UPDATE {table} SET state = 'new', refusal_code = NULL, refusal = NULL, settled_at = NULL
 			WHERE id = $1 AND state IN ('refused', 'skipped')`, goOn)
 }
 
-// Skip leaves a refused row out. A stream that was stopped for it goes on.
+// Skip leaves a refused row out. It restarts a stream that was stopped for the row.
 func Skip(ctx context.Context, db Beginner, table string, id int64) error {
 	return change(ctx, db, table, fmt.Sprintf("row %d is not refused", id), id, lockStream,
 		`UPDATE {table} SET state = 'skipped' WHERE id = $1 AND state = 'refused'`, goOn)
 }
 
-// Settle says what became of a row without an outcome, in a stream that is stopped: the caller has
-// looked it up in the ledger. A row that was not committed will be written again, as a new write. A row that was never
+// Settle stores the outcome of a row in a stopped stream, which the caller has
+// looked up in the ledger. A row that was not committed will be written again, as a new write. A row that was never
 // sent may be committed, too, if the database was restored from a backup.
 func Settle(ctx context.Context, db Beginner, table string, id int64, committed bool) error {
 	update, states := `state = 'new', sequence = NULL, idempotency_key = NULL, request = NULL`, `'sent'`
@@ -158,9 +158,9 @@ func Settle(ctx context.Context, db Beginner, table string, id int64, committed 
 			AND EXISTS (SELECT FROM {streams} s WHERE s.stream = t.stream AND s.stopped IS NOT NULL)`)
 }
 
-// Resume lets a stopped stream go on, with the ledger and the client id as they are now: where the ledger says
-// that the stream stands when a relay next looks. Rows that were sent must have been settled, and so must new rows that
-// are committed: they are written.
+// Resume restarts a stopped stream with the present ledger and client id, at the number that the ledger reports to the
+// next relay. Sent rows must have been settled before, and so must new rows that are already committed, because Resume
+// writes them.
 func Resume(ctx context.Context, db Beginner, table, stream string) error {
 	nothing := fmt.Sprintf("stream %q is not stopped, or has rows without an outcome", stream)
 	return change(ctx, db, table, nothing, stream,

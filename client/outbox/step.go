@@ -1,7 +1,7 @@
 package outbox
 
-// step names a point in the work on a stream at which the ledger, the database and this process know different
-// things, so that the end of one of them must be made good by the others.
+// step names a point in the work on a stream at which the ledger, the database and this process have different
+// states, so that the others must recover when one of them fails.
 type step string
 
 // The steps, in the order of a stream's work. Those of a refusal come after "answered".
@@ -27,7 +27,7 @@ const (
 	stepRefusalSeen step = "refusal seen"
 	// They are fenced.
 	stepRefusalFenced step = "refusal fenced"
-	// The row is refused, and numbers behind it are free, in a transaction that is not over.
+	// The row is refused, and later numbers are free, in a transaction that is not over.
 	stepRefusing step = "refusing"
 	stepRefused  step = "refused"
 )

@@ -24,7 +24,7 @@ const (
 // turn is how long a stream has its place while another one waits for it.
 const turn = 50 * time.Millisecond
 
-// stream is a stream that this relay owns, or tries to. One goroutine works on it at a time.
+// stream is a stream that this relay owns or tries to own. busy is true while a goroutine works on it.
 type stream struct {
 	relay *Relay
 	name  string
@@ -86,7 +86,7 @@ func (s *stream) work(ctx context.Context) {
 		case err == nil && !more:
 			return
 		case err == nil && s.relay.waiting.Load() > 0 && time.Since(begun) > turn:
-			return // the next look goes on with this stream
+			return // the next poll continues with this stream
 		case err == nil:
 			failures = 0
 			continue
@@ -153,7 +153,7 @@ func (s *stream) step(ctx context.Context) (more bool, err error) {
 		s.gather(ctx, len(batch))
 		return true, s.advance(ctx, settled)
 	}
-	// What is behind the first row without a receipt is not looked at: it is sent again.
+	// Rows after the first one without a receipt are sent again.
 	if err := s.settle(ctx, settled); err != nil {
 		return false, err
 	}
@@ -246,7 +246,7 @@ func codeOf(err error) (code seqledgerv1.WriteErrorCode, refusal *failure.Error)
 	return 0, nil
 }
 
-// failed goes on after the first row of a call that is not known to be committed.
+// failed handles the first row of a call that is not known to be committed.
 func (s *stream) failed(ctx context.Context, r row, sent int, err error) error {
 	s.relay.repeated.Add(1)
 	code, refusal := codeOf(err)
@@ -280,7 +280,7 @@ func (s *stream) failed(ctx context.Context, r row, sent int, err error) error {
 	return err
 }
 
-// refuse settles a row that was refused, once no copy of it, or of a row behind it, can be under way.
+// refuse settles a refused row, once no copy of it or of a later row can be under way.
 func (s *stream) refuse(
 	ctx context.Context, r row, code seqledgerv1.WriteErrorCode, refusal *failure.Error,
 ) error {
@@ -295,7 +295,7 @@ func (s *stream) refuse(
 	return s.settleRefused(ctx, r, codeName(code), refusal.Message)
 }
 
-// openSession takes the stream over: behind it, no earlier copy of any row can commit.
+// openSession takes the stream over: afterwards no earlier copy of any row can commit.
 func (s *stream) openSession(ctx context.Context) error {
 	s.open = false
 	if err := s.claim(ctx); err != nil {

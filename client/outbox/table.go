@@ -67,7 +67,7 @@ func (s *stream) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 	})
 }
 
-// exec runs a statement about the stream in a transaction of its own.
+// exec runs a statement about the stream in a separate transaction.
 func (s *stream) exec(ctx context.Context, statement string, arguments ...any) error {
 	return s.in(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, s.relay.tables.statement(statement), append([]any{s.name}, arguments...)...)
@@ -317,7 +317,7 @@ func (s *stream) saveNumbers(ctx context.Context, tx pgx.Tx, numbered []row) err
 	return err
 }
 
-// settleRefused notes that a row was refused for good. The numbers of the rows behind it are free, too.
+// settleRefused stores a final refusal. The numbers of later rows are free, too.
 func (s *stream) settleRefused(ctx context.Context, r row, code, message string) error {
 	var stopped error
 	s.refusals = nil

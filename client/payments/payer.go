@@ -100,7 +100,7 @@ func (p *Payer) takeOver(ctx context.Context, unsettled *writer.UnsettledError) 
 	})
 }
 
-// Post submits payments that are in the payment log, a few at a time, and returns once each is
+// Post submits payments that are in the payment log, in small batches, and returns once each is
 // recorded there as paid.
 func (p *Payer) Post(ctx context.Context, payments []*Payment) error {
 	for len(payments) > 0 {

@@ -23,7 +23,7 @@
 //
 // # After a refusal
 //
-// When write n is refused (a condition failed, for example) the writes behind it are not
+// When write n is refused (a condition failed, for example) the later writes are not
 // executed either, because they may depend on n. The Writer reports n with the refusal and the
 // others with a [StoppedError]. It takes no more writes until [Writer.Resume]; without that
 // stop, later writes would run although an earlier one is missing. After Resume the next write
@@ -31,14 +31,14 @@
 //
 // Calls of [Writer.Write] do not need that stop. Each caller waits for its write and gets the
 // refusal before it does anything else. The Writer therefore continues without Resume when n
-// and all writes behind it came from Write and their callers still wait.
+// and all later writes came from Write and their callers still wait.
 //
 // # Why a refusal is final when it is reported
 //
 // The ledger decides a request when it is applied, and a refusal changes nothing: the same
 // request may succeed a moment later, because conditions change and gaps fill. What matters is
-// whether a *copy* of the request can still be under way. Suppose n was refused and n+1 sent
-// behind it:
+// whether a *copy* of the request can still be under way. Suppose n was refused and n+1 was sent
+// after it:
 //
 //   - Each was sent once, on one stream that stayed up, and each was answered
 //     with a decision. The server decides a stream's writes in order, so no
@@ -52,17 +52,17 @@
 //     executed.
 //
 // So a write counts as doubtful when it was sent more than once, when its stream broke before
-// the answer, or when the answer left the outcome open. If the write that was refused, or any
-// behind it, is doubtful, the Writer opens a new session before it reports anything. Sessions
+// the answer, or when the answer left the outcome open. If the refused write or any later one
+// is doubtful, the Writer opens a new session before it reports anything. Sessions
 // are opened in the same log as writes. A copy that is applied before the new session shows in
-// last_committed_sequence; a copy that comes after it is fenced for ever. The Writer opens the
+// last_committed_sequence; a later copy is fenced. The Writer opens the
 // session with expected_session, so all commits since the last one are its own. If
 // last_committed_sequence has reached n, then n did commit, through a copy. The Writer sends n
-// again under the new session, gets the receipt, and continues with the writes behind it.
-// Otherwise neither n nor anything behind it can have committed, because sequences have no
+// again under the new session, gets the receipt, and continues with the later writes.
+// Otherwise neither n nor a later write can have committed, because sequences have no
 // holes: the refusal is final.
 //
-// A commit needs none of this: nothing undoes it. A commit *behind* a refused
+// A commit needs none of this: nothing undoes it. A commit *after* a refused
 // write proves that the refused one committed through a copy, and is treated
 // like a doubtful write. Writes are settled in order, so an application never
 // sees n+1 committed while n is open.
@@ -83,11 +83,11 @@
 // Only the ledger can end one: with a WriteError, with answers that contradict each other, or
 // by refusing the token for a minute, which leaves every write undecided. [Writer.Done] and
 // [Writer.Err] report the end. The Writer waits out errors of an intermediary: a load balancer
-// without a server behind it may answer 401, 403 or 404 for half a second.
+// without a live server may answer 401, 403 or 404 for half a second.
 //
 //   - [failure.ErrFenced]: another process opened a session on the stream.
 //   - [failure.ErrExpired]: the stream was evicted while writes were unanswered. An
-//     idle Writer whose stream is gone opens it again by itself. An idle Writer
+//     idle Writer whose stream is gone opens it again. An idle Writer
 //     also keeps its stream alive, every third of client_ttl.
 //   - [failure.ErrProtocol]: answers that show other writes than this Writer's under
 //     its session, or another ledger. ALREADY_COMMITTED counts as a commit
@@ -152,7 +152,7 @@
 //
 // When a Writer with a journal ends, it reports no write as not executed, because the next
 // Writer may send it. When the journal is full, Submit waits until outcomes are acknowledged; a
-// program that submits and never acknowledges waits for ever.
+// program that submits and never acknowledges blocks.
 //
 // The package cannot repair a journal that is lost or restored from a copy.
 // journal.Options.MustExist detects a lost one. A copy is refused if a session was opened after

@@ -8,11 +8,11 @@ import (
 )
 
 // ErrStopped says that an earlier write was refused, and the Writer waits for [Writer.Resume].
-var ErrStopped = errors.New("client: stopped behind a refused write")
+var ErrStopped = errors.New("client: stopped after a refused write")
 
 // StoppedError names the refused write that stopped a Writer. It does not unwrap to the
-// refusal: errors.Is(err, failure.ErrConditionFailed) is true only for the refused write, not for the
-// writes behind it.
+// refusal: errors.Is(err, failure.ErrConditionFailed) is true only for the refused write, not for later
+// ones.
 type StoppedError struct {
 	// Sequence of the refused write.
 	Sequence uint64

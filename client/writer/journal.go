@@ -84,7 +84,7 @@ func (l *streamLog) settled(p *Pending) {
 	_ = l.journal.Append(l.name, record)
 }
 
-// drop records that p and all writes behind it were not executed.
+// drop records that p and all later writes were not executed.
 func (l *streamLog) drop(p *Pending) error {
 	if err := l.journal.Append(l.name, journal.Record{Kind: journal.KindDropped, ID: p.entry}); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (w *Writer) journalAttempt(ctx context.Context, attempt []byte) error {
 	return w.journalHead(ctx, func(h *journal.Head) { h.Attempt = attempt })
 }
 
-// journalSession records a session before the first write is sent under it. From then on the
+// journalSession records a session before the first write is sent under it. Afterwards the
 // attempt must not be repeated: the repeat would return the same session and not fence copies
 // of those writes.
 func (w *Writer) journalSession(ctx context.Context, session, next uint64) error {

@@ -19,8 +19,7 @@ import (
 
 const (
 	// frameWrites, frameOperations and frameBytes bound one WriteStreamRequest. A larger write
-	// is sent in a frame of its own. The server refuses a message of more than 16,384
-	// operations.
+	// has a separate frame. The server refuses a message of more than 16,384 operations.
 	frameWrites     = 1000
 	frameOperations = 10_000
 	frameBytes      = 1 << 20
@@ -132,8 +131,8 @@ func (h *mux) unlock() {
 	}
 }
 
-// wakeSender tells the sender that there is work. It never blocks, because callers may hold mu. A
-// token that is there already is enough: the sender takes it before it looks.
+// wakeSender tells the sender that there is work. It never blocks, because callers may hold mu. One
+// token is enough: the sender takes it before it collects.
 func (h *mux) wakeSender() {
 	select {
 	case h.wake <- struct{}{}:
@@ -300,8 +299,7 @@ func (h *mux) serve(ctx context.Context, server *rpc.Endpoint, failures int) err
 	// for it on failed.
 	go func() {
 		failed <- h.receive(stream)
-		// Because without a receiver a full window would block the sender for ever, end the stream.
-		cancel()
+		cancel() // without a receiver a full window would block the sender
 	}()
 	silent := make(chan bool, 1)
 	go func() { silent <- h.watch(ctx, cancel, server, failures) }() // ends with ctx, by the cancel below
@@ -311,7 +309,7 @@ func (h *mux) serve(ctx context.Context, server *rpc.Endpoint, failures int) err
 		_ = rpc.Sleep(ctx, reasonTimeout)
 	}
 	cancel()
-	// Close before waiting, because while the request body is open the transport reads from it and does
+	// Close before waiting: while the request body is open the transport reads from it and does
 	// not notice that the context has ended.
 	_ = stream.CloseRequest()
 	received := <-failed
@@ -338,14 +336,14 @@ func (h *mux) serve(ctx context.Context, server *rpc.Endpoint, failures int) err
 	return received
 }
 
-// watch ends a stream on which writes wait for a server that is silent, if there are others, and reports whether
-// it did. It returns with ctx.
+// watch ends a stream whose writes wait for a silent server, if the Client has other servers, and reports whether it
+// did. It returns with ctx.
 func (h *mux) watch(ctx context.Context, end func(), server *rpc.Endpoint, failures int) bool {
 	if !h.client.MayLeave() {
 		return false
 	}
 	for waiting := uint64(0); ; {
-		if rpc.Sleep(ctx, rpc.SilenceAfter/2) != nil { // so that a frame that is seen twice is about as old
+		if rpc.Sleep(ctx, rpc.SilenceAfter/2) != nil { // a frame that is seen twice has waited about SilenceAfter
 			return false
 		}
 		now := h.waitsFor()

@@ -19,7 +19,7 @@ const (
 	verdictGap                      // the ledger waits for an earlier sequence
 	verdictRetry                    // not decided: send again
 	verdictRefused                  // refused, and the sequence stays free
-	verdictFatal                    // the Writer cannot go on
+	verdictFatal                    // the Writer cannot continue
 )
 
 // Pending is a submitted write. Its Writer settles it, whether or not a caller waits.
@@ -47,7 +47,7 @@ type Pending struct {
 	// doubtful: another copy than the answered one may still be under way, so no refusal of
 	// this write is final.
 	doubtful bool
-	// committed: proven by the stream's last sequence, or by a commit behind it, even without
+	// committed: proven by the stream's last sequence, or by a later commit, even without
 	// the receipt.
 	committed bool
 	settled   bool
@@ -79,7 +79,7 @@ func (p *Pending) Done() <-chan struct{} { return p.done }
 // Wait returns the receipt once the write is committed. The error is
 //
 //   - a [*failure.NotExecutedError] when the write was not executed and never will be;
-//     its cause is the refusal, or a [*StoppedError] behind a refused write,
+//     its cause is the refusal, or a [*StoppedError] if an earlier write was refused,
 //   - an [*failure.OutcomeUnknownError] when ctx ends first (the Writer still settles
 //     the write and Wait can be called again) or when the Writer ended.
 //
@@ -111,7 +111,7 @@ func (p *Pending) unknown(cause error) error {
 // that treats every error as "not done" would pay twice.
 func ReceiptGone(receipt *seqledgerv1.Receipt) bool { return receipt.GetTxId() == "" }
 
-// bareReceipt stands for a receipt that the ledger no longer keeps.
+// bareReceipt replaces a receipt that the ledger no longer keeps.
 func (p *Pending) bareReceipt() *seqledgerv1.Receipt {
 	return &seqledgerv1.Receipt{Sequence: p.Sequence(), Replayed: true}
 }

@@ -104,7 +104,7 @@ func (w *Writer) recover(ctx context.Context) error {
 		if w.queue.len() > 0 {
 			first = w.queue.at(0).Sequence()
 		}
-		// Because the session is the journal's, no other client has written. Either the ledger or
+		// The session is the journal's, so no other client has written. Either the ledger or
 		// the journal has lost writes, or this is an old copy of the journal.
 		if last+1 < first || last >= next {
 			return w.returnUnsettled(rpc.ProtocolError("the ledger has committed up to sequence %d, the journal says "+
@@ -181,18 +181,23 @@ func evictedBefore() error {
 	}
 }
 
-// onlyOurs refuses a session on a stream that was evicted and exists again, because another client has
-// started it anew, so its numbers are not a fresh start for this Writer.
+// onlyOurs refuses a session on a stream that another client has used since it was evicted, with a session or without
+// one: its numbers are not a fresh start for this Writer.
 func onlyOurs(response *seqledgerv1.OpenSessionResponse) error {
-	if response.GetPreviousSession() == 0 {
-		return nil
-	}
-	return &failure.Error{
+	refusal := &failure.Error{
 		Code:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED,
 		ConnectCode: connect.CodeFailedPrecondition,
-		Message:     "another session was opened after the stream was evicted",
 		Session:     response.GetPreviousSession(),
 	}
+	switch last := response.GetState().GetLastCommittedSequence(); {
+	case response.GetPreviousSession() != 0:
+		refusal.Message = "another session was opened after the stream was evicted"
+	case last != 0:
+		refusal.Message = fmt.Sprintf("another client wrote up to sequence %d after the stream was evicted", last)
+	default:
+		return nil
+	}
+	return refusal
 }
 
 // returnUnsettled hands the unsettled writes to the application. They stay in the journal until

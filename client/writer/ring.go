@@ -1,7 +1,6 @@
 package writer
 
-// ring is a first-in-first-out queue that reuses its memory. A ring that holds a few elements
-// at a time does not allocate, unlike a slice with a moving front.
+// ring is a first-in-first-out queue that reuses its memory, so a short queue does not allocate.
 type ring[T any] struct {
 	items []T // its length is zero or a power of two
 	head  int

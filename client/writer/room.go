@@ -5,8 +5,8 @@ import (
 	"context"
 )
 
-// maxPassed bounds how many writes may pass the one that waits longest: a large write must not
-// wait for ever while small ones find room.
+// maxPassed bounds how many writes may pass the one that waits longest, so that small writes do not
+// starve a large one.
 const maxPassed = 64
 
 // turn is a call that waits until its Writer can take its write, or, for Resume, until

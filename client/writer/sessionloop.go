@@ -20,7 +20,7 @@ const (
 	// minKeepAlive prevents a busy loop if client_ttl is tiny.
 	minKeepAlive = 100 * time.Millisecond
 	// onceTimeout bounds one attempt of OpenSession or GetStatus. A repeat is harmless, and a
-	// peer that answers pings but no requests would otherwise block the Writer for ever.
+	// peer that answers pings but no requests would otherwise block the Writer.
 	onceTimeout = 10 * time.Second
 )
 
@@ -32,8 +32,8 @@ func (w *Writer) wakeSessionLoop() {
 	}
 }
 
-// runSessionLoop does a Writer's work besides sending: it opens sessions and keeps an idle
-// stream alive. It runs until ctx ends, and then releases the journal for another Writer.
+// runSessionLoop opens a Writer's sessions and keeps an idle stream alive. It runs until ctx ends, and then releases
+// the journal for another Writer.
 func (w *Writer) runSessionLoop(ctx context.Context) {
 	defer close(w.loopDone)
 	defer w.leaveJournal()
@@ -215,7 +215,7 @@ func (w *Writer) numberDue() uint64 {
 	return w.next
 }
 
-// dropFromJournal removes a finally refused write and all behind it from the journal, and then
+// dropFromJournal removes a finally refused write and all later ones from the journal, and then
 // reports them: after a crash, writes that were reported as not executed must not be sent
 // again.
 func (w *Writer) dropFromJournal(ctx context.Context) {
@@ -296,8 +296,8 @@ func (w *Writer) fail(err error) {
 }
 
 // reopen starts the stream anew after an eviction, if nothing is unanswered. Otherwise it does
-// nothing: the answers to the unanswered writes will say that the session has expired, and
-// thereby which writes are open.
+// nothing: the answers to the unanswered writes will say that the session has expired and
+// which writes are open.
 func (w *Writer) reopen(ctx context.Context) {
 	w.mux.mu.Lock()
 	if w.queue.len() > 0 || w.state == stateDead {

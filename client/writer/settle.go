@@ -107,9 +107,8 @@ func (w *Writer) noteFatal(p *Pending) {
 	}
 }
 
-// settleFront settles commits in order. A commit behind an undecided write waits, so that an
-// application sees its writes settled in their order. A commit that may be another client's
-// waits too.
+// settleFront settles commits in order. A commit after an undecided write waits, so that writes are
+// settled in their order. A commit that may be another client's waits too.
 func (w *Writer) settleFront() {
 	for w.queue.len() > 0 {
 		p := w.queue.at(0)
@@ -263,7 +262,7 @@ func (w *Writer) fenced(last uint64) {
 	}
 	if last >= first {
 		// The refused write has committed through another copy. It is sent again because the answer
-		// is its receipt, and the writes behind it remain valid.
+		// is its receipt, and the later writes remain valid.
 		w.resend()
 		return
 	}

@@ -52,8 +52,7 @@ func (w *Writer) submit(
 ) (*Pending, error) {
 	p, err := w.prepare(tag, operations)
 	if err == nil {
-		// Ask before the write is queued, because until then it is certainly not executed; afterwards its
-		// outcome would be unknown.
+		// Check before the write is queued, while it is certainly not executed.
 		err = ctx.Err()
 	}
 	if err != nil {

@@ -30,7 +30,7 @@ const (
 type Options struct {
 	// Scope is the scope of the stream.
 	Scope *seqledgerv1.Scope
-	// ClientID names the stream. Only one process can use it at a time, because opening a session
+	// ClientID names the stream. Only one process can use it, because opening a session
 	// fences the previous one.
 	ClientID string
 	// ExpectedSession makes Open fail unless it is still the stream's session; 0 accepts
@@ -151,7 +151,7 @@ type Writer struct {
 	// copy.
 	verifiedThrough uint64
 	// refused: the refusal at the front is final. The session loop removes the write and all
-	// behind it from the journal before the outcome is reported.
+	// later ones from the journal before the outcome is reported.
 	refused bool
 	// waiting holds the calls that wait for room or for a session, in order of arrival. passed
 	// counts the writes that have passed the first one.

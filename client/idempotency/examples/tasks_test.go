@@ -92,8 +92,8 @@ type task struct {
 // tasksScope is the scope of all queues.
 func tasksScope() *seqledgerv1.Scope { return &seqledgerv1.Scope{Organization: "tasks"} }
 
-// taskNamespace returns the namespace in which a key is unique. The prefixes keep a custom name from colliding with a type
-// or a queue.
+// taskNamespace returns the namespace in which a key is unique. The prefixes keep a custom name from colliding with a
+// type or a queue.
 func taskNamespace(unique string, t task) string {
 	switch unique {
 	case "type":
@@ -143,8 +143,8 @@ func addTask(ctx context.Context, c *client.Client, unique, key string, t task, 
 	return json.NewEncoder(out).Encode(answer)
 }
 
-// workTasks prints the tasks of a queue, from the first one on. A real worker stores the height it has processed, and makes
-// its handling of a task safe to repeat, with the task's id as the key.
+// workTasks prints the tasks of a queue, from the first one on. A real worker stores the height it has processed, and
+// makes its handling of a task safe to repeat, with the task's id as the key.
 func workTasks(ctx context.Context, c *client.Client, queue string, out io.Writer) error {
 	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: tasksScope()}) {
 		if err != nil {

@@ -12,7 +12,7 @@
 // The store reads a record, applies the rules of package idempotency, and writes the record in one statement if its
 // version has not changed since the read. That compare-and-swap is the only mutual exclusion. Advisory locks are not
 // used, because they belong to a session: they end with a broken connection while the owner still works, they do not
-// survive a restart, and behind PgBouncer's transaction mode the client cannot tell which session holds one. A record
+// survive a restart, and in PgBouncer's transaction mode the client cannot tell which session holds one. A record
 // with a lease and a fencing token has none of these problems. Tokens come from a sequence, and times from the server's
 // clock.
 //
@@ -29,8 +29,8 @@
 // Records are as durable as PostgreSQL's commits. On each new connection the store refuses a server that acknowledges
 // before it has stored (fsync or synchronous_commit off), a standby, and a role that lacks a privilege. A server that
 // becomes read-only or shuts down is left: the pool closes its connections, and new ones go where the address leads. So
-// a failover behind one address needs no restart. A failover to an asynchronous standby loses whatever had not reached
-// it, keys and tokens as well as everything else in the database; with synchronous standbys it loses nothing.
+// a failover that keeps the address needs no restart. A failover to an asynchronous standby loses whatever had not
+// reached it, keys and tokens as well as everything else in the database; with synchronous standbys it loses nothing.
 //
 // PgBouncer's transaction mode is supported: the store uses no prepared statements unless the URL asks for them with
 // default_query_exec_mode. Notifications do not pass through it. Options.ListenURL (listen_url in the URL) gives the

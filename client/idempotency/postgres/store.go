@@ -109,7 +109,7 @@ func parse(url string) (*pgxpool.Config, error) {
 		return nil, err
 	}
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		// This replaces the default of pgx, which does not work behind PgBouncer's transaction mode unless PgBouncer is
+		// This replaces the default of pgx, which does not work in PgBouncer's transaction mode unless PgBouncer is
 		// configured to track prepared statements.
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}

@@ -56,7 +56,7 @@ func (b *backend) node(ctx context.Context) (*redis.Client, error) {
 }
 
 // findMaster makes the next calls ask the cluster which node holds the keys, because a failed call may mean that the
-// node has changed. The cluster's client does so by itself only every ten seconds.
+// node has changed. The cluster's client asks only every ten seconds.
 func (b *backend) findMaster(ctx context.Context) {
 	if cluster, ok := b.client.(*redis.ClusterClient); ok {
 		cluster.ReloadState(ctx)

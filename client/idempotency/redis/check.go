@@ -70,7 +70,7 @@ func infoOf(ctx context.Context, client redis.Cmdable) (map[string]string, error
 	return info, nil
 }
 
-// refuse returns an error that wraps two: of one that wraps a single error, go-redis returns that alone.
+// refuse returns an error that wraps two errors, because go-redis unwraps one that wraps a single error.
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", idempotency.ErrRefused, fmt.Errorf(format, args...))
 }

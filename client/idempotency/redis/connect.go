@@ -96,7 +96,7 @@ func newClient(u *url.URL, timeout time.Duration) (redis.UniversalClient, error)
 // then find its own version, so the call is decided again; the attempt id makes that harmless.
 func newCluster(u *url.URL, more []string, timeout time.Duration) (redis.UniversalClient, error) {
 	if path := strings.Trim(u.Path, "/"); path != "" && path != "0" {
-		return nil, errors.New("a cluster has the database 0 alone")
+		return nil, errors.New("a cluster has only database 0")
 	}
 	query := u.Query()
 	for _, node := range more {

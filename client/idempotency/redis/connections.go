@@ -157,6 +157,7 @@ const attempts = 3
 // do runs a command. It leaves a server that is unable to run it, and tries again where the address leads then. A
 // command that may be repeated is also tried again when connections break: those of a pool break together.
 func (b *backend) do(ctx context.Context, repeatable bool, run func() error) error {
+	left := 0 // the pool closes each connection that was left, so there are at most as many as its size
 	for attempt := 1; ; {
 		generation := b.connections.generation.Load()
 		err := run()
@@ -164,7 +165,8 @@ func (b *backend) do(ctx context.Context, repeatable bool, run func() error) err
 		switch {
 		case err == nil || errors.Is(err, redis.Nil) || ctx.Err() != nil:
 			return err
-		case errors.Is(err, errLeft): // not counted: each of them is closed
+		case errors.Is(err, errLeft) && left < poolSize(b.client):
+			left++
 			continue
 		case isUnable(err):
 			// Once for all commands that meet it, so that new connections are not left.
@@ -179,4 +181,12 @@ func (b *backend) do(ctx context.Context, repeatable bool, run func() error) err
 		}
 		attempt++
 	}
+}
+
+// poolSize returns how many connections to one server a client has at most.
+func poolSize(client redis.UniversalClient) int {
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		return cluster.Options().PoolSize
+	}
+	return client.(*redis.Client).Options().PoolSize
 }

@@ -3,7 +3,29 @@ package redis
 import (
 	"errors"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 )
+
+// A command is tried on every connection of the pool that may have been left, and not without end.
+func TestConnectionsThatWereLeftAreCounted(t *testing.T) {
+	t.Parallel()
+	client := redis.NewClient(&redis.Options{PoolSize: 5})
+	t.Cleanup(func() { _ = client.Close() })
+	b := &backend{client: client, connections: new(connections)}
+	for _, left := range []int{5, 6} {
+		tried := 0
+		err := b.do(t.Context(), false, func() error {
+			if tried++; tried <= left {
+				return errLeft
+			}
+			return nil
+		})
+		if errors.Is(err, errLeft) != (left > 5) || tried != 6 {
+			t.Errorf("%d connections were left: %v after %d tries", left, err, tried)
+		}
+	}
+}
 
 func TestUnableServers(t *testing.T) {
 	t.Parallel()

@@ -43,7 +43,7 @@
 // ends; a result that the client already has is then an unknown outcome.
 //
 // After a failover tokens can also decrease, for a reservation that was lost: if the promoted server did not have the
-// counter's last values, and its clock is behind the old server's clock by more than the time that was lost. A resource
+// counter's last values, and its clock lags the old server's clock by more than the time that was lost. A resource
 // that compares tokens then refuses the new owner until the clock has caught up. With MinReplicas that happens only if
 // Sentinel promotes a replica that does not have the reservation; keep the clocks of the servers synchronized.
 //

@@ -16,7 +16,7 @@ import (
 // listBatch is approximately how many keys one step of a list examines.
 const listBatch = 500
 
-// List implements [idempotency.Lister]. It scans every key of the server's database, a batch at a time, and reads the
+// List implements [idempotency.Lister]. It scans every key of the server's database, in batches, and reads the
 // records that may match the request. It fails if a cluster moves the store's keys meanwhile.
 func (s *Store) List(
 	ctx context.Context, request *idempotency.ListRequest,

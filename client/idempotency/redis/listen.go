@@ -14,8 +14,8 @@ import (
 // relisten is the pause after a subscription breaks.
 const relisten = time.Second
 
-// quietTime is after which time without a notification the server is asked whether it is there. The question also fails
-// once the connections of the client have left the server.
+// quietTime is the time without a notification after which the server is pinged. The ping also fails once the client
+// has left the server.
 const quietTime = 30 * time.Second
 
 // newListener returns a listener on a channel.

@@ -5,14 +5,14 @@
 //	defer store.Close()
 //	handler = idempotency.Middleware(store, options)(handler)
 //
-// [Open] tries the conditions on an object of its own. It refuses a store that ignores one of them, because such a
+// [Open] tries the conditions on a test object. It refuses a store that ignores one of them, because such a
 // store would let two owners run.
 //
 // # Layout
 //
 // A record is the object PREFIX/idempotency/{scope}/{key_hash}.json. key_hash is the SHA-256, in hex, of the scope, a
 // colon and the SHA-256 of the whole key (scope, namespace, principal and key). Scope is organization or
-// organization/vault, where all characters but letters, digits, '-' and '_' have the form %XX; '-' stands for none. The
+// organization/vault, where all characters but letters, digits, '-' and '_' have the form %XX; '-' means none. The
 // fields of the object, for other programs that read it:
 //
 //	scope, key_hash    as above
@@ -59,7 +59,7 @@
 // from the last change, while S3 refuses a request that was signed more than 15 minutes ago. For this reason records
 // must not be deleted by hand: use seqledger key purge, which leaves a released record.
 //
-// With Options.MaxOpen, an open key has a mark besides its record, PREFIX/idempotency-open/{scope}/{SHA-256 of the
+// With Options.MaxOpen, an open key also has a mark, PREFIX/idempotency-open/{scope}/{SHA-256 of the
 // principal}/{key_hash}.{token}.json. Marks are counted before a key is reserved, so that no more keys are open than
 // the option allows, whatever crashes and however late a request arrives. A crash may leave an extra mark. A refusal
 // looks for such marks once they are five minutes old, and deletes them; the lifecycle rules delete the rest. A mark

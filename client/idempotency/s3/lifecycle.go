@@ -9,7 +9,7 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// Lifecycle returns the bucket's lifecycle configuration that deletes what a store leaves behind, in the form of aws
+// Lifecycle returns the bucket's lifecycle configuration that deletes old objects of a store, in the form of aws
 // s3api put-bucket-lifecycle-configuration. That command replaces the bucket's existing rules: add these rules to them.
 //
 // Rules count from the last change of an object. Records are deleted after MaxTTL, or after the longest time that a

@@ -23,7 +23,7 @@ import (
 var errOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
 
 // marksName is the name prefix of marks. A list of objects does not show their contents, so each open key of a
-// principal has a mark, an object besides the record. Its name contains the key and the token of an ownership.
+// principal has a mark, a second object. Its name contains the key and the token of an ownership.
 const marksName = "idempotency-open/"
 
 // quota counts the open keys of principals by their marks. It relies on this:

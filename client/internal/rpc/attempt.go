@@ -105,14 +105,14 @@ func (t attempts) send(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// ask sends a request. The answer of a server of another ledger is none.
+// ask sends a request. An answer of a server with another ledger becomes an error.
 func (t attempts) ask(r *http.Request) (*http.Response, error) {
 	answer, err := t.do(r)
 	if err != nil {
 		return nil, err
 	}
 	if err := t.endpoint.learn(answer.Header); err != nil {
-		// Otherwise an unread body would hold its connection.
+		// An unread body would keep its connection.
 		_ = answer.Body.Close()
 		return nil, err
 	}

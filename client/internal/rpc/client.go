@@ -114,13 +114,12 @@ func newTransport() *http.Transport {
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
 			// StrictMaxConcurrentRequests is not set, because it would restrict the transport to
-			// one connection. net/http counts waiting requests among the active ones, so as
-			// many waiting requests as the limit would block all of them for ever. Without pings
-			// the write stream would wait for ever for a peer that vanished (power loss, a
-			// firewall that dropped the connection).
+			// one connection. net/http counts waiting requests among the active ones, so
+			// requests up to the limit could deadlock. Pings detect a peer that vanished (power loss,
+			// a firewall that dropped the connection).
 			SendPingTimeout: 10 * time.Second,
 			PingTimeout:     5 * time.Second,
-			// Pings wait behind a blocked write, so writes need their own bound: a peer that
+			// A blocked write holds up pings, so writes need their own bound: a peer that
 			// takes no byte for this long is gone.
 			WriteByteTimeout: 10 * time.Second,
 		},
@@ -136,8 +135,7 @@ const closeTimeout = 5 * time.Second
 // Close is client.Client.Close.
 func (c *Client) Close() error {
 	c.cancel()
-	// Close the connections first, because a cancelled stream sends a reset to its peer, and would wait for
-	// a peer that no longer reads.
+	// Close the connections first: a cancelled stream sends a reset, which blocks if the peer no longer reads.
 	c.conns.close()
 	c.endpoints.close()
 	limited, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -147,7 +145,7 @@ func (c *Client) Close() error {
 		errs = append(errs, writers.Close())
 	}
 	joined := make(chan struct{})
-	// This goroutine waits for those of the Client, and ends with them.
+	// Ends with the Client's goroutines.
 	go func() {
 		defer close(joined)
 		c.background.Wait()
@@ -175,7 +173,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return errors.Join(err, c.Close())
 }
 
-// end allows no more Writers, and returns those that are there.
+// end allows no more Writers, and returns the present ones.
 func (c *Client) end() Writers {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -39,29 +39,28 @@ type Endpoint struct {
 	upgrade *http.Transport
 	// writeHeader begins every request of write.
 	writeHeader string
-	// ask sends a request that needs no place in the pool, where calls may fill all of them.
+	// ask sends a request outside the pool, whose places calls may fill.
 	ask     func(*http.Request) (*http.Response, error)
 	hearing hearing
 	// identity is that of the Client, or nil.
 	identity *identity
 
 	mu sync.Mutex
-	// moveTo takes in which server a server has named as the leader.
+	// moveTo is called with the address of the leader that an answer names.
 	moveTo func(leader string)
 
-	// left is when the Client went away from the server. The mutex of endpoints guards it.
+	// left is when the Client last moved to another server. The mutex of endpoints guards it.
 	left time.Time
 	// noHTTP1 and noUpgrade are the times until which the server is assumed not to speak
 	// HTTP/1.1, and not to upgrade a connection for a write stream.
 	noHTTP1, noUpgrade time.Time
 }
 
-// refusalMemory is how long the Client assumes that a server still does not offer what it has
-// refused.
+// refusalMemory is how long the Client does not ask again for what a server has refused.
 const refusalMemory = 5 * time.Minute
 
-// leftMemory is how long the Client does not go back to a server that it has left because another one calls it the
-// leader: that one may reach it where the Client does not.
+// leftMemory is how long the Client does not return to a server that it has left although another one names it as the
+// leader: the other server may reach it where the Client cannot.
 const leftMemory = time.Minute
 
 // newEndpoint returns an endpoint that shares the transports of its Client.
@@ -144,7 +143,7 @@ func (e *Endpoint) roundTrip(r *http.Request) (*http.Response, error) {
 func (e *Endpoint) overHTTP2(r *http.Request) (*http.Response, error) {
 	answer, err := e.http2.RoundTrip(r)
 	if err == nil {
-		e.options.Logger.InfoContext(r.Context(), "the server takes calls over HTTP/2 alone", "server", e.base.Host)
+		e.options.Logger.InfoContext(r.Context(), "the server speaks only HTTP/2; calls use it", "server", e.base.Host)
 		e.refused(&e.noHTTP1)
 	}
 	return answer, err
@@ -206,9 +205,8 @@ func (s *endpoints) moveOn(from *Endpoint, leader string) {
 	s.current = s.all[(slices.Index(s.all, from)+1)%len(s.all)]
 }
 
-// learn goes to the leader that a server has named in an answer, to save the way by that server. It must be
-// in the list: the address is the one for clients in general, and this one may have been given others for a
-// reason.
+// learn moves to the leader that a server has named in an answer, which saves a hop. The leader must be in the list,
+// because this client may have been given other addresses than the advertised ones for a reason.
 func (s *endpoints) learn(from *Endpoint, leader string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,10 +228,11 @@ func (e *Endpoint) isAt(scheme, leader string) bool {
 	return err == nil && base.Scheme == e.base.Scheme && address.Of(e.base) == address.Of(base)
 }
 
-// learn looks for the leader in the header of an answer. The error means that the answer is of another ledger.
+// learn reads the ledger and the leader from the header of an answer. The error means that the server has another
+// ledger.
 func (e *Endpoint) learn(header http.Header) error {
 	if err := e.identity.check(header); err != nil {
-		e.options.Logger.Warn("a server is left, because it has another ledger", "server", e.base.Host, "error", err)
+		e.options.Logger.Warn("a server has another ledger and is not used", "server", e.base.Host, "error", err)
 		return fmt.Errorf("%s: %w", e.base.Host, err)
 	}
 	if leader := header.Get(message.LeaderHeader); leader != "" {
@@ -336,6 +335,6 @@ func (e *Endpoint) noteUpgrade(ctx context.Context, err error) {
 			return
 		}
 	}
-	e.options.Logger.InfoContext(ctx, "the write stream shares its connection", "server", e.base.Host, "reason", err)
+	e.options.Logger.InfoContext(ctx, "the write stream uses a shared connection", "server", e.base.Host, "reason", err)
 	e.refused(&e.noUpgrade)
 }

@@ -9,15 +9,12 @@ import (
 	"github.com/seqledger/seqledger/internal/wire/message"
 )
 
-// identity is the ledger that the servers of a Client have, as the first one that answered said. The others must have
-// the same: what was read from one of them and written to another one would be of two ledgers. It is nil for one
-// server, which may be restored under the same address. Its methods may be called from any goroutine.
+// identity is the id of the ledger that all servers of a Client must have: that of the first answer. Otherwise a client
+// could read from one ledger and write to another. It is nil for a single server, which may be restored under its
+// address. It is safe for concurrent use.
 type identity struct{ id atomic.Pointer[string] }
 
-// isKnown reports whether a server has said which ledger it has.
-func (i *identity) isKnown() bool { return i == nil || i.id.Load() != nil }
-
-// introduce says in the header of a request which ledger it is meant for.
+// introduce sets the header of a request that names the expected ledger.
 func (i *identity) introduce(h http.Header) {
 	switch {
 	case i == nil:
@@ -28,8 +25,8 @@ func (i *identity) introduce(h http.Header) {
 	}
 }
 
-// check takes in what the header of an answer says, and returns an ErrOtherLedger for a server of another ledger. A
-// server that says nothing has the ledger that it was asked for, or is older than the question.
+// check compares the header of an answer with the known ledger, and returns ErrOtherLedger if it names another one. An
+// answer without the header comes from an intermediary.
 func (i *identity) check(h http.Header) error {
 	id := h.Get(message.LedgerHeader)
 	if i == nil || id == "" || i.id.CompareAndSwap(nil, &id) {

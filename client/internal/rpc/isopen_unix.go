@@ -9,7 +9,7 @@ import (
 )
 
 // openCheck returns a function that reports, without blocking, whether an idle connection is
-// still open and its peer has sent nothing. The function belongs to one call at a time.
+// still open and its peer has sent nothing. It is not safe for concurrent use.
 func openCheck(conn net.Conn) func() bool {
 	if c, ok := conn.(*connection); ok {
 		conn = c.Conn

@@ -14,8 +14,7 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// Options are client.Options, which describes them; their fields are the same, so that one
-// converts to the other.
+// Options are client.Options, which describes them. The fields are the same, so that one type converts to the other.
 type Options struct {
 	Server         string
 	Token          func(ctx context.Context) (string, error)

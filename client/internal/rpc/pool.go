@@ -32,16 +32,15 @@ const (
 	bodyTimeout = 5 * time.Minute
 	// maxAnswerHeader bounds the header of an answer, in bytes.
 	maxAnswerHeader = 1 << 20
-	// inlineBody is the size in bytes up to which the caller writes a request in one piece. It
-	// fits into the buffers of a connection, so that the write does not block on a server that
-	// answers without reading it.
+	// inlineBody is the largest request, in bytes, that the caller writes in one piece. It
+	// fits into the buffers of a connection, so the write does not block on a server that
+	// answers without reading.
 	inlineBody = 64 << 10
 )
 
-// pool is a transport for unary calls over persistent HTTP/1.1 connections. Over HTTP/2 a call
-// passes through four goroutines on the client alone. Here the caller writes the request and
-// reads the answer itself, which takes half of the time on both sides. net/http parses the
-// answers.
+// pool is a transport for unary calls over persistent HTTP/1.1 connections. The caller writes the
+// request and reads the answer itself, while net/http would pass the call through two to four
+// goroutines: bench/results/unary-calls.md has the difference. net/http parses the answers.
 type pool struct {
 	dial    dialer
 	address string
@@ -66,7 +65,7 @@ func newPool(dial dialer, address string, config *tls.Config) *pool {
 	return &pool{dial: dial, address: address, tls: config, places: make(chan struct{}, maxCallConns)}
 }
 
-// callConn is a connection of a pool. One call at a time uses it.
+// callConn is a connection of a pool, for one call after another.
 type callConn struct {
 	net.Conn
 
@@ -84,28 +83,14 @@ var errNotHTTP1 = errors.New("the server does not speak HTTP/1.1")
 
 // RoundTrip implements http.RoundTripper.
 func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) {
-	return p.do(r.Context(), r, roundTrip{r})
+	return p.do(r.Context(), r, func(c *callConn) (chan error, error) { return c.write(r) })
 }
 
-// exchanger writes a request to a connection, and may take its answer.
-type exchanger interface {
-	// send writes the request. For written see callConn.write.
-	send(c *callConn) (written chan error, err error)
-	// take waits for the answer and reports whether it has read all of it. If it has not, it has
-	// read nothing.
-	take(c *callConn) bool
-}
+// sender writes a request to a connection. For written see callConn.write.
+type sender func(c *callConn) (written chan error, err error)
 
-// roundTrip is the exchanger of an http.Request.
-type roundTrip struct{ r *http.Request }
-
-func (t roundTrip) send(c *callConn) (written chan error, err error) { return c.write(t.r) }
-
-func (roundTrip) take(*callConn) bool { return false }
-
-// do sends a request on a connection, and reads the head of its answer, unless x takes the
-// answer: then it returns nil. r is what the answer is parsed for.
-func (p *pool) do(ctx context.Context, r *http.Request, x exchanger) (*http.Response, error) {
+// do sends a request on a connection, and reads the head of its answer. r is what the answer is parsed for.
+func (p *pool) do(ctx context.Context, r *http.Request, send sender) (*http.Response, error) {
 	select {
 	case p.places <- struct{}{}:
 	default:
@@ -120,7 +105,7 @@ func (p *pool) do(ctx context.Context, r *http.Request, x exchanger) (*http.Resp
 		<-p.places
 		return nil, err
 	}
-	answer, err := p.exchange(ctx, conn, r, x)
+	answer, err := p.exchange(ctx, conn, r, send)
 	if err == nil {
 		return answer, nil
 	}
@@ -316,24 +301,15 @@ func (c *callConn) interruptWith(ctx context.Context, limit time.Duration) (stop
 }
 
 // exchange sends a request and reads the head of its answer. The body of the answer returns the
-// connection to the pool. If x takes the answer, exchange does that, and returns nil.
-func (p *pool) exchange(ctx context.Context, c *callConn, r *http.Request, x exchanger) (*http.Response, error) {
+// connection to the pool.
+func (p *pool) exchange(ctx context.Context, c *callConn, r *http.Request, send sender) (*http.Response, error) {
 	stop := c.interruptWith(ctx, answerTimeout)
-	written, err := x.send(c)
+	written, err := send(c)
 	if err != nil {
 		stop()
 		return nil, err
 	}
-	// The head has a bound here, because http.ReadResponse has none of its own.
-	c.limit.N = maxAnswerHeader
-	if x.take(c) {
-		if c.answered = true; stop() {
-			p.put(c)
-		} else {
-			p.drop(c)
-		}
-		return nil, nil //nolint:nilnil // x has the answer.
-	}
+	c.limit.N = maxAnswerHeader // because http.ReadResponse has no bound
 	answer, err := readAnswer(c.reader, r)
 	if err != nil {
 		stop()
@@ -341,7 +317,7 @@ func (p *pool) exchange(ctx context.Context, c *callConn, r *http.Request, x exc
 	}
 	c.limit.N, c.answered = math.MaxInt64, true
 	body := &pooledBody{ReadCloser: answer.Body, pool: p, conn: c, stop: stop, written: written, last: answer.Close}
-	// A peer that switches protocols, which nobody asked it to, does not take the next request for one.
+	// No request asked for another protocol. A peer that switches to one does not understand the next request.
 	body.last = body.last || answer.StatusCode == http.StatusSwitchingProtocols
 	if answer.ContentLength == 0 {
 		body.finish(true)

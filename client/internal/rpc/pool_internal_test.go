@@ -2,14 +2,12 @@ package rpc
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -181,82 +179,4 @@ func TestViaProxy(t *testing.T) {
 	if viaProxy(&url.URL{Scheme: "http", Host: "127.0.0.1:7450"}) {
 		t.Error("a server on this machine is asked through a proxy")
 	}
-}
-
-// plainHead begins an answer of a seqledger server to a write.
-const plainHead = "HTTP/1.1 200 OK\r\nAccept-Encoding: gzip\r\nCache-Control: no-store\r\n" +
-	"Content-Type: application/proto\r\nX-Request-Id: 00f1\r\nDate: Sun, 22 Nov 2026 20:00:00 GMT\r\n"
-
-// The usual answer is read from the connection's buffer. One that is read in another way, or after which the
-// connection cannot be used, is left to net/http.
-func TestPlainAnswer(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		answer, body string // no body: it is not a plain answer
-	}{
-		"usual":             {plainHead + "Content-Length: 4\r\n\r\nbody", "body"},
-		"more behind it":    {plainHead + "Content-Length: 4\r\n\r\nbodyHTTP/1.1 500", "body"},
-		"other letters":     {plainHead + "content-length:4\r\n\r\nbody", "body"},
-		"incomplete body":   {plainHead + "Content-Length: 4\r\n\r\nbod", ""},
-		"incomplete header": {plainHead + "Content-Length: 4\r\n", ""},
-		"no length":         {plainHead + "\r\nbody", ""},
-		"empty":             {plainHead + "Content-Length: 0\r\n\r\n", ""},
-		"two lengths":       {plainHead + "Content-Length: 4\r\nContent-Length: 4\r\n\r\nbody", ""},
-		"two types":         {plainHead + "Content-Type: text/html\r\nContent-Length: 4\r\n\r\nbody", ""},
-		"signed length":     {plainHead + "Content-Length: +4\r\n\r\nbody", ""},
-		"long length":       {plainHead + "Content-Length: 0000004\r\n\r\nbody", ""},
-		"compressed":        {plainHead + "Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nbody", ""},
-		"in chunks":         {plainHead + "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\nbody", ""},
-		"the last":          {plainHead + "connection: close\r\nContent-Length: 4\r\n\r\nbody", ""},
-		"folded":            {plainHead + "A: b\r\n c: d\r\nContent-Length: 4\r\n\r\nbody", ""},
-		"no field":          {plainHead + "A\r\nContent-Length: 4\r\n\r\nbody", ""},
-		"lines of LF":       {plainHead + "Content-Length: 4\n\nbody", ""},
-		"no type":           {"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", ""},
-		"another type":      {"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\nbody", ""},
-		"another status": {"HTTP/1.1 201 OK\r\nContent-Type: application/proto\r\nContent-Length: 4\r\n\r\nbody",
-			""},
-		"another protocol": {"HTTP/1.0 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 4\r\n\r\nbody",
-			""},
-		"informational":      {"HTTP/1.1 100 Continue\r\n\r\n" + plainHead + "Content-Length: 4\r\n\r\nbody", ""},
-		"something unusual":  {plainHead + "A: \x80\r\nContent-Length: 4\r\n\r\nbody", ""},
-		"nothing":            {"", ""},
-		"not even a newline": {"HTTP/1.1 200 ", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			body, size := plainAnswer([]byte(test.answer))
-			if string(body) != test.body || (size == 0) != (test.body == "") {
-				t.Errorf("got %q of %d bytes, want %q", body, size, test.body)
-			}
-		})
-	}
-}
-
-// FuzzPlainAnswer compares with net/http, which reads what plainAnswer does not.
-func FuzzPlainAnswer(f *testing.F) {
-	f.Add([]byte(plainHead + "Content-Length: 4\r\n\r\nbody and more"))
-	f.Add([]byte("HTTP/1.1 200 \r\ncontent-type:application/proto\r\nA:\r\nContent-Length: 004 \r\n\r\nbody"))
-	f.Add([]byte(plainHead + "Upgrade: x\r\nTrailer: y\r\nKeep-Alive: timeout=5\r\nContent-Length: 1\r\n\r\nb"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		body, size := plainAnswer(data)
-		if size == 0 {
-			return
-		}
-		reader := bufio.NewReader(bytes.NewReader(data))
-		answer, err := http.ReadResponse(reader, postRequest)
-		if err != nil {
-			t.Fatalf("%q: %v", data, err)
-		}
-		got, err := io.ReadAll(answer.Body)
-		rest, restErr := io.ReadAll(reader)
-		if err := errors.Join(err, restErr); err != nil {
-			t.Fatalf("%q: %v", data, err)
-		}
-		if answer.StatusCode != http.StatusOK || answer.Close || answer.ContentLength != int64(len(body)) ||
-			len(answer.TransferEncoding) != 0 || len(answer.Trailer) != 0 || !bytes.Equal(got, body) ||
-			!bytes.Equal(rest, data[size:]) || answer.Header.Get("Content-Encoding") != "" ||
-			!slices.Equal(answer.Header.Values("Content-Type"), []string{"application/proto"}) {
-			t.Errorf("%q: net/http reads %+v %q, then %q", data, answer, got, rest)
-		}
-	})
 }

@@ -41,10 +41,9 @@ func Backoff(attempt int, retryAfter time.Duration) time.Duration {
 	return max(wait, min(retryAfter, retryAfterMax))
 }
 
-// Backoff is the function of the same name for the servers of a Client, after a number of attempts that they did not
-// take. The wait grows with each round over the servers and not with each server, because one that is away says nothing
-// about the others. Where there are others, one of them will soon take over: the first rounds, which last several
-// times as long as that takes, have short waits.
+// Backoff returns how long to wait after a number of failed attempts at the servers of a Client. The wait grows with
+// each round over the servers, because the failure of one server does not predict that of another. With several servers
+// the first rounds have short waits and last several times as long as an election.
 func (c *Client) Backoff(attempts int, retryAfter time.Duration) time.Duration {
 	servers := len(c.endpoints.all)
 	round := attempts / servers
@@ -68,13 +67,13 @@ func Sleep(ctx context.Context, d time.Duration) error {
 
 type lostKey struct{}
 
-// WithLost returns a context for a Call that sets lost if the server may have done what one of its attempts asked for,
-// and no answer to that attempt has come. The last answer need not show that.
+// WithLost returns a context for a Call that sets lost if one of its attempts may have been executed without an answer.
+// The answer to a later attempt does not show that.
 func WithLost(ctx context.Context, lost *bool) context.Context {
 	return context.WithValue(ctx, lostKey{}, lost)
 }
 
-// noteLost sets what WithLost asks for. An answer without room for the call has done nothing.
+// noteLost sets the flag of WithLost. A server that was too busy for the call has done nothing.
 func noteLost(ctx context.Context, sent bool, e *failure.Error) {
 	lost, asked := ctx.Value(lostKey{}).(*bool)
 	full := e.IsWire() && e.ConnectCode == connect.CodeResourceExhausted
@@ -133,8 +132,8 @@ func Call[Req, Res any](
 	}
 }
 
-// withOther adds a server to those that have another ledger, or forgets them all when it failed for another reason: it
-// may be the one that has the right one.
+// withOther adds a server to those that have another ledger. It forgets them all when the server failed for another
+// reason, because that server may have the right ledger.
 func withOther(others []*Endpoint, e *Endpoint, failed *failure.Error) []*Endpoint {
 	switch {
 	case !errors.Is(failed, failure.ErrOtherLedger):
@@ -158,9 +157,8 @@ func (c *Client) mayCall(ctx context.Context, last *failure.Error) error {
 	return err
 }
 
-// TokenRenewal allows one repeat of a call whose token was refused. Because a Token function may make a
-// new token each time it is called, without a bound an unauthenticated caller would repeat
-// for ever.
+// TokenRenewal allows one repeat of a call whose token was refused. A Token function may return a new token on every
+// call, so without a bound an unauthenticated caller would never stop.
 type TokenRenewal struct{ used bool }
 
 // Allows reports whether Options.Token returns another token than the one that was just

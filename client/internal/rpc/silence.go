@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// SilenceAfter is how long a Client with several servers waits for an answer before it asks whether the
-	// server is still there. A leader that was replaced within that time has lost nothing by the wait.
+	// SilenceAfter is how long a Client with several servers waits for an answer before it probes the server. An
+	// election takes as long.
 	SilenceAfter = time.Second
-	// silenceFirst is how long a server may take to say that it is there. It doubles with each attempt that
-	// failed, up to silenceMax, because the way to the server may be slow.
+	// silenceFirst is the timeout of a probe. It doubles with each failed attempt, up to silenceMax, because the network
+	// may be slow.
 	silenceFirst = 2 * time.Second
 	silenceMax   = 16 * time.Second
 )
 
-// errSilent ends an attempt at a server that did not say that it is there.
-var errSilent = errors.New("the server does not answer, and neither does it say that it is there")
+// errSilent ends an attempt at a server that does not answer a probe either.
+var errSilent = errors.New("the server answers neither the call nor a health check")
 
 // ErrorOfSilence is the failure of an attempt at a server that IsSilent.
 func ErrorOfSilence() *failure.Error {
@@ -32,19 +32,18 @@ func ErrorOfSilence() *failure.Error {
 // MayLeave reports whether there are other servers to go to.
 func (c *Client) MayLeave() bool { return len(c.endpoints.all) > 1 }
 
-// hearing is what a server was last heard to say when it was asked whether it is there.
+// hearing is the result of the last probe of a server.
 type hearing struct {
-	turn   chan struct{} // has room for one; guards the others
+	turn   chan struct{} // a mutex that a context can interrupt; guards the other fields
 	asked  time.Time
 	silent bool
 }
 
-// IsSilent asks a server that is slow to answer whether it is there, and returns true if it says nothing. A process
-// that is stopped, or a machine that is gone, would otherwise be waited for as long as the connections to it last,
-// although another server leads by now. A server whose disk or queue is slow answers. attempt is how many
-// attempts have failed before.
+// IsSilent probes a server that is slow to answer, and returns true if the probe gets no answer. Without it a call to a
+// stopped process or a vanished machine would last as long as the connection, although another server leads by now. A
+// server whose disk or queue is slow answers the probe. attempt is the number of failed attempts so far.
 //
-// To leave a server that is merely slow does no harm: what was sent to it is sent again with the same number.
+// Leaving a server that is merely slow does no harm, because the call is repeated under the same number.
 func (e *Endpoint) IsSilent(ctx context.Context, attempt int) bool {
 	select {
 	case e.hearing.turn <- struct{}{}:
@@ -52,8 +51,8 @@ func (e *Endpoint) IsSilent(ctx context.Context, attempt int) bool {
 	case <-ctx.Done():
 		return false
 	}
-	if h := &e.hearing; time.Since(h.asked) >= SilenceAfter { // else another call has just asked
-		silent := e.saysNothing(ctx, min(silenceMax, silenceFirst<<min(attempt, 10)))
+	if h := &e.hearing; time.Since(h.asked) >= SilenceAfter { // otherwise another call has just probed
+		silent := e.ignoresProbe(ctx, min(silenceMax, silenceFirst<<min(attempt, 10)))
 		if ctx.Err() != nil {
 			return false
 		}
@@ -62,25 +61,24 @@ func (e *Endpoint) IsSilent(ctx context.Context, attempt int) bool {
 	return e.hearing.silent
 }
 
-// saysNothing reports whether the server does not answer in time.
-func (e *Endpoint) saysNothing(ctx context.Context, timeout time.Duration) bool {
+// ignoresProbe reports whether the server does not answer a health check in time.
+func (e *Endpoint) ignoresProbe(ctx context.Context, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, e.base.String()+"/healthz", http.NoBody)
 	if err != nil {
 		return false
 	}
-	// Any answer will do, also one of something before the server. An error is none, but not silence either: what
-	// waits for the server will fail by itself.
+	// Any answer will do, even that of an intermediary. An error is not silence: the call itself will fail, too.
 	if answer, err := e.ask(r); err == nil {
-		_ = answer.Body.Close() // only that it came is of interest
+		_ = answer.Body.Close()
 		return false
 	}
 	return ctx.Err() != nil
 }
 
-// guard returns the context of an attempt at a server that ends when the server is silent, if there are others.
-// silent, which must be called after the attempt, returns whether it did.
+// guard returns a context for an attempt at a server. With several servers it ends when the server is silent. silent
+// must be called after the attempt and reports whether that happened.
 func (c *Client) guard(ctx context.Context, e *Endpoint, attempt int) (guarded context.Context, silent func() bool) {
 	if !c.MayLeave() {
 		return ctx, func() bool { return false }

@@ -10,7 +10,7 @@ import (
 
 // StaleRead is client.StaleRead.
 type StaleRead struct {
-	// Index is the ledger index up to which the last answer shows everything.
+	// Index is the ledger index up to which the last answer is complete.
 	Index uint64
 }
 
@@ -28,15 +28,10 @@ func (s *StaleRead) ask(h http.Header) {
 	}
 }
 
-// learn takes in the header of an answer. A server of before did not know what it was asked, and its answer is not
-// stale.
+// learn reads the index from the header of an answer.
 func (s *StaleRead) learn(h http.Header) {
 	if s == nil {
 		return
 	}
-	index, err := strconv.ParseUint(h.Get(message.IndexHeader), 10, 64)
-	if err != nil {
-		index = 0
-	}
-	s.Index = index
+	s.Index, _ = strconv.ParseUint(h.Get(message.IndexHeader), 10, 64) // 0 without the header
 }

@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,42 +19,49 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// write is the Write procedure on one server. Most programs that do not use a Writer call it
-// many thousand times a second, and half of the client's time went into Connect's general
-// machinery. So write itself sends a request of ordinary size over the pool, in the same protocol,
-// and reads the answer if it is a receipt in its usual form. Everything else is left to Connect's client: other
-// transports, large requests, and above all every error.
+// write is the Write procedure on one server. A program without a Writer may call it many thousand times a second, and
+// Connect's client took half of the client's time. So write sends a request of ordinary size over the pool itself, in
+// the same protocol, and reads the receipt. Connect's client gets everything else: other transports, large requests,
+// and every error.
 func (e *Endpoint) write(
 	ctx context.Context, request *connect.Request[seqledgerv1.WriteRequest],
 ) (*connect.Response[seqledgerv1.WriteResponse], error) {
-	if e.pool == nil || e.isRefused(&e.noHTTP1) {
+	if e.pool == nil || e.isRefused(&e.noHTTP1) || request.Msg.SizeVT() > inlineBody {
 		return e.Ledger.Write(ctx, request)
 	}
-	if request.Msg.SizeVT() > inlineBody || !e.identity.isKnown() {
+	buffer := writeBuffers.Get().(*writeBuffer) //nolint:forcetypeassert // The pool holds nothing else.
+	defer writeBuffers.Put(buffer)
+	var err error
+	if buffer.bytes, err = (message.Codec{}).MarshalAppend(buffer.bytes[:0], request.Msg); err != nil {
 		return e.Ledger.Write(ctx, request)
 	}
 	e.identity.introduce(request.Header())
-	w := unaryWrites.Get().(*unaryWrite) //nolint:forcetypeassert // The pool holds nothing else.
-	defer w.free()
-	var err error
-	if w.body, err = (message.Codec{}).MarshalAppend(w.body[:0], request.Msg); err != nil {
-		return e.Ledger.Write(ctx, request)
-	}
-	w.endpoint, w.ctx, w.header = e, ctx, request.Header()
-	w.attempt, _ = ctx.Value(attemptKey{}).(*Attempt)
-	answer, err := e.pool.do(ctx, postRequest, w) // Connect's client closes the body
-	if errors.Is(err, errNotHTTP1) {              // nothing was sent
+	attempt, _ := ctx.Value(attemptKey{}).(*Attempt) // nil: the caller does not ask
+	answer, err := e.pool.do(ctx, postRequest, func(c *callConn) (written chan error, err error) {
+		e.appendWriteHeader(&c.request, ctx, request.Header(), len(buffer.bytes))
+		_, _ = c.request.Write(buffer.bytes)
+		if attempt != nil {
+			attempt.body.Store(bodyRead)
+		}
+		_, err = c.Conn.Write(c.request.Bytes())
+		return nil, err
+	})
+	if errors.Is(err, errNotHTTP1) { // nothing was sent
 		return e.writeWith(ctx, attempts{e.overHTTP2, e}, request)
-	}
-	if err == nil && answer == nil {
-		return connect.NewResponse(w.receipt), nil
 	}
 	if err == nil {
 		if err = e.learn(answer.Header); err != nil {
 			_ = answer.Body.Close()
 			answer = nil
-		} else if w.attempt != nil {
-			w.attempt.status.Store(int32(answer.StatusCode))
+		}
+	}
+	if err == nil {
+		if attempt != nil {
+			attempt.status.Store(int32(answer.StatusCode))
+		}
+		var receipt *seqledgerv1.WriteResponse
+		if receipt, err = buffer.read(answer); receipt != nil {
+			return connect.NewResponse(receipt), nil
 		}
 	}
 	// Connect's client reads the answer, or maps the error.
@@ -73,151 +80,29 @@ func (e *Endpoint) writeWith(
 // postRequest is what net/http needs to know of a request to parse its answer.
 var postRequest = &http.Request{Method: http.MethodPost}
 
-// unaryWrite is one write on a connection of the pool.
-type unaryWrite struct {
-	endpoint *Endpoint
-	ctx      context.Context //nolint:containedctx // It is that of one call, which the object lasts for.
-	header   http.Header     // the request's own
-	attempt  *Attempt        // nil: the caller does not ask
-	body     []byte          // the encoded request; its memory is used again
-	receipt  *seqledgerv1.WriteResponse
-}
+// writeBuffer is the memory of an encoded write, and then of its answer.
+type writeBuffer struct{ bytes []byte }
 
-var unaryWrites = sync.Pool{New: func() any { return new(unaryWrite) }}
+var writeBuffers = sync.Pool{New: func() any { return new(writeBuffer) }}
 
-// free keeps the memory of the body for another write.
-func (w *unaryWrite) free() {
-	*w = unaryWrite{body: w.body}
-	unaryWrites.Put(w)
-}
-
-// send implements exchanger.
-func (w *unaryWrite) send(c *callConn) (written chan error, err error) {
-	w.endpoint.appendWriteHeader(&c.request, w.ctx, w.header, len(w.body))
-	_, _ = c.request.Write(w.body)
-	if w.attempt != nil {
-		w.attempt.body.Store(bodyRead)
+// read reads an answer that is a receipt of a known size. It returns nil for any other, with the body still to be read.
+func (b *writeBuffer) read(answer *http.Response) (*seqledgerv1.WriteResponse, error) {
+	if answer.StatusCode != http.StatusOK || answer.ContentLength < 1 || answer.ContentLength > inlineBody ||
+		answer.Header.Get("Content-Type") != "application/proto" || answer.Header.Get("Content-Encoding") != "" {
+		return nil, nil //nolint:nilnil // Connect's client reads it.
 	}
-	_, err = c.Conn.Write(c.request.Bytes())
-	return nil, err
-}
-
-// take implements exchanger: it takes an answer that is a receipt, has come in one piece, and
-// has nothing unusual about it.
-func (w *unaryWrite) take(c *callConn) bool {
-	if _, err := c.reader.Peek(1); err != nil {
-		return false
-	}
-	data, err := c.reader.Peek(c.reader.Buffered())
+	b.bytes = slices.Grow(b.bytes[:0], int(answer.ContentLength))[:answer.ContentLength]
+	_, err := io.ReadFull(answer.Body, b.bytes)
+	_ = answer.Body.Close()
 	if err != nil {
-		return false
+		return nil, err
 	}
-	body, size := plainAnswer(data)
 	receipt := new(seqledgerv1.WriteResponse)
-	if size == 0 || (message.Codec{}).Unmarshal(body, receipt) != nil {
-		return false
+	if (message.Codec{}).Unmarshal(b.bytes, receipt) != nil {
+		answer.Body = io.NopCloser(bytes.NewReader(bytes.Clone(b.bytes)))
+		return nil, nil //nolint:nilnil // Connect's client names the error.
 	}
-	if _, err := c.reader.Discard(size); err != nil {
-		return false
-	}
-	if w.receipt = receipt; w.attempt != nil {
-		w.attempt.status.Store(http.StatusOK)
-	}
-	return true
-}
-
-// plainAnswer returns the body of the answer that data begins with, and the size of the whole
-// answer: if it is an encoded message with status 200 and a length, complete, and if no field of its
-// header changes how it is read or whether another answer can follow. Else it returns 0, and
-// net/http decides what the data is.
-func plainAnswer(data []byte) (body []byte, size int) {
-	rest, ok := bytes.CutPrefix(data, []byte("HTTP/1.1 200 "))
-	if !ok {
-		return nil, 0
-	}
-	length, typed := 0, false
-	for first := true; ; first = false {
-		end := bytes.IndexByte(rest, '\n')
-		if end < 1 || rest[end-1] != '\r' || slices.ContainsFunc(rest[:end-1], isUnusual) {
-			return nil, 0
-		}
-		line := rest[:end-1]
-		rest = rest[end+1:]
-		if first {
-			continue
-		}
-		if len(line) == 0 {
-			break
-		}
-		switch name, value := cutField(line); {
-		case name == nil:
-			return nil, 0
-		case len(name) == len(contentLength) && strings.EqualFold(string(name), contentLength):
-			if length != 0 {
-				return nil, 0
-			}
-			if length = smallNumber(value); length == 0 {
-				return nil, 0
-			}
-		case len(name) == len(contentType) && strings.EqualFold(string(name), contentType):
-			if typed || string(value) != "application/proto" {
-				return nil, 0
-			}
-			typed = true
-		case !isHarmless(name):
-			return nil, 0
-		}
-	}
-	if !typed || length == 0 || length > len(rest) {
-		return nil, 0
-	}
-	return rest[:length], len(data) - len(rest) + length
-}
-
-const (
-	contentLength = "Content-Length"
-	contentType   = "Content-Type"
-)
-
-// isUnusual reports whether a byte is not a visible ASCII character or a space.
-func isUnusual(c byte) bool { return c < ' ' || c > '~' }
-
-// cutField returns the name and the value of a header's field. The name is nil if it is not one.
-func cutField(line []byte) (name, value []byte) {
-	name, value, ok := bytes.Cut(line, []byte(":"))
-	if !ok || len(name) == 0 || slices.ContainsFunc(name, func(c byte) bool {
-		return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
-	}) {
-		return nil, nil
-	}
-	return name, bytes.Trim(value, " ")
-}
-
-// isHarmless reports whether a field says nothing about the form of an answer, about its
-// connection, or about the leader. All fields that do are in the list.
-func isHarmless(name []byte) bool {
-	for _, other := range []string{
-		"Connection", "Content-Encoding", "Trailer", "Transfer-Encoding", "Upgrade", message.LeaderHeader,
-	} {
-		if len(name) == len(other) && strings.EqualFold(string(name), other) {
-			return false
-		}
-	}
-	return true
-}
-
-// smallNumber returns a number of up to six digits; 0 if it is none.
-func smallNumber(text []byte) (n int) {
-	if len(text) > 6 {
-		return 0
-	}
-	for _, c := range text {
-		if c < '0' || c > '9' {
-			return 0
-		}
-		n = 10*n + int(c-'0')
-	}
-	return n
+	return receipt, nil
 }
 
 // appendWriteHeader begins a request in Connect's protocol.
@@ -243,7 +128,7 @@ func (e *Endpoint) appendWriteHeader(dst *bytes.Buffer, ctx context.Context, own
 	dst.WriteString("\r\n\r\n")
 }
 
-// newWriteHeader returns the part of a request's header that is the same for every write.
+// newWriteHeader returns the part of a header that all writes share.
 func (e *Endpoint) newWriteHeader() string {
 	return fmt.Sprintf("POST %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nContent-Type: application/proto\r\n"+
 		"Connect-Protocol-Version: 1\r\n",

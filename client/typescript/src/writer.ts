@@ -1040,10 +1040,16 @@ export class Writer {
 
 const isNoSpace = (e: unknown): boolean => e instanceof JournalError && e.reason === "no-space";
 
-/** Refuses a session on a stream that another client has started again after an eviction. */
+/** Refuses a session on a stream that another client has used since it was evicted, with a session or without one. */
 function onlyOurs(response: OpenSessionResponse): void {
-  if (response.previousSession === 0n) return;
-  const e = refusal(WriteErrorCode.SESSION_FENCED, "another session was opened after the stream was evicted");
+  const last = response.state?.lastCommittedSequence ?? 0n;
+  if (response.previousSession === 0n && last === 0n) return;
+  const e = refusal(
+    WriteErrorCode.SESSION_FENCED,
+    response.previousSession !== 0n
+      ? "another session was opened after the stream was evicted"
+      : `another client wrote up to sequence ${last} after the stream was evicted`,
+  );
   e.session = response.previousSession;
   throw e;
 }

@@ -1,5 +1,5 @@
-// Command gopayer does the same as client/typescript/test/payer.ts, with the Go client: in the test of the file journal, one resumes
-// where the other was killed.
+// Command gopayer does the same as client/typescript/test/payer.ts, with the Go client: in the test of the file
+// journal, one resumes where the other was killed.
 //
 //	gopayer ADDRESS JOURNAL DONE COUNT
 package main

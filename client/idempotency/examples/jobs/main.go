@@ -1,4 +1,4 @@
-// Command jobs is an example: a service with an endpoint that starts a job for each request and knows nothing of keys.
+// Command jobs is an example: a service with an endpoint that starts a job for each request and ignores keys.
 // The gateway in front of it makes retries safe:
 //
 //	go run ./client/idempotency/examples/jobs

@@ -8,7 +8,7 @@
 //
 // # Layout
 //
-// A key has a record, PREFIX/idempotency/{scope}/{key_hash}.json, and a task is an object of its own,
+// A key has a record, PREFIX/idempotency/{scope}/{key_hash}.json, and a task is a separate object,
 // PREFIX/tasks/{shard}/{task_id}.json. In names, all characters of a scope but letters, digits, '-' and '_' have the
 // form %XX, key_hash is the SHA-256, in hex, of scope, a colon and the key, and shard is the first byte, in hex, of the
 // SHA-256 of task_id. The fields of a record:
@@ -29,7 +29,7 @@
 //
 // Submit writes the record as creating, the task, and the record as ready. Each write has a condition, so one of
 // several producers wins. A producer that finds a record that is creating finishes what another one began: it has the
-// same type and input, so it writes the same task, unless that is there. That is why a worker must not delete a task
+// same type and input, so it writes the same task if it is missing. That is why a worker must not delete a task
 // before its expires_at: a producer that was slow could write it once more. A worker that has taken a task, or is done
 // with it, overwrites it, with If-Match, so that one worker takes it.
 //
@@ -257,14 +257,14 @@ func (q *Queue) finish(ctx context.Context, r *record, etag string, input []byte
 	}
 	done := *r
 	done.Status = ready
-	// Refused if another producer was faster here, too. The task is there either way.
+	// Refused if another producer was faster. The task exists either way.
 	if _, _, err := q.put(ctx, r.name(), etag, &done); err != nil {
 		return nil, err
 	}
 	return task, nil
 }
 
-// writeTask writes a task, unless it is there.
+// writeTask writes a task if it is missing.
 func (q *Queue) writeTask(ctx context.Context, task *Task) (*Task, error) {
 	written, _, err := q.put(ctx, task.Key(), "", task)
 	if err != nil {

@@ -106,8 +106,8 @@ type Listed struct {
 	Written time.Time // on the store's clock
 }
 
-// List returns the objects in a folder, without those in subfolders, requesting up to most at a time. An error is the
-// last item.
+// List returns the objects in a folder, without those in subfolders, in requests of up to most. An error is the last
+// item.
 func (o *Objects) List(ctx context.Context, folder string, most int) iter.Seq2[Page, error] {
 	whole, delimiter := *o.name(folder), "/"
 	return func(yield func(Page, error) bool) {
@@ -197,7 +197,7 @@ const ProbesName = "idempotency-probes/"
 // probes is how often the conditions are tried before a store is refused because it refuses a write.
 const probes = 3
 
-// CheckConditions tries every condition on an object of its own.
+// CheckConditions tries every condition on a test object.
 func (o *Objects) CheckConditions(ctx context.Context) (err error) {
 	for range probes {
 		var again bool
