@@ -90,8 +90,8 @@ test-race: ## Run the tests of packages whose goroutines share memory with the r
 	@test -n "$(RACE)" || { echo "the race detector needs a C compiler"; exit 1; }
 	$(IN_MEMORY) GORACE=atexit_sleep_ms=0 $(GO) test $(TEST_FLAGS) $(RACE) $(RACED)
 
-# What make test has run in full is not repeated; internal/longtests finds the rest.
-LONG := $(GO) run ./internal/longtests
+# What make test has run in full is not repeated; internal/testkit/longtests finds the rest.
+LONG := $(GO) run ./internal/testkit/longtests
 .PHONY: test-long
 test-long: ## Run at full length the tests that make test shortens, but for make test-damage (ten minutes on two cores)
 	@echo "make test-long takes some ten minutes on two cores; make test-damage damages small files in every place"

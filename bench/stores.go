@@ -27,8 +27,8 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/redis"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
 	"github.com/seqledger/seqledger/client/op"
-	"github.com/seqledger/seqledger/internal/freeport"
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 

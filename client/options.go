@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net/http"
-
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 // Options configures a [Client]. Only Server is required.
@@ -34,9 +32,6 @@ type Options struct {
 	// HTTPClient replaces the client's own connections, for tests and special TLS. It must
 	// speak HTTP/2, because writes use a bidirectional stream.
 	HTTPClient *http.Client
-	// Records replaces the connection for the calls about keyed records, Reserve to ResolveRecord, with a ledger in
-	// this process. The calls are repeated all the same. Nil uses the connection.
-	Records seqledgerv1connect.IdempotencyServiceClient
 	// MaxAttempts bounds how often one call is sent, repeats included. 0 means no bound but the
 	// call's context. A Writer's writes are repeated until they are settled or it is closed.
 	MaxAttempts int

@@ -23,13 +23,11 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// In each test clients misbehave while another client works. The test checks that the other one
-// gets correct answers, that usage stays within its bound, and that everything is released
-// afterwards.
+// In each test clients misbehave while another client works. The test checks that the other one gets correct answers,
+// that usage stays within its bound, and that everything is released afterwards.
 
-// neighbour is a client of good manners, which checks that each of its writes is
-// committed once and in order. It works beside every client that abuses the
-// server.
+// neighbour is a client of good manners, which checks that each of its writes is committed once and in order. It works
+// beside every client that abuses the server.
 type neighbour struct {
 	h        *harness
 	sequence uint64
@@ -52,8 +50,7 @@ func (g *neighbour) work(t testing.TB) {
 	}
 }
 
-// released waits until nothing is taken any more. The other client and we keep
-// a connection each.
+// released waits until nothing is taken any more. The other client and we keep a connection each.
 func (h *harness) released(t testing.TB) {
 	t.Helper()
 	for name, most := range map[string]float64{
@@ -103,8 +100,7 @@ func postText(body string, length int) string {
 		seqledgerv1connect.LedgerServiceWriteProcedure, length, body)
 }
 
-// incompressible returns bytes that gzip makes no smaller, so that they do not
-// fit where they are not read.
+// incompressible returns bytes that gzip makes no smaller, so that they do not fit where they are not read.
 func incompressible(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // it never fails
@@ -148,8 +144,8 @@ func TestAbuseOneShotClients(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseIdleConnections: silent clients cannot use up the connections: without room, the
-// oldest silent connection is closed for the new one.
+// TestAbuseIdleConnections: silent clients cannot use up the connections: without room, the oldest silent connection is
+// closed for the new one.
 func TestAbuseIdleConnections(t *testing.T) {
 	t.Parallel()
 	const limit = 100
@@ -186,8 +182,8 @@ func TestAbuseIdleConnections(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseSlowHeadersAndBodies: a client that has not sent its headers takes no place, and one
-// that has not sent its body does not block the others.
+// TestAbuseSlowHeadersAndBodies: a client that has not sent its headers takes no place, and one that has not sent its
+// body does not block the others.
 func TestAbuseSlowHeadersAndBodies(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -203,8 +199,8 @@ func TestAbuseSlowHeadersAndBodies(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseHalfBodies: large bodies that do not end take no more than has arrived of
-// them, small ones pass, and a large one is refused at once while there is no room.
+// TestAbuseHalfBodies: large bodies that do not end take no more than has arrived of them, small ones pass, and a large
+// one is refused at once while there is no room.
 func TestAbuseHalfBodies(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -262,8 +258,7 @@ func TestAbuseHugeHeaders(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseHugeFrames: a hundred thousand empty operations are refused before
-// they are decoded.
+// TestAbuseHugeFrames: a hundred thousand empty operations are refused before they are decoded.
 func TestAbuseHugeFrames(t *testing.T) { //nolint:paralleltest // It measures the heap.
 	h := start(t)
 	g := &neighbour{h: h}
@@ -298,8 +293,7 @@ func TestAbuseHugeFrames(t *testing.T) { //nolint:paralleltest // It measures th
 	runtime.KeepAlive(frame)
 }
 
-// TestAbuseShortDeadlines: whatever a client was told, its retry finds each
-// write once.
+// TestAbuseShortDeadlines: whatever a client was told, its retry finds each write once.
 func TestAbuseShortDeadlines(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -364,8 +358,7 @@ func TestAbuseRetriesAndGaps(t *testing.T) {
 	h.released(t)
 }
 
-// smallWindow returns a client that takes hardly anything it does not read, and
-// what closes its connection.
+// smallWindow returns a client that takes hardly anything it does not read, and what closes its connection.
 func smallWindow() (client *http.Client, disconnect func()) {
 	client, disconnect = loneClient()
 	if tr, ok := client.Transport.(*http.Transport); ok {
@@ -374,8 +367,7 @@ func smallWindow() (client *http.Client, disconnect func()) {
 	return client, disconnect
 }
 
-// TestAbuseDeafStreams: the memory for writes with unread results is bounded, in operations
-// too.
+// TestAbuseDeafStreams: the memory for writes with unread results is bounded, in operations too.
 func TestAbuseDeafStreams(t *testing.T) { //nolint:paralleltest // It measures the heap.
 	h := start(t)
 	g := &neighbour{h: h}
@@ -408,8 +400,7 @@ func TestAbuseDeafStreams(t *testing.T) { //nolint:paralleltest // It measures t
 			}
 		})
 	}
-	// Until the ledger takes nothing more from them: two looks that agree, with
-	// work of the other between them.
+	// Until the ledger takes nothing more from them: two looks that agree, with work of the other between them.
 	for last, now := -1.0, 0.0; now != last || now == 0; {
 		last, now = now, 0
 		g.work(t)
@@ -431,8 +422,7 @@ func TestAbuseDeafStreams(t *testing.T) { //nolint:paralleltest // It measures t
 	g.work(t)
 }
 
-// TestAbuseUnreadAnswers: watchers and readers that read nothing keep their own
-// place and nothing else.
+// TestAbuseUnreadAnswers: watchers and readers that read nothing keep their own place and nothing else.
 func TestAbuseUnreadAnswers(t *testing.T) {
 	t.Parallel()
 	h := start(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// TestWriteStreamIsAuthorisedWriteByWrite: a refused write does not affect its neighbours,
-// changes nothing, and the stream continues.
+// TestWriteStreamIsAuthorisedWriteByWrite: a refused write does not affect its neighbours, changes nothing, and the
+// stream continues.
 func TestWriteStreamIsAuthorisedWriteByWrite(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, nil)
@@ -108,8 +108,7 @@ func (s streams) mustEnd(t *testing.T, want connect.Code) {
 	}
 }
 
-// TestStreamsEndWithTheirCredential: what was accepted is answered, then the
-// stream says why it ends.
+// TestStreamsEndWithTheirCredential: what was accepted is answered, then the stream says why it ends.
 func TestStreamsEndWithTheirCredential(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -134,8 +133,8 @@ func TestStreamsEndWithTheirCredential(t *testing.T) {
 	}
 }
 
-// TestStreamsEndWhenTheirCredentialExpires. The machine may be too slow to open
-// them in time; then the key lives longer.
+// TestStreamsEndWhenTheirCredentialExpires. The machine may be too slow to open them in time; then the key lives
+// longer.
 func TestStreamsEndWhenTheirCredentialExpires(t *testing.T) {
 	t.Parallel()
 	for life := time.Second; ; life *= 4 {
@@ -176,8 +175,7 @@ func TestWatchNeedsItsScope(t *testing.T) {
 	}
 }
 
-// TestBackupEndsWithItsCredential: a revoked key must not go on reading the
-// whole ledger.
+// TestBackupEndsWithItsCredential: a revoked key must not go on reading the whole ledger.
 func TestBackupEndsWithItsCredential(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{BackupRate: 64 << 10}, nil) // so slow that it lasts

@@ -22,8 +22,8 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// getStatus describes the server. Index, digest, the numbers of streams and commands, and the
-// sizes reveal what all callers do together, so only admins on every scope get them.
+// getStatus describes the server. Index, digest, the numbers of streams and commands, and the sizes reveal what all
+// callers do together, so only admins on every scope get them.
 func (s *Server) getStatus(
 	ctx context.Context, _ *seqledgerv1.GetStatusRequest,
 ) (*seqledgerv1.GetStatusResponse, error) {
@@ -48,7 +48,7 @@ func (s *Server) getStatus(
 		status.Node = &seqledgerv1.NodeStatus{Time: timestamppb.Now()}
 	}
 	if status.Node.NotReady = s.unready(alone, nil); alone {
-		status.Node.NotReady += "; this is what the node knows by itself"
+		status.Node.NotReady += "; this is what the node knows without the others"
 	}
 	if stall := s.options.Ledger.Stalled(); all && stall.Job != "" {
 		status.Node.NotReady += fmt.Sprintf("; %s has not advanced for %v", stall.Job,
@@ -60,13 +60,13 @@ func (s *Server) getStatus(
 const (
 	// noMajority is why a node without a leader that has a majority takes no writes.
 	noMajority = "no majority of the nodes answers, or an election is under way"
-	// statusPatience is how long a status and a probe wait for a majority when a leader is known: longer than one
-	// needs that is well.
+	// statusPatience is how long a status and a probe wait for a majority when a leader is known: longer than one needs
+	// that is well.
 	statusPatience = time.Second
 )
 
 // awaitKnown waits until the ledger's Head is as fresh as a read. Where no majority confirms that, it is what this node
-// knows by itself, and alone is true. It waits for no disk for longer than statusPatience.
+// knows without the others, and alone is true. It waits for a disk for at most statusPatience.
 func (s *Server) awaitKnown(ctx context.Context) (alone bool, err error) {
 	l := s.options.Ledger
 	known := l.Cluster().Status()
@@ -282,8 +282,8 @@ func (s *Server) updateConfig(
 
 type backupStream = connect.ServerStream[seqledgerv1.BackupResponse]
 
-// backup sends a backup until it is complete, the client disconnects, or the server drains, because a
-// backup may take hours, and can be repeated.
+// backup sends a backup until it is complete, the client disconnects, or the server drains, because a backup may take
+// hours, and can be repeated.
 func (s *Server) backup(
 	ctx context.Context, r *connect.Request[wire.Request[seqledgerv1.BackupRequest, *seqledgerv1.BackupRequest]],
 	stream *backupStream,
@@ -355,7 +355,7 @@ func (b *backupSender) begin(info backupfile.Info) error {
 	return b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Header{Header: header}})
 }
 
-// Write implements io.Writer. The ledger writes a chunk of its format at a time.
+// Write implements io.Writer. The ledger writes one chunk of its format per call.
 func (b *backupSender) Write(chunk []byte) (int, error) {
 	if err := b.send(&seqledgerv1.BackupResponse{Part: &seqledgerv1.BackupResponse_Chunk{Chunk: chunk}}); err != nil {
 		return 0, err
@@ -363,9 +363,8 @@ func (b *backupSender) Write(chunk []byte) (int, error) {
 	return len(chunk), nil
 }
 
-// send fails if the client takes no data for too long. Because while a backup is open, the state file
-// cannot reuse its old pages, a client that stopped reading would make it grow without
-// bound.
+// send fails if the client takes no data for too long. Because while a backup is open, the state file cannot reuse its
+// old pages, a client that stopped reading would make it grow without bound.
 func (b *backupSender) send(part *seqledgerv1.BackupResponse) error {
 	return b.controls.Send(func() error { return b.stream.Send(part) })
 }

@@ -15,18 +15,11 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// authenticated admits requests with a valid credential, within its limits, whose procedure its
-// role allows. All handlers but the health checks are behind it. It runs before a body is read.
+// authenticated admits requests with a valid credential, within its limits, whose procedure its role allows. Only the
+// health checks and the console run without it. It runs before a body is read.
 func (s *Server) authenticated(next http.Handler) http.Handler {
-	return s.admitting(s.admission.Request, next)
-}
-
-// admitting is authenticated with a way to count requests.
-func (s *Server) admitting(
-	enter func(context.Context, admission.Party) (func(), error), next http.Handler,
-) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		leave, r, err := s.admit(r, enter)
+		leave, err := s.admit(r, false)
 		if err != nil {
 			s.writeAuthError(w, r, err)
 			return
@@ -36,41 +29,48 @@ func (s *Server) admitting(
 	})
 }
 
-// admit authenticates a request and counts it. leave ends the count.
-func (s *Server) admit(
-	r *http.Request, enter func(context.Context, admission.Party) (func(), error),
-) (leave func(), admitted *http.Request, err error) {
-	if s.options.Auth != nil {
-		c, err := s.options.Auth.Authenticate(r.Header)
-		if err != nil {
-			return nil, r, err
-		}
-		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
-	}
-	ctx := r.Context()
-	if err := s.admitRole(ctx, r.URL.Path); err != nil {
-		return nil, r, err
-	}
-	party := s.party(ctx)
-	if leave, err = enter(ctx, party); err != nil {
-		return nil, r, err
-	}
-	if err := s.admission.Authenticated(ctx, party); err != nil {
-		leave()
-		return nil, r, err
-	}
-	return leave, r, nil
-}
-
-// observing admits callers that may see figures about the whole ledger.
-func (s *Server) observing(next http.Handler) http.Handler {
+// observed is authenticated for the metrics of the whole ledger.
+func (s *Server) observed(metrics http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		leave, err := s.admit(r, true)
+		if err != nil {
+			s.writeAuthError(w, r, err)
+			return
+		}
+		defer leave()
 		if err := s.caller(r.Context()).Observe(); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
-		next.ServeHTTP(w, r)
+		metrics.ServeHTTP(w, r)
 	})
+}
+
+// admit authenticates a request and counts it. leave ends the count.
+func (s *Server) admit(r *http.Request, metrics bool) (leave func(), err error) {
+	ctx := r.Context()
+	if s.options.Auth != nil {
+		if callOf(ctx).caller, err = s.options.Auth.Authenticate(r.Header); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.admitRole(ctx, r.URL.Path); err != nil {
+		return nil, err
+	}
+	party := s.party(ctx)
+	if metrics {
+		leave, err = s.admission.OwnRequest(ctx, party)
+	} else {
+		leave, err = s.admission.Request(ctx, party)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.admission.Authenticated(ctx, party); err != nil {
+		leave()
+		return nil, err
+	}
+	return leave, nil
 }
 
 // writeAuthError answers a request that was not admitted, in the request's protocol.
@@ -88,7 +88,7 @@ func (s *Server) writeAuthError(w http.ResponseWriter, r *http.Request, err erro
 		}
 		w.Header().Set("WWW-Authenticate", challenge)
 		status = http.StatusUnauthorized
-		s.options.Logger.DebugContext(r.Context(), "a request was not let in",
+		s.options.Logger.DebugContext(r.Context(), "a request was not authenticated",
 			"reason", unauthenticated.Reason, "from", r.RemoteAddr)
 	case errors.As(err, &denied):
 		status = http.StatusForbidden
@@ -110,8 +110,7 @@ func (s *Server) writeAuthError(w http.ResponseWriter, r *http.Request, err erro
 	http.Error(w, err.Error(), status)
 }
 
-// countEarlyRefusal counts a call that ended before its handler ran. Only paths of procedures
-// become labels.
+// countEarlyRefusal counts a call that ended before its handler ran. Only paths of procedures become labels.
 func (s *Server) countEarlyRefusal(path string, failed *connect.Error) {
 	if _, ok := permissions[path]; ok {
 		s.metrics.requests.WithLabelValues(path, failed.Code().String()).Inc()
@@ -119,8 +118,7 @@ func (s *Server) countEarlyRefusal(path string, failed *connect.Error) {
 	}
 }
 
-// accessError translates errors of packages auth and admission. It returns nil for other
-// errors.
+// accessError translates errors of packages auth and admission. It returns nil for other errors.
 func accessError(err error) *connect.Error {
 	var denied *auth.DeniedError
 	var unauthenticated *auth.RefusedError
@@ -143,8 +141,8 @@ func accessError(err error) *connect.Error {
 	return nil
 }
 
-// refusedError is the WriteError of a refusal because of a bound. Its code means "retry", also
-// for calls that write nothing.
+// refusedError is the WriteError of a refusal because of a bound. Its code means "retry", also for calls that write
+// nothing.
 func refusedError(refused *admission.Refusal) *seqledgerv1.WriteError {
 	return &seqledgerv1.WriteError{
 		Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
@@ -160,8 +158,8 @@ func deniedError(denied *auth.DeniedError) *seqledgerv1.WriteError {
 	}
 }
 
-// untilCallerEnds calls end once if the caller's credential ends while a stream is open. stop
-// waits for end if it is running.
+// untilCallerEnds calls end once if the caller's credential ends while a stream is open. stop waits for end if it is
+// running.
 func (s *Server) untilCallerEnds(ctx context.Context, end func(cause error)) (stop func()) {
 	c := s.caller(ctx)
 	ended, release := c.Ended()

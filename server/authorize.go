@@ -16,8 +16,7 @@ import (
 type permission int
 
 const (
-	// denyAll is the permission of procedures that are not in the table: all callers are
-	// refused.
+	// denyAll is the permission of procedures that are not in the table: all callers are refused.
 	denyAll permission = iota
 	// anyCredential allows every credential.
 	anyCredential
@@ -29,15 +28,13 @@ const (
 	writeAsClient
 	// writeStreamed allows writers. The handler checks each write of the stream or batch.
 	writeStreamed
-	// readTransaction allows readers. The handler checks the transaction's scope, which is not
-	// in the request.
+	// readTransaction allows readers. The handler checks the transaction's scope, which is not in the request.
 	readTransaction
 	// administer allows admins on every scope.
 	administer
 	// actAs allows those that may act for the principal of the request's record.
 	actAs
-	// inspect allows those that may read the records of the request's principal, and settle those
-	// that may settle them.
+	// inspect allows those that may read the records of the request's principal, and settle those that may settle them.
 	inspect
 	settle
 )
@@ -79,17 +76,16 @@ var permissions = map[string]permission{
 // anonymous is the caller of a server without an auth file.
 var anonymous = auth.Anonymous()
 
-// callerKey finds the credential in a request's context.
-type callerKey struct{}
-
-// caller returns the credential of a request. It is nil, which may do nothing, if the request
-// has not passed authenticated.
+// caller returns the credential of a request. It is nil, which may do nothing, if the request has not passed
+// authenticated.
 func (s *Server) caller(ctx context.Context) *auth.Credential {
 	if s.options.Auth == nil {
 		return anonymous
 	}
-	c, _ := ctx.Value(callerKey{}).(*auth.Credential)
-	return c
+	if c := callOf(ctx); c != nil {
+		return c.caller
+	}
+	return nil
 }
 
 // party returns the party that a request is admitted for.
@@ -107,9 +103,8 @@ type (
 	}
 )
 
-// admitRole returns nil if the role of the caller is enough for a procedure. It checks nothing
-// else, so it can run before the body is read: a message that is refused in any case must not
-// take memory.
+// admitRole returns nil if the role of the caller is enough for a procedure. It checks nothing else, so it can run
+// before the body is read: a message that is refused in any case must not take memory.
 func (s *Server) admitRole(ctx context.Context, procedure string) error {
 	c := s.caller(ctx)
 	switch permissions[procedure] {
@@ -122,9 +117,9 @@ func (s *Server) admitRole(ctx context.Context, procedure string) error {
 	}
 }
 
-// authorize returns nil if the caller may make this request. It only uses the request and the
-// credential, before anything is read, so that a refusal reveals nothing about the ledger. An
-// invalid scope or client_id is a *machine.FieldError.
+// authorize returns nil if the caller may make this request. It only uses the request and the credential, before
+// anything is read, so that a refusal reveals nothing about the ledger. An invalid scope or client_id is a
+// *machine.FieldError.
 func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 	c := s.caller(ctx)
 	// Check again, because a body may arrive long after the headers.
@@ -173,8 +168,8 @@ func (s *Server) authorize(ctx context.Context, procedure string, m any) error {
 	return c.Write(scope, id)
 }
 
-// authorizeKeyedWrite is authorize for a write that belongs to no stream. Its client_id, which may
-// be empty, only says who made it.
+// authorizeKeyedWrite is authorize for a write that belongs to no stream. Its client_id, which may be empty, only says
+// who made it.
 func (s *Server) authorizeKeyedWrite(ctx context.Context, m *seqledgerv1.WriteRequest) error {
 	c := s.caller(ctx)
 	scope, err := wire.RequireScope(m.Scope)
@@ -192,8 +187,8 @@ func (s *Server) authorizeKeyedWrite(ctx context.Context, m *seqledgerv1.WriteRe
 }
 
 // principalOf returns the principal whose rights a request about keyed records needs: the one that it names, or its
-// caller. In a namespace that the caller shares, a request that names none is about the shared records, of which the
-// caller has the rights that it has of its own. The request says so from then on.
+// caller. In a namespace that the caller shares, a request that names none is about the shared records, for which the
+// caller has the same rights as for its own records. principalOf then sets that principal in the request.
 func principalOf(c *auth.Credential, named *string, namespace string) string {
 	if c.Shares(namespace) && (*named == "" || *named == auth.SharedPrincipal) {
 		*named = auth.SharedPrincipal
@@ -257,8 +252,8 @@ func (s *Server) authorizeRecord(ctx context.Context, kind permission, m any) er
 	}
 }
 
-// authorizeStream is authorize for a streaming call, before its first message. For what depends
-// on a message, the handler asks authorize or its authorization cache.
+// authorizeStream is authorize for a streaming call, before its first message. For what depends on a message, the
+// handler asks authorize or its authorization cache.
 func (s *Server) authorizeStream(ctx context.Context, procedure string) error {
 	switch permissions[procedure] {
 	case readScope, readStream, writeAsClient:
@@ -268,9 +263,9 @@ func (s *Server) authorizeStream(ctx context.Context, procedure string) error {
 	}
 }
 
-// authorizationCache caches decisions for the writes of one WriteStream or WriteBatch, because a stream has a
-// million writes of a few clients, and a map lookup beats pattern matching. Decisions are valid as long as
-// the credential: a changed auth file ends the credential, and with it the stream. It is for one goroutine.
+// authorizationCache caches decisions for the writes of one WriteStream or WriteBatch, because a stream has a million
+// writes of a few clients, and a map lookup beats pattern matching. Decisions are valid as long as the credential: a
+// changed auth file ends the credential, and with it the stream. It is for one goroutine.
 type authorizationCache struct {
 	credential *auth.Credential
 	known      map[authorizationKey]*authorization
@@ -302,8 +297,8 @@ func newAuthorizationCache(c *auth.Credential) *authorizationCache {
 	return a
 }
 
-// write returns the stream of a write, and nil if the caller may make it. The write is valid. The stream is the
-// same for all its writes while it is cached, so that keeping it with each write takes no memory.
+// write returns the stream of a write, and nil if the caller may make it. The write is valid. The stream is the same
+// for all its writes while it is cached, so that keeping it with each write takes no memory.
 func (a *authorizationCache) write(m *seqledgerv1.WriteRequest) (*authorizationKey, error) {
 	key := authorizationKey{wire.Scope(m.Scope), m.ClientId}
 	if key == a.last.authorizationKey {

@@ -145,8 +145,8 @@ func call[Q, R any](t *testing.T,
 	return err
 }
 
-// attempts are a call of every procedure that is not a stream: about acme/main and, where there
-// is one, the client till-7.
+// attempts are a call of every procedure that is not a stream: about acme/main and, where there is one, the client
+// till-7.
 func attempts(t *testing.T, l seqledgerv1connect.LedgerServiceClient,
 	a seqledgerv1connect.AdminServiceClient, txID string) map[string]error {
 	return map[string]error{
@@ -288,8 +288,8 @@ func TestActor(t *testing.T) {
 	}
 }
 
-// TestUnauthenticated: the answer is one that HTTP clients understand, and only
-// health checks and the pages of the console need no credential.
+// TestUnauthenticated: the answer is one that HTTP clients understand, and only health checks and the pages of the
+// console need no credential.
 func TestUnauthenticated(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, nil)
@@ -356,8 +356,7 @@ func TestUnauthenticated(t *testing.T) {
 	}
 }
 
-// TestCredentialLimits: beyond them, a caller is told when to retry, and others are not
-// affected.
+// TestCredentialLimits: beyond them, a caller is told when to retry, and others are not affected.
 func TestCredentialLimits(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{
@@ -425,7 +424,7 @@ func TestLogHasNoCredential(t *testing.T) {
 	delete(g.entries, "reader")
 	g.reload(t)
 	log := g.log.String()
-	if !strings.Contains(log, "not let in") || !strings.Contains(log, "read again") {
+	if !strings.Contains(log, "not authenticated") || !strings.Contains(log, "read again") {
 		t.Error("the log lacks what happened:", log)
 	}
 	for id, key := range g.keys {

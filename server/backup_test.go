@@ -139,8 +139,7 @@ func TestDisconnectEndsBackup(t *testing.T) {
 	slowBackup(t, h)
 }
 
-// The request is decoded as strictly as every other, and GET does not start
-// a backup.
+// The request is decoded as strictly as every other, and GET does not start a backup.
 func TestBackupRefusesUnknownField(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -154,8 +153,8 @@ func TestBackupRefusesUnknownField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status, _, _ := h.do(t, request); status != http.StatusMethodNotAllowed {
-		t.Errorf("GET is answered with %d", status)
+	if status, _, text := h.do(t, request); status != http.StatusMethodNotAllowed || !strings.Contains(text, "send POST") {
+		t.Errorf("GET is answered with %d %s", status, text)
 	}
 }
 

@@ -15,8 +15,7 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// batch is a frame in progress: its valid writes are one submission, its invalid ones are
-// already answered.
+// batch is a frame in progress: its valid writes are one submission, its invalid ones are already answered.
 type batch struct {
 	began   time.Time // when the frame was there
 	size    int       // writes in the frame
@@ -27,11 +26,10 @@ type batch struct {
 	submission *ledger.Submission // nil: see refused
 	refused    *seqledgerv1.WriteError
 	refusal    error // that refused is about
-	// outcomes of the valid writes, after settle. For a refused batch they have the outcomes of
-	// writes that had been committed before; the others have the Code 0.
+	// outcomes of the valid writes, after settle. For a refused batch they have the outcomes of writes that had been
+	// committed before; the others have the Code 0.
 	outcomes []machine.Outcome
-	// leave reports that the writes are no longer in the engine. It is nil if they never were,
-	// or are not counted.
+	// leave reports that the writes are no longer in the engine. It is nil if they never were, or are not counted.
 	leave func()
 
 	one [1]batchWrite // the memory of writes in a frame of one
@@ -57,8 +55,8 @@ func (w *batchWrite) about() subject { return subject{w.stream.scope, w.stream.c
 
 // engine is how a batch enters the engine: a stream waits for room, a single call does not.
 type engine interface {
-	// enter submits commands with the given bytes of operations. leave is for the batch.
-	// After an error nothing was submitted, and neither is used.
+	// enter submits commands with the given bytes of operations. leave is for the batch. After an error nothing was
+	// submitted, and neither is used.
 	enter(ctx context.Context, commands []machine.Command, bytes int) (s *ledger.Submission, leave func(), err error)
 }
 
@@ -86,7 +84,7 @@ func (s *Server) newBatch(
 		return nil, context.Cause(ctx)
 	}
 	b.refuse(ctx, s, err)
-	if hasNoRoom(err) {
+	if isOutOfSpace(err) {
 		b.outcomes, err = s.options.Ledger.Repeated(ctx, commands)
 		if err != nil && ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -95,8 +93,8 @@ func (s *Server) newBatch(
 	return b, nil
 }
 
-// converter is the memory of the commands of one frame until they are submitted. It is pooled, not
-// kept by a stream, because most streams are idle most of the time.
+// converter is the memory of the commands of one frame until they are submitted. It is pooled, not kept by a stream,
+// because most streams are idle most of the time.
 type converter struct {
 	encoder  wire.Encoder
 	commands []machine.Command
@@ -117,8 +115,7 @@ func (c *converter) release() {
 	converters.Put(c)
 }
 
-// convert returns the commands of the writes that are valid and permitted. They are valid until
-// release.
+// convert returns the commands of the writes that are valid and permitted. They are valid until release.
 func (c *converter) convert(b *batch, f *wire.Frame, authorized *authorizationCache) []machine.Command {
 	if b.writes = b.one[:0]; len(f.Writes) > 1 {
 		b.writes = make([]batchWrite, 0, len(f.Writes))
@@ -198,8 +195,7 @@ func (b *batch) settled() bool {
 	}
 }
 
-// settle stores the outcomes of a settled batch. It ignores the end of ctx, because what was committed
-// counts.
+// settle stores the outcomes of a settled batch. It ignores the end of ctx, because what was committed counts.
 func (b *batch) settle(ctx context.Context, s *Server) {
 	if b.submission == nil {
 		return
@@ -212,15 +208,15 @@ func (b *batch) settle(ctx context.Context, s *Server) {
 	b.outcomes = outcomes
 }
 
-// writeErrorOf returns the WriteError of an error that concerns writes. An unexpected error
-// becomes an unknown outcome, because it does not show that the write was not executed.
+// writeErrorOf returns the WriteError of an error that concerns writes. An unexpected error becomes an unknown outcome,
+// because it does not show that the write was not executed.
 func (s *Server) writeErrorOf(ctx context.Context, err error) *seqledgerv1.WriteError {
 	e, code := writeError(err)
 	if e == nil {
 		e, code = writeError(errors.Join(ledger.ErrOutcomeUnknown, err))
 	}
 	if code == connect.CodeInternal {
-		blame(ctx, s.options.Logger, err)
+		logOnce(ctx, s.options.Logger, err)
 		e.Message = withReference(ctx, e.Message)
 	}
 	return e
@@ -235,8 +231,8 @@ type answers struct {
 
 	method method // which it counts for
 	tally  tally
-	// tree is the tree of the last proof's block in this response, cached because the writes of
-	// a frame are in few blocks.
+	// tree is the tree of the last proof's block in this response, cached because the writes of a frame are in few
+	// blocks.
 	tree       *machine.BlockTree
 	treeScope  machine.Scope
 	treeHeight uint64
@@ -251,8 +247,8 @@ func (a *answers) reset() {
 	a.tree = nil
 }
 
-// add appends the results of a settled batch, in the order of its writes. Committed bytes are
-// added to the party's account.
+// add appends the results of a settled batch, in the order of its writes. Committed bytes are added to the party's
+// account.
 func (a *answers) add(ctx context.Context, s *Server, p admission.Party, b *batch) {
 	if b.refused == nil {
 		s.stored(p, b)

@@ -14,8 +14,8 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// TestABatchAnswersInItsPlaces: an invalid write, one that does not decode and one that is refused
-// have their answers where they stand in the frame.
+// TestABatchAnswersInItsPlaces: an invalid write, one that does not decode and one that is refused have their answers
+// where they stand in the frame.
 func TestABatchAnswersInItsPlaces(t *testing.T) {
 	t.Parallel()
 	write := func(sequence uint64) *seqledgerv1.WriteRequest {
@@ -56,8 +56,8 @@ func TestABatchAnswersInItsPlaces(t *testing.T) {
 	}
 }
 
-// BenchmarkConvert measures what the server does to a write beside the ledger:
-// decode a frame, convert it, and encode its results. One op is one write.
+// BenchmarkConvert measures what the server does to a write beside the ledger: decode a frame, convert it, and encode
+// its results. One op is one write.
 func BenchmarkConvert(b *testing.B) {
 	const writes = 100
 	m := new(seqledgerv1.WriteStreamRequest)

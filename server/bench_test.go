@@ -11,8 +11,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// BenchmarkWriteStream measures writes over one stream on loopback, client and
-// server in one process, with so many writes outstanding in frames of so many.
+// BenchmarkWriteStream measures writes over one stream on loopback, client and server in one process, with so many
+// writes outstanding in frames of so many.
 func BenchmarkWriteStream(b *testing.B) {
 	for _, shape := range []struct{ frames, writes int }{{1, 1}, {16, 1}, {64, 1}, {4, 64}, {4, 256}} {
 		b.Run(fmt.Sprintf("frames=%d/writes=%d", shape.frames, shape.writes), func(b *testing.B) {

@@ -12,15 +12,15 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// gRPC clients take messages of 4 MiB unless they are told otherwise. What the server
-// sends is below 3 MiB where it can be.
+// gRPC clients take messages of 4 MiB unless they are told otherwise. What the server sends is below 3 MiB where it can
+// be.
 const (
 	grpcDefault = 4 << 20
 	largestPart = 3 << 20
 )
 
-// largeBlocks commits blocks that a usual gRPC client cannot read whole: one write of
-// four values, one of many operations with a few others beside it, and a small one.
+// largeBlocks commits blocks that a usual gRPC client cannot read whole: one write of four values, one of many
+// operations with a few others beside it, and a small one.
 func (h *harness) largeBlocks(t *testing.T) {
 	t.Helper()
 	var four, many []*seqledgerv1.Operation
@@ -285,8 +285,7 @@ func TestPartsThatAreNotThere(t *testing.T) {
 	mustRefuse(t, err, connect.CodeInvalidArgument, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)
 }
 
-// Every page is smaller than what a usual gRPC client takes, with all that is around the
-// values.
+// Every page is smaller than what a usual gRPC client takes, with all that is around the values.
 func TestPagesAreSmall(t *testing.T) {
 	t.Parallel()
 	h := start(t)

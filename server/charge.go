@@ -7,11 +7,11 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// A committed command counts in its credential's account for about what the disk keeps of it, so
-// that no kind of command fills the disk at a fraction of its price. What is kept is of two kinds:
-// transactions, in blocks, and records of the state file, which take twice their bytes because its
-// pages are half full. A record that is replaced counts again, because whether there was one is not
-// known here. Nothing is given back when blocks are dropped or records expire.
+// A committed command counts in its credential's account for about what the disk keeps of it, so that no kind of
+// command fills the disk at a fraction of its price. What is kept is of two kinds: transactions, in blocks, and records
+// of the state file, which take twice their bytes because its pages are half full. A record that is replaced counts
+// again, because whether there was one is not known here. Nothing is given back when blocks are dropped or records
+// expire.
 const (
 	// chargedOperation is what an operation takes beside its keys and values.
 	chargedOperation = 16
@@ -19,17 +19,17 @@ const (
 	chargedTransaction = 56
 	// chargedBlock is what the first transaction of a block takes for the block and its record.
 	chargedBlock = 136
-	// chargedStream and chargedKeyed are the lengths of these records, and chargedChain is that of
-	// the record of a scope's last block.
+	// chargedStream and chargedKeyed are the lengths of these records, and chargedChain is that of the record of a
+	// scope's last block.
 	chargedStream, chargedKeyed, chargedChain = 64, 160, 96
 	// chargedNumber is what a time or a ledger index takes.
 	chargedNumber = 9
-	// chargedAttempt is what an attempt takes in a record that is there.
+	// chargedAttempt is what an attempt takes in an existing record.
 	chargedAttempt = 64
 	// chargedResult is what a record grows by when it gets its response.
 	chargedResult = 96
-	// inlineResponse is the size up to which a response is in its record. A longer one has pages
-	// of the state file to itself, of which pageBytes may be empty.
+	// inlineResponse is the size up to which a response is in its record. A longer one has pages of the state file to
+	// itself, of which pageBytes may be empty.
 	inlineResponse, pageBytes = 512, 4 << 10
 	// inlineValue is the size up to which a value is also in the entity's record.
 	inlineValue = 32
@@ -49,8 +49,8 @@ type charge struct {
 	engine int
 	// stored is what it stores if it changes something.
 	stored int32
-	// stream and scope are the lengths of the names of its stream and scope, which are stored, too,
-	// if they are new. They are 0 if it has none.
+	// stream and scope are the lengths of the names of its stream and scope, which are stored, too, if they are new.
+	// They are 0 if it has none.
 	stream, scope uint16
 }
 
@@ -100,7 +100,7 @@ func chargeOfOperation(m *seqledgerv1.Operation, scope int) (bytes, state int) {
 			value += len(o.Value)
 		}
 		state = inState(key, value)
-		if o.ExpiresAt != nil { // its end is a transaction of its own
+		if o.ExpiresAt != nil { // another transaction expires it
 			state += inState(key+chargedNumber, 0) + chargedOperation + len(o.Key)
 		}
 	case message.CreateRelationship:
@@ -116,8 +116,8 @@ func chargeOfKeyedWrite(m *seqledgerv1.WriteRequest, id *machine.KeyedID, actor 
 	return c
 }
 
-// chargeOfRecord returns what a keyed record takes, with what it may be alone in: the number of its
-// principal's records.
+// chargeOfRecord returns what a keyed record takes, with what it may be alone in: the number of its principal's
+// records.
 func chargeOfRecord(id *machine.KeyedID) int {
 	principal := 2 + len(id.Scope.Organization) + len(id.Scope.Vault) + 2 + len(id.Principal)
 	key := principal + 1 + len(id.Namespace) + len(id.Key)

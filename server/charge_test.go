@@ -82,8 +82,8 @@ func thousand(i int, op func(j int) *seqledgerv1.Operation) (ops []*seqledgerv1.
 	return ops
 }
 
-// short is a name for a number. Names do not come in their order, because that would fill pages of
-// the state file in a way that a client does not.
+// short is a name for a number. Names do not come in their order, because that would fill pages of the state file in a
+// way that a client does not.
 func short(i int) string { return fmt.Sprint("k", i*7919%100_000) }
 
 // long is a text that ends with a number and has as many bytes as a client id may have.
@@ -150,8 +150,8 @@ var spendings = map[string]spending{
 	}},
 }
 
-// Every kind of command is charged about what the disk keeps of it, so that none fills the disk at
-// a fraction of its price.
+// Every kind of command is charged about what the disk keeps of it, so that none fills the disk at a fraction of its
+// price.
 func TestChargesAreWhatTheDiskKeeps(t *testing.T) {
 	t.Parallel()
 	empty := keptAfter(t, spending{}, nil)
@@ -170,8 +170,8 @@ func TestChargesAreWhatTheDiskKeeps(t *testing.T) {
 	}
 }
 
-// keptAfter returns how many bytes a ledger has on the disk after some calls, and says what their
-// credential is charged.
+// keptAfter returns how many bytes a ledger has on the disk after some calls, and says what their credential is
+// charged.
 func keptAfter(t *testing.T, test spending, charged *uint64) int64 {
 	t.Helper()
 	dir := t.TempDir()
@@ -202,8 +202,8 @@ func keptAfter(t *testing.T, test spending, charged *uint64) int64 {
 	return diskOf(t, dir)
 }
 
-// A credential that may store nothing more opens no sessions and reserves no keys either. What it
-// repeats is still answered.
+// A credential that may store nothing more opens no sessions and reserves no keys either. What it repeats is still
+// answered.
 func TestNothingIsStoredForNothing(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{
@@ -249,8 +249,8 @@ func TestNothingIsStoredForNothing(t *testing.T) {
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
 }
 
-// diskOf returns the bytes of a closed ledger's state and blocks. bbolt makes its file larger in steps of 16 MiB,
-// so only what it uses of it counts.
+// diskOf returns the bytes of a closed ledger's state and blocks. bbolt makes its file larger in steps of 16 MiB, so
+// only what it uses of it counts.
 func diskOf(t *testing.T, dir string) (n int64) {
 	t.Helper()
 	db, err := bbolt.Open(filepath.Join(dir, "state.db"), 0o600, &bbolt.Options{ReadOnly: true})

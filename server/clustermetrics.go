@@ -9,8 +9,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
-// clusterCollector reads what this node knows of the cluster on each scrape. A ledger on one node has the
-// same metrics, so that an alert never lacks them.
+// clusterCollector reads what this node knows of the cluster on each scrape. A ledger on one node has the same metrics,
+// so that an alert never lacks them.
 type clusterCollector struct{ status func() cluster.Status }
 
 var (

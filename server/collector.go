@@ -33,8 +33,8 @@ type ledgerValue struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
 	read func(*ledgerState) float64
-	// needs reports whether the value is known; nil: always. Unknown values are omitted,
-	// because a zero would look real.
+	// needs reports whether the value is known; nil: always. Unknown values are omitted, because a zero would look
+	// real.
 	needs func(*ledgerState) bool
 }
 
@@ -312,8 +312,8 @@ var keyedCallNames = [...]string{
 	keyed.Resolve: "resolve", keyed.Purge: "purge",
 }
 
-// keyedCodes are the outcomes that each call always has a counter for, so that a rate includes the
-// first of them. Others appear with the first one.
+// keyedCodes are the outcomes that each call always has a counter for, so that a rate includes the first of them.
+// Others appear with the first one.
 var keyedCodes = map[keyed.Kind][]machine.Code{
 	0: {machine.Committed, machine.Replayed, machine.IdempotencyKeyReused, machine.TooManyKeys},
 	keyed.Reserve: {machine.Keyed(keyed.Acquired), machine.Keyed(keyed.Replay), machine.Keyed(keyed.InFlight), machine.Keyed(keyed.Mismatch),
@@ -381,8 +381,8 @@ func (c *ledgerCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// ledgerState returns the ledger's counters, and its position unless it has failed: the
-// counters must be available to explain a failure.
+// ledgerState returns the ledger's counters, and its position unless it has failed: the counters must be available to
+// explain a failure.
 func (s *Server) ledgerState() *ledgerState {
 	state := &ledgerState{Stats: s.options.Ledger.Stats(), admission: s.admission.Gauges()}
 	ctx, cancel := context.WithTimeout(context.Background(), statusPatience)
@@ -404,8 +404,7 @@ var (
 	authKeysDesc = prometheus.NewDesc("seqledger_auth_keys", "API keys in the auth file.", nil, nil)
 )
 
-// accessCollector reads the auth file's counters on each scrape. Without an auth file it has no
-// metrics.
+// accessCollector reads the auth file's counters on each scrape. Without an auth file it has no metrics.
 type accessCollector struct{ server *Server }
 
 // Describe implements prometheus.Collector.

@@ -12,7 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/internal/wire"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -37,8 +37,7 @@ func serveAddress(t *testing.T, s *Server) (address string) {
 	return listener.Addr().String()
 }
 
-// serveTest is serveAddress with a client that takes hardly anything that it
-// does not read.
+// serveTest is serveAddress with a client that takes hardly anything that it does not read.
 func serveTest(t *testing.T, s *Server) seqledgerv1connect.LedgerServiceClient {
 	t.Helper()
 	protocols := new(http.Protocols)
@@ -48,8 +47,7 @@ func serveTest(t *testing.T, s *Server) seqledgerv1connect.LedgerServiceClient {
 	return seqledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: transport}, "http://"+serveAddress(t, s))
 }
 
-// incompressible returns bytes that gzip makes no smaller, so that they do not
-// fit where they are not read.
+// incompressible returns bytes that gzip makes no smaller, so that they do not fit where they are not read.
 func incompressible(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // it never fails
@@ -72,8 +70,8 @@ func appends(payload string) *seqledgerv1.WriteStreamRequest {
 	}}}
 }
 
-// TestStalledWatcherIsDisconnected: a client that leaves a block unread for too long is
-// disconnected, although its connection answers.
+// TestStalledWatcherIsDisconnected: a client that leaves a block unread for too long is disconnected, although its
+// connection answers.
 func TestStalledWatcherIsDisconnected(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
@@ -123,8 +121,8 @@ func TestPatientStreamsStay(t *testing.T) {
 	_ = stream.CloseResponse()
 }
 
-// TestHalfFrameIsDisconnected: a client that does not send the rest of a large message is
-// disconnected, and the memory is released.
+// TestHalfFrameIsDisconnected: a client that does not send the rest of a large message is disconnected, and the memory
+// is released.
 func TestHalfFrameIsDisconnected(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
@@ -152,8 +150,8 @@ func TestHalfFrameIsDisconnected(t *testing.T) {
 	}
 }
 
-// TestDeafUpgradedStreamIsDisconnected: a stream on an upgraded connection that
-// leaves its results unread loses its place as every other.
+// TestDeafUpgradedStreamIsDisconnected: a stream on an upgraded connection that leaves its results unread loses its
+// place as every other.
 func TestDeafUpgradedStreamIsDisconnected(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})

@@ -7,12 +7,12 @@ import (
 	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
-// cutOffAfter is how long a node must have been without a leader before it ends what it would otherwise send for ever.
-// Elections are far shorter, and survive.
+// cutOffAfter is how long a node must have been without a leader before it ends its streams. Elections are far shorter,
+// and end none.
 const cutOffAfter = 10 * time.Second
 
-// untilCutOff calls end once if this node has been without a leader for long while a stream is open. It may be cut off
-// from the others then: its blocks just stop, and the caller, which may reach another node, would wait for ever.
+// untilCutOff calls end once if this node has been without a leader for long while a stream is open. The node may then
+// be cut off from the others, and the caller, which may reach another node, would wait for blocks that never arrive.
 func (s *Server) untilCutOff(ctx context.Context, end func(cause error)) {
 	node := s.options.Ledger.Cluster()
 	if node.PeerTransport() == nil {

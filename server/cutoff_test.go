@@ -11,8 +11,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
-// TestAwaitCutOff: an election, or several that each elect a leader, end nothing. Changes while there
-// is no leader prolong nothing.
+// TestAwaitCutOff: an election, or several that each elect a leader, end nothing. Changes while there is no leader
+// prolong nothing.
 func TestAwaitCutOff(t *testing.T) {
 	t.Parallel()
 	someone, none := cluster.Leader{ID: 1, Peer: "a"}, cluster.Leader{}

@@ -14,11 +14,10 @@ import (
 	"github.com/seqledger/seqledger/internal/listen"
 )
 
-// DebugHandler answers with profiles of the process (/debug/pprof/), the metrics, and /healthz
-// and /readyz, for a check on this machine that has no certificate to show. Profiles reveal
-// much about a process and are expensive, so they must not be reachable from other machines:
-// the handler refuses a Host that is not loopback, and what a page of another origin asks for.
-// The command line is not included, because it may have secrets.
+// DebugHandler answers with profiles of the process (/debug/pprof/), the metrics, and /healthz and /readyz, for a check
+// on this machine that has no certificate to show. Profiles reveal much about a process and are expensive, so they must
+// not be reachable from other machines: the handler refuses a Host that is not loopback, and what a page of another
+// origin asks for. The command line is not included, because it may have secrets.
 func (s *Server) DebugHandler() http.Handler {
 	mux := profiles(s.admission.Probe(s.metrics.handler()))
 	s.mountHealth(mux)
@@ -28,8 +27,7 @@ func (s *Server) DebugHandler() http.Handler {
 // profiles answers with profiles of the process and with metrics.
 func profiles(metrics http.Handler) *http.ServeMux {
 	mux := http.NewServeMux()
-	// Not by importing for its side effect, which would also mount them on
-	// http.DefaultServeMux.
+	// Not by importing for its side effect, which would also mount them on http.DefaultServeMux.
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -39,9 +37,8 @@ func profiles(metrics http.Handler) *http.ServeMux {
 	return mux
 }
 
-// ServeDebug answers DebugHandler's requests on a listener, which it closes, until ctx ends. It
-// refuses a listener whose address is not loopback with ErrNotLoopback. Close the ledger only
-// after it has returned.
+// ServeDebug answers DebugHandler's requests on a listener, which it closes, until ctx ends. It refuses a listener
+// whose address is not loopback with ErrNotLoopback. Close the ledger only after it has returned.
 func (s *Server) ServeDebug(ctx context.Context, listener net.Listener) error {
 	err := serveDebug(ctx, listener, s.DebugHandler(), s.options.Logger)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
@@ -49,8 +46,8 @@ func (s *Server) ServeDebug(ctx context.Context, listener net.Listener) error {
 	return errors.Join(err, s.admission.AwaitProbes(last))
 }
 
-// ServeProfiles is ServeDebug for a program with other metrics, and without health checks. Scrapes
-// may be under way for a moment after it has returned.
+// ServeProfiles is ServeDebug for a program with other metrics, and without health checks. Scrapes may be under way for
+// a moment after it has returned.
 func ServeProfiles(ctx context.Context, listener net.Listener, metrics prometheus.Gatherer) error {
 	handler := noStore(profiles(metricsHandler(metrics)))
 	handler = onlyIf(notOfProgram, func(context.Context) {}, handler)

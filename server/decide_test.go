@@ -13,8 +13,8 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// What a caller that goes away leaves in the engine counts for as long as it is there,
-// and is stored once, if it is committed, and never if it is not.
+// What a caller that goes away leaves in the engine counts for as long as it is there, and is stored once, if it is
+// committed, and never if it is not.
 func TestWritesWithoutACallerCount(t *testing.T) {
 	t.Parallel()
 	const size = 1_500_000 // two do not fit
@@ -41,7 +41,7 @@ func TestWritesWithoutACallerCount(t *testing.T) {
 				defer cancel()
 				disk := make(chan struct{})
 				stored := func(out *machine.Outcome) int { return charge{stored: size}.of(out) }
-				_, err = s.decide(ctx, size, stored, func(ctx context.Context) (machine.Outcome, error) {
+				_, err = s.decide(ctx, admission.Work{Writes: 1, Bytes: size}, stored, func(ctx context.Context) (machine.Outcome, error) {
 					<-disk
 					return test.d.outcome, errors.Join(test.d.err, ctx.Err())
 				})
@@ -50,7 +50,7 @@ func TestWritesWithoutACallerCount(t *testing.T) {
 				}
 				party := s.party(t.Context())
 				<-time.After(time.Hour) // of the bubble
-				if leave, err := c.Write(t.Context(), party, size); err == nil {
+				if leave, err := c.Write(t.Context(), party, admission.Work{Writes: 1, Bytes: size}); err == nil {
 					leave()
 					t.Error("a write that is in the engine does not count")
 				}
@@ -64,7 +64,7 @@ func TestWritesWithoutACallerCount(t *testing.T) {
 				if n := c.StoredBytes(party); n != test.want {
 					t.Errorf("%d bytes are stored, want %d", n, test.want)
 				}
-				leave, err := c.Write(t.Context(), party, size)
+				leave, err := c.Write(t.Context(), party, admission.Work{Writes: 1, Bytes: size})
 				if err != nil {
 					t.Fatal("the next write:", err)
 				}

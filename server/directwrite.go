@@ -16,11 +16,10 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// directWrite is the handler of the Write procedure. Programs without a stream call it many
-// thousand times a second, and Connect's general machinery took more of the processor than the
-// write. So a request in its usual form (binary, not compressed, of a known small size) is read,
-// observed and answered here, in the same protocol and with the same bytes. Connect's handler
-// gets everything else, above all what cannot be read.
+// directWrite is the handler of the Write procedure. Programs without a stream call it many thousand times a second,
+// and Connect's general machinery took more of the processor than the write. So a request in its usual form (binary,
+// not compressed, of a known small size) is read, observed and answered here, in the same protocol and with the same
+// bytes. Connect's handler gets everything else, above all what cannot be read.
 type directWrite struct {
 	server  *Server
 	general http.Handler // Connect's
@@ -143,8 +142,7 @@ func (b *directBody) read(r *http.Request) (complete bool, err error) {
 	return false, err
 }
 
-// replayedBody is a body whose beginning was read already. After it comes the error of that read, or
-// else what is left of the body.
+// replayedBody is a body whose beginning was read already. The error of that read follows, or else the rest of the body.
 type replayedBody struct {
 	beginning *bytes.Reader
 	err       error

@@ -15,8 +15,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestDirectWriteForms: a request in its usual form does not reach Connect's handler. Every other one does, with
-// all of its body, and with the error at the body's end.
+// TestDirectWriteForms: a request in its usual form does not reach Connect's handler. Every other one does, with all of
+// its body, and with the error at the body's end.
 func TestDirectWriteForms(t *testing.T) {
 	t.Parallel()
 	l, err := ledger.Open(t.Context(), ledger.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
@@ -80,7 +80,7 @@ func TestDirectWriteForms(t *testing.T) {
 				}
 			}), &observer{s}, connect.NewErrorWriter()}
 			w := httptest.NewRecorder()
-			d.ServeHTTP(w, r)
+			withCall(false, d).ServeHTTP(w, r)
 			if general == test.direct || test.direct && (w.Code != http.StatusOK || w.Body.Len() == 0) {
 				t.Errorf("Connect's handler was asked: %t; %d %s", general, w.Code, w.Body)
 			}

@@ -68,8 +68,8 @@ func (c counters) less(before counters) string {
 	return text.String()
 }
 
-// TestDirectWrite: what directWrite answers, Connect's handler answers in the same way, to the last
-// byte and the last counter. A request whose length is not announced goes to Connect's handler.
+// TestDirectWrite: what directWrite answers, Connect's handler answers in the same way, to the last byte and the last
+// counter. A request whose length is not announced goes to Connect's handler.
 func TestDirectWrite(t *testing.T) {
 	t.Parallel()
 	const key = "00000000-0000-4000-8000-000000000001"

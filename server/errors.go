@@ -22,11 +22,10 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// This file converts all outcomes and errors to what a client sees: a Connect code, and a
-// WriteError that says why and what to do.
+// This file converts all outcomes and errors to what a client sees: a Connect code, and a WriteError that says why and
+// what to do.
 
-// When to try again. A queue empties within a few fsyncs; a new stream may have to wait until
-// another one expires.
+// When to try again. A queue empties within a few fsyncs; a new stream may have to wait until another one expires.
 const (
 	queueFullRetry      = 50 * time.Millisecond
 	tooManyStreamsRetry = time.Minute
@@ -56,24 +55,24 @@ var outcomeCodes = [...]seqledgerv1.WriteErrorCode{
 
 // messages are the texts of the refusals.
 var messages = map[machine.Code]string{
-	machine.AlreadyCommitted:     "committed before, and the receipt is no longer kept",
-	machine.IdempotencyKeyReused: "the idempotency key stands for another request",
-	machine.SequenceReused:       "the sequence stands for another request",
+	machine.AlreadyCommitted:     "already committed; the receipt is no longer kept",
+	machine.IdempotencyKeyReused: "the idempotency key was already used for a different request",
+	machine.SequenceReused:       "the sequence was already used for a different request",
 	machine.SequenceExhausted:    "the stream has used its last sequence; continue with another client_id",
-	machine.SessionExpired:       "the stream of this session is no longer there",
+	machine.SessionExpired:       "the stream of this session no longer exists",
 	machine.SessionFenced:        "a newer session has taken the stream over",
 	machine.SessionRequired:      "the stream has a session; open one",
 	machine.KeyExists:            "the entity exists",
 	machine.KeyNotFound:          "the entity does not exist",
 	machine.VersionMismatch:      "the entity has another version",
 	machine.ValueMismatch:        "the entity has another value",
-	machine.TooManyStreams:       "the organization has as many streams as it may",
+	machine.TooManyStreams:       "the organization has reached its limit of streams",
 	machine.InvalidArgument:      "the request is invalid",
-	machine.TooManyKeys:          "the principal has as many keyed records as it may",
+	machine.TooManyKeys:          "the principal has reached its limit of keyed records",
 }
 
-// refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence is the
-// write's sequence, 0 for a command without one.
+// refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence is the write's sequence, 0 for
+// a command without one.
 func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 	if out.Code == machine.Committed || out.Code == machine.Replayed || out.Code.Keyed() != 0 {
 		return nil
@@ -90,6 +89,10 @@ func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 		if out.Receipt.Index != 0 { // of a keyed write
 			e.TxId = machine.NewTxID(out.Receipt.LedgerID, out.Receipt.Index).String()
 		}
+	case machine.SequenceReused:
+		if sequence != 0 {
+			e.Message = fmt.Sprintf("sequence %d was already used for a different request", sequence)
+		}
 	case machine.SequenceExhausted:
 		if out.Last < math.MaxUint64-1 {
 			e.Message = fmt.Sprintf("no write can have the sequence %d; the last committed one is %d, so the next "+
@@ -98,7 +101,7 @@ func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 		}
 	case machine.SequenceGap:
 		e.Message = fmt.Sprintf("sequence %d is more than one above the last committed one, which is %d; "+
-			"GetClientState tells where to go on", sequence, out.Last)
+			"GetClientState says where to continue", sequence, out.Last)
 	case machine.KeyExists, machine.KeyNotFound, machine.VersionMismatch, machine.ValueMismatch:
 		e.OperationIndex, e.Key, e.CurrentVersion = uint32(out.OperationIndex), string(out.EntityKey),
 			out.CurrentVersion
@@ -119,9 +122,8 @@ func fieldMessage(f *machine.FieldError) string {
 	return f.Error()
 }
 
-// writeError returns the WriteError of an error and the Connect code that goes with it; nil
-// when the error is not about a write. Storage errors are not passed on, because they do not help a
-// client and may reveal too much.
+// writeError returns the WriteError of an error and its Connect code; nil when the error is not about a write. Storage
+// errors are not passed on, because they do not help a client and may reveal too much.
 func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	var field *machine.FieldError
 	var denied *auth.DeniedError
@@ -166,8 +168,7 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 	return nil, connect.CodeInternal
 }
 
-// unknownCode distinguishes a failed storage, which a retry cannot help, from a wait that ended
-// early.
+// unknownCode distinguishes a failed storage, which a retry cannot help, from a wait that ended early.
 func unknownCode(err error) connect.Code {
 	switch {
 	case errors.Is(err, ledger.ErrFailed), errors.Is(err, machine.ErrCorrupt):
@@ -193,8 +194,7 @@ func refusalCode(code machine.Code) connect.Code {
 	}
 }
 
-// outcomeError returns the Connect error of a refused outcome, nil for
-// Committed and Replayed. See refusal.
+// outcomeError returns the Connect error of a refused outcome, nil for Committed and Replayed. See refusal.
 func outcomeError(out *machine.Outcome, sequence uint64) error {
 	e := refusal(out, sequence)
 	if e == nil {
@@ -203,8 +203,8 @@ func outcomeError(out *machine.Outcome, sequence uint64) error {
 	return withDetails(refusalCode(out.Code), e)
 }
 
-// withDetails returns a Connect error that carries the WriteError, and the Google error details
-// that general clients know.
+// withDetails returns a Connect error that carries the WriteError, and the Google error details that general clients
+// know.
 func withDetails(code connect.Code, e *seqledgerv1.WriteError) *connect.Error {
 	err := connect.NewError(code, errors.New(e.Message))
 	add := func(m proto.Message) {
@@ -253,8 +253,7 @@ func internalError(ctx context.Context) *connect.Error {
 	return connect.NewError(connect.CodeInternal, errors.New(withReference(ctx, errPanicked.Error())))
 }
 
-// connectError translates the error of a handler. An unknown error becomes internal, and only
-// the log gets its cause.
+// connectError translates the error of a handler. An unknown error becomes internal, and only the log gets its cause.
 func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.Error {
 	var ready *connect.Error
 	if errors.As(err, &ready) {
@@ -281,7 +280,7 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 		case e == nil && errors.Is(err, context.Canceled):
 			return connect.NewError(connect.CodeCanceled, context.Canceled)
 		}
-		blame(ctx, logger, err)
+		logOnce(ctx, logger, err)
 		if e != nil {
 			e.Message = withReference(ctx, e.Message)
 		}

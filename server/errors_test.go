@@ -63,8 +63,8 @@ func TestExhaustedStream(t *testing.T) {
 	}
 }
 
-// TestEveryRefusalOfTheMachine is the table of the API's errors: each outcome
-// has the Connect code and the WriteErrorCode that bears its name.
+// TestEveryRefusalOfTheMachine is the table of the API's errors: each outcome has the Connect code and the
+// WriteErrorCode that bears its name.
 func TestEveryRefusalOfTheMachine(t *testing.T) {
 	t.Parallel()
 	codes := map[machine.Code]connect.Code{
@@ -190,8 +190,7 @@ func TestEveryError(t *testing.T) {
 	}
 }
 
-// TestEveryWriteErrorCodeIsUsed fails when the API gets a code that nothing
-// here answers with.
+// TestEveryWriteErrorCodeIsUsed fails when the API gets a code that nothing here answers with.
 func TestEveryWriteErrorCodeIsUsed(t *testing.T) {
 	t.Parallel()
 	used := map[seqledgerv1.WriteErrorCode]bool{

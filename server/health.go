@@ -14,10 +14,9 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// mountHealth mounts the health checks. Because they need no credential, each of their requests is a
-// visit until its end (see package admission). Alive means: do not restart the process. Ready
-// means: send it requests. A draining server is alive and not ready, as is a node that reaches no
-// leader with a majority. Neither waits for a disk.
+// mountHealth mounts the health checks. Because they need no credential, each of their requests is a visit until its
+// end (see package admission). Alive means: do not restart the process. Ready means: send it requests. A draining
+// server is alive and not ready, as is a node that reaches no leader with a majority. Neither waits for a disk.
 func (s *Server) mountHealth(mux *http.ServeMux) {
 	service, check := grpchealth.NewHandler(checker{s}, connect.WithReadMaxBytes(maxHealthBytes))
 	mux.Handle(service, s.admission.Probe(admission.BodyDeadline(check)))
@@ -42,7 +41,7 @@ const (
 // deadAfter is how long a disk may not answer before a probe tells that a restart might help.
 const deadAfter = 5 * time.Second
 
-// dead returns why the server cannot serve by itself, or "".
+// dead returns why the server cannot serve until it is restarted, or "".
 func (s *Server) dead() string {
 	switch {
 	case s.options.Ledger.Err() != nil:

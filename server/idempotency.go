@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server/admission"
 )
 
 // keyTimes are the times that requests about keys leave open.
@@ -69,21 +70,17 @@ func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*s
 }
 
 // decideKeyed decides a command within its caller's limits.
-func (s *Server) decideKeyed(ctx context.Context, c *machine.KeyedCommand, wait time.Duration) (machine.Outcome,
-	error) {
-	admit := s.admission.Finish
-	if c.Kind == keyed.Reserve || c.Kind == keyed.Checkpoint {
-		admit = s.admission.Write
+func (s *Server) decideKeyed(
+	ctx context.Context, c *machine.KeyedCommand, wait time.Duration,
+) (machine.Outcome, error) {
+	work := admission.Work{
+		Writes: 1, Bytes: len(c.Response) + len(c.Data),
+		Finish: c.Kind != keyed.Reserve && c.Kind != keyed.Checkpoint,
 	}
-	bytes := len(c.Response) + len(c.Data)
 	stored := func(out *machine.Outcome) int { return chargeOfKeyed(c, out) }
 	return s.options.Ledger.Keyed(ctx, c, wait,
 		func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error) {
-			leave, err := admit(ctx, s.party(ctx), bytes)
-			if err != nil {
-				return machine.Outcome{}, err
-			}
-			return s.admitted(ctx, stored, leave, propose)
+			return s.decide(ctx, work, stored, propose)
 		})
 }
 
@@ -97,9 +94,10 @@ func (s *Server) writeKeyed(ctx context.Context, m *seqledgerv1.WriteRequest) (m
 		return machine.Outcome{}, ledger.ErrDraining
 	}
 	charge := chargeOfKeyedWrite(m, &w.ID, w.Actor)
+	work := admission.Work{Writes: 1, Bytes: charge.engine}
 	return s.options.Ledger.WriteKeyed(ctx, w,
 		func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error) {
-			return s.decide(ctx, charge.engine, charge.of, propose)
+			return s.decide(ctx, work, charge.of, propose)
 		})
 }
 

@@ -72,8 +72,8 @@ func reply[Q, R any](t testing.TB, f func(context.Context, *connect.Request[Q]) 
 	return answer.Msg
 }
 
-// The life of a record over the wire: one owner, who keeps its lease, leaves progress and finishes;
-// all others get the result.
+// The life of a record over the wire: one owner, who keeps its lease, leaves progress and finishes; all others get the
+// result.
 func TestReservationOverTheWire(t *testing.T) {
 	t.Parallel()
 	h := startWith(t, server.Options{})
@@ -269,8 +269,8 @@ func TestMalformedReservations(t *testing.T) {
 	}
 }
 
-// A credential acts for itself, a delegate for others, and only an admin reads and settles what is
-// another one's. What is refused looks the same whether there is a record or not.
+// A credential acts for itself, a delegate for others, and only an admin reads and settles what is another one's. What
+// is refused looks the same whether there is a record or not.
 func TestPrincipals(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{
@@ -453,8 +453,8 @@ func TestSharesOfKeys(t *testing.T) {
 	}
 }
 
-// The keys and the waiters of one principal take nothing from another's, and a keyed write of one is
-// neither a replay nor a conflict for another.
+// The keys and the waiters of one principal take nothing from another's, and a keyed write of one is neither a replay
+// nor a conflict for another.
 func TestPrincipalsDoNotBlock(t *testing.T) {
 	t.Parallel()
 	const limits = `role: writer, scopes: [acme/main], client_ids: ["x"], limits: {keys: 2, waiters: 1}`
@@ -607,8 +607,8 @@ func TestMalformedKeyedWrites(t *testing.T) {
 	}
 }
 
-// A stored response that its client does not read takes room of the credential, as any answer does:
-// further ones are refused, and what owners must do is not.
+// A stored response that its client does not read takes room of the credential, as any answer does: further ones are
+// refused, and what owners must do is not.
 func TestUnreadReplaysTakeRoom(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{"slow": `role: writer, scopes: [acme/main], client_ids: ["x"]`})
@@ -717,9 +717,8 @@ func TestTimesOfKeys(t *testing.T) {
 	}
 }
 
-// Credentials that share a namespace have one record for a key there, without the role delegate. For any
-// other credential, and in any other namespace or scope, it is another record, and the shared one is out of
-// reach.
+// Credentials that share a namespace have one record for a key there, without the role delegate. For any other
+// credential, and in any other namespace or scope, it is another record, and the shared one is out of reach.
 func TestSharedNamespaces(t *testing.T) {
 	t.Parallel()
 	const shares = `role: writer, scopes: [acme/main, acme/shop], client_ids: ["x"], shared_namespaces: [jobs]`

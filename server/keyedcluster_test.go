@@ -13,8 +13,8 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// Calls that wait for an owner, at the leader and through the other nodes, end when the leadership goes, so
-// that their clients go on at the next leader and hear of the end there.
+// Calls that wait for an owner, at the leader and through the other nodes, end when the leadership goes, so that their
+// clients go on at the next leader and hear of the end there.
 func TestWaitsEndWithTheLeadership(t *testing.T) {
 	t.Parallel()
 	nodes := startNodes(t, server.Options{})

@@ -15,8 +15,8 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// TestABlockThatIsTooLarge for one message is refused with a code that clients do not
-// repeat. The answer names what can be read: its parts, and its header.
+// TestABlockThatIsTooLarge for one message is refused with a code that clients do not repeat. The answer names what can
+// be read: its parts, and its header.
 func TestABlockThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})

@@ -9,8 +9,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestWriteBeyondTheLimit: a write that is too large, by any amount, is invalid:
-// resource_exhausted would make the client repeat it for ever.
+// TestWriteBeyondTheLimit: a write that is too large, by any amount, is invalid: resource_exhausted would make the
+// client repeat it for ever.
 func TestWriteBeyondTheLimit(t *testing.T) {
 	t.Parallel()
 	h := start(t)

@@ -12,8 +12,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// A page is complete when one more element than fits was seen. Only then does the answer have a
-// token, so the last page never leads to an empty one.
+// A page is complete when one more element than fits was seen. Only then does the answer have a token, so the last page
+// never leads to an empty one.
 
 // listEntities pages through the entities of a scope.
 func (s *Server) listEntities(
@@ -62,7 +62,7 @@ type entityPage struct {
 	entities []machine.EntityRef
 	ids      []machine.TxID
 	more     bool   // there are more entities
-	resume   string // there may be more, behind this key
+	resume   string // there may be more after this key
 }
 
 // findEntities finds the entities of a page.
@@ -86,8 +86,7 @@ func (s *Server) findEntities(
 	return page, err
 }
 
-// readEntities reads the values of a page, or of as many of its first entities as fit
-// in an answer.
+// readEntities reads the values of a page, or of as many of its first entities as fit in an answer.
 func (s *Server) readEntities(ctx context.Context, page *entityPage) (*seqledgerv1.ListEntitiesResponse, error) {
 	answer := new(seqledgerv1.ListEntitiesResponse)
 	if len(page.entities) == 0 {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,10 +12,9 @@ import (
 // mcpPath is the endpoint for agents.
 const mcpPath = "/mcp"
 
-// mountMCP mounts the endpoint for agents. Its requests are authenticated and admitted like every
-// other, and what they ask of the API goes through the API's own handlers in memory, under the same
-// credential: with its role, its limits and its charges. A request and its first call are one request of its share;
-// each further call is another one.
+// mountMCP mounts the endpoint for agents. Its requests are authenticated and admitted like every other, and what they
+// ask of the API goes through the API's own handlers in memory, under the same credential: with its role, its limits
+// and its charges. A request and its first call are one request of its share; each further call is another one.
 func (s *Server) mountMCP(mux *http.ServeMux) error {
 	api := http.NewServeMux()
 	s.mount(api)
@@ -38,7 +36,9 @@ func (s *Server) within(next http.Handler) http.Handler {
 			return
 		}
 		defer leave()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), hereKey{}, true)))
+		outer := callOf(r.Context())
+		inner := &call{id: outer.id, caller: outer.caller, here: true}
+		next.ServeHTTP(w, inner.begin(r))
 	})
 }
 

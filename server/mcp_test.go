@@ -200,8 +200,8 @@ func TestAgentsHaveTheirOwnRights(t *testing.T) {
 	}
 }
 
-// The endpoint is not there unless it is asked for; pages of other origins, foreign hosts and large
-// messages are refused.
+// The endpoint is not there unless it is asked for; pages of other origins, foreign hosts and large messages are
+// refused.
 func TestTheEndpointForAgents(t *testing.T) {
 	t.Parallel()
 	post := func(h *harness, body string, header http.Header) int {

@@ -22,8 +22,8 @@ import (
 
 // This file applies package admission's memory bounds to the messages of requests and answers.
 
-// tooLargeError refuses a message that has more bytes than any write may have. Connect's own
-// answer, resource_exhausted, would make clients repeat it for ever.
+// tooLargeError refuses a message that has more bytes than any write may have. Connect's own answer,
+// resource_exhausted, would make clients repeat it endlessly.
 func tooLargeError(largest int) error {
 	field := &machine.FieldError{
 		Field: "operations", Problem: fmt.Sprintf("must be fewer: a message has at most %d bytes", largest),
@@ -33,9 +33,6 @@ func tooLargeError(largest int) error {
 		Message: fieldMessage(field), Field: field.Field,
 	})
 }
-
-// bodyKey finds the body of a compressed request or of a WriteBatch in its context.
-type bodyKey struct{}
 
 // limitBody charges the messages of requests to their callers as they arrive.
 func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) http.Handler {
@@ -62,9 +59,7 @@ func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) ht
 		}
 		body := s.admission.NewBody(r, s.party(r.Context()), o)
 		defer body.Release()
-		if o.Compressed || r.URL.Path == seqledgerv1connect.LedgerServiceWriteBatchProcedure {
-			r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
-		}
+		callOf(r.Context()).body = body
 		r.Body = body
 		next.ServeHTTP(w, r)
 	})
@@ -82,169 +77,101 @@ func isCompressed(r *http.Request) bool {
 	return encoding != "" && !strings.EqualFold(encoding, "identity")
 }
 
-// releaseBody releases the memory of such a request once it is decoded: the ledger's
-// queue bounds the decoded writes.
-func releaseBody(ctx context.Context) {
-	if body, ok := ctx.Value(bodyKey{}).(*admission.Body); ok {
-		body.Release()
-	}
-}
-
-// unflushed wraps Connect's handler of a unary call, which flushes over gRPC.
-func unflushed(next http.Handler) http.Handler {
+// answered ends what a unary call has taken for its answer: the work of a read as soon as the answer is sent, because a
+// slow client must not keep other reads waiting, and the memory when the handler ends.
+func answered(reads bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isEnveloped(r) {
-			w = unflushedAnswer{w}
-		}
-		next.ServeHTTP(w, r)
+		c := callOf(r.Context())
+		c.reads = reads
+		defer func() {
+			c.endWork()
+			if c.memory != nil {
+				c.memory()
+			}
+		}()
+		next.ServeHTTP(unaryAnswer{w, c}, r)
 	})
 }
 
-// unflushedAnswer keeps the answer to a unary call in the buffer of net/http until the handler has returned, if it fits
-// in there: a client that does not read its answers must not keep the places of its requests.
-type unflushedAnswer struct{ http.ResponseWriter }
-
-// Flush implements http.Flusher. The end of the handler flushes.
-func (unflushedAnswer) Flush() {}
-
-// Unwrap is for http.ResponseController.
-func (a unflushedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
-
-// readAnswer is the writer of the answer to one read. It releases the place of the read as soon
-// as the answer is ready: a slow client must not block a place for other reads. The memory of
-// the answer is charged until the handler ends.
-type readAnswer struct {
+// unaryAnswer is the writer of the answer to a unary call. It keeps the answer in the buffer of net/http until the
+// handler has returned, if it fits in there: a client that does not read its answers must not keep its requests open.
+type unaryAnswer struct {
 	http.ResponseWriter
-
-	done    func() // releases the place; nil until it is taken
-	release func() // releases the memory; nil until it is taken
+	call *call
 }
 
 // Write implements io.Writer.
-func (a *readAnswer) Write(p []byte) (int, error) {
-	a.leavePlace()
+func (a unaryAnswer) Write(p []byte) (int, error) {
+	a.call.endWork()
 	return a.ResponseWriter.Write(p)
 }
 
-// Flush implements http.Flusher.
-func (a *readAnswer) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }
+// Flush implements http.Flusher. The end of the handler flushes. Connect's handler flushes over gRPC.
+func (unaryAnswer) Flush() {}
 
 // Unwrap is for http.ResponseController.
-func (a *readAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+func (a unaryAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-func (a *readAnswer) leavePlace() {
-	if a.done != nil {
-		a.done()
-	}
-}
-
-type readAnswerKey struct{}
-
-// leavePlace releases the place of a read that has ended its work.
-func leavePlace(ctx context.Context) {
-	if a, ok := ctx.Value(readAnswerKey{}).(*readAnswer); ok {
-		a.leavePlace()
-	}
-}
-
-// withReadAnswer wraps the procedures that only read.
-func withReadAnswer(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a := &readAnswer{ResponseWriter: w}
-		defer func() {
-			a.leavePlace()
-			if a.release != nil {
-				a.release()
-			}
-		}()
-		next.ServeHTTP(a, r.WithContext(context.WithValue(r.Context(), readAnswerKey{}, a)))
-	})
-}
-
-// makeAnswer calls a handler. A read first waits for a place. It is authorized again after the
-// wait and after the work, because the caller must be allowed to see the answer when it is
-// sent.
+// makeAnswer calls a handler, and charges its answer.
 func makeAnswer[P wire.Message[T], T, R any](
 	ctx context.Context, s *Server, procedure string, m P, handle func(context.Context, P) (*R, error),
 ) (*R, error) {
-	a, ok := ctx.Value(readAnswerKey{}).(*readAnswer)
-	if !ok {
-		return makeWriteAnswer(ctx, s, m, handle)
+	switch {
+	case callOf(ctx).reads:
+		return makeReadAnswer(ctx, s, procedure, m, handle)
+	case isAboutKeys(procedure):
+	default:
+		return handle(ctx, m) // its answer is small
 	}
-	party := s.party(ctx)
-	var err error
-	largest := largestAnswer(m)
-	if a.done, err = s.admission.Read(ctx, party, largest == wire.MaxPageBytes); err != nil {
+	// Only a Reserve is refused before its work: a Complete or a Heartbeat must not fail because other answers are not
+	// read. Each call may be repeated, so that its answer can be refused.
+	if _, reserves := any(m).(*seqledgerv1.ReserveRequest); reserves {
+		if err := s.admission.MayAnswer(ctx, s.party(ctx), keyed.MaxResponse); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := handle(ctx, m)
+	if err == nil {
+		err = s.chargeAnswer(ctx, sizeOf(answer))
+	}
+	return answer, err
+}
+
+// makeReadAnswer is makeAnswer for a read, which first waits for other reads. It is authorized again after the wait and
+// after the work, because the caller must be allowed to see the answer when it is sent.
+func makeReadAnswer[P wire.Message[T], T, R any](
+	ctx context.Context, s *Server, procedure string, m P, handle func(context.Context, P) (*R, error),
+) (answer *R, err error) {
+	party, largest := s.party(ctx), largestAnswer(m)
+	if callOf(ctx).work, err = s.admission.Read(ctx, party, largest == wire.MaxPageBytes); err != nil {
 		return nil, err
 	}
-	// After the wait, because the answers before this one may have taken the room meanwhile.
+	// After the wait, because the answers before this one may have used up the share meanwhile.
 	if err := s.admission.MayAnswer(ctx, party, largest); err != nil {
 		return nil, err
 	}
 	if err := s.authorize(ctx, procedure, m); err != nil {
 		return nil, err
 	}
-	answer, err := handle(ctx, m)
+	answer, err = handle(ctx, m)
 	if ended := s.caller(ctx).Check(); ended != nil {
 		return nil, ended
 	}
+	if err == nil {
+		err = s.chargeAnswer(ctx, sizeOf(answer))
+	}
 	if err != nil {
 		return nil, err
 	}
-	if a.release, err = s.admission.Answer(ctx, party, sizeOf(answer)); err != nil {
-		return nil, err
-	}
-	admission.Answering(ctx)
 	return answer, nil
 }
 
-// answerRoom has the memory of an answer to a call that changes something.
-type answerRoom struct {
-	release func() // nil until the memory is taken
-}
-
-type answerRoomKey struct{}
-
-// withAnswerRoom wraps the procedures that change something and may answer with much: a response
-// that was stored before. Its memory is charged until the handler ends, because its client may not
-// read it.
-func withAnswerRoom(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a := new(answerRoom)
-		defer func() {
-			if a.release != nil {
-				a.release()
-			}
-		}()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), answerRoomKey{}, a)))
-	})
-}
-
-// makeWriteAnswer is makeAnswer for a call that changes something. It may be repeated, so that its
-// answer can be refused.
-func makeWriteAnswer[P wire.Message[T], T, R any](
-	ctx context.Context, s *Server, m P, handle func(context.Context, P) (*R, error),
-) (*R, error) {
-	a, ok := ctx.Value(answerRoomKey{}).(*answerRoom)
-	if !ok {
-		return handle(ctx, m)
-	}
-	party := s.party(ctx)
-	// Only a Reserve is refused before its work: a Complete or a Heartbeat must not fail because
-	// other answers are not read.
-	if _, reserves := any(m).(*seqledgerv1.ReserveRequest); reserves {
-		if err := s.admission.MayAnswer(ctx, party, keyed.MaxResponse); err != nil {
-			return nil, err
-		}
-	}
-	answer, err := handle(ctx, m)
-	if err != nil {
-		return nil, err
-	}
-	if a.release, err = s.admission.Answer(ctx, party, sizeOf(answer)); err == nil {
+// chargeAnswer charges an answer of the given size until the handler ends.
+func (s *Server) chargeAnswer(ctx context.Context, size int) (err error) {
+	if callOf(ctx).memory, err = s.admission.Answer(ctx, s.party(ctx), size); err == nil {
 		admission.Answering(ctx)
 	}
-	return answer, err
+	return err
 }
 
 // largestAnswer returns how many bytes the answer to a read may have.
@@ -271,8 +198,8 @@ func sizeOf(answer any) int {
 	return proto.Size(m)
 }
 
-// compressPiece is how many bytes are compressed before other goroutines may run. A page takes
-// tens of milliseconds, too long for a write that is about to be answered.
+// compressPiece is how many bytes are compressed before other goroutines may run. A page takes tens of milliseconds,
+// too long for a write that is about to be answered.
 const compressPiece = 32 << 10
 
 // compressor is a gzip writer that yields to other goroutines.
@@ -289,8 +216,8 @@ func (c compressor) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// compression answers with the fastest gzip, because it takes a third of the default level's time, and
-// the result is hardly larger.
+// compression answers with the fastest gzip, because it takes a third of the default level's time, and the result is
+// hardly larger.
 func compression() connect.HandlerOption {
 	return connect.WithCompression("gzip",
 		func() connect.Decompressor { return new(gzip.Reader) },

@@ -137,15 +137,15 @@ func TestCompressor(t *testing.T) {
 func TestReadAnswerLeavesItsPlace(t *testing.T) {
 	t.Parallel()
 	left, released := 0, 0
-	h := withReadAnswer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a := r.Context().Value(readAnswerKey{}).(*readAnswer)
-		a.done, a.release = func() { left++ }, func() { released++ }
+	h := answered(true, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := callOf(r.Context())
+		c.work, c.memory = func() { left++ }, func() { released++ }
 		if _, err := w.Write([]byte("x")); err != nil || left != 1 || released != 0 {
 			t.Errorf("when it is sent: left %d, released %d, %v", left, released, err)
 		}
 		w.(http.Flusher).Flush()
 	}))
-	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	withCall(false, h).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	if left == 0 || released != 1 {
 		t.Errorf("at the end: left %d, released %d", left, released)
 	}

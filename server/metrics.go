@@ -15,8 +15,8 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// metrics are the server's counters. No label has a value chosen by a client, because a million client
-// ids would be a million series.
+// metrics are the server's counters. No label has a value chosen by a client, because a million client ids would be a
+// million series.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
@@ -28,8 +28,7 @@ type metrics struct {
 	upgraded prometheus.Gauge
 	watches  prometheus.Gauge
 
-	// results are created in advance, so that counting is one addition, and so that a rate
-	// includes the first of each.
+	// results are created in advance, so that counting is one addition, and so that a rate includes the first of each.
 	results [methodCount]methodResults
 }
 
@@ -51,8 +50,8 @@ var methodNames = [methodCount]string{
 	methodOpenSession: "OpenSession", methodUpdateConfig: "UpdateConfig",
 }
 
-// methods are the unary methods by procedure: the observer counts the errors of their calls. A
-// WriteStream and a WriteBatch count their results themselves.
+// methods are the unary methods by procedure: the observer counts the errors of their calls. A WriteStream and a
+// WriteBatch count their results themselves.
 var methods = map[string]method{
 	seqledgerv1connect.LedgerServiceWriteProcedure:       methodWrite,
 	seqledgerv1connect.LedgerServiceWriteBatchProcedure:  methodWriteBatch,

@@ -16,8 +16,7 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// TestMetricsAreWellNamed asks Prometheus's own linter, after enough has
-// happened that every metric is there.
+// TestMetricsAreWellNamed asks Prometheus's own linter, after enough has happened that every metric is there.
 func TestMetricsAreWellNamed(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -48,8 +47,7 @@ type decisionCase struct {
 	request *seqledgerv1.WriteRequest
 }
 
-// decisionCases are to be sent in their order to a ledger with a window of one
-// receipt and room for three streams.
+// decisionCases are to be sent in their order to a ledger with a window of one receipt and room for three streams.
 func decisionCases() []decisionCase {
 	keyed := func(key string, m *seqledgerv1.WriteRequest) *seqledgerv1.WriteRequest {
 		m = proto.CloneOf(m)
@@ -187,8 +185,8 @@ func TestGatesAreCounted(t *testing.T) {
 	}
 }
 
-// What happens to keys is counted, and no key, namespace, principal or client id is in a label or
-// anywhere else in the metrics.
+// What happens to keys is counted, and no key, namespace, principal or client id is in a label or anywhere else in the
+// metrics.
 func TestKeyedMetrics(t *testing.T) {
 	t.Parallel()
 	h := startWith(t, server.Options{})

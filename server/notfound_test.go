@@ -15,9 +15,8 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// TestNotFoundTakesAStep: a caller without rights in a scope waits for a transaction in it
-// to the end of the same step as for one that does not exist. In the bubble the look-up
-// takes no time, so that all of the time is that of the wait.
+// TestNotFoundTakesAStep: a caller without rights in a scope waits for a transaction in it to the end of the same step
+// as for one that does not exist. In the bubble the look-up takes no time, so that all of the time is that of the wait.
 func TestNotFoundTakesAStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,8 +72,8 @@ func TestNotFoundTakesAStep(t *testing.T) {
 	})
 }
 
-// TestAwaitStep: whatever the work took, the wait ends with a step. A record that is read from a slow
-// disk ends with the same step as one that is in memory.
+// TestAwaitStep: whatever the work took, the wait ends with a step. A record that is read from a slow disk ends with
+// the same step as one that is in memory.
 func TestAwaitStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

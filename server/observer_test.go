@@ -39,12 +39,12 @@ func post(h http.Handler, path, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "http://localhost"+path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
+	withCall(false, h).ServeHTTP(w, r)
 	return w
 }
 
-// TestPanicIsOneRequestsProblem: a panic in a handler fails only its request, is logged and
-// counted, and reveals nothing to the client.
+// TestPanicIsOneRequestsProblem: a panic in a handler fails only its request, is logged and counted, and reveals
+// nothing to the client.
 func TestPanicIsOneRequestsProblem(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -22,11 +22,10 @@ var forwardedHeaders = []string{
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via",
 }
 
-// loopbackOnly refuses requests whose Host is not this machine, and those that a proxy has
-// forwarded. A foreign web page can make its own name resolve to 127.0.0.1 (DNS rebinding). The
-// browser then sends that name as Host, which is the only difference from a local program. A
-// proxy on this machine may set its own Host, and would let everyone who can reach it do
-// everything. nginx adds no header unless it is told to, but speaks HTTP/1.0, which no client of this
+// loopbackOnly refuses requests whose Host is not this machine, and those that a proxy has forwarded. A foreign web
+// page can make its own name resolve to 127.0.0.1 (DNS rebinding). The browser then sends that name as Host, which is
+// the only difference from a local program. A proxy on this machine may set its own Host, and would let everyone who
+// can reach it do everything. nginx adds no header unless it is told to, but speaks HTTP/1.0, which no client of this
 // server does.
 func (s *Server) loopbackOnly(next http.Handler) http.Handler {
 	return onlyIf(notLocal, s.admission.Visit, next)
@@ -74,16 +73,16 @@ func sameOrigin(origin string, r *http.Request) bool {
 // notLocal returns why loopbackOnly refuses a request, or "".
 func notLocal(r *http.Request) (problem string) {
 	const (
-		alone  = "this server answers to programs on this machine alone, and "
+		alone  = "this server answers only programs on this machine, and "
 		advice = "give the server an auth file (--auth), or open it to everybody who can reach the proxy (--insecure)"
 	)
 	for _, name := range forwardedHeaders {
 		if len(r.Header.Values(name)) > 0 {
-			return alone + "the header " + name + " says that a proxy has forwarded the request: " + advice
+			return alone + "the header " + name + " shows that a proxy has forwarded the request: " + advice
 		}
 	}
 	if !r.ProtoAtLeast(1, 1) {
-		return alone + "a request in HTTP/1.0 is likely to come from a proxy: " + advice +
+		return alone + "a request in HTTP/1.0 probably comes from a proxy: " + advice +
 			"; a program must speak HTTP/1.1"
 	}
 	if !loopbackHost(r.Host) {
@@ -92,8 +91,7 @@ func notLocal(r *http.Request) (problem string) {
 	return ""
 }
 
-// loopbackHost reports whether a Host header, with or without a port, names this
-// machine.
+// loopbackHost reports whether a Host header, with or without a port, names this machine.
 func loopbackHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -118,11 +116,11 @@ func loopbackListener(l net.Listener) bool {
 // corsMaxAge is how long a browser may cache the answer of a preflight.
 const corsMaxAge = 2 * time.Hour
 
-// anyOrigin stands for every origin.
+// anyOrigin allows every origin.
 const anyOrigin = "*"
 
-// ValidateOrigins checks Options.CORSOrigins, for callers that want to check before New. It
-// refuses values that a browser never sends, because they would never match.
+// ValidateOrigins checks Options.CORSOrigins, for callers that want to check before New. It refuses values that a
+// browser never sends, because they would never match.
 func ValidateOrigins(origins []string, authenticated bool) error {
 	for _, origin := range origins {
 		if origin == anyOrigin {
@@ -138,15 +136,14 @@ func ValidateOrigins(origins []string, authenticated bool) error {
 			strings.ContainsAny(u.Host, "*") || u.Host != strings.ToLower(u.Host) {
 			return fmt.Errorf(
 				"server: the CORS origin %q must be scheme://host or scheme://host:port in lower case, without "+
-					"anything behind it", origin)
+					"anything after it", origin)
 		}
 	}
 	return nil
 }
 
-// crossOrigin lets pages of the allowed origins call. A preflight has no credential, so it is
-// answered before authentication. Cookies are not credentials: the browser is never told to
-// send them.
+// crossOrigin lets pages of the allowed origins call. A preflight has no credential, so it is answered before
+// authentication. Cookies are not credentials: the browser is never told to send them.
 func (s *Server) crossOrigin(next http.Handler) http.Handler {
 	if len(s.options.CORSOrigins) == 0 {
 		return next

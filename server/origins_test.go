@@ -22,8 +22,7 @@ func TestLoopbackHost(t *testing.T) {
 	}
 }
 
-// FuzzLoopbackHost: a Host that is taken for this machine is so for a URL's
-// reader, too, whatever is written around it.
+// FuzzLoopbackHost: a Host that is taken for this machine is so for a URL's reader, too, whatever is written around it.
 func FuzzLoopbackHost(f *testing.F) {
 	for _, host := range []string{
 		"localhost", "LOCALHOST:80", "127.0.0.1", "127.1.2.3:7450", "[::1]:80", "[::1]",

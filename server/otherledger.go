@@ -9,8 +9,8 @@ import (
 	"github.com/seqledger/seqledger/internal/wire/message"
 )
 
-// ofLedger tells clients that ask which ledger this is, and refuses calls that are meant for another one. It runs
-// behind authentication, so that strangers learn nothing.
+// ofLedger tells clients that ask which ledger this is, and refuses calls for another one. It runs after
+// authentication, so that it reveals nothing to unauthenticated callers.
 func (s *Server) ofLedger(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		meant := r.Header.Get(message.LedgerHeader)
@@ -29,7 +29,7 @@ func (s *Server) ofLedger(next http.Handler) http.Handler {
 			return
 		}
 		failed := connect.NewError(connect.CodeFailedPrecondition,
-			fmt.Errorf("the call is meant for ledger %.64q, and this is ledger %s", meant, id))
+			fmt.Errorf("the call is for ledger %.64q, and this is ledger %s", meant, id))
 		if writer := connect.NewErrorWriter(); writer.IsSupported(r) {
 			_ = writer.Write(w, r, failed)
 			return

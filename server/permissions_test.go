@@ -59,8 +59,8 @@ func TestEveryProcedureIsInTheTable(t *testing.T) {
 	}
 }
 
-// TestUnknownProcedureIsRefused: a handler that is mounted but not in the table refuses every
-// caller, even without authentication.
+// TestUnknownProcedureIsRefused: a handler that is mounted but not in the table refuses every caller, even without
+// authentication.
 func TestUnknownProcedureIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})

@@ -197,8 +197,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// health asks over gRPC. Two well-known types have the same encoding as the
-// messages of the health service, which grpchealth keeps to itself.
+// health asks over gRPC. Two well-known types have the same encoding as the messages of the health service, which
+// grpchealth keeps to itself.
 func (h *harness) health(t testing.TB, service string) (grpchealth.Status, error) {
 	client := connect.NewClient[wrapperspb.StringValue, wrapperspb.Int32Value](
 		h.h2, h.url+"/grpc.health.v1.Health/Check", connect.WithGRPC())

@@ -14,9 +14,8 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// Nothing is applied during a view of the state, so reads copy what they need of it in short
-// views, and read what is in blocks (ledger.Ledger.Blocks and Pieces) and render it afterwards.
-// What each answer is consistent with:
+// Nothing is applied during a view of the state, so reads copy what they need of it in short views, and read what is in
+// blocks (ledger.Ledger.Blocks and Pieces) and render it afterwards. What each answer is consistent with:
 //
 //   - GetClientState and a page of ListEntities or ListRelationships are of one
 //     moment: one view finds the keys, versions and places of everything, and what
@@ -107,15 +106,13 @@ func (s *Server) renderClientState(ctx context.Context, c *clientState) (*seqled
 // maxReceipts is the largest possible receipt window.
 const maxReceipts = 1_024
 
-// The maximum size of a receipt in an answer: its own fields with the longest actor, and a
-// result for each operation.
+// The maximum size of a receipt in an answer: its own fields with the longest actor, and a result for each operation.
 const (
 	receiptBytes = 1_024
 	resultBytes  = 16
 )
 
-// readReceipts reads the receipts at these indexes, or as many of the first of them as
-// fit in an answer.
+// readReceipts reads the receipts at these indexes, or as many of the first of them as fit in an answer.
 func (s *Server) readReceipts(ctx context.Context, indexes []uint64) (receipts []machine.Receipt, all bool, err error) {
 	size := 0
 	more := func() bool { return len(receipts) < len(indexes) && size < wire.MaxPageBytes }
@@ -135,8 +132,8 @@ func (s *Server) readReceipts(ctx context.Context, indexes []uint64) (receipts [
 	return receipts, len(receipts) == len(indexes), err
 }
 
-// maxChangedReads is how often an entity is read whose value is dropped again and again before it is read, each
-// time because the entity has changed.
+// maxChangedReads is how often an entity is read whose value is dropped again and again before it is read, each time
+// because the entity has changed.
 const maxChangedReads = 3
 
 // getEntity reads one entity.
@@ -175,7 +172,7 @@ func (s *Server) getEntity(
 type blockReader struct {
 	server  *Server
 	party   admission.Party
-	chain   *machine.Chain // of the scope, as far as it was when a block was behind it last
+	chain   *machine.Chain // of the scope, when a block after its end was last asked for
 	content seqledgerv1.BlockContent
 	// chainOf returns the chain of a scope.
 	chainOf func(context.Context, machine.Scope) (*machine.Chain, error)
@@ -199,8 +196,8 @@ func (s *Server) newBlockReader(
 	return &blockReader{s, s.party(ctx), &machine.Chain{Scope: scope}, content, s.options.Ledger.Chain}, nil
 }
 
-// read returns the block of a height, or the part of it that begins at a position. A block that
-// exceeds the caller's message memory is refused.
+// read returns the block of a height, or the part of it that begins at a position. A block that exceeds the caller's
+// message memory is refused.
 func (b *blockReader) read(
 	ctx context.Context, height uint64, start *seqledgerv1.BlockPosition,
 ) (*seqledgerv1.Block, error) {
@@ -236,7 +233,7 @@ func (b *blockReader) read(
 		return nil, b.notFound(err, height)
 	}
 	if start.GetTransaction() > 0 && start.GetTransaction() >= header.TxCount || part.Behind {
-		return nil, &machine.FieldError{Field: "start", Problem: "is behind the end of the block"}
+		return nil, &machine.FieldError{Field: "start", Problem: "is after the end of the block"}
 	}
 	if b.content != seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS && part.Next != nil {
 		// Not resource_exhausted, which clients repeat, because the block's size does not change.
@@ -285,7 +282,7 @@ func (s *Server) getTransaction(
 	began := time.Now()
 	x, err := s.transaction(ctx, id)
 	if errors.Is(err, machine.ErrNotFound) {
-		leavePlace(ctx) // the wait is no work
+		callOf(ctx).endWork() // the wait is no work
 		awaitStep(ctx, began)
 	}
 	if err != nil {
@@ -300,7 +297,7 @@ func (s *Server) getTransaction(
 	scope, height, position := x.Scope, x.BlockHeight, x.Position
 	part.Add(&x, int(m.FirstOperation))
 	if part.Behind {
-		return nil, &machine.FieldError{Field: "first_operation", Problem: "is behind the last operation"}
+		return nil, &machine.FieldError{Field: "first_operation", Problem: "is after the last operation"}
 	}
 	answer.Transaction, answer.NextOperation = part.Transactions[0], part.Next.GetOperation()
 	if !m.IncludeProof {
@@ -318,13 +315,13 @@ func (s *Server) getTransaction(
 	return answer, nil
 }
 
-// notFoundStep exceeds the time of a lookup of a transaction, also when the disk has to be read some
-// times for it. Only a lookup on a disk that is slower than that takes another step.
+// notFoundStep exceeds the time of a lookup of a transaction, also when the disk has to be read some times for it. Only
+// a lookup on a disk that is slower than that takes another step.
 const notFoundStep = 50 * time.Millisecond
 
-// awaitStep returns at the end of the current step since began. A lookup reads from a record of
-// blocks, which is in memory if it was read lately and else on the disk. Without the wait, the time
-// of not_found would reveal which transactions of other scopes there are, and what is read of them.
+// awaitStep returns at the end of the current step since began. A lookup reads from a record of blocks, which is in
+// memory if it was read lately and else on the disk. Without the wait, the time of not_found would reveal which
+// transactions of other scopes there are, and what is read of them.
 func awaitStep(ctx context.Context, began time.Time) {
 	timer := time.NewTimer(notFoundStep - time.Since(began)%notFoundStep)
 	defer timer.Stop()
@@ -334,9 +331,9 @@ func awaitStep(ctx context.Context, began time.Time) {
 	}
 }
 
-// transaction returns a transaction that the caller may read, or ErrNotFound. It looks up the
-// scope first, which reads as much for a transaction that does not exist. With awaitStep neither the
-// answer nor its time reveals the contents of other scopes.
+// transaction returns a transaction that the caller may read, or ErrNotFound. It looks up the scope first, which reads
+// as much for a transaction that does not exist. With awaitStep neither the answer nor its time reveals the contents of
+// other scopes.
 func (s *Server) transaction(ctx context.Context, id machine.TxID) (x machine.Transaction, err error) {
 	if err := s.options.Ledger.Fresh(ctx); err != nil {
 		return x, err

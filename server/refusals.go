@@ -18,7 +18,7 @@ import (
 // maxRefusals is how many refusals are kept. A refusal takes at most some 1.5 KiB.
 const maxRefusals = 256
 
-// refusals keeps the last refused commands for an operator who looks for the client behind a counter.
+// refusals keeps the last refused commands, so that an operator finds the client whose refusals a counter shows.
 type refusals struct {
 	// mu is held for one copy of the ring at most, because every refused write takes it.
 	mu   sync.Mutex
@@ -50,8 +50,8 @@ func (r *refusals) add(entry refused) {
 	r.last++
 }
 
-// after returns the refusals with numbers above n, the oldest first, and the number of the newest one. All that
-// are kept have numbers above one that was not given out yet.
+// after returns the refusals with numbers above n, the oldest first, and the number of the newest one. All that are
+// kept have numbers above one that was not given out yet.
 func (r *refusals) after(n uint64) (entries []refused, last uint64) {
 	entries = make([]refused, 0, maxRefusals) // so that nothing is allocated under the lock
 	r.mu.Lock()
@@ -80,8 +80,8 @@ func (s *Server) refused(by method, e *seqledgerv1.WriteError, about subject) {
 	s.refusals.add(refused{about: about, at: time.Now(), code: e.Code, by: by, message: wire.Clip(message)})
 }
 
-// knownField returns the beginning of a field's path that has only names of the API: the rest is what a client
-// has made up.
+// knownField returns the beginning of a field's path that has only names of the API: the rest is what a client has made
+// up.
 func knownField(path string) string {
 	known := 0
 	fields := (*seqledgerv1.WriteBatchRequest)(nil).ProtoReflect().Descriptor().Fields()

@@ -28,8 +28,7 @@ type wireError struct {
 	} `json:"details"`
 }
 
-// writeError returns the WriteError among the details and whether there is a
-// BadRequest beside it.
+// writeError returns the WriteError among the details and whether there is a BadRequest beside it.
 func (e *wireError) writeError(t testing.TB) (detail *seqledgerv1.WriteError, bad bool) {
 	t.Helper()
 	detail = new(seqledgerv1.WriteError)
@@ -53,8 +52,7 @@ func (e *wireError) writeError(t testing.TB) (detail *seqledgerv1.WriteError, ba
 // good is a valid write in JSON, with room for changes.
 const good = `"scope":{"organization":"acme"},"clientId":"c","sequence":"1"`
 
-// badWrites are the bodies of a Write that must be refused, and the field that
-// the refusal must name.
+// badWrites are the bodies of a Write that must be refused, and the field that the refusal must name.
 var badWrites = map[string]struct{ body, field string }{
 	"not JSON":             {`{"scope":`, ""},
 	"empty":                {``, ""},
@@ -135,8 +133,7 @@ func TestMalformedWritesChangeNothing(t *testing.T) {
 		status, _, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/json", c.body)
 		h.checkRefusal(t, name, status, text, c.field)
 	}
-	// The same bodies, in a stream, are results in their place; see
-	// TestStreamRefusesInPlace.
+	// The same bodies, in a stream, are results in their place; see TestStreamRefusesInPlace.
 	if after := h.state(t); after != before {
 		t.Errorf("malformed requests changed the ledger from %v to %v", before, after)
 	}
@@ -320,8 +317,7 @@ func TestDeadlineMakesTheOutcomeUnknown(t *testing.T) {
 	h := start(t)
 	body := fmt.Sprintf(`{%s,"operations":[{"append":{"payload":"%s"}}]}`, good,
 		strings.Repeat("AAAA", machine.MaxValueBytes/3))
-	// A write of a mebibyte usually takes longer than a millisecond, but not always; so repeat
-	// until one is late.
+	// A write of a mebibyte usually takes longer than a millisecond, but not always; so repeat until one is late.
 	for range 50 {
 		request, err := http.NewRequest(http.MethodPost,
 			h.url+seqledgerv1connect.LedgerServiceWriteProcedure, strings.NewReader(body))

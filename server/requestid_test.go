@@ -54,8 +54,8 @@ func logged(level slog.Level) (*logBook, *slog.Logger) {
 	return book, slog.New(slog.NewJSONHandler(book, &slog.HandlerOptions{Level: level}))
 }
 
-// TestRequestID: a client's id is kept if it is fit for a log, and every answer
-// has one, over every protocol, refused or not.
+// TestRequestID: a client's id is kept if it is fit for a log, and every answer has one, over every protocol, refused
+// or not.
 func TestRequestID(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -122,8 +122,7 @@ func TestRequestIDOnAStream(t *testing.T) {
 // marker is in every field that a client fills in; it must not reach a log.
 const marker = "zq7marker"
 
-// TestLogsHoldNothingOfClients logs everything that there is to log, over
-// requests of every kind, good and bad.
+// TestLogsHoldNothingOfClients logs everything that there is to log, over requests of every kind, good and bad.
 func TestLogsHoldNothingOfClients(t *testing.T) {
 	t.Parallel()
 	book, logger := logged(slog.LevelDebug - 4)

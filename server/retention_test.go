@@ -42,8 +42,8 @@ func (h *harness) retainMebibyte(t *testing.T) {
 	}
 }
 
-// What retention has dropped is answered with out_of_range and where the history begins, by every read; the status
-// says it, too.
+// What retention has dropped is answered with out_of_range and where the history begins, by every read; the status says
+// it, too.
 func TestReadsBeforeTheHorizon(t *testing.T) {
 	t.Parallel()
 	h := start(t)

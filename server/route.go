@@ -32,13 +32,13 @@ const (
 	// redialEvery is how often the router retries an unreachable leader meanwhile.
 	redialEvery = 100 * time.Millisecond
 	// forwardGrace is how long a call may still wait for a former leader. A leader that hands over answers at once; one
-	// that hangs or is cut off would hold the call for ever.
+	// that hangs or is cut off never does.
 	forwardGrace = 500 * time.Millisecond
 )
 
-// router passes calls that only the leader can answer on to the leader. It stands behind the bounds, deadlines and
-// checks that every request of this node passes. The leader authenticates the caller, and decides as if the caller had
-// called it directly.
+// router passes calls that only the leader can answer on to the leader, after the bounds, deadlines and checks that
+// every request of this node passes. The leader authenticates the caller again, and decides as if the caller had called
+// it directly.
 type router struct {
 	server *Server
 	nodes  nodes
@@ -75,7 +75,7 @@ func (s *Server) byLeader(local http.Handler) http.Handler {
 		return local
 	}
 	return s.router.handler(local, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		s.router.calls.ServeHTTP(unflushedAnswer{w}, q)
+		s.router.calls.ServeHTTP(unaryAnswer{w, callOf(q.Context())}, q)
 	}))
 }
 
@@ -127,14 +127,11 @@ func (p *passedStream) FlushError() error {
 // Unwrap is for http.ResponseController.
 func (p *passedStream) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// hereKey marks the context of a call that this node must answer itself.
-type hereKey struct{}
-
 // forward is a call that is being forwarded to the leader.
 type forward struct {
 	call   *http.Request // as received
 	local  http.Handler  // answers it on this node
-	said   http.Header   // what this node has added to the answer
+	header http.Header   // what this node has added to the answer
 	leader cluster.Leader
 }
 
@@ -154,7 +151,7 @@ func (f roundTripperFunc) RoundTrip(q *http.Request) (*http.Response, error) { r
 // handler returns a handler that uses local on the leader, and pass on another node.
 func (r *router) handler(local, pass http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if q.Context().Value(hereKey{}) != nil || r.server.isDraining() {
+		if callOf(q.Context()).here || r.server.isDraining() {
 			local.ServeHTTP(w, q)
 			return
 		}
@@ -167,7 +164,7 @@ func (r *router) handler(local, pass http.Handler) http.Handler {
 		}
 		ctx, cancel := context.WithCancel(q.Context())
 		defer cancel()
-		f := &forward{call: q, local: local, said: w.Header(), leader: leader}
+		f := &forward{call: q, local: local, header: w.Header(), leader: leader}
 		pass.ServeHTTP(w, q.WithContext(context.WithValue(ctx, forwardKey{}, f)))
 	})
 }
@@ -201,20 +198,18 @@ func rewrite(q *httputil.ProxyRequest) {
 	q.Out.Header.Del("Connection")
 	q.Out.Header.Del("Upgrade")
 	q.Out.Header.Set(clientHeader, q.In.RemoteAddr)
-	if info := infoOf(q.In.Context()); info != nil {
-		q.Out.Header.Set(requestIDHeader, info.id) // in the logs of both nodes
-	}
+	q.Out.Header.Set(requestIDHeader, callOf(q.In.Context()).id) // in the logs of both nodes
 }
 
-// received prepares the leader's answer for the caller: it adds the leader's address, and its headers replace what this
-// node has said before.
+// received prepares the leader's answer for the caller: it adds the leader's address, and its headers replace those
+// that this node has set.
 func received(answer *http.Response) error {
 	f := forwardOf(answer.Request)
 	if f.leader.Client != "" {
 		answer.Header.Set(message.LeaderHeader, f.leader.Client)
 	}
 	for name := range answer.Header {
-		f.said.Del(name)
+		f.header.Del(name)
 	}
 	if !isEndless(answer.Request) {
 		admission.Answering(answer.Request.Context())
@@ -412,9 +407,9 @@ func (s *Server) PeerHandler() http.Handler {
 				http.StatusMisdirectedRequest)
 			return
 		}
-		r = r.Clone(context.WithValue(r.Context(), hereKey{}, true))
+		r = r.Clone(r.Context())
 		r.Header.Del(clientHeader)
 		r.RemoteAddr = address
-		s.passedOn.ServeHTTP(w, r)
+		withCall(true, s.passedOn).ServeHTTP(w, r)
 	})
 }

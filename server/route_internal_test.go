@@ -88,7 +88,7 @@ func startRouted(t *testing.T) *routed {
 	r.mux.Handle(seqledgerv1connect.LedgerServiceWriteProcedure, s.byLeader(here))
 	r.mux.Handle(seqledgerv1connect.LedgerServiceWriteStreamProcedure, s.upgradable(s.streamByLeader(here)))
 	r.mux.Handle("/", here)
-	hs := httptest.NewServer(r.mux)
+	hs := httptest.NewServer(withCall(false, r.mux))
 	t.Cleanup(hs.Close)
 	t.Cleanup(s.close)
 	r.url = hs.URL
@@ -351,7 +351,7 @@ func TestSilentForwardedStreamsEnd(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				<-q.Context().Done()
 			}))
-			node := httptest.NewUnstartedServer(r.mux)
+			node := httptest.NewUnstartedServer(withCall(false, r.mux))
 			for _, hs := range []*httptest.Server{leader, node} {
 				hs.Config.Protocols = h2c
 				hs.Start()
@@ -475,7 +475,7 @@ func TestPeerHandler(t *testing.T) {
 	var from string
 	s := &Server{passedOn: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
 		from = q.RemoteAddr + q.Header.Get(clientHeader)
-		if q.Context().Value(hereKey{}) == nil {
+		if !callOf(q.Context()).here {
 			t.Error("the call may be passed on again")
 		}
 	})}

@@ -28,8 +28,8 @@ import (
 // of a response.
 const compressMinBytes = 4 << 10
 
-// mount registers a handler for every procedure. It does not use the generated constructors, so
-// that requests can be decoded into a type that stores decoding errors (see wire.Request).
+// mount registers a handler for every procedure. It does not use the generated constructors, so that requests can be
+// decoded into a type that stores decoding errors (see wire.Request).
 func (s *Server) mount(mux *http.ServeMux) {
 	unary(s, mux, seqledgerv1connect.LedgerServiceWriteProcedure, writing, s.write)
 	unary(s, mux, seqledgerv1connect.LedgerServiceOpenSessionProcedure, writing, s.openSession)
@@ -62,14 +62,34 @@ func (s *Server) mount(mux *http.ServeMux) {
 	stream := seqledgerv1connect.LedgerServiceWriteStreamProcedure
 	// Never compressed, because there are many results and they consist of hashes and ids, which do not compress.
 	uncompressed := connect.WithCompressMinBytes(math.MaxInt)
-	mux.Handle(stream, s.upgradable(s.streamByLeader(s.limitBody(writing, s.asStream(false,
-		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...))))))
+	mux.Handle(stream, s.upgradable(onlyMethods(writing, s.streamByLeader(s.limitBody(writing, s.asStream(false,
+		connect.NewBidiStreamHandler(stream, s.writeStream, append(s.handlerOptions(writing), uncompressed)...)))))))
 	backup := seqledgerv1connect.AdminServiceBackupProcedure
-	mux.Handle(backup, s.limitBody(reading, s.asStream(true,
-		connect.NewServerStreamHandler(backup, s.backup, append(s.handlerOptions(reading), uncompressed)...))))
+	mux.Handle(backup, onlyMethods(writing, s.limitBody(reading, s.asStream(true,
+		connect.NewServerStreamHandler(backup, s.backup, append(s.handlerOptions(reading), uncompressed)...)))))
 	watch := seqledgerv1connect.LedgerServiceWatchProcedure
-	mux.Handle(watch, s.limitBody(reading, s.asStream(true,
-		connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...))))
+	mux.Handle(watch, onlyMethods(writing, s.limitBody(reading, s.asStream(true,
+		connect.NewServerStreamHandler(watch, s.watch, s.handlerOptions(reading)...)))))
+}
+
+// onlyMethods refuses calls with methods other than POST and, for reads, GET. Connect would answer without a body.
+func onlyMethods(level connect.IdempotencyLevel, next http.Handler) http.Handler {
+	allowed := http.MethodPost
+	if level == reading {
+		allowed = "GET, POST"
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost || level == reading && r.Method == http.MethodGet {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Allow", allowed)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		// A method has no quotes.
+		_, _ = fmt.Fprintf(w, `{"code":"unimplemented","message":"the method %.20s is not allowed here; send %s"}`,
+			r.Method, allowed)
+	})
 }
 
 // asStream adds stream controls to a handler. oneRequest means that no message follows the first.
@@ -147,20 +167,25 @@ func unary[P wire.Message[T], T, R any](
 		}
 		return response, nil
 	}
-	mounted := unflushed(connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...))
-	switch {
-	case procedure == seqledgerv1connect.LedgerServiceWriteProcedure:
+	var mounted http.Handler = connect.NewUnaryHandler(procedure, handler, s.handlerOptions(level)...)
+	if procedure == seqledgerv1connect.LedgerServiceWriteProcedure {
 		mounted = &directWrite{s, mounted, &observer{s}, connect.NewErrorWriter()}
-	case level != writing:
-		mounted = withReadAnswer(mounted)
-	case strings.HasPrefix(procedure, "/"+seqledgerv1connect.IdempotencyServiceName+"/"):
-		mounted = withAnswerRoom(mounted)
 	}
-	mounted = s.limitBody(level, mounted)
+	mux.Handle(procedure, s.unaryRoad(procedure, level, mounted))
+}
+
+// unaryRoad is what the request of a unary procedure passes on its way to the handler, on every node.
+func (s *Server) unaryRoad(procedure string, level connect.IdempotencyLevel, handler http.Handler) http.Handler {
+	handler = s.limitBody(level, answered(level != writing, handler))
 	if leaderOnly(procedure, level) {
-		mounted = s.byLeader(mounted)
+		handler = s.byLeader(handler)
 	}
-	mux.Handle(procedure, admission.BodyDeadline(mounted))
+	return onlyMethods(level, admission.BodyDeadline(handler))
+}
+
+// isAboutKeys reports whether a procedure is about keyed records.
+func isAboutKeys(procedure string) bool {
+	return strings.HasPrefix(procedure, "/"+seqledgerv1connect.IdempotencyServiceName+"/")
 }
 
 // leaderOnly reports whether only the leader can answer a unary procedure.
@@ -181,7 +206,7 @@ func answerUnary[P wire.Message[T], T, R any](
 	if err := s.authorize(ctx, procedure, m); err != nil {
 		return nil, aboutCommand(err, about)
 	}
-	releaseBody(ctx)
+	callOf(ctx).releaseBody()
 	answer, err := makeAnswer(ctx, s, procedure, m, handle)
 	return answer, aboutCommand(err, about)
 }
@@ -220,8 +245,8 @@ func (o *observer) unary(ctx context.Context, procedure string, call func() erro
 	}()
 	err = call()
 	if err != nil && writes(procedure) && errors.Is(err, ctx.Err()) {
-		// Connect and directWrite check the deadline before they call the handler, and that error
-		// would not say what to do next.
+		// Connect and directWrite check the deadline before they call the handler, and that error would not say what to
+		// do next.
 		err = errors.Join(ledger.ErrOutcomeUnknown, err)
 	}
 	return err
@@ -342,7 +367,7 @@ func checkProtocol(next http.Handler) http.Handler {
 	})
 }
 
-// contentTypeProblem returns what is wrong with the content type of a call, or "". Connect would answer without a body.
+// contentTypeProblem returns the mistake in the content type of a call, or "". Connect would answer without a body.
 func contentTypeProblem(r *http.Request) string {
 	if r.Method != http.MethodPost || !strings.HasPrefix(r.URL.Path, "/seqledger.v1.") {
 		return ""

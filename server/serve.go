@@ -13,13 +13,12 @@ import (
 )
 
 const (
-	// maxHeaderBytes has room for a page token in the URL of a GET.
+	// maxHeaderBytes is enough for a page token in the URL of a GET.
 	maxHeaderBytes = 32 << 10
 	// maxConcurrentStreams bounds the HTTP/2 streams of one connection.
 	maxConcurrentStreams = 250
-	// streamWindow bounds the unread bytes of a stream. The window of a connection has room for
-	// all of its streams, so that waiting streams never block the others: a proxy carries many
-	// callers on one connection.
+	// streamWindow bounds the unread bytes of a stream. The window of a connection fits those of all its streams, so
+	// that waiting streams never block the others: a proxy carries many callers on one connection.
 	streamWindow     = 256 << 10
 	connectionWindow = maxConcurrentStreams * streamWindow
 	// pingAfter detects clients that have vanished.
@@ -28,19 +27,16 @@ const (
 	lastMoment = 5 * time.Second
 )
 
-// Serve answers on a listener until ctx ends, or the ledger fails; then it
-// drains for at most Options.DrainTimeout. It closes the
-// listener. It returns nil after ctx has ended and everything was answered,
-// the ledger's failure if there is one, and ErrNotLoopback or ErrNotEncrypted
-// for a listener that the options do not allow.
+// Serve answers on a listener until ctx ends, or the ledger fails; then it drains for at most Options.DrainTimeout. It
+// closes the listener. It returns nil after ctx has ended and everything was answered, the ledger's failure if there is
+// one, and ErrNotLoopback or ErrNotEncrypted for a listener that the options do not allow.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	if err := s.checkListener(listener); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	hs := s.httpServer()
 	served := make(chan error, 1)
-	// Ends when Shutdown or Close closes the listener; the receive below waits
-	// for it.
+	// Ends when Shutdown or Close closes the listener; the receive below waits for it.
 	go func() { served <- s.accept(hs, s.admission.Listener(listener)) }()
 	var err error
 	select {
@@ -54,23 +50,22 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.DrainTimeout)
 	defer cancel()
 	err = errors.Join(err, s.Drain(limited), hs.Shutdown(limited), s.options.Ledger.Err())
-	// net/http does not track upgraded connections, and their last messages may not be sent
-	// yet.
+	// net/http does not track upgraded connections, and their last messages may not be sent yet.
 	_ = s.admission.AwaitRequests(limited)
 	// Close what is still open after the timeout.
 	s.close()
 	err = errors.Join(err, ignoreClosed(hs.Close()), ignoreClosed(<-served))
-	// Close does not wait for the handlers, but the caller closes the ledger next. Because their
-	// contexts have ended, they return soon.
+	// Close does not wait for the handlers, but the caller closes the ledger next. Because their contexts have ended,
+	// they return soon.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
 	defer cancel()
 	return errors.Join(err, s.admission.AwaitRequests(last))
 }
 
-// Drain refuses new writes and waits until the accepted ones are answered: readiness turns
-// false, new writes are refused with DRAINING, WriteStreams end once their writes are answered,
-// Watches end. The server still answers reads. If ctx ends first, Drain returns its error.
-// Serve calls Drain. In every case Drain saves what each credential has stored.
+// Drain refuses new writes and waits until the accepted ones are answered: readiness turns false, new writes are
+// refused with DRAINING, WriteStreams end once their writes are answered, Watches end. The server still answers reads.
+// If ctx ends first, Drain returns its error. Serve calls Drain. In every case Drain saves what each credential has
+// stored.
 func (s *Server) Drain(ctx context.Context) error {
 	s.startDrain()
 	return errors.Join(s.drain(ctx), s.admission.Close())
@@ -101,8 +96,8 @@ func (s *Server) httpServer() *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(s.options.TLS == nil)
 	protocols.SetHTTP2(s.options.TLS != nil)
-	// There is no timeout for a whole request or answer, because it would end streams.
-	// Package admission sets the deadlines of each request.
+	// There is no timeout for a whole request or answer, because it would end streams. Package admission sets the
+	// deadlines of each request.
 	hs := listen.Server(s.handler, maxHeaderBytes, s.options.Logger)
 	hs.TLSConfig = s.options.TLS.Clone() // nil stays nil; net/http adds its protocols
 	hs.ConnContext, hs.Protocols = admission.ConnContext, protocols
@@ -153,8 +148,8 @@ func (s *Server) accept(hs *http.Server, l net.Listener) error {
 	return hs.ServeTLS(l, "", "") // the certificate is in the configuration
 }
 
-// checkHost refuses a foreign Host if nothing else protects the server. A required credential
-// protects too, because a foreign web page has none.
+// checkHost refuses a foreign Host if nothing else protects the server. A required credential protects too, because a
+// foreign web page has none.
 func (s *Server) checkHost(next http.Handler) http.Handler {
 	if s.options.Auth != nil || s.options.Insecure {
 		return next

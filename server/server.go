@@ -36,8 +36,7 @@ type Server struct {
 	// draining ends when the server takes no new writes.
 	draining   context.Context //nolint:containedctx // It is the server's own state, not a caller's.
 	startDrain context.CancelFunc
-	// closed ends when all connections are closed, because net/http does not track upgraded
-	// connections.
+	// closed ends when all connections are closed, because net/http does not track upgraded connections.
 	closed context.Context //nolint:containedctx // As above.
 	close  context.CancelFunc
 	// shutdowns are the http.Servers whose Shutdown drains this server. See drainWith.
@@ -76,7 +75,7 @@ func New(o Options) (*Server, error) {
 	}
 	outer := http.NewServeMux()
 	calls := s.authenticated(s.ofLedger(checkProtocol(mux)))
-	api := withRequestID(s.fromBrowser(calls))
+	api := s.fromBrowser(calls)
 	if !o.NoConsole {
 		// A visit, like a health check: its files need no credential.
 		outer.Handle("GET "+console.Path, s.admission.Probe(console.Handler()))
@@ -84,10 +83,9 @@ func New(o Options) (*Server, error) {
 	}
 	outer.Handle("/", api)
 	s.mountHealth(outer)
-	outer.Handle("GET /metrics", s.admitting(s.admission.OwnRequest,
-		s.admission.Probe(s.observing(s.metrics.handler()))))
-	s.handler = s.drainWith(s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
-	s.passedOn = s.admission.BeforeAuth(withRequestID(calls))
+	outer.Handle("GET /metrics", s.observed(s.admission.Probe(s.metrics.handler())))
+	s.handler = s.drainWith(withCall(false, s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer))))))
+	s.passedOn = s.admission.BeforeAuth(calls)
 	return s, nil
 }
 
@@ -106,15 +104,18 @@ func (s *Server) admissionOptions() admission.Options {
 	}
 }
 
-// Handler returns everything that the server answers, for an http.Server that speaks HTTP/1.1
-// and cleartext HTTP/2. Serve uses the same. The Shutdown of that http.Server drains this
-// server too, but does not wait for write streams on upgraded connections. Drain does: call
-// Drain before the ledger is closed. The bounds of connections apply only with Serve.
+// Handler returns everything that the server answers, for an http.Server that speaks HTTP/1.1 and cleartext HTTP/2.
+// Serve uses the same. The Shutdown of that http.Server drains this server too, but does not wait for write streams on
+// upgraded connections. Drain does: call Drain before the ledger is closed. The bounds of connections apply only with
+// Serve.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// drainWith drains this server when the http.Server that serves a request shuts down: Shutdown
-// and Close of an http.Server do not track upgraded connections, and would leave them open for
-// ever.
+// MayStore returns an error while the disk of the ledger has less free space than the reserve. A program that writes to
+// the ledger itself asks before each write, as the server does.
+func (s *Server) MayStore(ctx context.Context) error { return s.admission.MayWrite(ctx) }
+
+// drainWith drains this server when the http.Server that serves a request shuts down: Shutdown and Close of an
+// http.Server do not track upgraded connections, and would leave them open.
 func (s *Server) drainWith(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hs, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.lastServer.Load() != hs {
@@ -149,8 +150,8 @@ func noStore(next http.Handler) http.Handler {
 	})
 }
 
-// mountReflection mounts gRPC reflection. Its streams are bounded by the time for a body, and
-// end when the server drains.
+// mountReflection mounts gRPC reflection. Its streams are bounded by the time for a body, and end when the server
+// drains.
 func (s *Server) mountReflection(mux *http.ServeMux) {
 	reflector := grpcreflect.NewStaticReflector(serviceNames()...)
 	v1, handler := grpcreflect.NewHandlerV1(reflector, connect.WithReadMaxBytes(maxReflectionBytes))

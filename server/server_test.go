@@ -319,8 +319,17 @@ func TestReadsOverGET(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status, _, _ := h.do(t, request); status != http.StatusMethodNotAllowed {
-		t.Error("a write over GET must not be possible, got", status)
+	status, _, text := h.do(t, request)
+	if status != http.StatusMethodNotAllowed || !strings.Contains(text, `"the method GET is not allowed here; send POST"`) {
+		t.Errorf("a write over GET must not be possible: %d %s", status, text)
+	}
+	request, err = http.NewRequest(http.MethodPut, h.url+seqledgerv1connect.LedgerServiceGetEntityProcedure, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, header, text := h.do(t, request); status != http.StatusMethodNotAllowed ||
+		header.Get("Allow") != "GET, POST" || !strings.Contains(text, `"code":"unimplemented"`) {
+		t.Errorf("a read by PUT: %d %v %s", status, header, text)
 	}
 }
 

@@ -17,24 +17,22 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// A WriteStream is two goroutines. The reader decodes a frame, converts it and submits it,
-// which waits while the ledger's queue is full. The handler's own goroutine, the sender, takes
-// the frames in their order, waits for their outcomes and sends the results. So reading the
-// next frame never waits for the disk, and nothing is reordered.
+// A WriteStream is two goroutines. The reader decodes a frame, converts it and submits it, which waits while the
+// ledger's queue is full. The handler's own goroutine, the sender, takes the frames in their order, waits for their
+// outcomes and sends the results. So reading the next frame never waits for the disk, and nothing is reordered.
 //
-// A client's unanswered frames and writes are bounded. Payloads do not count, because after
-// Submit only the ledger's queue has them, which is bounded itself. A client that does not read
-// its results therefore stops only its own stream.
+// A client's unanswered frames and writes are bounded. Payloads do not count, because after Submit only the ledger's
+// queue has them, which is bounded itself. A client that does not read its results therefore stops only its own stream.
 
 const (
 	maxStreamFrames = 256
 	maxStreamWrites = 4_096
-	// operationsPerWrite is how many operation results count as one write: a write whose result
-	// is not yet read takes some 350 bytes, and 8 for each operation.
+	// operationsPerWrite is how many operation results count as one write: a write whose result is not yet read takes
+	// some 350 bytes, and 8 for each operation.
 	operationsPerWrite = 32
 	maxFrameRoom       = wire.MaxFrameWrites + wire.MaxFrameOperations/operationsPerWrite
-	// decodedOperation is about how many bytes a decoded and converted operation takes,
-	// independent of its size on the wire.
+	// decodedOperation is about how many bytes a decoded and converted operation takes, independent of its size on the
+	// wire.
 	decodedOperation = 256
 )
 
@@ -48,13 +46,12 @@ type writeStream struct {
 	// authorized belongs to the reader.
 	authorized *authorizationCache
 	party      admission.Party
-	// hurry is closed when the stream is about to end: what was read is submitted without a
-	// wait for the credential's rate.
+	// hurry is closed when the stream is about to end: what was read is submitted without a wait for the credential's
+	// rate.
 	hurry chan struct{}
 	ended context.Context //nolint:containedctx // It also ends with the caller's credential.
 
-	// readErr is why the reader ended; nil after a half-close. It is set before
-	// batches is closed and read after.
+	// readErr is why the reader ended; nil after a half-close. It is set before batches is closed and read after.
 	readErr error
 }
 
@@ -78,8 +75,8 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 		defer s.metrics.upgraded.Dec()
 	}
 	controls := admission.StreamControlsOf(ctx)
-	// Ends with the client's half-close, a failed read, or the interrupt below;
-	// the loop over batches below waits for it.
+	// Ends with the client's half-close, a failed read, or the interrupt below; the loop over batches below waits for
+	// it.
 	go st.read(ctx, controls)
 	defer func() {
 		cancel()
@@ -98,8 +95,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 	return st.send(ctx, controls)
 }
 
-// read reads frames until the client half-closes, the connection fails or the sender interrupts
-// it.
+// read reads frames until the client half-closes, the connection fails or the sender interrupts it.
 func (st *writeStream) read(ctx context.Context, controls *admission.StreamControls) {
 	// Deferred before the recovery, so that readErr is set when the sender sees the end.
 	defer close(st.batches)
@@ -109,8 +105,8 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 		}
 	}()
 	for {
-		// Reserve room before reading a frame, so that a frame is not in memory while it waits
-		// for the client to read results.
+		// Reserve room before reading a frame, so that a frame is not in memory while it waits for the client to read
+		// results.
 		if st.readErr = st.room.Acquire(ctx, maxFrameRoom); st.readErr != nil {
 			return
 		}
@@ -126,8 +122,8 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 			st.readErr = f.Invalid
 			return
 		}
-		// End the stream instead of refusing each write: the client may return with a valid
-		// credential, or its credential may have other rights now.
+		// End the stream instead of refusing each write: the client may return with a valid credential, or its
+		// credential may have other rights now.
 		if err := st.authorized.credential.Check(); err != nil {
 			st.readErr = err
 			return
@@ -156,12 +152,13 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 	}
 }
 
-// enter implements engine. It waits while the credential exceeds its rate or its share of the
-// engine, or the queue is full.
+// enter implements engine. It waits while the credential exceeds its rate or its share of the engine, or the queue is
+// full.
 func (st *writeStream) enter(
 	ctx context.Context, commands []machine.Command, bytes int,
 ) (*ledger.Submission, func(), error) {
-	leave, err := st.server.admission.Writes(ctx, st.hurry, st.party, len(commands), bytes)
+	leave, err := st.server.admission.AwaitWrite(ctx, st.hurry, st.party,
+		admission.Work{Writes: len(commands), Bytes: bytes})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -191,8 +188,7 @@ func (st *writeStream) hurryUp() {
 	}
 }
 
-// abandon handles a batch whose results are no longer needed. Its writes are in the engine
-// until they are decided, and count until then.
+// abandon handles a batch whose results are no longer needed. Its writes count until they are decided.
 func (s *Server) abandon(p admission.Party, b *batch) {
 	if b == nil || b.submission == nil || b.leave == nil {
 		return
@@ -209,8 +205,7 @@ func (s *Server) abandon(p admission.Party, b *batch) {
 		finish()
 		return
 	}
-	// Ends with the decision, which does not wait for the client; the Drain and Close
-	// of the ledger wait for it, too.
+	// Ends with the decision, which does not wait for the client; the Drain and Close of the ledger wait for it, too.
 	go func() {
 		<-b.submission.Done()
 		finish()
@@ -220,8 +215,8 @@ func (s *Server) abandon(p admission.Party, b *batch) {
 // roomOf is the part of its stream's bound that a frame takes.
 func roomOf(f *wire.Frame) int64 { return int64(len(f.Writes) + f.Operations/operationsPerWrite) }
 
-// send answers every batch, then returns why there are no more: nil for a half-close, DRAINING
-// if the server drains, or the end of the credential.
+// send answers every batch, then returns why there are no more: nil for a half-close, DRAINING if the server drains, or
+// the end of the credential.
 func (st *writeStream) send(ctx context.Context, controls *admission.StreamControls) error {
 	draining, ended := st.server.draining.Done(), st.ended.Done()
 	var interrupted error // why reading was cut short
@@ -284,8 +279,8 @@ func (b *batch) await(ctx context.Context) error {
 	}
 }
 
-// coalesce adds the results of the batches that are already decided, and returns the first
-// undecided one. It adds up the room that they take. It never waits.
+// coalesce adds the results of the batches that are already decided, and returns the first undecided one. It adds up
+// the room that they take. It never waits.
 func (st *writeStream) coalesce(ctx context.Context, answers *answers, room *int64) *batch {
 	for answers.Count() < maxResults {
 		select {

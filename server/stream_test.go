@@ -135,8 +135,7 @@ func TestStreamGoesOnAfterARefusal(t *testing.T) {
 	end(t, stream)
 }
 
-// TestStreamRefusesInPlace sends writes that do not even decode between good
-// ones.
+// TestStreamRefusesInPlace sends writes that do not even decode between good ones.
 func TestStreamRefusesInPlace(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -236,9 +235,9 @@ func (h *harness) awaitStreams(t testing.TB, want string) {
 	t.Fatalf("there are %s open streams, want %s", h.metric(t, "seqledger_streams_open"), want)
 }
 
-// loneClient returns an HTTP client with HTTP/2 connections of its own and a function
-// that closes them, as when the process is killed. Calls that begin together open one
-// each and use the first: a server that is shut down waits for the others, too.
+// loneClient returns an HTTP client with HTTP/2 connections of its own and a function that closes them, as when the
+// process is killed. Calls that begin together open one each and use the first: a server that is shut down waits for
+// the others, too.
 func loneClient() (client *http.Client, disconnect func()) {
 	var mu sync.Mutex
 	var connections []net.Conn
@@ -285,8 +284,7 @@ func TestDisconnectEndsTheStream(t *testing.T) {
 	}
 }
 
-// TestNeverReadingClient: a client that reads no results is stopped by what it
-// has not read, and the others go on.
+// TestNeverReadingClient: a client that reads no results is stopped by what it has not read, and the others go on.
 func TestNeverReadingClient(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -299,8 +297,7 @@ func TestNeverReadingClient(t *testing.T) {
 	var group sync.WaitGroup
 	group.Go(func() {
 		defer close(blocked)
-		// More than every buffer between here and the ledger can hold: the test
-		// ends by the disconnect below, or never.
+		// More than every buffer between here and the ledger can hold: the test ends by the disconnect below, or never.
 		for i := uint64(0); ; i += 500 {
 			var writes []*seqledgerv1.WriteRequest
 			for j := range uint64(500) {
@@ -312,8 +309,7 @@ func TestNeverReadingClient(t *testing.T) {
 			sent = i + 500
 		}
 	})
-	// Until the ledger takes no more from it: two equal checks in a row, with a write of
-	// another client between them.
+	// Until the ledger takes no more from it: two equal checks in a row, with a write of another client between them.
 	var last uint64
 	for sequence := uint64(1); ; sequence++ {
 		state, err := h.client.GetClientState(ctx, connect.NewRequest(
@@ -337,8 +333,8 @@ func TestNeverReadingClient(t *testing.T) {
 		t.Error("the sender must be held back")
 	default:
 	}
-	// Not by a cancel: while a request body waits for its window, the transport
-	// does not notice that its context has ended.
+	// Not by a cancel: while a request body waits for its window, the transport does not notice that its context has
+	// ended.
 	disconnect()
 	group.Wait()
 	if last > sent+500 || last == 0 {
@@ -372,8 +368,8 @@ func TestDrainEndsStreamsWithTheirResults(t *testing.T) {
 	}
 }
 
-// TestDrainUnderLoad: whatever a stream sent, its results are a prefix of
-// receipts, then DRAINING, then the end; and every receipt is in the ledger.
+// TestDrainUnderLoad: whatever a stream sent, its results are a prefix of receipts, then DRAINING, then the end; and
+// every receipt is in the ledger.
 func TestDrainUnderLoad(t *testing.T) {
 	t.Parallel()
 	t.Run("HTTP/2", func(t *testing.T) {
@@ -488,8 +484,8 @@ func TestTooManyStreams(t *testing.T) {
 	end(t, first)
 }
 
-// TestSlowPathDecodesTheSame: a frame that has one bad write is decoded write
-// by write, and the good ones must come out as ever.
+// TestSlowPathDecodesTheSame: a frame that has one bad write is decoded write by write, and the good ones must come out
+// as ever.
 func TestSlowPathDecodesTheSame(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -513,8 +509,7 @@ func TestSlowPathDecodesTheSame(t *testing.T) {
 	end(t, stream)
 }
 
-// rawJSON sends the client id of the first write as the whole body, so that a
-// test can send what no client would.
+// rawJSON sends the client id of the first write as the whole body, so that a test can send what no client would.
 type rawJSON struct{}
 
 func (rawJSON) Name() string { return "json" }
@@ -556,8 +551,8 @@ func TestDrainIsBounded(t *testing.T) {
 			}
 		}
 	})
-	// The committed writes have results larger than the 64 KiB that may be under way, so the
-	// stream cannot end before the client reads.
+	// The committed writes have results larger than the 64 KiB that may be under way, so the stream cannot end before
+	// the client reads.
 	for {
 		if s, _ := ledgerState(t, h.ledger, "deaf"); s.Last > 2_000 {
 			break
@@ -566,8 +561,8 @@ func TestDrainIsBounded(t *testing.T) {
 			t.Fatal("the writes are not committed:", ctx.Err())
 		}
 	}
-	// Mostly Serve times out. A result that is sent only in the drain has less time to be read,
-	// and then only the stream is cut off.
+	// Mostly Serve times out. A result that is sent only in the drain has less time to be read, and then only the
+	// stream is cut off.
 	if err := h.stop(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		t.Error("Serve must give up, and say so:", err)
 	}

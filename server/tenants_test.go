@@ -16,18 +16,17 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
 )
 
-// In each test one tenant does what it should not, and another one must not notice.
-// bench abuse measures the same with a clock.
+// In each test one tenant does what it should not, and another one must not notice. bench abuse measures the same with
+// a clock.
 
-// tenantKeys are a tenant of good manners and a bad one, each in an organization of its
-// own.
+// tenantKeys are a tenant of good manners and a bad one, each in an organization of its own.
 var tenantKeys = map[string]string{
 	"good":   `role: writer, scopes: ["good/*"], client_ids: ["*"]`,
 	"bad":    `role: writer, scopes: ["bad/*"], client_ids: ["*"]`,
@@ -104,8 +103,7 @@ func (g *guarded) awaitObserved(t *testing.T, name string, enough func(float64) 
 	t.Fatalf("%s stays %g", name, last)
 }
 
-// Bodies that are announced and do not come hold what has come of them, and nothing of
-// what others need.
+// Bodies that are announced and do not come hold what has come of them, and nothing of what others need.
 func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})
@@ -346,8 +344,7 @@ func TestReadThatWaitedIsAuthorizedAgain(t *testing.T) {
 	}
 }
 
-// What a credential stores is bounded, whether by single writes or on a stream, and
-// what others store is not.
+// What a credential stores is bounded, whether by single writes or on a stream, and what others store is not.
 func TestStoredBytesAreBounded(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{
@@ -391,8 +388,8 @@ func TestStoredBytesAreBounded(t *testing.T) {
 	g.mustServe(t, "a")
 }
 
-// A committed write that is repeated gets its receipt although its credential may store nothing
-// more, however large it is.
+// A committed write that is repeated gets its receipt although its credential may store nothing more, however large it
+// is.
 func TestRepeatsNeedNoRoom(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{
@@ -501,8 +498,7 @@ func TestDiskReserve(t *testing.T) {
 	}
 }
 
-// A server without access control answers programs on its machine alone, and not those
-// for which a proxy on it speaks.
+// A server without access control answers programs on its machine alone, and not those for which a proxy on it speaks.
 func TestForwardedRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -526,8 +522,7 @@ func TestForwardedRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// nginx's plain proxy_pass adds no header, and speaks HTTP/1.0, as no program does that is meant for
-// this server.
+// nginx's plain proxy_pass adds no header, and speaks HTTP/1.0, as no program does that is meant for this server.
 func TestHTTP10IsRefused(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -556,8 +551,7 @@ func TestHTTP10IsRefused(t *testing.T) {
 	}
 }
 
-// The shutdown of another http.Server ends the streams on upgraded connections, which it does
-// not track.
+// The shutdown of another http.Server ends the streams on upgraded connections, which it does not track.
 func TestHandlerEndsWithItsServer(t *testing.T) {
 	t.Parallel()
 	h := start(t)

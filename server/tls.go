@@ -11,18 +11,18 @@ import (
 	"sync"
 )
 
-// TLSFiles are PEM files. They are checked again for every connection, so that a renewed
-// certificate is used without a restart.
+// TLSFiles are PEM files. They are checked again for every connection, so that a renewed certificate is used without a
+// restart.
 type TLSFiles struct {
 	// Cert has the server's certificate and the intermediate ones; Key has its private key.
 	Cert, Key string
-	// ClientCA has the authorities of clients' certificates. If it is not empty, every client
-	// must have a certificate besides its credential, also for health checks.
+	// ClientCA has the authorities of clients' certificates. If it is not empty, every client must have a certificate
+	// in addition to its credential, also for health checks.
 	ClientCA string
 }
 
-// LoadTLS returns a configuration for TLS 1.2 and 1.3 with HTTP/2. Files that become invalid
-// later are logged, and the last valid ones stay in use.
+// LoadTLS returns a configuration for TLS 1.2 and 1.3 with HTTP/2. Files that become invalid later are logged, and the
+// last valid ones stay in use.
 func LoadTLS(files TLSFiles, logger *slog.Logger) (*tls.Config, error) {
 	l := &tlsLoader{files: files, logger: logger}
 	read, err := l.read()
@@ -74,9 +74,8 @@ func (l *tlsLoader) read() (p pemFiles, err error) {
 	return p, nil
 }
 
-// now returns the configuration for the next connection. The contents are
-// compared rather than the times of the files, which may be the same for two
-// versions; reading costs a hundredth of the handshake.
+// now returns the configuration for the next connection. It compares the contents of the files and not their times,
+// which two versions may share; reading costs a hundredth of the handshake.
 func (l *tlsLoader) now() *tls.Config {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +91,7 @@ func (l *tlsLoader) now() *tls.Config {
 	if err != nil {
 		if l.failing != err.Error() { // once, and not for every connection
 			l.failing = err.Error()
-			l.logger.Error("the TLS files were not taken; the ones before them hold on", "error", err)
+			l.logger.Error("the TLS files have a mistake; the previous ones stay in use", "error", err)
 		}
 		return l.current
 	}
@@ -111,8 +110,7 @@ func (p *pemFiles) config() (*tls.Config, error) {
 		Certificates: []tls.Certificate{pair},
 		NextProtos:   []string{"h2", "http/1.1"},
 		MinVersion:   tls.VersionTLS12,
-		// For TLS 1.2: only forward-secret, authenticated ciphers, because HTTP/2 must
-		// not be used with others.
+		// For TLS 1.2: only forward-secret, authenticated ciphers, because HTTP/2 must not be used with others.
 		CipherSuites: []uint16{
 			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,

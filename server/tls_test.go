@@ -36,8 +36,7 @@ type identity struct {
 	private   *ecdsa.PrivateKey
 }
 
-// issue makes a certificate of 127.0.0.1 and of clients; without an issuer it is
-// an authority.
+// issue makes a certificate of 127.0.0.1 and of clients; without an issuer it is an authority.
 func issue(t testing.TB, name string, issuer *identity) *identity {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -137,8 +136,7 @@ func (s *secured) dial(t *testing.T, change func(*tls.Config)) (tls.ConnectionSt
 		return tls.ConnectionState{}, err
 	}
 	defer conn.Close()
-	// In TLS 1.3 a client learns only when it reads that its certificate was
-	// refused; a server of HTTP/2 speaks first.
+	// In TLS 1.3 a client learns only when it reads that its certificate was refused; a server of HTTP/2 speaks first.
 	_, err = conn.Read(make([]byte, 1))
 	return conn.ConnectionState(), err
 }
@@ -183,8 +181,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestCertificateRotation: the next connection gets the new certificate, an invalid one is
-// ignored, and an open connection continues.
+// TestCertificateRotation: the next connection gets the new certificate, an invalid one is ignored, and an open
+// connection continues.
 func TestCertificateRotation(t *testing.T) {
 	t.Parallel()
 	s := serveTLS(t, nil)
@@ -207,7 +205,7 @@ func TestCertificateRotation(t *testing.T) {
 			t.Error("a certificate without its key is served")
 		}
 	}
-	if n := strings.Count(s.log.String(), "were not taken"); n != 1 {
+	if n := strings.Count(s.log.String(), "TLS files have a mistake"); n != 1 {
 		t.Errorf("the mistake is in the log %d times, want once", n)
 	}
 	second.save(t, s.files)

@@ -58,8 +58,7 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// A caller that is not admitted has some seconds for its answer, and for the body, which is
-// dropped.
+// A caller that is not admitted has some seconds for its answer, and for the body, which is dropped.
 func TestUnauthenticatedRequestsHaveLittleTime(t *testing.T) {
 	t.Parallel()
 	s, key := newGuardedServer(t, Options{MaxRequests: 4})
@@ -112,8 +111,7 @@ func TestUnauthenticatedRequestsHaveLittleTime(t *testing.T) {
 	}
 }
 
-// deafConnection returns an HTTP/2 connection whose client takes no data, and
-// which has sent n requests.
+// deafConnection returns an HTTP/2 connection whose client takes no data, and which has sent n requests.
 func deafConnection(t *testing.T, address, procedure, kind, body string, n int) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -145,8 +143,8 @@ func deafConnection(t *testing.T, address, procedure, kind, body string, n int) 
 	}
 }
 
-// TestEndOfStreamIsTimed: a client that does not read the end of a stream is disconnected, like
-// one that does not read a message.
+// TestEndOfStreamIsTimed: a client that does not read the end of a stream is disconnected, like one that does not read
+// a message.
 func TestEndOfStreamIsTimed(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{Logger: slog.New(slog.DiscardHandler)})
@@ -186,8 +184,8 @@ func openWithoutRequest(t *testing.T, s *Server, procedure string) net.Conn {
 	return conn
 }
 
-// TestStreamsNeedTheirRequest: a client that opens a Watch or a Backup without sending the
-// request is disconnected, at once when the server drains.
+// TestStreamsNeedTheirRequest: a client that opens a Watch or a Backup without sending the request is disconnected, at
+// once when the server drains.
 func TestStreamsNeedTheirRequest(t *testing.T) {
 	t.Parallel()
 	for _, procedure := range []string{seqledgerv1connect.LedgerServiceWatchProcedure,

@@ -21,8 +21,8 @@ func (s *Server) upgradable(next http.Handler) http.Handler {
 	})
 }
 
-// fromBrowser checks what a browser says of a WebSocket, which no preflight precedes: the
-// page's origin, and a credential among the sub-protocols, because a page cannot set headers.
+// fromBrowser checks what a browser says of a WebSocket, which no preflight precedes: the page's origin, and a
+// credential among the sub-protocols, because a page cannot set headers.
 func (s *Server) fromBrowser(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !upgrade.IsRequested(r) {
@@ -47,8 +47,7 @@ func (s *Server) fromBrowser(next http.Handler) http.Handler {
 	})
 }
 
-// allowsOrigin reports whether the page that a request comes from, if any, is of this host or
-// of an allowed origin.
+// allowsOrigin reports whether the page that a request comes from, if any, is of this host or of an allowed origin.
 func (s *Server) allowsOrigin(r *http.Request) bool {
 	for _, origin := range r.Header["Origin"] {
 		if !sameOrigin(origin, r) &&
@@ -64,9 +63,9 @@ const bearerPrefix = "bearer."
 
 func isBearer(protocol string) bool { return strings.HasPrefix(protocol, bearerPrefix) }
 
-// moveCredential returns the header of a request with the credential among the sub-protocols,
-// if there is one, in the header Authorization instead. From then on it is checked, and kept
-// out of logs, like any other. The error does not contain the credential.
+// moveCredential returns the header of a request with the credential among the sub-protocols, if there is one, in the
+// header Authorization instead. From then on it is checked, and kept out of logs, like any other. The error does not
+// contain the credential.
 func moveCredential(h http.Header) (http.Header, error) {
 	offered := upgrade.Tokens(h, upgrade.ProtocolHeader)
 	i := slices.IndexFunc(offered, isBearer)

@@ -19,7 +19,7 @@ import (
 	"github.com/coder/websocket"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -65,8 +65,8 @@ func ask(t *testing.T, stream *upgrade.ClientConn, writes ...*seqledgerv1.WriteR
 	return response.Results
 }
 
-// TestUpgradedStream decides as every other: commits, repeats, refusals. An empty frame is a
-// keepalive and changes nothing.
+// TestUpgradedStream decides as every other: commits, repeats, refusals. An empty frame is a keepalive and changes
+// nothing.
 func TestUpgradedStream(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -189,8 +189,7 @@ func (h *harness) dialRaw(t *testing.T, behind ...[]byte) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// stall keeps the ledger from deciding anything, as a slow disk does, until release
-// is called.
+// stall keeps the ledger from deciding anything, as a slow disk does, until release is called.
 func (h *harness) stall(t *testing.T) (release func()) {
 	t.Helper()
 	stalled, over := make(chan struct{}), make(chan struct{})
@@ -206,9 +205,8 @@ func (h *harness) stall(t *testing.T) (release func()) {
 	return func() { close(over) }
 }
 
-// TestUpgradedHalfCloseAnswersEverything: the end of what a client sends, by an envelope or by
-// the end of its side of the connection, is not the end of what it is told. The close frame
-// comes last.
+// TestUpgradedHalfCloseAnswersEverything: the end of what a client sends, by an envelope or by the end of its side of
+// the connection, is not the end of what it is told. The close frame comes last.
 func TestUpgradedHalfCloseAnswersEverything(t *testing.T) {
 	t.Parallel()
 	for name, last := range map[string][]byte{
@@ -238,8 +236,8 @@ func TestUpgradedHalfCloseAnswersEverything(t *testing.T) {
 	}
 }
 
-// TestTheEndOfAnUpgradedStreamArrives although the client has sent data that the server no
-// longer reads, and reads late.
+// TestTheEndOfAnUpgradedStreamArrives although the client has sent data that the server no longer reads, and reads
+// late.
 func TestTheEndOfAnUpgradedStreamArrives(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -279,8 +277,7 @@ func (l slowLog) WithAttrs([]slog.Attr) slog.Handler { return l }
 
 func (l slowLog) WithGroup(string) slog.Handler { return l }
 
-// TestAShutdownTellsAnUpgradedStream why it ends, however long the server takes to
-// put that into words.
+// TestAShutdownTellsAnUpgradedStream why it ends, however long the server takes to put that into words.
 func TestAShutdownTellsAnUpgradedStream(t *testing.T) {
 	t.Parallel()
 	h := startWith(t, server.Options{Logger: slog.New(slowLog{slog.DiscardHandler})})
@@ -295,9 +292,8 @@ func TestAShutdownTellsAnUpgradedStream(t *testing.T) {
 	}
 }
 
-// TestASlowDiskIsNoSilence: with more under way than a stream takes, and nothing
-// decided, the server still says that it is there; and everything is answered in
-// the end.
+// TestASlowDiskIsNoSilence: with more under way than a stream takes, and nothing decided, the server still says that it
+// is there; and everything is answered in the end.
 func TestASlowDiskIsNoSilence(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -372,8 +368,8 @@ func sendMessage(t *testing.T, ws *websocket.Conn, data []byte) {
 	}
 }
 
-// receiveMessage receives a message with one envelope, decodes it into m unless it is the end
-// of the stream, and returns that.
+// receiveMessage receives a message with one envelope, decodes it into m unless it is the end of the stream, and
+// returns that.
 func receiveMessage(ws *websocket.Conn, m proto.Message) (end string, err error) {
 	_, data, err := ws.Read(context.Background())
 	switch {
@@ -387,8 +383,8 @@ func receiveMessage(ws *websocket.Conn, m proto.Message) (end string, err error)
 	return "", proto.Unmarshal(data[5:], m)
 }
 
-// TestAPageWrites: a page brings its key as a sub-protocol, because it cannot set headers. The
-// key is not sent back and not logged.
+// TestAPageWrites: a page brings its key as a sub-protocol, because it cannot set headers. The key is not sent back and
+// not logged.
 func TestAPageWrites(t *testing.T) {
 	t.Parallel()
 	const origin = "https://app.example.com"
@@ -437,8 +433,8 @@ func (h *harness) upgradeStatus(t *testing.T, header http.Header) (status int, t
 	return response.StatusCode, string(body)
 }
 
-// TestOriginsOfPages: a browser opens a WebSocket to any server without asking it first, so a
-// page of another origin is refused. Programs send no origin.
+// TestOriginsOfPages: a browser opens a WebSocket to any server without asking it first, so a page of another origin is
+// refused. Programs send no origin.
 func TestOriginsOfPages(t *testing.T) {
 	t.Parallel()
 	const app = "http://app.example.com"
@@ -510,8 +506,8 @@ func TestCredentialsOfPages(t *testing.T) {
 	}
 }
 
-// TestMessagesThatAreRefused: the stream says what is wrong with a message, after what came
-// before it is answered, and the close code says it to those who look at nothing else.
+// TestMessagesThatAreRefused: the stream says what is wrong with a message, after what came before it is answered, and
+// the close code says it to those who look at nothing else.
 func TestMessagesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20

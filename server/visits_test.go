@@ -15,8 +15,8 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// pipeListener accepts connections that a test dials in memory. Inside a bubble of synctest
-// a connection of the kernel would hide from the bubble that a goroutine waits for it.
+// pipeListener accepts connections that a test dials in memory. Inside a bubble of synctest a connection of the kernel
+// would hide from the bubble that a goroutine waits for it.
 type pipeListener struct {
 	dialed chan net.Conn
 	closed chan struct{}
@@ -45,8 +45,8 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
-// loopbackPipe is a pipe whose address is that of a loopback connection: the server bounds
-// unauthenticated requests by address.
+// loopbackPipe is a pipe whose address is that of a loopback connection: the server bounds unauthenticated requests by
+// address.
 type loopbackPipe struct{ net.Conn }
 
 func (loopbackPipe) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 2} }
@@ -58,8 +58,8 @@ type pipeClient struct {
 	dialed int
 }
 
-// client returns a client whose connection has carried one request, with the key if there is one.
-// Requests that begin together before that would dial a connection each. It must be called in a bubble.
+// client returns a client whose connection has carried one request, with the key if there is one. Requests that begin
+// together before that would dial a connection each. It must be called in a bubble.
 func (l *pipeListener) client(t *testing.T, key string) *pipeClient {
 	t.Helper()
 	c := new(pipeClient)
@@ -123,8 +123,8 @@ func (c *pipeClient) connections() int {
 	return c.dialed
 }
 
-// checkWithoutBody begins n health checks whose bodies never arrive, and returns when the server
-// waits for them. It must be called in a bubble.
+// checkWithoutBody begins n health checks whose bodies never arrive, and returns when the server waits for them. It
+// must be called in a bubble.
 func (c *pipeClient) checkWithoutBody(t *testing.T, n int) {
 	t.Helper()
 	for range n {
@@ -146,10 +146,9 @@ func (c *pipeClient) checkWithoutBody(t *testing.T, n int) {
 	}
 }
 
-// Unauthenticated health checks whose bodies do not arrive are bounded, for each connection and
-// for each address, and block neither other health checks nor requests with a key. The bubble's
-// time stands still while a request is on its way, so however slow the machine is, none of them
-// times out before the next has begun.
+// Unauthenticated health checks whose bodies do not arrive are bounded, for each connection and for each address, and
+// block neither other health checks nor requests with a key. The bubble's time stands still while a request is on its
+// way, so however slow the machine is, none of them times out before the next has begun.
 func TestHealthChecksWithoutBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -206,8 +205,8 @@ func TestHealthChecksWithoutBodiesAreBounded(t *testing.T) {
 			}
 		}
 		write(known, 4)
-		// Of the bubble. The time for a body has passed then, and that for sending an answer has not,
-		// which would end the requests, too.
+		// Of the bubble. The time for a body has passed then, and that for sending an answer has not, which would end
+		// the requests, too.
 		<-time.After(7 * time.Second)
 		expect("after the time for a body", 0, 1, 1)
 		write(known, 5)

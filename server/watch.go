@@ -11,10 +11,9 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// watch sends the blocks of a scope until the client disconnects or the server drains. A
-// message is a block, or a part of one: see blockReader. A client that does not read stops only
-// this loop: blocks are read from the ledger one by one, and unread messages count against the
-// client's own share.
+// watch sends the blocks of a scope until the client disconnects or the server drains. A message is a block, or a part
+// of one: see blockReader. A client that does not read stops only this loop: blocks are read from the ledger one by
+// one, and unread messages count against the client's own share.
 func (s *Server) watch(
 	ctx context.Context, r *connect.Request[wire.Request[seqledgerv1.WatchRequest, *seqledgerv1.WatchRequest]],
 	stream *connect.ServerStream[seqledgerv1.WatchResponse],
@@ -86,8 +85,8 @@ func (w *watcher) send(ctx context.Context, height uint64) error {
 	}
 }
 
-// next reads a message, and takes room for it until release is called. It holds no message
-// while it waits for room: it reads it again, because blocks never change.
+// next reads a message, and takes room for it until release is called. It holds no message while it waits for room: it
+// reads it again, because blocks never change.
 func (w *watcher) next(
 	ctx context.Context, height uint64, start *seqledgerv1.BlockPosition,
 ) (block *seqledgerv1.Block, release func(), err error) {

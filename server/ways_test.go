@@ -18,9 +18,9 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// A script is what some clients do, one call after another. Each way to write does it in an organization
-// of its own, and each must be answered as the model of the rules is. Ledger indexes differ from way to
-// way, so that versions and sessions are compared by the step that gave them.
+// A script is what some clients do, one call after another. Each way to write does it in an organization of its own,
+// and each must be answered as the model of the rules is. Ledger indexes differ from way to way, so that versions and
+// sessions are compared by the step that gave them.
 
 // turn is one call: a session that is opened, or some writes.
 type turn struct {
@@ -57,8 +57,8 @@ type known struct {
 	sessions map[string][]uint64 // of a client, the newest last
 	indexes  map[int]uint64      // of the committed writes, by step
 	names    map[uint64]string   // of indexes
-	// sent are the hashes of the steps' writes, and hashes those of the committed ones, by index. They are
-	// a way's own where a condition has a version, which is an index.
+	// sent are the hashes of the steps' writes, and hashes those of the committed ones, by index. They are a way's own
+	// where a condition has a version, which is an index.
 	sent   map[int]string
 	hashes map[uint64]string
 }
@@ -263,8 +263,8 @@ func (k *known) session(t *turn, number int) *machine.OpenSession {
 	return o
 }
 
-// pick makes up a write: mostly the next of its stream, else a repeat of an earlier one, one under a
-// number or a key that is taken, a gap, or an invalid one. before are the writes of the same call.
+// pick makes up a write: mostly the next of its stream, else a repeat of an earlier one, one under a number or a key
+// that is taken, a gap, or an invalid one. before are the writes of the same call.
 func (s *scripted) pick(client string, before []scriptWrite) scriptWrite {
 	w := scriptWrite{step: s.steps, client: client, session: s.random.IntN(8) / 5}
 	s.steps++
@@ -434,8 +434,8 @@ func (s *scripted) play(t *testing.T, h *harness, organization string, send way)
 	}
 }
 
-// TestEveryWayDecidesAlike: whichever way a client writes, each write is decided as the model of the rules
-// decides it, with the same numbers in the answer.
+// TestEveryWayDecidesAlike: whichever way a client writes, each write is decided as the model of the rules decides it,
+// with the same numbers in the answer.
 func TestEveryWayDecidesAlike(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -14,14 +14,16 @@ import (
 
 // write commits one write. When ctx ends first the answer is OUTCOME_UNKNOWN.
 func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqledgerv1.WriteResponse, error) {
-	// After the write the request is not used, so that it takes no memory during the wait for the
-	// disk: a thousand operations take a quarter of a megabyte.
+	// The request is not used after the write, so that it takes no memory during the wait for the disk: a thousand
+	// operations take a quarter of a megabyte.
 	includeProof, scope, sequence := m.IncludeProof, wire.Scope(m.Scope), m.Sequence
-	write := s.writeSequenced
+	var out machine.Outcome
+	var err error
 	if wire.IsKeyed(m) {
-		write = s.writeKeyed
+		out, err = s.writeKeyed(ctx, m)
+	} else {
+		out, err = s.writeSequenced(ctx, m)
 	}
-	out, err := write(ctx, m)
 	if err != nil {
 		return nil, err
 	}
@@ -55,10 +57,11 @@ func (s *Server) writeSequenced(ctx context.Context, m *seqledgerv1.WriteRequest
 
 // commit submits a write to the engine, within its caller's limits.
 func (s *Server) commit(ctx context.Context, command machine.Command, c charge) (machine.Outcome, error) {
-	out, err := s.decide(ctx, c.engine, c.of, func(ctx context.Context) (machine.Outcome, error) {
-		return s.options.Ledger.WriteEncoded(ctx, &command)
-	})
-	if hasNoRoom(err) {
+	out, err := s.decide(ctx, admission.Work{Writes: 1, Bytes: c.engine}, c.of,
+		func(ctx context.Context) (machine.Outcome, error) {
+			return s.options.Ledger.WriteEncoded(ctx, &command)
+		})
+	if isOutOfSpace(err) {
 		again, failed := s.options.Ledger.Repeated(ctx, []machine.Command{command})
 		if failed == nil && again[0].Code != 0 {
 			return again[0], nil
@@ -67,9 +70,9 @@ func (s *Server) commit(ctx context.Context, command machine.Command, c charge) 
 	return out, err
 }
 
-// hasNoRoom reports whether nothing more may be stored, which may last for days. A write that
-// is already stored is still answered.
-func hasNoRoom(err error) bool {
+// isOutOfSpace reports whether nothing more may be stored, which may last for days. A write that is already stored is
+// still answered.
+func isOutOfSpace(err error) bool {
 	refused, ok := errors.AsType[*admission.Refusal](err)
 	return ok && (refused.Bound == admission.StoredBytes || refused.Bound == admission.DiskReserve)
 }
@@ -80,33 +83,24 @@ type decision struct {
 	err     error
 }
 
-// stored returns what a command has stored that came to an outcome.
-type stored func(*machine.Outcome) int
-
-// decide submits a command with the given bytes of operations to the engine and waits for its
-// outcome. The command counts for its credential until the engine has decided it, and what it
-// has stored counts from then on, whether or not the caller still waits.
+// decide submits a command to the engine and waits for its outcome. The command counts for its credential until the
+// engine has decided it; then the bytes that stored returns for the outcome count. Both hold whether or not the caller
+// still waits.
 func (s *Server) decide(
-	ctx context.Context, bytes int, stored stored, command func(context.Context) (machine.Outcome, error),
+	ctx context.Context, work admission.Work, stored func(*machine.Outcome) int,
+	command func(context.Context) (machine.Outcome, error),
 ) (machine.Outcome, error) {
-	leave, err := s.admission.Write(ctx, s.party(ctx), bytes)
+	party := s.party(ctx)
+	leave, err := s.admission.Write(ctx, party, work)
 	if err != nil {
 		return machine.Outcome{}, err
 	}
-	return s.admitted(ctx, stored, leave, command)
-}
-
-// admitted is decide for a command that was admitted.
-func (s *Server) admitted(
-	ctx context.Context, stored stored, leave func(), command func(context.Context) (machine.Outcome, error),
-) (machine.Outcome, error) {
-	party := s.party(ctx)
 	if !s.admission.Shares() { // nothing is counted
 		return command(ctx)
 	}
 	decided := make(chan decision, 1)
-	// Ends with the decision, which does not depend on the caller. The credential's share of
-	// the engine bounds the number of these goroutines, and Drain waits for them.
+	// Ends with the decision, which does not depend on the caller. The credential's share of the engine bounds the
+	// number of these goroutines, and Drain waits for them.
 	go func() {
 		var d decision
 		defer func() {
@@ -129,8 +123,8 @@ func (s *Server) admitted(
 	}
 }
 
-// addProof adds the proof of a committed write to its receipt. The write is committed in any
-// case, so a failure must not look like a refusal.
+// addProof adds the proof of a committed write to its receipt. The write is committed in any case, so a failure must
+// not look like a refusal.
 func (s *Server) addProof(ctx context.Context, receipt *seqledgerv1.Receipt, scope machine.Scope) error {
 	tree, err := s.writtenBlockTree(ctx, scope, receipt.BlockHeight)
 	if err != nil {
@@ -183,9 +177,8 @@ func (s *Server) openSession(
 		return nil, ledger.ErrDraining
 	}
 	stored := func(out *machine.Outcome) int { return chargeOfSession(m, out) }
-	out, err := s.decide(ctx, 0, stored, func(ctx context.Context) (machine.Outcome, error) {
-		return s.options.Ledger.OpenSession(ctx, o)
-	})
+	out, err := s.decide(ctx, admission.Work{Writes: 1}, stored,
+		func(ctx context.Context) (machine.Outcome, error) { return s.options.Ledger.OpenSession(ctx, o) })
 	if err != nil {
 		return nil, err
 	}
@@ -203,8 +196,8 @@ func (s *Server) openSession(
 	}, nil
 }
 
-// newestReceipt returns the receipt of a stream's last committed write, or nil if there is
-// none or the stream has newer writes.
+// newestReceipt returns the receipt of a stream's last committed write, or nil if there is none or the stream has newer
+// writes.
 func (s *Server) newestReceipt(
 	ctx context.Context, scope machine.Scope, clientID string, last uint64,
 ) (*machine.Receipt, error) {

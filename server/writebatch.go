@@ -15,15 +15,15 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// A WriteBatch is one frame of a WriteStream as a call of its own: what the frame's writes come to
-// are its results. What a single Write is refused for before the engine has it, such as a full
-// queue, is the error of the call, so that clients treat both alike.
+// A WriteBatch is one frame of a WriteStream as a unary call. Its results are those of the frame's writes. What a
+// single Write is refused for before it reaches the engine, such as a full queue, is the error of the call, so that
+// clients treat both alike.
 
 // mountWriteBatch registers the handler.
 func (s *Server) mountWriteBatch(mux *http.ServeMux) {
 	procedure := seqledgerv1connect.LedgerServiceWriteBatchProcedure
-	handler := unflushed(connect.NewUnaryHandler(procedure, s.writeBatch, s.handlerOptions(writing)...))
-	mux.Handle(procedure, admission.BodyDeadline(s.byLeader(s.limitBody(writing, withAnswerRoom(handler)))))
+	mux.Handle(procedure, s.unaryRoad(procedure, writing,
+		connect.NewUnaryHandler(procedure, s.writeBatch, s.handlerOptions(writing)...)))
 }
 
 // writeBatch commits the writes of one call.
@@ -43,17 +43,16 @@ func (s *Server) writeBatch(
 		return nil, err
 	}
 	// Many small operations take more memory decoded than encoded.
-	body, _ := ctx.Value(bodyKey{}).(*admission.Body)
-	if err := body.Grow(int64(f.Operations) * decodedOperation); err != nil {
+	if err := callOf(ctx).body.Grow(int64(f.Operations) * decodedOperation); err != nil {
 		return nil, err
 	}
 	call := batchCall{s, s.party(ctx)}
 	// Before the writes are submitted: a refusal must mean that they are not.
-	if err := call.takeAnswerRoom(ctx, f); err != nil {
+	if callOf(ctx).memory, err = s.admission.Answer(ctx, call.party, maxBatchAnswer(f)); err != nil {
 		return nil, err
 	}
 	b, err := s.newBatch(ctx, f, newAuthorizationCache(s.caller(ctx)), call)
-	releaseBody(ctx)
+	callOf(ctx).releaseBody()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err)
 	}
@@ -80,7 +79,7 @@ type batchCall struct {
 func (c batchCall) enter(
 	ctx context.Context, commands []machine.Command, bytes int,
 ) (*ledger.Submission, func(), error) {
-	leave, err := c.server.admission.WriteAll(ctx, c.party, len(commands), bytes)
+	leave, err := c.server.admission.Write(ctx, c.party, admission.Work{Writes: len(commands), Bytes: bytes})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -91,25 +90,23 @@ func (c batchCall) enter(
 	return submission, leave, err
 }
 
-// The most that a result can have, in bytes: a receipt or an error with its texts, an error's key,
-// a version for each operation, and a proof with its header.
+// The most that a result can have, in bytes: a receipt or an error with its texts, an error's key, a version for each
+// operation, and a proof with its header.
 const (
 	maxResultBytes  = 512
 	maxVersionBytes = 16
 	maxProofBytes   = 1_536
 )
 
-// takeAnswerRoom takes room for the largest answer that a batch can have, until the handler ends.
-func (c batchCall) takeAnswerRoom(ctx context.Context, f *wire.Frame) (err error) {
+// maxBatchAnswer returns how many bytes the answer to a batch can have.
+func maxBatchAnswer(f *wire.Frame) int {
 	size := f.Operations * maxVersionBytes
 	for _, w := range f.Writes {
 		if size += maxResultBytes + machine.MaxKeyBytes; w.IncludeProof {
 			size += maxProofBytes
 		}
 	}
-	room, _ := ctx.Value(answerRoomKey{}).(*answerRoom)
-	room.release, err = c.server.admission.Answer(ctx, c.party, size)
-	return err
+	return size
 }
 
 // anyRepeated reports whether a refused batch has the outcome of a write that was committed before.

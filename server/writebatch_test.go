@@ -182,8 +182,8 @@ func TestWriteBatchIsAuthorized(t *testing.T) {
 	}
 }
 
-// The bounds of a credential hold for a batch as for its writes one by one: each counts for the
-// rate, and what is refused for lack of room is still answered if it repeats a committed write.
+// The bounds of a credential hold for a batch as for its writes one by one: each counts for the rate, and what is
+// refused for lack of room is still answered if it repeats a committed write.
 func TestWriteBatchIsBounded(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, map[string]string{
@@ -221,8 +221,8 @@ func TestWriteBatchIsBounded(t *testing.T) {
 	g.mustServe(t, "b")
 }
 
-// A caller that does not wait for the answer learns that the outcome is unknown. What the batch
-// commits is stored once, and counted once.
+// A caller that does not wait for the answer learns that the outcome is unknown. What the batch commits is stored once,
+// and counted once.
 func TestWriteBatchWhoseCallerLeft(t *testing.T) {
 	t.Parallel()
 	g := tenants(t, server.Options{})

@@ -12,7 +12,7 @@ import (
 	"syscall"
 
 	"github.com/seqledger/seqledger/bench/harness"
-	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // node is one process of the cluster, and the way to it for the others.

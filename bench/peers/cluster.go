@@ -15,8 +15,8 @@ import (
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
-	"github.com/seqledger/seqledger/internal/freeport"
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // clusterSize is how many servers a cluster has here: the fewest that go on when one is lost.

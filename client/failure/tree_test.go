@@ -12,7 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"pgregory.net/rapid"
 
-	"github.com/seqledger/seqledger/internal/rapidtest"
+	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 

@@ -16,19 +16,20 @@ const maxCodings = 4
 
 var (
 	errContentTooLarge = errors.New("the content is too large")
-	errContentBehind   = errors.New("something is behind the end of the coded content")
+	errContentBehind   = errors.New("bytes follow the end of the coded content")
 )
 
-// undoCodings returns the content of a body, at most most bytes, without its content codings. undone is false if a
-// coding is not known or the body is not in it. The error is errContentTooLarge.
+// undoCodings returns the content of a body, at most most bytes, without its content codings. undone is false if the
+// body is not in one of its codings. The error is errContentTooLarge or, if a coding is not known or there are too
+// many, errors.ErrUnsupported.
 func undoCodings(codings []string, body []byte, most int64) (content []byte, undone bool, err error) {
 	all := codingNames(codings)
 	if len(all) > maxCodings {
-		return nil, false, nil
+		return nil, false, errors.ErrUnsupported
 	}
 	for _, coding := range slices.Backward(all) {
 		body, err = undo(coding, body, most)
-		if errors.Is(err, errContentTooLarge) {
+		if errors.Is(err, errContentTooLarge) || errors.Is(err, errors.ErrUnsupported) {
 			return nil, false, err
 		}
 		if err != nil {

@@ -20,6 +20,7 @@ const (
 	CodePrincipalMissing Code = "principal-missing"     // the keyed request has no principal
 	CodeBodyInvalid      Code = "body-invalid"          // no fingerprint can be made of the body
 	CodeBodyTooLarge     Code = "body-too-large"        // the body is too large for a fingerprint
+	CodeBodyCoding       Code = "body-coding"           // the content coding of the body cannot be undone
 	CodeBodyTimeout      Code = "body-timeout"          // the body arrived too slowly; nothing was executed
 	CodeKeyReused        Code = "key-reused"            // the key belongs to another request
 	CodeInFlight         Code = "in-flight"             // the first request is still running
@@ -63,6 +64,8 @@ var codes = map[Code]codeInfo{
 		"The body cannot be compared with that of a repeat"},
 	CodeBodyTooLarge: {http.StatusRequestEntityTooLarge, FixRequest, connect.CodeInvalidArgument,
 		"The body is too large for a request with a key"},
+	CodeBodyCoding: {http.StatusUnsupportedMediaType, FixRequest, connect.CodeInvalidArgument,
+		"The body has a content coding that cannot be undone to compare it"},
 	CodeBodyTimeout: {http.StatusRequestTimeout, SameKey, connect.CodeDeadlineExceeded,
 		"The body came too slowly; nothing was executed"},
 	CodeKeyReused: {http.StatusUnprocessableEntity, OtherKey, connect.CodeFailedPrecondition,

@@ -131,9 +131,12 @@ func canonicalTarget(u *url.URL) string {
 
 // canonicalPath returns the escaped path in one spelling: letters, digits and -._~ are not escaped (RFC 3986, section
 // 6.2.2.2), nor are !$'()*,:@, which the libraries of some languages escape and those of others do not. Other escapes
-// are in upper case.
+// are in upper case. A slash at the end does not count: a service that ignores it would run a repeat without it again.
 func canonicalPath(u *url.URL) string {
 	escaped := u.EscapedPath()
+	if len(escaped) > 1 {
+		escaped = strings.TrimSuffix(escaped, "/")
+	}
 	if !strings.Contains(escaped, "%") {
 		return escaped
 	}

@@ -151,6 +151,9 @@ func (o *Options) readIdentity() error {
 			"caller that knows it would get stored responses"}
 	case o.VisitorHeader != "" && (o.Shared || nameProblem(o.VisitorHeader) != ""):
 		return &InvalidError{"VisitorHeader", "must be the name of a header, and not be set with Shared"}
+	case o.VisitorHeader != "" && o.Principal == nil && o.AllowReplay == nil:
+		return &InvalidError{"VisitorHeader", "needs a verified principal or a replay check: otherwise an expired or " +
+			"invented credential could take over what a visitor began"}
 	}
 	return nil
 }
@@ -177,31 +180,32 @@ func nameProblem(name string) string {
 	return ""
 }
 
-// principal returns the principal of a request, and the party in it, which [Options.Admit] counts. header includes
-// Host. The error is an [*Error].
-func (g *guard) principal(
-	ctx context.Context, o *Options, header http.Header, warn *sync.Once,
-) (principal, party string, err error) {
-	if party, err = o.party(ctx, header, warn); err != nil {
-		return "", "", err
+// sender says who sends a request.
+type sender struct {
+	party     string // what [Options.Admit] counts
+	principal string
+	// visitor is the principal of the secret that a request with a credential has, or "".
+	visitor string
+}
+
+// sender returns who sends a request. header includes Host. The error is an [*Error].
+func (o *Options) sender(ctx context.Context, header http.Header, warn *sync.Once) (s sender, err error) {
+	if s.party, err = o.party(ctx, header, warn); err != nil {
+		return s, err
 	}
 	visitor, err := o.visitor(header)
 	switch {
 	case err != nil:
-		return "", "", err
-	case visitor != "" && party == "":
-		return o.qualify(visitor, header), visitor, nil
+		return s, err
+	case visitor != "" && s.party == "":
+		s.party = visitor
 	case visitor != "":
-		of, mine := o.qualify(visitor, header), o.qualify(party, header)
-		owns, err := g.claimVisitor(ctx, o, of, mine)
-		if err != nil || !owns {
-			return mine, party, err
-		}
-		return of, party, nil
-	case party == "" && !o.Shared:
-		return "", "", &Error{Code: CodePrincipalMissing, Cause: o.missing()}
+		s.visitor = o.qualify(visitor, header)
+	case s.party == "" && !o.Shared:
+		return s, &Error{Code: CodePrincipalMissing, Cause: o.missing()}
 	}
-	return o.qualify(party, header), party, nil
+	s.principal = o.qualify(s.party, header)
+	return s, nil
 }
 
 // missing returns what an anonymous request lacks. Its client may see it.
@@ -396,24 +400,26 @@ func (o *Options) visitor(header http.Header) (string, error) {
 // visitorTTL is how long a visitor's secret belongs to the first user that sends it; it is longer than the records.
 const visitorTTL = 30 * 24 * time.Hour
 
-// claimVisitor reports whether a visitor's secret belongs to a user: to the first one that sends it, as the store
-// decides. A request that a visitor began stays the visitor's, even when a user repeats it. If the user's own records
-// were looked up instead, a copy of the visitor's request that is still in flight could run as well.
-func (g *guard) claimVisitor(ctx context.Context, o *Options, visitor, user string) (bool, error) {
+// signIn makes the visitor's principal that of the sender if the secret belongs to it: to the first verified user that
+// sends it, as the store decides. A request that a visitor began stays the visitor's, even when a user repeats it. If
+// the user's own records were looked up instead, a copy of the visitor's request that is still in flight could run as
+// well. The error is an [*Error].
+func (g *guard) signIn(ctx context.Context, o *Options, s *sender) error {
 	claim := DoOptions{
 		// To assign a secret to the same user twice is harmless.
 		Settings: Settings{TTL: max(visitorTTL, g.TTL), OnLeaseExpired: TakeOver, StoreTimeout: g.StoreTimeout},
 		Fingerprint: Fingerprint{
-			Algorithm: uint8(FingerprintRaw), Digest: sha256.Sum256([]byte(user)),
+			Algorithm: uint8(FingerprintRaw), Digest: sha256.Sum256([]byte(s.principal)),
 		},
 	}
-	key := RecordKey{Scope: o.Scope, Namespace: "visitors", Principal: visitor, Key: "user"}
+	key := RecordKey{Scope: o.Scope, Namespace: "visitors", Principal: s.visitor, Key: "user"}
 	_, err := claim.Do(ctx, g.store, key, func(context.Context, *Owner) ([]byte, error) { return nil, nil })
 	switch {
 	case CodeOf(err) == CodeKeyReused:
-		return false, nil
-	case err != nil && g.open && bypasses(err):
-		return true, nil // the request runs without the store, too
+		return nil
+	case err != nil && !(g.open && bypasses(err)): // otherwise the request runs without the store, too
+		return err
 	}
-	return err == nil, err
+	s.principal = s.visitor
+	return nil
 }

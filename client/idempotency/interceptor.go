@@ -42,6 +42,9 @@ func Interceptor(store Store, options Options) connect.Interceptor {
 	if err == nil && options.who.credential == IdentityAuthorizationID {
 		err = &InvalidError{"Identity", "must not have authorization-id: there is no AllowReplay here"}
 	}
+	if err == nil && options.VisitorHeader != "" && options.Principal == nil {
+		err = &InvalidError{"VisitorHeader", "needs Principal: there is no AllowReplay here"}
+	}
 	if err != nil {
 		panic(err)
 	}
@@ -159,9 +162,14 @@ func (i *interceptor) identify(ctx context.Context, request connect.AnyRequest) 
 	if key.Key, err = ParseHeader(request.Header(), i.options.Strict); err != nil {
 		return key, f, &Error{Code: CodeKeyInvalid, Cause: err}
 	}
-	if key.Principal, _, err = i.principal(ctx, &i.options, request.Header(), &i.warnJWT); err != nil {
+	from, err := i.options.sender(ctx, request.Header(), &i.warnJWT)
+	if err == nil && from.visitor != "" {
+		err = i.signIn(ctx, &i.options, &from)
+	}
+	if err != nil {
 		return key, f, err
 	}
+	key.Principal = from.principal
 	if err := key.Validate(); err != nil {
 		return key, f, &Error{Code: CodeKeyInvalid, Cause: err}
 	}

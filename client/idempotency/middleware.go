@@ -87,7 +87,9 @@ type Options struct {
 	Identity []string
 	// VisitorHeader names a header with a secret that a client draws before it has a credential and sends with and
 	// without one, so that what it began as a visitor stays the same request after it has signed in. The secret belongs
-	// to the first user that sends it, and is ignored from others. Empty means that anonymous requests are refused.
+	// to the first user that sends it, and is ignored from others. It needs Principal, which verifies the user, or
+	// AllowReplay, which is then also asked before the secret is given to a user. Empty means that anonymous requests are
+	// refused.
 	VisitorHeader string
 	// ServerErrors says what happens to the key after a response of 500 or more, and OnPanic what happens after a
 	// panic. StatusErrors has what differs from ServerErrors by status, such as 503 of a load balancer that has found
@@ -275,18 +277,25 @@ func StripHeaders(header http.Header) {
 
 // serveKeyed serves a request with a key.
 func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
-	key, party, err := m.identify(r)
+	key, from, err := m.identify(r)
 	if err != nil {
 		m.fail(w, r, err)
 		return
 	}
 	if m.options.Admit != nil {
-		leave, ok := m.options.Admit(party)
+		leave, ok := m.options.Admit(from.party)
 		if !ok {
 			m.fail(w, r, &Error{Code: CodeQuota, RetryAfter: time.Second})
 			return
 		}
 		defer leave()
+	}
+	if from.visitor != "" {
+		if err := m.claimVisitor(r, &from); err != nil {
+			m.fail(w, r, err)
+			return
+		}
+		key.Principal = from.principal
 	}
 	fingerprint, err := m.fingerprint(w, r, key.Namespace)
 	if err != nil {
@@ -356,21 +365,35 @@ func (m *middleware) allowReplay(r *http.Request) error {
 	return nil
 }
 
-// identify returns the record key of a request, and the party that sends it. The error is an [*Error].
-func (m *middleware) identify(r *http.Request) (key RecordKey, party string, err error) {
+// identify returns the record key of a request, and who sends it. The error is an [*Error].
+func (m *middleware) identify(r *http.Request) (key RecordKey, from sender, err error) {
 	key.Scope = m.options.Scope
 	if key.Key, err = ParseHeader(r.Header, m.options.Strict); err != nil {
-		return key, "", &Error{Code: CodeKeyInvalid, Cause: err}
+		return key, from, &Error{Code: CodeKeyInvalid, Cause: err}
 	}
-	key.Principal, party, err = m.principal(r.Context(), &m.options, withHost(r), &m.warnJWT)
-	if err != nil {
-		return key, "", err
+	if from, err = m.options.sender(r.Context(), withHost(r), &m.warnJWT); err != nil {
+		return key, from, err
 	}
-	key.Namespace = m.namespace(r)
+	key.Principal, key.Namespace = from.principal, m.namespace(r)
 	if err := key.Validate(); err != nil {
-		return key, "", &Error{Code: CodeKeyInvalid, Cause: err}
+		return key, from, &Error{Code: CodeKeyInvalid, Cause: err}
 	}
-	return key, party, nil
+	return key, from, nil
+}
+
+// claimVisitor gives a visitor's secret to the user that sends it, unless it belongs to another user. A credential that
+// nothing has verified yet, because it may be expired or invented, gets it only if the request may see stored responses.
+// The error is an [*Error].
+func (m *middleware) claimVisitor(r *http.Request, from *sender) error {
+	if m.options.Principal == nil {
+		switch err := m.allowReplay(r); {
+		case CodeOf(err) == CodeReplayForbidden:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+	return m.signIn(r.Context(), &m.options, from)
 }
 
 // fingerprint returns the fingerprint of a request, and leaves the body readable. The error is an [*Error].
@@ -386,6 +409,9 @@ func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespa
 		codings := r.Header.Values("Content-Encoding")
 		content, undone, err := undoCodings(codings, request.Body, m.options.MaxBody)
 		switch {
+		case errors.Is(err, errors.ErrUnsupported):
+			return f, &Error{Code: CodeBodyCoding, Cause: errors.New("it may have gzip and deflate, at most four in all; " +
+				"with the fingerprint none any coding is accepted, because bodies are not compared")}
 		case err != nil:
 			return f, m.tooLarge()
 		case undone:

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/internal/freeport"
-	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
 // binary is the program under test, built once by TestMain: the tests run real

@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
-	"github.com/seqledger/seqledger/internal/servertest"
 	"github.com/seqledger/seqledger/internal/storeurl"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
 // Two gateways share a store in a database: a key runs once before both of them, and a crash of gateway

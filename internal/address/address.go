@@ -6,8 +6,8 @@ import (
 	"net/url"
 )
 
-// Of returns the host:port that the server of an http or https URL listens on. Without a port in
-// the URL it is the scheme's.
+// Of returns the host:port that the server of an http or https URL listens on. Without a port in the URL it is the
+// scheme's.
 func Of(base *url.URL) string {
 	port := base.Port()
 	switch {

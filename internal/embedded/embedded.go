@@ -1,20 +1,21 @@
-// Package embedded runs a ledger inside a process, for a program that keeps keyed records and needs no
-// server beside it: a gateway, a guard. Its calls go to the ledger's own handlers, without a connection
-// and without an encoding, because those take most of the time of a replay.
+// Package embedded runs a ledger inside a process, for a program that keeps keyed records and needs no separate server:
+// a gateway or a guard. Its store calls the ledger directly, because a connection and an encoding would take most of
+// the time of a replay.
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/listen"
 	"github.com/seqledger/seqledger/ledger"
@@ -24,14 +25,14 @@ import (
 
 // Options configure a ledger. Only Dir is required.
 type Options struct {
-	// Dir is the data directory. It is made if it does not exist.
+	// Dir is the data directory. Open creates it if it does not exist.
 	Dir     string
-	Version string       // that the ledger reports
+	Version string       // reported by the ledger
 	Logger  *slog.Logger // nil logs nothing
 	// PrincipalKeys is how many keyed records each principal may have in a scope; 0 means no bound.
 	PrincipalKeys int
-	// Listener serves the ledger to other processes, with the rules of Auth; see [server.Options].
-	// Nil serves none. Open closes it, also if it fails.
+	// Listener serves the ledger to other processes, with the rules of Auth; see [server.Options]. Nil serves none.
+	// Open closes it, also if it fails.
 	Listener   net.Listener
 	Auth       *auth.Authority
 	StoredFile string
@@ -42,12 +43,12 @@ type Options struct {
 // Ledger is an open ledger.
 type Ledger struct {
 	ledger  *ledger.Ledger
-	client  *client.Client
-	metrics prometheus.Gatherer
+	server  *server.Server
+	maxKeys uint64
 
 	end    context.CancelFunc
 	served sync.WaitGroup // the goroutine that serves Listener
-	err    error          // of it; read when it has ended
+	err    error          // of that goroutine; read after it has ended
 }
 
 // Open opens the ledger in a data directory. The caller must call Close.
@@ -60,64 +61,34 @@ func Open(ctx context.Context, o Options) (l *Ledger, err error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	l = new(Ledger)
+	l = &Ledger{maxKeys: cmp.Or(uint64(o.PrincipalKeys), math.MaxInt)}
 	if l.ledger, err = ledger.Open(ctx, ledger.Options{Dir: o.Dir, Logger: o.Logger}); err != nil {
 		return nil, err
 	}
-	if err = l.start(ctx, &o); err != nil {
+	l.server, err = server.New(server.Options{
+		Ledger: l.ledger, Version: o.Version, Logger: o.Logger, DrainTimeout: o.DrainTimeout, DiskReserve: -1,
+		PrincipalKeys: o.PrincipalKeys, Auth: o.Auth, StoredFile: o.StoredFile,
+		MaxConnections: listen.Connections().Ledger,
+	})
+	if err != nil {
 		return nil, errors.Join(err, l.ledger.Close())
+	}
+	ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
+	if o.Listener != nil {
+		// Ends with l.end; Close waits for it.
+		l.served.Go(func() { l.err = l.server.Serve(ctx, o.Listener) })
 	}
 	return l, nil
 }
 
-// start makes the ways to the ledger.
-func (l *Ledger) start(ctx context.Context, o *Options) error {
-	settings := server.Options{
-		Ledger: l.ledger, Version: o.Version, Logger: o.Logger, DrainTimeout: o.DrainTimeout, DiskReserve: -1,
-		PrincipalKeys: o.PrincipalKeys,
-	}
-	own, err := server.New(settings)
-	if err != nil {
-		return err
-	}
-	l.metrics = own.Gatherer()
-	// No connection is made to this address, because every call of a record
-	// goes to Records.
-	l.client, err = client.New(client.Options{Server: "127.0.0.1", Records: own.Records(), Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
-	if o.Listener == nil {
-		return nil
-	}
-	settings.Auth, settings.StoredFile, settings.MaxConnections = o.Auth, o.StoredFile, listen.Connections().Ledger
-	public, err := server.New(settings)
-	if err != nil {
-		l.end()
-		return errors.Join(err, l.client.Close())
-	}
-	// Ends with l.end; Close waits for it.
-	l.served.Go(func() { l.err = public.Serve(ctx, o.Listener) })
-	return nil
+// Store returns the keyed records, for a caller that may do everything. A command is refused, except a repeat that the
+// state answers, while the disk has less free space than the server's reserve.
+func (l *Ledger) Store() idempotency.Store {
+	return &store{ledger: l.ledger, mayStore: l.server.MayStore, maxKeys: l.maxKeys, actor: anonymous}
 }
-
-// Store returns the keyed records, for a caller that may do everything. The store has the ledger's clock, because
-// ledger time is behind the wall clock of a machine that was suspended.
-func (l *Ledger) Store() idempotency.Store { return &store{idempotency.Ledger(l.client), l.ledger} }
-
-// store implements [idempotency.Clock].
-type store struct {
-	idempotency.Store
-
-	ledger *ledger.Ledger
-}
-
-// Now returns ledger time.
-func (s *store) Now() time.Time { return time.Unix(0, s.ledger.Now()) }
 
 // Metrics returns the ledger's metrics, and those of the process.
-func (l *Ledger) Metrics() prometheus.Gatherer { return l.metrics }
+func (l *Ledger) Metrics() prometheus.Gatherer { return l.server.Gatherer() }
 
 // Failed is closed when the storage has failed; Close returns why.
 func (l *Ledger) Failed() <-chan struct{} { return l.ledger.Failed() }
@@ -131,12 +102,11 @@ func (e *FailedError) Error() string { return fmt.Sprintf("the ledger in this pr
 // Unwrap returns the cause.
 func (e *FailedError) Unwrap() error { return e.Cause }
 
-// Close ends the ledger, once what is under way in it is answered.
+// Close ends the ledger once the requests of other processes are answered. No call of the store may be under way.
 func (l *Ledger) Close() error {
-	err := l.client.Close()
 	l.end()
 	l.served.Wait()
-	err = errors.Join(err, l.err, l.ledger.Close())
+	err := errors.Join(l.err, l.ledger.Close())
 	if failure := l.ledger.Err(); failure != nil {
 		return &FailedError{failure}
 	}

@@ -314,7 +314,7 @@ func (c *Config) readRoutes(r *yamlfile.Reader, f *File) {
 	}
 }
 
-// tryPattern adds a pattern and returns what is wrong with it, or "".
+// tryPattern adds a pattern and returns the mistake in it, or "".
 func tryPattern(mux *http.ServeMux, pattern string) (problem string) {
 	if !strings.HasPrefix(pattern, "/") {
 		return "must begin with a slash, such as /orders, /orders/{id} or /orders/ with everything below it"

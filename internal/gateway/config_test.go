@@ -72,6 +72,7 @@ func TestRouteMistakes(t *testing.T) {
 		"request_headers: [date]":                    "routes[0].request_headers has date, which changes",
 		"visitor_header: X Visitor":                  "routes[0].visitor_header must be the name of a header",
 		"{shared: true, visitor_header: X-Visitor}":  "routes[0].visitor_header must be the name of a header",
+		"visitor_header: X-Visitor":                  "routes[0].visitor_header needs a verified principal",
 		"{shared: true, principal: [authorization]}": "routes[0].principal must not have authorization where",
 		"server_errors: {503: no}":                   "routes[0].server_errors must be indeterminate or release",
 		"server_errors: {404: release}":              `routes[0].server_errors "404" must be a status of 500 to 599`,

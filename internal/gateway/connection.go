@@ -87,7 +87,7 @@ type response struct {
 func (s *response) WriteHeader(status int) {
 	if s.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		s.status = status
-		if s.informed { // httputil.ReverseProxy has removed all headers behind it
+		if s.informed { // httputil.ReverseProxy has then removed all headers
 			for name, values := range s.cors {
 				s.Header()[name] = append(slices.Clone(values), s.Header()[name]...)
 			}

@@ -21,7 +21,9 @@ func tenants(t *testing.T) (address string, runs *atomic.Int32) {
 	runs = new(atomic.Int32)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/may") {
-			if !strings.Contains(r.Header.Get("Authorization"), "good") {
+			credential := r.Header.Get("Authorization")
+			visitor := credential == "" && r.URL.Path == "/may-visitor"
+			if !strings.Contains(credential, "good") && !visitor {
 				w.WriteHeader(http.StatusForbidden)
 			}
 			return
@@ -211,7 +213,7 @@ func TestVisitorsSignIn(t *testing.T) {
 	c, err := load(t, plain(upstream), fmt.Sprintf(`
 jwt: {issuer: "https://login.example", audience: charges, algorithms: [EdDSA], jwks: %q}
 routes:
-- {path: /authorization, visitor_header: X-Visitor}
+- {path: /authorization, visitor_header: X-Visitor, replay_check: GET /may-visitor}
 - {path: /claim, visitor_header: X-Visitor, principal_claim: sub}
 - {path: /header, visitor_header: X-Visitor, principal_header: X-User}
 - {path: /none}
@@ -221,7 +223,10 @@ routes:
 	}
 	base, _ := start(t, c)
 	alice, bob := login.token(t, nil), login.token(t, jwt.MapClaims{"sub": "bob"})
-	for _, path := range []string{"/authorization", "/claim", "/header"} {
+	for _, path := range []string{"/claim", "/header", "/authorization"} {
+		if path == "/authorization" { // the check in tenants accepts these
+			alice, bob = "Bearer good-alice", "Bearer good-bob"
+		}
 		before := runs.Load()
 		send := func(token, user, visitor string) string {
 			r := newRequest(t, http.MethodPost, base+path, `"k"`, strings.NewReader("5"))

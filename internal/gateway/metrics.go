@@ -96,7 +96,7 @@ type routeMetrics struct {
 	bypasses prometheus.Counter
 }
 
-// of returns the metrics of a route. The route's counter exists from then on, so that a rate includes the first bypass.
+// of returns the metrics of a route. This creates the route's counter, so that a rate includes the first bypass.
 func (m *metrics) of(label string) routeMetrics {
 	return routeMetrics{m, m.bypassed.WithLabelValues(label)}
 }

@@ -247,8 +247,8 @@ func isH2C(header http.Header) bool {
 	return false
 }
 
-// imitated reports whether a header with an underscore imitates one that the client may not send, because services
-// behind CGI or WSGI do not distinguish _ from -.
+// imitated reports whether a header with an underscore imitates one that the client may not send, because services that
+// use CGI or WSGI do not distinguish _ from -.
 func (c *Config) imitated(name string) bool {
 	name = http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
 	header := http.Header{name: nil}

@@ -256,7 +256,7 @@ func (noBytes) Read([]byte) (int, error) { return 0, io.EOF }
 // Close implements io.Closer.
 func (noBytes) Close() error { return nil }
 
-// The problems specific to the gateway. Each has a code besides those of package idempotency.
+// The problems specific to the gateway. Each has a code that package idempotency lacks.
 const (
 	codeUnreachable idempotency.Code = "upstream-unreachable"
 	codeBusy        idempotency.Code = "busy"

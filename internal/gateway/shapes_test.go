@@ -321,8 +321,7 @@ func TestServiceCrashesInMidBody(t *testing.T) {
 	}
 }
 
-// The service does not answer in time: 504, and the outcome is unknown. Its late response changes
-// nothing.
+// The service does not answer in time: 504, and the outcome is unknown. Its late response changes nothing.
 func TestServiceTimesOut(t *testing.T) {
 	t.Parallel()
 	var executed atomic.Int32

@@ -51,7 +51,7 @@ func (t *tokens) start(logger *slog.Logger) {
 			case <-ticker.C:
 			}
 			if err := t.renew(ctx); err != nil {
-				logger.ErrorContext(ctx, "the JWKS could not be fetched; the keys from before hold on", "url", t.url,
+				logger.ErrorContext(ctx, "the JWKS could not be fetched; the previous keys stay in use", "url", t.url,
 					"error", err)
 			}
 		}

@@ -33,7 +33,7 @@ const (
 type Shares struct {
 	// Clients is that of the port of a server for clients.
 	Clients int
-	// Gateway is that of the port of a gateway, which needs as many connections to the services behind it. Beside it
+	// Gateway is that of the port of a gateway, which needs as many connections to its services. Next to it
 	// Ledger is that of the port of the ledger in its process.
 	Gateway, Ledger int
 	// Peers is that of the port for other nodes of the cluster, and Debug that of the port for profiles and metrics.

@@ -35,8 +35,8 @@ func TestClosedCounts(t *testing.T) {
 	})
 }
 
-// A stall of one second in an open loop of 100 a second is seen by about a
-// hundred callers. A closed loop would have seen it once.
+// A stall of one second in an open loop of 100 a second is seen by about a hundred callers. A closed loop would have
+// seen it once.
 func TestOpenChargesTheStallToAllWhoWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
-	"github.com/seqledger/seqledger/internal/servertest"
+	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
-// atClock runs a part of a test whose clock is apart from the real one by the given time, and stands still. Only
-// what the part opens has this clock.
+// atClock runs a part of a test whose clock is apart from the real one by the given time, and stands still. Only what
+// the part opens has this clock.
 func atClock(t *testing.T, apart time.Duration, part func(t *testing.T)) {
 	t.Helper()
 	now := time.Now().Round(0) // without the monotonic clock, which a bubble does not share
@@ -126,8 +126,8 @@ func TestClocksApart(t *testing.T) {
 	}
 }
 
-// A client whose clock is behind by more than a reservation is valid works like any other: what counts is the
-// store's clock.
+// A client whose clock is behind by more than a reservation is valid works like any other: what counts is the store's
+// clock.
 func TestClockFarBehind(t *testing.T) {
 	t.Parallel()
 	for name, start := range startServer {

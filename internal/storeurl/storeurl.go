@@ -1,5 +1,5 @@
-// Package storeurl opens the stores of idempotency keys that a URL names, for commands. Programs use the
-// packages below client/idempotency themselves.
+// Package storeurl opens the stores of idempotency keys that a URL names, for commands. Programs use the packages below
+// client/idempotency themselves.
 package storeurl
 
 import (
@@ -85,7 +85,7 @@ func OpenWith(ctx context.Context, url string, o Options) (s idempotency.Store, 
 // ErrNothingToInit is returned for stores that need no preparation.
 var ErrNothingToInit = errors.New("this store needs no tables")
 
-// Init makes what a store needs, and returns what the operator should do besides.
+// Init makes what a store needs, and returns what else the operator should do.
 func Init(ctx context.Context, url string) (text string, err error) {
 	k, err := find(url)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 const Recent = time.Second
 
 // Transport sends requests over connections that their servers have most likely not closed. A request that is written
-// to a connection while the server closes it gets no answer, and nobody can tell whether it was executed. So a
-// connection is not used again once it has been idle for longer than the shortest time that the server has announced
-// (Keep-Alive: timeout=5), less a margin, and a request for which careful is true only gets a new connection or one
-// that was used within [Recent], because many servers announce nothing.
+// to a connection while the server closes it gets no answer, and it is unknown whether it was executed. So a connection
+// is not used again once it has been idle for longer than the shortest time that the server has announced (Keep-Alive:
+// timeout=5), less a margin, and a request for which careful is true only gets a new connection or one that was used
+// within [Recent], because many servers announce nothing.
 type Transport struct {
 	// Base makes the connections. It is not changed after the first request.
 	Base *http.Transport

@@ -8,12 +8,12 @@ import (
 	"sync/atomic"
 )
 
-// Watch returns a request to send in place of r, and a function that reports whether a connection was
-// found for it. Until then nothing of the request has left: the name was not resolved, the server did
-// not accept, TLS failed, or a proxy did not connect.
+// Watch returns a request to send in place of r, and a function that reports whether a connection was found for it.
+// Until then nothing of the request has left: the name was not resolved, the server did not accept, TLS failed, or a
+// proxy did not connect.
 //
-// A later point, such as the first written header, would be no proof. The goroutine that writes to a
-// connection may still be about to begin when the transport gives the request up.
+// A later point, such as the first written header, would be no proof. The goroutine that writes to a connection may
+// still be about to begin when the transport gives the request up.
 func Watch(r *http.Request) (watched *http.Request, connected func() bool) {
 	var found atomic.Bool
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{

@@ -48,9 +48,9 @@ func echo(r io.Reader, w io.Writer, flush func()) {
 	}
 }
 
-// BenchmarkRoundTrip compares a message and its answer over an upgraded connection with the same bytes over a
-// bare one, in processor time: the difference is what WebSocket costs on both ends. Most of it is in the
-// library, whose locks take a context.
+// BenchmarkRoundTrip compares a message and its answer over an upgraded connection with the same bytes over a bare one,
+// in processor time: the difference is what WebSocket costs on both ends. Most of it is in the library, whose locks
+// take a context.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, size := range []int{200, 12_000} {
 		b.Run(fmt.Sprint("upgraded/", size), func(b *testing.B) {

@@ -26,15 +26,14 @@ const (
 	// Flags of an envelope.
 	flagCompressed = 1
 	flagEnd        = 2
-	// maxMessageBytes is the longest message that a client accepts. A server's messages are far
-	// smaller, and a bogus length must not allocate memory.
+	// maxMessageBytes is the longest message that a client accepts. A server's messages are far smaller, and a bogus
+	// length must not allocate memory.
 	maxMessageBytes = 64 << 20
-	// answerTimeout is how long the server may take to upgrade. It is short because an
-	// intermediary may drop a request that it does not understand, and the fallback to an
-	// ordinary stream waits for this one.
+	// answerTimeout is how long the server may take to upgrade. It is short because an intermediary may drop a request
+	// that it does not understand, and the fallback to an ordinary stream waits for this one.
 	answerTimeout = time.Second
-	// receiveEvery is the interval in which a client checks that it has received something. It
-	// ends the stream after two intervals without anything.
+	// receiveEvery is the interval in which a client checks that it has received something. It ends the stream after
+	// two intervals without anything.
 	receiveEvery = 10 * time.Second
 	// closeTimeout is how long a client's close frame may take to be sent.
 	closeTimeout = time.Second
@@ -60,8 +59,7 @@ type Codec interface {
 	Unmarshal(data []byte, m any) error
 }
 
-// ClientConn is the client's end of a connection. One goroutine may send while another receives.
-// Close it after use.
+// ClientConn is the client's end of a connection. One goroutine may send while another receives. Close it after use.
 type ClientConn struct {
 	wire     clientWire
 	messages messages
@@ -77,8 +75,7 @@ type ClientConn struct {
 	out     []byte
 }
 
-// NewTransport returns a transport with transport's settings that can switch protocols, which
-// HTTP/2 cannot.
+// NewTransport returns a transport with transport's settings that can switch protocols, which HTTP/2 cannot.
 func NewTransport(transport *http.Transport) *http.Transport {
 	t := transport.Clone()
 	t.Protocols = new(http.Protocols)
@@ -93,9 +90,8 @@ func NewTransport(transport *http.Transport) *http.Transport {
 	return t
 }
 
-// Dial requests an upgraded connection for the procedure at url. header is added to the
-// request. The stream ends with ctx. The error wraps a [*RefusedError], that of ctx, or the
-// transport's.
+// Dial requests an upgraded connection for the procedure at url. header is added to the request. The stream ends with
+// ctx. The error wraps a [*RefusedError], that of ctx, or the transport's.
 func Dial(ctx context.Context, transport http.RoundTripper, url string,
 	header http.Header, codec Codec) (*ClientConn, error) {
 	c := &ClientConn{codec: codec}
@@ -177,8 +173,8 @@ func (w *clientWire) Write(p []byte) (int, error) { return w.out.Write(p) }
 // Close implements io.Closer.
 func (w *clientWire) Close() error { return w.conn.Close() }
 
-// watch closes the connection when ctx ends, because the transport has handed it over and no
-// longer does so, or when the server is silent.
+// watch closes the connection when ctx ends, because the transport has handed it over and no longer does so, or when
+// the server is silent.
 func (c *ClientConn) watch(ctx context.Context) {
 	ticker := time.NewTicker(receiveEvery)
 	defer ticker.Stop()
@@ -196,7 +192,7 @@ func (c *ClientConn) watch(ctx context.Context) {
 	c.silent.Store(true)
 }
 
-// Send sends a message in an envelope of its own.
+// Send sends a message in one envelope.
 func (c *ClientConn) Send(m any) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -212,8 +208,8 @@ func (c *ClientConn) Send(m any) error {
 	return c.explain(c.wire.out.send(c.messages.ws, out))
 }
 
-// Receive reads the next message into m. At the end of the stream the error is
-// io.EOF, or the *connect.Error that the server ended it with.
+// Receive reads the next message into m. At the end of the stream the error is io.EOF, or the *connect.Error that the
+// server ended it with.
 func (c *ClientConn) Receive(m any) error {
 	var header [headerBytes]byte
 	if _, err := io.ReadFull(c.reader, header[:]); err != nil {
@@ -239,8 +235,8 @@ func (c *ClientConn) Receive(m any) error {
 	return nil
 }
 
-// readMessage reads a message of the given size. Memory for a long one is allocated as it
-// arrives, because a length alone costs its sender nothing.
+// readMessage reads a message of the given size. Memory for a long one is allocated as it arrives, because a length
+// alone costs its sender nothing.
 func (c *ClientConn) readMessage(size int) error {
 	c.in = c.in[:0]
 	for len(c.in) < size {

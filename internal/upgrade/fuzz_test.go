@@ -16,7 +16,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -64,8 +64,8 @@ func fromServer(data []byte) []byte {
 	return append([]byte{prototest.FrameBinary, byte(len(data))}, data...)
 }
 
-// FuzzReceive reads whatever a server may send. Every stream ends with an error
-// that tells the client what to do, and no length becomes memory by itself.
+// FuzzReceive reads whatever a server may send. Every stream ends with an error that tells the client what to do, and
+// no length becomes memory by itself.
 func FuzzReceive(f *testing.F) {
 	message := func(flags byte, text string) []byte { return fromServer(prototest.Envelope(flags, []byte(text))) }
 	f.Add(message(0, ""))
@@ -126,8 +126,8 @@ func request(t testing.TB) *http.Request {
 	return r
 }
 
-// FuzzFrames serves whatever a client may send. It ends with what the client sends, and no
-// malformed frame makes the handler read an envelope that was not sent.
+// FuzzFrames serves whatever a client may send. It ends with what the client sends, and no malformed frame makes the
+// handler read an envelope that was not sent.
 func FuzzFrames(f *testing.F) {
 	frame := prototest.Frame
 	one := prototest.Enveloped(frameOf("c", 1))

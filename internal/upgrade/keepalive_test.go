@@ -15,12 +15,11 @@ import (
 	"connectrpc.com/connect"
 	"github.com/coder/websocket"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// inBubble runs a test with a client's end of a connection and the server's side of it, under a
-// clock that jumps.
+// inBubble runs a test with a client's end of a connection and the server's side of it, under a clock that jumps.
 func inBubble(t *testing.T, test func(t *testing.T, c *ClientConn, peer net.Conn)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -142,8 +141,8 @@ func TestCloseDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestAServerThatDoesNotReadIsNotDead: a server whose disk is slow stops reading and goes on
-// sending pings. Their pongs wait behind a message without an end of the connection.
+// TestAServerThatDoesNotReadIsNotDead: a server whose disk is slow stops reading and goes on sending pings. Their pongs
+// wait behind a message without an end of the connection.
 func TestAServerThatDoesNotReadIsNotDead(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *ClientConn, peer net.Conn) {
 		sent, result := make(chan error, 1), receive(c)
@@ -211,8 +210,8 @@ func TestASilentClientIsDisconnected(t *testing.T) {
 	})
 }
 
-// TestADeadlineOfTheHandlerStays: an interrupt must not be undone by the next read, and
-// ends once the handler takes it away.
+// TestADeadlineOfTheHandlerStays: an interrupt must not be undone by the next read, and ends once the handler takes it
+// away.
 func TestADeadlineOfTheHandlerStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -254,8 +253,8 @@ func served(t *testing.T, handler http.HandlerFunc) (theirs net.Conn, done chan 
 	return theirs, done
 }
 
-// TestAServerPings also a client that does not answer, for as long as the handler does not read,
-// and disconnects it once the handler has read in vain for receiveLimit.
+// TestAServerPings also a client that does not answer, for as long as the handler does not read, and disconnects it
+// once the handler has read in vain for receiveLimit.
 func TestAServerPings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -294,8 +293,7 @@ func TestAServerPings(t *testing.T) {
 	})
 }
 
-// TestUnreadAnswersEndTheConnection: neither the switch nor the end is waited for
-// without a limit.
+// TestUnreadAnswersEndTheConnection: neither the switch nor the end is waited for without a limit.
 func TestUnreadAnswersEndTheConnection(t *testing.T) {
 	t.Parallel()
 	for name, taken := range map[string]bool{"the switch": false, "the end": true} {

@@ -21,11 +21,10 @@ const (
 	PingEvery = 5 * time.Second
 	// receiveLimit is how long a server waits for a message or a pong.
 	receiveLimit = time.Minute
-	// endTimeout is how long a client may leave the answer to its request, or the end of its
-	// stream, unread.
+	// endTimeout is how long a client may leave the answer to its request, or the end of its stream, unread.
 	endTimeout = 10 * time.Second
-	// lingerLimit is how long the end of a stream may take to reach a client that
-	// is still sending, because closing at once would make the kernel throw it away.
+	// lingerLimit is how long the end of a stream may take to reach a client that is still sending, because closing at
+	// once would make the kernel throw it away.
 	lingerLimit = time.Second
 	// controlBytes fits any control frame, so that the library writes it in one piece.
 	controlBytes = 256
@@ -43,8 +42,8 @@ type Options struct {
 	PingEvery time.Duration
 }
 
-// Handler upgrades the connection of a request that asks for it, and serves it with next. Other
-// requests pass unchanged.
+// Handler upgrades the connection of a request that asks for it, and serves it with next. Other requests pass
+// unchanged.
 func Handler(o Options, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !IsRequested(r) {
@@ -101,8 +100,7 @@ func (c *serverConn) serve(o Options, r *http.Request, next http.Handler) {
 	}
 	inner.Header.Set("Content-Type", "application/connect+proto")
 	inner.Header.Set("Connect-Protocol-Version", "1")
-	// Connect requires HTTP/2 because HTTP/1.1 cannot send in both directions at once. This
-	// connection can.
+	// Connect requires HTTP/2 because HTTP/1.1 cannot send in both directions at once. This connection can.
 	inner.Proto, inner.ProtoMajor, inner.ProtoMinor = "HTTP/2.0", 2, 0
 	next.ServeHTTP(c, inner)
 	c.end()
@@ -132,8 +130,7 @@ func IsRequested(r *http.Request) bool {
 	return r.ProtoMajor == 1 && r.Method == http.MethodGet && is("Connection", "Upgrade") && is("Upgrade", "websocket")
 }
 
-// Tokens returns the elements of a header's lists, because an intermediary may have joined or added
-// some.
+// Tokens returns the elements of a header's lists, because an intermediary may have joined or added some.
 func Tokens(h http.Header, name string) (all []string) {
 	for _, list := range h[name] {
 		for token := range strings.SplitSeq(list, ",") {
@@ -156,8 +153,8 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// Never use net/http's reader: net/http would end the request's context with the first
-	// failed read, and with it the answers to accepted writes.
+	// Never use net/http's reader: net/http would end the request's context with the first failed read, and with it the
+	// answers to accepted writes.
 	early, _ := buffered.Peek(buffered.Reader.Buffered())
 	w := &h.c.wire
 	w.out.open(conn)
@@ -207,20 +204,19 @@ func (w *serverWire) SetReadDeadline(t time.Time) error {
 // Write implements net.Conn.
 func (w *serverWire) Write(p []byte) (int, error) { return w.out.Write(p) }
 
-// Close ends reads. The library closes the connection as soon as it has answered a close frame;
-// what was
-// written must be sent first, so the connection ends with the handler, and must not end before.
+// Close ends reads. The library closes the connection as soon as it has answered a close frame; what was written must
+// be sent first, so the connection ends with the handler, and must not end before.
 func (w *serverWire) Close() error { return w.SetReadDeadline(time.Unix(1, 0)) }
 
-// serverConn is the server's end of a connection, as a handler sees it: the body of
-// the request and the writer of the answer.
+// serverConn is the server's end of a connection, as a handler sees it: the body of the request and the writer of the
+// answer.
 type serverConn struct {
 	wire     serverWire
 	in       *bufio.Reader // of the library; belongs to the reading goroutine
 	messages messages
 	header   http.Header
-	// unsent holds what was written since the last Flush, so that envelopes are sent in one
-	// message. It belongs to the writing goroutine.
+	// unsent holds what was written since the last Flush, so that envelopes are sent in one message. It belongs to the
+	// writing goroutine.
 	unsent bytes.Buffer
 	failed error
 }
@@ -245,8 +241,8 @@ func (c *serverConn) keepalive(ctx context.Context, every time.Duration) {
 	}
 }
 
-// Read implements io.Reader for the request's body. It does not wait for more than has arrived,
-// as the library does, because a message is charged to its caller as it arrives.
+// Read implements io.Reader for the request's body. It does not wait for more than has arrived, as the library does,
+// because a message is charged to its caller as it arrives.
 func (c *serverConn) Read(p []byte) (int, error) {
 	if c.messages.failed == nil && c.in.Buffered() == 0 {
 		if _, err := c.in.Peek(1); err != nil {
@@ -272,9 +268,9 @@ func (c *serverConn) Header() http.Header { return c.header }
 // errNotStream is the error of writes after an answer other than 200.
 var errNotStream = errors.New("upgrade: the handler has refused the request after the upgrade")
 
-// WriteHeader implements http.ResponseWriter. The headers have already been sent, and the last
-// envelope has the result of a stream. An answer that does not belong to Connect's streaming
-// protocol cannot be sent any more, and ends the connection.
+// WriteHeader implements http.ResponseWriter. The headers have already been sent, and the last envelope has the result
+// of a stream. An answer that does not belong to Connect's streaming protocol cannot be sent any more, and ends the
+// connection.
 func (c *serverConn) WriteHeader(status int) {
 	if status != http.StatusOK && c.failed == nil {
 		c.failed, c.messages.code = errNotStream, websocket.StatusInternalError
@@ -313,8 +309,8 @@ func (c *serverConn) end() {
 	if code == 0 {
 		code = websocket.StatusNormalClosure
 	}
-	// If a failed read has lost its place among the frames, the client's close frame is not
-	// found, and its side ends with the connection.
+	// If a failed read has lost its place among the frames, the client's close frame is not found, and its side ends
+	// with the connection.
 	answered := c.messages.ws.Close(code, "")
 	half, ok := c.wire.Conn.(interface{ CloseWrite() error })
 	if c.wire.out.flush() != nil || answered == nil || !ok || half.CloseWrite() != nil {

@@ -5,17 +5,16 @@ import (
 	"io"
 )
 
-// StreamBody is a body of Connect's streaming protocol that ends with the envelope that ends the
-// stream, while Connect reads on to the end of the connection or of the HTTP answer. A
-// WebSocket stays open for the other direction. Some proxies end the answer to a bidirectional
-// stream only when the request has ended, and the request ends only when the stream is known to
-// have ended, because each would wait for the other.
+// StreamBody is a body of Connect's streaming protocol that ends with the envelope that ends the stream, while Connect
+// reads on to the end of the connection or of the HTTP answer. A WebSocket stays open for the other direction. Some
+// proxies end the answer to a bidirectional stream only when the request has ended, and the request ends only when the
+// stream is known to have ended, because each would wait for the other.
 type StreamBody struct {
 	io.ReadCloser
 
 	header [headerBytes]byte
 	have   int    // of the header
-	left   uint32 // of the message behind it
+	left   uint32 // of the message after it
 	over   bool
 }
 

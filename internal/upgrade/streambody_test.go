@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestStreamBodyEndsWithItsStream: everything up to the last message comes through unchanged,
-// in whatever pieces it arrives. Then the body ends, although its connection stays open.
+// TestStreamBodyEndsWithItsStream: everything up to the last message comes through unchanged, in whatever pieces it
+// arrives. Then the body ends, although its connection stays open.
 func TestStreamBodyEndsWithItsStream(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -15,13 +15,12 @@ import (
 	"github.com/coder/websocket"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// service answers each write with a receipt of its sequence, and ends the stream
-// with what ends says of a client id.
+// service answers each write with a receipt of its sequence, and ends the stream with what ends says of a client id.
 type service struct {
 	seqledgerv1connect.UnimplementedLedgerServiceHandler
 	ends map[string]error
@@ -99,8 +98,8 @@ func sequences(r *seqledgerv1.WriteStreamResponse) (all []uint64) {
 	return all
 }
 
-// TestMessagesBothWays: each frame is answered, also those longer than any buffer,
-// and the handler knows that the connection is upgraded.
+// TestMessagesBothWays: each frame is answered, also those longer than any buffer, and the handler knows that the
+// connection is upgraded.
 func TestMessagesBothWays(t *testing.T) {
 	t.Parallel()
 	s := open(t, serve(t, new(service), t.Context()))
@@ -122,8 +121,8 @@ func TestMessagesBothWays(t *testing.T) {
 	}
 }
 
-// TestEndsOfAStream: the client learns how the server has ended it, details
-// included, and that the server itself said so.
+// TestEndsOfAStream: the client learns how the server has ended it, details included, and that the server itself said
+// so.
 func TestEndsOfAStream(t *testing.T) {
 	t.Parallel()
 	refused := connect.NewError(connect.CodeResourceExhausted, errors.New("not now"))
@@ -163,8 +162,8 @@ func TestEndsOfAStream(t *testing.T) {
 	}
 }
 
-// TestTheEndReachesAClientThatIsSending: the server ends the stream while more
-// comes than it reads; closing the connection at once would throw the end away.
+// TestTheEndReachesAClientThatIsSending: the server ends the stream while more comes than it reads; closing the
+// connection at once would throw the end away.
 func TestTheEndReachesAClientThatIsSending(t *testing.T) {
 	t.Parallel()
 	refused := connect.NewError(connect.CodeUnavailable, errors.New("away"))
@@ -233,8 +232,7 @@ func TestServersThatDoNotSwitch(t *testing.T) {
 	}
 }
 
-// askWith asks for the connection by a request that was changed, and returns the
-// answer.
+// askWith asks for the connection by a request that was changed, and returns the answer.
 func askWith(t *testing.T, url string, change func(r *http.Request)) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -283,8 +281,7 @@ func TestOthersPass(t *testing.T) {
 	}
 }
 
-// TestListsAreUnderstood: a proxy may join or add lines, and a client that offers several
-// protocols gets this one.
+// TestListsAreUnderstood: a proxy may join or add lines, and a client that offers several protocols gets this one.
 func TestListsAreUnderstood(t *testing.T) {
 	t.Parallel()
 	url := serve(t, new(service), t.Context())
@@ -315,8 +312,7 @@ func TestClosedEndsConnections(t *testing.T) {
 	}
 }
 
-// TestAStreamEndsWithItsContext although the transport has handed the connection
-// over.
+// TestAStreamEndsWithItsContext although the transport has handed the connection over.
 func TestAStreamEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -331,8 +327,7 @@ func TestAStreamEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestOverTLS: a transport that was made for HTTP/2 offers HTTP/1.1 here, because
-// nothing else can switch.
+// TestOverTLS: a transport that was made for HTTP/2 offers HTTP/1.1 here, because nothing else can switch.
 func TestOverTLS(t *testing.T) {
 	t.Parallel()
 	path, handler := seqledgerv1connect.NewLedgerServiceHandler(new(service))
@@ -391,8 +386,8 @@ func raw(t *testing.T, url string, frames ...[]byte) *websocket.Conn {
 	return ws
 }
 
-// received are the sequences of the next messages until the end of the stream, the contents of
-// that, and the close code.
+// received are the sequences of the next messages until the end of the stream, the contents of that, and the close
+// code.
 func received(t *testing.T, ws *websocket.Conn) (all []uint64, end string, code websocket.StatusCode) {
 	t.Helper()
 	for {
@@ -415,8 +410,8 @@ func received(t *testing.T, ws *websocket.Conn) (all []uint64, end string, code 
 	}
 }
 
-// TestFrames: envelopes come in messages and frames of any size, among control frames, and a
-// malformed frame ends the connection with the code for it. What came before it is answered.
+// TestFrames: envelopes come in messages and frames of any size, among control frames, and a malformed frame ends the
+// connection with the code for it. What came before it is answered.
 func TestFrames(t *testing.T) {
 	t.Parallel()
 	const normal, bad = websocket.StatusNormalClosure, websocket.StatusProtocolError

@@ -26,15 +26,15 @@ const (
 	maxPongs = 16
 )
 
-// outbox is the sending half of a connection. The WebSocket library writes frames to it, which
-// never blocks, and one system call then sends a whole message. If the library wrote to the
-// connection itself, a pong behind a message that the peer does not read would fail after five
-// seconds, and the connection with it: a server whose disk is slow stops reading for longer.
+// outbox is the sending half of a connection. The WebSocket library writes frames to it, which never blocks, and one
+// system call then sends a whole message. If the library wrote to the connection itself, a pong after a message that
+// the peer does not read would fail after five seconds, and the connection with it: a server whose disk is slow stops
+// reading for longer.
 type outbox struct {
 	conn io.Writer
 	held atomic.Bool // a message is being written, and its writer flushes
-	// sending has an element while bytes are written to conn. It is a lock before mu, and a
-	// channel so that tests with a clock that jumps can wait for it.
+	// sending has an element while bytes are written to conn. It is a lock before mu, and a channel so that tests with
+	// a clock that jumps can wait for it.
 	sending chan struct{}
 
 	mu     sync.Mutex
@@ -51,8 +51,8 @@ func (o *outbox) Write(p []byte) (int, error) {
 	defer o.mu.Unlock()
 	o.unsent = append(o.unsent, p...)
 	if !o.held.Load() {
-		// Sends a control frame. Ends at the latest with the connection. There are no more
-		// than unsent has control frames.
+		// Sends a control frame. Ends at the latest with the connection. There are no more than unsent has control
+		// frames.
 		go func() { _ = o.flush() }()
 	}
 	return len(p), o.failed
@@ -78,7 +78,7 @@ func (o *outbox) flush() error {
 	return o.failed
 }
 
-// send sends a binary message. One goroutine may call it at a time.
+// send sends a binary message. Calls must not overlap.
 func (o *outbox) send(ws *websocket.Conn, message []byte) error {
 	o.held.Store(true)
 	err := ws.Write(context.Background(), websocket.MessageBinary, message)
@@ -96,8 +96,7 @@ func (o *outbox) isEmpty() bool {
 	return len(o.unsent) == 0
 }
 
-// mayPong reports whether a ping is answered. A peer that sends pings and does not read must
-// not fill memory.
+// mayPong reports whether a ping is answered. A peer that sends pings and does not read must not fill memory.
 func (o *outbox) mayPong(context.Context, []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

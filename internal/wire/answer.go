@@ -54,8 +54,7 @@ func RenderReceipt(r *machine.Receipt) *seqledgerv1.Receipt {
 	return receipt
 }
 
-// fillReceipt sets every field but the time and the results, which the callers allocate
-// differently.
+// fillReceipt sets every field but the time and the results, which the callers allocate differently.
 func fillReceipt(receipt *seqledgerv1.Receipt, r *machine.Receipt) {
 	receipt.TxId = machine.NewTxID(r.LedgerID, r.Index).String()
 	receipt.Sequence = r.Sequence
@@ -181,8 +180,8 @@ func NewPart(limit int) *Part { return &Part{limit: limit} }
 // FieldBytes bounds the encoding overhead of a message in a list.
 const FieldBytes = 6
 
-// Add adds the operations of a transaction from the given one on, and reports whether there is
-// room for more. A part has at least one operation, whatever its size.
+// Add adds the operations of a transaction from the given one on, and reports whether there is room for more. A part
+// has at least one operation, whatever its size.
 func (p *Part) Add(t *machine.Transaction, first int) (more bool) {
 	if first > 0 && first >= len(t.Operations) {
 		p.Behind = true

@@ -58,8 +58,8 @@ func drawTransaction(t *rapid.T) *machine.Transaction {
 	return x
 }
 
-// TestALeafIsTheSameOnBothSides: what a client computes from an answer is what the ledger hashed,
-// for any transaction and header.
+// TestALeafIsTheSameOnBothSides: what a client computes from an answer is what the ledger hashed, for any transaction
+// and header.
 func TestALeafIsTheSameOnBothSides(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -86,8 +86,8 @@ func TestALeafIsTheSameOnBothSides(t *testing.T) {
 	})
 }
 
-// TestPartsJoin: the parts of a block, whatever their size, have each operation once and in order,
-// and none but a lone operation is longer than asked.
+// TestPartsJoin: the parts of a block, whatever their size, have each operation once and in order, and none but a lone
+// operation is longer than asked.
 func TestPartsJoin(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -14,15 +14,15 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Encoder makes commands of write requests: each is converted, validated and encoded in one pass.
-// The zero value is ready. It is for one goroutine.
+// Encoder makes commands of write requests: each is converted, validated and encoded in one pass. The zero value is
+// ready. It is for one goroutine.
 type Encoder struct {
 	memory []byte // of the commands
 	text   []byte // of one operation
 }
 
-// maxKeptMemory is the size of the commands above which Reset releases their memory, so that a
-// giant frame's memory is not kept for small ones.
+// maxKeptMemory is the size of the commands above which Reset releases their memory, so that a giant frame's memory is
+// not kept for small ones.
 const maxKeptMemory = 64 << 10
 
 // Reset lets the next commands use the memory of the earlier ones.
@@ -35,8 +35,8 @@ func (e *Encoder) Reset() {
 // Grow makes room for commands of n bytes, so that their memory is not enlarged step by step.
 func (e *Encoder) Grow(n int) { e.memory = slices.Grow(e.memory, n) }
 
-// Encode makes the command of an actor's request. It is valid until Reset, and has strings of the
-// request. The error is a *machine.FieldError.
+// Encode makes the command of an actor's request. It is valid until Reset, and has strings of the request. The error is
+// a *machine.FieldError.
 func (e *Encoder) Encode(r *seqledgerv1.WriteRequest, actor string) (c machine.Command, err error) {
 	if r.Scope == nil {
 		return c, &machine.FieldError{Field: "scope", Problem: "is required"}
@@ -79,8 +79,8 @@ func Scope(s *seqledgerv1.Scope) machine.Scope {
 	return machine.Scope{Organization: s.GetOrganization(), Vault: s.GetVault()}
 }
 
-// operation converts one operation. Its keys are valid until the next one. The error's field is
-// relative to the operation.
+// operation converts one operation. Its keys are valid until the next one. The error's field is relative to the
+// operation.
 func (e *Encoder) operation(m *seqledgerv1.Operation) (op machine.Operation, problem *machine.FieldError) {
 	o, ok := message.ReadOperation(m)
 	switch {
@@ -129,8 +129,8 @@ func condition(m *seqledgerv1.Condition, field string) (machine.Condition, *mach
 	case *seqledgerv1.Condition_ValueEquals:
 		return machine.Condition{Kind: machine.ConditionValueEquals, Value: c.ValueEquals}, nil
 	}
-	// An empty condition may be one that this server does not know. Treating it as "none" could
-	// execute a write that must not run.
+	// An empty condition may be one that this server does not know. Treating it as "none" could execute a write that
+	// must not run.
 	return machine.Condition{}, &machine.FieldError{Field: field, Problem: "must set a condition"}
 }
 
@@ -175,9 +175,8 @@ func OpenSession(m *seqledgerv1.OpenSessionRequest, actor string) (*machine.Open
 	return o, o.Validate()
 }
 
-// ConfigUpdate converts a request. It checks the limits by themselves, so that
-// a malformed request stays out of the log; what the state machine decides is
-// the same, because no limit depends on another field.
+// ConfigUpdate converts a request. It checks the limits by themselves, so that a malformed request stays out of the
+// log; what the state machine decides is the same, because no limit depends on another field.
 func ConfigUpdate(m *seqledgerv1.UpdateConfigRequest) (*machine.ConfigUpdate, error) {
 	update := &machine.ConfigUpdate{
 		EvictionInterval: ifSet(m.EvictionIntervalSet != nil, m.GetEvictionInterval()),

@@ -17,8 +17,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// everything is a write with every operation and condition, and every field
-// set.
+// everything is a write with every operation and condition, and every field set.
 func everything() *seqledgerv1.WriteRequest {
 	at := &timestamppb.Timestamp{Seconds: 4_000_000_000, Nanos: 5}
 	set := func(c *seqledgerv1.Condition) *seqledgerv1.Operation {

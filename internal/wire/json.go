@@ -36,14 +36,12 @@ func decodeJSON(data []byte, m proto.Message) error {
 }
 
 const (
-	// maxElements of any list or object in a request in JSON: no message has
-	// more fields, and no list of a request a higher limit.
+	// maxElements of any list or object in a request in JSON: no message has more fields, and no list of a request a
+	// higher limit.
 	maxElements = max(MaxFrameWrites, machine.MaxOperations)
-	// maxObjects of a request in JSON: an operation has three, a write two beside,
-	// the frame is one.
+	// maxObjects of a request in JSON: an operation has three, a write two beside, the frame is one.
 	maxObjects = 3*MaxFrameOperations + 2*MaxFrameWrites + 1
-	// maxDepth of lists and objects in one another, so that a reader cannot run out of stack; a frame
-	// has seven.
+	// maxDepth of lists and objects in one another, so that a reader cannot run out of stack; a frame has seven.
 	maxDepth = 16
 )
 
@@ -54,10 +52,9 @@ type jsonLevel struct {
 	key    []byte // of the current member
 }
 
-// jsonLimits returns an error for the first list or object that is too long or too deep, with
-// its depth from 1, or nil. It runs before decoding, because `{}` takes two bytes in the text
-// and hundreds in memory. It does not validate the JSON: a syntax error that misleads it also
-// stops the decoder at the same place.
+// jsonLimits returns an error for the first list or object that is too long or too deep, with its depth from 1, or nil.
+// It runs before decoding, because `{}` takes two bytes in the text and hundreds in memory. It does not validate the
+// JSON: a syntax error that misleads it also stops the decoder at the same place.
 func jsonLimits(data []byte) (problem *machine.FieldError, depth int) {
 	var levels [maxDepth]jsonLevel
 	var text []byte // the last string, as it is written
@@ -120,8 +117,8 @@ func jsonPath(levels []jsonLevel) string {
 	return path
 }
 
-// splitJSON returns the writes of a frame. It reads tokens, because encoding/json would accept a key
-// in any letter case, and the last of two.
+// splitJSON returns the writes of a frame. It reads tokens, because encoding/json would accept a key in any letter
+// case, and the last of two.
 func splitJSON(data []byte) (writes [][]byte, problem *machine.FieldError) {
 	tokens := json.NewDecoder(bytes.NewReader(data))
 	if t, err := tokens.Token(); err != nil || t != json.Delim('{') {
@@ -154,13 +151,12 @@ func splitJSON(data []byte) (writes [][]byte, problem *machine.FieldError) {
 		return nil, &machine.FieldError{Problem: "is not a JSON object"}
 	}
 	if _, err := tokens.Token(); !errors.Is(err, io.EOF) {
-		return nil, &machine.FieldError{Problem: "goes on after the JSON object"}
+		return nil, &machine.FieldError{Problem: "continues after the JSON object"}
 	}
 	return writes, nil
 }
 
-// explainJSON returns the first field that is unknown or has a wrong value; nil
-// when each field by itself is right.
+// explainJSON returns the first field that is unknown or has a wrong value; nil when each field alone is valid.
 func explainJSON(t protoreflect.MessageType, data []byte, path string) *machine.FieldError {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
@@ -204,7 +200,7 @@ func explainJSONValue(
 	t protoreflect.MessageType, field protoreflect.FieldDescriptor, data []byte, at string,
 ) *machine.FieldError {
 	switch {
-	case !isOurs(field): // a scalar, or a time, which has a text form of its own
+	case !isOurs(field): // a scalar, or a time, which is a text
 		return nil
 	case !field.IsList():
 		return explainJSON(t.New().NewField(field).Message().Type(), data, at)
@@ -246,11 +242,10 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
-// The decoding libraries describe errors in terms of Go: types, functions and time layouts.
-// This part of the file describes them in terms of the API.
+// The decoding libraries describe errors in terms of Go: types, functions and time layouts. This part of the file
+// describes them in terms of the API.
 
-// unknownJSONField returns the error for an unknown field. A name that is not UTF-8 cannot be
-// part of an answer.
+// unknownJSONField returns the error for an unknown field. A name that is not UTF-8 cannot be part of an answer.
 func unknownJSONField(path, name string) *machine.FieldError {
 	if !utf8.ValidString(name) || strings.ContainsRune(name, utf8.RuneError) {
 		return &machine.FieldError{Field: path, Problem: "has an unknown field whose name is not UTF-8"}
@@ -304,7 +299,7 @@ var (
 	oneofIsSet     = regexp.MustCompile(`error parsing "([^"]*)", oneof [^ ]* is already set`)
 )
 
-// jsonWholeProblem says what is wrong with an object whose fields are each valid.
+// jsonWholeProblem describes the mistake in an object whose fields are each valid.
 func jsonWholeProblem(d protoreflect.MessageDescriptor, path string, err error) *machine.FieldError {
 	if found := duplicateField.FindStringSubmatch(err.Error()); found != nil {
 		name := Clip(found[1])
@@ -315,7 +310,7 @@ func jsonWholeProblem(d protoreflect.MessageDescriptor, path string, err error) 
 	}
 	if found := oneofIsSet.FindStringSubmatch(err.Error()); found != nil {
 		return &machine.FieldError{Field: path,
-			Problem: fmt.Sprintf("has %s beside another one, and only one of them may be", Clip(found[1]))}
+			Problem: fmt.Sprintf("has %s in addition to another one, and only one of them is allowed", Clip(found[1]))}
 	}
 	return &machine.FieldError{Field: path, Problem: "is not the JSON of " + string(d.FullName())}
 }

@@ -49,7 +49,7 @@ func TestJSONErrorsAreInWordsOfTheAPI(t *testing.T) {
 		{write, set(`"expiresAt":"tomorrow"`), `operations[0].set_entity.expires_at: must be a time`},
 		{write, set(`"expiresAt":5`),
 			`must be a time from the year 1 to 9999 with its zone, such as "2027-01-31T12:00:00Z", is 5`},
-		{write, `{"operations":[{"append":{},"setEntity":{}}]}`, `operations[0]: has setEntity beside another one`},
+		{write, `{"operations":[{"append":{},"setEntity":{}}]}`, `operations[0]: has setEntity in addition to another one`},
 		{write, `{"clientId":"a","clientId":"b"}`, `client_id: is given twice`},
 		{write, `{"clientId":"a","client_id":"b"}`, `client_id: is given twice`},
 		{write, `{"scope":{"organization":"a","organization":"b"}}`, `scope.organization: is given twice`},
@@ -75,8 +75,7 @@ func TestJSONErrorsAreInWordsOfTheAPI(t *testing.T) {
 	}
 }
 
-// TestErrorsDoNotRepeatHugeInput: a refusal of five mebibytes is not five
-// mebibytes.
+// TestErrorsDoNotRepeatHugeInput: a refusal of five mebibytes is not five mebibytes.
 func TestErrorsDoNotRepeatHugeInput(t *testing.T) {
 	t.Parallel()
 	huge := strings.Repeat("x", 1<<20)
@@ -120,8 +119,7 @@ func TestJSONLimits(t *testing.T) {
 	}
 }
 
-// FuzzJSONLimits: the scan never panics, what it says is UTF-8, and what it lets
-// through is within its bounds.
+// FuzzJSONLimits: the scan never panics, what it says is UTF-8, and what it lets through is within its bounds.
 func FuzzJSONLimits(f *testing.F) {
 	f.Add([]byte(`{"writes":[{"a":"\"{"},{}]}`))
 	f.Add(bytes.Repeat([]byte("["), 20))

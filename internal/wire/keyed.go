@@ -14,8 +14,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// The times of keyed records that a request leaves open. The state machine sees only what is
-// resolved here.
+// The times of keyed records that a request leaves open. The state machine sees only what is resolved here.
 const (
 	defaultLease       = 60 * time.Second
 	minLease           = time.Second
@@ -35,8 +34,8 @@ type KeyTimes struct {
 // maxIdempotencyKey is the length of the longest key in bytes.
 const maxIdempotencyKey = 256
 
-// RecordID identifies the record that a request of the given caller names, at the given path in
-// the request. The error is a *machine.FieldError.
+// RecordID identifies the record that a request of the given caller names, at the given path in the request. The error
+// is a *machine.FieldError.
 func RecordID(path string, k *seqledgerv1.RecordKey, caller string) (id machine.KeyedID, err error) {
 	if k == nil {
 		return id, &machine.FieldError{Field: path, Problem: "is required"}
@@ -70,8 +69,8 @@ func FieldAt(path string, err error) error {
 	return err
 }
 
-// validateIdempotencyKey checks the key of a record: visible ASCII alone, so that a key is the same
-// in a header, in a log and on a command line.
+// validateIdempotencyKey checks the key of a record: visible ASCII alone, so that a key is the same in a header, in a
+// log and on a command line.
 func validateIdempotencyKey(field, key string) error {
 	if key == "" {
 		return &machine.FieldError{Field: field, Problem: "is required"}
@@ -123,8 +122,8 @@ var policies = map[seqledgerv1.LeaseExpiry]keyed.Policy{
 	seqledgerv1.LeaseExpiry_LEASE_EXPIRY_TAKEOVER:      keyed.TakeOver,
 }
 
-// ReserveCommand resolves the times of a Reserve by the given caller, whose principals may have
-// maxKeys records. The error is a *machine.FieldError.
+// ReserveCommand resolves the times of a Reserve by the given caller, whose principals may have maxKeys records. The
+// error is a *machine.FieldError.
 func ReserveCommand(
 	m *seqledgerv1.ReserveRequest, caller string, maxKeys int, open KeyTimes,
 ) (c *machine.KeyedCommand, wait time.Duration, err error) {
@@ -145,8 +144,7 @@ func ReserveCommand(
 		}
 	}
 	c.Policy = policy
-	// 0 for unset. The ledger checks it against its own time, because the server's clock must not decide
-	// anything.
+	// 0 for unset. The ledger checks it against its own time, because the server's clock must not decide anything.
 	if m.ValidUntil != nil {
 		if err := m.ValidUntil.CheckValid(); err != nil {
 			return nil, 0, &machine.FieldError{Field: "valid_until", Problem: "is not a valid time"}
@@ -164,8 +162,8 @@ func ReserveCommand(
 	return c, time.Duration(nanos), err
 }
 
-// sinceEpoch returns the nanoseconds from 1970 to a time: 0 for one before, and the largest number
-// for one that does not fit. UnixNano alone would wrap around, so that a far future were in the past.
+// sinceEpoch returns the nanoseconds from 1970 to a time: 0 for one before, and the largest number for one that does
+// not fit. UnixNano alone would wrap around, so that a far future were in the past.
 func sinceEpoch(t time.Time) int64 {
 	switch {
 	case t.Before(time.Unix(0, 0)):
@@ -215,8 +213,8 @@ func OwnerCommand(owner *seqledgerv1.Ownership, caller string, command keyed.Com
 // IsKeyed reports whether a write belongs to a key and to no stream.
 func IsKeyed(m *seqledgerv1.WriteRequest) bool { return m.Sequence == 0 && m.IdempotencyKey != "" }
 
-// KeyedWrite makes the command of a keyed write by the given caller, whose principals may have
-// maxKeys records. The error is a *machine.FieldError.
+// KeyedWrite makes the command of a keyed write by the given caller, whose principals may have maxKeys records. The
+// error is a *machine.FieldError.
 func KeyedWrite(
 	m *seqledgerv1.WriteRequest, caller string, maxKeys int, open KeyTimes,
 ) (w *machine.KeyedWrite, err error) {
@@ -250,8 +248,7 @@ func KeyedWrite(
 	return w, w.Validate()
 }
 
-// Lease returns the lease that a Heartbeat asks for, in nanoseconds; 0 ends it. The error is a
-// *machine.FieldError.
+// Lease returns the lease that a Heartbeat asks for, in nanoseconds; 0 ends it. The error is a *machine.FieldError.
 func Lease(m *seqledgerv1.HeartbeatRequest, open KeyTimes) (int64, error) {
 	if !m.End {
 		return duration("lease", m.Lease, cmp.Or(open.Lease, defaultLease), minLease, keyed.MaxLease)
@@ -262,8 +259,8 @@ func Lease(m *seqledgerv1.HeartbeatRequest, open KeyTimes) (int64, error) {
 	return 0, nil
 }
 
-// CompletedTTL returns how long a result is to be known, in nanoseconds; 0 keeps
-// the TTL of the Reserve. The error is a *machine.FieldError.
+// CompletedTTL returns how long a result is to be known, in nanoseconds; 0 keeps the TTL of the Reserve. The error is a
+// *machine.FieldError.
 func CompletedTTL(d *durationpb.Duration) (int64, error) {
 	return duration("ttl", d, 0, minTTL, keyed.MaxTTL)
 }

@@ -64,8 +64,8 @@ func TestReserveCommand(t *testing.T) {
 		c.Policy != keyed.BecomeIndeterminate || c.ID.Principal != "ann" || c.Actor != keyedCaller {
 		t.Errorf("got %+v, wait %s", c, wait)
 	}
-	// Nanoseconds since 1970 fit into 64 bits from 1678 to 2262 alone. What is outside is no other time, and
-	// never 0, which means unset.
+	// Nanoseconds since 1970 fit into 64 bits from 1678 to 2262 alone. What is outside is no other time, and never 0,
+	// which means unset.
 	for at, want := range map[time.Time]int64{
 		time.Unix(-5, 0):                              1,
 		time.Unix(0, 0):                               1,
@@ -221,8 +221,8 @@ func TestKeyedWriteCommand(t *testing.T) {
 	}
 }
 
-// TestTimesOfResults: an owner that leaves the time open keeps that of its Reserve, and a refusal is
-// known for a minute, so that a client can correct its request and try again.
+// TestTimesOfResults: an owner that leaves the time open keeps that of its Reserve, and a refusal is known for a
+// minute, so that a client can correct its request and try again.
 func TestTimesOfResults(t *testing.T) {
 	t.Parallel()
 	lease := func(d *durationpb.Duration) (int64, error) {
@@ -257,8 +257,7 @@ func TestTimesOfResults(t *testing.T) {
 	}
 }
 
-// TestTimesOfAServer: a server may have other times for what requests leave open, and no others for what
-// they say.
+// TestTimesOfAServer: a server may have other times for what requests leave open, and no others for what they say.
 func TestTimesOfAServer(t *testing.T) {
 	t.Parallel()
 	times := KeyTimes{Lease: time.Hour, TTL: 2 * time.Hour, RejectedTTL: 3 * time.Hour}
@@ -286,8 +285,7 @@ func TestTimesOfAServer(t *testing.T) {
 	}
 }
 
-// TestKeyedNamesOfTheAPI: each outcome and state of the machine has one name in the API, and no two
-// have the same; the zero name is for what the machine does not say.
+// TestKeyedNamesOfTheAPI: the machine and the API have the same outcomes and states.
 func TestKeyedNamesOfTheAPI(t *testing.T) {
 	t.Parallel()
 	for number, name := range seqledgerv1.RecordOutcome_name {

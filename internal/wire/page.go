@@ -12,8 +12,8 @@ import (
 const (
 	defaultPageSize = 100
 	maxPageSize     = 1_000
-	// MaxPageBytes is the maximum size of an encoded page or part. With the token and all
-	// overhead it is less than 3 MiB; gRPC accepts 4 MiB by default.
+	// MaxPageBytes is the maximum size of an encoded page or part. With the token and all overhead it is less than 3
+	// MiB; gRPC accepts 4 MiB by default.
 	MaxPageBytes  = 3<<20 - 16<<10
 	maxTokenBytes = 8 << 10 // of text; the longest cursor has about 3 KiB
 	tokenVersion  = 1
@@ -33,8 +33,7 @@ func PageSize(asked uint32) (int, error) {
 	return int(asked), nil
 }
 
-// Query names a list and its filters. A page token has its digest, so that a token of another
-// query is refused.
+// Query names a list and its filters. A page token has its digest, so that a token of another query is refused.
 type Query [digestBytes]byte
 
 // NewQuery returns the query of a procedure with these filters.
@@ -47,8 +46,8 @@ func NewQuery(procedure string, filters ...string) Query {
 	return Query(h.Sum(nil)[:digestBytes])
 }
 
-// Token returns the text that continues the query after a cursor. It only protects against
-// mistakes, because a forged token gives no access that the caller does not have.
+// Token returns the text that continues the query after a cursor. It only protects against mistakes, because a forged
+// token gives no access that the caller does not have.
 func (q Query) Token(cursor []byte) string {
 	b := append([]byte{tokenVersion}, q[:]...)
 	return base64.RawURLEncoding.EncodeToString(append(b, cursor...))

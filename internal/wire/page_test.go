@@ -50,8 +50,7 @@ func TestLongestCursorFitsIntoAToken(t *testing.T) {
 	}
 }
 
-// FuzzPageToken: what a token is read as makes the same token, and anything
-// else is refused as a mistake of the client.
+// FuzzPageToken: what a token is read as makes the same token, and anything else is refused as a mistake of the client.
 func FuzzPageToken(f *testing.F) {
 	q := NewQuery("list", "filter")
 	f.Add(q.Token([]byte("cursor")))

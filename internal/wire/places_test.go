@@ -17,8 +17,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// A kind of operation that is new in the API is added in these places, and in no other. Each names
-// every kind, in its own words, as often as it has to tell the kinds apart.
+// A kind of operation that is new in the API is added in these places, and in no other. Each names every kind, in its
+// own words, as often as it has to tell the kinds apart.
 var places = []struct {
 	file  string
 	name  string // %s is the kind, such as SetEntity
@@ -50,8 +50,7 @@ func kindNames() (names []string) {
 	return names
 }
 
-// missingKinds returns a line for each kind that a place does not name. A source is read without
-// its comments.
+// missingKinds returns a line for each kind that a place does not name. A source is read without its comments.
 func missingKinds(read func(file string) ([]byte, error), kinds []string) (missing []string) {
 	for _, p := range places {
 		source, err := read(p.file)

@@ -12,9 +12,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// decoder is a request that decodes itself and stores its error. Connect would answer a codec's
-// error itself, before any interceptor and without details. So these codecs do not fail; the
-// handler finds the error in the request and refuses it like any other.
+// decoder is a request that decodes itself and stores its error. Connect would answer a codec's error itself, before
+// any interceptor and without details. So these codecs do not fail; the handler finds the error in the request and
+// refuses it like any other.
 type decoder interface {
 	decodeBinary(data []byte)
 	decodeJSON(data []byte)
@@ -32,8 +32,8 @@ type Message[T any] interface {
 	proto.Message
 }
 
-// Get returns the message. An empty message may not have passed the codec: Connect skips those in
-// streams. The error is a *machine.FieldError.
+// Get returns the message. An empty message may not have passed the codec: Connect skips those in streams. The error is
+// a *machine.FieldError.
 func (r *Request[T, P]) Get() (P, error) {
 	if r.message == nil {
 		r.message = new(T)
@@ -51,15 +51,15 @@ func (r *Request[T, P]) decodeJSON(data []byte) {
 	r.invalid = decodeJSON(data, r.message)
 }
 
-// generated is a message with a generated encoder. It gives the same bytes as package proto for
-// the answers of a server: text in UTF-8, and no oneof with a nil message.
+// generated is a message with a generated encoder. It gives the same bytes as package proto for the answers of a
+// server: text in UTF-8, and no oneof with a nil message.
 type generated interface {
 	SizeVT() int
 	MarshalToSizedBufferVT(dst []byte) (int, error)
 }
 
-// BinaryCodec reads requests and writes answers in protobuf. It and JSONCodec implement Connect's
-// Codec, and replace Connect's own, which silently drop unknown fields.
+// BinaryCodec reads requests and writes answers in protobuf. It and JSONCodec implement Connect's Codec, and replace
+// Connect's own, which silently drop unknown fields.
 type BinaryCodec struct{}
 
 // Name implements connect.Codec.
@@ -95,8 +95,8 @@ func (BinaryCodec) Unmarshal(data []byte, m any) error {
 	return nil
 }
 
-// JSONCodec reads requests and writes answers in protobuf's JSON mapping. CodecName is "json", or
-// that with a parameter of the content type.
+// JSONCodec reads requests and writes answers in protobuf's JSON mapping. CodecName is "json", or that with a parameter
+// of the content type.
 type JSONCodec struct{ CodecName string }
 
 // Name implements connect.Codec.
@@ -144,8 +144,8 @@ func decodeBinary(data []byte, m proto.Message) error {
 	return nil
 }
 
-// notDecoded is the error of a decoder that refuses what the schema has found valid, which no
-// encoding is known to bring about.
+// notDecoded is the error of a decoder that refuses what the schema has found valid, which no encoding is known to
+// bring about.
 func notDecoded(m proto.Message) *machine.FieldError {
 	return &machine.FieldError{
 		Problem: fmt.Sprint("is not the binary encoding of ", m.ProtoReflect().Descriptor().FullName())}
@@ -154,14 +154,13 @@ func notDecoded(m proto.Message) *machine.FieldError {
 const (
 	// MaxFrameWrites is how many writes one message of a WriteStream may carry.
 	MaxFrameWrites = 1_000
-	// MaxFrameOperations is how many operations those writes may have together. Because an empty
-	// operation takes two bytes on the wire and some 250 decoded and converted, without this
-	// limit 4 MB could become 500.
+	// MaxFrameOperations is how many operations those writes may have together. Because an empty operation takes two
+	// bytes on the wire and some 250 decoded and converted, without this limit 4 MB could become 500.
 	MaxFrameOperations = 16_384
 )
 
-// Frame is a message of a WriteStream, or a WriteBatch: writes, and the errors of the invalid ones. An invalid
-// write must not affect the others, so each has an error of its own.
+// Frame is a message of a WriteStream, or a WriteBatch: writes, and the errors of the invalid ones. An invalid write
+// must not affect the others, so each has a separate error.
 type Frame struct {
 	Writes []*seqledgerv1.WriteRequest
 	// Operations of all valid writes together.
@@ -212,8 +211,7 @@ func (f *Frame) decodeBinary(data []byte) {
 // writesField is the number of WriteStreamRequest.writes.
 const writesField protowire.Number = 1
 
-// nextWrite returns the encoded write that the rest of a frame begins with, and its size there; n
-// writes precede it.
+// nextWrite returns the encoded write that the rest of a frame begins with, and its size there; n writes precede it.
 func nextWrite(rest []byte, n int) (write []byte, size int, problem *machine.FieldError) {
 	number, wire, tag := protowire.ConsumeTag(rest)
 	switch {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -24,8 +24,8 @@ func decodeFrame(body string) *Frame {
 	return f
 }
 
-// TestFrameInJSON: a mistake in one write is that write's; a mistake in the
-// frame is the frame's, however lenient encoding/json would be about it.
+// TestFrameInJSON: a mistake in one write is that write's; a mistake in the frame is the frame's, however lenient
+// encoding/json would be about it.
 func TestFrameInJSON(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]struct {
@@ -70,8 +70,7 @@ func TestFrameInJSON(t *testing.T) {
 	}
 }
 
-// TestFrameInBinary is the same for the binary encoding: one damaged write
-// between two whole ones.
+// TestFrameInBinary is the same for the binary encoding: one damaged write between two whole ones.
 func TestFrameInBinary(t *testing.T) {
 	t.Parallel()
 	whole := everything()
@@ -126,8 +125,8 @@ func writeWith(operations int) *seqledgerv1.WriteRequest {
 	return w
 }
 
-// TestOperationsOfAFrame: a message of a WriteStream has at most 16,384
-// operations, whatever its encoding and however many writes they are in.
+// TestOperationsOfAFrame: a message of a WriteStream has at most 16,384 operations, whatever its encoding and however
+// many writes they are in.
 func TestOperationsOfAFrame(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -151,8 +150,8 @@ func TestOperationsOfAFrame(t *testing.T) {
 	}
 }
 
-// TestABadWriteLeavesItsNeighbours: what a frame is taken for must not
-// depend on whether one of its writes is malformed.
+// TestABadWriteLeavesItsNeighbours: what a frame is taken for must not depend on whether one of its writes is
+// malformed.
 func TestABadWriteLeavesItsNeighbours(t *testing.T) {
 	t.Parallel()
 	m := new(seqledgerv1.WriteStreamRequest)
@@ -196,8 +195,8 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestLimitsComeBeforeDecoding: two bytes of an empty message take hundreds in memory, so
-// messages beyond the limits must not be decoded.
+// TestLimitsComeBeforeDecoding: two bytes of an empty message take hundreds in memory, so messages beyond the limits
+// must not be decoded.
 func TestLimitsComeBeforeDecoding(t *testing.T) { //nolint:paralleltest // It measures what is allocated.
 	const size = 2 << 20
 	decodeWrite := func(decode func([]byte, proto.Message) error) func([]byte) error {
@@ -234,8 +233,7 @@ func TestLimitsComeBeforeDecoding(t *testing.T) { //nolint:paralleltest // It me
 	}
 }
 
-// TestGeneratedDecoder: every frame that proto.Marshal makes is valid, and both
-// decoders read it alike.
+// TestGeneratedDecoder: every frame that proto.Marshal makes is valid, and both decoders read it alike.
 func TestGeneratedDecoder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -262,8 +260,8 @@ type tester interface {
 	Fatalf(string, ...any)
 }
 
-// checkDecoders holds the two decoders against each other, for a valid
-// frame: down to the commands, in which nil and empty must mean the same.
+// checkDecoders holds the two decoders against each other, for a valid frame: down to the commands, in which nil and
+// empty must mean the same.
 func checkDecoders(t tester, data []byte) {
 	t.Helper()
 	want, got := new(seqledgerv1.WriteStreamRequest), new(seqledgerv1.WriteStreamRequest)
@@ -294,8 +292,8 @@ func checkDecoders(t tester, data []byte) {
 	}
 }
 
-// FuzzGeneratedDecoder feeds arbitrary bytes. What is valid both decoders take, with the same
-// outcome. All else is refused before the more lenient one is asked.
+// FuzzGeneratedDecoder feeds arbitrary bytes. What is valid both decoders take, with the same outcome. All else is
+// refused before the more lenient one is asked.
 func FuzzGeneratedDecoder(f *testing.F) {
 	f.Add(mustMarshal(f, &seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{everything(), {}}}))
 	f.Add([]byte("\x0a\x04\x12\x02a\xff"))                                            // not UTF-8
@@ -312,8 +310,7 @@ func FuzzGeneratedDecoder(f *testing.F) {
 	})
 }
 
-// TestGeneratedEncoder: answers have the bytes that package proto would give
-// them, whatever the buffer holds before.
+// TestGeneratedEncoder: answers have the bytes that package proto would give them, whatever the buffer holds before.
 func TestGeneratedEncoder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -334,8 +331,8 @@ func TestGeneratedEncoder(t *testing.T) {
 	})
 }
 
-// FuzzFrame is FuzzWriteRequest for the messages of a WriteStream. Whatever the
-// neighbours are, each write has an answer of its own.
+// FuzzFrame is FuzzWriteRequest for the messages of a WriteStream. Whatever the neighbours are, each write has an
+// answer of its own.
 func FuzzFrame(f *testing.F) {
 	m := &seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{everything(), {}, everything()}}
 	binary, err := proto.Marshal(m)
@@ -365,8 +362,8 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// TestCodecsKeepTheError: a codec never fails, because Connect would answer that itself; the request
-// has the error for its handler.
+// TestCodecsKeepTheError: a codec never fails, because Connect would answer that itself; the request has the error for
+// its handler.
 func TestCodecsKeepTheError(t *testing.T) {
 	t.Parallel()
 	type request = Request[seqledgerv1.GetEntityRequest, *seqledgerv1.GetEntityRequest]
@@ -420,8 +417,8 @@ type Codec interface {
 	Unmarshal([]byte, any) error
 }
 
-// TestTooManyWritesBehindABadOne: the scan of the JSON stops at the first mistake, and the writes
-// behind it count all the same.
+// TestTooManyWritesBehindABadOne: the scan of the JSON stops at the first mistake, and the writes behind it count all
+// the same.
 func TestTooManyWritesBehindABadOne(t *testing.T) {
 	t.Parallel()
 	bad := `{"operations":[` + strings.Repeat("{},", machine.MaxOperations) + `{}]}`

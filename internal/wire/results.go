@@ -7,8 +7,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Results builds the responses of one WriteStream. It reuses its memory for every response, because
-// a message is already encoded when it is sent. The zero value is ready.
+// Results builds the responses of one WriteStream. It reuses its memory for every response, because a message is
+// already encoded when it is sent. The zero value is ready.
 type Results struct {
 	response seqledgerv1.WriteStreamResponse
 	slots    []*resultSlot
@@ -25,8 +25,8 @@ type resultSlot struct {
 	time    timestamppb.Timestamp
 }
 
-// maxKeptVersions is the number of operations in one response above which its memory is
-// released, so that a giant frame's memory is not kept for as long as the stream.
+// maxKeptVersions is the number of operations in one response above which its memory is released, so that a giant
+// frame's memory is not kept for as long as the stream.
 const maxKeptVersions = 1 << 14
 
 // Reset begins the next response.
@@ -67,8 +67,7 @@ func (r *Results) RefuseLast(e *seqledgerv1.WriteError) {
 	r.AddError(e)
 }
 
-// AddReceipt appends the result of a committed write, and returns the receipt in it, which has no
-// proof yet.
+// AddReceipt appends the result of a committed write, and returns the receipt in it, which has no proof yet.
 func (r *Results) AddReceipt(receipt *machine.Receipt) *seqledgerv1.Receipt {
 	slot := r.slot()
 	m := &slot.message

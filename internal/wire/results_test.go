@@ -20,8 +20,7 @@ func receiptOf(n uint64, versions int) *machine.Receipt {
 	return r
 }
 
-// TestResultsMemoryIsClean: a response reuses the memory of the previous one, and must not show
-// any of it.
+// TestResultsMemoryIsClean: a response reuses the memory of the previous one, and must not show any of it.
 func TestResultsMemoryIsClean(t *testing.T) {
 	t.Parallel()
 	gap := &seqledgerv1.WriteError{LastCommittedSequence: 4}

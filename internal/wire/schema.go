@@ -11,14 +11,12 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// schema describes the valid binary encodings of a message. A message is checked against it before
-// it is decoded, because decoding drops unknown fields, keeps the last of two, and may need far more
-// memory than the encoding of many empty messages. Unknown fields are refused, because an unknown
-// condition must not be dropped silently; fields that are given twice are refused, because the
-// caller may mean the one that would be dropped.
+// schema describes the valid binary encodings of a message. A message is checked against it before it is decoded,
+// because decoding drops unknown fields, keeps the last of two, and may need far more memory than the encoding of many
+// empty messages. Unknown fields are refused, because an unknown condition must not be dropped silently; fields that
+// are given twice are refused, because the caller may mean the one that would be dropped.
 //
-// It is built from the descriptors once: reflection for every write would cost as much as decoding
-// it.
+// It is built from the descriptors once: reflection for every write would cost as much as decoding it.
 type schema struct {
 	fields [maxFieldNumber + 1]schemaField
 	// limit bounds the elements of the one list that a message has, if any.
@@ -31,8 +29,7 @@ type schemaField struct {
 	list       bool
 	text       bool // must be UTF-8
 	wire       protowire.Type
-	// excludes has a bit for each field number that must not precede the field: its own, and
-	// the others of its oneof.
+	// excludes has a bit for each field number that must not precede the field: its own, and the others of its oneof.
 	excludes uint64
 	message  *schema // nil: no message
 }
@@ -40,8 +37,7 @@ type schemaField struct {
 // maxFieldNumber is the highest in any request.
 const maxFieldNumber = 15
 
-// schemas are those of all requests but a WriteBatch and the frames of a WriteStream, which are read
-// write by write.
+// schemas are those of all requests but a WriteBatch and the frames of a WriteStream, which are read write by write.
 var schemas = func() map[protoreflect.FullName]*schema {
 	all := make(map[protoreflect.FullName]*schema)
 	for _, file := range []protoreflect.FileDescriptor{
@@ -67,8 +63,7 @@ var (
 	writeSchema     = schemas[(*seqledgerv1.WriteRequest)(nil).ProtoReflect().Descriptor().FullName()]
 )
 
-// newSchema panics for a message that schema cannot describe, so that a program with such a message does
-// not start.
+// newSchema panics for a message that schema cannot describe, so that a program with such a message does not start.
 func newSchema(d protoreflect.MessageDescriptor, limit int) *schema {
 	s := &schema{limit: limit}
 	for i := range d.Fields().Len() {
@@ -106,13 +101,12 @@ func wireType(kind protoreflect.Kind) protowire.Type {
 	panic(fmt.Sprintf("wire: the schema knows no %s", kind))
 }
 
-// check returns what is wrong with an encoding, nil for a valid one, and how many elements its lists
-// have. Valid is an encoding that is whole and has only known fields, each once, with lists within
-// their limit and text that is UTF-8. The generated decoder and proto.Unmarshal give the same result
-// for it; any other encoding the generated decoder might accept.
+// check returns the mistake in an encoding, nil for a valid one, and how many elements its lists have. Valid is an
+// encoding that is whole and has only known fields, each once, with lists within their limit and text that is UTF-8.
+// The generated decoder and proto.Unmarshal give the same result for it; any other encoding the generated decoder might
+// accept.
 //
-// The path of a field is put together on the way out of a mistake, so that a valid encoding costs no
-// memory.
+// The path of a field is built only for a mistake, so that a valid encoding costs no memory.
 func (s *schema) check(data []byte) (elements int, problem *machine.FieldError) {
 	seen, own := uint64(0), 0
 	for len(data) > 0 {
@@ -154,8 +148,7 @@ func (s *schema) check(data []byte) (elements int, problem *machine.FieldError) 
 // malformed is the problem of bytes that are not protobuf at all.
 const malformed = "is malformed protobuf"
 
-// check checks the value that data begins with, and returns its size. The problem's field is
-// relative to this one.
+// check checks the value that data begins with, and returns its size. The problem's field is relative to this one.
 func (f *schemaField) check(wire protowire.Type, data []byte) (elements, size int, problem *machine.FieldError) {
 	if wire != f.wire || wire != protowire.BytesType {
 		if size = protowire.ConsumeFieldValue(f.descriptor.Number(), wire, data); size < 0 {
@@ -185,7 +178,7 @@ func (f *schemaField) repeated(seen uint64) string {
 	if choice := f.descriptor.ContainingOneof(); choice != nil && seen&(1<<f.descriptor.Number()) == 0 {
 		for i := range choice.Fields().Len() {
 			if other := choice.Fields().Get(i); seen&(1<<other.Number()) != 0 {
-				return fmt.Sprintf("is given although %s is, and only one of them may be", other.Name())
+				return fmt.Sprintf("is given although %s is, and only one of them is allowed", other.Name())
 			}
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -39,9 +39,8 @@ func number(field protowire.Number, value uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(nil, field, protowire.VarintType), value)
 }
 
-// reference is a second implementation of a schema's check, by reflection. It returns the first
-// field that is unknown, of the wrong type, given twice, too long a list or not UTF-8, or where the
-// encoding breaks; nil when there is none.
+// reference is a second implementation of a schema's check, by reflection. It returns the first field that is unknown,
+// of the wrong type, given twice, too long a list or not UTF-8, or where the encoding breaks; nil when there is none.
 func reference(d protoreflect.MessageDescriptor, data []byte, path string) *machine.FieldError {
 	seen := map[protowire.Number]int{} // how often
 	for len(data) > 0 {
@@ -89,7 +88,7 @@ func referenceRepeat(field protoreflect.FieldDescriptor, seen map[protowire.Numb
 	if choice := field.ContainingOneof(); choice != nil {
 		for i := range choice.Fields().Len() {
 			if other := choice.Fields().Get(i); seen[other.Number()] > 0 {
-				return fmt.Sprintf("is given although %s is, and only one of them may be", other.Name())
+				return fmt.Sprintf("is given although %s is, and only one of them is allowed", other.Name())
 			}
 		}
 	}
@@ -109,8 +108,7 @@ func referenceValue(field protoreflect.FieldDescriptor, data []byte, at string) 
 	return nil
 }
 
-// TestGivenTwice: of two occurrences protobuf keeps the last, or a mixture, and
-// the caller may have meant the other.
+// TestGivenTwice: of two occurrences protobuf keeps the last, or a mixture, and the caller may have meant the other.
 func TestGivenTwice(t *testing.T) {
 	t.Parallel()
 	text := func(n protowire.Number, s string) []byte { return wrapped(n, []byte(s)) }
@@ -158,8 +156,8 @@ func sameProblem(a, b *machine.FieldError) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// TestSchemaAgreesWithReflection damages a write at random. The schema and the reference must find
-// the same mistake, in the same words.
+// TestSchemaAgreesWithReflection damages a write at random. The schema and the reference must find the same mistake, in
+// the same words.
 func TestSchemaAgreesWithReflection(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -210,8 +208,8 @@ func visitMessages(m protoreflect.Message, visit func(protoreflect.Message)) {
 	})
 }
 
-// TestUnknownFieldAtAnyDepth hides an unknown field in each message of a write
-// in turn: the schema must find it at any depth.
+// TestUnknownFieldAtAnyDepth hides an unknown field in each message of a write in turn: the schema must find it at any
+// depth.
 func TestUnknownFieldAtAnyDepth(t *testing.T) {
 	t.Parallel()
 	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1)
@@ -249,8 +247,7 @@ type spoiledWrite struct {
 	want machine.FieldError // what the reference finds
 }
 
-// spoiledWrites spoils every text of a write in turn. Package proto refuses each
-// of them.
+// spoiledWrites spoils every text of a write in turn. Package proto refuses each of them.
 func spoiledWrites(t *testing.T) (spoiled []spoiledWrite) {
 	t.Helper()
 	whole := func() *seqledgerv1.WriteRequest {
@@ -295,10 +292,9 @@ func spoiledWrites(t *testing.T) (spoiled []spoiledWrite) {
 	return spoiled
 }
 
-// TestTextThatIsNotUTF8: the generated decoder would take it; it has to be
-// refused with the same field, code and message as if package proto had read it,
-// and before anything is converted. TestMalformedBinaryWritesChangeNothing is the
-// same from outside.
+// TestTextThatIsNotUTF8: the generated decoder would take it; it has to be refused with the same field, code and
+// message as if package proto had read it, and before anything is converted. TestMalformedBinaryWritesChangeNothing is
+// the same from outside.
 func TestTextThatIsNotUTF8(t *testing.T) {
 	t.Parallel()
 	for _, spoiled := range spoiledWrites(t) {
@@ -347,8 +343,7 @@ func countTexts(d protoreflect.MessageDescriptor) int {
 	return n
 }
 
-// allRequests are the messages that clients send. TestAllRequests finds one that
-// is missing.
+// allRequests are the messages that clients send. TestAllRequests finds one that is missing.
 var allRequests = []proto.Message{
 	(*seqledgerv1.WriteRequest)(nil), (*seqledgerv1.OpenSessionRequest)(nil), (*seqledgerv1.GetClientStateRequest)(nil),
 	(*seqledgerv1.GetEntityRequest)(nil), (*seqledgerv1.ListEntitiesRequest)(nil),
@@ -402,9 +397,8 @@ func TestABatchIsAFrame(t *testing.T) {
 	}
 }
 
-// FuzzRequests: a request of any kind that one of the two encodings can say is
-// taken in the other one, too, and means the same. What is refused is so with a
-// mistake that can be sent in an answer.
+// FuzzRequests: a request of any kind that one of the two encodings can say is taken in the other one, too, and means
+// the same. What is refused is so with a mistake that can be sent in an answer.
 func FuzzRequests(f *testing.F) {
 	write, err := proto.Marshal(everything())
 	if err != nil {
@@ -452,8 +446,8 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// FuzzSchema: the check of any request finds what the reference finds, in the same words, and a
-// frame is taken as its writes are one by one.
+// FuzzSchema: the check of any request finds what the reference finds, in the same words, and a frame is taken as its
+// writes are one by one.
 func FuzzSchema(f *testing.F) {
 	some := &seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{everything(), {}, {ClientId: "c"}}}
 	for _, m := range []proto.Message{everything(), some, &seqledgerv1.WriteStreamRequest{}} {

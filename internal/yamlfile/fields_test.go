@@ -27,8 +27,8 @@ func object(t testing.TB, content string) (*yamlfile.Reader, *yamlfile.Object) {
 	return r, r.Object(root, "at", "it", "more")
 }
 
-// TestFields reads each kind of field: what it is, what is refused and how, and that a refused or absent
-// one never passes for another value.
+// TestFields reads each kind of field: what it is, what is refused and how, and that a refused or absent one never
+// passes for another value.
 func TestFields(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -89,8 +89,8 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestOneMistakeIsToldOnce: a field that is no plain value is not also called a wrong number, time or
-// duration, because the second line would send its reader to the wrong place.
+// TestOneMistakeIsToldOnce: a field that is no plain value is not also called a wrong number, time or duration, because
+// the second line would send its reader to the wrong place.
 func TestOneMistakeIsToldOnce(t *testing.T) {
 	t.Parallel()
 	for name, read := range map[string]func(*yamlfile.Object){
@@ -158,8 +158,8 @@ func TestCountsAgainstStrconv(t *testing.T) {
 	})
 }
 
-// FuzzObject: whatever a file holds, a known field is the file's own value, each unknown or repeated one is
-// told, and no anchor or alias is missed.
+// FuzzObject: whatever a file holds, a known field is the file's own value, each unknown or repeated one is told, and
+// no anchor or alias is missed.
 func FuzzObject(f *testing.F) {
 	for _, seed := range []string{
 		"it: 1\nmore: [a]\n", "it: &x 1\nmore: *x\n", "it: 1\nit: 2\n", "? [a]\n: b\n", "<<: {it: 1}\n",

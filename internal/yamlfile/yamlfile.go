@@ -1,5 +1,5 @@
-// Package yamlfile reads YAML files whose fields are all known, and reports every mistake of a file
-// at once, by its line and the path of its field.
+// Package yamlfile reads YAML files whose fields are all known, and reports every mistake of a file at once, by its
+// line and the path of its field.
 package yamlfile
 
 import (
@@ -51,8 +51,7 @@ type Reader struct {
 // NewReader returns a reader of the file with this path, which is for the mistakes alone.
 func NewReader(path string) *Reader { return &Reader{path: path} }
 
-// Parse returns the root of the one document of a file. The error completes a sentence that begins
-// with the path.
+// Parse returns the root of the one document of a file. The error completes a sentence that begins with the path.
 func Parse(content []byte) (root *yaml.Node, err error) {
 	var document yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
@@ -71,8 +70,8 @@ func Parse(content []byte) (root *yaml.Node, err error) {
 	return document.Content[0], nil
 }
 
-// FindAlias returns the first anchor or alias at or below a node, or nil. They are refused, because
-// one line would depend on another, and a small file could expand to a huge one.
+// FindAlias returns the first anchor or alias at or below a node, or nil. They are refused, because one line would
+// depend on another, and a small file could expand to a huge one.
 func FindAlias(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		return n
@@ -113,8 +112,7 @@ func (o *Object) At(name string) string { return o.at + name }
 // Node returns the value of a field, or nil.
 func (o *Object) Node(name string) *yaml.Node { return o.values[name] }
 
-// Object reads a mapping. Unknown fields are refused, because a mistyped one would drop an
-// intended limit or expiry.
+// Object reads a mapping. Unknown fields are refused, because a mistyped one would drop an intended limit or expiry.
 func (r *Reader) Object(n *yaml.Node, at string, known ...string) *Object {
 	o := &Object{r: r, node: n, values: make(map[string]*yaml.Node)}
 	if at != "" {

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/internal/keyed"
-	"github.com/seqledger/seqledger/internal/rapidtest"
+	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 )
 
 // meter counts what an apply asks of its storage.

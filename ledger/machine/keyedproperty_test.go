@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/internal/keyed"
-	"github.com/seqledger/seqledger/internal/rapidtest"
+	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	. "github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )

@@ -20,26 +20,24 @@ import (
 	"time"
 )
 
-// The accounts count what each actor has stored, in bytes of disk; the caller of Stored says how
-// much that is. They are stored in a file beside the ledger, which is written some seconds after
-// the first change and when the server has drained. A killed server loses the counts since the last
-// write of the file, so quotas are slightly larger than configured; the ledger itself loses nothing.
-// A restored backup has no such file and counts from zero.
+// The accounts count what each actor has stored, in bytes of disk; the caller of Stored says how much that is. They are
+// stored in a file beside the ledger, which is written some seconds after the first change and when the server has
+// drained. A killed server loses the counts since the last write of the file, so quotas are slightly larger than
+// configured; the ledger itself loses nothing. A restored backup has no such file and counts from zero.
 //
-// The file is text: a line with the format and the SHA-256 of the rest, then a line
-// for each actor with its bytes and its name. Actors are visible ASCII.
+// The file is text: a line with the format and the SHA-256 of the rest, then a line for each actor with its bytes and
+// its name. Actors are visible ASCII.
 
 const (
 	accountsFormat = "seqledger stored bytes 1 "
 	// accountsEvery is how long a change waits before the file is written.
 	accountsEvery = 5 * time.Second
-	// maxAccounts bounds the actors with separate accounts. Further actors are counted
-	// together, under otherActors.
+	// maxAccounts bounds the actors with separate accounts. Further actors are counted together, under otherActors.
 	maxAccounts = 1 << 16
 	otherActors = "*"
-	// finishRoom is how much more a full actor may store to finish what it has begun. It is bounded,
-	// because the keys of a million small reservations could be finished with a mebibyte each.
-	finishRoom = 64 << 20
+	// finishBytes is how much more a full actor may store to finish what it has begun. It is bounded, because the keys
+	// of a million small reservations could be finished with a mebibyte each.
+	finishBytes = 64 << 20
 )
 
 // account counts the bytes that one actor has stored.
@@ -120,8 +118,8 @@ func (a *accounts) of(s *Share) *account {
 	return found
 }
 
-// full reports whether a party has used up its stored bytes, and as many more. An actor that has
-// stored nothing is not full on a tight disk: there may be nothing yet of which to have a part.
+// full reports whether a party has used up its stored bytes, and as many more. An actor that has stored nothing is not
+// full on a tight disk: there may be nothing yet of which to have a part.
 func (a *accounts) full(p Party, level int32, more int64) bool {
 	stored := a.of(p.Share).bytes.Load() - more
 	if quota := int64(p.Limits.StoredBytes); quota > 0 {

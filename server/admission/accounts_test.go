@@ -91,8 +91,8 @@ func TestDamage_StoredBytes(t *testing.T) {
 	t.Logf("damaged STORED: %d flipped bits and %d cuts, all refused", 8*len(good), len(good))
 }
 
-// What a credential may store is bounded by the auth file, or else by its part of
-// everything once the disk is nearly full.
+// What a credential may store is bounded by the auth file, or else by its part of everything once the disk is nearly
+// full.
 func TestStoredBytesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestStoredBytesAreBounded(t *testing.T) {
 		quota, large, small := partyOf(c, "quota", Limits{StoredBytes: 50}), partyOf(c, "large",
 			Limits{}), partyOf(c, "small", Limits{})
 		store := func(p Party, bytes int) error {
-			done, err := c.Write(t.Context(), p, bytes)
+			done, err := c.Write(t.Context(), p, Work{Writes: 1, Bytes: bytes})
 			if err == nil {
 				done()
 				c.Stored(p, bytes)
@@ -115,10 +115,10 @@ func TestStoredBytesAreBounded(t *testing.T) {
 			}
 		}
 		mustRefuse(t, store(quota, 1), StoredBytes, OfCredential)
-		if _, err := c.Writes(t.Context(), nil, quota, 1, 1); err == nil {
+		if _, err := c.AwaitWrite(t.Context(), nil, quota, Work{Writes: 1, Bytes: 1}); err == nil {
 			t.Error("a stream stores on")
 		}
-		if err := c.mayWrite(t.Context(), quota, 1); err != nil {
+		if err := c.mayQueue(t.Context(), quota, 1); err != nil {
 			t.Error("a write that may be a repeat does not arrive:", err)
 		}
 		free = 199
@@ -139,7 +139,7 @@ func TestWhatIsFinishedIsBounded(t *testing.T) {
 	c := newController(t, Options{Shares: true})
 	p := partyOf(c, "quota", Limits{StoredBytes: 50, WritesPerSecond: 1 << 20})
 	finish := func(bytes int) error {
-		done, err := c.Finish(t.Context(), p, bytes)
+		done, err := c.Write(t.Context(), p, Work{Writes: 1, Bytes: bytes, Finish: true})
 		if err == nil {
 			done()
 			c.Stored(p, bytes)
@@ -147,10 +147,10 @@ func TestWhatIsFinishedIsBounded(t *testing.T) {
 		return err
 	}
 	c.Stored(p, 50)
-	if _, err := c.Write(t.Context(), p, 1); err == nil {
+	if _, err := c.Write(t.Context(), p, Work{Writes: 1, Bytes: 1}); err == nil {
 		t.Error("a full credential begins something")
 	}
-	for range finishRoom >> 20 {
+	for range finishBytes >> 20 {
 		if err := finish(1 << 20); err != nil {
 			t.Fatal(err)
 		}

@@ -8,24 +8,20 @@ import (
 	"time"
 )
 
-// A message is in memory as it arrives, decoded, and encoded for the log. The limit of one
-// message times the limit of requests would be a hundred gigabytes, so large messages are
-// charged to their caller's share as they arrive: announced bytes that were not sent cost
-// nothing.
+// A message is in memory as it arrives, decoded, and encoded for the log. The limit of one message times the limit of
+// requests would be a hundred gigabytes, so large messages are charged to their caller's share as they arrive:
+// announced bytes that were not sent cost nothing.
 //
-// If the share is used up, a request is refused at once. A stream waits instead, which is flow
-// control; it waits only for its own credential's messages. Streams that each hold half a
-// message could wait for each other for ever, so one of them at a time may exceed the share
-// (the overdraft), until its message is complete or its client has stalled.
+// If the share is used up, a request is refused at once. A stream waits instead, which is flow control; it waits only
+// for its own credential's messages. Streams that each hold half a message could wait for each other, so one of them
+// may exceed the share (the overdraft), until its message is complete or its client has stalled.
 
 const (
 	// freeBytes is the size up to which a message is not charged.
 	freeBytes = 4 << 10
-	// prefixBytes is the size of the prefix of each message of a stream, and of gRPC: a flag
-	// and the length.
+	// prefixBytes is the size of the prefix of each message of a stream, and of gRPC: a flag and the length.
 	prefixBytes = 5
-	// copies is how often a message is in memory: as it arrived, decoded, and
-	// encoded for the log.
+	// copies is how often a message is in memory: as it arrived, decoded, and encoded for the log.
 	copies = 3
 	// unfolds is how many bytes one compressed byte may become, at most.
 	unfolds = 1_032
@@ -35,22 +31,21 @@ const (
 type BodyOptions struct {
 	// Largest is the maximum size of one message, decompressed.
 	Largest int64
-	// Enveloped reports whether the body is a sequence of messages, each behind a prefix.
+	// Enveloped reports whether the body is a sequence of messages, each after a prefix.
 	Enveloped bool
-	// Write reports whether the message is a call's only one, with one write or many. A write that
-	// would be refused at its end is refused while it arrives, because reading it costs as much as a valid one.
+	// Write reports whether the message is a call's only one, with one write or many. A write that would be refused at
+	// its end is refused while it arrives, because reading it costs as much as a valid one.
 	Write bool
 	// Compressed reports whether a body with a single message is compressed.
 	Compressed bool
-	// TooLarge returns the error of a message that is larger than Largest, before it
-	// has arrived; nil leaves that to the reader.
+	// TooLarge returns the error of a message that is larger than Largest, before it has arrived; nil leaves that to
+	// the reader.
 	TooLarge func() error
 	// Refused returns what Read returns in place of a *Refusal.
 	Refused func(error) error
 }
 
-// Body is the body of a request, charged as it arrives. It belongs to the goroutine
-// that reads it.
+// Body is the body of a request, charged as it arrives. It belongs to the goroutine that reads it.
 type Body struct {
 	io.ReadCloser
 	BodyOptions
@@ -68,8 +63,8 @@ type Body struct {
 	zipped bool  // whether it is compressed
 	read   int64 // of the message so far
 
-	// stall ends the wait for the rest of a large message of a stream; nil for other
-	// requests, which have a deadline for all of their body.
+	// stall ends the wait for the rest of a large message of a stream; nil for other requests, which have a deadline
+	// for all of their body.
 	stall *StallTimer
 }
 
@@ -78,9 +73,8 @@ func (c *Controller) NewBody(r *http.Request, p Party, o BodyOptions) *Body {
 	return &Body{ReadCloser: r.Body, BodyOptions: o, ctx: r.Context(), controller: c, party: p}
 }
 
-// stream marks the body as that of a stream, which waits until ctx ends where a request would
-// be refused. interrupt ends a read if the rest of a large message does not arrive in time.
-// stop must be called before the handler ends.
+// stream marks the body as that of a stream, which waits until ctx ends where a request would be refused. interrupt
+// ends a read if the rest of a large message does not arrive in time. stop must be called before the handler ends.
 func (b *Body) stream(ctx context.Context, limit time.Duration, interrupt func()) (stop func()) {
 	b.ctx, b.stall = ctx, NewStallTimer(limit, interrupt)
 	return b.stall.Close
@@ -113,8 +107,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readEnveloped never reads beyond the end of a prefix or a message, so it knows where the next
-// one begins.
+// readEnveloped never reads beyond the end of a prefix or a message, so it knows where the next one begins.
 func (b *Body) readEnveloped(p []byte) (int, error) {
 	if b.left == 0 {
 		b.Release()
@@ -150,8 +143,7 @@ func (b *Body) readEnveloped(p []byte) (int, error) {
 	return n, err
 }
 
-// charge charges n bytes that have arrived, and those before them if they were free
-// until now.
+// charge charges n bytes that have arrived, and those before them if they were free until now.
 func (b *Body) charge(n int64) error {
 	if b.read <= freeBytes || n == 0 {
 		return nil
@@ -162,8 +154,7 @@ func (b *Body) charge(n int64) error {
 	return b.take(n)
 }
 
-// unfold charges the maximum decompressed size of a message of b.read bytes, which is in memory
-// together with it.
+// unfold charges the maximum decompressed size of a message of b.read bytes, which is in memory together with it.
 func (b *Body) unfold() error {
 	if n := copies*min(b.Largest, unfolds*b.read) + b.read - b.held; n > 0 {
 		return b.hold(n)
@@ -171,8 +162,7 @@ func (b *Body) unfold() error {
 	return nil
 }
 
-// Grow charges the decoded size of a message beyond its encoded size: operations of a few bytes
-// each take hundreds.
+// Grow charges the decoded size of a message beyond its encoded size: operations of a few bytes each take hundreds.
 func (b *Body) Grow(bytes int64) error {
 	if bytes <= freeBytes {
 		return nil
@@ -184,23 +174,23 @@ func (b *Body) take(n int64) error { return b.hold(copies * n) }
 
 // hold takes n bytes of the party's share and of the total.
 func (b *Body) hold(n int64) error {
-	share, limit := b.party.Share, int64(b.party.Limits.MessageBytes)
+	c, share := b.controller, b.party.Share
 	if b.Write {
 		if b.held == 0 {
 			b.slow()
 		}
-		if err := b.controller.mayWrite(b.ctx, b.party, b.read); err != nil {
+		if err := c.mayQueue(b.ctx, b.party, b.read); err != nil {
 			share.refusedLarge()
 			return b.Refused(err)
 		}
 	}
-	if !share.arriving.TryAcquire(n, limit) {
-		if err := b.wait(n, limit); err != nil {
+	if !share.used[MessageBytes].TryAcquire(n, c.limit(b.party, MessageBytes)) {
+		if err := b.wait(n); err != nil {
 			return err
 		}
 	}
-	if !b.controller.arriving.TryAcquire(n, maxMessageBytes) {
-		share.arriving.Release(n)
+	if !c.used[MessageBytes].TryAcquire(n, c.total(MessageBytes)) {
+		share.used[MessageBytes].Release(n)
 		return b.refuse(OfServer)
 	}
 	b.held += n
@@ -221,15 +211,15 @@ func (b *Body) slow() {
 	}
 }
 
-// wait takes n bytes of the party's share once there is room, or once this body gets the
-// overdraft.
-func (b *Body) wait(n, limit int64) error {
+// wait takes n bytes of the party's share once they are available, or once this body gets the overdraft. Only the body
+// of a stream waits.
+func (b *Body) wait(n int64) error {
 	share := b.party.Share
 	if b.stall == nil {
 		if b.Write && b.controller.shares {
 			share.refusedLarge()
 		}
-		return b.refuse(b.controller.owner())
+		return b.refuse(b.controller.shareOwner())
 	}
 	if !b.overdraft {
 		// The client does not stall while the server is not reading.
@@ -237,32 +227,18 @@ func (b *Body) wait(n, limit int64) error {
 			b.stall.End()
 			defer b.stall.Begin()
 		}
-		if err := b.either(n, limit); err != nil || !b.overdraft {
-			return err
+		if b.held == 0 { // it holds no memory that another body waits for
+			if share.used[MessageBytes].Acquire(b.ctx, n, b.controller.limit(b.party, MessageBytes)) != nil {
+				return b.refuse(b.controller.shareOwner())
+			}
+			return nil
 		}
+		if share.overdraft.Acquire(b.ctx, 1, 1) != nil {
+			return b.refuse(b.controller.shareOwner())
+		}
+		b.overdraft = true
 	}
-	share.arriving.force(n)
-	return nil
-}
-
-// either waits for room or for the overdraft.
-func (b *Body) either(n, limit int64) error {
-	share := b.party.Share
-	if b.held == 0 {
-		// It holds no memory that another body waits for.
-		return b.acquired(share.arriving.Acquire(b.ctx, n, limit))
-	}
-	if err := share.overdraft.Acquire(b.ctx, 1, 1); err != nil {
-		return b.acquired(err)
-	}
-	b.overdraft = true
-	return nil
-}
-
-func (b *Body) acquired(err error) error {
-	if err != nil {
-		return b.refuse(b.controller.owner())
-	}
+	share.used[MessageBytes].force(n)
 	return nil
 }
 
@@ -270,12 +246,10 @@ func (b *Body) refuse(o Owner) error {
 	return b.Refused(b.controller.refuse(b.ctx, MessageBytes, o, roomRetry))
 }
 
-// Release releases a message's memory. It is called by the reading goroutine, or after that has
-// ended.
+// Release releases a message's memory. It is called by the reading goroutine, or after that has ended.
 func (b *Body) Release() {
 	if b.held > 0 {
-		b.party.Share.arriving.Release(b.held)
-		b.controller.arriving.Release(b.held)
+		b.controller.release(b.party, MessageBytes, b.held)
 		b.held = 0
 	}
 	if b.overdraft {

@@ -85,13 +85,13 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 				buffer := make([]byte, size)
 				n, err := b.Read(buffer)
 				got = append(got, buffer[:n]...)
-				most = max(most, p.Share.arriving.Used())
-				if p.Share.arriving.Used() != c.arriving.Used() {
+				most = max(most, p.Share.used[MessageBytes].Used())
+				if p.Share.used[MessageBytes].Used() != c.used[MessageBytes].Used() {
 					t.Fatal("the share and the whole differ")
 				}
-				if !test.compressed && len(got) == len(test.content) && c.arriving.Used() != test.charged &&
+				if !test.compressed && len(got) == len(test.content) && c.used[MessageBytes].Used() != test.charged &&
 					err == nil && n > 0 {
-					t.Errorf("%s in pieces of %d: %d bytes are charged, want %d", name, size, c.arriving.Used(),
+					t.Errorf("%s in pieces of %d: %d bytes are charged, want %d", name, size, c.used[MessageBytes].Used(),
 						test.charged)
 				}
 				if err != nil {
@@ -108,20 +108,20 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 				t.Errorf("%s in pieces of %d: at most %d bytes were charged, want %d", name, size, most, test.charged)
 			}
 			b.Release()
-			if p.Share.arriving.Used() != 0 || c.arriving.Used() != 0 {
-				t.Errorf("%s: %d bytes are not given back", name, c.arriving.Used())
+			if p.Share.used[MessageBytes].Used() != 0 || c.used[MessageBytes].Used() != 0 {
+				t.Errorf("%s: %d bytes are not given back", name, c.used[MessageBytes].Used())
 			}
 		}
 	}
 }
 
-// A request whose caller has used up its share is refused at once, small ones are not,
-// and another caller's are not either.
+// A request whose caller has used up its share is refused at once, small ones are not, and another caller's are not
+// either.
 func TestBodyBeyondTheShareIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})
 	p, other := partyOf(c, "a", Limits{}), partyOf(c, "b", Limits{})
-	if !p.Share.arriving.TryAcquire(int64(p.Limits.MessageBytes), int64(p.Limits.MessageBytes)) {
+	if !p.Share.used[MessageBytes].TryAcquire(int64(p.Limits.MessageBytes), int64(p.Limits.MessageBytes)) {
 		t.Fatal("the share must be free")
 	}
 	large := strings.Repeat("x", freeBytes+1)
@@ -149,7 +149,7 @@ func TestBodyOfAWriteIsRefusedEarly(t *testing.T) {
 func testBodyOfAWriteIsRefusedEarly(t *testing.T) {
 	c := newController(t, Options{Shares: true})
 	p := partyOf(c, "a", Limits{})
-	done, err := c.Write(t.Context(), p, maxQueuedBytes-10<<10)
+	done, err := c.Write(t.Context(), p, Work{Writes: 1, Bytes: maxQueuedBytes - 10<<10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,16 +190,15 @@ func refusals(c *Controller, b Bound, o Owner) (n uint64) {
 	return n
 }
 
-// If all shares together exceed the total, the excess is refused, and what was taken from the
-// share is released.
+// If all shares together exceed the total, the excess is refused, and what was taken from the share is released.
 func TestBodyBeyondTheWholeIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})
-	c.arriving.TryAcquire(maxMessageBytes, maxMessageBytes)
+	c.used[MessageBytes].TryAcquire(maxMessageBytes, maxMessageBytes)
 	p := partyOf(c, "a", Limits{})
 	_, err := io.ReadAll(newBody(c, p, false, strings.NewReader(strings.Repeat("x", freeBytes+1))))
 	mustRefuse(t, err, MessageBytes, OfServer)
-	if p.Share.arriving.Used() != 0 {
+	if p.Share.used[MessageBytes].Used() != 0 {
 		t.Error("the share is not given back")
 	}
 }
@@ -211,7 +210,7 @@ func TestStreamWaitsForItsShare(t *testing.T) {
 		c := newController(t, Options{Shares: true})
 		p := partyOf(c, "a", Limits{})
 		limit := int64(p.Limits.MessageBytes)
-		p.Share.arriving.TryAcquire(limit, limit)
+		p.Share.used[MessageBytes].TryAcquire(limit, limit)
 		b := newBody(c, p, true, strings.NewReader(enveloped(0, strings.Repeat("x", freeBytes+1))))
 		stop := b.stream(t.Context(), BodyTimeout, func() { t.Error("the client has not stalled: we do not read") })
 		ended := make(chan error, 1)
@@ -225,13 +224,13 @@ func TestStreamWaitsForItsShare(t *testing.T) {
 			t.Error("it has not waited:", err)
 		default:
 		}
-		p.Share.arriving.Release(limit)
+		p.Share.used[MessageBytes].Release(limit)
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 		stop()
 		ctx, cancel := context.WithCancel(t.Context())
-		p.Share.arriving.TryAcquire(limit, limit)
+		p.Share.used[MessageBytes].TryAcquire(limit, limit)
 		b = newBody(c, p, true, strings.NewReader(enveloped(0, strings.Repeat("x", freeBytes+1))))
 		stop = b.stream(ctx, BodyTimeout, func() {})
 		cancel()
@@ -241,8 +240,8 @@ func TestStreamWaitsForItsShare(t *testing.T) {
 	})
 }
 
-// Streams that hold half a message each, and together all of the share, do not wait for each
-// other for ever: one at a time continues.
+// Streams that hold half a message each, and together all of the share, do not wait for each other for ever: one at a
+// time continues.
 func TestStreamsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -274,14 +273,14 @@ func TestStreamsDoNotDeadlock(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if p.Share.arriving.Used() != 0 || p.Share.overdraft.Used() != 0 || c.arriving.Used() != 0 {
+		if p.Share.used[MessageBytes].Used() != 0 || p.Share.overdraft.Used() != 0 || c.used[MessageBytes].Used() != 0 {
 			t.Error("not all is given back")
 		}
 	})
 }
 
-// A client that does not send the rest of a large message is interrupted, and keeps
-// no more than it has sent until then.
+// A client that does not send the rest of a large message is interrupted, and keeps no more than it has sent until
+// then.
 func TestStalledMessageIsInterrupted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,7 +300,7 @@ func TestStalledMessageIsInterrupted(t *testing.T) {
 		if took := time.Since(began); took != BodyTimeout {
 			t.Error("interrupted after", took)
 		}
-		if c.arriving.Used() != 0 {
+		if c.used[MessageBytes].Used() != 0 {
 			t.Error("what has arrived is not given back")
 		}
 	})
@@ -329,25 +328,25 @@ func FuzzBody(f *testing.F) {
 			if err != nil {
 				break
 			}
-			if used := p.Share.arriving.Used(); used < 0 || used > int64(p.Limits.MessageBytes) {
+			if used := p.Share.used[MessageBytes].Used(); used < 0 || used > int64(p.Limits.MessageBytes) {
 				t.Fatalf("%d bytes are charged", used)
 			}
 		}
 		b.Release()
-		if !bytes.Equal(got, content) || p.Share.arriving.Used() != 0 {
-			t.Errorf("%d bytes became %d, and %d are charged", len(content), len(got), p.Share.arriving.Used())
+		if !bytes.Equal(got, content) || p.Share.used[MessageBytes].Used() != 0 {
+			t.Errorf("%d bytes became %d, and %d are charged", len(content), len(got), p.Share.used[MessageBytes].Used())
 		}
 	})
 }
 
-// TestRefusedLargeWritesAreReadLater: a client that repeats large writes without a pause while they
-// are refused makes the server read a bounded number of them.
+// TestRefusedLargeWritesAreReadLater: a client that repeats large writes without a pause while they are refused makes
+// the server read a bounded number of them.
 func TestRefusedLargeWritesAreReadLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newController(t, Options{Shares: true})
 		p, other := partyOf(c, "client:bad", Limits{}), partyOf(c, "client:good", Limits{})
-		done, err := c.Write(t.Context(), p, maxQueuedBytes)
+		done, err := c.Write(t.Context(), p, Work{Writes: 1, Bytes: maxQueuedBytes})
 		if err != nil {
 			t.Fatal(err)
 		}

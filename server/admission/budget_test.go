@@ -125,8 +125,7 @@ func TestBudgetUnderLoad(t *testing.T) {
 	}
 }
 
-// A second's worth passes at once, then the rest evenly; and the returned time to wait is
-// sufficient.
+// A second's worth passes at once, then the rest evenly; and the returned time to wait is sufficient.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,4 +160,24 @@ func TestPace(t *testing.T) {
 			t.Error("0 is no limit")
 		}
 	})
+}
+
+func TestBudgetAwaitEmpty(t *testing.T) {
+	t.Parallel()
+	var b Budget
+	if err := b.AwaitEmpty(t.Context()); err != nil {
+		t.Error("nothing to wait for:", err)
+	}
+	b.TryAcquire(1, 1)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.AwaitEmpty(ended); !errors.Is(err, context.Canceled) {
+		t.Error("a wait that its context ends:", err)
+	}
+	left := make(chan error)
+	go func() { left <- b.AwaitEmpty(t.Context()) }() // ends with Release; received below
+	b.Release(1)
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
 }

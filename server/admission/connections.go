@@ -14,15 +14,14 @@ import (
 
 // Connections have a limit below that of the files of the process (see package listen).
 //
-// A connection is unknown until a request on it was authenticated. Unknown connections have
-// separate bounds, in total and for each address. If there are too many, the oldest is closed
-// and not the newest: a client with a credential is authenticated within a round trip, and a
-// silent one soon becomes the oldest. The newest is closed only if even the oldest has not had
-// its round trip: then more connections arrive at once than can be served.
+// A connection is unknown until a request on it was authenticated. Unknown connections have separate bounds, in total
+// and for each address. If there are too many, the oldest is closed and not the newest: a client with a credential is
+// authenticated within a round trip, and a silent one soon becomes the oldest. The newest is closed only if even the
+// oldest has not had its round trip: then more connections arrive at once than can be served.
 
 const (
-	// maxUnknownConnections bounds the unknown connections, and unknownOfAddress those from one
-	// address. An HTTP/2 connection takes some 70 KB.
+	// maxUnknownConnections bounds the unknown connections, and unknownOfAddress those from one address. An HTTP/2
+	// connection takes some 70 KB.
 	maxUnknownConnections = 1_024
 	unknownOfAddress      = 256
 	// roundTrip is how long an unknown connection stays in any case.
@@ -34,21 +33,15 @@ const (
 // connections are the connections of a server.
 type connections struct {
 	controller *Controller
-	open       Limiter
 
-	mu        sync.Mutex
-	unknown   list.List // of *conn, the oldest first
-	byAddress map[netip.Addr]*list.List
-}
-
-func (cs *connections) init(c *Controller) {
-	cs.controller, cs.byAddress = c, make(map[netip.Addr]*list.List)
+	mu      sync.Mutex
+	unknown byAge[*conn]
 }
 
 func (cs *connections) unknownCount() int64 {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	return int64(cs.unknown.Len())
+	return int64(cs.unknown.all.Len())
 }
 
 // conn is a connection that is counted until it is closed.
@@ -62,12 +55,12 @@ type conn struct {
 	timer       *time.Timer // closes it while it is unknown
 
 	known  atomic.Bool // owner is set
-	visits visitList   // under visits.mu
+	visits list.List   // of *visit, oldest first; under visits.mu
 
 	// Under connections.mu:
-	all, ofAddress *list.Element // nil once it is known or closed
-	owner          *Share        // whose it is; nil while it is unknown
-	closed         bool
+	unknown *aged[*conn] // nil once it is known or closed
+	owner   *Share       // nil while it is unknown
+	closed  bool
 }
 
 // Close implements net.Conn.
@@ -84,8 +77,8 @@ func (c *conn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// Listener applies the bounds of connections to a listener. It closes excess connections at
-// once: in the kernel's queue the client would wait for an answer.
+// Listener applies the bounds of connections to a listener. It closes excess connections at once: in the kernel's queue
+// the client would wait for an answer.
 func (c *Controller) Listener(l net.Listener) net.Listener { return &listener{l, &c.connections} }
 
 type listener struct {
@@ -108,83 +101,57 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// enter counts a new connection. It returns nil if the bound is reached and no unknown
-// connection can be closed for it.
+// enter counts a new connection. It returns nil if a bound is reached and no unknown connection can be closed for it.
 func (cs *connections) enter(inner net.Conn) *conn {
 	c := &conn{
 		Conn: inner, connections: cs, address: parseAddress(inner.RemoteAddr().String()), opened: time.Now(),
 	}
 	c.leave = sync.OnceFunc(func() { cs.leave(c) })
-	limit := cs.controller.totals.Connections
-	for !cs.open.Enter(limit) {
-		if !cs.makeRoom(c, &cs.unknown, OfServer) {
+	open, limit := &cs.controller.used[Connections], cs.controller.total(Connections)
+	for !open.TryAcquire(1, limit) {
+		cs.mu.Lock()
+		oldest := cs.unknown.oldest()
+		if !cs.closeFor(c, oldest, OfServer) {
 			return nil
 		}
 	}
-	if !cs.add(c) {
-		cs.open.Leave()
+	cs.mu.Lock()
+	c.unknown = cs.unknown.add(c.address, c)
+	c.timer = time.AfterFunc(unknownTimeout, func() { _ = c.Close() })
+	oldest, whose := cs.unknown.excess(c.address, min(unknownOfAddress, int(limit)), min(maxUnknownConnections, int(limit)))
+	if whose == ownerCount {
+		cs.mu.Unlock()
+		return c
+	}
+	if !cs.closeFor(c, oldest, whose) {
+		c.leave()
 		return nil
 	}
 	return c
 }
 
-// add adds a connection to the unknown ones. It returns false if there are too many and none
-// can be closed.
-func (cs *connections) add(c *conn) bool {
-	limit := cs.controller.totals.Connections
-	cs.mu.Lock()
-	of := cs.byAddress[c.address]
-	ofAddress := of != nil && of.Len() >= min(unknownOfAddress, limit)
-	ofAll := cs.unknown.Len() >= min(maxUnknownConnections, limit)
-	cs.mu.Unlock()
-	// Only this goroutine adds connections, so the room found here is still free below.
-	if ofAddress && !cs.makeRoom(c, of, OfAddress) || !ofAddress && ofAll && !cs.makeRoom(c, &cs.unknown, OfServer) {
-		return false
-	}
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	if of = cs.byAddress[c.address]; of == nil {
-		of = list.New()
-		cs.byAddress[c.address] = of
-	}
-	c.all, c.ofAddress = cs.unknown.PushBack(c), of.PushBack(c)
-	c.timer = time.AfterFunc(unknownTimeout, func() { _ = c.Close() })
-	return true
-}
-
-// makeRoom closes the oldest connection of a list for a new one, and uncounts it before it
-// returns. It returns false if that one has not had its round trip, or there is none.
-func (cs *connections) makeRoom(c *conn, l *list.List, whose Owner) bool {
-	cs.mu.Lock()
-	front := l.Front()
-	if front == nil && whose == OfAddress { // its last connection has been closed
-		cs.mu.Unlock()
-		return true
-	}
+// closeFor closes the oldest unknown connection, which is nil if there is none, for a new one. It returns false if that
+// one has not had its round trip. It is called with mu held, and releases it.
+func (cs *connections) closeFor(c, oldest *conn, whose Owner) bool {
 	cs.controller.refusals[Connections][whose].Add(1)
-	if front == nil || c.opened.Sub(front.Value.(*conn).opened) < roundTrip { //nolint:forcetypeassert // See add.
+	if oldest == nil || c.opened.Sub(oldest.opened) < roundTrip {
 		cs.mu.Unlock()
 		cs.controller.overload.refuse(context.Background(), cs.controller.logger, Connections.String())
 		return false
 	}
-	oldest := front.Value.(*conn) //nolint:forcetypeassert // As above.
-	cs.forget(oldest)             // so that it is closed once
+	cs.forget(oldest) // so that it is closed once
 	cs.mu.Unlock()
 	_ = oldest.Close() // its requests do not matter
 	return true
 }
 
-// forget removes a connection from the lists of unknown ones. mu is held.
+// forget removes a connection from the unknown ones. mu is held.
 func (cs *connections) forget(c *conn) {
-	if c.all == nil {
+	if c.unknown == nil {
 		return
 	}
-	cs.unknown.Remove(c.all)
-	of := cs.byAddress[c.address]
-	if of.Remove(c.ofAddress); of.Len() == 0 {
-		delete(cs.byAddress, c.address)
-	}
-	c.all, c.ofAddress = nil, nil
+	cs.unknown.remove(c.unknown)
+	c.unknown = nil
 	c.timer.Stop()
 }
 
@@ -196,13 +163,13 @@ func (cs *connections) leave(c *conn) {
 	c.closed = true
 	cs.mu.Unlock()
 	if owner != nil {
-		owner.connections.Leave()
+		owner.used[Connections].Release(1)
 	}
-	cs.open.Leave()
+	cs.controller.used[Connections].Release(1)
 }
 
-// identify records that a connection carried a request of a party. It returns false if the
-// party has reached its bound of connections.
+// identify records that a connection carried a request of a party. It returns false if the party has reached its bound
+// of connections.
 func (cs *connections) identify(c *conn, p Party) bool {
 	if c.known.Load() {
 		return true
@@ -212,7 +179,7 @@ func (cs *connections) identify(c *conn, p Party) bool {
 	if c.owner != nil || c.closed {
 		return true
 	}
-	if !p.Share.connections.Enter(p.Limits.Connections) {
+	if !p.Share.used[Connections].TryAcquire(1, cs.controller.limit(p, Connections)) {
 		return false
 	}
 	cs.forget(c)
@@ -221,12 +188,11 @@ func (cs *connections) identify(c *conn, p Party) bool {
 	return true
 }
 
-// visited restarts the timeout of an unknown connection: a monitoring client only sends health
-// checks.
+// visited restarts the timeout of an unknown connection: a monitoring client only sends health checks.
 func (cs *connections) visited(c *conn) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if c.all != nil {
+	if c.unknown != nil {
 		c.timer.Reset(unknownTimeout)
 	}
 }
@@ -234,8 +200,8 @@ func (cs *connections) visited(c *conn) {
 // connKey finds the connection of a request in its context.
 type connKey struct{}
 
-// ConnContext puts a connection of [Controller.Listener] into the context of its
-// requests. It is for http.Server.ConnContext.
+// ConnContext puts a connection of [Controller.Listener] into the context of its requests. It is for
+// http.Server.ConnContext.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
 		c = t.NetConn()
@@ -251,12 +217,11 @@ func connOf(r *http.Request) *conn {
 	return c
 }
 
-// networkBits is how many bits of an IPv6 address distinguish two callers: each caller has a
-// whole network.
+// networkBits is how many bits of an IPv6 address distinguish two callers: each caller has a whole network.
 const networkBits = 64
 
-// addressOf returns the address of a connection, or the remote address if the connection is not
-// one of [Controller.Listener].
+// addressOf returns the address of a connection, or the remote address if the connection is not one of
+// [Controller.Listener].
 func addressOf(c *conn, remote string) netip.Addr {
 	if c != nil {
 		return c.address
@@ -264,8 +229,7 @@ func addressOf(c *conn, remote string) netip.Addr {
 	return parseAddress(remote)
 }
 
-// parseAddress returns the caller's address or network for a connection's address; the zero
-// address if it is invalid.
+// parseAddress returns the caller's address or network for a connection's address; the zero address if it is invalid.
 func parseAddress(hostPort string) netip.Addr {
 	at, err := netip.ParseAddrPort(hostPort)
 	if err != nil {

@@ -53,9 +53,8 @@ func openOne(c *Controller, address string) (*conn, *fakeConn) {
 	return all[0], inner[0]
 }
 
-// Where there are too many unknown connections, the oldest is closed: of the address if
-// that has too many, or else of all. One that has not had its round trip stays, and the
-// newest is closed in its place.
+// Where there are too many unknown connections, the oldest is closed: of the address if that has too many, or else of
+// all. One that has not had its round trip stays, and the newest is closed in its place.
 func TestOldestUnknownConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +80,7 @@ func TestOldestUnknownConnectionIsClosed(t *testing.T) {
 		for _, f := range first {
 			f.closed.Wait()
 		}
-		if all, unknown := c.connections.open.Count(), c.connections.unknownCount(); all != maxUnknownConnections ||
+		if all, unknown := c.used[Connections].Used(), c.connections.unknownCount(); all != maxUnknownConnections ||
 			unknown != all {
 			t.Errorf("%d are open, %d unknown, want %d", all, unknown, maxUnknownConnections)
 		}
@@ -122,7 +121,7 @@ func TestKnownConnectionsStay(t *testing.T) {
 		for range 2 {
 			_ = all[0].Close()
 		}
-		if got := p.Share.connections.Count(); got != 1 {
+		if got := p.Share.used[Connections].Used(); got != 1 {
 			t.Errorf("the party has %d connections, want 1", got)
 		}
 		if last, _ := openOne(c, "192.0.2.9"); last == nil {
@@ -149,12 +148,12 @@ func TestSilentConnectionsAreClosed(t *testing.T) {
 		c.connections.visited(all[1])
 		<-time.After(unknownTimeout * 3 / 4)
 		inner[2].closed.Wait()
-		if got := c.connections.open.Count(); got != 2 {
+		if got := c.used[Connections].Used(); got != 2 {
 			t.Errorf("%d are open, want the known one and the one that asked for the health", got)
 		}
 		inner[1].closed.Wait()
 		<-time.After(time.Hour)
-		if got := c.connections.open.Count(); got != 1 {
+		if got := c.used[Connections].Used(); got != 1 {
 			t.Errorf("%d are open, want the known one", got)
 		}
 	})
@@ -202,8 +201,8 @@ func TestListener(t *testing.T) {
 	for range 2 {
 		_ = first.Close()
 	}
-	if c.connections.open.Count() != 0 {
-		t.Error("open connections:", c.connections.open.Count())
+	if c.used[Connections].Used() != 0 {
+		t.Error("open connections:", c.used[Connections].Used())
 	}
 	dial()
 	_ = (<-accepted).Close()

@@ -5,19 +5,17 @@ import (
 	"time"
 )
 
-// A full disk stops the ledger, and a writer can fill it. So writes are refused while less than
-// the reserve is free: writes under way, the next checkpoint and the next segment of the log
-// still fit, and reads continue. While less than twice the reserve is free, a credential that
-// has stored more than its quarter of the total is refused, so that the others can continue for
-// a while.
+// A full disk stops the ledger, and a writer can fill it. So writes are refused while less than the reserve is free:
+// writes under way, the next checkpoint and the next segment of the log still fit, and reads continue. While less than
+// twice the reserve is free, a credential that has stored more than its quarter of the total is refused, so that the
+// others can continue for a while.
 
 const (
-	// maxReserve and reservePart are the default reserve: one gibibyte, or a
-	// twentieth of a file system that is smaller.
+	// maxReserve and reservePart are the default reserve: one gibibyte, or a twentieth of a file system that is
+	// smaller.
 	maxReserve  = 1 << 30
 	reservePart = 20
-	// diskEvery is how often the free space is checked. A fast disk writes some 50 MB in that
-	// time.
+	// diskEvery is how often the free space is checked. A fast disk writes some 50 MB in that time.
 	diskEvery = 100 * time.Millisecond
 )
 
@@ -41,8 +39,7 @@ func (d *disk) init(measure func() (free, size uint64, err error), reserve int64
 	d.measure, d.reserve, d.began = measure, reserve, time.Now()
 }
 
-// level returns the level of free space. One caller per interval asks the file system, which
-// takes some microseconds.
+// level returns the level of free space. One caller per interval asks the file system, which takes some microseconds.
 func (d *disk) level() int32 {
 	if d.measure == nil || d.reserve == 0 {
 		return diskRoomy

@@ -20,11 +20,11 @@ func TestDiskReserve(t *testing.T) {
 		}})
 		p := c.Party(nil, Limits{})
 		write := func() error {
-			done, err := c.Write(t.Context(), p, 10)
+			done, err := c.Write(t.Context(), p, Work{Writes: 1, Bytes: 10})
 			if err == nil {
 				done()
 			}
-			_, streamed := c.Writes(t.Context(), nil, p, 3, 10)
+			_, streamed := c.AwaitWrite(t.Context(), nil, p, Work{Writes: 3, Bytes: 10})
 			if (streamed == nil) != (err == nil) {
 				t.Errorf("a write: %v, writes of a stream: %v", err, streamed)
 			}

@@ -1,6 +1,5 @@
-// Package admission owns the server's bounds: how much all callers may have under way together,
-// how much of that is the share of one credential, what is allowed before a caller is known,
-// and how long the server waits for a client.
+// Package admission owns the server's bounds: how much all callers may have under way together, how much of that is the
+// share of one credential, what is allowed before a caller is known, and how long the server waits for a client.
 //
 // Three rules:
 //
@@ -16,10 +15,9 @@
 //
 // # The bounds
 //
-// "Total" applies to all callers, "share" to one credential. A share is a quarter of the total
-// unless the auth file sets it (the field is in parentheses). A refusal is resource_exhausted
-// with a WriteError QUEUE_FULL and RetryInfo. seqledger_gate_refusals_total counts refusals by
-// the name in brackets.
+// "Total" applies to all callers, "share" to one credential. A share is a quarter of the total unless the auth file
+// sets it (the field is in parentheses). A refusal is resource_exhausted with a WriteError QUEUE_FULL and RetryInfo.
+// seqledger_gate_refusals_total counts refusals by the name in brackets.
 //
 //	bound                          total                 share              beyond it
 //	---------------------------------------------------------------------------------
@@ -75,19 +73,16 @@
 //
 // # What is charged
 //
-// A message of more than 4 KiB is charged three times its size as it arrives, because it is in
-// memory as received, decoded, and encoded for the log. Announced bytes that were not sent cost
-// nothing. A compressed message is charged its maximum decompressed size once it has arrived.
-// An answer of more than 16 KiB is charged twice its size until it is sent. Stored bytes are about
-// what the disk keeps of each command, sessions and keyed records included (the server's charge.go);
-// a repeat or a refusal stores nothing. What was begun may be finished beyond them, with up to
-// 64 MiB. They are stored in a file (see accounts.go); a kill loses the counts of the last five
-// seconds.
+// A message of more than 4 KiB is charged three times its size as it arrives, because it is in memory as received,
+// decoded, and encoded for the log. Announced bytes that were not sent cost nothing. A compressed message is charged
+// its maximum decompressed size once it has arrived. An answer of more than 16 KiB is charged twice its size until it
+// is sent. Stored bytes are about what the disk keeps of each command, sessions and keyed records included (the
+// server's charge.go); a repeat or a refusal stores nothing. What was begun may be finished beyond them, with up to 64
+// MiB. They are stored in a file (see accounts.go); a kill loses the counts of the last five seconds.
 //
-// A credential of which more than 64 large writes a second are refused has the next ones read
-// later, by up to a second each: flow control stops a client that repeats without a pause.
+// A credential of which more than 64 large writes a second are refused has the next ones read later, by up to a second
+// each: flow control stops a client that repeats without a pause.
 //
-// A write is in the engine until it is decided, also when its caller has disconnected. So
-// goroutines that wait for decisions without a caller are bounded by the bytes in the engine,
-// and end with the decisions.
+// A write is in the engine until it is decided, also when its caller has disconnected. So goroutines that wait for
+// decisions without a caller are bounded by the bytes in the engine, and end with the decisions.
 package admission

@@ -5,20 +5,17 @@ import (
 	"time"
 )
 
-// pace is a rate limiter: a number of units per second, with bursts of up to one second's
-// worth.
+// pace is a rate limiter: a number of units per second, with bursts of up to one second's worth.
 type pace struct {
 	began time.Time // times are relative to it, so changes of the wall clock have no effect
-	// due is when the units so far would end if they were evenly spaced, in nanoseconds since
-	// began.
+	// due is when the units so far would end if they were evenly spaced, in nanoseconds since began.
 	due atomic.Int64
 }
 
 func (p *pace) now() int64 { return int64(time.Since(p.began)) }
 
-// take counts n units and returns 0. If they exceed the rate it counts none and returns after
-// which time there is room for them; with always it counts them and returns how long the caller
-// must wait. perSecond 0 means no limit.
+// take counts n units and returns 0. If they exceed the rate it counts none and returns after which time there is room
+// for them; with always it counts them and returns how long the caller must wait. perSecond 0 means no limit.
 func (p *pace) take(n, perSecond int, always bool) (wait time.Duration) {
 	if perSecond == 0 {
 		return 0
@@ -38,8 +35,8 @@ func (p *pace) take(n, perSecond int, always bool) (wait time.Duration) {
 	}
 }
 
-// behind returns after which time there is room for one unit, without counting it.
-func (p *pace) behind(perSecond int) time.Duration {
+// delay returns after which time one more unit is within the rate, without counting it.
+func (p *pace) delay(perSecond int) time.Duration {
 	if perSecond == 0 {
 		return 0
 	}

@@ -65,23 +65,23 @@ func TestBehindIsTheWaitOfOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := pace{began: time.Now()}
-		if p.behind(2) != 0 || p.behind(0) != 0 || !p.idle() {
+		if p.delay(2) != 0 || p.delay(0) != 0 || !p.idle() {
 			t.Error("something is due before the first")
 		}
 		for range 2 {
 			p.take(8, 2, true) // four seconds each
 		}
 		for range 2 {
-			if got := p.behind(2); got != 7*time.Second {
+			if got := p.delay(2); got != 7*time.Second {
 				t.Errorf("eight seconds' worth less the burst of one is a wait of %v", got)
 			}
 		}
-		if p.behind(0) != 0 {
+		if p.delay(0) != 0 {
 			t.Error("without a limit nothing waits")
 		}
 		<-time.After(7 * time.Second) // the bubble's time
-		if p.behind(2) != 0 || p.idle() {
-			t.Errorf("a second's worth is still due: %v", p.behind(2))
+		if p.delay(2) != 0 || p.idle() {
+			t.Errorf("a second's worth is still due: %v", p.delay(2))
 		}
 		<-time.After(time.Second)
 		if !p.idle() {

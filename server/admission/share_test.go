@@ -17,7 +17,7 @@ func TestRegistryIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	busy.requests.Enter(1)
+	busy.used[Requests].TryAcquire(1, 1)
 	for i := range maxRememberedActors + 5 {
 		share, err := r.Of(fmt.Sprint(i))
 		if err != nil {
@@ -31,13 +31,13 @@ func TestRegistryIsBounded(t *testing.T) {
 		t.Errorf("%d actors, and the one at work is forgotten: %t, %v", len(r.known), again != busy, err)
 	}
 	for name, share := range r.known {
-		share.streams.Enter(1)
+		share.used[Streams].TryAcquire(1, 1)
 		_ = name
 	}
 	for i := 0; err == nil; i++ {
 		var share *Share
 		if share, err = r.Of(fmt.Sprint("more ", i)); err == nil {
-			share.streams.Enter(1)
+			share.used[Streams].TryAcquire(1, 1)
 		}
 	}
 	if !errors.Is(err, ErrTooManyCallers) {
@@ -45,8 +45,8 @@ func TestRegistryIsBounded(t *testing.T) {
 	}
 }
 
-// Each bound of the table is held, for a share and for the whole, and what one
-// credential uses of it another one does not miss.
+// Each bound of the table is held, for a share and for the whole, and what one credential uses of it another one does
+// not miss.
 func TestEveryBoundOfAShareHolds(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -83,18 +83,18 @@ func TestEveryBoundOfAShareHolds(t *testing.T) {
 			}},
 		"writes a second": {WritesPerSecond, Limits{WritesPerSecond: 2},
 			func(ctx context.Context, c *Controller, p Party) error {
-				done, err := c.Write(ctx, p, 10)
+				done, err := c.Write(ctx, p, Work{Writes: 1, Bytes: 10})
 				if err == nil {
 					done()
 				}
 				return err
 			}},
 		"writes in the engine": {QueuedBytes, Limits{}, func(ctx context.Context, c *Controller, p Party) error {
-			_, err := c.Write(ctx, p, maxQueuedBytes/2-CommandOverhead)
+			_, err := c.Write(ctx, p, Work{Writes: 1, Bytes: maxQueuedBytes/2 - CommandOverhead})
 			return err
 		}},
 		"stored bytes": {StoredBytes, Limits{StoredBytes: 2}, func(ctx context.Context, c *Controller, p Party) error {
-			done, err := c.Write(ctx, p, 1)
+			done, err := c.Write(ctx, p, Work{Writes: 1, Bytes: 1})
 			if err == nil {
 				done()
 				c.Stored(p, 1)
@@ -163,7 +163,7 @@ func TestDefaultsSuitFour(t *testing.T) {
 	if _, err := c.Answer(t.Context(), fifth, smallAnswer); err != nil {
 		t.Error("a small answer needs no room:", err)
 	}
-	if fifth.Share.requests.Count() != 0 || fifth.Share.streams.Count() != 0 || fifth.Share.leaving.Used() != 0 {
+	if fifth.Share.used[Requests].Used() != 0 || fifth.Share.used[Streams].Used() != 0 || fifth.Share.used[AnswerBytes].Used() != 0 {
 		t.Error("what the whole has refused is still counted")
 	}
 }
@@ -181,7 +181,7 @@ func TestWithoutShares(t *testing.T) {
 	_, err := c.Request(t.Context(), p)
 	mustRefuse(t, err, Requests, OfServer)
 	for range 300_000 {
-		if _, err := c.Write(t.Context(), p, 1<<20); err != nil {
+		if _, err := c.Write(t.Context(), p, Work{Writes: 1, Bytes: 1 << 20}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -226,25 +226,25 @@ func TestReadsWaitForTheirOwn(t *testing.T) {
 		done()
 		done() // gives nothing back that is not its own
 		<-waited
-		if c.reads.Used() != 0 || p.Share.reads.Used() != 0 {
+		if c.used[Reads].Used() != 0 || p.Share.used[Reads].Used() != 0 {
 			t.Error("places are not given back")
 		}
 		for range maxReads {
-			if err := c.reads.Acquire(t.Context(), 1, maxReads); err != nil {
+			if err := c.used[Reads].Acquire(t.Context(), 1, maxReads); err != nil {
 				t.Fatal(err)
 			}
 		}
 		full, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
 		if _, err := c.Read(full, other, false); !errors.Is(err, context.DeadlineExceeded) ||
-			other.Share.reads.Used() != 0 {
+			other.Share.used[Reads].Used() != 0 {
 			t.Error("a server whose places are all taken:", err)
 		}
 	})
 }
 
-// A credential builds one large answer at a time, which does not keep its small ones waiting, and
-// large answers leave a processor to everything else.
+// A credential builds one large answer at a time, which does not keep its small ones waiting, and large answers leave a
+// processor to everything else.
 func TestLargeReads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -275,11 +275,11 @@ func TestLargeReads(t *testing.T) {
 			}
 		}
 		last := partyOf(c, "c", Limits{})
-		if err := refuse(last, true); !errors.Is(err, context.DeadlineExceeded) || last.Share.largeReads.Used() != 0 {
+		if err := refuse(last, true); !errors.Is(err, context.DeadlineExceeded) || last.Share.used[LargeReads].Used() != 0 {
 			t.Error("a large read that leaves no processor to others:", err)
 		}
 		done()
-		if err := refuse(last, true); err != nil || c.largeReads.Used() != maxLargeReads()-1 {
+		if err := refuse(last, true); err != nil || c.used[LargeReads].Used() != maxLargeReads()-1 {
 			t.Error("after one has ended:", err)
 		}
 		whole := newController(t, Options{})
@@ -291,8 +291,8 @@ func TestLargeReads(t *testing.T) {
 	})
 }
 
-// A stream's writes wait for the pace and the room of their credential, and the wait
-// for the pace ends when the stream does.
+// A stream's writes wait for the pace and the room of their credential, and the wait for the pace ends when the stream
+// does.
 func TestWritesOfAStreamWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,7 +300,7 @@ func TestWritesOfAStreamWait(t *testing.T) {
 		p := partyOf(c, "a", Limits{WritesPerSecond: 10})
 		began := time.Now()
 		for range 4 {
-			done, err := c.Writes(t.Context(), nil, p, 10, 100)
+			done, err := c.AwaitWrite(t.Context(), nil, p, Work{Writes: 10, Bytes: 100})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -312,21 +312,21 @@ func TestWritesOfAStreamWait(t *testing.T) {
 		hurry := make(chan struct{})
 		close(hurry)
 		began = time.Now()
-		done, err := c.Writes(t.Context(), hurry, p, 100, maxQueuedBytes)
+		done, err := c.AwaitWrite(t.Context(), hurry, p, Work{Writes: 100, Bytes: maxQueuedBytes})
 		if err != nil || time.Since(began) != 0 {
 			t.Error("a stream that ends:", time.Since(began), err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.Writes(ctx, hurry, p, 1, 1); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.AwaitWrite(ctx, hurry, p, Work{Writes: 1, Bytes: 1}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error("there is no room:", err)
 		}
 		done()
-		if done, err = c.Writes(t.Context(), hurry, p, 1, 1); err != nil {
+		if done, err = c.AwaitWrite(t.Context(), hurry, p, Work{Writes: 1, Bytes: 1}); err != nil {
 			t.Fatal(err)
 		}
 		done()
-		if p.Share.queued.Used() != 0 {
+		if p.Share.used[QueuedBytes].Used() != 0 {
 			t.Error("not all is given back")
 		}
 	})
@@ -341,7 +341,7 @@ func TestRefusedWritesOfAStreamAreSlowed(t *testing.T) {
 		c.Stored(p, 1)
 		began := time.Now()
 		for range 4 {
-			_, err := c.Writes(t.Context(), nil, p, 10, 100)
+			_, err := c.AwaitWrite(t.Context(), nil, p, Work{Writes: 10, Bytes: 100})
 			mustRefuse(t, err, StoredBytes, OfCredential)
 		}
 		if took := time.Since(began); took != 3*time.Second {
@@ -365,7 +365,7 @@ func TestMayAnswer(t *testing.T) {
 		t.Error("half of it is free:", err)
 	}
 	mustRefuse(t, c.MayAnswer(t.Context(), p, p.Limits.MessageBytes/4+1), AnswerBytes, OfCredential)
-	if used := p.Share.leaving.Used(); used != int64(p.Limits.MessageBytes)/2 {
+	if used := p.Share.used[AnswerBytes].Used(); used != int64(p.Limits.MessageBytes)/2 {
 		t.Error("in use:", used)
 	}
 }
@@ -397,10 +397,10 @@ func TestAwaitAnswer(t *testing.T) {
 		if err := <-waited; err != nil {
 			t.Error(err)
 		}
-		c.leaving.TryAcquire(maxMessageBytes, maxMessageBytes)
+		c.used[AnswerBytes].TryAcquire(maxMessageBytes, maxMessageBytes)
 		_, err := c.AwaitAnswer(t.Context(), p, size)
 		mustRefuse(t, err, AnswerBytes, OfServer)
-		if p.Share.leaving.Used() != 0 {
+		if p.Share.used[AnswerBytes].Used() != 0 {
 			t.Error("what the whole has refused is still counted")
 		}
 		if _, ok := c.TryAnswer(p, size); ok {

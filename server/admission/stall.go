@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// StallTimer interrupts a handler that waits too long for its client: a client that does not
-// read would otherwise keep its handler, and the handler's memory, for as long as its
-// connection answers pings. The client's committed writes stand, and a retry gets the same
-// receipts.
+// StallTimer interrupts a handler that waits too long for its client: a client that does not read would otherwise keep
+// its handler, and the handler's memory, for as long as its connection answers pings. The client's committed writes
+// stand, and a retry gets the same receipts.
 type StallTimer struct {
 	timer *time.Timer
 
@@ -16,15 +15,14 @@ type StallTimer struct {
 	limit    time.Duration
 	waiting  bool
 	deadline time.Time // of the wait
-	// fires is when the timer fires; zero if it is not set. The timer keeps running after a
-	// wait, and is reset only to fire earlier: a stream waits some thousand times a second, and
-	// each reset may wake up a thread of the runtime.
+	// fires is when the timer fires; zero if it is not set. The timer keeps running after a wait, and is reset only to
+	// fire earlier: a stream waits some thousand times a second, and each reset may wake up a thread of the runtime.
 	fires  time.Time
 	closed bool
 }
 
-// NewStallTimer returns a timer that is not running. The caller must call Close before the
-// handler ends, because an interrupt must not come after it.
+// NewStallTimer returns a timer that is not running. The caller must call Close before the handler ends, because an
+// interrupt must not come after it.
 func NewStallTimer(limit time.Duration, interrupt func()) *StallTimer {
 	s := &StallTimer{limit: limit}
 	s.timer = time.AfterFunc(limit, func() {

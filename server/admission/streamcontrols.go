@@ -10,11 +10,10 @@ import (
 
 // StreamOptions configure how long a stream waits for its client.
 type StreamOptions struct {
-	// Stall is how long the client may leave a message unread. DrainStall is the same once
-	// Draining has ended; it is short, so that a drain ends in order.
+	// Stall is how long the client may leave a message unread. DrainStall is the same once Draining has ended; it is
+	// short, so that a drain ends in order.
 	Stall, DrainStall time.Duration
-	// Late is how long the rest of a large message may take, and the message of a stream with a
-	// single request.
+	// Late is how long the rest of a large message may take, and the message of a stream with a single request.
 	Late time.Duration
 	// Draining ends when the server drains.
 	Draining context.Context //nolint:containedctx // It is the server's context, not a call's.
@@ -29,9 +28,8 @@ func (o *StreamOptions) stall() time.Duration {
 	return o.Stall
 }
 
-// StreamControls let a stream's handler control its connection, which Connect does not offer.
-// They own the deadlines of the stream: there are none, because a stream may last long, except
-// while the handler waits for the client.
+// StreamControls let a stream's handler control its connection, which Connect does not offer. They own the deadlines of
+// the stream: there are none, because a stream may last long, except while the handler waits for the client.
 type StreamControls struct {
 	options  StreamOptions
 	response *http.ResponseController
@@ -70,9 +68,8 @@ func WithStreamControls(o StreamOptions, next http.Handler) http.Handler {
 	})
 }
 
-// Begin removes the deadlines of an ordinary request. The handler calls it once the stream is
-// admitted, and calls stop before it returns. A stream with a single request must receive it in
-// time, and at once when the server drains.
+// Begin removes the deadlines of an ordinary request. The handler calls it once the stream is admitted, and calls stop
+// before it returns. A stream with a single request must receive it in time, and at once when the server drains.
 func (c *StreamControls) Begin() (stop func()) {
 	_ = c.response.SetWriteDeadline(time.Time{})
 	_ = c.response.SetReadDeadline(time.Time{})
@@ -94,8 +91,7 @@ func (c *StreamControls) Begin() (stop func()) {
 	return c.requested
 }
 
-// End sets the deadline for the end of the stream, which is sent when the handler has
-// returned.
+// End sets the deadline for the end of the stream, which is sent when the handler has returned.
 func (c *StreamControls) End() { _ = c.response.SetWriteDeadline(time.Now().Add(c.options.stall())) }
 
 // Drained reports whether a drain has ended the wait for the request.
@@ -141,7 +137,6 @@ func (c *StreamControls) Send(message func() error) error {
 	return message()
 }
 
-// InterruptRead makes reads of a request's body fail once what has arrived is read. The handler
-// must not have returned. Only a response writer that is not net/http's own refuses that, and
-// then there is no connection to wait for.
+// InterruptRead makes reads of a request's body fail once what has arrived is read. The handler must not have returned.
+// Only a response writer that is not net/http's own refuses that, and then there is no connection to wait for.
 func InterruptRead(c *http.ResponseController) { _ = c.SetReadDeadline(past) }

@@ -85,8 +85,8 @@ func TestStreamHasNoDeadlines(t *testing.T) {
 	})
 }
 
-// A client that leaves a message unread is cut off after the stall time, and after a shorter one when the
-// server drains, even if the drain begins while the message waits.
+// A client that leaves a message unread is cut off after the stall time, and after a shorter one when the server
+// drains, even if the drain begins while the message waits.
 func TestUnreadMessageIsCutOff(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ drainAfter, want time.Duration }{
@@ -127,8 +127,8 @@ func TestUnreadMessageIsCutOff(t *testing.T) {
 	}
 }
 
-// A stream of one request waits for it for a bounded time, and not at all when the server drains. Once the
-// request is there, neither ends the stream.
+// A stream of one request waits for it for a bounded time, and not at all when the server drains. Once the request is
+// there, neither ends the stream.
 func TestRequestOfAStreamIsAwaited(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -188,15 +188,15 @@ func TestDecodedSizeIsCharged(t *testing.T) {
 			t.Error(err)
 		}
 		share := b.party.Share
-		if err := c.Grow(freeBytes); err != nil || share.arriving.Used() != 0 {
-			t.Errorf("a little is free: %v, %d bytes are charged", err, share.arriving.Used())
+		if err := c.Grow(freeBytes); err != nil || share.used[MessageBytes].Used() != 0 {
+			t.Errorf("a little is free: %v, %d bytes are charged", err, share.used[MessageBytes].Used())
 		}
-		if err := c.Grow(1 << 20); err != nil || share.arriving.Used() < 1<<20 {
-			t.Errorf("%v, %d bytes are charged", err, share.arriving.Used())
+		if err := c.Grow(1 << 20); err != nil || share.used[MessageBytes].Used() < 1<<20 {
+			t.Errorf("%v, %d bytes are charged", err, share.used[MessageBytes].Used())
 		}
 		c.Whole()
 		c.Release()
-		if used := share.arriving.Used(); used != 0 {
+		if used := share.used[MessageBytes].Used(); used != 0 {
 			t.Errorf("%d bytes are charged at the end", used)
 		}
 	})

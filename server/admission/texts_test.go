@@ -18,7 +18,7 @@ func TestRefusalsExplainThemselves(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for b := Bound(0); b < boundCount; b++ {
-		for _, o := range owners[b] {
+		for _, o := range table[b].owners {
 			text := (&Refusal{Bound: b, Owner: o}).Error()
 			if !strings.Contains(text, "nothing was done") || strings.Contains(text, "of ;") ||
 				strings.Contains(text, "of  (") {
@@ -41,8 +41,8 @@ func TestRefusalsExplainThemselves(t *testing.T) {
 	}
 }
 
-// A file of stored bytes that cannot be written is an error at the end and in the log meanwhile, and costs
-// no counts: the next write of the file has them all.
+// A file of stored bytes that cannot be written is an error at the end and in the log meanwhile, and costs no counts:
+// the next write of the file has them all.
 func TestStoredBytesThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")

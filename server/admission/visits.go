@@ -1,28 +1,27 @@
 package admission
 
 import (
+	"container/list"
 	"context"
 	"net/http"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// A visit is a request whose caller is not known, or not admitted, and for which the server
-// still waits: a health check, whose body may arrive late, or a refused request, whose answer
-// may not be read. Visits have separate bounds, for each connection, for each address and in
-// total. If there are too many, the oldest is cut, and its connection closed if no caller was
-// authenticated on it: a request that is answered at once is never the oldest, and one whose
-// body does not arrive soon is. A request is not a visit while its caller is being
-// authenticated: that does not wait for a client, and a valid request must not be cut then.
+// A visit is a request whose caller is not known, or not admitted, and for which the server still waits: a health
+// check, whose body may arrive late, or a refused request, whose answer may not be read. Visits have separate bounds,
+// for each connection, for each address and in total. If there are too many, the oldest is cut, and its connection
+// closed if no caller was authenticated on it: a request that is answered at once is never the oldest, and one whose
+// body does not arrive soon is. A request is not a visit while its caller is being authenticated: that does not wait
+// for a client, and a valid request must not be cut then.
 
 const (
 	maxVisits          = 256
 	visitsOfAddress    = 128
 	visitsOfConnection = 32
-	// visitAnswer bounds the sending of a refusal or of a health answer; visitBody bounds a
-	// body that arrives before the caller is known.
+	// visitAnswer bounds the sending of a refusal or of a health answer; visitBody bounds a body that arrives before
+	// the caller is known.
 	visitAnswer = 10 * time.Second
 	visitBody   = 5 * time.Second
 )
@@ -32,13 +31,11 @@ type visit struct {
 	deadlines  deadlines
 	controller *Controller
 	conn       *conn // nil when the listener is not ours
+	remote     string
 
-	remote string
-
-	// Under visits.mu:
-	links     [linkCount]visitLink
-	ofAddress *visitList
-	counted   bool // the visit is in the lists
+	// Under visits.mu, nil unless the visit is counted:
+	counted *aged[*visit]
+	ofConn  *list.Element // nil also without a connection
 
 	authenticated bool // belongs to the handler
 
@@ -49,89 +46,22 @@ type visit struct {
 	ended bool
 }
 
-// visitLink is a visit's position in one of its lists.
-type visitLink struct{ previous, next *visit }
-
-const (
-	linkAll = iota
-	linkAddress
-	linkConnection
-	linkCount
-)
-
-// visitList has visits in the order of their start. It is not a container/list, which would
-// allocate three elements for every request.
-type visitList struct {
-	first, last *visit
-	n           int
-}
-
-func (l *visitList) push(v *visit, link int) {
-	v.links[link].previous = l.last
-	if l.last == nil {
-		l.first = v
-	} else {
-		l.last.links[link].next = v
-	}
-	l.last = v
-	l.n++
-}
-
-func (l *visitList) remove(v *visit, link int) {
-	at := v.links[link]
-	if at.previous == nil {
-		l.first = at.next
-	} else {
-		at.previous.links[link].next = at.next
-	}
-	if at.next == nil {
-		l.last = at.previous
-	} else {
-		at.next.links[link].previous = at.previous
-	}
-	v.links[link] = visitLink{}
-	l.n--
-}
-
 // visits are the visits of a server.
 type visits struct {
-	mu  sync.Mutex
-	all visitList
-	// byAddress keeps empty lists, up to maxVisits of them, for the next request.
-	byAddress map[netip.Addr]*visitList
+	mu sync.Mutex
+	byAge[*visit]
 }
-
-func (vs *visits) init() { vs.byAddress = make(map[netip.Addr]*visitList) }
 
 func (vs *visits) count() int64 {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	return int64(vs.all.n)
-}
-
-// address returns the list of an address. mu is held.
-func (vs *visits) address(a netip.Addr) *visitList {
-	l := vs.byAddress[a]
-	if l == nil {
-		for other, empty := range vs.byAddress {
-			if len(vs.byAddress) < maxVisits {
-				break
-			}
-			if empty.n == 0 {
-				delete(vs.byAddress, other)
-			}
-		}
-		l = new(visitList)
-		vs.byAddress[a] = l
-	}
-	return l
+	return int64(vs.all.Len())
 }
 
 // visitKey finds the visit of a request in its context.
 type visitKey struct{}
 
-// BeforeAuth sets the deadlines of a request of an unknown caller. It runs before everything
-// else.
+// BeforeAuth sets the deadlines of a request of an unknown caller. It runs before everything else.
 func (c *Controller) BeforeAuth(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := &visit{controller: c, conn: connOf(r), deadlines: newDeadlines(w, r), remote: r.RemoteAddr}
@@ -141,23 +71,23 @@ func (c *Controller) BeforeAuth(next http.Handler) http.Handler {
 	})
 }
 
-// Visit records that the server waits for a request whose caller is not admitted. It does
-// nothing if the caller is admitted.
+// Visit records that the server waits for a request whose caller is not admitted. It does nothing if the caller is
+// admitted.
 func (c *Controller) Visit(ctx context.Context) {
 	if v, ok := ctx.Value(visitKey{}).(*visit); ok && !v.authenticated {
 		v.begin()
 	}
 }
 
-// Authenticated records that a request was authenticated as a party and admitted: it gets other
-// deadlines, and its connection belongs to the party. The error is a *Refusal.
+// Authenticated records that a request was authenticated as a party and admitted: it gets other deadlines, and its
+// connection belongs to the party. The error is a *Refusal.
 func (c *Controller) Authenticated(ctx context.Context, p Party) error {
 	v, ok := ctx.Value(visitKey{}).(*visit)
 	if !ok {
 		return nil
 	}
 	if v.conn != nil && !c.connections.identify(v.conn, p) {
-		return c.refuse(ctx, Connections, c.owner(), busyRetry)
+		return c.refuse(ctx, Connections, c.shareOwner(), busyRetry)
 	}
 	v.authenticated = true
 	v.deadlines.admitted()
@@ -166,52 +96,40 @@ func (c *Controller) Authenticated(ctx context.Context, p Party) error {
 
 // begin counts a visit, and cuts the oldest one if there are too many.
 func (v *visit) begin() {
-	vs := &v.controller.visits
-	address := addressOf(v.conn, v.remote)
+	vs, address := &v.controller.visits, addressOf(v.conn, v.remote)
 	vs.mu.Lock()
-	if v.counted {
+	if v.counted != nil {
 		vs.mu.Unlock()
 		return
 	}
-	v.counted = true
-	v.ofAddress = vs.address(address)
-	vs.all.push(v, linkAll)
-	v.ofAddress.push(v, linkAddress)
+	v.counted = vs.add(address, v)
+	oldest, whose := vs.excess(address, visitsOfAddress, maxVisits)
 	if v.conn != nil {
-		v.conn.visits.push(v, linkConnection)
+		v.ofConn = v.conn.visits.PushBack(v)
+		if v.conn.visits.Len() > visitsOfConnection {
+			//nolint:forcetypeassert // The list holds nothing else.
+			oldest, whose = v.conn.visits.Front().Value.(*visit), OfConnection
+		}
 	}
-	var cut *visit
-	switch {
-	case v.conn != nil && v.conn.visits.n > visitsOfConnection:
-		cut = v.refuse(v.conn.visits.first, OfConnection)
-	case v.ofAddress.n > visitsOfAddress:
-		cut = v.refuse(v.ofAddress.first, OfAddress)
-	case vs.all.n > maxVisits:
-		cut = v.refuse(vs.all.first, OfServer)
+	if whose == ownerCount {
+		vs.mu.Unlock()
+		return
 	}
-	vs.mu.Unlock()
-	if cut != nil {
-		cut.cut()
-	}
-}
-
-// refuse removes the oldest visit. visits.mu is held.
-func (v *visit) refuse(oldest *visit, whose Owner) *visit {
 	oldest.forget()
+	vs.mu.Unlock()
 	v.controller.refusals[Unauthenticated][whose].Add(1)
-	return oldest
+	oldest.cut()
 }
 
 // forget removes a visit from the lists. visits.mu is held.
 func (v *visit) forget() {
-	if !v.counted {
+	if v.counted == nil {
 		return
 	}
-	v.counted = false
-	v.controller.visits.all.remove(v, linkAll)
-	v.ofAddress.remove(v, linkAddress)
-	if v.conn != nil {
-		v.conn.visits.remove(v, linkConnection)
+	v.controller.visits.remove(v.counted)
+	v.counted = nil
+	if v.ofConn != nil {
+		v.conn.visits.Remove(v.ofConn)
 	}
 }
 

@@ -89,8 +89,8 @@ func (r *recorder) isCut() bool {
 	}
 }
 
-// Where there are too many visits the oldest is cut, of the connection, of the address
-// or of all, and the newest is served.
+// Where there are too many visits the oldest is cut, of the connection, of the address or of all, and the newest is
+// served.
 func TestOldestVisitIsCut(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -128,7 +128,7 @@ func TestOldestVisitIsCut(t *testing.T) {
 			}
 			mustCount(t, c, Unauthenticated, test.owner, 3)
 			v.end()
-			if c.visits.count() != 0 || on != nil && on.visits.n != 0 {
+			if c.visits.count() != 0 || on != nil && on.visits.Len() != 0 {
 				t.Errorf("%s: %d visits are left", name, c.visits.count())
 			}
 			if on != nil {
@@ -151,14 +151,13 @@ func TestConnectionOfTooManyVisitsIsClosed(t *testing.T) {
 		inner.closed.Wait()
 		mustCount(t, c, Unauthenticated, OfConnection, 1)
 		v.end()
-		if c.visits.count() != 0 || c.connections.open.Count() != 0 {
-			t.Errorf("%d visits and %d connections are left", c.visits.count(), c.connections.open.Count())
+		if c.visits.count() != 0 || c.used[Connections].Used() != 0 {
+			t.Errorf("%d visits and %d connections are left", c.visits.count(), c.used[Connections].Used())
 		}
 	})
 }
 
-// An admitted request is not a visit, and has other deadlines. Its connection belongs to its
-// party.
+// An admitted request is not a visit, and has other deadlines. Its connection belongs to its party.
 func TestAuthenticatedIsNoVisit(t *testing.T) {
 	t.Parallel()
 	c := newController(t, Options{Shares: true})
@@ -203,8 +202,8 @@ func TestAuthenticatedIsNoVisit(t *testing.T) {
 	}
 }
 
-// The deadline of a body is taken away at its end, and must be gone while the request
-// is being answered. A request without a body has none.
+// The deadline of a body is taken away at its end, and must be gone while the request is being answered. A request
+// without a body has none.
 func TestBodyDeadline(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]int{"": 0, "some": 2} {

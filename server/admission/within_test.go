@@ -44,7 +44,7 @@ func TestCallsWithinARequestCount(t *testing.T) {
 			within(RequestsPerSecond) // the refused one has left nothing behind
 		}))
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/mcp", http.NoBody))
-		if p.Share.requests.Count() != 0 {
+		if p.Share.used[Requests].Used() != 0 {
 			t.Error("places are kept")
 		}
 	})

@@ -58,8 +58,7 @@ func (a *Authority) adopt(p *policy) (err error) {
 	return nil
 }
 
-// Reload reads the files again. If they have a mistake the old ones stay in effect, and the
-// error describes it.
+// Reload reads the files again. If they have a mistake the old ones stay in effect, and the error describes it.
 func (a *Authority) Reload() error {
 	a.reload.Lock()
 	defer a.reload.Unlock()
@@ -69,13 +68,12 @@ func (a *Authority) Reload() error {
 	}
 	if err != nil {
 		a.failures.Add(1)
-		a.logger.Error("the auth file was not taken; the one before it holds on", "file", a.path, "error", err)
+		a.logger.Error("the auth file has a mistake; the previous one stays in use", "file", a.path, "error", err)
 		return err
 	}
 	old := a.policy.Load()
 	ending := p.succeed(old)
-	// Store the new policy first, so that a caller whose credential ends and who retries gets
-	// the new one.
+	// Store the new policy first, so that a caller whose credential ends and who retries gets the new one.
 	a.policy.Store(p)
 	for _, end := range ending {
 		end()
@@ -85,8 +83,7 @@ func (a *Authority) Reload() error {
 	return nil
 }
 
-// succeed keeps the credentials that are the same in the older policy, and returns the
-// functions that end the others.
+// succeed keeps the credentials that are the same in the older policy, and returns the functions that end the others.
 func (p *policy) succeed(old *policy) (ending []func()) {
 	for id, was := range old.keys {
 		now := p.keys[id]
@@ -112,8 +109,8 @@ func (p *policy) succeed(old *policy) (ending []func()) {
 	return ending
 }
 
-// Authenticate returns the credential of a request with these headers. The error is a
-// *RefusedError, unless the server itself is at a limit.
+// Authenticate returns the credential of a request with these headers. The error is a *RefusedError, unless the server
+// itself is at a limit.
 func (a *Authority) Authenticate(h http.Header) (*Credential, error) {
 	text, err := bearerOf(h)
 	var c *Credential
@@ -127,8 +124,7 @@ func (a *Authority) Authenticate(h http.Header) (*Credential, error) {
 	return c, nil
 }
 
-// Find returns the credential of an API key or session token. The error is that
-// of Authenticate.
+// Find returns the credential of an API key or session token. The error is that of Authenticate.
 func (a *Authority) Find(text string) (*Credential, error) {
 	p := a.policy.Load()
 	switch {
@@ -156,7 +152,7 @@ func (a *Authority) count(err error) {
 type Stats struct {
 	// Reloads that took the new files, and those that did not.
 	Reloads, FailedReloads uint64
-	// Refused requests by [RefusedError].Reason; every reason is there.
+	// Refused requests by [RefusedError].Reason, with every reason.
 	Refused map[string]uint64
 	// Keys in the file.
 	Keys int

@@ -118,8 +118,7 @@ func TestNewKey(t *testing.T) {
 	}
 }
 
-// TestReload: an unchanged credential stays valid, a changed or removed one ends, and a bad
-// file changes nothing.
+// TestReload: an unchanged credential stays valid, a changed or removed one ends, and a bad file changes nothing.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	same, sameEntry := newKey(t, "same", readsAcme)
@@ -179,8 +178,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestReloadUnderLoad: while files change, a key that is in all of them is
-// never refused, and one that is in none never let in.
+// TestReloadUnderLoad: while files change, a key that is in all of them is never refused, and one that is in none never
+// let in.
 func TestReloadUnderLoad(t *testing.T) {
 	t.Parallel()
 	stays, staysEntry := newKey(t, "stays", readsAcme)
@@ -228,8 +227,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 }
 
-// The tokens of one user have one share, whatever they may do; another user and a key
-// have their own.
+// The tokens of one user have one share, whatever they may do; another user and a key have their own.
 func TestSharesAreOfActors(t *testing.T) {
 	t.Parallel()
 	key, entry := newKey(t, "a", readsAcme)

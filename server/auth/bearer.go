@@ -14,8 +14,7 @@ type RefusedError struct {
 	Reason string
 	// Problem is the message for the caller. It never contains a part of what the caller sent.
 	Problem string
-	// Cause has details, such as which claim is wrong, or is nil. It is for the operator and
-	// not sent to the caller.
+	// Cause has details, such as which claim is wrong, or is nil. It is for the operator and not sent to the caller.
 	Cause error
 }
 
@@ -32,8 +31,8 @@ func refused(reason, problem string) *RefusedError {
 // Missing reports whether there was no credential at all, rather than a bad one.
 func (e *RefusedError) Missing() bool { return e.Reason == "missing" }
 
-// bearerOf returns the one bearer credential of a request. Two headers are
-// refused, because a proxy might have looked at the other one.
+// bearerOf returns the one bearer credential of a request. Two headers are refused, because a proxy might have looked
+// at the other one.
 func bearerOf(h http.Header) (string, error) {
 	values := h["Authorization"]
 	switch len(values) {

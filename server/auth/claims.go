@@ -11,8 +11,8 @@ import (
 // maxSubjectBytes leaves room in an actor, which has at most 512 bytes.
 const maxSubjectBytes = 256
 
-// credential returns the credential of verified claims. Because the issuer has signed them, an error
-// is a mistake in its configuration or in the server's.
+// credential returns the credential of verified claims. Because the issuer has signed them, an error is a mistake in
+// its configuration or in the server's.
 func (i *issuer) credential(claims jwt.MapClaims) (*Credential, error) {
 	wrong := func(err error) error {
 		return &RefusedError{"claims", "the session token does not say what its owner may do here", err}
@@ -51,9 +51,8 @@ func (i *issuer) credential(claims jwt.MapClaims) (*Credential, error) {
 	}, nil
 }
 
-// validateSubject restricts subjects to visible ASCII: actors are stored in records for ever,
-// and must not look alike or break a line. The kind before the first colon is always set by the
-// server, even if the subject contains colons.
+// validateSubject restricts subjects to visible ASCII: actors are stored permanently, and must not look alike or break
+// a line. The kind before the first colon is always set by the server, even if the subject contains colons.
 func validateSubject(subject string) error {
 	if len(subject) == 0 || len(subject) > maxSubjectBytes {
 		return fmt.Errorf("sub must have 1 to %d bytes, has %d", maxSubjectBytes, len(subject))

@@ -14,8 +14,7 @@ import (
 var (
 	// ErrRevoked: the auth file no longer has the key.
 	ErrRevoked = errors.New("the credential was revoked")
-	// ErrChanged: its entry in the auth file has changed. The same key or token may be valid
-	// again, with other rights.
+	// ErrChanged: its entry in the auth file has changed. The same key or token may be valid again, with other rights.
 	ErrChanged = errors.New("what the credential may do has changed; connect again")
 	// ErrExpired: its expiry time has passed.
 	ErrExpired = errors.New("the credential has expired")
@@ -32,8 +31,8 @@ type Credential struct {
 	end     context.CancelCauseFunc
 }
 
-// Anonymous returns the caller of a server without an auth file: it may do
-// everything, and its actor is system:anonymous.
+// Anonymous returns the caller of a server without an auth file: it may do everything, and its actor is
+// system:anonymous.
 func Anonymous() *Credential {
 	g, err := newGrant("admin", []string{"*"}, []string{"*"})
 	if err != nil {
@@ -42,8 +41,8 @@ func Anonymous() *Credential {
 	return &Credential{actor: "system:anonymous", grant: g, ended: context.Background()}
 }
 
-// Actor is the name under which the ledger records what it does: client:{id}
-// for a key, user:{id} for a token, and empty, which no ledger takes, for nil.
+// Actor is the name under which the ledger records what it does: client:{id} for a key, user:{id} for a token, and
+// empty, which no ledger takes, for nil.
 func (c *Credential) Actor() string {
 	if c == nil {
 		return ""
@@ -70,11 +69,11 @@ func (c *Credential) Share() *admission.Share {
 	return c.share
 }
 
-// Expires returns when it ends by itself; the zero time is never.
+// Expires returns when it expires; the zero time is never.
 func (c *Credential) Expires() time.Time { return c.expires }
 
-// Ended returns a context that ends with the credential: with [ErrRevoked],
-// [ErrChanged] or [ErrExpired] as its cause. The caller must call stop.
+// Ended returns a context that ends with the credential: with [ErrRevoked], [ErrChanged] or [ErrExpired] as its cause.
+// The caller must call stop.
 func (c *Credential) Ended() (ended context.Context, stop context.CancelFunc) {
 	if c.expires.IsZero() {
 		return c.ended, func() {}
@@ -108,8 +107,7 @@ func (c *Credential) Read(scope machine.Scope) error {
 	return nil
 }
 
-// ReadStream returns nil if the state of a client's stream may be read, else a
-// *DeniedError.
+// ReadStream returns nil if the state of a client's stream may be read, else a *DeniedError.
 func (c *Credential) ReadStream(scope machine.Scope, clientID string) error {
 	if err := c.Read(scope); err != nil {
 		return err
@@ -131,8 +129,7 @@ func (c *Credential) MayWrite() error {
 	return nil
 }
 
-// Write returns nil if a client's stream may be written to or taken over, else
-// a *DeniedError.
+// Write returns nil if a client's stream may be written to or taken over, else a *DeniedError.
 func (c *Credential) Write(scope machine.Scope, clientID string) error {
 	if err := c.MayWrite(); err != nil {
 		return err
@@ -140,8 +137,7 @@ func (c *Credential) Write(scope machine.Scope, clientID string) error {
 	return c.ReadStream(scope, clientID)
 }
 
-// Act returns nil if keyed records of a principal may be made and finished in a scope, else a
-// *DeniedError.
+// Act returns nil if keyed records of a principal may be made and finished in a scope, else a *DeniedError.
 func (c *Credential) Act(scope machine.Scope, principal string) error {
 	if err := c.MayWrite(); err != nil {
 		return err
@@ -155,14 +151,13 @@ func (c *Credential) Act(scope machine.Scope, principal string) error {
 // SharedPrincipal is the principal of the keyed records that credentials share. No caller has it for its actor.
 const SharedPrincipal = "shared"
 
-// Shares reports whether keyed records in a namespace, in the scopes of the credential, belong to all credentials
-// that share the namespace, where a request names no principal.
+// Shares reports whether keyed records in a namespace, in the scopes of the credential, belong to all credentials that
+// share the namespace, where a request names no principal.
 func (c *Credential) Shares(namespace string) bool {
 	return c != nil && slices.Contains(c.grant.SharedNamespaces, namespace)
 }
 
-// Settle returns nil if the keyed records of a principal may be settled by hand in a scope, else a
-// *DeniedError.
+// Settle returns nil if the keyed records of a principal may be settled by hand in a scope, else a *DeniedError.
 func (c *Credential) Settle(scope machine.Scope, principal string) error {
 	if err := c.MayWrite(); err != nil {
 		return err
@@ -170,8 +165,8 @@ func (c *Credential) Settle(scope machine.Scope, principal string) error {
 	return c.Inspect(scope, principal)
 }
 
-// Inspect returns nil if the keyed records of a principal may be read in a scope, else a
-// *DeniedError. An empty principal is all of them.
+// Inspect returns nil if the keyed records of a principal may be read in a scope, else a *DeniedError. An empty
+// principal is all of them.
 func (c *Credential) Inspect(scope machine.Scope, principal string) error {
 	if err := c.Read(scope); err != nil {
 		return err
@@ -182,8 +177,8 @@ func (c *Credential) Inspect(scope machine.Scope, principal string) error {
 	return nil
 }
 
-// Observe returns nil if figures about the whole ledger may be seen, else a *DeniedError, because they
-// reveal what others do.
+// Observe returns nil if figures about the whole ledger may be seen, else a *DeniedError, because they reveal what
+// others do.
 func (c *Credential) Observe() error {
 	switch {
 	case c == nil:
@@ -194,8 +189,7 @@ func (c *Credential) Observe() error {
 	return nil
 }
 
-// Administer returns nil if the whole ledger may be administered, else a
-// *DeniedError.
+// Administer returns nil if the whole ledger may be administered, else a *DeniedError.
 func (c *Credential) Administer() error {
 	switch {
 	case c == nil:

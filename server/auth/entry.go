@@ -23,7 +23,7 @@ type Entry struct {
 	Expires string `yaml:"expires,omitempty"`
 }
 
-// Validate returns what is wrong with the entry.
+// Validate returns the mistake in the entry, or nil.
 func (e *Entry) Validate() error {
 	if err := validateKeyID(e.ID); err != nil {
 		return fmt.Errorf("id %w", err)
@@ -61,9 +61,8 @@ func encodeYAML(value any) ([]byte, error) {
 	return b.Bytes(), encoder.Close()
 }
 
-// AppendKey returns an auth file with one more key. content is empty for a new file, otherwise
-// it must be valid; files that it names are not checked. Comments are kept; the layout may
-// change.
+// AppendKey returns an auth file with one more key. content is empty for a new file, otherwise it must be valid; files
+// that it names are not checked. Comments are kept; the layout may change.
 func AppendKey(path string, content []byte, e *Entry) ([]byte, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
@@ -99,8 +98,7 @@ func AppendKey(path string, content []byte, e *Entry) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Check the result: an earlier mistake, or a new one such as a duplicate id, must not get
-	// into the file.
+	// Check the result: an earlier mistake, or a new one such as a duplicate id, must not get into the file.
 	_, err = parseFile(path, changed, nil)
 	return changed, err
 }

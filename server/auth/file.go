@@ -33,9 +33,8 @@ type policy struct {
 	tokens *issuer         // nil: session tokens are not accepted
 }
 
-// parseFile parses an auth file. read returns the content of another file that it names; if
-// read is nil, those files and the tokens are skipped. The error joins a *FileError for each
-// mistake.
+// parseFile parses an auth file. read returns the content of another file that it names; if read is nil, those files
+// and the tokens are skipped. The error joins a *FileError for each mistake.
 func parseFile(path string, content []byte, read func(name string) ([]byte, error)) (*policy, error) {
 	r := &reader{yamlfile.NewReader(path)}
 	root, err := yamlfile.Parse(content)
@@ -127,16 +126,16 @@ func (r *reader) limits(o *yamlfile.Object) admission.Limits {
 	}
 }
 
-// algorithms that a token may be signed with. HMAC is not among them, because a key that
-// verifies such a token can also sign one; "none" is not a signature.
+// algorithms that a token may be signed with. HMAC is not among them, because a key that verifies such a token can also
+// sign one; "none" is not a signature.
 var algorithms = []string{"RS256", "ES256", "EdDSA"}
 
 // tokenFields are the fields of a section that ReadVerifier reads.
 var tokenFields = []string{"issuer", "audience", "algorithms", "jwks", "leeway"}
 
-// ReadVerifier reads the fields issuer, audience, algorithms, jwks and leeway, and reports their
-// mistakes to the reader of the object. read returns the content of a JWKS by what the file calls it; if read
-// is nil, the JWKS is skipped. The result is nil after a mistake, and without read.
+// ReadVerifier reads the fields issuer, audience, algorithms, jwks and leeway, and reports their mistakes to the reader
+// of the object. read returns the content of a JWKS by what the file calls it; if read is nil, the JWKS is skipped. The
+// result is nil after a mistake, and without read.
 func ReadVerifier(r *yamlfile.Reader, o *yamlfile.Object, read func(name string) ([]byte, error)) *Verifier {
 	before := r.Failures()
 	v := &Verifier{
@@ -179,7 +178,7 @@ func (r *reader) issuer(n *yaml.Node, read func(name string) ([]byte, error)) *i
 		o.Fail("claims", "is required: it names the claims that have role, scopes and client_ids")
 	}
 	if r.Failures() > before {
-		read = nil // the JWKS is not to blame
+		read = nil // no further errors that follow from these
 	}
 	v := ReadVerifier(r.Reader, o, read)
 	if v == nil {

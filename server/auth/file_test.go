@@ -13,8 +13,7 @@ import (
 
 const someHash = "sha256:5feceb66ffc86f38d952786c6d696c79c2dbc239dd4e91b46729d73a27fb57e9"
 
-// TestFileErrors: a mistake is named by its line and field, and nothing of the
-// file is taken.
+// TestFileErrors: a mistake is named by its line and field, and nothing of the file is taken.
 func TestFileErrors(t *testing.T) {
 	t.Parallel()
 	key := func(lines string) string { return "keys:\n- id: a\n  hash: " + someHash + "\n" + lines }

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// FuzzJWKS: every key that is taken is of the kind that its algorithm needs and
-// of a safe size, and the set of them survives being written.
+// FuzzJWKS: every key that is taken is of the kind that its algorithm needs and of a safe size, and the set of them
+// survives being written.
 func FuzzJWKS(f *testing.F) {
 	example, err := os.ReadFile("testdata/jwks.json")
 	if err != nil {
@@ -67,9 +67,8 @@ func FuzzJWKS(f *testing.F) {
 	})
 }
 
-// FuzzClaims signs any header and any claims with the issuer's key, which no
-// other target gets past. Who is let in has the issuer, the audience and a time
-// that say so.
+// FuzzClaims signs any header and any claims with the issuer's key, which no other target gets past. Who is let in has
+// the issuer, the audience and a time that say so.
 func FuzzClaims(f *testing.F) {
 	const header = `{"alg":"EdDSA","kid":"ed","typ":"JWT"}`
 	for _, claims := range []string{
@@ -121,8 +120,7 @@ func FuzzClaims(f *testing.F) {
 			c.Actor() != "user:"+said.Claims["sub"].(string) {
 			t.Errorf("%q and %q let in as %s", header, claims, c.Actor())
 		}
-		// A credential that is valid now must be so for a moment, or its streams would end
-		// as they begin.
+		// A credential that is valid now must be so for a moment, or its streams would end as they begin.
 		if c.grant.Role == 0 || len(c.grant.scopes) == 0 || c.expires.Before(time.Now().Add(-time.Minute)) {
 			t.Errorf("%q let in with role %v, %d scopes, until %v", claims, c.grant.Role, len(c.grant.scopes),
 				c.expires)

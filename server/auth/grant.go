@@ -7,8 +7,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// Role is the kind of call that a credential may make. The package's comment
-// says what each may.
+// Role is the kind of call that a credential may make. The package's comment says what each may.
 type Role int
 
 // The roles. Each one includes the rights of the one before it. The zero value is not a role.
@@ -32,8 +31,8 @@ func (r Role) String() string {
 	return "none"
 }
 
-// maxPatterns bounds the scopes, and the client ids, of one credential, because each of its
-// requests may check all of them.
+// maxPatterns bounds the scopes, and the client ids, of one credential, because each of its requests may check all of
+// them.
 const maxPatterns = 100
 
 // Grant is what a credential may do, and where. The zero value may do nothing.
@@ -42,8 +41,7 @@ type Grant struct {
 	Role Role
 	// Scopes and ClientIDs are the patterns as the file or token has them.
 	Scopes, ClientIDs []string
-	// SharedNamespaces are the namespaces whose keyed records the credential shares; see
-	// [Credential.Shares].
+	// SharedNamespaces are the namespaces whose keyed records the credential shares; see [Credential.Shares].
 	SharedNamespaces []string
 
 	scopes  []scopePattern
@@ -59,8 +57,7 @@ const (
 	fieldShared    = "shared_namespaces"
 )
 
-// grantError is a mistake in a grant. Index is the pattern's place, -1 for the
-// field as a whole.
+// grantError is a mistake in a grant. Index is the pattern's place, -1 for the field as a whole.
 type grantError struct {
 	field string
 	index int
@@ -98,8 +95,7 @@ func newGrant(role string, scopes, clientIDs []string) (Grant, error) {
 		}
 		g.clients = append(g.clients, p)
 	}
-	// A writer without client ids could not write anything, which would otherwise only show
-	// when it writes.
+	// A writer without client ids could not write anything, which would otherwise only show when it writes.
 	if g.Role == Writer && len(clientIDs) == 0 {
 		return Grant{}, &grantError{fieldClientIDs, -1, errors.New("must have a pattern, because the role is writer")}
 	}
@@ -118,11 +114,10 @@ func (g *Grant) share(namespaces []string) error {
 	return nil
 }
 
-// DeniedError reports that a credential does not permit a request. Because it depends only on the
-// credential and the request, it reveals nothing about the ledger.
+// DeniedError reports that a credential does not permit a request. Because it depends only on the credential and the
+// request, it reveals nothing about the ledger.
 type DeniedError struct {
-	// Field of the request that the credential does not cover; empty when its
-	// role is not enough.
+	// Field of the request that the credential does not cover; empty when its role is not enough.
 	Field string
 	// Problem completes a sentence that begins with the field.
 	Problem string

@@ -43,8 +43,8 @@ const (
 	maxRSABits = 8_192
 )
 
-// parseJWKS returns the keys for the allowed algorithms by their ids. Keys for other purposes
-// are skipped, because an issuer publishes all its keys in one set.
+// parseJWKS returns the keys for the allowed algorithms by their ids. Keys for other purposes are skipped, because an
+// issuer publishes all its keys in one set.
 func parseJWKS(content []byte, allowed []string) (map[string]verifyKey, error) {
 	var set struct {
 		Keys []jwk `json:"keys"`
@@ -70,7 +70,7 @@ func parseJWKS(content []byte, allowed []string) (map[string]verifyKey, error) {
 			return nil, fmt.Errorf("keys[%d] has no kid, so that no token could name it", i)
 		}
 		if _, twice := keys[k.Kid]; twice {
-			return nil, fmt.Errorf("keys[%d]: the kid %q stands for two keys", i, yamlfile.Clip(k.Kid))
+			return nil, fmt.Errorf("keys[%d]: the kid %q is used twice", i, yamlfile.Clip(k.Kid))
 		}
 		public, err := k.public()
 		if err != nil {

@@ -23,8 +23,7 @@ const (
 // keyHash is the SHA-256 of a whole key.
 type keyHash [sha256.Size]byte
 
-// NewKey creates a key: the text that a client sends, and the value of the field hash in the
-// auth file.
+// NewKey creates a key: the text that a client sends, and the value of the field hash in the auth file.
 func NewKey(id string) (key, hash string, err error) {
 	if err := validateKeyID(id); err != nil {
 		return "", "", err
@@ -50,12 +49,11 @@ func validateKeyID(id string) error {
 	return nil
 }
 
-// isKey distinguishes keys from session tokens, which begin with eyJ, the base64 of a brace and
-// a quote.
+// isKey distinguishes keys from session tokens, which begin with eyJ, the base64 of a brace and a quote.
 func isKey(bearer string) bool { return strings.HasPrefix(bearer, keyPrefix) }
 
-// parseKey returns the id of a well-formed key. The secret is taken by its length, because both the
-// id and the secret may contain an underscore.
+// parseKey returns the id of a well-formed key. The secret is taken by its length, because both the id and the secret
+// may contain an underscore.
 func parseKey(key string) (id string, ok bool) {
 	key = strings.TrimPrefix(key, keyPrefix)
 	end := len(key) - secretText - 1
@@ -82,8 +80,8 @@ type key struct {
 	credential *Credential
 }
 
-// same reports whether two entries are equal. The text of the patterns is compared, because it
-// decides everything else about them.
+// same reports whether two entries are equal. The text of the patterns is compared, because it decides everything else
+// about them.
 func (k *key) same(other *key) bool {
 	a, b := k.credential, other.credential
 	return k.hash == other.hash && a.expires.Equal(b.expires) && a.limits == b.limits && a.grant.same(&b.grant)

@@ -14,8 +14,7 @@ import (
 // maxFileBytes is room for maxKeys entries.
 const maxFileBytes = 16 << 20
 
-// load reads an auth file and the JWKS file that it names, whose path is
-// relative to it.
+// load reads an auth file and the JWKS file that it names, whose path is relative to it.
 func load(path string, logger *slog.Logger) (*policy, error) {
 	content, err := ReadFile(path, logger)
 	if err != nil {
@@ -29,10 +28,9 @@ func load(path string, logger *slog.Logger) (*policy, error) {
 	})
 }
 
-// ReadFile reads a file that decides who may do what. It refuses a file that other users may
-// change, because they could give themselves access. It only warns about a file that others may
-// read, because it has no secret: a hash of 256 random bits is useless, and secrets that a
-// cluster manager mounts are often readable.
+// ReadFile reads a file that decides who may do what. It refuses a file that other users may change, because they could
+// give themselves access. It only warns about a file that others may read, because it has no secret: a hash of 256
+// random bits is useless, and secrets that a cluster manager mounts are often readable.
 func ReadFile(path string, logger *slog.Logger) (_ []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -19,8 +19,8 @@ func newGlob(pattern string) glob {
 	return glob{first: parts[0], rest: parts[1:]}
 }
 
-// match uses the leftmost position for each part. That is always right, because the part after
-// a star may begin anywhere.
+// match uses the leftmost position for each part. That is always right, because the part after a star may begin
+// anywhere.
 func (g *glob) match(text string) bool {
 	if len(g.rest) == 0 {
 		return text == g.first
@@ -87,7 +87,7 @@ func newScopePart(text string) (glob, error) {
 		return glob{}, errors.New("is empty")
 	}
 	name := strings.ReplaceAll(text, "%2F", "/")
-	// A star stands for at least nothing, so the rest must be a name's part.
+	// A star may match nothing, so the rest must be a part of a name.
 	if plain := strings.ReplaceAll(name, "*", ""); plain != "" {
 		if err := (machine.Scope{Organization: plain}).Validate(""); err != nil {
 			return glob{}, errors.New(`must have at most 128 of [a-zA-Z0-9:_.-], "*" and %2F`)

@@ -14,8 +14,8 @@ import (
 	"github.com/seqledger/seqledger/server/admission"
 )
 
-// Who may make, read and settle keyed records, of itself and of other principals, in a scope of its
-// grant and in another one.
+// Who may make, read and settle keyed records, of itself and of other principals, in a scope of its grant and in
+// another one.
 func TestPrincipalDecisions(t *testing.T) {
 	t.Parallel()
 	in, out := machine.Scope{Organization: "acme", Vault: "main"}, machine.Scope{Organization: "other"}
@@ -65,8 +65,8 @@ func principalDecisions(c *Credential, in, out machine.Scope) string {
 	return strings.Join(parts, "  ")
 }
 
-// A refusal says what the credential lacks: the role, the scope, the client id or the principal, and
-// nothing of what is there.
+// A refusal says what the credential lacks: the role, the scope, the client id or the principal, and nothing of what is
+// there.
 func TestRefusalsSayWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	in, out := machine.Scope{Organization: "acme"}, machine.Scope{Organization: "other"}
@@ -222,8 +222,8 @@ func TestOpenWithoutALogger(t *testing.T) {
 	}
 }
 
-// A credential shares the namespaces that its entry names, and no others; an entry that shares others is
-// another one, so that streams under the old rights end.
+// A credential shares the namespaces that its entry names, and no others; an entry that shares others is another one,
+// so that streams under the old rights end.
 func TestSharedNamespaces(t *testing.T) {
 	t.Parallel()
 	shared := grantOf(t, "writer")

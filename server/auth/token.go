@@ -46,8 +46,8 @@ func newVerifier(v Verifier, jwks string, keys map[string]verifyKey) *Verifier {
 	return &v
 }
 
-// Claim returns a claim, which must be a text, of the token in the one Authorization header of a
-// request. The error is a [*RefusedError].
+// Claim returns a claim, which must be a text, of the token in the one Authorization header of a request. The error is
+// a [*RefusedError].
 func (v *Verifier) Claim(h http.Header, name string) (string, error) {
 	token, err := bearerOf(h)
 	if err != nil {
@@ -71,15 +71,15 @@ func (v *Verifier) same(other *Verifier) bool {
 		v.leeway == other.leeway && v.jwks == other.jwks
 }
 
-// issuerSettings are what the section tokens of a file says besides the verifier's part.
+// issuerSettings are the settings of the section tokens that are not the verifier's.
 type issuerSettings struct {
 	limits admission.Limits
 	// roleClaim and the others are names of claims; clientIDsClaim may be empty.
 	roleClaim, scopesClaim, clientIDsClaim string
 }
 
-// issuer makes credentials of session tokens. It caches verified tokens, because the signature
-// costs more than the rest of a small request.
+// issuer makes credentials of session tokens. It caches verified tokens, because the signature costs more than the rest
+// of a small request.
 type issuer struct {
 	*Verifier
 
@@ -88,8 +88,8 @@ type issuer struct {
 	end      context.CancelCauseFunc
 
 	mu sync.Mutex
-	// recent and older are two generations of the cache: when recent is full it replaces older,
-	// which drops the tokens that were not used since.
+	// recent and older are two generations of the cache: when recent is full it replaces older, which drops the tokens
+	// that were not used since.
 	recent, older map[[sha256.Size]byte]*Credential
 }
 
@@ -127,8 +127,7 @@ func (i *issuer) same(other *issuer) bool {
 	return i.settings == other.settings && i.Verifier.same(other.Verifier)
 }
 
-// find returns the credential of a token. The error is a *RefusedError, or
-// admission.ErrTooManyCallers.
+// find returns the credential of a token. The error is a *RefusedError, or admission.ErrTooManyCallers.
 func (i *issuer) find(text string, shares *admission.Registry) (*Credential, error) {
 	name := sha256.Sum256([]byte(text))
 	if known := i.recall(name); known != nil {
@@ -152,8 +151,7 @@ func (i *issuer) find(text string, shares *admission.Registry) (*Credential, err
 	return c, nil
 }
 
-// verify returns the claims of a token that is well-formed, correctly signed and currently
-// valid.
+// verify returns the claims of a token that is well-formed, correctly signed and currently valid.
 func (v *Verifier) verify(text string) (jwt.MapClaims, error) {
 	claims := jwt.MapClaims{}
 	_, err := v.parser.ParseWithClaims(text, claims, v.keyOf)
@@ -170,8 +168,8 @@ func (v *Verifier) verify(text string) (jwt.MapClaims, error) {
 	return nil, &RefusedError{"signature", "the session token is not valid", err}
 }
 
-// keyOf returns the key that a token names, if it is for the algorithm that the token names.
-// Other header fields about keys are ignored.
+// keyOf returns the key that a token names, if it is for the algorithm that the token names. Other header fields about
+// keys are ignored.
 func (v *Verifier) keyOf(t *jwt.Token) (any, error) {
 	if _, critical := t.Header["crit"]; critical {
 		return nil, errors.New("crit demands an extension, and none is known here")

@@ -237,7 +237,7 @@ func TestJWKS(t *testing.T) {
 		"no kid":        {`{"keys":[{"kty":"OKP","crv":"Ed25519","x":"` + strings.Repeat("A", 43) + `"}]}`, "no kid"},
 		"one kid twice": {`{"keys":[` +
 			strings.Repeat(`{"kty":"OKP","crv":"Ed25519","kid":"a","x":"`+strings.Repeat("A", 43)+`"},`, 1) +
-			`{"kty":"OKP","crv":"Ed25519","kid":"a","x":"` + strings.Repeat("A", 43) + `"}]}`, "two keys"},
+			`{"kty":"OKP","crv":"Ed25519","kid":"a","x":"` + strings.Repeat("A", 43) + `"}]}`, "used twice"},
 	} {
 		if _, err := parseJWKS([]byte(test.content), all); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: got %v, want an error about %q", name, err, test.says)

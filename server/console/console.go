@@ -1,6 +1,5 @@
-// Package console is the web page on which a person looks at a ledger. Its sources, in TypeScript,
-// lie beside it; what Vite makes of them is committed in dist, so that Go alone builds the server.
-// make check-console compares the two.
+// Package console is the web page on which a person looks at a ledger. Its sources, in TypeScript, lie beside it; what
+// Vite makes of them is committed in dist, so that Go alone builds the server. make check-console compares the two.
 package console
 
 import (
@@ -15,13 +14,13 @@ var dist embed.FS
 // Path is where the console is served. The page calls the API at the parent of this path.
 const Path = "/console/"
 
-// policy lets the page load its own script and style and call its own server, and nothing else. The
-// page has no inline code.
+// policy lets the page load its own script and style and call its own server, and nothing else. The page has no inline
+// code.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
-// Handler serves the files of the console below [Path]. They hold no secrets and need no credential:
-// the page asks for one and sends it with its calls.
+// Handler serves the files of the console below [Path]. They hold no secrets and need no credential: the page asks for
+// one and sends it with its calls.
 func Handler() http.Handler {
 	files, err := fs.Sub(dist, "dist")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // binaries is the directory of the programs under test.

@@ -85,9 +85,7 @@ func (c *Client) newEndpoint(base *url.URL) *Endpoint {
 	opts := []connect.ClientOption{connect.WithCodec(message.Codec{})}
 	e.Ledger = seqledgerv1connect.NewLedgerServiceClient(do, base.String(), opts...)
 	e.Admin = seqledgerv1connect.NewAdminServiceClient(do, base.String(), opts...)
-	if e.Records = c.Options.Records; e.Records == nil {
-		e.Records = seqledgerv1connect.NewIdempotencyServiceClient(do, base.String(), opts...)
-	}
+	e.Records = seqledgerv1connect.NewIdempotencyServiceClient(do, base.String(), opts...)
 	// Receipts are small and random: gzip on the stream would cost more CPU
 	// than everything else together and save nothing.
 	e.frames = connect.NewClient[message.Frame, seqledgerv1.WriteStreamResponse](

@@ -10,8 +10,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 // Options are client.Options, which describes them. The fields are the same, so that one type converts to the other.
@@ -22,7 +20,6 @@ type Options struct {
 	TLS            *tls.Config
 	HTTP2          bool
 	HTTPClient     *http.Client
-	Records        seqledgerv1connect.IdempotencyServiceClient
 	MaxAttempts    int
 	Logger         *slog.Logger
 }

@@ -33,7 +33,7 @@ try {
   const scope = { organization: "acme", vault: "main" };
   const writer = await client.openWriter({ scope, clientId: "till", journal });
   void writer.done.then((reason) => (status.textContent = `Closed: ${reason.message}`));
-  for (const sale of writer.recovered) void print(sale); // what a reload or a crash left behind
+  for (const sale of writer.recovered) void print(sale); // of an interrupted run
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const article = String(new FormData(form).get("article"));

@@ -38,7 +38,7 @@ async function settle(p: Pending): Promise<void> {
   console.log(`${p.tag} ${outcome}`);
 }
 
-for (const p of writer.recovered) await settle(p); // what an earlier run left behind
+for (const p of writer.recovered) await settle(p); // of an interrupted run
 for (const line of readFileSync(file, "utf8").split("\n")) {
   const [id = "", amount = ""] = line.trim().split(/\s+/);
   if (id === "" || done.has(id)) continue;

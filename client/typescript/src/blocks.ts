@@ -14,7 +14,7 @@ import { blockHash, equal } from "./proof.js";
 import { backoff, sleep } from "./retry.js";
 import { type Block, headerOf, type Scope, transactionOf } from "./types.js";
 
-/** BlockJoiner joins the parts of blocks, which arrive in order. It holds one block at a time. */
+/** BlockJoiner joins the parts of blocks, which arrive in order. It holds at most one block. */
 export class BlockJoiner {
   private block: BlockMessage | undefined;
 
@@ -135,7 +135,7 @@ export class Watch {
         yield block;
       }
     } finally {
-      leave.abort(); // ends a stream that does not end by itself
+      leave.abort(); // ends a stream that is still open
     }
   }
 

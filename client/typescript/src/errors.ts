@@ -31,7 +31,7 @@ export class LedgerError extends Error {
   retryAfterMs = 0;
   /**
    * True if the answer was in Connect's own form, as the answers of a seqledger server always are. Otherwise this
-   * client made the error from an HTTP status or a broken connection, and it says nothing about what the server did.
+   * client made the error from an HTTP status or a broken connection, and what the server did is unknown.
    */
   wire = false;
   /** The HTTP status of an answer that was not in Connect's form, or 0. */
@@ -84,7 +84,7 @@ export class LedgerError extends Error {
 
   /**
    * Reports whether the ledger itself has refused the call and would refuse it again. A refusal that may come from an
-   * intermediary is not final: a load balancer with no server behind it may answer 404 or 401 for half a second.
+   * intermediary is not final: a load balancer without a live server may answer 404 or 401 for half a second.
    */
   get isFinal(): boolean {
     return this.code !== WriteErrorCode.UNSPECIFIED && !this.worthRetrying;

@@ -30,10 +30,10 @@ const attempts = 3;
 
 /**
  * indexedDbJournal opens the journal with a name in this origin's storage, and creates it if necessary. Only one page
- * or worker at a time can have it open.
+ * or worker can have it open.
  *
  * A browser may delete the storage of an origin when the disk is nearly full, or when the user asks for it. persistent
- * tells whether the browser has agreed not to do so by itself. A deleted journal looks like a new one: set mustExist if
+ * tells whether the browser has agreed not to do so. A deleted journal looks like a new one: set mustExist if
  * the program has had one before. If the journal is deleted while it is open, the next write fails.
  */
 export async function indexedDbJournal(

@@ -52,7 +52,7 @@ export class JournalError extends Error {
   }
 }
 
-/** JournalStorage stores groups of records. A journal calls one method at a time. */
+/** JournalStorage stores groups of records. A journal never makes two calls at once. */
 export interface JournalStorage {
   /** The journal's name in messages. */
   readonly name: string;

@@ -199,7 +199,7 @@ export class Pending {
     return create(ReceiptSchema, { sequence: this.sequence, replayed: true });
   }
 
-  /** @internal Reports whether the write has a receipt of its own. */
+  /** @internal Reports whether the ledger has sent a receipt for the write. */
   get proven(): boolean {
     return this.verdict === "committed" && this.receipt!.txId !== "";
   }

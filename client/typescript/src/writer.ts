@@ -29,7 +29,7 @@ import type { Receipt, Scope } from "./types.js";
 export interface WriterOptions {
   /** The scope of the stream. */
   scope: Scope;
-  /** Identifies the stream. Only one program can use it at a time: a new session fences the previous one. */
+  /** Identifies the stream. Only one program can use it: a new session fences the previous one. */
   clientId: string;
   /** Opens only if this is the stream's session; absent or 0 accepts any. Not allowed with a journal. */
   expectedSession?: bigint;
@@ -74,7 +74,7 @@ const defaultTTLms = 24 * 3600 * 1000;
 const minKeepAliveMs = 100;
 // Limits one attempt of OpenSession or GetStatus. A retry is harmless.
 const onceMs = 10_000;
-// An upper bound of what a write needs in a message besides its stream and its operations.
+// An upper bound of the bytes that a write adds to its stream and its operations in a message.
 const writeOverhead = 128;
 
 /** StreamLog is a Writer's stream in a journal. */
@@ -191,7 +191,7 @@ export class Writer {
     try {
       return await p.wait(options.signal);
     } catch (e) {
-      p.awaited = false; // if nobody waits for it, its refusal must stop the Writer
+      p.awaited = false; // the caller no longer waits, so a refusal must stop the Writer
       throw e;
     }
   }

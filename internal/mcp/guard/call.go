@@ -23,12 +23,14 @@ const (
 	metaReplayed = "replayed"             // true: the result of an earlier call
 	metaCode     = "seqledger.dev/code"   // why the tool was not run, as in package idempotency
 	metaAction   = "seqledger.dev/action" // what to do next, as in package idempotency
-	// metaIgnored is true in the result of a tool that the configuration does not name, if the call had a key.
+	// metaIgnored is true in the answer of a tool that the configuration does not name, if the call had a key. A
+	// JSON-RPC error has it in its data.
 	metaIgnored = "seqledger.dev/key-ignored"
 )
 
-// maxIgnored bounds the calls with ignored keys whose answers are awaited; the answers to further ones are not marked.
-const maxIgnored = 1_000
+// maxIgnored bounds the calls with ignored keys whose answers are awaited. For one more the oldest is forgotten,
+// because a call that was cancelled may get no answer.
+const maxIgnored = 128
 
 // derivedPrefix is the prefix of a key derived from a call's arguments.
 const derivedPrefix = "args:"

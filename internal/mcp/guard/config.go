@@ -40,13 +40,13 @@ type Tool struct {
 	// Arguments are JSON pointers to the arguments that identify a call without a key. Nil means all arguments.
 	Arguments []string
 	// Window is how long an equal call without a key counts as a retry, measured from the end of the first one.
-	// KeyWindow is the same for calls with a key.
+	// KeyWindow is that for calls with a key.
 	Window, KeyWindow time.Duration
 	// KeyRequired refuses calls without a key.
 	KeyRequired bool
 	// Errors applies to answers that are errors: a result with isError, or a JSON-RPC error.
 	Errors Errors
-	// Timeout is after what time the client is told that the call is still running; 0 means never. The call goes on.
+	// Timeout is after what time the client is told that the call is still running; 0 means never. The call continues.
 	Timeout time.Duration
 	// IfUnknown tells the agent how to find out whether a call took effect.
 	IfUnknown string

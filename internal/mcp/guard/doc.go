@@ -21,6 +21,6 @@
 //	a result that is kept                     1 MiB; a larger one is delivered and not kept
 //	guarded calls and tool lists in flight    Options.MaxCalls, 64
 //
-// Each direction holds one message at a time, and each call in flight holds its message and its answer. Memory use is
-// at most 2 × 16 MiB plus MaxCalls × 17 MiB, and in practice as much as the calls need.
+// Each direction holds one message, and each call in flight holds its message and its answer. Memory use is at most 2 ×
+// 16 MiB plus MaxCalls × 17 MiB, and in practice as much as the calls need.
 package guard

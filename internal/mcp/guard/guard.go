@@ -26,9 +26,9 @@ import (
 // defaultMaxCalls bounds the guarded calls in flight.
 const defaultMaxCalls = 64
 
-// Upstream is the server behind a guard. Each message is one line of JSON, without its line end.
+// Upstream is the server that a guard protects. Each message is one line of JSON, without its line end.
 type Upstream interface {
-	// Run passes what the server sends to receive, one call at a time, until the server has ended. Its error says how
+	// Run passes what the server sends to receive, in sequential calls, until the server has ended. Its error says how
 	// the server ended.
 	Run(receive func(line []byte, rest *bufio.Reader) error) error
 	// Send sends a message. Messages are sent in the order of the calls.
@@ -74,7 +74,7 @@ type Guard struct {
 	over    bool // the server has ended: nothing joins calls
 	next    uint64
 	pending map[string]*request // by the guard's own id
-	ignored map[string]bool     // ids of the client's calls that pass although they have a key; at most maxIgnored
+	ignored []string            // ids of the client's last calls that pass although they have a key; see maxIgnored
 
 	listed map[string]bool // guarded tools that the server has; used only by the receiver
 }
@@ -96,8 +96,7 @@ func New(o Options) *Guard {
 	return &Guard{
 		Options: o, prefix: "seqledger:" + hex.EncodeToString(prefix[:]) + ":", ended: make(chan struct{}),
 		slots: make(chan struct{}, cmp.Or(o.MaxCalls, defaultMaxCalls)), pending: map[string]*request{},
-		ignored: map[string]bool{},
-		listed:  map[string]bool{},
+		listed: map[string]bool{},
 	}
 }
 
@@ -126,8 +125,8 @@ func (w *lineWriter) write(line []byte, more func(io.Writer) error) error {
 }
 
 // Run passes messages until the server has ended, and every guarded call has its answer. It returns the error of the
-// server's end. When the client closes in, Run tells the server. Run may leave a goroutine behind that reads in; it
-// ends with in.
+// server's end. When the client closes in, Run tells the server. Run may leave a goroutine that reads in; it ends with
+// in.
 func (g *Guard) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	g.out.w = out
 	// Ends when the client closes in; nothing waits for it, because a client may keep it open.
@@ -266,7 +265,7 @@ func (g *Guard) take(id jsontext.Value) *request {
 }
 
 // cancelled handles a cancellation by the client, and reports whether the request is one of the guard's own. A call
-// that has begun goes on.
+// that has begun continues.
 func (g *Guard) cancelled(m *message) bool {
 	var id jsontext.Value
 	err := members(m.params, func(name string, value jsontext.Value) error {
@@ -321,27 +320,33 @@ func (g *Guard) fromServer(line []byte, more *bufio.Reader) error {
 func (g *Guard) ignoreKey(m *message) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.ignored) < maxIgnored {
-		g.ignored[string(m.id)] = true
+	if len(g.ignored) == maxIgnored {
+		g.ignored = g.ignored[1:]
 	}
+	g.ignored = append(g.ignored, string(m.id))
 }
 
 // tellIgnored returns an answer of the server for the client: with a mark if the key of its call had no effect.
 func (g *Guard) tellIgnored(m *message, line []byte) []byte {
 	g.mu.Lock()
-	ignored := g.ignored[string(m.id)]
-	delete(g.ignored, string(m.id))
+	i := slices.Index(g.ignored, string(m.id))
+	if i >= 0 {
+		g.ignored = slices.Delete(g.ignored, i, i+1)
+	}
 	g.mu.Unlock()
-	if !ignored || m.result == nil {
+	if i < 0 {
 		return line
 	}
-	result, err := mark(m.result, "_meta", metaIgnored)
-	if err != nil {
-		return line
+	name, answer, member := "result", m.result, "_meta"
+	if m.fault != nil {
+		name, answer, member = "error", m.fault, "data"
 	}
-	marked, err := setMembers(m.raw, edit{"result", result})
+	marked, err := mark(answer, member, metaIgnored)
+	if err == nil {
+		marked, err = setMembers(m.raw, edit{name, marked})
+	}
 	if err != nil {
-		return line
+		return line // for example because the data of an error is a text
 	}
 	return marked
 }
@@ -405,7 +410,7 @@ func (g *Guard) withHints(m, a *message) []byte {
 		return nil
 	})
 	if err != nil {
-		return line // the client will report what is wrong
+		return line // the client will report the mistake
 	}
 	if !more {
 		g.warnOfAbsent()

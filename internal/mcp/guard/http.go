@@ -43,8 +43,8 @@ type HTTPOptions struct {
 	Logger       *slog.Logger
 }
 
-// HTTP is a server behind MCP's streamable HTTP. Each message is sent only once, whatever happens to its connection. A
-// stream of events that breaks is not resumed.
+// HTTP is a server that speaks MCP's streamable HTTP. Each message is sent only once, whatever happens to its
+// connection. A stream of events that breaks is not resumed.
 type HTTP struct {
 	HTTPOptions
 
@@ -340,7 +340,7 @@ func (h *HTTP) refusedByTransport(answer *http.Response) bool {
 	return false
 }
 
-// sessionIsGone reports whether the server knows nothing of the session: it answers 404 to a ping, too.
+// sessionIsGone reports whether the server does not know the session: it answers 404 to a ping, too.
 func (h *HTTP) sessionIsGone() bool {
 	r, err := h.request(http.MethodPost, []byte(`{"jsonrpc":"2.0","id":"seqledger-session","method":"ping"}`))
 	if err != nil {

@@ -81,9 +81,9 @@ type message struct {
 func (m *message) isCall() bool { return m.method != "" && m.id != nil }
 
 // errAmbiguous is the error of a message that two readers may read differently.
-var errAmbiguous = errors.New("a member has the name of another one but for its case")
+var errAmbiguous = errors.New("two members have names that differ only in case")
 
-var errBehind = errors.New("there is something behind the JSON value")
+var errBehind = errors.New("something follows the JSON value")
 
 // parseMessage parses a message. It returns an error for anything that does not have exactly one meaning: invalid JSON,
 // duplicate names at any depth, and names that differ from those of JSON-RPC only in case, because some servers ignore

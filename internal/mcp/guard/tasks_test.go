@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 )
@@ -14,6 +17,7 @@ import (
 // taskServer is an Upstream that runs every call as a task if it is asked to, or if always is set.
 type taskServer struct {
 	always  bool
+	fault   string // the error that answers each call; empty for none
 	tasks   int
 	answers chan string
 }
@@ -36,6 +40,10 @@ func (s *taskServer) Send(m *message) error {
 	case s.always || strings.Contains(string(m.params), `"task"`):
 		s.tasks++
 		result = fmt.Sprintf(`{"task":{"taskId":"t%d","status":"working"}}`, s.tasks)
+	}
+	if s.fault != "" {
+		s.answers <- fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, m.id, s.fault)
+		return nil
 	}
 	s.answers <- fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.id, result)
 	return nil
@@ -165,5 +173,36 @@ func TestIgnoredKeysAreTold(t *testing.T) {
 		if answer := send(toolCall(tool, "")); strings.Contains(answer, metaIgnored) {
 			t.Errorf("%s without a key: %s", tool, answer)
 		}
+	}
+	for fault, want := range map[string]string{
+		`{"code":1,"message":"no"}`:                `"message":"no","data":{"` + metaIgnored + `":true}}`,
+		`{"code":1,"message":"no","data":{"a":1}}`: `"data":{"a":1,"` + metaIgnored + `":true}}`,
+		`{"code":1,"message":"no","data":"text"}`:  `"data":"text"}`,
+	} {
+		send := startTasks(t, &taskServer{fault: fault}, io.Discard)
+		if answer := send(toolCall("look", `,"_meta":{"`+MetaKey+`":"k"}`)); !strings.Contains(answer, want) {
+			t.Errorf("%s: %s", fault, answer)
+		}
+	}
+}
+
+// Calls that get no answer do not keep the answers to later ones from being marked.
+func TestIgnoredKeysAreBounded(t *testing.T) {
+	t.Parallel()
+	g := New(Options{Config: new(Config), Upstream: new(taskServer), Store: idempotency.Memory()})
+	for id := range maxIgnored + 1 {
+		g.ignoreKey(&message{id: jsontext.Value(strconv.Itoa(id))})
+	}
+	for id, want := range map[int]bool{0: false, 1: true, maxIgnored: true} {
+		answer, err := parseMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"result":{}}`, id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(string(g.tellIgnored(answer, answer.raw)), metaIgnored); got != want {
+			t.Errorf("the answer to call %d is marked: %t", id, got)
+		}
+	}
+	if len(g.ignored) != maxIgnored-2 {
+		t.Errorf("%d ids are kept", len(g.ignored))
 	}
 }

@@ -12,7 +12,7 @@ import (
 // callTimeout bounds a call that meets a fault. It asserts nothing about speed.
 const callTimeout = time.Second
 
-// Run checks a store behind a proxy: answers that are lost, a server that is away, one that hangs.
+// Run checks a store whose proxy loses answers, closes connections, or hangs.
 func Run(t *testing.T, p *Proxy, store idempotency.Store) {
 	t.Helper()
 	t.Run("LostAnswers", func(t *testing.T) { lostAnswers(t, p, store) })

@@ -8,20 +8,20 @@ import (
 )
 
 // LateSwap holds up the message by which a reservation is stored, until another owner has used the key and finished,
-// its record is gone, and the reservation is no longer valid. behind is a store behind the proxy, and direct one on the
-// same server that is not. forget deletes the record of the key; now returns the server's time.
+// its record is gone, and the reservation is no longer valid. proxied is a store that uses the proxy, and direct one on
+// the same server that is not. forget deletes the record of the key; now returns the server's time.
 func LateSwap(
-	t *testing.T, p *Proxy, behind, direct idempotency.Store, forget func(), now func() time.Time,
+	t *testing.T, p *Proxy, proxied, direct idempotency.Store, forget func(), now func() time.Time,
 ) {
 	t.Helper()
-	undisturbed := newSubject(t, p, behind)
+	undisturbed := newSubject(t, p, proxied)
 	undisturbed.repeat(undisturbed.reserve) // makes the connection
-	undisturbed = newSubject(t, p, behind)
+	undisturbed = newSubject(t, p, proxied)
 	p.At(0, nil)
 	undisturbed.repeat(undisturbed.reserve)
 	swap := p.Passed() - 1 // the last message is its answer
 
-	s := newSubject(t, p, behind)
+	s := newSubject(t, p, proxied)
 	s.request.ValidUntil = now().Add(2 * time.Second)
 	held, goOn := make(chan struct{}), make(chan struct{})
 	p.At(swap, func() {
@@ -35,7 +35,7 @@ func LateSwap(
 	late := make(chan reserved, 1)
 	// Ends with the message, which goOn lets through; received below.
 	go func() {
-		r, err := behind.Reserve(t.Context(), s.request)
+		r, err := proxied.Reserve(t.Context(), s.request)
 		late <- reserved{r, err}
 	}()
 	<-held

@@ -1,5 +1,5 @@
-// Package storefaults puts a proxy with faults between a store of idempotency keys and its server, and checks
-// what every store must do then.
+// Package storefaults puts a proxy with faults between a store of idempotency keys and its server, and checks what
+// every store must do then.
 package storefaults
 
 import (

@@ -13,9 +13,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// CanonicalTransaction encodes a transaction as ledger/FORMAT.md specifies: these bytes are the
-// input of its leaf hash. It accepts each field only in the one form that a ledger writes. Two
-// messages that differ for a reader therefore never have the same leaf.
+// CanonicalTransaction encodes a transaction as ledger/FORMAT.md specifies: these bytes are the input of its leaf hash.
+// It accepts each field only in the one form that a ledger writes. Two messages that differ for a reader therefore
+// never have the same leaf.
 func CanonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
 	id, err := canonicalUUID(t.GetTxId())
 	if err != nil {
@@ -66,8 +66,8 @@ func CanonicalTransaction(t *seqledgerv1.Transaction) ([]byte, error) {
 	return dst, nil
 }
 
-// errUnknownKind is also returned for an operation or a condition that is newer than this
-// program, because it cannot be hashed.
+// errUnknownKind is also returned for an operation or a condition that is newer than this program, because it cannot be
+// hashed.
 var errUnknownKind = errors.New("is of no kind that is known here")
 
 func appendOperation(dst []byte, m *seqledgerv1.Operation) ([]byte, error) {
@@ -121,16 +121,15 @@ func appendCondition(dst []byte, condition *seqledgerv1.Condition) ([]byte, erro
 	return nil, fmt.Errorf("condition %w", errUnknownKind)
 }
 
-// CanonicalHeader encodes a header as ledger/FORMAT.md specifies: these bytes are the input of its
-// block's hash, which is also the previous_hash of the next header. The previous_hash and the
-// tx_root must have the length of a hash.
+// CanonicalHeader encodes a header as ledger/FORMAT.md specifies: these bytes are the input of its block's hash, which
+// is also the previous_hash of the next header. The previous_hash and the tx_root must have the length of a hash.
 func CanonicalHeader(header *seqledgerv1.BlockHeader) ([]byte, error) {
 	committed, err := canonicalTime(header.GetCommittedAt())
 	if err != nil {
 		return nil, fmt.Errorf("committed_at %w", err)
 	}
-	// Leaves and nodes of a Merkle tree are hashed with the prefixes 0 and 1. A different
-	// prefix keeps a header from passing for one of them.
+	// Leaves and nodes of a Merkle tree are hashed with the prefixes 0 and 1. A different prefix keeps a header from
+	// passing for one of them.
 	const headerPrefix, headerVersion = 2, 1
 	encoded := []byte{headerPrefix, headerVersion}
 	encoded = appendBytes(encoded, header.GetScope().GetOrganization())

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -81,8 +81,8 @@ func TestGoldenBytes(t *testing.T) {
 	}
 }
 
-// TestOneFormOfEachField: a ledger writes each field in one form. Any other form is refused, or two
-// messages that differ for a reader would have one leaf.
+// TestOneFormOfEachField: a ledger writes each field in one form. Any other form is refused, or two messages that
+// differ for a reader would have one leaf.
 func TestOneFormOfEachField(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -138,8 +138,8 @@ func TestOneFormOfEachField(t *testing.T) {
 	}
 }
 
-// TestOneLeafOfEachOperation: two operations that differ have different bytes, and none is the
-// beginning of another, so that a list of them is read in one way alone.
+// TestOneLeafOfEachOperation: two operations that differ have different bytes, and none is the beginning of another, so
+// that a list of them is read in one way alone.
 func TestOneLeafOfEachOperation(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -165,8 +165,8 @@ func TestOneLeafOfEachOperation(t *testing.T) {
 	})
 }
 
-// FuzzCanonicalTransaction: what has canonical bytes has them for its own fields alone: any
-// transaction with the same bytes is the same but for what the bytes do not cover.
+// FuzzCanonicalTransaction: what has canonical bytes has them for its own fields alone: any transaction with the same
+// bytes is the same but for what the bytes do not cover.
 func FuzzCanonicalTransaction(f *testing.F) {
 	golden := mustMarshal(f, goldenTransaction(f))
 	f.Add(golden, golden)

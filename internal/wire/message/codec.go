@@ -10,10 +10,9 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Codec encodes and decodes protobuf for Connect. A Writer's frames are already encoded. Other
-// writes, and the answers to all writes, use generated code because they are frequent. Every
-// other message, and every unusual write, uses package proto. The result is the same either
-// way, errors included.
+// Codec encodes and decodes protobuf for Connect. A Writer's frames are already encoded. Other writes, and the answers
+// to all writes, use generated code because they are frequent. Every other message, and every unusual write, uses
+// package proto. The result is the same either way, errors included.
 type Codec struct{}
 
 // Name implements connect.Codec.
@@ -71,8 +70,8 @@ func appendGenerated(dst []byte, m *seqledgerv1.WriteRequest) ([]byte, error) {
 	return dst, err
 }
 
-// unusual reports whether the generated encoder would encode w differently from package proto.
-// The generated encoder does not check text for UTF-8, and omits fields that are set to nil.
+// unusual reports whether the generated encoder would encode w differently from package proto. The generated encoder
+// does not check text for UTF-8, and omits fields that are set to nil.
 func unusual(w *seqledgerv1.WriteRequest) bool {
 	scope := w.GetScope()
 	return garbled(scope.GetOrganization()) || garbled(scope.GetVault()) || garbled(w.GetClientId()) ||
@@ -85,8 +84,8 @@ func unusualOperation(operation *seqledgerv1.Operation) bool {
 	return !ok || !op.IsUTF8()
 }
 
-// garbledResult reports whether a result has text that is not UTF-8. The generated decoder
-// accepts such text, and an application should never see it.
+// garbledResult reports whether a result has text that is not UTF-8. The generated decoder accepts such text, and an
+// application should never see it.
 func garbledResult(result *seqledgerv1.WriteResult) bool {
 	e := result.GetError()
 	return garbledReceipt(result.GetReceipt()) ||

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -19,8 +19,8 @@ type tester interface {
 	Fatalf(string, ...any)
 }
 
-// checkEncoding holds the codec against package proto: the same bytes behind
-// what stands in the buffer, or an error from both.
+// checkEncoding holds the codec against package proto: the same bytes behind what stands in the buffer, or an error
+// from both.
 func checkEncoding(t tester, m proto.Message, before []byte) {
 	t.Helper()
 	want, wantErr := proto.MarshalOptions{}.MarshalAppend(slices.Clone(before), m)
@@ -33,9 +33,8 @@ func checkEncoding(t tester, m proto.Message, before []byte) {
 	}
 }
 
-// checkDecoding holds the codec against package proto, into messages that hold
-// something already. What proto takes, the codec takes alike; what it takes
-// besides (numbers that are too long) has no text that is not UTF-8.
+// checkDecoding holds the codec against package proto, into messages that hold something already. What proto takes, the
+// codec takes alike; what it takes besides (numbers that are too long) has no text that is not UTF-8.
 func checkDecoding(t tester, data []byte, newMessage func() proto.Message) {
 	t.Helper()
 	want, got := newMessage(), newMessage()
@@ -59,8 +58,7 @@ func checkDecoding(t tester, data []byte, newMessage func() proto.Message) {
 	}
 }
 
-// discardUnknown removes unknown fields: those in a time are kept by package
-// proto alone.
+// discardUnknown removes unknown fields: those in a time are kept by package proto alone.
 func discardUnknown(m protoreflect.Message) {
 	m.SetUnknown(nil)
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
@@ -76,8 +74,7 @@ func discardUnknown(m protoreflect.Message) {
 	})
 }
 
-// requests and answers are what goes through generated code, and one message
-// that does not.
+// requests and answers are what goes through generated code, and one message that does not.
 var (
 	requests = []func() proto.Message{
 		func() proto.Message { return new(seqledgerv1.WriteRequest) },
@@ -92,8 +89,7 @@ var (
 	}
 )
 
-// spoil makes one text of m, if there is any, something that is not UTF-8. It
-// returns false when there is none.
+// spoil makes one text of m, if there is any, something that is not UTF-8. It returns false when there is none.
 func spoil(t *rapid.T, m proto.Message) bool {
 	var places []func(string)
 	prototest.Texts(m, func(_ protoreflect.FieldDescriptor, replace func(string)) { places = append(places, replace) })
@@ -104,8 +100,7 @@ func spoil(t *rapid.T, m proto.Message) bool {
 	return true
 }
 
-// TestCodecEncodesLikeProto whatever is in a write, text that is not UTF-8
-// included.
+// TestCodecEncodesLikeProto whatever is in a write, text that is not UTF-8 included.
 func TestCodecEncodesLikeProto(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -121,9 +116,8 @@ func TestCodecEncodesLikeProto(t *testing.T) {
 	})
 }
 
-// TestCodecEncodesHollowWritesLikeProto: an application can build operations that
-// say nothing, and the generated encoder would leave some out, or panic. An
-// append without a payload would so become a write that is refused.
+// TestCodecEncodesHollowWritesLikeProto: an application can build operations that say nothing, and the generated
+// encoder would leave some out, or panic. An append without a payload would so become a write that is refused.
 func TestCodecEncodesHollowWritesLikeProto(t *testing.T) {
 	t.Parallel()
 	set := func(c *seqledgerv1.Condition) *seqledgerv1.Operation {
@@ -158,8 +152,7 @@ func TestCodecEncodesHollowWritesLikeProto(t *testing.T) {
 	}
 }
 
-// TestCodecDecodesLikeProto answers that are whole, spoiled in a text, and
-// damaged anywhere.
+// TestCodecDecodesLikeProto answers that are whole, spoiled in a text, and damaged anywhere.
 func TestCodecDecodesLikeProto(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -179,8 +172,7 @@ func TestCodecDecodesLikeProto(t *testing.T) {
 	})
 }
 
-// TestCodecRefusesTextThatIsNotUTF8 wherever it stands in an answer, as package
-// proto does.
+// TestCodecRefusesTextThatIsNotUTF8 wherever it stands in an answer, as package proto does.
 func TestCodecRefusesTextThatIsNotUTF8(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -9,8 +9,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// The fields of a WriteRequest that a Writer sends, and the one field of a
-// WriteStreamRequest. frame_test.go compares them with the API.
+// The fields of a WriteRequest that a Writer sends, and the one field of a WriteStreamRequest. frame_test.go compares
+// them with the API.
 const (
 	fieldScope          protowire.Number = 1
 	fieldClientID       protowire.Number = 2
@@ -21,13 +21,13 @@ const (
 	fieldWrites         protowire.Number = 1
 )
 
-// Frame is a WriteStreamRequest whose writes are already encoded. Submit encodes the
-// operations, and the journal and every copy that is sent have those bytes. Submit
-// encodes so that the caller can reuse its buffers without changing a write that has its number and key.
+// Frame is a WriteStreamRequest whose writes are already encoded. Submit encodes the operations, and the journal and
+// every copy that is sent have those bytes. Submit encodes so that the caller can reuse its buffers without changing a
+// write that has its number and key.
 type Frame struct{ Writes []EncodedWrite }
 
-// EncodedWrite is one write of a frame. It is a copy of the Writer's data, so that a frame can be
-// encoded without the multiplexer's mutex.
+// EncodedWrite is one write of a frame. It is a copy of the Writer's data, so that a frame can be encoded without the
+// multiplexer's mutex.
 type EncodedWrite struct {
 	Stream            []byte // see EncodeStream
 	Session, Sequence uint64
@@ -35,20 +35,17 @@ type EncodedWrite struct {
 	Operations        []byte // see EncodeOperations
 }
 
-// WriteOverhead bounds what a write takes in a frame besides its stream and its
-// operations: session and sequence with 11 bytes each, a key of 36 characters
-// with two more, and the length of the whole with five.
+// WriteOverhead bounds what a write takes in a frame in addition to its stream and its operations: session and sequence with
+// 11 bytes each, a key of 36 characters with two more, and the length of the whole with five.
 const WriteOverhead = 11 + 11 + 38 + 5
 
-// EncodeStream encodes the scope and the client id, which all writes of a Writer
-// share.
+// EncodeStream encodes the scope and the client id, which all writes of a Writer share.
 func EncodeStream(scope *seqledgerv1.Scope, clientID string) ([]byte, error) {
 	return proto.Marshal(&seqledgerv1.WriteRequest{Scope: scope, ClientId: clientID})
 }
 
-// EncodeOperations encodes operations as the fields of a WriteRequest. They are
-// neither hollow nor have text that is not UTF-8, so that the generated code
-// writes what package proto would.
+// EncodeOperations encodes operations as the fields of a WriteRequest. They are neither hollow nor have text that is
+// not UTF-8, so that the generated code writes what package proto would.
 func EncodeOperations(operations []*seqledgerv1.Operation) ([]byte, error) {
 	return (&seqledgerv1.WriteRequest{Operations: operations}).MarshalVT()
 }
@@ -85,8 +82,7 @@ func (f *Frame) marshalAppend(b []byte) []byte {
 
 // DecodeOperations reads what EncodeOperations wrote.
 func DecodeOperations(request []byte) ([]*seqledgerv1.Operation, error) {
-	// Because a Writer sends the bytes of its journal unchanged, any other field would become part of the
-	// write.
+	// Because a Writer sends the bytes of its journal unchanged, any other field would become part of the write.
 	for rest := request; len(rest) > 0; {
 		number, kind, n := protowire.ConsumeField(rest)
 		if n >= 0 && (number != fieldOperations || kind != protowire.BytesType) {

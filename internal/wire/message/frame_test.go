@@ -8,13 +8,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// TestFrameEncodesLikeProto: a frame has the bytes that package proto gives the
-// request with the same writes, whatever is in them, and no write takes more of it
-// than is counted for it.
+// TestFrameEncodesLikeProto: a frame has the bytes that package proto gives the request with the same writes, whatever
+// is in them, and no write takes more of it than is counted for it.
 func TestFrameEncodesLikeProto(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -62,8 +61,8 @@ func TestFrameEncodesLikeProto(t *testing.T) {
 	})
 }
 
-// TestDecodeOperationsTakesNothingElse: what is in a journal is sent unchanged, so it must not
-// bring a number, a session or a scope of its own.
+// TestDecodeOperationsTakesNothingElse: what is in a journal is sent unchanged, so it must not bring a number, a
+// session or a scope of its own.
 func TestDecodeOperationsTakesNothingElse(t *testing.T) {
 	t.Parallel()
 	operations := []*seqledgerv1.Operation{

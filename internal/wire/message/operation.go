@@ -21,9 +21,8 @@ const (
 	ExpireEntity       Kind = 6
 )
 
-// Operation has the contents of an operation of any kind. A field that the kind does not have is
-// empty. ReadOperation and Message are the only two places that tell the messages of the kinds
-// apart; all else of the project uses a Kind.
+// Operation has the contents of an operation of any kind. A field that the kind does not have is empty. ReadOperation
+// and Message are the only two places that tell the messages of the kinds apart; all else of the project uses a Kind.
 type Operation struct {
 	Kind      Kind
 	Key       string // of an entity; the resource of a relationship
@@ -34,9 +33,9 @@ type Operation struct {
 	ExpiresAt *timestamppb.Timestamp
 }
 
-// ReadOperation returns the contents of an operation. The Kind is 0 for none, and for one that is
-// newer than this program. It returns false for a hollow operation: the kind, its message or its
-// condition is a nil pointer. No decoder makes those; an application may.
+// ReadOperation returns the contents of an operation. The Kind is 0 for none, and for one that is newer than this
+// program. It returns false for a hollow operation: the kind, its message or its condition is a nil pointer. No decoder
+// makes those; an application may.
 func ReadOperation(m *seqledgerv1.Operation) (op Operation, ok bool) {
 	switch o := m.GetOperation().(type) {
 	case *seqledgerv1.Operation_SetEntity:

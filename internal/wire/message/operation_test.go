@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
-	"github.com/seqledger/seqledger/internal/prototest"
+	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -38,8 +38,8 @@ func kinds(t testing.TB) map[protoreflect.Name]*seqledgerv1.Operation {
 	return all
 }
 
-// TestEveryKindIsKnown: an operation that is new in the API must have a Kind and canonical bytes of
-// its own, and its contents must not be lost.
+// TestEveryKindIsKnown: an operation that is new in the API must have a Kind and canonical bytes of its own, and its
+// contents must not be lost.
 func TestEveryKindIsKnown(t *testing.T) {
 	t.Parallel()
 	numbers, encodings := make(map[Kind]protoreflect.Name), make(map[string]protoreflect.Name)
@@ -88,8 +88,8 @@ func TestReadAndBuild(t *testing.T) {
 	})
 }
 
-// TestHollowOperations: nil pointers at every depth are reported, because the generated encoder
-// would leave out what they stand for.
+// TestHollowOperations: nil pointers at every depth are reported, because the generated encoder would leave out what
+// they stand for.
 func TestHollowOperations(t *testing.T) {
 	t.Parallel()
 	for name, m := range kinds(t) {

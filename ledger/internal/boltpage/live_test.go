@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 	"pgregory.net/rapid"
 
-	"github.com/seqledger/seqledger/internal/rapidtest"
+	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 )
 
 // TestLiveIsWhatBboltUses: after any transactions, a page is live if and only if bbolt itself does not call it

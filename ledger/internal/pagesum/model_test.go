@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 	"pgregory.net/rapid"
 
-	"github.com/seqledger/seqledger/internal/rapidtest"
+	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/seqledger/seqledger/internal/rapidtest"
+	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )

@@ -19,7 +19,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
-	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // node is a transport with its listener, and the messages it has received.

@@ -24,7 +24,7 @@ if (missing !== false && required) throw new Error(`SEQLEDGER_TEST_WEB=1: ${miss
 // Ends a test that hangs. An overloaded machine must not look like a hanging test.
 const patienceMs = 120_000;
 
-/** launch starts Chromium with its own profile. It makes no network requests of its own. */
+/** launch starts Chromium with its own profile. It makes no network requests that a test does not ask for. */
 export async function launch(profile: string): Promise<BrowserContext> {
   const context = await chromium.launchPersistentContext(profile, {
     executablePath, headless: true, timeout: patienceMs,

@@ -28,7 +28,7 @@ const standStill = (page: Page): Promise<void> =>
     IDBTransaction.prototype.commit = function () {
       IDBTransaction.prototype.commit = commit;
       const store = this.objectStore("groups");
-      // A transaction ends by itself when it gets no requests.
+      // A transaction ends when it gets no requests.
       const ask = (): void => void (store.count().onsuccess = ask);
       ask();
       Object.assign(window, { still: true });

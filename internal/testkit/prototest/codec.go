@@ -2,8 +2,7 @@ package prototest
 
 import "google.golang.org/protobuf/proto"
 
-// Codec encodes and decodes every message with package proto, for tests in which the codec does
-// not matter.
+// Codec encodes and decodes every message with package proto, for tests in which the codec does not matter.
 type Codec struct{}
 
 // MarshalAppend appends the encoding of m, which is a proto.Message.

@@ -29,8 +29,7 @@ func redisProgram(t testing.TB) string {
 	return ""
 }
 
-// Redis starts a Redis of its own that syncs every command. settings are further arguments, such as
-// --appendfsync everysec.
+// Redis starts a new Redis that syncs every command. settings are further arguments, such as --appendfsync everysec.
 func Redis(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	path := redisProgram(t)

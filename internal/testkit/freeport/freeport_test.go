@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // No address is given to two, also if the first does not listen yet.

@@ -25,8 +25,8 @@ const (
 	S3Bucket = "keys"
 )
 
-// S3 starts a versitygw of its own with the bucket S3Bucket. Its URL is that of a store with the prefix
-// test, for a process with the environment of [S3Environment].
+// S3 starts a new versitygw with the bucket S3Bucket. Its URL is that of a store with the prefix test, for a process
+// with the environment of [S3Environment].
 func S3(t testing.TB) *Server {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
@@ -43,8 +43,8 @@ func S3(t testing.TB) *Server {
 	}
 	s.URL = "s3://" + S3Bucket + "/test?path_style=true&region=" + S3Region + "&endpoint=http://" + s.Address
 	s.command = func() *exec.Cmd {
-		// Without extended attributes the metadata is in files of its own, and an answer may have the tag of
-		// another version than its body, which is not what S3 promises: a race may then have two winners.
+		// Without extended attributes the metadata is in separate files, and an answer may have the tag of another
+		// version than its body, which is not what S3 promises: a race may then have two winners.
 		backend := []string{"posix", data}
 		if unix.Setxattr(data, "user.seqledger", []byte("1"), 0) != nil {
 			t.Log("the file system has no extended attributes: races over this bucket prove little")

@@ -17,8 +17,7 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// TestInternalErrorsNameTheirRequest: the client gets the id and no cause, the
-// log has the cause at the id.
+// TestInternalErrorsNameTheirRequest: the client gets the id and no cause, the log has the cause at the id.
 func TestInternalErrorsNameTheirRequest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -46,7 +45,7 @@ func TestInternalErrorsNameTheirRequest(t *testing.T) {
 			r.Header.Set("Content-Type", "application/json")
 			r.Header.Set("X-Request-Id", "find-me")
 			w := httptest.NewRecorder()
-			withRequestID(mux).ServeHTTP(w, r)
+			withCall(false, mux).ServeHTTP(w, r)
 			if !strings.Contains(w.Body.String(), c.code) || !strings.Contains(w.Body.String(), "request_id find-me") ||
 				strings.Contains(w.Body.String(), "secret") {
 				t.Errorf("the client gets %s", w.Body)
@@ -60,13 +59,12 @@ func TestInternalErrorsNameTheirRequest(t *testing.T) {
 	}
 }
 
-// TestAStreamBlamesOnce: thousands of writes that fail for one reason make one
-// line, and each result names the request.
-func TestAStreamBlamesOnce(t *testing.T) {
+// TestAStreamLogsOnce: thousands of writes that fail for one reason make one line, and each result names the request.
+func TestAStreamLogsOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	s := newTestServer(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	ctx := context.WithValue(t.Context(), requestInfoKey{}, &requestInfo{id: "stream-1"})
+	ctx := context.WithValue(t.Context(), callKey{}, &call{id: "stream-1"})
 	for range 100 {
 		e := s.writeErrorOf(ctx, fmt.Errorf("%w: the secret cause", machine.ErrCorrupt))
 		if e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN ||

@@ -14,7 +14,7 @@ const Upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Vers
 const (
 	FrameContinued = 0x00 // the middle of a message
 	FrameText      = 0x81
-	FrameBegin     = 0x02 // a binary message that goes on
+	FrameBegin     = 0x02 // the first frame of a binary message
 	FrameBinary    = 0x82 // a whole binary message
 	FrameLast      = 0x80 // the end of a message
 	FrameClose     = 0x88

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // The slots of a cluster of Redis.
@@ -111,8 +111,8 @@ func (c *Cluster) Promote(replica *Server) {
 	c.await(replica, "INFO replication", "role:master")
 }
 
-// Move moves the slot of a key, and the keys in it, to another master, as an operator does. meanwhile runs when
-// none of the keys has been moved.
+// Move moves the slot of a key, and the keys in it, to another master, as an operator does. meanwhile runs when none of
+// the keys has been moved.
 func (c *Cluster) Move(key string, to *Server, meanwhile func()) {
 	c.t.Helper()
 	from, _ := c.Of(key)

@@ -13,7 +13,7 @@ import (
 	"github.com/seqledger/seqledger/bench/harness"
 )
 
-// Postgres starts a PostgreSQL of its own with an empty database. settings are of the form name=value.
+// Postgres starts a new PostgreSQL with an empty database. settings are of the form name=value.
 func Postgres(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	postgres, err := harness.FindPostgres()

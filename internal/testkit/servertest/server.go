@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
-	"github.com/seqledger/seqledger/internal/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // Server is a server of a test. Its methods fail the test.
@@ -25,7 +25,7 @@ type Server struct {
 	process *harness.Process
 	command func() *exec.Cmd
 	user    *syscall.Credential
-	// children is true if the server has processes of its own.
+	// children is true if the server has child processes.
 	children bool
 	answers  func(ctx context.Context) error
 }
@@ -108,8 +108,8 @@ func (s *Server) Start() {
 // Kill ends the server like a crash (kill -9).
 func (s *Server) Kill() {
 	s.t.Helper()
-	// Its processes would go on answering for a moment. A parent that is stopped starts no more of them, and does
-	// not reap them, so that their ids go to no other process. It may have ended.
+	// Its processes would continue to answer for a moment. A parent that is stopped starts no others, and does not reap
+	// them, so that their ids go to no other process. It may have ended.
 	if s.children && syscall.Kill(s.process.Pid, syscall.SIGSTOP) == nil {
 		for _, child := range s.process.Tree()[1:] {
 			_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended

@@ -9,8 +9,8 @@ import (
 // maxElements is how many elements a drawn list has at most.
 const maxElements = 3
 
-// Message sets fields of m at random, to values of every length and size that the wire format
-// distinguishes. Text is always UTF-8. A message inside another may be empty and is never nil.
+// Message sets fields of m at random, to values of every length and size that the wire format distinguishes. Text is
+// always UTF-8. A message inside another may be empty and is never nil.
 func Message(t *rapid.T, m proto.Message) { fill(t, m.ProtoReflect()) }
 
 func fill(t *rapid.T, m protoreflect.Message) {
@@ -71,8 +71,8 @@ func value(t *rapid.T, field protoreflect.FieldDescriptor, empty protoreflect.Va
 	panic("not reached")
 }
 
-// Texts calls visit for each text field in m and in the messages in it that is set, with a
-// function that replaces the text. A test can so corrupt every text in turn.
+// Texts calls visit for each text field in m and in the messages in it that is set, with a function that replaces the
+// text. A test can so corrupt every text in turn.
 func Texts(m proto.Message, visit func(field protoreflect.FieldDescriptor, replace func(text string))) {
 	texts(m.ProtoReflect(), visit)
 }

@@ -1,8 +1,8 @@
 // Command longtests lists the tests that -short shortens, for make test-long: it runs these, and not again those that
 // make test has run in full.
 //
-//	go run ./internal/longtests packages    # the packages that have such tests, one a line
-//	go run ./internal/longtests pattern     # a regular expression for go test -run that matches all of them
+//	go run ./internal/testkit/longtests packages    # the packages that have such tests, one a line
+//	go run ./internal/testkit/longtests pattern     # a regular expression for go test -run that matches all of them
 //
 // A test is shortened if it asks testing.Short, or draws as often as package rapidtest says, or calls a function of its
 // package that does. Calls are told by their names alone, so that a test may be listed without need, but none is missed
@@ -57,8 +57,8 @@ func run(arguments []string) error {
 	return nil
 }
 
-// shortened returns the shortened tests of the packages below root, by their directories. Modules of their own are
-// left out.
+// shortened returns the shortened tests of the packages below root, by their directories. Modules of their own are left
+// out.
 func shortened(root string) (map[string][]string, error) {
 	packages := map[string]*calls{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -90,7 +90,7 @@ func shortened(root string) (map[string][]string, error) {
 	return found, err
 }
 
-// short stands for what makes a test short, in the place of a function's name.
+// short is the name that the call graph has for testing.Short.
 const short = "testing.Short"
 
 // calls are the names that the functions of a package's tests mention, by the function.
