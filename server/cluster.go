@@ -67,7 +67,7 @@ func (s *Server) cluster() *seqledgerv1.Cluster {
 			Id: m.ID, Voter: m.Voter, PeerAddress: m.Peer, ClientAddress: m.Client, Active: m.Active,
 			MatchedIndex: m.Matched, State: seqledgerv1.StateComparison(m.State),
 			DiskFreeBytes: m.Disk.Free, DiskSizeBytes: m.Disk.Size, DiskLow: m.Room.Low(),
-			Stalled: m.Stalled,
+			Stalled: m.Stalled, OldCopy: m.OldCopy,
 		}
 		if m.Answers {
 			member.ClockAhead = durationpb.New(m.ClockAhead)

@@ -80,7 +80,10 @@ func showCluster(t *table, c *seqledgerv1.Cluster) {
 				state = "alive"
 			}
 		}
-		if m.Stalled != "" {
+		switch {
+		case m.OldCopy:
+			state = "OLD-COPY"
+		case m.Stalled != "":
 			state = "STALLED"
 		}
 		heard := "?"

@@ -71,8 +71,11 @@ func TestClusterStatusWarns(t *testing.T) {
 	t.Parallel()
 	c := stalledClusterOf(1, 1, "a write to the log")
 	c.TimeLags, c.TimeMayLag = "no clocks agree", durationpb.New(time.Hour)
+	c.Members[2].OldCopy = true
 	got := strings.Join(lines(t, func(shown *table) { showCluster(shown, c) }), "|")
-	for _, want := range []string{"|ledger time lags, by 1h0m at most: no clocks agree|", "|2 voter STALLED 2 "} {
+	for _, want := range []string{
+		"|ledger time lags, by 1h0m at most: no clocks agree|", "|2 voter STALLED 2 ", "|3 learner OLD-COPY 0 ",
+	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in %q", want, got)
 		}

@@ -3,12 +3,12 @@ package cluster
 import (
 	"errors"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
 // joins makes node 2 a learner.
@@ -165,11 +165,29 @@ func TestForgottenNode(t *testing.T) {
 	if err == nil || !connected() {
 		t.Error("a leader takes from itself that it has forgotten something:", err)
 	}
-	w := httptest.NewRecorder()
-	f.takeForgotten(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, forgottenPath,
-		strings.NewReader(`{"node":2,"acknowledged":12,"last":9}`)))
-	if w.Code != http.StatusNoContent {
-		t.Error(w.Code, w.Body)
+	tell := func(from uint64) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+			"http://"+f.host.Options.Peer+forgottenPath, strings.NewReader(`{"node":2,"acknowledged":12,"last":9}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		as := transport.Identity{Token: f.token(), Ledger: testLedger.String(), From: from}
+		response, err := transport.As(transport.NewRoundTripper(nil), func() transport.Identity { return as }).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		return response.StatusCode
+	}
+	if status := tell(1); status != http.StatusForbidden || !connected() {
+		t.Errorf("one node says it of another: %d", status)
+	}
+	if status := tell(2); status != http.StatusNoContent {
+		t.Errorf("the node says it of itself: %d", status)
+	}
+	status := f.Status()
+	if m := status.find(2); m == nil || !m.OldCopy || status.find(1).OldCopy {
+		t.Errorf("the status is %+v", status)
 	}
 	if connected() || !strings.Contains(f.logged.String(), "old copy") {
 		t.Error("the node is still a peer:", f.logged.String())

@@ -11,6 +11,23 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
+// lockChanges waits until no other change of the members is being made, or until ctx ends. The caller calls unlock when
+// its own change is done.
+func (n *Node) lockChanges(ctx context.Context) (unlock func(), err error) {
+	unlock = func() { <-n.changing }
+	select {
+	case n.changing <- struct{}{}:
+		return unlock, nil
+	default:
+	}
+	select {
+	case n.changing <- struct{}{}:
+		return unlock, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: another change of the members is being made: %w", ErrNoChange, context.Cause(ctx))
+	}
+}
+
 // changePatience bounds a membership change that the leader makes on its own.
 const changePatience = 5 * time.Second
 
@@ -108,8 +125,11 @@ func single(kind pb.ConfChangeType, id uint64) *pb.ConfChangeV2 {
 // Unless it is forced, a change is refused with ErrNoChange if it would leave no majority of voters that are alive and
 // caught up, or if the new voter is not. Without that majority the cluster takes no writes and no other change.
 func (n *Node) Promote(ctx context.Context, id uint64, force bool) error {
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	unlock, err := n.lockChanges(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	m, err := n.member(id)
 	if err != nil || m.Voter {
 		return err
@@ -133,8 +153,11 @@ func (n *Node) member(id uint64) (Member, error) {
 // Remove removes a node from the cluster; see Promote. The node's id is never reused. The leader cannot be
 // removed; transfer the leadership first. Remove does nothing if the node was already removed.
 func (n *Node) Remove(ctx context.Context, id uint64, force bool) error {
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	unlock, err := n.lockChanges(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := n.mustLead(); err != nil {
 		return err
 	}

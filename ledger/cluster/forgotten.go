@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/raftlog"
+	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
 // forgottenPath is the path at which a node tells the leader that its log has lost what it acknowledged.
@@ -24,7 +25,6 @@ var errForgotten = errors.New("its log has lost entries that it acknowledged, so
 
 // forgotten is what a node tells of its log.
 type forgotten struct {
-	Node         uint64 `json:"node"`
 	Acknowledged uint64 `json:"acknowledged"` // as in raftlog.ForgottenError
 	Last         uint64 `json:"last"`
 }
@@ -47,7 +47,7 @@ func (n *Node) stopped() {
 }
 
 func (n *Node) tellForgotten(ctx context.Context, lost *raftlog.ForgottenError) error {
-	body, err := json.Marshal(forgotten{n.id(), lost.Acknowledged, lost.Last})
+	body, err := json.Marshal(forgotten{lost.Acknowledged, lost.Last})
 	if err != nil {
 		return err
 	}
@@ -64,12 +64,18 @@ func (n *Node) tellForgotten(ctx context.Context, lost *raftlog.ForgottenError) 
 	return nil
 }
 
-// takeForgotten answers tellForgotten: from now on nothing is sent to the node, and its streams are refused.
+// takeForgotten answers tellForgotten: from now on nothing is sent to the node, and its streams are refused. A node can
+// say this only of itself.
 func (n *Node) takeForgotten(w http.ResponseWriter, r *http.Request) {
 	var f forgotten
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxJoinBytes)).Decode(&f)
-	if members := n.log.Members(); err != nil || f.Node == n.id() || !members.Has(f.Node) {
-		http.Error(w, "must be JSON with the id of another member", http.StatusBadRequest)
+	if err != nil {
+		http.Error(w, "must be JSON", http.StatusBadRequest)
+		return
+	}
+	sender := transport.Sender(r.Context())
+	if members := n.log.Members(); sender == n.id() || !members.Has(sender) {
+		http.Error(w, "must come from another member", http.StatusForbidden)
 		return
 	}
 	if !n.log.Role().Leads {
@@ -80,10 +86,10 @@ func (n *Node) takeForgotten(w http.ResponseWriter, r *http.Request) {
 	if n.forgot == nil {
 		n.forgot = map[uint64]forgotten{}
 	}
-	n.forgot[f.Node] = f
+	n.forgot[sender] = f
 	n.mu.Unlock()
 	n.host.Logger.Error("nothing is sent any more to a node, because "+errForgotten.Error(),
-		"node", f.Node, "acknowledged", f.Acknowledged, "its log ends at", f.Last)
+		"node", sender, "acknowledged", f.Acknowledged, "its log ends at", f.Last)
 	_ = n.connectMembers() // the addresses are those of before, and what is wrong with them was logged
 	w.WriteHeader(http.StatusNoContent)
 }

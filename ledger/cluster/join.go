@@ -19,6 +19,9 @@ import (
 // JoinPath is the path at which a node asks to join the cluster; see AskToJoin and Node.Admit.
 const JoinPath = "/seqledger.peer.v1/Join"
 
+// SeedPath is the path at which a node sends its state to one that joins; see package seed.
+const SeedPath = "/seqledger.peer.v1/Seed"
+
 // JoinRequest asks the leader to add a node, or to update the addresses of a member.
 type JoinRequest struct {
 	// Nonce is 16 random bytes that the node stores, so that a repeated request gets the same id.
@@ -66,12 +69,15 @@ func (n *Node) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 			return JoinAnswer{}, err
 		}
 	}
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	unlock, err := n.lockChanges(ctx)
+	if err != nil {
+		return JoinAnswer{}, err
+	}
+	defer unlock()
 	return n.admit(ctx, &q)
 }
 
-// admit makes the change that a request needs. The caller has locked changing.
+// admit makes the change that a request needs. The caller holds lockChanges.
 func (n *Node) admit(ctx context.Context, q *JoinRequest) (JoinAnswer, error) {
 	if err := n.mustLead(); err != nil {
 		return JoinAnswer{}, err

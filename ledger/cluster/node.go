@@ -26,7 +26,7 @@ type Node struct {
 	term      atomic.Uint64 // the term in which this node leads and accepts writes; 0: it does not lead
 	transport atomic.Pointer[transport.Transport]
 	handler   atomic.Pointer[http.Handler] // see ServePeers
-	changing  sync.Mutex                   // serializes membership changes
+	changing  chan struct{}                // holds a value during a membership change; see lockChanges
 	heard     contacts
 	pulses    pulses
 	serving   sync.WaitGroup
@@ -85,7 +85,7 @@ type Driver struct{ Node }
 // New returns the node of a ledger that is about to be opened. It needs [Driver.Attach] before anything else but
 // Leader, Send and the digests.
 func New(h Host) *Driver {
-	d := &Driver{Node{host: h, changed: make(chan struct{})}}
+	d := &Driver{Node{host: h, changed: make(chan struct{}), changing: make(chan struct{}, 1)}}
 	d.digests.wake = make(chan struct{}, 1)
 	return d
 }

@@ -23,10 +23,11 @@ func (e *OtherLedgerError) Error() string {
 // compareInterval is the time after which nodes that did not answer are asked again for their ledger.
 const compareInterval = time.Second
 
-// CompareLedger compares the ledger with that of the nodes of Options.Nodes, until one of them has the same. It returns
-// an *OtherLedgerError if one has another ledger. If none answers, they are asked again while the node runs. A ledger
-// that never had a second node was not made by joining the nodes that it is told to join: it may be any ledger, and is
-// not served before one of them has answered. The log must be attached, and the members in it applied.
+// CompareLedger compares the ledger with that of the nodes of Options.Nodes, until one of them has the same: an address
+// may have been reused for a node of another ledger. It returns an *OtherLedgerError if the nodes have another ledger
+// and none has this one. Nodes that do not answer are asked again while the node runs. A ledger that never had a second
+// node was not made by joining the nodes that it is told to join: it may be any ledger, and is not served before one of
+// them has answered. The log must be attached, and the members in it applied.
 func (d *Driver) CompareLedger(ctx context.Context) error {
 	o := d.host.Options
 	if o == nil {
@@ -38,10 +39,10 @@ func (d *Driver) CompareLedger(ctx context.Context) error {
 		}
 	}
 	for said := false; len(d.uncompared) > 0; {
-		err := d.compareLedgers(ctx)
 		members := d.log.Members()
-		switch other, is := errors.AsType[*OtherLedgerError](err); {
-		case is:
+		other, err := d.compareLedgers(ctx, members.Highest > 1)
+		switch {
+		case other != nil:
 			return other
 		case ctx.Err() != nil, finalRefusal(err) && members.Highest == 1:
 			return err
@@ -65,9 +66,10 @@ func (d *Driver) CompareLedger(ctx context.Context) error {
 	return nil
 }
 
-// compareLedgers asks all nodes for their ledger. If one has another ledger, the error is an *OtherLedgerError; if one
-// has the same, none is asked again.
-func (n *Node) compareLedgers(ctx context.Context) error {
+// compareLedgers asks all nodes for their ledger. If one has this ledger, none is asked again. Otherwise other is that of
+// a node that has another one; a node of a cluster waits until all have answered, because those that are silent may be
+// its own. err joins the problems with the nodes.
+func (n *Node) compareLedgers(ctx context.Context, patient bool) (other *OtherLedgerError, err error) {
 	type answer struct {
 		node string
 		err  error
@@ -80,22 +82,31 @@ func (n *Node) compareLedgers(ctx context.Context) error {
 			answers <- answer{node, err}
 		}()
 	}
-	same := false
-	var problems error
+	same, silent := false, false
 	for range n.uncompared {
 		a := <-answers
-		if _, other := errors.AsType[*OtherLedgerError](a.err); other {
-			return a.err
+		if a.err == nil {
+			same = true
+			continue
 		}
-		if a.err != nil {
-			problems = errors.Join(problems, fmt.Errorf("ledger of the node at %s: %w", a.node, a.err))
+		err = errors.Join(err, fmt.Errorf("ledger of the node at %s: %w", a.node, a.err))
+		if found, is := errors.AsType[*OtherLedgerError](a.err); is {
+			other = found
+		} else {
+			silent = true
 		}
-		same = same || a.err == nil
 	}
-	if same {
-		n.uncompared, problems = nil, nil
+	switch {
+	case same && other != nil:
+		n.host.Logger.Warn("an address that --join names is of another ledger", "error", other)
+		fallthrough
+	case same:
+		n.uncompared = nil
+		return nil, nil
+	case silent && patient:
+		return nil, err
 	}
-	return problems
+	return other, err
 }
 
 // finalRefusal reports whether a node will refuse the same request again.
@@ -104,7 +115,7 @@ func finalRefusal(err error) bool {
 	return is && no.Final
 }
 
-// compareRest asks the nodes that have not told their ledger until one has. A node of another ledger stops this one.
+// compareRest asks the nodes for their ledger until one has this one. It stops this node if all have another ledger.
 func (n *Node) compareRest() {
 	defer n.loops.Done()
 	ticker := time.NewTicker(compareInterval)
@@ -118,7 +129,7 @@ func (n *Node) compareRest() {
 			return
 		}
 		// Whatever else keeps a node from answering may end.
-		if other, is := errors.AsType[*OtherLedgerError](n.compareLedgers(n.host.Stopping)); is {
+		if other, _ := n.compareLedgers(n.host.Stopping, true); other != nil {
 			n.host.Fail(other)
 			return
 		}

@@ -44,6 +44,9 @@ type Member struct {
 	ClockAhead time.Duration
 	Stalled    string
 	Answers    bool
+	// OldCopy reports that the node has told this one, which leads, that its data directory is an old copy: nothing is
+	// sent to it.
+	OldCopy bool
 }
 
 // Comparison is the result of comparing the states of two nodes.
@@ -93,7 +96,7 @@ func (n *Node) Status() Status {
 			if slices.ContainsFunc(s.Members, func(m Member) bool { return m.ID == id }) {
 				continue // an outgoing voter that becomes a learner
 			}
-			m := Member{ID: id, Voter: voter, Heard: n.heard.last(id)}
+			m := Member{ID: id, Voter: voter, Heard: n.heard.last(id), OldCopy: n.hasForgotten(id)}
 			if a, found := members.Address(id); found {
 				m.Peer, m.Client = a.Peer, a.Client
 			}

@@ -77,7 +77,7 @@ func (n *Node) isAlone() bool {
 // access returns which requests of other nodes this node answers.
 func (n *Node) access() transport.Access {
 	return transport.Access{
-		Token: n.token, Joining: []string{JoinPath, identityPath},
+		Token: n.token, Joining: []string{JoinPath, identityPath}, Unannounced: []string{SeedPath},
 		Member: func(id uint64) (peer string, is, was bool) {
 			members := n.log.Members()
 			a, _ := members.Address(id)

@@ -13,7 +13,7 @@ import (
 )
 
 // Path is the path at which a node sends its state to another one.
-const Path = "/seqledger.peer.v1/Seed"
+const Path = cluster.SeedPath
 
 // errorTrailer is the trailer that says why a seed ended early.
 const errorTrailer = "Seqledger-Seed-Error"

@@ -20,9 +20,8 @@ const (
 )
 
 // Work returns what a write costs the applier in units of [MaxEntryWork]. A
-// comparison of values counts as several: on a ledger that has blocks of level
-// 1 it may have to check a whole record of them. An entity that expires counts twice, because it
-// changes the expiry index, too.
+// comparison of values counts as several, because it may read a block. An entity that expires counts
+// twice, because it changes the expiry index too.
 func Work(operations []machine.Operation) int {
 	comparisons, expiring := 0, 0
 	for i := range operations {

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -81,6 +82,9 @@ type Access struct {
 	// Joining holds the paths that a node may request before it is a member. Their handlers check the address that a
 	// certificate is for: see [CertificateFor].
 	Joining []string
+	// Unannounced holds the paths that a member may request before it has announced an address. Over TLS, such a member
+	// is refused everywhere else, because nothing ties a certificate to it.
+	Unannounced []string
 }
 
 func (a *Access) validate() error {
@@ -100,7 +104,8 @@ type Refusal struct {
 
 // refusal is a Refusal with what is needed to send it.
 type refusal struct {
-	status int
+	status   int
+	expected bool // of a node that has just joined; it is not logged
 	Refusal
 }
 
@@ -127,7 +132,8 @@ func (no *refusal) write(w http.ResponseWriter, r *http.Request) {
 // guard lets in requests from nodes that belong to the cluster, on any path.
 func (t *Transport) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if no := t.o.Access.check(t.o.Ledger, t.o.ID, r); no != nil {
+		sender, no := t.o.Access.check(t.o.Ledger, t.o.ID, r)
+		if no != nil {
 			t.refused(r, no)
 			no.write(w, r) // an error can be ignored: the node asks again
 			return
@@ -135,14 +141,24 @@ func (t *Transport) guard(next http.Handler) http.Handler {
 		for _, name := range []string{headerToken, headerPeerLedger, headerPeerFrom, headerPeerTo} {
 			r.Header.Del(name) // handlers do not need them
 		}
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), senderKey{}, sender)))
 	})
 }
 
-// check returns the reason for refusing a request, or nil.
-func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
+// senderKey is the key of the context value that Sender reads.
+type senderKey struct{}
+
+// Sender returns the id of the member that sent a request, from the context of the request that a handler gets. It is 0
+// if the request was let in without one. Over TLS, the sender has shown a certificate for the address of that member.
+func Sender(ctx context.Context) uint64 {
+	id, _ := ctx.Value(senderKey{}).(uint64)
+	return id
+}
+
+// check returns the member that sent a request, see Sender, or the reason for refusing the request.
+func (a *Access) check(ledger string, self uint64, r *http.Request) (member uint64, no *refusal) {
 	if no := a.checkToken(r); no != nil {
-		return no
+		return 0, no
 	}
 	joining := slices.Contains(a.Joining, r.URL.Path)
 	switch meant := r.Header.Get(headerPeerLedger); {
@@ -150,34 +166,42 @@ func (a *Access) check(ledger string, self uint64, r *http.Request) *refusal {
 	default:
 		no := refuse(http.StatusForbidden, "it comes from a node of ledger %.64q, and this is ledger %q", meant, ledger)
 		no.Ledger = ledger
-		return no
+		return 0, no
 	}
 	if to := r.Header.Get(headerPeerTo); to != "" && to != strconv.FormatUint(self, 10) {
-		return refuse(http.StatusMisdirectedRequest, "it is for node %.64q, and this is node %d", to, self)
+		return 0, refuse(http.StatusMisdirectedRequest, "it is for node %.64q, and this is node %d", to, self)
 	}
 	sender := r.Header.Get(headerPeerFrom)
 	if sender == "" && joining {
-		return nil
+		return 0, nil
 	}
 	id, err := strconv.ParseUint(sender, 10, 64)
 	if err != nil {
-		return refuse(http.StatusForbidden, "the request says that it is of node %.64q", sender)
+		return 0, refuse(http.StatusForbidden, "the request says that it is of node %.64q", sender)
 	}
 	address, is, was := a.Member(id)
 	switch {
 	case was:
 		no := refuse(http.StatusForbidden, "node %d was removed from the cluster", id)
 		no.Final, no.Removed = true, true
-		return no
+		return 0, no
 	case !is: // it may have joined without this node knowing yet
-		return refuse(http.StatusForbidden, "node %d is no member of the cluster", id)
-	case joining, address == "": // a node that has just joined has announced no address yet
-		return nil
+		return 0, refuse(http.StatusForbidden, "node %d is no member of the cluster", id)
+	case joining:
+		return 0, nil
+	case address == "" && r.TLS != nil && slices.Contains(a.Unannounced, r.URL.Path):
+		return 0, nil
+	case address == "" && r.TLS != nil:
+		no := refuse(http.StatusForbidden, "node %d has announced no address yet", id)
+		no.expected = true
+		return 0, no
+	case address == "":
+		return id, nil
 	}
 	if err := CertificateFor(r, address); err != nil {
-		return refuse(http.StatusForbidden, "node %d: %v", id, err)
+		return 0, refuse(http.StatusForbidden, "node %d: %v", id, err)
 	}
-	return nil
+	return id, nil
 }
 
 // checkToken returns the reason for refusing a request because of its token, or nil.
@@ -215,13 +239,13 @@ func CertificateFor(r *http.Request, address string) error {
 }
 
 func refuse(status int, format string, args ...any) *refusal {
-	return &refusal{status, Refusal{Message: fmt.Sprintf(format, args...)}}
+	return &refusal{status: status, Refusal: Refusal{Message: fmt.Sprintf(format, args...)}}
 }
 
 // refused logs a refused request, once for each reason and host.
 func (t *Transport) refused(r *http.Request, no *refusal) {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-	if t.told.add(host + " " + no.Message) {
+	if !no.expected && t.told.add(host + " " + no.Message) {
 		t.o.Logger.Warn("a request of a node was refused", "from", r.RemoteAddr, "path", r.URL.Path, "why", no.Message)
 	}
 }

@@ -149,6 +149,39 @@ func TestCertificateIsOfTheNode(t *testing.T) {
 	}
 }
 
+// A member that has announced no address has none that its certificate could be for, so any owner of a certificate could
+// act as it. It may do nothing but fetch the state.
+func TestMemberWithoutAnAddress(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	member := func(uint64) (peer string, is, was bool) { return "", true, false }
+	encrypted := guarded(t, func(o *Options) {
+		o.TLS, o.Access.Member, o.Access.Unannounced = a.config(t, a), member, paths[1:2]
+	})
+	plain := guarded(t, func(o *Options) { o.Access.Member = member })
+	config := a.config(t, a)
+	as := Identity{guardToken, "ledger-1", 3}
+	for _, path := range append(slices.Clone(paths[1:]), Procedure) {
+		want := http.StatusForbidden
+		if path == paths[1] {
+			want = http.StatusOK
+		}
+		if status, said := ask(t, encrypted, path, as, config); status != want ||
+			want == http.StatusForbidden && !strings.Contains(said, "no address") {
+			t.Errorf("%s over TLS: %d %s", path, status, said)
+		}
+		if path == Procedure {
+			continue
+		}
+		if status, said := ask(t, plain, path, as, nil); status != http.StatusOK { // only the token protects it
+			t.Errorf("%s without TLS: %d %s", path, status, said)
+		}
+	}
+	if logged := encrypted.log.String(); strings.Contains(logged, "was refused") {
+		t.Errorf("a node that joins is reported: %s", logged)
+	}
+}
+
 // A stream of the consensus needs the token, too, because a forged message could decide what is committed.
 func TestStreamNeedsTheToken(t *testing.T) {
 	t.Parallel()

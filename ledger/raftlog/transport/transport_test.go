@@ -46,14 +46,17 @@ func (l *logged) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // await waits until a line was logged.
 func (l *logged) await(t *testing.T, what string) {
 	t.Helper()
 	for {
-		l.mu.Lock()
-		found := strings.Contains(l.text.String(), what)
-		l.mu.Unlock()
-		if found {
+		if strings.Contains(l.String(), what) {
 			return
 		}
 		select {

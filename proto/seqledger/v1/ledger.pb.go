@@ -2408,7 +2408,10 @@ type ClusterMember struct {
 	ClockAhead *durationpb.Duration `protobuf:"bytes,15,opt,name=clock_ahead,json=clockAhead,proto3" json:"clock_ahead,omitempty"`
 	// Its work that has stopped advancing because a disk does not answer, such as
 	// "a write to the log"; empty for none. Such a node does not lead.
-	Stalled       string `protobuf:"bytes,16,opt,name=stalled,proto3" json:"stalled,omitempty"`
+	Stalled string `protobuf:"bytes,16,opt,name=stalled,proto3" json:"stalled,omitempty"`
+	// Whether it has told the leader that its data directory is an old copy.
+	// Nothing is sent to it. Only the leader knows.
+	OldCopy       bool `protobuf:"varint,17,opt,name=old_copy,json=oldCopy,proto3" json:"old_copy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2534,6 +2537,13 @@ func (x *ClusterMember) GetStalled() string {
 	return ""
 }
 
+func (x *ClusterMember) GetOldCopy() bool {
+	if x != nil {
+		return x.OldCopy
+	}
+	return false
+}
+
 // ScrubStatus says how far a node has compared its state file and its block
 // files with their checksums. A difference stops the node.
 type ScrubStatus struct {
@@ -2624,8 +2634,7 @@ type Retention struct {
 	Horizon uint64 `protobuf:"varint,1,opt,name=horizon,proto3" json:"horizon,omitempty"`
 	// What was committed up to this ledger time is gone; not set if nothing is.
 	GoneUntil *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=gone_until,json=goneUntil,proto3" json:"gone_until,omitempty"`
-	// Bytes of the encoded operations that are kept, without those that were
-	// committed before the ledger had format level 3.
+	// Bytes of the encoded operations that are kept.
 	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2962,7 +2971,7 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\x0fcompared_digest\x18\b \x01(\tR\x0ecomparedDigest\x12\x1b\n" +
 	"\ttime_lags\x18\x0f \x01(\tR\btimeLags\x12;\n" +
 	"\ftime_may_lag\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"timeMayLag\"\xf2\x03\n" +
+	"timeMayLag\"\x8d\x04\n" +
 	"\rClusterMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05voter\x18\x02 \x01(\bR\x05voter\x12!\n" +
@@ -2978,7 +2987,8 @@ const file_seqledger_v1_ledger_proto_rawDesc = "" +
 	"\bdisk_low\x18\v \x01(\bR\adiskLow\x12:\n" +
 	"\vclock_ahead\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"clockAhead\x12\x18\n" +
-	"\astalled\x18\x10 \x01(\tR\astalled\"\xa4\x01\n" +
+	"\astalled\x18\x10 \x01(\tR\astalled\x12\x19\n" +
+	"\bold_copy\x18\x11 \x01(\bR\aoldCopy\"\xa4\x01\n" +
 	"\vScrubStatus\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\x04R\bposition\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
