@@ -161,17 +161,10 @@ func deniedError(denied *auth.DeniedError) *seqledgerv1.WriteError {
 // untilCallerEnds calls end once if the caller's credential ends while a stream is open. stop waits for end if it is
 // running.
 func (s *Server) untilCallerEnds(ctx context.Context, end func(cause error)) (stop func()) {
-	c := s.caller(ctx)
-	ended, release := c.Ended()
-	done := make(chan struct{})
-	cancel := context.AfterFunc(ended, func() {
-		defer close(done)
-		end(context.Cause(ended))
-	})
+	ended, release := s.caller(ctx).Ended()
+	cancel := admission.AfterFunc(ended, func() { end(context.Cause(ended)) })
 	return func() {
-		if !cancel() {
-			<-done
-		}
+		cancel()
 		release()
 	}
 }

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"net/http"
 	"time"
 
 	"connectrpc.com/connect"
@@ -34,41 +36,43 @@ const (
 
 var errPanicked = errors.New("the server failed to answer")
 
-// outcomeCodes are the refusals of the state machine.
-var outcomeCodes = [...]seqledgerv1.WriteErrorCode{
-	machine.SequenceGap:          seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP,
-	machine.AlreadyCommitted:     seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED,
-	machine.IdempotencyKeyReused: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED,
-	machine.SequenceReused:       seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_REUSED,
-	machine.SequenceExhausted:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED,
-	machine.SessionExpired:       seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED,
-	machine.SessionFenced:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED,
-	machine.SessionRequired:      seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_REQUIRED,
-	machine.KeyExists:            seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
-	machine.KeyNotFound:          seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
-	machine.VersionMismatch:      seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
-	machine.ValueMismatch:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH,
-	machine.TooManyStreams:       seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS,
-	machine.InvalidArgument:      seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
-	machine.TooManyKeys:          seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS,
-}
-
-// messages are the texts of the refusals.
-var messages = map[machine.Code]string{
-	machine.AlreadyCommitted:     "already committed; the receipt is no longer kept",
-	machine.IdempotencyKeyReused: "the idempotency key was already used for a different request",
-	machine.SequenceReused:       "the sequence was already used for a different request",
-	machine.SequenceExhausted:    "the stream has used its last sequence; continue with another client_id",
-	machine.SessionExpired:       "the stream of this session no longer exists",
-	machine.SessionFenced:        "a newer session has taken the stream over",
-	machine.SessionRequired:      "the stream has a session; open one",
-	machine.KeyExists:            "the entity exists",
-	machine.KeyNotFound:          "the entity does not exist",
-	machine.VersionMismatch:      "the entity has another version",
-	machine.ValueMismatch:        "the entity has another value",
-	machine.TooManyStreams:       "the organization has reached its limit of streams",
-	machine.InvalidArgument:      "the request is invalid",
-	machine.TooManyKeys:          "the principal has reached its limit of keyed records",
+// refusedOutcomes are the refusals of the state machine: their code in the API, Connect's code, and what a client reads. The message may
+// be replaced by one with numbers; see refusal.
+var refusedOutcomes = map[machine.Code]struct {
+	code    seqledgerv1.WriteErrorCode
+	connect connect.Code
+	message string
+}{
+	machine.SequenceGap: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP,
+		connect.CodeFailedPrecondition, ""},
+	machine.AlreadyCommitted: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED,
+		connect.CodeAlreadyExists, "already committed; the receipt is no longer kept"},
+	machine.IdempotencyKeyReused: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED,
+		connect.CodeFailedPrecondition, "the idempotency key was already used for a different request"},
+	machine.SequenceReused: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_REUSED,
+		connect.CodeFailedPrecondition, "the sequence was already used for a different request"},
+	machine.SequenceExhausted: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED,
+		connect.CodeFailedPrecondition, "the stream has used its last sequence; continue with another client_id"},
+	machine.SessionExpired: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED,
+		connect.CodeFailedPrecondition, "the stream of this session no longer exists"},
+	machine.SessionFenced: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED,
+		connect.CodeFailedPrecondition, "a newer session has taken the stream over"},
+	machine.SessionRequired: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_REQUIRED,
+		connect.CodeFailedPrecondition, "the stream has a session; open one"},
+	machine.KeyExists: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
+		connect.CodeFailedPrecondition, "the entity exists"},
+	machine.KeyNotFound: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
+		connect.CodeFailedPrecondition, "the entity does not exist"},
+	machine.VersionMismatch: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
+		connect.CodeFailedPrecondition, "the entity has another version"},
+	machine.ValueMismatch: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH,
+		connect.CodeFailedPrecondition, "the entity has another value"},
+	machine.TooManyStreams: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS,
+		connect.CodeResourceExhausted, "the organization has reached its limit of streams"},
+	machine.InvalidArgument: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+		connect.CodeInvalidArgument, "the request is invalid"},
+	machine.TooManyKeys: {seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_KEYS,
+		connect.CodeResourceExhausted, "the principal has reached its limit of keyed records"},
 }
 
 // refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence is the write's sequence, 0 for
@@ -77,12 +81,10 @@ func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
 	if out.Code == machine.Committed || out.Code == machine.Replayed || out.Code.Keyed() != 0 {
 		return nil
 	}
+	known := refusedOutcomes[out.Code]
 	e := &seqledgerv1.WriteError{
-		Message:               messages[out.Code],
+		Code: known.code, Message: known.message,
 		LastCommittedSequence: out.Last, Session: out.Session, CommittedSequence: out.CommittedSequence,
-	}
-	if int(out.Code) < len(outcomeCodes) {
-		e.Code = outcomeCodes[out.Code]
 	}
 	switch out.Code {
 	case machine.AlreadyCommitted:
@@ -180,27 +182,13 @@ func unknownCode(err error) connect.Code {
 	}
 }
 
-// refusalCode returns the Connect code of a refused outcome.
-func refusalCode(code machine.Code) connect.Code {
-	switch code {
-	case machine.AlreadyCommitted:
-		return connect.CodeAlreadyExists
-	case machine.TooManyStreams, machine.TooManyKeys:
-		return connect.CodeResourceExhausted
-	case machine.InvalidArgument:
-		return connect.CodeInvalidArgument
-	default:
-		return connect.CodeFailedPrecondition
-	}
-}
-
 // outcomeError returns the Connect error of a refused outcome, nil for Committed and Replayed. See refusal.
 func outcomeError(out *machine.Outcome, sequence uint64) error {
 	e := refusal(out, sequence)
 	if e == nil {
 		return nil
 	}
-	return withDetails(refusalCode(out.Code), e)
+	return withDetails(cmp.Or(refusedOutcomes[out.Code].connect, connect.CodeFailedPrecondition), e)
 }
 
 // withDetails returns a Connect error that carries the WriteError, and the Google error details that general clients
@@ -222,6 +210,15 @@ func withDetails(code connect.Code, e *seqledgerv1.WriteError) *connect.Error {
 		add(&errdetails.RetryInfo{RetryDelay: e.RetryAfter})
 	}
 	return err
+}
+
+// answerError answers a request with an error: in the request's protocol, or else in text with a status.
+func answerError(w http.ResponseWriter, r *http.Request, failed *connect.Error, status int) {
+	if writer := connect.NewErrorWriter(); writer.IsSupported(r) {
+		_ = writer.Write(w, r, failed) // the client may have gone
+		return
+	}
+	http.Error(w, failed.Message(), status)
 }
 
 // notFound names what was not found if err is ErrNotFound. It returns other errors unchanged.

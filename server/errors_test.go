@@ -197,7 +197,8 @@ func TestEveryWriteErrorCodeIsUsed(t *testing.T) {
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:       true,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED: true, // there are no identities yet
 	}
-	for _, code := range outcomeCodes {
+	for _, outcome := range refusedOutcomes {
+		code := outcome.code
 		used[code] = true
 	}
 	for _, err := range []error{

@@ -28,13 +28,8 @@ func (s *Server) ofLedger(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		failed := connect.NewError(connect.CodeFailedPrecondition,
-			fmt.Errorf("the call is for ledger %.64q, and this is ledger %s", meant, id))
-		if writer := connect.NewErrorWriter(); writer.IsSupported(r) {
-			_ = writer.Write(w, r, failed)
-			return
-		}
-		http.Error(w, failed.Message(), http.StatusPreconditionFailed)
+		answerError(w, r, connect.NewError(connect.CodeFailedPrecondition,
+			fmt.Errorf("the call is for ledger %.64q, and this is ledger %s", meant, id)), http.StatusPreconditionFailed)
 	})
 }
 

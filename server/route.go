@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
@@ -331,11 +329,7 @@ func (r *router) failed(w http.ResponseWriter, q *http.Request, err error) {
 		"path", q.URL.Path, "leader", f.leader.ID, "error", err)
 	// The leader may have executed it, or may still do so.
 	failed := connectError(q.Context(), r.server.options.Logger, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err))
-	if writer := connect.NewErrorWriter(); writer.IsSupported(f.call) {
-		_ = writer.Write(w, f.call, failed)
-		return
-	}
-	http.Error(w, failed.Message(), http.StatusServiceUnavailable)
+	answerError(w, f.call, failed, http.StatusServiceUnavailable)
 }
 
 // forwardedBody is the body of one attempt to send a call. It records whether any of it may have been sent.

@@ -352,15 +352,9 @@ func checkProtocol(next http.Handler) http.Handler {
 			return
 		}
 		if err := protocolProblem(r); err != nil {
-			writer := connect.NewErrorWriter()
-			if writer.IsSupported(r) {
-				_ = writer.Write(w, r, withDetails(connect.CodeInvalidArgument, &seqledgerv1.WriteError{
-					Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
-					Message: err.Error(),
-				}))
-				return
-			}
-			http.Error(w, err.Error(), http.StatusBadRequest)
+			answerError(w, r, withDetails(connect.CodeInvalidArgument, &seqledgerv1.WriteError{
+				Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT, Message: err.Error(),
+			}), http.StatusBadRequest)
 			return
 		}
 		next.ServeHTTP(w, r)

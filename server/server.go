@@ -166,14 +166,8 @@ const maxReflectionBytes = 64 << 10
 // endWithDrain ends a handler that waits for its client when the server drains.
 func (s *Server) endWithDrain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ended := make(chan struct{})
-		stop := context.AfterFunc(s.draining, func() {
-			defer close(ended)
-			admission.InterruptRead(http.NewResponseController(w))
-		})
+		// The response's controls must not be used after the handler.
+		defer admission.AfterFunc(s.draining, func() { admission.InterruptRead(http.NewResponseController(w)) })()
 		next.ServeHTTP(w, r)
-		if !stop() {
-			<-ended // because the response's controls must not be used after this
-		}
 	})
 }

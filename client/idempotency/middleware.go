@@ -88,8 +88,8 @@ type Options struct {
 	// VisitorHeader names a header with a secret that a client draws before it has a credential and sends with and
 	// without one, so that what it began as a visitor stays the same request after it has signed in. The secret belongs
 	// to the first user that sends it, and is ignored from others. It needs Principal, which verifies the user, or
-	// AllowReplay, which is then also asked before the secret is given to a user. Empty means that anonymous requests are
-	// refused.
+	// AllowReplay, which is then also asked before the secret is given to a user. Empty means that anonymous requests
+	// are refused.
 	VisitorHeader string
 	// ServerErrors says what happens to the key after a response of 500 or more, and OnPanic what happens after a
 	// panic. StatusErrors has what differs from ServerErrors by status, such as 503 of a load balancer that has found
@@ -204,9 +204,9 @@ func validStatusErrors(by map[int]Disposition) bool {
 // options are invalid.
 //
 // The handler's request carries Idempotency-Attempt and Idempotency-Fence, and asks for a response without a content
-// coding, so that every client can read its replay. Its context does not end when the client
-// disconnects; see also [FromContext]. With [TakeOver] it ends, with the cause [ErrLeaseLost], when another owner may
-// run. The response is held back until the result is stored, up to 1 MiB.
+// coding, so that every client can read its replay. Its context does not end when the client disconnects; see also
+// [FromContext]. With [TakeOver] it ends, with the cause [ErrLeaseLost], when another owner may run. The response is
+// held back until the result is stored, up to 1 MiB.
 //
 // Authentication must come before the middleware, because a retry is answered without the handler.
 func Middleware(store Store, options Options) func(http.Handler) http.Handler {
@@ -382,8 +382,8 @@ func (m *middleware) identify(r *http.Request) (key RecordKey, from sender, err 
 }
 
 // claimVisitor gives a visitor's secret to the user that sends it, unless it belongs to another user. A credential that
-// nothing has verified yet, because it may be expired or invented, gets it only if the request may see stored responses.
-// The error is an [*Error].
+// nothing has verified yet, because it may be expired or invented, gets it only if the request may see stored
+// responses. The error is an [*Error].
 func (m *middleware) claimVisitor(r *http.Request, from *sender) error {
 	if m.options.Principal == nil {
 		switch err := m.allowReplay(r); {
@@ -410,8 +410,8 @@ func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespa
 		content, undone, err := undoCodings(codings, request.Body, m.options.MaxBody)
 		switch {
 		case errors.Is(err, errors.ErrUnsupported):
-			return f, &Error{Code: CodeBodyCoding, Cause: errors.New("it may have gzip and deflate, at most four in all; " +
-				"with the fingerprint none any coding is accepted, because bodies are not compared")}
+			return f, &Error{Code: CodeBodyCoding, Cause: errors.New("it may have gzip and deflate, at most four in " +
+				"all; with the fingerprint none any coding is accepted, because bodies are not compared")}
 		case err != nil:
 			return f, m.tooLarge()
 		case undone:

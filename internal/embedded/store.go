@@ -101,7 +101,8 @@ func span(field string, d, unset, least, most time.Duration) (int64, error) {
 	case d == 0:
 		return int64(unset), nil
 	case d < least || d > most:
-		return 0, &idempotency.InvalidError{Field: field, Problem: fmt.Sprintf("must be %v to %v, is %v", least, most, d)}
+		return 0, &idempotency.InvalidError{Field: field,
+			Problem: fmt.Sprintf("must be %v to %v, is %v", least, most, d)}
 	}
 	return int64(d), nil
 }

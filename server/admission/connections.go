@@ -118,7 +118,8 @@ func (cs *connections) enter(inner net.Conn) *conn {
 	cs.mu.Lock()
 	c.unknown = cs.unknown.add(c.address, c)
 	c.timer = time.AfterFunc(unknownTimeout, func() { _ = c.Close() })
-	oldest, whose := cs.unknown.excess(c.address, min(unknownOfAddress, int(limit)), min(maxUnknownConnections, int(limit)))
+	oldest, whose := cs.unknown.excess(c.address,
+		min(unknownOfAddress, int(limit)), min(maxUnknownConnections, int(limit)))
 	if whose == ownerCount {
 		cs.mu.Unlock()
 		return c

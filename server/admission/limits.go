@@ -84,8 +84,8 @@ const (
 func (t Totals) limits() Limits {
 	return Limits{
 		Requests: cmp.Or(t.Requests, maxRequests), Streams: cmp.Or(t.Streams, maxStreams),
-		Connections: cmp.Or(t.Connections, listen.Connections().Clients), MessageBytes: maxMessageBytes, Reads: maxReads,
-		Waiters: maxWaiters,
+		Connections:  cmp.Or(t.Connections, listen.Connections().Clients),
+		MessageBytes: maxMessageBytes, Reads: maxReads, Waiters: maxWaiters,
 	}
 }
 

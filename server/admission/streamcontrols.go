@@ -76,17 +76,11 @@ func (c *StreamControls) Begin() (stop func()) {
 	if !c.options.OneRequest || c.body == nil {
 		return func() {}
 	}
-	ended := make(chan struct{})
-	cancel := context.AfterFunc(c.options.Draining, func() {
-		defer close(ended)
+	// The response's controls must not be used after this.
+	c.requested = sync.OnceFunc(AfterFunc(c.options.Draining, func() {
 		c.drained.Store(true)
 		c.Interrupt()
-	})
-	c.requested = sync.OnceFunc(func() {
-		if !cancel() {
-			<-ended // because the response's controls must not be used after this
-		}
-	})
+	}))
 	c.body.stall.Begin()
 	return c.requested
 }
@@ -140,3 +134,17 @@ func (c *StreamControls) Send(message func() error) error {
 // InterruptRead makes reads of a request's body fail once what has arrived is read. The handler must not have returned.
 // Only a response writer that is not net/http's own refuses that, and then there is no connection to wait for.
 func InterruptRead(c *http.ResponseController) { _ = c.SetReadDeadline(past) }
+
+// AfterFunc is context.AfterFunc whose stop waits for f if it is running.
+func AfterFunc(ctx context.Context, f func()) (stop func()) {
+	ended := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		f()
+	})
+	return func() {
+		if !cancel() {
+			<-ended
+		}
+	}
+}

@@ -310,7 +310,7 @@ func TestBadCalls(t *testing.T) {
 		`{"jsonrpc":"2.0","id":7,"method":"tools/call","method":"ping"}`: "duplicate",
 		`{"jsonrpc":"2.0","id":7,"Method":"tools/call"}`:                 "case",
 		`{"jsonrpc":"2.0"`: "no JSON-RPC message",
-		`{} {}`:            "behind",
+		`{} {}`:            "follows the JSON",
 		`nonsense`:         "no JSON-RPC message",
 		call(`{"name":"charge","Name":"x","arguments":{"order":"A"}}`):                         "case",
 		call(`{"name":"charge","arguments":{"note":"A"}}`):                                     "/order is missing",

@@ -47,7 +47,7 @@ func TestMessagesHaveOneMeaning(t *testing.T) {
 		`{"id":{},"method":"m"}`:                     {says: "id must be"},
 		`{"id":1,"method":5}`:                        {says: "method must be"},
 		`{"id":1,"method":null}`:                     {says: "method must be"},
-		`{"id":1}{"id":2}`:                           {says: "behind the JSON value"},
+		`{"id":1}{"id":2}`:                           {says: "follows the JSON value"},
 		`{"id":1},`:                                  {says: " "},
 		`"text"`:                                     {says: "must be a JSON object"},
 		`5`:                                          {says: "must be a JSON object"},

@@ -35,8 +35,8 @@ type EncodedWrite struct {
 	Operations        []byte // see EncodeOperations
 }
 
-// WriteOverhead bounds what a write takes in a frame in addition to its stream and its operations: session and sequence with
-// 11 bytes each, a key of 36 characters with two more, and the length of the whole with five.
+// WriteOverhead bounds what a write takes in a frame in addition to its stream and its operations: session and sequence
+// with 11 bytes each, a key of 36 characters with two more, and the length of the whole with five.
 const WriteOverhead = 11 + 11 + 38 + 5
 
 // EncodeStream encodes the scope and the client id, which all writes of a Writer share.
