@@ -15,17 +15,20 @@ RACE      := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
+# make itself ends by the signal of a Ctrl-C that it gets. On a terminal, job control gives what it runs a process group
+# that gets the signal instead.
+FOREGROUND := [ ! -t 0 ] || set -m
 .PHONY: run
+run: SHELL := /bin/bash
 run: ## Start a server on 127.0.0.1:7450 with its data in ./seqledger-data
 	$(GO) build -o bin/seqledger ./cmd/seqledger
-	@exec bin/seqledger serve # go run would end with 1 after Ctrl-C
+	@$(FOREGROUND); bin/seqledger serve
 
-# Each node ends by the signal that the terminal sends to all, so that the shell only waits.
 .PHONY: cluster
 cluster: SHELL := /bin/bash
 cluster: ## Run three nodes on this machine, for trying out, with their data in ./seqledger-cluster; Ctrl-C ends them
 	$(GO) build -o bin/seqledger ./cmd/seqledger
-	@nodes=; ended=; failed=0; trap ended=1 INT; trap 'ended=1; kill $$nodes' TERM; \
+	@$(FOREGROUND); ( set +m; nodes=; ended=; failed=0; trap ended=1 INT; trap 'ended=1; kill $$nodes' TERM; \
 	for n in 1 2 3; do \
 		join=; [ $$n = 1 ] || join="--join 127.0.0.1:7451 --join-token-file seqledger-cluster/n1/JOIN-TOKEN"; \
 		bin/seqledger serve --data seqledger-cluster/n$$n --listen 127.0.0.1:74$$((4 + n))0 \
@@ -35,7 +38,7 @@ cluster: ## Run three nodes on this machine, for trying out, with their data in 
 		wait -n && [ -z "$$ended" ] && continue; \
 		[ -n "$$ended" ] || { failed=1; ended=1; kill $$nodes 2>/dev/null; }; \
 	done; \
-	for node in $$nodes; do wait $$node || failed=1; done; exit $$failed
+	for node in $$nodes; do wait $$node || failed=1; done; exit $$failed )
 
 # What the tests of stores in databases need besides Go, and CI has.
 .PHONY: test-servers
@@ -173,11 +176,15 @@ mcp-peers: ## Test seqledger mcp guard before an MCP server from npm (needs node
 	  MCP_PEERS="$$dir" $(GO) test -count=1 -timeout 5m -run '^TestGuardBeforeAServerOfOthers$$' ./cmd/seqledger
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint $(TOOLS)/buf ## Run the linters over Go and proto
+lint: $(TOOLS)/golangci-lint $(TOOLS)/buf check-words ## Run the linters over Go and proto, and over the words of comments
 	$(TOOLS)/golangci-lint run ./...
 	cd bench/peers && $(abspath $(TOOLS))/golangci-lint run ./...
 	$(TOOLS)/buf lint
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+
+.PHONY: check-words
+check-words: ## Fail when comments, help texts or documents have phrases that do not read as plain English
+	$(GO) test -count=1 ./internal/words
 
 # bench measures Linux alone, and what starts servers for tests needs a Unix.
 CROSS_VET := $(GO) list ./... | grep -v '/bench\(/\|$$\)'

@@ -52,7 +52,7 @@ type target struct {
 var tenantRights = map[string]string{
 	"good":   `{role: writer, scopes: ["good/*"], client_ids: ["*"]`,
 	"bad":    `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`,
-	"bulk":   `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`, // stored most of what is there on a tight disk
+	"bulk":   `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`, // has stored most of the data on a tight disk
 	"reader": `{role: reader, scopes: ["bad/*"]`,
 }
 
@@ -302,15 +302,15 @@ func (b *bed) storedAtMost(ctx context.Context, t *target, lines []harness.Line)
 			stored["bad"] <= all/4+underWay)), nil
 }
 
-// goodCall is repeated by the good tenant, one at a time.
+// goodCall is repeated by the good tenant, sequentially.
 type goodCall struct {
 	name  string
 	pause time.Duration
 	do    func(ctx context.Context) error
 }
 
-// besides has the latencies of the calls alone and during an attack.
-type besides struct {
+// besideResult has the latencies of the calls alone and during an attack.
+type besideResult struct {
 	done             string
 	alone, meanwhile []load.Latencies
 	memory           int64 // of the server during the attack, largest sample
@@ -318,7 +318,7 @@ type besides struct {
 }
 
 // beside measures calls alone and then during an attack on the same server and ledger.
-func (b *bed) beside(ctx context.Context, calls []goodCall, attack func() (string, error)) (m besides, err error) {
+func (b *bed) beside(ctx context.Context, calls []goodCall, attack func() (string, error)) (m besideResult, err error) {
 	var mu sync.Mutex // guards latency and m.refused
 	var latency []load.Latencies
 	interval := func() (was []load.Latencies) {

@@ -108,7 +108,7 @@ func (r *allocRow) measure(ctx context.Context, o *options, tries, operations in
 	return math.Round(least*10) / 10, err
 }
 
-// engineAllocs submits writes of so many streams together.
+// engineAllocs submits one write of each of several streams together.
 func engineAllocs(together int) func(context.Context, *bed) (func() error, error) {
 	return func(ctx context.Context, b *bed) (func() error, error) {
 		writes, commands := newWrites(together), make([]machine.Command, together)

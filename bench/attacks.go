@@ -25,7 +25,7 @@ import (
 
 const writePath = seqledgerv1connect.LedgerServiceWriteProcedure
 
-// The attacks cover one kind of resource each: connections, memory for messages, answers nobody reads, the engine,
+// The attacks cover one kind of resource each: connections, memory for messages, unread answers, the engine,
 // and the disk. Those without a key come first.
 var attacks = []attack{
 	{name: "none, to compare", prepare: largeBlocks,
@@ -50,7 +50,7 @@ var attacks = []attack{
 	{name: "tight disk, tiny writes", run: streamedWrites(16, 250, 1), tight: true},
 }
 
-// each calls do for 0 to n-1, atOnce at a time, until one fails or ctx ends.
+// each calls do for 0 to n-1, at most atOnce concurrently, until one fails or ctx ends.
 func each(ctx context.Context, n, atOnce int, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
@@ -60,8 +60,8 @@ func each(ctx context.Context, n, atOnce int, do func(ctx context.Context, i int
 	return group.Wait()
 }
 
-// hold opens something n times, atOnce at a time, and keeps it open until ctx ends. open returns the function that
-// closes it.
+// hold opens something n times, at most atOnce concurrently, and keeps it open until ctx ends. open returns the
+// function that closes it.
 func hold(ctx context.Context, n, atOnce int, open func(ctx context.Context, i int) (release func(), err error)) (
 	string, error,
 ) {
@@ -197,7 +197,7 @@ func badWrite(client string, sequence uint64, bytes int) *seqledgerv1.WriteReque
 	}
 }
 
-// fill commits writes of a tenant one at a time.
+// fill commits writes of a tenant sequentially.
 func fill(
 	ctx context.Context, t *target, id string, n int, write func(sequence uint64) *seqledgerv1.WriteRequest,
 ) error {

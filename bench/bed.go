@@ -24,8 +24,8 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// bed is where a row is measured: a directory of its own with a ledger, which is opened in this
-// process or by a server process.
+// bed is where a row is measured: a temporary directory with a ledger, opened in this process or by a server
+// process.
 type bed struct {
 	o       *options
 	dir     string
@@ -157,7 +157,7 @@ func (s *serverOptions) serve(ctx context.Context, o *options) (err error) {
 		harness.ServeLedger(ctx, ledger.Options{Dir: s.dir, CheckpointBytes: o.checkpointBytes}, so), stopProfile())
 }
 
-// process is a server in a process of its own.
+// process is a server process.
 type process struct {
 	*harness.Process
 

@@ -100,8 +100,7 @@ type gatewayRun struct {
 	keys    []int64      // the last key of each worker; its replays have key 0
 }
 
-// measureGateway measures seqledger gateway, with a ledger of its own, beside a bare proxy and the
-// bare service, in turns.
+// measureGateway measures seqledger gateway with its own ledger, a bare proxy and the bare service in turns.
 func measureGateway(ctx context.Context, b *bed, connections int) ([]harness.Line, error) {
 	g := &gatewayRun{keys: make([]int64, connections)}
 	gateway, pids, err := g.start(ctx, b, connections)

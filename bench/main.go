@@ -75,7 +75,7 @@ type table struct {
 	rows    func() []row
 }
 
-// row is one or more lines of a table, measured on a bed of its own.
+// row is one or more lines of a table, measured on one bed.
 type row struct {
 	name    string
 	measure func(ctx context.Context, b *bed) ([]harness.Line, error)
@@ -228,7 +228,7 @@ func mebibytes(bytes int64) string { return fmt.Sprintf("%.0f MiB", float64(byte
 // scaled returns a part of the full size.
 func scaled(o *options, n int) int { return max(1, int(float64(n)*o.fraction)) }
 
-// scaledTime is the same for a time, but not so short that nothing happens.
+// scaledTime scales a duration, but not below a time in which something happens.
 func scaledTime(o *options, d time.Duration) time.Duration {
 	return min(d, max(300*time.Millisecond, time.Duration(float64(d)*o.fraction)))
 }

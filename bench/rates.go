@@ -44,7 +44,7 @@ type rate struct {
 	server  bool // on a server process; else on a ledger in this process
 	workers []int
 	targets map[int]float64 // operations a second, by workers
-	group   int64           // operations that each call stands for; 0 is 1
+	group   int64           // operations in each call; 0 is 1
 	// prepare sets up the ledger, and returns the operation that each worker repeats.
 	prepare func(ctx context.Context, b *bed, workers int) (load.Operation, error)
 }

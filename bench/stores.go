@@ -45,7 +45,7 @@ type storeBed struct {
 	process *harness.Process
 }
 
-// storeKinds start the server of a store, for so many callers.
+// storeKinds start the server of a store for a number of callers.
 var storeKinds = []struct {
 	name  string
 	start func(ctx context.Context, b *storeBed, callers int) error
@@ -153,7 +153,7 @@ func (b *storeBed) launch(
 	return address, b.process.Ready(ctx, func(ctx context.Context) error { return ready(ctx, address) })
 }
 
-// startLedgerStore has a server of its own; its bare write is a unary one that has a key.
+// startLedgerStore starts a seqledger server; its bare write is a unary one with a key.
 func startLedgerStore(ctx context.Context, b *storeBed, _ int) error {
 	if err := b.startServer(ctx); err != nil {
 		return err

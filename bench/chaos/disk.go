@@ -122,7 +122,7 @@ func (a *adversary) fillDisk(ctx context.Context, d *node) error {
 	if err := errors.Join(err, os.Remove(filler)); err != nil {
 		return err
 	}
-	// A journal frees the blocks when it commits; until then a start would find no room.
+	// The file system frees the blocks when its journal commits; an earlier start would find the disk full.
 	if err := run(ctx, d.dir, "sync", "--file-system", d.dir); err != nil {
 		return err
 	}

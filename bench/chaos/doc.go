@@ -1,15 +1,14 @@
-// Package chaos runs a cluster of real processes under load, kills, stops and cuts off its nodes, and checks what
-// the clients saw: each write that was acknowledged is there, once; registers are linearizable (Porcupine); the nodes
-// end with one digest, and their directories pass seqledger verify.
+// Package chaos runs a cluster of real processes under load, kills, stops and disconnects its nodes, and checks what
+// the clients saw: the ledger has each acknowledged write once, registers are linearizable (Porcupine), the nodes end
+// with one digest, and their directories pass seqledger verify.
 //
-// chaos.go runs it, nodes.go has the processes, faults.go what is done to them, load.go the clients, check.go the
-// judgment. A fault is a row of the table in faults.go.
+// chaos.go runs it, nodes.go has the processes, faults.go the faults, load.go the clients, and check.go the checks. A
+// fault is a row of the table in faults.go.
 //
 //	go run ./bench chaos -nodes 3 -duration 10m -seed 7
 //	go run ./bench chaos -duration 30s -plain    # clients that repeat under new numbers: must fail
-//	go run ./bench chaos -duration 30s -early    # clients that take for acknowledged what they have sent: must fail
+//	go run ./bench chaos -duration 30s -early    # clients that count a write as acknowledged once sent: must fail
 //
-// Where it runs as root, each node has a disk for itself (disk.go), which is full, slow or hangs now and then, and is
-// in a network namespace (namespaces.go), whose packets a router drops. Elsewhere connections go through proxies
-// (proxies.go).
+// As root, each node has a disk (disk.go), which is full, slow or hangs now and then, and a network namespace
+// (namespaces.go), whose packets a router drops. Other users have neither, and the run says so.
 package chaos

@@ -166,7 +166,7 @@ func leave(ctx context.Context, a *adversary) error {
 	if err := a.c.retire(ctx, d); err != nil {
 		return err
 	}
-	// It stops by itself once it hears of it.
+	// It stops once it learns that it was removed.
 	if err := errors.Join(d.stop(), os.RemoveAll(d.dir)); err != nil {
 		return err
 	}

@@ -18,8 +18,8 @@ type namespaces struct {
 	prefix string // the first two bytes of all addresses
 }
 
-// The nodes' addresses have a third byte from 1, and the clients' one is behind all of them: what is cut between nodes
-// is not cut from clients.
+// The third byte of the nodes' addresses starts at 1, and the clients' is outside their network, so that a cut between
+// nodes does not affect clients.
 const (
 	nodesAt   = "%s.0.0/17"
 	routerAt  = "%s.%d.1"
@@ -101,7 +101,7 @@ func (n *namespaces) add(ctx context.Context, d *node) error {
 	)
 }
 
-// command returns what runs a server in a node's namespace. There is nobody else between them, whom TLS would keep out.
+// command returns a command that runs a server in a node's namespace, without TLS, because the network is private.
 func (n *namespaces) command(d *node, binary string, arguments []string) *exec.Cmd {
 	in := []string{"netns", "exec", n.of(d), binary}
 	return exec.Command("ip", slices.Concat(in, arguments, []string{

@@ -14,8 +14,8 @@ import (
 	"syscall"
 )
 
-// Find returns the path of an installed program, "" if it is not there. pattern, which may be empty, is where it
-// may be besides the path; the last of several, in the order of their names, is taken.
+// Find returns the path of an installed program, or "". It prefers the last match of pattern, which may be empty, to
+// the search path.
 func Find(name, pattern string) string {
 	if found, _ := filepath.Glob(pattern); len(found) > 0 { // an error is a bad pattern alone
 		return slices.Max(found)

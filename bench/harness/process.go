@@ -75,7 +75,7 @@ func Launch(command *exec.Cmd, log string, credential *syscall.Credential) (*Pro
 
 // LaunchServer is Launch for a server that prints a line once it answers, and returns the line.
 func LaunchServer(ctx context.Context, command *exec.Cmd, log string) (p *Process, line string, err error) {
-	// A pipe of its own rather than StdoutPipe, because Launch waits at once, and Wait closes that one.
+	// Not StdoutPipe, because Launch waits at once, and Wait closes that pipe.
 	out, in, err := os.Pipe()
 	if err != nil {
 		return nil, "", err
@@ -100,9 +100,8 @@ func LaunchServer(ctx context.Context, command *exec.Cmd, log string) (p *Proces
 	return p, strings.TrimSpace(line), nil
 }
 
-// Self is a command that runs this program with other arguments, so that a
-// server is measured in a process of its own and its usage is not mixed with
-// the client's.
+// Self is a command that runs this program with other arguments, so that a server's usage is not mixed with the
+// client's.
 func Self(arguments ...string) *exec.Cmd { return exec.Command("/proc/self/exe", arguments...) }
 
 // UntilStdinEnds is the life of a server that [Launch] has started from this program: it ends
@@ -144,9 +143,9 @@ func (p *Process) Stop() error {
 		return nil
 	}
 	if p.Signal == nil {
-		_ = p.stdin.Close() // it may have gone by itself
+		_ = p.stdin.Close() // it may have ended already
 	} else {
-		_ = p.command.Process.Signal(p.Signal) // the same
+		_ = p.command.Process.Signal(p.Signal) // likewise
 	}
 	timer := time.NewTimer(endsWithin)
 	defer timer.Stop()
@@ -291,9 +290,8 @@ func processorTime(pid int) (time.Duration, error) {
 	return time.Duration(userTicks+systemTicks) * time.Second / ticksPerSecond, errors.Join(errUser, errSystem)
 }
 
-// diskBytes returns how many bytes have been written to the block device that a directory is on,
-// by any process; 0 where it is not a device of its own. The kernel's count for a process is not
-// suitable, because it counts a whole large page for every few bytes that make it dirty.
+// diskBytes returns the bytes written by any process to the block device of a directory, or 0 if it has none. The
+// kernel's count for a process is not suitable, because it counts a whole large page for every few dirty bytes.
 func diskBytes(dir string) (int64, error) {
 	var info syscall.Stat_t
 	if err := syscall.Stat(dir, &info); err != nil {

@@ -72,8 +72,7 @@ func Interval(list []float64) (low, high, coverage float64) {
 	return sorted[k], sorted[n-1-k], encloses(k)
 }
 
-// Turns measures so many sides in so many rounds, forwards in one round and backwards in the
-// next, so that no side always comes first.
+// Turns measures sides in rounds, forwards in one round and backwards in the next, so that no side is always first.
 func Turns(rounds, sides int, measure func(round, side int) error) error {
 	for round := range rounds {
 		for i := range sides {

@@ -58,7 +58,7 @@ func newBatcher(send func(batch []*call)) *batcher {
 }
 
 // do waits for the answer to a call. The caller must not return earlier, because the batch
-// still uses the job; a broken connection ends send and thereby the wait.
+// still uses the job; a broken connection ends send, and with it the wait.
 func (b *batcher) do(ctx context.Context, j *job, _ bool) (answer, error) {
 	c := &call{job: j, done: make(chan struct{})}
 	select {

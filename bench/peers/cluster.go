@@ -41,7 +41,7 @@ func (c *cluster) start(ctx context.Context, dir string) error {
 	return c.ready(ctx)
 }
 
-// launch starts all members at once: none of them answers before most are there.
+// launch starts all members concurrently: none of them answers before a majority is up.
 func (c *cluster) launch(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, m := range c.members {
@@ -97,7 +97,7 @@ func newWireCluster() system {
 func (w *wireCluster) firstStart(ctx context.Context) error {
 	dir := filepath.Dir(w.members[0].dir)
 	binary := filepath.Join(dir, "seqledger")
-	// In its own module, because this one lacks what the program needs besides.
+	// In its own module, because this one lacks some of its dependencies.
 	const module = "github.com/seqledger/seqledger"
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {

@@ -70,7 +70,7 @@ func serveEtcd(ctx context.Context, dir, members string) error {
 	}
 }
 
-// etcdServer is an etcd of one member in a process of its own.
+// etcdServer is an etcd process with one member.
 type etcdServer struct{ child }
 
 func newEtcd() system {

@@ -39,7 +39,7 @@ func serveNATS(ctx context.Context, dir string) error {
 	return nil
 }
 
-// natsServer is a NATS server in a process of its own.
+// natsServer is a NATS server process.
 type natsServer struct {
 	child
 

@@ -24,7 +24,7 @@ const (
 	postgresWrite = "SELECT outcome, transaction FROM write_once($1, $2, $3, $4, $5)"
 )
 
-// postgres is a PostgreSQL of its own.
+// postgres is a PostgreSQL server.
 type postgres struct {
 	child
 

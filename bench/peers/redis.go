@@ -21,7 +21,7 @@ var redisWrite string
 const redisSettings = "appendonly=yes appendfsync=always no rewrites of the file and no snapshots; one Lua script," +
 	" one round trip"
 
-// redisServer is a Redis of its own.
+// redisServer is a Redis server.
 type redisServer struct{ child }
 
 func newRedis() system {
@@ -83,7 +83,7 @@ func (r *redisServer) connect(ctx context.Context, at placement) (conn, error) {
 type redisConn struct {
 	client    *redis.Client
 	script    *redis.Script
-	pipelines batchers // empty: each call by itself
+	pipelines batchers // empty if calls are not pipelined
 }
 
 func redisArguments(j *job) ([]string, []any) {

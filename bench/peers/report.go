@@ -28,8 +28,7 @@ var (
 		{Head: "highest", Name: "throughput_max", Format: ","},
 	}, latencyColumns, []harness.Column{
 		{Head: "syncs/write", Name: "fsyncs_per_write", Format: "%.4f"},
-		// Of the whole disk, whoever wrote them; as the kernel charges them to the server, in large
-		// pages. The server's processor time has the client's in it where both are one process.
+		// The disk counts bytes of any process; the kernel charges large pages to the server.
 		{Head: "B/write (disk)", Name: "bytes_per_write", Format: ","},
 		{Head: "B/write (charged)", Name: "charged_bytes_per_write", Format: ","},
 		{Head: "CPU µs (server)", Name: "cpu_us_per_write", Format: "%.1f"},

@@ -18,7 +18,7 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// wire is a seqledger server in a process of its own.
+// wire is a seqledger server process.
 type wire struct {
 	child
 
@@ -159,7 +159,7 @@ type link struct {
 	cancel context.CancelFunc
 }
 
-// openLink opens a WriteStream on a connection of its own.
+// openLink opens a WriteStream on a new connection.
 func openLink(ctx context.Context, address string) (*link, error) {
 	l := &link{}
 	ctx, l.cancel = context.WithCancel(ctx)

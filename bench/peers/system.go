@@ -36,7 +36,7 @@ func (j *job) hash() [16]byte { return xxh3.Hash128(j.payload).Bytes() }
 
 // answer is what a system says to a write.
 type answer struct {
-	reply    string // names the committed write; the same for every retry
+	reply    string // names the committed write; a retry gets the same one
 	replayed bool   // the system says that this is the stored reply
 }
 
@@ -84,13 +84,13 @@ type kind struct {
 	settings string
 	// lacks is which part of the work it does not do.
 	lacks string
-	// connections to choose from for so many callers.
+	// connections returns pool sizes to try for a number of callers.
 	connections func(callers int, pipelined bool) []int
 	pipelines   bool // can do rows that are pipelined
 	named       bool // is measured only where -systems names it
 }
 
-// child is a system whose server is a process of its own.
+// child is a system whose server is a child process.
 type child struct {
 	dir     string
 	address string

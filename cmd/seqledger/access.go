@@ -14,12 +14,12 @@ import (
 
 // accessFlags are the flags of serve that say who may connect, and how.
 type accessFlags struct {
-	Auth        string   `help:"help_access_auth" type:"path" placeholder:"FILE"`
-	TLSCert     string   `name:"tls-cert" help:"help_access_tlscert" type:"path" placeholder:"FILE"`
+	Auth        string   `help:"YAML file with API keys and their permissions; see seqledger auth." type:"path" placeholder:"FILE"`
+	TLSCert     string   `name:"tls-cert" help:"Certificate of the server (PEM), with its intermediates." type:"path" placeholder:"FILE"`
 	TLSKey      string   `name:"tls-key" help:"Private key of --tls-cert." type:"path" placeholder:"FILE"`
-	TLSClientCA string   `name:"tls-client-ca" help:"help_access_tlsclient_ca" type:"path" placeholder:"FILE"`
-	CORSOrigin  []string `name:"cors-origin" help:"help_access_corsorigin" placeholder:"ORIGIN"`
-	Insecure    bool     `help:"help_access_insecure"`
+	TLSClientCA string   `name:"tls-client-ca" help:"Require a client certificate signed by one of these authorities, in addition to a credential." type:"path" placeholder:"FILE"`
+	CORSOrigin  []string `name:"cors-origin" help:"Allow browsers to call from pages of this origin, such as https://app.example.com; repeatable." placeholder:"ORIGIN"`
+	Insecure    bool     `help:"Allow connections from other machines without TLS or --auth. Restrict them by other means."`
 }
 
 // access is the result of these flags.
@@ -111,7 +111,7 @@ func (f *accessFlags) check(e *environment, listen string) error {
 	return nil
 }
 
-// authFileError reports what is wrong with an auth file, and that the server did not start.
+// authFileError reports a mistake in an auth file, and that the server did not start.
 func authFileError(err error) error {
 	return fail(exitUsage, "correct the file; seqledger auth check FILE checks it", "%w", err)
 }

@@ -22,12 +22,12 @@ type authCommand struct {
 
 // newKeyCommand makes an API key.
 type newKeyCommand struct {
-	ID       string   `name:"id" help:"help_new_key_id" required:"" env:"-" placeholder:"ID"`
-	Scope    []string `help:"help_new_key_scope" required:"" env:"-" sep:"none" placeholder:"PATTERN"`
-	ClientID []string `name:"client-id" help:"help_new_key_client_id" env:"-" sep:"none" placeholder:"PATTERN"`
-	Role     string   `help:"help_new_key_role" required:"" env:"-" enum:"${roles}" placeholder:"ROLE"`
+	ID       string   `name:"id" help:"Name of the key; writes made with it have the actor client:ID." required:"" env:"-" placeholder:"ID"`
+	Scope    []string `help:"Scopes: ORG or ORG/VAULT, where * matches any run of characters, or * for all; repeatable." required:"" env:"-" sep:"none" placeholder:"PATTERN"`
+	ClientID []string `name:"client-id" help:"Client ids that it may write as, where * matches any run of characters; repeatable." env:"-" sep:"none" placeholder:"PATTERN"`
+	Role     string   `help:"reader, writer, delegate or admin." required:"" env:"-" enum:"${roles}" placeholder:"ROLE"`
 	Expires  string   `help:"When it ends, such as 2027-01-31T00:00:00Z. Default: never." env:"-" placeholder:"RFC3339"`
-	Append   string   `help:"help_new_key_append" type:"path" env:"-" placeholder:"FILE"`
+	Append   string   `help:"Append it to this auth file, which is created if absent." type:"path" env:"-" placeholder:"FILE"`
 }
 
 // Help is shown below the flags.

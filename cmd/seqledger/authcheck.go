@@ -15,7 +15,7 @@ import (
 type authCheckCommand struct {
 	File  string `arg:"" help:"The auth file." type:"path"`
 	Key   string `help:"API key whose rights to explain; - reads it from standard input." env:"-" placeholder:"KEY"`
-	Token string `help:"help_auth_check_token" env:"-" placeholder:"TOKEN"`
+	Token string `help:"Session token whose rights to explain; - reads it from standard input." env:"-" placeholder:"TOKEN"`
 }
 
 // Help is shown below the flags.

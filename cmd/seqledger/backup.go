@@ -22,7 +22,7 @@ type backupCommand struct {
 	// Not clientFlags, because a large backup takes hours and must not time out.
 	connectionFlags `embed:""`
 	File            string `arg:"" help:"File to make, which must not exist; - writes to standard output." type:"path"`
-	Since           string `help:"help_backup_since" type:"path" placeholder:"FILE" env:"-"`
+	Since           string `help:"Leave out the blocks that this backup and its predecessors have." type:"path" placeholder:"FILE" env:"-"`
 
 	since      *admin.BackupBase // nil for a full backup
 	sinceFirst uint64            // number of the first block file that the base's ledger had

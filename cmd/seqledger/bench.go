@@ -20,9 +20,9 @@ type benchCommand struct {
 	clientFlags `embed:""`
 	// Not --scope, because its environment variable and configuration name the scope of real writes.
 	Into     string        `help:"Organization to write to." default:"seqledger-bench" env:"-"`
-	Streams  int           `help:"help_bench_streams" default:"64" env:"-"`
+	Streams  int           `help:"Number of streams, each with one write outstanding." default:"64" env:"-"`
 	Duration time.Duration `help:"Measure for so long, after a second that is not measured." default:"10s" env:"-"`
-	Rate     float64       `help:"help_bench_rate" default:"0" env:"-"`
+	Rate     float64       `help:"Writes to begin each second, whether or not earlier ones are answered; 0 waits for each answer." default:"0" env:"-"`
 	Payload  int           `help:"Bytes that each write appends." default:"128" env:"-"`
 }
 

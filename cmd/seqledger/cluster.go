@@ -142,7 +142,7 @@ func diskText(m *seqledgerv1.ClusterMember) string {
 // clusterRemoveCommand removes a node from the cluster.
 type clusterRemoveCommand struct {
 	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
-	Force       bool   `help:"help_cluster_force"`
+	Force       bool   `help:"Make the change even if it leaves no majority of live voters. The cluster then takes no writes, and no change that would undo it, until there is one."`
 	clientFlags `embed:""`
 }
 
@@ -167,7 +167,7 @@ func (c *clusterRemoveCommand) Run(e *environment) error {
 // clusterPromoteCommand makes a learner a voter.
 type clusterPromoteCommand struct {
 	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
-	Force       bool   `help:"help_cluster_force"`
+	Force       bool   `help:"Make the change even if it leaves no majority of live voters. The cluster then takes no writes, and no change that would undo it, until there is one."`
 	clientFlags `embed:""`
 }
 
@@ -180,7 +180,7 @@ func (c *clusterPromoteCommand) Run(e *environment) error {
 
 // clusterTransferCommand transfers the leadership.
 type clusterTransferCommand struct {
-	ID          uint64 `arg:"" optional:"" help:"help_cluster_transfer_id"`
+	ID          uint64 `arg:"" optional:"" help:"Number of the voter that takes over. Default: the voter with most of the log."`
 	clientFlags `embed:""`
 }
 

@@ -21,7 +21,11 @@ func TestWriteReplay(t *testing.T) {
 	first := s.do(t, write...).expect(t, exitDone)
 	var sequence uint64
 	var key string
-	if _, err := fmt.Sscanf(strings.ReplaceAll(first.stderr, ",", " "),
+	var announced noticeReport // with --json notices are objects
+	if err := json.Unmarshal([]byte(first.stderr), &announced); err != nil {
+		t.Fatalf("want a notice, got %q: %v", first.stderr, err)
+	}
+	if _, err := fmt.Sscanf(strings.ReplaceAll(announced.Notice, ",", " "),
 		"writing sequence %d  key %s", &sequence, &key); err != nil {
 		t.Fatalf("want the sequence and the key announced: %v in %q", err, first.stderr)
 	}
@@ -150,7 +154,8 @@ func TestListPages(t *testing.T) {
 // window only the number protects.
 func TestKeyIsKnownForTheWindow(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "--receipt-window", "2")
+	s := serve(t)
+	s.do(t, "config", "set", "receipt_window", "2").expect(t, exitDone)
 	const key = "8f14e45f-ceea-467a-8000-000000000007"
 	write := func(sequence, payload string, more ...string) result {
 		t.Helper()

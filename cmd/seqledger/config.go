@@ -44,7 +44,7 @@ type configSource struct {
 	sections map[string]*yaml.Node
 }
 
-// configSections are what a file may have besides values of flags.
+// configSections are keys of the file that are not flags.
 var configSections = []string{"routes", "jwt"} // of gateway
 
 // configEntry is one line of the file.
@@ -204,17 +204,24 @@ func (s *configSource) Resolve(ctx *kong.Context, path *kong.Path, flag *kong.Fl
 	return entry.value, nil
 }
 
-// locate adds file and line to an error about a value from the file. The error itself names
-// only the flag.
+// locate adds where a value comes from to an error about it: the file and line, or the shared variable. The error
+// itself names only the flag.
 func (s *configSource) locate(err error) error {
 	if err == nil {
 		return nil
 	}
+	about := func(name string) bool {
+		rest, is := strings.CutPrefix(err.Error(), "--"+name)
+		return is && rest != "" && strings.ContainsAny(rest[:1], ":= ")
+	}
 	for name, entry := range s.entries {
-		if flag := "--" + name; entry.used &&
-			(strings.HasPrefix(err.Error(), flag+":") || strings.HasPrefix(err.Error(), flag+"=") ||
-				strings.HasPrefix(err.Error(), flag+" ")) {
+		if entry.used && about(name) {
 			return fmt.Errorf("%s:%d: %w", s.path, entry.line, err)
+		}
+	}
+	for name, variable := range s.shared.used {
+		if about(name) {
+			return fmt.Errorf("$%s: %w", variable, err)
 		}
 	}
 	return err

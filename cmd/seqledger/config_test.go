@@ -27,7 +27,7 @@ func parseServe(t *testing.T, args ...string) (*commandLine, error) {
 // TestPrecedence expects flags over environment over file over defaults. It
 // sets the environment, so that it cannot run in parallel.
 func TestPrecedence(t *testing.T) {
-	file := writeFile(t, "c.yaml", "listen: 127.0.0.1:1003\ndata: /file\nclient-ttl: 3h\nreceipt-window: 33\n")
+	file := writeFile(t, "c.yaml", "listen: 127.0.0.1:1003\ndata: /file\nkey-ttl: 3h\nbackup-rate: 33\n")
 	t.Setenv("SEQLEDGER_LISTEN", "127.0.0.1:1002")
 	t.Setenv("SEQLEDGER_DATA", "/environment")
 	t.Setenv("SEQLEDGER_CONFIG", file)
@@ -41,17 +41,17 @@ func TestPrecedence(t *testing.T) {
 	if got := cli.Serve.Data; got != "/environment" {
 		t.Errorf("want --data from the environment, got %s", got)
 	}
-	if got := cli.Serve.ClientTTL.Hours(); got != 3 {
-		t.Errorf("want --client-ttl from the file, got %v hours", got)
+	if got := cli.Serve.KeyTTL.Hours(); got != 3 {
+		t.Errorf("want --key-ttl from the file, got %v hours", got)
 	}
-	if got := cli.Serve.EvictionLimit; got != 2000 {
-		t.Errorf("want --eviction-limit from the defaults, got %d", got)
+	if got := cli.Serve.DiskReserve; got != -1 {
+		t.Errorf("want --disk-reserve from the defaults, got %d", got)
 	}
 	// The flag's file takes the place of the environment's.
-	cli, err = parseServe(t, "--config", writeFile(t, "d.yaml", "receipt-window: 44\n"))
-	if err != nil || cli.Serve.ReceiptWindow != 44 || cli.Serve.ClientTTL.Hours() != 24 {
-		t.Errorf("want a window of 44 from the flag's file and the ttl's default, got %d, %v, %v",
-			cli.Serve.ReceiptWindow, cli.Serve.ClientTTL, err)
+	cli, err = parseServe(t, "--config", writeFile(t, "d.yaml", "backup-rate: 44\n"))
+	if err != nil || cli.Serve.BackupRate != 44 || cli.Serve.KeyTTL.Hours() != 24 {
+		t.Errorf("want a rate of 44 from the flag's file and the ttl's default, got %d, %v, %v",
+			cli.Serve.BackupRate, cli.Serve.KeyTTL, err)
 	}
 }
 
@@ -96,8 +96,8 @@ func TestConfigFile(t *testing.T) {
 		{"key of another command", "client-id: loader\nscope: acme/main\n", nil},
 		{"quoted and plain", "json: true\nlog-format: \"json\"\n", nil},
 		{"unknown key", "listen: 127.0.0.1:1\nlisten-at: x\n", []string{"c.yaml:2", "listen-at"}},
-		{"underscore", "client_ttl: 3h\n", nil},
-		{"twice, with an underscore", "client-ttl: 3h\nclient_ttl: 3h\n", []string{"c.yaml:2", "client_ttl", "line 1"}},
+		{"underscore", "key_ttl: 3h\n", nil},
+		{"twice, with an underscore", "key-ttl: 3h\nkey_ttl: 3h\n", []string{"c.yaml:2", "key_ttl", "line 1"}},
 		{"a list for a list", "cors-origin: [https://a.example, https://b.example]\n", nil},
 		{"a list of lists", "cors-origin: [[a]]\n", []string{"c.yaml:1", "cors-origin", "plain value"}},
 		{"the gateway's routes", "routes: [{path: /a}]\n", nil},
@@ -108,8 +108,8 @@ func TestConfigFile(t *testing.T) {
 		{"nothing", "data:\n", []string{"c.yaml:1", "data", "plain value"}},
 		{"no mapping", "- data\n", []string{"c.yaml:1", "flag-name: value"}},
 		{"no YAML", "data: [\n", []string{"c.yaml"}},
-		{"bad duration", "data: x\nclient-ttl: soon\n", []string{"c.yaml:2", "--client-ttl", "soon"}},
-		{"bad number", "receipt-window: -1\n", []string{"c.yaml:1", "--receipt-window"}},
+		{"bad duration", "data: x\nkey-ttl: soon\n", []string{"c.yaml:2", "--key-ttl", "soon"}},
+		{"bad number", "backup-rate: -x\n", []string{"c.yaml:1", "--backup-rate"}},
 		{"bad choice", "log-format: xml\n", []string{"c.yaml:1", "--log-format", "xml"}},
 	} {
 		_, err := parseServe(t, "--config", writeFile(t, "c.yaml", test.content))

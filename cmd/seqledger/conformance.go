@@ -14,7 +14,7 @@ import (
 
 // conformanceCommand tests a client program against the requirements for clients.
 type conformanceCommand struct {
-	Client   string        `help:"help_conformance_client" placeholder:"COMMAND" env:"-"`
+	Client   string        `help:"Shell command that starts the client. Default: the client of this program." placeholder:"COMMAND" env:"-"`
 	Only     string        `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP" env:"-"`
 	List     bool          `help:"List the cases, and run none." env:"-"`
 	Seed     uint64        `help:"Decides the random faults and kills; 0 takes a new one." default:"0" env:"-"`

@@ -15,6 +15,8 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
 )
 
+var update = flag.Bool("update", false, "write the table of conformance in the documents anew")
+
 // conformanceReports is the directory in which make test-web puts the clients' results. Without it the table is
 // compared only with the cases, because the clients need Node and a browser.
 var conformanceReports = flag.String("conformance", "",

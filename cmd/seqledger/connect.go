@@ -160,8 +160,7 @@ func (f *connectionFlags) connect(e *environment, attempts int, do func(c *clien
 	return nil
 }
 
-// explain adds the server's address to an error that is not the ledger's, and what is wrong
-// with the server if that can be found out.
+// explain adds the server's address to an error that is not the ledger's, and the cause if a probe finds it.
 func (f *connectionFlags) explain(e *environment, err error) error {
 	if code, _ := classify(err); code != exitFailed || isOutput(err) {
 		return err

@@ -15,12 +15,12 @@ import (
 // connectionFlags name the server and the caller's credentials. The certificate has no
 // environment variable, because serve's variable would be taken for the client's.
 type connectionFlags struct {
-	Server    string `help:"help_connection_server" default:"127.0.0.1:7450"`
-	Token     string `help:"help_connection_token" placeholder:"TOKEN"`
+	Server    string `help:"Address of the server, host:port or https://host:port; several of one ledger, separated by commas." default:"127.0.0.1:7450"`
+	Token     string `help:"API key or session token. Other users can see it on a command line; prefer the variable or a file." placeholder:"TOKEN"`
 	TokenFile string `help:"File with the API key or session token." type:"path" placeholder:"FILE"`
-	Cleartext bool   `name:"cleartext-token" help:"help_connection_cleartext" env:"-"`
-	TLSCA     string `name:"tls-ca" help:"help_connection_tlsca" type:"path" placeholder:"FILE"`
-	TLSCert   string `name:"tls-cert" help:"help_connection_tlscert" type:"path" env:"-" placeholder:"FILE"`
+	Cleartext bool   `name:"cleartext-token" help:"Send the token without TLS to another host, where the network can read it." env:"-"`
+	TLSCA     string `name:"tls-ca" help:"Certificates to trust instead of the system's, for https." type:"path" placeholder:"FILE"`
+	TLSCert   string `name:"tls-cert" help:"Client certificate, for a server that requires one." type:"path" env:"-" placeholder:"FILE"`
 	TLSKey    string `name:"tls-key" help:"Private key of --tls-cert." type:"path" env:"-" placeholder:"FILE"`
 }
 
@@ -106,7 +106,7 @@ func (f *connectionFlags) checkServer(base string) error {
 	return checkPort("--server", f.Server, u.Port())
 }
 
-// maxTokenFile has room for any token.
+// maxTokenFile exceeds the size of any token.
 const maxTokenFile = 64 << 10
 
 func (f *connectionFlags) token() (token string, err error) {

@@ -17,7 +17,7 @@ type debugServer struct {
 	stop    func()
 }
 
-// processMetrics are the metrics of a process, which those of a ledger have besides.
+// processMetrics are the metrics of a process, which a ledger's metrics include.
 func processMetrics() *prometheus.Registry {
 	process := prometheus.NewRegistry()
 	process.MustRegister(collectors.NewGoCollector(),
@@ -53,7 +53,7 @@ func startDebug(e *environment, address string, metrics prometheus.Gatherer) (*d
 	go func() {
 		defer close(ended)
 		if err := server.ServeProfiles(ctx, listener, metrics); err != nil && ctx.Err() == nil {
-			e.log.Error("the debug listener failed", "address", d.address, "error", err) // the process goes on
+			e.log.Error("the debug listener failed", "address", d.address, "error", err) // not fatal
 		}
 	}()
 	e.log.Info("serving profiles and metrics", "address", d.address)

@@ -15,7 +15,7 @@ import (
 type demoCommand struct {
 	Duration time.Duration `help:"How long faults and kills go on, at least; 1s or more." default:"10s" env:"-"`
 	Clients  int           `help:"How many clients each side has." default:"4" env:"-"`
-	Seed     uint64        `help:"help_demo_seed" default:"0" env:"-"`
+	Seed     uint64        `help:"Selects the faults, the kills and the amounts; 0 picks a new seed." default:"0" env:"-"`
 	Keep     bool          `help:"Keep the directory with the ledgers, journals and logs, and say where it is." env:"-"`
 }
 

@@ -291,9 +291,6 @@ var fieldFlags = map[string]string{
 	"attempt_id": "--attempt-id", "expected_session": "--expected-session", "prefix": "--prefix",
 	"resource": "--resource", "relation": "--relation", "from_height": "--from",
 	"height": "the height", "key": "the key", "tx_id": "the transaction's id",
-	"eviction_interval": "--eviction-interval", "client_ttl": "--client-ttl", "eviction_limit": "--eviction-limit",
-	"receipt_window": "--receipt-window", "max_streams": "--max-streams",
-	"retain_blocks": "--retain-blocks", "retain_bytes": "--retain-bytes",
 }
 
 // noLeader is for a server that answers, and cannot serve the call.

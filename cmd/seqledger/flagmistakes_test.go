@@ -64,7 +64,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		{"write " + stream + "--append x --key 12", []string{`--key "12": must be a UUID`}},
 		{"import " + stream + dir, []string{dir, "must be a regular file"}},
 		{"import " + stream + absent, []string{absent, "no such file"}},
-		{"config set --server 127.0.0.1:1 no-such-setting 1", []string{`there is no setting "no-such-setting"`,
+		{"config set --server 127.0.0.1:1 no-such-setting 1", []string{`unknown setting "no-such-setting"`,
 			"receipt"}},
 		{"outbox postgres --dsn postgres://127.0.0.1:1/x --scope a", []string{"--scope: the rows need a vault"}},
 		{"auth new-key --id a --scope a --role writer --client-id c --expires 2001-01-01T00:00:00Z", []string{

@@ -20,7 +20,7 @@ import (
 type gatewayCommand struct {
 	gatewayProcess `embed:""`
 	gatewayRoute   `embed:""`
-	TrustedProxies []string `help:"help_gateway_proxies" placeholder:"CIDR"`
+	TrustedProxies []string `help:"Networks of proxies whose --principal-header and X-Forwarded-* headers are trusted." placeholder:"CIDR"`
 	Check          bool     `help:"Check the flags and the configuration file, and end." env:"-"`
 }
 
@@ -29,44 +29,44 @@ type gatewayProcess struct {
 	scopeFlags    `embed:""`
 	Listen        string `help:"Address to listen on; port 0 takes a free one." default:"127.0.0.1:7480"`
 	keyStoreFlags `embed:""`
-	DebugListen   string `help:"help_gateway_debug_listen" placeholder:"ADDRESS"`
+	DebugListen   string `help:"Serve profiles (/debug/pprof/) and /metrics without TLS on this loopback address; off when empty." placeholder:"ADDRESS"`
 	MaxRequests   int    `help:"Requests under way at once; further ones are refused with 503." default:"512"`
-	MaxPrincipal  int    `help:"help_gateway_max_principal" name:"max-requests-per-principal" default:"0"`
-	MaxPeer       int    `help:"help_gateway_max_peer" name:"max-requests-per-peer" default:"0"`
+	MaxPrincipal  int    `help:"Concurrent requests with a key for one principal; more are refused with 429. 0 means half of --max-requests." name:"max-requests-per-principal" default:"0"`
+	MaxPeer       int    `help:"Concurrent requests from one address or IPv6 /64, except trusted proxies and this machine; more are refused with 429. 0 means half of --max-requests." name:"max-requests-per-peer" default:"0"`
 }
 
 // gatewayRoute holds the flags that a route in the file may override. The fields are those of [gateway.Settings].
 type gatewayRoute struct {
 	Upstream        string        `help:"The service, such as http://127.0.0.1:8080." placeholder:"URL"`
-	Timeout         time.Duration `help:"help_gateway_timeout" name:"upstream-timeout" default:"0"`
-	IdleTimeout     time.Duration `help:"help_gateway_idle" name:"upstream-idle-timeout" default:"4s"`
+	Timeout         time.Duration `help:"How long the service may take to answer; 0 means no limit." name:"upstream-timeout" default:"0"`
+	IdleTimeout     time.Duration `help:"How long to keep an unused connection to the service, unless its Keep-Alive is shorter; 0 keeps none. Must be shorter than the service's own timeout." name:"upstream-idle-timeout" default:"4s"`
 	Methods         []string      `help:"Methods whose keys count." default:"POST,PATCH"`
 	Required        bool          `help:"Refuse requests of these methods that have no key."`
 	Strict          bool          `help:"Take a key only as the draft has it, in double quotes."`
-	Open            bool          `help:"help_gateway_open"`
-	Fingerprint     string        `help:"help_gateway_fingerprint" enum:"raw,jcs,pointers,none" default:"raw"`
+	Open            bool          `help:"Forward requests without protection when the store does not answer: they may run twice."`
+	Fingerprint     string        `help:"What to compare of a body: raw (its bytes), jcs (its JSON value), pointers (selected values) or none." enum:"raw,jcs,pointers,none" default:"raw"`
 	Pointers        []string      `help:"JSON pointers of --fingerprint pointers." placeholder:"/NAME"`
 	MaxBody         int64         `help:"How many bytes the body of a request with a key may have." default:"1048576"`
 	TTL             time.Duration `help:"How long a response is replayed." name:"ttl" default:"24h"`
 	RejectedTTL     time.Duration `help:"How long a 4xx response is replayed." name:"rejected-ttl" default:"60s"`
-	Wait            time.Duration `help:"help_gateway_wait" default:"30s"`
-	Lease           time.Duration `help:"help_gateway_lease" default:"60s"`
-	OnLeaseExpired  string        `help:"help_gateway_lease_expired" enum:"indeterminate,takeover" default:"indeterminate"`
-	ServerErrors    []string      `help:"help_gateway_errors" default:"indeterminate" placeholder:"[STATUS=]WORD"`
-	EffectFree      []string      `help:"help_gateway_effect_free" placeholder:"STATUS"`
-	Stored          string        `help:"help_gateway_stored" enum:"response,outcome" default:"response"`
-	StoredHeaders   []string      `help:"help_gateway_stored_headers" placeholder:"NAME"`
-	ReplayStatus    string        `help:"help_gateway_replay_status" enum:"original,200" default:"original"`
-	MismatchStatus  string        `help:"help_gateway_mismatch_status" enum:"422,409" default:"422"`
-	FreshFields     []string      `help:"help_gateway_fresh_fields" placeholder:"/NAME"`
-	ReplayCheck     string        `help:"help_gateway_replay_check" placeholder:"'METHOD PATH'"`
-	CORSOrigins     []string      `help:"help_gateway_cors" name:"cors-origins" placeholder:"ORIGIN"`
-	PrincipalHeader string        `help:"help_gateway_principal" placeholder:"NAME"`
-	PrincipalClaim  string        `help:"help_gateway_claim" placeholder:"NAME"`
-	Shared          bool          `help:"help_gateway_shared"`
-	Principal       []string      `help:"help_gateway_identity" placeholder:"HEADER"`
-	RequestHeaders  []string      `help:"help_gateway_headers" placeholder:"HEADER"`
-	VisitorHeader   string        `help:"help_gateway_visitor" placeholder:"NAME"`
+	Wait            time.Duration `help:"How long a repeat waits for the first request; at most 60s, 0 does not wait." default:"30s"`
+	Lease           time.Duration `help:"How long a request counts as running after its gateway was killed; then --on-lease-expired applies." default:"60s"`
+	OnLeaseExpired  string        `help:"Outcome after a gateway was killed: indeterminate, or takeover for work that may run again." enum:"indeterminate,takeover" default:"indeterminate"`
+	ServerErrors    []string      `help:"Outcome of a response of 500 or more: indeterminate, release (no effects) or store; for one status, 503=release." default:"indeterminate" placeholder:"[STATUS=]WORD"`
+	EffectFree      []string      `help:"Which of 401, 403, 407, 408, 409, 423, 425 and 429 the service sends before any effect; these free the key. After the others the outcome is unknown." placeholder:"STATUS"`
+	Stored          string        `help:"What to store of a response: response, or outcome (status and Location), where bodies must not be stored; repeats then get 410." enum:"response,outcome" default:"response"`
+	StoredHeaders   []string      `help:"Additional response headers to store and replay." placeholder:"NAME"`
+	ReplayStatus    string        `help:"Status of a replay: original, or 200 for every stored success." enum:"original,200" default:"original"`
+	MismatchStatus  string        `help:"Status for a key that was used for another request: 422 or 409." enum:"422,409" default:"422"`
+	FreshFields     []string      `help:"JSON pointers of fields that get a new UUID in a replay, such as /requestId." placeholder:"/NAME"`
+	ReplayCheck     string        `help:"Ask the service before each replay, with the caller's headers; 2xx allows it. A method and a path, such as 'GET /may-read'." placeholder:"'METHOD PATH'"`
+	CORSOrigins     []string      `help:"Allow pages of these origins, such as https://shop.example, to read responses, replays and refusals; replaces the service's own CORS headers." name:"cors-origins" placeholder:"ORIGIN"`
+	PrincipalHeader string        `help:"Header that names the sender, accepted only from --trusted-proxies. Default: the hash of Authorization." placeholder:"NAME"`
+	PrincipalClaim  string        `help:"Claim of the session token (JWT) that names the sender, such as sub; section jwt of the file configures the issuers." placeholder:"NAME"`
+	Shared          bool          `help:"Use one principal for all callers, including anonymous ones: anyone who knows a key gets its response."`
+	Principal       []string      `help:"What distinguishes senders: authorization, host, any-tenant (the common headers for tenants), authorization-id, and header names. Default: authorization,host." placeholder:"HEADER"`
+	RequestHeaders  []string      `help:"Headers to compare with those of a repeat. Default: any-tenant,any-version, the common headers for tenants and versions. Preconditions are always compared." placeholder:"HEADER"`
+	VisitorHeader   string        `help:"Header with a secret of a client without a credential; the client must keep sending it once it has one." placeholder:"NAME"`
 }
 
 // Help is shown below the flags.

@@ -25,9 +25,9 @@ type importCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`
 	File        string `arg:"" help:"Input; a regular file, because it is read twice." type:"path"`
-	AppendLines bool   `help:"help_import_append_lines" env:"-"`
-	StateFile   string `help:"help_import_state_file" type:"path" env:"-" placeholder:"FILE"`
-	TakeSession uint64 `help:"help_import_take_session" env:"-" placeholder:"N"`
+	AppendLines bool   `help:"Append each line of any text file as it is, instead of reading operations." env:"-"`
+	StateFile   string `help:"File with the progress of the import. Default: FILE.seqledger-import." type:"path" env:"-" placeholder:"FILE"`
+	TakeSession uint64 `help:"Continue from this session although the state file has another or none. Use only if you know what was written under it and nothing writes under it now." env:"-" placeholder:"N"`
 }
 
 // Help is shown below the flags.
@@ -507,7 +507,7 @@ func refusedLineHint(refusal *failure.Error) string {
 		// With the line corrected in its place, the input would no longer be the same.
 		return "nothing of this line was written; correct " + cmp.Or(refusal.Field, "it") + ", put this line " + rest
 	case exitCodeOf(refusal.Code) != exitRefused:
-		return next // the line is not what is wrong
+		return next // the line is correct
 	case next == "":
 		return "run the same command again, or put this line, corrected, " + rest
 	default:

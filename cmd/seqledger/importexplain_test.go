@@ -118,7 +118,9 @@ func TestExplainOpen(t *testing.T) {
 // write a line twice.
 func TestImportEvicted(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "--client-ttl", "1s", "--eviction-interval", "1")
+	s := serve(t)
+	s.do(t, "config", "set", "client_ttl", "1s").expect(t, exitDone)
+	s.do(t, "config", "set", "eviction_interval", "1").expect(t, exitDone)
 	input := numberedLines(t, 10)
 	s.do(t, importArgs(input)...).expect(t, exitDone)
 	path := input + ".seqledger-import"

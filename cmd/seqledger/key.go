@@ -28,7 +28,7 @@ type keyCommand struct {
 type recordFlags struct {
 	scopeFlags `embed:""`
 	Namespace  string `help:"Namespace of the key: a route, an intake, a task type." env:"-" placeholder:"TEXT"`
-	Principal  string `help:"help_key_principal" env:"-" placeholder:"TEXT"`
+	Principal  string `help:"Principal of the request. Default: the caller; others need the role admin." env:"-" placeholder:"TEXT"`
 	Key        string `arg:"" help:"The key, as its client chose it."`
 }
 
@@ -50,9 +50,9 @@ type keyListCommand struct {
 	scopeFlags `embed:""`
 	keyFlags   `embed:""`
 	Namespace  string `help:"Only those of this namespace." env:"-" placeholder:"TEXT"`
-	Principal  string `help:"help_key_principal" env:"-" placeholder:"TEXT" xor:"principal"`
+	Principal  string `help:"Principal of the request. Default: the caller; others need the role admin." env:"-" placeholder:"TEXT" xor:"principal"`
 	All        bool   `help:"The records of all principals; needs the role admin." env:"-" xor:"principal"`
-	State      string `help:"help_key_state" env:"-" default:"any" enum:"any,${record_states}" placeholder:"STATE"`
+	State      string `help:"Only those in this state: pending, committed, rejected, indeterminate or written (keyed writes)." env:"-" default:"any" enum:"any,${record_states}" placeholder:"STATE"`
 }
 
 // Help is shown below the flags.
@@ -178,11 +178,11 @@ func (c *keyPurgeCommand) Run(e *environment) error {
 type keyResolveCommand struct {
 	recordFlags  `embed:""`
 	keyFlags     `embed:""`
-	As           string `help:"help_key_as" required:"" enum:"committed,rejected" env:"-" placeholder:"STATE"`
-	Response     string `help:"help_key_response" env:"-" placeholder:"TEXT" xor:"response"`
+	As           string `help:"Outcome of the work: committed or rejected." required:"" enum:"committed,rejected" env:"-" placeholder:"STATE"`
+	Response     string `help:"Response for repeats of the request." env:"-" placeholder:"TEXT" xor:"response"`
 	ResponseFile string `help:"The same, from a file." env:"-" type:"existingfile" xor:"response" placeholder:"FILE"`
 
-	TTL time.Duration `help:"help_key_ttl" name:"ttl" env:"-" placeholder:"DURATION"`
+	TTL time.Duration `help:"How long to keep the record. Default: the time requested when the key was reserved." name:"ttl" env:"-" placeholder:"DURATION"`
 }
 
 // Help is shown below the flags.

@@ -47,11 +47,12 @@ var keyedSettings = map[string]map[string]string{
 // sharedVariables is a [kong.Resolver] that gives flags the values of shared variables.
 type sharedVariables struct {
 	names map[*kong.Flag]string // of the variables
+	used  map[string]string     // variables whose values flags have, by the flag's name
 }
 
 // find finds the flags of keyedSettings.
 func (s *sharedVariables) find(k *kong.Kong) error {
-	s.names = map[*kong.Flag]string{}
+	s.names, s.used = map[*kong.Flag]string{}, map[string]string{}
 	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
 		if command, ok := node.(*kong.Node); ok {
 			for _, flag := range command.Flags {
@@ -78,60 +79,63 @@ func (s *sharedVariables) help(value *kong.Value) string {
 // Validate implements [kong.Resolver].
 func (*sharedVariables) Validate(*kong.Application) error { return nil }
 
-// Resolve implements [kong.Resolver]. A mistake in any shared variable is an error of each command that knows one: all
-// of them are set for all programs alike.
+// Resolve implements [kong.Resolver]. A mistake in any shared variable is an error of each command that knows one,
+// because all of them are set for all programs alike.
 func (s *sharedVariables) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 	if s.names[flag] == "" {
 		return nil, nil
 	}
-	values := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(sharedReaders)) { // so that the first mistake is always the same
-		value, set, err := readShared(name, sharedReaders[name])
+	values := map[string]sharedValue{}
+	for _, name := range slices.Sorted(maps.Keys(sharedReaders)) { // the first mistake is always the same
+		value, err := readShared(name, sharedReaders[name])
 		if err != nil {
 			return nil, &variableError{err}
 		}
-		if set {
-			values[name] = value
-		}
+		values[name] = value
 	}
 	for _, own := range flag.Envs {
 		if _, set := os.LookupEnv(own); set {
 			return nil, nil
 		}
 	}
-	if s.names[flag] == pendingWait && values[waitForPending] == "false" {
-		return "0s", nil
+	value := values[s.names[flag]]
+	if no := values[waitForPending]; s.names[flag] == pendingWait && no.text == "false" {
+		value = sharedValue{"0s", no.variable}
 	}
-	if value, set := values[s.names[flag]]; set {
-		return value, nil
+	if value.variable == "" {
+		return nil, nil
 	}
-	return nil, nil
+	s.used[flag.Name] = value.variable
+	return value.text, nil
 }
+
+// sharedValue is the value of a shared variable in the form of a flag, and the variable's name, "" if unset.
+type sharedValue struct{ text, variable string }
 
 // variableError is a mistake in a variable, which need not be that of the flag that is being resolved.
 type variableError struct{ error }
 
 // readShared reads a shared variable in both its forms, which must agree.
-func readShared(name string, read func(string) (string, error)) (value string, set bool, err error) {
+func readShared(name string, read func(string) (string, error)) (value sharedValue, err error) {
 	for _, form := range []string{environmentPrefix + name, name} {
-		text, there := os.LookupEnv(form)
-		if !there {
+		text, set := os.LookupEnv(form)
+		if !set {
 			continue
 		}
 		found, err := read(text)
 		switch {
 		case err != nil:
-			return "", false, fmt.Errorf("$%s: %w", form, err)
-		case set && found != value:
-			return "", false, fmt.Errorf("$%s and $%s have different values: unset one of them",
-				environmentPrefix+name, name)
+			return sharedValue{}, fmt.Errorf("$%s: %w", form, err)
+		case value.variable != "" && found != value.text:
+			return sharedValue{}, fmt.Errorf("$%s and $%s have different values: unset one of them", value.variable, form)
+		case value.variable == "":
+			value = sharedValue{found, form}
 		}
-		value, set = found, true
 	}
-	return value, set, nil
+	return value, nil
 }
 
-// The forms of numbers. Signs, exponents and units are none.
+// The accepted forms of numbers.
 var (
 	wholeForm   = regexp.MustCompile(`^[0-9]+(_[0-9]+)*$`)
 	decimalForm = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)

@@ -185,3 +185,32 @@ func TestValuesOfKeyedVariables(t *testing.T) {
 		t.Errorf("a command without keys: %v", err)
 	}
 }
+
+// A value beyond its range is told by the variable that has it, not only by the flag. The test sets the environment, so
+// it cannot run in parallel.
+func TestRangesOfKeyedVariables(t *testing.T) {
+	gateway := []string{"gateway", "--upstream", "http://127.0.0.1:1", "--check"}
+	guard := []string{"mcp", "guard", "--config", writeFile(t, "guard.yaml", "server: s\ntools: {pay: {}}\n"), "--", "server"}
+	serve := []string{"serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0"}
+	for _, test := range []struct {
+		args      []string
+		variables []string
+	}{
+		{gateway, []string{pendingTTL, committedTTL, rejectedTTL, pendingWait}},
+		{guard, []string{pendingTTL, committedTTL, pendingWait}},
+		{serve, []string{pendingTTL, committedTTL, rejectedTTL}},
+	} {
+		for _, variable := range test.variables {
+			for _, form := range []string{variable, environmentPrefix + variable} {
+				t.Run(test.args[0]+" "+form, func(t *testing.T) {
+					t.Setenv(form, "999999999")
+					var output strings.Builder
+					code := run(test.args, strings.NewReader(""), &output, &output)
+					if code != exitUsage || !strings.Contains(output.String(), "$"+form+": ") {
+						t.Errorf("exit code %d, %s", code, output.String())
+					}
+				})
+			}
+		}
+	}
+}

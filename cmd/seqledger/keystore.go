@@ -20,16 +20,16 @@ import (
 // keyStoreFlags select where the records of keys are kept: in a running ledger, in one in this process, or in another
 // store.
 type keyStoreFlags struct {
-	Store        string        `help:"help_store_url" default:"ledger" placeholder:"URL"`
-	Data         string        `help:"help_store_data" default:"./seqledger-keys" type:"path"`
-	LedgerListen string        `help:"help_store_listen" placeholder:"ADDRESS"`
-	LedgerAuth   string        `help:"help_store_auth" type:"path" placeholder:"FILE"`
-	Ledger       string        `help:"help_store_ledger" placeholder:"ADDRESS"`
-	TokenFile    string        `help:"help_store_token_file" name:"ledger-token-file" type:"path" placeholder:"FILE"`
-	Journal      string        `help:"help_store_journal" type:"path" placeholder:"DIRECTORY"`
-	MaxKeys      int           `help:"help_store_max_keys" name:"max-keys-per-principal" default:"1000000"`
+	Store        string        `help:"Where records are kept: ledger, postgres://…, redis://…, s3://BUCKET/PREFIX, or memory: (lost at the end). Prefer the variable for a password." default:"ledger" placeholder:"URL"`
+	Data         string        `help:"Directory of the ledger that this process opens; no other process may have it open." default:"./seqledger-keys" type:"path"`
+	LedgerListen string        `help:"Also serve the ledger in --data on this loopback address, for seqledger key; off when empty." placeholder:"ADDRESS"`
+	LedgerAuth   string        `help:"Auth file for --ledger-listen, as for serve --auth." type:"path" placeholder:"FILE"`
+	Ledger       string        `help:"Use a running ledger: host:port or URL, several separated by commas. Default: the one in --data." placeholder:"ADDRESS"`
+	TokenFile    string        `help:"File with the key for --ledger; acting for other principals needs the role delegate." name:"ledger-token-file" type:"path" placeholder:"FILE"`
+	Journal      string        `help:"Directory for results that could not be stored; they are stored later. Default: journal in --data." type:"path" placeholder:"DIRECTORY"`
+	MaxKeys      int           `help:"Keys that the ledger in --data keeps for one principal; more are refused." name:"max-keys-per-principal" default:"1000000"`
 	MaxEntries   int           `help:"Records that --store memory: may have." default:"100000"`
-	Cleanup      time.Duration `help:"help_store_cleanup" name:"cleanup-interval" default:"10s"`
+	Cleanup      time.Duration `help:"How often --store memory: and postgres:// delete expired records. The other stores do not need it." name:"cleanup-interval" default:"10s"`
 	DrainTimeout time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
 }
 

@@ -13,7 +13,7 @@ import (
 
 // listCommand groups the listings.
 type listCommand struct {
-	Entities      listEntitiesCommand      `cmd:"" default:"withargs" help:"help_list_entities"`
+	Entities      listEntitiesCommand      `cmd:"" default:"withargs" help:"List entities by key (default command)."`
 	Relationships listRelationshipsCommand `cmd:"" help:"List relationships."`
 	Blocks        listBlocksCommand        `cmd:"" help:"List the headers of blocks."`
 	Clients       listClientsCommand       `cmd:"" help:"List the streams of a scope, or of all."`

@@ -20,7 +20,7 @@ import (
 // commandLine is the whole command line.
 type commandLine struct {
 	Config    configFile `help:"YAML file with values for flags, one 'flag-name: value' a line." placeholder:"FILE"`
-	JSON      bool       `help:"Answer in JSON: one object, or one a line for lists and streams."`
+	JSON      bool       `help:"Answer in JSON: one object, or one a line for lists and streams. Errors and notices on standard error are objects too."`
 	LogLevel  slog.Level `help:"Least level that is logged: debug, info, warn or error." default:"info"`
 	LogFormat string     `help:"Format of the log on standard error: text or json." enum:"text,json" default:"text"`
 
@@ -52,7 +52,7 @@ type commandLine struct {
 	Verify  verifyCommand      `cmd:"" help:"Check a data directory that no server has open, or a backup."`
 	Archive archiveCommand     `cmd:"" help:"Look into the archive of a ledger's history."`
 	Journal journalCommand     `cmd:"" help:"Look into the journal of a program that writes."`
-	Demo    demoCommand        `cmd:"" help:"help_all_demo"`
+	Demo    demoCommand        `cmd:"" help:"Run a server and clients under faults, and count what is paid twice."`
 	Conform conformanceCommand `cmd:"" name:"conformance" help:"Hold a client program against the duties of a client."`
 	Version versionCommand     `cmd:"" help:"Print the version."`
 
@@ -91,10 +91,20 @@ type environment struct {
 	parse func() (*commandLine, *configSource, error)
 }
 
-// notice prints a message on standard error. It returns no error, because a closed standard
-// error must not stop a command.
+// noticeReport is the line that notice prints with --json.
+type noticeReport struct {
+	Notice string `json:"notice"`
+}
+
+// notice prints a message on standard error, as a JSON object with --json. It returns no error, because a closed
+// standard error must not stop a command.
 func (e *environment) notice(format string, args ...any) {
-	_, _ = fmt.Fprintf(e.stderr, format+"\n", args...)
+	text := fmt.Sprintf(format, args...)
+	if e.json {
+		_ = (&environment{stdout: e.stderr}).showObject(noticeReport{text})
+		return
+	}
+	_, _ = fmt.Fprintln(e.stderr, text)
 }
 
 func main() {
@@ -178,7 +188,7 @@ func newParser(cli *commandLine, operations *operation.Flags, config *configSour
 		kong.NamedMapper("operation", operations),
 		kong.DefaultEnvars("SEQLEDGER"),
 		kong.Bind(config),
-		kong.PostBuild(longHelp), kong.PostBuild(config.shared.find), kong.Resolvers(config.shared),
+		kong.PostBuild(config.shared.find), kong.Resolvers(config.shared),
 		kong.ValueFormatter(config.shared.help), kong.Vars{
 			"version":       "seqledger " + buildVersion().String(),
 			"record_states": "pending,committed,rejected,indeterminate,written",

@@ -20,14 +20,14 @@ import (
 type mcpGuardCommand struct {
 	scopeFlags    `embed:""`
 	Command       []string `arg:"" optional:"" help:"The server and its arguments, behind --."`
-	Upstream      string   `help:"help_guard_upstream" placeholder:"URL"`
-	UpstreamToken string   `help:"help_guard_upstream_token" name:"upstream-token-file" type:"path" placeholder:"FILE"`
-	Principal     string   `help:"help_guard_principal" placeholder:"TEXT"`
+	Upstream      string   `help:"Endpoint of a server over streamable HTTP, instead of a command." placeholder:"URL"`
+	UpstreamToken string   `help:"File with the bearer token for --upstream." name:"upstream-token-file" type:"path" placeholder:"FILE"`
+	Principal     string   `help:"Principal that the agent acts for. Default: the holder of the ledger's key; others need the role delegate." placeholder:"TEXT"`
 	keyStoreFlags `embed:""`
-	MaxCalls      int           `help:"help_guard_max_calls" default:"64"`
-	Lease         time.Duration `help:"help_guard_lease" default:"60s"`
-	Wait          time.Duration `help:"help_guard_wait" default:"30s"`
-	KeyWindow     time.Duration `help:"help_guard_key_window" default:"24h"`
+	MaxCalls      int           `help:"Concurrent guarded calls; more are refused without effect." default:"64"`
+	Lease         time.Duration `help:"Default lease: how long the ledger waits for a guard that was killed." default:"60s"`
+	Wait          time.Duration `help:"Default wait of a repeat for the first call; 0 does not wait." default:"30s"`
+	KeyWindow     time.Duration `help:"Default time during which a call with the key of an earlier one is a repeat." default:"24h"`
 }
 
 // ownConfig marks --config as a file in this command's own format.

@@ -31,8 +31,8 @@ type outboxCommand struct {
 
 // databaseFlags identify an outbox.
 type databaseFlags struct {
-	DSN   string `name:"dsn" help:"help_outbox_dsn" required:"" placeholder:"URL"`
-	Table string `help:"help_outbox_table" default:"seqledger_outbox"`
+	DSN   string `name:"dsn" help:"Database, such as postgres://USER@HOST/DB, also through PgBouncer in any mode. Prefer the variable for a password." required:"" placeholder:"URL"`
+	Table string `help:"Table of rows, or SCHEMA.TABLE." default:"seqledger_outbox"`
 }
 
 // check returns the mistakes in the flags.
@@ -51,8 +51,7 @@ func (f *databaseFlags) config() (*pgxpool.Config, error) {
 		return nil, usage("--dsn: %w", err)
 	}
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		// This replaces the default of pgx, which does not work behind PgBouncer's transaction mode unless PgBouncer is
-		// configured to track prepared statements.
+		// The default of pgx needs prepared statements, which PgBouncer in transaction mode must be configured to track.
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	return config, nil
@@ -154,12 +153,12 @@ type outboxRelayCommand struct {
 	databaseFlags   `embed:""`
 	scopeFlags      `embed:""`
 	connectionFlags `embed:""`
-	ClientPrefix    string        `help:"help_outbox_prefix" default:"outbox."`
+	ClientPrefix    string        `help:"Prefix of a stream's client id; no other program may write under these." default:"outbox."`
 	Park            bool          `help:"Leave refused rows out and go on; otherwise a refused row stops its stream."`
 	Poll            time.Duration `help:"How often to look for new rows." default:"100ms"`
 	Concurrency     int           `help:"How many streams are worked on at once." default:"8"`
 	DeleteAfter     time.Duration `help:"How long committed rows are kept; 0 keeps them." default:"0"`
-	DebugListen     string        `help:"help_gateway_debug_listen" placeholder:"ADDRESS"`
+	DebugListen     string        `help:"Serve profiles (/debug/pprof/) and /metrics without TLS on this loopback address; off when empty." placeholder:"ADDRESS"`
 }
 
 // Help is shown below the flags.
@@ -321,7 +320,7 @@ func (c *outboxSkipCommand) Run(e *environment) error {
 type outboxSettleCommand struct {
 	databaseFlags `embed:""`
 	Row           int64  `arg:"" help:"The id of the row."`
-	As            string `help:"help_outbox_as" required:"" enum:"committed,new" env:"-"`
+	As            string `help:"committed if the ledger has it; new if not, and the row is written as a new write." required:"" enum:"committed,new" env:"-"`
 }
 
 // Run is called by kong.

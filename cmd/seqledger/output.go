@@ -178,27 +178,9 @@ func showBlock(t *table, b *seqledgerv1.Block) {
 }
 
 func showConfig(t *table, c *seqledgerv1.Config) {
-	t.field("eviction interval", number(c.GetEvictionInterval())+" commands")
-	t.field("client ttl", c.GetClientTtl().AsDuration().String())
-	t.field("eviction limit", number(c.GetEvictionLimit())+" entries")
-	t.field("receipt window", number(c.GetReceiptWindow())+" receipts")
-	t.field("max streams", number(c.GetMaxStreams())+" per organization")
-	t.field("retain blocks", retainedFor(c.GetRetainBlocks().AsDuration()))
-	t.field("retain bytes", retainedBytes(c.GetRetainBytes()))
-}
-
-func retainedFor(d time.Duration) string {
-	if d == 0 {
-		return "for ever"
+	for _, s := range settings {
+		t.field(s.name, s.show(c))
 	}
-	return d.String()
-}
-
-func retainedBytes(n uint64) string {
-	if n == 0 {
-		return "no bound"
-	}
-	return byteSize(n) + " of operations"
 }
 
 func showClientState(t *table, s *seqledgerv1.ClientState) {

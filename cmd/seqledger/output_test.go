@@ -131,7 +131,7 @@ func TestRunInProcess(t *testing.T) {
 		{[]string{"block", "--scope", "a", "high"}, exitUsage, "", "high"},
 		{[]string{"verify", "--data", "/no/such/directory"}, exitFailed, "", "no such file"},
 		{[]string{"serve", "--listen", "0.0.0.0:1"}, exitUsage, "", "loopback"},
-		{[]string{"serve", "--client-ttl", "10ms"}, exitUsage, "", "--client-ttl"},
+		{[]string{"serve", "--key-ttl", "10ms"}, exitUsage, "", "--key-ttl"},
 		{[]string{"session", "open", "--scope", "a", "--client-id", "c", "--attempt-id", "zz"}, exitUsage, "",
 			"32 hex digits"},
 		{[]string{"import", "--scope", "a", "--client-id", "c", "/no/such/file"}, exitUsage, "", "no such file"},

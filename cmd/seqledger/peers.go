@@ -23,16 +23,16 @@ import (
 
 // peerFlags are the flags of serve that make a node part of a cluster.
 type peerFlags struct {
-	PeerListen    string   `help:"help_peer_listen" placeholder:"ADDRESS"`
-	PeerAdvertise string   `help:"help_peer_advertise" placeholder:"ADDRESS"`
-	Advertise     string   `help:"help_peer_client" placeholder:"ADDRESS"`
-	Join          []string `help:"help_peer_join" placeholder:"ADDRESS"`
-	PeerCert      string   `help:"help_peer_cert" type:"path" placeholder:"FILE"`
+	PeerListen    string   `help:"Address for the other nodes of a cluster; port 0 takes a free one. Without it the node is alone." placeholder:"ADDRESS"`
+	PeerAdvertise string   `help:"Address under which the other nodes reach this one, if not --peer-listen." placeholder:"ADDRESS"`
+	Advertise     string   `help:"Address under which clients reach this node, if not --listen; the other nodes pass it on." placeholder:"ADDRESS"`
+	Join          []string `help:"Join the cluster of the node with this --peer-listen; repeatable. A data directory with a ledger must belong to that cluster." placeholder:"ADDRESS"`
+	PeerCert      string   `help:"Certificate (PEM) of this node, used in both directions." type:"path" placeholder:"FILE"`
 	PeerKey       string   `help:"Private key of --peer-cert." type:"path" placeholder:"FILE"`
-	PeerCA        string   `name:"peer-ca" help:"help_peer_ca" type:"path" placeholder:"FILE"`
-	PeerInsecure  bool     `help:"help_peer_insecure"`
-	JoinToken     string   `help:"help_peer_token" placeholder:"TOKEN"`
-	JoinTokenFile string   `help:"help_peer_token_file" type:"path" placeholder:"FILE"`
+	PeerCA        string   `name:"peer-ca" help:"Certificates (PEM) of the authority that signs only the nodes' certificates." type:"path" placeholder:"FILE"`
+	PeerInsecure  bool     `help:"Connect to other nodes without TLS on addresses that are not loopback."`
+	JoinToken     string   `help:"Secret of the cluster, at least 16 characters, that a node needs to join. Each node keeps it in JOIN-TOKEN in its data directory; the first one creates it unless given." placeholder:"TOKEN"`
+	JoinTokenFile string   `help:"File with the secret, such as JOIN-TOKEN of another node. A joining node waits up to 20 seconds for it." type:"path" placeholder:"FILE"`
 }
 
 // cluster opens the listener for other nodes. It returns nil without --peer-listen. Its errors are usage errors, except
@@ -211,7 +211,7 @@ func (c *serveCommand) seedOptions(e *environment, config *tls.Config, token str
 	}
 }
 
-// again replaces the state of this node, which is too far behind to follow the log, with that of another node. The
+// again replaces the state of this node, which lacks too much of the log to follow it, with that of another node. The
 // ledger must be closed.
 func (c *serveCommand) again(e *environment, behind *cluster.BehindError) error {
 	e.log.Warn("this node is too far behind to follow the log and fetches the state of another one; it answers no "+
@@ -231,7 +231,7 @@ func (c *serveCommand) again(e *environment, behind *cluster.BehindError) error 
 	return nil
 }
 
-// servePeers serves requests of other nodes. The ledger lets in only nodes of the cluster.
+// servePeers serves requests of other nodes. The ledger refuses nodes outside the cluster.
 func (c *serveCommand) servePeers(l *ledger.Ledger, s *server.Server) {
 	mux := http.NewServeMux()
 	mux.Handle("POST "+cluster.JoinPath, l.Cluster().JoinHandler())

@@ -19,7 +19,7 @@ import (
 
 // unreachableError says why a server gives no answer.
 type unreachableError struct {
-	what  string // what is wrong
+	what  string // the problem
 	at    string // the address where it is wrong, if known
 	hint  string // what to do
 	final bool   // retrying does not help
@@ -36,8 +36,8 @@ func (e *unreachableError) Error() string {
 	return e.what + " at " + e.at
 }
 
-// from returns the text of the error behind the name of the server, which it does not repeat. A name may stand for
-// several addresses, and --server for several names; then the address tells which one it is.
+// from returns the name of the server and the error, without repeating the name. A name may have several addresses,
+// and --server several names; then the address shows which one failed.
 func (e *unreachableError) from(server string) string {
 	if _, bare, ok := strings.Cut(baseURL(server), "://"); ok && strings.TrimSuffix(bare, "/") == e.at {
 		return server + ": " + e.what
@@ -79,7 +79,7 @@ func whyUnreachable(err error) *unreachableError {
 	return nil
 }
 
-// untrustedCertificate explains what is wrong with a server's certificate.
+// untrustedCertificate explains why a server's certificate is not trusted.
 func untrustedCertificate(err *tls.CertificateVerificationError) *unreachableError {
 	e := &unreachableError{final: true}
 	name, wrongName := errors.AsType[x509.HostnameError](err.Err)

@@ -20,10 +20,10 @@ import (
 // restoreCommand makes a data directory from a backup, or from another data
 // directory.
 type restoreCommand struct {
-	Files         []string `arg:"" optional:"" help:"help_restore_files" name:"file" type:"path"`
-	FromDirectory string   `help:"help_restore_from_directory" type:"path" env:"-" placeholder:"DIR"`
-	Data          string   `help:"help_restore_data" default:"./seqledger-data" type:"path"`
-	LedgerTime    string   `help:"help_restore_ledger_time" env:"-" placeholder:"RFC3339"`
+	Files         []string `arg:"" optional:"" help:"Backup to restore, or a full one followed by its incremental ones in order; - reads one from standard input." name:"file" type:"path"`
+	FromDirectory string   `help:"Restore this data directory, or a copy of one, instead of a backup; no server may have it open." type:"path" env:"-" placeholder:"DIR"`
+	Data          string   `help:"Data directory to create; it must be absent or empty." default:"./seqledger-data" type:"path"`
+	LedgerTime    string   `help:"Ledger time to continue from, now or such as 2027-01-31T00:00:00Z; may be earlier than before. Default: unchanged." env:"-" placeholder:"RFC3339"`
 }
 
 // Help is shown below the flags.

@@ -12,7 +12,7 @@ import (
 // one ends could write to the wrong scope, --scope takes at most one slash and the rest
 // needs the explicit flags.
 type scopeFlags struct {
-	Scope        string `help:"help_scope_scope" placeholder:"ORG[/VAULT]"`
+	Scope        string `help:"Organization, or organization/vault. For names with slashes use --organization and --vault." placeholder:"ORG[/VAULT]"`
 	Organization string `help:"Organization, in place of --scope; may hold slashes." placeholder:"ORG"`
 	Vault        string `help:"Vault of --organization; may hold slashes." placeholder:"VAULT"`
 }
@@ -86,5 +86,5 @@ func scopeName(scope *seqledgerv1.Scope) string {
 // streamFlags name a stream.
 type streamFlags struct {
 	scopeFlags `embed:""`
-	ClientID   string `name:"client-id" help:"help_stream_client_id" required:"" placeholder:"ID"`
+	ClientID   string `name:"client-id" help:"Client id of the writes: 1 to 256 bytes of printable ASCII." required:"" placeholder:"ID"`
 }

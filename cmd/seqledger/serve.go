@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -25,50 +24,40 @@ import (
 
 // serveCommand serves a ledger.
 type serveCommand struct {
-	Listen          string        `help:"help_serve_listen" default:"127.0.0.1:7450"`
-	Data            string        `help:"help_serve_data" default:"./seqledger-data" type:"path"`
+	Listen          string        `help:"Address to listen on; port 0 takes a free one. Addresses other than loopback need --auth and TLS." default:"127.0.0.1:7450"`
+	Data            string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
 	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
-	DebugListen     string        `help:"help_serve_debug_listen" placeholder:"ADDRESS"`
-	CheckpointBytes int64         `help:"help_serve_checkpoint_bytes" default:"0"`
-	ScrubBytes      int64         `help:"help_serve_scrub_bytes" default:"8388608"`
-	BackupRate      int64         `help:"help_serve_backup_rate" default:"33554432"`
-	DiskReserve     int64         `help:"help_serve_disk_reserve" default:"-1"`
-	Archive         archivePath   `help:"help_serve_archive" placeholder:"DIR"`
-	AcceptClock     bool          `help:"help_serve_accept_clock" env:"-"`
-	KeyLease        time.Duration `help:"help_serve_key_lease" default:"60s"`
-	KeyTTL          time.Duration `help:"help_serve_key_ttl" name:"key-ttl" default:"24h"`
-	KeyRejectedTTL  time.Duration `help:"help_serve_key_rejected" name:"key-rejected-ttl" default:"60s"`
+	DebugListen     string        `help:"Also serve profiles (/debug/pprof/), /metrics, /healthz and /readyz without TLS on this loopback address; off when empty." placeholder:"ADDRESS"`
+	CheckpointBytes int64         `help:"Bytes of changes to gather in memory before a checkpoint; 0 adapts between 32 and 128 MiB. More writes less to disk and takes about four times as much memory." default:"0"`
+	ScrubBytes      int64         `help:"Bytes of the state file to read and compare with their checksums each second, all of them at most once an hour; -1 disables." default:"8388608"`
+	BackupRate      int64         `help:"Read limit of a backup, in bytes per second; -1 for none." default:"33554432"`
+	DiskReserve     int64         `help:"Refuse writes while less than this is free on the disk of --data and no other node can lead; reads continue. 0 never refuses; -1 is 1 GiB, or a twentieth of a smaller disk." default:"-1"`
+	Archive         archivePath   `help:"Copy sealed block files to this directory before retention removes them. A later start without this flag removes nothing; none gives up the archive." placeholder:"DIR"`
+	AcceptClock     bool          `help:"Accept the system's clock although it is more than 30 days ahead of the last command and further than any earlier pause: anything with a time to live may expire." env:"-"`
+	KeyLease        time.Duration `help:"Default lease of Reserve and Heartbeat. All nodes of a cluster should have the same defaults." default:"60s"`
+	KeyTTL          time.Duration `help:"Default time to keep the result of a key or a keyed write." name:"key-ttl" default:"24h"`
+	KeyRejectedTTL  time.Duration `help:"Default time to keep the refusal of a key." name:"key-rejected-ttl" default:"60s"`
 	MCP             bool          `name:"mcp" help:"Offer tools to agents over streamable HTTP, at /mcp of the same port and with the same credentials."`
 	NoConsole       bool          `help:"Do not serve the console, a web page at /console/ on which a person looks at the ledger."`
 	accessFlags     `embed:""`
 	peerFlags       `embed:""`
-
-	EvictionInterval uint64        `help:"help_serve_eviction_interval" default:"1000"`
-	ClientTTL        time.Duration `name:"client-ttl" help:"help_serve_client_ttl" default:"24h"`
-	EvictionLimit    uint64        `help:"New ledger: look at so many entries at a time." default:"2000"`
-	ReceiptWindow    uint64        `help:"New ledger: keep so many receipts of each stream." default:"64"`
-	MaxStreams       uint64        `help:"New ledger: allow an organization so many streams." default:"10000000"`
-	RetainBlocks     time.Duration `help:"help_serve_retain_blocks" default:"0s"`
-	RetainBytes      byteCount     `help:"help_serve_retain_bytes" default:"0" placeholder:"SIZE"`
 }
 
 // Help is shown below the flags.
 func (*serveCommand) Help() string {
-	return "The flags marked \"New ledger\" are replicated state: they hold for a ledger that is created, " +
-		"and seqledger config" + `
-changes them afterwards.
+	return `What the ledger keeps, and for how long, is part of its replicated state: see seqledger config.
 
-Without --auth everybody who can connect may do everything, therefore only this machine can. With it, callers
-need an API key or a session token; SIGHUP makes the server read the file again. TLS files are read again when
-they change. --insecure opens the server to other machines without one of the two.
+Without --auth every caller may do everything, so only this machine can connect. With it, callers need an API
+key or a session token; SIGHUP makes the server read the file again. TLS files are read again when they change.
+--insecure opens the server to other machines without one of the two.
 
-SIGTERM and Ctrl-C stop the server once everything that it has accepted is answered; another one, a second or more
-later, stops it at once, which loses nothing that was acknowledged.
+SIGTERM and Ctrl-C stop the server once every accepted request is answered. A second signal, a second or more
+later, stops it at once; acknowledged writes are never lost.
 
     seqledger serve
     seqledger serve --mcp
-    seqledger serve --listen 127.0.0.1:7451 --data /var/lib/seqledger --client-ttl 72h
-    seqledger serve --retain-blocks 2160h --retain-bytes 500GiB --archive /mnt/archive
+    seqledger serve --listen 127.0.0.1:7451 --data /var/lib/seqledger
+    seqledger serve --archive /mnt/archive
     seqledger serve --listen 0.0.0.0:7450 --auth auth.yaml --tls-cert cert.pem --tls-key key.pem`
 }
 
@@ -102,12 +91,7 @@ func (c *serveCommand) consoleURL(listener net.Addr) string {
 
 // Run is called by kong.
 func (c *serveCommand) Run(e *environment) (err error) {
-	config := machine.Config{
-		EvictionInterval: c.EvictionInterval, ClientTTL: int64(c.ClientTTL), EvictionLimit: c.EvictionLimit,
-		ReceiptWindow: c.ReceiptWindow, MaxStreams: c.MaxStreams,
-		RetainBlocks: int64(c.RetainBlocks), RetainBytes: uint64(c.RetainBytes),
-	}
-	if err := c.check(&config); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	tuneCollector()
@@ -118,7 +102,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 	}
 	defer access.close()
 	for said := false; ; {
-		err := c.run(e, config, access, &said)
+		err := c.run(e, access, &said)
 		behind, is := errors.AsType[*cluster.BehindError](err)
 		if !is {
 			return err
@@ -131,7 +115,7 @@ func (c *serveCommand) Run(e *environment) (err error) {
 
 // run opens the ledger and serves it until it is told to stop, or fails. It says where it listens unless that was
 // said, because it stays the same.
-func (c *serveCommand) run(e *environment, config machine.Config, access *access, said *bool) error {
+func (c *serveCommand) run(e *environment, access *access, said *bool) error {
 	// Listening comes first, because a port in use must not create a ledger.
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -148,7 +132,7 @@ func (c *serveCommand) run(e *environment, config machine.Config, access *access
 	if cluster != nil { // a port that the system has chosen is used again
 		c.Listen, c.PeerListen = listener.Addr().String(), cluster.Listener.Addr().String()
 	}
-	l, err := c.open(e, config, cluster)
+	l, err := c.open(e, cluster)
 	if err != nil && e.ctx.Err() != nil {
 		return listener.Close() // told to stop before it was up, which is no failure
 	}
@@ -166,14 +150,14 @@ func (c *serveCommand) run(e *environment, config machine.Config, access *access
 }
 
 // open opens the ledger, of which a node that joins fetches the state first.
-func (c *serveCommand) open(e *environment, config machine.Config, cluster *cluster.Options) (*ledger.Ledger, error) {
+func (c *serveCommand) open(e *environment, cluster *cluster.Options) (*ledger.Ledger, error) {
 	if len(c.Join) > 0 {
 		if err := c.join(e, cluster); err != nil {
 			return nil, errors.Join(err, cluster.Listener.Close())
 		}
 	}
 	return ledger.Open(e.ctx, ledger.Options{
-		Dir: c.Data, Config: config, Logger: e.log, CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock,
+		Dir: c.Data, Config: machine.DefaultConfig(), Logger: e.log, CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock,
 		ScrubBytes: c.ScrubBytes, Archive: c.Archive.path(), EndArchive: c.Archive == noArchive, Cluster: cluster,
 	})
 }
@@ -186,20 +170,16 @@ const (
 )
 
 // check refuses values that make no sense, before anything is opened.
-func (c *serveCommand) check(config *machine.Config) error {
-	err := config.Validate()
-	wrong, isField := errors.AsType[*machine.FieldError](err)
+func (c *serveCommand) check() error {
 	switch {
-	case isField: // a field has the name of its flag, but for the signs between the words
-		return usage("--%s: %s", strings.ReplaceAll(wrong.Field, "_", "-"), wrong.Problem)
-	case err != nil:
-		return usage("%w", err)
 	case c.DrainTimeout <= 0:
 		return usage("--drain-timeout: must be more than 0")
 	case c.KeyLease < idempotency.MinLease || c.KeyLease > idempotency.MaxLease:
 		return usage("--key-lease: must be from %v to %v", idempotency.MinLease, idempotency.MaxLease)
-	case min(c.KeyTTL, c.KeyRejectedTTL) < idempotency.MinTTL || max(c.KeyTTL, c.KeyRejectedTTL) > idempotency.MaxTTL:
-		return usage("--key-ttl, --key-rejected-ttl: must be from %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
+	case c.KeyTTL < idempotency.MinTTL || c.KeyTTL > idempotency.MaxTTL:
+		return usage("--key-ttl: must be from %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
+	case c.KeyRejectedTTL < idempotency.MinTTL || c.KeyRejectedTTL > idempotency.MaxTTL:
+		return usage("--key-rejected-ttl: must be from %v to %v", idempotency.MinTTL, idempotency.MaxTTL)
 	case c.CheckpointBytes != 0 && c.CheckpointBytes < leastCheckpointBytes, c.CheckpointBytes > mostCheckpointBytes:
 		return usage("--checkpoint-bytes: must be 0 or from %d to %d", leastCheckpointBytes, int64(mostCheckpointBytes))
 	case c.BackupRate == 0 || c.BackupRate < -1:
@@ -215,11 +195,11 @@ func (c *serveCommand) check(config *machine.Config) error {
 // statPatience is how long a start waits for the file system of the archive, which may hang.
 const statPatience = 5 * time.Second
 
-// isFile tells whether there is something at a path that is not a directory. A path that is not there, or does not
-// answer, may be one later: then the ledger goes on, and its status tells.
+// isFile reports whether a path is something other than a directory. A path that is absent or does not answer may
+// become a directory later, which the status shows.
 func isFile(path string) bool {
 	answer := make(chan bool, 1)
-	// Ends when the file system answers; nobody waits for it longer.
+	// Ends when the file system answers, which may be after isFile returns.
 	go func() {
 		info, err := os.Stat(path)
 		answer <- err == nil && !info.IsDir()

@@ -11,8 +11,7 @@ import (
 	"github.com/seqledger/seqledger/server"
 )
 
-// This file has what serve does besides serving: it logs what it found and did, and serves
-// profiles.
+// This file has the log of serve and its profiles.
 
 // logServing logs the start. The ready line on standard output is for a program that waits for
 // it; this one stays in the log.

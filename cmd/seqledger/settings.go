@@ -8,19 +8,46 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// setting is a field of the replicated configuration, by the name that the API gives it.
+// configCommand shows and changes the replicated configuration.
+type configCommand struct {
+	List configListCommand `cmd:"" default:"withargs" help:"Print all settings (default command)."`
+	Get  configGetCommand  `cmd:"" help:"Print one setting."`
+	Set  configSetCommand  `cmd:"" help:"Change one setting."`
+}
+
+// Help is shown below the flags.
+func (*configCommand) Help() string {
+	return `The settings are part of the ledger's replicated state. A new ledger has the defaults.
+
+    eviction_interval  look for expired streams and entities after this many commands
+    eviction_limit     look at this many entries in one round
+    client_ttl         evict a stream after this much idle time
+    receipt_window     keep this many receipts of each stream
+    max_streams        allow an organization this many streams
+    retain_blocks      drop transactions older than this, with their blocks and receipts; 0s keeps all
+    retain_bytes       drop the oldest transactions when the newer ones have this many bytes; 0 means no limit
+
+    seqledger config
+    seqledger config set retain_blocks 2160h
+    seqledger config get retain_blocks`
+}
+
+// setting is a field of the replicated configuration, by its name in the API.
 type setting struct {
 	name string
-	// read reads a value as set takes it: a count, nanoseconds, or bytes.
+	// read parses a value as set takes it: a count, nanoseconds, or bytes.
 	read func(text string) (uint64, error)
-	// put gives the value to the request of update, and to a configuration that the limits are tried on.
-	put func(update *updateCommand, config *machine.Config, value uint64)
-	// show returns the value in a form that read takes.
+	// put sets the value in a request, and in a configuration that is checked before the server is asked.
+	put func(request *seqledgerv1.UpdateConfigRequest, config *machine.Config, value uint64)
+	// show formats the value as read takes it.
 	show func(config *seqledgerv1.Config) string
 }
 
@@ -28,41 +55,50 @@ type setting struct {
 var settings = []setting{
 	{
 		"eviction_interval", readNumber,
-		func(u *updateCommand, c *machine.Config, v uint64) { u.EvictionInterval, c.EvictionInterval = &v, v },
+		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
+			r.EvictionIntervalSet, c.EvictionInterval = &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: v}, v
+		},
 		func(c *seqledgerv1.Config) string { return number(c.GetEvictionInterval()) },
 	},
 	{
 		"client_ttl", readTime,
-		func(u *updateCommand, c *machine.Config, v uint64) { u.ClientTTL, c.ClientTTL = duration(v), int64(v) },
+		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
+			r.ClientTtl, c.ClientTTL = durationpb.New(time.Duration(v)), int64(v)
+		},
 		func(c *seqledgerv1.Config) string { return c.GetClientTtl().AsDuration().String() },
 	},
 	{
 		"eviction_limit", readNumber,
-		func(u *updateCommand, c *machine.Config, v uint64) { u.EvictionLimit, c.EvictionLimit = &v, v },
+		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
+			r.EvictionLimitSet, c.EvictionLimit = &seqledgerv1.UpdateConfigRequest_EvictionLimit{EvictionLimit: v}, v
+		},
 		func(c *seqledgerv1.Config) string { return number(c.GetEvictionLimit()) },
 	},
 	{
 		"receipt_window", readNumber,
-		func(u *updateCommand, c *machine.Config, v uint64) { u.ReceiptWindow, c.ReceiptWindow = &v, v },
+		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
+			r.ReceiptWindowSet, c.ReceiptWindow = &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: v}, v
+		},
 		func(c *seqledgerv1.Config) string { return number(c.GetReceiptWindow()) },
 	},
 	{
 		"max_streams", readNumber,
-		func(u *updateCommand, c *machine.Config, v uint64) { u.MaxStreams, c.MaxStreams = &v, v },
+		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
+			r.MaxStreamsSet, c.MaxStreams = &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: v}, v
+		},
 		func(c *seqledgerv1.Config) string { return number(c.GetMaxStreams()) },
 	},
 	{
 		"retain_blocks", readTime,
-		func(u *updateCommand, c *machine.Config, v uint64) {
-			u.RetainBlocks, c.RetainBlocks = duration(v), int64(v)
+		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
+			r.RetainBlocks, c.RetainBlocks = durationpb.New(time.Duration(v)), int64(v)
 		},
 		func(c *seqledgerv1.Config) string { return c.GetRetainBlocks().AsDuration().String() },
 	},
 	{
 		"retain_bytes", readBytes,
-		func(u *updateCommand, c *machine.Config, v uint64) {
-			size := byteCount(v)
-			u.RetainBytes, c.RetainBytes = &size, v
+		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
+			r.RetainBytesSet, c.RetainBytes = &seqledgerv1.UpdateConfigRequest_RetainBytes{RetainBytes: v}, v
 		},
 		func(c *seqledgerv1.Config) string { return number(c.GetRetainBytes()) },
 	},
@@ -76,7 +112,7 @@ func readNumber(text string) (uint64, error) {
 	return n, nil
 }
 
-// readTime reads nanoseconds. A number without a unit is none, but for 0.
+// readTime reads nanoseconds.
 func readTime(text string) (uint64, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
@@ -90,9 +126,7 @@ func readBytes(text string) (uint64, error) {
 	return uint64(n), err
 }
 
-func duration(nanoseconds uint64) *time.Duration { return new(time.Duration(nanoseconds)) }
-
-// findSetting returns the setting of a name, in which - may be _. The error is one of the command line.
+// findSetting returns the setting with a name, in which - may be _.
 func findSetting(name string) (*setting, error) {
 	i := slices.IndexFunc(settings, func(s setting) bool { return s.name == strings.ReplaceAll(name, "-", "_") })
 	if i >= 0 {
@@ -102,7 +136,7 @@ func findSetting(name string) (*setting, error) {
 	for _, s := range settings {
 		names = append(names, s.name)
 	}
-	return nil, usage("there is no setting %q; there are %s", name, strings.Join(names, ", "))
+	return nil, usage("unknown setting %q; the settings are %s", name, strings.Join(names, ", "))
 }
 
 // configSetCommand changes one setting.
@@ -114,8 +148,9 @@ type configSetCommand struct {
 
 // Help is shown below the flags.
 func (*configSetCommand) Help() string {
-	return `Changes one setting and prints the whole configuration. A value beyond its limits is refused before
-the server is asked. What retention has dropped never comes back: a longer one holds from then on.
+	return `Changes one setting and prints all of them. A value beyond its limits is refused before the server is asked.
+A smaller receipt_window applies at once: retries of older writes are then answered with ALREADY_COMMITTED.
+What retention has dropped never comes back; a longer one applies to later blocks.
 
     seqledger config set retain_blocks 2160h
     seqledger config set retain_bytes 500GiB
@@ -132,13 +167,18 @@ func (c *configSetCommand) Run(e *environment) error {
 	if err != nil {
 		return usage("%s: %w", s.name, err)
 	}
-	// Every other field has a value within its limits, so that the one that is wrong is this.
-	update, tried := updateCommand{clientFlags: c.clientFlags}, machine.DefaultConfig()
-	s.put(&update, &tried, value)
-	if err := tried.Validate(); err != nil {
+	request, config := new(seqledgerv1.UpdateConfigRequest), machine.DefaultConfig()
+	s.put(request, &config, value)
+	if err := config.Validate(); err != nil {
 		return usage("%w", err)
 	}
-	return update.Run(e)
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		config, err := admin.UpdateConfig(ctx, conn, request)
+		if err != nil {
+			return err
+		}
+		return e.show(config, func(t *table) { showConfig(t, config) })
+	})
 }
 
 // configGetCommand prints one setting.
@@ -149,7 +189,7 @@ type configGetCommand struct {
 
 // Help is shown below the flags.
 func (*configGetCommand) Help() string {
-	return `Prints the value alone, in a form that set takes.
+	return `Prints only the value, in the form that set takes.
 
     seqledger config get retain_blocks`
 }
@@ -184,23 +224,16 @@ type configListCommand struct {
 
 // Help is shown below the flags.
 func (*configListCommand) Help() string {
-	return `Prints each setting with its value, by the names and in the forms that set takes. A duration of 0s and a
-size of 0 set no bound.
+	return `Prints each setting in the form that set takes. A duration of 0s and a size of 0 mean no limit.
 
     seqledger config list
     seqledger config list --json`
 }
 
 // Run is called by kong.
-func (c *configListCommand) Run(e *environment) error { return listSettings(e, &c.clientFlags) }
-
-func listSettings(e *environment, flags *clientFlags) error {
-	return withConfig(e, flags, func(config *seqledgerv1.Config) error {
-		return e.show(config, func(t *table) {
-			for _, s := range settings {
-				t.field(s.name, s.show(config))
-			}
-		})
+func (c *configListCommand) Run(e *environment) error {
+	return withConfig(e, &c.clientFlags, func(config *seqledgerv1.Config) error {
+		return e.show(config, func(t *table) { showConfig(t, config) })
 	})
 }
 

@@ -77,7 +77,7 @@ func TestConfigSet(t *testing.T) {
 	if got := s.do(t, "config", "list", "--json").field(t, "receiptWindow"); got != "33" {
 		t.Errorf("want the configuration as the API has it, got %v", got)
 	}
-	s.do(t, "config", "set", "retain_blocks", "0s").expect(t, exitDone, "for ever")
+	s.do(t, "config", "set", "retain_blocks", "0s").expect(t, exitDone, "0s")
 }
 
 // TestConfigSetRefuses: a value beyond its limits is refused by the command, with the name of the field. There is
@@ -100,6 +100,6 @@ func TestConfigSetRefuses(t *testing.T) {
 	} {
 		seqledger(t, "config", "set", test[0], test[1], "--server", "127.0.0.1:1").expect(t, exitUsage, test[2])
 	}
-	seqledger(t, "config", "get", "retain").expect(t, exitUsage, `no setting "retain"`)
+	seqledger(t, "config", "get", "retain").expect(t, exitUsage, `unknown setting "retain"`)
 	seqledger(t, "config", "set", "retain_blocks").expect(t, exitUsage, "<value>")
 }

@@ -13,5 +13,5 @@ import (
 // its files again, which must not end a server that has none.
 var notForServers = []os.Signal{syscall.SIGPIPE, syscall.SIGXFSZ, syscall.SIGHUP}
 
-// forwardedSignals are signals that a guard passes to its server, besides SIGINT and SIGTERM.
+// forwardedSignals are signals that a guard passes to its server in addition to SIGINT and SIGTERM.
 var forwardedSignals = []os.Signal{syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2}

@@ -6,9 +6,9 @@ import (
 	"github.com/seqledger/seqledger/client"
 )
 
-// staleFlags are those of reads that any node may answer by itself.
+// staleFlags are the flags of reads that any node may answer alone.
 type staleFlags struct {
-	Stale bool `help:"help_stale" env:"-"`
+	Stale bool `help:"Read without asking the other nodes; the answer may be out of date." env:"-"`
 
 	read client.StaleRead
 }

@@ -46,15 +46,15 @@ func (c *stateCommand) Run(e *environment) error {
 
 // sessionCommand groups the commands for sessions.
 type sessionCommand struct {
-	Open sessionOpenCommand `cmd:"" help:"Take a stream over: every older session is refused from then on."`
+	Open sessionOpenCommand `cmd:"" help:"Take over a stream; all older sessions are then refused."`
 }
 
 // sessionOpenCommand opens a session.
 type sessionOpenCommand struct {
 	streamFlags     `embed:""`
 	clientFlags     `embed:""`
-	ExpectedSession uint64 `help:"help_session_open_expected_session" env:"-" placeholder:"N"`
-	AttemptID       string `help:"help_session_open_attempt_id" env:"-" placeholder:"HEX"`
+	ExpectedSession uint64 `help:"Only if this is still the stream's session; 0 accepts any." env:"-" placeholder:"N"`
+	AttemptID       string `help:"Id of the attempt, 32 hex digits: a repeat returns the same session. Default: a new one." env:"-" placeholder:"HEX"`
 }
 
 // Help is shown below the flags.

@@ -201,10 +201,10 @@ func showStatus(t *table, s, last *seqledgerv1.Status) {
 	showConfig(t, s.GetConfig())
 }
 
-// showClusterLine says in one line how the cluster is, as a node sees it by itself. One node alone has none.
+// showClusterLine shows the cluster on one line, as the node sees it. A single node has no such line.
 func showClusterLine(t *table, c *seqledgerv1.Cluster) {
 	members := len(c.GetMembers())
-	if members < 2 { // and servers of before report none
+	if members < 2 {
 		return
 	}
 	text := "node " + number(c.GetSelf())
@@ -238,7 +238,7 @@ func history(r *seqledgerv1.Retention) string {
 	return ", from index " + number(r.GetHorizon()) + " on, after " + timestamp(r.GetGoneUntil())
 }
 
-// showScrub says how far the comparison with checksums is. Servers of before report none.
+// showScrub shows the progress of the comparison with checksums.
 func showScrub(t *table, node *seqledgerv1.NodeStatus) {
 	s := node.GetScrub()
 	if s == nil {

@@ -28,7 +28,7 @@ type recordCalls interface {
 // keyFlags say where a record is: in the ledger of a server, or in another store.
 type keyFlags struct {
 	clientFlags `embed:""`
-	Store       string `help:"help_key_store" default:"ledger" placeholder:"URL"`
+	Store       string `help:"Store of the records: ledger for that of --server, or as for --store of gateway." default:"ledger" placeholder:"URL"`
 }
 
 // foreign reports whether the records are not in a ledger.

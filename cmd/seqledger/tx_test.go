@@ -68,7 +68,8 @@ func writeEveryKind(t *testing.T, s *testServer) {
 // hash of every block, that a real ledger has made.
 func TestEveryProofHolds(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "--eviction-interval", "1")
+	s := serve(t)
+	s.do(t, "config", "set", "eviction_interval", "1").expect(t, exitDone)
 	writeEveryKind(t, s)
 	c := s.client(t)
 	kinds := map[string]int{}

@@ -14,9 +14,9 @@ import (
 // verifyCommand checks a data directory or a backup, or compares two data directories.
 type verifyCommand struct {
 	Data    string   `help:"Data directory." default:"./seqledger-data" type:"path"`
-	Compare string   `help:"help_verify_compare" type:"path" placeholder:"DIR" env:"-"`
+	Compare string   `help:"Also check this data directory, and compare the two." type:"path" placeholder:"DIR" env:"-"`
 	Archive string   `help:"Check it together with the blocks in this archive." type:"path" placeholder:"DIR" env:"-"`
-	Backup  []string `help:"help_verify_backup" type:"path" sep:"none" placeholder:"FILE" env:"-"`
+	Backup  []string `help:"Check this backup instead, after its predecessors if it is incremental; - reads one from standard input." type:"path" sep:"none" placeholder:"FILE" env:"-"`
 }
 
 // Help is shown below the flags.

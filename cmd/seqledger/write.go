@@ -23,27 +23,27 @@ type writeCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`
 
-	Set        []string `help:"help_write_set" type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
-	SetFile    []string `help:"help_write_set_file" type:"operation" env:"-" sep:"none" placeholder:"KEY=FILE"`
+	Set        []string `help:"Set the entity KEY to the text VALUE." type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
+	SetFile    []string `help:"Set the entity KEY to the bytes of a file." type:"operation" env:"-" sep:"none" placeholder:"KEY=FILE"`
 	Delete     []string `help:"Delete the entity KEY." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
 	Append     []string `help:"Append a text." type:"operation" env:"-" sep:"none" placeholder:"TEXT"`
 	AppendFile []string `help:"Append the bytes of a file." type:"operation" env:"-" sep:"none" placeholder:"FILE"`
 
-	Relate   []string `help:"help_relate" type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
-	Unrelate []string `help:"help_unrelate" type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
+	Relate   []string `help:"Create a relationship." type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
+	Unrelate []string `help:"Delete a relationship." type:"operation" env:"-" sep:"none" placeholder:"RESOURCE#RELATION@SUBJECT"`
 
 	IfNotExists []string `help:"Only if KEY is absent." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
 	IfExists    []string `help:"Only if KEY is present." type:"operation" env:"-" sep:"none" placeholder:"KEY"`
 	IfVersion   []string `help:"Only if KEY has the version N." type:"operation" env:"-" sep:"none" placeholder:"KEY=N"`
-	IfValue     []string `help:"help_write_if_value" type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
-	ExpiresAt   []string `help:"help_write_expires_at" type:"operation" env:"-" sep:"none" placeholder:"KEY=RFC3339"`
-	Operations  string   `help:"help_write_operations" env:"-" placeholder:"FILE"`
-	File        string   `help:"help_write_file" env:"-" placeholder:"FILE"`
+	IfValue     []string `help:"Only if KEY has the value VALUE." type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
+	ExpiresAt   []string `help:"Expiry of KEY, which must be set." type:"operation" env:"-" sep:"none" placeholder:"KEY=RFC3339"`
+	Operations  string   `help:"Read the operations from a JSON file, - for standard input, instead of flags." env:"-" placeholder:"FILE"`
+	File        string   `help:"Commit each line of this file as a write, up to 1,000; - for standard input." env:"-" placeholder:"FILE"`
 
 	Sequence     uint64 `help:"Sequence of the write; 0 asks the ledger for the next one." env:"-" placeholder:"N"`
-	Key          string `help:"help_write_key" env:"-" placeholder:"UUID"`
-	Session      uint64 `help:"help_write_session" env:"-" placeholder:"N"`
-	IncludeProof bool   `help:"help_write_include_proof" env:"-"`
+	Key          string `help:"Idempotency key, a UUID. Default: a new one, or none with --sequence." env:"-" placeholder:"UUID"`
+	Session      uint64 `help:"Session that numbers the write; 0 for a stream without sessions." env:"-" placeholder:"N"`
+	IncludeProof bool   `help:"Add the block header and a Merkle proof to the receipt, and verify that they prove what was sent." env:"-"`
 }
 
 // Help is shown below the flags.

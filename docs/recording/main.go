@@ -55,7 +55,7 @@ type frame struct {
 
 // frames replays the output. The first line is shown throughout.
 func frames(first string, output, timing []byte) ([]frame, error) {
-	// script begins the file with a line of its own.
+	// script adds a first line to the file.
 	if header, rest, found := bytes.Cut(output, []byte("\n")); found &&
 		bytes.HasPrefix(header, []byte("Script started")) {
 		output = rest
@@ -88,7 +88,7 @@ func frames(first string, output, timing []byte) ([]frame, error) {
 // screen is a terminal that knows what the demo uses: lines, and two escape sequences.
 type screen struct {
 	lines []string
-	row   int // of the cursor, which is at the beginning of a line or behind its end
+	row   int // of the cursor; its column is 0 or past the end
 }
 
 // sequence matches the escape sequences up n lines and clear to the end, and a line's end.

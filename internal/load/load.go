@@ -14,12 +14,12 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// ErrDone is what an operation returns when its worker has nothing left to do. The operation is not counted and the
-// worker ends; the others go on.
+// ErrDone is what an operation returns when its worker has nothing left to do.
+// The operation is not counted and the worker ends; the others go on.
 var ErrDone = errors.New("the worker has nothing left to do")
 
-// Latencies are recorded in nanoseconds between these, to a hundredth, because more digits would make the histograms of
-// many workers evict the measured system from the processor's caches.
+// Latencies are recorded in nanoseconds between these, to a hundredth, because more digits would make
+// the histograms of many workers evict the measured system from the processor's caches.
 const (
 	digits     = 2
 	minLatency = 100
@@ -47,15 +47,16 @@ type Load struct {
 	Workers  int
 	Warmup   time.Duration // not measured
 	Duration time.Duration // measured
-	// Rate is how many operations begin in a second, over all workers, whether or not the earlier ones are answered; 0
-	// is a closed loop. A latency then counts from the time at which the operation was due: a stall counts for every
-	// operation that had to wait. A worker has at most one outstanding operation.
+	// Rate is how many operations begin in a second, over all workers, whether or not the
+	// earlier ones are answered; 0 is a closed loop. A latency then counts from the time at
+	// which the operation was due: a stall counts for every operation that had to wait. A
+	// worker has at most one outstanding operation.
 	Rate float64
 	// Meter is read when the measurement begins and when it ends. It may be nil.
 	Meter Meter
-	// Group is how many operations each call stands for; 0 is 1. It is for operations so short that a reading of the
-	// clock for each would distort the result, and must not be used otherwise, because the latencies are those of
-	// groups.
+	// Group is the number of operations in each call; 0 is 1. It is for operations so short
+	// that a reading of the clock for each would distort the result, and must not be used
+	// otherwise, because the latencies are those of groups.
 	Group int64
 }
 
@@ -65,8 +66,8 @@ type Meter func() (map[string]float64, error)
 // Result is what was measured.
 type Result struct {
 	Operations int64
-	// Unserved counts the operations of an open loop that were due and had not begun when the time was over. Latency
-	// has each with the time that it had waited until then, because leaving them out would hide the worst.
+	// Unserved counts the operations of an open loop that were due and had not begun at the end. Latency includes
+	// their waiting times, because leaving them out would hide the worst.
 	Unserved int64
 	Elapsed  time.Duration
 	Latency  Latencies
@@ -109,7 +110,8 @@ type run struct {
 	ended     chan struct{} // closed when every worker has ended
 }
 
-// Run loads for Warmup and Duration, or until every worker is done. The first error ends everything.
+// Run loads for Warmup and Duration, or until every worker is done. The first error ends
+// everything.
 func Run(ctx context.Context, l Load, operation Operation) (Result, error) {
 	r := &run{Load: l, operation: operation, ended: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
@@ -121,7 +123,8 @@ func Run(ctx context.Context, l Load, operation Operation) (Result, error) {
 	if l.Rate > 0 {
 		loop = r.open
 	}
-	// Without a warm-up everything counts, so that not even the operations before the meter is read are lost.
+	// Without a warm-up everything counts, so that not even the operations before the
+	// meter is read are lost.
 	r.started = time.Now()
 	if l.Warmup > 0 {
 		r.start(loop)
@@ -159,8 +162,8 @@ func Run(ctx context.Context, l Load, operation Operation) (Result, error) {
 	return result, nil
 }
 
-// RunSome is Run until at least one operation is measured, for ever longer, because a disk that others keep busy may
-// take longer for a sync than a short measurement lasts.
+// RunSome repeats Run with doubled durations until at least one operation is measured, because a sync on a busy disk
+// may take longer than a short measurement.
 func RunSome(ctx context.Context, l Load, operation Operation) (Result, error) {
 	const longest = 20 * time.Second // what one operation may take
 	for duration := l.Duration; ; l.Duration *= 2 {

@@ -152,7 +152,7 @@ func (p *Child) Stop(ctx context.Context) error {
 	return p.await(ctx)
 }
 
-// await waits until the process has ended by itself.
+// await waits until the process has exited.
 func (p *Child) await(ctx context.Context) error {
 	select {
 	case <-p.ended:

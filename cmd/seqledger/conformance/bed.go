@@ -42,11 +42,16 @@ type bed struct {
 	sets         uint64 // numbers the writes of another program
 }
 
-// start starts a server and the proxy.
-func (b *bed) start(flags ...string) error {
+// start starts a server with settings, given by name and value, and the proxy.
+func (b *bed) start(config []string) error {
 	b.data, b.address = filepath.Join(b.dir, "data"), "127.0.0.1:0"
-	if err := b.serve(flags...); err != nil {
+	if err := b.serve(); err != nil {
 		return err
+	}
+	for pair := range slices.Chunk(config, 2) {
+		if err := b.command("config", "set", pair[0], pair[1], "--server", b.address); err != nil {
+			return err
+		}
 	}
 	var err error
 	if b.proxy, err = startProxy(b.address); err != nil {
@@ -57,11 +62,13 @@ func (b *bed) start(flags ...string) error {
 }
 
 // serve starts a server, always on the same port.
-func (b *bed) serve(flags ...string) (err error) {
+func (b *bed) serve() (err error) {
 	b.server, err = child.Start(b.ctx, child.Options{
 		Name: "the server", Log: filepath.Join(b.dir, "server.log"), Started: child.Address(&b.address),
-		Command: append([]string{b.options.Program, "serve", "--json", "--log-level", "warn", "--listen", b.address,
-			"--data", b.data, "--cors-origin", "*"}, flags...),
+		Command: []string{
+			b.options.Program, "serve", "--json", "--log-level", "warn", "--listen", b.address, "--data", b.data,
+			"--cors-origin", "*",
+		},
 	})
 	if err == nil {
 		b.trail.note("the server is started")
@@ -191,7 +198,7 @@ func (b *bed) awaitOpen() error {
 
 // awaitEnd waits until the client has ended its stream, for one of the given reasons; none means any reason. late is a
 // write that must no longer be committed. If the client reports it as committed, awaitEnd fails at once, because the
-// client goes on, and waiting for the rest of the time limit would show nothing.
+// client continues, and waiting for the rest of the time limit would show nothing.
 func (b *bed) awaitEnd(late string, codes ...string) error {
 	over := func() bool { return b.books.ended != nil || b.books.writes[late].outcome.Outcome == committed }
 	if err := b.await("event ended", over); err != nil {

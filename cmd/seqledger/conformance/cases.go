@@ -11,8 +11,8 @@ import (
 type testCase struct {
 	Case
 
-	flags []string // of serve
-	run   func(b *bed) error
+	config []string // settings of the ledger: names and values
+	run    func(b *bed) error
 }
 
 var cases = []testCase{
@@ -51,17 +51,17 @@ var cases = []testCase{
 	{Case{"crash-at-random", "crashes and faults at any time"}, nil, crashAtRandom},
 }
 
-// evicting are the flags of a ledger that evicts everything as soon as it is due.
-var evicting = []string{"--eviction-interval", "1"}
+// evicting makes a ledger evict everything as soon as it is due.
+var evicting = []string{"eviction_interval", "1"}
 
-// idling are the flags of a ledger that evicts a stream that is not kept alive. On a busy machine a client may be late
-// by two thirds of the time.
-var idling = []string{"--client-ttl", idleTTL.String(), "--eviction-interval", "1"}
+// idling makes a ledger evict a stream that is not kept alive. On a busy machine a client may be late by two thirds of
+// the time.
+var idling = []string{"client_ttl", idleTTL.String(), "eviction_interval", "1"}
 
 const idleTTL = 6 * time.Second
 
-// narrow are the flags of a ledger that keeps few receipts.
-var narrow = []string{"--receipt-window", "4"}
+// narrow makes a ledger keep few receipts.
+var narrow = []string{"receipt_window", "4"}
 
 // every returns f for the last of each n messages.
 func every(i, n int, f fault) fault {

@@ -207,9 +207,9 @@ func runCase(ctx context.Context, o *Options, c testCase, dir string, seen *trai
 	defer cancel()
 	b := &bed{options: o, dir: dir, ctx: limited, books: newBooks(), trail: seen}
 	b.books.trail = seen
-	// When ctx ends, processes are killed; that must not look as if the client had ended by itself.
+	// When ctx ends, processes are killed; that must not look like an exit of the client.
 	defer b.close()
-	if err := b.start(c.flags...); err != nil {
+	if err := b.start(c.config); err != nil {
 		return &setupError{err}
 	}
 	err := c.run(b)

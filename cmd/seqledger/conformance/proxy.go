@@ -68,7 +68,7 @@ type proxy struct {
 	copies  *copies
 
 	mu sync.Mutex
-	// plan decides about each message; it is called from one goroutine at a time.
+	// plan decides about each message; its calls do not overlap.
 	plan func(procedure string) fault
 	// held holds the messages that wait for release.
 	held  []func(ctx context.Context) error

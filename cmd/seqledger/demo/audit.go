@@ -27,7 +27,7 @@ type Side struct {
 	Counts
 }
 
-// Correct reports whether each acknowledged payment is there exactly once, and nothing else.
+// Correct reports whether the ledger has each acknowledged payment exactly once, and nothing else.
 func (c *Side) Correct() bool { return c.Duplicates == 0 && c.Lost == 0 && c.Extra == 0 }
 
 // audit reads the payment logs and the ledger, bypassing the proxy, and compares them.

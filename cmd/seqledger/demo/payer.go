@@ -59,7 +59,7 @@ var errUnsettled = errors.New("payments are still not settled after " + finishTi
 func Pay(ctx context.Context, stop <-chan struct{}, o PayerOptions) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var limit sync.WaitGroup
-	// Ended by cancel; waited for behind it.
+	// Ended by cancel; joined after it.
 	limit.Go(func() {
 		select {
 		case <-stop:

@@ -21,8 +21,7 @@ const (
 )
 
 // plainPoster pays like a client without idempotency: it repeats what was not answered. Because each
-// attempt is a write of its own, without a key and on a new stream, the ledger cannot know
-// that two attempts mean one payment.
+// attempt is a separate write without a key on a new stream, the ledger cannot know that two attempts mean one payment.
 type plainPoster struct {
 	client *client.Client
 	log    *payments.Log

@@ -34,7 +34,7 @@ type Run struct {
 	Timeout   time.Duration
 	Progress  func(line uint64)
 	Committed uint64 // all lines up to this one; belongs to collect while send runs
-	Unknown   bool   // lines behind committed may be committed too
+	Unknown   bool   // lines after Committed may be committed too
 }
 
 // sentLine is a line on its way.

@@ -80,7 +80,7 @@ func Load(path string) (*State, error) {
 	return state, nil
 }
 
-// explainState says what is wrong with a state file in terms of JSON.
+// explainState describes a mistake in a state file in terms of JSON.
 func explainState(content []byte, err error) error {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	switch {
@@ -118,9 +118,8 @@ func Lock(path string) (unlock func() error, err error) {
 	return nil, errors.Join(ErrInUse, lock.Close())
 }
 
-// Save replaces the file atomically, and returns once it is on disk. The temporary name is
-// fixed, so that kills leave at most one such file behind; Lock keeps other imports
-// from using it.
+// Save replaces the file atomically, and returns once it is on disk. The temporary name is fixed, so that kills leave
+// at most one such file; Lock keeps other imports from using it.
 func (s *State) Save(path string) (err error) {
 	content, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {

@@ -111,7 +111,7 @@ func checkJSON(text []byte) error {
 		return ExplainJSON(text, err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("has something behind its JSON value")
+		return errors.New("has something after its JSON value")
 	}
 	return nil
 }
@@ -124,11 +124,11 @@ func ExplainJSON(text []byte, err error) error {
 	case !is:
 		return err
 	case strings.HasSuffix(syntax.Error(), "after top-level value"):
-		return errors.New("has something behind its JSON value")
+		return errors.New("has something after its JSON value")
 	case syntax.Error() == "unexpected end of JSON input":
 		return errors.New("is empty or cut off")
 	}
-	// Offset is behind the wrong byte, which may be the first of a multi-byte character.
+	// Offset is after the wrong byte, which may be the first of a multi-byte character.
 	r, _ := utf8.DecodeRune(text[syntax.Offset-1:])
 	return fmt.Errorf("is not JSON: unexpected %q at byte %d", r, syntax.Offset)
 }

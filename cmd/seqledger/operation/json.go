@@ -33,9 +33,8 @@ const Help = `An operation in JSON is an object with one field:
     {"relate": {"resource": "doc:1", "relation": "viewer", "subject": "user:ann"}}
     {"unrelate": {"resource": "doc:1", "relation": "viewer", "subject": "user:ann"}}
 
-A value is a JSON string, which stands for its UTF-8 bytes, or {"base64": "…"}. A condition is one of
-{"not_exists": true}, {"must_exist": true}, {"version": N} and {"value_equals": VALUE}. The form of the
-API is taken too: {"setEntity": {"key": "k", "value": "<base64>"}}, {"append": {"payload": "<base64>"}}.`
+A value is a JSON string, whose UTF-8 bytes are stored, or {"base64": "…"}. A condition is one of
+{"not_exists": true}, {"must_exist": true}, {"version": N} and {"value_equals": VALUE}.`
 
 // Parse reads one operation, or an array of operations that make up one write. It
 // accepts nothing ambiguous: no unknown or repeated names, and no text that JSON cannot
@@ -82,31 +81,17 @@ func parseOperation(text []byte) (*seqledgerv1.Operation, error) {
 		return nil, fmt.Errorf("an operation has one field, not %d", len(o))
 	}
 	for name, body := range o {
-		operation, err := parseShort(name, body)
-		if errors.Is(err, errNotShort) {
-			operation = new(seqledgerv1.Operation)
-			err = parseMessage(text, operation)
+		kind := kindNamed(name)
+		if kind == nil || kind.parse == nil {
+			return nil, fmt.Errorf("unknown operation %q", name)
 		}
-		if err != nil {
+		op := message.Operation{Kind: kind.kind}
+		if err := kind.parse(&op, body); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		return operation, nil
+		return op.Message(), nil
 	}
 	return nil, nil // not reached: there is exactly one field
-}
-
-// errNotShort reports that the text can only be in the API's own form.
-var errNotShort = errors.New("not a short form")
-
-// parseShort parses the forms for writing by hand.
-func parseShort(name string, body json.RawMessage) (*seqledgerv1.Operation, error) {
-	kind := kindNamed(name)
-	if kind == nil || kind.parse == nil {
-		return nil, errNotShort
-	}
-	op := message.Operation{Kind: kind.kind}
-	err := kind.parse(&op, body)
-	return op.Message(), err
 }
 
 // object is a JSON object whose fields are removed one by one.
@@ -137,7 +122,7 @@ func first(errs ...error) error {
 // user's text.
 var protoPlace = regexp.MustCompile(`^(syntax error )?\(line \d+:\d+\): `)
 
-// parseMessage parses the API's own form. It removes the package's name from messages, and the
+// parseMessage parses a message of the API. It removes the package's name from messages, and the
 // space after it, which may be a no-break space.
 func parseMessage(text []byte, m proto.Message) error {
 	err := protojson.Unmarshal(text, m)
@@ -178,9 +163,6 @@ func (o object) value(name string, into *[]byte) (err error) {
 		return fmt.Errorf("%s is missing", name)
 	}
 	*into, err = parseValue(body)
-	if errors.Is(err, errNotShort) {
-		err = errors.New(`must be a string or {"base64": "…"}`)
-	}
 	return within(name, err)
 }
 
@@ -221,9 +203,6 @@ func (o object) condition(into **seqledgerv1.Condition) error {
 	condition := new(seqledgerv1.Condition)
 	if compared, has := fields["value_equals"]; has {
 		value, err := parseValue(compared)
-		if errors.Is(err, errNotShort) {
-			err = errors.New(`must be a string or {"base64": "…"}`)
-		}
 		*into = &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: value}}
 		return within("condition: value_equals", err)
 	}
@@ -252,7 +231,7 @@ func parseValue(body json.RawMessage) ([]byte, error) {
 	}
 	encoded, ok := o.take("base64")
 	if !ok || len(o) > 0 {
-		return nil, errNotShort
+		return nil, errors.New(`must be a string or {"base64": "…"}`)
 	}
 	s, err := parseString(encoded)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 // operationKind is all that the command knows of one kind of operation.
 type operationKind struct {
 	kind message.Kind
-	// verb names the kind in what is printed, its short form in JSON, and its flag; a flag
-	// that takes the value from a file has "-file" behind it.
+	// verb names the kind in output, in JSON, and as a flag; a flag that reads the value from a file
+	// ends in "-file".
 	verb string
 	// flag parses the value of the flag; nil: there is none.
 	flag func(op *message.Operation, value string, file bool) error
-	// parse parses the short form in JSON, or returns errNotShort; nil: there is none.
+	// parse parses the JSON form; nil: there is none.
 	parse func(op *message.Operation, body json.RawMessage) error
 	check func(op *message.Operation) error
 	// object describes what the operation is about.
