@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // keysOracle checks what keys promise, from the outcomes alone and without the model: tokens grow, one owner holds a
@@ -245,7 +245,7 @@ func (o *keysOracle) told(c *command, out *machine.Outcome) {
 	if was == nil {
 		o.fail(c.keyID(), "an answer of ledger index %d, where no command on a key was decided", out.Index)
 	}
-	if difference := machinetest.Differ(out, was); difference != "" {
+	if difference := ledgermodel.Differ(out, was); difference != "" {
 		o.fail(c.keyID(), "the answer of ledger index %d %s", out.Index, difference)
 	}
 	o.w.counted["answers about keys"]++
@@ -340,7 +340,7 @@ func (w *world) auditKeys(v machine.View) {
 		w.must(err, "reading a key")
 		whole, err := v.ReadAttachments(got)
 		w.must(err, "reading what a key has stored")
-		if !whole || machinetest.DifferRecord(&got.Record, want) || !bytes.Equal(got.Response, want.Response) ||
+		if !whole || ledgermodel.DifferRecord(&got.Record, want) || !bytes.Equal(got.Response, want.Response) ||
 			!bytes.Equal(got.Checkpoint, want.Checkpoint) {
 			w.oracle.keys.fail(&id, "the record is %+v, the model's %+v", got.Record, *want)
 		}

@@ -1,4 +1,4 @@
-package machinetest
+package ledgermodel
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ const (
 	day = 24 * 3_600 * second
 
 	outage       = 10 * second // a pause of ledger time that is longer may have kept owners from renewing
-	outageGrace  = 30 * second // what every lease has behind one, at least
+	outageGrace  = 30 * second // the minimum of every lease after an outage
 	unknownTTL   = 30 * day    // of an unknown outcome
 	unclaimed    = 30 * day    // from the end of a lease on, a key waits for its taker
 	tombstoneTTL = 600 * second
@@ -41,8 +41,8 @@ func encodedKey(id *machine.KeyedID) string {
 	return string(append(b, id.Key[:]...))
 }
 
-// Speaks reports whether the key stands for something. Else it is free, though its record is there: for the attempts
-// that have ended, or because no pass has come by.
+// Speaks reports whether the key has a live record. Otherwise it is free, even if a record exists: for the attempts that
+// have ended, or because no pass has removed it yet.
 func (m *Model) Speaks(k *Key) bool {
 	if k == nil || k.Record.State == keyed.Released {
 		return false
@@ -65,8 +65,8 @@ func (m *Model) Key(id machine.KeyedID) *keyed.Record {
 	return &now.Record
 }
 
-// Ask returns what a command on a key, or a keyed write whose key stands for something, would give at a ledger time. It
-// decides nothing; the Code is 0 for another write.
+// Ask returns the outcome of a command on a key, or of a keyed write with a live record, at a ledger time. It changes
+// nothing. The Code is 0 for any other write.
 func (m *Model) Ask(command any, now int64) (out machine.Outcome) {
 	asked := *m
 	asked.Keys, asked.Fired = maps.Clone(m.Keys), map[string]int{}
@@ -204,7 +204,7 @@ func (m *Model) keyed(c *machine.KeyedCommand) machine.Outcome {
 	return machine.Outcome{Code: code, Keyed: answer}
 }
 
-// indexKey moves the entry of the expiry index, unless that comes early enough.
+// indexKey moves the entry of the expiry index if it is too late.
 func (m *Model) indexKey(k *Key, changed bool) {
 	if due := int64(0); changed {
 		if due = m.due(k); due < k.indexed {
@@ -276,7 +276,7 @@ func (m *Model) reserve(c *machine.KeyedCommand, answer *machine.KeyedOutcome) (
 	return machine.Keyed(keyed.Acquired), true
 }
 
-// absent answers a command on a key that stands for nothing.
+// absent answers a command on a free key.
 func absent(k *Key, c *machine.KeyedCommand) machine.Code {
 	switch {
 	case c.Kind == keyed.Purge || c.Kind == keyed.Resolve:
@@ -288,7 +288,7 @@ func absent(k *Key, c *machine.KeyedCommand) machine.Code {
 	return machine.Keyed(keyed.LeaseLost)
 }
 
-// command decides anything but a Reserve, on a key that stands for something.
+// command decides any command except Reserve on a key with a live record.
 func (m *Model) command(k *Key, c *machine.KeyedCommand) (code machine.Code, changed bool) {
 	r := &k.Record
 	final := r.State == keyed.Committed || r.State == keyed.Rejected || r.State == keyed.Written
