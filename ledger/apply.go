@@ -53,7 +53,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 	l.counters.applied.Observe(int64(took))
 	l.applies.observe(took)
 	l.count(outcomes, len(entry))
-	l.looks.decided(outcomes)
+	l.probes.decided(outcomes)
 	if l.checkpointIsDue() {
 		// A signal rather than a checkpoint, because the applier must not wait for the disk.
 		signal(l.checkpointDue)

@@ -17,9 +17,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// archiveIDName is the file in the data directory that has the id of its archive: another archive, or the empty
-// directory below a file system that is not mounted, confirms nothing. While it is there, nothing is dropped that is
-// not in that archive, whatever a start is told.
+// archiveIDName is the file in the data directory that holds the id of its archive. Another archive, or the empty
+// mount point of a file system, has another id and confirms nothing. While the file exists, no block file is dropped
+// that is not in that archive, whatever the options say.
 const archiveIDName = "ARCHIVE"
 
 func (l *Ledger) archiveIDPath() string { return filepath.Join(l.options.Dir, archiveIDName) }
@@ -100,7 +100,7 @@ func (l *Ledger) openArchive(ctx context.Context) (*archive.Archive, error) {
 	return a, err
 }
 
-// createArchive makes the archive, or takes over the one that is there, and notes its id.
+// createArchive creates the archive, or adopts an existing one, and stores its id.
 func (l *Ledger) createArchive(ctx context.Context) error {
 	id := ""
 	a, err := archive.Open(archive.Directory(l.options.Archive), "")

@@ -13,13 +13,13 @@ import (
 	"github.com/seqledger/seqledger/ledger/stats"
 )
 
-// An archive that is full, read-only or away stops the removal of files, and nothing else: writes go on, and the
-// counters, the log and the status say so. One on a file system that hangs, as a network's can, does the same: its
-// calls may never return, so that nobody waits for them without an end, and no stop.
+// An archive that is full, read-only or missing stops the removal of files and nothing else: writes continue, and the
+// counters, the log and the status report it. An archive on a file system that hangs, such as one on a network, has the
+// same effect: its calls may never return, so every wait for them is bounded, also that of Close.
 
 // archiver copies sealed files to the archive. There is something in copying while a goroutine uses the archive.
 type archiver struct {
-	copying chan struct{}    // has room for one; no mutex, so that a wait for it can end with a context
+	copying chan struct{}    // capacity 1; not a mutex, so that waiting for it can end with a context
 	answers atomic.Uint64    // how often the archive has taken or confirmed a file
 	opened  *archive.Archive // nil until it could be opened
 	checked uint64           // number of the last file that the archive has, as this ledger has it
@@ -31,10 +31,10 @@ type archiver struct {
 	unnamed bool
 }
 
-// archivePass is one use of the archive by archiveFiles. It belongs to whoever holds archiver.mu.
+// archivePass is one use of the archive by archiveFiles. It is guarded by archiver.mu.
 type archivePass struct {
 	answers uint64 // as of the last look at them
-	over    bool   // what it came to is noted, so that silence behind it is no hang
+	over    bool   // its result is recorded, so that later silence is not taken for a hang
 }
 
 // archiveLoop copies files whenever some have been sealed, and tries again after a failure.
@@ -58,8 +58,8 @@ func (l *Ledger) archiveLoop() {
 	}
 }
 
-// useArchive lets f use the archive once nobody else does, and returns what is closed when f has ended; nil if ctx
-// ended before f began.
+// useArchive runs f once no other use of the archive is under way. The channel is closed when f has ended; it is nil if
+// ctx ended before f began.
 func (l *Ledger) useArchive(ctx context.Context, f func()) (ended <-chan struct{}) {
 	select {
 	case l.archiver.copying <- struct{}{}:
@@ -67,8 +67,8 @@ func (l *Ledger) useArchive(ctx context.Context, f func()) (ended <-chan struct{
 		return nil
 	}
 	done := make(chan struct{})
-	// Ends with f, whose calls a file system that hangs may never answer: then nobody joins it. f does nothing
-	// more after such a call once its context has ended.
+	// Ends with f. If the file system hangs, f may never return, and the goroutine is not joined; after such a call
+	// f does nothing more once its context has ended.
 	go func() {
 		defer close(done)
 		defer func() { <-l.archiver.copying }()

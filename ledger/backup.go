@@ -40,14 +40,14 @@ type BackupOptions struct {
 	snapshot func(*boltstore.Snapshot, backupfile.Info) error
 }
 
-// Backup writes a backup to w while the ledger goes on. It holds everything
-// that was acknowledged before the call, and stands for one ledger index. One
-// can be made at a time: see ErrBackupRefused. An error of w ends the backup and
-// nothing else; what w has got then is refused by package restore. Close waits for a
-// call of w.Write to return.
+// Backup writes a backup to w while the ledger keeps serving. The backup is the
+// state at one ledger index and holds everything acknowledged before the call. A
+// second concurrent backup fails with ErrBackupRefused. An error of w ends the
+// backup only; package restore refuses what was written. Close waits for a call of
+// w.Write to return.
 //
-// Until it ends, the state file grows by what is flushed meanwhile, because no
-// page that the backup needs is used again.
+// Until it ends, every flush makes the state file grow, because no page that the
+// backup needs is reused.
 func (l *Ledger) Backup(ctx context.Context, w io.Writer, o BackupOptions) (info backupfile.Info, err error) {
 	select {
 	case l.backups <- struct{}{}:
@@ -72,8 +72,8 @@ func (l *Ledger) backup(ctx context.Context, w io.Writer, o BackupOptions) (info
 		return info, context.Cause(ctx)
 	}
 	defer func() { <-l.blockFiles }()
-	// A node that does not lead may be behind: a backup must not lack what another one has acknowledged. A seed may: it
-	// says how new it must be, and the node that it is for may be the very one without which no majority answers.
+	// A follower may lag, and a backup must hold what another node has acknowledged. A seed need not: the request says
+	// how new it must be, and the node that asks for it may be needed for a majority.
 	if o.snapshot == nil {
 		if err := l.Fresh(ctx); err != nil {
 			return info, err

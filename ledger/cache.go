@@ -133,14 +133,14 @@ func (l *Ledger) findRetries(
 		return false, unknown(l.readFailed(err))
 	}
 	if beyond && !memoryOnly {
-		l.looks.looked(found)
+		l.probes.probed(found)
 	}
 	return found, nil
 }
 
-// Repeated returns the outcomes of those of the writes that repeat a committed one whose
-// receipt is there; the others have the Code 0. It writes nothing, so that a server
-// which takes no write can still tell what became of one whose answer was lost.
+// Repeated returns the outcomes of the writes that repeat a committed one whose receipt
+// is known; the others have the Code 0. It writes nothing, so a server that takes no
+// writes can still answer a client that repeats one.
 func (l *Ledger) Repeated(ctx context.Context, commands []machine.Command) ([]machine.Outcome, error) {
 	outcomes := make([]machine.Outcome, len(commands))
 	buffer := new(decide.Buffer)

@@ -43,7 +43,7 @@ func (l *Ledger) checkpoint() error {
 }
 
 // maxTombstones is how many deletions of the expiry index gather before a
-// checkpoint, because until then an eviction pass may have to step over them.
+// checkpoint. Before it, an eviction pass may have to step over them.
 const maxTombstones = 1 << 16
 
 func (l *Ledger) flushIsDue() bool {
@@ -54,8 +54,8 @@ func (l *Ledger) flushIsDue() bool {
 // that a checkpoint, and the log's syncs beside it, do not have to wait for many.
 const maxUnsyncedBlocks = 8 << 20
 
-// blocksAreDue reports whether so many blocks have gathered, or a quarter of a small
-// checkpoint.
+// blocksAreDue reports whether enough blocks have gathered to be written, which is less
+// with small checkpoints.
 func (l *Ledger) blocksAreDue() bool {
 	// At least 1, otherwise blocks would be due with none written where CheckpointBytes is below 4.
 	return l.store.UnsyncedBlocks() >= max(1, min(maxUnsyncedBlocks, l.checkpointBytes.Load()/4))

@@ -14,7 +14,7 @@ import (
 const maxQuietJump = time.Hour
 
 // clock is ledger time: a time that is known to be of the ledger plus the monotonic time elapsed since. On every node
-// it follows the entries that are applied, so that it lags behind the leader's and never runs ahead of it. Wall time
+// it follows the applied entries, so it never runs ahead of the leader's. Wall time
 // moves it forward when a term begins, or once clocks agree; a wall clock that jumps meanwhile has no effect.
 type clock struct {
 	mu    sync.Mutex
@@ -31,7 +31,7 @@ func (c *clock) learn(applied int64, at time.Time, back bool) {
 	}
 }
 
-// set moves ledger time to a wall clock unless that is behind, and returns by how much; see [decide.TermBase]. The step
+// set moves ledger time to a wall clock unless that would set it back, and returns the step; see [decide.TermBase]. The step
 // of a new ledger is 0.
 func (c *clock) set(wall time.Time, longest time.Duration, accept bool) (step time.Duration, err error) {
 	c.mu.Lock()

@@ -26,11 +26,11 @@ import (
 // The log makes an entry durable and hands it to the applier (apply.go), which
 // decides its commands. The answer loop then wakes the callers that wait, in the
 // order of the log. So an acknowledgement never comes before the fsync (invariant
-// 2), and every read behind it finds its effect (invariant 9).
+// 2), and every later read finds its effect (invariant 9).
 //
 // Everything between Submit and the answer counts against one budget of bytes.
-// When the state file falls behind, the commit loop waits before it proposes;
-// the applier never does, because what is in the log must be applied.
+// When checkpoints cannot keep up, the commit loop waits before it proposes. The
+// applier never waits, because what is in the log must be applied.
 
 const (
 	maxInFlight = 2
@@ -216,8 +216,8 @@ func (l *Ledger) one(ctx context.Context, from origin, command []byte) (machine.
 	return l.decide(ctx, s)
 }
 
-// exclusive decides a command that has an entry to itself, because the commands
-// behind it are cut into entries by what it changes.
+// exclusive decides a command in an entry that holds no other one, because the command
+// may change how later commands are divided into entries.
 func (l *Ledger) exclusive(ctx context.Context, command []byte) (machine.Outcome, error) {
 	s := l.single()
 	s.exclusive = true
@@ -293,7 +293,7 @@ func (l *Ledger) refusal() error {
 // proposer, so that ledger time follows the order of the log.
 func (l *Ledger) commitLoop() {
 	defer l.loops.Done()
-	// Only this loop sends on it, so that the answer loop ends behind the last entry that was proposed.
+	// Only this loop sends on it, so the answer loop ends after the last proposed entry.
 	defer close(l.inFlight)
 	for {
 		select {
@@ -313,7 +313,7 @@ func (l *Ledger) proposeNext() bool {
 	l.takeSlot()
 	// Callers that were just answered come back with their next write. They run
 	// first, because one entry then has what would be a small one and the rest.
-	// It never waits: when no other goroutine can run, this goes on at once.
+	// If no other goroutine can run, Gosched returns at once.
 	runtime.Gosched()
 	spans, commands, size := l.queue.take(int(l.entryCommands.Load()))
 	if len(spans) == 0 {
@@ -349,7 +349,7 @@ func (l *Ledger) propose(term uint64, entry []byte) *raftlog.Proposal {
 // takeSlot waits until one more entry may be in flight, and counts it.
 func (l *Ledger) takeSlot() {
 	l.slots <- struct{}{} // the answer loop makes room, also after a failure
-	// What comes until the entry before is on the disk shares the next sync. An entry behind it would be smaller, and
+	// What comes until the entry before is on the disk shares the next sync. A further entry would be smaller, and
 	// the log would take both at once whenever it is late: they would then be synced together, applied together and
 	// answered together, and the disk and the applier would take turns. To a full one nothing can be added.
 	const _ = uint(2 - maxInFlight) // with more, one more slot would not mean that nothing is in flight
@@ -364,10 +364,10 @@ func (l *Ledger) takeSlot() {
 	}
 }
 
-// awaitApplied returns once nothing is in flight. How many commands an entry may have
-// follows from the configuration, so that none is filled by the old one behind its
-// change: each of its commands could start a eviction pass of any size, and what
-// they remove together may be more than a block can hold.
+// awaitApplied returns once nothing is in flight. The number of commands in an entry
+// follows from the configuration, and after a change no entry may be filled by the old
+// one: each command could start an eviction pass of any size, and together they could
+// remove more than a block can hold.
 func (l *Ledger) awaitApplied() {
 	for range maxInFlight {
 		l.slots <- struct{}{} // as in takeSlot
@@ -411,7 +411,7 @@ func (l *Ledger) answerLoop() {
 			if i == len(f.spans)-1 {
 				// Only now: the next entry would otherwise be taken while most of these callers are still to be
 				// woken, and have half of them. Before the last one, because the Go scheduler runs first what was
-				// made ready last: the commit loop is then behind the others.
+				// made ready last: the commit loop then runs after the others.
 				<-l.slots
 			}
 			n := p.to - p.from
@@ -445,8 +445,8 @@ func (l *Ledger) proposalError(err error) error {
 	return unknown(err)
 }
 
-// signal wakes the goroutine that waits on a channel with room for one. It does
-// nothing when a signal is there already.
+// signal wakes the goroutine that waits on a channel of capacity 1. It does nothing
+// if a signal is pending already.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

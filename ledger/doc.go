@@ -20,17 +20,17 @@
 //	apply.go       log entries change the state
 //	checkpoint.go  the state reaches the disk
 //	cache.go       a retry is answered without the log
-//	looks.go       when the state file is looked at for that
+//	probes.go      when the state file is probed for retries
 //	keyed.go       commands on keyed records
 //	watch.go       blocks as they are committed
 //	backup.go      a copy of a running ledger
 //	replay.go      what a start does with the log
-//	epoch.go       a restored copy becomes a ledger of its own
+//	epoch.go       a restored copy becomes an independent ledger
 //
 // A Ledger embeds a Reader (package read), which has its views and reads of blocks, and
-// Ledger.Cluster is the node's part in a cluster (package cluster). Packages restore,
-// recovery and upgrade make data directories from backups, from what is left of a cluster
-// and from older formats, verify audits them, and backupfile is the format of a backup.
+// Ledger.Cluster is the node's part in a cluster (package cluster). Packages restore and
+// recovery make data directories from backups and from the survivor of a cluster, verify
+// audits them, and backupfile is the format of a backup.
 //
 // An outcome with a refusal code is a result. An error means that no decision
 // is known: see ErrOutcomeUnknown. DESIGN.md beside this file gives the reasons

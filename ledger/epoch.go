@@ -23,7 +23,7 @@ type Epoch struct {
 	Logger    *slog.Logger
 	// Time is the ledger time to go on with. The zero Time keeps that of the state.
 	Time time.Time
-	// Prepare is called before the log is opened, with the state and the position in the log that it stands for. Its
+	// Prepare is called before the log is opened, with the state and its position in the log. Its
 	// error ends BeginEpoch.
 	Prepare func(v machine.View, at raftlog.Position) error
 	// Finish is called once the EPOCH is durable. Only then may the directory become one that Open accepts.
@@ -51,10 +51,10 @@ func BeginEpoch(ctx context.Context, e Epoch) (id machine.LedgerID, index uint64
 func newEpoch(d *datadir.Directory, logger *slog.Logger) (*Ledger, error) {
 	o := Options{
 		Dir: d.Path(), Logger: logger, CacheBytes: -1,
-		// Before the year 1970, so that ledger time goes on where it was. The
+		// Before the year 1970, so that ledger time continues from its last value. The
 		// first start afterwards looks at the clock, and says so if it jumps.
 		Clock: func() time.Time { return time.Time{} },
-		// A tick would stamp the time of before the EPOCH on what comes behind it.
+		// A tick would carry the time before the EPOCH into later commands.
 		idleInterval: math.MaxInt64,
 	}
 	if err := o.validate(); err != nil {
@@ -95,7 +95,7 @@ func (l *Ledger) beginEpoch(
 	return id, index, digest, err
 }
 
-// appendEpoch commits an EPOCH with a random ledger id, and returns that, its index and the digest behind it.
+// appendEpoch commits an EPOCH with a random ledger id, and returns it, its index and the digest after it.
 func (l *Ledger) appendEpoch(
 	ctx context.Context, at time.Time,
 ) (id machine.LedgerID, index uint64, digest machine.Hash, err error) {

@@ -20,7 +20,7 @@ type Head struct {
 	Retained machine.Retained
 
 	pause  time.Duration       // the longest step of ledger time so far
-	header machine.EntryHeader // of the next entry that is proposed, but for its time
+	header machine.EntryHeader // of the next proposed entry, without its time
 }
 
 // heads has the last Head. Whoever describes the node reads it here, because the state itself is locked while an entry
@@ -51,6 +51,6 @@ func (l *Ledger) setHead(v machine.View) {
 	l.heads.mu.Unlock()
 }
 
-// Head returns the head of the state as this node has it, which may be behind what was acknowledged; see Reader.Fresh.
+// Head returns the head of the state as this node has it, which may lack acknowledged writes; see Reader.Fresh.
 // It waits for nothing.
 func (l *Ledger) Head() Head { return l.heads.get() }

@@ -149,9 +149,9 @@ func tooFarAhead(until, now int64) error {
 		keyed.MaxAhead, time.Unix(0, now).UTC().Format(time.RFC3339), time.Duration(until-now).Round(time.Second))}
 }
 
-// mustPropose reports whether a look at the state would be in vain, or most likely: the key has no record,
-// or the command of an owner changes a record that is pending. If the caller is not its owner, the log answers what
-// the state would have.
+// mustPropose reports whether the state probably cannot answer a command: the key has no record, or an owner changes
+// a pending record. If the caller turns out not to be the owner, the log gives the answer that the state would have
+// given.
 func (l *Ledger) mustPropose(k *keyedCall) bool {
 	k.key = k.command.ID.AppendTableKey(k.key[:0])
 	switch k.command.Kind {
@@ -240,9 +240,9 @@ func (l *Ledger) reserve(
 	}
 }
 
-// awaitEnd waits for the end of a reservation, or of its lease, and reports whether
-// it is worth waiting again. Only a leader lets calls wait: another node may be cut off, and would not
-// hear of the end.
+// awaitEnd waits for the end of a reservation, or of its lease, and reports whether the
+// caller may wait again. Only a leader lets calls wait: another node may be cut off, and
+// would not learn of the end.
 func (l *Ledger) awaitEnd(
 	ctx context.Context, waiting *keyWaiters, limit *time.Timer, lease time.Duration,
 ) (again bool, err error) {
@@ -322,6 +322,6 @@ func (l *Ledger) ViewNow(
 	return nil
 }
 
-// Now returns the ledger time that a command would have at this moment, in Unix nanoseconds. It is right on the node
-// that leads, and so in a ledger on one node: another node has the clock of its own machine. See ViewNow.
+// Now returns the ledger time that a command would have at this moment, in Unix nanoseconds. It is right on the
+// leader only: another node uses the clock of its machine. See ViewNow.
 func (l *Ledger) Now() int64 { return l.clock.now() }

@@ -16,7 +16,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/stats"
 )
 
-// keyedWriteCall stands for a keyed write among the kinds of calls.
+// keyedWriteCall is the kind under which keyed writes are counted.
 const keyedWriteCall keyed.Kind = 0
 
 // keyedCounters count what becomes of keyed records and of calls. No decision looks at them.
@@ -70,9 +70,9 @@ func (c *keyedCounters) stats() stats.Keyed {
 	return s
 }
 
-// recordCounts counts the records by state, and knows which keys have none. The state does not have the counts, so
-// that a start goes through all records, in the background: those up to a key are counted, and from then on each change
-// of one of them. A change of a later one is not, because the count will come to it.
+// recordCounts counts the records by state, and knows which keys have none. The state does not hold the counts, so
+// after a start all records are counted in the background, in the order of their keys. A change of a record that was
+// counted already updates the counts; a change of a later one does not, because the count will reach it.
 type recordCounts struct {
 	mu      sync.Mutex
 	byState [keyed.Written + 1]uint64
@@ -81,7 +81,7 @@ type recordCounts struct {
 	present keySet      // the keys of those that are counted; changed under mu
 }
 
-// reset forgets everything; it must be called before anything else. mu is held, or nobody else knows it.
+// reset forgets everything; it must be called before anything else. The caller holds mu, or is the only user.
 func (r *recordCounts) reset() {
 	r.whole.Store(false)
 	r.byState, r.upTo = [keyed.Written + 1]uint64{}, nil
@@ -188,9 +188,9 @@ const (
 // order. The records themselves are in the state, ordered by their keys and their expiry, which a
 // heartbeat moves.
 //
-// Beyond its bounds it does not know all: the youngest are left out until there is room and their
-// owner's next heartbeat, and so are, after a start, those behind the records that the start has
-// looked through. What it knows is never too old.
+// It is bounded: beyond the bound the youngest reservations are missing until capacity is free and
+// their owner sends the next heartbeat. After a start, so are those beyond the records that were
+// scanned. What it holds is never out of date.
 type reservations struct {
 	mu    sync.Mutex
 	known map[uint64]reservation // by hash of the key

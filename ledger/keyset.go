@@ -6,8 +6,8 @@ import (
 )
 
 // keySet tells of a key that it is not in a set, without a lock and in about a tenth of a microsecond, or that it may
-// be. It is a Bloom filter that counts, so that keys can be removed. One goroutine at a time changes it; the others
-// may ask meanwhile.
+// be. It is a Bloom filter that counts, so that keys can be removed. Changes must be serialized; any number of
+// goroutines may ask meanwhile.
 //
 // Its memory is the same however many keys there are, and is taken with the first one. With a million keys it
 // says of one in twenty of the others that they may be there; with ten million it says so of nearly all.
@@ -36,8 +36,8 @@ func (s *keySet) add(key []byte) {
 		counters = new([keySetWords]atomic.Uint64)
 		s.counters.Store(counters)
 	}
-	for _, at := range s.places(key) {
-		// Load and Store rather than a compare-and-swap, because one goroutine at a time changes the set.
+	for _, at := range s.slots(key) {
+		// Load and Store rather than a compare-and-swap, because changes are serialized.
 		word, shift := &counters[at/16], at%16*4
 		if now := word.Load(); now>>shift&keySetMost < keySetMost {
 			word.Store(now + 1<<shift)
@@ -51,7 +51,7 @@ func (s *keySet) remove(key []byte) {
 	if counters == nil {
 		return
 	}
-	for _, at := range s.places(key) {
+	for _, at := range s.slots(key) {
 		word, shift := &counters[at/16], at%16*4
 		if now := word.Load(); now>>shift&keySetMost > 0 && now>>shift&keySetMost < keySetMost {
 			word.Store(now - 1<<shift)
@@ -65,7 +65,7 @@ func (s *keySet) lacks(key []byte) bool {
 	if counters == nil {
 		return true
 	}
-	for _, at := range s.places(key) {
+	for _, at := range s.slots(key) {
 		if counters[at/16].Load()>>(at%16*4)&keySetMost == 0 {
 			return true
 		}
@@ -74,7 +74,7 @@ func (s *keySet) lacks(key []byte) bool {
 }
 
 // places returns the counters of a key. Nobody who chooses keys can choose them, because the seed is random.
-func (s *keySet) places(key []byte) [2]uint64 {
+func (s *keySet) slots(key []byte) [2]uint64 {
 	hash := maphash.Bytes(s.seed, key)
 	return [2]uint64{hash % (16 * keySetWords), hash >> 32 % (16 * keySetWords)}
 }

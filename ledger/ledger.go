@@ -28,69 +28,80 @@ type Ledger struct {
 	// Reader has the reads: View, Blocks, Chain and others; see package read.
 	*read.Reader
 
-	source    read.Source // what it reads
-	options   Options
-	directory *datadir.Directory
-	store     *boltstore.Store
-	log       *raftlog.Log
-	opened    atomic.Pointer[raftlog.Log] // log, for the applier, which may run before Open has returned it
-	machine   *machine.Machine            // belongs to the store's lock
-	cache     *cache
-	looks     looks
-	clock     clock
-	heads     heads
-	watchers  waiters[machine.Scope]
-	cluster   *cluster.Driver
-	seeding   seeding
-	keys      waiters[string] // that wait for a reservation to end, by its key in the state
-	counters  counters
+	// Set by Open, and constant afterwards.
 
-	keyedCounters keyedCounters
-
-	budget        *semaphore.Weighted // bytes of submissions that wait or are in flight
-	unaryBudget   *semaphore.Weighted // the same, for single commands when budget has no room
-	entryCommands atomic.Int64        // see decide.EntryCommands
-	lastProposed  atomic.Int64        // ledger time of the last entry that was proposed, Unix nanoseconds
-	queue         queue
-	singles       sync.Pool          // of submissions; see single
-	inFlight      chan inflightEntry // proposed and not yet answered, in the order of the log
-	slots         chan struct{}
-	syncs         pace          // of the log
-	unsynced      atomic.Bool   // the last entry that was proposed may not be on the disk yet
-	synced        chan struct{} // has room for one; see stored
-	applies       pace          // of entries
-
+	source       read.Source // what Reader reads
+	options      Options
+	directory    *datadir.Directory
+	store        *boltstore.Store
+	log          *raftlog.Log
+	cluster      *cluster.Driver
 	watch        *raftlog.Watch
-	checkpointed *raftlog.Job // a checkpoint, or what is written between two
-	roomAwaited  *raftlog.Job // see awaitRoom
+	checkpointed *raftlog.Job      // a checkpoint, or what is written between two
+	roomAwaited  *raftlog.Job      // see awaitRoom
+	logOpened    time.Time         // when its replay began
+	retainHook   func(step string) // for tests
 
+	// Guarded by the store's lock.
+
+	machine *machine.Machine
+
+	// These have their own locks.
+
+	cache         *cache
+	clock         clock
+	heads         heads
+	watchers      waiters[machine.Scope]
+	keys          waiters[string] // for a reservation to end, by its key in the state
+	counters      counters
+	keyedCounters keyedCounters
+	seeding       seeding
+	archiver      archiver
+	queue         queue
+	budget        *semaphore.Weighted // bytes of submissions that wait or are in flight
+	unaryBudget   *semaphore.Weighted // the same, for single commands when budget is exhausted
+	singles       sync.Pool           // of submissions; see single
+	syncs         pace                // of the log
+	applies       pace                // of entries
+
+	flushing sync.Mutex // serializes flush, so that each flush is counted once
+	dropping sync.Mutex // serializes dropHistory
+
+	// Atomic.
+
+	opened          atomic.Pointer[raftlog.Log] // log, for the applier, which may run before Open has returned
+	probes          probes
+	entryCommands   atomic.Int64 // see decide.EntryCommands
+	lastProposed    atomic.Int64 // ledger time of the last proposed entry, Unix nanoseconds
+	unsynced        atomic.Bool  // the last proposed entry may not be on the disk yet
 	checkpointBytes atomic.Int64 // how much change makes a checkpoint due
-	flushing        sync.Mutex   // so that each flush is counted once, and checkpointed has one job at a time
+	replayed        atomic.Bool
+	draining        atomic.Bool
+	failure         atomic.Pointer[failure]
 
-	backups       chan struct{} // has room for the one backup that may be made
-	blockFiles    chan struct{} // has room for one: who copies block files, or removes some
-	checkpointDue chan struct{} // has room for one: more than one say nothing new
-	flushed       chan struct{} // the same, for the commit loop that waits for room
+	// Held by a send, with capacity 1.
 
-	stop     context.CancelFunc // ends the loops
-	stopping context.Context
-	loops    sync.WaitGroup
+	backups    chan struct{} // while a backup is made
+	blockFiles chan struct{} // while block files are copied or removed
 
-	retainDue chan struct{} // has room for one
+	// Signals, with capacity 1; see signal.
 
-	archiver   archiver
-	archiveDue chan struct{} // has room for one
-	// dropping lets one dropHistory run at a time; retainHook is for tests.
-	dropping   sync.Mutex
-	retainHook func(step string)
+	synced        chan struct{} // see stored
+	checkpointDue chan struct{}
+	flushed       chan struct{} // for the commit loop while it waits for a checkpoint
+	retainDue     chan struct{}
+	archiveDue    chan struct{}
 
-	logOpened time.Time // when its replay began
-	replayed  atomic.Bool
-	draining  atomic.Bool
-	failure   atomic.Pointer[failure]
+	// The pipeline and the end.
+
+	inFlight  chan inflightEntry // proposed and not yet answered, in the order of the log
+	slots     chan struct{}      // one for each entry in flight
+	stop      context.CancelFunc // ends the loops
+	stopping  context.Context
+	loops     sync.WaitGroup
 	failed    chan struct{} // closed with the first failure
 	closeOnce sync.Once
-	closeErr  error
+	closeErr  error // set by closeOnce
 }
 
 type failure struct{ err error }
@@ -143,20 +154,20 @@ func (l *Ledger) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// run replays the log and takes commands from then on.
+// run replays the log and then takes commands.
 func (l *Ledger) run(ctx context.Context) error {
 	// Before the replay, whose changes would gather in memory otherwise.
 	l.loops.Add(1)
 	// Ends with stopping; joined by release.
 	go l.checkpointLoop()
-	alone, err := l.awaitAlone(ctx)
+	sole, err := l.awaitSole(ctx)
 	if err == nil {
 		err = l.cluster.CompareLedger(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	if alone {
+	if sole {
 		if err := l.awaitReplay(ctx); err != nil {
 			return err
 		}

@@ -51,8 +51,8 @@ type Options struct {
 	// copied to it, and none is removed by retention that it has not confirmed. Empty for none: then retention
 	// removes nothing if the ledger had an archive before, unless EndArchive is set.
 	Archive string
-	// EndArchive gives up the archive that the ledger had, for this start and later ones: from then on retention
-	// removes files that are in no archive. Archive must be empty.
+	// EndArchive gives up the archive that the ledger had, for this start and later ones: retention then removes
+	// files that are in no archive. Archive must be empty.
 	EndArchive bool
 	// Cluster lets this node have others beside it. Nil: it is alone, and a directory that belongs to
 	// a node with others is refused.

@@ -14,8 +14,8 @@ import (
 )
 
 // fresh returns once a read on this node sees every write that was acknowledged before the call, by any node. If that
-// takes longer than readTicks, the error is a *cluster.NotLeaderError: this node may be cut off from the others, or be
-// far behind them, while its callers can reach another.
+// takes longer than readTicks, the error is a *cluster.NotLeaderError: this node may be cut off from the others, or lag
+// far, while its callers can reach another.
 func (l *Ledger) fresh(ctx context.Context) error {
 	err := l.readBarrier(ctx)
 	switch {
@@ -33,8 +33,8 @@ func (l *Ledger) fresh(ctx context.Context) error {
 // leader, so that a read survives that.
 const readTicks = 40
 
-// readBarrier is raftlog.Log.ReadBarrier, but a node that has others gives up when they do not answer. A leader goes on
-// asking: it leads no more when it is cut off.
+// readBarrier is raftlog.Log.ReadBarrier, but a node that has others gives up when they do not answer. A leader
+// keeps asking, because it stops leading when it is cut off.
 func (l *Ledger) readBarrier(ctx context.Context) error {
 	if l.log.ReadsAlone() || l.options.Cluster == nil {
 		return l.log.ReadBarrier(ctx)
@@ -44,7 +44,7 @@ func (l *Ledger) readBarrier(ctx context.Context) error {
 		limited, cancel := context.WithTimeout(ctx, readTicks*tickOf(l.options.Cluster))
 		err := l.log.ReadBarrier(limited)
 		cancel()
-		// A deadline of the caller's own says nothing about the others, and must not become a NotLeaderError.
+		// The caller's deadline is no sign of the other nodes' state, and must not become a NotLeaderError.
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			return err
 		}

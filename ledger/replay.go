@@ -11,9 +11,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
-// awaitAlone waits until it is known whether this node is the only voter. The log after the state may contain
+// awaitSole waits until it is known whether this node is the only voter. The log after the state may contain
 // membership changes; if it names no other voters, this node becomes the leader.
-func (l *Ledger) awaitAlone(ctx context.Context) (bool, error) {
+func (l *Ledger) awaitSole(ctx context.Context) (bool, error) {
 	for {
 		// Taken before the members are read, so that no change in between is missed.
 		changed := l.log.Changed()

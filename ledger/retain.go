@@ -9,16 +9,16 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// The state's horizon says what is gone (see machine.Horizon). Removing its files is a matter of this node, and
-// happens beside the commit path:
+// The state's horizon says what is gone (see machine.Horizon). Each node removes the files on its own schedule,
+// beside the commit path:
 //
-//  1. A checkpoint, so that the horizon is durable: a replay reads what lies behind the horizon that it begins
+//  1. A checkpoint, so that the horizon is durable: a replay reads what comes after the horizon that it begins
 //     with.
 //  2. Values that are alive in the files are carried into the state file, and a checkpoint makes them durable.
 //  3. The state file records where the block files begin, and then the files before it are removed.
 //
-// A crash before the record leaves everything as it was, but for some values that are there twice; one after it
-// leaves files that the next start removes.
+// A crash before step 3 leaves everything as it was, except that some values are stored twice; one after it leaves
+// files that the next start removes.
 
 // dropShare keeps the search for values that are alive, which goes through all entities, from costing more
 // than what is dropped: files are dropped once they have this share of all bytes of blocks.
@@ -52,7 +52,7 @@ func (l *Ledger) retainLoop() {
 // setHorizon notes where the history begins, for readers of blocks.
 func (l *Ledger) setHorizon(h machine.Horizon) {
 	if now := l.source.Horizon.Load(); now == nil || !now.Equal(h) {
-		changed := h // of its own, so that only a change takes memory
+		changed := h // a copy, so that only a change allocates
 		l.source.Horizon.Store(&changed)
 		signal(l.retainDue)
 		signal(l.archiveDue)

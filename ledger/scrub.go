@@ -7,8 +7,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/boltstore"
 )
 
-// scrubStep is how many bytes are compared at once. A checkpoint that comes
-// meanwhile waits for them, where they are of the state file.
+// scrubStep is how many bytes are compared at once. A checkpoint waits for them if
+// they are of the state file.
 const scrubStep = 256 << 10
 
 // scrubLoop compares the pages of the state file, and then the block files, with their

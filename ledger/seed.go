@@ -49,14 +49,14 @@ func (l *Ledger) Seed(
 	return err
 }
 
-// seeding keeps the log from being truncated while nodes begin with a state of before.
+// seeding keeps the log from being truncated while nodes start from an older state.
 type seeding struct {
 	active atomic.Int64
 	until  atomic.Int64 // Unix nanoseconds
 }
 
 const (
-	// seedGrace is how long the log is kept behind the end of a seed: the node must open it and connect.
+	// seedGrace is how long the log is kept after a seed was sent: the node must open it and connect.
 	seedGrace = time.Minute
 	// seedLogFactor bounds how much longer the log may become meanwhile than Options.LogBytes.
 	seedLogFactor = 16

@@ -139,7 +139,7 @@ func (c *counters) syncedBlocks(began time.Time, bytes int64) {
 // rare beside entries, so that it hardly ever allocates.
 func (c *counters) setEvictions(now machine.Evictions) {
 	if kept := c.evictions.Load(); kept == nil || *kept != now {
-		changed := now // of its own, so that only a change takes memory
+		changed := now // a copy, so that only a change allocates
 		c.evictions.Store(&changed)
 	}
 }

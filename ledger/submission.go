@@ -58,7 +58,7 @@ func (l *Ledger) freeSingle(s *Submission) {
 // answered wakes the caller, once all commands are decided.
 func (s *Submission) answered() {
 	if s.single {
-		s.done <- struct{}{} // has room for one; the submission now belongs to the caller
+		s.done <- struct{}{} // capacity 1; the submission now belongs to the caller
 		return
 	}
 	s.frames = nil // a caller that keeps the submission needs no payloads
@@ -87,11 +87,11 @@ type queuedCommand struct {
 type queue struct {
 	mu    sync.Mutex
 	items []*Submission
-	wake  chan struct{} // has room for one
+	wake  chan struct{} // capacity 1
 	// commands and bytes are of what waits.
 	commands, bytes int
-	filled          chan struct{} // has room for one; see add
-	// yielded: the last entry was taken from behind a large command; see takeSmall.
+	filled          chan struct{} // capacity 1; see add
+	// yielded: in the last entry, small commands overtook a large one; see takeSmall.
 	yielded bool
 }
 
@@ -202,8 +202,8 @@ func (s *Submission) await(ctx context.Context) bool {
 // once.
 func (s *Submission) Done() <-chan struct{} { return s.done }
 
-// take removes what makes the next log entry of at most so many commands from
-// the queue.
+// take removes the commands of the next log entry from the queue, at most limit of
+// them.
 func (q *queue) take(limit int) (spans []span, commands, size int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -232,9 +232,8 @@ func (q *queue) take(limit int) (spans []span, commands, size int) {
 	return spans, entry.Commands, entry.Bytes
 }
 
-// add puts a submission behind all others, and signals filled if what waits now fills an entry of at most so many
-// commands and did not before. That is less often than for each submission, because whoever is woken costs
-// the others a part of the processor.
+// add appends a submission, and signals filled if the queue now fills an entry of at most limit commands and did not
+// before. It does not signal for each submission, because waking a goroutine costs the others processor time.
 func (q *queue) add(s *Submission, limit int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -246,8 +245,8 @@ func (q *queue) add(s *Submission, limit int) {
 	}
 }
 
-// fills reports whether what waits fills an entry of at most so many commands, by their number or their bytes. It does
-// not behind a large command: small ones may pass it, and as many as come by then should.
+// fills reports whether the queue fills an entry of at most limit commands, by their number or their bytes. With a large
+// command at the front it does not: small ones may overtake it, and as many as possible should.
 func (q *queue) fills(limit int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -281,11 +280,10 @@ const (
 	maxPassed    = 16
 )
 
-// takeSmall fills an entry with submissions of small commands from behind a large command at the
-// front of the queue, and reports whether there are any. A small write then shares neither the sync of
-// a write of some mebibytes, which takes tens of milliseconds, nor the queue of those behind it. The
-// large command goes into the next entry, so that it waits for one entry at most. Only commands of
-// other scopes and actors pass it. mu is held.
+// takeSmall fills an entry with small commands that overtake a large command at the front of the queue,
+// and reports whether it found any. So a small write does not share the sync of a write of several
+// mebibytes, which takes tens of milliseconds. The large command goes into the next entry, so it waits
+// for one entry at most. Only commands of other scopes and actors overtake it. The caller holds mu.
 func (q *queue) takeSmall(entry *decide.Entry, spans *[]span) bool {
 	if len(q.items) < 2 || !q.items[0].large || !q.items[0].startsLarge() {
 		return false
@@ -338,8 +336,8 @@ func (s *Submission) start(command int) int {
 	return s.commands[command-1].end
 }
 
-// fail keeps the error of a part. It stands for the whole submission, so that
-// "never proposed" must not cover another part that may be in the log.
+// fail records the error of a span. The error describes the whole submission, so
+// "never proposed" must not hide another span that may be in the log.
 func (p span) fail(err error) {
 	s := p.submission
 	s.logged = s.logged || errors.Is(err, ErrOutcomeUnknown)
@@ -372,10 +370,10 @@ func (p span) setOutcomes(outcomes []machine.Outcome) {
 		s.outcomes = make([]machine.Outcome, total)
 	}
 	for i, out := range outcomes {
-		place := p.from + i
+		at := p.from + i
 		if s.slots != nil {
-			place = s.slots[place]
+			at = s.slots[at]
 		}
-		s.outcomes[place] = out
+		s.outcomes[at] = out
 	}
 }

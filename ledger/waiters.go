@@ -75,7 +75,7 @@ func (w *waiters[K]) wake(visit func(yield func(K))) {
 	})
 }
 
-// wakeAll wakes all calls. Each finds out by itself what has happened.
+// wakeAll wakes all calls. Each of them checks what has happened.
 func (w *waiters[K]) wakeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 )
 
 // Watch yields the headers of a scope's blocks from a height on, in order and
-// without a hole: those that are there, then each as it is committed. It ends with
-// an error: that of ctx, ErrClosed, or a failure. [Ledger.VisitBlock] reads what is
-// in a block.
+// without gaps: first the existing ones, then each as it is committed. It ends with
+// an error: that of ctx, ErrClosed, or a failure. [Ledger.VisitBlock] reads the
+// content of a block.
 func (l *Ledger) Watch(ctx context.Context, scope machine.Scope, from uint64) iter.Seq2[machine.BlockHeader, error] {
 	return func(yield func(machine.BlockHeader, error) bool) {
 		w := chainWatch{l, &machine.Chain{Scope: scope}}
@@ -32,7 +32,7 @@ type chainWatch struct {
 	chain *machine.Chain
 }
 
-// next returns the header of a block as soon as the block is there.
+// next returns the header of a block as soon as the block exists.
 func (w *chainWatch) next(ctx context.Context, height uint64) (machine.BlockHeader, error) {
 	for {
 		header, err := w.headerAt(ctx, height)

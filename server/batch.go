@@ -19,7 +19,7 @@ import (
 type batch struct {
 	began   time.Time // when the frame was there
 	size    int       // writes in the frame
-	room    int64     // that it takes of the stream's, until it is answered
+	weight  int64     // what it takes of the stream's budget, until it is answered
 	invalid []placed
 	writes  []batchWrite // the valid ones
 
@@ -53,7 +53,7 @@ type placed struct {
 // about names the write in a refusal.
 func (w *batchWrite) about() subject { return subject{w.stream.scope, w.stream.clientID, w.sequence} }
 
-// engine is how a batch enters the engine: a stream waits for room, a single call does not.
+// engine is how a batch enters the engine: a stream waits for its budgets, a single call does not.
 type engine interface {
 	// enter submits commands with the given bytes of operations. leave is for the batch. After an error nothing was
 	// submitted, and neither is used.

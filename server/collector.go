@@ -146,16 +146,16 @@ func (c *ledgerCollector) describeAdmission() {
 	gauge("connections_open", "Open connections.", func(g *admission.Gauges) int64 { return g.Connections })
 	gauge("connections_unknown", "Open connections on which no caller has been authenticated yet.",
 		func(g *admission.Gauges) int64 { return g.UnknownConnections })
-	gauge("visits_open", "Requests of which no caller is known: health checks, and those that are refused.",
+	gauge("visits_open", "Requests without an authenticated caller: health checks, and those that are refused.",
 		func(g *admission.Gauges) int64 { return g.Visits })
-	gauge("arriving_bytes", "Memory that is taken for large messages.",
+	gauge("arriving_bytes", "Memory charged for large messages.",
 		func(g *admission.Gauges) int64 { return g.ArrivingBytes })
-	gauge("answer_bytes", "Memory that is taken for large answers which are being sent.",
+	gauge("answer_bytes", "Memory charged for large answers that are being sent.",
 		func(g *admission.Gauges) int64 { return g.AnswerBytes })
-	gauge("reads_at_work", "Reads that make their answers.", func(g *admission.Gauges) int64 { return g.Reads })
+	gauge("reads_at_work", "Reads that build their answers.", func(g *admission.Gauges) int64 { return g.Reads })
 	gauge("streams_open", "Open WriteStreams and Watches.", func(g *admission.Gauges) int64 { return g.Streams })
 	gauge("disk_reserve_level",
-		"0 while there is room on the disk, 1 when less than twice the reserve is free, 2 when less than the reserve "+
+		"0 while the disk has space, 1 when less than twice the reserve is free, 2 when less than the reserve "+
 			"is: then a leader refuses writes, unless another node can take the leadership.",
 		func(g *admission.Gauges) int64 { return g.DiskLevel })
 }
@@ -211,7 +211,7 @@ func (c *ledgerCollector) describeStorage() {
 	spaceKnown := func(l *ledgerState) bool { return l.measured && l.disk.Size > 0 }
 	c.add(prometheus.GaugeValue, "state_file_bytes", "Size of the state file.",
 		func(l *ledgerState) float64 { return float64(l.disk.State) }, measured)
-	c.add(prometheus.GaugeValue, "data_disk_free_bytes", "Room left on the file system of the data directory.",
+	c.add(prometheus.GaugeValue, "data_disk_free_bytes", "Free space of the file system of the data directory.",
 		func(l *ledgerState) float64 { return float64(l.disk.Free) }, spaceKnown)
 	c.add(prometheus.GaugeValue, "data_disk_size_bytes", "Size of the file system of the data directory.",
 		func(l *ledgerState) float64 { return float64(l.disk.Size) }, spaceKnown)
@@ -399,8 +399,8 @@ func (s *Server) ledgerState() *ledgerState {
 var (
 	reloadsDesc = prometheus.NewDesc("seqledger_auth_reloads_total",
 		"Times that the auth file was read again, by result.", []string{"result"}, nil)
-	turnedAwayDesc = prometheus.NewDesc("seqledger_auth_refused_total",
-		"Requests without a good credential, by reason.", []string{"reason"}, nil)
+	authRefusedDesc = prometheus.NewDesc("seqledger_auth_refused_total",
+		"Requests without a valid credential, by reason.", []string{"reason"}, nil)
 	authKeysDesc = prometheus.NewDesc("seqledger_auth_keys", "API keys in the auth file.", nil, nil)
 )
 
@@ -410,7 +410,7 @@ type accessCollector struct{ server *Server }
 // Describe implements prometheus.Collector.
 func (accessCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- reloadsDesc
-	out <- turnedAwayDesc
+	out <- authRefusedDesc
 	out <- authKeysDesc
 }
 
@@ -426,7 +426,7 @@ func (c accessCollector) Collect(out chan<- prometheus.Metric) {
 	counter(reloadsDesc, stats.Reloads, "taken")
 	counter(reloadsDesc, stats.FailedReloads, "failed")
 	for reason, n := range stats.Refused {
-		counter(turnedAwayDesc, n, reason)
+		counter(authRefusedDesc, n, reason)
 	}
 	out <- prometheus.MustNewConstMetric(authKeysDesc, prometheus.GaugeValue, float64(stats.Keys))
 }

@@ -52,7 +52,7 @@ func (s *Server) dead() string {
 	return ""
 }
 
-// maxHealthBytes is room for the name of a service.
+// maxHealthBytes is enough for the name of a service.
 const maxHealthBytes = 4 << 10
 
 // answerProbe answers that all is well unless there is a problem.

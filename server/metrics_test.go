@@ -155,7 +155,7 @@ func (h *harness) results(t testing.TB) map[string]int {
 // TestGatesAreCounted: a refused stream is, and an open one shows by its kind.
 func TestGatesAreCounted(t *testing.T) {
 	t.Parallel()
-	h := startWith(t, server.Options{MaxStreams: 1})
+	h := startWith(t, server.Options{MaxOpenStreams: 1})
 	stream := h.client.WriteStream(within(t))
 	if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")))); err != nil {
 		t.Fatal(err)

@@ -32,8 +32,8 @@ type Options struct {
 	// authenticated caller, or else the new one. Default: 16,384, or less if the process may have few files open: see
 	// package listen.
 	MaxConnections int
-	// MaxStreams bounds the open WriteStreams, Watches and Backups together. Default: 1,024.
-	MaxStreams int
+	// MaxOpenStreams bounds the open WriteStreams, Watches and Backups together. Default: 1,024.
+	MaxOpenStreams int
 	// Auth decides who may call and what each caller may do. Default: nil, every caller may do everything as
 	// system:anonymous. Serve then accepts only a loopback listener, and requests with a loopback Host.
 	Auth *auth.Authority
@@ -77,7 +77,7 @@ func (o *Options) validate() error {
 	if o.Ledger == nil {
 		return errors.New("server: Options.Ledger is nil")
 	}
-	if o.MaxRequestBytes < 0 || o.MaxRequests < 0 || o.MaxConnections < 0 || o.MaxStreams < 0 || o.DrainTimeout < 0 ||
+	if o.MaxRequestBytes < 0 || o.MaxRequests < 0 || o.MaxConnections < 0 || o.MaxOpenStreams < 0 || o.DrainTimeout < 0 ||
 		o.PrincipalKeys < 0 {
 		return errors.New("server: Options: a limit is negative")
 	}

@@ -192,7 +192,7 @@ func TestOptions(t *testing.T) {
 	if _, err := server.New(server.Options{}); err == nil {
 		t.Error("a server without a ledger must be refused")
 	}
-	if _, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{}), MaxStreams: -1}); err == nil {
+	if _, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{}), MaxOpenStreams: -1}); err == nil {
 		t.Error("a negative limit must be refused")
 	}
 }

@@ -96,7 +96,7 @@ func (s *Server) admissionOptions() admission.Options {
 	}
 	return admission.Options{
 		Totals: admission.Totals{
-			Requests: s.options.MaxRequests, Streams: s.options.MaxStreams, Connections: s.options.MaxConnections,
+			Requests: s.options.MaxRequests, Streams: s.options.MaxOpenStreams, Connections: s.options.MaxConnections,
 			PrincipalKeys: s.options.PrincipalKeys,
 		},
 		Shares: s.options.Auth != nil, Logger: s.options.Logger,
@@ -160,7 +160,7 @@ func (s *Server) mountReflection(mux *http.ServeMux) {
 	mux.Handle(v1alpha, admission.BodyDeadline(s.endWithDrain(handler)))
 }
 
-// maxReflectionBytes is room for any name.
+// maxReflectionBytes is enough for any name.
 const maxReflectionBytes = 64 << 10
 
 // endWithDrain ends a handler that waits for its client when the server drains.

@@ -30,7 +30,7 @@ const (
 	// operationsPerWrite is how many operation results count as one write: a write whose result is not yet read takes
 	// some 350 bytes, and 8 for each operation.
 	operationsPerWrite = 32
-	maxFrameRoom       = wire.MaxFrameWrites + wire.MaxFrameOperations/operationsPerWrite
+	maxFrameWeight     = wire.MaxFrameWrites + wire.MaxFrameOperations/operationsPerWrite
 	// decodedOperation is about how many bytes a decoded and converted operation takes, independent of its size on the
 	// wire.
 	decodedOperation = 256
@@ -41,7 +41,7 @@ type writeStream struct {
 	server  *Server
 	conn    connect.StreamingHandlerConn
 	batches chan *batch         // in the order of their frames
-	room    *semaphore.Weighted // for writes in flight
+	budget  *semaphore.Weighted // for writes in flight
 	answers answers             // belongs to the sender
 	// authorized belongs to the reader.
 	authorized *authorizationCache
@@ -66,7 +66,7 @@ func (s *Server) writeStream(ctx context.Context, stream *bidiStream) error {
 	defer release()
 	st := &writeStream{
 		server: s, conn: stream.Conn(), batches: make(chan *batch, maxStreamFrames),
-		room: semaphore.NewWeighted(maxStreamWrites), authorized: newAuthorizationCache(s.caller(ctx)),
+		budget: semaphore.NewWeighted(maxStreamWrites), authorized: newAuthorizationCache(s.caller(ctx)),
 		party: s.party(ctx), hurry: make(chan struct{}), ended: ended,
 	}
 	st.answers.method = methodWriteStream
@@ -105,9 +105,9 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 		}
 	}()
 	for {
-		// Reserve room before reading a frame, so that a frame is not in memory while it waits for the client to read
+		// Reserve budget before reading a frame, so that a frame is not in memory while it waits for the client to read
 		// results.
-		if st.readErr = st.room.Acquire(ctx, maxFrameRoom); st.readErr != nil {
+		if st.readErr = st.budget.Acquire(ctx, maxFrameWeight); st.readErr != nil {
 			return
 		}
 		var f wire.Frame
@@ -128,8 +128,8 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 			st.readErr = err
 			return
 		}
-		room := roomOf(&f)
-		st.room.Release(maxFrameRoom - room)
+		weight := weightOf(&f)
+		st.budget.Release(maxFrameWeight - weight)
 		if len(f.Writes) == 0 {
 			continue // a keepalive
 		}
@@ -140,7 +140,7 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 		b, err := st.server.newBatch(ctx, &f, st.authorized, st)
 		controls.Release()
 		if err == nil {
-			b.room = room
+			b.weight = weight
 			if err = st.accept(ctx, b); err != nil {
 				st.server.abandon(st.party, b)
 			}
@@ -212,8 +212,8 @@ func (s *Server) abandon(p admission.Party, b *batch) {
 	}()
 }
 
-// roomOf is the part of its stream's bound that a frame takes.
-func roomOf(f *wire.Frame) int64 { return int64(len(f.Writes) + f.Operations/operationsPerWrite) }
+// weightOf is the part of its stream's budget that a frame takes.
+func weightOf(f *wire.Frame) int64 { return int64(len(f.Writes) + f.Operations/operationsPerWrite) }
 
 // send answers every batch, then returns why there are no more: nil for a half-close, DRAINING if the server drains, or
 // the end of the credential.
@@ -249,13 +249,13 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 		}
 		answers.reset()
 		st.answer(ctx, next)
-		room := next.room
-		next = st.coalesce(ctx, answers, &room)
+		weight := next.weight
+		next = st.coalesce(ctx, answers, &weight)
 		if err := controls.Send(func() error { return st.conn.Send(answers.Response()) }); err != nil {
 			return err
 		}
 		// Only after the send, so that a client that does not read its results stops its own stream.
-		st.room.Release(room)
+		st.budget.Release(weight)
 	}
 }
 
@@ -280,8 +280,8 @@ func (b *batch) await(ctx context.Context) error {
 }
 
 // coalesce adds the results of the batches that are already decided, and returns the first undecided one. It adds up
-// the room that they take. It never waits.
-func (st *writeStream) coalesce(ctx context.Context, answers *answers, room *int64) *batch {
+// their weights. It never waits.
+func (st *writeStream) coalesce(ctx context.Context, answers *answers, weight *int64) *batch {
 	for answers.Count() < maxResults {
 		select {
 		case b, more := <-st.batches:
@@ -292,7 +292,7 @@ func (st *writeStream) coalesce(ctx context.Context, answers *answers, room *int
 				return b
 			}
 			st.answer(ctx, b)
-			*room += b.room
+			*weight += b.weight
 		default:
 			return nil
 		}

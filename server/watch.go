@@ -85,14 +85,14 @@ func (w *watcher) send(ctx context.Context, height uint64) error {
 	}
 }
 
-// next reads a message, and takes room for it until release is called. It holds no message while it waits for room: it
+// next reads a message, and charges it until release is called. It holds no message while it waits for that: it
 // reads it again, because blocks never change.
 func (w *watcher) next(
 	ctx context.Context, height uint64, start *seqledgerv1.BlockPosition,
 ) (block *seqledgerv1.Block, release func(), err error) {
 	s := w.server
 	release = func() {}
-	for room := 0; ; {
+	for charged := 0; ; {
 		done, err := s.admission.Read(ctx, w.party, true)
 		if err != nil {
 			release()
@@ -111,7 +111,7 @@ func (w *watcher) next(
 			return nil, nil, err
 		}
 		size := sizeOf(block)
-		if size <= room {
+		if size <= charged {
 			return block, release, nil
 		}
 		release()
@@ -121,6 +121,6 @@ func (w *watcher) next(
 		if release, err = s.admission.AwaitAnswer(ctx, w.party, size); err != nil {
 			return nil, nil, err
 		}
-		room = size
+		charged = size
 	}
 }

@@ -80,7 +80,7 @@ func Into(
 		}
 		_ = pgserver.Leave(db, err)
 		failures++
-		f.log.WarnContext(ctx, "following goes on after a failure", "error", err)
+		f.log.WarnContext(ctx, "the follower failed; retrying", "error", err)
 		// The shift is bounded, otherwise it would overflow after some more failures.
 		if err := pause(ctx, min(pauseMax, pauseFirst<<min(failures, 16))); err != nil {
 			return err

@@ -217,7 +217,7 @@ func (g *guard) await(ctx context.Context, request *ReserveRequest, running *Res
 	if answer.Code == CodeStoreUnavailable {
 		// The store has answered that another owner is at work. A failed wait does not change that.
 		if ctx.Err() == nil {
-			g.Logger.WarnContext(ctx, "the wait for another owner of a key broke", "error", err)
+			g.Logger.WarnContext(ctx, "the wait for another owner of a key failed", "error", err)
 		}
 		if now == nil || now.Outcome != InFlight { // the rest of the lease as of the answer before the wait
 			now = &Reservation{RetryAfter: running.RetryAfter - time.Since(began)}

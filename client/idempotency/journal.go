@@ -175,7 +175,7 @@ func readEntry(path string) (*journalEntry, error) {
 	}
 	entry, err := decodeEntry(content)
 	if err != nil {
-		return nil, fmt.Errorf("idempotency: %s is damaged: %w; move it away to go on, and look up what became of "+
+		return nil, fmt.Errorf("idempotency: %s is damaged: %w; move it away to continue, and look up the outcome of "+
 			"its key",
 			path, err)
 	}

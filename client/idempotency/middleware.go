@@ -478,7 +478,7 @@ func (m *middleware) readBody(w http.ResponseWriter, r *http.Request) ([]byte, e
 		return nil, &Error{Code: CodeBodyTimeout, RetryAfter: time.Second}
 	}
 	if err != nil {
-		return nil, &Error{Code: CodeBodyInvalid, Cause: fmt.Errorf("it did not come as a whole: %w", err)}
+		return nil, &Error{Code: CodeBodyInvalid, Cause: fmt.Errorf("the body is incomplete: %w", err)}
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return body, nil

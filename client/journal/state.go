@@ -138,7 +138,7 @@ func (s *stream) applyHead(h Head) error {
 	case h.NextID < s.head.NextID:
 		return fmt.Errorf("the next write's id goes back from %d to %d", s.head.NextID, h.NextID)
 	case len(s.open()) > 0 && h.NextSequence != s.head.NextSequence:
-		return fmt.Errorf("the next sequence becomes %d instead of %d behind unsettled writes", h.NextSequence,
+		return fmt.Errorf("the next sequence becomes %d instead of %d while writes are unsettled", h.NextSequence,
 			s.head.NextSequence)
 	case h.Session != 0 && h.NextSequence == 0:
 		return fmt.Errorf("session %d has no next sequence", h.Session)

@@ -68,7 +68,7 @@ var (
 	errStopped = errors.New("the stream is stopped")
 )
 
-// stopError stops a stream until an operator lets it go on.
+// stopError stops a stream until an operator resumes it.
 type stopError struct{ reason string }
 
 func (e *stopError) Error() string { return e.reason }
@@ -124,7 +124,7 @@ func pause(ctx context.Context, failures int) {
 
 // step writes one batch of rows, and reports whether there may be more.
 func (s *stream) step(ctx context.Context) (more bool, err error) {
-	// A session that nothing is written under ends with the stream, after client_ttl.
+	// An unused session ends with the stream, after client_ttl.
 	if s.open && len(s.rows) == 0 && time.Since(s.used) > s.ttl/3 {
 		s.open = false
 	}
@@ -160,15 +160,14 @@ func (s *stream) step(ctx context.Context) (more bool, err error) {
 	return true, s.failed(ctx, batch[len(settled)], len(batch), failed)
 }
 
-// A batch of fewer rows than this waits, so that a call and a transaction are worth their price. The application's
-// transactions pay it: they use the same database. It waits for a fifth of the time after which an idle stream is
-// looked at, which Options.Poll sets.
+// A batch of fewer than fewRows rows waits for a fifth of Options.Poll, because each call and transaction of the relay
+// costs the application's transactions in the same database.
 const (
 	fewRows    = 32
 	pollGather = 5
 )
 
-// gather waits, before the rows after a small batch get numbers, until it is a while since those before got theirs.
+// gather delays the numbering of the rows after a small batch.
 func (s *stream) gather(ctx context.Context, sent int) {
 	if sent >= fewRows {
 		return
@@ -214,7 +213,7 @@ type settlement struct {
 	receipt *seqledgerv1.Receipt
 }
 
-// judge returns the rows that are committed, up to the first that is not known to be, and the error of that.
+// judge returns the committed rows before the first one that is not known to be committed, and the error of that row.
 func (s *stream) judge(rows []row, results []client.BatchResult) (settled []settlement, failed error) {
 	for i, result := range results {
 		switch {
@@ -339,7 +338,7 @@ func (s *stream) openSession(ctx context.Context) error {
 	}
 }
 
-// checkLedger compares the ledger with the one that the stream's numbers are of.
+// checkLedger checks that the stream's numbers belong to this ledger.
 func (s *stream) checkLedger(ctx context.Context) error {
 	status, err := s.relay.ledger.Status(ctx)
 	if err != nil {
@@ -359,11 +358,11 @@ func (s *stream) checkLedger(ctx context.Context) error {
 	return nil
 }
 
-// compare ends the reason of a stop after which the table does not say what the ledger has.
+// compare tells the operator what to do when table and ledger differ.
 const compare = "compare the open rows with the ledger, say with outbox settle which are committed, then outbox resume"
 
-// opened takes in where the ledger says that the stream stands. A table that was set back, as by a restore of the
-// database, has rows that are written and do not say so: numbers that the table did not give are never continued.
+// opened compares the table with the stream's state in the ledger. A restored database has rows that are committed and
+// not marked so: opened never continues numbers that the table did not give out.
 func (s *stream) opened(ctx context.Context, answer *seqledgerv1.OpenSessionResponse) error {
 	s.relay.sessions.Add(1)
 	state := answer.GetState()
@@ -392,7 +391,7 @@ func (s *stream) opened(ctx context.Context, answer *seqledgerv1.OpenSessionResp
 	return nil
 }
 
-// ttlOf returns after which time without a commit the ledger forgets the stream.
+// ttlOf returns the time without a commit after which the ledger evicts the stream.
 func ttlOf(state *seqledgerv1.ClientState) time.Duration {
 	return state.GetExpiresAt().AsTime().Sub(state.GetLastSeen().AsTime())
 }

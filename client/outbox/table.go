@@ -310,7 +310,7 @@ func (s *stream) saveNumbers(ctx context.Context, tx pgx.Tx, numbered []row) err
 	case err != nil:
 		return err
 	case tag.RowsAffected() != int64(len(numbered)):
-		return fmt.Errorf("of %d new rows, %d were there a moment later", len(numbered), tag.RowsAffected())
+		return fmt.Errorf("%d of %d new rows have disappeared", int64(len(numbered))-tag.RowsAffected(), len(numbered))
 	}
 	_, err = tx.Exec(ctx, s.relay.tables.statement(`UPDATE {streams} SET next_sequence = $2 WHERE stream = $1`),
 		s.name, s.head.next+uint64(len(numbered)))

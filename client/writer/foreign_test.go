@@ -38,22 +38,6 @@ func wantEnded(t *testing.T, w *writer.Writer, unsettled int) {
 	}
 }
 
-// TestAlreadyCommittedOfAnOnlyCopyIsNoCommit: another client took the number under the same
-// session, so the write never ran and must not look paid.
-func TestAlreadyCommittedOfAnOnlyCopyIsNoCommit(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	s.ledger.setWindow(4)
-	first, second := sharedSession(t, c)
-	for range 5 {
-		if _, err := first.Write(t.Context(), payload("old")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	wantNotExecuted(t, burst(t, second, payload("new"))[0], failure.ErrProtocol)
-	wantEnded(t, second, 0)
-}
-
 // TestACommitProvesNothingInASharedSession: number 1 holds another client's write, so the
 // commit of number 2 does not prove that our 1 has committed.
 func TestACommitProvesNothingInASharedSession(t *testing.T) {
@@ -80,43 +64,4 @@ func TestACommitProvesNothingInASharedSession(t *testing.T) {
 		}
 		wantCommitted(t, p[1], 2)
 	}
-}
-
-// TestAReceiptOfAnotherLedgerEndsTheWriter: behind the same address stands
-// another ledger with the same session and the same numbers. What is known is
-// that the stream is not the one that the Writer opened.
-func TestAReceiptOfAnotherLedgerEndsTheWriter(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	w := newWriter(t, c, "w")
-	wantCommitted(t, burst(t, w, payload("1"))[0], 1)
-	s.ledger.becomesAnother()
-	_, err := w.Write(t.Context(), payload("2"))
-	if !errors.Is(err, failure.ErrOutcomeUnknown) || !errors.Is(err, failure.ErrProtocol) {
-		t.Errorf("want an open outcome because of the other ledger, got %v", err)
-	}
-	wantEnded(t, w, 1)
-	if _, err := w.Write(t.Context(), payload("3")); !errors.Is(err, failure.ErrNotExecuted) ||
-		errors.Is(err, failure.ErrOutcomeUnknown) {
-		t.Errorf("a write that was not taken has a certain outcome, got %v", err)
-	}
-}
-
-// TestAReplayOfAnOnlyCopyEndsTheWriter: whose receipt that is cannot be known,
-// so it is neither a commit nor free to be submitted again.
-func TestAReplayOfAnOnlyCopyEndsTheWriter(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	s.set(func(s *fakeServer) {
-		s.onAnswer = func(_ *seqledgerv1.WriteRequest, right *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
-			right.GetReceipt().Replayed = true
-			return right
-		}
-	})
-	w := newWriter(t, c, "w")
-	_, err := w.Write(t.Context(), payload("1"))
-	if !errors.Is(err, failure.ErrOutcomeUnknown) || !errors.Is(err, failure.ErrProtocol) {
-		t.Errorf("want an open outcome, got %v", err)
-	}
-	wantEnded(t, w, 1)
 }

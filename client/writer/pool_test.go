@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,11 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
-	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -247,133 +243,6 @@ func oneByOne(t *testing.T, handle func(conn net.Conn, n int, r *http.Request) b
 	return &fakeServer{address: listener.Addr().String()}
 }
 
-// state is the answer to GetClientState, in JSON's place an empty message.
-const emptyAnswer = "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 0\r\n\r\n"
-
-// TestOddAnswers: each costs an attempt at most, and none confuses the answers of calls.
-func TestOddAnswers(t *testing.T) {
-	t.Parallel()
-	for name, first := range map[string]string{
-		"nothing":     "",
-		"half a head": "HTTP/1.1 200 OK\r\nContent-Ty",
-		"half a body": "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 10\r\n\r\nabc",
-		"half a chunk": "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n" +
-			"Transfer-Encoding: chunked\r\n\r\n5\r\nab",
-		"another protocol":           "220 mail.example ESMTP\r\n",
-		"a head without end":         "HTTP/1.1 200 OK\r\n",
-		"a gateway's own":            "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nno!",
-		"a gateway's, until it ends": "HTTP/1.0 503 Service Unavailable\r\n\r\nno!",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := oneByOne(t, func(conn net.Conn, n int, r *http.Request) bool {
-				_, _ = io.Copy(io.Discard, r.Body)
-				if n == 1 {
-					_, err := io.WriteString(conn, first)
-					for err == nil && name == "a head without end" {
-						_, err = io.WriteString(conn, "X: "+strings.Repeat("y", 1000)+"\r\n")
-					}
-					return false
-				}
-				_, err := io.WriteString(conn, emptyAnswer)
-				return err == nil
-			})
-			if err := ask(t.Context(), dial(t, s)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	for name, answer := range map[string]string{
-		"a word on the way first": "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + emptyAnswer,
-		"chunks": "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n" +
-			"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"the last one": "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n" +
-			"Content-Length: 0\r\nConnection: close\r\n\r\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := oneByOne(t, func(conn net.Conn, _ int, r *http.Request) bool {
-				_, _ = io.Copy(io.Discard, r.Body)
-				_, err := io.WriteString(conn, answer)
-				return err == nil && name != "the last one"
-			})
-			c := dial(t, s, func(o *client.Options) { o.MaxAttempts = 1 })
-			for range 5 {
-				if err := ask(t.Context(), c); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-}
-
-// TestAConnectionThatItsServerClosed while it was idle is not used for a call.
-func TestAConnectionThatItsServerClosed(t *testing.T) {
-	t.Parallel()
-	s, w, server := serveWatched(t, func(*httptest.Server) {})
-	c := dial(t, s, func(o *client.Options) { o.MaxAttempts = 1 })
-	if err := ask(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-	server.CloseClientConnections()
-	eventually(t, "the end of the connection", func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.open == 0
-	})
-	if err := ask(t.Context(), c); err != nil {
-		t.Errorf("the one attempt met the closed connection: %v", err)
-	}
-}
-
-// TestAServerThatBecomesAnother: what speaks HTTP/1.1 is replaced by what speaks HTTP/2
-// alone, at the same address. Calls find that out.
-func TestAServerThatBecomesAnother(t *testing.T) {
-	t.Parallel()
-	s2 := &fakeServer{ledger: newFakeLedger(), http2Only: true}
-	listener, err := freeport.Listen(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s1 := &fakeServer{ledger: s2.ledger}
-	stop := s1.serve(listener)
-	s1.address = listener.Addr().String()
-	c := dial(t, s1)
-	if err := ask(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-	stop()
-	if listener, err = freeport.Listen(t.Context(), s1.address); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s2.serve(listener))
-	if err := ask(t.Context(), c); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestAnAnswerThatNobodyAskedFor is not taken for that of the next call.
-func TestAnAnswerThatNobodyAskedFor(t *testing.T) {
-	t.Parallel()
-	sent := make(chan struct{}, 1)
-	s := oneByOne(t, func(conn net.Conn, n int, r *http.Request) bool {
-		_, _ = io.Copy(io.Discard, r.Body)
-		_, err := io.WriteString(conn, emptyAnswer)
-		if n == 1 {
-			_, err = io.WriteString(conn, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-		}
-		sent <- struct{}{}
-		return err == nil
-	})
-	c := dial(t, s, func(o *client.Options) { o.MaxAttempts = 1 })
-	for range 3 {
-		if err := ask(t.Context(), c); err != nil {
-			t.Error(err)
-		}
-		<-sent
-	}
-}
-
 // TestACancelledCallLeavesNothingBehind on the connection for the next one.
 func TestACancelledCallLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
@@ -395,61 +264,6 @@ func TestACancelledCallLeavesNothingBehind(t *testing.T) {
 		if err := ask(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// TestALargeRequestThatIsAnsweredEarly: the server answers and reads no more, as it does when
-// a message is too large. The caller gets that answer, and the connection is used no more.
-func TestALargeRequestThatIsAnsweredEarly(t *testing.T) {
-	t.Parallel()
-	refused := `{"code":"invalid_argument","message":"too large"}`
-	over := make(chan struct{})
-	defer close(over)
-	s := oneByOne(t, func(conn net.Conn, n int, r *http.Request) bool {
-		if n == 1 {
-			_, _ = fmt.Fprintf(conn,
-				"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-				len(refused), refused)
-			<-over
-			return false
-		}
-		_, _ = io.Copy(io.Discard, r.Body)
-		_, err := io.WriteString(conn, emptyAnswer)
-		return err == nil
-	})
-	c := dial(t, s)
-	large := numbered(1)
-	for range 16 { // more than the buffers of a connection take
-		large.Operations = append(large.Operations, sized(1<<10))
-	}
-	_, err := c.Write(t.Context(), large)
-	if e, ok := errors.AsType[*failure.Error](err); !ok || e.ConnectCode != connect.CodeInvalidArgument ||
-		e.Message != "too large" {
-		t.Errorf("want the server's answer, got %v", err)
-	}
-	if err := ask(t.Context(), c); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestLargeRequestsOverOneConnection are written beside reading, and leave the connection
-// as they found it.
-func TestLargeRequestsOverOneConnection(t *testing.T) {
-	t.Parallel()
-	s, w, _ := serveWatched(t, func(*httptest.Server) {})
-	c := dial(t, s)
-	for sequence := uint64(1); sequence <= 20; sequence++ {
-		r := numbered(sequence)
-		r.IdempotencyKey = machine.FormatUUID([16]byte{byte(sequence)})
-		if sequence%2 == 0 {
-			r.Operations = []*seqledgerv1.Operation{sized(300), sized(700)}
-		}
-		if _, err := c.Write(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := len(s.ledger.history()); n != 20 || w.total > 3 {
-		t.Errorf("%d writes committed, over %d connections", n, w.total)
 	}
 }
 

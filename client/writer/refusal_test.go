@@ -141,45 +141,6 @@ func TestARefusalIsFencedWhenCopiesBehindItAreUnderWay(t *testing.T) {
 	}
 }
 
-// TestARefusedWriteThatCommittedThroughACopyIsACommit: the second copy is
-// refused, the first commits before the new session. Reporting the refusal
-// would be wrong; the receipt comes by sending again, and the writes behind go
-// on.
-func TestARefusedWriteThatCommittedThroughACopyIsACommit(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	var sent atomic.Int32
-	release := hold(s, func(r *seqledgerv1.WriteRequest) fault {
-		if r.GetSequence() == 2 {
-			switch sent.Add(1) {
-			case 1:
-				return faultGhost
-			case 2:
-				s.ledger.toggle("taken") // the condition fails for this copy
-			}
-		}
-		return faultNone
-	})
-	w := newWriter(t, c, "w")
-	s.set(func(s *fakeServer) {
-		s.onOpen = func(*seqledgerv1.OpenSessionRequest) error {
-			s.ledger.toggle("taken") // and holds again for the first one
-			s.releaseGhost(func(int) int { return 0 })
-			return nil
-		}
-	})
-	p := burst(t, w, payload("1"), create("taken"), payload("3"))
-	release(w, len(p))
-	wantCommitted(t, p[1], 2)
-	wantCommitted(t, p[2], 3)
-	if receipt, _ := p[1].Wait(t.Context()); !receipt.GetReplayed() || writer.ReceiptGone(receipt) {
-		t.Errorf("want the original receipt by replay, got %v", receipt)
-	}
-	if err := w.Err(); err != nil {
-		t.Errorf("nothing was refused in the end, so the Writer continues; got %v", err)
-	}
-}
-
 // TestARefusalWaitsForItsSession: while the new session cannot be opened the
 // refusal must not be reported, because it is not final.
 func TestARefusalWaitsForItsSession(t *testing.T) {

@@ -106,44 +106,6 @@ func TestEveryRefusalIsFinalAndResumable(t *testing.T) {
 	}
 }
 
-// TestARefusalAfterAnyRepeatIsFenced: the write was sent twice. That the first
-// copy was never proposed is the word of one server, and a session is cheap.
-func TestARefusalAfterAnyRepeatIsFenced(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	s.ledger.toggle("taken")
-	var sent atomic.Int32
-	s.set(func(s *fakeServer) {
-		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-			if sent.Add(1) == 1 {
-				return faultDraining
-			}
-			return faultNone
-		}
-	})
-	wantNotExecuted(t, burst(t, newWriter(t, c, "w"), create("taken"))[0], failure.ErrConditionFailed)
-	if n := s.openCount(); n != 2 {
-		t.Errorf("want one more session before the report, got %d in all", n)
-	}
-}
-
-// TestACommitBehindARefusalProvesTheRefusedWriteCommitted: sequences have no
-// holes, so the refusal cannot be the whole truth and is looked into.
-func TestACommitBehindARefusalProvesTheRefusedWriteCommitted(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	firstAnswer(s, 2, codeKeyExists)
-	w := newWriter(t, c, "w")
-	release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
-	p := burst(t, w, payload("1"), payload("2"), payload("3"))
-	release(w, len(p))
-	wantCommitted(t, p[1], 2)
-	wantCommitted(t, p[2], 3)
-	if n := s.openCount(); n != 2 {
-		t.Errorf("want one session to settle the contradiction, got %d in all", n)
-	}
-}
-
 // TestACommitProvesThoseBeforeItAtTheEnd: write 2 has no answer when the Writer
 // ends, but 3 is committed: so 2 is, and must not be listed as unsettled.
 func TestACommitProvesThoseBeforeItAtTheEnd(t *testing.T) {

@@ -2,9 +2,6 @@ package writer
 
 import (
 	"testing"
-
-	"github.com/seqledger/seqledger/client/failure"
-	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // TestRingKeepsTheOrder through growth and wrapping, compared with a slice.
@@ -63,14 +60,5 @@ func TestKeysAreDistinctUUIDs(t *testing.T) {
 			t.Fatalf("%q is not a fresh UUIDv7", key)
 		}
 		seen[key] = true
-	}
-}
-
-// TestACodeOfANewerServerEndsTheWriter: a wrong guess about what it allows could execute a write
-// twice.
-func TestACodeOfANewerServerEndsTheWriter(t *testing.T) {
-	t.Parallel()
-	if got := verdictOf(failure.FromStream(&seqledgerv1.WriteError{Code: 999})); got != verdictFatal {
-		t.Errorf("an unknown code is judged as %v, want the end of the Writer", got)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/seqledger/seqledger/client/failure"
@@ -33,87 +32,6 @@ func TestAWriterContinuesTheStream(t *testing.T) {
 	}
 	if got := s.header.Get("Connect-Accept-Encoding"); got != "" {
 		t.Errorf("the stream must not ask for compression, asked for %q", got)
-	}
-}
-
-// TestAReceiptThatIsGoneIsStillACommit: an error here would make callers pay
-// twice.
-func TestAReceiptThatIsGoneIsStillACommit(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	var sent atomic.Int32
-	s.set(func(s *fakeServer) {
-		s.onWrite = func(r *seqledgerv1.WriteRequest) fault {
-			if r.GetSequence() == 1 && sent.Add(1) == 1 {
-				return faultLost
-			}
-			return faultNone
-		}
-		// As if the window had shrunk.
-		s.onAnswer = func(r *seqledgerv1.WriteRequest, right *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
-			if !right.GetReceipt().GetReplayed() {
-				return right
-			}
-			return refusal(&seqledgerv1.WriteError{
-				Code: codeCommitted, LastCommittedSequence: r.GetSequence(), Session: r.GetSession(),
-			})
-		}
-	})
-	w := newWriter(t, c, "w")
-	receipt, err := w.Write(t.Context(), payload("1"))
-	if err != nil || !writer.ReceiptGone(receipt) || receipt.GetSequence() != 1 {
-		t.Errorf("want a commit of 1 without its receipt, got %v, %v", receipt, err)
-	}
-	if receipt, err := w.Write(t.Context(), payload("2")); err != nil || writer.ReceiptGone(receipt) {
-		t.Errorf("the Writer must go on with real receipts, got %v, %v", receipt, err)
-	}
-}
-
-// TestAnswersThatCannotBeRight break the stream; the write is sent again and
-// committed once, under its number.
-func TestAnswersThatCannotBeRight(t *testing.T) {
-	t.Parallel()
-	wrong := &seqledgerv1.WriteResult{
-		Result: &seqledgerv1.WriteResult_Receipt{Receipt: &seqledgerv1.Receipt{Sequence: 77, TxId: "tx"}}}
-	for name, answer := range map[string]*seqledgerv1.WriteResult{"another sequence": wrong, "empty": {}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, c := start(t)
-			var answers atomic.Int32
-			s.set(func(s *fakeServer) {
-				s.onAnswer = func(_ *seqledgerv1.WriteRequest,
-					right *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
-					if answers.Add(1) == 1 {
-						return answer
-					}
-					return right
-				}
-			})
-			receipt, err := newWriter(t, c, "w").Write(t.Context(), payload("1"))
-			if err != nil || receipt.GetSequence() != 1 || !receipt.GetReplayed() || answers.Load() != 2 {
-				t.Errorf("want the receipt of 1 by replay, got %v, %v", receipt, err)
-			}
-		})
-	}
-}
-
-// TestAGapBehindACommitEndsTheWriter: the ledger has lost an acknowledged write
-// or is another one; going on would hide that.
-func TestAGapBehindACommitEndsTheWriter(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	s.set(func(s *fakeServer) {
-		s.onAnswer = func(*seqledgerv1.WriteRequest, *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
-			return refusal(&seqledgerv1.WriteError{Code: codeGap})
-		}
-	})
-	w := newWriter(t, c, "w")
-	if _, err := w.Write(t.Context(), payload("1")); !errors.Is(err, failure.ErrProtocol) ||
-		failure.CodeOf(err) != codeGap {
-		t.Errorf("want a protocol violation about the gap, got %v", err)
-	}
-	if w.Err() == nil {
-		t.Error("the Writer must have ended")
 	}
 }
 

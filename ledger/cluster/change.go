@@ -58,7 +58,7 @@ func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2, force bool) 
 	return nil
 }
 
-// offerState commits a command if none followed the last membership change. A node that is too far behind is offered
+// offerState commits a command if none followed the last membership change. A lagging node is offered
 // the state as of the last command, and that state must include the current members. Without this command the node
 // would have to wait for the next write.
 func (n *Node) offerState(ctx context.Context) error {
@@ -217,7 +217,7 @@ func (n *Node) transfer(ctx context.Context, to uint64) error {
 			return nil
 		}
 		s := n.Status()
-		// Asked after the status, because a node that does not lead any more knows nothing of the others.
+		// Asked after the status, because a node that no longer leads does not know the others.
 		if leader.ID == n.id() && n.log.Role().Leads {
 			if m := s.find(to); m == nil || s.fault(m) != "" {
 				return fmt.Errorf("%w: node %d is gone", ErrNoSuccessor, to)

@@ -288,7 +288,7 @@ func (n *Node) askDigests(own stand) opinion {
 			continue
 		}
 		asked++
-		// Ends with ctx; the channel has room for it.
+		// Ends with ctx; the channel is buffered for all answers.
 		go func() {
 			a := answer{Member: m}
 			a.check, a.err = n.askDigest(ctx, &a.Member, own)

@@ -90,7 +90,7 @@ func (n *Node) takeForgotten(w http.ResponseWriter, r *http.Request) {
 	n.mu.Unlock()
 	n.host.Logger.Error("nothing is sent any more to a node, because "+errForgotten.Error(),
 		"node", sender, "acknowledged", f.Acknowledged, "its log ends at", f.Last)
-	_ = n.connectMembers() // the addresses are those of before, and what is wrong with them was logged
+	_ = n.connectMembers() // the addresses have not changed, and errors in them were logged
 	w.WriteHeader(http.StatusNoContent)
 }
 

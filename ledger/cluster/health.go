@@ -20,7 +20,7 @@ var ErrNoSuccessor = errors.New("the leadership is not transferred")
 // howToForce ends the errors of changes that can be forced.
 const howToForce = "check the numbers with seqledger cluster status; --force makes the change all the same"
 
-// caughtUp is how many entries a node may lag behind when the cluster relies on it.
+// caughtUp is how many entries a node may lack when the cluster relies on it.
 const caughtUp = 100
 
 // fault returns why a node can neither acknowledge a write nor take the leadership now, or "". Only a leader knows.

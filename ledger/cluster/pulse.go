@@ -123,7 +123,7 @@ func (n *Node) askPulses(patience time.Duration, enough func() bool) {
 			answered <- struct{}{}
 			continue
 		}
-		// Ends with ctx; the channel has room for it.
+		// Ends with ctx; the channel is buffered for all answers.
 		go func() {
 			if s, err := n.askPulse(ctx, &m); err == nil {
 				n.notePulse(m.ID, s)

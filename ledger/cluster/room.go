@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Room says whether the disk of a node has room for more writes. The server decides that, because it has the reserve
+// Room says whether the disk of a node can take more writes. The server decides that, because it has the reserve
 // below which it refuses writes. See [Node.WatchRoom].
 type Room uint8
 
@@ -28,7 +28,7 @@ func (r Room) Low() bool { return r >= RoomScarce }
 // once a second by one goroutine, which may wait for the disk.
 func (n *Node) WatchRoom(measure func() (below, ample bool)) { n.measure.Store(&measure) }
 
-// measureRoom measures the disk of this node. Only the comparisons call it, one at a time.
+// measureRoom measures the disk of this node. Only the comparisons call it, from one goroutine.
 func (n *Node) measureRoom() Room {
 	measure := n.measure.Load()
 	if measure == nil {

@@ -17,7 +17,7 @@ type Leader struct {
 	Self   bool   // this node leads, and accepts writes
 	Term   uint64 // the Raft term
 	Peer   string // host and port at which the node listens for other nodes; may be empty
-	Client string // the same for clients, as the node was told to advertise it; may be empty
+	Client string // host and port for clients, as configured; may be empty
 	// Encrypted reports whether nodes communicate over TLS.
 	Encrypted bool
 }

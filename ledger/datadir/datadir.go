@@ -1,32 +1,29 @@
-// Package datadir knows what lies in a data directory, in which order it is made,
-// and who may open it.
+// Package datadir creates and opens data directories, and locks them.
 //
 // A data directory holds:
 //
-//	LOCK      flock of the process that has it open
-//	LEDGER    the marker: written last at creation, so that a directory
-//	          without it was never used
-//	CREATING  there only while the directory is being created
-//	state.db  the state (package boltstore)
-//	state.sum the checksums of its pages (package pagesum)
-//	blocks/   the block files that belong to it (package blockfile)
-//	log/      the replicated log (package raftlog)
+//	LOCK       flock of the process that has it open
+//	LEDGER     the marker; written last at creation, so a directory without it was never used
+//	CREATING   exists only while the directory is being created
+//	state.db   the state (package boltstore)
+//	state.sum  the checksums of its pages (package pagesum)
+//	blocks/    the block files that belong to it (package blockfile)
+//	log/       the replicated log (package raftlog)
 //	JOIN-TOKEN the secret that the nodes of a cluster share
-//	RECOVERING there only while a node of a lost majority becomes a ledger of its own
-//	OLD-COPY  there once it was found that the node has acknowledged more than the directory holds
-//	incoming/ there only while the state of another node takes the place of this one
+//	RECOVERING exists only while a surviving node becomes a single-node ledger
+//	OLD-COPY   the node has acknowledged more than the directory holds
+//	incoming/  exists only while the state of another node replaces this one
 //
 // Creation is CREATING, state.db with its sums and blocks, log, LEDGER, then CREATING is removed. A
-// crash in between leaves CREATING without LEDGER: nothing can have been
-// acknowledged, so the parts are removed and creation begins again.
+// crash in between leaves CREATING without LEDGER: nothing was acknowledged, so the parts are removed
+// and creation starts over.
 //
-// A restore does the same, and CREATING says so: only another restore begins
-// that again. A start that did would put an empty ledger in the place of the
-// one that was to be restored.
+// A restore does the same, and CREATING says so: only another restore may start over. An ordinary
+// start would put an empty ledger in place of the one to be restored.
 //
-// A node that is too far behind to follow the log gets the state of another node in incoming/. The
-// file WHOLE in there is written last. Without it a start removes incoming/, and what was in use goes
-// on; with it a start moves its parts into their places.
+// A node that can no longer follow the log gets the state of another node in incoming/. The file
+// WHOLE in it is written last. Without WHOLE, a start removes incoming/ and keeps the current state;
+// with it, a start moves the parts into their places.
 package datadir
 
 import (
@@ -60,7 +57,7 @@ const (
 
 	recoveringName = "RECOVERING"
 	oldCopyName    = "OLD-COPY"
-	newSuffix      = ".new-" // of a state file that is not whole
+	newSuffix      = ".new-" // of an incomplete state file
 
 	// formatVersion is the format of the directory as a whole. See FORMAT.md.
 	formatVersion = 1
@@ -76,7 +73,7 @@ var (
 	// ErrJoining says that a directory is being made for a node that joins a cluster.
 	ErrJoining = errors.New("the node has not joined its cluster yet: start it with --join again, " +
 		"or empty the directory")
-	// ErrRecovering says that a node of a lost majority did not become a ledger of its own yet.
+	// ErrRecovering means that a recovery was interrupted.
 	ErrRecovering = errors.New("a recovery of the data directory was interrupted: run seqledger recover again before " +
 		"anything else")
 	// ErrOldCopy says that the node has acknowledged entries of the log that are not in the directory.
@@ -93,8 +90,8 @@ type Origin string
 const (
 	Created  Origin = ""
 	Restored Origin = "restore\n"
-	// Joined is a directory that is made from the state of another node. Behind it, CREATING has
-	// the nonce with which the node asks to join, in hex.
+	// Joined is a directory that is made from the state of another node. In CREATING it is
+	// followed by the nonce with which the node asks to join, in hex.
 	Joined Origin = "join\n"
 )
 
@@ -133,7 +130,7 @@ func Open(path string, from Origin) (*Directory, error) {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	// Before the lock, because that would leave a file in a directory that is refused.
-	// Whether a restore was interrupted or goes on is known with the lock alone.
+	// Only the lock tells whether a restore was interrupted or is still running.
 	if err := (&Directory{path: path}).inspect(from); err != nil && !errors.Is(err, ErrRestoring) {
 		return nil, err
 	}
@@ -207,7 +204,7 @@ func (d *Directory) Recovering() (bool, error) { return exists(d.file(recovering
 // read.
 func (d *Directory) BeginRecovery() error { return d.writeFile(recoveringName, nil) }
 
-// EndRecovery notes durably that the recovery has come to its end. What it made of an old copy is a ledger of its own.
+// EndRecovery notes durably that the recovery has come to its end. An old copy has become an independent ledger.
 func (d *Directory) EndRecovery() error { return d.remove(oldCopyName, recoveringName) }
 
 func (d *Directory) mustNotRecover() error {
@@ -327,8 +324,8 @@ func (d *Directory) inspect(from Origin) error {
 	return nil
 }
 
-// joinContent returns what CREATING has of a node that joins: the nonce that is there already, or a new one,
-// so that a start which was interrupted asks for the same place.
+// joinContent returns the content of CREATING for a node that joins: the existing nonce, or a new one, so that
+// an interrupted start asks for the same place again.
 func (d *Directory) joinContent() ([]byte, error) {
 	content, err := os.ReadFile(d.file(creatingName))
 	was, _ := originOf(content)
@@ -386,8 +383,8 @@ func (d *Directory) mustBeEmpty() error {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	for _, e := range entries {
-		// A crash may have left the temporary file of the first step, and a file
-		// system of its own begins with lost+found.
+		// A crash may have left the temporary file of the first step, and the root of a
+		// file system has lost+found.
 		ours := e.Name() == lockName || strings.HasPrefix(e.Name(), "."+creatingName+"-")
 		if !ours && e.Name() != "lost+found" {
 			return fmt.Errorf("%s is not a seqledger data directory: it has no file %s but it holds %q; "+

@@ -22,7 +22,7 @@ func replacedParts() []string { return []string{SumsName, StateName, BlocksName,
 
 // Incoming begins an empty directory inside of this one, for a state and a log that are to take the
 // place of those in use. It bears the same identity. Nothing in it counts before Replace: the next
-// Open removes it. It has no lock of its own and must not be closed.
+// Open removes it. It is covered by the lock of this directory and must not be closed.
 func (d *Directory) Incoming() (*Directory, error) {
 	if d.fresh {
 		return nil, fmt.Errorf("%s has no state and log that could be replaced", d.path)
@@ -42,13 +42,12 @@ func (d *Directory) incoming() *Directory {
 	}
 }
 
-// RemoveIncoming removes what Incoming began and what is not to be used. Behind a call of Replace it
-// must not be called.
+// RemoveIncoming removes what Incoming began. It must not be called after Replace.
 func (d *Directory) RemoveIncoming() error { return d.remove(incomingName) }
 
 // Replace puts the state and the log of Incoming in the place of those in use. All of it must be
-// durable. Once Replace has marked it as whole, it is what counts: if the process dies or Replace
-// fails behind that, the next Open goes on, and OpenLedger refuses the directory until then.
+// durable. Once Replace has marked it as whole, it is the state of the node: if the process dies or
+// Replace fails afterwards, the next Open continues, and OpenLedger refuses the directory before that.
 func (d *Directory) Replace() error { return d.replace(func(string) error { return nil }) }
 
 // replace calls step before each change of the disk; an error of it ends the replacement there.
@@ -107,8 +106,8 @@ func (d *Directory) recoverIncoming() error {
 
 // movedParts counts the parts that a replacement has moved into their place.
 //
-// The first one is moved when those of before are all gone. So as long as all of them are in incoming,
-// what else there is are those of before, and from then on each is in one of the two places.
+// The first part is moved once all old parts are gone. So while all new parts are in incoming, the
+// others are the old ones; afterwards each part is in one of the two places.
 func (d *Directory) movedParts() (moved int, err error) {
 	in := d.incoming()
 	var waiting, both, neither []string

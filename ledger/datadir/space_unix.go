@@ -4,8 +4,7 @@ package datadir
 
 import "golang.org/x/sys/unix"
 
-// space returns what is left, and how much there is, of the file system
-// that a path is on.
+// space returns the free bytes and the size of the file system of a path.
 func space(path string) (free, size uint64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {

@@ -14,7 +14,7 @@ import (
 // MakeState makes the state of a directory that is being restored: fill writes its
 // files, and prepare makes the state file the directory's own once all of them are on
 // disk. Only then does that get its name, so that a crash leaves a whole one or none.
-// What lies in blocks counts for nothing without it.
+// Block files without a state file are ignored.
 //
 // fill calls open for one file after another: 0 is the state file, and every other
 // number that of a block file.
@@ -80,8 +80,8 @@ func (w *stateWriter) open(file uint64) (_ io.Writer, err error) {
 // steadyBytes is after how much a steadyWriter syncs.
 const steadyBytes = 1 << 20
 
-// steadyWriter brings a large file to the disk as it comes. One sync at its end would keep the disk from everybody
-// else for as long as that takes: among them a ledger that has its log there.
+// steadyWriter syncs a large file as it is written. One sync at the end would delay every other sync on the disk, such
+// as those of a ledger whose log is on it.
 type steadyWriter struct {
 	file     *os.File
 	unsynced int

@@ -5,11 +5,11 @@ import (
 	"os"
 )
 
-// Usage is what a ledger takes and what is left for it, in bytes.
+// Usage is the disk space that a ledger uses and has available, in bytes.
 type Usage struct {
 	State uint64 // the state file
 	Free  uint64 // left on the file system, for this user
-	Size  uint64 // of the file system; 0 where this system does not say
+	Size  uint64 // of the file system; 0 where unknown
 }
 
 // Usage asks the file system of the directory. It opens no file, so that it

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 // damageStep is the step, in bits, of the damage tests: 1 with SEQLEDGER_DAMAGE_ALL, otherwise a number coprime to 8,

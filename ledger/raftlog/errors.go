@@ -36,7 +36,7 @@ type ForgottenError = core.ForgottenError
 // and what the operator should do.
 type DamageError struct {
 	Dir   string // directory of the log
-	Found string // what is wrong, as a sentence without a full stop
+	Found string // the finding, as a sentence without a full stop
 	Cause error  // the underlying error, or nil
 }
 

@@ -32,7 +32,7 @@ type Source struct {
 	Store   *boltstore.Store
 	Machine *machine.Machine                // belongs to the store's lock
 	Horizon atomic.Pointer[machine.Horizon] // of the last entry that was applied
-	// Views has room for the Views that may run at once, and BlockReads for the reads of blocks.
+	// Views and BlockReads bound the Views and the reads of blocks that run at once, by their capacity.
 	Views, BlockReads chan struct{}
 	PieceTime         time.Duration // see Reader.Pieces
 
@@ -63,8 +63,8 @@ const pieceTime = 200 * time.Microsecond
 // readsAtOnce returns how many Views may run at once, and how many reads of blocks.
 func readsAtOnce() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
-// ViewLocal calls read with the state as this node has it, which may be behind what was acknowledged. It
-// waits for no other node.
+// ViewLocal calls read with the state as this node has it, which may lack acknowledged writes. It waits
+// for no other node.
 func (r *Reader) ViewLocal(read func(v machine.View) error) error {
 	return r.source.Failed(r.source.Store.View(func(m machine.Reader) error { return read(r.source.Machine.View(m)) }))
 }
@@ -73,7 +73,7 @@ func (r *Reader) ViewLocal(read func(v machine.View) error) error {
 // every write acknowledged before the call. Applying waits while read runs, so
 // it must be short: read what is in blocks afterwards. read must not call View.
 // ordered are the tables that read goes through in their order: what has changed in
-// them is sorted first, while the ledger goes on applying.
+// them is sorted first, while the ledger continues to apply.
 func (r *Reader) View(ctx context.Context, read func(v machine.View) error, ordered ...machine.Table) error {
 	for _, table := range ordered {
 		r.source.Store.Presort(table)
@@ -156,7 +156,7 @@ func (r *Reader) Pieces(ctx context.Context, step func(b machine.Blocks) (more b
 	return nil
 }
 
-// Stale asks that reads see what this node has, and asks no other one: it may be behind what was acknowledged, for
+// Stale asks that reads see what this node has, and asks no other one: acknowledged writes may be missing for
 // as long as the node is cut off.
 type Stale struct {
 	// Index is the ledger index up to which the reads see everything, as of the first of them. It is set by that.

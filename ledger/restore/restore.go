@@ -1,8 +1,8 @@
 // Package restore makes a data directory of a backup, or of another data directory.
 //
-// What it makes is a ledger of its own. Writes that came after the backup are gone, and
-// nothing tells what they were given. So the restored ledger begins an epoch, in which none
-// of their transaction ids and sessions is given out again: see ledger.BeginEpoch.
+// The result is an independent ledger. Writes made after the backup are gone, and the ids that
+// they were given are unknown. So the restored ledger begins an epoch, in which none of their
+// transaction ids and sessions is issued again: see ledger.BeginEpoch.
 //
 // A restore is killed at every step by the tests of package ledger, which has the processes
 // for it.
@@ -97,7 +97,7 @@ func Chain(ctx context.Context, chain []backupfile.File, o Options) (Info, error
 // package verify does; damage is an error for which verify.IsDamage is true. The log is
 // copied into the system's directory for temporary files to be read.
 func Directory(ctx context.Context, source string, o Options) (info Info, err error) {
-	// Before anything is made, so that a mistyped source leaves nothing behind.
+	// Before anything is made, so that a mistyped source creates nothing.
 	from, err := datadir.OpenLedger(source)
 	if err != nil {
 		return info, err

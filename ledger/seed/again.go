@@ -14,7 +14,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
 
-// Again gives another node's state to a node that is too far behind to follow the log: see cluster.BehindError, whose
+// Again gives another node's state to a node that can no longer follow the log: see cluster.BehindError, whose
 // index is atLeast. It uses the options Dir, RoundTripper, Encrypted, Token, Logger and Nodes. In addition to Nodes it
 // asks the members that the node's log names. No process may have the directory open.
 //
@@ -52,8 +52,8 @@ func again(ctx context.Context, o *Options, d *datadir.Directory, atLeast uint64
 	return o.persist(ctx, "fetch the state of another node", b.attempt)
 }
 
-// behind is a node that needs a newer state.
-type behind struct {
+// outdated is a node that needs a newer state.
+type outdated struct {
 	o       *Options
 	d       *datadir.Directory
 	atLeast uint64
@@ -64,13 +64,13 @@ type behind struct {
 }
 
 // readBehind reads the node's own state and log.
-func readBehind(d *datadir.Directory) (b *behind, err error) {
+func readBehind(d *datadir.Directory) (b *outdated, err error) {
 	s, err := boltstore.OpenReadOnly(d.State(), d.Identity())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	b = &behind{d: d, at: raftlog.Position(s.Checkpoint())}
+	b = &outdated{d: d, at: raftlog.Position(s.Checkpoint())}
 	err = s.View(func(r machine.Reader) error {
 		m, err := machine.Open(r)
 		if err == nil {
@@ -86,7 +86,7 @@ func readBehind(d *datadir.Directory) (b *behind, err error) {
 }
 
 // nodes returns the addresses of other nodes.
-func (b *behind) nodes() []string {
+func (b *outdated) nodes() []string {
 	nodes := slices.Clone(b.o.Nodes)
 	for _, a := range b.log.Members.Addresses {
 		if a.ID != b.d.Node() && a.Peer != "" && !slices.Contains(nodes, a.Peer) {
@@ -97,7 +97,7 @@ func (b *behind) nodes() []string {
 }
 
 // attempt asks one node after another.
-func (b *behind) attempt(ctx context.Context) error {
+func (b *outdated) attempt(ctx context.Context) error {
 	err := errors.New("no other node is known: give the address of one")
 	for i, node := range b.nodes() {
 		problem := b.o.fetch(ctx, b.as, node, b.atLeast, b.receive)
@@ -113,7 +113,7 @@ func (b *behind) attempt(ctx context.Context) error {
 }
 
 // receive builds the directory that replaces this one, and then replaces it.
-func (b *behind) receive(ctx context.Context, r io.Reader) error {
+func (b *outdated) receive(ctx context.Context, r io.Reader) error {
 	in, err := b.d.Incoming()
 	if err != nil {
 		return finalError{err}
@@ -138,10 +138,10 @@ func (b *behind) receive(ctx context.Context, r io.Reader) error {
 }
 
 // promised returns the Raft state that a log after a position must keep, or an error if there must be no such log.
-func (b *behind) promised(at raftlog.Position) (raftlog.State, error) {
+func (b *outdated) promised(at raftlog.Position) (raftlog.State, error) {
 	// The receiver has checked that the position is after this node's own state: see again.
 	if b.log.Ahead(at) {
-		return raftlog.State{}, finalError{fmt.Errorf("this node has the log up to %s and entries behind it, which it "+
+		return raftlog.State{}, finalError{fmt.Errorf("this node has the log up to %s and entries after it, which it "+
 			"must keep: start it, and it follows the log", at)}
 	}
 	return b.log.State, nil

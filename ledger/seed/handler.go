@@ -18,7 +18,7 @@ const Path = cluster.SeedPath
 // errorTrailer is the trailer that says why a seed ended early.
 const errorTrailer = "Seqledger-Seed-Error"
 
-// beginTimeout is how long a seed waits for its turn; until then there is nothing to send. It is shorter than
+// beginTimeout is how long a seed waits for its turn. It is shorter than
 // stallTimeout, so that the other node learns the reason.
 const beginTimeout = 20 * time.Second
 

@@ -33,8 +33,8 @@ const progressEvery = 5 * time.Second
 // newSegmentBytes is the size of the first file of a new log. Later files have the ledger's own size.
 const newSegmentBytes = 1 << 20
 
-// receive creates state and log. When it returns without an error, all of it is verified and durable; otherwise it may
-// leave parts behind.
+// receive creates state and log. When it returns without an error, all of it is verified and durable; otherwise parts
+// may remain.
 func (v *receiver) receive(ctx context.Context, r io.Reader) (at raftlog.Position, err error) {
 	h, at, err := readHeader(r)
 	if err != nil {

@@ -4,8 +4,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/drill"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/drill"
 )
 
 // maxNodes bounds the number of nodes that a cluster with drills ever has.

@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/drill"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/drill"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 

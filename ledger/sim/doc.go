@@ -60,7 +60,7 @@
 //   - clusterrun_test.go draws the plan and the order of faults, and audits the
 //     state of every member after a power loss of all nodes.
 //   - clustercampaign_test.go runs seed after seed and summarizes the events.
-//   - clusterdrill_test.go adapts a cluster to package raftlog/drill, which has faults that
+//   - clusterdrill_test.go adapts a cluster to package drill, which has faults that
 //     chance produces too rarely.
 //   - clusterdisk_test.go has disks that are full, return damaged reads, or have rotted while
 //     the node was down: the node stops, or does not start until its disk is mended. State
@@ -72,5 +72,5 @@
 // upgrades, the chunked transfer of a snapshot (its state arrives as a whole or not at all), and the real state file:
 // that it finds what has rotted in its pages is assumed here, and shown in package boltstore.
 //
-// ledger/DESIGN.md says what is simulated, what is not, and what each control shows.
+// ledger/DESIGN.md says what is simulated and what is not.
 package sim

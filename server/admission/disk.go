@@ -21,7 +21,7 @@ const (
 
 // How much is free.
 const (
-	diskRoomy int32 = iota
+	diskAmple int32 = iota
 	diskTight       // less than twice the reserve
 	diskFull        // less than the reserve
 )
@@ -42,7 +42,7 @@ func (d *disk) init(measure func() (free, size uint64, err error), reserve int64
 // level returns the level of free space. One caller per interval asks the file system, which takes some microseconds.
 func (d *disk) level() int32 {
 	if d.measure == nil || d.reserve == 0 {
-		return diskRoomy
+		return diskAmple
 	}
 	now, next := int64(time.Since(d.began)), d.next.Load()
 	if now < next || !d.next.CompareAndSwap(next, now+int64(diskEvery)) {
@@ -52,7 +52,7 @@ func (d *disk) level() int32 {
 	if err != nil || size == 0 {
 		return d.now.Load() // an unknown free space must not stop the ledger
 	}
-	level := diskRoomy
+	level := diskAmple
 	switch reserve := d.reserveOf(size); {
 	case free < reserve:
 		level = diskFull

@@ -65,7 +65,7 @@ func TestReserveOf(t *testing.T) {
 	}
 	var off disk
 	off.init(func() (uint64, uint64, error) { return 0, 1 << 30, nil }, 0)
-	if off.level() != diskRoomy {
+	if off.level() != diskAmple {
 		t.Error("without a reserve nothing is refused")
 	}
 }

@@ -14,8 +14,8 @@ type pace struct {
 
 func (p *pace) now() int64 { return int64(time.Since(p.began)) }
 
-// take counts n units and returns 0. If they exceed the rate it counts none and returns after which time there is room
-// for them; with always it counts them and returns how long the caller must wait. perSecond 0 means no limit.
+// take counts n units and returns 0. If they exceed the rate it counts none and returns after which time they do not;
+// with always it counts them and returns how long the caller must wait. perSecond 0 means no limit.
 func (p *pace) take(n, perSecond int, always bool) (wait time.Duration) {
 	if perSecond == 0 {
 		return 0

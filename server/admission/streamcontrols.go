@@ -34,7 +34,7 @@ type StreamControls struct {
 	options  StreamOptions
 	response *http.ResponseController
 	body     *Body              // nil when there is none
-	stop     context.CancelFunc // ends a wait of the body for room
+	stop     context.CancelFunc // ends a wait of the body for memory
 	sending  *StallTimer
 	// requested ends what AwaitRequest has begun; nil when it has not.
 	requested func()

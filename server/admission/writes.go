@@ -88,7 +88,7 @@ func (c *Controller) mayQueue(ctx context.Context, p Party, bytes int64) error {
 // twice the reserve is.
 func (c *Controller) DiskRoom() (below, ample bool) {
 	level := c.disk.level()
-	return level == diskFull, level == diskRoomy
+	return level == diskFull, level == diskAmple
 }
 
 // MayWrite returns a *Refusal while the disk has less free space than the reserve.

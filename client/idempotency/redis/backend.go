@@ -90,12 +90,12 @@ func decodeLoad(answer []any) (record []byte, version string, now time.Time, err
 	text, _ := answer[2].(string)
 	seconds, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return nil, "", time.Time{}, fmt.Errorf("the time of the Redis: %w", err)
+		return nil, "", time.Time{}, fmt.Errorf("the server's time: %w", err)
 	}
 	text, _ = answer[3].(string)
 	micros, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return nil, "", time.Time{}, fmt.Errorf("the time of the Redis: %w", err)
+		return nil, "", time.Time{}, fmt.Errorf("the server's time: %w", err)
 	}
 	now = time.Unix(seconds, micros*1000)
 	version, hasVersion := answer[0].(string)

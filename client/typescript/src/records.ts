@@ -383,7 +383,7 @@ export class StreamState {
     }
     if (this.unsettled.length > 0 && h.nextSequence !== this.head.nextSequence) {
       throw new Error(
-        `the next sequence becomes ${h.nextSequence} instead of ${this.head.nextSequence} behind unsettled writes`,
+        `the next sequence becomes ${h.nextSequence} instead of ${this.head.nextSequence} while writes are unsettled`,
       );
     }
     if (h.session !== 0n && h.nextSequence === 0n) throw new Error(`session ${h.session} has no next sequence`);

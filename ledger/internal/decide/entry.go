@@ -51,7 +51,7 @@ type Entry struct {
 	limit    int
 }
 
-// NewEntry begins an entry of at most so many commands.
+// NewEntry begins an entry of at most this number of commands.
 func NewEntry(commands int) Entry { return Entry{limit: commands} }
 
 // Take counts the next command in, if it fits. The first one always does. Once

@@ -2,7 +2,7 @@ package decide
 
 import "github.com/seqledger/seqledger/ledger/machine"
 
-// ReceiptName names a receipt for ever: a creation index is never used twice.
+// ReceiptName names a receipt permanently: a creation index is never used twice.
 type ReceiptName struct{ CreatedIndex, Sequence uint64 }
 
 // Receipts is a cache of receipts. No answer depends on what it holds.

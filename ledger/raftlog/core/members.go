@@ -202,7 +202,7 @@ func (n *Node) MembersAt(index uint64) Members {
 }
 
 // Change proposes a membership change, which takes effect when it is applied. The number comes back like that of a
-// proposal. Only one change is in progress at a time. A leader does not remove itself: with two voters, the other one
+// proposal. A second change waits for the first. A leader does not remove itself: with two voters, the other one
 // might never learn of it, and could not be elected without it.
 func (n *Node) Change(number uint64, change *pb.ConfChangeV2) error {
 	if n.lastChange > n.applied.Index {

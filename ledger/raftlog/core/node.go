@@ -70,7 +70,7 @@ type Options struct {
 	ElectionTicks int
 	// ApplyBytes is roughly how many bytes may be handed out before some of them are applied; 0 means MaxApplyBytes.
 	ApplyBytes uint64
-	// Snapshot returns the durable position of the state store, for a follower that is too far behind. It must not be
+	// Snapshot returns the durable position of the state store, for a follower that needs dropped entries. It must not be
 	// before atLeast, the index of the last membership change, because a node ignores the snapshot of a cluster of
 	// which it is not a member. An error means to try again later. If Snapshot is nil, there are no snapshots.
 	Snapshot func(atLeast uint64) (Snapshot, error)
@@ -117,8 +117,8 @@ type Effects struct {
 	Role   *Role       // set if it changed
 }
 
-// Node is one node's part of the consensus. It is not safe for concurrent use: the host calls one method at a time, and
-// takes the effects after each.
+// Node is one node's part of the consensus. It is not safe for concurrent use: the host
+// serializes the calls and takes the effects after each.
 type Node struct {
 	o       Options
 	raft    *raft.RawNode
@@ -212,8 +212,8 @@ func config(o *Options, s raft.Storage) *raft.Config {
 		MaxUncommittedEntriesSize: MaxUncommittedBytes,
 		MaxInflightMsgs:           MaxInflightMessages,
 		MaxInflightBytes:          MaxInflightBytes,
-		// The three belong together: a leader without a majority steps down, a node that comes back does not depose the
-		// leader, and no read relies on a clock.
+		// The three belong together: a leader without a majority steps down, a returning node does not depose the leader
+		//, and no read relies on a clock.
 		CheckQuorum: true, PreVote: true, ReadOnlyOption: raft.ReadOnlySafe,
 		DisableProposalForwarding: true, // because the leader sets the timestamps
 		StepDownOnRemoval:         true,
@@ -367,7 +367,7 @@ func (n *Node) Receive(m *pb.Message) error {
 }
 
 // elects reports whether a message may make this node stand for election. Votes are not among them: they answer what
-// the node asked before it was stalled, perhaps by the write of its own vote, and the others give no second one.
+// the node asked before it was stalled, perhaps by the write of its own vote, and a voter does not repeat its vote.
 func elects(m *pb.Message) bool {
 	switch m.GetType() {
 	case pb.MsgTimeoutNow, pb.MsgPreVoteResp:
@@ -428,7 +428,7 @@ func (n *Node) Appended(number uint64) error {
 	})
 }
 
-// snapshot returns the snapshot for a follower that is too far behind.
+// snapshot returns the snapshot for a follower that needs entries which the log has dropped.
 func (n *Node) snapshot() (Snapshot, error) {
 	if n.o.Snapshot == nil {
 		return Snapshot{}, errors.New("core: no snapshots")

@@ -35,7 +35,7 @@ func (n *Node) Read(number uint64) error {
 	})
 }
 
-// AbandonRead forgets a read whose caller has left. Without a leader it would stay for ever, and keep one of the
+// AbandonRead forgets a read whose caller has left. Without a leader it would never end, and occupy one of the
 // MaxReads places.
 func (n *Node) AbandonRead(number uint64) {
 	is := func(read uint64) bool { return read == number }

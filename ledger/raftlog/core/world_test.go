@@ -17,10 +17,10 @@ import (
 	pb "go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/drill"
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/drill"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 // The library draws its election timeouts from crypto/rand.Reader. While a world handles an event, they come from the

@@ -6,9 +6,9 @@ import (
 	"hash/fnv"
 	"slices"
 
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 // node is a host of one core. Instead of driver goroutines it has chains of events.

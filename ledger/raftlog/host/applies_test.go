@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 // Two goroutines apply entries; the one that writes applies small ones itself. Entries are applied one at a time and in

@@ -13,10 +13,10 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 // stalling is a disk on which an operation may hang.

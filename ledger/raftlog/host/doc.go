@@ -3,7 +3,7 @@
 //
 // # How to read it
 //
-// host.go starts and ends a node and passes it its events one at a time; drivers.go has the loops that write, apply and
+// host.go starts and ends a node and passes it its events in turn; drivers.go has the loops that write, apply and
 // tick; watch.go tells whether they advance; proposal.go and read.go have what callers wait for.
 //
 // One goroutine appends and syncs, another one applies. Neither holds the node's lock while it does so, so messages and

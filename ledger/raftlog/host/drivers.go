@@ -88,8 +88,7 @@ func (h *Host) takeAppends() []core.Append {
 	}
 }
 
-// BehindError is the failure of a node that is so far behind that the others have dropped the log entries that it is
-// missing. Its state and log are intact, only old.
+// BehindError is the failure of a node that lacks log entries which the others have dropped. Its state and log are intact, only old.
 type BehindError struct {
 	At segment.Position // the position of the state that the leader offers; a later state works too
 }
@@ -215,7 +214,7 @@ func (h *Host) apply(c *core.Committed) bool {
 const stalledTicks = 10
 
 // tickLoop is the node's clock. It tells the node whether any work of this host is stalled. A tick is watched, too: it
-// waits while the consensus reads old entries from the disk for a node that is behind.
+// waits while the consensus reads old entries from the disk for a lagging node.
 func (h *Host) tickLoop() {
 	ticker := time.NewTicker(h.o.Tick)
 	defer ticker.Stop()

@@ -40,7 +40,7 @@ type Options struct {
 	Applied segment.Position // durable position of the state store
 	Members core.Members     // as of Applied
 
-	// Apply is called for each committed entry after Applied, in log order, one at a time. The result goes to the
+	// Apply is called for each committed entry after Applied, in log order, from one goroutine. The result goes to the
 	// proposer. The state store's failure is reported with Host.Fail, which Apply may call. entry must not be changed
 	// and may be retained.
 	Apply func(at segment.Position, entry []byte) any
@@ -104,7 +104,7 @@ type Host struct {
 	loops sync.WaitGroup
 
 	// mu serializes the node's events. The only slow thing that happens while it is held is a read of old entries for a
-	// node that is behind, so what describes this node is read from shown.
+	// lagging node, so what describes this node is read from shown.
 	mu        sync.Mutex
 	node      *core.Node
 	number    uint64               // of the last proposal or read
@@ -130,7 +130,7 @@ type Host struct {
 	stop        chan struct{} // closed to end the loops and all waits
 	stopOnce    sync.Once
 	closeOnce   sync.Once
-	truncations sync.Mutex // one Truncate at a time; not mu, which must not be held while files are removed
+	truncations sync.Mutex // serializes Truncate; not mu, which must not be held while files are removed
 }
 
 // shown describes the node as of its last event. Its lock is held for a copy at most, so that a status call waits
@@ -196,9 +196,9 @@ func Start(o Options) (*Host, error) {
 }
 
 // errChanged means that no state includes the current members, because no command followed the last membership change.
-var errChanged = errors.New("host: the members changed behind the last command")
+var errChanged = errors.New("host: the members changed after the last command")
 
-// offer returns this node's state position as the snapshot for a node that is too far behind. Only the position is
+// offer returns this node's state position as the snapshot for a node that needs dropped entries. Only the position is
 // sent, and the other node fetches the state itself. The node calls offer during an event, under mu.
 func (h *Host) offer(atLeast uint64) (core.Snapshot, error) {
 	if h.covered.Index < atLeast {

@@ -9,9 +9,9 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 // A caller that waits for an index is woken once it is applied, not before; one that has left delays no other.

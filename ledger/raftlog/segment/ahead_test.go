@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 // watchedDisk counts how often a file is written where it never was, and fails a test when a write changes anything

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 // A state may say that entries are committed which the same Append writes in place of others. Whatever part of the

@@ -18,7 +18,7 @@ var (
 type DamageError struct {
 	Segment string // name of the file; empty if the damage concerns several
 	Offset  int64  // in the file, in bytes
-	Found   string // what is wrong, without a full stop
+	Found   string // the finding, without a full stop
 }
 
 // Error returns the file, the offset and the finding.

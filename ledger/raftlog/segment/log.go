@@ -15,7 +15,7 @@ type Options struct {
 	Disk     Disk
 	Identity []byte // 1 to 256 bytes that identify the log; stored in each segment
 	// SegmentBytes is the size of one file, header included, 8 KiB to 1 GiB; 0 means DefaultSegmentBytes. An entry that
-	// does not fit gets a larger file of its own.
+	// does not fit gets a larger file for itself.
 	SegmentBytes int64
 	// Random provides a salt for each segment, so that no payload can be mistaken for a record.
 	Random io.Reader
@@ -56,7 +56,7 @@ type Log struct {
 	writing  sync.Mutex
 	crc      uint32 // of the last record
 	end      int64  // of the current segment
-	ahead    int64  // where the zeros end that were written behind it; see writeAhead
+	ahead    int64  // end of the zeros written after it; see writeAhead
 	synced   int64  // durable length of the current segment
 	unsealed *file  // the previous segment, until a durable record shows that it has a successor
 	buffer   []byte // records not yet written; at most maxKeptBuffer between two calls
@@ -102,10 +102,10 @@ type point struct {
 const (
 	pointBytes    = 64 << 10
 	maxKeptBuffer = 4 << 20
-	// writeAhead is how many zeros are written behind a write that comes where the file was never written, in bytes,
+	// writeAhead is how many zeros follow a write to a part of the file that was never written, in bytes,
 	// or a sixteenth of a small file. They change nothing that can be read. But the first write to an allocated block
 	// changes the file system's metadata, which the next sync has to write, too: a sync of 4 KiB took 0.37 ms, and
-	// 0.27 behind such a write; one of 40 KiB 0.55 and 0.35 (ext4, means of 1,000). More at once would delay the sync
+	// 0.27 after such a write; one of 40 KiB 0.55 and 0.35 (ext4, means of 1,000). More at once would delay the sync
 	// that has them. A long write gains little, and has none.
 	writeAhead = 512 << 10
 )
@@ -179,8 +179,8 @@ func makeFile(o *Options, h *header) (*file, error) {
 // on. They are durable after the next Sync. The log does not retain the memory.
 //
 // A crash may leave a prefix of the write, which determines the order. The state comes before the entries, because its
-// term is that of the entries. Its commit index comes after the entries that it covers, because until then the log may
-// still have others at those indexes, which are not committed. It comes before the remaining entries, and behind each
+// term is that of the entries. Its commit index comes after the entries that it covers, because the log may
+// still have others at those indexes, which are not committed. It comes before the remaining entries, and after each
 // change of the members up to there, because an entry after a membership change must not be in the log without the
 // record that the change is committed.
 func (l *Log) Append(state *State, entries []Entry) error {
@@ -438,7 +438,7 @@ func (l *Log) Truncate(c Checkpoint) error {
 	defer l.removing.Unlock()
 	err := l.write(func() error {
 		if c.Index > l.last.Index || c.Index < l.checkpoint.Index {
-			return fmt.Errorf("segment: a checkpoint at %d, behind one at %d, in a log that ends at %d",
+			return fmt.Errorf("segment: a checkpoint at %d, after one at %d, in a log that ends at %d",
 				c.Index, l.checkpoint.Index, l.last.Index)
 		}
 		if err := l.add(record{kind: kindCheckpoint, at: c.Position}, c.Data); err != nil {
@@ -453,7 +453,7 @@ func (l *Log) Truncate(c Checkpoint) error {
 	if err != nil {
 		return err
 	}
-	// The checkpoint is durable before a segment is removed, otherwise a crash could leave a log that begins behind it.
+	// The checkpoint is durable before a segment is removed, otherwise a crash could leave a log that begins after it.
 	if err := l.Sync(); err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 var identity = []byte("node-1/ledger-7")

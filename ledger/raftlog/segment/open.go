@@ -128,11 +128,11 @@ func (l *Log) load(i int) error {
 	case err != nil:
 		return err
 	case sealed && isLast:
-		return damagef(f, l.end, "it was sealed, and the segment behind it is missing")
+		return damagef(f, l.end, "it was sealed, and the next segment is missing")
 	case isLast:
 		return l.repair(f, known)
 	case !sealed && i < len(l.files)-2:
-		return damagef(f, l.end, "it has no seal, and several segments behind it")
+		return damagef(f, l.end, "it has no seal, and several segments follow it")
 	}
 	if i == len(l.files)-2 {
 		// A seal that was read need not be durable, so finish writes it again.
@@ -187,7 +187,7 @@ func (l *Log) take(f *file, r record, payload []byte) error {
 		l.state = decodeState(payload)
 	case kindRewind:
 		if r.at.Index >= l.last.Index {
-			return damagef(f, l.end, "entries behind %d are replaced, and it ends at %d", r.at.Index, l.last.Index)
+			return damagef(f, l.end, "entries after %d are replaced, and it ends at %d", r.at.Index, l.last.Index)
 		}
 		l.indexRewind(r.at)
 	case kindCheckpoint:

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 const childDirectory = "SEGMENT_TEST_DIRECTORY"

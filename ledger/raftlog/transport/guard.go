@@ -129,7 +129,7 @@ func (no *refusal) write(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(no.Refusal)
 }
 
-// guard lets in requests from nodes that belong to the cluster, on any path.
+// guard accepts requests from nodes that belong to the cluster, on any path.
 func (t *Transport) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sender, no := t.o.Access.check(t.o.Ledger, t.o.ID, r)
@@ -245,7 +245,7 @@ func refuse(status int, format string, args ...any) *refusal {
 // refused logs a refused request, once for each reason and host.
 func (t *Transport) refused(r *http.Request, no *refusal) {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-	if !no.expected && t.told.add(host + " " + no.Message) {
+	if !no.expected && t.told.add(host+" "+no.Message) {
 		t.o.Logger.Warn("a request of a node was refused", "from", r.RemoteAddr, "path", r.URL.Path, "why", no.Message)
 	}
 }

@@ -116,7 +116,7 @@ func (p *peer) next() (*frame, error) {
 	return f, nil
 }
 
-// report reports lost messages from a goroutine of its own, because callers of Send may hold locks.
+// report reports lost messages from a separate goroutine, because callers of Send may hold locks.
 func (p *peer) report() {
 	for {
 		select {

@@ -94,7 +94,7 @@ func (o *Options) validate() error {
 type Transport struct {
 	o      Options
 	client *http.Client
-	// requests serves RoundTripper. It has connections of its own, so that a response that its caller does not read
+	// requests serves RoundTripper. It has separate connections, so that a response that its caller does not read
 	// cannot block messages of the consensus.
 	requests *http.Transport
 	server   *http.Server
@@ -172,7 +172,7 @@ func (t *Transport) Allowed(address string) error {
 }
 
 // SetPeers sets the other members and their addresses, host and port. The streams of all other nodes end, and these
-// nodes are refused from then on. So are nodes whose address is not Allowed; SetPeers returns an error for them.
+// nodes are refused afterwards. So are nodes whose address is not Allowed; SetPeers returns an error for them.
 func (t *Transport) SetPeers(addresses map[uint64]string) error {
 	var refused error
 	usable := make(map[uint64]string, len(addresses))

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
-	"github.com/seqledger/seqledger/ledger/raftlog/simdisk"
 )
 
 var errFault = errors.New("input/output error")

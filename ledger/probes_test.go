@@ -42,9 +42,9 @@ func openCold(t *testing.T, clients int) *Ledger {
 	return openTest(t, Options{Dir: dir})
 }
 
-// Where nobody repeats writes, a busy ledger stops looking for retries in the state file: the log answers those, with
-// the same receipt, and the looks begin again.
-func TestLooksInVainEnd(t *testing.T) {
+// Without retries, a busy ledger stops probing the state file. The log then answers a retry with the same receipt, and
+// probing resumes.
+func TestProbingStopsAfterMisses(t *testing.T) {
 	t.Parallel()
 	l := openCold(t, 3)
 	retry := testWrite("client-0", 1, 8)
@@ -54,26 +54,26 @@ func TestLooksInVainEnd(t *testing.T) {
 	}
 	l.counters.queuedBytes.Add(1) // others have the log busy
 	fresh := testWrite("client-1", 2, 8)
-	for range vainLooks - 1 {
+	for range maxMisses - 1 {
 		if answeredFromState(t, l, fresh) {
 			t.Fatal("a new write is a retry")
 		}
 	}
 	if !answeredFromState(t, l, retry) { // from here on they are counted anew
-		t.Fatal("a retry is not looked for before looks were in vain")
+		t.Fatal("the state file is not probed before maxMisses misses")
 	}
-	for i := range vainLooks {
-		if l.looks.inVain() {
-			t.Fatalf("%d looks are in vain already", i)
+	for i := range maxMisses {
+		if l.probes.exhausted() {
+			t.Fatalf("probing stops after %d misses", i)
 		}
 		if answeredFromState(t, l, fresh) {
 			t.Fatal("a new write is a retry")
 		}
 	}
 	if answeredFromState(t, l, retry) {
-		t.Error("a busy ledger looks for a retry in the state file, in vain so often")
+		t.Error("a busy ledger probes the state file after maxMisses misses")
 	}
-	// What is in memory is looked at as before.
+	// What is in memory is still found.
 	if out, err := l.Write(t.Context(), fresh); err != nil || out.Code != machine.Committed {
 		t.Fatal(out, err)
 	}
@@ -89,31 +89,31 @@ func TestLooksInVainEnd(t *testing.T) {
 		t.Errorf("the answer took %d entries", entries)
 	}
 	if !answeredFromState(t, l, testWrite("client-2", 1, 8)) {
-		t.Error("after a retry in the log no other is looked for")
+		t.Error("after a retry in the log the state file is not probed")
 	}
 }
 
-// A retry that would have the log to itself is looked for whatever looks before it have found, and so is one that the
-// queue might refuse.
-func TestRetriesOfAnIdleOrFullLedgerAreLookedFor(t *testing.T) {
+// A retry that would have the log to itself, or that the queue might refuse, is probed for whatever earlier probes have
+// found.
+func TestIdleOrFullLedgerProbes(t *testing.T) {
 	t.Parallel()
 	l := openCold(t, 1)
-	l.looks.vain.Store(vainLooks)
+	l.probes.misses.Store(maxMisses)
 	retry := testWrite("client-0", 1, 8)
 	for name, queued := range map[string]int64{"idle": 0, "half full": l.options.QueueBytes / 2} {
 		l.counters.queuedBytes.Store(queued)
 		if !answeredFromState(t, l, retry) {
-			t.Errorf("%s: not looked for", name)
+			t.Errorf("%s: not probed for", name)
 		}
-		l.looks.vain.Store(vainLooks)
+		l.probes.misses.Store(maxMisses)
 	}
 	l.counters.queuedBytes.Store(1)
 	if answeredFromState(t, l, retry) {
-		t.Error("busy: looked for")
+		t.Error("busy: probed for")
 	}
 	l.draining.Store(true)
 	if !answeredFromState(t, l, retry) {
-		t.Error("draining: not looked for")
+		t.Error("draining: not probed for")
 	}
 	l.draining.Store(false)
 	l.counters.queuedBytes.Store(0)
@@ -128,7 +128,7 @@ func TestSharesLog(t *testing.T) {
 	}{
 		"alone":                          {0, 64 << 20, 0, false},
 		"beside one":                     {1, 64 << 20, hungWrite - 1, true},
-		"behind a write that hangs":      {1, 64 << 20, hungWrite, false},
+		"after a write that hangs":       {1, 64 << 20, hungWrite, false},
 		"room for the largest":           {32<<20 - maxSubmissionCost, 64 << 20, 0, true},
 		"no room for the largest":        {32<<20 - maxSubmissionCost + 1, 64 << 20, 0, false},
 		"the smallest queue has no such": {1, minQueueBytes, 0, false},

@@ -1,0 +1,62 @@
+package ledger
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+)
+
+// maxMisses is how many probes of the state file in a row may find no retry before probing stops.
+const maxMisses = 64
+
+// probes decides whether to look for retries in the state file.
+//
+// For a write of a stream that is not in memory, a probe seeks the stream's record in the state file to see whether the
+// write is a retry, and the applier seeks it again. With ten million streams the probe took a third of the processor
+// time of a write, and without retries it finds nothing. So after maxMisses probes without a retry, the log answers
+// retries, until it has answered one; then probing resumes. Answers do not depend on it, only the path that they take.
+// A retry that would have the log to itself is always probed for; see sharesLog.
+type probes struct{ misses atomic.Int64 }
+
+// exhausted reports whether probing has stopped.
+func (p *probes) exhausted() bool { return p.misses.Load() >= maxMisses }
+
+// probed records a probe of the state file.
+func (p *probes) probed(found bool) {
+	if found {
+		p.misses.Store(0)
+	} else {
+		p.misses.Add(1)
+	}
+}
+
+// decided records outcomes from the log.
+func (p *probes) decided(outcomes []machine.Outcome) {
+	for i := range outcomes {
+		if outcomes[i].Code == machine.Replayed {
+			p.misses.Store(0)
+			return
+		}
+	}
+}
+
+// leavesToLog reports whether a retry that is not in memory is left to the log.
+func (l *Ledger) leavesToLog() bool {
+	return l.probes.exhausted() && sharesLog(l.counters.queuedBytes.Load(), l.options.QueueBytes, l.log.Writing()) &&
+		l.cluster.Term() != 0 && !l.draining.Load()
+}
+
+const (
+	// maxSubmissionCost is the most that a submission takes of the queue, in bytes.
+	maxSubmissionCost = maxSubmissionBytes + maxSubmissionCommands*commandOverhead
+	// hungWrite is the length of a write of the log from which on nothing more is left to it.
+	hungWrite = 100 * time.Millisecond
+)
+
+// sharesLog reports whether a submission would share the log with others and certainly be admitted and answered, given
+// the bytes in the queue and how long the current write of the log has taken. A retry must not be refused, or wait for
+// a disk that hangs, because it was not probed for.
+func sharesLog(queued, limit int64, writing time.Duration) bool {
+	return queued > 0 && queued+maxSubmissionCost <= limit/2 && writing < hungWrite
+}

@@ -1,0 +1,257 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/seqledger/seqledger/ledger"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
+)
+
+func TestDrainEndsStreamsWithTheirResults(t *testing.T) {
+	t.Parallel()
+	for name, options := range wire {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := start(t)
+			client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, options...)
+			stream := client.WriteStream(within(t))
+			if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")))); err != nil {
+				t.Fatal(err)
+			}
+			receive(t, stream, 1)
+			stopped := make(chan error, 1)
+			go func() { stopped <- h.stop() }() // ends with the drain; received below
+			_, err := stream.Receive()
+			mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
+			_ = stream.CloseRequest()
+			_ = stream.CloseResponse()
+			if err := <-stopped; err != nil {
+				t.Error("Serve must end without an error once all is answered:", err)
+			}
+		})
+	}
+}
+
+// TestDrainUnderLoad: whatever a stream sent, its results are a prefix of receipts, then DRAINING, then the end; and
+// every receipt is in the ledger.
+func TestDrainUnderLoad(t *testing.T) {
+	t.Parallel()
+	t.Run("HTTP/2", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		stream := h.client.WriteStream(within(t))
+		drainUnderLoad(t, h, stream.Send, stream.Receive, stream.CloseResponse)
+	})
+	t.Run("upgraded", func(t *testing.T) {
+		t.Parallel()
+		h := start(t)
+		stream := mustOpenUpgraded(t, h)
+		drainUnderLoad(t, h, func(frame *seqledgerv1.WriteStreamRequest) error { return stream.Send(frame) },
+			func() (*seqledgerv1.WriteStreamResponse, error) {
+				m := new(seqledgerv1.WriteStreamResponse)
+				return m, stream.Receive(m)
+			}, stream.Close)
+	})
+}
+
+func drainUnderLoad(
+	t *testing.T, h *harness, send func(*seqledgerv1.WriteStreamRequest) error,
+	receive func() (*seqledgerv1.WriteStreamResponse, error), end func() error,
+) {
+	var group sync.WaitGroup
+	// Ends with the stream; joined below.
+	group.Go(func() {
+		for i := uint64(1); ; i++ {
+			if send(frameOf(writeOf("c", i, appendOp("x")))) != nil {
+				return
+			}
+		}
+	})
+	stopped := make(chan error, 1)
+	var committed uint64
+	draining := false
+	for {
+		m, err := receive()
+		if err != nil {
+			mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
+			break
+		}
+		for _, r := range m.Results {
+			if r.GetReceipt() == nil {
+				if r.GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING {
+					t.Fatal(r)
+				}
+				draining = true
+				continue
+			}
+			if committed++; draining || r.GetReceipt().Sequence != committed {
+				t.Fatal("after", committed, r)
+			}
+			if committed == 100 {
+				go func() { stopped <- h.stop() }() // ends with the drain; received below
+			}
+		}
+	}
+	_ = end()
+	group.Wait()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	status, found := ledgerState(t, h.ledger, "c")
+	if !found || status.Last != committed {
+		t.Errorf("%d receipts, and the ledger has %d writes", committed, status.Last)
+	}
+}
+
+func TestDrainRefusesNewWrites(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	h.mustWrite(t, writeOf("c", 1, setOp("k", "v")))
+	if err := h.server.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := h.client.Write(t.Context(), connect.NewRequest(writeOf("c", 2, appendOp("x"))))
+	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
+	_, err = h.client.OpenSession(t.Context(), connect.NewRequest(&seqledgerv1.OpenSessionRequest{
+		Scope: scope(), ClientId: "c", AttemptId: make([]byte, 16),
+	}))
+	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
+	_, err = h.admin.UpdateConfig(t.Context(), connect.NewRequest(new(seqledgerv1.UpdateConfigRequest)))
+	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
+	if _, err := h.client.GetEntity(t.Context(), connect.NewRequest(
+		&seqledgerv1.GetEntityRequest{Scope: scope(), Key: "k"})); err != nil {
+		t.Error("reads go on:", err)
+	}
+	if status, _ := h.get(t, "/readyz"); status != 503 {
+		t.Error("a draining server is not ready:", status)
+	}
+	if status, _ := h.get(t, "/healthz"); status != 200 {
+		t.Error("a draining server is alive:", status)
+	}
+}
+
+func TestTooManyStreams(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{MaxOpenStreams: 1, Ledger: openLedger(t, ledger.Options{})})
+	first := h.client.WriteStream(within(t))
+	if err := first.Send(frameOf(writeOf("c", 1, appendOp("x")))); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, first, 1)
+	second := h.client.WriteStream(within(t))
+	_ = second.Send(frameOf(writeOf("c", 2, appendOp("x"))))
+	if _, err := second.Receive(); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Error("the second stream must be refused:", err)
+	}
+	_ = second.CloseRequest()
+	_ = second.CloseResponse()
+	end(t, first)
+}
+
+// TestSlowPathDecodesTheSame: a frame that has one bad write is decoded write by write, and the good ones must come out
+// as ever.
+func TestSlowPathDecodesTheSame(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, connect.WithCodec(rawJSON{}))
+	stream := client.WriteStream(within(t))
+	one := `{"scope":{"organization":"acme","vault":"main"},"clientId":"c","sequence":"%d",` +
+		`"operations":[{"append":{"payload":"eA=="}}]}`
+	body := fmt.Sprintf(`{"writes":[`+one+`,{"typo":1},`+one+`]}`, 1, 2)
+	if err := stream.Send(frameOf(writeOf(body, 0))); err != nil {
+		t.Fatal(err)
+	}
+	r := receive(t, stream, 3)
+	if r[0].GetReceipt().GetSequence() != 1 || r[1].GetError().GetField() != "typo" ||
+		r[2].GetReceipt().GetSequence() != 2 {
+		t.Error(r)
+	}
+	again, err := h.client.Write(t.Context(), connect.NewRequest(writeOf("c", 2, appendOp("x"))))
+	if err != nil || !again.Msg.Receipt.Replayed {
+		t.Error("the same write in binary must be a retry:", again, err)
+	}
+	end(t, stream)
+}
+
+// rawJSON sends the client id of the first write as the whole body, so that a test can send what no client would.
+type rawJSON struct{}
+
+func (rawJSON) Name() string { return "json" }
+
+func (rawJSON) Marshal(m any) ([]byte, error) {
+	frame, ok := m.(*seqledgerv1.WriteStreamRequest)
+	if !ok {
+		return nil, fmt.Errorf("unexpected %T", m)
+	}
+	return []byte(strings.TrimSpace(frame.Writes[0].ClientId)), nil
+}
+
+func (rawJSON) Unmarshal(data []byte, m any) error { return unmarshalJSON(data, m.(proto.Message)) }
+
+// TestDrainIsBounded: a client that never reads cannot hold the server up.
+func TestDrainIsBounded(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{DrainTimeout: 100 * time.Millisecond})
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
+	// With a small window, a few results fill it.
+	transport := h.h2.Transport.(*http.Transport)
+	transport.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 64 << 10}
+	stream := h.client.WriteStream(ctx)
+	if err := stream.Send(frameOf(writeOf("deaf", 1, appendOp("x")))); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, stream, 1)
+	var group sync.WaitGroup
+	group.Go(func() { // ends when the server closes the connection; waited for below
+		// The results of a million writes fit into no window.
+		for i := uint64(2); i < 1_000_000; i += 1_000 {
+			var writes []*seqledgerv1.WriteRequest
+			for j := range uint64(1_000) {
+				writes = append(writes, writeOf("deaf", i+j, appendOp("x")))
+			}
+			if stream.Send(frameOf(writes...)) != nil {
+				return
+			}
+		}
+	})
+	// The committed writes have results larger than the 64 KiB that may be under way, so the stream cannot end before
+	// the client reads.
+	for {
+		if s, _ := ledgerState(t, h.ledger, "deaf"); s.Last > 2_000 {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal("the writes are not committed:", ctx.Err())
+		}
+	}
+	// Mostly Serve times out. A result that is sent only in the drain has less time to be read, and then only the
+	// stream is cut off.
+	if err := h.stop(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		t.Error("Serve must give up, and say so:", err)
+	}
+	var end error
+	for end == nil {
+		_, end = stream.Receive()
+	}
+	if errors.Is(end, io.EOF) {
+		t.Error("the stream has ended as if its client had read its results")
+	}
+	cancel()
+	_ = stream.CloseRequest()
+	_ = stream.CloseResponse()
+	group.Wait()
+}

@@ -1,0 +1,291 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/server"
+)
+
+// What a credential stores is bounded, whether by single writes or on a stream, and what others store is not.
+func TestStoredBytesAreBounded(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, map[string]string{
+		"small": `role: writer, scopes: ["bad/*"], client_ids: ["*"], limits: {stored_bytes: 3000}`,
+		"good":  tenantKeys["good"],
+	})
+	l, admin := g.as("small")
+	stream := l.WriteStream(within(t))
+	committed := 0
+	var refused *seqledgerv1.WriteError
+	for sequence := uint64(1); refused == nil; sequence++ {
+		if err := stream.Send(frameOf(writeIn("bad", "c", sequence, appendOp(strings.Repeat("x", 500))))); err != nil {
+			t.Fatal(err)
+		}
+		r, err := stream.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if refused = r.Results[0].GetError(); refused == nil {
+			committed++
+		}
+	}
+	if committed != 4 || refused.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL ||
+		refused.RetryAfter == nil ||
+		!strings.Contains(refused.Message, "stored_bytes") {
+		t.Errorf("%d writes of 500 bytes, then %v", committed, refused)
+	}
+	_, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "d", 1, appendOp("x"))))
+	mustRefuse(t, err, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
+	if again, err := l.GetEntity(within(t),
+		connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scopeIn("bad"), Key: "k"})); connect.CodeOf(
+		err) != connect.CodeNotFound {
+		t.Error("reads go on:", again, err)
+	}
+	status, err := admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
+	if err != nil || status.Msg.Status.Caller.StoredBytesLimit != 3000 || status.Msg.Status.Caller.StoredBytes < 3000 {
+		t.Error("the status says", status, err)
+	}
+	_ = stream.CloseRequest()
+	_ = stream.CloseResponse()
+	g.mustServe(t, "a")
+}
+
+// A committed write that is repeated gets its receipt although its credential may store nothing more, however large it
+// is.
+func TestRepeatsNeedNoRoom(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, map[string]string{
+		"small": `role: writer, scopes: ["bad/*"], client_ids: ["*"], limits: {stored_bytes: 100000}`,
+		"good":  tenantKeys["good"],
+	})
+	l, _ := g.as("small")
+	large := strings.Repeat("x", 120_000)
+	first, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 1, appendOp(large))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 1, appendOp(large))))
+	if err != nil || !again.Msg.Receipt.Replayed || again.Msg.Receipt.TxId != first.Msg.Receipt.TxId {
+		t.Errorf("the repeat: %v, %v, want the receipt %v", again, err, first)
+	}
+	_, err = l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 2, appendOp(large))))
+	mustRefuse(t, err, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
+}
+
+// A stream that writes faster than its credential may is slowed, and not refused.
+func TestStreamIsSlowed(t *testing.T) {
+	t.Parallel()
+	g := guard(t, server.Options{}, map[string]string{
+		"slow": `role: writer, scopes: ["bad/*"], client_ids: ["*"], limits: {writes_per_second: 100}`,
+		"good": tenantKeys["good"],
+	})
+	l, _ := g.as("slow")
+	stream := l.WriteStream(within(t))
+	for sequence := range uint64(5) {
+		frame := frameOf()
+		for i := range uint64(25) {
+			frame.Writes = append(frame.Writes, writeIn("bad", "c", sequence*25+i+1, appendOp("x")))
+		}
+		if err := stream.Send(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range receive(t, stream, 125) {
+		if r.GetReceipt() == nil {
+			t.Fatal(r)
+		}
+	}
+	if n := g.observe(t, `seqledger_gate_refusals_total{gate="writes_per_second",of="credential"}`); n == 0 {
+		t.Error("the stream was not slowed")
+	}
+	_ = stream.CloseRequest()
+	_ = stream.CloseResponse()
+	g.mustServe(t, "a")
+}
+
+// The ledger is not stopped by a disk that fills: writes are refused, reads go on.
+func TestDiskReserve(t *testing.T) {
+	t.Parallel()
+	h := startWith(t, server.Options{DiskReserve: 1 << 60})
+	_, err := h.client.Write(within(t), connect.NewRequest(writeOf("c", 1, appendOp("x"))))
+	e := mustRefuse(t, err, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
+	if e.RetryAfter.AsDuration() <= 0 || !strings.Contains(e.Message, "disk") {
+		t.Error("the refusal says", e)
+	}
+	_, err = h.client.OpenSession(within(t),
+		connect.NewRequest(&seqledgerv1.OpenSessionRequest{Scope: scope(), ClientId: "c", AttemptId: make([]byte, 16)}))
+	mustRefuse(t, err, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
+	// What was committed before the disk was full is answered again.
+	known := writeOf("k", 1, appendOp("x"))
+	out, err := h.ledger.Write(within(t), &machine.Write{
+		Scope: machine.Scope{Organization: known.Scope.Organization, Vault: known.Scope.Vault}, ClientID: "k",
+		Sequence: 1,
+		Actor:    "client:before", Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("x")}},
+	})
+	if err != nil || out.Code != machine.Committed {
+		t.Fatal(out, err)
+	}
+	again, err := h.client.Write(within(t), connect.NewRequest(known))
+	if err != nil || !again.Msg.Receipt.Replayed || again.Msg.Receipt.Sequence != 1 {
+		t.Error("the repeat of a committed write:", again, err)
+	}
+	stream := h.client.WriteStream(within(t))
+	if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")), known, writeOf("d", 1, appendOp("x")))); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range receive(t, stream, 3) {
+		if i == 1 {
+			if !r.GetReceipt().GetReplayed() {
+				t.Error("the repeat in a stream:", r)
+			}
+			continue
+		}
+		if r.GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL {
+			t.Error("a write of a stream:", r)
+		}
+	}
+	end(t, stream)
+	if _, err := h.client.GetClientState(within(t),
+		connect.NewRequest(&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "c"})); err != nil {
+		t.Error("a read:", err)
+	}
+	request := connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
+		MaxStreamsSet: &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: 5},
+	})
+	if _, err := h.admin.UpdateConfig(within(t), request); err != nil {
+		t.Error("what may make room:", err)
+	}
+	if got := h.metric(t, "seqledger_disk_reserve_level"); got != "2" {
+		t.Error("the metrics say", got)
+	}
+}
+
+// A server without access control answers programs on its machine alone, and not those for which a proxy on it speaks.
+func TestForwardedRequestsAreRefused(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	g := guard(t, server.Options{}, nil)
+	open := startWith(t, server.Options{Insecure: true})
+	for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via"} {
+		for name, test := range map[string]struct {
+			h    *harness
+			want int
+		}{"without an auth file": {h, 403}, "with one": {g.harness, 200}, "insecure": {open, 200}} {
+			request, err := http.NewRequestWithContext(within(t), http.MethodGet, test.h.url+"/healthz", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set(header, "192.0.2.1")
+			if status, _, text := test.h.do(t, request); status != test.want ||
+				status == 403 && !strings.Contains(text, header) {
+				t.Errorf("%s, %s: %d %s", name, header, status, text)
+			}
+		}
+	}
+}
+
+// nginx's plain proxy_pass adds no header, and speaks HTTP/1.0, as no program does that is meant for this server.
+func TestHTTP10IsRefused(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	g := guard(t, server.Options{}, nil)
+	for name, test := range map[string]struct {
+		h    *harness
+		want string
+	}{
+		"without an auth file": {h, "403"}, "with one": {g.harness, "200"},
+		"insecure": {startWith(t, server.Options{Insecure: true}), "200"},
+	} {
+		host := strings.TrimPrefix(test.h.url, "http://")
+		c := test.h.connect(t, "GET /healthz HTTP/1.0\r\nHost: "+host+"\r\nConnection: close\r\n\r\n")
+		answer, err := io.ReadAll(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, _, _ := strings.Cut(string(answer), "\r\n")
+		if !strings.Contains(status, test.want) {
+			t.Errorf("%s: %s, want %s", name, status, test.want)
+		}
+		if test.want == "403" && (!strings.Contains(string(answer), "HTTP/1.0") ||
+			!strings.Contains(string(answer), "--auth")) {
+			t.Errorf("the answer says neither why nor what to do: %s", answer)
+		}
+	}
+}
+
+// The shutdown of another http.Server ends the streams on upgraded connections, which it does not track.
+func TestHandlerEndsWithItsServer(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hs := &http.Server{Handler: h.server.Handler()}
+	served := make(chan error, 1)
+	go func() { served <- hs.Serve(listener) }() // ends with Shutdown; received below
+	own := *h
+	own.url = "http://" + listener.Addr().String()
+	stream := mustOpenUpgraded(t, &own)
+	ask(t, stream, writeOf("c", 1, appendOp("x")))
+	if err := hs.Shutdown(within(t)); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
+	}
+	err = stream.Receive(new(seqledgerv1.WriteStreamResponse))
+	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
+	if err := h.server.Drain(within(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A write whose caller repeatedly timed out, because the disk is slow, is stored once.
+func TestASlowDiskCostsNoQuota(t *testing.T) {
+	t.Parallel()
+	g := tenants(t, server.Options{})
+	l, admin := g.as("bad")
+	const size, repeats = 300 << 10, 3
+	release := g.stall(t)
+	for i := range int64(repeats) {
+		ctx, cancel := context.WithCancel(within(t))
+		given := make(chan error, 1)
+		go func() { // ends with ctx; received below
+			_, err := l.Write(ctx, connect.NewRequest(writeIn("bad", "c", 1, appendOp(strings.Repeat("x", size)))))
+			given <- err
+		}()
+		for g.ledger.Stats().QueuedBytes <= (i+1)*size && ctx.Err() == nil {
+			runtime.Gosched()
+		}
+		cancel()
+		if err := <-given; connect.CodeOf(err) != connect.CodeCanceled {
+			t.Error("a write on a disk that stands still:", err)
+		}
+	}
+	release()
+	if _, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 2, appendOp("x")))); err != nil {
+		t.Fatal(err)
+	}
+	const want, more = size + 1, 2_000 // for what there is beside payloads
+	for stored, ctx := int64(0), within(t); stored < want; {
+		answer, err := admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stored = int64(answer.Msg.Status.Caller.StoredBytes); stored > want+more {
+			t.Fatalf("%d bytes are stored, want %d to %d", stored, want, want+more)
+		}
+	}
+}
