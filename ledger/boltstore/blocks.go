@@ -124,8 +124,8 @@ func (s *Store) EndReplay() error {
 	return err
 }
 
-// LastUncovered returns the ledger index up to which the block files prove that writes were decided, 0 if that is no farther
-// than what has been applied. It is for a replay; see EndReplay.
+// LastUncovered returns the ledger index of the last whole block that the log has not made again, 0 if there is none. It
+// proves that writes up to that index were decided. See EndReplay.
 func (s *Store) LastUncovered() (index uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
