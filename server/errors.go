@@ -36,8 +36,8 @@ const (
 
 var errPanicked = errors.New("the server failed to answer")
 
-// refusedOutcomes are the refusals of the state machine: their code in the API, Connect's code, and what a client reads. The message may
-// be replaced by one with numbers; see refusal.
+// refusedOutcomes are the refusals of the state machine: their code in the API, Connect's code, and what a client
+// reads. The message may be replaced by one with numbers; see refusal.
 var refusedOutcomes = map[machine.Code]struct {
 	code    seqledgerv1.WriteErrorCode
 	connect connect.Code
@@ -78,7 +78,7 @@ var refusedOutcomes = map[machine.Code]struct {
 // refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence is the write's sequence, 0 for
 // a command without one.
 func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
-	if out.Code == machine.Committed || out.Code == machine.Replayed || out.Code.IsKeyed() {
+	if out.Code == machine.Committed || out.Code == machine.Replayed || out.Code.Keyed() != 0 {
 		return nil
 	}
 	known := refusedOutcomes[out.Code]

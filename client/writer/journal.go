@@ -96,21 +96,21 @@ func (l *streamLog) drop(p *Pending) error {
 // journalHead changes the stream's head in the journal and returns once that is durable. mu is
 // not held. Without a journal it does nothing.
 func (w *Writer) journalHead(ctx context.Context, change func(*journal.Head)) error {
-	if w.kept == nil {
+	if w.log == nil {
 		return nil
 	}
 	w.mux.mu.Lock()
-	head := w.kept.head
+	head := w.log.head
 	change(&head)
-	err := w.kept.journal.Append(w.kept.name, journal.Record{Kind: journal.KindHead, Head: head})
+	err := w.log.journal.Append(w.log.name, journal.Record{Kind: journal.KindHead, Head: head})
 	if err == nil {
-		w.kept.head = head
+		w.log.head = head
 	}
 	w.mux.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return w.kept.sync(ctx)
+	return w.log.sync(ctx)
 }
 
 // journalAttempt records an OpenSession before it is sent. A Writer that crashes before the
@@ -135,7 +135,7 @@ func (w *Writer) journalSession(ctx context.Context, session, next uint64) error
 // checkLedger asks the server for its ledger id. If the journal has an id, both must be equal,
 // because sequences and sessions of another ledger have no meaning here.
 func (w *Writer) checkLedger(ctx context.Context) error {
-	if w.kept == nil {
+	if w.log == nil {
 		return nil
 	}
 	answer, err := rpc.Call(ctx, w.mux.client, once(getStatus), &seqledgerv1.GetStatusRequest{}, nil)
@@ -149,13 +149,13 @@ func (w *Writer) checkLedger(ctx context.Context) error {
 	}
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
-	switch w.kept.head.Ledger {
+	switch w.log.head.Ledger {
 	case id:
 	case 0:
-		w.kept.head.Ledger = id // durable with the attempt
+		w.log.head.Ledger = id // durable with the attempt
 	default:
 		return fmt.Errorf("%w: the server has %016x, the journal is of %016x", failure.ErrOtherLedger, id,
-			w.kept.head.Ledger)
+			w.log.head.Ledger)
 	}
 	return nil
 }
@@ -194,18 +194,18 @@ func (h *mux) syncerOf(j journalFile) *syncer {
 // leaveJournal releases a Writer's syncer and its claim. The session loop calls it at its end,
 // when nothing else appends.
 func (w *Writer) leaveJournal() {
-	if w.kept == nil {
+	if w.log == nil {
 		return
 	}
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
-	s := w.kept.syncer
+	s := w.log.syncer
 	s.users--
 	if s.users == 0 {
 		s.end()
 		w.mux.syncers = slices.DeleteFunc(w.mux.syncers, func(other *syncer) bool { return other == s })
 	}
-	w.kept.journal.Release(w.kept.name)
+	w.log.journal.Release(w.log.name)
 }
 
 // add puts p into the next batch. mu is held.
@@ -273,7 +273,7 @@ func (w *Writer) failJournal(err error) {
 // tagged validates a tag.
 func (w *Writer) tagged(tag string) error {
 	switch {
-	case w.kept == nil:
+	case w.log == nil:
 		return errors.New("client: a tag needs Options.Journal")
 	case tag == "" || len(tag) > maxTagBytes || !utf8.ValidString(tag):
 		return fmt.Errorf("client: a tag is 1 to %d bytes of UTF-8, not %d", maxTagBytes, len(tag))

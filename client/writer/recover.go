@@ -36,12 +36,12 @@ func (w *Writer) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.kept = &streamLog{journal: w.options.journal, name: name, head: state.Head}
+	w.log = &streamLog{journal: w.options.journal, name: name, head: state.Head}
 	if err = w.load(state); err == nil {
 		err = w.recover(ctx)
 	}
 	if err != nil {
-		w.kept.journal.Release(name)
+		w.log.journal.Release(name)
 	}
 	return err
 }
@@ -76,7 +76,7 @@ func (w *Writer) load(state journal.State) error {
 // writes to be sent again under it. If that fails it returns them to the application in an
 // [*UnsettledError].
 func (w *Writer) recover(ctx context.Context) error {
-	before := w.kept.head
+	before := w.log.head
 	if err := w.checkLedger(ctx); errors.Is(err, failure.ErrOtherLedger) {
 		return w.returnUnsettled(err)
 	} else if err != nil {
@@ -124,7 +124,7 @@ func (w *Writer) recover(ctx context.Context) error {
 		return err
 	}
 	w.adopt(attempt, response.GetState())
-	w.next, w.ledger = next, w.kept.head.Ledger
+	w.next, w.ledger = next, w.log.head.Ledger
 	for i := range w.queue.len() {
 		// Send it again anyway, because the answer is the receipt.
 		p := w.queue.at(i)
@@ -268,7 +268,7 @@ func (p *Pending) Acknowledge() error {
 	case !p.settled || p.err != nil:
 		return fmt.Errorf("client: write %d cannot be acknowledged: %w", p.sequence, failure.ErrOutcomeUnknown)
 	}
-	err := w.kept.journal.Append(w.kept.name, journal.Record{Kind: journal.KindAcknowledged, ID: p.entry})
+	err := w.log.journal.Append(w.log.name, journal.Record{Kind: journal.KindAcknowledged, ID: p.entry})
 	p.acknowledged = err == nil
 	return err
 }

@@ -224,10 +224,10 @@ func (w *Writer) dropFromJournal(ctx context.Context) {
 	if w.state != stateSettling || !w.refused {
 		return
 	}
-	err := w.kept.drop(w.queue.at(0))
+	err := w.log.drop(w.queue.at(0))
 	if err == nil {
 		w.mux.mu.Unlock()
-		err = closedBy(ctx, w.kept.sync(ctx))
+		err = closedBy(ctx, w.log.sync(ctx))
 		w.mux.mu.Lock()
 	}
 	w.refused = false
@@ -328,8 +328,8 @@ func (w *Writer) reopen(ctx context.Context) {
 		w.adopt(attempt, response.GetState())
 		w.next = response.GetState().GetLastCommittedSequence() + 1
 		w.ledger = 0
-		if w.kept != nil {
-			w.ledger = w.kept.head.Ledger
+		if w.log != nil {
+			w.ledger = w.log.head.Ledger
 		}
 		// A stopped Writer stays stopped, because eviction does not replace Resume.
 		w.state = before

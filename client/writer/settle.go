@@ -52,8 +52,8 @@ func (p *Pending) settle(err error) {
 		p.receipt = nil
 	}
 	w := p.writer
-	if err == nil && w.kept != nil {
-		w.kept.settled(p)
+	if err == nil && w.log != nil {
+		w.log.settled(p)
 	}
 	switch n := &w.mux.client.Counters; {
 	case err == nil:
@@ -209,7 +209,7 @@ func (w *Writer) resend() {
 // the numbers are free, and "not executed" is true. With a journal it must stay true after a
 // crash, so the session loop first removes the writes from the journal and then calls report.
 func (w *Writer) stop() {
-	if w.kept == nil {
+	if w.log == nil {
 		w.report()
 		return
 	}
@@ -297,7 +297,7 @@ func (w *Writer) terminate(cause error) {
 				p.receipt = p.bareReceipt()
 			}
 			p.settle(nil)
-		case w.kept == nil && !p.committed && !p.doubtful && (p.sends == 0 || answered):
+		case w.log == nil && !p.committed && !p.doubtful && (p.sends == 0 || answered):
 			p.settle(&failure.NotExecutedError{Sequence: p.Sequence(), Cause: p.reason(cause)})
 		default:
 			w.failure.Writes = append(w.failure.Writes, p)

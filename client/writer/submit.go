@@ -93,7 +93,7 @@ func (w *Writer) accept(ctx context.Context, p *Pending) (inline bool, err error
 		var freed <-chan struct{}
 		var full error
 		if w.fits(p.size) && w.mayPass(t) {
-			inline = w.kept == nil && !w.halted && w.mux.canSendInline(p.size)
+			inline = w.log == nil && !w.halted && w.mux.canSendInline(p.size)
 			freed, err = w.enqueue(p, inline)
 			if freed == nil {
 				w.leave(t, err == nil)
@@ -171,7 +171,7 @@ func (w *Writer) unavailable() error {
 // that p was not taken.
 func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
 	p.sequence = w.next
-	if w.kept != nil {
+	if w.log != nil {
 		if freed, err := w.journalWrite(p); err != nil {
 			return freed, err
 		}
@@ -179,7 +179,7 @@ func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
 	w.next++
 	w.bytes += p.size
 	w.queue.push(p)
-	p.durable = w.kept == nil
+	p.durable = w.log == nil
 	if p.durable && !w.halted {
 		w.mux.enlist(w)
 		if !inline {
@@ -191,11 +191,11 @@ func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
 
 // journalWrite appends p to the journal. The syncer takes it from there.
 func (w *Writer) journalWrite(p *Pending) (<-chan struct{}, error) {
-	err := w.kept.write(p)
+	err := w.log.write(p)
 	if errors.Is(err, journal.ErrFull) {
 		// Get the channel before the next attempt, so that no change is missed.
-		freed := w.kept.journal.Freed()
-		if err = w.kept.write(p); errors.Is(err, journal.ErrFull) {
+		freed := w.log.journal.Freed()
+		if err = w.log.write(p); errors.Is(err, journal.ErrFull) {
 			return freed, err
 		}
 	}

@@ -142,8 +142,8 @@ type Writer struct {
 	// ledger is the ledger id in the receipts since the stream was started, 0 before the first
 	// one. A ledger that gets a new id ends all sessions.
 	ledger uint64
-	// kept is nil without a journal. recovered holds the journal's writes at the start.
-	kept      *streamLog
+	// log is nil without a journal. recovered holds the journal's writes at the start.
+	log       *streamLog
 	recovered []*Pending
 	// verifiedThrough is the last committed number when a journal was recovered. Later writes
 	// are held back until everything up to it has its receipt; 0 holds nothing back. Only the
@@ -211,8 +211,8 @@ func Open(ctx context.Context, c *client.Client, options Options) (*Writer, erro
 		w.abandon()
 		return nil, failure.ErrClosed
 	}
-	if w.kept != nil {
-		w.kept.syncer = mux.syncerOf(w.kept.journal)
+	if w.log != nil {
+		w.log.syncer = mux.syncerOf(w.log.journal)
 	}
 	mux.writers[w] = struct{}{}
 	if !mux.running {
@@ -220,7 +220,7 @@ func Open(ctx context.Context, c *client.Client, options Options) (*Writer, erro
 		// Ended by the Client's context; Client.Close waits for it.
 		mux.client.Go(func() { mux.run(mux.client.Context()) })
 	}
-	// Ended by cancel, which Writer.Close calls; Writer.Close waits on kept.
+	// Ended by cancel, which Writer.Close calls; Writer.Close waits on loopDone.
 	go w.runSessionLoop(loopCtx)
 	if w.queue.len() > 0 {
 		mux.makeReady(w)
@@ -322,8 +322,8 @@ func (w *Writer) end() error {
 
 // abandon releases the resources of a Writer that did not start.
 func (w *Writer) abandon() {
-	if w.kept != nil {
-		w.kept.journal.Release(w.kept.name)
+	if w.log != nil {
+		w.log.journal.Release(w.log.name)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // archiveCommand is about the archive of a ledger.
 type archiveCommand struct {
-	Status archiveStatusCommand `cmd:"" help:"Tell what a running server has archived."`
+	Status archiveStatusCommand `cmd:"" help:"Show what a running server has archived."`
 	Verify archiveVerifyCommand `cmd:"" help:"Check an archive. It needs no ledger."`
 	Cat    archiveCatCommand    `cmd:"" help:"Print the blocks of a scope from an archive. It needs no ledger."`
 }
@@ -124,7 +124,7 @@ type archiveCatCommand struct {
 	Dir        string `arg:"" help:"Directory of the archive." type:"path"`
 	scopeFlags `embed:""`
 	FromHeight uint64 `help:"Height of the first block." default:"1" env:"-"`
-	Limit      uint64 `help:"End after so many blocks; 0 for all." env:"-" placeholder:"N"`
+	Limit      uint64 `help:"Stop after this many blocks; 0 for all." env:"-" placeholder:"N"`
 }
 
 // Help is shown below the flags.

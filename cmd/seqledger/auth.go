@@ -17,7 +17,7 @@ import (
 // authCommand groups the commands for auth files.
 type authCommand struct {
 	NewKey newKeyCommand    `cmd:"" name:"new-key" help:"Make an API key."`
-	Check  authCheckCommand `cmd:"" help:"Tell what is wrong with an auth file, or what a credential may do."`
+	Check  authCheckCommand `cmd:"" help:"Check an auth file, or show the permissions of a credential."`
 }
 
 // newKeyCommand makes an API key.

@@ -21,7 +21,7 @@ type keyCommand struct {
 	List    keyListCommand    `cmd:"" help:"List the records of a scope."`
 	Get     keyGetCommand     `cmd:"" help:"Show the record of a key."`
 	Purge   keyPurgeCommand   `cmd:"" help:"Delete a finished record: its key is free then."`
-	Resolve keyResolveCommand `cmd:"" help:"Settle an unknown outcome, once it is found out."`
+	Resolve keyResolveCommand `cmd:"" help:"Settle an unknown outcome once you know it."`
 }
 
 // recordFlags identify one record.

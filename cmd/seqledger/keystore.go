@@ -30,7 +30,7 @@ type keyStoreFlags struct {
 	MaxKeys      int           `help:"Keys that the ledger in --data keeps for one principal; more are refused." name:"max-keys-per-principal" default:"1000000"`
 	MaxEntries   int           `help:"Records that --store memory: may have." default:"100000"`
 	Cleanup      time.Duration `help:"How often --store memory: and postgres:// delete expired records. The other stores do not need it." name:"cleanup-interval" default:"10s"`
-	DrainTimeout time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
+	DrainTimeout time.Duration `help:"How long to wait for requests in progress when stopped." default:"30s"`
 }
 
 // check returns the mistakes in the flags.

@@ -21,39 +21,39 @@ import (
 type commandLine struct {
 	Config    configFile `help:"YAML file with values for flags, one 'flag-name: value' a line." placeholder:"FILE"`
 	JSON      bool       `help:"Answer in JSON: one object, or one a line for lists and streams. Errors and notices on standard error are objects too."`
-	LogLevel  slog.Level `help:"Least level that is logged: debug, info, warn or error." default:"info"`
+	LogLevel  slog.Level `help:"Lowest level to log: debug, info, warn or error." default:"info"`
 	LogFormat string     `help:"Format of the log on standard error: text or json." enum:"text,json" default:"text"`
 
 	PrintVersion kong.VersionFlag `name:"version" help:"Print the version." env:"-"`
 
 	Serve   serveCommand       `cmd:"" help:"Serve a ledger."`
 	Write   writeCommand       `cmd:"" help:"Commit one write, once."`
-	Import  importCommand      `cmd:"" help:"Commit every line of a file, once, however often it is killed and run again."`
+	Import  importCommand      `cmd:"" help:"Commit every line of a file once, across kills and restarts."`
 	Get     getCommand         `cmd:"" help:"Read one entity."`
 	List    listCommand        `cmd:"" help:"List entities, relationships, blocks or clients."`
 	Tx      txCommand          `cmd:"" help:"Read one transaction."`
 	Block   blockCommand       `cmd:"" help:"Read one block."`
 	Watch   watchCommand       `cmd:"" help:"Follow the blocks of a scope."`
-	State   stateCommand       `cmd:"" help:"Tell where a client's stream stands."`
+	State   stateCommand       `cmd:"" help:"Show the state of a client's stream."`
 	Session sessionCommand     `cmd:"" help:"Open a session."`
-	Gateway gatewayCommand     `cmd:"" help:"Stand before an HTTP service, which gets a request with a key once."`
-	MCP     mcpCommand         `cmd:"" name:"mcp" help:"Give agents the ledger's tools, or stand before an MCP server."`
-	Key     keyCommand         `cmd:"" help:"Look up, purge and resolve the records of requests that have a key."`
-	Store   storeCommand       `cmd:"" help:"Prepare a store of keys in a database of yours."`
-	Outbox  outboxCommand      `cmd:"" help:"Write the rows of a table in your database to the ledger, each once."`
+	Gateway gatewayCommand     `cmd:"" help:"Reverse proxy that runs requests with an Idempotency-Key once."`
+	MCP     mcpCommand         `cmd:"" name:"mcp" help:"Tools of the ledger for agents, and a guard for MCP servers."`
+	Key     keyCommand         `cmd:"" help:"Look up, purge and resolve records of requests with a key."`
+	Store   storeCommand       `cmd:"" help:"Prepare a store of keys in your database."`
+	Outbox  outboxCommand      `cmd:"" help:"Write the rows of a table in your database to the ledger once."`
 	Status  statusCommand      `cmd:"" help:"Describe a running server."`
 	Update  configCommand      `cmd:"" name:"config" help:"Show and change the replicated configuration."`
-	Cluster clusterCommand     `cmd:"" help:"Describe and change the nodes that keep the ledger."`
-	Bench   benchCommand       `cmd:"" help:"Put a load on a running server and measure it."`
-	Auth    authCommand        `cmd:"" help:"Make API keys and check auth files."`
-	Backup  backupCommand      `cmd:"" help:"Make a backup of a running server's ledger."`
-	Restore restoreCommand     `cmd:"" help:"Make a data directory from a backup."`
-	Recover recoverCommand     `cmd:"" help:"Make a ledger of one node of a cluster that has lost its majority."`
+	Cluster clusterCommand     `cmd:"" help:"Show and change the nodes of the ledger."`
+	Bench   benchCommand       `cmd:"" help:"Measure a running server under load."`
+	Auth    authCommand        `cmd:"" help:"Create API keys and check auth files."`
+	Backup  backupCommand      `cmd:"" help:"Back up a running server's ledger."`
+	Restore restoreCommand     `cmd:"" help:"Create a data directory from a backup."`
+	Recover recoverCommand     `cmd:"" help:"Turn one node of a cluster that lost its majority into a ledger."`
 	Verify  verifyCommand      `cmd:"" help:"Check a data directory that no server has open, or a backup."`
-	Archive archiveCommand     `cmd:"" help:"Look into the archive of a ledger's history."`
-	Journal journalCommand     `cmd:"" help:"Look into the journal of a program that writes."`
+	Archive archiveCommand     `cmd:"" help:"Show and verify the archive of a ledger's history."`
+	Journal journalCommand     `cmd:"" help:"Show the journal of a client."`
 	Demo    demoCommand        `cmd:"" help:"Run a server and clients under faults, and count what is paid twice."`
-	Conform conformanceCommand `cmd:"" name:"conformance" help:"Hold a client program against the duties of a client."`
+	Conform conformanceCommand `cmd:"" name:"conformance" help:"Test a client program against the duties of a client."`
 	Version versionCommand     `cmd:"" help:"Print the version."`
 
 	Help       helpCommand       `cmd:"" help:"Show the help of a command."`

@@ -19,7 +19,7 @@ import (
 // mcpGuardCommand runs a guard in front of an MCP server.
 type mcpGuardCommand struct {
 	scopeFlags    `embed:""`
-	Command       []string `arg:"" optional:"" help:"The server and its arguments, behind --."`
+	Command       []string `arg:"" optional:"" help:"The server and its arguments, after --."`
 	Upstream      string   `help:"Endpoint of a server over streamable HTTP, instead of a command." placeholder:"URL"`
 	UpstreamToken string   `help:"File with the bearer token for --upstream." name:"upstream-token-file" type:"path" placeholder:"FILE"`
 	Principal     string   `help:"Principal that the agent acts for. Default: the holder of the ledger's key; others need the role delegate." placeholder:"TEXT"`

@@ -22,7 +22,7 @@ import (
 type outboxCommand struct {
 	Postgres outboxRelayCommand  `cmd:"" help:"Write the rows of a table in PostgreSQL to the ledger, each once."`
 	Init     outboxInitCommand   `cmd:"" help:"Make the tables of an outbox."`
-	Status   outboxStatusCommand `cmd:"" help:"Tell what waits, what was refused, and why a stream is stopped."`
+	Status   outboxStatusCommand `cmd:"" help:"Show waiting and refused rows, and why a stream is stopped."`
 	Retry    outboxRetryCommand  `cmd:"" help:"Let a refused row be written again, as a new write."`
 	Skip     outboxSkipCommand   `cmd:"" help:"Leave a refused row out; its stream goes on."`
 	Settle   outboxSettleCommand `cmd:"" help:"Say what became of a row of a stopped stream, after a look into the ledger."`

@@ -101,7 +101,7 @@ type watchCommand struct {
 	// looks the same as a failure.
 	connectionFlags `embed:""`
 	From            uint64 `help:"Height of the first block." default:"1" env:"-"`
-	Limit           uint64 `help:"End after so many blocks; 0 goes on until it is interrupted." env:"-" placeholder:"N"`
+	Limit           uint64 `help:"Stop after this many blocks; 0 runs until interrupted." env:"-" placeholder:"N"`
 }
 
 // Help is shown below the flags.

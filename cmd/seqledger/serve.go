@@ -26,7 +26,7 @@ import (
 type serveCommand struct {
 	Listen          string        `help:"Address to listen on; port 0 takes a free one. Addresses other than loopback need --auth and TLS." default:"127.0.0.1:7450"`
 	Data            string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`
-	DrainTimeout    time.Duration `help:"How long to wait, when stopped, for what is under way." default:"30s"`
+	DrainTimeout    time.Duration `help:"How long to wait for requests in progress when stopped." default:"30s"`
 	DebugListen     string        `help:"Also serve profiles (/debug/pprof/), /metrics, /healthz and /readyz without TLS on this loopback address; off when empty." placeholder:"ADDRESS"`
 	CheckpointBytes int64         `help:"Bytes of changes to gather in memory before a checkpoint; 0 adapts between 32 and 128 MiB. More writes less to disk and takes about four times as much memory." default:"0"`
 	ScrubBytes      int64         `help:"Bytes of the state file to read and compare with their checksums each second, all of them at most once an hour; -1 disables." default:"8388608"`

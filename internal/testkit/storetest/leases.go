@@ -22,7 +22,7 @@ func pendingRecordStays(t *testing.T, store idempotency.Store) {
 	s.reserve(s.request(), idempotency.Unknown)
 }
 
-// An owner that comes back late settles the unknown outcome.
+// A late result of the owner settles the unknown outcome.
 func lateCompletion(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	owner := s.acquire(s.request(brief))

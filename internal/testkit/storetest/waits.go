@@ -87,7 +87,7 @@ func waitEndsWithTheRelease(t *testing.T, store idempotency.Store) {
 	}
 }
 
-// A caller whose wait is over learns what is left of the lease by then, and not what was left before the wait.
+// After a wait a caller learns the rest of the lease at that time, and not before the wait.
 func retryAfterIsOfTheAnswer(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
 	const lease, wait, clocks = time.Minute, time.Second, 100 * time.Millisecond // clocks: how exact the store's is
