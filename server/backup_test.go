@@ -153,7 +153,8 @@ func TestBackupRefusesUnknownField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status, _, text := h.do(t, request); status != http.StatusMethodNotAllowed || !strings.Contains(text, "send POST") {
+	if status, _, text := h.do(t, request); status != http.StatusMethodNotAllowed ||
+		!strings.Contains(text, "send POST") {
 		t.Errorf("GET is answered with %d %s", status, text)
 	}
 }

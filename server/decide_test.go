@@ -41,7 +41,8 @@ func TestWritesWithoutACallerCount(t *testing.T) {
 				defer cancel()
 				disk := make(chan struct{})
 				stored := func(out *machine.Outcome) int { return charge{stored: size}.of(out) }
-				_, err = s.decide(ctx, admission.Work{Writes: 1, Bytes: size}, stored, func(ctx context.Context) (machine.Outcome, error) {
+				work := admission.Work{Writes: 1, Bytes: size}
+				_, err = s.decide(ctx, work, stored, func(ctx context.Context) (machine.Outcome, error) {
 					<-disk
 					return test.d.outcome, errors.Join(test.d.err, ctx.Err())
 				})

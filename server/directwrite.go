@@ -142,7 +142,8 @@ func (b *directBody) read(r *http.Request) (complete bool, err error) {
 	return false, err
 }
 
-// replayedBody is a body whose beginning was read already. The error of that read follows, or else the rest of the body.
+// replayedBody is a body whose beginning was read already. The error of that read follows, or else the rest of the
+// body.
 type replayedBody struct {
 	beginning *bytes.Reader
 	err       error

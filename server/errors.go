@@ -36,8 +36,8 @@ const (
 
 var errPanicked = errors.New("the server failed to answer")
 
-// refusedOutcomes are the refusals of the state machine: their code in the API, Connect's code, and what a client reads. The message may
-// be replaced by one with numbers; see refusal.
+// refusedOutcomes are the refusals of the state machine: their code in the API, Connect's code, and what a client
+// reads. The message may be replaced by one with numbers; see refusal.
 var refusedOutcomes = map[machine.Code]struct {
 	code    seqledgerv1.WriteErrorCode
 	connect connect.Code

@@ -77,8 +77,8 @@ func (o *Options) validate() error {
 	if o.Ledger == nil {
 		return errors.New("server: Options.Ledger is nil")
 	}
-	if o.MaxRequestBytes < 0 || o.MaxRequests < 0 || o.MaxConnections < 0 || o.MaxOpenStreams < 0 || o.DrainTimeout < 0 ||
-		o.PrincipalKeys < 0 {
+	if o.MaxRequestBytes < 0 || o.MaxRequests < 0 || o.MaxConnections < 0 || o.MaxOpenStreams < 0 ||
+		o.DrainTimeout < 0 || o.PrincipalKeys < 0 {
 		return errors.New("server: Options: a limit is negative")
 	}
 	outside := func(d, most time.Duration) bool { return d != 0 && (d < time.Second || d > most) }

@@ -29,7 +29,8 @@ func (s *Server) ofLedger(next http.Handler) http.Handler {
 			return
 		}
 		answerError(w, r, connect.NewError(connect.CodeFailedPrecondition,
-			fmt.Errorf("the call is for ledger %.64q, and this is ledger %s", meant, id)), http.StatusPreconditionFailed)
+			fmt.Errorf("the call is for ledger %.64q, and this is ledger %s", meant, id)),
+			http.StatusPreconditionFailed)
 	})
 }
 

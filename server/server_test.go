@@ -323,7 +323,8 @@ func TestReadsOverGET(t *testing.T) {
 	if status != http.StatusMethodNotAllowed || !strings.Contains(text, `"the method GET is not allowed here; send POST"`) {
 		t.Errorf("a write over GET must not be possible: %d %s", status, text)
 	}
-	request, err = http.NewRequest(http.MethodPut, h.url+seqledgerv1connect.LedgerServiceGetEntityProcedure, http.NoBody)
+	url = h.url + seqledgerv1connect.LedgerServiceGetEntityProcedure
+	request, err = http.NewRequest(http.MethodPut, url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,9 @@ func TestWhoseRequest(t *testing.T) {
 		"If-Match, in order":  {nil, header("If-Match", `"a"`, `"b"`), header("If-Match", `"b"`, `"a"`), conflict},
 		"Slug":                {nil, header("Slug", "a, b"), header("Slug", "a,b"), conflict},
 		"Destination":         {nil, header("Destination", "/a", "b"), header("Destination", "/a,b"), conflict},
-		"codings in lines":    {nil, header("Content-Encoding", "gzip", "deflate"), header("Content-Encoding", "gzip, deflate"), same},
+		"codings in lines": {
+			nil, header("Content-Encoding", "gzip", "deflate"), header("Content-Encoding", "gzip, deflate"), same,
+		},
 		"If-None-Match":       {nil, nil, header("If-None-Match", "*"), conflict},
 		"If-Modified-Since":   {nil, nil, header("If-Modified-Since", "x"), conflict},
 		"If-Unmodified-Since": {nil, nil, header("If-Unmodified-Since", "x"), conflict},

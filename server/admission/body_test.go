@@ -91,7 +91,8 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 				}
 				if !test.compressed && len(got) == len(test.content) && c.used[MessageBytes].Used() != test.charged &&
 					err == nil && n > 0 {
-					t.Errorf("%s in pieces of %d: %d bytes are charged, want %d", name, size, c.used[MessageBytes].Used(),
+					t.Errorf("%s in pieces of %d: %d bytes are charged, want %d", name, size,
+						c.used[MessageBytes].Used(),
 						test.charged)
 				}
 				if err != nil {

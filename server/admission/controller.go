@@ -231,7 +231,8 @@ func (c *Controller) AwaitProbes(ctx context.Context) error { return c.probes.Aw
 type Gauges struct {
 	Requests, Streams, Probes, Connections, UnknownConnections, Visits int64
 	ArrivingBytes, AnswerBytes, Reads                                  int64
-	// DiskLevel is 0 while the disk has space, 1 when less than twice the reserve is free, and 2 when writes are refused.
+	// DiskLevel is 0 while the disk has space, 1 when less than twice the reserve is free, and 2 when writes are
+	// refused.
 	DiskLevel int64
 }
 

@@ -163,7 +163,7 @@ func TestDefaultsSuitFour(t *testing.T) {
 	if _, err := c.Answer(t.Context(), fifth, smallAnswer); err != nil {
 		t.Error("a small answer needs no room:", err)
 	}
-	if fifth.Share.used[Requests].Used() != 0 || fifth.Share.used[Streams].Used() != 0 || fifth.Share.used[AnswerBytes].Used() != 0 {
+	if used := &fifth.Share.used; used[Requests].Used() != 0 || used[Streams].Used() != 0 || used[AnswerBytes].Used() != 0 {
 		t.Error("what the whole has refused is still counted")
 	}
 }
@@ -275,7 +275,8 @@ func TestLargeReads(t *testing.T) {
 			}
 		}
 		last := partyOf(c, "c", Limits{})
-		if err := refuse(last, true); !errors.Is(err, context.DeadlineExceeded) || last.Share.used[LargeReads].Used() != 0 {
+		if err := refuse(last, true); !errors.Is(err, context.DeadlineExceeded) ||
+			last.Share.used[LargeReads].Used() != 0 {
 			t.Error("a large read that leaves no processor to others:", err)
 		}
 		done()
