@@ -198,13 +198,13 @@ func keyedPairs(_ context.Context, b *bed, workers int) (load.Operation, error) 
 			Lease: int64(time.Minute), TTL: int64(time.Hour),
 		}
 		out, err := b.ledger.Keyed(context.Background(), &c, 0, nil)
-		if err := decided(out, err, machine.KeyedAcquired); err != nil {
+		if err := decided(out, err, machine.Keyed(keyed.Acquired)); err != nil {
 			return err
 		}
 		c.Command = keyed.Command{Kind: keyed.Complete, AttemptID: attempt, Token: out.Keyed.Record.Token,
 			Response: response}
 		out, err = b.ledger.Keyed(context.Background(), &c, 0, nil)
-		return decided(out, err, machine.KeyedOK)
+		return decided(out, err, machine.Keyed(keyed.OK))
 	}, nil
 }
 

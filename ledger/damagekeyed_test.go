@@ -42,7 +42,7 @@ func (d *stateImage) command(t *testing.T, s *boltstore.Store, m *machine.Machin
 	}
 	command := machine.AppendKeyed(nil, c)
 	out := d.apply(t, s, m, command)[0]
-	if out.Code != machine.KeyedAcquired && out.Code != machine.KeyedOK {
+	if out.Code != machine.Keyed(keyed.Acquired) && out.Code != machine.Keyed(keyed.OK) {
 		t.Fatalf("client %d, round %d: %v", client, round, out.Code)
 	}
 	d.tokens[client] = out.Keyed.Record.Token

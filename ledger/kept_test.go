@@ -92,13 +92,13 @@ func fillKey(l *ledger.Ledger, key int) error {
 	c := keptKey(key)
 	c.ValidUntil = l.Now() + int64(time.Minute)
 	out, err := l.Keyed(ctx, c, 0, nil)
-	if err != nil || out.Code != machine.KeyedAcquired {
+	if err != nil || out.Code != machine.Keyed(keyed.Acquired) {
 		return fmt.Errorf("reserve: %v: %w", out.Code, err)
 	}
 	if key%3 > 0 {
 		c.Kind, c.Token, c.TTL = keyed.Complete, out.Keyed.Record.Token, 0
 		c.Response = []byte(strings.Repeat("response ", 1+key%3*50))
-		if out, err = l.Keyed(ctx, c, 0, nil); err != nil || out.Code != machine.KeyedOK {
+		if out, err = l.Keyed(ctx, c, 0, nil); err != nil || out.Code != machine.Keyed(keyed.OK) {
 			return fmt.Errorf("complete: %v: %w", out.Code, err)
 		}
 	}
@@ -138,9 +138,9 @@ func keptIsThere(t *testing.T, dir string, writes int, forgets bool) {
 		c := keptKey(key)
 		c.AttemptID[1] = 6
 		c.ValidUntil = l.Now() + int64(time.Minute)
-		want := machine.KeyedReplay
+		want := machine.Keyed(keyed.Replay)
 		if key%3 == 0 {
-			want = machine.KeyedInFlight
+			want = machine.Keyed(keyed.InFlight)
 		}
 		out, err = l.Keyed(t.Context(), c, 0, nil)
 		if err != nil || out.Code != want ||

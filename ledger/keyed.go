@@ -215,12 +215,12 @@ func (l *Ledger) reserve(
 		waiting := l.keys.join(key)
 		out, err := l.decideKeyed(ctx, c, admit)
 		if waiting == nil {
-			if err == nil && out.Code == machine.KeyedInFlight && !last {
+			if err == nil && out.Code.Keyed() == keyed.InFlight && !last {
 				return machine.Outcome{}, ErrTooManyWaiters
 			}
 			return out, err
 		}
-		if err != nil || out.Code != machine.KeyedInFlight || last {
+		if err != nil || out.Code.Keyed() != keyed.InFlight || last {
 			l.keys.leave(key, waiting)
 			return out, err
 		}

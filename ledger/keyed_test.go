@@ -65,13 +65,13 @@ func TestOneOwnerAmongMany(t *testing.T) {
 				return
 			}
 			switch out.Code {
-			case machine.KeyedAcquired:
+			case machine.Keyed(keyed.Acquired):
 				owners.Store(i, out.Index)
 				if out, err := l.Keyed(t.Context(), ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, response),
-					0, nil); err != nil || out.Code != machine.KeyedOK {
+					0, nil); err != nil || out.Code != machine.Keyed(keyed.OK) {
 					t.Error(out.Code, err)
 				}
-			case machine.KeyedReplay:
+			case machine.Keyed(keyed.Replay):
 				replays.Store(i, bytes.Equal(out.Keyed.Record.Response, response))
 			default:
 				t.Errorf("caller %d: %v", i, out.Code)
@@ -102,7 +102,7 @@ func TestOneOwnerAmongMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	entries := l.Stats().Entries
-	out := mustKeyed(t, l, keyedCommand(l, "one", 99), machine.KeyedReplay)
+	out := mustKeyed(t, l, keyedCommand(l, "one", 99), machine.Keyed(keyed.Replay))
 	if !bytes.Equal(out.Keyed.Record.Response, response) || l.Stats().Entries != entries {
 		t.Error("after a restart the state answers with another response, or not at all")
 	}
@@ -122,30 +122,30 @@ func TestWaitingReserveEnds(t *testing.T) {
 		"completed": {func(l *Ledger, c *machine.KeyedCommand, token uint64) error {
 			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Complete, token, nil), 0, nil)
 			return err
-		}, machine.KeyedReplay},
+		}, machine.Keyed(keyed.Replay)},
 		"released": {func(l *Ledger, c *machine.KeyedCommand, token uint64) error {
 			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Release, token, nil), 0, nil)
 			return err
-		}, machine.KeyedAcquired},
+		}, machine.Keyed(keyed.Acquired)},
 		"rejected": {func(l *Ledger, c *machine.KeyedCommand, token uint64) error {
 			_, err := l.Keyed(context.Background(), ownedCommand(c, keyed.Reject, token, nil), 0, nil)
 			return err
-		}, machine.KeyedReplay},
+		}, machine.Keyed(keyed.Replay)},
 		"closed": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error { return l.Close() },
-			machine.KeyedInFlight},
+			machine.Keyed(keyed.InFlight)},
 		"failed": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error {
 			l.fail(errors.New("a disk that fails"))
 			return nil
-		}, machine.KeyedInFlight},
+		}, machine.Keyed(keyed.InFlight)},
 		"drained": {func(l *Ledger, _ *machine.KeyedCommand, _ uint64) error {
 			return l.Drain(context.Background())
-		}, machine.KeyedInFlight},
+		}, machine.Keyed(keyed.InFlight)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := openTest(t, Options{})
 			owner := keyedCommand(l, "k", 1)
-			token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
+			token := mustKeyed(t, l, owner, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
 			result := make(chan machine.Outcome)
 			go func() { // ends with its answer; joined by the receive
 				out, err := l.Keyed(context.Background(), keyedCommand(l, "k", 2), time.Hour, nil)
@@ -169,18 +169,18 @@ func TestWaitingReserveEnds(t *testing.T) {
 		})
 	}
 	l := openTest(t, Options{})
-	mustKeyed(t, l, keyedCommand(l, "k", 1), machine.KeyedAcquired)
+	mustKeyed(t, l, keyedCommand(l, "k", 1), machine.Keyed(keyed.Acquired))
 	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Millisecond, nil); err != nil ||
-		out.Code != machine.KeyedInFlight {
+		out.Code != machine.Keyed(keyed.InFlight) {
 		t.Errorf("after the wait: %v, %v", out.Code, err)
 	}
 	// A lease that ends on an idle ledger, whatever its policy says.
-	for policy, want := range map[keyed.Policy]machine.Code{keyed.BecomeIndeterminate: machine.KeyedUnknown,
-		keyed.TakeOver: machine.KeyedAcquired} {
+	for policy, want := range map[keyed.Policy]machine.Code{keyed.BecomeIndeterminate: machine.Keyed(keyed.Unknown),
+		keyed.TakeOver: machine.Keyed(keyed.Acquired)} {
 		key := fmt.Sprint("policy ", policy)
 		owner := keyedCommand(l, key, 1)
 		owner.Lease, owner.Policy = int64(20*time.Millisecond), policy
-		mustKeyed(t, l, owner, machine.KeyedAcquired)
+		mustKeyed(t, l, owner, machine.Keyed(keyed.Acquired))
 		if out, err := l.Keyed(t.Context(), keyedCommand(l, key, 2), time.Minute, nil); err != nil || out.Code != want {
 			t.Errorf("%s: %v, %v, want %v", key, out.Code, err, want)
 		}
@@ -193,13 +193,13 @@ func TestEvictionWakesWaiters(t *testing.T) {
 	l := openTest(t, Options{Config: machine.Config{EvictionInterval: 1}})
 	owner := keyedCommand(l, "k", 1)
 	owner.Lease = 1 // over with the next command
-	mustKeyed(t, l, owner, machine.KeyedAcquired)
+	mustKeyed(t, l, owner, machine.Keyed(keyed.Acquired))
 	key := string(owner.ID.TableKey())
 	waiting := l.keys.join(key)
 	defer l.keys.leave(key, waiting)
-	mustKeyed(t, l, keyedCommand(l, "another", 1), machine.KeyedAcquired) // its pass
+	mustKeyed(t, l, keyedCommand(l, "another", 1), machine.Keyed(keyed.Acquired)) // its pass
 	<-waiting.next
-	mustKeyed(t, l, keyedCommand(l, "k", 2), machine.KeyedUnknown)
+	mustKeyed(t, l, keyedCommand(l, "k", 2), machine.Keyed(keyed.Unknown))
 }
 
 // The calls that wait are bounded, for a key and in all.
@@ -238,16 +238,16 @@ func TestTooManyWaiters(t *testing.T) {
 	l := openTest(t, Options{})
 	l.keys.perKey = 1
 	owner := keyedCommand(l, "k", 1)
-	token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
+	token := mustKeyed(t, l, owner, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
 	waiting := l.keys.join(string(owner.ID.TableKey()))
 	defer l.keys.leave(string(owner.ID.TableKey()), waiting)
 	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Hour, nil); !errors.Is(err, ErrTooManyWaiters) {
 		t.Errorf("one waiter too many: %v, %v", out.Code, err)
 	}
-	mustKeyed(t, l, keyedCommand(l, "k", 2), machine.KeyedInFlight)
-	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, nil), machine.KeyedOK)
+	mustKeyed(t, l, keyedCommand(l, "k", 2), machine.Keyed(keyed.InFlight))
+	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, nil), machine.Keyed(keyed.OK))
 	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Hour, nil); err != nil ||
-		out.Code != machine.KeyedReplay {
+		out.Code != machine.Keyed(keyed.Replay) {
 		t.Errorf("a result that is there: %v, %v", out.Code, err)
 	}
 }
@@ -261,14 +261,14 @@ func TestReservationsKeepTime(t *testing.T) {
 		t.Errorf("%d ticks are due without a reservation", missing)
 	}
 	owner := keyedCommand(l, "k", 1)
-	token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
+	token := mustKeyed(t, l, owner, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
 	if missing := l.dueTicks(leaseInterval - 1); missing != 0 {
 		t.Errorf("%d ticks are due too early", missing)
 	}
 	if missing := l.dueTicks(leaseInterval); missing != 1 {
 		t.Errorf("%d ticks are due, want 1", missing)
 	}
-	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, nil), machine.KeyedOK)
+	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, nil), machine.Keyed(keyed.OK))
 	if missing := l.dueTicks(leaseInterval); missing != 0 {
 		t.Errorf("%d ticks are due, and nothing is reserved any more", missing)
 	}
@@ -341,7 +341,7 @@ func TestAResponseThatIsGone(t *testing.T) {
 		seen, _, err = v.AnswerKeyed(keyedCommand(l, "k", 2), now)
 		return err
 	})
-	if err != nil || seen.Code != machine.KeyedReplay {
+	if err != nil || seen.Code != machine.Keyed(keyed.Replay) {
 		t.Fatal(seen.Code, err)
 	}
 	if whole, err := l.readAttachments(t.Context(), &seen); !whole || err != nil ||
@@ -363,7 +363,7 @@ func TestWhatGoesIntoTheLog(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})
 	c := keyedCommand(l, "k", 1)
-	token := mustKeyed(t, l, c, machine.KeyedAcquired).Keyed.Record.Token
+	token := mustKeyed(t, l, c, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
 	expect := func(what string, more uint64, do func()) {
 		t.Helper()
 		before := l.Stats().Commands
@@ -373,22 +373,22 @@ func TestWhatGoesIntoTheLog(t *testing.T) {
 		}
 	}
 	expect("a Reserve of a key that is pending", 0, func() {
-		if out := mustKeyed(t, l, keyedCommand(l, "k", 2), machine.KeyedInFlight); out.Keyed.Record.ID != c.ID {
+		if out := mustKeyed(t, l, keyedCommand(l, "k", 2), machine.Keyed(keyed.InFlight)); out.Keyed.Record.ID != c.ID {
 			t.Errorf("the outcome's record is that of %v", out.Keyed.Record.ID)
 		}
 	})
 	expect("a Heartbeat, and a Complete with another token", 2, func() {
-		mustKeyed(t, l, ownedCommand(c, keyed.Heartbeat, token, nil), machine.KeyedOK)
-		mustKeyed(t, l, ownedCommand(c, keyed.Complete, token+1, []byte("wrong")), machine.KeyedLeaseLost)
+		mustKeyed(t, l, ownedCommand(c, keyed.Heartbeat, token, nil), machine.Keyed(keyed.OK))
+		mustKeyed(t, l, ownedCommand(c, keyed.Complete, token+1, []byte("wrong")), machine.Keyed(keyed.LeaseLost))
 	})
 	done := ownedCommand(c, keyed.Complete, token, []byte("done"))
-	expect("a Complete", 1, func() { mustKeyed(t, l, done, machine.KeyedOK) })
+	expect("a Complete", 1, func() { mustKeyed(t, l, done, machine.Keyed(keyed.OK)) })
 	expect("what a finished record answers", 0, func() {
 		for range 3 {
-			mustKeyed(t, l, done, machine.KeyedOK)
-			mustKeyed(t, l, ownedCommand(c, keyed.Complete, token, []byte("other")), machine.KeyedAlreadyCompleted)
-			mustKeyed(t, l, ownedCommand(c, keyed.Heartbeat, token, nil), machine.KeyedLeaseLost)
-			out := mustKeyed(t, l, keyedCommand(l, "k", 3), machine.KeyedReplay)
+			mustKeyed(t, l, done, machine.Keyed(keyed.OK))
+			mustKeyed(t, l, ownedCommand(c, keyed.Complete, token, []byte("other")), machine.Keyed(keyed.AlreadyCompleted))
+			mustKeyed(t, l, ownedCommand(c, keyed.Heartbeat, token, nil), machine.Keyed(keyed.LeaseLost))
+			out := mustKeyed(t, l, keyedCommand(l, "k", 3), machine.Keyed(keyed.Replay))
 			if string(out.Keyed.Record.Response) != "done" || out.Keyed.Record.ID != c.ID {
 				t.Errorf("a replay: %+v", out.Keyed.Record)
 			}
@@ -413,10 +413,10 @@ func TestACommandOutlivesItsCaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 10 {
-		mustKeyed(t, l, keyedCommand(l, fmt.Sprint("another ", i), 2), machine.KeyedAcquired)
+		mustKeyed(t, l, keyedCommand(l, fmt.Sprint("another ", i), 2), machine.Keyed(keyed.Acquired))
 	}
-	if out, err := later(t.Context()); err != nil || out.Code != machine.KeyedAcquired {
+	if out, err := later(t.Context()); err != nil || out.Code != machine.Keyed(keyed.Acquired) {
 		t.Fatalf("%v, %v, want the first command's own reservation", out.Code, err)
 	}
-	mustKeyed(t, l, keyedCommand(l, "first", 3), machine.KeyedInFlight)
+	mustKeyed(t, l, keyedCommand(l, "first", 3), machine.Keyed(keyed.InFlight))
 }

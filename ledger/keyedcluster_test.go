@@ -82,7 +82,7 @@ func TestALostLeadershipEndsTheWait(t *testing.T) {
 	nodes := startCluster(t)
 	first := clusterReserve("k", 1)
 	first.Lease = int64(time.Hour)
-	token := keyedOnLeader(t, nodes, first, machine.KeyedAcquired).Keyed.Record.Token
+	token := keyedOnLeader(t, nodes, first, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // far less than the wait
 	defer cancel()
 	leader := awaitLeader(t, nodes...)
@@ -108,8 +108,8 @@ func TestALostLeadershipEndsTheWait(t *testing.T) {
 	if _, err := leader.Keyed(ctx, clusterReserve("k", 3), time.Hour, nil); !isNotLeader(err) {
 		t.Error("a wait at another node:", err)
 	}
-	keyedOnLeader(t, nodes, ownerOf(first, keyed.Complete, token, "done"), machine.KeyedOK)
-	keyedOnLeader(t, nodes, clusterReserve("k", 2), machine.KeyedReplay)
+	keyedOnLeader(t, nodes, ownerOf(first, keyed.Complete, token, "done"), machine.Keyed(keyed.OK))
+	keyedOnLeader(t, nodes, clusterReserve("k", 2), machine.Keyed(keyed.Replay))
 }
 
 func isNotLeader(err error) bool {
@@ -128,7 +128,7 @@ func TestRecordsOnACluster(t *testing.T) {
 	tokens := map[int]uint64{}
 	for i := range keys {
 		commands[i] = clusterReserve(string(rune('a'+i)), 1)
-		out := keyedOnLeader(t, nodes, commands[i], machine.KeyedAcquired)
+		out := keyedOnLeader(t, nodes, commands[i], machine.Keyed(keyed.Acquired))
 		if tokens[i] = out.Keyed.Record.Token; tokens[i] <= last {
 			t.Errorf("token %d after %d", tokens[i], last)
 		}
@@ -138,18 +138,18 @@ func TestRecordsOnACluster(t *testing.T) {
 		}
 	}
 	// The answer was lost: the next leader gives the same token.
-	if out := keyedOnLeader(t, nodes, commands[0], machine.KeyedAcquired); out.Keyed.Record.Token != tokens[0] {
+	if out := keyedOnLeader(t, nodes, commands[0], machine.Keyed(keyed.Acquired)); out.Keyed.Record.Token != tokens[0] {
 		t.Errorf("a repeat got token %d, and had %d", out.Keyed.Record.Token, tokens[0])
 	}
 	for i := range keys {
-		keyedOnLeader(t, nodes, ownerOf(commands[i], keyed.Complete, tokens[i]+1, "wrong"), machine.KeyedLeaseLost)
-		keyedOnLeader(t, nodes, ownerOf(commands[i], keyed.Complete, tokens[i], "done"), machine.KeyedOK)
+		keyedOnLeader(t, nodes, ownerOf(commands[i], keyed.Complete, tokens[i]+1, "wrong"), machine.Keyed(keyed.LeaseLost))
+		keyedOnLeader(t, nodes, ownerOf(commands[i], keyed.Complete, tokens[i], "done"), machine.Keyed(keyed.OK))
 	}
 	before := handOver(t, nodes)
 	for i := range keys {
 		replay := *commands[i]
 		replay.AttemptID[0] = 9
-		out := keyedOnLeader(t, nodes, &replay, machine.KeyedReplay)
+		out := keyedOnLeader(t, nodes, &replay, machine.Keyed(keyed.Replay))
 		if got := string(out.Keyed.Record.Response); got != "done" || out.Keyed.Record.Token != tokens[i] {
 			t.Errorf("key %d is replayed as %q under token %d", i, got, out.Keyed.Record.Token)
 		}
@@ -176,7 +176,7 @@ func TestRecordsOnACluster(t *testing.T) {
 		checkRecords(n)
 	}
 	checkRecords(startNode(t, before.dir, before.address))
-	if out := keyedOnLeader(t, left, clusterReserve("next", 1), machine.KeyedAcquired); out.Keyed.Record.Token <= last {
+	if out := keyedOnLeader(t, left, clusterReserve("next", 1), machine.Keyed(keyed.Acquired)); out.Keyed.Record.Token <= last {
 		t.Errorf("token %d after %d", out.Keyed.Record.Token, last)
 	}
 }
@@ -188,7 +188,7 @@ func TestLeasesOutliveAnOutage(t *testing.T) {
 	nodes := startCluster(t)
 	taken := clusterReserve("k", 1)
 	taken.Lease, taken.Policy = int64(time.Second), keyed.TakeOver
-	token := keyedOnLeader(t, nodes, taken, machine.KeyedAcquired).Keyed.Record.Token
+	token := keyedOnLeader(t, nodes, taken, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
 	for _, n := range nodes {
 		if err := n.Close(); err != nil {
 			t.Fatal(err)
@@ -199,12 +199,12 @@ func TestLeasesOutliveAnOutage(t *testing.T) {
 		nodes[i] = startNodeAt(t, n.dir, n.address, later)
 	}
 	other := clusterReserve("k", 2)
-	out := keyedOnLeader(t, nodes, other, machine.KeyedInFlight)
+	out := keyedOnLeader(t, nodes, other, machine.Keyed(keyed.InFlight))
 	if left := time.Duration(out.Keyed.RetryAfter); left > 30*time.Second {
 		t.Errorf("the lease is good for %v", left)
 	}
-	keyedOnLeader(t, nodes, ownerOf(taken, keyed.Complete, token, "late"), machine.KeyedOK)
-	keyedOnLeader(t, nodes, other, machine.KeyedReplay)
+	keyedOnLeader(t, nodes, ownerOf(taken, keyed.Complete, token, "late"), machine.Keyed(keyed.OK))
+	keyedOnLeader(t, nodes, other, machine.Keyed(keyed.Replay))
 }
 
 // A Complete whose response is read back after its commit is not told as never proposed, when the leader loses the
@@ -214,14 +214,14 @@ func TestCommittedCompleteIsNotToldAsNeverProposed(t *testing.T) {
 	nodes := startCluster(t)
 	first := clusterReserve("k", 1)
 	first.Lease = int64(time.Hour)
-	token := keyedOnLeader(t, nodes, first, machine.KeyedAcquired).Keyed.Record.Token
+	token := keyedOnLeader(t, nodes, first, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
 	leader := awaitLeader(t, nodes...)
 	committed := false
 	long := strings.Repeat("x", 4096) // has a row of its own
 	out, err := leader.Keyed(t.Context(), ownerOf(first, keyed.Complete, token, long), 0,
 		func(ctx context.Context, propose func(context.Context) (machine.Outcome, error)) (machine.Outcome, error) {
 			out, err := propose(ctx)
-			committed = err == nil && out.Code == machine.KeyedOK
+			committed = err == nil && out.Code == machine.Keyed(keyed.OK)
 			for _, n := range nodes {
 				if n != leader {
 					_ = n.Close() // the second cannot hand over
@@ -229,7 +229,7 @@ func TestCommittedCompleteIsNotToldAsNeverProposed(t *testing.T) {
 			}
 			return out, err
 		})
-	if committed && (err != nil || out.Code != machine.KeyedOK || string(out.Keyed.Record.Response) != long) {
+	if committed && (err != nil || out.Code != machine.Keyed(keyed.OK) || string(out.Keyed.Record.Response) != long) {
 		t.Errorf("committed, and told %v, %v", out.Code, err)
 	}
 	if !committed && err == nil {
@@ -241,7 +241,7 @@ func TestCommittedCompleteIsNotToldAsNeverProposed(t *testing.T) {
 func TestKeysAreCountedOnceThereIsALeader(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
-	keyedOnLeader(t, nodes, clusterReserve("k", 1), machine.KeyedAcquired)
+	keyedOnLeader(t, nodes, clusterReserve("k", 1), machine.Keyed(keyed.Acquired))
 	for _, n := range nodes {
 		_ = n.Close() // the last cannot hand over
 	}

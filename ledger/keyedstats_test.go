@@ -19,16 +19,16 @@ func TestKeyedCounters(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})
 	owner := keyedCommand(l, "done", 1)
-	token := mustKeyed(t, l, owner, machine.KeyedAcquired).Keyed.Record.Token
-	mustKeyed(t, l, keyedCommand(l, "done", 2), machine.KeyedInFlight)
-	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, []byte("done")), machine.KeyedOK)
-	mustKeyed(t, l, keyedCommand(l, "done", 3), machine.KeyedReplay) // from the state, not from the log
-	for policy, want := range map[keyed.Policy]machine.Code{keyed.BecomeIndeterminate: machine.KeyedUnknown,
-		keyed.TakeOver: machine.KeyedAcquired} {
+	token := mustKeyed(t, l, owner, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
+	mustKeyed(t, l, keyedCommand(l, "done", 2), machine.Keyed(keyed.InFlight))
+	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, []byte("done")), machine.Keyed(keyed.OK))
+	mustKeyed(t, l, keyedCommand(l, "done", 3), machine.Keyed(keyed.Replay)) // from the state, not from the log
+	for policy, want := range map[keyed.Policy]machine.Code{keyed.BecomeIndeterminate: machine.Keyed(keyed.Unknown),
+		keyed.TakeOver: machine.Keyed(keyed.Acquired)} {
 		key := fmt.Sprint("policy ", policy)
 		first := keyedCommand(l, key, 1)
 		first.Lease, first.Policy = int64(20*time.Millisecond), policy
-		mustKeyed(t, l, first, machine.KeyedAcquired)
+		mustKeyed(t, l, first, machine.Keyed(keyed.Acquired))
 		out, err := l.Keyed(t.Context(), keyedCommand(l, key, 2), time.Minute, nil) // waits for the lease
 		if err != nil || out.Code != want {
 			t.Fatal(out.Code, err)
@@ -45,10 +45,10 @@ func TestKeyedCounters(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	want := map[stats.KeyedCall]uint64{
-		{Kind: keyed.Reserve, Code: machine.KeyedAcquired}: 4, {Kind: keyed.Reserve, Code: machine.KeyedInFlight}: 1,
-		{Kind: keyed.Reserve, Code: machine.KeyedReplay}: 1, {Kind: keyed.Reserve, Code: machine.KeyedUnknown}: 1,
-		{Kind: keyed.Complete, Code: machine.KeyedOK}: 1,
-		{Code: machine.Committed}:                     1, {Code: machine.Replayed}: 1,
+		{Kind: keyed.Reserve, Code: machine.Keyed(keyed.Acquired)}: 4, {Kind: keyed.Reserve, Code: machine.Keyed(keyed.InFlight)}: 1,
+		{Kind: keyed.Reserve, Code: machine.Keyed(keyed.Replay)}: 1, {Kind: keyed.Reserve, Code: machine.Keyed(keyed.Unknown)}: 1,
+		{Kind: keyed.Complete, Code: machine.Keyed(keyed.OK)}: 1,
+		{Code: machine.Committed}:                             1, {Code: machine.Replayed}: 1,
 	}
 	if !maps.Equal(s.Calls, want) {
 		t.Errorf("calls %v, want %v", s.Calls, want)
@@ -82,7 +82,7 @@ func TestOldestReservation(t *testing.T) {
 	var records [3]*machine.KeyedRecord
 	for i := range owners {
 		owners[i] = keyedCommand(l, fmt.Sprint(i), 1)
-		records[i] = mustKeyed(t, l, owners[i], machine.KeyedAcquired).Keyed.Record
+		records[i] = mustKeyed(t, l, owners[i], machine.Keyed(keyed.Acquired)).Keyed.Record
 		if i == 1 { // the first two are in the state file, the third is in the log
 			if err := l.flush(); err != nil {
 				t.Fatal(err)
@@ -100,8 +100,8 @@ func TestOldestReservation(t *testing.T) {
 		if got := l.Stats().Keyed.Oldest.UnixNano(); got != records[i].Created {
 			t.Errorf("after a start the oldest is of %d, want %d", got, records[i].Created)
 		}
-		mustKeyed(t, l, ownedCommand(owners[i], keyed.Heartbeat, records[i].Token, nil), machine.KeyedOK)
-		mustKeyed(t, l, ownedCommand(owners[i], keyed.Complete, records[i].Token, nil), machine.KeyedOK)
+		mustKeyed(t, l, ownedCommand(owners[i], keyed.Heartbeat, records[i].Token, nil), machine.Keyed(keyed.OK))
+		mustKeyed(t, l, ownedCommand(owners[i], keyed.Complete, records[i].Token, nil), machine.Keyed(keyed.OK))
 	}
 	if got := l.Stats().Keyed.Oldest; !got.IsZero() {
 		t.Errorf("nothing is reserved, and the oldest is of %v", got)
@@ -237,7 +237,7 @@ func changeSomeRecord(t *testing.T, l *Ledger, draw *rand.Rand) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out.Code != machine.KeyedAcquired || draw.IntN(4) == 0 {
+	if out.Code != machine.Keyed(keyed.Acquired) || draw.IntN(4) == 0 {
 		return
 	}
 	kinds := []keyed.Kind{keyed.Complete, keyed.Reject, keyed.Release, keyed.Heartbeat, keyed.Checkpoint}

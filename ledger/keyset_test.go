@@ -168,7 +168,7 @@ func TestNothingIsMissingBeforeTheCount(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})
 	for i := range 10 {
-		mustKeyed(t, l, keyedCommand(l, fmt.Sprint(i), 1), machine.KeyedAcquired)
+		mustKeyed(t, l, keyedCommand(l, fmt.Sprint(i), 1), machine.Keyed(keyed.Acquired))
 	}
 	records := &l.keyedCounters.records
 	eventually(t, func() bool { return records.counts() != nil })
@@ -192,8 +192,8 @@ func TestNothingIsMissingBeforeTheCount(t *testing.T) {
 		}
 	}
 	// What is decided without a look is what the look would have said.
-	mustKeyed(t, l, keyedCommand(l, "3", 2), machine.KeyedInFlight)
-	mustKeyed(t, l, keyedCommand(l, "absent", 2), machine.KeyedAcquired)
+	mustKeyed(t, l, keyedCommand(l, "3", 2), machine.Keyed(keyed.InFlight))
+	mustKeyed(t, l, keyedCommand(l, "absent", 2), machine.Keyed(keyed.Acquired))
 }
 
 // A fresh key is reserved, and a fresh keyed write committed, while the state is being read or changed by
@@ -206,8 +206,8 @@ func TestFreshKeysNeedNoLook(t *testing.T) {
 		l.source.Views <- struct{}{}
 	}
 	c := keyedCommand(l, "fresh", 1)
-	token := mustKeyed(t, l, c, machine.KeyedAcquired).Keyed.Record.Token
-	mustKeyed(t, l, ownedCommand(c, keyed.Complete, token, nil), machine.KeyedOK)
+	token := mustKeyed(t, l, c, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
+	mustKeyed(t, l, ownedCommand(c, keyed.Complete, token, nil), machine.Keyed(keyed.OK))
 	if out, err := l.WriteKeyed(t.Context(), jobWrite(), nil); err != nil || out.Code != machine.Committed {
 		t.Errorf("%v, %v", out.Code, err)
 	}
@@ -215,7 +215,7 @@ func TestFreshKeysNeedNoLook(t *testing.T) {
 		<-l.source.Views
 	}
 	commands := l.Stats().Commands
-	mustKeyed(t, l, keyedCommand(l, "fresh", 2), machine.KeyedReplay)
+	mustKeyed(t, l, keyedCommand(l, "fresh", 2), machine.Keyed(keyed.Replay))
 	if out, err := l.WriteKeyed(t.Context(), jobWrite(), nil); err != nil || out.Code != machine.Replayed {
 		t.Errorf("%v, %v", out.Code, err)
 	}

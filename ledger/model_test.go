@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // modelled is a ledger, one client's view of it, and the model that says what every
@@ -20,7 +20,7 @@ type modelled struct {
 	*testing.T
 	random *rand.Rand
 	l      *ledger.Ledger
-	model  *machinetest.Model
+	model  *ledgermodel.Model
 	sent   []*machine.Write
 	// stateAnswered counts the retries that did not reach the log.
 	stateAnswered, committed int
@@ -54,7 +54,7 @@ func (d *modelled) decided(command any, got machine.Outcome, err error) {
 		if got.Keyed != nil && want.Keyed != nil { // the clock has gone on since
 			got.Keyed.RetryAfter = want.Keyed.RetryAfter
 		}
-		if difference := machinetest.Differ(&got, &want); difference != "" {
+		if difference := ledgermodel.Differ(&got, &want); difference != "" {
 			d.Fatalf("%+v was answered from the state: %s", command, difference)
 		}
 		return
@@ -63,14 +63,14 @@ func (d *modelled) decided(command any, got machine.Outcome, err error) {
 		d.stateAnswered++
 		want := d.model.Retry(w)
 		if got.Code != machine.Replayed || want.Code != machine.Replayed ||
-			!machinetest.SameReceipt(&got.Receipt, &want.Receipt) {
+			!ledgermodel.SameReceipt(&got.Receipt, &want.Receipt) {
 			d.Fatalf("%+v was answered from the state with %+v, want %+v", w, got, want)
 		}
 		return
 	}
 	d.model.Begin(now)
 	want := d.model.Apply(command)
-	if difference := machinetest.Differ(&got, &want); difference != "" {
+	if difference := ledgermodel.Differ(&got, &want); difference != "" {
 		d.Fatalf("%T %+v %s", command, command, difference)
 	}
 	if got.Code == machine.Committed {
@@ -91,7 +91,7 @@ func (d *modelled) write() *machine.Write {
 		Condition: machine.Condition{Kind: machine.ConditionKind(d.random.IntN(4))},
 	})
 	if w.Operations[1].Condition.Kind == machine.ConditionVersion {
-		w.Operations[1].Condition.Version = d.model.Entities[machinetest.Name{Scope: w.Scope, ID: string(key)}].Version
+		w.Operations[1].Condition.Version = d.model.Entities[ledgermodel.Name{Scope: w.Scope, ID: string(key)}].Version
 	}
 	d.sent = append(d.sent, w)
 	return w
@@ -162,11 +162,11 @@ func TestLedgerDecidesLikeTheModel(t *testing.T) {
 		}
 		o := ledger.Options{Dir: t.TempDir(), CacheBytes: cache, Config: machine.DefaultConfig()}
 		o.Config.ReceiptWindow = 3
-		d := &modelled{T: t, random: rand.New(rand.NewPCG(seed, 0)), l: open(t, o), model: machinetest.NewModel()}
+		d := &modelled{T: t, random: rand.New(rand.NewPCG(seed, 0)), l: open(t, o), model: ledgermodel.NewModel()}
 		_, now := d.look()
 		d.model.Begin(now)
 		if err := d.l.View(t.Context(), func(v machine.View) error {
-			d.model.Apply(machinetest.Create{ID: v.LedgerID(), Config: o.Config})
+			d.model.Apply(ledgermodel.Create{ID: v.LedgerID(), Config: o.Config})
 			return nil
 		}); err != nil {
 			t.Fatal(err)

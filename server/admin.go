@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
@@ -114,7 +115,7 @@ func (s *Server) nodeStatus() *seqledgerv1.NodeStatus {
 	}
 	for code, n := range counted.Decisions {
 		switch code {
-		case machine.Committed, machine.Replayed, machine.KeyedOK, machine.KeyedAcquired, machine.KeyedReplay:
+		case machine.Committed, machine.Replayed, machine.Keyed(keyed.OK), machine.Keyed(keyed.Acquired), machine.Keyed(keyed.Replay):
 		default:
 			node.CommandsRefused += n
 		}

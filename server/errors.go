@@ -78,7 +78,7 @@ var refusedOutcomes = map[machine.Code]struct {
 // refusal returns the WriteError of an outcome, nil for Committed and Replayed. sequence is the write's sequence, 0 for
 // a command without one.
 func refusal(out *machine.Outcome, sequence uint64) *seqledgerv1.WriteError {
-	if out.Code == machine.Committed || out.Code == machine.Replayed || out.Code.IsKeyed() {
+	if out.Code == machine.Committed || out.Code == machine.Replayed || out.Code.Keyed() != 0 {
 		return nil
 	}
 	known := refusedOutcomes[out.Code]

@@ -43,7 +43,7 @@ func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*s
 		}
 	}
 	out, err := s.decideKeyed(ctx, c, wait)
-	if err == nil && !mayWait && out.Code == machine.KeyedInFlight {
+	if err == nil && !mayWait && out.Code.Keyed() == keyed.InFlight {
 		err = ledger.ErrTooManyWaiters
 	}
 	if err != nil {
@@ -57,13 +57,13 @@ func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*s
 		return nil, err
 	}
 	answer := &seqledgerv1.ReserveResponse{Outcome: wire.RecordOutcome(out.Code)}
-	switch record := out.Keyed.Record; out.Code {
-	case machine.KeyedAcquired:
+	switch record := out.Keyed.Record; out.Code.Keyed() {
+	case keyed.Acquired:
 		answer.Token, answer.Attempt, answer.Checkpoint = record.Token, record.Attempts, record.Checkpoint
 		answer.LeaseExpiresAt = wire.Timestamp(record.LeaseEnd)
-	case machine.KeyedReplay, machine.KeyedUnknown:
+	case keyed.Replay, keyed.Unknown:
 		answer.Record = wire.RenderRecord(record, true)
-	case machine.KeyedInFlight:
+	case keyed.InFlight:
 		answer.RetryAfter = durationpb.New(time.Duration(out.Keyed.RetryAfter))
 	}
 	return answer, nil
@@ -127,9 +127,9 @@ func (s *Server) finish(
 	outcome = wire.RecordOutcome(out.Code)
 	switch found := out.Keyed.Record; {
 	case found == nil:
-	case out.Code == machine.KeyedOK:
+	case out.Code.Keyed() == keyed.OK:
 		expires = wire.Timestamp(found.Expires)
-	case out.Code == machine.KeyedAlreadyCompleted, out.Code == machine.KeyedLeaseLost && found.State != keyed.Pending:
+	case out.Code.Keyed() == keyed.AlreadyCompleted, out.Code.Keyed() == keyed.LeaseLost && found.State != keyed.Pending:
 		record = wire.RenderRecord(found, true)
 	}
 	return outcome, record, expires, nil
@@ -180,7 +180,7 @@ func (s *Server) heartbeat(ctx context.Context, m *seqledgerv1.HeartbeatRequest)
 		return nil, err
 	}
 	answer := &seqledgerv1.HeartbeatResponse{Outcome: wire.RecordOutcome(out.Code)}
-	if out.Code == machine.KeyedOK {
+	if out.Code.Keyed() == keyed.OK {
 		answer.LeaseExpiresAt = wire.Timestamp(out.Keyed.Record.LeaseEnd)
 	}
 	return answer, nil
@@ -315,7 +315,7 @@ func (s *Server) resolveRecord(
 		return nil, err
 	}
 	answer := &seqledgerv1.ResolveRecordResponse{Outcome: wire.RecordOutcome(out.Code)}
-	if out.Code == machine.KeyedAlreadyCompleted {
+	if out.Code.Keyed() == keyed.AlreadyCompleted {
 		answer.Record = wire.RenderRecord(out.Keyed.Record, true)
 	}
 	return answer, nil

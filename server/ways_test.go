@@ -12,8 +12,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -200,7 +200,7 @@ type scripted struct {
 	*known
 
 	random *rand.Rand
-	model  *machinetest.Model
+	model  *ledgermodel.Model
 	turns  []turn
 	texts  []string
 	steps  int
@@ -208,9 +208,9 @@ type scripted struct {
 }
 
 func newScript(random *rand.Rand, turns int) *scripted {
-	s := &scripted{known: newKnown("model"), random: random, model: machinetest.NewModel()}
+	s := &scripted{known: newKnown("model"), random: random, model: ledgermodel.NewModel()}
 	s.model.Begin(1)
-	s.model.Apply(machinetest.Create{ID: 1, Config: machine.DefaultConfig()})
+	s.model.Apply(ledgermodel.Create{ID: 1, Config: machine.DefaultConfig()})
 	for range turns {
 		s.turns = append(s.turns, s.turn())
 	}

@@ -331,7 +331,7 @@ func (s *casStore) awaitChange(ctx context.Context, name string, out decided, po
 
 // reservation returns the result of a Reserve.
 func (d *decided) reservation() *Reservation {
-	answer := &Reservation{Outcome: Outcome(d.Code)}
+	answer := &Reservation{Outcome: d.Code}
 	switch d.Code {
 	case keyed.Acquired:
 		answer.Token, answer.Attempt, answer.Checkpoint = d.record.Token, d.record.Attempts, d.record.Checkpoint
@@ -370,7 +370,7 @@ func (s *casStore) asOwner(ctx context.Context, owner *Ownership, c keyed.Comman
 	if err != nil {
 		return nil, err
 	}
-	answer := &Answer{Outcome: Outcome(out.Code)}
+	answer := &Answer{Outcome: out.Code}
 	switch live := out.record.Live(out.now); {
 	case out.Code == keyed.OK && c.Kind == keyed.Heartbeat:
 		answer.Expires = time.Unix(0, out.record.LeaseEnd)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -13,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/internal/rpc"
+	"github.com/seqledger/seqledger/internal/keyed"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -25,18 +27,8 @@ type ledgerStore struct{ client *client.Client }
 // Now implements Clock with the clock of this machine, because ledger time is not known without a call.
 func (s ledgerStore) Now() time.Time { return time.Now() }
 
-// wireOutcomes maps the outcomes of the API.
-var wireOutcomes = map[seqledgerv1.RecordOutcome]Outcome{
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK:                OK,
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED:          Acquired,
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY:            Replay,
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT:         InFlight,
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH:          Mismatch,
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_INDETERMINATE:     Unknown,
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_STALE:             Stale,
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_LEASE_LOST:        LeaseLost,
-	seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED: AlreadyCompleted,
-}
+// reserveOutcomes are the outcomes of a Reserve.
+var reserveOutcomes = []Outcome{Acquired, Replay, InFlight, Mismatch, Unknown, Stale, LeaseLost}
 
 var wireStates = map[seqledgerv1.RecordState]State{
 	seqledgerv1.RecordState_RECORD_STATE_PENDING:       Pending,
@@ -147,14 +139,14 @@ func (s ledgerStore) Reserve(ctx context.Context, request *ReserveRequest) (*Res
 		}
 		return nil, err
 	}
-	outcome, known := wireOutcomes[m.GetOutcome()]
-	if !known || outcome == OK || outcome == AlreadyCompleted ||
-		outcome == Acquired && m.GetToken() == 0 || (outcome == Replay || outcome == Unknown) && m.GetRecord() == nil {
+	outcome, record := keyed.CodeOf(m.GetOutcome()), m.GetRecord()
+	if !slices.Contains(reserveOutcomes, outcome) || outcome == Acquired && m.GetToken() == 0 ||
+		(outcome == Replay || outcome == Unknown) && record == nil {
 		return nil, protocolError(m.GetOutcome())
 	}
 	return &Reservation{
 		Outcome: outcome, Token: m.GetToken(), Attempt: m.GetAttempt(), Checkpoint: m.GetCheckpoint(),
-		LeaseExpires: fromWireTime(m.GetLeaseExpiresAt()), Record: fromWireRecord(m.GetRecord()),
+		LeaseExpires: fromWireTime(m.GetLeaseExpiresAt()), Record: fromWireRecord(record),
 		RetryAfter: m.GetRetryAfter().AsDuration(),
 	}, nil
 }
@@ -166,7 +158,7 @@ func answer(
 	if err != nil {
 		return nil, storeError(err)
 	}
-	switch o := wireOutcomes[outcome]; o {
+	switch o := keyed.CodeOf(outcome); o {
 	case OK, LeaseLost, AlreadyCompleted:
 		return &Answer{Outcome: o, Record: fromWireRecord(record), Expires: fromWireTime(expires)}, nil
 	}

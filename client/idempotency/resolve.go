@@ -89,7 +89,7 @@ func (s *casStore) settle(ctx context.Context, key *RecordKey, c keyed.Command) 
 	case keyed.NotFinal:
 		return nil, ErrNotFinal
 	}
-	answer := &Answer{Outcome: Outcome(out.Code)}
+	answer := &Answer{Outcome: out.Code}
 	if out.Code == keyed.AlreadyCompleted {
 		answer.Record = publicRecord(out.record)
 	}

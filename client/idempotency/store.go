@@ -108,31 +108,20 @@ type Record struct {
 }
 
 // Outcome is the outcome of a call. An error from a [Store] decides nothing; an outcome does.
-type Outcome uint8
+type Outcome = keyed.Code
 
 // The outcomes.
 const (
-	OK               Outcome = Outcome(keyed.OK)               // done now, or before by the same call
-	Acquired         Outcome = Outcome(keyed.Acquired)         // the caller is the owner: do the work
-	Replay           Outcome = Outcome(keyed.Replay)           // finished before: see Record
-	InFlight         Outcome = Outcome(keyed.InFlight)         // another owner is at work
-	Mismatch         Outcome = Outcome(keyed.Mismatch)         // the key belongs to another request
-	Unknown          Outcome = Outcome(keyed.Unknown)          // unknown whether the work was done
-	Stale            Outcome = Outcome(keyed.Stale)            // the Reserve arrived after its validity ended
-	LeaseLost        Outcome = Outcome(keyed.LeaseLost)        // the caller does not own the record
-	AlreadyCompleted Outcome = Outcome(keyed.AlreadyCompleted) // finished by the same owner with another result
+	OK               = keyed.OK               // done now, or before by the same call
+	Acquired         = keyed.Acquired         // the caller is the owner: do the work
+	Replay           = keyed.Replay           // finished before: see Record
+	InFlight         = keyed.InFlight         // another owner is at work
+	Mismatch         = keyed.Mismatch         // the key belongs to another request
+	Unknown          = keyed.Unknown          // unknown whether the work was done
+	Stale            = keyed.Stale            // the Reserve arrived after its validity ended
+	LeaseLost        = keyed.LeaseLost        // the caller does not own the record
+	AlreadyCompleted = keyed.AlreadyCompleted // finished by the same owner with another result
 )
-
-// String returns the outcome's name.
-func (o Outcome) String() string {
-	names := [...]string{"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE",
-		"LEASE_LOST",
-		"ALREADY_COMPLETED"}
-	if int(o) < len(names) && o > 0 {
-		return names[o]
-	}
-	return fmt.Sprintf("OUTCOME_%d", uint8(o))
-}
 
 // ReserveRequest asks for the ownership of a key.
 type ReserveRequest struct {

@@ -7,8 +7,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -37,7 +37,7 @@ const (
 // fakeLedger decides by the ledger's own state machine. Ledger time is time.Now, so
 // that synctest moves it, and an eviction pass follows every command.
 type fakeLedger struct {
-	*machinetest.Ledger
+	*ledgermodel.Ledger
 	mu  sync.Mutex
 	log []committed
 }
@@ -53,7 +53,7 @@ type committed struct {
 func newFakeLedger() *fakeLedger {
 	config := machine.DefaultConfig()
 	config.EvictionInterval, config.ClientTTL = 1, int64(24*time.Hour)
-	return &fakeLedger{Ledger: machinetest.NewLedger(machinetest.Create{ID: 0x0123456789abcdef, Config: config},
+	return &fakeLedger{Ledger: ledgermodel.NewLedger(ledgermodel.Create{ID: 0x0123456789abcdef, Config: config},
 		time.Now)}
 }
 
@@ -75,7 +75,7 @@ func (l *fakeLedger) id() (id machine.LedgerID) {
 // becomesAnother makes it another ledger, to which the same has happened.
 func (l *fakeLedger) becomesAnother() {
 	l.Rewrite(func(command any) any {
-		if c, ok := command.(machinetest.Create); ok {
+		if c, ok := command.(ledgermodel.Create); ok {
 			c.ID++
 			return c
 		}
@@ -87,7 +87,7 @@ func (l *fakeLedger) becomesAnother() {
 func (l *fakeLedger) loses(clientID string) {
 	l.Rewrite(func(command any) any {
 		if w, ok := command.(*machine.Write); ok && w.ClientID == clientID {
-			return machinetest.Tick{}
+			return ledgermodel.Tick{}
 		}
 		return command
 	})

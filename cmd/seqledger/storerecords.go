@@ -156,10 +156,8 @@ func storeOutcome(answer *idempotency.Answer, err error) (seqledgerv1.RecordOutc
 		return seqledgerv1.RecordOutcome_RECORD_OUTCOME_NOT_FINAL, nil
 	case err != nil:
 		return 0, err
-	case answer.Outcome == idempotency.OK:
-		return seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK, nil
-	case answer.Outcome == idempotency.AlreadyCompleted:
-		return seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED, nil
+	case answer.Outcome == idempotency.OK, answer.Outcome == idempotency.AlreadyCompleted:
+		return seqledgerv1.RecordOutcome(answer.Outcome), nil
 	}
 	return 0, fmt.Errorf("the store answered with %v", answer.Outcome)
 }

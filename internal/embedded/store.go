@@ -89,7 +89,7 @@ func storeError(out *machine.Outcome, err error) error {
 	case out.Code == machine.TooManyKeys:
 		return &idempotency.QuotaError{RetryAfter: time.Minute,
 			Cause: errors.New("the principal has reached its limit of keyed records")}
-	case !out.Code.IsKeyed():
+	case out.Code.Keyed() == 0:
 		return fmt.Errorf("%w: %s", idempotency.ErrRefused, out.Code)
 	}
 	return nil

@@ -2,6 +2,7 @@ package keyed
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -48,7 +49,8 @@ type Moment struct {
 	LeaseFloor, FloorSet int64
 }
 
-// Code is the outcome of a command. The numbers are part of the digest of a ledger.
+// Code is the outcome of a command. The numbers are part of the digest of a ledger, and those of RecordOutcome in the
+// API.
 type Code uint8
 
 // The outcomes of commands.
@@ -76,6 +78,24 @@ const (
 	// NotFinal: a record cannot be purged before it is final, nor resolved while its owner holds a lease.
 	NotFinal Code = 11
 )
+
+// String returns the code in upper snake case, as the API names it.
+func (c Code) String() string {
+	names := [...]string{"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE", "LEASE_LOST",
+		"ALREADY_COMPLETED", "NOT_FOUND", "NOT_FINAL"}
+	if c > 0 && int(c) < len(names) {
+		return names[c]
+	}
+	return fmt.Sprintf("CODE_%d", uint8(c))
+}
+
+// CodeOf returns the code with the number of an outcome in the API, or 0 if there is none.
+func CodeOf[N ~int32](outcome N) Code {
+	if outcome < 0 || outcome > N(NotFinal) {
+		return 0
+	}
+	return Code(outcome)
+}
 
 // Outcome is the result of a command.
 type Outcome struct {

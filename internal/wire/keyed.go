@@ -270,7 +270,7 @@ func RejectedTTL(d *durationpb.Duration, open KeyTimes) (int64, error) {
 	return duration("ttl", d, cmp.Or(open.RejectedTTL, defaultRejectedTTL), minTTL, keyed.MaxTTL)
 }
 
-// RecordOutcome returns the outcome of a command on a keyed record. The API numbers outcomes as package keyed does.
+// RecordOutcome returns the outcome of a command on a keyed record. The API has the numbers of package keyed.
 func RecordOutcome(code machine.Code) seqledgerv1.RecordOutcome {
 	return seqledgerv1.RecordOutcome(code.Keyed())
 }

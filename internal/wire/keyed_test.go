@@ -288,14 +288,19 @@ func TestTimesOfAServer(t *testing.T) {
 // TestKeyedNamesOfTheAPI: the machine and the API have the same outcomes and states.
 func TestKeyedNamesOfTheAPI(t *testing.T) {
 	t.Parallel()
-	for code := machine.KeyedOK; code <= machine.MaxCode; code++ {
-		want := "RECORD_OUTCOME_" + strings.TrimPrefix(code.String(), "KEYED_")
-		if got := RecordOutcome(code).String(); got != want {
-			t.Errorf("%v is %v in the API", code, got)
+	for number, name := range seqledgerv1.RecordOutcome_name {
+		code := keyed.CodeOf(seqledgerv1.RecordOutcome(number))
+		if want := "RECORD_OUTCOME_" + code.String(); number != 0 && name != want || number == 0 && code != 0 {
+			t.Errorf("outcome %d is %s in the API and %s in package keyed", number, name, want)
+		}
+		if got := RecordOutcome(machine.Keyed(code)); code != 0 && got.String() != name {
+			t.Errorf("outcome %s is rendered as %s", name, got)
 		}
 	}
-	if last := int(RecordOutcome(machine.MaxCode)); last != len(seqledgerv1.RecordOutcome_name)-1 {
-		t.Errorf("the last outcome is %d of %d", last, len(seqledgerv1.RecordOutcome_name)-1)
+	for _, number := range []int32{-1, 12, 257} {
+		if code := keyed.CodeOf(number); code != 0 {
+			t.Errorf("number %d is taken for %s", number, code)
+		}
 	}
 	if len(recordStates) != len(seqledgerv1.RecordState_name)-1 {
 		t.Errorf("%d states of %d have a name", len(recordStates), len(seqledgerv1.RecordState_name)-1)

@@ -24,8 +24,8 @@ type Archive struct {
 	step func(name string) // for tests; may be nil
 }
 
-// Create makes an archive of a directory that is there and has no index yet, and returns its id, which is drawn from
-// random (crypto/rand.Reader but in simulations).
+// Create makes an archive of an existing directory without an index, and returns its id, which is drawn from random
+// (crypto/rand.Reader except in simulations).
 func Create(disk Disk, random io.Reader) (id string, err error) {
 	unlock, err := disk.Lock()
 	if err != nil {
@@ -135,7 +135,7 @@ func (a *Archive) Add(ctx context.Context, number uint64, source blockfile.File)
 	return nil
 }
 
-// sourceError checks the file that a bad copy was made of: what is wrong there is the ledger's damage.
+// sourceError checks the source of a bad copy: a defect there is damage of the ledger.
 func sourceError(source blockfile.File) error {
 	if _, err := blockfile.CheckSealed(source); err != nil {
 		return fmt.Errorf("and so is the file itself: %w", err)

@@ -13,8 +13,8 @@ import (
 // Disk is where an archive is. [Directory] is the real one; the simulation has one that is away, full or dies.
 type Disk interface {
 	blockfile.Disk
-	// Create makes a file, or empties the one that is there. It is written from the beginning to the end, because
-	// some mounted buckets take nothing else.
+	// Create makes a file, or empties an existing one. It is written from the beginning to the end, because some
+	// mounted buckets support nothing else.
 	Create(name string) (Writer, error)
 	// Rename gives a file another name, in place of the file that has it.
 	Rename(from, to string) error

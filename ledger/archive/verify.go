@@ -11,7 +11,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// Report is what was checked of an archive, and what is wrong with it.
+// Report is the result of a check of an archive.
 type Report struct {
 	ID       string
 	Files    uint64 // in the index
@@ -57,7 +57,7 @@ func Verify(ctx context.Context, disk Disk, progress func(Report)) (report Repor
 		if err == nil {
 			err = sameAs(&info, e, before)
 		}
-		// The file behind a bad one is compared with its own line alone, so that one damage is one problem.
+		// The file after a bad one is compared only with its own line, so that one damage is one problem.
 		if before = nil; err != nil {
 			report.add(name, err)
 		} else {

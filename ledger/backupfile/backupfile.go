@@ -101,7 +101,7 @@ type DamageError struct {
 	Backup string // which one of a chain, as File names it; empty for a single one
 }
 
-// Error says where and what is wrong, and what to do.
+// Error returns the defect, its offset, and what to do.
 func (e *DamageError) Error() string {
 	name := "the backup"
 	if e.Backup != "" {
@@ -153,7 +153,7 @@ type Writer struct {
 	w     io.Writer
 	hash  hash.Hash // over everything that was sent
 	sent  int64     // of the state
-	chunk []byte    // being gathered, behind its length
+	chunk []byte    // being gathered, after its length
 	pause func(n int) error
 	sum   machine.Hash // in the trailer
 }
@@ -203,7 +203,7 @@ func (b *Writer) sendChunk() error {
 	return err
 }
 
-// Finish writes what is left, and the trailer. It returns the SHA-256 of
+// Finish writes the last chunk and the trailer. It returns the SHA-256 of
 // everything, because the backup cannot hold that itself.
 func (b *Writer) Finish() (whole machine.Hash, err error) {
 	if len(b.chunk) > 4 {

@@ -24,7 +24,7 @@ type reader struct {
 	at   int64 // bytes read
 }
 
-// ErrIncremental refuses an incremental backup by itself. ReadChain reads it with those before it.
+// ErrIncremental refuses an incremental backup without those before it. ReadChain reads it with them.
 var ErrIncremental = errors.New("it is incremental, and has only what is new since another backup: name those " +
 	"before it as well, the full one first")
 

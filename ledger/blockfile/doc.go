@@ -4,8 +4,8 @@
 // # Files
 //
 // A directory holds files of about 64 MiB, numbered from 1 without a gap. A file
-// is a header, records, and, once it is sealed, a footer. The header bears the
-// SHA-256 of the file before, so that the files form a chain and files of two
+// is a header, records, and, once it is sealed, a footer. The header has the
+// SHA-256 of the previous file, so that the files form a chain and files of two
 // directories cannot be mixed up. The footer has an index of the records and the
 // SHA-256 of everything before it. FORMAT.md of package ledger has the bytes.
 //
@@ -17,23 +17,22 @@
 //
 // [Files.Append] writes to the system's cache. [Files.Sync] makes durable what
 // was appended and returns the [Mark] to record: the caller's checkpoint. A crash
-// loses any part of what lies behind the mark, and the caller appends the same
+// loses any part of what follows the mark, and the caller appends the same
 // records again, in the same order, because its log has them.
 //
-//   - Bytes that are there already must be the same. A record that is whole and
-//     differs means that the log or the program is not the one that wrote it: an
-//     error that names both.
+//   - Existing bytes must be the same. A whole record that differs means that the
+//     log or the program is not the one that wrote it: an error that names both.
 //   - A record whose checksum is wrong was torn by the crash. It is written again.
-//   - [Files.Finish] ends this. A whole record behind the last one appended proves
-//     that the log has lost its end: an error. What else lies there was torn, and
-//     is cut off.
+//   - [Files.Finish] ends this. A whole record after the last one appended proves
+//     that the log has lost its end: an error. Other bytes there were torn, and
+//     are cut off.
 //
-// Until the mark no byte may differ: damage there is an error, at the start for
+// Up to the mark no byte may differ: damage there is an error, at the start for
 // the file that is still written, when it is read for a sealed one.
 //
 // # Concurrency
 //
 // One goroutine appends. Readers take no lock that an append holds for longer than
 // it takes to exchange a pointer, and never see a record before [Files.Publish].
-// At most 64 sealed files are open at once, beside those that a [Reader] holds.
+// At most 64 sealed files are open, in addition to those that a [Reader] holds.
 package blockfile

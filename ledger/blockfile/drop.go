@@ -99,9 +99,9 @@ func readFileHeader(d Disk, number uint64) (h fileHeader, err error) {
 	return h, err
 }
 
-// Forget makes the files begin at a start that Before has returned, once it is recorded durably. Nothing must
-// be appended meanwhile. A reader from before that comes to a file which is no longer there gets
-// [machine.ErrDropped]. RemoveDropped removes the files.
+// Forget makes the files begin at a start that Before has returned, once it is recorded durably. Nothing must be
+// appended meanwhile. An earlier reader that reaches a removed file gets [machine.ErrDropped]. RemoveDropped removes the
+// files.
 func (f *Files) Forget(s Start) {
 	c := &f.current
 	n := 0
@@ -125,7 +125,7 @@ func (f *Files) RemoveDropped() error {
 	return f.removeDropped(numbers)
 }
 
-// removeDropped is RemoveDropped of the files that are there.
+// removeDropped is RemoveDropped for the given files.
 func (f *Files) removeDropped(numbers []uint64) error {
 	removed := false
 	for _, number := range numbers {

@@ -4,7 +4,7 @@ import "fmt"
 
 const adviceRestore = "restore the data directory from a backup"
 
-// FileError says what is wrong with a file, where the file is, and what to do.
+// FileError reports a defect of a file, its path, and what to do.
 type FileError struct {
 	Number uint64
 	Place  Place
@@ -34,7 +34,7 @@ func (e *FileError) Error() string {
 	return fmt.Sprintf("%s: %v; %s", text, e.Err, advice)
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the defect.
 func (e *FileError) Unwrap() error { return e.Err }
 
 // fileError makes an error of a file on a disk.

@@ -30,8 +30,7 @@ type Files struct {
 	hash    hash.Hash // of the active file up to current.end
 	frame   []byte    // scratch: a record
 	there   []byte    // scratch: what a file has already
-	// found is how long the files were that Open found at and behind the mark, by
-	// number; nil once Finish has cut them.
+	// found has the lengths, by number, of the files from the mark on as Open found them; nil once Finish has cut them.
 	found map[uint64]int64
 
 	published atomic.Pointer[view]
@@ -71,7 +70,7 @@ func (v *view) sealedHeader(file int) fileHeader {
 	return v.sealed[file-1].next(v.first.id)
 }
 
-// next returns the header of the file behind.
+// next returns the header of the next file.
 func (s *sealedFile) next(id [16]byte) fileHeader {
 	return fileHeader{id: id, number: s.Number + 1, base: s.base + uint64(s.Size), after: s.Last, previous: s.Hash}
 }
@@ -92,7 +91,7 @@ func parseName(name string) (number uint64, ok bool) {
 	return number, err == nil && number > 0
 }
 
-// List returns the numbers of the files that are there, in ascending order.
+// List returns the numbers of the files, in ascending order.
 func List(d Disk) ([]uint64, error) {
 	names, err := d.List()
 	if err != nil {
@@ -121,7 +120,7 @@ func (f *Files) took(record []byte, last uint64) {
 // that of the appending goroutine sees it before Publish.
 func (f *Files) Append(last uint64, data []byte) error {
 	if last <= f.current.last || len(data) > MaxRecord {
-		return fmt.Errorf("append blocks up to ledger index %d (%d bytes) behind index %d: out of order or too long",
+		return fmt.Errorf("append blocks up to ledger index %d (%d bytes) after index %d: out of order or too long",
 			last, len(data), f.current.last)
 	}
 	if f.current.active == nil || f.current.end >= f.sealBytes {
@@ -314,19 +313,17 @@ func (f *Files) Sync() (int64, error) {
 	return n, err
 }
 
-// Finish ends the appending of what was there already. It returns an error if a
-// whole record lies behind the last one appended, and otherwise cuts off what lies
-// there. Behind is then 0; else it is the ledger index of that record.
-func (f *Files) Finish() (behind uint64, err error) {
-	if behind, err = f.Behind(); err != nil || behind > 0 {
-		return behind, err
+// Finish ends the appending of existing records. If a whole record follows the last one appended, it removes nothing and
+// returns the ledger index of the last such record. Otherwise it cuts off what follows and returns 0.
+func (f *Files) Finish() (uncovered uint64, err error) {
+	if uncovered, err = f.LastUncovered(); err != nil || uncovered > 0 {
+		return uncovered, err
 	}
 	return 0, f.cut()
 }
 
-// Behind returns the ledger index of the last whole record that was there already and lies behind the last one
-// appended; 0 for none.
-func (f *Files) Behind() (behind uint64, err error) {
+// LastUncovered returns the ledger index of the last existing whole record after the last one appended; 0 for none.
+func (f *Files) LastUncovered() (uncovered uint64, err error) {
 	for number, size := range f.found {
 		from, base := int64(0), uint64(0)
 		if number < f.current.header.number {
@@ -339,12 +336,12 @@ func (f *Files) Behind() (behind uint64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		behind = max(behind, last)
+		uncovered = max(uncovered, last)
 	}
-	return behind, nil
+	return uncovered, nil
 }
 
-// cut removes what lies behind the last record.
+// cut removes what follows the last record.
 func (f *Files) cut() error {
 	active := f.current.header.number
 	// From the last one on, so that a crash leaves no gap between two numbers.
@@ -377,7 +374,7 @@ type Part struct {
 	disk   Disk
 }
 
-// Parts returns the files up to a mark of before, in order.
+// Parts returns the files up to an earlier mark, in order.
 func (f *Files) Parts(m Mark) []Part {
 	v := f.published.Load()
 	var parts []Part

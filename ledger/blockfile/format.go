@@ -115,8 +115,7 @@ type entry struct {
 	offset int64  // where it begins
 }
 
-// index leads to the first record of a file, and to each that begins at least a
-// stride behind the one before it.
+// index has an entry for the first record of a file, and for each that begins at least a stride after the last entry.
 type index []entry
 
 func (x index) add(last uint64, offset int64) index {
@@ -126,7 +125,7 @@ func (x index) add(last uint64, offset int64) index {
 	return append(x, entry{last, offset})
 }
 
-// start returns where the walk to the first record at or behind a ledger index
+// start returns where the walk to the first record at or after a ledger index
 // begins. The record at an entry may be that record, or one before it.
 func (x index) start(ledgerIndex uint64) int64 {
 	i := sort.Search(len(x), func(i int) bool { return x[i].last >= ledgerIndex })
@@ -163,7 +162,7 @@ func (f *footer) encode() []byte {
 	return append(b, sealMagic...)
 }
 
-// decodeTrailer decodes the footer of a file of this size, but for the index, from
+// decodeTrailer decodes the footer of a file of this size, without the index, from
 // the last trailerSize bytes. It also returns the checksum of the index.
 func decodeTrailer(b []byte, size int64) (f footer, sum uint32, err error) {
 	const sums = 8 + 8 + 8 + sha256.Size

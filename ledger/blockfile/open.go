@@ -26,11 +26,10 @@ type Options struct {
 	ReadOnly bool
 }
 
-// Open opens the files up to a mark, and notes what lies behind it for the caller
-// to append again. It reads all of the file that is still written. Of the sealed files that Options.Sealed
-// names it only looks whether they are there, because there may be some hundred thousand: each is compared with
-// what is said of it when it is first read, and by a scrub. Of the others it reads the header and the end.
-// Damage is [machine.ErrCorrupt].
+// Open opens the files up to a mark, and notes what follows it for the caller to append again. It reads all of the
+// active file. Of the sealed files in Options.Sealed it only checks that they exist, because there may be some hundred
+// thousand: each is compared with its entry at its first read, and by a scrub. Of the others it reads the header and the
+// end. Damage is [machine.ErrCorrupt].
 func Open(o Options) (*Files, error) {
 	f := &Files{disk: o.Disk, sealBytes: o.Mark.SealBytes, id: o.Mark.ID, found: map[uint64]int64{}}
 	if o.ReadOnly {
@@ -94,8 +93,8 @@ func (f *Files) open(numbers []uint64, o Options) error {
 	return nil
 }
 
-// addKnown takes over what a checkpoint recorded of a file, if a file of that number is there. That all of it goes
-// together is known when the file that is still written has the header that follows from it.
+// addKnown adds a file from the record of a checkpoint, if it exists. The header of the active file proves that all
+// records belong together.
 func (f *Files) addKnown(numbers []uint64, header fileHeader, known SealedFile) (next fileHeader, err error) {
 	if _, there := slices.BinarySearch(numbers, known.Number); !there {
 		return header, fs.ErrNotExist
@@ -165,7 +164,7 @@ func readTrailer(file File) (foot footer, sum uint32, size int64, err error) {
 	return foot, sum, size, err
 }
 
-// openActive checks the whole file that the mark is in, and goes on there.
+// openActive checks the whole file of the mark, and continues it.
 func (f *Files) openActive(header fileHeader, mark Mark) error {
 	file, err := f.disk.Open(Name(mark.Number), false)
 	if err != nil {

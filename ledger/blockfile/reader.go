@@ -57,7 +57,7 @@ func (r *Reader) Close() {
 	r.held = nil
 }
 
-// Find returns the first record at or behind a ledger index.
+// Find returns the first record at or after a ledger index.
 func (r *Reader) Find(ledgerIndex uint64) (record Record, found bool, err error) {
 	err = r.Ascend(ledgerIndex, func(x Record) bool {
 		record, found = x, true
@@ -66,10 +66,9 @@ func (r *Reader) Find(ledgerIndex uint64) (record Record, found bool, err error)
 	return record, found, err
 }
 
-// Ascend calls visit for the records from the first at or behind a ledger index
-// on, in order, until visit returns false. Its cost is a search in memory, a walk
-// over at most 16 KiB of records (one may be longer), and what it visits. When it
-// leaves a file behind, the data of the records in it are no longer valid.
+// Ascend calls visit for the records from the first at or after a ledger index on, in order, until visit returns false.
+// It costs a search in memory, a walk over at most 16 KiB of records (one may be longer), and what it visits. The data of
+// a record are valid until it moves to the next file.
 func (r *Reader) Ascend(ledgerIndex uint64, visit func(Record) bool) error {
 	v := r.view
 	if ledgerIndex > v.last {
@@ -129,10 +128,9 @@ func (r *Reader) ascendFile(file int, ledgerIndex uint64, visit func(Record) boo
 	return true, nil
 }
 
-// Scrub compares about n bytes of what the reader sees with their checksums, from a position
-// that it has returned, or 0, on: the records, and the ends of sealed files. It returns the
-// position behind them, 0 at the end, and how many bytes it has compared. A record is compared
-// as a whole, however long it is.
+// Scrub compares about n bytes of what the reader sees with their checksums, from 0 or a position that it has returned:
+// the records, and the ends of sealed files. It returns the next position, 0 at the end, and how many bytes it has
+// compared. It always compares whole records.
 func (r *Reader) Scrub(from uint64, n int) (next uint64, compared int, err error) {
 	v := r.view
 	file := sort.Search(len(v.sealed), func(i int) bool { return v.sealed[i].base+uint64(v.sealed[i].Size) > from })

@@ -20,7 +20,7 @@ type SealedInfo struct {
 	SHA256 [sha256.Size]byte // of the whole file; Hash, which the next file bears, is without the footer
 }
 
-// Follows returns an error unless the file is the one behind another.
+// Follows returns an error unless the file is the next one after another.
 func (i *SealedInfo) Follows(before *SealedInfo) error {
 	if i.ID != before.ID || i.Number != before.Number+1 || i.After != before.Last || i.Previous != before.Hash ||
 		i.Base != before.Base+uint64(before.Size) {
@@ -105,8 +105,8 @@ func readFooter(file File) (foot footer, x index, err error) {
 	return foot, x, err
 }
 
-// checkSealedEnds compares the header and the end of a sealed file with what is said of it, and returns its index. The
-// hash stands for the records, which have checksums of their own.
+// checkSealedEnds compares the header and the end of a sealed file with its description, and returns its index. It does
+// not read the records, which the hash covers and which have checksums.
 func checkSealedEnds(file File, header fileHeader, want *SealedFile) (index, error) {
 	if err := checkHeader(file, header); err != nil {
 		return nil, err

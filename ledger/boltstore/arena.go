@@ -12,8 +12,8 @@ type arena struct {
 	current, room, free uint32
 	used                int64 // handed out, in bytes
 
-	// spare has rooms that nobody uses any more, by their size. Those that were outgrown become spare with the next
-	// Update, because what was read since this one began must stay as it is.
+	// spare has unused pieces, by their size. A piece that a value has outgrown becomes spare with the next Update,
+	// because reads of the current one may still use it.
 	spare    *[spareSizes][]place
 	outgrown []room
 }
@@ -24,17 +24,15 @@ type room struct {
 	size uint32
 }
 
-// The sizes of an arena's blocks, in bytes: they double, so that a small overlay
-// is small, up to largestBlock; those behind it are pages of the pool. What takes more than
-// largestPiece has a block to itself.
+// The sizes of an arena's blocks, in bytes: they double up to largestBlock, so that a small overlay is small. Later
+// blocks are pages of the pool. A value larger than largestPiece has its own block.
 const (
 	smallestBlock = 4 << 10
 	largestBlock  = 256 << 10
 	largestPiece  = 32 << 10
 )
 
-// take hands out n bytes. The block that is being handed out stays in use beside
-// a large value: otherwise each of these would leave most of a block behind.
+// take returns n bytes. A large value does not end the current block: otherwise most of each block would be wasted.
 func (a *arena) take(n uint32) place {
 	a.used += int64(n)
 	if n > largestPiece {
@@ -130,7 +128,7 @@ func (a *arena) release() (pages [][]byte) {
 	return pages
 }
 
-// overwrite makes whoever still reads b see that it is no longer what was there.
+// overwrite fills b, so that a reader that still uses it notices.
 func overwrite(b []byte) {
 	for i := range b {
 		b[i] = 0xDB

@@ -49,7 +49,7 @@ func (r *reader) ascend(
 	return resume, nil
 }
 
-// merge visits the keys of all layers. Once it has stepped over so many tombstones, it returns the last one's key.
+// merge visits the keys of all layers. Once it has skipped the given number of tombstones, it returns the key of the last.
 func merge(
 	table machine.Table, layers []layer, bound int, visit func(key, value []byte) bool,
 ) (resume []byte, err error) {
@@ -97,9 +97,8 @@ func merge(
 	}
 }
 
-// skipTombstones moves an overlay's layer on to its next entry that is not
-// deleted, or that another layer has reached, over so many at most. It returns over how many,
-// and the key of the last of them.
+// skipTombstones moves an overlay's layer to its next entry that is not deleted, or that another layer has reached. It
+// skips at most the given number, and returns how many it has skipped and the key of the last.
 func skipTombstones(layers []layer, top *layer, most int) (skipped int, last []byte) {
 	var bound []byte // nil: the other layers have ended
 	for i := range layers {

@@ -78,10 +78,9 @@ func (s *Store) SyncBlocks() (int64, error) {
 	return n, nil
 }
 
-// ScrubBlocks compares about n bytes of the block files with their checksums, from a position
-// that it has returned, or 0, on. It returns the position behind them, 0 at the end, and how
-// many bytes it has compared. It neither waits for an Update or Flush nor holds one up; damage
-// makes the store unusable.
+// ScrubBlocks compares about n bytes of the block files with their checksums, from 0 or a position that it has returned.
+// It returns the next position, 0 at the end, and how many bytes it has compared. It does not wait for an Update or
+// Flush, nor delay one. Damage makes the store unusable.
 func (s *Store) ScrubBlocks(from uint64, n int) (next uint64, compared int, err error) {
 	s.reading.RLock()
 	defer s.reading.RUnlock()
@@ -103,22 +102,21 @@ func (s *Store) ScrubBlocks(from uint64, n int) (next uint64, compared int, err 
 	return next, compared, err
 }
 
-// EndReplay is called when everything in the log has been applied. Blocks that lie
-// behind those that the log has made again prove that the log has lost its end,
-// because only what is durable in the log is ever applied: that is an error, nothing
-// is removed, and the store is unusable unless it is read-only. What else lies there
-// was torn by a crash, and is removed.
+// EndReplay is called when everything in the log has been applied. A whole block after the last one that the log has
+// made proves that the log has lost its end, because only durable entries are applied: EndReplay returns an error and
+// removes nothing, and the store is unusable unless it is read-only. Other bytes there were torn by a crash and are
+// removed.
 func (s *Store) EndReplay() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(); err != nil {
 		return err
 	}
-	behind, err := s.blocks.Finish()
-	if err == nil && behind > 0 {
+	uncovered, err := s.blocks.Finish()
+	if err == nil && uncovered > 0 {
 		err = fmt.Errorf("%w: the log reaches to the blocks of ledger index %d, but %s proves that writes up to "+
 			"index %d were decided: the end of the log is lost; "+adviceRestore,
-			machine.ErrCorrupt, s.blocks.Mark().Last, BlocksName, behind)
+			machine.ErrCorrupt, s.blocks.Mark().Last, BlocksName, uncovered)
 	}
 	if err != nil && !s.readOnly {
 		return s.fail(err)
@@ -126,15 +124,15 @@ func (s *Store) EndReplay() error {
 	return err
 }
 
-// Proven returns the ledger index up to which the block files prove that writes were decided, 0 if that is no farther
-// than what has been applied. It is for a replay; see EndReplay.
-func (s *Store) Proven() (index uint64, err error) {
+// LastUncovered returns the ledger index of the last whole block that the log has not made again, 0 if there is none. It
+// proves that writes up to that index were decided. See EndReplay.
+func (s *Store) LastUncovered() (index uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(); err != nil {
 		return 0, err
 	}
-	return s.blocks.Behind()
+	return s.blocks.LastUncovered()
 }
 
 // blockReader returns the reader of the block files.

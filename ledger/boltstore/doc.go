@@ -8,16 +8,16 @@
 // The replicated log is the only durability point; the file is a checkpoint.
 // [Store.Update] applies one log entry to an overlay in memory and returns
 // without touching the disk, because the entry is already durable in the log.
-// [Store.Flush] writes what has gathered, sorted by key, in one fsynced bbolt
-// transaction together with the log position it stands for; a large one
-// of a large file goes through a journal, in several transactions (journal.go). After a crash the
+// [Store.Flush] writes the gathered changes, sorted by key, in one fsynced bbolt
+// transaction together with their log position. In a large file a large Flush
+// uses a journal and several transactions (journal.go). After a crash the
 // file holds the state at [Store.Checkpoint] exactly, and the owner of the
 // store replays the log after that position.
 //
 // # Three layers, one view
 //
 //	active overlay   what Update writes
-//	frozen overlay   what a running Flush is writing, or a process before was (absent otherwise)
+//	frozen overlay   what a running or interrupted Flush is writing (absent otherwise)
 //	bbolt file       the last checkpoint
 //
 // A read takes the first layer that has the key; a layer can also have a deletion (a
@@ -31,14 +31,13 @@
 //
 // # Memory of the overlay
 //
-// Hundreds of thousands of changes gather before a Flush. They lie in blocks of
-// memory without pointers (arena.go), found by a hash table of our own
-// (index.go): as Go values in a map they took twice the memory, three times the
-// time to put there, and most of the garbage collector's. The large blocks lie outside
-// of Go's heap (pool.go) and are used again once the overlay has been flushed: whoever
-// keeps a slice that a View or Update was given finds other bytes there, or a memory
-// fault. A room that a value has outgrown is used again from the next Update on. The keys
-// are sorted when a read needs their order; nothing ever goes by the order of the hash table.
+// Hundreds of thousands of changes gather before a Flush. They are in blocks of
+// memory without pointers (arena.go), found by a hash table (index.go): as Go values
+// in a map they took twice the memory, three times the time to insert, and most of the
+// garbage collector's time. The large blocks are outside of Go's heap (pool.go) and are
+// reused once the overlay has been flushed, so a slice that a View or Update was given
+// must not be kept. The keys are sorted when a read needs their order; nothing depends
+// on the order of the hash table.
 //
 // # Blocks
 //
@@ -46,13 +45,13 @@
 // An Update appends them to the block files beside the state file (package blockfile),
 // where reads find them; they become visible to a View when the Update has ended. A
 // Flush syncs the block files first and records in its transaction how far they reach.
-// What a start finds behind that is not part of the state until the log has made it
-// again, equal byte for byte; [Store.EndReplay] looks whether it all came again.
+// Blocks after that are not part of the state until the log has made them again,
+// byte for byte; [Store.EndReplay] checks that it has made all of them.
 // [Store.SyncBlocks] syncs between two flushes, so that a flush has less to wait for.
 //
 // # Locks
 //
-// In this order, and never the other way round:
+// In this order:
 //
 //	flushMu → presorting → mu → bbolt's own locks
 //
@@ -60,8 +59,7 @@
 // bbolt waits for open read transactions when it must map a larger file; a View or Update
 // therefore opens at most one and never waits for a Flush while it is open. ViewBlocks takes
 // a lock that Close alone takes for itself. View must not be called inside another View or
-// Update of the same store: a waiting Update between the two would lock both
-// up for ever.
+// Update of the same store: with a waiting Update between the two it would deadlock.
 //
 // # Damage
 //
@@ -75,10 +73,9 @@
 // is left with writing, and with what has been checked before; its panics and memory
 // faults of its map become errors that wrap [machine.ErrCorrupt].
 //
-// What is not noticed before the next Open is damage that comes while the file is
-// open and leads to an old copy of a page. Damage that more than one bit makes may
-// not be noticed at all where it makes sense: a check of the state as a whole (its
-// chains of hashes) must find that.
+// Damage that leads to an old copy of a page while the file is open is not noticed
+// before the next Open. Damage of several bits may go unnoticed if the result is
+// valid: only a check of the whole state (its chains of hashes) finds it.
 //
 // An error in Update, Flush or a read stops the store for good ([Store.Err]):
 // half an entry in the overlay must never reach the file.

@@ -240,10 +240,9 @@ func (s *Store) writeTable(
 	return n, cost, nil
 }
 
-// fillPercent is how full bbolt leaves a page that it splits. A page that only
-// ever gets keys behind its last one stays as full as the split left it, so
-// bbolt's default of a half would waste half the file; pages that get keys in
-// the middle need the room.
+// fillPercent is how full bbolt leaves a page that it splits. Where keys are only appended, a page stays as full as the
+// split left it, and bbolt's default of a half would waste half the file. Pages that get keys in the middle need the
+// space.
 func fillPercent(table machine.Table) float64 {
 	switch table {
 	case machine.TableExpiry:
@@ -253,7 +252,7 @@ func fillPercent(table machine.Table) float64 {
 	}
 }
 
-// putApplied records the log position that the transaction stands for.
+// putApplied records the log position of the transaction.
 func putApplied(tx *bbolt.Tx, at Position) error {
 	value := binary.LittleEndian.AppendUint64(nil, at.Index)
 	value = binary.LittleEndian.AppendUint64(value, at.Term)

@@ -15,9 +15,9 @@ import (
 // A large checkpoint of a large file is written in steps. bbolt keeps every page that a transaction changes in memory
 // until it commits: where many records of a large state have changed, that is a page of 4 KiB and its records for each,
 // some GiB together; and pages that the transaction replaces are free only after it, so that the file grows by as much.
-// So the changes are first written sequentially to a journal, a bucket of their own, in the transaction that makes the
+// So the changes are first written sequentially to a separate bucket, the journal, in the transaction that makes the
 // checkpoint durable. They are then applied to their tables in transactions of bounded size, the last of which removes
-// the journal. The frozen overlay hides the tables until then.
+// the journal. Meanwhile the frozen overlay hides the tables.
 //
 // Changes are idempotent: after a crash, Open reads the journal into a frozen overlay, which hides the tables as it did
 // before, and the next Flush begins by applying all of it again.
@@ -28,12 +28,12 @@ var journalBucket = []byte("journal")
 const journalTable machine.Table = 253
 
 const (
-	// defaultStepBytes is how many bytes of pages a transaction of a large checkpoint changes at most, but for what its
-	// last record adds. Until the commit they are in memory about twice, as records and as pages.
+	// defaultStepBytes is the most bytes of pages that a transaction of a large checkpoint changes, apart from its last
+	// record. Until the commit they are in memory about twice, as records and as pages.
 	defaultStepBytes = 64 << 20
 	// defaultJournalFrom bounds it as well, because no transaction changes more pages than there are.
 	defaultJournalFrom = 256 << 20
-	// defaultJournalRun is how many bytes of changes a record of the journal has at least, but for the last.
+	// defaultJournalRun is the least number of bytes of changes in each record of the journal except the last.
 	defaultJournalRun = 64 << 10
 )
 
@@ -104,7 +104,7 @@ func (s *Store) transact(fill func(tx *bbolt.Tx) error) (pages int64, err error)
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			// bbolt's writer lock may stay locked for ever.
+			// bbolt's writer lock may stay locked.
 			s.poisoned.Store(true)
 			err = damaged(controlTable, nil, "bbolt: %v", p)
 		}

@@ -16,7 +16,7 @@ type keySorter struct{ key func(id uint32) []byte }
 
 // sortItem is an id and what it is sorted by in one pass.
 type sortItem struct {
-	digits uint64 // the eight bytes behind those shared with the pivot, zeros where the key is shorter
+	digits uint64 // the eight bytes after those shared with the pivot, zeros where the key is shorter
 	branch uint32 // see branch; in the low bits, how many of the digits the key has
 	id     uint32
 }
@@ -24,12 +24,10 @@ type sortItem struct {
 // fewKeys is how many keys are sorted by comparing them.
 const fewKeys = 16
 
-// sort sorts ids of keys that agree in their first bytes. Room has as
-// many items as ids.
+// sort sorts ids of keys that agree in their first bytes. room has as many items as ids.
 //
-// A pass compares each key with one of them, the pivot, and sorts by where and to
-// which side the key branches off and by the next eight bytes. Keys that are equal
-// in both agree in all of that, so the next pass begins behind it. The pivot is
+// A pass compares each key with one of them, the pivot, and sorts by where and to which side the key branches off and by
+// the next eight bytes. Keys that are equal in both are sorted by the next pass, from those bytes on. The pivot is
 // random: a set of keys that is hard for one choice is easy for most others.
 func (s keySorter) sort(ids []uint32, room []sortItem, agreed int) {
 	if len(ids) < fewKeys {
@@ -82,7 +80,7 @@ func compareItems(a, b sortItem) int {
 		return -1
 	case a.digits > b.digits:
 		return 1
-	default: // a key that ends here comes before one that goes on with zeros
+	default: // a key that ends here comes before one that continues with zeros
 		return int(a.branch&15) - int(b.branch&15)
 	}
 }

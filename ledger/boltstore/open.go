@@ -43,7 +43,7 @@ var (
 	keyApplied    = []byte("applied")
 	// keyBlocks is where the blocks end that applied covers: a blockfile.Mark.
 	keyBlocks = []byte("blocks")
-	// keyStart is where the blocks begin: a blockfile.Start, or empty where all are there.
+	// keyStart is where the blocks begin: a blockfile.Start, or empty if none have been dropped.
 	keyStart = []byte("start")
 	// keyJournal exists while the file has a journal, so that a journal that is missing is noticed.
 	keyJournal = []byte("journal")
@@ -84,7 +84,7 @@ type Options struct {
 }
 
 // Open opens the state for reading and writing and keeps it locked until
-// Close. Errors name the path, what is wrong and what to do: [ErrLocked],
+// Close. Errors name the path, the defect and what to do: [ErrLocked],
 // [ErrForeign], [ErrVersion], [machine.ErrCorrupt], or [io/fs.ErrNotExist]. It
 // reads a few pages and the list of free ones, not the data.
 func Open(path string, o Options) (*Store, error) {
@@ -110,8 +110,8 @@ func OpenReadOnly(path string, identity []byte) (*Store, error) {
 	return open(path, Options{Identity: identity}, true)
 }
 
-// OpenWithArchive is OpenReadOnly with the block files that were dropped: disk returns a disk that has them, too,
-// given that of the files that are there.
+// OpenWithArchive is OpenReadOnly with dropped block files: given the disk of the present files, disk returns one that
+// also has the dropped ones.
 func OpenWithArchive(path string, identity []byte, disk func(blockfile.Disk) blockfile.Disk) (*Store, error) {
 	return open(path, Options{Identity: identity, archive: disk}, true)
 }
@@ -219,16 +219,15 @@ func mapSize() int {
 	return 16 * gib
 }
 
-// create makes an empty state under a name of its own and links it to path when
-// it is complete and synced, so that a crash never leaves half a file there and
-// two processes cannot both create it.
+// create makes an empty state under a temporary name and links it to path when it is complete and synced, so that a
+// crash never leaves half a file there and two processes cannot both create it.
 func create(path string, o Options) error {
 	dir := filepath.Dir(path)
 	temp, err := os.CreateTemp(dir, filepath.Base(path)+".new-*")
 	if err != nil {
 		return fmt.Errorf("create the state: %w", err)
 	}
-	// Whatever happens the temporary name goes; a leftover is only clutter.
+	// Whatever happens the temporary name goes; a file that stays is harmless.
 	defer func() { _ = os.Remove(temp.Name()) }()
 	if err := temp.Close(); err != nil {
 		return fmt.Errorf("create the state: %w", err)
@@ -413,7 +412,7 @@ func readStart(bucket *bbolt.Bucket) (s blockfile.Start, err error) {
 	return s, nil
 }
 
-// readFormat returns the format version of a file, and the bucket of its own records.
+// readFormat returns the format version of a file, and the bucket of the control records.
 func readFormat(tx *bbolt.Tx) (version uint32, bucket *bbolt.Bucket, err error) {
 	if bucket = tx.Bucket(controlBucket); bucket == nil {
 		return 0, nil, fmt.Errorf("%w: %s", ErrForeign, otherProgram)

@@ -6,7 +6,7 @@ import "github.com/seqledger/seqledger/ledger/machine"
 // slices are parts of the overlay's memory.
 type entry struct {
 	key []byte
-	// buf is the value and sumSize spare bytes behind it. The flush writes the
+	// buf is the value and sumSize spare bytes after it. The flush writes the
 	// checksum there, so that sealing needs no copy; readers are only ever
 	// given the bytes before it and so never race with the flush.
 	buf     []byte

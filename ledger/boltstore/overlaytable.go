@@ -154,8 +154,7 @@ func (t *tableOverlay) order() []uint32 {
 	return t.ordered
 }
 
-// insert merges sorted ids into the order, from the back: each moves what comes
-// behind it once.
+// insert merges sorted ids into the order, from the back, so that each entry moves once.
 func (t *tableOverlay) insert(fresh []uint32) {
 	rest := len(t.ordered) // not yet in their last place
 	t.ordered = append(t.ordered, fresh...)

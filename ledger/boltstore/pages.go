@@ -55,7 +55,7 @@ func checkFile(path string) (boltpage.Meta, error) {
 	}
 }
 
-// pagesError says of a file what is wrong with its pages and what to do.
+// pagesError describes a defect of a file's pages and what to do.
 func pagesError(path string, err error) error {
 	switch {
 	case errors.Is(err, boltpage.ErrNotBolt):
@@ -127,7 +127,7 @@ const verifiedAtOpen = 256 << 20
 // SumsPath returns the path of the page checksums of a state file: state.sum for state.db.
 func SumsPath(state string) string { return strings.TrimSuffix(state, ".db") + ".sum" }
 
-// sumsError says what is wrong with the page checksums of a file and what to do.
+// sumsError describes a defect of a file's page checksums and what to do.
 func sumsError(state string, err error) error {
 	switch {
 	case errors.Is(err, ErrSums):
@@ -168,7 +168,7 @@ func (s *Store) updateSums() (err error) {
 // Scrub compares up to count pages of the file with their checksums, from a page number
 // on, and returns the number to go on with, 0 at the end of the file, and how many
 // pages it has compared. Damage makes the store unusable, unless it was opened
-// read-only. It waits for a Flush or Spill, and they wait for it.
+// read-only. It waits for a Flush or SyncBlocks, and they wait for it.
 func (s *Store) Scrub(from uint64, count int) (next uint64, compared int, err error) {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
@@ -237,10 +237,9 @@ func (s *Store) pageOf(tx *bbolt.Tx, err error) error {
 	return fmt.Errorf("%w; it belongs to no table", err)
 }
 
-// pages returns the pages of a transaction, as they were when it began, each of which is
-// compared with its checksum when it is used first: but not in a store that is only read,
-// because an offline check goes on after damage, and calls Scrub. They must not be used
-// after its end, nor while a writable one commits: then bbolt may map the file elsewhere.
+// pages returns the pages of a transaction, as they were when it began. Each is compared with its checksum at its first
+// use, except in a read-only store, because an offline check continues after damage and calls Scrub. They must not be
+// used after the transaction, nor while a writable one commits: bbolt may then map the file elsewhere.
 func (s *Store) pages(tx *bbolt.Tx) boltpage.Pages {
 	if s.sums == nil || s.readOnly {
 		return s.rawPages(tx)

@@ -43,7 +43,7 @@ func (p *pool) take() []byte {
 	return make([]byte, hugePage)
 }
 
-// give takes back pages, whose bytes nobody may use any more, and keeps as many for whoever takes some next.
+// give takes back unused pages, and keeps that many for later calls of take.
 func (p *pool) give(pages [][]byte) {
 	if p == nil {
 		return
@@ -52,7 +52,7 @@ func (p *pool) give(pages [][]byte) {
 	p.shrink(len(pages))
 }
 
-// shrink gives free pages back to the system until so many are left.
+// shrink returns free pages to the system until keep are left.
 func (p *pool) shrink(keep int) {
 	for _, page := range p.free[keep:] {
 		p.mapped.unmap(page)

@@ -7,8 +7,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// presortLeast is from how many changes on it is worth to sort them ahead of a View.
-// Fewer take it a millisecond or two.
+// presortLeast is the least number of changes that are sorted before a View. Fewer take the View a millisecond or two.
 const presortLeast = 4096
 
 // Presort sorts the changes of a table while Updates go on. A View that reads the
@@ -19,7 +18,7 @@ func (s *Store) Presort(table machine.Table) {
 	if table >= machine.TableCount || len(s.unsorted(table)) == 0 {
 		return
 	}
-	// One at a time, because the second caller finds it done.
+	// A second caller waits and finds it done.
 	s.presorting.Lock()
 	defer s.presorting.Unlock()
 	for _, u := range s.unsorted(table) {
@@ -45,9 +44,8 @@ func (s *Store) unsorted(table machine.Table) (found []unsorted) {
 	return found
 }
 
-// unsorted is the keys of a table as they were at a moment. Updates go on beside it:
-// they neither move nor change a key that is there, and blocks of memory and of
-// records that they add come behind those that it has.
+// unsorted has the keys of a table as of one moment. Updates continue meanwhile: they neither move nor change an
+// existing key, and only append blocks of memory and of records.
 type unsorted struct {
 	table *tableOverlay
 	keys  *tableOverlay // has keys alone, and their order as far as they were sorted

@@ -187,8 +187,7 @@ func (r *reader) begin() error {
 // arm turns faults of the memory maps into panics.
 func (r *reader) arm() error {
 	if r.done {
-		// A transaction opened now would never be closed and would keep bbolt
-		// from reusing pages for ever.
+		// A transaction opened now would never be closed, and bbolt could not reuse pages.
 		return errors.New("reader used after its View or Update returned")
 	}
 	if !r.armed {

@@ -38,7 +38,7 @@ func seal(table machine.Table, key, sealed []byte) {
 	binary.LittleEndian.PutUint32(sealed[body:], checksum(table, key, sealed[:body]))
 }
 
-// sealed returns value with its checksum in a buffer of its own.
+// sealed returns a copy of value with its checksum.
 func sealed(table machine.Table, key, value []byte) []byte {
 	buf := make([]byte, len(value)+sumSize)
 	copy(buf, value)

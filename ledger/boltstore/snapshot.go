@@ -103,8 +103,7 @@ func (sn *Snapshot) Files() []SnapshotFile {
 	return files
 }
 
-// View lets fn read the snapshot. The error is fn's own or the storage's; a panic
-// of fn goes on.
+// View lets fn read the snapshot. The error is that of fn or of the storage; a panic of fn is not caught.
 func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	r := &reader{
@@ -122,9 +121,8 @@ func (sn *Snapshot) View(fn func(r machine.Reader) error) (err error) {
 	return fn(r)
 }
 
-// copyState writes the state of the snapshot to w as a bbolt file, some tens of KiB
-// at a time. It reads the file, not the map. It ends with [ErrNoRoom] before it would
-// get into the way of a flush, and otherwise with the error of w.
+// copyState writes the state of the snapshot to w as a bbolt file, in small chunks. It reads the file, not the map. It
+// returns [ErrNoRoom] before it would delay a flush, and otherwise the error of w.
 func (sn *Snapshot) copyState(w io.Writer) error {
 	out := &roomyWriter{store: sn.store, w: w}
 	_, err := sn.tx.WriteTo(out)
@@ -176,8 +174,8 @@ func Adopt(path string, identity []byte) error {
 	return err
 }
 
-// AdoptAt is Adopt for a node of the same ledger, whose log goes on behind what the file has applied. It
-// returns that position.
+// AdoptAt is Adopt for a node of the same ledger, whose log continues after the applied position of the file. It returns
+// that position.
 func AdoptAt(path string, identity []byte) (Position, error) {
 	return adopt(path, identity, func(*bbolt.Tx) error { return nil })
 }

@@ -57,7 +57,7 @@ type Store struct {
 	// recorded is the number of the last block file up to which the state file records what is sealed; under flushMu.
 	recorded uint64
 
-	// flushMu lets one Flush or SyncBlocks run at a time; it is taken before mu.
+	// flushMu excludes concurrent Flushes and SyncBlocks; it is taken before mu.
 	flushMu sync.Mutex
 	flushed uint64 // the updates that are durable; under flushMu
 
@@ -86,13 +86,11 @@ type Store struct {
 	yield       func(worked time.Duration) // see Options
 	advanced    func()                     // see Options
 	lastFlush   atomic.Pointer[FlushSize]
-	// poisoned is set when bbolt panicked with locks of its own held, so that
-	// Close must not wait for them.
+	// poisoned is set when bbolt panicked while it held its locks: Close must not wait for them.
 	poisoned atomic.Bool
 
 	positions struct {
-		// A lock of its own, so that asking for a position never waits for a
-		// long View or Update.
+		// A separate lock, so that reading a position never waits for a long View or Update.
 		sync.Mutex
 		applied, checkpoint Position
 	}
@@ -158,10 +156,9 @@ func (s *Store) View(fn func(r machine.Reader) error) (err error) {
 	return s.view(fn)
 }
 
-// TryView is View for a caller that can do without what it finds: while an Update is running or about to, it returns
-// at once, so that it never waits. With memoryOnly, Get takes a record of the state file for absent if it is not among
-// the changes in memory; blocks are read as ever. beyond reports whether Get has sought a record in the state file, or
-// would have.
+// TryView is View for a caller that does not depend on the result: it never waits, and returns at once while an Update
+// is running or waiting. With memoryOnly, Get finds only records of the state file that are among the changes in memory;
+// blocks are read as usual. beyond reports whether Get has looked into the state file, or would have.
 func (s *Store) TryView(memoryOnly bool, fn func(r machine.Reader) error) (beyond bool, err error) {
 	if !s.mu.TryRLock() {
 		return false, nil
@@ -195,7 +192,7 @@ func (s *Store) read(r *reader, fn func(r machine.Reader) error) (err error) {
 		if p := r.end(recover(), &err); p != nil {
 			panic(p)
 		}
-		// A verifier goes on after damage, to tell how much there is of it.
+		// A verifier continues after damage, to report all of it.
 		if r.failure != nil && !s.readOnly {
 			_ = s.fail(r.failure)
 		}
@@ -280,8 +277,8 @@ func (s *Store) Close() error {
 	s.pending.Store(0)
 	others := errors.Join(s.closeBlocks(), s.sums.Close())
 	if s.poisoned.Load() {
-		// bbolt's Close would wait for ever for the lock that its panic left
-		// behind, so its memory map stays until the process ends.
+		// bbolt's Close would wait for the lock that its panic left locked, so the memory map stays until the process
+		// ends.
 		return errors.Join(others, abandon(s.file))
 	}
 	if err := s.bolt.Close(); err != nil {

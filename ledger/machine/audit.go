@@ -10,7 +10,7 @@ import (
 // Problem is something in the state that is not as it must be.
 type Problem struct {
 	Where string // what was looked at
-	What  string // what is wrong with it
+	What  string // the defect
 }
 
 // AuditSummary counts what an audit has looked at.
@@ -37,8 +37,8 @@ func (m *Machine) Audit(r Reader, report func(Problem), progress func(AuditSumma
 	return m.audit(r, false, report, progress)
 }
 
-// AuditWhole is Audit of a state of which all blocks are there, with those that retention has dropped: nothing is
-// taken from the state.
+// AuditWhole is Audit for a state with all its blocks, including those that retention has dropped. It takes nothing
+// from the state on trust.
 func (m *Machine) AuditWhole(r Reader, report func(Problem), progress func(AuditSummary)) (AuditSummary, error) {
 	return m.audit(r, true, report, progress)
 }
@@ -82,8 +82,8 @@ type auditor struct {
 
 	whole bool // no block has been dropped
 
-	// What the blocks that are there have removed. Of what they have neither set nor removed nothing is
-	// known if earlier ones have been dropped.
+	// What the present blocks have removed. Nothing is known of a key that they have neither set nor removed, if
+	// earlier blocks have been dropped.
 	removed, unrelated map[string]struct{}
 	history            []interval
 
@@ -132,8 +132,8 @@ func (a *auditor) problem(where, format string, args ...any) {
 	a.report(Problem{Where: where, What: fmt.Sprintf(format, args...)})
 }
 
-// scan visits a whole table. A defect that visit returns is reported and the
-// scan goes on, because one finding must not hide the next.
+// scan visits a whole table. It reports a defect that visit returns and continues, because one finding must not hide
+// the next.
 func (a *auditor) scan(table Table, name string, visit func(k, v []byte) error) error {
 	return a.r.Ascend(table, nil, func(k, v []byte) bool {
 		if err := visit(k, v); err != nil {
@@ -188,7 +188,7 @@ type pendingAudit struct {
 	where string
 }
 
-// block checks one block by itself and against its chain.
+// block checks one block and its place in the chain.
 func (a *auditor) block(p place, b *blockRecord) (txs []pendingAudit) {
 	a.sum.Blocks++
 	scopeKey := appendScopeKey(nil, b.header.Scope)

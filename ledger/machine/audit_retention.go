@@ -64,15 +64,15 @@ func (a *auditor) retained() error {
 	return nil
 }
 
-// begin is told of the ledger index before the first record. Blocks from the horizon on must be there: each
-// is missed by the one behind it in its chain, or by the head of the chain.
+// begin takes the ledger index before the first record. Blocks from the horizon on must exist: the next block of the
+// chain, or the head of the chain, names each of them.
 func (a *auditor) begin(before uint64) {
 	if horizon := a.head.retention.horizon; horizon > 0 && !a.whole {
 		a.sum.Dropped = min(before, horizon-1)
 	}
 }
 
-// resume returns a chain of which the first block that is there is not the first.
+// resume returns a chain whose first blocks have been dropped.
 func (a *auditor) resume(first *BlockHeader, places []place) (c chain) {
 	if a.sum.Dropped == 0 || first.Height <= 1 || len(places) == 0 || places[0].record > a.sum.Dropped {
 		return c
@@ -125,7 +125,7 @@ func (a *auditor) relate(key string, create bool, index uint64, did bool) (chang
 	return changed
 }
 
-// carriedValue checks that the value of an entity is there, which was set in a block that is not.
+// carriedValue checks the carried value of an entity whose block has been dropped.
 func (a *auditor) carriedValue(key []byte, e *entity) error {
 	if !e.inBlock {
 		return nil

@@ -100,10 +100,10 @@ func TestBacklogOfOneKindHoldsUpNoOther(t *testing.T) {
 	l.second()
 	l.second()
 	owner := reserveKey(testKeyedID(1), 1, f.now)
-	token := f.keyed(owner, KeyedAcquired).Index
+	token := f.keyed(owner, Keyed(keyed.Acquired)).Index
 	done := ownKey(keyed.Complete, owner, token, nil)
 	done.TTL = second
-	f.keyed(done, KeyedOK)
+	f.keyed(done, Keyed(keyed.OK))
 	f.commit(appendWrite("idle", 1, 0, "x"))
 	f.commit(operations("c", 1, 0, setUntil("before the flood", "", f.now)))
 	f.now += config.ClientTTL + 1_000*second
@@ -153,13 +153,13 @@ func TestEpochEndsLeasesOfAWrongClock(t *testing.T) {
 	f := newFixture(t, testConfig())
 	right := f.now
 	before := reserveKey(testKeyedID(1), 1, f.now)
-	f.keyed(before, KeyedAcquired)
+	f.keyed(before, Keyed(keyed.Acquired))
 	f.now += 365 * 24 * 3_600 * second
 	f.tick()
 	pending, taken := reserveKey(testKeyedID(2), 2, f.now), reserveKey(testKeyedID(3), 3, f.now)
 	taken.Policy = keyed.TakeOver
-	token := f.keyed(pending, KeyedAcquired).Index
-	f.keyed(taken, KeyedAcquired)
+	token := f.keyed(pending, Keyed(keyed.Acquired)).Index
+	f.keyed(taken, Keyed(keyed.Acquired))
 	f.now = right + 100*second
 	f.one(AppendEpoch(nil, testLedger+1, f.now))
 	if k := f.record(pending.ID); k == nil || k.State != keyed.Pending {
@@ -171,10 +171,10 @@ func TestEpochEndsLeasesOfAWrongClock(t *testing.T) {
 	}
 	next := reserveKey(taken.ID, 4, f.now)
 	next.Policy = keyed.TakeOver
-	f.keyed(next, KeyedAcquired)
+	f.keyed(next, Keyed(keyed.Acquired))
 	f.keyed(&KeyedCommand{ID: pending.ID, Actor: "a", Command: keyed.Command{
 		Kind: keyed.Resolve, State: keyed.Rejected, Response: []byte("nothing was done"),
-	}}, KeyedOK)
-	f.keyed(ownKey(keyed.Complete, pending, token, nil), KeyedAlreadyCompleted)
+	}}, Keyed(keyed.OK))
+	f.keyed(ownKey(keyed.Complete, pending, token, nil), Keyed(keyed.AlreadyCompleted))
 	f.checkKeyed(3, 0)
 }

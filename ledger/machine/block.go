@@ -66,9 +66,8 @@ type pendingTx struct {
 	offset int // in the body
 }
 
-// addTransaction appends the transaction in m.transaction, which stands behind
-// the prefix of a leaf, so that it is hashed where it is. The body copies it.
-// Head is how many bytes come before its operations, their number included.
+// addTransaction appends the transaction in m.transaction, which begins with the prefix of a leaf so that it is hashed
+// in place. The body copies it. head is the number of bytes before its operations, including their count.
 func (m *Machine) addTransaction(b *blockBuilder, index uint64, head int, changed []byte) (Hash, uint32) {
 	leaf := Hash(sha256.Sum256(m.transaction))
 	t := storedTransaction{encoded: m.transaction[1:], head: head, changed: changed, position: uint32(len(b.leaves))}

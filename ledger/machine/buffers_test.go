@@ -80,17 +80,17 @@ func TestLargeEntriesLeaveNoBuffers(t *testing.T) {
 	f.commit(operations("large", 1, 0, many...))
 	f.commit(operations("large", 2, 0, set("a", value), set("b", value), set("c", value)))
 	reserved := reserveKey(testKeyedID(1), 1, f.now)
-	token := f.keyed(reserved, KeyedAcquired).Keyed.Record.Token
+	token := f.keyed(reserved, Keyed(keyed.Acquired)).Keyed.Record.Token
 	complete := ownKey(keyed.Complete, reserved, token, []byte(value)[:keyed.MaxResponse])
 	complete.Data = nil
-	f.keyed(complete, KeyedOK)
+	f.keyed(complete, Keyed(keyed.OK))
 	f.commit(operations("large", 3, 0, set("a", value), set("b", value), set("c", value)))
 	if k := measure(); k.bytes < maxBuffer {
 		t.Fatalf("the large writes have left only %d bytes: the test writes too little", k.bytes)
 	}
 	f.commit(operations("small", 1, 0, set("d", "z")))
 	small := reserveKey(testKeyedID(2), 1, f.now)
-	f.keyed(small, KeyedAcquired)
+	f.keyed(small, Keyed(keyed.Acquired))
 	f.commit(operations("small", 2, 0, set("d", "z")))
 	if k := measure(); k.bytes > 2*maxBuffer {
 		t.Errorf("after small writes the machine keeps %d bytes, %d of them in %s", k.bytes, k.most, k.widest)

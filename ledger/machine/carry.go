@@ -44,7 +44,7 @@ func (d *decoder) carriedHead() (c carriedHead) {
 	return c
 }
 
-// unread stands for a value of which only the length is asked for.
+// unread takes the place of a value of which only the length is needed.
 var unread [MaxValueBytes]byte
 
 // carried is read for a value that is not in the blocks any more.

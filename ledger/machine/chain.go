@@ -180,9 +180,9 @@ func (b Blocks) find(c *Chain, height uint64) (found blockRecord, err error) {
 // errBeforeHorizon says that a block lies before the horizon.
 var errBeforeHorizon = errors.New("before the horizon")
 
-// FirstHeight returns the height of the first block of a chain that is kept: one of which the record
-// has a transaction at or behind the horizon. It is one more than the chain's height if none is. It
-// takes about twice as many reads as the height has bits.
+// FirstHeight returns the height of the first block of a chain that is kept: the first whose record has a transaction
+// at or after the horizon. It is one more than the chain's height if there is none. It takes about twice as many reads
+// as the height has bits.
 func (b Blocks) FirstHeight(c *Chain) (uint64, error) {
 	kept := func(p place) bool { return p.record >= b.horizon.index }
 	if c.Height == 0 || b.horizon.index == 0 {

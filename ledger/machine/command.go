@@ -5,8 +5,7 @@ import (
 	"fmt"
 )
 
-// commandKind is the first byte of a command. A new meaning is a new number,
-// for ever, because old logs must replay.
+// commandKind is the first byte of a command. A number never gets a second meaning, because old logs must replay.
 type commandKind byte
 
 const (
@@ -112,8 +111,8 @@ func AppendEntry(dst []byte, unixNanos int64, commands ...[]byte) []byte {
 	return dst
 }
 
-// AppendEntryHeader appends the header of an entry of so many commands, each of
-// which follows as AppendFramed writes it.
+// AppendEntryHeader appends the header of an entry with the given number of commands. AppendFramed appends each of
+// them.
 func AppendEntryHeader(dst []byte, h EntryHeader, commands int) []byte {
 	dst = appendTime(append(dst, entryVersion), h.UnixNanos)
 	dst = binary.AppendUvarint(dst, h.Check.Index)
@@ -121,8 +120,7 @@ func AppendEntryHeader(dst []byte, h EntryHeader, commands int) []byte {
 	return binary.AppendUvarint(dst, uint64(commands))
 }
 
-// AppendFramed appends a command as it stands in a log entry, behind its
-// length.
+// AppendFramed appends a command as a log entry contains it: its length, then its bytes.
 func AppendFramed(dst, command []byte) []byte { return appendBytes(dst, command) }
 
 // DecodeEntry takes a log entry apart. The commands alias the entry.
@@ -164,8 +162,8 @@ type writeCommand struct {
 	key                 Key
 	encodedOperations   []byte
 	operations          []Operation
-	// countLength is how many bytes of encodedOperations the number of operations
-	// takes, and offsets is where each operation begins behind it.
+	// countLength is the length of the number of operations in encodedOperations; offsets are those of the
+	// operations after it.
 	countLength int
 	offsets     []uint32
 }
@@ -186,7 +184,7 @@ func (c *writeCommand) decode(d *decoder) {
 // decodeOperations reads the operations, which end the command.
 func (c *writeCommand) decodeOperations(d *decoder) {
 	c.encodedOperations = d.rest
-	clear(c.operations) // otherwise what stays behind the new ones would keep an older entry in memory
+	clear(c.operations) // or operations past the new ones would keep an older entry in memory
 	c.operations, c.offsets = decodeOperationsAt(d, c.operations[:0], c.offsets[:0])
 	for i := range c.operations {
 		if c.operations[i].Kind == OpExpireEntity {

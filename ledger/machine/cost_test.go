@@ -71,7 +71,7 @@ func TestCostOfAnEntryIsBounded(t *testing.T) {
 	t.Parallel()
 	dearest, drawn := map[string]float64{}, map[string]int{}
 	rapidtest.CheckUntil(t, func() string {
-		for _, code := range []Code{KeyedAcquired, KeyedOK, TooManyKeys} {
+		for _, code := range []Code{Keyed(keyed.Acquired), Keyed(keyed.OK), TooManyKeys} {
 			if drawn[code.String()] == 0 {
 				return "no command on a key came to " + code.String()
 			}
@@ -227,7 +227,7 @@ func (c *costlyCommands) decided(out []Outcome) {
 		if sent == nil {
 			continue
 		}
-		if c.drawn[out[i].Code.String()]++; out[i].Code == KeyedAcquired {
+		if c.drawn[out[i].Code.String()]++; out[i].Code == Keyed(keyed.Acquired) {
 			owned := *sent
 			owned.Token = out[i].Keyed.Record.Token
 			c.owned = append(c.owned, &owned)

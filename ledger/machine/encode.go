@@ -71,8 +71,8 @@ type Encoder struct {
 	want    int // operations
 }
 
-// Begin begins a command of so many operations, without those that w has. The
-// command's bytes are appended to memory. The error is a *FieldError.
+// Begin begins a command with the given number of operations; those of w are ignored. The command is appended to
+// memory. The error is a *FieldError.
 func (e *Encoder) Begin(memory []byte, w *Write, operations int) error {
 	if err := w.validateHead(); err != nil {
 		return err

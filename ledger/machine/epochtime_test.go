@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/keyed"
 )
 
 // A start with a clock that was years ahead expires what it should not. An epoch
@@ -148,10 +150,10 @@ func TestAuditAfterTimeWasSetBack(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
 	right := f.now
-	f.keyed(reserveKey(testKeyedID(1), 1, f.now), KeyedAcquired)
+	f.keyed(reserveKey(testKeyedID(1), 1, f.now), Keyed(keyed.Acquired))
 	f.now += 1_000_000 * second
 	f.round()
-	f.keyed(reserveKey(testKeyedID(2), 2, f.now), KeyedAcquired)
+	f.keyed(reserveKey(testKeyedID(2), 2, f.now), Keyed(keyed.Acquired))
 	f.checkKeyed(2, 0)
 	f.now = right + second
 	f.one(AppendEpoch(nil, testLedger+1, f.now))

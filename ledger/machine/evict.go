@@ -25,10 +25,8 @@ func (m *Machine) Evictions() Evictions { return m.evictions }
 // colon.
 const actorGC = "system:gc"
 
-// MaxPassWork bounds what one eviction pass does, in units of some five
-// microseconds, whatever the configuration says: see entryWork. A pass that
-// follows one that left entries behind takes up to BacklogFactor times
-// eviction_limit within it.
+// MaxPassWork bounds the work of one eviction pass, in units of about five microseconds, whatever the configuration
+// says: see entryWork. If the last pass left due entries, a pass takes up to BacklogFactor times eviction_limit.
 const (
 	MaxPassWork   = 5_000
 	BacklogFactor = 10
@@ -49,7 +47,7 @@ const (
 // its principal's records and up to two attachments change with it.
 const keyedWork = 3
 
-// pass is what is left of an eviction pass.
+// pass is the remaining budget of an eviction pass.
 type pass struct {
 	entries int  // that it may still take
 	work    int  // that it may still do
@@ -97,7 +95,7 @@ func (m *Machine) evict(tx Tx) error {
 			return err
 		}
 	}
-	streams, ahead, entities, keys := queues[0].entries, queues[1].entries, queues[2].entries, queues[3].entries
+	streams, future, entities, keys := queues[0].entries, queues[1].entries, queues[2].entries, queues[3].entries
 	m.evictions.Rounds++
 	m.evictions.Entities += uint64(len(entities))
 	m.head.backlog = p.more
@@ -107,7 +105,7 @@ func (m *Machine) evict(tx Tx) error {
 	if err := m.evictStreams(tx, streams); err != nil {
 		return err
 	}
-	if err := m.bringBack(tx, ahead); err != nil {
+	if err := m.bringBack(tx, future); err != nil {
 		return err
 	}
 	if err := m.expireEntities(tx, entities); err != nil {
@@ -123,8 +121,8 @@ func (m *Machine) evict(tx Tx) error {
 // dueQueue is a part of the expiry index from which a pass takes what is due, in the order of the index.
 type dueQueue struct {
 	kind    byte
-	from    []byte                     // where the walk goes on
-	ended   bool                       // nothing is due behind what was taken
+	from    []byte                     // where the walk continues
+	ended   bool                       // nothing more is due
 	due     func(unixNanos int64) bool // the first entry that is not ends the queue
 	cursor  bool                       // the walk begins at the cursor of the kind, and moves it
 	entries []expiryEntry              // taken
@@ -192,8 +190,8 @@ func sortByKey(entries []expiryEntry) {
 // takes.
 type cursors [expiryKinds][]byte
 
-// from returns where a walk over a kind begins, or false if the kind has no entries, because a
-// walk would then step over the deleted keys of the kinds behind it.
+// from returns where a walk over a kind begins, or false if the kind has no entries: a walk would then step over the
+// deleted keys of the next kinds.
 func (c *cursors) from(kind byte) (key []byte, any bool) {
 	switch key := c[kind]; {
 	case key == nil:
@@ -213,7 +211,7 @@ func (m *Machine) collect(tx Tx, q *dueQueue, p *pass) error {
 	}
 	var failed error
 	var copies []byte          // of keys; one allocation for many
-	rest := []byte{q.kind + 1} // of the index, behind what was taken
+	rest := []byte{q.kind + 1} // of the index, after what was taken
 	full := false
 	err := tx.Ascend(TableExpiry, q.from, func(k, _ []byte) bool {
 		kind, t, key, err := splitExpiryKey(k)
@@ -316,8 +314,8 @@ func (g *indexGrowth) count(key []byte) {
 // the one that changes it.
 func (m *Machine) passDue() bool {
 	m.head.sincePass++
-	// While a pass has left something, the next one follows no later than commands have added as much as it takes
-	// away. Otherwise a client could add more in an interval than any pass removes, for ever.
+	// While there is a backlog, a pass follows once commands have added as much work as a pass does. Otherwise a
+	// client could add more in each interval than a pass removes.
 	overdue := m.head.backlog && m.head.added.work >= MaxPassWork
 	if m.head.sincePass < m.head.config.EvictionInterval && !overdue {
 		return false

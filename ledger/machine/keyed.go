@@ -52,9 +52,8 @@ func appendPrincipalKey[T ~string | ~[]byte](dst []byte, organization, vault, pr
 	return append(dst, principal...)
 }
 
-// appendKeyedKey is the key of a record in TableKeyed: by scope, principal,
-// namespace and key, each part behind its length, so that the records of one
-// principal, and of one namespace, are neighbours.
+// appendKeyedKey appends the key of a record in TableKeyed: scope, principal, namespace and key. Each part follows its
+// length, so that the records of a principal, and of a namespace, are adjacent.
 func appendKeyedKey[T ~string | ~[]byte](dst []byte, organization, vault, principal, namespace T, key []byte) []byte {
 	dst = slices.Grow(dst, 5+len(organization)+len(vault)+len(principal)+len(namespace)+len(key))
 	dst = appendPrincipalKey(dst, organization, vault, principal)
@@ -92,9 +91,8 @@ type keyedEntry struct {
 
 const (
 	keyedVersion = 1
-	// maxInlineAttachment is the longest response or checkpoint, in bytes, that a
-	// record holds itself. A longer one has a row of its own, because every
-	// heartbeat writes the record anew.
+	// maxInlineAttachment is the longest response or checkpoint, in bytes, that a record contains. A longer one has
+	// its own row, because every heartbeat rewrites the record.
 	maxInlineAttachment = 512
 )
 
@@ -132,7 +130,7 @@ func (h *head) moment() keyed.Moment {
 	}
 }
 
-// loadKeyed reads a record into memory of its own; nil when there is none.
+// loadKeyed returns a copy of a record, or nil if there is none.
 func loadKeyed(r Reader, key []byte) (*keyedEntry, error) {
 	return loadKeyedInto(r, key, new(keyedEntry))
 }
@@ -167,7 +165,7 @@ type KeyedOutcome struct {
 	// long response or checkpoint is left to View.Attachments, because applying must
 	// not wait for what may be a mebibyte a command.
 	Record     *KeyedRecord
-	RetryAfter int64 // nanoseconds, with KeyedInFlight
+	RetryAfter int64 // nanoseconds, with Keyed(keyed.InFlight)
 	Changed    bool  // the record
 }
 
@@ -304,7 +302,7 @@ func (m *Machine) applyKeyed(tx Tx, c *keyedCommand, out *Outcome) error {
 		}
 	}
 	next, decided := keyed.Transition(before.record(), &c.command, m.head.moment())
-	out.Code = codeOfKeyed(decided.Code)
+	out.Code = Keyed(decided.Code)
 	answer := &keyedAnswer{outcome: KeyedOutcome{RetryAfter: int64(decided.RetryAfter), Changed: decided.Changed}}
 	out.Keyed = &answer.outcome
 	after := before
@@ -319,9 +317,6 @@ func (m *Machine) applyKeyed(tx Tx, c *keyedCommand, out *Outcome) error {
 	}
 	return nil
 }
-
-// codeOfKeyed maps the outcomes of keyed commands behind those of all others.
-func codeOfKeyed(c keyed.Code) Code { return keyedCodes + Code(c) }
 
 func (e *keyedEntry) record() *keyed.Record {
 	if e == nil {
@@ -371,8 +366,8 @@ func (m *Machine) changeKeyed(tx Tx, before *keyedEntry, next *keyed.Record, che
 			return nil, err
 		}
 	}
-	// An entry of the expiry index may lag, so that a renewal need not write one: only
-	// an entry that comes too late is moved.
+	// An entry of the expiry index may be too early, so that a renewal need not move it. One that would be too late
+	// is moved.
 	if due := next.Due(m.head.moment()); created || due < before.indexed {
 		if err := m.indexKeyed(tx, after, due, created); err != nil {
 			return nil, err
@@ -397,7 +392,7 @@ type KeyedChange struct {
 	end int // of the key in Machine.changedKeys
 }
 
-// noteChanged notes a change; nil stands for no record.
+// noteChanged notes a change; nil means no record.
 func (m *Machine) noteChanged(key []byte, before, after *keyed.Record) {
 	m.changedKeys = append(m.changedKeys, key...)
 	c := KeyedChange{end: len(m.changedKeys)}
@@ -496,9 +491,8 @@ func (m *Machine) countKeys(tx Tx, principal []byte, delta int) error {
 	return tx.Put(TablePrincipals, principal, m.scratch)
 }
 
-// evictKeyed moves the records on whose time has come, in the order of their
-// keys: leases that are over become unknown outcomes, and what says nothing any
-// more is removed. The others go back into the index under their true time.
+// evictKeyed updates the records whose time has come, in the order of their keys: an ended lease becomes an unknown
+// outcome, and an expired record is removed. The others return to the index under their true time.
 func (m *Machine) evictKeyed(tx Tx, entries []expiryEntry) error {
 	sortByKey(entries)
 	at := m.head.moment()

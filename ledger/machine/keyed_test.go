@@ -122,30 +122,30 @@ func TestReservation(t *testing.T) {
 			attachments = 1
 		}
 		owner := reserveKey(id, 1, f.now)
-		out := f.keyed(owner, KeyedAcquired)
+		out := f.keyed(owner, Keyed(keyed.Acquired))
 		token := out.Keyed.Record.Token
 		if token != out.Index {
 			t.Errorf("token %d at ledger index %d", token, out.Index)
 		}
-		if again := f.keyed(owner, KeyedAcquired); again.Keyed.Record.Token != token {
+		if again := f.keyed(owner, Keyed(keyed.Acquired)); again.Keyed.Record.Token != token {
 			t.Errorf("the repeat has token %d, want %d", again.Keyed.Record.Token, token)
 		}
-		f.keyed(ownKey(keyed.Checkpoint, owner, token, []byte(content)), KeyedOK)
+		f.keyed(ownKey(keyed.Checkpoint, owner, token, []byte(content)), Keyed(keyed.OK))
 		f.checkKeyed(1, attachments)
-		f.keyed(ownKey(keyed.Checkpoint, owner, token, []byte(content+"2")), KeyedOK)
+		f.keyed(ownKey(keyed.Checkpoint, owner, token, []byte(content+"2")), Keyed(keyed.OK))
 		f.checkKeyed(1, attachments)
 		if k := f.record(id); string(k.Checkpoint) != content+"2" {
 			t.Errorf("the checkpoint is %q", k.Checkpoint)
 		}
-		f.keyed(ownKey(keyed.Heartbeat, owner, token, nil), KeyedOK)
-		if out := f.keyed(reserveKey(id, 2, f.now), KeyedInFlight); out.Keyed.RetryAfter != 60*second {
+		f.keyed(ownKey(keyed.Heartbeat, owner, token, nil), Keyed(keyed.OK))
+		if out := f.keyed(reserveKey(id, 2, f.now), Keyed(keyed.InFlight)); out.Keyed.RetryAfter != 60*second {
 			t.Errorf("retry after %v", time.Duration(out.Keyed.RetryAfter))
 		}
-		f.keyed(ownKey(keyed.Complete, owner, token, []byte(content)), KeyedOK)
+		f.keyed(ownKey(keyed.Complete, owner, token, []byte(content)), Keyed(keyed.OK))
 		f.checkKeyed(1, attachments)
-		f.keyed(ownKey(keyed.Complete, owner, token, []byte(content)), KeyedOK)
-		f.keyed(ownKey(keyed.Complete, owner, token, []byte("other")), KeyedAlreadyCompleted)
-		replay := f.keyed(reserveKey(id, 3, f.now), KeyedReplay)
+		f.keyed(ownKey(keyed.Complete, owner, token, []byte(content)), Keyed(keyed.OK))
+		f.keyed(ownKey(keyed.Complete, owner, token, []byte("other")), Keyed(keyed.AlreadyCompleted))
+		replay := f.keyed(reserveKey(id, 3, f.now), Keyed(keyed.Replay))
 		if whole, err := f.view().ReadAttachments(replay.Keyed.Record); !whole || err != nil ||
 			string(replay.Keyed.Record.Response) != content {
 			t.Errorf("the replay has %q, %v", replay.Keyed.Record.Response, err)
@@ -154,7 +154,7 @@ func TestReservation(t *testing.T) {
 		if k := f.record(id); k != nil {
 			t.Errorf("the record is over and reads as %v", k.State)
 		}
-		f.keyed(reserveKey(id, 4, f.now), KeyedAcquired)
+		f.keyed(reserveKey(id, 4, f.now), Keyed(keyed.Acquired))
 		f.checkKeyed(1, 0)
 		if whole, err := f.view().ReadAttachments(replay.Keyed.Record); whole == (attachments == 1) || err != nil {
 			t.Errorf("what is gone reads as whole: %t, %v", whole, err)
@@ -172,11 +172,11 @@ func TestPassesOverKeyedRecords(t *testing.T) {
 		reserveKey(testKeyedID(3), 3, f.now)
 	taken.Policy = keyed.TakeOver
 	for _, c := range []*KeyedCommand{done, pending, taken} {
-		token := f.keyed(c, KeyedAcquired).Index
+		token := f.keyed(c, Keyed(keyed.Acquired)).Index
 		if c == done {
-			f.keyed(ownKey(keyed.Complete, c, token, long), KeyedOK)
+			f.keyed(ownKey(keyed.Complete, c, token, long), Keyed(keyed.OK))
 		} else {
-			f.keyed(ownKey(keyed.Checkpoint, c, token, long), KeyedOK)
+			f.keyed(ownKey(keyed.Checkpoint, c, token, long), Keyed(keyed.OK))
 		}
 	}
 	f.checkKeyed(3, 3)
@@ -242,7 +242,7 @@ func TestOutageKeepsLeases(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
 	owner := reserveKey(testKeyedID(1), 1, f.now)
-	token := f.keyed(owner, KeyedAcquired).Index
+	token := f.keyed(owner, Keyed(keyed.Acquired)).Index
 	f.now += 3_600 * second
 	f.one(AppendTick(nil))
 	f.reopen()
@@ -254,9 +254,9 @@ func TestOutageKeepsLeases(t *testing.T) {
 		f.now += 9 * second
 		f.one(AppendTick(nil))
 	}
-	f.keyed(ownKey(keyed.Heartbeat, owner, token, nil), KeyedOK)
+	f.keyed(ownKey(keyed.Heartbeat, owner, token, nil), Keyed(keyed.OK))
 	f.now += 9 * second
-	f.keyed(ownKey(keyed.Complete, owner, token, nil), KeyedOK)
+	f.keyed(ownKey(keyed.Complete, owner, token, nil), Keyed(keyed.OK))
 	f.checkKeyed(1, 0)
 }
 
@@ -273,22 +273,22 @@ func TestKeysOfAPrincipalAreBounded(t *testing.T) {
 		f.keyed(c, want)
 		return c
 	}
-	first := reserve("user:1", 1, KeyedAcquired)
+	first := reserve("user:1", 1, Keyed(keyed.Acquired))
 	token := f.m.head.index
-	reserve("user:1", 2, KeyedAcquired)
+	reserve("user:1", 2, Keyed(keyed.Acquired))
 	reserve("user:1", 3, TooManyKeys)
-	reserve("user:1", 2, KeyedAcquired)
-	reserve("user:10", 3, KeyedAcquired)
+	reserve("user:1", 2, Keyed(keyed.Acquired))
+	reserve("user:10", 3, Keyed(keyed.Acquired))
 	if out := f.one(AppendKeyedWrite(nil, &KeyedWrite{
 		ID: testKeyedID(9), Actor: "a", TTL: second, MaxKeys: 2, Operations: []Operation{{Kind: OpAppend}},
 	})); out.Code != TooManyKeys {
 		t.Errorf("a keyed write beyond the bound: %v", out.Code)
 	}
-	f.keyed(ownKey(keyed.Release, first, token, nil), KeyedOK)
+	f.keyed(ownKey(keyed.Release, first, token, nil), Keyed(keyed.OK))
 	reserve("user:1", 3, TooManyKeys) // its attempt is remembered
 	f.elapse(int64(keyed.TombstoneTTL))
 	f.round()
-	reserve("user:1", 3, KeyedAcquired)
+	reserve("user:1", 3, Keyed(keyed.Acquired))
 	if n, err := f.view().Keys(testScope, "user:1"); err != nil || n != 2 {
 		t.Errorf("%d keys, %v", n, err)
 	}
@@ -339,15 +339,15 @@ func TestKeyedWrites(t *testing.T) {
 	apply(write(2, provided(set("job", "x"), Condition{Kind: ConditionNotExists})), KeyExists)
 	apply(write(2, provided(set("job", "x"), Condition{Kind: ConditionMustExist})), Committed) // the key was still free
 	// One key is either a write's or a reservation's.
-	f.keyed(reserveKey(testKeyedID(1), 1, f.now), KeyedMismatch)
-	f.keyed(reserveKey(testKeyedID(3), 1, f.now), KeyedAcquired)
+	f.keyed(reserveKey(testKeyedID(1), 1, f.now), Keyed(keyed.Mismatch))
+	f.keyed(reserveKey(testKeyedID(3), 1, f.now), Keyed(keyed.Acquired))
 	apply(write(3, set("k", "v")), IdempotencyKeyReused)
 	// In one entry, the second finds the first.
 	both := f.entry(AppendKeyedWrite(nil, write(4, set("a", "1"))), AppendKeyedWrite(nil, write(4, set("a", "1"))))
 	if both[0].Code != Committed || both[1].Code != Replayed {
 		t.Errorf("twice in one entry: %v and %v", both[0].Code, both[1].Code)
 	}
-	f.keyed(&KeyedCommand{ID: testKeyedID(4), Actor: "a", Command: keyed.Command{Kind: keyed.Purge}}, KeyedOK)
+	f.keyed(&KeyedCommand{ID: testKeyedID(4), Actor: "a", Command: keyed.Command{Kind: keyed.Purge}}, Keyed(keyed.OK))
 	f.checkKeyed(4, 0)
 	f.elapse(100 * second)
 	if out := apply(job, Committed); out.Index == first.Index {
@@ -370,12 +370,12 @@ func TestVisitKeyed(t *testing.T) {
 			for key := range byte(3) {
 				c := reserveKey(KeyedID{testScope, namespace, principal, [32]byte{key}}, 1, f.now)
 				c.MaxKeys = 1_000
-				f.keyed(c, KeyedAcquired)
+				f.keyed(c, Keyed(keyed.Acquired))
 			}
 		}
 	}
 	elsewhere := reserveKey(KeyedID{Scope{"acme", "v"}, "jobs", "user:1", [32]byte{1}}, 1, f.now)
-	f.keyed(elsewhere, KeyedAcquired)
+	f.keyed(elsewhere, Keyed(keyed.Acquired))
 	jobs := "jobs"
 	for _, test := range []struct {
 		principal string

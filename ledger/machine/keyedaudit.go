@@ -80,15 +80,14 @@ func (a *auditor) keyedTables() error {
 }
 
 // latestDue returns the latest time under which the expiry index may have a record. An epoch that sets ledger time
-// back leaves the entries of reservations where the clock that was ahead has put them: at the end of a lease, or behind
-// an outage.
+// back does not move the entries of reservations that the earlier clock made.
 func (a *auditor) latestDue(e *keyedEntry) int64 {
-	due, ahead := e.Due(a.head.moment()), a.head.timeSetBackFrom()
-	if ahead == 0 {
+	due, setBackFrom := e.Due(a.head.moment()), a.head.timeSetBackFrom()
+	if setBackFrom == 0 {
 		return due
 	}
 	at := a.head.moment()
-	at.Now, at.LeaseFloor, at.FloorSet = a.latestTime(), ahead+int64(keyed.OutageGrace), math.MaxInt64
+	at.Now, at.LeaseFloor, at.FloorSet = a.latestTime(), setBackFrom+int64(keyed.OutageGrace), math.MaxInt64
 	return max(due, e.Due(at))
 }
 
@@ -125,7 +124,7 @@ func (a *auditor) keyedRecord(key []byte, e *keyedEntry) error {
 	return nil
 }
 
-// attachments checks that each one is there, as its record says, and no other.
+// attachments checks that the table has exactly the attachments that the records name.
 func (a *auditor) attachments(want map[uint64]attachment) error {
 	err := a.scan(TableAttachments, "attachment", func(k, v []byte) error {
 		if len(k) != 8 {

@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	. "github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // keyedCommand makes a command on a key, or a write that belongs to one.
@@ -135,7 +135,7 @@ func (h *history) compareKeys() {
 		if whole, err := v.ReadAttachments(got); err != nil || !whole {
 			h.Fatalf("attachments of %+v: %t, %v", id, whole, err)
 		}
-		if machinetest.DifferRecord(&got.Record, want) || !bytes.Equal(got.Response, want.Response) ||
+		if ledgermodel.DifferRecord(&got.Record, want) || !bytes.Equal(got.Response, want.Response) ||
 			!bytes.Equal(got.Checkpoint, want.Checkpoint) {
 			h.Fatalf("the record is\n%+v, want\n%+v", got.Record, *want)
 		}
@@ -154,7 +154,7 @@ func (h *history) keyedStep() {
 	if later := pick[int64](h.T, "seconds", 0, 0, 1, 5, 70, 700, 4_000_000) * second; later > 0 {
 		for _, step := range []int64{later, 9 * second, 9 * second, 9 * second, 9 * second} {
 			h.now += step
-			h.entry(1, func() any { return machinetest.Tick{} }) // so that the state answers at the time of the log
+			h.entry(1, func() any { return ledgermodel.Tick{} }) // so that the state answers at the time of the log
 			if rapid.Bool().Draw(h.T, "at once") {
 				break // else what an outage added to the leases passes
 			}
@@ -173,7 +173,7 @@ func (h *history) keyedStep() {
 	answer, answered := h.fromState(command, h.now)
 	_, out := h.entry(1, func() any { return command })
 	if answer.Index = out[0].Index; answered {
-		if difference := machinetest.Differ(&answer, &out[0]); difference != "" {
+		if difference := ledgermodel.Differ(&answer, &out[0]); difference != "" {
 			h.Fatalf("the state %s", difference)
 		}
 	}
@@ -181,7 +181,7 @@ func (h *history) keyedStep() {
 	later := h.now + pick(h.T, "asked later", 0, 1, second-1, second, 60*second, 1_000*second)
 	if answer, answered := h.fromState(command, later); answered {
 		want := h.model.Ask(command, later)
-		if difference := machinetest.Differ(&answer, &want); difference != "" {
+		if difference := ledgermodel.Differ(&answer, &want); difference != "" {
 			h.Fatalf("asked later, the state %s", difference)
 		}
 	}
@@ -212,7 +212,7 @@ func (h *history) toBoundary() {
 		to := pick(h.T, "boundary", h.model.LeaseEnd(k), k.Record.Expires, k.Record.ValidUntil)
 		if to += rapid.Int64Range(-1, 1).Draw(h.T, "nanos"); to > h.now && to < h.now+1_000*second {
 			h.now = to
-			h.entry(1, func() any { return machinetest.Tick{} })
+			h.entry(1, func() any { return ledgermodel.Tick{} })
 		}
 	}
 }
@@ -230,9 +230,9 @@ func TestKeysEqualTheModel(t *testing.T) {
 			"too many attempts",
 		}
 		for _, kind := range []string{"reserve", "complete", "release", "heartbeat", "checkpoint"} {
-			rules = append(rules, kind+": "+KeyedLeaseLost.String())
+			rules = append(rules, kind+": "+Keyed(keyed.LeaseLost).String())
 		}
-		for code := KeyedOK; code <= KeyedNotFinal; code++ {
+		for code := Keyed(keyed.OK); code <= MaxCode; code++ {
 			rules = append(rules, "keyed: "+code.String())
 		}
 		for _, code := range []Code{Committed, Replayed, IdempotencyKeyReused, AlreadyCommitted, TooManyKeys} {

@@ -15,8 +15,8 @@ func (v View) momentAt(unixNanos int64) keyed.Moment {
 	return next.moment()
 }
 
-// Keyed returns a record as it is at a ledger time, without its long response and
-// checkpoint; ErrNotFound when the key says nothing.
+// Keyed returns a record as of a ledger time, without a long response or checkpoint. It returns ErrNotFound if the key
+// is free.
 func (v View) Keyed(id *KeyedID, unixNanos int64) (*KeyedRecord, error) {
 	e, err := loadKeyed(v.r, id.TableKey())
 	if err != nil {
@@ -56,7 +56,7 @@ func (v View) AnswerKeyed(c *KeyedCommand, unixNanos int64) (out Outcome, answer
 	if decided.Changed || !next.Live(at.Now) {
 		return out, false, nil
 	}
-	out.Code = codeOfKeyed(decided.Code)
+	out.Code = Keyed(decided.Code)
 	answer := &keyedAnswer{outcome: KeyedOutcome{RetryAfter: int64(decided.RetryAfter)}}
 	answer.set(e)
 	out.Keyed = &answer.outcome
@@ -106,10 +106,9 @@ func (v View) ReadAttachments(k *KeyedRecord) (whole bool, err error) {
 // counts, too, because applying waits for it.
 const maxKeyedScan = 500
 
-// VisitKeyed calls visit for the records of a scope, of one principal where that is
-// not empty, and of one namespace of it where that is not nil, in the order of their
-// keys, until visit returns false. It begins behind a key that an earlier visit got.
-// If resume is not nil, the visit ended early, and goes on behind it.
+// VisitKeyed calls visit for the records of a scope, of one principal unless that is empty, and of one of its
+// namespaces unless that is nil, in the order of their keys, until visit returns false. It begins after a key that an
+// earlier visit got. If resume is not nil, the visit ended early and continues with resume as after.
 func (v View) VisitKeyed(
 	scope Scope, principal string, namespace *string, after []byte, unixNanos int64,
 	visit func(key []byte, k *KeyedRecord) bool,
@@ -142,7 +141,7 @@ func (v View) VisitKeyed(
 			resume = nil
 			return false, nil
 		}
-		return resume == nil, nil // a record that says nothing is stepped over
+		return resume == nil, nil // a record of a free key is skipped
 	})
 	if deleted != nil {
 		resume = deleted
@@ -153,8 +152,8 @@ func (v View) VisitKeyed(
 // PendingKeys returns how many keyed records are reserved.
 func (v View) PendingKeys() uint64 { return v.head.pendingKeys }
 
-// VisitReservations calls visit for the reservations among the first records of the table, with when
-// each was created, and ends when it has found them all. It reads at most so many records.
+// VisitReservations calls visit for the reservations among the first records of the table, with the time of their
+// creation, until it has found all of them or read most records.
 func (v View) VisitReservations(most int, visit func(key []byte, created int64)) error {
 	missing := v.PendingKeys()
 	for after, more := []byte(nil), missing > 0; more; more = after != nil {
@@ -178,8 +177,8 @@ func (v View) VisitReservations(most int, visit func(key []byte, created int64))
 	return nil
 }
 
-// VisitKeyedStates calls visit for at most so many records behind a key, in the order of their keys. resume is
-// what the next visit goes on behind; nil at the end.
+// VisitKeyedStates calls visit for at most most records after a key, in the order of their keys. The next visit
+// continues with resume as after; it is nil at the end.
 func (v View) VisitKeyedStates(
 	after []byte, most int, visit func(key []byte, s keyed.State),
 ) (resume []byte, err error) {

@@ -47,8 +47,7 @@ func (c *keyedWriteCommand) decode(d *decoder) {
 	w.decodeOperations(d)
 }
 
-// applyKeyedWrite decides a keyed write. The key stands for the first request that
-// it came with, for as long as its record lives.
+// applyKeyedWrite decides a keyed write. The key belongs to the first request that used it until its record expires.
 func (m *Machine) applyKeyedWrite(tx Tx, c *keyedWriteCommand, out *Outcome) (*Hash, error) {
 	m.setKeyedKey(&c.id)
 	hash := hashOperations(c.write.encodedOperations)

@@ -6,9 +6,8 @@ import (
 	"fmt"
 )
 
-// Keys of the tables. A scope is its two parts, each behind one byte of
-// length, so that no scope is a prefix of another; what follows it stands raw,
-// so that listings come in byte order.
+// Keys of the tables. A scope is its two parts, each after one byte of length, so that no scope is a prefix of another.
+// The rest of a key is not encoded, so that listings are in byte order.
 
 var headKey = []byte("head")
 
@@ -80,8 +79,8 @@ func appendIndexKey(dst []byte, index uint64) []byte {
 	return binary.BigEndian.AppendUint64(dst, index)
 }
 
-// appendRelationshipParts appends the parts behind two bytes of length each:
-// a listing by resource, or by resource and relation, is a prefix.
+// appendRelationshipParts appends the parts, each after two bytes of length: a listing by resource, or by resource and
+// relation, has a common prefix.
 func appendRelationshipParts(dst []byte, parts ...[]byte) []byte {
 	for _, p := range parts {
 		dst = binary.BigEndian.AppendUint16(dst, uint16(len(p)))

@@ -23,7 +23,7 @@ const (
 	maxEvictLimit  = 100_000
 	maxWindow      = 1_024
 	minRetainBytes = 1 << 20   // of history
-	maxLedgerIndex = 1<<58 - 1 // what a transaction id has room for
+	maxLedgerIndex = 1<<58 - 1 // the most that fits into a transaction id
 )
 
 // Validate checks the scope's limits; field is the path of the scope in the

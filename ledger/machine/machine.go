@@ -32,8 +32,8 @@ type Machine struct {
 	spare    []*blockBuilder // empty
 
 	committed []Scope // of the blocks that the entry has closed
-	// changedKeys are the keys of the keyed records that the entry has changed, one
-	// behind the other; keyedChanges tells where each ends, and what was done.
+	// changedKeys are the concatenated keys of the keyed records that the entry has changed. keyedChanges has the end
+	// of each, and the change.
 	changedKeys  []byte
 	keyedChanges []KeyedChange
 
@@ -68,7 +68,7 @@ type Machine struct {
 	principalLength int
 	key             []byte
 	scratch         []byte
-	transaction     []byte // behind the prefix of a leaf
+	transaction     []byte // after the prefix of a leaf
 	digestInput     []byte
 	record          []byte
 	changed         []byte
@@ -172,14 +172,14 @@ func (m *Machine) Check() Check {
 	return m.head.check()
 }
 
-// Header returns the header of the next entry that is proposed, but for its time.
+// Header returns the header of the next entry that is proposed, without its time.
 func (m *Machine) Header() EntryHeader { return EntryHeader{Check: m.Check()} }
 
-// maxBuffer is the capacity, in bytes, up to which a buffer is kept from one
-// entry to the next, so that one large write does not hold its memory for ever.
+// maxBuffer is the largest capacity, in bytes, of a buffer that is kept for the next entry, so that the memory of one
+// large write is not held.
 const maxBuffer = 1 << 20
 
-// trim drops the buffers and the references that the entry before has left behind.
+// trim drops large buffers and references to the previous entry.
 func (m *Machine) trim() {
 	for _, buffer := range []*[]byte{&m.scratch, &m.transaction, &m.digestInput, &m.record, &m.changedKeys} {
 		if cap(*buffer) > maxBuffer {

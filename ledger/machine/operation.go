@@ -62,8 +62,8 @@ func decodeOperations(d *decoder, ops []Operation) []Operation {
 	return ops
 }
 
-// decodeOperationsAt is decodeOperations that also appends to offsets where each
-// operation begins, behind their number.
+// decodeOperationsAt is decodeOperations that also appends the offset of each operation, counted from the end of their
+// number.
 func decodeOperationsAt(d *decoder, ops []Operation, offsets []uint32) ([]Operation, []uint32) {
 	n := d.operationCount()
 	size := len(d.rest)

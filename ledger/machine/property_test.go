@@ -10,9 +10,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	. "github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // history makes random commands, so chosen that every rule is within reach,
@@ -21,7 +21,7 @@ type history struct {
 	*rapid.T
 	mem      *Memory
 	m        *Machine
-	model    *machinetest.Model
+	model    *ledgermodel.Model
 	now      int64
 	header   EntryHeader // of the next entry, but for its time
 	log      []Logged
@@ -60,12 +60,12 @@ func newHistory(t *rapid.T) *history {
 		MaxStreams:   pick[uint64](t, "max streams", 2, 4, 50),
 		RetainBlocks: pick[int64](t, "retain", 0, 1, 3, 20) * second,
 	}
-	h := &history{T: t, mem: NewMemory(), model: machinetest.NewModel(), now: testStart}
+	h := &history{T: t, mem: NewMemory(), model: ledgermodel.NewModel(), now: testStart}
 	h.reopen()
 	h.model.Begin(h.now)
-	create := machinetest.Create{ID: testLedger, Config: config}
+	create := ledgermodel.Create{ID: testLedger, Config: config}
 	h.model.Apply(create)
-	h.apply(machinetest.Encode(create))
+	h.apply(ledgermodel.Encode(create))
 	return h
 }
 
@@ -117,9 +117,9 @@ func (h *history) entry(n int, draw func() any) (sent []any, out []Outcome) {
 	next := h.now
 	for range n {
 		command := draw()
-		commands, sent = append(commands, machinetest.Encode(command)), append(sent, command)
+		commands, sent = append(commands, ledgermodel.Encode(command)), append(sent, command)
 		want = append(want, h.model.Apply(command))
-		if epoch, ok := command.(machinetest.Epoch); ok && epoch.Time != 0 {
+		if epoch, ok := command.(ledgermodel.Epoch); ok && epoch.Time != 0 {
 			next = epoch.Time
 			break // the next entry bears another time
 		}
@@ -128,7 +128,7 @@ func (h *history) entry(n int, draw func() any) (sent []any, out []Outcome) {
 	h.log[len(h.log)-1].SetsTime = next != h.now
 	h.now = next
 	for i, got := range out {
-		if difference := machinetest.Differ(&got, &want[i]); difference != "" {
+		if difference := ledgermodel.Differ(&got, &want[i]); difference != "" {
 			text, _ := json.Marshal(sent[i])
 			h.Fatalf("%T %s:\n%s", sent[i], text, difference)
 		}
@@ -148,7 +148,7 @@ func (h *history) entry(n int, draw func() any) (sent []any, out []Outcome) {
 	}
 	if h.model.Horizon > h.dropped && rapid.IntRange(0, 2).Draw(h.T, "drop") == 0 {
 		h.dropped = h.model.Horizon
-		machinetest.Drop(h.mem, h.m)
+		ledgermodel.Drop(h.mem, h.m)
 		h.model.Fired["history dropped"]++
 	}
 	if rapid.IntRange(0, 4).Draw(h.T, "restart") == 0 {
@@ -197,7 +197,7 @@ func (h *history) command() any {
 	case n < 97:
 		return h.update()
 	case n < 98:
-		return machinetest.Tick{}
+		return ledgermodel.Tick{}
 	case n < 100:
 		return h.epoch()
 	default:
@@ -205,8 +205,8 @@ func (h *history) command() any {
 	}
 }
 
-func (h *history) epoch() machinetest.Epoch {
-	c := machinetest.Epoch{ID: testLedger + LedgerID(h.model.Epochs())}
+func (h *history) epoch() ledgermodel.Epoch {
+	c := ledgermodel.Epoch{ID: testLedger + LedgerID(h.model.Epochs())}
 	if rapid.Bool().Draw(h.T, "sets the time") {
 		c.Time = max(1, h.now+pick[int64](h.T, "time", -100, -20, -5, -1, 0, 1, 50)*second)
 	}
@@ -282,7 +282,7 @@ func (h *history) operations(scope Scope) (ops []Operation) {
 func (h *history) likelyKeys(scope Scope) []string {
 	keys := slices.Clone(propertyKeys)
 	for _, key := range propertyKeys {
-		e, there := h.model.Entities[machinetest.Name{Scope: scope, ID: key}]
+		e, there := h.model.Entities[ledgermodel.Name{Scope: scope, ID: key}]
 		if there && !h.model.Expired(e) {
 			keys = append(keys, key, key, key)
 		}
@@ -294,7 +294,7 @@ func (h *history) condition(scope Scope, key []byte) (c Condition) {
 	if rapid.IntRange(0, 2).Draw(h.T, "unconditional") == 0 {
 		return c
 	}
-	e := h.model.Entities[machinetest.Name{Scope: scope, ID: string(key)}]
+	e := h.model.Entities[ledgermodel.Name{Scope: scope, ID: string(key)}]
 	c.Kind = ConditionKind(rapid.IntRange(1, 4).Draw(h.T, "condition"))
 	switch c.Kind {
 	case ConditionVersion:
@@ -413,7 +413,7 @@ func (h *history) compareState() {
 	}
 	for _, scope := range propertyScopes {
 		_, err := v.VisitEntities(scope, "", "", func(e Entity) bool {
-			got[fmt.Sprint("entity ", machinetest.Name{Scope: scope, ID: e.Key})] = fmt.Sprint(string(e.Value),
+			got[fmt.Sprint("entity ", ledgermodel.Name{Scope: scope, ID: e.Key})] = fmt.Sprint(string(e.Value),
 				e.Version, e.ExpiresAt)
 			return true
 		})
@@ -421,7 +421,7 @@ func (h *history) compareState() {
 			h.Fatal(err)
 		}
 		_, err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r Relationship) bool {
-			got[fmt.Sprint("relationship ", machinetest.Relation{Scope: scope, Resource: r.Resource,
+			got[fmt.Sprint("relationship ", ledgermodel.Relation{Scope: scope, Resource: r.Resource,
 				Relation: r.Relation, Subject: r.Subject})] = "there"
 			return true
 		})
@@ -431,7 +431,7 @@ func (h *history) compareState() {
 	}
 	h.compareKeys()
 	_, err := v.VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
-		got[fmt.Sprint("stream ", machinetest.Name{Scope: s.Scope, ID: s.ClientID})] = fmt.Sprint(s.StreamState)
+		got[fmt.Sprint("stream ", ledgermodel.Name{Scope: s.Scope, ID: s.ClientID})] = fmt.Sprint(s.StreamState)
 		return true
 	})
 	if err != nil {
@@ -491,8 +491,8 @@ func (h *history) checkOtherGroupings() {
 		}
 		want := h.mem.Clone()
 		// What was dropped, and carried, is a matter of each node.
-		machinetest.Drop(want, h.m)
-		machinetest.Drop(mem, m)
+		ledgermodel.Drop(want, h.m)
+		ledgermodel.Drop(mem, m)
 		want.Clear(TableCarried)
 		mem.Clear(TableCarried)
 		if name != "as it was" {

@@ -7,16 +7,14 @@ import (
 )
 
 // A record holds the blocks that one log entry, or a piece of one, has
-// committed. It stands in TableBlocks under a ledger index at or behind the
-// index of each of its transactions, and no other record's key lies between.
+// committed. Its key in TableBlocks is the ledger index of its last transaction.
 //
-// It is checked part by part, so that reading one transaction costs its own bytes and not
-// those of the others. Every part bears a CRC-32C:
+// Its parts have checksums (CRC-32C), so that reading a transaction does not read the others:
 //
 //   - the head of a transaction: everything but its operations, which is at most
 //     some 1,300 bytes. A receipt needs no more.
 //   - the operations, in chunks of operationChunk bytes. A value needs the chunks
-//     that its operation lies in.
+//     of its operation.
 //   - the header of a block, with the places of earlier blocks of its scope.
 //
 // The rows that lead to a transaction have no checksum. They need none: what a
@@ -127,8 +125,8 @@ func (r *record) find(index uint64) (l located, found bool, err error) {
 	return l, true, nil
 }
 
-// row returns where the transaction of an index, which is not behind the last, and its block
-// are, or nil when it has none.
+// row returns the row of an index up to the last one: the offsets of its transaction and of its block. It is nil for an
+// index without a transaction.
 func (r *record) row(index uint64) []byte {
 	if index < r.first {
 		return nil // between two records

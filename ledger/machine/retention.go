@@ -37,7 +37,7 @@ type retention struct {
 	bytes   uint64 // of the operations of all transactions
 }
 
-// mark is a moment of the history, right behind a ledger index.
+// mark is the moment of the history after a ledger index.
 type mark struct {
 	index uint64
 	time  int64
@@ -169,17 +169,17 @@ func (m *Machine) putMark(tx Tx) error {
 func (m *Machine) setMarksBack(tx Tx, now int64) error {
 	r := &m.head.retention
 	r.marked.time, r.dropped.time = min(r.marked.time, now), min(r.dropped.time, now)
-	var ahead []mark
+	var later []mark
 	err := visitMarks(tx, r.horizon, func(k mark) bool {
 		if k.time > now {
-			ahead = append(ahead, k)
+			later = append(later, k)
 		}
 		return true
 	})
-	for i := 0; i < len(ahead) && err == nil; i++ {
-		ahead[i].time = now
-		m.key = appendMarkKey(m.key[:0], ahead[i].index)
-		m.scratch = ahead[i].append(m.scratch[:0])
+	for i := 0; i < len(later) && err == nil; i++ {
+		later[i].time = now
+		m.key = appendMarkKey(m.key[:0], later[i].index)
+		m.scratch = later[i].append(m.scratch[:0])
 		err = tx.Put(TableMeta, m.key, m.scratch)
 	}
 	return err
@@ -286,6 +286,6 @@ func (h Horizon) checkID(id TxID) error {
 // made. They lie before the horizon of the newest state.
 var ErrDropped = errors.New("the blocks have been dropped")
 
-// ErrChanged is returned for a value that is no longer kept, because its entity has been set or removed
-// since the view that found it. The entity is there to be read again.
+// ErrChanged is returned for a value that is no longer kept, because its entity has been set or removed since the view
+// that found it. The caller can read the entity again.
 var ErrChanged = errors.New("the entity has changed while it was read")

@@ -86,7 +86,7 @@ type busy struct {
 
 func (b *busy) note(out []Outcome) {
 	for i := range out {
-		if id := b.sent[i]; id != (KeyedID{}) && out[i].Code == KeyedAcquired {
+		if id := b.sent[i]; id != (KeyedID{}) && out[i].Code == Keyed(keyed.Acquired) {
 			if b.owned == nil {
 				b.owned = map[KeyedID]uint64{}
 			}
@@ -265,7 +265,7 @@ func TestReadsReportEveryStorageError(t *testing.T) {
 	tx := NewTxID(f.m.head.ledgerID(), out[0].Index)
 	hash, _ := HashOperations(nil, set.Operations)
 	chain, err := f.view().Chain(testScope)
-	if err != nil || out[0].Code != Committed || out[1].Code != Committed || out[2].Code != KeyedAcquired {
+	if err != nil || out[0].Code != Committed || out[1].Code != Committed || out[2].Code != Keyed(keyed.Acquired) {
 		t.Fatal(out[0].Code, out[1].Code, out[2].Code, err)
 	}
 	for name, read := range map[string]func(View, Blocks) error{

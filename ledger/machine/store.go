@@ -41,9 +41,8 @@ type Reader interface {
 	Ascend(table Table, from []byte, visit func(key, value []byte) bool) error
 }
 
-// Tx reads and changes the state. An error means that the storage failed: the
-// state is unusable from then on and the node must stop. Put and Delete keep
-// no reference to their arguments.
+// Tx reads and changes the state. An error means that the storage failed: the state is then unusable and the node must
+// stop. Put and Delete keep no reference to their arguments.
 type Tx interface {
 	Reader
 	Put(table Table, key, value []byte) error

@@ -10,8 +10,7 @@ import (
 const (
 	transactionVersion      = 1
 	transactionVersionKeyed = 2 // of a keyed write: its identity follows the actor
-	// indexOffset is where a transaction's ledger index stands in its encoding:
-	// behind the version and the ledger id.
+	// indexOffset is the offset of the ledger index in an encoded transaction: after the version and the ledger id.
 	indexOffset = 1 + 8
 )
 
@@ -190,9 +189,8 @@ func (t *storedTransaction) versions(index uint64, operations int) ([]uint64, er
 	return versions, nil
 }
 
-// validBitmap reports whether changed is what addTransaction stores for n
-// operations: nothing when all of them changed something, otherwise a bit for
-// each and none besides.
+// validBitmap reports whether changed is what addTransaction stores for n operations: nothing if all of them changed
+// something, otherwise one bit for each.
 func validBitmap(changed []byte, n int) bool {
 	if len(changed) == 0 {
 		return true

@@ -189,32 +189,18 @@ const (
 	TooManyKeys          Code = 17 // of a principal
 )
 
-// The outcomes of commands on keyed records: see the codes of package keyed.
-const (
-	keyedCodes            Code = 31
-	KeyedOK                    = keyedCodes + Code(keyed.OK)
-	KeyedAcquired              = keyedCodes + Code(keyed.Acquired)
-	KeyedReplay                = keyedCodes + Code(keyed.Replay)
-	KeyedInFlight              = keyedCodes + Code(keyed.InFlight)
-	KeyedMismatch              = keyedCodes + Code(keyed.Mismatch)
-	KeyedUnknown               = keyedCodes + Code(keyed.Unknown)
-	KeyedStale                 = keyedCodes + Code(keyed.Stale)
-	KeyedLeaseLost             = keyedCodes + Code(keyed.LeaseLost)
-	KeyedAlreadyCompleted      = keyedCodes + Code(keyed.AlreadyCompleted)
-	KeyedNotFound              = keyedCodes + Code(keyed.NotFound)
-	KeyedNotFinal              = keyedCodes + Code(keyed.NotFinal)
-)
+// keyedCodes is where the outcomes of commands on keyed records begin: those of package keyed follow it.
+const keyedCodes Code = 31
 
-// MaxCode is the highest of the outcomes.
-const MaxCode = KeyedNotFinal
+// MaxCode is the highest code.
+const MaxCode = keyedCodes + Code(keyed.NotFinal)
 
-// IsKeyed reports whether a code tells what became of a command on a keyed record. It is no
-// refusal then.
-func (c Code) IsKeyed() bool { return c > keyedCodes }
+// Keyed returns the code of an outcome of a command on a keyed record.
+func Keyed(c keyed.Code) Code { return keyedCodes + Code(c) }
 
-// Keyed returns the code that package keyed has for it, or 0 if the command was not on a keyed record.
+// Keyed returns the outcome of a command on a keyed record; 0 for any other code.
 func (c Code) Keyed() keyed.Code {
-	if !c.IsKeyed() {
+	if c <= keyedCodes || c > MaxCode {
 		return 0
 	}
 	return keyed.Code(c - keyedCodes)
@@ -231,12 +217,8 @@ func (c Code) String() string {
 	if int(c) < len(names) && c != 0 {
 		return names[c]
 	}
-	keyedNames := [...]string{
-		"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE", "LEASE_LOST",
-		"ALREADY_COMPLETED", "NOT_FOUND", "NOT_FINAL",
-	}
-	if c > keyedCodes && int(c-keyedCodes) < len(keyedNames) {
-		return "KEYED_" + keyedNames[c-keyedCodes]
+	if k := c.Keyed(); k != 0 {
+		return "KEYED_" + k.String()
 	}
 	return fmt.Sprintf("CODE_%d", uint8(c))
 }

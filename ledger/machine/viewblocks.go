@@ -93,10 +93,8 @@ func locate(r Reader, index uint64) (l located, found bool, err error) {
 	return record.find(index)
 }
 
-// recordOf returns the record that has the transaction of an index, if there is
-// one, and its key, or 0 when there is no record. A record stands at or behind
-// the last of its transactions and before those of the next record, so it is
-// the first at or behind the index.
+// recordOf returns the record that may have the transaction of an index, and its key, or 0 if there is no record. The
+// key of a record is the index of its last transaction, so it is the first record at or after the index.
 func recordOf(r Reader, index uint64) (found record, last uint64, err error) {
 	var failed error
 	err = r.Ascend(TableBlocks, appendIndexKey(nil, index), func(key, data []byte) bool {
@@ -123,8 +121,7 @@ func (t Transaction) clone() Transaction {
 type BlockPart struct {
 	Header       BlockHeader
 	Transactions []Transaction
-	// Next is the position of the first transaction behind the part. It is
-	// Header.TxCount at the end of the block.
+	// Next is the position of the first transaction after the part. It is Header.TxCount at the end of the block.
 	Next uint32
 }
 
@@ -227,10 +224,9 @@ func (t *BlockTree) Proof(position uint32) (Proof, error) {
 	return p, nil
 }
 
-// TransactionScope returns the scope of the transaction of an id, or ErrNotFound.
-// It reads a record of blocks for an id that has no transaction, too, so that a
-// caller who may not see the transaction cannot tell by the time of the answer
-// whether it is there.
+// TransactionScope returns the scope of the transaction of an id, or ErrNotFound. It reads a record of blocks even for
+// an id without a transaction, so that the time of an answer does not tell a caller without access whether the
+// transaction exists.
 func (b Blocks) TransactionScope(id TxID) (scope Scope, err error) {
 	ledger, index := id.Parts()
 	if err := b.horizon.checkID(id); err != nil {
@@ -252,7 +248,7 @@ func (b Blocks) TransactionScope(id TxID) (scope Scope, err error) {
 	if failed := look(index); failed != nil {
 		return Scope{}, failed
 	}
-	if !looked { // no block is at or behind it
+	if !looked { // no block is at or after it
 		if failed := look(0); failed != nil {
 			return Scope{}, failed
 		}

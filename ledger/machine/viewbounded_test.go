@@ -132,7 +132,7 @@ func TestListingsGoOnBehindDeletedKeys(t *testing.T) {
 			Operation{Kind: OpCreateRelationship, Key: []byte("doc"), Relation: []byte("owner"),
 				Subject: fmt.Appendf(nil, "user/%d", i)})
 		f.commit(w)
-		f.keyed(reserveKey(testKeyedID(byte(i)), 1, f.now), KeyedAcquired)
+		f.keyed(reserveKey(testKeyedID(byte(i)), 1, f.now), Keyed(keyed.Acquired))
 	}
 	// Values of entities that are gone.
 	live, _, err := f.view().FindLive(nil, 1<<40)

@@ -10,8 +10,8 @@ import "bytes"
 // BoundedReader is a Reader in which keys that are deleted take time.
 type BoundedReader interface {
 	Reader
-	// AscendBounded is Ascend that ends when it has stepped over so many deleted keys. Then resume is the last
-	// of them, and what was not visited lies behind it; otherwise it is nil.
+	// AscendBounded is Ascend that ends once it has skipped the given number of deleted keys. Then resume is the
+	// last of them, and the rest of the keys follow it; otherwise it is nil.
 	AscendBounded(table Table, from []byte, deleted int, visit func(key, value []byte) bool) (resume []byte, err error)
 }
 
@@ -38,10 +38,9 @@ type NamedStream struct {
 	Newest uint64 // the ledger index of the newest receipt, 0 for none; see [Blocks.ReceiptAt]
 }
 
-// VisitStreams calls visit for the streams whose encoded key is
-// greater than after, in the order of their keys, until visit returns false.
-// With a scope it visits that scope alone. The key that visit gets is what a
-// next page begins after. If resume is not nil, the visit ended early, and goes on with resume as after.
+// VisitStreams calls visit for the streams whose encoded key is greater than after, in the order of their keys, until
+// visit returns false. With a scope it visits only that scope. The next page begins after the key that visit got. If
+// resume is not nil, the visit ended early and continues with resume as after.
 func (v View) VisitStreams(
 	scope *Scope, after []byte, visit func(key []byte, s NamedStream) bool,
 ) (resume []byte, err error) {
@@ -69,8 +68,8 @@ func (v View) VisitStreams(
 	})
 }
 
-// scan visits the keys with the prefix that come after a key. If resume is not nil, it ended early,
-// and goes on with resume as after.
+// scan visits the keys with the prefix that are greater than after. If resume is not nil, it ended early and continues
+// with resume as after.
 func (v View) scan(
 	table Table, prefix, after []byte, visit func(k, value []byte) (bool, error),
 ) (resume []byte, err error) {
@@ -132,7 +131,7 @@ func (v View) EntityRef(scope Scope, key string) (EntityRef, error) {
 	return e.ref(key), nil
 }
 
-// ref copies an entity, but for a value that is in its block.
+// ref copies an entity, without a value that is in its block.
 func (e *entity) ref(key string) EntityRef {
 	ref := EntityRef{Entity: Entity{Key: key, Version: e.version, ExpiresAt: e.expiresAt}}
 	if e.inBlock {
@@ -158,19 +157,16 @@ type EntityRef struct {
 	missing bool
 }
 
-// HasValue reports whether the value is there.
+// HasValue reports whether the value has been read.
 func (ref *EntityRef) HasValue() bool { return !ref.missing }
 
-// maxExpiredScan bounds how many expired entities one visit steps over, which takes
-// some 0.25 µs for each: eviction may be far behind, and applying waits while a view
-// lasts.
+// maxExpiredScan bounds how many expired entities a visit skips, at about 0.25 µs each: there may be a large backlog,
+// and applying waits for views.
 const maxExpiredScan = 2_000
 
-// VisitEntityRefs calls visit for the entities of a scope whose keys begin with
-// prefix and are greater than after, in the order of their keys, until visit
-// returns false. If resume is not empty, the visit ended early, and goes on with
-// resume as after. It reads no values that are in blocks: how long it takes depends
-// on the number of the entities alone, and on the bytes of the values that it has.
+// VisitEntityRefs calls visit for the entities of a scope whose keys begin with prefix and are greater than after, in
+// the order of their keys, until visit returns false. If resume is not empty, the visit ended early and continues with
+// resume as after. It does not read values in blocks, so its duration does not depend on them.
 func (v View) VisitEntityRefs(
 	scope Scope, prefix, after string, visit func(EntityRef) bool,
 ) (resume string, err error) {
@@ -224,8 +220,8 @@ func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity
 	return resume, firstErr(err, failed)
 }
 
-// ReadValue reads the value of an entity unless it is there. The error is ErrChanged if the entity
-// has been set or removed since the view that found it, and the value is no longer kept.
+// ReadValue reads the value of an entity unless it has been read. The error is ErrChanged if the entity has been set or
+// removed since the view that found it, and the value is no longer kept.
 func (b Blocks) ReadValue(ref *EntityRef) error {
 	return ref.read(&valueReader{r: b.r, later: b.later, horizon: b.horizon.index})
 }
@@ -242,10 +238,9 @@ func (ref *EntityRef) read(values *valueReader) error {
 // Relationship says that Subject has Relation to Resource.
 type Relationship struct{ Resource, Relation, Subject string }
 
-// VisitRelationships calls visit for the relationships of a scope, of one
-// resource and one relation of it where these are not empty, that come after a
-// key, in a stable order, until visit returns false. The key that visit gets
-// is what a next page begins after. If resume is not nil, the visit ended early, and goes on with resume as after.
+// VisitRelationships calls visit for the relationships of a scope, of one resource and one relation unless these are
+// empty, that follow a key, in a stable order, until visit returns false. The next page begins after the key that visit
+// got. If resume is not nil, the visit ended early and continues with resume as after.
 func (v View) VisitRelationships(
 	scope Scope, resource, relation string, after []byte, visit func(key []byte, r Relationship) bool,
 ) (resume []byte, err error) {

@@ -251,9 +251,8 @@ func (m *Machine) putStream(tx Tx) error {
 // checkConditions is rule 10: it looks at the state with the earlier
 // operations of the same write in place, and changes nothing.
 func (m *Machine) checkConditions(r Reader, scopeKey []byte, ops []Operation, out *Outcome) error {
-	// What the earlier operations of this write leave behind. It is looked up
-	// by key and never ranged over, because the order of a map must not decide
-	// anything.
+	// The effects of earlier operations of this write. The map is never ranged over, because its order must not
+	// decide anything.
 	var earlier map[string]entity
 	// One reader does for all conditions, because nothing is put while they are checked.
 	m.values = valueReader{r: r}

@@ -23,7 +23,7 @@ func TestRecordsComeWithTheState(t *testing.T) {
 			ID:    machine.KeyedID{Scope: scope, Principal: "user:1", Key: sha256.Sum256([]byte(key))},
 			Actor: "client:test", MaxKeys: 10, Command: c,
 		}, 0, nil)
-		if err != nil || out.Code != machine.KeyedAcquired && out.Code != machine.KeyedOK {
+		if err != nil || out.Code != machine.Keyed(keyed.Acquired) && out.Code != machine.Keyed(keyed.OK) {
 			t.Fatal(out.Code, err)
 		}
 		return out.Keyed.Record

@@ -8,9 +8,9 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // audit checks what an episode leaves behind, after one more power loss, so that only what is on the disk counts.
@@ -127,7 +127,7 @@ func (w *world) auditStreams(v machine.View) {
 			w.fail(&n, "the stream has %d receipts, the model %d", len(receipts), len(window))
 		}
 		for i := range receipts {
-			if x := window[len(window)-1-i].Receipt; !machinetest.SameReceipt(&receipts[i], &x) {
+			if x := window[len(window)-1-i].Receipt; !ledgermodel.SameReceipt(&receipts[i], &x) {
 				w.fail(&n, "invariant 2: the receipt is\n%+v\nand was\n%+v", receipts[i], x)
 			}
 		}
@@ -153,7 +153,7 @@ func (w *world) auditEntities(v machine.View) {
 		w.must(err, "reading the entities")
 		_, err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r machine.Relationship) bool {
 			related++
-			if !m.Related[machinetest.Relation{
+			if !m.Related[ledgermodel.Relation{
 				Scope: scope, Resource: r.Resource, Relation: r.Relation, Subject: r.Subject,
 			}] {
 				w.fail(nil, "relationship %s %+v is not the model's", scope, r)
@@ -327,7 +327,7 @@ func (w *world) auditRepeats(r replayed) {
 }
 
 // keyOf returns the key of a keyed write's transaction.
-func keyOf(x *machinetest.Transaction) (id machine.KeyedID) {
+func keyOf(x *ledgermodel.Transaction) (id machine.KeyedID) {
 	if x.Keyed != nil {
 		id = x.Keyed.ID
 	}

@@ -122,25 +122,25 @@ func (o *owner) reserve() {
 	w := o.w
 	o.call(w.keyedCommand(o.reserved), func(out *machine.Outcome, _ int) {
 		switch out.Code {
-		case machine.KeyedAcquired:
+		case machine.Keyed(keyed.Acquired):
 			o.token = out.Keyed.Record.Token
 			if o.token != out.Index {
 				w.counted["keys: own token behind a lost answer"]++
 			}
 			o.work()
-		case machine.KeyedInFlight:
+		case machine.Keyed(keyed.InFlight):
 			if !w.calm && w.chance(2) {
 				w.after(min(out.Keyed.RetryAfter, second), o.reserve)
 				return
 			}
 			o.rest()
-		case machine.KeyedUnknown:
+		case machine.Keyed(keyed.Unknown):
 			if w.chance(3) {
 				o.resolve()
 				return
 			}
 			o.rest()
-		case machine.KeyedReplay:
+		case machine.Keyed(keyed.Replay):
 			if w.chance(10) {
 				purge := &machine.KeyedCommand{ID: o.id, Actor: "user:operator"}
 				purge.Kind = keyed.Purge
@@ -199,9 +199,9 @@ func (o *owner) renew(times int, then func()) {
 		c.Lease = o.reserved.Lease
 		o.call(o.w.keyedCommand(c), func(out *machine.Outcome, _ int) {
 			switch {
-			case out.Code == machine.KeyedOK && times > 1:
+			case out.Code == machine.Keyed(keyed.OK) && times > 1:
 				o.renew(times-1, then)
-			case out.Code == machine.KeyedOK:
+			case out.Code == machine.Keyed(keyed.OK):
 				then()
 			default:
 				o.w.counted["keys: owner stopped by a heartbeat"]++

@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // keysOracle checks what keys promise, from the outcomes alone and without the model: tokens grow, one owner holds a
@@ -92,12 +92,12 @@ func (o *keysOracle) decided(c *command, out *machine.Outcome, now int64, term u
 	case keyed.Complete, keyed.Reject:
 		o.finished(k, c.keyed, out, term)
 	case keyed.Resolve:
-		if out.Code == machine.KeyedOK && k.result == nil {
+		if out.Code == machine.Keyed(keyed.OK) && k.result == nil {
 			o.w.counted["keys: unknown outcome resolved"]++
 			k.result = resultOf(c.keyed, out)
 		}
 	case keyed.Purge:
-		if out.Code == machine.KeyedOK {
+		if out.Code == machine.Keyed(keyed.OK) {
 			// What remains of the record answers a Release of its last owner as a repeated one, and changes nothing.
 			*k = keyHistory{highest: k.highest, released: k.highest}
 		}
@@ -139,14 +139,14 @@ func (o *keysOracle) same(id *machine.KeyedID, k *keyHistory, r *machine.KeyedRe
 
 func (o *keysOracle) reserved(k *keyHistory, c *machine.KeyedCommand, out *machine.Outcome, now int64, term uint64) {
 	r := recordOf(out)
-	if k.result != nil && out.Code != machine.KeyedReplay && out.Code != machine.KeyedMismatch &&
-		out.Code != machine.KeyedStale {
+	if k.result != nil && out.Code != machine.Keyed(keyed.Replay) && out.Code != machine.Keyed(keyed.Mismatch) &&
+		out.Code != machine.Keyed(keyed.Stale) {
 		o.fail(&c.ID, "there is a result, and a Reserve gives %s", out.Code)
 	}
 	switch {
-	case out.Code == machine.KeyedReplay:
+	case out.Code == machine.Keyed(keyed.Replay):
 		o.same(&c.ID, k, r)
-	case out.Code != machine.KeyedAcquired:
+	case out.Code != machine.Keyed(keyed.Acquired):
 	case k.owner != nil && k.owner.attempt == c.AttemptID && k.owner.token == r.Token:
 		k.owner.leaseEnd = r.LeaseEnd
 	case r.Token != out.Index || r.Token <= k.highest:
@@ -175,9 +175,9 @@ func (k *keyHistory) owned(c *machine.KeyedCommand) bool {
 
 func (o *keysOracle) finished(k *keyHistory, c *machine.KeyedCommand, out *machine.Outcome, term uint64) {
 	switch {
-	case out.Code == machine.KeyedLeaseLost && k.owner != nil && c.Token < k.owner.token:
+	case out.Code == machine.Keyed(keyed.LeaseLost) && k.owner != nil && c.Token < k.owner.token:
 		o.w.counted["keys: completion behind a takeover"]++
-	case out.Code != machine.KeyedOK:
+	case out.Code != machine.Keyed(keyed.OK):
 	case !k.owned(c):
 		o.fail(&c.ID, "a completion under an old token, %d, takes effect: the last one is %d", c.Token, k.highest)
 	case k.result != nil:
@@ -199,7 +199,7 @@ func (o *keysOracle) finished(k *keyHistory, c *machine.KeyedCommand, out *machi
 // kept checks what an owner does before the end.
 func (o *keysOracle) kept(k *keyHistory, c *machine.KeyedCommand, out *machine.Outcome) {
 	switch {
-	case out.Code != machine.KeyedOK:
+	case out.Code != machine.Keyed(keyed.OK):
 	case c.Kind == keyed.Release && k.released == c.Token: // repeated
 	case !k.owned(c) || k.result != nil:
 		o.fail(&c.ID, "a command of a caller that does not own it, under token %d, takes effect: the last one is %d",
@@ -245,11 +245,11 @@ func (o *keysOracle) told(c *command, out *machine.Outcome) {
 	if was == nil {
 		o.fail(c.keyID(), "an answer of ledger index %d, where no command on a key was decided", out.Index)
 	}
-	if difference := machinetest.Differ(out, was); difference != "" {
+	if difference := ledgermodel.Differ(out, was); difference != "" {
 		o.fail(c.keyID(), "the answer of ledger index %d %s", out.Index, difference)
 	}
 	o.w.counted["answers about keys"]++
-	if id := c.keyID(); o.keys[*id].result != nil && (out.Code == machine.KeyedOK || out.Code == machine.KeyedReplay ||
+	if id := c.keyID(); o.keys[*id].result != nil && (out.Code == machine.Keyed(keyed.OK) || out.Code == machine.Keyed(keyed.Replay) ||
 		out.Code == machine.Committed || out.Code == machine.Replayed) {
 		if r := o.keys[*id].result; out.Index >= r.at {
 			r.told = true
@@ -340,7 +340,7 @@ func (w *world) auditKeys(v machine.View) {
 		w.must(err, "reading a key")
 		whole, err := v.ReadAttachments(got)
 		w.must(err, "reading what a key has stored")
-		if !whole || machinetest.DifferRecord(&got.Record, want) || !bytes.Equal(got.Response, want.Response) ||
+		if !whole || ledgermodel.DifferRecord(&got.Record, want) || !bytes.Equal(got.Response, want.Response) ||
 			!bytes.Equal(got.Checkpoint, want.Checkpoint) {
 			w.oracle.keys.fail(&id, "the record is %+v, the model's %+v", got.Record, *want)
 		}

@@ -1,12 +1,12 @@
 package sim
 
 import (
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // name is a client id or an entity's key in a scope.
-type name = machinetest.Name
+type name = ledgermodel.Name
 
 // command is a command for the log. It never changes once it is sent, so that copies may share it.
 type command struct {
@@ -44,11 +44,11 @@ func (c *command) forModel() any {
 	case c.job != nil:
 		return c.job
 	case c.tick:
-		return machinetest.Tick{}
+		return ledgermodel.Tick{}
 	case c.create != nil:
-		return machinetest.Create{ID: ledgerID, Config: *c.create}
+		return ledgermodel.Create{ID: ledgerID, Config: *c.create}
 	}
-	return machinetest.Epoch{ID: c.epoch}
+	return ledgermodel.Epoch{ID: c.epoch}
 }
 
 // name returns the stream that a command is about, or nil.

@@ -3,10 +3,10 @@ package sim
 import (
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // node hosts the parts of the engine on one thread. Instead of the loops and goroutines of package ledger it has chains
@@ -154,7 +154,7 @@ func (n *node) answerKeyed(c *command, reply func(a answer)) bool {
 	}
 	n.w.counted["keys: answered from the state"]++
 	want := n.w.oracle.model.Ask(c.forModel(), now)
-	if difference := machinetest.Differ(&out, &want); difference != "" {
+	if difference := ledgermodel.Differ(&out, &want); difference != "" {
 		n.w.failCommand(c, "answered from the state: %s\ncommand: %s", difference, describe(c))
 	}
 	reply(answer{out: out})

@@ -6,17 +6,17 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
-	"github.com/seqledger/seqledger/ledger/machine/machinetest"
 )
 
 // oracle observes everything from outside. It knows every command that was ever applied, the model's result for it, and
 // the answer that each client got.
 type oracle struct {
 	w       *world
-	model   *machinetest.Model
+	model   *ledgermodel.Model
 	entries []oracleEntry             // entry i+1 of the log, as far as applied
 	open    map[uint64]*proposedEntry // proposed and not yet applied, by log index
 	acked   uint64                    // every entry up to this one was answered
@@ -47,7 +47,7 @@ type sequenceOf struct{ created, sequence uint64 }
 
 func newOracle(w *world) *oracle {
 	return &oracle{
-		w: w, model: machinetest.NewModel(), open: map[uint64]*proposedEntry{}, once: map[sequenceOf]uint64{},
+		w: w, model: ledgermodel.NewModel(), open: map[uint64]*proposedEntry{}, once: map[sequenceOf]uint64{},
 		sessions: map[name]uint64{}, known: map[uint64]uint64{}, keys: newKeysOracle(w),
 	}
 }
@@ -126,7 +126,7 @@ func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Ha
 			o.keys.decided(c, &outcomes[i], o.model.Time, r.term)
 		}
 		want := o.model.Apply(c.forModel())
-		if difference := machinetest.Differ(&outcomes[i], &want); difference != "" {
+		if difference := ledgermodel.Differ(&outcomes[i], &want); difference != "" {
 			o.w.failCommand(c, "the decision at ledger index %d is not the model's: %s\ncommand: %s",
 				outcomes[i].Index, difference, describe(c))
 		}
@@ -137,7 +137,7 @@ func (o *oracle) applied(r record, outcomes []machine.Outcome, digest machine.Ha
 func (o *oracle) again(r record, outcomes []machine.Outcome, digest machine.Hash) {
 	e := &o.entries[r.index-1]
 	for i := range outcomes {
-		if difference := machinetest.Differ(&outcomes[i], &e.outcomes[i]); difference != "" {
+		if difference := ledgermodel.Differ(&outcomes[i], &e.outcomes[i]); difference != "" {
 			c := e.parts[i].command
 			o.w.failCommand(c, "invariant 8: the replay of entry %d: %s\ncommand: %s", r.index, difference, describe(c))
 		}
@@ -194,7 +194,7 @@ func (o *oracle) decided(c *command, out *machine.Outcome) {
 func (o *oracle) answeredFromState(c *command, out *machine.Outcome) {
 	want := o.model.Retry(c.write)
 	got := out.Receipt
-	if want.Code != machine.Replayed || !machinetest.SameReceipt(&got, &want.Receipt) {
+	if want.Code != machine.Replayed || !ledgermodel.SameReceipt(&got, &want.Receipt) {
 		o.w.fail(c.name(), "answered from the state with %s\nreceipt %+v\nthe log would say %s %+v",
 			out.Code, got, want.Code, want.Receipt)
 	}
@@ -209,7 +209,7 @@ func (o *oracle) received(c *command, out *machine.Outcome) {
 	}
 	want := x.Receipt
 	want.Replayed = out.Code == machine.Replayed
-	if !machinetest.SameReceipt(&r, &want) {
+	if !ledgermodel.SameReceipt(&r, &want) {
 		o.w.fail(c.name(), "invariant 2: the receipt is\n%+v\nand was\n%+v", r, want)
 	}
 	o.known[x.Created] = max(o.known[x.Created], r.Sequence)

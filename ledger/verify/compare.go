@@ -13,9 +13,9 @@ import (
 
 // Comparison is what two data directories of one ledger have in common.
 type Comparison struct {
-	Reports [2]*Report // of each by itself
-	// Index is the last ledger index of which the digests were compared: of the last entry of the log behind which both
-	// have been seen to stand. It is 0 when there is none, because one ends before the checkpoint of the other.
+	Reports [2]*Report // of each directory
+	// Index is the last ledger index whose digests were compared: that of the last log entry that both have applied. It
+	// is 0 if there is none, because one ends before the checkpoint of the other.
 	Index uint64
 	// Blocks are the last blocks of the scopes that both have, and that were compared. A block's hash is over all
 	// before it.

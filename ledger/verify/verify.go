@@ -32,7 +32,7 @@ type Options struct {
 	Archive string
 }
 
-// Report is what was checked, and what is wrong with it.
+// Report is the result of a check.
 type Report struct {
 	machine.AuditSummary
 	LedgerID   machine.LedgerID
@@ -298,7 +298,7 @@ func comparePages(ctx context.Context, from *datadir.Directory) (err error) {
 	return err
 }
 
-// scrubPages is how many pages are compared at a time.
+// scrubPages is how many pages one call of Scrub compares.
 const scrubPages = 1 << 10
 
 // scrub compares all pages with their checksums, and returns how many; none if the file has
@@ -370,8 +370,8 @@ type replay struct {
 	stands    *[]stand     // gets the position of the checkpoint and of each entry; may be nil
 
 	m      *machine.Machine
-	asked  bool   // whether proven is known
-	proven uint64 // up to which ledger index the block files prove that writes were decided
+	asked  bool   // whether lastUncovered is known
+	lastUncovered uint64 // the last ledger index of a whole block after the checkpoint
 }
 
 // run returns the machine at the end of the log, or nil when damage keeps the state from being read at all.
@@ -396,9 +396,9 @@ func (r *replay) run(ctx context.Context, d *datadir.Directory) (*machine.Machin
 	case r.store.Err() != nil: // nothing can be said of the rest, because half an entry is in memory
 		r.report.add(fmt.Sprintf("log entry %d after the checkpoint", r.report.LogEntries), err)
 		return nil, nil
-	case err != nil && !IsDamage(err): // a file that cannot be read or made says nothing about what is stored
+	case err != nil && !IsDamage(err): // a file that cannot be read or made is not damage
 		return nil, fmt.Errorf("log: %w", err)
-	case err != nil: // the state by itself can still be audited
+	case err != nil: // the state can still be audited without the log
 		r.report.add(datadir.LogName, err)
 	}
 	if err := r.store.EndReplay(); err != nil {
@@ -411,12 +411,12 @@ func (r *replay) run(ctx context.Context, d *datadir.Directory) (*machine.Machin
 func (r *replay) entry(at raftlog.Position, entry []byte, decided bool) (err error) {
 	if !decided && !r.undecided {
 		if !r.asked {
-			if r.proven, err = r.store.Proven(); err != nil {
+			if r.lastUncovered, err = r.store.LastUncovered(); err != nil {
 				return err
 			}
 			r.asked = true
 		}
-		if s, err := r.stand(at); err != nil || s.index >= r.proven {
+		if s, err := r.stand(at); err != nil || s.index >= r.lastUncovered {
 			r.report.Undecided++
 			return err
 		}

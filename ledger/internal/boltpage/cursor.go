@@ -80,15 +80,14 @@ type Cursor struct {
 	touched  int64
 }
 
-// level is a page on the way to a record, and the element that the way takes. In a
-// leaf it is the record; its count stands for the place behind the last.
+// level is a page on the way to a record, and the element that the way takes. In a leaf the element is the record, or
+// the count of records for the position after the last.
 type level struct {
 	page  page
 	index int
 }
 
-// maxLevels is more than a tree of any file has, because a page below the first has
-// at least two elements but for a few.
+// maxLevels is more than the tree of any file has, because almost every page below the root has at least two elements.
 const maxLevels = 64
 
 // Cursor returns a cursor over the bucket's records.
@@ -98,7 +97,7 @@ func (b Bucket) Cursor() *Cursor { return &Cursor{bucket: b} }
 // when there is none. What it returns is part of the pages.
 func (c *Cursor) Seek(key []byte) (k, value []byte, err error) { return c.plain(c.seek(key)) }
 
-// Next moves to the next record and returns it, or nil behind the last one.
+// Next moves to the next record and returns it, or nil after the last one.
 func (c *Cursor) Next() (key, value []byte, err error) { return c.plain(c.next()) }
 
 // Before returns the record before the one where the cursor stands, or nil at the

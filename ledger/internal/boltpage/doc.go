@@ -8,11 +8,11 @@
 // as a header says. But it also writes pages in one way only, and says most things
 // twice. This package knows them:
 //
-//   - A page bears its own number and one of four kinds, no two of which differ
+//   - A page has its own number and one of four kinds, no two of which differ
 //     in one bit.
-//   - The first key of a page lies right behind its elements, whose number the
-//     header has, too. Each key and value lies right behind the one before, so that
-//     the last one ends in the last of the pages which the header says there are.
+//   - The first key of a page directly follows its elements, whose number is in the
+//     header. Each key and value directly follows the previous one, and the last one
+//     ends in the last of the pages that the header counts.
 //   - The keys of a page ascend. They are not below the key that its parent has for
 //     it, and below the one that the parent has for the next page.
 //   - A page belongs to one place of one tree, or to the list of free pages.
@@ -21,8 +21,8 @@
 // both sides of the gap are where the inner pages lead, and in the right order.
 // [Pages.Check] reads all inner pages and the list of free ones, and finds what one
 // path does not show: a page number that leads to an old copy of a page, or a list
-// of free pages that has a page in use. What lies in keys and values is for checksums
-// of the caller's own.
+// of free pages that has a page in use. The contents of keys and values are left to
+// the caller's checksums.
 //
 // The layout is that of the file format's version 2, which has been bbolt's since
 // 2013; it depends on the byte order of the machine.

@@ -102,7 +102,7 @@ const (
 // page is a page whose number, kind and count of elements fit.
 type page struct {
 	b     []byte // with the pages that follow and belong to it
-	id    uint64 // 0 for one that lies in a value
+	id    uint64 // 0 for a page inside a value
 	count int
 	leaf  bool
 }
@@ -318,9 +318,8 @@ func (pg *page) within(in bounds) error {
 	return nil
 }
 
-// verify checks all of a page but what its records say: its keys ascend, each key and
-// value lies right behind the one before, and the last one ends where the page does,
-// which takes pageSize bytes or several times as many, or any number for 0.
+// verify checks the layout of a page: its keys ascend, each key and value directly follows the previous one, and the
+// last one ends where the page does. The page takes a multiple of pageSize bytes, or any number for 0.
 func (pg *page) verify(pageSize int) error {
 	next := headerSize + pg.count*elementSize
 	var before []byte

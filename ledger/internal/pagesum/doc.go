@@ -1,14 +1,14 @@
 // Package pagesum keeps a checksum of every page of a bbolt file that is in use, in a file beside it.
 //
 // bbolt has no checksums of pages. A flipped bit in an inner page, or in the header of a leaf, can
-// lead past a record that is there, and a write that was acknowledged would be run again. With the
+// lead past an existing record, and a write that was acknowledged would be run again. With the
 // checksums a page is checked before it is used for the first time, and all of them can be read
 // again in the background.
 //
 // # The rule
 //
 // bbolt never changes a page in place: a transaction writes new pages, and those that it replaces
-// are free from then on, for transactions that follow. So a page that is in use before and after a
+// are then free for the next transactions. So a page that is in use before and after a
 // transaction has not changed, and only the pages that a transaction has taken into use get a new
 // checksum: those that were not in use before it.
 //
@@ -19,7 +19,7 @@
 //
 //	header                                    checksums
 //	offset bytes                              offset bytes
-//	     0    16  "seqledger sums 2"               0     4  k
+//	     0    16  "seqledger sums 1"               0     4  k
 //	    16     8  tag of the ledger                4     4  0
 //	    24     8  transaction id                   8     8  tag of the ledger
 //	    32     8  pages of the bbolt file         16     8  transaction id
@@ -39,7 +39,7 @@
 // # A crash
 //
 // The checksums are written and synced after the bbolt transaction, and nothing relies on that
-// transaction before. A crash in between leaves checksums that are one transaction behind. They are
+// transaction before. A crash in between leaves the checksums of the previous transaction. They are
 // right for the pages that were in use before; the others get theirs when the file is opened. Any
 // other difference is refused: one of the files is an old copy, or the disk has lost what it had
 // synced.

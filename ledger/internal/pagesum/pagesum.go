@@ -27,9 +27,9 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // sumOf returns the checksum of a page. It must not be CRC-32C, with which each record in the page ends: a record that
-// is exchanged for another one of the same length, with its own checksum behind it, leaves the CRC-32C of the page as
-// it is, because the bytes that change are a multiple of the polynomial. So a disk that had lost a write could bring
-// back an older record.
+// is exchanged for another one of the same length, with its own checksum, does not change the CRC-32C of the page,
+// because the bytes that change are a multiple of the polynomial. A disk that has lost a write could then bring back an
+// older record.
 func sumOf(page []byte) uint32 { return crc32.ChecksumIEEE(page) }
 
 // Errors that a caller tells apart with errors.Is.
@@ -61,8 +61,8 @@ type Options struct {
 	NoSync   bool   // for tests only
 }
 
-// Sums are the checksums of a bbolt file's pages. Check and Verify may be called at any time; Update and
-// Close by one goroutine at a time.
+// Sums are the checksums of a bbolt file's pages. Check and Verify are safe for concurrent use; calls of Update and Close
+// must not overlap.
 type Sums struct {
 	file    *os.File // nil if nothing may be written
 	path    string
@@ -338,7 +338,7 @@ func (s *Sums) choose(content []byte, h *header) error {
 	return nil
 }
 
-// pairsFor returns how many pairs have the checksums of so many pages.
+// pairsFor returns how many pairs the checksums of the given number of pages take.
 func pairsFor(pages uint64) uint64 { return (pages + sumsInSlot - 1) / sumsInSlot }
 
 // slotOf returns a slot of a pair, or nil if the file ends before its end.
@@ -398,9 +398,8 @@ func (s *Sums) Update(pages boltpage.Pages, m boltpage.Meta) error {
 			t.sums[id].Store(sumOf(pages.Raw(id)))
 			dirty[int(id/sumsInSlot)] = true
 		}
-		// In this order, because a reader that sees a page in use must see its checksum. What has just been
-		// computed from a page says nothing of its way to the disk, so it is checked when it is read
-		// from there.
+		// In this order, because a reader that sees a page in use must see its checksum. The checksum has been computed from
+		// memory, so the page is checked when it is next read from the disk.
 		t.checked[i].And(^(now &^ was))
 		t.live[i].Store(now)
 	}

@@ -1,4 +1,4 @@
-package machinetest
+package ledgermodel
 
 import (
 	"fmt"
@@ -8,8 +8,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// Ledger is the state machine over a state in memory. Each command is a log entry
-// of its own. It is safe for concurrent use, and stores nothing.
+// Ledger is the state machine with a state in memory. Each command is one log entry. It is safe for concurrent use.
 type Ledger struct {
 	clock func() time.Time
 
@@ -44,7 +43,7 @@ func (l *Ledger) empty() {
 // must panics, because a state in memory has no errors that a test could cause.
 func must(err error) {
 	if err != nil {
-		panic(fmt.Sprintf("machinetest: %v", err))
+		panic(fmt.Sprintf("ledgermodel: %v", err))
 	}
 }
 

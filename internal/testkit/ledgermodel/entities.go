@@ -1,4 +1,4 @@
-package machinetest
+package ledgermodel
 
 import (
 	"bytes"
@@ -184,8 +184,8 @@ func firstOf[N any](n int, due []N, at func(N) int64, key func(N) string) []N {
 	return due[:n]
 }
 
-// rooms returns how many of each kind a pass takes, when so many are due. All of them are small, so that the bound
-// of its work takes as many.
+// rooms returns how many of each kind a pass takes, given how many are due. All of them are small, so that the bound of
+// its work does not matter.
 func (m *Model) rooms(due ...int) []int {
 	left := int(m.Config.EvictionLimit)
 	room := make([]int, len(due))

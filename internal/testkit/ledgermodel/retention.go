@@ -1,4 +1,4 @@
-package machinetest
+package ledgermodel
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package machinetest
+package ledgermodel
 
 import (
 	"cmp"
@@ -34,7 +34,7 @@ type Model struct {
 	// Backlog tells that the last pass left something due.
 	Backlog bool
 
-	marks     []mark // at and behind the horizon
+	marks     []mark // from the horizon on
 	marked    mark   // the last one
 	sincePass uint64 // commands since the last eviction pass
 	added     int    // entries that the expiry index got since
@@ -113,7 +113,7 @@ type (
 	// Epoch begins an epoch.
 	Epoch struct {
 		ID   machine.LedgerID
-		Time int64 // 0: ledger time goes on
+		Time int64 // 0: ledger time continues
 	}
 	// Tick moves ledger time.
 	Tick struct{}
@@ -134,7 +134,7 @@ func (m *Model) epoch() epoch { return m.epochs[len(m.epochs)-1] }
 // Epochs returns how many epochs there have been.
 func (m *Model) Epochs() int { return len(m.epochs) }
 
-// Begin begins a log entry: the commands behind it share its time and its blocks.
+// Begin begins a log entry: the commands that follow share its time and its blocks.
 func (m *Model) Begin(now int64) {
 	m.advance(now)
 	clear(m.inBlock)

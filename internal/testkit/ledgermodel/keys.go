@@ -1,4 +1,4 @@
-package machinetest
+package ledgermodel
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ const (
 	day = 24 * 3_600 * second
 
 	outage       = 10 * second // a pause of ledger time that is longer may have kept owners from renewing
-	outageGrace  = 30 * second // what every lease has behind one, at least
+	outageGrace  = 30 * second // the minimum of every lease after an outage
 	unknownTTL   = 30 * day    // of an unknown outcome
 	unclaimed    = 30 * day    // from the end of a lease on, a key waits for its taker
 	tombstoneTTL = 600 * second
@@ -41,8 +41,8 @@ func encodedKey(id *machine.KeyedID) string {
 	return string(append(b, id.Key[:]...))
 }
 
-// Speaks reports whether the key stands for something. Else it is free, though its record is there: for the attempts
-// that have ended, or because no pass has come by.
+// Speaks reports whether the key has a live record. Otherwise it is free, even if a record exists: for the attempts that
+// have ended, or because no pass has removed it yet.
 func (m *Model) Speaks(k *Key) bool {
 	if k == nil || k.Record.State == keyed.Released {
 		return false
@@ -65,8 +65,8 @@ func (m *Model) Key(id machine.KeyedID) *keyed.Record {
 	return &now.Record
 }
 
-// Ask returns what a command on a key, or a keyed write whose key stands for something, would give at a ledger time. It
-// decides nothing; the Code is 0 for another write.
+// Ask returns the outcome of a command on a key, or of a keyed write with a live record, at a ledger time. It changes
+// nothing. The Code is 0 for any other write.
 func (m *Model) Ask(command any, now int64) (out machine.Outcome) {
 	asked := *m
 	asked.Keys, asked.Fired = maps.Clone(m.Keys), map[string]int{}
@@ -204,7 +204,7 @@ func (m *Model) keyed(c *machine.KeyedCommand) machine.Outcome {
 	return machine.Outcome{Code: code, Keyed: answer}
 }
 
-// indexKey moves the entry of the expiry index, unless that comes early enough.
+// indexKey moves the entry of the expiry index if it is too late.
 func (m *Model) indexKey(k *Key, changed bool) {
 	if due := int64(0); changed {
 		if due = m.due(k); due < k.indexed {
@@ -226,24 +226,24 @@ func (m *Model) addKey(id machine.KeyedID, r keyed.Record) *Key {
 func (m *Model) reserve(c *machine.KeyedCommand, answer *machine.KeyedOutcome) (code machine.Code, changed bool) {
 	k := m.Keys[c.ID]
 	if m.Time > c.ValidUntil {
-		return machine.KeyedStale, false
+		return machine.Keyed(keyed.Stale), false
 	}
 	taken := m.Speaks(k)
 	if taken {
 		switch r := &k.Record; {
 		case r.State == keyed.Written || r.Fingerprint != c.Fingerprint:
-			return machine.KeyedMismatch, false
+			return machine.Keyed(keyed.Mismatch), false
 		case r.State == keyed.Indeterminate:
-			return machine.KeyedUnknown, false
+			return machine.Keyed(keyed.Unknown), false
 		case r.State != keyed.Pending:
-			return machine.KeyedReplay, false
+			return machine.Keyed(keyed.Replay), false
 		case r.AttemptID == c.AttemptID: // its answer was lost
 			r.LeaseEnd, r.LeaseSet = max(m.LeaseEnd(k), m.Time+c.Lease), m.Time
 			m.Fired["own token again"]++
-			return machine.KeyedAcquired, true
+			return machine.Keyed(keyed.Acquired), true
 		case m.Time < m.LeaseEnd(k):
 			answer.RetryAfter = m.LeaseEnd(k) - m.Time
-			return machine.KeyedInFlight, false
+			return machine.Keyed(keyed.InFlight), false
 		}
 	}
 	ended, first := m.stillValid(k)
@@ -253,12 +253,12 @@ func (m *Model) reserve(c *machine.KeyedCommand, answer *machine.KeyedOutcome) (
 		over = true // its tombstone
 	}
 	if over {
-		return machine.KeyedLeaseLost, false
+		return machine.Keyed(keyed.LeaseLost), false
 	}
 	if len(ended) >= mostAttempts {
 		answer.RetryAfter = first - m.Time
 		m.Fired["too many attempts"]++
-		return machine.KeyedInFlight, false
+		return machine.Keyed(keyed.InFlight), false
 	}
 	r := keyed.Record{Fingerprint: c.Fingerprint, Created: m.Time}
 	if taken {
@@ -273,44 +273,44 @@ func (m *Model) reserve(c *machine.KeyedCommand, answer *machine.KeyedOutcome) (
 	} else {
 		k.Record, k.Ended = r, ended
 	}
-	return machine.KeyedAcquired, true
+	return machine.Keyed(keyed.Acquired), true
 }
 
-// absent answers a command on a key that stands for nothing.
+// absent answers a command on a free key.
 func absent(k *Key, c *machine.KeyedCommand) machine.Code {
 	switch {
 	case c.Kind == keyed.Purge || c.Kind == keyed.Resolve:
-		return machine.KeyedNotFound
+		return machine.Keyed(keyed.NotFound)
 	case c.Kind == keyed.Release && k != nil && k.Record.State == keyed.Released &&
 		k.Record.AttemptID == c.AttemptID && k.Record.Token == c.Token:
-		return machine.KeyedOK // released before
+		return machine.Keyed(keyed.OK) // released before
 	}
-	return machine.KeyedLeaseLost
+	return machine.Keyed(keyed.LeaseLost)
 }
 
-// command decides anything but a Reserve, on a key that stands for something.
+// command decides any command except Reserve on a key with a live record.
 func (m *Model) command(k *Key, c *machine.KeyedCommand) (code machine.Code, changed bool) {
 	r := &k.Record
 	final := r.State == keyed.Committed || r.State == keyed.Rejected || r.State == keyed.Written
 	switch {
 	case c.Kind == keyed.Resolve && r.State == keyed.Pending, c.Kind == keyed.Purge && !final:
-		return machine.KeyedNotFinal, false
+		return machine.Keyed(keyed.NotFinal), false
 	case c.Kind == keyed.Resolve:
 		return m.finish(k, c, c.State)
 	case c.Kind == keyed.Purge:
 		m.release(k)
-		return machine.KeyedOK, true
+		return machine.Keyed(keyed.OK), true
 	case c.Token != r.Token || c.AttemptID != r.AttemptID:
 		if c.Kind == keyed.Complete && c.Token < r.Token {
 			m.Fired["completion after a takeover"]++
 		}
-		return machine.KeyedLeaseLost, false
+		return machine.Keyed(keyed.LeaseLost), false
 	case c.Kind == keyed.Complete:
 		return m.finish(k, c, keyed.Committed)
 	case c.Kind == keyed.Reject:
 		return m.finish(k, c, keyed.Rejected)
 	case r.State != keyed.Pending:
-		return machine.KeyedLeaseLost, false
+		return machine.Keyed(keyed.LeaseLost), false
 	}
 	switch c.Kind {
 	case keyed.Release:
@@ -327,7 +327,7 @@ func (m *Model) command(k *Key, c *machine.KeyedCommand) (code machine.Code, cha
 	case keyed.Checkpoint:
 		r.Checkpoint, r.CheckpointSize = c.Data, uint64(len(c.Data))
 	}
-	return machine.KeyedOK, true
+	return machine.Keyed(keyed.OK), true
 }
 
 // finish settles a key. Only the same answer may come again.
@@ -337,9 +337,9 @@ func (m *Model) finish(k *Key, c *machine.KeyedCommand, as keyed.State) (code ma
 	switch r.State {
 	case keyed.Committed, keyed.Rejected, keyed.Written:
 		if r.State == as && r.ResponseSum == sum {
-			return machine.KeyedOK, false
+			return machine.Keyed(keyed.OK), false
 		}
-		return machine.KeyedAlreadyCompleted, false
+		return machine.Keyed(keyed.AlreadyCompleted), false
 	case keyed.Indeterminate:
 		m.Fired["unknown outcome settled"]++
 	default:
@@ -353,7 +353,7 @@ func (m *Model) finish(k *Key, c *machine.KeyedCommand, as keyed.State) (code ma
 	r.State, r.Completed, r.Expires = as, m.Time, m.Time+r.TTL
 	r.Response, r.ResponseSize, r.ResponseSum = c.Response, uint64(len(c.Response)), sum
 	r.Checkpoint, r.CheckpointSize = nil, 0
-	return machine.KeyedOK, true
+	return machine.Keyed(keyed.OK), true
 }
 
 // release makes a key free, and remembers its attempt.
