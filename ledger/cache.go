@@ -7,6 +7,7 @@ import (
 
 	"github.com/maypok86/otter/v2"
 
+	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -128,6 +129,9 @@ func (l *Ledger) findRetries(
 		}
 		return nil
 	})
+	if errors.Is(err, boltstore.ErrClosed) && l.draining.Load() {
+		return false, ErrDraining // as refusal would say, after Close
+	}
 	if err != nil {
 		// Nothing was proposed, but a write that is repeated may be committed.
 		return false, unknown(l.readFailed(err))

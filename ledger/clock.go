@@ -31,8 +31,8 @@ func (c *clock) learn(applied int64, at time.Time, back bool) {
 	}
 }
 
-// set moves ledger time to a wall clock unless that would set it back, and returns the step; see [decide.TermBase]. The step
-// of a new ledger is 0.
+// set moves ledger time to a wall clock unless that would set it back, and returns the step; see [decide.TermBase]. It
+// is 0 for a new ledger.
 func (c *clock) set(wall time.Time, longest time.Duration, accept bool) (step time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

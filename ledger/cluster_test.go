@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +19,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
-	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 	"github.com/seqledger/seqledger/ledger/read"
 )
 
@@ -83,19 +81,6 @@ func openNode(t *testing.T, address string, o ledger.Options) (*clusterNode, err
 	n := &clusterNode{l, o.Dir, listener.Addr().String()}
 	t.Cleanup(func() { _ = n.Close() }) // a test that closes it checks the error
 	return n, nil
-}
-
-// asNode returns a RoundTripper that sends the node's own identity.
-func asNode(t *testing.T, n *clusterNode) http.RoundTripper {
-	t.Helper()
-	token, err1 := n.Cluster().JoinToken()
-	id, err2 := n.ID()
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
-	return transport.As(transport.NewRoundTripper(nil), func() transport.Identity {
-		return transport.Identity{Token: token, Ledger: id.String(), From: n.Cluster().Status().Self}
-	})
 }
 
 // testWriter writes to a test's log.

@@ -200,6 +200,17 @@ func TestDeadlineLeavesOutcomeUnknown(t *testing.T) {
 	}
 }
 
+// A call that begins after Close proposes nothing, and says so.
+func TestWriteAfterClose(t *testing.T) {
+	t.Parallel()
+	l := open(t, ledger.Options{})
+	closeLedger(t, l)
+	_, err := l.Write(t.Context(), appendWrite("c", 1, nil))
+	if !errors.Is(err, ledger.ErrDraining) || errors.Is(err, ledger.ErrOutcomeUnknown) {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestCloseFinishesWhatWasAccepted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -245,8 +245,8 @@ func (q *queue) add(s *Submission, limit int) {
 	}
 }
 
-// fills reports whether the queue fills an entry of at most limit commands, by their number or their bytes. With a large
-// command at the front it does not: small ones may overtake it, and as many as possible should.
+// fills reports whether the queue fills an entry of at most limit commands, by their number or their bytes. With a
+// large command at the front it does not: small ones may overtake it, and as many as possible should.
 func (q *queue) fills(limit int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -172,7 +172,8 @@ func TestForgottenNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		as := transport.Identity{Token: f.token(), Ledger: testLedger.String(), From: from}
-		response, err := transport.As(transport.NewRoundTripper(nil), func() transport.Identity { return as }).RoundTrip(r)
+		sent := transport.As(transport.NewRoundTripper(nil), func() transport.Identity { return as })
+		response, err := sent.RoundTrip(r)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,8 +70,8 @@ type Options struct {
 	ElectionTicks int
 	// ApplyBytes is roughly how many bytes may be handed out before some of them are applied; 0 means MaxApplyBytes.
 	ApplyBytes uint64
-	// Snapshot returns the durable position of the state store, for a follower that needs dropped entries. It must not be
-	// before atLeast, the index of the last membership change, because a node ignores the snapshot of a cluster of
+	// Snapshot returns the durable position of the state store, for a follower that needs dropped entries. It must not
+	// be before atLeast, the index of the last membership change, because a node ignores the snapshot of a cluster of
 	// which it is not a member. An error means to try again later. If Snapshot is nil, there are no snapshots.
 	Snapshot func(atLeast uint64) (Snapshot, error)
 }
@@ -212,8 +212,8 @@ func config(o *Options, s raft.Storage) *raft.Config {
 		MaxUncommittedEntriesSize: MaxUncommittedBytes,
 		MaxInflightMsgs:           MaxInflightMessages,
 		MaxInflightBytes:          MaxInflightBytes,
-		// The three belong together: a leader without a majority steps down, a returning node does not depose the leader
-		//, and no read relies on a clock.
+		// The three belong together: a leader without a majority steps down, a returning node does not depose the
+		// leader, and no read relies on a clock.
 		CheckQuorum: true, PreVote: true, ReadOnlyOption: raft.ReadOnlySafe,
 		DisableProposalForwarding: true, // because the leader sets the timestamps
 		StepDownOnRemoval:         true,

@@ -88,7 +88,8 @@ func (h *Host) takeAppends() []core.Append {
 	}
 }
 
-// BehindError is the failure of a node that lacks log entries which the others have dropped. Its state and log are intact, only old.
+// BehindError is the failure of a node that lacks log entries which the others have dropped. Its state
+// and log are intact, only old.
 type BehindError struct {
 	At segment.Position // the position of the state that the leader offers; a later state works too
 }

@@ -149,8 +149,8 @@ func TestCertificateIsOfTheNode(t *testing.T) {
 	}
 }
 
-// A member that has announced no address has none that its certificate could be for, so any owner of a certificate could
-// act as it. It may do nothing but fetch the state.
+// A member that has announced no address has none that its certificate could be for, so any owner of a certificate
+// could act as it. It may do nothing but fetch the state.
 func TestMemberWithoutAnAddress(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
