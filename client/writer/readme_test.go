@@ -48,7 +48,7 @@ func pay(ctx context.Context, c *client.Client, path string, books Books) (err e
 		}
 		return err
 	}
-	for _, p := range w.Recovered() { // what a crash left behind: committed before, or sent again now
+	for _, p := range w.Recovered() { // unsettled at a crash: committed before, or sent again now
 		if err := settle(p); err != nil {
 			return err
 		}
