@@ -208,6 +208,10 @@ check-tree: ## Fail when a tracked file is an executable or has more than 1 MiB
 	  test $$size -le 1048576 || { echo "$$f has $$size bytes, more than 1 MiB: keep it elsewhere" >&2; bad=1; }; \
 	done; exit $$bad; }
 
+.PHONY: check-size
+check-size: ## Print the lines of each area beside the most that .ci/sizes allows; fail above
+	@.ci/check-size
+
 .PHONY: breaking
 breaking: $(TOOLS)/buf ## Check that the API stays compatible with proto/released.binpb
 	$(TOOLS)/buf breaking --against proto/released.binpb

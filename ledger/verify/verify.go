@@ -369,8 +369,8 @@ type replay struct {
 	applied   func() error // called after each entry; may be nil
 	stands    *[]stand     // gets the position of the checkpoint and of each entry; may be nil
 
-	m      *machine.Machine
-	asked  bool   // whether lastUncovered is known
+	m             *machine.Machine
+	asked         bool   // whether lastUncovered is known
 	lastUncovered uint64 // the last ledger index of a whole block after the checkpoint
 }
 
