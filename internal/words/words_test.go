@@ -36,12 +36,6 @@ var (
 // perThousand is how many of the phrases a package may have in a thousand lines of comments.
 const perThousand = 5
 
-// notYet are directories, and all below them, whose comments have more.
-var notYet = []string{
-	"ledger/archive", "ledger/backupfile", "ledger/blockfile", "ledger/boltstore", "ledger/internal", "ledger/machine",
-	"ledger/verify",
-}
-
 // walk calls visit with the lines of each file.
 func walk(t *testing.T, visit func(path string, lines []string)) {
 	t.Helper()
@@ -83,8 +77,7 @@ func TestComments(t *testing.T) {
 		}
 	})
 	for dir, list := range found {
-		excepted := slices.ContainsFunc(notYet, func(d string) bool { return dir == d || strings.HasPrefix(dir, d+"/") })
-		if most := max(1, total[dir]*perThousand/1000); len(list) > most && !excepted {
+		if most := max(1, total[dir]*perThousand/1000); len(list) > most {
 			t.Errorf("%s: %d phrases in %d lines of comments, at most %d are allowed:\n%s", dir, len(list), total[dir],
 				most, strings.Join(list, "\n"))
 		}
