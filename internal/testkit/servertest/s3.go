@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -25,12 +24,27 @@ const (
 	S3Bucket = "keys"
 )
 
+// moduleRoot is the directory with go.mod, above the package whose tests run.
+func moduleRoot(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	t.Fatal("the tests run outside of the module")
+	return ""
+}
+
 // S3 starts a new versitygw with the bucket S3Bucket. Its URL is that of a store with the prefix test, for a process
 // with the environment of [S3Environment].
 func S3(t testing.TB) *Server {
 	t.Helper()
-	_, file, _, _ := runtime.Caller(0)
-	path := harness.Find("versitygw", filepath.Join(filepath.Dir(file), "../../bin/tools/versitygw"))
+	path := harness.Find("versitygw", filepath.Join(moduleRoot(t), "bin/tools/versitygw"))
 	if path == "" {
 		missing(t, "versitygw", "make test-stores builds it")
 	}
