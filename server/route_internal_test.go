@@ -305,7 +305,6 @@ func TestDrainEndsForwardedStreams(t *testing.T) {
 		_, _ = io.ReadAll(q.Body)
 		w.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(w).Flush()
-		r.server.startDrain()
 		<-q.Context().Done()
 	}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -320,6 +319,7 @@ func TestDrainEndsForwardedStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = response.Body.Close() }()
+	r.server.startDrain()
 	if _, err := io.ReadAll(response.Body); err == nil || ctx.Err() != nil {
 		t.Errorf("the stream must break, as its last answers are missing; got %v", err)
 	}
