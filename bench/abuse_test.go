@@ -13,7 +13,8 @@ import (
 func TestAbuseRowsRun(t *testing.T) {
 	t.Parallel()
 	for name, finds := range map[string]string{
-		"half bodies, no key": "healthy", "unread pages": "healthy", "deaf streams": "healthy", "stream of writes": "healthy",
+		"half bodies, no key": "healthy", "unread pages": "healthy", "deaf streams": "healthy",
+		"stream of writes":     "healthy",
 		"waiting reservations": "healthy", "tight disk, opens sessions": "stored by the bad tenant",
 	} {
 		t.Run(name, func(t *testing.T) {

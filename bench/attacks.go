@@ -303,7 +303,7 @@ func unread(procedure, text string) func(context.Context, *options, *target) (st
 				return nil, err
 			}
 			request.Header.Set("Content-Type", "application/json")
-			response, err := clients[i/each].Do(request)
+			response, err := clients[i/each].Do(request) //nolint:bodyclose // the caller closes it
 			if err != nil {
 				return nil, err
 			}

@@ -43,7 +43,8 @@ func TestGrowth(t *testing.T) {
 			t.Errorf("want all of %v above 0, got %v", names, p)
 		}
 	}
-	costs := []string{"write_us", "write_p99_ms", "write_cpu_us", "replay_us", "replay_cpu_us", "open_s", "checkpoint_s"}
+	costs := []string{"write_us", "write_p99_ms", "write_cpu_us", "replay_us", "replay_cpu_us", "open_s",
+		"checkpoint_s"}
 	for i, p := range report.Marks {
 		positive(p, append(costs, "state_bytes")...)
 		positive(report.Load[i], "p50_ms", "p99_ms", "log_bytes", "memory_bytes")

@@ -255,7 +255,8 @@ func unaryCalls(o client.Options) func(context.Context, *bed, int) (load.Operati
 		requests := make([]*seqledgerv1.WriteRequest, workers)
 		for i := range requests {
 			requests[i] = &seqledgerv1.WriteRequest{
-				Scope: benchScope, ClientId: fmt.Sprint("client-", i), Operations: []*seqledgerv1.Operation{operation()},
+				Scope: benchScope, ClientId: fmt.Sprint("client-", i),
+				Operations: []*seqledgerv1.Operation{operation()},
 			}
 			advance(requests[i])
 		}

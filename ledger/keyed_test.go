@@ -386,7 +386,8 @@ func TestWhatGoesIntoTheLog(t *testing.T) {
 	expect("what a finished record answers", 0, func() {
 		for range 3 {
 			mustKeyed(t, l, done, machine.Keyed(keyed.OK))
-			mustKeyed(t, l, ownedCommand(c, keyed.Complete, token, []byte("other")), machine.Keyed(keyed.AlreadyCompleted))
+			other := ownedCommand(c, keyed.Complete, token, []byte("other"))
+			mustKeyed(t, l, other, machine.Keyed(keyed.AlreadyCompleted))
 			mustKeyed(t, l, ownedCommand(c, keyed.Heartbeat, token, nil), machine.Keyed(keyed.LeaseLost))
 			out := mustKeyed(t, l, keyedCommand(l, "k", 3), machine.Keyed(keyed.Replay))
 			if string(out.Keyed.Record.Response) != "done" || out.Keyed.Record.ID != c.ID {

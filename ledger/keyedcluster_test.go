@@ -142,7 +142,8 @@ func TestRecordsOnACluster(t *testing.T) {
 		t.Errorf("a repeat got token %d, and had %d", out.Keyed.Record.Token, tokens[0])
 	}
 	for i := range keys {
-		keyedOnLeader(t, nodes, ownerOf(commands[i], keyed.Complete, tokens[i]+1, "wrong"), machine.Keyed(keyed.LeaseLost))
+		wrong := ownerOf(commands[i], keyed.Complete, tokens[i]+1, "wrong")
+		keyedOnLeader(t, nodes, wrong, machine.Keyed(keyed.LeaseLost))
 		keyedOnLeader(t, nodes, ownerOf(commands[i], keyed.Complete, tokens[i], "done"), machine.Keyed(keyed.OK))
 	}
 	before := handOver(t, nodes)
@@ -176,7 +177,8 @@ func TestRecordsOnACluster(t *testing.T) {
 		checkRecords(n)
 	}
 	checkRecords(startNode(t, before.dir, before.address))
-	if out := keyedOnLeader(t, left, clusterReserve("next", 1), machine.Keyed(keyed.Acquired)); out.Keyed.Record.Token <= last {
+	out := keyedOnLeader(t, left, clusterReserve("next", 1), machine.Keyed(keyed.Acquired))
+	if out.Keyed.Record.Token <= last {
 		t.Errorf("token %d after %d", out.Keyed.Record.Token, last)
 	}
 }

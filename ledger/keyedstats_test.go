@@ -45,10 +45,12 @@ func TestKeyedCounters(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	want := map[stats.KeyedCall]uint64{
-		{Kind: keyed.Reserve, Code: machine.Keyed(keyed.Acquired)}: 4, {Kind: keyed.Reserve, Code: machine.Keyed(keyed.InFlight)}: 1,
-		{Kind: keyed.Reserve, Code: machine.Keyed(keyed.Replay)}: 1, {Kind: keyed.Reserve, Code: machine.Keyed(keyed.Unknown)}: 1,
-		{Kind: keyed.Complete, Code: machine.Keyed(keyed.OK)}: 1,
-		{Code: machine.Committed}:                             1, {Code: machine.Replayed}: 1,
+		{Kind: keyed.Reserve, Code: machine.Keyed(keyed.Acquired)}: 4,
+		{Kind: keyed.Reserve, Code: machine.Keyed(keyed.InFlight)}: 1,
+		{Kind: keyed.Reserve, Code: machine.Keyed(keyed.Replay)}:   1,
+		{Kind: keyed.Reserve, Code: machine.Keyed(keyed.Unknown)}:  1,
+		{Kind: keyed.Complete, Code: machine.Keyed(keyed.OK)}:      1,
+		{Code: machine.Committed}:                                  1, {Code: machine.Replayed}: 1,
 	}
 	if !maps.Equal(s.Calls, want) {
 		t.Errorf("calls %v, want %v", s.Calls, want)

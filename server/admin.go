@@ -115,7 +115,8 @@ func (s *Server) nodeStatus() *seqledgerv1.NodeStatus {
 	}
 	for code, n := range counted.Decisions {
 		switch code {
-		case machine.Committed, machine.Replayed, machine.Keyed(keyed.OK), machine.Keyed(keyed.Acquired), machine.Keyed(keyed.Replay):
+		case machine.Committed, machine.Replayed,
+			machine.Keyed(keyed.OK), machine.Keyed(keyed.Acquired), machine.Keyed(keyed.Replay):
 		default:
 			node.CommandsRefused += n
 		}

@@ -86,7 +86,8 @@ func (c *cluster) start(ctx context.Context, d *node) (err error) {
 // serve starts a node as a process of this machine. One without a directory joins the others.
 func (c *cluster) serve(ctx context.Context, d *node) (*harness.Process, error) {
 	arguments := []string{
-		"serve", "--data", d.dir, "--listen", d.client, "--peer-listen", d.peer, "--no-console", "--join-token-file", c.token,
+		"serve", "--data", d.dir, "--listen", d.client, "--peer-listen", d.peer, "--no-console",
+		"--join-token-file", c.token,
 	}
 	for _, other := range c.nodes {
 		if other != d && c.made {

@@ -346,8 +346,8 @@ func (r *Relay) giveUp(ctx context.Context) {
 	defer cancel()
 	_, err := r.db.Exec(ctx, r.tables.statement("UPDATE {streams} SET owner = NULL WHERE owner = $1"), r.owner)
 	if err != nil {
-		r.log.WarnContext(ctx, "the streams of the outbox were not released; another relay takes them over in some seconds",
-			"error", err)
+		r.log.WarnContext(ctx,
+			"the streams of the outbox were not released; another relay takes them over in some seconds", "error", err)
 	}
 }
 

@@ -68,7 +68,8 @@ func TestServeWithAuth(t *testing.T) {
 	s.do(t, append(write, "--token", writer)...).expect(t, exitRefused, "unauthenticated")
 	s.do(t, "status", "--token", admin).expect(t, exitDone)
 	for _, key := range []string{writer, admin} {
-		if log := s.stderr.String(); strings.Contains(log, key[len(key)-40:]) || !strings.Contains(log, "was not authenticated") {
+		log := s.stderr.String()
+		if strings.Contains(log, key[len(key)-40:]) || !strings.Contains(log, "was not authenticated") {
 			t.Error("a key is in the log, or the refusals are not:", log)
 		}
 	}

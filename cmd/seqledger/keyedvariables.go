@@ -127,7 +127,8 @@ func readShared(name string, read func(string) (string, error)) (value sharedVal
 		case err != nil:
 			return sharedValue{}, fmt.Errorf("$%s: %w", form, err)
 		case value.variable != "" && found != value.text:
-			return sharedValue{}, fmt.Errorf("$%s and $%s have different values: unset one of them", value.variable, form)
+			return sharedValue{}, fmt.Errorf("$%s and $%s have different values: unset one of them",
+				value.variable, form)
 		case value.variable == "":
 			value = sharedValue{found, form}
 		}

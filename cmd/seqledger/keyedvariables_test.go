@@ -190,7 +190,8 @@ func TestValuesOfKeyedVariables(t *testing.T) {
 // it cannot run in parallel.
 func TestRangesOfKeyedVariables(t *testing.T) {
 	gateway := []string{"gateway", "--upstream", "http://127.0.0.1:1", "--check"}
-	guard := []string{"mcp", "guard", "--config", writeFile(t, "guard.yaml", "server: s\ntools: {pay: {}}\n"), "--", "server"}
+	rules := writeFile(t, "guard.yaml", "server: s\ntools: {pay: {}}\n")
+	guard := []string{"mcp", "guard", "--config", rules, "--", "server"}
 	serve := []string{"serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0"}
 	for _, test := range []struct {
 		args      []string

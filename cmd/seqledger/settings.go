@@ -56,7 +56,8 @@ var settings = []setting{
 	{
 		"eviction_interval", readNumber,
 		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
-			r.EvictionIntervalSet, c.EvictionInterval = &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: v}, v
+			r.EvictionIntervalSet = &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: v}
+			c.EvictionInterval = v
 		},
 		func(c *seqledgerv1.Config) string { return number(c.GetEvictionInterval()) },
 	},

@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	Version = 1 // of the format
+	// Version is the version of the format.
+	Version = 1
 
 	magic         = "seqledger backup"
 	headerBytes   = plainBytes + 8 + sinceBytes + 4 // up to the sizes of the files

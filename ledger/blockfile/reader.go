@@ -66,9 +66,9 @@ func (r *Reader) Find(ledgerIndex uint64) (record Record, found bool, err error)
 	return record, found, err
 }
 
-// Ascend calls visit for the records from the first at or after a ledger index on, in order, until visit returns false.
-// It costs a search in memory, a walk over at most 16 KiB of records (one may be longer), and what it visits. The data of
-// a record are valid until it moves to the next file.
+// Ascend calls visit for the records from the first at or after a ledger index on, in order, until visit returns
+// false. It costs a search in memory, a walk over at most 16 KiB of records (one may be longer), and what it visits.
+// The data of a record are valid until it moves to the next file.
 func (r *Reader) Ascend(ledgerIndex uint64, visit func(Record) bool) error {
 	v := r.view
 	if ledgerIndex > v.last {

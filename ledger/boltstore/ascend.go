@@ -49,7 +49,8 @@ func (r *reader) ascend(
 	return resume, nil
 }
 
-// merge visits the keys of all layers. Once it has skipped the given number of tombstones, it returns the key of the last.
+// merge visits the keys of all layers. Once it has skipped the given number of tombstones, it returns the key of the
+// last.
 func merge(
 	table machine.Table, layers []layer, bound int, visit func(key, value []byte) bool,
 ) (resume []byte, err error) {

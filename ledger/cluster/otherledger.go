@@ -67,8 +67,8 @@ func (d *Driver) CompareLedger(ctx context.Context) error {
 }
 
 // compareLedgers asks all nodes for their ledger. If one has this ledger, none is asked again. Otherwise other is that
-// of a node that has another one; a node of a cluster waits until all have answered, because those that are silent may be
-// its own. err joins the problems with the nodes.
+// of a node that has another one; a node of a cluster waits until all have answered, because those that are silent may
+// be its own. err joins the problems with the nodes.
 func (n *Node) compareLedgers(ctx context.Context, patient bool) (other *OtherLedgerError, err error) {
 	type answer struct {
 		node string

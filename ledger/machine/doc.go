@@ -15,7 +15,8 @@
 // replay. Therefore nothing here reads a clock, draws a random number, starts a
 // goroutine, ranges over a map where order could show, uses floats or does I/O
 // other than through Tx; a linter rule keeps the imports to the standard
-// library, xxh3 and internal/keyed, which is as pure and holds the rules of keyed records. Whatever a decision needs is in the state or the command.
+// library, xxh3 and internal/keyed, which is as pure and holds the rules of
+// keyed records. Whatever a decision needs is in the state or the command.
 //
 // The tables and every byte of keys and values are described in FORMAT.md, the
 // reasons in DESIGN.md, both in the ledger directory.

@@ -249,8 +249,8 @@ func (o *keysOracle) told(c *command, out *machine.Outcome) {
 		o.fail(c.keyID(), "the answer of ledger index %d %s", out.Index, difference)
 	}
 	o.w.counted["answers about keys"]++
-	if id := c.keyID(); o.keys[*id].result != nil && (out.Code == machine.Keyed(keyed.OK) || out.Code == machine.Keyed(keyed.Replay) ||
-		out.Code == machine.Committed || out.Code == machine.Replayed) {
+	done := []machine.Code{machine.Keyed(keyed.OK), machine.Keyed(keyed.Replay), machine.Committed, machine.Replayed}
+	if id := c.keyID(); o.keys[*id].result != nil && slices.Contains(done, out.Code) {
 		if r := o.keys[*id].result; out.Index >= r.at {
 			r.told = true
 		}

@@ -163,7 +163,8 @@ func TestDefaultsSuitFour(t *testing.T) {
 	if _, err := c.Answer(t.Context(), fifth, smallAnswer); err != nil {
 		t.Error("a small answer needs no room:", err)
 	}
-	if used := &fifth.Share.used; used[Requests].Used() != 0 || used[Streams].Used() != 0 || used[AnswerBytes].Used() != 0 {
+	used := &fifth.Share.used
+	if used[Requests].Used() != 0 || used[Streams].Used() != 0 || used[AnswerBytes].Used() != 0 {
 		t.Error("what the whole has refused is still counted")
 	}
 }

@@ -15,8 +15,8 @@ const (
 	// SilenceAfter is how long a Client with several servers waits for an answer before it probes the server. An
 	// election takes as long.
 	SilenceAfter = time.Second
-	// silenceFirst is the timeout of a probe. It doubles with each failed attempt, up to silenceMax, because the network
-	// may be slow.
+	// silenceFirst is the timeout of a probe. It doubles with each failed attempt, up to silenceMax, because the
+	// network may be slow.
 	silenceFirst = 2 * time.Second
 	silenceMax   = 16 * time.Second
 )

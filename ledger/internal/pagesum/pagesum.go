@@ -398,8 +398,8 @@ func (s *Sums) Update(pages boltpage.Pages, m boltpage.Meta) error {
 			t.sums[id].Store(sumOf(pages.Raw(id)))
 			dirty[int(id/sumsInSlot)] = true
 		}
-		// In this order, because a reader that sees a page in use must see its checksum. The checksum has been computed from
-		// memory, so the page is checked when it is next read from the disk.
+		// In this order, because a reader that sees a page in use must see its checksum. The checksum has been computed
+		// from memory, so the page is checked when it is next read from the disk.
 		t.checked[i].And(^(now &^ was))
 		t.live[i].Store(now)
 	}
