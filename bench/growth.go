@@ -138,7 +138,8 @@ func growLoad(ctx context.Context, o *growthOptions, report *growthReport, stdou
 				}
 				report.Load = append(report.Load, p)
 				_, err = fmt.Fprintf(stdout, "%6.2f min: %9.0f writes, %5.0f/s, p50 %.2f ms, p99 %.2f ms, "+
-					"%.0f not begun, state %.0f MiB, blocks %.0f MiB, log %.0f MiB, memory %.0f MiB\n", p["minutes"], p["writes"],
+					"%.0f not begun, state %.0f MiB, blocks %.0f MiB, log %.0f MiB, memory %.0f MiB\n",
+					p["minutes"], p["writes"],
 					p["writes_per_s"], p["p50_ms"], p["p99_ms"], p["unserved"], p["state_bytes"]/(1<<20),
 					p["block_bytes"]/(1<<20), p["log_bytes"]/(1<<20), p["memory_bytes"]/(1<<20))
 				if err != nil {

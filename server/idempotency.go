@@ -129,7 +129,8 @@ func (s *Server) finish(
 	case found == nil:
 	case out.Code.Keyed() == keyed.OK:
 		expires = wire.Timestamp(found.Expires)
-	case out.Code.Keyed() == keyed.AlreadyCompleted, out.Code.Keyed() == keyed.LeaseLost && found.State != keyed.Pending:
+	case out.Code.Keyed() == keyed.AlreadyCompleted,
+		out.Code.Keyed() == keyed.LeaseLost && found.State != keyed.Pending:
 		record = wire.RenderRecord(found, true)
 	}
 	return outcome, record, expires, nil

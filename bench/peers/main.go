@@ -13,8 +13,8 @@
 // cannot do.
 //
 // measure.go has the rows and their order, system.go the interface of a system; each system has
-// its own file. syncs.go counts syncs, report.go joins the rounds and writes the results. Loads, processes and tables are those of ../harness. The method and its
-// rules of fairness are in ../README.md.
+// its own file. syncs.go counts syncs, report.go joins the rounds and writes the results. Loads, processes and tables
+// are those of ../harness. The method and its rules of fairness are in ../README.md.
 package main
 
 import (

@@ -161,10 +161,11 @@ func TestPools(t *testing.T) {
 // The fields by which others read the results.
 func TestReportFields(t *testing.T) {
 	t.Parallel()
-	f := &findings{samples: map[cell][]harness.Values{{row{"fresh", 64, false, smallPayload}, "seqledger"}: {(&load.Result{
-		Latency: load.NewLatencies(), Operations: 1,
-		Used: harness.Values{"bytes_per_write": 1, "cpu_us_per_write": 1},
-	}).Values()}}}
+	f := &findings{samples: map[cell][]harness.Values{{row{"fresh", 64, false, smallPayload}, "seqledger"}: {
+		(&load.Result{
+			Latency: load.NewLatencies(), Operations: 1,
+			Used: harness.Values{"bytes_per_write": 1, "cpu_us_per_write": 1},
+		}).Values()}}}
 	r := f.report(&options{rows: allRows, kinds: kinds()})
 	b, err := json.Marshal(r)
 	if err != nil {

@@ -51,7 +51,8 @@ func (f *databaseFlags) config() (*pgxpool.Config, error) {
 		return nil, usage("--dsn: %w", err)
 	}
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		// The default of pgx needs prepared statements, which PgBouncer in transaction mode must be configured to track.
+		// The default of pgx needs prepared statements, which PgBouncer in transaction mode must be configured to
+		// track.
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	return config, nil

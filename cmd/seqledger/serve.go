@@ -158,7 +158,8 @@ func (c *serveCommand) open(e *environment, cluster *cluster.Options) (*ledger.L
 	}
 	return ledger.Open(e.ctx, ledger.Options{
 		Dir: c.Data, Config: machine.DefaultConfig(), Logger: e.log,
-		CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock, ScrubBytes: c.ScrubBytes, Archive: c.Archive.path(), EndArchive: c.Archive == noArchive, Cluster: cluster,
+		CheckpointBytes: c.CheckpointBytes, AcceptClock: c.AcceptClock, ScrubBytes: c.ScrubBytes,
+		Archive: c.Archive.path(), EndArchive: c.Archive == noArchive, Cluster: cluster,
 	})
 }
 

@@ -81,7 +81,8 @@ const (
 
 // String returns the code in upper snake case, as the API names it.
 func (c Code) String() string {
-	names := [...]string{"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE", "LEASE_LOST",
+	names := [...]string{"", "OK", "ACQUIRED", "REPLAY", "IN_FLIGHT", "MISMATCH", "INDETERMINATE", "STALE",
+		"LEASE_LOST",
 		"ALREADY_COMPLETED", "NOT_FOUND", "NOT_FINAL"}
 	if c > 0 && int(c) < len(names) {
 		return names[c]

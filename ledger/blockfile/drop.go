@@ -100,8 +100,8 @@ func readFileHeader(d Disk, number uint64) (h fileHeader, err error) {
 }
 
 // Forget makes the files begin at a start that Before has returned, once it is recorded durably. Nothing must be
-// appended meanwhile. An earlier reader that reaches a removed file gets [machine.ErrDropped]. RemoveDropped removes the
-// files.
+// appended meanwhile. An earlier reader that reaches a removed file gets [machine.ErrDropped]. RemoveDropped removes
+// the files.
 func (f *Files) Forget(s Start) {
 	c := &f.current
 	n := 0

@@ -313,8 +313,8 @@ func (f *Files) Sync() (int64, error) {
 	return n, err
 }
 
-// Finish ends the appending of existing records. If a whole record follows the last one appended, it removes nothing and
-// returns the ledger index of the last such record. Otherwise it cuts off what follows and returns 0.
+// Finish ends the appending of existing records. If a whole record follows the last one appended, it removes nothing
+// and returns the ledger index of the last such record. Otherwise it cuts off what follows and returns 0.
 func (f *Files) Finish() (uncovered uint64, err error) {
 	if uncovered, err = f.LastUncovered(); err != nil || uncovered > 0 {
 		return uncovered, err

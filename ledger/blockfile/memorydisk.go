@@ -117,8 +117,8 @@ func (f *diskFile) Sync() error {
 	return nil
 }
 
-// Crash is a loss of power: any part of what was not synced survives, in pieces of a few bytes, in any order. Names that
-// were not synced exist, do not exist, or lead to their earlier file. intN draws a number below n.
+// Crash is a loss of power: any part of what was not synced survives, in pieces of a few bytes, in any order. Names
+// that were not synced exist, do not exist, or lead to their earlier file. intN draws a number below n.
 func (d *MemoryDisk) Crash(intN func(n int) int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -28,8 +28,8 @@ type Options struct {
 
 // Open opens the files up to a mark, and notes what follows it for the caller to append again. It reads all of the
 // active file. Of the sealed files in Options.Sealed it only checks that they exist, because there may be some hundred
-// thousand: each is compared with its entry at its first read, and by a scrub. Of the others it reads the header and the
-// end. Damage is [machine.ErrCorrupt].
+// thousand: each is compared with its entry at its first read, and by a scrub. Of the others it reads the header and
+// the end. Damage is [machine.ErrCorrupt].
 func Open(o Options) (*Files, error) {
 	f := &Files{disk: o.Disk, sealBytes: o.Mark.SealBytes, id: o.Mark.ID, found: map[uint64]int64{}}
 	if o.ReadOnly {

@@ -78,9 +78,9 @@ func (s *Store) SyncBlocks() (int64, error) {
 	return n, nil
 }
 
-// ScrubBlocks compares about n bytes of the block files with their checksums, from 0 or a position that it has returned.
-// It returns the next position, 0 at the end, and how many bytes it has compared. It does not wait for an Update or
-// Flush, nor delay one. Damage makes the store unusable.
+// ScrubBlocks compares about n bytes of the block files with their checksums, from 0 or a position that it has
+// returned. It returns the next position, 0 at the end, and how many bytes it has compared. It does not wait for an
+// Update or Flush, nor delay one. Damage makes the store unusable.
 func (s *Store) ScrubBlocks(from uint64, n int) (next uint64, compared int, err error) {
 	s.reading.RLock()
 	defer s.reading.RUnlock()
@@ -124,8 +124,8 @@ func (s *Store) EndReplay() error {
 	return err
 }
 
-// LastUncovered returns the ledger index of the last whole block that the log has not made again, 0 if there is none. It
-// proves that writes up to that index were decided. See EndReplay.
+// LastUncovered returns the ledger index of the last whole block that the log has not made again, 0 if there is none.
+// It proves that writes up to that index were decided. See EndReplay.
 func (s *Store) LastUncovered() (index uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// Amend changes tables that belong to this node alone (from machine.FirstLocalTable on). The applied position stays. The
-// changes become durable with the next Flush. Like an Update it excludes Views and Updates, and an error makes the store
-// unusable.
+// Amend changes tables that belong to this node alone (from machine.FirstLocalTable on). The applied position stays.
+// The changes become durable with the next Flush. Like an Update it excludes Views and Updates, and an error makes the
+// store unusable.
 func (s *Store) Amend(fn func(tx machine.Tx) error) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,9 +65,9 @@ func (s *Store) UncoveredBlocks() []blockfile.SealedFile {
 }
 
 // DropBlocks removes the block files that have only records before a ledger index, and returns how many bytes they had.
-// The index must not be after the horizon of the last Flush, because a replay reads from the horizon on, and live values
-// in these files must have been carried before that Flush. It first records durably where the files begin: a crash
-// leaves files that the next Open removes. An error makes the store unusable.
+// The index must not be after the horizon of the last Flush, because a replay reads from the horizon on, and live
+// values in these files must have been carried before that Flush. It first records durably where the files begin: a
+// crash leaves files that the next Open removes. An error makes the store unusable.
 func (s *Store) DropBlocks(ledgerIndex uint64) (bytes int64, err error) {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()

@@ -26,8 +26,8 @@ const fewKeys = 16
 
 // sort sorts ids of keys that agree in their first bytes. room has as many items as ids.
 //
-// A pass compares each key with one of them, the pivot, and sorts by where and to which side the key branches off and by
-// the next eight bytes. Keys that are equal in both are sorted by the next pass, from those bytes on. The pivot is
+// A pass compares each key with one of them, the pivot, and sorts by where and to which side the key branches off and
+// by the next eight bytes. Keys that are equal in both are sorted by the next pass, from those bytes on. The pivot is
 // random: a set of keys that is hard for one choice is easy for most others.
 func (s keySorter) sort(ids []uint32, room []sortItem, agreed int) {
 	if len(ids) < fewKeys {

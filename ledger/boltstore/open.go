@@ -365,7 +365,8 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 		return control{}, err
 	}
 	if version != formatVersion {
-		return control{}, fmt.Errorf("%w: it has version %d, this program reads version %d; use the program that wrote it",
+		return control{}, fmt.Errorf(
+			"%w: it has version %d, this program reads version %d; use the program that wrote it",
 			ErrVersion, version, formatVersion)
 	}
 	stored, err := getControl(bucket, keyIdentity, -1)

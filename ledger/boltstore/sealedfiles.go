@@ -11,9 +11,9 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// A checkpoint records which of the block files it covers are sealed, so that a start need not open each of some hundred
-// thousand. The records are in a separate bucket and change in the transaction that moves the mark or the start. They
-// repeat what the files contain: a file without a record is read.
+// A checkpoint records which of the block files it covers are sealed, so that a start need not open each of some
+// hundred thousand. The records are in a separate bucket and change in the transaction that moves the mark or the
+// start. They repeat what the files contain: a file without a record is read.
 
 var filesBucket = []byte("files")
 

@@ -174,8 +174,8 @@ func Adopt(path string, identity []byte) error {
 	return err
 }
 
-// AdoptAt is Adopt for a node of the same ledger, whose log continues after the applied position of the file. It returns
-// that position.
+// AdoptAt is Adopt for a node of the same ledger, whose log continues after the applied position of the file. It
+// returns that position.
 func AdoptAt(path string, identity []byte) (Position, error) {
 	return adopt(path, identity, func(*bbolt.Tx) error { return nil })
 }

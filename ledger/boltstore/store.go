@@ -157,8 +157,8 @@ func (s *Store) View(fn func(r machine.Reader) error) (err error) {
 }
 
 // TryView is View for a caller that does not depend on the result: it never waits, and returns at once while an Update
-// is running or waiting. With memoryOnly, Get finds only records of the state file that are among the changes in memory;
-// blocks are read as usual. beyond reports whether Get has looked into the state file, or would have.
+// is running or waiting. With memoryOnly, Get finds only records of the state file that are among the changes in
+// memory; blocks are read as usual. beyond reports whether Get has looked into the state file, or would have.
 func (s *Store) TryView(memoryOnly bool, fn func(r machine.Reader) error) (beyond bool, err error) {
 	if !s.mu.TryRLock() {
 		return false, nil

@@ -134,7 +134,8 @@ func TestUnknownVersions(t *testing.T) {
 	f := newFixture(t, testConfig())
 	entry := AppendEntry(nil, f.now, AppendTick(nil))
 	entry[0] = entryVersion + 1
-	if _, err := f.m.Apply(f.mem, entry); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "has version 2") {
+	_, err := f.m.Apply(f.mem, entry)
+	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "has version 2") {
 		t.Errorf("an entry of the next version gave %v", err)
 	}
 	state := f.m.head.append(nil)

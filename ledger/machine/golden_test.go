@@ -37,7 +37,8 @@ func golden(t *testing.T, name string, got []byte) {
 		at++
 	}
 	t.Errorf("THIS CHANGES THE FORMAT: %s differs from byte %d on.\n got %x\nwant %x\n"+
-		"Ledgers that were written by earlier versions could not be read, or would hash differently.", name, at, got, want)
+		"Ledgers that were written by earlier versions could not be read, or would hash differently.",
+		name, at, got, want)
 }
 
 func goldenBytes(t *testing.T, name string) []byte {

@@ -335,7 +335,8 @@ func FuzzBody(f *testing.F) {
 		}
 		b.Release()
 		if !bytes.Equal(got, content) || p.Share.used[MessageBytes].Used() != 0 {
-			t.Errorf("%d bytes became %d, and %d are charged", len(content), len(got), p.Share.used[MessageBytes].Used())
+			t.Errorf("%d bytes became %d, and %d are charged", len(content), len(got),
+				p.Share.used[MessageBytes].Used())
 		}
 	})
 }

@@ -58,7 +58,8 @@ const (
 	maxMessageBytes = 128 << 20
 	// MinMessageBytes is a credential's minimum of it: enough for the largest message, compressed.
 	MinMessageBytes = 24 << 20
-	// maxReads is how many reads build their answers at the same time. A read that is sending its answer does not count.
+	// maxReads is how many reads build their answers at the same time. A read that is sending its answer does not
+	// count.
 	maxReads = 32
 	// maxWritesPerSecond is more than a server on two cores takes from the network. It only defines the default share.
 	maxWritesPerSecond = 100_000

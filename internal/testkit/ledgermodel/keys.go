@@ -41,8 +41,8 @@ func encodedKey(id *machine.KeyedID) string {
 	return string(append(b, id.Key[:]...))
 }
 
-// Speaks reports whether the key has a live record. Otherwise it is free, even if a record exists: for the attempts that
-// have ended, or because no pass has removed it yet.
+// Speaks reports whether the key has a live record. Otherwise it is free, even if a record exists: for the attempts
+// that have ended, or because no pass has removed it yet.
 func (m *Model) Speaks(k *Key) bool {
 	if k == nil || k.Record.State == keyed.Released {
 		return false

@@ -61,8 +61,8 @@ type Options struct {
 	NoSync   bool   // for tests only
 }
 
-// Sums are the checksums of a bbolt file's pages. Check and Verify are safe for concurrent use; calls of Update and Close
-// must not overlap.
+// Sums are the checksums of a bbolt file's pages. Check and Verify are safe for concurrent use; calls of Update and
+// Close must not overlap.
 type Sums struct {
 	file    *os.File // nil if nothing may be written
 	path    string

@@ -7,9 +7,10 @@
 // node.go has the events and the effects, members.go the membership, store.go the log as the library sees it.
 // world_test.go and worldnode_test.go simulate a cluster.
 //
-// A host calls [New], then the methods one after the other, and takes [Node.Effects] after each. It sends Send at once. It
-// writes Append in order, with one sync for any number of them, and then calls [Node.Appended]. It applies Apply in order and
-// then calls [Node.Done]. The three may run in separate goroutines; none of them delays the node's ticks and messages.
+// A host calls [New], then the methods one after the other, and takes [Node.Effects] after each. It sends Send at once.
+// It writes Append in order, with one sync for any number of them, and then calls [Node.Appended]. It applies Apply in
+// order and then calls [Node.Done]. The three may run in separate goroutines; none of them delays the node's ticks and
+// messages.
 //
 // # Traps of the library
 //
