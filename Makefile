@@ -16,13 +16,13 @@ help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 # make itself ends by the signal of a Ctrl-C that it gets. On a terminal, job control gives what it runs a process group
-# that gets the signal instead.
+# that gets the signal instead. A last command would take the shell's place, and have no group of its own.
 FOREGROUND := [ ! -t 0 ] || set -m
 .PHONY: run
 run: SHELL := /bin/bash
 run: ## Start a server on 127.0.0.1:7450 with its data in ./seqledger-data
 	$(GO) build -o bin/seqledger ./cmd/seqledger
-	@$(FOREGROUND); bin/seqledger serve
+	@$(FOREGROUND); bin/seqledger serve; exit $$?
 
 .PHONY: cluster
 cluster: SHELL := /bin/bash
