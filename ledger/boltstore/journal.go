@@ -126,8 +126,8 @@ func (s *Store) transact(fill func(tx *bbolt.Tx) error) (pages int64, err error)
 	return stats.GetPageAlloc(), nil
 }
 
-// writeJournal puts all changes into the journal. The format says that there is one, because a program that does not
-// know it would take the tables for complete.
+// writeJournal puts all changes into the journal. The control record says that there is one: without it, a journal whose
+// bucket is lost would leave tables that look complete.
 func (s *Store) writeJournal(tx *bbolt.Tx, c *changes, p *pacer) error {
 	bucket, err := tx.CreateBucket(journalBucket)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *Store) writeJournal(tx *bbolt.Tx, c *changes, p *pacer) error {
 			return err
 		}
 	}
-	return errors.Join(w.put(), putControl(tx, keyJournal, nil)) // an empty record is the end
+	return errors.Join(w.put(), putControl(tx, keyJournal, []byte{1})) // an empty record is the end
 }
 
 type journalWriter struct {
@@ -205,7 +205,7 @@ func (s *Store) mergeSome(c *changes, p *pacer) (pages int64, err error) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(tx.DeleteBucket(journalBucket), tx.Bucket(controlBucket).Delete(keyJournal))
+		return errors.Join(tx.DeleteBucket(journalBucket), putControl(tx, keyJournal, []byte{0}))
 	})
 }
 

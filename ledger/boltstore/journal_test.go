@@ -550,6 +550,8 @@ func TestDamagedJournalIsRefused(t *testing.T) {
 	first := func(run []byte) func(j journal) error { return func(j journal) error { return put(j.Bucket, 0, run) } }
 	for name, damage := range map[string]func(j journal) error{
 		"missing":             func(j journal) error { return j.tx.DeleteBucket(journalBucket) },
+		"without its record":  func(j journal) error { return j.tx.Bucket(controlBucket).Delete(keyJournal) },
+		"record says none":    func(j journal) error { return putControl(j.tx, keyJournal, []byte{0}) },
 		"without end":         func(j journal) error { return j.Delete(journalKey(j.last)) },
 		"with a gap":          func(j journal) error { return j.Delete(journalKey(1)) },
 		"without start":       func(j journal) error { return j.Delete(journalKey(0)) },

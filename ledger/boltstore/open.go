@@ -45,7 +45,8 @@ var (
 	keyBlocks = []byte("blocks")
 	// keyStart is where the blocks begin: a blockfile.Start, or empty if none have been dropped.
 	keyStart = []byte("start")
-	// keyJournal exists while the file has a journal, so that a journal that is missing is noticed.
+	// keyJournal has 1 while the file has a journal and 0 otherwise. It is always there and must agree with the bucket,
+	// so that the loss of either is noticed.
 	keyJournal = []byte("journal")
 )
 
@@ -262,6 +263,7 @@ func initialize(path string, o Options) error {
 			putApplied(tx, Position{}),
 			putControl(tx, keyBlocks, firstMark(o).Append(nil)),
 			putControl(tx, keyStart, nil),
+			putControl(tx, keyJournal, []byte{0}),
 		)
 	})
 	return errors.Join(err, db.Close())
@@ -391,11 +393,13 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	if c.start, err = readStart(bucket); err != nil {
 		return control{}, err
 	}
-	if bucket.Get(keyJournal) != nil {
-		if _, err := getControl(bucket, keyJournal, 0); err != nil {
-			return control{}, err
-		}
-		c.journal = true
+	journal, err := getControl(bucket, keyJournal, 1)
+	if err != nil {
+		return control{}, err
+	}
+	if c.journal = journal[0] == 1; c.journal != (tx.Bucket(journalBucket) != nil) {
+		return control{}, fmt.Errorf("control record %q: %w; "+adviceRestore, keyJournal, damaged(controlTable, keyJournal,
+			"it says that the file has a journal: %t, and there is one: %t", c.journal, !c.journal))
 	}
 	c.applied.Index = binary.LittleEndian.Uint64(applied)
 	c.applied.Term = binary.LittleEndian.Uint64(applied[8:])
