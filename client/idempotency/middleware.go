@@ -471,7 +471,7 @@ func (m *middleware) namespace(r *http.Request) string {
 	if m.options.Namespace != nil {
 		return m.options.Namespace(r)
 	}
-	path := canonicalPath(r.URL)
+	path := loosePath(r.URL)
 	name := r.Method + " " + path
 	if len(name) > MaxNamespace {
 		sum := sha256.Sum256([]byte(path))
