@@ -56,7 +56,7 @@ const fingerprintVersion = "seqledger-fingerprint-1"
 type Request struct {
 	Method    string
 	Namespace string
-	// Target is the path and the query. The order of the query parameters does not matter.
+	// Target is the path, as it is escaped, and the query. The order of the query parameters does not matter.
 	Target *url.URL
 	// MediaType is the Content-Type. Its case, the order of its parameters, the charset UTF-8 of JSON, texts and forms,
 	// and the boundary of a multipart body do not matter.
@@ -116,8 +116,8 @@ func writePart(h hash.Hash, part []byte) {
 	h.Write(part)
 }
 
-// canonicalTarget returns the path, and the query sorted by name, because some clients build the query from a map. A
-// query that does not parse is kept unchanged.
+// canonicalTarget returns the path as it is escaped, because a service may tell two spellings apart, and the query
+// sorted by name, because some clients build it from a map. A query that does not parse is kept unchanged.
 func canonicalTarget(u *url.URL) string {
 	if u == nil {
 		return ""
@@ -126,13 +126,14 @@ func canonicalTarget(u *url.URL) string {
 	if values, err := url.ParseQuery(u.RawQuery); err == nil {
 		query = values.Encode()
 	}
-	return canonicalPath(u) + "?" + query
+	return u.EscapedPath() + "?" + query
 }
 
-// canonicalPath returns the escaped path in one spelling: letters, digits and -._~ are not escaped (RFC 3986, section
-// 6.2.2.2), nor are !$'()*,:@, which the libraries of some languages escape and those of others do not. Other escapes
-// are in upper case. A slash at the end does not count: a service that ignores it would run a repeat without it again.
-func canonicalPath(u *url.URL) string {
+// loosePath returns the escaped path in one spelling, for the namespace, so that a repeat in another spelling meets the
+// record of the first request; the fingerprint then refuses it. Letters, digits and -._~ are not escaped (RFC 3986,
+// section 6.2.2.2), nor are !$'()*,:@, which the libraries of some languages escape and those of others do not. Other
+// escapes are in upper case. A slash at the end does not count: many services ignore it.
+func loosePath(u *url.URL) string {
 	escaped := u.EscapedPath()
 	if len(escaped) > 1 {
 		escaped = strings.TrimSuffix(escaped, "/")
@@ -157,7 +158,7 @@ func canonicalPath(u *url.URL) string {
 	return path.String()
 }
 
-// isPlain reports whether a character means the same in a path whether it is escaped or not.
+// isPlain reports whether a character means the same to most services whether it is escaped in a path or not.
 func isPlain(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
 		strings.IndexByte("-._~!$'()*,:@", c) >= 0
