@@ -83,6 +83,9 @@ func answered(reads bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := callOf(r.Context())
 		c.reads = reads
+		if c.body != nil {
+			c.body.Decoded = true // answerUnary and writeBatch release it then
+		}
 		defer func() {
 			c.endWork()
 			if c.memory != nil {

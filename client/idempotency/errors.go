@@ -27,8 +27,8 @@ const (
 	CodeOutcomeUnknown   Code = "outcome-unknown"       // it is unknown whether it was executed
 	CodeNotRetained      Code = "response-not-retained" // executed, but the response was not kept
 	CodeNotExecuted      Code = "not-executed"          // an operator settled it: it was not executed
-	CodeReplayForbidden  Code = "replay-forbidden"      // executed, but the caller may not see the response
-	CodeReplayUnchecked  Code = "replay-unchecked"      // executed; whether the caller may see the response is unknown
+	CodeReplayForbidden  Code = "replay-forbidden"      // made before, and the caller may not see the response
+	CodeReplayUnchecked  Code = "replay-unchecked"      // whether the caller may see the response is unknown
 	CodeReplayEncoded    Code = "replay-encoded"        // executed, but the caller does not accept its content coding
 	CodeQuota            Code = "quota"                 // too many keys or waiters
 	CodeStoreUnavailable Code = "store-unavailable"     // nothing was executed
@@ -79,9 +79,9 @@ var codes = map[Code]codeInfo{
 	CodeNotExecuted: {http.StatusConflict, OtherKey, connect.CodeFailedPrecondition,
 		"The first request with this key was not executed, as was found out later"},
 	CodeReplayForbidden: {http.StatusForbidden, FixRequest, connect.CodePermissionDenied,
-		"The request was executed, and this caller may not have its response"},
+		"The request was made before, and this caller may not have its response"},
 	CodeReplayUnchecked: {http.StatusServiceUnavailable, SameKey, connect.CodeUnavailable,
-		"The request was executed, and whether this caller may have its response could not be found out"},
+		"Whether this caller may have the response of a request made before could not be found out"},
 	CodeReplayEncoded: {http.StatusNotAcceptable, Reconcile, connect.CodeFailedPrecondition,
 		"The request was executed, and its response has a content coding that this request does not accept"},
 	CodeQuota: {http.StatusTooManyRequests, SameKey, connect.CodeResourceExhausted, "Too many keys are in use"},

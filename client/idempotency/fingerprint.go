@@ -3,6 +3,7 @@ package idempotency
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -14,9 +15,11 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -56,7 +59,7 @@ const fingerprintVersion = "seqledger-fingerprint-1"
 type Request struct {
 	Method    string
 	Namespace string
-	// Target is the path and the query. The order of the query parameters does not matter.
+	// Target is the path, as it is escaped, and the query. The order of the query parameters does not matter.
 	Target *url.URL
 	// MediaType is the Content-Type. Its case, the order of its parameters, the charset UTF-8 of JSON, texts and forms,
 	// and the boundary of a multipart body do not matter.
@@ -76,9 +79,28 @@ func (e *BodyError) Error() string { return "idempotency: body: " + e.Cause.Erro
 // Unwrap returns the cause.
 func (e *BodyError) Unwrap() error { return e.Cause }
 
+// largeBody is the size in bytes above which a body is large. The members of an object, or the parameters of a part,
+// that have a mebibyte take a processor 200 ms.
+const largeBody = 64 << 10
+
+// largeBodies has an element for each fingerprint of a large body that is being made. Its capacity leaves a processor
+// for everything else.
+var largeBodies = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
+
 // NewFingerprint returns the fingerprint of a request: the SHA-256 of its length-prefixed parts. pointers is used only
-// with FingerprintPointers. The error is a [*BodyError].
-func NewFingerprint(mode FingerprintMode, pointers []string, r *Request) (f Fingerprint, err error) {
+// with FingerprintPointers. A body of more than 64 KiB waits while the fingerprints of others take all processors but
+// one. The error is a [*BodyError], or that of ctx, which ends the wait.
+func NewFingerprint(
+	ctx context.Context, mode FingerprintMode, pointers []string, r *Request,
+) (f Fingerprint, err error) {
+	if len(r.Body) > largeBody {
+		select {
+		case largeBodies <- struct{}{}:
+			defer func() { <-largeBodies }()
+		case <-ctx.Done():
+			return f, ctx.Err()
+		}
+	}
 	f.Algorithm = uint8(mode)
 	body, err := bodyDigest(mode, pointers, r)
 	if err != nil {
@@ -102,6 +124,20 @@ func NewFingerprint(mode FingerprintMode, pointers []string, r *Request) (f Fing
 	return f, nil
 }
 
+// fingerprintOf is NewFingerprint whose error is an [*Error].
+func fingerprintOf(
+	ctx context.Context, mode FingerprintMode, pointers []string, r *Request,
+) (f Fingerprint, err error) {
+	f, err = NewFingerprint(ctx, mode, pointers, r)
+	if _, invalid := errors.AsType[*BodyError](err); invalid {
+		return f, &Error{Code: CodeBodyInvalid, Cause: err}
+	}
+	if err != nil {
+		return f, &Error{Code: CodeQuota, RetryAfter: time.Second, Cause: err}
+	}
+	return f, nil
+}
+
 // actingHeaders are headers that decide whether, how and on what a request acts. They are part of it.
 var actingHeaders = []string{
 	"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range",
@@ -116,8 +152,8 @@ func writePart(h hash.Hash, part []byte) {
 	h.Write(part)
 }
 
-// canonicalTarget returns the path, and the query sorted by name, because some clients build the query from a map. A
-// query that does not parse is kept unchanged.
+// canonicalTarget returns the path as it is escaped, because a service may tell two spellings apart, and the query
+// sorted by name, because some clients build it from a map. A query that does not parse is kept unchanged.
 func canonicalTarget(u *url.URL) string {
 	if u == nil {
 		return ""
@@ -126,13 +162,14 @@ func canonicalTarget(u *url.URL) string {
 	if values, err := url.ParseQuery(u.RawQuery); err == nil {
 		query = values.Encode()
 	}
-	return canonicalPath(u) + "?" + query
+	return u.EscapedPath() + "?" + query
 }
 
-// canonicalPath returns the escaped path in one spelling: letters, digits and -._~ are not escaped (RFC 3986, section
-// 6.2.2.2), nor are !$'()*,:@, which the libraries of some languages escape and those of others do not. Other escapes
-// are in upper case. A slash at the end does not count: a service that ignores it would run a repeat without it again.
-func canonicalPath(u *url.URL) string {
+// loosePath returns the escaped path in one spelling, for the namespace, so that a repeat in another spelling meets the
+// record of the first request; the fingerprint then refuses it. Letters, digits and -._~ are not escaped (RFC 3986,
+// section 6.2.2.2), nor are !$'()*,:@, which the libraries of some languages escape and those of others do not. Other
+// escapes are in upper case. A slash at the end does not count: many services ignore it.
+func loosePath(u *url.URL) string {
 	escaped := u.EscapedPath()
 	if len(escaped) > 1 {
 		escaped = strings.TrimSuffix(escaped, "/")
@@ -157,7 +194,7 @@ func canonicalPath(u *url.URL) string {
 	return path.String()
 }
 
-// isPlain reports whether a character means the same in a path whether it is escaped or not.
+// isPlain reports whether a character means the same to most services whether it is escaped in a path or not.
 func isPlain(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
 		strings.IndexByte("-._~!$'()*,:@", c) >= 0

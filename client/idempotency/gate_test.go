@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -44,6 +45,37 @@ func TestMiddlewareAllowReplay(t *testing.T) {
 	s.refused(s.send(), http.StatusServiceUnavailable, idempotency.CodeReplayUnchecked, idempotency.SameKey, 1)
 	allowed, failure = true, nil
 	s.expect(s.send(), http.StatusCreated, "true", 1)
+}
+
+// A request that the replay check forbids does not run where the visitor's has no result: it is under way, has an
+// unknown outcome, or waits for its next owner. Without an answer of the store it does not run, either.
+func TestForbiddenVisitorWithoutResult(t *testing.T) {
+	t.Parallel()
+	for _, expiry := range []idempotency.LeaseExpiry{idempotency.BecomeIndeterminate, idempotency.TakeOver} {
+		synctest.Test(t, func(t *testing.T) {
+			options := func(o *idempotency.Options) {
+				o.VisitorHeader, o.OnLeaseExpired = "X-Visitor", expiry
+				o.AllowReplay = func(*http.Request) (bool, error) { return false, nil }
+			}
+			s := newService(t, options)
+			visitor := header("X-Visitor", "8e03978e-40d5-43dd-bc93-6894a57f9324")
+			forbidden := func() {
+				s.refused(s.send(visitor), 403, idempotency.CodeReplayForbidden, idempotency.FixRequest, 1)
+			}
+			s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
+				forbidden()
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+			s.expect(s.send(visitor, header("Authorization")), http.StatusInternalServerError, "false", 1)
+			time.Sleep(idempotency.DefaultLease + time.Second)
+			forbidden()
+			s.store = reserving{nil, func(*idempotency.ReserveRequest) (*idempotency.Reservation, error) {
+				return nil, errors.New("the store is away")
+			}}
+			s.use(options)
+			s.refused(s.send(visitor), 503, idempotency.CodeStoreUnavailable, idempotency.SameKey, 1)
+		})
+	}
 }
 
 // For a principal that is not admitted, no body is read and no key reserved.
@@ -93,6 +125,27 @@ func TestMiddlewareSlowBody(t *testing.T) {
 	slow := func(r *http.Request) { r.Body = io.NopCloser(failingReader{os.ErrDeadlineExceeded}) }
 	s.refused(s.send(slow), http.StatusRequestTimeout, idempotency.CodeBodyTimeout, idempotency.SameKey, 0)
 	s.expect(s.send(), http.StatusCreated, "false", 1)
+}
+
+// While the fingerprints of large bodies take as many processors as they may, a large body waits, as long as its client
+// does. A small one does not wait.
+func TestLargeBodiesWait(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(o *idempotency.Options) { o.Fingerprint = idempotency.FingerprintJCS })
+	large := body(`"` + strings.Repeat("x", 64<<10) + `"`)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	gone := func(r *http.Request) { *r = *r.WithContext(ctx) }
+	func() {
+		for range cap(idempotency.LargeBodies) {
+			idempotency.LargeBodies <- struct{}{}
+			defer func() { <-idempotency.LargeBodies }()
+		}
+		s.expect(s.send(), http.StatusCreated, "false", 1)
+		s.refused(s.send(large, gone), 429, idempotency.CodeQuota, idempotency.SameKey, 1)
+	}()
+	s.expect(s.send(large, header("Idempotency-Key", "large")), http.StatusCreated, "false", 2)
+	s.expect(s.send(large, header("Idempotency-Key", "large")), http.StatusCreated, "true", 2)
 }
 
 // resultStore records the last stored result.

@@ -300,9 +300,13 @@ func TestStaleCredentialClaimsNoVisitor(t *testing.T) {
 	s.refused(s.send(as("Bearer bob")), 429, idempotency.CodeQuota, idempotency.SameKey, 1)
 	admits.Store(true)
 	s.refused(s.send(as("Bearer unknown")), 503, idempotency.CodeReplayUnchecked, idempotency.SameKey, 1)
-	s.expect(s.send(as("Bearer stale")), http.StatusCreated, "false", 2) // a request of its own
-	s.expect(s.send(as("Bearer alice")), http.StatusCreated, "true", 2)
-	s.expect(s.send(as("Bearer bob")), http.StatusCreated, "false", 3)
+	s.refused(s.send(as("Bearer stale")), 403, idempotency.CodeReplayForbidden, idempotency.FixRequest, 1)
+	s.expect(s.send(as("Bearer alice")), http.StatusCreated, "true", 1)
+	s.refused(s.send(as("Bearer stale")), 403, idempotency.CodeReplayForbidden, idempotency.FixRequest, 1)
+	s.expect(s.send(as("Bearer bob")), http.StatusCreated, "false", 2)
+	other := header("Idempotency-Key", "other")
+	s.expect(s.send(as("Bearer stale"), other), http.StatusCreated, "false", 3) // what no visitor began is its own
+	s.expect(s.send(as(""), other), http.StatusCreated, "false", 4)
 }
 
 // A stored principal says what it was made of, and contains nothing of the headers.

@@ -290,14 +290,11 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 		}
 		defer leave()
 	}
-	if from.visitor != "" {
-		if err := m.claimVisitor(r, &from); err != nil {
-			m.fail(w, r, err)
-			return
-		}
+	fingerprint, err := m.fingerprint(w, r, key.Namespace)
+	if err == nil && from.visitor != "" {
+		err = m.claimVisitor(r, key, fingerprint, &from)
 		key.Principal = from.principal
 	}
-	fingerprint, err := m.fingerprint(w, r, key.Namespace)
 	if err != nil {
 		m.fail(w, r, err)
 		return
@@ -381,21 +378,6 @@ func (m *middleware) identify(r *http.Request) (key RecordKey, from sender, err 
 	return key, from, nil
 }
 
-// claimVisitor gives a visitor's secret to the user that sends it, unless it belongs to another user. A credential that
-// nothing has verified yet, because it may be expired or invented, gets it only if the request may see stored
-// responses. The error is an [*Error].
-func (m *middleware) claimVisitor(r *http.Request, from *sender) error {
-	if m.options.Principal == nil {
-		switch err := m.allowReplay(r); {
-		case CodeOf(err) == CodeReplayForbidden:
-			return nil
-		case err != nil:
-			return err
-		}
-	}
-	return m.signIn(r.Context(), &m.options, from)
-}
-
 // fingerprint returns the fingerprint of a request, and leaves the body readable. The error is an [*Error].
 func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespace string) (f Fingerprint, err error) {
 	request := &Request{
@@ -420,10 +402,7 @@ func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespa
 			request.Header["Content-Encoding"] = []string{canonicalList(strings.Join(codings, ","))}
 		}
 	}
-	if f, err = NewFingerprint(m.options.Fingerprint, m.options.Pointers, request); err != nil {
-		return f, &Error{Code: CodeBodyInvalid, Cause: err}
-	}
-	return f, nil
+	return fingerprintOf(r.Context(), m.options.Fingerprint, m.options.Pointers, request)
 }
 
 // MethodHeaders are the headers from which some services take the method of a request. They are part of its
@@ -489,7 +468,7 @@ func (m *middleware) namespace(r *http.Request) string {
 	if m.options.Namespace != nil {
 		return m.options.Namespace(r)
 	}
-	path := canonicalPath(r.URL)
+	path := loosePath(r.URL)
 	name := r.Method + " " + path
 	if len(name) > MaxNamespace {
 		sum := sha256.Sum256([]byte(path))

@@ -19,8 +19,18 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
+// maxExplained is how many bytes of JSON are searched for a mistake's field, because that costs several times as much as
+// decoding. Of the mistakes in longer ones the decoder's position is told.
+const maxExplained = 64 << 10
+
 // decodeJSON reads a message in JSON. The error is a *machine.FieldError.
 func decodeJSON(data []byte, m proto.Message) error {
+	explain := maxExplained
+	return decodeJSONPart(data, m, &explain)
+}
+
+// decodeJSONPart is decodeJSON for a part of a message, of which explain bytes may still be searched for mistakes.
+func decodeJSONPart(data []byte, m proto.Message, explain *int) error {
 	if problem, _ := jsonLimits(data); problem != nil {
 		return problem
 	}
@@ -28,8 +38,10 @@ func decodeJSON(data []byte, m proto.Message) error {
 	if err == nil {
 		return nil
 	}
-	if field := explainJSON(m.ProtoReflect().Type(), data, ""); field != nil {
-		return field
+	if *explain -= len(data); *explain >= 0 {
+		if field := explainJSON(m.ProtoReflect().Type(), data, ""); field != nil {
+			return field
+		}
 	}
 	// A problem of the whole object, such as a field given twice.
 	return jsonWholeProblem(m.ProtoReflect().Descriptor(), "", err)
@@ -295,6 +307,8 @@ func shown(value []byte) string {
 }
 
 var (
+	unknownField   = regexp.MustCompile(`unknown field "([^"]*)"`)
+	jsonPosition   = regexp.MustCompile(`\(line (\d+:\d+)\)`)
 	duplicateField = regexp.MustCompile(`duplicate field "([^"]*)"`)
 	oneofIsSet     = regexp.MustCompile(`error parsing "([^"]*)", oneof [^ ]* is already set`)
 )
@@ -312,5 +326,12 @@ func jsonWholeProblem(d protoreflect.MessageDescriptor, path string, err error) 
 		return &machine.FieldError{Field: path,
 			Problem: fmt.Sprintf("has %s in addition to another one, and only one of them is allowed", Clip(found[1]))}
 	}
-	return &machine.FieldError{Field: path, Problem: "is not the JSON of " + string(d.FullName())}
+	problem := "is not the JSON of " + string(d.FullName())
+	if found := jsonPosition.FindStringSubmatch(err.Error()); found != nil {
+		problem += " from line " + found[1] + " on"
+		if name := unknownField.FindStringSubmatch(err.Error()); name != nil && path == "" {
+			return unknownJSONField("", name[1])
+		}
+	}
+	return &machine.FieldError{Field: path, Problem: problem}
 }

@@ -95,6 +95,38 @@ func TestErrorsDoNotRepeatHugeInput(t *testing.T) {
 	}
 }
 
+// TestLongJSONIsNotExplained: the field of a mistake is searched for in so many bytes of a message, whole or of a frame
+// together, and what is longer is refused with the position or the name that the decoder tells.
+func TestLongJSONIsNotExplained(t *testing.T) {
+	t.Parallel()
+	pad := strings.Repeat("x", maxExplained)
+	for text, want := range map[string]string{
+		`{"operations":[{"setEntity":{"key":1}}],"clientId":"a"}`:           "operations[0].set_entity.key: must be a text",
+		`{"clientId":"` + pad + `","operations":[{"setEntity":{"key":1}}]}`: "is not the JSON of seqledger.v1.WriteRequest from line 1:",
+		`{"clientId":"` + pad + `","operation":[]}`:                         "operation: is an unknown field",
+	} {
+		err := decodeJSON([]byte(text), new(seqledgerv1.WriteRequest))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d bytes: got %v, want %s", len(text), err, want)
+		}
+	}
+	bad := `{"clientId":"` + pad[:maxExplained/4] + `","operations":[{"setEntity":{"key":1}}]}`
+	f := new(Frame)
+	f.decodeJSON([]byte(`{"writes":[` + strings.Repeat(bad+",", 7) + bad + `]}`))
+	explained := 0
+	for n := range 8 {
+		if f.Bad[n] == nil {
+			t.Fatalf("write %d was taken", n)
+		}
+		if strings.Contains(f.Bad[n].Error(), "set_entity.key") {
+			explained++
+		}
+	}
+	if explained != 3 {
+		t.Errorf("%d writes are explained, want 3", explained)
+	}
+}
+
 func TestJSONLimits(t *testing.T) {
 	t.Parallel()
 	many := strings.Repeat("0,", maxElements-1)

@@ -251,9 +251,10 @@ func (f *Frame) decodeJSON(data []byte) {
 		f.Invalid = problem
 		return
 	}
+	explain := maxExplained // of all writes together
 	for n, write := range writes {
 		m := new(seqledgerv1.WriteRequest)
-		if err := decodeJSON(write, m); err != nil {
+		if err := decodeJSONPart(write, m, &explain); err != nil {
 			f.refuse(n, err)
 			m = new(seqledgerv1.WriteRequest) // what was decoded of it is invalid
 		}

@@ -20,6 +20,7 @@ const (
 	AnswerBytes
 	Reads
 	LargeReads
+	Decodes
 	QueuedBytes
 	Waiters
 	RequestsPerSecond
@@ -71,6 +72,7 @@ var table = [boundCount]struct {
 	AnswerBytes:       {"answer_bytes", "memory for unread answers", busyRetry, []Owner{OfServer, OfCredential}},
 	Reads:             {"reads", "reads under way", busyRetry, nil},
 	LargeReads:        {"large_reads", "large reads under way", busyRetry, nil},
+	Decodes:           {"decodes", "large messages being decoded", busyRetry, nil},
 	QueuedBytes:       {"queued_bytes", "writes that wait for the log", roomRetry, []Owner{OfCredential}},
 	Waiters:           {"waiters", "calls that wait for an owner", busyRetry, nil},
 	RequestsPerSecond: {"requests_per_second", "requests per second", 0, []Owner{OfCredential}},

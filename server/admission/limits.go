@@ -110,8 +110,8 @@ func WithDefaults(l Limits) Limits {
 	return l.share(&total)
 }
 
-// of returns the limit of a bound on what is in use; math.MaxInt64 for none. Those of queued bytes and large reads
-// cannot be configured.
+// of returns the limit of a bound on what is in use; math.MaxInt64 for none. Those of queued bytes, large reads
+// and decodes cannot be configured.
 func (l *Limits) of(b Bound) int64 {
 	switch b {
 	case Requests:
@@ -124,16 +124,16 @@ func (l *Limits) of(b Bound) int64 {
 		return int64(l.MessageBytes)
 	case Reads:
 		return int64(l.Reads)
-	case LargeReads:
-		return maxLargeReads()
+	case LargeReads, Decodes:
+		return maxLargeWork()
 	case Waiters:
 		return int64(l.Waiters)
 	}
 	return math.MaxInt64
 }
 
-// maxLargeReads leaves one processor to all other requests.
-func maxLargeReads() int64 { return int64(max(1, runtime.GOMAXPROCS(0)-1)) }
+// maxLargeWork leaves one processor to all other requests.
+func maxLargeWork() int64 { return int64(max(1, runtime.GOMAXPROCS(0)-1)) }
 
 // total returns how many units of a bound all callers may have in use.
 func (c *Controller) total(b Bound) int64 { return c.totals.of(b) }
@@ -143,7 +143,7 @@ func (c *Controller) limit(p Party, b Bound) int64 {
 	switch {
 	case b == QueuedBytes:
 		return maxQueuedBytes
-	case b == LargeReads && c.shares:
+	case (b == LargeReads || b == Decodes) && c.shares:
 		return 1
 	}
 	return p.Limits.of(b)

@@ -270,7 +270,7 @@ func TestLargeReads(t *testing.T) {
 		if err := refuse(p, false); err != nil {
 			t.Error("a small read beside a large one:", err)
 		}
-		for i := range maxLargeReads() - 1 {
+		for i := range maxLargeWork() - 1 {
 			if _, err := c.Read(t.Context(), partyOf(c, fmt.Sprint("b", i), Limits{}), true); err != nil {
 				t.Fatal(err)
 			}
@@ -281,11 +281,11 @@ func TestLargeReads(t *testing.T) {
 			t.Error("a large read that leaves no processor to others:", err)
 		}
 		done()
-		if err := refuse(last, true); err != nil || c.used[LargeReads].Used() != maxLargeReads()-1 {
+		if err := refuse(last, true); err != nil || c.used[LargeReads].Used() != maxLargeWork()-1 {
 			t.Error("after one has ended:", err)
 		}
 		whole := newController(t, Options{})
-		for range maxLargeReads() {
+		for range maxLargeWork() {
 			if _, err := whole.Read(t.Context(), whole.Party(nil, Limits{}), true); err != nil {
 				t.Error("without credentials:", err)
 			}

@@ -292,12 +292,23 @@ const askTimeout = time.Second
 // interruptWith makes reads and writes on a connection fail when ctx ends or after limit. stop
 // undoes that; it returns false if the connection can no longer be used.
 func (c *callConn) interruptWith(ctx context.Context, limit time.Duration) (stop func() bool) {
-	_ = c.SetReadDeadline(time.Now().Add(limit)) // a broken connection shows when it is used
+	c.limitReads(ctx, limit)
 	if ctx.Done() == nil {
 		return func() bool { return true }
 	}
-	// A time in the past, so that pending reads and writes fail at once.
-	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	return context.AfterFunc(ctx, c.interrupt)
+}
+
+// interrupt makes pending and later reads and writes fail at once, by a deadline in the past.
+func (c *callConn) interrupt() { _ = c.SetDeadline(time.Unix(1, 0)) }
+
+// limitReads makes reads fail after limit, or if ctx has ended. A ctx that ends later interrupts the connection after
+// this; one that ended before may have done so already, and the new deadline would undo it.
+func (c *callConn) limitReads(ctx context.Context, limit time.Duration) {
+	_ = c.SetReadDeadline(time.Now().Add(limit)) // a broken connection shows when it is used
+	if ctx.Err() != nil {
+		c.interrupt()
+	}
 }
 
 // exchange sends a request and reads the head of its answer. The body of the answer returns the
@@ -322,7 +333,7 @@ func (p *pool) exchange(ctx context.Context, c *callConn, r *http.Request, send 
 	if answer.ContentLength == 0 {
 		body.finish(true)
 	} else {
-		_ = c.SetReadDeadline(time.Now().Add(bodyTimeout))
+		c.limitReads(ctx, bodyTimeout)
 		answer.Body = body
 	}
 	return answer, nil

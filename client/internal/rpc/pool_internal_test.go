@@ -137,6 +137,55 @@ func TestAPeerThatFallsSilent(t *testing.T) {
 	})
 }
 
+// TestACallEndsWithItsContextInItsBody: the end of a context between the head of an answer and its body is not lost
+// when the body gets its own time.
+func TestACallEndsWithItsContextInItsBody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &peer{answer: "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"}
+		p := s.pool(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		p.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := s.dial(ctx, network, address)
+			return &endingAtHead{Conn: conn, cancel: cancel, interrupted: make(chan struct{})}, err
+		}
+		began := time.Now()
+		_, err := p.post(ctx, "x")
+		if waited := time.Since(began); err == nil || waited != 0 || len(p.places) != 0 || p.idleCount() != 0 {
+			t.Errorf("after %v: %v, %d places taken, %d connections kept", waited, err, len(p.places), p.idleCount())
+		}
+	})
+}
+
+// endingAtHead is a connection whose second read, of the head of a call's answer, ends the call's context and waits
+// until that has interrupted the connection.
+type endingAtHead struct {
+	net.Conn
+
+	cancel      func()
+	interrupted chan struct{}
+	reads       int
+}
+
+func (c *endingAtHead) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.reads++; c.reads == 2 {
+		c.cancel()
+		<-c.interrupted
+	}
+	return n, err
+}
+
+func (c *endingAtHead) SetDeadline(at time.Time) error {
+	err := c.Conn.SetDeadline(at)
+	select {
+	case <-c.interrupted:
+	default:
+		close(c.interrupted)
+	}
+	return err
+}
+
 // TestCallsBeyondTheBound wait for a connection, and end with their context without having sent
 // anything.
 func TestCallsBeyondTheBound(t *testing.T) {
