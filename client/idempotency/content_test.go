@@ -18,7 +18,9 @@ import (
 func TestMediaTypes(t *testing.T) {
 	t.Parallel()
 	of := func(mode idempotency.FingerprintMode, mediaType string) idempotency.Fingerprint {
-		f, err := idempotency.NewFingerprint(mode, nil, &idempotency.Request{MediaType: mediaType, Body: []byte("{}")})
+		f, err := idempotency.NewFingerprint(t.Context(), mode, nil, &idempotency.Request{
+			MediaType: mediaType, Body: []byte("{}"),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +109,7 @@ func TestMultipart(t *testing.T) {
 		"cut off":       {"one", strings.TrimSuffix(base, "--\r\n"), false},
 	} {
 		print := func(boundary, body string) idempotency.Fingerprint {
-			f, err := idempotency.NewFingerprint(idempotency.FingerprintRaw, nil, &idempotency.Request{
+			f, err := idempotency.NewFingerprint(t.Context(), idempotency.FingerprintRaw, nil, &idempotency.Request{
 				MediaType: "multipart/form-data; boundary=" + boundary, Body: []byte(body),
 			})
 			if err != nil {
@@ -153,7 +155,7 @@ func TestMultipartHeaders(t *testing.T) {
 		{disposition + `name="é"`, disposition + "name*=utf-8''%C3%A9", false},
 	} {
 		print := func(boundary, lines string) idempotency.Fingerprint {
-			f, err := idempotency.NewFingerprint(idempotency.FingerprintRaw, nil, &idempotency.Request{
+			f, err := idempotency.NewFingerprint(t.Context(), idempotency.FingerprintRaw, nil, &idempotency.Request{
 				MediaType: "multipart/form-data; boundary=" + boundary, Body: []byte(form(boundary, field(lines, "5"))),
 			})
 			if err != nil {

@@ -213,8 +213,9 @@ func ExampleFromContext() {
 
 // Two encodings of one request have the same fingerprint.
 func ExampleNewFingerprint() {
+	ctx := context.Background()
 	of := func(body string) idempotency.Fingerprint {
-		f, err := idempotency.NewFingerprint(idempotency.FingerprintJCS, nil, &idempotency.Request{
+		f, err := idempotency.NewFingerprint(ctx, idempotency.FingerprintJCS, nil, &idempotency.Request{
 			Method: http.MethodPost, Namespace: "charges", MediaType: "application/json", Body: []byte(body),
 		})
 		if err != nil {

@@ -82,6 +82,9 @@ func CodeLines() map[string]string {
 	return lines
 }
 
+// LargeBodies is largeBodies.
+var LargeBodies = largeBodies
+
 // Headers of replays, and those that pages may read.
 var (
 	StoredHeaderNames = storedHeaders

@@ -3,6 +3,7 @@ package idempotency
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -14,9 +15,11 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -76,9 +79,28 @@ func (e *BodyError) Error() string { return "idempotency: body: " + e.Cause.Erro
 // Unwrap returns the cause.
 func (e *BodyError) Unwrap() error { return e.Cause }
 
+// largeBody is the size in bytes above which a body is large. The members of an object, or the parameters of a part,
+// that have a mebibyte take a processor 200 ms.
+const largeBody = 64 << 10
+
+// largeBodies has an element for each fingerprint of a large body that is being made. Its capacity leaves a processor
+// for everything else.
+var largeBodies = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
+
 // NewFingerprint returns the fingerprint of a request: the SHA-256 of its length-prefixed parts. pointers is used only
-// with FingerprintPointers. The error is a [*BodyError].
-func NewFingerprint(mode FingerprintMode, pointers []string, r *Request) (f Fingerprint, err error) {
+// with FingerprintPointers. A body of more than 64 KiB waits while the fingerprints of others take all processors but
+// one. The error is a [*BodyError], or that of ctx, which ends the wait.
+func NewFingerprint(
+	ctx context.Context, mode FingerprintMode, pointers []string, r *Request,
+) (f Fingerprint, err error) {
+	if len(r.Body) > largeBody {
+		select {
+		case largeBodies <- struct{}{}:
+			defer func() { <-largeBodies }()
+		case <-ctx.Done():
+			return f, ctx.Err()
+		}
+	}
 	f.Algorithm = uint8(mode)
 	body, err := bodyDigest(mode, pointers, r)
 	if err != nil {
@@ -99,6 +121,20 @@ func NewFingerprint(mode FingerprintMode, pointers []string, r *Request) (f Fing
 		writePart(h, []byte(strings.Join(r.Header[name], "\n"))) // no value has a line feed
 	}
 	h.Sum(f.Digest[:0])
+	return f, nil
+}
+
+// fingerprintOf is NewFingerprint whose error is an [*Error].
+func fingerprintOf(
+	ctx context.Context, mode FingerprintMode, pointers []string, r *Request,
+) (f Fingerprint, err error) {
+	f, err = NewFingerprint(ctx, mode, pointers, r)
+	if _, invalid := errors.AsType[*BodyError](err); invalid {
+		return f, &Error{Code: CodeBodyInvalid, Cause: err}
+	}
+	if err != nil {
+		return f, &Error{Code: CodeQuota, RetryAfter: time.Second, Cause: err}
+	}
 	return f, nil
 }
 

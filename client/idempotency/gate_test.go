@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -124,6 +125,27 @@ func TestMiddlewareSlowBody(t *testing.T) {
 	slow := func(r *http.Request) { r.Body = io.NopCloser(failingReader{os.ErrDeadlineExceeded}) }
 	s.refused(s.send(slow), http.StatusRequestTimeout, idempotency.CodeBodyTimeout, idempotency.SameKey, 0)
 	s.expect(s.send(), http.StatusCreated, "false", 1)
+}
+
+// While the fingerprints of large bodies take as many processors as they may, a large body waits, as long as its client
+// does. A small one does not wait.
+func TestLargeBodiesWait(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(o *idempotency.Options) { o.Fingerprint = idempotency.FingerprintJCS })
+	large := body(`"` + strings.Repeat("x", 64<<10) + `"`)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	gone := func(r *http.Request) { *r = *r.WithContext(ctx) }
+	func() {
+		for range cap(idempotency.LargeBodies) {
+			idempotency.LargeBodies <- struct{}{}
+			defer func() { <-idempotency.LargeBodies }()
+		}
+		s.expect(s.send(), http.StatusCreated, "false", 1)
+		s.refused(s.send(large, gone), 429, idempotency.CodeQuota, idempotency.SameKey, 1)
+	}()
+	s.expect(s.send(large, header("Idempotency-Key", "large")), http.StatusCreated, "false", 2)
+	s.expect(s.send(large, header("Idempotency-Key", "large")), http.StatusCreated, "true", 2)
 }
 
 // resultStore records the last stored result.

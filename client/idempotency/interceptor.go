@@ -181,7 +181,7 @@ func (i *interceptor) identify(ctx context.Context, request connect.AnyRequest) 
 	if err != nil {
 		return key, f, &Error{Code: CodeBodyInvalid, Cause: err}
 	}
-	f, err = NewFingerprint(FingerprintRaw, nil, &Request{
+	f, err = fingerprintOf(ctx, FingerprintRaw, nil, &Request{
 		Method: http.MethodPost, Namespace: key.Namespace, Body: body,
 		Header:    i.options.comparedHeaders(request.Header()),
 		MediaType: string(message.ProtoReflect().Descriptor().FullName()),

@@ -361,7 +361,7 @@ func TestFingerprint(t *testing.T) {
 		if mode == idempotency.FingerprintPointers {
 			pointers = []string{"/a", "/b/c/1"}
 		}
-		f, err := idempotency.NewFingerprint(mode, pointers, r)
+		f, err := idempotency.NewFingerprint(t.Context(), mode, pointers, r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -413,7 +413,7 @@ func TestFingerprint(t *testing.T) {
 	for _, mode := range []idempotency.FingerprintMode{jcs, pointers} {
 		r := base()
 		r.Body = []byte(`{"d":{"e":1,"e":2}}`)
-		if _, err := idempotency.NewFingerprint(mode, []string{"/a"}, r); err == nil {
+		if _, err := idempotency.NewFingerprint(t.Context(), mode, []string{"/a"}, r); err == nil {
 			t.Errorf("mode %d takes duplicate names", mode)
 		}
 	}
@@ -432,7 +432,7 @@ func TestFormatsAreStable(t *testing.T) {
 		if mode == idempotency.FingerprintPointers {
 			pointers = []string{"/amount", "/to"}
 		}
-		f, err := idempotency.NewFingerprint(mode, pointers, &idempotency.Request{
+		f, err := idempotency.NewFingerprint(t.Context(), mode, pointers, &idempotency.Request{
 			Method: "POST", Namespace: "POST /charge", Target: &url.URL{Path: "/charge", RawQuery: "b=2&a=1"},
 			MediaType: "application/json", Body: []byte(`{"amount": 5, "to": "x"}`),
 		})

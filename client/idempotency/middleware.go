@@ -402,10 +402,7 @@ func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespa
 			request.Header["Content-Encoding"] = []string{canonicalList(strings.Join(codings, ","))}
 		}
 	}
-	if f, err = NewFingerprint(m.options.Fingerprint, m.options.Pointers, request); err != nil {
-		return f, &Error{Code: CodeBodyInvalid, Cause: err}
-	}
-	return f, nil
+	return fingerprintOf(r.Context(), m.options.Fingerprint, m.options.Pointers, request)
 }
 
 // MethodHeaders are the headers from which some services take the method of a request. They are part of its

@@ -105,7 +105,7 @@ func Example_webhook() {
 		key := idempotency.RecordKey{Namespace: "webhooks", Principal: sender, Key: event}
 		// The same id with another body is the sender's mistake, and is refused.
 		body := &idempotency.Request{Namespace: "webhooks", Body: fmt.Append(nil, sold)}
-		fingerprint, err := idempotency.NewFingerprint(idempotency.FingerprintRaw, nil, body)
+		fingerprint, err := idempotency.NewFingerprint(context.Background(), idempotency.FingerprintRaw, nil, body)
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -110,7 +110,7 @@ func (s *service) submit(w http.ResponseWriter, r *http.Request) {
 	}
 	options := s.options
 	// The bytes are compared, as a client repeats what it has stored: the same job in another encoding is a conflict.
-	options.Fingerprint, err = idempotency.NewFingerprint(idempotency.FingerprintRaw, nil,
+	options.Fingerprint, err = idempotency.NewFingerprint(r.Context(), idempotency.FingerprintRaw, nil,
 		&idempotency.Request{Method: http.MethodPost, Namespace: "jobs", Body: job})
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

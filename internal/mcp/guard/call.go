@@ -134,12 +134,13 @@ func (g *Guard) readCall(m *message) (*call, error) {
 }
 
 // identify returns a call's record key and fingerprint, and how long its result is kept.
-func (g *Guard) identify(c *call) (key string, f idempotency.Fingerprint, window time.Duration, err error) {
+func (g *Guard) identify(ctx context.Context, c *call) (key string, f idempotency.Fingerprint, window time.Duration,
+	err error) {
 	mode, pointers := idempotency.FingerprintJCS, []string(nil)
 	if c.key == "" && c.tool.Arguments != nil {
 		mode, pointers = idempotency.FingerprintPointers, c.tool.Arguments
 	}
-	f, err = idempotency.NewFingerprint(mode, pointers, &idempotency.Request{
+	f, err = idempotency.NewFingerprint(ctx, mode, pointers, &idempotency.Request{
 		Method: "tools/call", Namespace: g.Config.namespace(c.name), Body: c.arguments,
 	})
 	if err != nil {
@@ -195,7 +196,7 @@ var errPassed = fmt.Errorf("the server wants the call again: %w", idempotency.Er
 
 // run makes a guarded call once for its key and returns the answer for the client.
 func (g *Guard) run(ctx context.Context, c *call) []byte {
-	key, fingerprint, window, err := g.identify(c)
+	key, fingerprint, window, err := g.identify(ctx, c)
 	record := idempotency.RecordKey{
 		Scope: g.Scope, Namespace: g.Config.namespace(c.name), Principal: g.Principal, Key: key,
 	}

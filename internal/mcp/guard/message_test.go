@@ -401,7 +401,7 @@ func TestCallsThatAreTheSame(t *testing.T) {
 	identify := func(tool *Tool, key, arguments string) (string, time.Duration, error) {
 		g := New(Options{Config: &Config{Server: "pay", Tools: map[string]*Tool{"charge": tool}}})
 		c := &call{name: "charge", tool: tool, key: key, arguments: jsontext.Value(arguments)}
-		k, _, window, err := g.identify(c)
+		k, _, window, err := g.identify(t.Context(), c)
 		return k, window, err
 	}
 	all := &Tool{Window: time.Minute, KeyWindow: time.Hour}

@@ -102,7 +102,7 @@ func (t *tools) reserve(ctx context.Context, in *reserveInput) (*reserveOutput, 
 	if err != nil {
 		return nil, err
 	}
-	print, err := fingerprint(in.Request)
+	print, err := fingerprint(ctx, in.Request)
 	if err != nil {
 		return nil, err
 	}

@@ -270,12 +270,12 @@ func adviseOn(e *failure.Error, otherwise string) string {
 }
 
 // fingerprint returns the fingerprint of the request that a key belongs to.
-func fingerprint(request any) (*seqledgerv1.Fingerprint, error) {
+func fingerprint(ctx context.Context, request any) (*seqledgerv1.Fingerprint, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
 	}
-	f, err := idempotency.NewFingerprint(idempotency.FingerprintJCS, nil,
+	f, err := idempotency.NewFingerprint(ctx, idempotency.FingerprintJCS, nil,
 		&idempotency.Request{Method: "reserve", Body: body})
 	if err != nil {
 		return nil, fmt.Errorf("request cannot be compared with that of a repeat: %w; nothing was done", err)
