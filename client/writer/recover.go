@@ -165,11 +165,26 @@ func (w *Writer) resumeSession(
 	if done {
 		return response, true, nil
 	}
+	if err = w.unused(ctx); err != nil {
+		return nil, false, err
+	}
 	response, err = w.openSession(ctx, attempt, 0)
 	if err != nil {
 		return nil, false, err
 	}
 	return response, true, onlyOurs(response)
+}
+
+// unused refuses to start an evicted stream anew if another client has used it since. It asks before a session is
+// opened: the session would stand even if this Writer refused it, and lock out the other client. onlyOurs catches a
+// client that comes between.
+func (w *Writer) unused(ctx context.Context) error {
+	request := &seqledgerv1.GetClientStateRequest{Scope: w.scope, ClientId: w.clientID}
+	response, err := rpc.Call(ctx, w.mux.client, once(getClientState), request, nil)
+	if err != nil {
+		return err
+	}
+	return refuseUsed(response.GetState().GetSession(), response.GetState().GetLastCommittedSequence())
 }
 
 // evictedBefore returns the ledger's answer to the process that started the stream anew.
@@ -181,16 +196,21 @@ func evictedBefore() error {
 	}
 }
 
-// onlyOurs refuses a session on a stream that another client has used since it was evicted, with a session or without
-// one: its numbers are not a fresh start for this Writer.
+// onlyOurs is refuseUsed for a session that has been opened.
 func onlyOurs(response *seqledgerv1.OpenSessionResponse) error {
+	return refuseUsed(response.GetPreviousSession(), response.GetState().GetLastCommittedSequence())
+}
+
+// refuseUsed refuses a stream that another client has used since it was evicted, with a session or without one: its
+// numbers are not a fresh start for this Writer.
+func refuseUsed(session, last uint64) error {
 	refusal := &failure.Error{
 		Code:        seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED,
 		ConnectCode: connect.CodeFailedPrecondition,
-		Session:     response.GetPreviousSession(),
+		Session:     session,
 	}
-	switch last := response.GetState().GetLastCommittedSequence(); {
-	case response.GetPreviousSession() != 0:
+	switch {
+	case session != 0:
 		refusal.Message = "another session was opened after the stream was evicted"
 	case last != 0:
 		refusal.Message = fmt.Sprintf("another client wrote up to sequence %d after the stream was evicted", last)

@@ -46,6 +46,7 @@ type recoverLife struct {
 	NoReopen bool            `json:"no_reopen"`
 	Ledgers  []string        `json:"ledgers"` // that GetStatus names in turn, then the last: own (the default) or other
 	Answers  []recoverAnswer `json:"answers"` // to OpenSession
+	Stream   recoverAnswer   `json:"stream"`  // to GetClientState: its session and last; without either it is unknown
 	Want     string          `json:"want"`    // of opening the Writer
 	// Unsettled is how many writes an opening that fails hands over. Forget forgets the stream then.
 	Unsettled int  `json:"unsettled"`
@@ -123,6 +124,14 @@ func (s *recoverServer) OpenSession(_ context.Context, r *connect.Request[seqled
 		},
 		PreviousSession: a.Previous,
 	}), nil
+}
+
+// GetClientState implements the handler.
+func (s *recoverServer) GetClientState(context.Context, *connect.Request[seqledgerv1.GetClientStateRequest]) (
+	*connect.Response[seqledgerv1.GetClientStateResponse], error,
+) {
+	state := &seqledgerv1.ClientState{Session: s.life.Stream.Session, LastCommittedSequence: s.life.Stream.Last}
+	return connect.NewResponse(&seqledgerv1.GetClientStateResponse{State: state}), nil
 }
 
 // GetStatus implements the handler.

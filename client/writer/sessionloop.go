@@ -19,7 +19,7 @@ const (
 	defaultTTL = 24 * time.Hour
 	// minKeepAlive prevents a busy loop if client_ttl is tiny.
 	minKeepAlive = 100 * time.Millisecond
-	// onceTimeout bounds one attempt of OpenSession or GetStatus. A repeat is harmless, and a
+	// onceTimeout bounds one attempt of a call that is not a write. A repeat is harmless, and a
 	// peer that answers pings but no requests would otherwise block the Writer.
 	onceTimeout = 10 * time.Second
 )
@@ -86,8 +86,9 @@ func (w *Writer) openSession(ctx context.Context, attempt []byte,
 
 // The methods that a Writer calls.
 var (
-	openSession = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.OpenSession)
-	getStatus   = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetStatus)
+	openSession    = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.OpenSession)
+	getClientState = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetClientState)
+	getStatus      = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetStatus)
 )
 
 // once bounds the wait for one answer of a method by onceTimeout.
@@ -308,7 +309,12 @@ func (w *Writer) reopen(ctx context.Context) {
 	// Submit waits from here on, because the numbers start again at 1.
 	w.state = stateSettling
 	w.mux.mu.Unlock()
-	attempt, response, err := w.openSessionRetrying(ctx, 0)
+	var attempt []byte
+	var response *seqledgerv1.OpenSessionResponse
+	err := retrying(ctx, func() error { return w.unused(ctx) })
+	if err == nil {
+		attempt, response, err = w.openSessionRetrying(ctx, 0)
+	}
 	if err == nil {
 		err = onlyOurs(response)
 	}

@@ -228,26 +228,43 @@ func TestOpenRepeatsItsAttempt(t *testing.T) {
 	})
 }
 
-// TestAReopenEndsWhenSomebodyElseWasFirst: between the eviction and the opening
-// another process started the stream anew, so the numbers are theirs.
+// TestAReopenEndsWhenSomebodyElseWasFirst: between the eviction and the opening another process started the stream
+// anew, so the numbers are theirs. Their session stands if it is there when the Writer asks, as in a ledger that was
+// restored before they opened it: there the Writer's own session has expired although theirs is the stream's.
 func TestAReopenEndsWhenSomebodyElseWasFirst(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
-		w := newWriter(t, c, "w")
-		s.ledger.evictAll()
-		s.set(func(s *fakeServer) {
-			s.onOpen = func(r *seqledgerv1.OpenSessionRequest) error {
-				if r.GetExpectedSession() == 0 {
-					s.ledger.openSession(&seqledgerv1.OpenSessionRequest{Scope: org, ClientId: "w",
-						AttemptId: []byte("somebody else 16")})
+	for name, expired := range map[string]bool{"before it asks": true, "after it has asked": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
+				w := newWriter(t, c, "w")
+				s.ledger.evictAll()
+				var theirs uint64
+				s.set(func(s *fakeServer) {
+					s.onOpen = func(r *seqledgerv1.OpenSessionRequest) error {
+						if (r.GetExpectedSession() != 0) != expired {
+							return nil
+						}
+						opened, _ := s.ledger.openSession(&seqledgerv1.OpenSessionRequest{
+							Scope: org, ClientId: "w", AttemptId: []byte("somebody else 16"),
+						})
+						theirs = opened.GetState().GetSession()
+						if expired {
+							return withDetail(connect.CodeFailedPrecondition, &seqledgerv1.WriteError{
+								Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED,
+							})
+						}
+						return nil
+					}
+				})
+				waitHours(w, 9)
+				if err := w.Err(); !errors.Is(err, failure.ErrFenced) {
+					t.Errorf("want ErrFenced, got %v", err)
 				}
-				return nil
-			}
+				if now := s.ledger.state(org, "w").GetSession(); expired && now != theirs {
+					t.Errorf("their session %d was replaced by %d", theirs, now)
+				}
+			})
 		})
-		waitHours(w, 9)
-		if err := w.Err(); !errors.Is(err, failure.ErrFenced) {
-			t.Errorf("want ErrFenced, got %v", err)
-		}
-	})
+	}
 }
 
 // TestAReopenWaitsForAFreeStream: TOO_MANY_STREAMS passes when another stream is

@@ -535,9 +535,21 @@ export class Writer {
     } catch (e) {
       if (!isExpired(e) || this.queue.length > 0 || this.options.noReopen === true) throw e;
     }
+    await this.unused();
     const response = await this.openSession(attempt, 0n);
     onlyOurs(response);
     return { response, anew: true };
+  }
+
+  /**
+   * Refuses to start an evicted stream anew if another client has used it since. It asks before a session is opened:
+   * the session would stand even if this Writer refused it, and lock out the other client. onlyOurs catches a client
+   * that comes between.
+   */
+  private async unused(): Promise<void> {
+    const { scope, clientId } = this.options;
+    const stream = await this.client.getClientState(scope, clientId, { signal: this.abort.signal, timeoutMs: onceMs });
+    refuseUsed(stream.session, stream.lastCommittedSequence);
   }
 
   /** The writes stay in the journal until the application calls Journal.forget, so a crash loses none. */
@@ -961,6 +973,7 @@ export class Writer {
     this.state = "settling"; // submit waits, because the numbers start again at 1
     this.refused = false;
     try {
+      await retrying(this.abort.signal, () => this.unused());
       const { attempt, response } = await this.openSessionRetrying(0n);
       onlyOurs(response);
       await retrying(this.abort.signal, () => this.checkLedger());
@@ -1040,17 +1053,21 @@ export class Writer {
 
 const isNoSpace = (e: unknown): boolean => e instanceof JournalError && e.reason === "no-space";
 
-/** Refuses a session on a stream that another client has used since it was evicted, with a session or without one. */
-function onlyOurs(response: OpenSessionResponse): void {
-  const last = response.state?.lastCommittedSequence ?? 0n;
-  if (response.previousSession === 0n && last === 0n) return;
+/** refuseUsed for a session that has been opened. */
+function onlyOurs({ previousSession, state }: OpenSessionResponse): void {
+  refuseUsed(previousSession, state?.lastCommittedSequence ?? 0n);
+}
+
+/** Refuses a stream that another client has used since it was evicted, with a session or without one. */
+function refuseUsed(session: bigint, last: bigint): void {
+  if (session === 0n && last === 0n) return;
   const e = refusal(
     WriteErrorCode.SESSION_FENCED,
-    response.previousSession !== 0n
+    session !== 0n
       ? "another session was opened after the stream was evicted"
       : `another client wrote up to sequence ${last} after the stream was evicted`,
   );
-  e.session = response.previousSession;
+  e.session = session;
   throw e;
 }
 

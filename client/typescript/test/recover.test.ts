@@ -32,6 +32,7 @@ interface Life {
     expect?: number; kept?: boolean; lost?: boolean; refusal?: string;
     session?: number; previous?: number; last?: number;
   }[];
+  stream?: { session?: number; last?: number };
   want: string;
   unsettled?: number;
   forget?: boolean;
@@ -122,6 +123,10 @@ async function live(t: TestContext, journal: Journal, life: Life): Promise<void>
   const transport = createRouterTransport(({ service }) => {
     service(LedgerService, {
       openSession: open,
+      getClientState() {
+        const { session = 0, last = 0 } = life.stream ?? {};
+        return { state: { session: BigInt(session), lastCommittedSequence: BigInt(last) } };
+      },
       writeBatch: () => ({ results: (rounds[round++] ?? assert.fail("a round too many")).map(resultOf) }),
     });
     service(AdminService, { getStatus() {

@@ -34,6 +34,8 @@ interface Server {
   last?: (n: number) => bigint;
   open?: (request: OpenSessionRequest, n: number) => void;
   ttlMs?: number;
+  /** The session of the stream that GetClientState tells: another client's. */
+  other?: bigint;
 }
 
 /** A WebSocket whose server answers each message with the results of answer, or disconnects if that throws. */
@@ -100,6 +102,7 @@ async function script(
           previousSession: request.expectedSession,
         });
       },
+      getClientState: () => ({ state: { session: server.other ?? 0n } }),
       writeBatch: (request) => ({ results: answer(request.writes) }),
     });
     service(AdminService, { getStatus: () => ({ status: { ledgerId: "0123456789abcdec" } }) });
@@ -337,4 +340,16 @@ test("an idle Writer that is fenced or may not start anew ends", async (t) => {
     }, { noReopen: true });
     assert.ok(is(await writer.done));
   }
+});
+
+test("an idle Writer leaves its evicted stream to another client that has opened a session", async (t) => {
+  const { writer, opens } = await script(t, {
+    ttlMs: 300,
+    other: 8n,
+    open: (_, n) => {
+      if (n > 0) throw callError(E.SESSION_EXPIRED, Code.FailedPrecondition);
+    },
+  });
+  assert.ok(isFenced(await writer.done));
+  assert.deepEqual(opens.map((r) => r.expectedSession), [0n, 1n]);
 });
