@@ -96,10 +96,17 @@ test-race: ## Run the tests of packages whose goroutines share memory with the r
 # What make test has run in full is not repeated; internal/testkit/longtests finds the rest.
 LONG := $(GO) run ./internal/testkit/longtests
 .PHONY: test-long
-test-long: ## Run at full length the tests that make test shortens, but for make test-damage (ten minutes on two cores)
+test-long: ## Run at full length the tests that make test shortens, but for make test-damage
 	@echo "make test-long takes some ten minutes on two cores; make test-damage damages small files in every place"
 	$(GO) vet ./...
 	$(GO) test -vet=off -ldflags='-s -w' -timeout 30m -run "$$($(LONG) pattern)" $$($(LONG) packages)
+
+.PHONY: test-nightly
+test-nightly: test-long test-damage ## Run what is too long for .ci/run, for a scheduled job (some three hours)
+	$(MAKE) test-race RACED=./...
+	$(MAKE) sim COMMANDS=10000000
+	$(MAKE) sim-cluster DURATION=1h
+	$(MAKE) fuzz FUZZTIME=1m
 
 # Empty means one that nobody has had yet; a failure prints it.
 SEED      ?=

@@ -72,6 +72,8 @@ func storageHint(err error, path string) string {
 	case errors.Is(err, machine.ErrDiverged):
 		return "if the program was just replaced, put the old one back, start and stop it, and replace it then; " +
 			"otherwise keep " + path + " as it is, and restore the directory from a backup"
+	case errors.Is(err, boltstore.ErrVersion):
+		return "keep " + path + " as it is, and start the seqledger that wrote it: nothing is lost"
 	case errors.Is(err, boltstore.ErrSums):
 		return "nothing is lost: move state.sum out of " + path + ", run seqledger verify --data " + path +
 			", and start again if that finds nothing"

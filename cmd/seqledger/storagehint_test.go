@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -51,6 +52,7 @@ func TestStorageHint(t *testing.T) {
 	for cause, want := range map[error]string{
 		syscall.ENOSPC: "make room", machine.ErrCorrupt: "verify",
 		cluster.ErrRemoved:                                  "empty /data and start it with --join",
+		boltstore.ErrVersion:                                "start the seqledger that wrote it",
 		&raftlog.ForgottenError{}:                           "put back the directory",
 		datadir.ErrOldCopy:                                  "put back the directory",
 		&cluster.OtherLedgerError{}:                         "name an empty directory",

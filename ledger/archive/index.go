@@ -13,13 +13,17 @@ import (
 	"strings"
 
 	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 // IndexName is the name of the index in the directory.
 const IndexName = "INDEX"
 
-const indexMagic = "seqledger archive 1"
+const (
+	indexMagic   = "seqledger archive"
+	indexVersion = 1
+)
 
 var (
 	// ErrNone means a directory without an index: it is no archive, or its file system is not mounted.
@@ -43,7 +47,7 @@ type index struct {
 	chain   [sha256.Size]byte // over all lines
 }
 
-func (x *index) head() string { return indexMagic + " " + x.id + "\n" }
+func (x *index) head() string { return fmt.Sprintf("%s %d %s\n", indexMagic, indexVersion, x.id) }
 
 func (e *Entry) text() string {
 	return fmt.Sprintf("%s %d %d %x", blockfile.Name(e.Number), e.Last, e.Size, e.SHA256)
@@ -103,11 +107,19 @@ func readIndex(disk Disk) (x *index, err error) {
 
 func decodeIndex(b []byte) (*index, error) {
 	head, rest, _ := strings.Cut(string(b), "\n")
-	x := &index{id: strings.TrimPrefix(head, indexMagic+" ")}
-	if id, err := hex.DecodeString(x.id); err != nil || len(id) != 16 {
+	version, name, _ := strings.Cut(strings.TrimPrefix(head, indexMagic+" "), " ")
+	found, err := strconv.Atoi(version)
+	if id, wrong := hex.DecodeString(name); err != nil || wrong != nil || len(id) != 16 {
 		return nil, fmt.Errorf("%w: it does not begin like the index of an archive", machine.ErrCorrupt)
 	}
-	x.chain = sha256.Sum256([]byte(x.head()))
+	x := &index{id: name, chain: sha256.Sum256([]byte(head + "\n"))}
+	first, _, _ := strings.Cut(rest, "\n")
+	text := first[:max(0, strings.LastIndexByte(first, ' '))]
+	if first == fmt.Sprintf("%s %x", text, link(x.chain, text)) { // so the first line is what was written
+		if err := format.Check(found, indexVersion); err != nil {
+			return nil, err
+		}
+	}
 	for number := 2; rest != ""; number++ {
 		var line string
 		line, rest, _ = strings.Cut(rest, "\n")

@@ -83,11 +83,11 @@ func TestIndexLines(t *testing.T) {
 // TestIndexHead: the first line is the magic and an id of 16 bytes, in one form.
 func TestIndexHead(t *testing.T) {
 	t.Parallel()
-	id := strings.Repeat("0a", 16)
+	id, magic := strings.Repeat("0a", 16), indexMagic+" 1"
 	for _, head := range []string{
-		"", id, indexMagic, indexMagic + " ", indexMagic + "  " + id, indexMagic + " " + id[2:],
-		indexMagic + " " + id + "0a", indexMagic + " " + strings.ToUpper(id) + "x", "seqledger archive 2 " + id,
-		indexMagic + " " + id + "\r", " " + id,
+		"", id, indexMagic, magic, indexMagic + " 01 " + id, magic + " ", magic + "  " + id, magic + " " + id[2:],
+		magic + " " + id + "0a", magic + " " + strings.ToUpper(id) + "x", "seqledger archive 2 " + id,
+		magic + " " + id + "\r", " " + id,
 	} {
 		for _, end := range []string{"", "\n"} {
 			if _, err := decodeIndex([]byte(head + end)); !errors.Is(err, machine.ErrCorrupt) {
@@ -95,7 +95,7 @@ func TestIndexHead(t *testing.T) {
 			}
 		}
 	}
-	if _, err := decodeIndex([]byte(indexMagic + " " + id)); !errors.Is(err, machine.ErrCorrupt) {
+	if _, err := decodeIndex([]byte(magic + " " + id)); !errors.Is(err, machine.ErrCorrupt) {
 		t.Errorf("an index without the end of its first line: want damage, got %v", err)
 	}
 }

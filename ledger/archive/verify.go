@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -58,6 +59,9 @@ func Verify(ctx context.Context, disk Disk, progress func(Report)) (report Repor
 			err = sameAs(&info, e, before)
 		}
 		// The file after a bad one is compared only with its own line, so that one damage is one problem.
+		if errors.Is(err, format.ErrVersion) {
+			return report, fmt.Errorf("%s in %s: %w", name, disk, err)
+		}
 		if before = nil; err != nil {
 			report.add(name, err)
 		} else {

@@ -11,6 +11,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -138,16 +139,15 @@ func (r *reader) header() (info Info, err error) {
 		return info, err
 	}
 	rest := b[len(magic):]
-	if v := binary.BigEndian.Uint32(rest); v != Version {
-		return info, damage(int64(len(magic)),
-			fmt.Sprintf("it has format version %d and this program reads version %d", v, Version))
-	}
 	if err := r.read(rest[4:], "its header"); err != nil {
 		return info, err
 	}
 	wrong := damage(int64(len(magic)), "the checksum of its header is wrong")
 	if sum := len(b) - 4; binary.BigEndian.Uint32(b[sum:]) != crc32.Checksum(b[:sum], castagnoli) {
 		return info, wrong
+	}
+	if err := format.Check(binary.BigEndian.Uint32(rest), Version); err != nil {
+		return info, fmt.Errorf("the backup: %w", err)
 	}
 	files := binary.BigEndian.Uint32(rest[20+sha256.Size:])
 	if files == 0 || files > maxFiles {

@@ -1,6 +1,11 @@
 package blockfile
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/seqledger/seqledger/ledger/internal/format"
+)
 
 const adviceRestore = "restore the data directory from a backup"
 
@@ -30,6 +35,9 @@ func (e *FileError) Error() string {
 	}
 	if e.Offset > 0 {
 		text = fmt.Sprintf("%s, byte %d", text, e.Offset)
+	}
+	if errors.Is(e.Err, format.ErrVersion) { // which is no damage
+		return fmt.Sprintf("%s: %v", text, e.Err)
 	}
 	return fmt.Sprintf("%s: %v; %s", text, e.Err, advice)
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -212,7 +213,11 @@ func (f *Files) put(offset int64, b []byte) error {
 func (f *Files) mustBeTorn(offset int64) error {
 	c := &f.current
 	if offset == 0 {
-		if err := checkHeader(c.active.file, c.header); err == nil || !isWholeHeader(c.active.file) {
+		err := checkHeader(c.active.file, c.header)
+		if errors.Is(err, format.ErrVersion) {
+			return f.wrong(c.header.number, err)
+		}
+		if err == nil || !isWholeHeader(c.active.file) {
 			return nil
 		}
 		return fmt.Errorf("%w: block file %s has another header than the log now gives it: the log or the file is "+

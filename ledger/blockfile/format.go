@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"sort"
 
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -62,11 +63,11 @@ func decodeFileHeader(b []byte) (h fileHeader, err error) {
 		return h, fmt.Errorf("%w: it does not begin like a file of blocks", machine.ErrCorrupt)
 	}
 	rest := b[len(fileMagic):]
-	if v := binary.BigEndian.Uint32(rest); v != fileVersion {
-		return h, fmt.Errorf("%w: it has version %d, this program knows %d", machine.ErrCorrupt, v, fileVersion)
-	}
 	if checksum(b[:headerSize-4]) != binary.BigEndian.Uint32(b[headerSize-4:]) {
 		return h, fmt.Errorf("%w: the checksum of its header is wrong", machine.ErrCorrupt)
+	}
+	if err := format.Check(binary.BigEndian.Uint32(rest), fileVersion); err != nil {
+		return h, err
 	}
 	copy(h.id[:], rest[4:])
 	h.number = binary.BigEndian.Uint64(rest[20:])

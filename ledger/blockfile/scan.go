@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+
+	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
 // scanner reads records one after another, from the file and not from its map.
@@ -66,6 +68,9 @@ func (f *Files) lastRecord(number uint64, from, end int64, base uint64) (last ui
 			return 0, err
 		}
 		h, err := decodeFileHeader(b)
+		if errors.Is(err, format.ErrVersion) {
+			return 0, f.wrong(number, err)
+		}
 		if err != nil {
 			return 0, nil //nolint:nilerr // A torn header: what follows was never complete.
 		}

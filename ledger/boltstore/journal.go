@@ -126,8 +126,8 @@ func (s *Store) transact(fill func(tx *bbolt.Tx) error) (pages int64, err error)
 	return stats.GetPageAlloc(), nil
 }
 
-// writeJournal puts all changes into the journal. The control record says that there is one: without it, a journal whose
-// bucket is lost would leave tables that look complete.
+// writeJournal puts all changes into the journal. The control record says that there is one: without it, a journal
+// whose bucket is lost would leave tables that look complete.
 func (s *Store) writeJournal(tx *bbolt.Tx, c *changes, p *pacer) error {
 	bucket, err := tx.CreateBucket(journalBucket)
 	if err != nil {

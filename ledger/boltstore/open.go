@@ -19,6 +19,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/internal/pagesum"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -366,10 +367,8 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 	if err != nil {
 		return control{}, err
 	}
-	if version != formatVersion {
-		return control{}, fmt.Errorf(
-			"%w: it has version %d, this program reads version %d; use the program that wrote it",
-			ErrVersion, version, formatVersion)
+	if err := format.Check(version, formatVersion); err != nil {
+		return control{}, err
 	}
 	stored, err := getControl(bucket, keyIdentity, -1)
 	if err != nil {
@@ -398,8 +397,9 @@ func readControl(tx *bbolt.Tx, identity []byte) (c control, err error) {
 		return control{}, err
 	}
 	if c.journal = journal[0] == 1; c.journal != (tx.Bucket(journalBucket) != nil) {
-		return control{}, fmt.Errorf("control record %q: %w; "+adviceRestore, keyJournal, damaged(controlTable, keyJournal,
-			"it says that the file has a journal: %t, and there is one: %t", c.journal, !c.journal))
+		err := damaged(controlTable, keyJournal, "it says that the file has a journal: %t, and there is one: %t",
+			c.journal, !c.journal)
+		return control{}, fmt.Errorf("control record %q: %w; "+adviceRestore, keyJournal, err)
 	}
 	c.applied.Index = binary.LittleEndian.Uint64(applied)
 	c.applied.Term = binary.LittleEndian.Uint64(applied[8:])

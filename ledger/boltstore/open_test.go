@@ -154,8 +154,7 @@ func TestOpenRefusesOtherIdentityAndVersion(t *testing.T) {
 	refused(t, path, []byte("another"), ErrForeign,
 		"identity 30313233343536373839616263646566, this directory 616e6f74686572")
 	rewriteControl(t, path, keyFormat, binary.LittleEndian.AppendUint32([]byte(formatMagic), formatVersion+1))
-	refused(t, path, testIdentity, ErrVersion,
-		"it has version 2, this program reads version 1")
+	refused(t, path, testIdentity, ErrVersion, "it has format version 2, and this program reads 1")
 	rewriteControl(t, path, keyFormat, []byte("short"))
 	refused(t, path, testIdentity, machine.ErrCorrupt, "restore") // wrong length
 	rewriteControl(t, path, keyFormat, []byte("SEQLEDGER STATE\n\x01\x00\x00\x00"))

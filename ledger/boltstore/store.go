@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/internal/pagesum"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -23,7 +24,7 @@ var (
 	// ErrForeign means a file that is not this ledger's state.
 	ErrForeign = errors.New("not the state of this data directory")
 	// ErrVersion means a file of another format version.
-	ErrVersion = errors.New("unknown format version")
+	ErrVersion = format.ErrVersion
 	// ErrSums means that the file of page checksums is damaged, and not the state file.
 	ErrSums = pagesum.ErrSums
 	// ErrReadOnly is the answer of a read-only store to Flush and SyncBlocks.

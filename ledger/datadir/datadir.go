@@ -39,6 +39,8 @@ import (
 	"syscall"
 
 	"github.com/gofrs/flock"
+
+	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
 const (
@@ -403,9 +405,8 @@ func (d *Directory) readMarker() error {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return fmt.Errorf("%s is damaged: %w; restore the directory from a backup", d.file(markerName), err)
 	}
-	if m.Format != formatVersion {
-		return fmt.Errorf("%s has format version %d, and this program reads version %d: "+
-			"use the seqledger that wrote it", d.file(markerName), m.Format, formatVersion)
+	if err := format.Check(m.Format, formatVersion); err != nil {
+		return fmt.Errorf("%s: %w", d.file(markerName), err)
 	}
 	d.node = m.ID
 	d.identity, err = hex.DecodeString(m.Directory)

@@ -2,9 +2,12 @@ package datadir
 
 import (
 	"encoding/hex"
+	"errors"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
 const exampleMarker = `{"format":1,"directory":"00112233445566778899aabbccddeeff",` +
@@ -24,7 +27,7 @@ func TestMarkerHasOneForm(t *testing.T) {
 		t.Errorf("the example is read as %x, %v", d.identity, err)
 	}
 	newer := strings.Replace(exampleMarker, `"format":1`, `"format":2`, 1)
-	if err := read(newer); err == nil || !strings.Contains(err.Error(), d.file(markerName)+" has format version 2") {
+	if err := read(newer); !errors.Is(err, format.ErrVersion) || !strings.Contains(err.Error(), d.file(markerName)) {
 		t.Errorf("a newer format: %v", err)
 	}
 	for _, content := range []string{

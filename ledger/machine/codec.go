@@ -3,6 +3,8 @@ package machine
 import (
 	"encoding/binary"
 	"fmt"
+
+	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
 // The codec is our own because bytes that are hashed must have exactly one
@@ -134,6 +136,18 @@ func (d *decoder) hash() Hash {
 	var h Hash
 	copy(h[:], d.take(32))
 	return h
+}
+
+// formatVersion is version for what a checksum covers as a whole: there another version is no damage.
+func (d *decoder) formatVersion(want byte, what string) error {
+	found := d.octet()
+	if d.bad {
+		return d.done(what)
+	}
+	if err := format.Check(found, want); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
 // version consumes the version byte that every stored value begins with.

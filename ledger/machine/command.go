@@ -126,9 +126,8 @@ func AppendFramed(dst, command []byte) []byte { return appendBytes(dst, command)
 // DecodeEntry takes a log entry apart. The commands alias the entry.
 func DecodeEntry(entry []byte) (h EntryHeader, commands [][]byte, err error) {
 	d := decoder{rest: entry}
-	if version := d.octet(); version != entryVersion {
-		return h, nil, fmt.Errorf("%w: log entry has version %d, this program reads version %d", ErrCorrupt, version,
-			entryVersion)
+	if err := d.formatVersion(entryVersion, "log entry"); err != nil {
+		return h, nil, err
 	}
 	h.UnixNanos = d.time()
 	h.Check = Check{Index: d.uvarint(), Digest: d.uint64()}

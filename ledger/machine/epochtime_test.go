@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
 // A start with a clock that was years ahead expires what it should not. An epoch
@@ -135,12 +136,12 @@ func TestUnknownVersions(t *testing.T) {
 	entry := AppendEntry(nil, f.now, AppendTick(nil))
 	entry[0] = entryVersion + 1
 	_, err := f.m.Apply(f.mem, entry)
-	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "has version 2") {
+	if !errors.Is(err, format.ErrVersion) || !strings.Contains(err.Error(), "has format version 2") {
 		t.Errorf("an entry of the next version gave %v", err)
 	}
 	state := f.m.head.append(nil)
 	state[0] = headVersion + 1
-	if _, err := decodeHead(state); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "has version 2") {
+	if _, err := decodeHead(state); !errors.Is(err, format.ErrVersion) {
 		t.Errorf("a state of the next version gave %v", err)
 	}
 }

@@ -144,9 +144,8 @@ func (h *head) append(dst []byte) []byte {
 func decodeHead(b []byte) (head, error) {
 	d := decoder{rest: b}
 	var h head
-	if version := d.octet(); version != headVersion {
-		return h, fmt.Errorf("%w: head of the state has version %d, this program reads version %d", ErrCorrupt, version,
-			headVersion)
+	if err := d.formatVersion(headVersion, "head of the state"); err != nil {
+		return h, err
 	}
 	h.index = d.uvarint()
 	h.time = d.time()

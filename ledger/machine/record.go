@@ -63,9 +63,8 @@ type record struct {
 // openRecord checks what can be checked without reading the blocks.
 func openRecord(key, data []byte) (r record, err error) {
 	d := decoder{rest: data}
-	if version := d.octet(); version != recordVersion {
-		return r, fmt.Errorf("%w: record of blocks has version %d, this program reads version %d", ErrCorrupt, version,
-			recordVersion)
+	if err := d.formatVersion(recordVersion, "record of blocks"); err != nil {
+		return r, err
 	}
 	first := d.uint64()
 	if len(key) != 8 || len(d.rest) < 4 {

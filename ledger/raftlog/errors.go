@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -64,14 +65,14 @@ func IsDamage(err error) bool {
 }
 
 // refusal returns the error for a log that cannot be opened. The log is damaged unless the cause is a failing system
-// call: an operator who lacks file descriptors must not be told to restore a backup.
-func refusal(dir string, cause error, format string, args ...any) error {
-	found := fmt.Sprintf(format, args...)
-	for _, errno := range []syscall.Errno{
+// call or another version: an operator who lacks file descriptors must not be told to restore a backup.
+func refusal(dir string, cause error, what string, args ...any) error {
+	found := fmt.Sprintf(what, args...)
+	for _, sound := range []error{
 		syscall.EMFILE, syscall.ENFILE, syscall.EROFS, syscall.EACCES, syscall.EPERM, syscall.ENOSPC, syscall.EDQUOT,
-		syscall.ENOMEM, syscall.ENOLCK, syscall.EIO,
+		syscall.ENOMEM, syscall.ENOLCK, syscall.EIO, format.ErrVersion,
 	} {
-		if errors.Is(cause, errno) {
+		if errors.Is(cause, sound) {
 			return fmt.Errorf("raftlog: the log in %s cannot be used: %s: %w", dir, found, cause)
 		}
 	}

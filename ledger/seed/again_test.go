@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"net/http"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -257,6 +260,26 @@ func backupBytes(t *testing.T, seed []byte) int64 {
 		t.Fatal(err)
 	}
 	return int64(r.Len())
+}
+
+// A header of another version is told as such under its right checksum alone.
+func TestHeaderOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	if err := writeHeader(&b, &cluster.SeedInfo{}); err != nil {
+		t.Fatal(err)
+	}
+	other := b.Bytes()
+	other[len(magic)+3] = version + 1
+	if _, _, err := readHeader(bytes.NewReader(other)); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a version under a wrong checksum: %v", err)
+	}
+	end := len(other) - 4
+	binary.BigEndian.PutUint32(other[end:], crc32.Checksum(other[:end], castagnoli))
+	_, _, err := readHeader(bytes.NewReader(other))
+	if !errors.Is(err, format.ErrVersion) || errors.Is(err, ErrDamaged) {
+		t.Errorf("another version: %v", err)
+	}
 }
 
 // A seed is refused, and nothing changes, if it belongs to another ledger, is too old, comes from a cluster without

@@ -9,6 +9,7 @@ import (
 	"io"
 
 	"github.com/seqledger/seqledger/ledger/cluster"
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
@@ -63,10 +64,6 @@ func readHeader(r io.Reader) (h header, at raftlog.Position, err error) {
 	if string(b[:len(magic)]) != magic {
 		return h, at, fmt.Errorf("%w: it does not begin like one", ErrDamaged)
 	}
-	if v := binary.BigEndian.Uint32(b[len(magic):]); v != version {
-		return h, at, fmt.Errorf("the state has version %d, and this program reads version %d: "+
-			"run the same program on all nodes", v, version)
-	}
 	size := binary.BigEndian.Uint32(b[len(magic)+4:])
 	if size > maxHeaderBytes {
 		return h, at, fmt.Errorf("%w: a header of %d bytes", ErrDamaged, size)
@@ -78,6 +75,9 @@ func readHeader(r io.Reader) (h header, at raftlog.Position, err error) {
 	end := len(b) - 4
 	if crc32.Checksum(b[:end], castagnoli) != binary.BigEndian.Uint32(b[end:]) {
 		return h, at, fmt.Errorf("%w: the header's checksum is wrong", ErrDamaged)
+	}
+	if err := format.Check(binary.BigEndian.Uint32(b[len(magic):]), version); err != nil {
+		return h, at, fmt.Errorf("the other node's state: %w", err)
 	}
 	if err := json.Unmarshal(b[prefixBytes:end], &h); err != nil {
 		return h, at, fmt.Errorf("%w: %w", ErrDamaged, err)

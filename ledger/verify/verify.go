@@ -19,6 +19,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/datadir"
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -120,19 +121,22 @@ func (c *checked) check(ctx context.Context, d *datadir.Directory, path string, 
 	store, err := open(path, d.Identity())
 	if wrong, ok := errors.AsType[*blockfile.FileError](err); ok && wrong.Place != (blockfile.Place{}) {
 		// What the directory has is checked all the same, so that the operator learns which of the two is damaged.
-		report.add(o.Archive, wrong)
+		if err := report.add(o.Archive, wrong); err != nil {
+			return err
+		}
 		store, err = boltstore.OpenReadOnly(path, d.Identity())
 	}
 	if err != nil {
-		report.add(datadir.StateName, err)
-		return nil
+		return report.add(datadir.StateName, err)
 	}
 	c.store = store
 	if report.Pages, err = scrub(ctx, store); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
-		report.add(datadir.SumsName, err) // the first; what hangs on it follows
+		if err := report.add(datadir.SumsName, err); err != nil { // the first; what hangs on it follows
+			return err
+		}
 	}
 	r := replay{report: report, store: store, stands: c.stands}
 	if c.m, err = r.run(ctx, d); err != nil || c.m == nil {
@@ -222,22 +226,19 @@ func (p *Report) auditFile(
 	var identity [16]byte // any identity does
 	if err := boltstore.Adopt(path, identity[:]); err != nil {
 		err = fmt.Errorf("state in the backup: %w", err)
-		if errors.Is(err, machine.ErrCorrupt) || errors.Is(err, boltstore.ErrForeign) ||
-			errors.Is(err, boltstore.ErrVersion) {
-			p.add(datadir.StateName, err)
-			return nil
+		if errors.Is(err, machine.ErrCorrupt) || errors.Is(err, boltstore.ErrForeign) {
+			return p.add(datadir.StateName, err)
 		}
 		return err
 	}
 	store, err := boltstore.OpenReadOnly(path, identity[:])
 	if err != nil {
-		p.add(datadir.StateName, err)
-		return nil
+		return p.add(datadir.StateName, err)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	m := p.openMachine(store)
+	m, err := p.openMachine(store)
 	if m == nil {
-		return nil
+		return err
 	}
 	if err := p.audit(ctx, store, m, progress); err != nil {
 		return err
@@ -343,14 +344,18 @@ func (p *Report) audit(
 		return err
 	})
 	if err != nil && ctx.Err() == nil {
-		p.add(datadir.StateName, err)
-		err = nil
+		err = p.add(datadir.StateName, err)
 	}
 	return err
 }
 
-func (p *Report) add(where string, err error) {
+// add adds a problem. What has another version is none: the check cannot be done, and add returns the error.
+func (p *Report) add(where string, err error) error {
+	if errors.Is(err, format.ErrVersion) {
+		return fmt.Errorf("%s: %w", where, err)
+	}
 	p.addProblem(machine.Problem{Where: where, What: err.Error()})
+	return nil
 }
 
 func (p *Report) addProblem(problem machine.Problem) {
@@ -375,16 +380,16 @@ type replay struct {
 }
 
 // run returns the machine at the end of the log, or nil when damage keeps the state from being read at all.
-func (r *replay) run(ctx context.Context, d *datadir.Directory) (*machine.Machine, error) {
-	if r.m = r.report.openMachine(r.store); r.m == nil {
-		return nil, nil
+func (r *replay) run(ctx context.Context, d *datadir.Directory) (m *machine.Machine, err error) {
+	if r.m, err = r.report.openMachine(r.store); r.m == nil {
+		return nil, err
 	}
 	at := raftlog.Position(r.store.Checkpoint())
 	if err := r.note(at); err != nil {
 		return nil, err
 	}
 	log := raftlog.Options{Dir: d.Log(), Identity: d.Identity(), Node: d.Node(), Checkpoint: at}
-	err := raftlog.Read(log, func(at raftlog.Position, entry []byte, decided bool) error {
+	err = raftlog.Read(log, func(at raftlog.Position, entry []byte, decided bool) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -394,17 +399,16 @@ func (r *replay) run(ctx context.Context, d *datadir.Directory) (*machine.Machin
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case r.store.Err() != nil: // nothing can be said of the rest, because half an entry is in memory
-		r.report.add(fmt.Sprintf("log entry %d after the checkpoint", r.report.LogEntries), err)
-		return nil, nil
+		return nil, r.report.add(fmt.Sprintf("log entry %d after the checkpoint", r.report.LogEntries), err)
 	case err != nil && !IsDamage(err): // a file that cannot be read or made is not damage
 		return nil, fmt.Errorf("log: %w", err)
 	case err != nil: // the state can still be audited without the log
-		r.report.add(datadir.LogName, err)
+		err = r.report.add(datadir.LogName, err)
 	}
-	if err := r.store.EndReplay(); err != nil {
-		r.report.add(datadir.BlocksName, err)
+	if wrong := r.store.EndReplay(); wrong != nil && err == nil {
+		err = r.report.add(datadir.BlocksName, wrong)
 	}
-	return r.m, nil
+	return r.m, err
 }
 
 // entry applies an entry that was committed for all that the directory tells, or counts it.
@@ -458,16 +462,15 @@ func (r *replay) stand(at raftlog.Position) (s stand, err error) {
 }
 
 // openMachine reads the head of the state; nil when it is damaged.
-func (p *Report) openMachine(store *boltstore.Store) (m *machine.Machine) {
-	err := store.View(func(r machine.Reader) (err error) {
+func (p *Report) openMachine(store *boltstore.Store) (m *machine.Machine, err error) {
+	err = store.View(func(r machine.Reader) (err error) {
 		m, err = machine.Open(r)
 		return err
 	})
 	if err != nil {
-		p.add("head of the state", err)
-		return nil
+		return nil, p.add("head of the state", err)
 	}
-	return m
+	return m, nil
 }
 
 // IsDamage reports whether an error means that what is stored is not what was

@@ -3,10 +3,13 @@ package servertest
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
+	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,7 +28,7 @@ func Postgres(t testing.TB, settings ...string) *Server {
 	}
 	s := newServer(t, "postgres", postgres.User)
 	s.children = true
-	if err := postgres.Init(t.Context(), s.Dir, "test", "--no-sync"); err != nil {
+	if err := initPostgres(t.Context(), postgres, s.Dir); err != nil {
 		t.Fatal(err)
 	}
 	s.URL = "postgres://test@" + s.Address + "/postgres?sslmode=disable"
@@ -42,6 +45,58 @@ func Postgres(t testing.TB, settings ...string) *Server {
 	}
 	s.Start()
 	return s
+}
+
+// initialized is the files of a new PostgreSQL. initdb takes a second of a processor, so it runs once in a process.
+var initialized struct {
+	sync.Mutex
+	files fstest.MapFS
+}
+
+// initPostgres makes the files of a server in dir, which postgres.User owns.
+func initPostgres(ctx context.Context, postgres *harness.Postgres, dir string) error {
+	initialized.Lock()
+	defer initialized.Unlock()
+	if initialized.files == nil {
+		if err := postgres.Init(ctx, dir, "test", "--no-sync"); err != nil {
+			return err
+		}
+		files, err := filesOf(dir)
+		initialized.files = files
+		return err
+	}
+	if err := os.CopyFS(dir, initialized.files); err != nil {
+		return err
+	}
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			err = os.Chmod(path, 0o700)
+		}
+		if err == nil && postgres.User != nil {
+			err = os.Lchown(path, int(postgres.User.Uid), int(postgres.User.Gid))
+		}
+		return err
+	})
+}
+
+// filesOf reads all files below dir.
+func filesOf(dir string) (fstest.MapFS, error) {
+	files := fstest.MapFS{}
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		file := &fstest.MapFile{Mode: entry.Type()}
+		if !entry.IsDir() {
+			if file.Data, err = os.ReadFile(path); err != nil {
+				return err
+			}
+		}
+		name, err := filepath.Rel(dir, path)
+		files[filepath.ToSlash(name)] = file
+		return err
+	})
+	return files, err
 }
 
 // PgBouncer starts a PgBouncer in transaction mode before a PostgreSQL.

@@ -13,10 +13,12 @@ import (
 	"sync/atomic"
 
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
+	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
 const (
-	magic      = "seqledger sums 1"
+	magic      = "seqledger sums " // the version follows, a digit
+	version    = 1
 	slotSize   = 4096
 	sumsBegin  = 24
 	sumsInSlot = (slotSize - sumsBegin - 4) / 4
@@ -226,7 +228,7 @@ func (s *Sums) load(content []byte, pages boltpage.Pages, m boltpage.Meta) (stal
 	var newest uint64
 	for slot := range 2 {
 		h, err := s.parseHeader(slotOf(content, 0, slot))
-		if errors.Is(err, ErrForeign) {
+		if errors.Is(err, ErrForeign) || errors.Is(err, format.ErrVersion) {
 			return false, err
 		}
 		if err != nil || s.choose(content, &h) != nil {
@@ -298,11 +300,14 @@ type header struct {
 	pairs               []pair
 }
 
-// parseHeader reads a slot. It fails with ErrSums, or with ErrForeign if the slot is whole and of
-// another data directory.
+// parseHeader reads a slot. It fails with ErrSums, or if the slot is whole and of another data directory or version
+// with ErrForeign or format.ErrVersion.
 func (s *Sums) parseHeader(slot []byte) (header, error) {
 	if !whole(slot) || string(slot[:len(magic)]) != magic {
 		return header{}, ErrSums
+	}
+	if err := format.Check(slot[len(magic)]-'0', version); err != nil {
+		return header{}, err
 	}
 	if binary.LittleEndian.Uint64(slot[16:]) != s.tag {
 		return header{}, ErrForeign
@@ -438,7 +443,7 @@ func (s *Sums) write(dirty map[int]bool, m boltpage.Meta) error {
 		s.pairs[k] = next
 	}
 	clear(buf)
-	copy(buf, magic)
+	buf[copy(buf, magic)] = '0' + version
 	binary.LittleEndian.PutUint64(buf[16:], s.tag)
 	binary.LittleEndian.PutUint64(buf[24:], m.TxID)
 	binary.LittleEndian.PutUint64(buf[32:], m.Pages)

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
+	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
 var testOptions = Options{Identity: []byte("0123456789abcdef"), NoSync: true}
@@ -122,7 +123,8 @@ func FuzzOpen(f *testing.F) {
 		for range 2 {
 			s, err := Open(path, pages, m, testOptions)
 			if err != nil {
-				if !errors.Is(err, ErrSums) && !errors.Is(err, ErrOther) && !errors.Is(err, ErrForeign) {
+				if !errors.Is(err, ErrSums) && !errors.Is(err, ErrOther) && !errors.Is(err, ErrForeign) &&
+					!errors.Is(err, format.ErrVersion) {
 					t.Fatal(err)
 				}
 				return

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/ledger/internal/format"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -110,7 +111,10 @@ func (m *Members) Encode() []byte {
 // DecodeMembers decodes members and returns the bytes after them.
 func DecodeMembers(b []byte) (m Members, rest []byte, err error) {
 	const head = 10
-	if len(b) < head || b[0] != membersAlone && b[0] != membersAddressed || b[9] > 1 {
+	if len(b) > 0 && b[0] > membersAddressed {
+		return m, nil, fmt.Errorf("core: the list of members: %w", format.Check(b[0], membersAddressed))
+	}
+	if len(b) < head || b[0] == 0 || b[9] > 1 {
 		return m, nil, fmt.Errorf("core: no members in %d bytes", len(b))
 	}
 	addressed := b[0] == membersAddressed

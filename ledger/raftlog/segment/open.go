@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
 // Open opens the log. It reads all of it and refuses a damaged log with a *DamageError. The remains of an interrupted
@@ -91,6 +93,9 @@ func (l *Log) checkFile(name string, opened File) (*file, error) {
 		return nil, fmt.Errorf("segment: read %s: %w", name, err)
 	}
 	h, err := decodeHeader(b)
+	if errors.Is(err, format.ErrVersion) {
+		return nil, fmt.Errorf("segment: %s: %w", name, err)
+	}
 	if err != nil {
 		return nil, damagef(named, 0, "%v", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+
+	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
 // Entry is an entry of the replicated log.
@@ -32,7 +34,8 @@ type Checkpoint struct {
 }
 
 const (
-	magic        = "seqseg\x00\x01" // the last byte is the version
+	magic        = "seqseg\x00"
+	version      = 1 // the byte after the magic
 	headerBytes  = 4096
 	recordBytes  = 40 // before the payload
 	stateBytes   = 24
@@ -74,7 +77,7 @@ type header struct {
 
 func (h *header) encode() []byte {
 	b := make([]byte, 0, headerBytes)
-	b = append(b, magic...)
+	b = append(append(b, magic...), version)
 	b = binary.LittleEndian.AppendUint64(b, h.number)
 	b = binary.LittleEndian.AppendUint64(b, uint64(h.size))
 	b = append(b, h.salt[:]...)
@@ -98,10 +101,13 @@ func (h *header) encode() []byte {
 
 func decodeHeader(b []byte) (*header, error) {
 	if len(b) != headerBytes || string(b[:len(magic)]) != magic {
-		return nil, fmt.Errorf("not a log segment of this version: it begins with %q", b[:min(len(b), len(magic))])
+		return nil, fmt.Errorf("not a log segment: it begins with %q", b[:min(len(b), len(magic)+1)])
 	}
 	if crc32.Checksum(b[:headerBytes-4], castagnoli) != binary.LittleEndian.Uint32(b[headerBytes-4:]) {
 		return nil, fmt.Errorf("the checksum of its header is wrong")
+	}
+	if err := format.Check(b[len(magic)], version); err != nil {
+		return nil, err
 	}
 	u64 := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
 	h := &header{
