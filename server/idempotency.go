@@ -181,8 +181,8 @@ func (s *Server) heartbeat(ctx context.Context, m *seqledgerv1.HeartbeatRequest)
 		return nil, err
 	}
 	answer := &seqledgerv1.HeartbeatResponse{Outcome: wire.RecordOutcome(out.Code)}
-	if out.Code.Keyed() == keyed.OK {
-		answer.LeaseExpiresAt = wire.Timestamp(out.Keyed.Record.LeaseEnd)
+	if record := out.Keyed.Record; record != nil && out.Code.Keyed() == keyed.OK {
+		answer.LeaseExpiresAt = wire.Timestamp(record.LeaseEnd)
 	}
 	return answer, nil
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -83,12 +84,12 @@ func onlyMethods(level connect.IdempotencyLevel, next http.Handler) http.Handler
 			next.ServeHTTP(w, r)
 			return
 		}
+		message := fmt.Sprintf("the method %.20s is not allowed here; send %s", r.Method, allowed)
+		text, _ := json.Marshal(map[string]string{"code": "unimplemented", "message": message}) // texts never fail
 		w.Header().Set("Allow", allowed)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusMethodNotAllowed)
-		// A method has no quotes.
-		_, _ = fmt.Fprintf(w, `{"code":"unimplemented","message":"the method %.20s is not allowed here; send %s"}`,
-			r.Method, allowed)
+		_, _ = w.Write(text)
 	})
 }
 

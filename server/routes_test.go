@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -43,5 +44,23 @@ func TestProtocolErrorsAreInWordsOfTheAPI(t *testing.T) {
 	s.Handler().ServeHTTP(w, r)
 	if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), `entity \"k\" of a: not found`) {
 		t.Error("a good one:", w.Code, w.Body)
+	}
+}
+
+// The refusal of a method is JSON, whatever the method.
+func TestRefusedMethod(t *testing.T) {
+	t.Parallel()
+	s := newTestServer(t, Options{})
+	for _, method := range []string{http.MethodDelete, `A"B\C`} {
+		r := httptest.NewRequest(http.MethodPost, "http://localhost/seqledger.v1.AdminService/Backup", nil)
+		r.Method = method
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, r)
+		var said struct{ Code, Message string }
+		err := json.Unmarshal(w.Body.Bytes(), &said)
+		if err != nil || w.Code != http.StatusMethodNotAllowed || said.Code != "unimplemented" ||
+			said.Message != "the method "+method+" is not allowed here; send POST" {
+			t.Errorf("%s: %d %s, %v", method, w.Code, w.Body, err)
+		}
 	}
 }

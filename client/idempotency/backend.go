@@ -278,7 +278,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // Reserve implements Store.
 func (s *casStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error) {
-	r, err := request.validate()
+	r, err := request.Resolve()
 	if err != nil {
 		return nil, err
 	}
@@ -362,7 +362,7 @@ func publicRecord(k *keyed.Record) *Record {
 
 // asOwner applies an owner's command.
 func (s *casStore) asOwner(ctx context.Context, owner *Ownership, c keyed.Command) (*Answer, error) {
-	if err := owner.validate(); err != nil {
+	if err := owner.Validate(); err != nil {
 		return nil, err
 	}
 	c.AttemptID, c.Token = keyed.AttemptID(owner.AttemptID), owner.Token

@@ -115,7 +115,7 @@ func protocolError(outcome seqledgerv1.RecordOutcome) error {
 
 // Reserve implements Store.
 func (s ledgerStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reservation, error) {
-	r, err := request.validate()
+	r, err := request.Resolve()
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func answer(
 
 // Complete implements Store.
 func (s ledgerStore) Complete(ctx context.Context, owner *Ownership, result Result) (*Answer, error) {
-	if err := owner.validate(); err != nil {
+	if err := owner.Validate(); err != nil {
 		return nil, err
 	}
 	m, err := s.client.Complete(ctx, &seqledgerv1.CompleteRequest{
@@ -178,7 +178,7 @@ func (s ledgerStore) Complete(ctx context.Context, owner *Ownership, result Resu
 
 // Reject implements Store.
 func (s ledgerStore) Reject(ctx context.Context, owner *Ownership, result Result) (*Answer, error) {
-	if err := owner.validate(); err != nil {
+	if err := owner.Validate(); err != nil {
 		return nil, err
 	}
 	m, err := s.client.Reject(ctx, &seqledgerv1.RejectRequest{
@@ -189,7 +189,7 @@ func (s ledgerStore) Reject(ctx context.Context, owner *Ownership, result Result
 
 // Release implements Store.
 func (s ledgerStore) Release(ctx context.Context, owner *Ownership) (*Answer, error) {
-	if err := owner.validate(); err != nil {
+	if err := owner.Validate(); err != nil {
 		return nil, err
 	}
 	m, err := s.client.Release(ctx, &seqledgerv1.ReleaseRequest{Owner: owner.wire()})
@@ -198,7 +198,7 @@ func (s ledgerStore) Release(ctx context.Context, owner *Ownership) (*Answer, er
 
 // Heartbeat implements Store.
 func (s ledgerStore) Heartbeat(ctx context.Context, owner *Ownership, lease time.Duration) (*Answer, error) {
-	if err := owner.validate(); err != nil {
+	if err := owner.Validate(); err != nil {
 		return nil, err
 	}
 	request := &seqledgerv1.HeartbeatRequest{Owner: owner.wire(), End: lease == EndLease}
@@ -211,7 +211,7 @@ func (s ledgerStore) Heartbeat(ctx context.Context, owner *Ownership, lease time
 
 // Checkpoint implements Store.
 func (s ledgerStore) Checkpoint(ctx context.Context, owner *Ownership, data []byte) (*Answer, error) {
-	if err := owner.validate(); err != nil {
+	if err := owner.Validate(); err != nil {
 		return nil, err
 	}
 	m, err := s.client.Checkpoint(ctx, &seqledgerv1.CheckpointRequest{Owner: owner.wire(), Data: data})

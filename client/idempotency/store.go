@@ -303,8 +303,8 @@ func span(field string, d, unset, least, most time.Duration) (time.Duration, err
 	return d, nil
 }
 
-// validate checks a request and returns it with defaults filled in.
-func (r *ReserveRequest) validate() (*ReserveRequest, error) {
+// Resolve checks a request and returns it with defaults filled in. A store begins with it.
+func (r *ReserveRequest) Resolve() (*ReserveRequest, error) {
 	if err := r.Key.Validate(); err != nil {
 		return nil, err
 	}
@@ -357,8 +357,8 @@ func (r *ReserveRequest) validity(now time.Time) (int64, error) {
 	return until, nil
 }
 
-// validate checks the fields that identify an owner.
-func (o *Ownership) validate() error {
+// Validate checks the fields that identify an owner.
+func (o *Ownership) Validate() error {
 	if err := o.Key.Validate(); err != nil {
 		return err
 	}

@@ -1,9 +1,12 @@
 package embedded_test
 
 import (
-	"context"
+	"bytes"
 	"errors"
+	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -57,10 +60,7 @@ func TestErrors(t *testing.T) {
 	if r, err := store.Reserve(t.Context(), first); err != nil || r.Outcome != idempotency.Acquired {
 		t.Fatalf("the first Reserve: %+v, %v", r, err)
 	}
-	// The call is repeated until its context ends, because keys expire.
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	_, err := store.Reserve(ctx, request("second"))
+	_, err := store.Reserve(t.Context(), request("second"))
 	if _, full := errors.AsType[*idempotency.QuotaError](err); !full {
 		t.Errorf("a Reserve beyond the bound: %v", err)
 	}
@@ -74,6 +74,52 @@ func TestErrors(t *testing.T) {
 	if !ok || time.Since(clock.Now()).Abs() > time.Minute {
 		t.Error("the store does not tell its time")
 	}
+}
+
+// A response that the disk has damaged is told as damage: a store that does not answer is another case.
+func TestDamagedResponse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	reserved, response := request("key"), bytes.Repeat([]byte("response"), 10_000)
+	use := func(work func(idempotency.Store)) {
+		l, err := embedded.Open(t.Context(), embedded.Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		work(l.Store())
+		_ = l.Close() // fails after damage
+	}
+	use(func(store idempotency.Store) {
+		r, err := store.Reserve(t.Context(), reserved)
+		if err == nil {
+			_, err = store.Complete(t.Context(), &idempotency.Ownership{
+				Key: reserved.Key, Token: r.Token, AttemptID: reserved.AttemptID,
+			}, idempotency.Result{Response: response})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	use(func(store idempotency.Store) {
+		state, err := os.OpenFile(filepath.Join(dir, "state.db"), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer state.Close()
+		content, err := io.ReadAll(state)
+		if err == nil {
+			_, err = state.WriteAt([]byte("damage"), int64(bytes.Index(content, response[:1000])))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Get(t.Context(), &reserved.Key); !errors.Is(err, idempotency.ErrDamaged) {
+			t.Errorf("Get: %v", err)
+		}
+		if _, err := store.Reserve(t.Context(), reserved); !errors.Is(err, idempotency.ErrDamaged) {
+			t.Errorf("Reserve: %v", err)
+		}
+	})
 }
 
 // What one way to the ledger has stored, the other one shows.

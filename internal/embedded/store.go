@@ -111,25 +111,8 @@ func span(field string, d, unset, least, most time.Duration) (int64, error) {
 func (s *store) Reserve(
 	ctx context.Context, r *idempotency.ReserveRequest,
 ) (*idempotency.Reservation, error) {
-	if err := r.Key.Validate(); err != nil {
-		return nil, err
-	}
-	if r.AttemptID == (idempotency.AttemptID{}) {
-		return nil, &idempotency.InvalidError{Field: "AttemptID", Problem: "is required; see NewAttemptID"}
-	}
-	if r.OnLeaseExpired > idempotency.TakeOver {
-		return nil, &idempotency.InvalidError{Field: "OnLeaseExpired",
-			Problem: fmt.Sprintf("is %d, which is not known here", r.OnLeaseExpired)}
-	}
-	lease, err := span("Lease", r.Lease, idempotency.DefaultLease, idempotency.MinLease, idempotency.MaxLease)
+	r, err := r.Resolve()
 	if err != nil {
-		return nil, err
-	}
-	ttl, err := span("TTL", r.TTL, idempotency.DefaultTTL, idempotency.MinTTL, idempotency.MaxTTL)
-	if err != nil {
-		return nil, err
-	}
-	if _, err = span("Wait", r.Wait, 0, 0, idempotency.MaxWait); err != nil {
 		return nil, err
 	}
 	until := int64(0) // the ledger's default
@@ -140,7 +123,7 @@ func (s *store) Reserve(
 	}
 	out, err := s.decide(ctx, &r.Key, keyed.Command{
 		Kind: keyed.Reserve, AttemptID: keyed.AttemptID(r.AttemptID), Fingerprint: keyed.Fingerprint(r.Fingerprint),
-		ValidUntil: until, Lease: lease, TTL: ttl, Policy: keyed.Policy(r.OnLeaseExpired),
+		ValidUntil: until, Lease: int64(r.Lease), TTL: int64(r.TTL), Policy: keyed.Policy(r.OnLeaseExpired),
 	}, r.Wait)
 	if err != nil {
 		return nil, err
@@ -180,11 +163,8 @@ func recordOf(k *keyed.Record) *idempotency.Record {
 func (s *store) asOwner(
 	ctx context.Context, owner *idempotency.Ownership, c keyed.Command,
 ) (*idempotency.Answer, error) {
-	if err := owner.Key.Validate(); err != nil {
+	if err := owner.Validate(); err != nil {
 		return nil, err
-	}
-	if owner.Token == 0 || owner.AttemptID == (idempotency.AttemptID{}) {
-		return nil, &idempotency.InvalidError{Field: "Token", Problem: "and AttemptID are required"}
 	}
 	c.AttemptID, c.Token = keyed.AttemptID(owner.AttemptID), owner.Token
 	out, err := s.decide(ctx, &owner.Key, c, 0)
@@ -277,7 +257,7 @@ func (s *store) Get(ctx context.Context, key *idempotency.RecordKey) (*idempoten
 	case errors.Is(err, machine.ErrNotFound):
 		return nil, idempotency.ErrNotFound
 	case err != nil:
-		return nil, err
+		return nil, storeError(nil, err)
 	}
 	return recordOf(&record.Record), nil
 }

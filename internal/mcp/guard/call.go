@@ -29,8 +29,12 @@ const (
 )
 
 // maxIgnored bounds the calls with ignored keys whose answers are awaited. For one more the oldest is forgotten,
-// because a call that was cancelled may get no answer.
-const maxIgnored = 128
+// because a call that was cancelled may get no answer. An id of more than maxIgnoredID bytes is not kept, and the
+// answer to its call has no mark.
+const (
+	maxIgnored   = 128
+	maxIgnoredID = 256
+)
 
 // derivedPrefix is the prefix of a key derived from a call's arguments.
 const derivedPrefix = "args:"

@@ -317,6 +317,9 @@ func (g *Guard) fromServer(line []byte, more *bufio.Reader) error {
 
 // ignoreKey notes a call that passes although it has a key, so that its answer tells.
 func (g *Guard) ignoreKey(m *message) {
+	if len(m.id) > maxIgnoredID {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.ignored) == maxIgnored {

@@ -202,6 +202,7 @@ func TestIgnoredKeysAreBounded(t *testing.T) {
 			t.Errorf("the answer to call %d is marked: %t", id, got)
 		}
 	}
+	g.ignoreKey(&message{id: jsontext.Value(strings.Repeat("1", maxIgnoredID+1))})
 	if len(g.ignored) != maxIgnored-2 {
 		t.Errorf("%d ids are kept", len(g.ignored))
 	}
