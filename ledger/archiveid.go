@@ -14,15 +14,14 @@ import (
 
 	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger/archive"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// archiveIDName is the file in the data directory that holds the id of its archive. Another archive, or the empty
+// archiveIDPath returns the path of the file that holds the id of the ledger's archive. Another archive, or the empty
 // mount point of a file system, has another id and confirms nothing. While the file exists, no block file is dropped
 // that is not in that archive, whatever the options say.
-const archiveIDName = "ARCHIVE"
-
-func (l *Ledger) archiveIDPath() string { return filepath.Join(l.options.Dir, archiveIDName) }
+func (l *Ledger) archiveIDPath() string { return filepath.Join(l.options.Dir, datadir.ArchiveName) }
 
 // archiveID reads the id of the archive.
 func (l *Ledger) archiveID() (string, error) {
@@ -64,7 +63,7 @@ func (l *Ledger) findArchive() error {
 	if l.options.EndArchive {
 		l.options.Logger.Warn("the archive is given up: from now on retention removes files that are in no archive",
 			"removed", l.archiveIDPath())
-		return l.directory.RemoveFile(archiveIDName)
+		return l.directory.RemoveFile(datadir.ArchiveName)
 	}
 	l.archiver.unnamed = true
 	s := &l.archiver.stats
@@ -118,5 +117,5 @@ func (l *Ledger) createArchive(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	// Noted last, so that a crash before it leaves an archive that the next start takes over.
-	return l.directory.WriteFile(archiveIDName, []byte(id+"\n"))
+	return l.directory.WriteFile(datadir.ArchiveName, []byte(id+"\n"))
 }

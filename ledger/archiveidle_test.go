@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/archive"
+	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
 
@@ -76,7 +77,7 @@ func TestArchiveIsNotForgotten(t *testing.T) {
 		t.Fatalf("%d files were dropped, and no archive was asked", n)
 	}
 	s := l.Stats().Archive
-	if s == nil || !strings.Contains(s.Problem, archiveIDName) || s.FailingSince.IsZero() || s.WaitingFiles == 0 {
+	if s == nil || !strings.Contains(s.Problem, datadir.ArchiveName) || s.FailingSince.IsZero() || s.WaitingFiles == 0 {
 		t.Errorf("the archive is not missed: %+v", s)
 	}
 	l.closeAndAudit()
@@ -180,7 +181,7 @@ func TestEmptyArchiveID(t *testing.T) {
 	o.archiveFiles(t.Context())
 	mustDo(t, o.Close())
 
-	path := filepath.Join(dir, archiveIDName)
+	path := filepath.Join(dir, datadir.ArchiveName)
 	whole, err := os.ReadFile(path)
 	mustDo(t, err)
 	mustDo(t, os.Truncate(path, 0))

@@ -23,6 +23,8 @@ var (
 	ErrLocked = errors.New("journal: locked by another process")
 	// ErrMissing: Options.MustExist is set and there is no file.
 	ErrMissing = errors.New("journal: file is missing")
+	// ErrVersion: a program with another version of this package wrote the file. It is not damaged.
+	ErrVersion = errors.New("journal: of another version")
 	// ErrFailed: a write or an fsync failed, so nothing later is certain to be on disk. It is
 	// final for this File: repair the cause, then open the journal again.
 	ErrFailed = errors.New("journal: failed")

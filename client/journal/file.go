@@ -90,7 +90,7 @@ type File struct {
 // checks the content and writes it into a new file, so that a torn group at the end is gone and
 // everything that was read is known to be on disk.
 //
-// Errors: ErrLocked, ErrMissing, a [*DamageError], or what the file system
+// Errors: ErrLocked, ErrMissing, ErrVersion, a [*DamageError], or what the file system
 // says.
 func Open(path string, options Options) (*File, error) {
 	switch {

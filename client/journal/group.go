@@ -31,19 +31,23 @@ func appendHeader(b []byte, salt uint64) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
-// parseHeader returns the salt.
-func parseHeader(b []byte) (uint64, error) {
+// parseHeader returns the salt, or ErrVersion or a *DamageError.
+func parseHeader(path string, b []byte) (uint64, error) {
+	damaged := func(reason string, args ...any) error {
+		return &DamageError{Path: path, Reason: fmt.Sprintf(reason, args...)}
+	}
 	if len(b) < headerBytes {
-		return 0, fmt.Errorf("%d bytes are too few for a header, which no crash leaves behind", len(b))
+		return 0, damaged("%d bytes are too few for a header, which no crash leaves behind", len(b))
 	}
 	if string(b[:len(magic)]) != magic {
-		return 0, fmt.Errorf("it begins with %q, a journal with %q", b[:len(magic)], magic)
+		return 0, damaged("it begins with %q, a journal with %q", b[:len(magic)], magic)
 	}
 	if crc32.Checksum(b[:headerBytes-4], castagnoli) != binary.LittleEndian.Uint32(b[headerBytes-4:]) {
-		return 0, fmt.Errorf("the header's checksum does not match")
+		return 0, damaged("the header's checksum does not match")
 	}
 	if v := binary.LittleEndian.Uint32(b[len(magic):]); v != version {
-		return 0, fmt.Errorf("format version %d; this program reads version %d", v, version)
+		return 0, fmt.Errorf("%w: %s has format version %d, and this program reads version %d; keep it and use the "+
+			"program that wrote it", ErrVersion, path, v, version)
 	}
 	return binary.LittleEndian.Uint64(b[len(magic)+4:]), nil
 }
@@ -96,9 +100,9 @@ func groupAt(content []byte, salt uint64, offset int) ([]byte, string) {
 // so its fsync had not returned and nothing in it had been sent. A bad group before a good one
 // is damage, because the next group is only written after that fsync.
 func scan(path string, content []byte, visit func(offset int64, records []byte) error) (int64, error) {
-	salt, err := parseHeader(content)
+	salt, err := parseHeader(path, content)
 	if err != nil {
-		return 0, &DamageError{Path: path, Reason: err.Error()}
+		return 0, err
 	}
 	offset := headerBytes
 	for offset < len(content) {

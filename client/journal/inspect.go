@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"errors"
 	"fmt"
 	"os"
 )
@@ -27,13 +28,11 @@ func Inspect(path string) (*Report, error) {
 	}
 	streams := make(map[Name]*stream)
 	good, err := replay(path, content, streams)
-	report := &Report{Bytes: max(good, int64(written(content))), Good: good, Streams: states(streams)}
-	if err != nil {
-		damage, ok := err.(*DamageError) //nolint:errorlint // replay returns no other error type and does not wrap it.
-		if !ok {
-			return nil, err
-		}
-		report.Damage = damage
+	damage, damaged := errors.AsType[*DamageError](err)
+	if err != nil && !damaged {
+		return nil, err
 	}
-	return report, nil
+	return &Report{
+		Bytes: max(good, int64(written(content))), Good: good, Streams: states(streams), Damage: damage,
+	}, nil
 }

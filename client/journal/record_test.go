@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -143,20 +145,32 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 	}
 }
 
-// A header with the right checksum may be of a program to come.
+// A header with the right checksum may be of a program to come. Such a file is not called damaged.
 func TestHeadersOfOtherVersions(t *testing.T) {
 	t.Parallel()
-	for v, want := range map[uint32]string{0: "format version 0", version: "", version + 1: "format version 2"} {
+	for v, want := range map[uint32]string{
+		0:       "x has format version 0, and this program reads version 1; keep it and use the program that wrote it",
+		version: "", version + 1: "x has format version 2",
+	} {
 		b := appendHeader(nil, 7)
 		binary.LittleEndian.PutUint32(b[len(magic):], v)
 		binary.LittleEndian.PutUint32(b[headerBytes-4:], crc32.Checksum(b[:headerBytes-4], castagnoli))
-		salt, err := parseHeader(b)
+		salt, err := parseHeader("x", b)
 		if want == "" {
 			if err != nil || salt != 7 {
 				t.Errorf("version %d: salt %d, %v", v, salt, err)
 			}
-		} else if err == nil || !strings.Contains(err.Error(), want) {
+		} else if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), want) {
 			t.Errorf("version %d: %v, want %q", v, err, want)
 		}
+	}
+	other := filepath.Join("testdata", "version2.journal")
+	if _, err := Inspect(other); !errors.Is(err, ErrVersion) {
+		t.Errorf("inspecting: %v", err)
+	}
+	content, _ := os.ReadFile(other)
+	path := temporary(t)
+	if _, err := Open(path, Options{storage: newMemory().set(path, content)}); !errors.Is(err, ErrVersion) {
+		t.Errorf("opening: %v", err)
 	}
 }

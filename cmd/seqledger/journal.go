@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -80,7 +81,10 @@ type journalWrite struct {
 // Run is called by kong.
 func (c *journalShowCommand) Run(e *environment) error {
 	found, err := journal.Inspect(c.File)
-	if err != nil {
+	switch {
+	case errors.Is(err, journal.ErrVersion):
+		return err
+	case err != nil:
 		return fail(exitFailed, "name the journal's file as the program does when it opens it", "%w", err)
 	}
 	report := journalReport{File: c.File, Bytes: found.Bytes, Streams: []journalStream{}}

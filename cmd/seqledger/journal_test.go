@@ -101,6 +101,11 @@ func TestJournalShowDamage(t *testing.T) {
 	if after, err := os.ReadFile(damaged); err != nil || string(after) != string(content) {
 		t.Errorf("the file was changed (%v)", err)
 	}
+	out = seqledger(t, "journal", "show", "../../client/journal/testdata/version2.journal").expect(t, exitFailed,
+		"version2.journal has format version 2, and this program reads version 1; keep it and use the program")
+	if strings.Contains(out.stderr, "damaged") || strings.Contains(out.stderr, "next: ") {
+		t.Errorf("a journal of another version: %v", out)
+	}
 	seqledger(t, "journal", "show",
 		writeFile(t, "other", "something else entirely, no journal")).expect(t, exitFailed, "damaged at byte 0")
 	seqledger(t, "journal", "show", filepath.Join(t.TempDir(), "none")).expect(t, exitFailed, "no such file")

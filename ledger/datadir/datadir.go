@@ -9,6 +9,7 @@
 //	state.sum  the checksums of its pages (package pagesum)
 //	blocks/    the block files that belong to it (package blockfile)
 //	log/       the replicated log (package raftlog)
+//	ARCHIVE    the id of the archive
 //	JOIN-TOKEN the secret that the nodes of a cluster share
 //	RECOVERING exists only while a surviving node becomes a single-node ledger
 //	OLD-COPY   the node has acknowledged more than the directory holds
@@ -52,6 +53,8 @@ const (
 	SumsName = "state.sum"
 	// LogName is the name of the log's directory in a data directory.
 	LogName = "log"
+	// ArchiveName is the name of the file with the id of the ledger's archive.
+	ArchiveName = "ARCHIVE"
 
 	lockName     = "LOCK"
 	markerName   = "LEDGER"
@@ -387,7 +390,7 @@ func (d *Directory) mustBeEmpty() error {
 	for _, e := range entries {
 		// A crash may have left the temporary file of the first step, and the root of a
 		// file system has lost+found.
-		ours := e.Name() == lockName || strings.HasPrefix(e.Name(), "."+creatingName+"-")
+		ours := e.Name() == lockName || strings.HasPrefix(e.Name(), temporaryPrefix(creatingName))
 		if !ours && e.Name() != "lost+found" {
 			return fmt.Errorf("%s is not a seqledger data directory: it has no file %s but it holds %q; "+
 				"name an empty directory, or restore this one from a backup", d.path, markerName, e.Name())

@@ -13,9 +13,12 @@ func (d *Directory) WriteFile(name string, content []byte) error { return d.writ
 // RemoveFile removes a file of the directory durably.
 func (d *Directory) RemoveFile(name string) error { return d.remove(name) }
 
+// temporaryPrefix begins the name of a file that is not yet whole.
+func temporaryPrefix(name string) string { return "." + name + "-" }
+
 // writeFile makes a file appear whole or not at all.
 func (d *Directory) writeFile(name string, content []byte) (err error) {
-	f, err := os.CreateTemp(d.path, "."+name+"-*")
+	f, err := os.CreateTemp(d.path, temporaryPrefix(name)+"*")
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
@@ -46,21 +49,23 @@ func (d *Directory) remove(names ...string) error {
 	return d.sync()
 }
 
-// RemoveUnfinished removes state files that were never whole.
+// RemoveUnfinished removes files that were never whole.
 func (d *Directory) RemoveUnfinished() error { return d.removeLeftovers() }
 
-// removeLeftovers removes names, and the temporary files that a crash during
-// the creation may have left.
+// removeLeftovers removes names, and the temporary files that a crash may have left.
 func (d *Directory) removeLeftovers(names ...string) error {
 	entries, err := os.ReadDir(d.path) // not Glob: the path is used literally
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	for _, e := range entries {
-		for _, prefix := range []string{"." + creatingName + "-", "." + markerName + "-", "." + recoveringName + "-",
-			"." + oldCopyName + "-",
-			StateName + newSuffix, SumsName + newSuffix} {
-			if strings.HasPrefix(e.Name(), prefix) {
+		for _, name := range []string{creatingName, markerName, recoveringName, oldCopyName, TokenName, ArchiveName} {
+			if strings.HasPrefix(e.Name(), temporaryPrefix(name)) {
+				names = append(names, e.Name())
+			}
+		}
+		for _, name := range []string{StateName, SumsName} {
+			if strings.HasPrefix(e.Name(), name+newSuffix) {
 				names = append(names, e.Name())
 			}
 		}

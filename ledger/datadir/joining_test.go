@@ -272,7 +272,8 @@ func TestUnfinishedIsRemoved(t *testing.T) {
 	d := begin(t, path, Created)
 	keep := []string{"state.db.old", "notes", ".hidden", "CREATING-1", "x.LEDGER-1"}
 	put(t, path, keep...)
-	put(t, path, ".CREATING-1", ".LEDGER-22", ".RECOVERING-", "state.db.new-", "state.sum.new-7")
+	put(t, path, ".CREATING-1", ".LEDGER-22", ".RECOVERING-", ".OLD-COPY-3", ".JOIN-TOKEN-4", ".ARCHIVE-5",
+		"state.db.new-", "state.sum.new-7")
 	if err := d.RemoveUnfinished(); err != nil {
 		t.Fatal(err)
 	}

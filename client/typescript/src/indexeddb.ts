@@ -264,7 +264,7 @@ function openDatabase(name: string): Promise<IDBDatabase> {
       clearTimeout(timer);
       const e = request.error!;
       const newer = `database ${name} is that of a newer version of this program: load the page again`;
-      reject(e.name === "VersionError" ? new JournalError("failed", newer, { cause: e }) : e);
+      reject(e.name === "VersionError" ? new JournalError("version", newer, { cause: e }) : e);
     };
     // "blocked" needs no handler: the request continues when the other connections are closed.
   });

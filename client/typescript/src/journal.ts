@@ -39,12 +39,13 @@ export class JournalError extends Error {
    * journal), "tag-in-use" (the write with this tag is in flight or committed, so this is not a new write), "claimed"
    * (another Writer has the stream), "locked" (another process has the journal), "no-space" (the browser has no space
    * for the write, which then has no number; the journal continues once there is space), "missing" (mustExist is set),
-   * "damaged", and "failed" (the storage failed, so nothing later is certain to be stored; fix the cause and open the
-   * journal again).
+   * "version" (another version of this package wrote it), "damaged", and "failed" (the storage failed, so nothing later
+   * is certain to be stored; fix the cause and open the journal again).
    */
   constructor(
     readonly reason:
-      | "full" | "too-large" | "no-space" | "tag-in-use" | "claimed" | "locked" | "missing" | "damaged" | "failed",
+      | "full" | "too-large" | "no-space" | "tag-in-use" | "claimed" | "locked" | "missing" | "version" | "damaged"
+      | "failed",
     message: string,
     options?: { cause?: unknown },
   ) {

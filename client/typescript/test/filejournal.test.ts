@@ -141,6 +141,14 @@ test("a torn group is left out, and damage is refused with its place", async (t)
   }
 });
 
+test("a journal of another version is not called damaged", async (t) => {
+  const path = join(temporary(t), "journal");
+  copyFileSync(join(goJournals, "version2.journal"), path);
+  const message = `journal ${path} has format version 2, and this program reads version 1; keep it and use the ` +
+    "program that wrote it";
+  await assert.rejects(fileJournal(path), { name: "JournalError", reason: "version", message });
+});
+
 test("a journal of another ledger is not sent", async (t) => {
   const [one, other] = [await startLedger(t), await startLedger(t)];
   const path = join(temporary(t), "journal");

@@ -26,7 +26,7 @@ const maxAhead = 256 << 10;
  * The lock is advisory (flock). It is taken by one of the programs flock, which is part of util-linux and of BusyBox,
  * and perl, which macOS has.
  *
- * It throws a JournalError, "locked", "missing" or "damaged", or an error of the file system.
+ * It throws a JournalError, "locked", "missing", "version" or "damaged", or an error of the file system.
  */
 export async function fileJournal(path: string, options: JournalOptions = {}): Promise<Journal> {
   Journal.validate(options);
@@ -122,7 +122,7 @@ export interface Group {
 export function scan(path: string, content: Buffer): Group[] {
   const damaged = (offset: number, reason: string): JournalError =>
     new JournalError("damaged", `journal ${path} is damaged at byte ${offset}: ${reason}`);
-  const reason = headerError(content);
+  const reason = headerError(path, content);
   if (reason !== "") throw damaged(0, reason);
   const salt = content.subarray(12, 20);
   const groups: Group[] = [];
@@ -158,14 +158,20 @@ export function fileHeader(salt: Uint8Array): Buffer {
   return header;
 }
 
-function headerError(content: Buffer): string {
+function headerError(path: string, content: Buffer): string {
   if (content.length < headerBytes) {
     return `${content.length} bytes are too few for a header, which no crash leaves behind`;
   }
   if (!content.subarray(0, 8).equals(magic)) return "it does not begin as a journal";
   if (crc32c(content.subarray(0, 20)) !== content.readUInt32LE(20)) return "the header's checksum does not match";
   const found = content.readUInt32LE(8);
-  if (found !== version) return `format version ${found}; this program reads version ${version}`;
+  if (found !== version) {
+    throw new JournalError(
+      "version",
+      `journal ${path} has format version ${found}, and this program reads version ${version}; keep it and use the ` +
+        "program that wrote it",
+    );
+  }
   return "";
 }
 
