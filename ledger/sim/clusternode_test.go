@@ -13,7 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/boltstore"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -54,7 +54,7 @@ type member struct {
 	lagging     bool  // the node leads without a wall clock
 	queue       []waiting
 	flights     map[uint64][]waiting // by proposal
-	limit       int64                // maximum number of commands in an entry
+	limit       int                  // maximum number of commands in an entry
 	proposing   bool
 	forwarded   int64 // arrival time of the last forwarded request
 	reads       map[uint64]clusterRead
@@ -147,7 +147,7 @@ func (n *member) start() {
 	n.writing, n.hungSince, n.base, n.lagging = nil, 0, 0, false
 	n.role, n.serving, n.queue, n.proposing, n.replayed = core.Role{}, false, nil, false, false
 	n.flights, n.reads = map[uint64][]waiting{}, map[uint64]clusterRead{}
-	n.limit = decide.EntryCommands(n.w.plan.config)
+	n.limit = engine.EntryCommands(n.w.plan.config)
 	var err error
 	n.log, err = segment.Open(n.options())
 	if n.badDisk(err) {
@@ -445,7 +445,7 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 			return err
 		}
 		v := n.m.View(tx)
-		n.limit, digest = decide.EntryCommands(v.Config()), v.Digest()
+		n.limit, digest = engine.EntryCommands(v.Config()), v.Digest()
 		return nil
 	})
 	if n.must(err, "applying an entry"); n.up {
@@ -611,7 +611,7 @@ func (n *member) moveTime() {
 			clocks = append(clocks, time.Duration(other.wall()-n.wall()))
 		}
 	}
-	agreed, ok := decide.AgreedClock(clocks, len(voters))
+	agreed, ok := engine.AgreedClock(clocks, len(voters))
 	if n.c.mutant == ownClockBelieved {
 		agreed, ok = 0, true
 	}
@@ -623,7 +623,7 @@ func (n *member) moveTime() {
 	if last != 0 {
 		last += n.w.now - n.began
 	}
-	base, err := decide.TermBase(last, 0, time.Unix(0, n.wall()).Add(agreed), n.c.mutant == ownClockBelieved)
+	base, err := engine.TermBase(last, 0, time.Unix(0, n.wall()).Add(agreed), n.c.mutant == ownClockBelieved)
 	n.must(err, "moving ledger time")
 	n.base, n.began = base, n.w.now
 }
@@ -716,11 +716,11 @@ func (n *member) propose() {
 
 // cut takes the next entry from the queue and stamps it.
 func (n *member) cut() (number uint64, parts []waiting, data []byte) {
-	limit := int(n.limit)
+	limit := n.limit
 	if n.w.bugs.singly() {
 		limit = 1
 	}
-	entry := decide.NewEntry(limit)
+	entry := engine.NewEntry(limit)
 	var commands [][]byte
 	for entry.Commands < len(n.queue) && !entry.Full() {
 		c := n.queue[entry.Commands].command

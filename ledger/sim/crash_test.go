@@ -3,7 +3,7 @@ package sim
 import (
 	"encoding/binary"
 
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -147,7 +147,7 @@ func (n *node) stop(power bool) {
 func newNode(w *world, state stateDisk) *node {
 	return &node{
 		w: w, state: state, receipts: newReceipts(w.plan.cache), tamper: tamper{w: w},
-		limit: decide.EntryCommands(w.plan.config), // until the state is loaded
+		limit: engine.EntryCommands(w.plan.config), // until the state is loaded
 	}
 }
 

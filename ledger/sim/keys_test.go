@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/seqledger/seqledger/internal/keyed"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -281,9 +281,9 @@ func (j *jobber) job(id machine.KeyedID) *command {
 func (c *command) work() int {
 	switch {
 	case c.write != nil:
-		return decide.CommandWork(&c.retry)
+		return engine.CommandWork(&c.retry)
 	case c.job != nil:
-		return decide.Work(c.job.Operations)
+		return engine.Work(c.job.Operations)
 	}
 	return 1
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/boltstore"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -23,7 +23,7 @@ type node struct {
 	queue       []waiting
 	bytes       int // number of commands in queue and flights
 	flights     []*flight
-	limit       int64  // maximum number of commands in an entry
+	limit       int    // maximum number of commands in an entry
 	seen        uint64 // the horizon
 	proposing   bool
 	syncing     bool
@@ -31,7 +31,7 @@ type node struct {
 	flushing    bool
 	retain      retention
 	receipts    receipts
-	buffer      decide.Buffer
+	buffer      engine.Buffer
 	tamper      tamper
 }
 
@@ -105,7 +105,7 @@ func (n *node) answerRetry(c *command, reply func(a answer)) bool {
 	}
 	var found *machine.Receipt
 	err := n.state.view(func(r machine.Reader) (err error) {
-		found, err = decide.Retry(n.m.View(n.reader(r)), &c.retry, &n.receipts, &n.buffer)
+		found, err = engine.Retry(n.m.View(n.reader(r)), &c.retry, &n.receipts, &n.buffer)
 		return err
 	})
 	n.w.must(err, "answering a retry")
@@ -191,11 +191,11 @@ func (n *node) propose() {
 
 // cut takes the next entry from the queue and stamps it.
 func (n *node) cut() *flight {
-	limit := int(n.limit)
+	limit := n.limit
 	if n.w.bugs.singly() {
 		limit = 1
 	}
-	entry := decide.NewEntry(limit)
+	entry := engine.NewEntry(limit)
 	var commands [][]byte
 	for entry.Commands < len(n.queue) && !entry.Full() {
 		c := n.queue[entry.Commands].command
@@ -308,7 +308,7 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 			return err
 		}
 		v := n.m.View(tx)
-		n.limit, digest, horizon = decide.EntryCommands(v.Config()), v.Digest(), v.Horizon().Index()
+		n.limit, digest, horizon = engine.EntryCommands(v.Config()), v.Digest(), v.Horizon().Index()
 		return nil
 	})
 	n.w.must(err, "applying an entry")
@@ -384,7 +384,7 @@ func (n *node) begin() {
 		return nil
 	})
 	n.w.must(err, "reading ledger time")
-	n.base, err = decide.TermBase(last, 0, time.Unix(0, n.w.wall()), false)
+	n.base, err = engine.TermBase(last, 0, time.Unix(0, n.w.wall()), false)
 	n.w.must(err, "beginning a term")
 	n.began = n.w.now
 	n.w.oracle.term()
@@ -397,23 +397,23 @@ func (n *node) begin() {
 // on it.
 type receipts struct {
 	limit  int
-	byKey  map[decide.ReceiptName]*machine.Receipt
-	order  []decide.ReceiptName
+	byKey  map[engine.ReceiptName]*machine.Receipt
+	order  []engine.ReceiptName
 	byName map[name]map[uint64]*machine.Receipt // used by the stale cache, a control
 }
 
 func newReceipts(limit int) receipts {
 	return receipts{
-		limit: limit, byKey: map[decide.ReceiptName]*machine.Receipt{},
+		limit: limit, byKey: map[engine.ReceiptName]*machine.Receipt{},
 		byName: map[name]map[uint64]*machine.Receipt{},
 	}
 }
 
-// Get implements decide.Receipts.
-func (c *receipts) Get(name decide.ReceiptName) *machine.Receipt { return c.byKey[name] }
+// Get implements engine.Receipts.
+func (c *receipts) Get(name engine.ReceiptName) *machine.Receipt { return c.byKey[name] }
 
-// Put implements decide.Receipts.
-func (c *receipts) Put(name decide.ReceiptName, r *machine.Receipt) {
+// Put implements engine.Receipts.
+func (c *receipts) Put(name engine.ReceiptName, r *machine.Receipt) {
 	if c.limit == 0 {
 		return
 	}
