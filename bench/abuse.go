@@ -22,6 +22,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/auth"
@@ -156,7 +157,7 @@ func (t *target) attack(o *options, name string) (done string, err error) {
 	if err != nil {
 		return "", err
 	}
-	command := harness.Self("-attack")
+	command := process.Self("-attack")
 	command.Stdin, command.Stderr = bytes.NewReader(job), os.Stderr
 	// A process group keeps it from being interrupted before this process is.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -363,7 +364,7 @@ func (b *bed) beside(ctx context.Context, calls []goodCall, attack func() (strin
 }
 
 // healthy waits until the server is ready and has released everything the attack took.
-func (p *process) healthy(ctx context.Context) error {
+func (p *serverProcess) healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	var last error // more useful than the deadline's
@@ -380,7 +381,7 @@ func (p *process) healthy(ctx context.Context) error {
 	}
 }
 
-func (p *process) released(ctx context.Context) error {
+func (p *serverProcess) released(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/readyz", http.NoBody)
 	if err != nil {
 		return err

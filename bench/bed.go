@@ -19,6 +19,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/server"
 	"github.com/seqledger/seqledger/server/auth"
@@ -30,7 +31,7 @@ type bed struct {
 	o       *options
 	dir     string
 	ledger  *ledger.Ledger
-	server  *process
+	server  *serverProcess
 	closers []func() error // called last to first
 }
 
@@ -151,15 +152,15 @@ func (s *serverOptions) serve(ctx context.Context, o *options) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, stop := harness.UntilStdinEnds(ctx)
+	ctx, stop := process.UntilStdinEnds(ctx)
 	defer stop()
 	return errors.Join(
 		harness.ServeLedger(ctx, ledger.Options{Dir: s.dir, CheckpointBytes: o.checkpointBytes}, so), stopProfile())
 }
 
-// process is a server process.
-type process struct {
-	*harness.Process
+// serverProcess is a server process.
+type serverProcess struct {
+	*process.Process
 
 	address string
 	opened  time.Duration // from the start of the process until it listened
@@ -167,18 +168,18 @@ type process struct {
 
 // startServer starts a server on a data directory, with more arguments if there are
 // any, and waits until it listens.
-func startServer(ctx context.Context, o *options, dir string, more ...string) (*process, error) {
+func startServer(ctx context.Context, o *options, dir string, more ...string) (*serverProcess, error) {
 	arguments := append([]string{"-serve", dir, "-checkpoint-bytes", strconv.FormatInt(o.checkpointBytes, 10)}, more...)
 	if o.profile != "" {
 		arguments = append(arguments, "-profile", o.profile+"-server")
 	}
 	began := time.Now()
-	p, address, err := harness.LaunchServer(ctx, harness.Self(arguments...), "")
-	return &process{Process: p, address: address, opened: time.Since(began)}, err
+	p, address, err := process.LaunchServer(ctx, process.Self(arguments...), "")
+	return &serverProcess{Process: p, address: address, opened: time.Since(began)}, err
 }
 
 // metric reads one of the server's metrics without labels.
-func (p *process) metric(name string) (float64, error) {
+func (p *serverProcess) metric(name string) (float64, error) {
 	response, err := http.Get("http://" + p.address + "/metrics")
 	if err != nil {
 		return 0, err
@@ -195,6 +196,6 @@ func (p *process) metric(name string) (float64, error) {
 
 // watchMemory samples the server's memory, without mapped files, until the returned function is called, which returns
 // the largest sample.
-func (p *process) watchMemory() (largest func() int64) {
+func (p *serverProcess) watchMemory() (largest func() int64) {
 	return harness.Largest(20*time.Millisecond, func() int64 { return harness.Anonymous(p.Pid) })
 }

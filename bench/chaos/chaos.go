@@ -14,7 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // options are the flags.
@@ -129,7 +129,7 @@ func (o *options) workspace(stdout io.Writer) (dir string, left func(error) erro
 
 // run runs a program of an administrator in a directory.
 func run(ctx context.Context, dir, name string, arguments ...string) error {
-	command := exec.CommandContext(ctx, harness.Find(name, "/usr/sbin/"+name), arguments...)
+	command := exec.CommandContext(ctx, process.Find(name, "/usr/sbin/"+name), arguments...)
 	command.Dir = dir
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", command, err, out)

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // node is one process of the cluster, and the way to it for the others.
@@ -20,7 +20,7 @@ type node struct {
 	number       int // from 1; its id may become another one when it joins anew
 	dir, log     string
 	client, peer string           // addresses
-	process      *harness.Process // nil while it is down
+	process      *process.Process // nil while it is down
 }
 
 // cluster is the processes, and what is between them.
@@ -32,7 +32,7 @@ type cluster struct {
 	made    bool        // the ledger: the first node that is started makes it, and none afterwards
 	disks   bool        // each node has a disk for itself
 	// launch starts a node's process, and verify runs seqledger verify on the directory of one that is stopped.
-	launch func(ctx context.Context, d *node) (*harness.Process, error)
+	launch func(ctx context.Context, d *node) (*process.Process, error)
 	verify func(ctx context.Context, d *node) ([]byte, error)
 }
 
@@ -84,7 +84,7 @@ func (c *cluster) start(ctx context.Context, d *node) (err error) {
 }
 
 // serve starts a node as a process of this machine. One without a directory joins the others.
-func (c *cluster) serve(ctx context.Context, d *node) (*harness.Process, error) {
+func (c *cluster) serve(ctx context.Context, d *node) (*process.Process, error) {
 	arguments := []string{
 		"serve", "--data", d.dir, "--listen", d.client, "--peer-listen", d.peer, "--no-console",
 		"--join-token-file", c.token,
@@ -98,7 +98,7 @@ func (c *cluster) serve(ctx context.Context, d *node) (*harness.Process, error) 
 	if c.network != nil {
 		command = c.network.command(d, c.binary, arguments)
 	}
-	p, _, err := harness.LaunchServer(ctx, command, d.log)
+	p, _, err := process.LaunchServer(ctx, command, d.log)
 	if err == nil {
 		p.Signal = syscall.SIGTERM
 	}

@@ -12,11 +12,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // clusterSize is how many servers a cluster has here: the fewest that go on when one is lost.
@@ -120,7 +120,7 @@ func (w *wireCluster) firstStart(ctx context.Context) error {
 		arguments := append([]string{"serve", "--data", m.dir, "--listen", m.address, "--peer-listen", peer,
 			"--no-console"}, join...)
 		m.launch = func(ctx context.Context) (err error) {
-			m.process, _, err = harness.LaunchServer(ctx, exec.Command(binary, arguments...), m.dir+".log")
+			m.process, _, err = process.LaunchServer(ctx, exec.Command(binary, arguments...), m.dir+".log")
 			if err == nil {
 				m.process.Signal = syscall.SIGTERM
 			}
@@ -144,7 +144,7 @@ func (w *wireCluster) allVote(ctx context.Context) error {
 
 // leader returns the address of the node that leads, as soon as all nodes vote.
 func (w *wireCluster) leader(ctx context.Context) (address string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, harness.StartsWithin)
+	ctx, cancel := context.WithTimeout(ctx, process.StartsWithin)
 	defer cancel()
 	c, err := client.New(client.Options{Server: strings.Join(w.addresses(), ",")})
 	if err != nil {
