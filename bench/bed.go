@@ -129,19 +129,16 @@ func startProfile(prefix string) (stop func() error, err error) {
 // serverOptions are the flags of a server's process.
 type serverOptions struct {
 	dir, authFile string
-	diskReserve   int64
 }
 
 func (s *serverOptions) flags(flags *flag.FlagSet) {
 	flags.StringVar(&s.dir, "serve", "", "serve a ledger in this directory (used by bench itself)")
 	flags.StringVar(&s.authFile, "auth", "", "with -serve: the auth file (used by bench itself)")
-	flags.Int64Var(&s.diskReserve, "disk-reserve", -1,
-		"with -serve: refuse writes while fewer bytes are free (used by bench itself)")
 }
 
 // serve is the server's process. It says where it listens.
 func (s *serverOptions) serve(ctx context.Context, o *options) (err error) {
-	so := server.Options{DiskReserve: s.diskReserve}
+	so := server.Options{DiskReserve: -1}
 	if s.authFile != "" {
 		if so.Auth, err = auth.Open(s.authFile, auth.Options{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			return err
@@ -162,8 +159,8 @@ func (s *serverOptions) serve(ctx context.Context, o *options) (err error) {
 type serverProcess struct {
 	*process.Process
 
-	address string
-	opened  time.Duration // from the start of the process until it listened
+	address  string
+	observer string // a key that may read the metrics, if there is access control
 }
 
 // startServer starts a server on a data directory, with more arguments if there are
@@ -173,14 +170,18 @@ func startServer(ctx context.Context, o *options, dir string, more ...string) (*
 	if o.profile != "" {
 		arguments = append(arguments, "-profile", o.profile+"-server")
 	}
-	began := time.Now()
 	p, address, err := process.LaunchServer(ctx, process.Self(arguments...), "")
-	return &serverProcess{Process: p, address: address, opened: time.Since(began)}, err
+	return &serverProcess{Process: p, address: address}, err
 }
 
 // metric reads one of the server's metrics without labels.
 func (p *serverProcess) metric(name string) (float64, error) {
-	response, err := http.Get("http://" + p.address + "/metrics")
+	request, err := http.NewRequest(http.MethodGet, "http://"+p.address+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set("Authorization", "Bearer "+p.observer)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return 0, err
 	}

@@ -161,8 +161,7 @@ func gatewayFindings(rounds [4][]harness.Values, commands float64) []harness.Lin
 func (g *gatewayRun) start(ctx context.Context, b *bed, connections int) (gateway *process.Process, pids []int,
 	err error) {
 	binary := filepath.Join(b.dir, "seqledger")
-	const program = "github.com/seqledger/seqledger/cmd/seqledger"
-	if err := command(ctx, "", "go", "build", "-o", binary, program); err != nil {
+	if err := process.Build(ctx, binary); err != nil {
 		return nil, nil, err
 	}
 	launch := func(c *exec.Cmd) (*process.Process, string) {

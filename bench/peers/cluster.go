@@ -97,16 +97,8 @@ func newWireCluster() system {
 func (w *wireCluster) firstStart(ctx context.Context) error {
 	dir := filepath.Dir(w.members[0].dir)
 	binary := filepath.Join(dir, "seqledger")
-	// In its own module, because this one lacks some of its dependencies.
-	const module = "github.com/seqledger/seqledger"
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
-	if err != nil {
-		return fmt.Errorf("go list: %w; the program is built from this source tree", err)
-	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, module+"/cmd/seqledger")
-	build.Dir = strings.TrimSpace(string(root))
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build: %w\n%s", err, out)
+	if err := process.Build(ctx, binary); err != nil {
+		return err
 	}
 	var join []string
 	for _, m := range w.members {
