@@ -25,7 +25,6 @@ type archiveStatusCommand struct {
 	clientFlags `embed:""`
 }
 
-// Run is called by kong.
 func (c *archiveStatusCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		status, err := conn.Status(ctx)
@@ -45,7 +44,6 @@ type archiveVerifyCommand struct {
 	Dir string `arg:"" help:"Directory of the archive." type:"path"`
 }
 
-// Help is shown below the flags.
 func (*archiveVerifyCommand) Help() string {
 	return `Reads every byte: the chain of the index, and of each file its hash, its records and what it says of the file
 before it. Problems are printed one a line. Exit code 1 says that there are some, or that the check could not be done.
@@ -63,7 +61,6 @@ type archiveVerifyResult struct {
 	Problems  int      `json:"problems"`
 }
 
-// Run is called by kong.
 func (c *archiveVerifyCommand) Run(e *environment) error {
 	told := time.Now()
 	checked := uint64(0)
@@ -127,7 +124,6 @@ type archiveCatCommand struct {
 	Limit      uint64 `help:"Stop after this many blocks; 0 for all." env:"-" placeholder:"N"`
 }
 
-// Help is shown below the flags.
 func (*archiveCatCommand) Help() string {
 	return `Blocks come in order, each checked against its transactions and the block before it. The archive has the blocks
 of sealed files; the ledger has the newest ones.
@@ -135,7 +131,6 @@ of sealed files; the ledger has the newest ones.
     seqledger archive cat /mnt/archive --scope acme/main --from-height 1 --json`
 }
 
-// Run is called by kong.
 func (c *archiveCatCommand) Run(e *environment) error {
 	m, err := c.scope()
 	if err != nil {

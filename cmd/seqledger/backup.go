@@ -28,7 +28,6 @@ type backupCommand struct {
 	sinceFirst uint64            // number of the first block file that the base's ledger had
 }
 
-// Help is shown below the flags.
 func (*backupCommand) Help() string {
 	return `The backup holds every write that was acknowledged before it began; the server goes on meanwhile. It is
 checked while it arrives, and the file appears under its name only when it is whole and on disk. One backup can
@@ -57,7 +56,6 @@ type backupResult struct {
 	Since    uint64 `json:"sinceIndex,string,omitempty"`
 }
 
-// Run is called by kong.
 func (c *backupCommand) Run(e *environment) (err error) {
 	if c.since, err = c.base(); err != nil {
 		return err
@@ -219,5 +217,4 @@ func (c *backupCommand) receive(e *environment, w io.Writer) (info admin.BackupI
 // writerFunc makes a function an io.Writer.
 type writerFunc func([]byte) (int, error)
 
-// Write implements io.Writer.
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

@@ -30,7 +30,6 @@ type importCommand struct {
 	TakeSession uint64 `help:"Continue from this session although the state file has another or none. Use only if you know what was written under it and nothing writes under it now." env:"-" placeholder:"N"`
 }
 
-// Help is shown below the flags.
 func (*importCommand) Help() string {
 	return `Each line is one write: an operation in JSON, or an array of operations that commit together. Line n becomes
 sequence n of the stream, which must be new. No line may be blank. All lines are checked before the first one is
@@ -63,7 +62,6 @@ func (c *importCommand) mode() string {
 	return importing.ModeOperations
 }
 
-// Run is called by kong.
 func (c *importCommand) Run(e *environment) (err error) {
 	scope, err := c.scope()
 	if err != nil {

@@ -336,14 +336,12 @@ type openerOfUnknown struct {
 	seqledgerv1connect.UnimplementedLedgerServiceHandler
 }
 
-// GetClientState implements the service.
 func (openerOfUnknown) GetClientState(
 	context.Context, *connect.Request[seqledgerv1.GetClientStateRequest],
 ) (*connect.Response[seqledgerv1.GetClientStateResponse], error) {
 	return connect.NewResponse(&seqledgerv1.GetClientStateResponse{State: new(seqledgerv1.ClientState)}), nil
 }
 
-// OpenSession implements the service.
 func (openerOfUnknown) OpenSession(
 	context.Context, *connect.Request[seqledgerv1.OpenSessionRequest],
 ) (*connect.Response[seqledgerv1.OpenSessionResponse], error) {

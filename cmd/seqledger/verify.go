@@ -19,7 +19,6 @@ type verifyCommand struct {
 	Backup  []string `help:"Check this backup instead, after its predecessors if it is incremental; - reads one from standard input." type:"path" sep:"none" placeholder:"FILE" env:"-"`
 }
 
-// Help is shown below the flags.
 func (*verifyCommand) Help() string {
 	return `Reads everything, changes nothing, and needs a directory that no server has open. Problems are printed one a
 line: where, and what is wrong. Exit code 1 says that there are some, or that the check could not be done.
@@ -79,7 +78,6 @@ type verifyProblem struct {
 // progressEvery is how often progress is printed.
 const progressEvery = 5 * time.Second
 
-// Run is called by kong.
 func (c *verifyCommand) Run(e *environment) error {
 	if c.Archive != "" && len(c.Backup) > 0 {
 		return usage("--archive and --backup do not go together")

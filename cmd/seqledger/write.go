@@ -46,7 +46,6 @@ type writeCommand struct {
 	IncludeProof bool   `help:"Add the block header and a Merkle proof to the receipt, and verify that they prove what was sent." env:"-"`
 }
 
-// Help is shown below the flags.
 func (*writeCommand) Help() string {
 	return `All operations commit together or not at all, in the order of their flags on the command line. A condition
 or an expiry belongs to the one --set, --set-file or --delete of its key, wherever it stands.
@@ -71,7 +70,6 @@ with a gap. If it is killed or ends with exit code 4, run it again with the firs
 ` + operation.Help
 }
 
-// Run is called by kong.
 func (c *writeCommand) Run(e *environment, flags *operation.Flags) error {
 	scope, err := c.scope()
 	if err != nil {

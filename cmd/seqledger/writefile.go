@@ -91,7 +91,6 @@ const maxFileBytes = 2 * importing.MaxLineBytes
 // tooLong is the rest of a file that should have none.
 type tooLong struct{ rest io.Reader }
 
-// Read implements io.Reader.
 func (t tooLong) Read(p []byte) (int, error) {
 	n, err := t.rest.Read(p[:1])
 	if n > 0 {

@@ -33,7 +33,6 @@ type LineError struct {
 	Err  error
 }
 
-// Error implements error.
 func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
 
 // Unwrap returns the error without the line.
