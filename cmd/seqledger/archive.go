@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/wire"
@@ -62,12 +61,12 @@ type archiveVerifyResult struct {
 }
 
 func (c *archiveVerifyCommand) Run(e *environment) error {
-	told := time.Now()
+	var told seldom
+	told.due() // from now on
 	checked := uint64(0)
 	report, err := archive.Verify(e.ctx, archive.Directory(c.Dir), func(r archive.Report) {
 		checked++
-		if now := time.Now(); !e.json && now.Sub(told) >= progressEvery {
-			told = now
+		if !e.json && told.due() {
 			e.notice("checked %d of %d files, %s", checked, r.Files, byteSize(uint64(r.Bytes)))
 		}
 	})

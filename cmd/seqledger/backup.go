@@ -178,7 +178,7 @@ func (c *backupCommand) follows(f io.ReaderAt, size int64) error {
 
 // receive writes the backup to w. A nil error means that w has all of it.
 func (c *backupCommand) receive(e *environment, w io.Writer) (info admin.BackupInfo, err error) {
-	var told *transfer
+	var told *progress
 	defer func() { told.end() }()
 	err = c.connected(e, func(conn *client.Client) error {
 		var done int64
@@ -189,7 +189,7 @@ func (c *backupCommand) receive(e *environment, w io.Writer) (info admin.BackupI
 			return n, err
 		})
 		begin := func(i admin.BackupInfo) error {
-			told = newTransfer(e, "backing up", int64(i.Bytes))
+			told = newProgress(e, "backing up", "bytes", 0, int64(i.Bytes))
 			return nil
 		}
 		if c.since != nil {

@@ -74,10 +74,10 @@ func (c *restoreCommand) Run(e *environment) (err error) {
 	if err != nil {
 		return err
 	}
-	var told *transfer
+	var told *progress
 	info, err := run(restore.Options{Dir: c.Data, Logger: e.log, Time: at, Progress: func(done, total int64) {
 		if told == nil {
-			told = newTransfer(e, "restoring", total)
+			told = newProgress(e, "restoring", "bytes", 0, total)
 		}
 		told.to(done)
 	}})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -75,9 +74,6 @@ type verifyProblem struct {
 	What  string `json:"what"`
 }
 
-// progressEvery is how often progress is printed.
-const progressEvery = 5 * time.Second
-
 func (c *verifyCommand) Run(e *environment) error {
 	if c.Archive != "" && len(c.Backup) > 0 {
 		return usage("--archive and --backup do not go together")
@@ -88,10 +84,10 @@ func (c *verifyCommand) Run(e *environment) error {
 	if c.Compare != "" && (c.Archive != "" || len(c.Backup) > 0) {
 		return usage("--compare does not go together with --archive or --backup")
 	}
-	told := time.Now()
+	var told seldom
+	told.due() // from now on
 	options := verify.Options{Archive: c.Archive, Progress: func(s machine.AuditSummary) {
-		if now := time.Now(); !e.json && now.Sub(told) >= progressEvery {
-			told = now
+		if !e.json && told.due() {
 			e.notice("checked %d blocks, %d transactions", s.Blocks, s.Transactions)
 		}
 	}}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
-	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -205,9 +204,9 @@ func readOperations(e *environment, path string) (_ []byte, err error) {
 		defer func() { _ = f.Close() }() // read only
 		from = f
 	}
-	text, err := io.ReadAll(io.LimitReader(from, importing.MaxLineBytes+1))
-	if err == nil && len(text) > importing.MaxLineBytes {
-		err = fmt.Errorf("has more than %d bytes", importing.MaxLineBytes)
+	text, err := io.ReadAll(io.LimitReader(from, maxLineBytes+1))
+	if err == nil && len(text) > maxLineBytes {
+		err = fmt.Errorf("has more than %d bytes", maxLineBytes)
 	}
 	return text, err
 }
