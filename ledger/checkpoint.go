@@ -98,9 +98,9 @@ func (l *Ledger) flush() error {
 	return err
 }
 
-// checkpointPatience is how long a checkpoint may take without advancing, and how long proposals may wait for one,
-// before this node counts as stalled. It is long, because a checkpoint syncs far more at once than the log does, and
-// because nothing waits for it until much more has gathered.
+// checkpointPatience is how long a checkpoint, or the wait of proposals for one, may go without advancing before this
+// node counts as stalled. A checkpoint counts only while so much has gathered that proposals must wait. It is long,
+// because a checkpoint syncs far more at once than the log does.
 const checkpointPatience = 10 * time.Second
 
 // longestYield bounds how long a checkpoint pauses at once.

@@ -23,7 +23,7 @@ import (
 type stateImage struct {
 	content  []byte
 	blocks   map[string][]byte // the block files, by name
-	sums     []byte            // of its pages; nil for a file that has none, as programs of before left it
+	sums     []byte            // of its pages; nil for a file that has none
 	identity []byte
 	keyed    bool             // it has keyed records, and history was dropped
 	steps    int64            // how many bytes of pages a step of its last checkpoint changes; 0 for one step

@@ -171,9 +171,8 @@ func TestDamage_JournalBitsWithoutSums(t *testing.T) {
 	d.flipEach(t, max(61, damageStep()))
 }
 
-// TestDamage_StateBitsWithoutSums does the same with a file that has no page checksums, as programs
-// of before left it: each start makes them of the damaged pages. What is left to notice it are the
-// checksums of records and what pages say twice.
+// TestDamage_StateBitsWithoutSums does the same with a file whose page checksums are missing: each start makes them of
+// the damaged pages. What is left to notice it are the checksums of records and what pages say twice.
 func TestDamage_StateBitsWithoutSums(t *testing.T) {
 	t.Parallel()
 	d := newStateImage(t)

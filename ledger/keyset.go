@@ -73,7 +73,7 @@ func (s *keySet) lacks(key []byte) bool {
 	return false
 }
 
-// places returns the counters of a key. Nobody who chooses keys can choose them, because the seed is random.
+// slots returns the counters of a key. Nobody who chooses keys can choose them, because the seed is random.
 func (s *keySet) slots(key []byte) [2]uint64 {
 	hash := maphash.Bytes(s.seed, key)
 	return [2]uint64{hash % (16 * keySetWords), hash >> 32 % (16 * keySetWords)}

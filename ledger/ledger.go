@@ -228,8 +228,8 @@ func (l *Ledger) openState() (err error) {
 	l.checkpointBytes.Store(cmp.Or(l.options.CheckpointBytes,
 		firstCheckpointBytes(int64(l.store.ScrubPages())*int64(l.store.PageSize()))))
 	if l.store.SumsMade() && !l.directory.Fresh() && l.store.Checkpoint().Index > 0 {
-		l.options.Logger.Warn("the checksums of the state file's pages were missing, as they are after an upgrade or "+
-			"a join, and were made of the pages as they are; seqledger verify checks them against the blocks",
+		l.options.Logger.Warn("the checksums of the state file's pages were missing, as they are after a join, "+
+			"and were made of the pages as they are; seqledger verify checks them against the blocks",
 			"file", boltstore.SumsPath(l.directory.State()))
 	}
 	return l.store.View(func(r machine.Reader) error {

@@ -99,8 +99,7 @@ func TestScrubOfBlocksStopsTheNode(t *testing.T) {
 	_ = l.Close() // it says the same
 }
 
-// TestMissingPageSumsAreMadeAnew: a directory of a program of before has none, and neither has one
-// whose operator moved a damaged file away.
+// TestMissingPageSumsAreMadeAnew: a directory has none whose operator moved a damaged file away.
 func TestMissingPageSumsAreMadeAnew(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

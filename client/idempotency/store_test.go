@@ -1,16 +1,13 @@
 package idempotency_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -24,6 +21,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/embedded"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -165,31 +163,20 @@ func TestTooManyWaiters(t *testing.T) {
 // startServer starts a real server and returns a client for it.
 func startServer(t testing.TB) *client.Client {
 	t.Helper()
-	dir := t.TempDir()
-	binary := filepath.Join(dir, "seqledger")
-	if out, err := exec.Command("go", "build", "-o", binary, "../../cmd/seqledger").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	cmd := exec.Command(binary, "serve", "--json", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "data"))
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
+	l, err := embedded.Open(t.Context(), embedded.Options{Dir: t.TempDir() + "/data", Listener: listener})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
 	})
-	var ready struct{ Address string }
-	line, err := bufio.NewReader(out).ReadBytes('\n')
-	if err != nil || json.Unmarshal(line, &ready) != nil {
-		t.Fatalf("the server said %q (%v): %s", line, err, stderr.String())
-	}
-	c, err := client.New(client.Options{Server: ready.Address})
+	c, err := client.New(client.Options{Server: listener.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +184,7 @@ func startServer(t testing.TB) *client.Client {
 	return c
 }
 
-// The same cases against a server process.
+// The same cases against a server.
 func TestLedgerStore(t *testing.T) {
 	t.Parallel()
 	c := startServer(t)

@@ -136,8 +136,7 @@ func sumsError(state string, err error) error {
 	case errors.Is(err, pagesum.ErrForeign):
 		return fmt.Errorf("%s: %w: %w; put the right file back or "+adviceRestore, state, ErrForeign, err)
 	case errors.Is(err, pagesum.ErrOther):
-		return fmt.Errorf("%s: %w: %w; put back the one that belongs to the other, or move the checksums away if a "+
-			"program of before, which does not know them, has written the state since; or "+adviceRestore,
+		return fmt.Errorf("%s: %w: %w; put back the one that belongs to the other, or "+adviceRestore,
 			state, machine.ErrCorrupt, err)
 	case errors.Is(err, boltpage.ErrDamaged):
 		return pagesError(state, err)

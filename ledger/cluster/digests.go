@@ -355,7 +355,7 @@ func (n *Node) askDigest(ctx context.Context, m *Member, own stand) (check machi
 		return check, fmt.Errorf("digest of node %d: %w", m.ID, err)
 	}
 	defer func() { _ = response.Body.Close() }()                                    // the body was only read
-	m.Disk.Free, _ = strconv.ParseUint(response.Header.Get(diskFreeHeader), 10, 64) // older programs do not send it
+	m.Disk.Free, _ = strconv.ParseUint(response.Header.Get(diskFreeHeader), 10, 64) // 0 where it is not known
 	m.Disk.Size, _ = strconv.ParseUint(response.Header.Get(diskSizeHeader), 10, 64)
 	m.Room = toldRoom(response.Header)
 	text, err := io.ReadAll(io.LimitReader(response.Body, 128))

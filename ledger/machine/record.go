@@ -249,7 +249,7 @@ func (b *blockRecord) leaves() ([]Hash, error) {
 // storedTransaction is a transaction in a block's record.
 type storedTransaction struct {
 	encoded  []byte // the leaf
-	head     int    // how many bytes of encoded come before the operations, their number included; 0: not known
+	head     int    // how many bytes of encoded come before the operations, their number included
 	sums     []byte // a checksum for each chunk of the operations
 	changed  []byte // nil: every operation changed something; else a bitmap
 	position uint32 // in its block

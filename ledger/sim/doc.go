@@ -68,8 +68,8 @@
 //     write of the page, or a scrub, ends the node for good, and another one replaces it.
 //   - clustermutants_test.go has the controls.
 //
-// Not simulated there: answers from the state without the log, restores,
-// upgrades, the chunked transfer of a snapshot (its state arrives as a whole or not at all), and the real state file:
+// Not simulated there: answers from the state without the log, restores, the
+// chunked transfer of a snapshot (its state arrives as a whole or not at all), and the real state file:
 // that it finds what has rotted in its pages is assumed here, and shown in package boltstore.
 //
 // ledger/DESIGN.md says what is simulated and what is not.

@@ -25,8 +25,9 @@ func (i *identity) introduce(h http.Header) {
 	}
 }
 
-// check compares the header of an answer with the known ledger, and returns ErrOtherLedger if it names another one. An
-// answer without the header comes from an intermediary.
+// check compares the header of an answer with the known ledger, and returns ErrOtherLedger if it names another one. A
+// server of the ledger that the request names sends no header; nor does one that does not know its ledger yet, or that
+// refuses the credential.
 func (i *identity) check(h http.Header) error {
 	id := h.Get(message.LedgerHeader)
 	if i == nil || id == "" || i.id.CompareAndSwap(nil, &id) {

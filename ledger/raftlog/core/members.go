@@ -206,8 +206,8 @@ func (n *Node) MembersAt(index uint64) Members {
 }
 
 // Change proposes a membership change, which takes effect when it is applied. The number comes back like that of a
-// proposal. A second change waits for the first. A leader does not remove itself: with two voters, the other one
-// might never learn of it, and could not be elected without it.
+// proposal. Before the first change is applied, a second one is refused with ErrNotProposed. A leader does not remove
+// itself: with two voters, the other one might never learn of it, and could not be elected without it.
 func (n *Node) Change(number uint64, change *pb.ConfChangeV2) error {
 	if n.lastChange > n.applied.Index {
 		return fmt.Errorf("%w: the change of members at entry %d is not applied yet", ErrNotProposed, n.lastChange)

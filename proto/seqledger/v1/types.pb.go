@@ -1850,8 +1850,8 @@ func (x *ClientState) GetNextReceiptsBelow() uint64 {
 	return 0
 }
 
-// Config is replicated state: the flags of a server set it when a ledger is
-// created, UpdateConfig changes it afterwards.
+// Config is replicated state: a new ledger has the defaults, UpdateConfig
+// changes it.
 type Config struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Expired streams and entities are looked for after so many commands.

@@ -945,8 +945,8 @@ export const ClientStateSchema: GenMessage<ClientState> = /*@__PURE__*/
   messageDesc(file_seqledger_v1_types, 18);
 
 /**
- * Config is replicated state: the flags of a server set it when a ledger is
- * created, UpdateConfig changes it afterwards.
+ * Config is replicated state: a new ledger has the defaults, UpdateConfig
+ * changes it.
  *
  * @generated from message seqledger.v1.Config
  */
