@@ -107,8 +107,8 @@ type refused struct {
 // Error returns the node's reason.
 func (e *refused) Error() string { return cmp.Or(e.Message, e.status) }
 
-// mustAnswer returns what a node at an address says of itself, and an error unless it has that id. Anything may listen at
-// an address that an operator has mistyped.
+// mustAnswer returns what a node at an address says of itself, and an error unless it has that id. Anything may listen
+// at an address that an operator has mistyped.
 func (n *Node) mustAnswer(ctx context.Context, id uint64, address string) (found identity, err error) {
 	found, err = n.askIdentity(ctx, address, id)
 	if err == nil && found.Node != id {

@@ -118,8 +118,8 @@ func (n *Node) hasForgotten(id uint64) bool {
 	return has
 }
 
-// mustRemember returns an error if a member has lost what it acknowledged. A member that says itself that its log has it
-// is welcome again: any node could announce it.
+// mustRemember returns an error if a member has lost what it acknowledged. A member that says itself that its log has
+// it is welcome again: any node could announce it.
 func (n *Node) mustRemember(member *identity) error {
 	n.mu.Lock()
 	f, has := n.forgot[member.Node]
