@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/wire"
@@ -25,7 +24,6 @@ type archiveStatusCommand struct {
 	clientFlags `embed:""`
 }
 
-// Run is called by kong.
 func (c *archiveStatusCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		status, err := conn.Status(ctx)
@@ -45,7 +43,6 @@ type archiveVerifyCommand struct {
 	Dir string `arg:"" help:"Directory of the archive." type:"path"`
 }
 
-// Help is shown below the flags.
 func (*archiveVerifyCommand) Help() string {
 	return `Reads every byte: the chain of the index, and of each file its hash, its records and what it says of the file
 before it. Problems are printed one a line. Exit code 1 says that there are some, or that the check could not be done.
@@ -63,14 +60,13 @@ type archiveVerifyResult struct {
 	Problems  int      `json:"problems"`
 }
 
-// Run is called by kong.
 func (c *archiveVerifyCommand) Run(e *environment) error {
-	told := time.Now()
+	var told seldom
+	told.due() // from now on
 	checked := uint64(0)
 	report, err := archive.Verify(e.ctx, archive.Directory(c.Dir), func(r archive.Report) {
 		checked++
-		if now := time.Now(); !e.json && now.Sub(told) >= progressEvery {
-			told = now
+		if !e.json && told.due() {
 			e.notice("checked %d of %d files, %s", checked, r.Files, byteSize(uint64(r.Bytes)))
 		}
 	})
@@ -127,7 +123,6 @@ type archiveCatCommand struct {
 	Limit      uint64 `help:"Stop after this many blocks; 0 for all." env:"-" placeholder:"N"`
 }
 
-// Help is shown below the flags.
 func (*archiveCatCommand) Help() string {
 	return `Blocks come in order, each checked against its transactions and the block before it. The archive has the blocks
 of sealed files; the ledger has the newest ones.
@@ -135,7 +130,6 @@ of sealed files; the ledger has the newest ones.
     seqledger archive cat /mnt/archive --scope acme/main --from-height 1 --json`
 }
 
-// Run is called by kong.
 func (c *archiveCatCommand) Run(e *environment) error {
 	m, err := c.scope()
 	if err != nil {

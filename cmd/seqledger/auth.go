@@ -30,7 +30,6 @@ type newKeyCommand struct {
 	Append   string   `help:"Append it to this auth file, which is created if absent." type:"path" env:"-" placeholder:"FILE"`
 }
 
-// Help is shown below the flags.
 func (*newKeyCommand) Help() string {
 	return `The key is printed once, on standard output, and kept nowhere: the file has a hash of it alone. Without
 --append, what belongs into the file is printed too. A server takes a changed file on SIGHUP. Mind that the
@@ -47,7 +46,6 @@ type newKeyResult struct {
 	Entry string `json:"entry,omitempty"` // YAML; empty when it was appended
 }
 
-// Run is called by kong.
 func (c *newKeyCommand) Run(e *environment) error {
 	key, hash, err := auth.NewKey(c.ID)
 	if err != nil {

@@ -18,7 +18,6 @@ type authCheckCommand struct {
 	Token string `help:"Session token whose rights to explain; - reads it from standard input." env:"-" placeholder:"TOKEN"`
 }
 
-// Help is shown below the flags.
 func (*authCheckCommand) Help() string {
 	return `Mistakes are named by line and field, with exit code 2. With --key or --token it tells what the credential
 may do, or why it would be refused, with exit code 3.
@@ -38,7 +37,6 @@ type authCheckResult struct {
 	Limits    *admission.Limits `json:"limits,omitempty"` // in effect, defaults included
 }
 
-// Run is called by kong.
 func (c *authCheckCommand) Run(e *environment) error {
 	if c.Key != "" && c.Token != "" {
 		return usage("--key and --token: give one of them")

@@ -28,7 +28,6 @@ type backupCommand struct {
 	sinceFirst uint64            // number of the first block file that the base's ledger had
 }
 
-// Help is shown below the flags.
 func (*backupCommand) Help() string {
 	return `The backup holds every write that was acknowledged before it began; the server goes on meanwhile. It is
 checked while it arrives, and the file appears under its name only when it is whole and on disk. One backup can
@@ -57,7 +56,6 @@ type backupResult struct {
 	Since    uint64 `json:"sinceIndex,string,omitempty"`
 }
 
-// Run is called by kong.
 func (c *backupCommand) Run(e *environment) (err error) {
 	if c.since, err = c.base(); err != nil {
 		return err
@@ -180,7 +178,7 @@ func (c *backupCommand) follows(f io.ReaderAt, size int64) error {
 
 // receive writes the backup to w. A nil error means that w has all of it.
 func (c *backupCommand) receive(e *environment, w io.Writer) (info admin.BackupInfo, err error) {
-	var told *transfer
+	var told *progress
 	defer func() { told.end() }()
 	err = c.connected(e, func(conn *client.Client) error {
 		var done int64
@@ -191,7 +189,7 @@ func (c *backupCommand) receive(e *environment, w io.Writer) (info admin.BackupI
 			return n, err
 		})
 		begin := func(i admin.BackupInfo) error {
-			told = newTransfer(e, "backing up", int64(i.Bytes))
+			told = newProgress(e, "backing up", "bytes", 0, int64(i.Bytes))
 			return nil
 		}
 		if c.since != nil {
@@ -219,5 +217,4 @@ func (c *backupCommand) receive(e *environment, w io.Writer) (info admin.BackupI
 // writerFunc makes a function an io.Writer.
 type writerFunc func([]byte) (int, error)
 
-// Write implements io.Writer.
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

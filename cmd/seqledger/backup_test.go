@@ -97,7 +97,7 @@ func awaitStream(t *testing.T, s *testServer, scope, clientID string) {
 func importAfterRestore(t *testing.T, r *testServer, input string, lines int) {
 	t.Helper()
 	args := []string{"import", "--scope", "acme/load", "--client-id", "loader", input}
-	refused := r.do(t, args...).expect(t, exitRefused, "restored from a backup", "less 0",
+	refused := r.do(t, args...).expect(t, exitRefused, "restored from a backup", "is the last line that is committed",
 		"another --client-id")
 	if strings.Contains(refused.stdout, "imported") {
 		t.Errorf("it wrote something: %v", refused)

@@ -26,7 +26,6 @@ type benchCommand struct {
 	Payload  int           `help:"Bytes that each write appends." default:"128" env:"-"`
 }
 
-// Help is shown below the flags.
 func (*benchCommand) Help() string {
 	return `Every write is real: it stays in the ledger. Therefore it goes to a scope of its own, seqledger-bench unless
 --into names another, and to streams with new names, bench-RANDOM-1 and so on, which the
@@ -77,7 +76,6 @@ func (c *benchCommand) check() error {
 	return c.clientFlags.check()
 }
 
-// Run is called by kong.
 func (c *benchCommand) Run(e *environment) error {
 	if err := c.check(); err != nil {
 		return err

@@ -18,7 +18,6 @@ type clusterCommand struct {
 	Transfer clusterTransferCommand `cmd:"" help:"Hand the leadership to another node."`
 }
 
-// Help is shown below the flags.
 func (*clusterCommand) Help() string {
 	return `A node joins by itself: start it with an empty data directory and serve --join, and it becomes a voter once it
 has the log. Ask any node; the answer is the leader's while there is one.
@@ -38,7 +37,6 @@ type clusterStatusCommand struct {
 	clientFlags `embed:""`
 }
 
-// Run is called by kong.
 func (c *clusterStatusCommand) Run(e *environment) error {
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
 		cluster, err := admin.GetCluster(ctx, conn)
@@ -146,7 +144,6 @@ type clusterRemoveCommand struct {
 	clientFlags `embed:""`
 }
 
-// Help is shown below the flags.
 func (*clusterRemoveCommand) Help() string {
 	return `The node stops by itself if it is alive. Its number is never used again; to let the machine join again, empty its
 data directory. The leader is not removed: transfer the leadership first. Remove a dead node before you replace it,
@@ -157,7 +154,6 @@ majority of voters that are alive and caught up is refused.
     seqledger cluster remove 3`
 }
 
-// Run is called by kong.
 func (c *clusterRemoveCommand) Run(e *environment) error {
 	return c.change(e, &seqledgerv1.ChangeClusterRequest{
 		Change: &seqledgerv1.ChangeClusterRequest_Remove{Remove: c.ID}, Force: c.Force,
@@ -171,7 +167,6 @@ type clusterPromoteCommand struct {
 	clientFlags `embed:""`
 }
 
-// Run is called by kong.
 func (c *clusterPromoteCommand) Run(e *environment) error {
 	return c.change(e, &seqledgerv1.ChangeClusterRequest{
 		Change: &seqledgerv1.ChangeClusterRequest_Promote{Promote: c.ID}, Force: c.Force,
@@ -184,7 +179,6 @@ type clusterTransferCommand struct {
 	clientFlags `embed:""`
 }
 
-// Help is shown below the flags.
 func (*clusterTransferCommand) Help() string {
 	return `The node must be alive, caught up, and have room on its disk. A leader that is stopped with SIGTERM hands over.
 
@@ -192,7 +186,6 @@ func (*clusterTransferCommand) Help() string {
     seqledger cluster transfer 2`
 }
 
-// Run is called by kong.
 func (c *clusterTransferCommand) Run(e *environment) error {
 	return c.change(e, &seqledgerv1.ChangeClusterRequest{
 		Change: &seqledgerv1.ChangeClusterRequest_Transfer{Transfer: c.ID},

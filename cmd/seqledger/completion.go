@@ -13,7 +13,6 @@ type completionCommand struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
-// Help is shown below the flags.
 func (*completionCommand) Help() string {
 	return `The script makes the shell call seqledger, which must be on the PATH, to complete its commands and flags.
 For all later shells, add the line to the file that the shell reads at its start.
@@ -46,7 +45,6 @@ end
 complete -f -c seqledger -a "(__seqledger_complete)"`,
 }
 
-// Run is called by kong.
 func (c *completionCommand) Run(e *environment) error {
 	_, err := fmt.Fprintln(e.stdout, completionScripts[c.Shell])
 	return err

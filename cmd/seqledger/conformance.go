@@ -24,7 +24,6 @@ type conformanceCommand struct {
 	Keep     bool          `help:"Keep the directory with the ledgers, journals and logs, and say where it is." env:"-"`
 }
 
-// Help is shown below the flags.
 func (*conformanceCommand) Help() string {
 	return `Every client has duties: number by one, repeat under the same number, believe a refusal only when no copy can
 be under way, stop when another program has the stream. For each case this starts a server, a proxy that loses,
@@ -42,7 +41,6 @@ Exit code 1 says that the client falls short of a case.
     seqledger conformance --client ./my-client --only 'refusal|crash' --keep`
 }
 
-// Run is called by kong.
 func (c *conformanceCommand) Run(e *environment) error {
 	if c.List {
 		return c.list(e)
@@ -127,7 +125,6 @@ func (*conformanceCommand) list(e *environment) error {
 // conformanceClientCommand is the client that conformance tests without --client.
 type conformanceClientCommand struct{}
 
-// Run is called by kong.
 func (*conformanceClientCommand) Run(e *environment) error {
 	return conformance.Drive(e.ctx, e.stdin, e.stdout)
 }

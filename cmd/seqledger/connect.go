@@ -204,7 +204,6 @@ type explainedError struct {
 	cause error
 }
 
-// Error implements error.
 func (e *explainedError) Error() string { return e.text }
 
 // Unwrap returns the cause.

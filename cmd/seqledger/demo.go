@@ -19,7 +19,6 @@ type demoCommand struct {
 	Keep     bool          `help:"Keep the directory with the ledgers, journals and logs, and say where it is." env:"-"`
 }
 
-// Help is shown below the flags.
 func (*demoCommand) Help() string {
 	return `Everything runs on this machine, in a temporary directory, as processes of its own: two servers, and clients
 that make numbered payments through a proxy in front of each. Servers and clients are killed with SIGKILL now
@@ -49,7 +48,6 @@ Exit code 1 says that a payment was booked twice, lost or made up on the side "e
     seqledger demo --keep`
 }
 
-// Run is called by kong.
 func (c *demoCommand) Run(e *environment) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -103,7 +101,6 @@ type demoClientCommand struct {
 	Plain  bool   `help:"Send again what was not answered, as a new write." env:"-"`
 }
 
-// Run is called by kong.
 func (c *demoClientCommand) Run(e *environment) error {
 	stop := make(chan struct{})
 	// Ends with standard input, or with the process.

@@ -10,14 +10,13 @@
 //
 // main.go parses the command line and turns an error into a message and an exit code (exit.go). A
 // flag comes from the command line, the environment, a YAML file or its default, in this order
-// (config.go); flagvalues.go reads numbers and durations, flagfiles.go looks at the files and
-// addresses that flags name, and helptexts.go has the help texts that are too long for a line. Each
-// command is a struct with a Run method, most of them in their own files. scope.go, connect.go and
+// (config.go); flagvalues.go reads numbers and durations, and flagfiles.go looks at the files and addresses that
+// flags name. Each command is a struct with a Run method, most of them in their own files. scope.go, connect.go and
 // connection.go hold the shared flags, access.go holds the flags of serve that say who may connect,
 // and output.go formats all answers. reach.go finds out why a server does not answer.
 //
-// Operations come from flags or from JSON: see package operation. import.go is the command import,
-// with its flags and messages; package importing does the work. The demo itself is package demo;
+// Operations come from flags or from JSON: see package operation. import.go is the command import, importinput.go reads
+// its lines, and importsend.go sends them. The demo itself is package demo;
 // demo.go has its flags and demoshow.go its output. conformance.go is the command of package
 // conformance.
 package main

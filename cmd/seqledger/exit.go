@@ -39,7 +39,6 @@ type exitError struct {
 	hint string // may be empty
 }
 
-// Error implements error.
 func (e *exitError) Error() string { return e.err.Error() }
 
 // Unwrap returns the error itself.

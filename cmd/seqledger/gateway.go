@@ -69,7 +69,6 @@ type gatewayRoute struct {
 	VisitorHeader   string        `help:"Header with a secret of a client without a credential; the client must keep sending it once it has one." placeholder:"NAME"`
 }
 
-// Help is shown below the flags.
 func (*gatewayCommand) Help() string {
 	return `A request with the header Idempotency-Key reaches the service once. A repeat gets the first response, also when the
 service answered and the answer was lost, and when the client or this gateway was killed. The key belongs to the sender
@@ -102,7 +101,6 @@ outcome is unknown: repeats get 409 outcome-unknown, and seqledger key resolve s
 // defaultGatewayScope is the scope of a gateway's records unless --scope is set.
 const defaultGatewayScope = "gateway/main"
 
-// Run is called by kong.
 func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 	config, err := c.load(file)
 	if err = errors.Join(err, c.check()); err != nil {

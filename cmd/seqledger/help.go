@@ -12,7 +12,6 @@ type helpCommand struct {
 	Command []string `arg:"" optional:"" help:"The command; without it, the list of all commands."`
 }
 
-// Help is shown below the flags.
 func (*helpCommand) Help() string {
 	return `The same as COMMAND --help.
 
@@ -21,7 +20,6 @@ func (*helpCommand) Help() string {
     seqledger help auth check`
 }
 
-// Run is called by kong.
 func (c *helpCommand) Run(parsed *kong.Context) error {
 	// Checked here, because Parse prints the help of the last command that it knows.
 	children := parsed.Model.Children

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/cmd/seqledger/importing"
+	"github.com/seqledger/seqledger/client/journal"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -45,9 +45,6 @@ func TestImportBadLine(t *testing.T) {
 	} {
 		input := writeFile(t, "in", good+"\n"+good+"\n"+test.bad+"\n"+good+"\n")
 		s.do(t, importArgs(input)...).expect(t, exitUsage, "line 3", test.says, "nothing was written")
-		if _, err := os.Stat(input + ".seqledger-import"); err == nil {
-			t.Errorf("%s: want no state file", test.name)
-		}
 	}
 	if r := s.do(t, "list", "clients", "--json"); r.stdout != "" {
 		t.Errorf("want no stream, got %v", r)
@@ -77,22 +74,29 @@ func TestImportRefusedLine(t *testing.T) {
 	s.do(t, "get", "--scope", "acme/main", "gate").expect(t, exitDone, "shut")
 }
 
+// stopped is an import of lines and a last one that is refused until the entity gate is open. It has been run.
+func stopped(t *testing.T, s *testServer, lines int) (input string) {
+	t.Helper()
+	content := strings.Repeat(`{"append": "line"}`+"\n", lines)
+	input = writeFile(t, "in", content+`{"set": {"key": "gate", "value": "x", "condition": {"value_equals": "open"}}}`)
+	s.do(t, importArgs(input)...).expect(t, exitRefused, fmt.Sprintf("line %d", lines+1))
+	return input
+}
+
+// loaderState returns a field of the state of the import's stream.
+func loaderState(t *testing.T, s *testServer, field string) string {
+	t.Helper()
+	r := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
+	return fmt.Sprint(r.field(t, field))
+}
+
 // TestImportNotTheSame goes through everything that may have changed since an
 // import was begun. Each must stop it before it writes.
 func TestImportNotTheSame(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	input := numberedLines(t, 20)
+	input := stopped(t, s, 20)
 	path := input + ".seqledger-import"
-	s.do(t, importArgs(input)...).expect(t, exitDone)
-	state, err := importing.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state.Done = false
-	if err := state.Save(path); err != nil {
-		t.Fatal(err)
-	}
 	refused := func(says string, args ...string) {
 		t.Helper()
 		s.do(t, args...).expect(t, exitRefused, says)
@@ -100,75 +104,64 @@ func TestImportNotTheSame(t *testing.T) {
 	refused("scope", "import", "--scope", "acme", "--client-id", "loader", input)
 	refused("--client-id", "import", "--scope", "acme/main", "--client-id", "other", input)
 	refused("read as", importArgs(input, "--append-lines")...)
-	refused("input has changed", importArgs(numberedLines(t, 19), "--state-file", path)...)
-	other := writeFile(t, "other", strings.Repeat(`{"append": "other"}`+"\n", 50))
-	refused("input has changed", importArgs(other, "--state-file", path)...)
+	refused("input has changed", importArgs(numberedLines(t, 19), "--journal", path)...)
+	other := writeFile(t, "other", strings.Repeat(`{"append": "other"}`+"\n", 60))
+	refused("input has changed", importArgs(other, "--journal", path)...)
 
-	elsewhere := serve(t)
-	elsewhere.do(t, importArgs(input)...).expect(t, exitRefused, "ledger "+state.LedgerID)
+	serve(t).do(t, importArgs(input)...).expect(t, exitRefused, "another ledger", s.ledgerID)
+	if last := loaderState(t, s, "lastCommittedSequence"); last != "20" {
+		t.Errorf("%s sequences are committed, want 20", last)
+	}
 
-	// Another process takes the stream, and even writes.
-	opened := s.do(t, "session", "open", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
-	session := opened.field(t, "state").(map[string]any)["session"].(string)
+	// Another process writes under the import's session.
+	s.do(t, "write", "--scope", "acme/main", "--client-id", "loader", "--session", loaderState(t, s, "session"),
+		"--append", "x").expect(t, exitDone)
+	refused("committed up to sequence 21", importArgs(input)...)
+
+	// Another process takes the stream.
+	s = serve(t)
+	input = stopped(t, s, 5)
+	s.do(t, "session", "open", "--scope", "acme/main", "--client-id", "loader").expect(t, exitDone)
 	refused("SESSION_FENCED", importArgs(input)...)
-	refused("SESSION_FENCED", importArgs(input, "--take-session", "1")...)
-	s.do(t, importArgs(input, "--take-session", session)...).expect(t, exitDone, "all 20 lines")
 
-	// The same, with a write that is not the import's.
-	state, err = importing.Load(path)
-	if err != nil {
-		t.Fatal(err)
+	// A journal of another program.
+	streams := []journal.State{{}, {}}
+	if _, err := placeOf(streams); err == nil {
+		t.Error("a journal of two streams is taken for an import's")
 	}
-	s.do(t, "write", "--scope", "acme/main", "--client-id", "loader", "--session",
-		fmt.Sprint(state.Session), "--append", "x").expect(t, exitDone)
-	state.Done = false
-	if err := state.Save(path); err != nil {
-		t.Fatal(err)
+	streams = []journal.State{{Entries: []journal.Entry{{Sequence: 1, Tag: "invoice-7"}}}}
+	if _, err := placeOf(streams); err == nil {
+		t.Error("a journal with another program's write is taken for an import's")
 	}
-	refused("last sequence is 21", importArgs(input)...)
-
-	if err := os.WriteFile(path, []byte(`{"format": 1, "surprise": 2}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.do(t, importArgs(input)...).expect(t, exitFailed, "state file", "surprise")
 }
 
-// A state file that was lost, or set back, does not say that its lines are committed.
-func TestImportWithoutItsState(t *testing.T) {
+// A journal that was lost, or set back, does not say that its lines are committed.
+func TestImportWithoutItsJournal(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	input := numberedLines(t, 20)
 	path := input + ".seqledger-import"
-	s.do(t, importArgs(input)...).expect(t, exitDone)
-	of := func(name string) any {
-		t.Helper()
-		r := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
-		return r.field(t, name)
+	// The journal of an import of which no line was sent.
+	s.do(t, importArgs(writeFile(t, "shut", `{"delete": {"key": "k", "condition": {"must_exist": true}}}`),
+		"--journal", path)...).expect(t, exitRefused)
+	early, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
 	}
-	session := fmt.Sprint(of("session"))
-	for name, setBack := range map[string]func(state *importing.State) error{
-		"lost":    func(*importing.State) error { return os.Remove(path) },
-		"attempt": func(state *importing.State) error { return state.Save(path) },
+	s.do(t, importArgs(input)...).expect(t, exitDone)
+	session := loaderState(t, s, "session")
+	for name, setBack := range map[string]func() error{
+		"lost":     func() error { return os.Remove(path) },
+		"set back": func() error { return os.WriteFile(path, early, 0o600) },
 	} {
-		state, err := importing.Load(path)
-		if err == nil {
-			state.Done, state.Session, state.AttemptID, state.Base = false, 0, strings.Repeat("ab", 16), 0
-			err = setBack(state)
-		}
-		if err != nil {
+		if err := setBack(); err != nil {
 			t.Fatal(name, err)
 		}
-		s.do(t, importArgs(input)...).expect(t, exitRefused, "has 20 writes", "--client-id", "--take-session "+session)
-		if of("session") != session || of("lastCommittedSequence") != "20" {
-			t.Errorf("%s: the stream was changed: %v, %v", name, of("session"), of("lastCommittedSequence"))
-		}
-		if err := state.Save(path); err != nil {
-			t.Fatal(err)
+		s.do(t, importArgs(input)...).expect(t, exitRefused, "has 20 writes", "--client-id")
+		if now := loaderState(t, s, "session"); now != session || loaderState(t, s, "lastCommittedSequence") != "20" {
+			t.Errorf("%s: the stream was changed", name)
 		}
 	}
-	more := numberedLines(t, 3)
-	s.do(t, importArgs(more, "--take-session", "1")...).expect(t, exitRefused, "SESSION_FENCED")
-	s.do(t, importArgs(more, "--take-session", session)...).expect(t, exitDone, "as sequences 21 to 23")
 }
 
 // TestImportLines appends a text file unchanged, including blank lines, bytes that are not text
@@ -209,6 +202,13 @@ func TestImportAlone(t *testing.T) {
 	if err := unlock(); err != nil {
 		t.Fatal(err)
 	}
+	// Nor may another one use its journal.
+	j, err := journal.Open(input+".seqledger-import", journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	seqledger(t, importArgs(input)...).expect(t, exitFailed, "another import", "its own --journal")
 }
 
 // TestImportInterrupted expects Ctrl-C to count what is committed, and the next

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
-	"github.com/seqledger/seqledger/cmd/seqledger/importing"
+	"github.com/seqledger/seqledger/client/journal"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -21,7 +22,7 @@ func refusal(code seqledgerv1.WriteErrorCode) *failure.Error { return &failure.E
 // has its exit code, says how far it came, and says what to do.
 func TestExplainSend(t *testing.T) {
 	t.Parallel()
-	at := func(err error) error { return &importing.LineError{Line: 8, Err: err} }
+	at := func(err error) error { return &lineError{8, err} }
 	unknown := func(cause error) error { return &failure.OutcomeUnknownError{Sequence: 8, Cause: cause} }
 	for _, test := range []struct {
 		name    string
@@ -30,7 +31,7 @@ func TestExplainSend(t *testing.T) {
 		code    int
 		says    string // in the message or the hint
 	}{
-		{"changed input", false, importing.ErrInputChanged, exitFailed, "compare"},
+		{"changed input", false, errInputChanged, exitFailed, "compare"},
 		{"fenced", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED))),
 			exitRefused, "another process writes"},
 		{"evicted", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED))),
@@ -40,23 +41,23 @@ func TestExplainSend(t *testing.T) {
 			&failure.NotExecutedError{Sequence: 8,
 				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS)}),
 			exitRefused,
-			"then run the same command again, or put this line, corrected, and those behind it into a new file"},
+			"then run the same command again, or put this line, corrected, and the later ones into a new file"},
 		{"invalid line", false, at(
 			&failure.NotExecutedError{Sequence: 8,
 				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)}),
 			exitRefused,
-			"nothing of this line was written; correct it, put this line and those behind it into a new file"},
+			"nothing of this line was written; correct it, put this line and the later ones into a new file"},
 		{"invalid field", false, at(
 			&failure.NotExecutedError{Sequence: 8, Cause: &failure.Error{
 				Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT, Field: "operations[0].set.key"}}),
-			exitRefused, "written; correct operations[0].set.key, put this line and those behind it"},
+			exitRefused, "written; correct operations[0].set.key, put this line and the later ones"},
 		{"full queue", false, at(
 			&failure.NotExecutedError{Sequence: 8,
 				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)}),
 			exitFailed, "nothing was done; run the same command again later"},
-		{"stalled with lines under way", true, at(importing.ErrStalled), exitUnknown,
+		{"stalled with lines under way", true, at(errStalled), exitUnknown,
 			"see that the server at here is running"},
-		{"stalled before any", false, at(importing.ErrStalled), exitFailed, "see that the server at here is running"},
+		{"stalled before any", false, at(errStalled), exitFailed, "see that the server at here is running"},
 		{"interrupted", false, at(interruptedError{}), exitFailed, "run the same command again"},
 		{"interrupted with lines under way", true, at(interruptedError{}), exitFailed, "run the same command again"},
 		{"turned away", true, at(unknown(&failure.Error{ConnectCode: connect.CodeUnimplemented})),
@@ -68,9 +69,11 @@ func TestExplainSend(t *testing.T) {
 		}
 		c := importCommand{File: "in.ndjson",
 			clientFlags: clientFlags{connectionFlags: connectionFlags{Server: "here"}}}
-		run := &importing.Run{State: &importing.State{Summary: importing.Summary{Lines: 20}}, Committed: 7,
-			Unknown: test.unknown}
-		err := c.explainSend(run, test.err)
+		place := importPlace{sent: 7, committed: 7}
+		if test.unknown {
+			place.sent++
+		}
+		err := c.explainSend(place, inputSummary{Lines: 20}, test.err)
 		code, hint := classify(err)
 		if code != test.code || !strings.Contains(err.Error()+hint, test.says) {
 			t.Errorf("%s: want exit code %d and %q, got %d, %v, %q", test.name, test.code, test.says, code, err, hint)
@@ -90,25 +93,22 @@ func (testSignal) Signal()        {}
 
 func TestExplainOpen(t *testing.T) {
 	t.Parallel()
-	fenced := fmt.Errorf("opening: %w", refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED))
-	expired := fmt.Errorf("opening: %w", refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED))
 	for _, test := range []struct {
-		name    string
-		session uint64
-		err     error
-		code    int
-		says    string
+		err  error
+		code int
+		says string
 	}{
-		{"fenced before any line", 0, fenced, exitRefused, "delete state"},
-		{"fenced later", 5, fenced, exitRefused, "--take-session"},
-		{"evicted", 5, expired, exitRefused, "new file"},
-		{"no server", 5, context.DeadlineExceeded, exitFailed, "is the server running"},
+		{refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED), exitRefused, "what writes under"},
+		{refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED), exitRefused, "new file"},
+		{failure.ErrOtherLedger, exitRefused, "--server of that ledger"},
+		{failure.ErrProtocol, exitRefused, "what writes under"},
+		{context.DeadlineExceeded, exitFailed, "is the server running"},
 	} {
-		c := importCommand{StateFile: "state"}
-		err := c.explainOpen(&importing.State{Session: test.session}, test.err)
+		cause := fmt.Errorf("opening: %w", test.err)
+		err := new(importCommand).explainOpen(cause)
 		code, hint := classify(err)
-		if code != test.code || !strings.Contains(hint, test.says) || !errors.Is(err, test.err) {
-			t.Errorf("%s: want exit code %d and %q, got %d, %v, %q", test.name, test.code, test.says, code, err, hint)
+		if code != test.code || !strings.Contains(hint, test.says) || !errors.Is(err, cause) {
+			t.Errorf("%v: want exit code %d and %q, got %d, %v, %q", test.err, test.code, test.says, code, err, hint)
 		}
 	}
 }
@@ -121,17 +121,7 @@ func TestImportEvicted(t *testing.T) {
 	s := serve(t)
 	s.do(t, "config", "set", "client_ttl", "1s").expect(t, exitDone)
 	s.do(t, "config", "set", "eviction_interval", "1").expect(t, exitDone)
-	input := numberedLines(t, 10)
-	s.do(t, importArgs(input)...).expect(t, exitDone)
-	path := input + ".seqledger-import"
-	state, err := importing.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state.Done = false
-	if err := state.Save(path); err != nil {
-		t.Fatal(err)
-	}
+	input := stopped(t, s, 10)
 	deadline := time.Now().Add(hangs)
 	for n := 0; ; n++ {
 		// Every command runs a round of eviction; ledger time moves with them.
@@ -153,59 +143,62 @@ func TestImportEvicted(t *testing.T) {
 	}
 }
 
-// TestImportInputChanged changes the input between the two passes, by way of
-// the state: the digest there is what the first pass would have read.
+// importing prepares an import as Run does, of an input whose first pass has read content.
+func importing(
+	t *testing.T, s *testServer, clientID, content string,
+) (*importCommand, *environment, *journal.File, inputSummary) {
+	t.Helper()
+	c := &importCommand{clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
+	c.Scope, c.ClientID, c.File = "acme/main", clientID, "in"
+	c.Journal = filepath.Join(t.TempDir(), "journal")
+	j, err := c.openJournal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	summary, err := surveyInput(t.Context(), strings.NewReader(content), modeLines, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, &environment{ctx: t.Context(), stderr: new(lockedBuffer)}, j, summary
+}
+
+// TestImportInputChanged changes the input between the two passes: by content, shorter, and by a line.
 func TestImportInputChanged(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	conn := s.client(t)
-	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
-	first := "{\"append\": \"1\"}\n{\"append\": \"2\"}\n"
-	summary, err := importing.Survey(t.Context(), strings.NewReader(first), importing.ModeOperations, ignore)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, second := range []string{
-		"{\"append\": \"1\"}\n{\"append\": \"X\"}\n", // another content
-		"{\"append\": \"1\"}\n",                      // shorter
-	} {
-		c := importCommand{File: "in", StateFile: writeFile(t, "state", ""),
-			clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
-		c.ClientID = fmt.Sprint("loader-", i)
-		state := begunImport(c.ClientID, importing.ModeOperations, summary)
-		var stderr lockedBuffer
-		e := &environment{ctx: t.Context(), stderr: &stderr}
-		_, err := c.resume(e, conn, scope, state, strings.NewReader(second))
-		if !errors.Is(err, importing.ErrInputChanged) {
-			t.Errorf("%q after %q: want the change noticed, got %v", second, first, err)
-		}
-		if saved, err := importing.Load(c.StateFile); err != nil || saved.Done {
-			t.Errorf("%q: want the import not done, got %+v, %v", second, saved, err)
+	for i, second := range []string{"a\nX\n", "a\n", "a\n\nb", "a\nbb"} {
+		c, e, j, input := importing(t, s, fmt.Sprint("loader-", i), "a\nbbb")
+		_, err := c.resume(e, conn, j, importPlace{}, input, strings.NewReader(second))
+		if !errors.Is(err, errInputChanged) {
+			t.Errorf("%q: want the change noticed, got %v", second, err)
 		}
 	}
 }
 
 func TestSameImport(t *testing.T) {
 	t.Parallel()
-	input := importing.Summary{SHA256: strings.Repeat("ab", 32), Size: 5, Lines: 2}
-	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
-	state := &importing.State{Organization: "acme", Vault: "main", ClientID: "c", Mode: importing.ModeLines,
-		Summary: input}
-	if err := sameImport(state, scope, "c", importing.ModeLines, input); err != nil {
+	input := inputSummary{Mode: modeLines, SHA256: strings.Repeat("ab", 32), Size: 5, Lines: 2}
+	name := journal.Name{Organization: "acme", Vault: "main", ClientID: "c"}
+	place := importPlace{name: name, input: &input, sent: 2}
+	if err := place.differs(name, input); err != nil {
 		t.Errorf("want no difference, got %v", err)
 	}
-	changed := input
-	changed.SHA256 = strings.Repeat("cd", 32)
-	for name, err := range map[string]error{
-		"organization": sameImport(state, &seqledgerv1.Scope{Organization: "other", Vault: "main"}, "c",
-			importing.ModeLines, input),
-		"vault":  sameImport(state, &seqledgerv1.Scope{Organization: "acme"}, "c", importing.ModeLines, input),
-		"client": sameImport(state, scope, "d", importing.ModeLines, input),
-		"mode":   sameImport(state, scope, "c", importing.ModeOperations, input),
-		"digest": sameImport(state, scope, "c", importing.ModeLines, changed),
+	lines, changed := input, input
+	lines.Mode, changed.SHA256 = modeOperations, strings.Repeat("cd", 32)
+	evicted := place
+	evicted.sent = 0 // the stream began anew
+	for what, err := range map[string]error{
+		"organization": place.differs(journal.Name{Organization: "other", Vault: "main", ClientID: "c"}, input),
+		"vault":        place.differs(journal.Name{Organization: "acme", ClientID: "c"}, input),
+		"client":       place.differs(journal.Name{Organization: "acme", Vault: "main", ClientID: "d"}, input),
+		"mode":         place.differs(name, lines),
+		"digest":       place.differs(name, changed),
+		"evicted":      evicted.differs(name, input),
 	} {
 		if err == nil {
-			t.Errorf("%s: want a difference", name)
+			t.Errorf("%s: want a difference", what)
 		}
 	}
 }

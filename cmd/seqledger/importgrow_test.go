@@ -1,17 +1,13 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"fmt"
+	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
-
-	"github.com/seqledger/seqledger/cmd/seqledger/importing"
-	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // appendTo acts as another program that keeps writing to a file.
@@ -23,27 +19,6 @@ func appendTo(t *testing.T, path, content string) {
 	}
 	defer f.Close()
 	if _, err := f.WriteString(content); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// ignore looks at no line.
-func ignore(uint64, []*seqledgerv1.Operation) {}
-
-// begunImport is the state of an import that has not opened a session.
-func begunImport(clientID, mode string, summary importing.Summary) *importing.State {
-	return &importing.State{Format: importing.Format, ClientID: clientID, Mode: mode, Summary: summary}
-}
-
-// reopen makes a finished import an unfinished one.
-func reopen(t *testing.T, path string) {
-	t.Helper()
-	state, err := importing.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state.Done = false
-	if err := state.Save(path); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -63,8 +38,6 @@ func TestImportGrowingFile(t *testing.T) {
 	grown := []string{"has grown by 10 bytes", "only its first 9 bytes",
 		"tail -c +10 " + input, "line 2 was imported without its end"}
 	s.do(t, args...).expect(t, exitDone, append(grown, "already imported: all 2 lines")...)
-	reopen(t, input+".seqledger-import")
-	s.do(t, args...).expect(t, exitDone, grown...)
 	last := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
 	if got := last.field(t, "lastCommittedSequence"); got != "2" {
 		t.Errorf("want the two lines once, got sequence %v", got)
@@ -73,8 +46,8 @@ func TestImportGrowingFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	r = s.do(t, args...).expect(t, exitRefused, "input has changed", "a second time")
-	if strings.Contains(r.stderr, "--state-file") {
-		t.Errorf("another state file would write every line again, and must not be proposed: %v", r)
+	if strings.Contains(r.stderr, "--journal") {
+		t.Errorf("another journal would write every line again, and must not be proposed: %v", r)
 	}
 }
 
@@ -83,19 +56,10 @@ func TestImportGrowsBetweenPasses(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	begun := "first\nsec" // a line is being written
-	summary, err := importing.Survey(t.Context(), strings.NewReader(begun), importing.ModeLines, ignore)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""),
-		clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
-	c.ClientID = "loader"
-	state := begunImport(c.ClientID, importing.ModeLines, summary)
-	e := &environment{ctx: t.Context(), stderr: new(lockedBuffer)}
-	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
-	sent, err := c.resume(e, s.client(t), scope, state, strings.NewReader(begun+"ond\nthird\n"))
-	if err != nil || sent != 2 || !state.Done {
-		t.Errorf("want 2 lines and the import done, got %d, %+v, %v", sent, state, err)
+	c, e, j, input := importing(t, s, "loader", begun)
+	place, err := c.resume(e, s.client(t), j, importPlace{}, input, strings.NewReader(begun+"ond\nthird\n"))
+	if err != nil || place.committed != 2 || place.sent != 2 {
+		t.Errorf("want 2 lines and the import done, got %+v, %v", place, err)
 	}
 }
 
@@ -105,58 +69,16 @@ func TestImportGrowsBetweenPasses(t *testing.T) {
 func TestImportResumesSlowly(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""),
-		clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: 2 * time.Second}}
-	c.ClientID = "loader"
-	e := &environment{ctx: t.Context(), stderr: new(lockedBuffer)}
-	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
-	conn := s.client(t)
-	state := &importing.State{Format: importing.Format, ClientID: c.ClientID, Mode: importing.ModeLines}
-	content := ""
-	for n := range 2 {
-		content += fmt.Sprintln("line", n)
-		summary, err := importing.Survey(t.Context(), strings.NewReader(content), importing.ModeLines, ignore)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// The second import has one line more than what is committed.
-		state.Summary = summary
-		input := &hookReader{content: strings.NewReader(content)}
-		if n == 1 {
-			input.hook = func() { <-time.After(c.Timeout + c.Timeout/4) }
-		}
-		if sent, err := c.resume(e, conn, scope, state, input); err != nil || sent != 1 {
-			t.Fatalf("pass %d: want one line sent, got %d, %v", n, sent, err)
-		}
+	c, e, j, input := importing(t, s, "loader", "first\nsecond\n")
+	broken := io.MultiReader(strings.NewReader("first\n"), iotest.ErrReader(errors.New("broken")))
+	place, err := c.resume(e, s.client(t), j, importPlace{}, input, broken)
+	if err == nil || place.sent != 1 {
+		t.Fatalf("want the first line, got %+v, %v", place, err)
 	}
-}
-
-// TestImportStateAlone: two imports with one state file would overwrite each other's state.
-func TestImportStateAlone(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "state")
-	unlock, err := importing.Lock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seqledger(t, importArgs(numberedLines(t, 5), "--state-file", path)...).expect(t, exitFailed,
-		"another import is using the state file")
-	if err := unlock(); err != nil {
-		t.Fatal(err)
-	}
-	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 0 {
-		t.Errorf("want nothing left behind, got %v, %v", left, err)
-	}
-	// A lock file that a killed import left behind does not block others.
-	if err := os.WriteFile(path+".lock", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	unlock, err = importing.Lock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unlock(); err != nil {
-		t.Fatal(err)
+	c.Timeout = 2 * time.Second
+	slow := &hookReader{strings.NewReader("first\nsecond\n"), func() { <-time.After(2*c.Timeout + c.Timeout/4) }}
+	if place, err = c.resume(e, s.client(t), j, place, input, slow); err != nil || place.committed != 2 {
+		t.Errorf("want the second line, got %+v, %v", place, err)
 	}
 }
 
@@ -179,21 +101,10 @@ func (r *hookReader) Read(p []byte) (int, error) {
 func TestImportStallsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	content := "line\n"
-	summary, err := importing.Survey(t.Context(), strings.NewReader(content), importing.ModeLines, ignore)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := importCommand{File: "in", StateFile: writeFile(t, "state", ""),
-		clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: 2 * time.Second}}
-	c.ClientID = "loader"
-	ctx, cancel := context.WithTimeout(t.Context(), hangs)
-	defer cancel()
-	e := &environment{ctx: ctx, stderr: new(lockedBuffer)}
-	scope := &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
-	state := begunImport(c.ClientID, importing.ModeLines, summary)
-	_, err = c.resume(e, s.client(t), scope, state, &hookReader{strings.NewReader(content), s.kill})
-	if !errors.Is(err, importing.ErrStalled) {
+	c, e, j, input := importing(t, s, "loader", "line\n")
+	c.Timeout = 2 * time.Second
+	_, err := c.resume(e, s.client(t), j, importPlace{}, input, &hookReader{strings.NewReader("line\n"), s.kill})
+	if !errors.Is(err, errStalled) {
 		t.Errorf("want no progress within --timeout, got %v", err)
 	}
 }

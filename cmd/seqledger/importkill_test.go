@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,14 +13,12 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -127,59 +124,13 @@ func audit(t *testing.T, s *testServer, scope string, lines uint64) {
 	}
 }
 
-// TestImportPendingAttempt plays the kill between OpenSession and the state
-// file: the attempt is in the file, the session in the ledger. The next run must
-// repeat the attempt rather than be fenced by its own session.
-func TestImportPendingAttempt(t *testing.T) {
+// TestImportJournalComesFirst: if the journal cannot be written, nothing may reach the stream.
+func TestImportJournalComesFirst(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	input := numberedLines(t, 10)
-	args := []string{"import", "--scope", "acme/main", "--client-id", "loader", input}
-	s.do(t, args...).expect(t, exitDone)
-
-	// Back to the moment after the first line, with a second attempt made.
-	path := input + ".seqledger-import"
-	state, err := importing.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state.Done, state.AttemptID = false, strings.Repeat("ab", 16)
-	if err := state.Save(path); err != nil {
-		t.Fatal(err)
-	}
-	opened := s.do(t, "session", "open", "--scope", "acme/main", "--client-id", "loader", "--json",
-		"--attempt-id", state.AttemptID, "--expected-session", fmt.Sprint(state.Session)).expect(t, exitDone)
-	s.do(t, args...).expect(t, exitDone, "already imported")
-	after, err := importing.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	session := opened.field(t, "state").(map[string]any)["session"]
-	if fmt.Sprint(after.Session) != session || after.AttemptID != "" || !after.Done {
-		t.Errorf("want the session %v that the attempt had opened, and nothing pending, got %+v", session, after)
-	}
-	audit(t, s, "acme/main", 10)
-}
-
-// TestImportStateComesFirst expects the attempt in the state file before it is sent: if the
-// state file cannot be written, nothing may reach the stream.
-func TestImportStateComesFirst(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	input := numberedLines(t, 10)
-	p := exec.Command(binary, "import", "--server", s.address, "--scope", "acme/main", "--client-id", "loader",
-		"--state-file", "/dev/null/no/such/place", input)
-	out, err := p.CombinedOutput()
-	if err == nil {
-		t.Fatalf("want a failure, got:\n%s", out)
-	}
-	state := s.do(t, "state", "--scope", "acme/main", "--client-id", "loader", "--json").expect(t, exitDone)
-	var got map[string]any
-	if err := json.Unmarshal([]byte(state.stdout), &got); err != nil {
-		t.Fatal(err)
-	}
-	if got["status"] != "CLIENT_STATUS_UNKNOWN" {
-		t.Errorf("want no session opened when the state file cannot be written, got %v", state)
+	s.do(t, importArgs(numberedLines(t, 10), "--journal", "/dev/null/no/such/place")...).expect(t, exitUsage)
+	if status := loaderState(t, s, "status"); status != "CLIENT_STATUS_UNKNOWN" {
+		t.Errorf("want no session opened when the journal cannot be written, got %v", status)
 	}
 }
 

@@ -26,7 +26,6 @@ type journalShowCommand struct {
 	File string `arg:"" help:"The journal's file." type:"path"`
 }
 
-// Help is shown below the flags.
 func (*journalShowCommand) Help() string {
 	return "A journal is the file in which a Writer of the Go client keeps each write before it sends " +
 		"it. This changes nothing" + `
@@ -78,7 +77,6 @@ type journalWrite struct {
 	receipt    *seqledgerv1.Receipt
 }
 
-// Run is called by kong.
 func (c *journalShowCommand) Run(e *environment) error {
 	found, err := journal.Inspect(c.File)
 	switch {

@@ -55,7 +55,6 @@ type keyListCommand struct {
 	State      string `help:"Only those in this state: pending, committed, rejected, indeterminate or written (keyed writes)." env:"-" default:"any" enum:"any,${record_states}" placeholder:"STATE"`
 }
 
-// Help is shown below the flags.
 func (*keyListCommand) Help() string {
 	return `Only the hash of a key is stored; get takes the key itself.
 
@@ -64,7 +63,6 @@ func (*keyListCommand) Help() string {
     seqledger key list --scope acme/main --all --store postgres://app@db.example.com/shop`
 }
 
-// Run is called by kong.
 func (c *keyListCommand) Run(e *environment) error {
 	scope, err := c.scope()
 	if err != nil {
@@ -109,14 +107,12 @@ type keyGetCommand struct {
 	keyFlags    `embed:""`
 }
 
-// Help is shown below the flags.
 func (*keyGetCommand) Help() string {
 	return `Examples:
 
     seqledger key get --scope acme/main --namespace charge order-4711`
 }
 
-// Run is called by kong.
 func (c *keyGetCommand) Run(e *environment) error {
 	record, err := c.record()
 	if err != nil {
@@ -151,7 +147,6 @@ type keyPurgeCommand struct {
 	keyFlags    `embed:""`
 }
 
-// Help is shown below the flags.
 func (*keyPurgeCommand) Help() string {
 	return `The work runs again when its client repeats the request. A record that is pending or whose outcome is
 unknown is refused; see resolve.
@@ -159,7 +154,6 @@ unknown is refused; see resolve.
     seqledger key purge --scope acme/main --namespace charge order-4711`
 }
 
-// Run is called by kong.
 func (c *keyPurgeCommand) Run(e *environment) error {
 	record, err := c.record()
 	if err != nil {
@@ -185,7 +179,6 @@ type keyResolveCommand struct {
 	TTL time.Duration `help:"How long to keep the record. Default: the time requested when the key was reserved." name:"ttl" env:"-" placeholder:"DURATION"`
 }
 
-// Help is shown below the flags.
 func (*keyResolveCommand) Help() string {
 	return `Find out first, from the system that does the work, whether it was done: repeats are answered with this from
 then on.
@@ -194,7 +187,6 @@ then on.
     seqledger key resolve --scope acme/main --namespace charge order-4711 --as committed --response '{"charge":"ch_1"}'`
 }
 
-// Run is called by kong.
 func (c *keyResolveCommand) Run(e *environment) error {
 	record, err := c.record()
 	if err != nil {

@@ -76,7 +76,6 @@ func (s *sharedVariables) help(value *kong.Value) string {
 	return kong.DefaultHelpValueFormatter(value)
 }
 
-// Validate implements [kong.Resolver].
 func (*sharedVariables) Validate(*kong.Application) error { return nil }
 
 // Resolve implements [kong.Resolver]. A mistake in any shared variable is an error of each command that knows one,

@@ -79,7 +79,6 @@ type listEntitiesCommand struct {
 	Prefix      string `help:"Only keys that begin with this." env:"-" placeholder:"TEXT"`
 }
 
-// Help is shown below the flags.
 func (*listEntitiesCommand) Help() string {
 	return `Examples:
 
@@ -87,7 +86,6 @@ func (*listEntitiesCommand) Help() string {
     seqledger list entities --scope acme/main --json`
 }
 
-// Run is called by kong.
 func (c *listEntitiesCommand) Run(e *environment) error {
 	scope, err := c.scope()
 	if err != nil {
@@ -117,14 +115,12 @@ type listRelationshipsCommand struct {
 	Relation    string `help:"Only those of this relation; needs --resource." env:"-" placeholder:"TEXT"`
 }
 
-// Help is shown below the flags.
 func (*listRelationshipsCommand) Help() string {
 	return `Examples:
 
     seqledger list relationships --scope acme/main --resource doc:1 --relation viewer`
 }
 
-// Run is called by kong.
 func (c *listRelationshipsCommand) Run(e *environment) error {
 	scope, err := c.scope()
 	if err != nil {
@@ -156,14 +152,12 @@ type listBlocksCommand struct {
 	From        uint64 `help:"Height of the first block." default:"1" env:"-"`
 }
 
-// Help is shown below the flags.
 func (*listBlocksCommand) Help() string {
 	return `Examples:
 
     seqledger list blocks --scope acme/main`
 }
 
-// Run is called by kong.
 func (c *listBlocksCommand) Run(e *environment) error {
 	scope, err := c.scope()
 	if err != nil {
@@ -191,7 +185,6 @@ type listClientsCommand struct {
 	clientFlags `embed:""`
 }
 
-// Help is shown below the flags.
 func (*listClientsCommand) Help() string {
 	return `The clients of a scope come together, in the order of their names; scopes with shorter names come first.
 
@@ -199,7 +192,6 @@ func (*listClientsCommand) Help() string {
     seqledger list clients --scope acme/main`
 }
 
-// Run is called by kong.
 func (c *listClientsCommand) Run(e *environment) error {
 	scope, err := c.optional()
 	if err != nil {

@@ -16,7 +16,6 @@ type listRefusalsCommand struct {
 	After       uint64 `help:"Only those with a higher number." env:"-" placeholder:"NUMBER"`
 }
 
-// Help is shown below the flags.
 func (*listRefusalsCommand) Help() string {
 	return `A server keeps the last 256 writes that it has refused, in memory, with scope, client id and sequence, but with
 nothing of what they would have written. It numbers them from its start on; the oldest comes first. docs/clients.md of
@@ -27,7 +26,6 @@ its own: ask the one that the clients write to, which is the leader for those th
     seqledger list refusals --after 117 --json`
 }
 
-// Run is called by kong.
 func (c *listRefusalsCommand) Run(e *environment) error {
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Refusal, error] {
 		return func(yield func(*seqledgerv1.Refusal, error) bool) {

@@ -265,7 +265,6 @@ func (e interruptedError) code() int {
 	return exitFailed
 }
 
-// Error implements error.
 func (e interruptedError) Error() string { return "stopped by signal: " + e.signal.String() }
 
 // Is makes it match context.Canceled.

@@ -26,7 +26,6 @@ type mcpToolsCommand struct {
 	Timeout         time.Duration `help:"How long to try for an answer of the ledger." default:"30s"`
 }
 
-// Help is shown below the flags.
 func (*mcpToolsCommand) Help() string {
 	return `The agent gets the tools reserve, complete, reject, heartbeat, look_up, resolve, write_once and client_state. Errors
 say what it should do next. It acts with this command's credential; a credential with few rights is a good idea.
@@ -41,7 +40,6 @@ In an agent's configuration:
 seqledger serve --mcp offers the same over streamable HTTP, at /mcp of the server's own port.`
 }
 
-// Run is called by kong.
 func (c *mcpToolsCommand) Run(e *environment) (err error) {
 	scope, err := c.optional()
 	if err != nil {
@@ -73,5 +71,4 @@ func (c *mcpToolsCommand) Run(e *environment) (err error) {
 // keepOpen is a writer whose Close does nothing.
 type keepOpen struct{ io.Writer }
 
-// Close implements io.Closer.
 func (keepOpen) Close() error { return nil }

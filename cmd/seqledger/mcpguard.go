@@ -33,7 +33,6 @@ type mcpGuardCommand struct {
 // ownConfig marks --config as a file in this command's own format.
 func (*mcpGuardCommand) ownConfig() {}
 
-// Help is shown below the flags.
 func (*mcpGuardCommand) Help() string {
 	return `An agent that plans anew after a timeout calls a tool again, and pays twice. The guard lets the tools that its
 configuration names run once for a key: the one in _meta of the call, else one of the call's arguments, for as long as
@@ -61,7 +60,6 @@ Standard error is the server's and the guard's log, signals reach the server, an
 // defaultGuardScope is the scope of a guard's records unless --scope is set.
 const defaultGuardScope = "mcp/main"
 
-// Run is called by kong.
 func (c *mcpGuardCommand) Run(e *environment, config *configSource) (err error) {
 	options, err := c.options(config.path)
 	if err != nil {

@@ -66,7 +66,6 @@ type escaping struct {
 	seqledgerv1connect.UnimplementedAdminServiceHandler
 }
 
-// Backup implements the service.
 func (escaping) Backup(_ context.Context, _ *connect.Request[seqledgerv1.BackupRequest],
 	stream *connect.ServerStream[seqledgerv1.BackupResponse]) error {
 	header := &seqledgerv1.BackupHeader{LedgerId: "\x1b]0;owned\x07\x1b[2J"}

@@ -113,7 +113,6 @@ type outboxInitCommand struct {
 	Print         bool   `help:"Only print the statements, for those who run them by hand." env:"-"`
 }
 
-// Help is shown below the flags.
 func (*outboxInitCommand) Help() string {
 	return `It may be run again: what is there stays as it is. The role of --dsn owns the tables. The statements that give
 the application and the relay what they need, and no more, are printed and not run.
@@ -121,7 +120,6 @@ the application and the relay what they need, and no more, are printed and not r
     seqledger outbox init --dsn postgres://owner@db.example.com/shop --application shop --relay relay`
 }
 
-// Run is called by kong.
 func (c *outboxInitCommand) Run(e *environment) error {
 	if err := c.check(); err != nil {
 		return err
@@ -162,7 +160,6 @@ type outboxRelayCommand struct {
 	DebugListen     string        `help:"Serve profiles (/debug/pprof/) and /metrics without TLS on this loopback address; off when empty." placeholder:"ADDRESS"`
 }
 
-// Help is shown below the flags.
 func (*outboxRelayCommand) Help() string {
 	return `An application inserts a row in the transaction that changes its own data; this relay writes the row to the ledger
 and the receipt, or the refusal, back into the row. Rows of one stream are written in order. It may be killed at any
@@ -176,7 +173,6 @@ table, one works on a stream, and another takes over seconds after that one was 
       VALUES ('orders', '[{"append": {"payload": "b25l"}}]');`
 }
 
-// Run is called by kong.
 func (c *outboxRelayCommand) Run(e *environment) error {
 	scope, err := c.scope()
 	if err == nil && scope.GetVault() == "" {
@@ -233,7 +229,6 @@ type outboxStatusCommand struct {
 	databaseFlags `embed:""`
 }
 
-// Help is shown below the flags.
 func (*outboxStatusCommand) Help() string {
 	return `Below the streams it lists the rows that were refused or left out, and those of stopped streams that may have been
 committed.
@@ -241,7 +236,6 @@ committed.
     seqledger outbox status --dsn postgres://relay@db.example.com/shop`
 }
 
-// Run is called by kong.
 func (c *outboxStatusCommand) Run(e *environment) error {
 	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
 		status, err := outbox.ReadStatus(ctx, db, c.Table)
@@ -297,7 +291,6 @@ type outboxRetryCommand struct {
 	Row           int64 `arg:"" help:"The id of the row."`
 }
 
-// Run is called by kong.
 func (c *outboxRetryCommand) Run(e *environment) error {
 	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
 		return outbox.Retry(ctx, db, c.Table, c.Row)
@@ -310,7 +303,6 @@ type outboxSkipCommand struct {
 	Row           int64 `arg:"" help:"The id of the row."`
 }
 
-// Run is called by kong.
 func (c *outboxSkipCommand) Run(e *environment) error {
 	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
 		return outbox.Skip(ctx, db, c.Table, c.Row)
@@ -324,7 +316,6 @@ type outboxSettleCommand struct {
 	As            string `help:"committed if the ledger has it; new if not, and the row is written as a new write." required:"" enum:"committed,new" env:"-"`
 }
 
-// Run is called by kong.
 func (c *outboxSettleCommand) Run(e *environment) error {
 	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
 		return outbox.Settle(ctx, db, c.Table, c.Row, c.As == "committed")
@@ -337,7 +328,6 @@ type outboxResumeCommand struct {
 	Stream        string `arg:"" help:"The name of the stream."`
 }
 
-// Run is called by kong.
 func (c *outboxResumeCommand) Run(e *environment) error {
 	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
 		return outbox.Resume(ctx, db, c.Table, c.Stream)

@@ -36,7 +36,6 @@ var (
 	outboxStopped  = outboxMetric("stopped_streams", "Streams in the table that are stopped.")
 )
 
-// Describe implements prometheus.Collector.
 func (*outboxMetrics) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		outboxRows, outboxRepeats, outboxSessions, outboxOwned, outboxOpen, outboxAge, outboxRefused, outboxStopped,
@@ -45,7 +44,6 @@ func (*outboxMetrics) Describe(descriptions chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (m *outboxMetrics) Collect(metrics chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
 		metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)

@@ -23,7 +23,6 @@ type requestCounter struct {
 	blocks, transactions atomic.Int32
 }
 
-// RoundTrip implements http.RoundTripper.
 func (c *requestCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/GetBlock"):

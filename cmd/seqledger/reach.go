@@ -28,7 +28,6 @@ type unreachableError struct {
 // undecided is why there is no answer from a server that can be reached.
 var undecided = &unreachableError{what: "the server can be reached and has not decided", hint: noLeader}
 
-// Error implements error.
 func (e *unreachableError) Error() string {
 	if e.at == "" {
 		return e.what

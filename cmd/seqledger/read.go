@@ -21,7 +21,6 @@ type getCommand struct {
 	EntityKey   string `arg:"" name:"key" help:"Key of the entity."`
 }
 
-// Help is shown below the flags.
 func (*getCommand) Help() string {
 	return `A value that is not printable text is shown in base64; --json has every value in base64.
 
@@ -29,7 +28,6 @@ func (*getCommand) Help() string {
     seqledger get --scope acme/main balance/42 --server 127.0.0.1:7460 --stale`
 }
 
-// Run is called by kong.
 func (c *getCommand) Run(e *environment) error {
 	scope, err := c.scope()
 	if err != nil {
@@ -70,14 +68,12 @@ type blockCommand struct {
 	Height      uint64 `arg:"" help:"Height of the block, from 1."`
 }
 
-// Help is shown below the flags.
 func (*blockCommand) Help() string {
 	return `Examples:
 
     seqledger block --scope acme/main 1`
 }
 
-// Run is called by kong.
 func (c *blockCommand) Run(e *environment) error {
 	scope, err := c.scope()
 	if err != nil {
@@ -104,7 +100,6 @@ type watchCommand struct {
 	Limit           uint64 `help:"Stop after this many blocks; 0 runs until interrupted." env:"-" placeholder:"N"`
 }
 
-// Help is shown below the flags.
 func (*watchCommand) Help() string {
 	return `Blocks come in order and without a hole, first those that there are, then each as it is committed. A broken
 connection is opened again where it broke. Ctrl-C ends it with exit code 0.
@@ -113,7 +108,6 @@ connection is opened again where it broke. Ctrl-C ends it with exit code 0.
     seqledger watch --scope acme/main --from 100 --limit 10 --json`
 }
 
-// Run is called by kong.
 func (c *watchCommand) Run(e *environment) error {
 	scope, err := c.scope()
 	if err != nil {

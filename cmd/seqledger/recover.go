@@ -16,7 +16,6 @@ type recoverCommand struct {
 	AcceptLostWrites bool   `help:"Recover although writes that only the lost nodes had, including acknowledged ones, are lost." env:"-"`
 }
 
-// Help is shown below the flags.
 func (*recoverCommand) Help() string {
 	return `For the day on which most voters of a cluster are lost for good, and not for one on which they are only away:
 start those that can be started, and the cluster goes on by itself with nothing lost.
@@ -66,7 +65,6 @@ type recoverResult struct {
 	Digest   string `json:"digest"`
 }
 
-// Run is called by kong.
 func (c *recoverCommand) Run(e *environment) error {
 	s, err := recovery.Inspect(c.Data)
 	interrupted := errors.Is(err, datadir.ErrRecovering)

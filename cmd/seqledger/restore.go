@@ -26,7 +26,6 @@ type restoreCommand struct {
 	LedgerTime    string   `help:"Ledger time to continue from, now or such as 2027-01-31T00:00:00Z; may be earlier than before. Default: unchanged." env:"-" placeholder:"RFC3339"`
 }
 
-// Help is shown below the flags.
 func (*restoreCommand) Help() string {
 	return `Everything in the backup is checked before the directory becomes a ledger. Killed at any moment, run the
 same command again: no server starts on a directory whose restore did not reach its end.
@@ -65,7 +64,6 @@ type restoreResult struct {
 	Digest         string `json:"digest"`
 }
 
-// Run is called by kong.
 func (c *restoreCommand) Run(e *environment) (err error) {
 	source, run, done, err := c.source(e)
 	if err != nil {
@@ -76,10 +74,10 @@ func (c *restoreCommand) Run(e *environment) (err error) {
 	if err != nil {
 		return err
 	}
-	var told *transfer
+	var told *progress
 	info, err := run(restore.Options{Dir: c.Data, Logger: e.log, Time: at, Progress: func(done, total int64) {
 		if told == nil {
-			told = newTransfer(e, "restoring", total)
+			told = newProgress(e, "restoring", "bytes", 0, total)
 		}
 		told.to(done)
 	}})

@@ -43,7 +43,6 @@ type serveCommand struct {
 	peerFlags       `embed:""`
 }
 
-// Help is shown below the flags.
 func (*serveCommand) Help() string {
 	return `What the ledger keeps, and for how long, is part of its replicated state: see seqledger config.
 
@@ -89,7 +88,6 @@ func (c *serveCommand) consoleURL(listener net.Addr) string {
 	return scheme + "://" + net.JoinHostPort(host, port) + console.Path
 }
 
-// Run is called by kong.
 func (c *serveCommand) Run(e *environment) (err error) {
 	if err := c.check(); err != nil {
 		return err

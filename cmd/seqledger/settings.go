@@ -23,7 +23,6 @@ type configCommand struct {
 	Set  configSetCommand  `cmd:"" help:"Change one setting."`
 }
 
-// Help is shown below the flags.
 func (*configCommand) Help() string {
 	return `The settings are part of the ledger's replicated state. A new ledger has the defaults.
 
@@ -147,7 +146,6 @@ type configSetCommand struct {
 	Value       string `arg:"" help:"Its new value: a number, a duration such as 2160h, or a size such as 500GiB."`
 }
 
-// Help is shown below the flags.
 func (*configSetCommand) Help() string {
 	return `Changes one setting and prints all of them. A value beyond its limits is refused before the server is asked.
 A smaller receipt_window applies at once: retries of older writes are then answered with ALREADY_COMMITTED.
@@ -158,7 +156,6 @@ What retention has dropped never comes back; a longer one applies to later block
     seqledger config set retain_blocks 0s`
 }
 
-// Run is called by kong.
 func (c *configSetCommand) Run(e *environment) error {
 	s, err := findSetting(c.Name)
 	if err != nil {
@@ -188,7 +185,6 @@ type configGetCommand struct {
 	Name        string `arg:"" help:"Name of the setting, as list prints it."`
 }
 
-// Help is shown below the flags.
 func (*configGetCommand) Help() string {
 	return `Prints only the value, in the form that set takes.
 
@@ -201,7 +197,6 @@ type settingResult struct {
 	Value string `json:"value"`
 }
 
-// Run is called by kong.
 func (c *configGetCommand) Run(e *environment) error {
 	s, err := findSetting(c.Name)
 	if err != nil {
@@ -223,7 +218,6 @@ type configListCommand struct {
 	clientFlags `embed:""`
 }
 
-// Help is shown below the flags.
 func (*configListCommand) Help() string {
 	return `Prints each setting in the form that set takes. A duration of 0s and a size of 0 mean no limit.
 
@@ -231,7 +225,6 @@ func (*configListCommand) Help() string {
     seqledger config list --json`
 }
 
-// Run is called by kong.
 func (c *configListCommand) Run(e *environment) error {
 	return withConfig(e, &c.clientFlags, func(config *seqledgerv1.Config) error {
 		return e.show(config, func(t *table) { showConfig(t, config) })

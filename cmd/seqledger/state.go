@@ -18,7 +18,6 @@ type stateCommand struct {
 	Receipts    bool   `help:"Add the receipts that are kept, newest first." env:"-"`
 }
 
-// Help is shown below the flags.
 func (*stateCommand) Help() string {
 	return `The next write of the stream has the last sequence plus one. A stream that does not exist has the status
 unknown and the last sequence 0.
@@ -27,7 +26,6 @@ unknown and the last sequence 0.
     seqledger state --scope acme/main --client-id till-7 --receipts --json`
 }
 
-// Run is called by kong.
 func (c *stateCommand) Run(e *environment) error {
 	scope, err := c.scope()
 	if err != nil {
@@ -57,7 +55,6 @@ type sessionOpenCommand struct {
 	AttemptID       string `help:"Id of the attempt, 32 hex digits: a repeat returns the same session. Default: a new one." env:"-" placeholder:"HEX"`
 }
 
-// Help is shown below the flags.
 func (*sessionOpenCommand) Help() string {
 	return `Before it calls, it says on standard error which attempt id it uses. If it is killed, run it again with that
 one, so that it does not open a second session.
@@ -66,7 +63,6 @@ one, so that it does not open a second session.
     seqledger session open --scope acme/main --client-id till-7 --expected-session 12`
 }
 
-// Run is called by kong.
 func (c *sessionOpenCommand) Run(e *environment) error {
 	scope, err := c.scope()
 	if err != nil {

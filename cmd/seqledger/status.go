@@ -24,7 +24,6 @@ type statusCommand struct {
 	Ready       bool          `help:"Say nothing, and exit with 0 if the server takes requests and 1 if not."`
 }
 
-// Help is shown below the flags.
 func (*statusCommand) Help() string {
 	return "On a terminal --watch keeps one table up to date; elsewhere it prints one line each time. A " +
 		"server that does not" + `
@@ -36,7 +35,6 @@ answer is reported, and asked again.
     seqledger status --ready --timeout 3s || echo down`
 }
 
-// Run is called by kong.
 func (c *statusCommand) Run(e *environment) error {
 	switch {
 	case c.Ready && c.Watch:

@@ -12,7 +12,6 @@ type interruptible struct {
 	from io.Reader
 }
 
-// Read implements io.Reader.
 func (r interruptible) Read(p []byte) (int, error) {
 	type result struct {
 		n   int

@@ -18,7 +18,6 @@ type storeInitCommand struct {
 	Print bool   `help:"Only print the statements, for those who run them by hand." env:"-"`
 }
 
-// Help is shown below the flags.
 func (*storeInitCommand) Help() string {
 	return `It may be run again: what is there stays as it is. The role that runs it owns the tables; the role that uses them
 needs less, which is printed.
@@ -27,7 +26,6 @@ needs less, which is printed.
     seqledger gateway --upstream http://127.0.0.1:8080 --store postgres://app@db.example.com/shop`
 }
 
-// Run is called by kong.
 func (c *storeInitCommand) Run(e *environment) error {
 	if err := storeurl.Check(c.URL); err != nil {
 		return usage("%w", err)

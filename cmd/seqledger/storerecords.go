@@ -130,7 +130,6 @@ func storeKey(r *seqledgerv1.RecordKey) *idempotency.RecordKey {
 	}
 }
 
-// GetRecord implements recordCalls.
 func (s *storeRecords) GetRecord(
 	ctx context.Context, request *seqledgerv1.GetRecordRequest,
 ) (*seqledgerv1.IdempotencyRecord, error) {
@@ -162,7 +161,6 @@ func storeOutcome(answer *idempotency.Answer, err error) (seqledgerv1.RecordOutc
 	return 0, fmt.Errorf("the store answered with %v", answer.Outcome)
 }
 
-// PurgeRecord implements recordCalls.
 func (s *storeRecords) PurgeRecord(
 	ctx context.Context, request *seqledgerv1.PurgeRecordRequest,
 ) (*seqledgerv1.PurgeRecordResponse, error) {
@@ -170,7 +168,6 @@ func (s *storeRecords) PurgeRecord(
 	return &seqledgerv1.PurgeRecordResponse{Outcome: outcome}, err
 }
 
-// ResolveRecord implements recordCalls.
 func (s *storeRecords) ResolveRecord(
 	ctx context.Context, request *seqledgerv1.ResolveRecordRequest,
 ) (*seqledgerv1.ResolveRecordResponse, error) {

@@ -22,7 +22,6 @@ type txCommand struct {
 	BlockHash   *string `help:"The same, and fail unless this is the hash of the block." env:"-" placeholder:"HASH"`
 }
 
-// Help is shown below the flags.
 func (*txCommand) Help() string {
 	return `With --proof the transaction is hashed here and led along the proof to the header of its block: every field
 that is shown is in the block that has the hash shown last. That hash comes from the same server, so it only
@@ -36,7 +35,6 @@ block, watch), in hex or in the base64 of --json. Then the transaction is in the
         --block-hash 3a7bd3e2360a3d29eea436fcfb7e44c735d117c42d1c1835420b6b9942dd4f1b`
 }
 
-// Run is called by kong.
 func (c *txCommand) Run(e *environment) error {
 	var wanted []byte
 	if c.BlockHash != nil { // an empty value, as from an unset shell variable, must not skip the check

@@ -199,7 +199,6 @@ func serveHandler(t *testing.T, f any) string {
 	return server.Listener.Addr().String()
 }
 
-// Write implements the service.
 func (f *falseServer) Write(
 	ctx context.Context, r *connect.Request[seqledgerv1.WriteRequest],
 ) (*connect.Response[seqledgerv1.WriteResponse], error) {
@@ -213,7 +212,6 @@ func (f *falseServer) Write(
 	return connect.NewResponse(&seqledgerv1.WriteResponse{Receipt: receipt}), nil
 }
 
-// GetTransaction implements the service.
 func (f *falseServer) GetTransaction(
 	ctx context.Context, r *connect.Request[seqledgerv1.GetTransactionRequest],
 ) (*connect.Response[seqledgerv1.GetTransactionResponse], error) {

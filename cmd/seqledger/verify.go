@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -19,7 +18,6 @@ type verifyCommand struct {
 	Backup  []string `help:"Check this backup instead, after its predecessors if it is incremental; - reads one from standard input." type:"path" sep:"none" placeholder:"FILE" env:"-"`
 }
 
-// Help is shown below the flags.
 func (*verifyCommand) Help() string {
 	return `Reads everything, changes nothing, and needs a directory that no server has open. Problems are printed one a
 line: where, and what is wrong. Exit code 1 says that there are some, or that the check could not be done.
@@ -76,10 +74,6 @@ type verifyProblem struct {
 	What  string `json:"what"`
 }
 
-// progressEvery is how often progress is printed.
-const progressEvery = 5 * time.Second
-
-// Run is called by kong.
 func (c *verifyCommand) Run(e *environment) error {
 	if c.Archive != "" && len(c.Backup) > 0 {
 		return usage("--archive and --backup do not go together")
@@ -90,10 +84,10 @@ func (c *verifyCommand) Run(e *environment) error {
 	if c.Compare != "" && (c.Archive != "" || len(c.Backup) > 0) {
 		return usage("--compare does not go together with --archive or --backup")
 	}
-	told := time.Now()
+	var told seldom
+	told.due() // from now on
 	options := verify.Options{Archive: c.Archive, Progress: func(s machine.AuditSummary) {
-		if now := time.Now(); !e.json && now.Sub(told) >= progressEvery {
-			told = now
+		if !e.json && told.due() {
 			e.notice("checked %d blocks, %d transactions", s.Blocks, s.Transactions)
 		}
 	}}

@@ -13,14 +13,12 @@ var version, revision string
 // versionCommand prints the version.
 type versionCommand struct{}
 
-// Help is shown below the flags.
 func (*versionCommand) Help() string {
 	return `Examples:
 
     seqledger version --json`
 }
 
-// Run is called by kong.
 func (*versionCommand) Run(e *environment) error {
 	v := buildVersion()
 	if e.json {
@@ -38,7 +36,6 @@ type versionInfo struct {
 	Go       string `json:"go"`
 }
 
-// String implements fmt.Stringer.
 func (v versionInfo) String() string {
 	s := v.Version
 	if v.Revision != "" {

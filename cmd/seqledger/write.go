@@ -13,7 +13,6 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
-	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -46,7 +45,6 @@ type writeCommand struct {
 	IncludeProof bool   `help:"Add the block header and a Merkle proof to the receipt, and verify that they prove what was sent." env:"-"`
 }
 
-// Help is shown below the flags.
 func (*writeCommand) Help() string {
 	return `All operations commit together or not at all, in the order of their flags on the command line. A condition
 or an expiry belongs to the one --set, --set-file or --delete of its key, wherever it stands.
@@ -71,7 +69,6 @@ with a gap. If it is killed or ends with exit code 4, run it again with the firs
 ` + operation.Help
 }
 
-// Run is called by kong.
 func (c *writeCommand) Run(e *environment, flags *operation.Flags) error {
 	scope, err := c.scope()
 	if err != nil {
@@ -207,9 +204,9 @@ func readOperations(e *environment, path string) (_ []byte, err error) {
 		defer func() { _ = f.Close() }() // read only
 		from = f
 	}
-	text, err := io.ReadAll(io.LimitReader(from, importing.MaxLineBytes+1))
-	if err == nil && len(text) > importing.MaxLineBytes {
-		err = fmt.Errorf("has more than %d bytes", importing.MaxLineBytes)
+	text, err := io.ReadAll(io.LimitReader(from, maxLineBytes+1))
+	if err == nil && len(text) > maxLineBytes {
+		err = fmt.Errorf("has more than %d bytes", maxLineBytes)
 	}
 	return text, err
 }

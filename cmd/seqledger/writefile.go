@@ -10,7 +10,6 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
-	"github.com/seqledger/seqledger/cmd/seqledger/importing"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -69,7 +68,7 @@ func (c *writeCommand) readWrites(
 		})
 	}
 	input := io.MultiReader(io.LimitReader(from, maxFileBytes), tooLong{from})
-	_, err = importing.Survey(e.ctx, input, importing.ModeOperations, add)
+	_, err = surveyInput(e.ctx, input, modeOperations, add)
 	switch {
 	case e.ctx.Err() != nil:
 		return nil, context.Cause(e.ctx)
@@ -86,12 +85,11 @@ func (c *writeCommand) readWrites(
 
 // maxFileBytes bounds a file, which is in memory as a whole. No request that the API takes is longer
 // as JSON.
-const maxFileBytes = 2 * importing.MaxLineBytes
+const maxFileBytes = 2 * maxLineBytes
 
 // tooLong is the rest of a file that should have none.
 type tooLong struct{ rest io.Reader }
 
-// Read implements io.Reader.
 func (t tooLong) Read(p []byte) (int, error) {
 	n, err := t.rest.Read(p[:1])
 	if n > 0 {

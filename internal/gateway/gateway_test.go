@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
-	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
 
@@ -195,23 +194,6 @@ func TestUnknownOutcomeEndsAWait(t *testing.T) {
 			close(over)
 			group.Wait()
 		})
-	}
-}
-
-// If no connection was made, nothing was executed, and the key is free again.
-func TestNoConnectionFreesTheKey(t *testing.T) {
-	t.Parallel()
-	refusing, holder, err := freeport.Unreachable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = holder.Close() })
-	base, _ := serve(t, http.NotFoundHandler(), func(s *Settings) { s.Upstream = "http://" + refusing })
-	for range 2 {
-		if status, header, _ := send(t, http.MethodPost, base+"/charge", `"k"`, "x"); status != http.StatusBadGateway ||
-			header.Get(idempotency.HeaderReplayed) != "false" {
-			t.Error(status, header)
-		}
 	}
 }
 

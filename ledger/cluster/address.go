@@ -34,6 +34,7 @@ const (
 type identity struct {
 	Ledger machine.LedgerID `json:"ledger"`
 	Node   uint64           `json:"node"`
+	Last   uint64           `json:"last"` // index at which its log ended when it was started
 }
 
 // tellIdentity answers askIdentity.
@@ -43,7 +44,7 @@ func (n *Node) tellIdentity(w http.ResponseWriter) {
 		http.Error(w, "the state cannot be read", http.StatusServiceUnavailable)
 		return
 	}
-	writeJSON(w, http.StatusOK, identity{state.Ledger, n.id()})
+	writeJSON(w, http.StatusOK, identity{state.Ledger, n.id(), n.opened})
 }
 
 // askIdentity asks the node at an address who it is. A node of another ledger is an *OtherLedgerError. If to is not 0,
@@ -106,18 +107,18 @@ type refused struct {
 // Error returns the node's reason.
 func (e *refused) Error() string { return cmp.Or(e.Message, e.status) }
 
-// mustAnswer returns an error unless a node answers at an address with its identity. Anything may listen at an address
-// that an operator has mistyped.
-func (n *Node) mustAnswer(ctx context.Context, id uint64, address string) error {
-	found, err := n.askIdentity(ctx, address, id)
+// mustAnswer returns what a node at an address says of itself, and an error unless it has that id. Anything may listen
+// at an address that an operator has mistyped.
+func (n *Node) mustAnswer(ctx context.Context, id uint64, address string) (found identity, err error) {
+	found, err = n.askIdentity(ctx, address, id)
 	if err == nil && found.Node != id {
 		err = fmt.Errorf("it is node %d", found.Node)
 	}
 	if err != nil {
-		return fmt.Errorf("node %d does not answer at %s, which it gives as its address for other nodes "+
+		return found, fmt.Errorf("node %d does not answer at %s, which it gives as its address for other nodes "+
 			"(is its --peer-advertise right?): %w", id, address, err)
 	}
-	return nil
+	return found, nil
 }
 
 // announcer is how far this node is with telling its addresses. It belongs to the goroutine of tendLoop.
@@ -157,7 +158,7 @@ func (n *Node) announce() {
 // ownAddress returns the announcement of this node.
 func (n *Node) ownAddress() JoinRequest {
 	c := n.host.Options
-	return JoinRequest{ID: n.id(), Peer: c.Peer, Client: c.Client, Last: n.opened}
+	return JoinRequest{ID: n.id(), Peer: c.Peer, Client: c.Client}
 }
 
 // announceTo sends this node's addresses to the leader. It tries every known node, because the leader may have another

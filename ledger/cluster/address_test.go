@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,14 +140,15 @@ func TestLeaderAnnouncesToItself(t *testing.T) {
 	}
 }
 
-// TestForgottenNode: a node that has lost what it acknowledged is sent nothing, and is taken back once its log has that
-// again.
+// TestForgottenNode: a node that has lost what it acknowledged is sent nothing, and is taken back once it says itself
+// that its log has that again. Nothing is kept of a node that was removed.
 func TestForgottenNode(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil).connect(t)
 	f.joins(t)
-	node := other(t, isNode(2))
-	q := JoinRequest{ID: 2, Peer: node, Last: 9}
+	var last atomic.Uint64 // of the node itself, whatever another one announces in its name
+	last.Store(9)
+	q := JoinRequest{ID: 2, Peer: other(t, isNodeWith(2, &last))}
 	announce := func() error {
 		_, err := f.Admit(t.Context(), q)
 		return err
@@ -196,8 +198,14 @@ func TestForgottenNode(t *testing.T) {
 	if err := announce(); !errors.Is(err, errForgotten) || connected() {
 		t.Error("the old copy is taken back:", err)
 	}
-	q.Last = 12
+	last.Store(12)
 	if err := announce(); err != nil || !connected() {
 		t.Error("the node with its own directory:", err)
+	}
+	if status := tell(2); status != http.StatusNoContent || !f.hasForgotten(2) {
+		t.Errorf("it forgets again: %d", status)
+	}
+	if err := errors.Join(f.Remove(t.Context(), 2, false), f.connectMembers()); err != nil || len(f.forgot) != 0 {
+		t.Errorf("after its removal %v is known: %v", f.forgot, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -166,6 +167,13 @@ func says(status int, text string) http.HandlerFunc {
 // isNode answers as a node does that is asked who it is.
 func isNode(id uint64) http.HandlerFunc {
 	return says(200, fmt.Sprintf(`{"ledger":%d,"node":%d}`, testLedger, id))
+}
+
+// isNodeWith is isNode for a node whose log ended at an index when it was started.
+func isNodeWith(id uint64, last *atomic.Uint64) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		says(200, fmt.Sprintf(`{"ledger":%d,"node":%d,"last":%d}`, testLedger, id, last.Load()))(w, r)
+	}
 }
 
 // beats answers a request for the pulse.

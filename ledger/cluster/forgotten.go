@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"time"
 
@@ -102,6 +103,13 @@ func (n *Node) forgetForgotten() {
 	n.forgot = nil
 }
 
+// forgetRemoved forgets what nodes have told that are no members any more.
+func (n *Node) forgetRemoved(m *raftlog.Members) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.forgot, func(id uint64, _ forgotten) bool { return !m.Has(id) })
+}
+
 // hasForgotten reports whether a member has told that it has lost what it acknowledged.
 func (n *Node) hasForgotten(id uint64) bool {
 	n.mu.Lock()
@@ -110,16 +118,17 @@ func (n *Node) hasForgotten(id uint64) bool {
 	return has
 }
 
-// mustRemember returns an error if a member has lost what it acknowledged. A member whose log has it is welcome again.
-func (n *Node) mustRemember(q *JoinRequest) error {
+// mustRemember returns an error if a member has lost what it acknowledged. A member that says itself that its log has
+// it is welcome again: any node could announce it.
+func (n *Node) mustRemember(member *identity) error {
 	n.mu.Lock()
-	f, has := n.forgot[q.ID]
-	if has && q.Last < f.Acknowledged {
+	f, has := n.forgot[member.Node]
+	if has && member.Last < f.Acknowledged {
 		n.mu.Unlock()
 		return fmt.Errorf("%w: node %d acknowledged the log up to index %d, and its log ended at index %d when it was "+
-			"started", errForgotten, q.ID, f.Acknowledged, q.Last)
+			"started", errForgotten, member.Node, f.Acknowledged, member.Last)
 	}
-	delete(n.forgot, q.ID)
+	delete(n.forgot, member.Node)
 	n.mu.Unlock()
 	if has {
 		_ = n.connectMembers() // as in takeForgotten

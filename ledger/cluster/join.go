@@ -30,8 +30,6 @@ type JoinRequest struct {
 	ID     uint64 `json:"id,omitempty"`
 	Peer   string `json:"peer"`
 	Client string `json:"client,omitempty"`
-	// Last is the index at which the log of a member ended when it was started.
-	Last uint64 `json:"last,omitempty"`
 }
 
 // JoinAnswer is what a joining node needs to start.
@@ -64,8 +62,12 @@ func (n *Node) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 		}
 	}
 	// Before the lock, because a node at a wrong address must not keep others waiting.
-	if members := n.log.Members(); q.addressChanges(&members) {
-		if err := n.mustAnswer(ctx, q.ID, q.Peer); err != nil {
+	if members := n.log.Members(); q.addressChanges(&members) || n.hasForgotten(q.ID) {
+		found, err := n.mustAnswer(ctx, q.ID, q.Peer)
+		if err == nil {
+			err = n.mustRemember(&found)
+		}
+		if err != nil {
 			return JoinAnswer{}, err
 		}
 	}
@@ -80,9 +82,6 @@ func (n *Node) Admit(ctx context.Context, q JoinRequest) (JoinAnswer, error) {
 // admit makes the change that a request needs. The caller holds lockChanges.
 func (n *Node) admit(ctx context.Context, q *JoinRequest) (JoinAnswer, error) {
 	if err := n.mustLead(); err != nil {
-		return JoinAnswer{}, err
-	}
-	if err := n.mustRemember(q); err != nil {
 		return JoinAnswer{}, err
 	}
 	members := n.log.Members()

@@ -86,6 +86,7 @@ func (n *Node) connectMembers() error {
 		return nil
 	}
 	members := n.log.Members()
+	n.forgetRemoved(&members)
 	peers := map[uint64]string{}
 	for _, a := range members.Addresses {
 		// A node that joins has not announced an address yet.

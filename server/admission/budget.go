@@ -106,16 +106,16 @@ func (b *Budget) force(n int64) {
 	b.used.Add(n)
 }
 
-// AwaitEmpty returns once nothing is in use, or the cause of ctx. It polls, because it runs once in a server's life and
-// Release for every request.
-func (b *Budget) AwaitEmpty(ctx context.Context) error {
+// AwaitEmpty returns once nothing is in use, or the cause of ctx with the number of units in use, which left names. It
+// polls, because it runs once in a server's life and Release for every request.
+func (b *Budget) AwaitEmpty(ctx context.Context, left string) error {
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	for b.Used() > 0 {
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%d are still open: %w", b.Used(), context.Cause(ctx))
+			return fmt.Errorf("%d %s: %w", b.Used(), left, context.Cause(ctx))
 		}
 	}
 	return nil

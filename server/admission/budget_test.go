@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -165,18 +166,19 @@ func TestPace(t *testing.T) {
 func TestBudgetAwaitEmpty(t *testing.T) {
 	t.Parallel()
 	var b Budget
-	if err := b.AwaitEmpty(t.Context()); err != nil {
+	if err := b.AwaitEmpty(t.Context(), "bytes are left"); err != nil {
 		t.Error("nothing to wait for:", err)
 	}
-	b.TryAcquire(1, 1)
+	b.TryAcquire(7, 7)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := b.AwaitEmpty(ended); !errors.Is(err, context.Canceled) {
+	err := b.AwaitEmpty(ended, "bytes are left")
+	if !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), "7 bytes are left: ") {
 		t.Error("a wait that its context ends:", err)
 	}
 	left := make(chan error)
-	go func() { left <- b.AwaitEmpty(t.Context()) }() // ends with Release; received below
-	b.Release(1)
+	go func() { left <- b.AwaitEmpty(t.Context(), "bytes are left") }() // ends with Release; received below
+	b.Release(7)
 	if err := <-left; err != nil {
 		t.Error(err)
 	}

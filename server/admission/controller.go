@@ -208,24 +208,28 @@ func (c *Controller) AwaitAnswer(ctx context.Context, p Party, size int) (releas
 }
 
 // AwaitStreams returns once no stream is open, or the cause of ctx.
-func (c *Controller) AwaitStreams(ctx context.Context) error { return c.used[Streams].AwaitEmpty(ctx) }
+func (c *Controller) AwaitStreams(ctx context.Context) error {
+	return c.used[Streams].AwaitEmpty(ctx, "streams are still open")
+}
 
 // AwaitDecisions returns once no write of a credential is in the engine, or the cause of ctx. Without shares nothing is
 // counted, and it returns at once.
 func (c *Controller) AwaitDecisions(ctx context.Context) error {
-	return c.used[QueuedBytes].AwaitEmpty(ctx)
+	return c.used[QueuedBytes].AwaitEmpty(ctx, "bytes of writes are not decided yet")
 }
 
 // AwaitRequests returns once no request is open, streams and probes included, or the cause of ctx.
 func (c *Controller) AwaitRequests(ctx context.Context) error {
-	if err := c.used[Requests].AwaitEmpty(ctx); err != nil {
+	if err := c.used[Requests].AwaitEmpty(ctx, "requests are still open"); err != nil {
 		return err
 	}
 	return c.AwaitProbes(ctx)
 }
 
 // AwaitProbes returns once no probe is open, or the cause of ctx.
-func (c *Controller) AwaitProbes(ctx context.Context) error { return c.probes.AwaitEmpty(ctx) }
+func (c *Controller) AwaitProbes(ctx context.Context) error {
+	return c.probes.AwaitEmpty(ctx, "probes are still open")
+}
 
 // Gauges are what is in use.
 type Gauges struct {

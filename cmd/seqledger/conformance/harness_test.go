@@ -127,7 +127,6 @@ type backend struct {
 	hook func(body string)
 }
 
-// ServeHTTP implements http.Handler.
 func (s *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {

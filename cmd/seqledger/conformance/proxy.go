@@ -44,7 +44,6 @@ var kindNames = [...]string{
 	pass: "pass", drop: "drop", lose: "lose", hold: "hold", twice: "twice", answer: "answer", mangle: "mangle",
 }
 
-// String implements fmt.Stringer.
 func (f fault) String() string {
 	if f.kind == answer {
 		return fmt.Sprint(kindNames[f.kind], " ", f.status)

@@ -189,7 +189,6 @@ func (s *stream) mute() {
 	s.w = nil
 }
 
-// head implements sink.
 func (s *stream) head(response *http.Response) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +200,6 @@ func (s *stream) head(response *http.Response) error {
 	return http.NewResponseController(s.w).Flush()
 }
 
-// message implements sink.
 func (s *stream) message(envelope []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +212,6 @@ func (s *stream) message(envelope []byte) error {
 	return http.NewResponseController(s.w).Flush()
 }
 
-// trailer implements sink.
 func (s *stream) trailer(response *http.Response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

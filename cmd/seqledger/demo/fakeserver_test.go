@@ -44,13 +44,11 @@ func (f *fakeServer) names() []string {
 	return append([]string(nil), f.arrived...)
 }
 
-// Write implements the service.
 func (f *fakeServer) Write(_ context.Context,
 	r *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
 	return connect.NewResponse(&seqledgerv1.WriteResponse{Receipt: f.take(r.Msg)}), nil
 }
 
-// WriteStream implements the service.
 func (f *fakeServer) WriteStream(_ context.Context,
 	stream *connect.BidiStream[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]) error {
 	if err := stream.Send(nil); err != nil {

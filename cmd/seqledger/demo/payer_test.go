@@ -144,7 +144,6 @@ type refusingServer struct {
 	refusals chan *connect.Error
 }
 
-// Write implements the service.
 func (f *refusingServer) Write(ctx context.Context,
 	r *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
 	select {

@@ -27,7 +27,6 @@ type plainPoster struct {
 	log    *payments.Log
 }
 
-// Post implements poster.
 func (n *plainPoster) Post(ctx context.Context, due []*payments.Payment) error {
 	group, ctx := errgroup.WithContext(ctx)
 	paid := make([]payments.Outcome, len(due))
@@ -76,5 +75,4 @@ func (n *plainPoster) attempt(ctx context.Context, p *payments.Payment) (*seqled
 	})
 }
 
-// Close implements poster.
 func (*plainPoster) Close(context.Context) error { return nil }

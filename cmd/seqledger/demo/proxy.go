@@ -63,7 +63,6 @@ func (p *proxy) close() {
 // settle waits for the pending copies, so that none arrives after the audit.
 func (p *proxy) settle() { p.copies.Wait() }
 
-// ServeHTTP implements http.Handler.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == seqledgerv1connect.LedgerServiceWriteStreamProcedure {
 		newRelay(p).run(w, r)

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,45 +23,60 @@ type Case struct {
 
 // Cases returns the tests. [Run] runs them; use Cases to run them in another way, for example each in a bubble of
 // package synctest.
-func Cases() []Case {
-	return []Case{
-		{"OneOwnerFinishes", oneOwnerFinishes},
-		{"LostAnswers", lostAnswers},
-		{"RaceForOneKey", raceForOneKey},
-		{"RaceForATakeover", raceForATakeover},
-		{"TokensGrow", tokensGrow},
-		{"ExpiredRecordIsReplaced", expiredRecordIsReplaced},
-		{"RefusalExpires", refusalExpires},
-		{"PendingRecordStays", pendingRecordStays},
-		{"LateCompletion", lateCompletion},
-		{"LateCompletionAfterATakeover", lateCompletionAfterATakeover},
-		{"LostAnswerBehindATakeover", lostAnswerBehindATakeover},
-		{"HeartbeatsKeepTheLease", heartbeatsKeepTheLease},
-		{"EndOfALease", endOfALease},
-		{"EndOfALeaseOfATakeover", endOfALeaseOfATakeover},
-		{"ReleaseFreesTheKey", releaseFreesTheKey},
-		{"CheckpointReachesTheNextOwner", checkpointReachesTheNextOwner},
-		{"StaleReserve", staleReserve},
-		{"WaitEndsWithTheResult", waitEndsWithTheResult},
-		{"WaitEndsWithTheRefusal", waitEndsWithTheRefusal},
-		{"WaitEndsWithTheRelease", waitEndsWithTheRelease},
-		{"WaitEndsWithItsContext", waitEndsWithItsContext},
-		{"RetryAfterIsOfTheAnswer", retryAfterIsOfTheAnswer},
-		{"KeysAreApart", keysAreApart},
-		{"LargeValues", largeValues},
-		{"InvalidRequests", invalidRequests},
-	}
+func Cases() []Case { return slices.Concat(prompt, waits) }
+
+// prompt are the tests that wait for no time to pass.
+var prompt = []Case{
+	{"OneOwnerFinishes", oneOwnerFinishes},
+	{"LostAnswers", lostAnswers},
+	{"RaceForOneKey", raceForOneKey},
+	{"TokensGrow", tokensGrow},
+	{"HeartbeatsKeepTheLease", heartbeatsKeepTheLease},
+	{"EndOfALease", endOfALease},
+	{"EndOfALeaseOfATakeover", endOfALeaseOfATakeover},
+	{"ReleaseFreesTheKey", releaseFreesTheKey},
+	{"StaleReserve", staleReserve},
+	{"WaitEndsWithTheResult", waitEndsWithTheResult},
+	{"WaitEndsWithTheRefusal", waitEndsWithTheRefusal},
+	{"WaitEndsWithTheRelease", waitEndsWithTheRelease},
+	{"WaitEndsWithItsContext", waitEndsWithItsContext},
+	{"KeysAreApart", keysAreApart},
+	{"LargeValues", largeValues},
+	{"InvalidRequests", invalidRequests},
+}
+
+// waits are the tests that wait for a second, the shortest lease and TTL.
+var waits = []Case{
+	{"RaceForATakeover", raceForATakeover},
+	{"ExpiredRecordIsReplaced", expiredRecordIsReplaced},
+	{"RefusalExpires", refusalExpires},
+	{"PendingRecordStays", pendingRecordStays},
+	{"LateCompletion", lateCompletion},
+	{"LateCompletionAfterATakeover", lateCompletionAfterATakeover},
+	{"LostAnswerBehindATakeover", lostAnswerBehindATakeover},
+	{"CheckpointReachesTheNextOwner", checkpointReachesTheNextOwner},
+	{"RetryAfterIsOfTheAnswer", retryAfterIsOfTheAnswer},
 }
 
 // Run runs all tests in parallel, each with its own store returned by open.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store) {
 	t.Helper()
-	for _, c := range Cases() {
+	for _, c := range prompt {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			c.Test(t, open(t))
 		})
 	}
+	// Together they count as one parallel test, because they need no processor.
+	t.Run("Waits", func(t *testing.T) {
+		t.Parallel()
+		var running sync.WaitGroup
+		for _, c := range waits {
+			// Ends with its test; the Wait below joins it.
+			running.Go(func() { t.Run(c.Name, func(t *testing.T) { c.Test(t, open(t)) }) })
+		}
+		running.Wait()
+	})
 }
 
 // racers is how many callers race for one key.

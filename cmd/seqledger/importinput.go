@@ -1,4 +1,4 @@
-package importing
+package main
 
 import (
 	"bufio"
@@ -17,27 +17,25 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// MaxLineBytes bounds a line. It allows for the largest write, whose values are longer in
+// maxLineBytes bounds a line. It allows for the largest write, whose values are longer in
 // base64 and with JSON escapes.
-const MaxLineBytes = 8 << 20
+const maxLineBytes = 8 << 20
 
-// The ways to read an input. The names are part of the state file format.
+// The ways to read an input.
 const (
-	ModeOperations = "operations" // a line of JSON is a write
-	ModeLines      = "lines"      // a line is a payload to append
+	modeOperations = "operations" // a line of JSON is a write
+	modeLines      = "lines"      // a line is a payload to append
 )
 
-// LineError is an error in one line of an input.
-type LineError struct {
+// lineError is an error in one line of an input.
+type lineError struct {
 	Line uint64 // from 1
 	Err  error
 }
 
-// Error implements error.
-func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
 
-// Unwrap returns the error without the line.
-func (e *LineError) Unwrap() error { return e.Err }
+func (e *lineError) Unwrap() error { return e.Err }
 
 // inputReader reads a file line by line and keeps a digest of all its bytes.
 type inputReader struct {
@@ -64,10 +62,10 @@ func (r *inputReader) next() ([]byte, error) {
 		r.buf = append(r.buf, part...)
 		switch {
 		// A line is gathered only up to its bound, because a file without newlines may be any size.
-		case errors.Is(err, bufio.ErrBufferFull) && len(r.buf) <= MaxLineBytes:
+		case errors.Is(err, bufio.ErrBufferFull) && len(r.buf) <= maxLineBytes:
 			continue
-		case errors.Is(err, bufio.ErrBufferFull), len(r.buf) > MaxLineBytes+1:
-			return nil, &LineError{r.line + 1, fmt.Errorf("has more than %d bytes", MaxLineBytes)}
+		case errors.Is(err, bufio.ErrBufferFull), len(r.buf) > maxLineBytes+1:
+			return nil, &lineError{r.line + 1, fmt.Errorf("has more than %d bytes", maxLineBytes)}
 		case errors.Is(err, io.EOF) && len(r.buf) == 0:
 			return nil, io.EOF
 		case err != nil && !errors.Is(err, io.EOF):
@@ -78,50 +76,53 @@ func (r *inputReader) next() ([]byte, error) {
 	}
 }
 
-// summary describes what was read so far.
-func (r *inputReader) summary() Summary {
-	return Summary{SHA256: hex.EncodeToString(r.hash.Sum(nil)), Size: r.size, Lines: r.line}
+// summary describes what was read so far, except for its mode.
+func (r *inputReader) summary() inputSummary {
+	return inputSummary{SHA256: hex.EncodeToString(r.hash.Sum(nil)), Size: r.size, Lines: r.line}
 }
 
-// Summary reports whether two inputs are the same.
-type Summary struct {
+// inputSummary reports whether two inputs are the same.
+type inputSummary struct {
+	Mode   string `json:"mode"`
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"` // bytes
 	Lines  uint64 `json:"lines"`
 }
 
-// Survey reads a whole input. Unless look is nil it also parses every line, to find a bad line
+// surveyInput reads a whole input. Unless look is nil it also parses every line, to find a bad line
 // before anything is written, and calls look with the operations.
-func Survey(
+func surveyInput(
 	ctx context.Context, input io.Reader, mode string, look func(line uint64, operations []*seqledgerv1.Operation),
-) (Summary, error) {
+) (inputSummary, error) {
 	r := newInputReader(input)
 	for {
 		line, err := r.next()
 		if errors.Is(err, io.EOF) {
-			return r.summary(), nil
+			summary := r.summary()
+			summary.Mode = mode
+			return summary, nil
 		}
 		if err != nil {
-			return Summary{}, err
+			return inputSummary{}, err
 		}
 		// Lines that were checked before are not checked again, because a newer version's
 		// stricter check must not stop an import that is half done.
 		if look != nil {
 			operations, err := parseLine(mode, line)
 			if err != nil {
-				return Summary{}, &LineError{r.line, err}
+				return inputSummary{}, &lineError{r.line, err}
 			}
 			look(r.line, operations)
 		}
 		if r.line%1024 == 0 && ctx.Err() != nil {
-			return Summary{}, context.Cause(ctx)
+			return inputSummary{}, context.Cause(ctx)
 		}
 	}
 }
 
 // parseLine returns the operations of a line's write. It does not retain the line.
 func parseLine(mode string, line []byte) ([]*seqledgerv1.Operation, error) {
-	if mode == ModeLines {
+	if mode == modeLines {
 		if len(line) > machine.MaxValueBytes {
 			return nil, fmt.Errorf("has %d bytes, at most %d can be appended", len(line), machine.MaxValueBytes)
 		}
