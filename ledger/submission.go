@@ -18,7 +18,9 @@ type Submission struct {
 }
 
 // owner returns the submission that the engine knows.
-func owner(s *engine.Submission) *Submission { return s.Owner.(*Submission) } //nolint:forcetypeassert // See newSubmission.
+func owner(s *engine.Submission) *Submission {
+	return s.Owner.(*Submission) //nolint:forcetypeassert // See newSubmission.
+}
 
 func newSubmission(single bool) *Submission {
 	s := &Submission{single: single}

@@ -7,8 +7,8 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// MaxInFlight is how many entries may be under way, so that the disk does not idle while a batch is gathered. More would
-// only make batches smaller.
+// MaxInFlight is how many entries may be in flight, so that the disk does not idle while a batch is gathered. More
+// would only make batches smaller.
 const MaxInFlight = 2
 
 // singleShare is the part of the queue that is kept for submissions that do not wait, so that a stream that waits for
@@ -44,7 +44,8 @@ func (a *account) fits(cost int64) bool { return a.used+cost <= a.most }
 // New returns an engine whose submissions may have queueBytes, and an eighth more for those that do not wait.
 func New(queueBytes int64, entryCommands int) *Engine {
 	return &Engine{
-		shared: account{most: queueBytes}, single: account{most: queueBytes / singleShare}, entryCommands: entryCommands,
+		shared: account{most: queueBytes}, single: account{most: queueBytes / singleShare},
+		entryCommands: entryCommands,
 	}
 }
 

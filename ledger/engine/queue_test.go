@@ -281,7 +281,7 @@ func TestEntriesInFlight(t *testing.T) {
 		{name: "full by its bytes", slow: true, waiting: []*Submission{some(3, MaxEntryBytes)}, may: true},
 		{name: "nearly full by its bytes", slow: true, waiting: []*Submission{some(3, MaxEntryBytes-1)}},
 		{name: "a large command in front", slow: true, waiting: []*Submission{large, some(limit, 10)}},
-		{name: "after a change of the configuration", synced: true, exclusive: true, waiting: []*Submission{some(limit, 10)}},
+		{name: "beside a change of the configuration", synced: true, exclusive: true, waiting: []*Submission{some(limit, 1)}},
 	} {
 		e := New(1<<40, limit)
 		if test.slow {
@@ -405,7 +405,8 @@ func TestDecide(t *testing.T) {
 		if !slices.Equal(answered, []*Submission{one, two, three}) || e.Bytes() != 0 {
 			t.Errorf("%s: %d are answered, %d bytes are left", test.name, len(answered), e.Bytes())
 		}
-		if failed := test.entries != [3]error{}; (two.Err != nil) != failed || errors.Is(two.Err, ErrOutcomeUnknown) != test.unknown {
+		failed, unknown := test.entries != [3]error{}, errors.Is(two.Err, ErrOutcomeUnknown)
+		if (two.Err != nil) != failed || unknown != test.unknown {
 			t.Errorf("%s: %v", test.name, two.Err)
 		}
 		if two.Err == nil {

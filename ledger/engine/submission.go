@@ -9,7 +9,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// ErrOutcomeUnknown: a command may be committed already, or later, or never.
+// ErrOutcomeUnknown says that a command may be committed already, or later, or never.
 var ErrOutcomeUnknown = errors.New("the outcome is unknown: repeat the same sequence and key to learn it")
 
 // Unknown wraps the reason why an outcome is not known.
