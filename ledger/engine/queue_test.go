@@ -281,7 +281,7 @@ func TestEntriesInFlight(t *testing.T) {
 		{name: "full by its bytes", slow: true, waiting: []*Submission{some(3, MaxEntryBytes)}, may: true},
 		{name: "nearly full by its bytes", slow: true, waiting: []*Submission{some(3, MaxEntryBytes-1)}},
 		{name: "a large command in front", slow: true, waiting: []*Submission{large, some(limit, 10)}},
-		{name: "beside a change of the configuration", synced: true, exclusive: true, waiting: []*Submission{some(limit, 1)}},
+		{name: "beside an exclusive one", synced: true, exclusive: true, waiting: []*Submission{some(limit, 1)}},
 	} {
 		e := New(1<<40, limit)
 		if test.slow {

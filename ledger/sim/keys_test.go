@@ -277,6 +277,21 @@ func (j *jobber) job(id machine.KeyedID) *command {
 	return w.jobCommand(c)
 }
 
+// origin returns what decides whether other commands may overtake this one.
+func (c *command) origin() engine.Origin {
+	switch {
+	case c.write != nil:
+		return engine.Origin{Scope: c.write.Scope, Actor: c.write.Actor}
+	case c.open != nil:
+		return engine.Origin{Scope: c.open.Scope, Actor: c.open.Actor}
+	case c.job != nil:
+		return engine.Origin{Scope: c.job.ID.Scope, Actor: c.job.Actor}
+	case c.keyed != nil:
+		return engine.Origin{Scope: c.keyed.ID.Scope, Actor: c.keyed.Actor}
+	}
+	return engine.Origin{}
+}
+
 // work is what an entry counts for a command.
 func (c *command) work() int {
 	switch {
