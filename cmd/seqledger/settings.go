@@ -170,13 +170,9 @@ func (c *configSetCommand) Run(e *environment) error {
 	if err := config.Validate(); err != nil {
 		return usage("%w", err)
 	}
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		config, err := admin.UpdateConfig(ctx, conn, request)
-		if err != nil {
-			return err
-		}
-		return e.show(config, func(t *table) { showConfig(t, config) })
-	})
+	return ask(e, &c.clientFlags, func(ctx context.Context, conn *client.Client) (*seqledgerv1.Config, error) {
+		return admin.UpdateConfig(ctx, conn, request)
+	}, showConfig)
 }
 
 // configGetCommand prints one setting.
@@ -202,7 +198,11 @@ func (c *configGetCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	return withConfig(e, &c.clientFlags, func(config *seqledgerv1.Config) error {
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		config, err := serverConfig(ctx, conn)
+		if err != nil {
+			return err
+		}
 		value := s.show(config)
 		if e.json {
 			return e.showObject(settingResult{s.name, value})
@@ -226,18 +226,11 @@ func (*configListCommand) Help() string {
 }
 
 func (c *configListCommand) Run(e *environment) error {
-	return withConfig(e, &c.clientFlags, func(config *seqledgerv1.Config) error {
-		return e.show(config, func(t *table) { showConfig(t, config) })
-	})
+	return ask(e, &c.clientFlags, serverConfig, showConfig)
 }
 
-// withConfig gives the server's configuration to a function.
-func withConfig(e *environment, flags *clientFlags, use func(*seqledgerv1.Config) error) error {
-	return flags.call(e, func(ctx context.Context, conn *client.Client) error {
-		status, err := conn.Status(ctx)
-		if err != nil {
-			return err
-		}
-		return use(status.GetConfig())
-	})
+// serverConfig asks for the configuration.
+func serverConfig(ctx context.Context, conn *client.Client) (*seqledgerv1.Config, error) {
+	status, err := conn.Status(ctx)
+	return status.GetConfig(), err
 }
