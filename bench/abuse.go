@@ -22,6 +22,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/auth"
@@ -38,8 +39,6 @@ type attack struct {
 	prepare func(ctx context.Context, o *options, t *target) error
 	// run attacks until ctx ends and returns a summary of what it did.
 	run func(ctx context.Context, o *options, t *target) (done string, err error)
-	// tight fills most of the disk's quota first, so that each tenant is limited to its share.
-	tight bool
 }
 
 // target is a server and the keys of its callers.
@@ -50,10 +49,10 @@ type target struct {
 
 // tenantRights are the callers. The good tenant owns the organization good; all others use bad.
 var tenantRights = map[string]string{
-	"good":   `{role: writer, scopes: ["good/*"], client_ids: ["*"]`,
-	"bad":    `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`,
-	"bulk":   `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`, // has stored most of the data on a tight disk
-	"reader": `{role: reader, scopes: ["bad/*"]`,
+	"good":     `{role: writer, scopes: ["good/*"], client_ids: ["*"]`,
+	"bad":      `{role: writer, scopes: ["bad/*"], client_ids: ["*"]`,
+	"reader":   `{role: reader, scopes: ["bad/*"]`,
+	"observer": `{role: reader, scopes: ["*"]`, // of the metrics
 }
 
 var (
@@ -81,36 +80,15 @@ func (b *bed) startTenants(ctx context.Context) (*target, error) {
 		t.keys[id] = key
 		content += fmt.Sprintf("- %s, id: %s, hash: %q}\n", rights, id, hash)
 	}
-	if err := os.WriteFile(b.authFile(), []byte(content), 0o600); err != nil {
+	file := filepath.Join(b.dir, "auth.yaml")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		return nil, err
 	}
-	return t, b.serveTenants(ctx, t, -1)
-}
-
-func (b *bed) authFile() string { return filepath.Join(b.dir, "auth.yaml") }
-
-func (b *bed) serveTenants(ctx context.Context, t *target, reserve int64) error {
-	err := b.startServer(ctx, "-auth", b.authFile(), fmt.Sprintf("-disk-reserve=%d", reserve))
-	if err == nil {
-		t.address = b.server.address
+	if err := b.startServer(ctx, "-auth", file); err != nil {
+		return nil, err
 	}
-	return err
-}
-
-// tighten stores data as a third tenant and restarts the server with a disk reserve that makes the disk tight.
-func (b *bed) tighten(ctx context.Context, t *target) error {
-	const bulk = 64 // MiB; keeps the good tenant far below a quarter
-	err := fill(ctx, t, "bulk", bulk, func(sequence uint64) *seqledgerv1.WriteRequest {
-		return badWrite("bulk", sequence, 1<<20)
-	})
-	if err := errors.Join(err, b.server.Stop()); err != nil {
-		return err
-	}
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(b.dir, &disk); err != nil {
-		return err
-	}
-	return b.serveTenants(ctx, t, int64(disk.Bavail)*disk.Bsize/4*3)
+	t.address, b.server.observer = b.server.address, t.keys["observer"]
+	return t, nil
 }
 
 // attackJob tells the bad tenant's process what to do.
@@ -156,7 +134,7 @@ func (t *target) attack(o *options, name string) (done string, err error) {
 	if err != nil {
 		return "", err
 	}
-	command := harness.Self("-attack")
+	command := process.Self("-attack")
 	command.Stdin, command.Stderr = bytes.NewReader(job), os.Stderr
 	// A process group keeps it from being interrupted before this process is.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -180,7 +158,6 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 type service struct {
 	seqledgerv1connect.LedgerServiceClient
 	seqledgerv1connect.IdempotencyServiceClient
-	admin seqledgerv1connect.AdminServiceClient
 }
 
 // api returns a client with a caller's key on its own connection.
@@ -189,7 +166,6 @@ func (t *target) api(id string) (s service, disconnect func()) {
 	c, url := t.as(id, c), "http://"+t.address
 	return service{
 		seqledgerv1connect.NewLedgerServiceClient(c, url), seqledgerv1connect.NewIdempotencyServiceClient(c, url),
-		seqledgerv1connect.NewAdminServiceClient(c, url),
 	}, disconnect
 }
 
@@ -210,15 +186,10 @@ func (a *attack) measure(ctx context.Context, b *bed) ([]harness.Line, error) {
 	if err == nil && a.prepare != nil {
 		err = a.prepare(ctx, b.o, t)
 	}
-	pause := 2 * time.Millisecond
-	if err == nil && a.tight {
-		pause = 20 * time.Millisecond // the good tenant must not fill its own share
-		err = b.tighten(ctx, t)
-	}
 	if err != nil {
 		return nil, err
 	}
-	calls, err := b.goodCalls(ctx, t, pause)
+	calls, err := b.goodCalls(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -236,9 +207,6 @@ func (a *attack) measure(ctx context.Context, b *bed) ([]harness.Line, error) {
 	}
 	refused := fmt.Sprint(len(m.refused), " ", strings.Join(m.refused[:min(1, len(m.refused))], ""))
 	lines = append(lines, held("calls refused to the good tenant", refused, "0", len(m.refused) == 0))
-	if a.tight {
-		return b.storedAtMost(ctx, t, lines)
-	}
 	after := "yes"
 	if err := b.server.healthy(ctx); err != nil {
 		after = err.Error()
@@ -247,7 +215,7 @@ func (a *attack) measure(ctx context.Context, b *bed) ([]harness.Line, error) {
 }
 
 // goodCalls returns the good tenant's calls: a write with a Writer, a unary write of 8 KiB and a read.
-func (b *bed) goodCalls(ctx context.Context, t *target, pause time.Duration) ([]goodCall, error) {
+func (b *bed) goodCalls(ctx context.Context, t *target) ([]goodCall, error) {
 	c, err := b.client(client.Options{Token: client.StaticToken(t.keys["good"])})
 	if err != nil {
 		return nil, err
@@ -271,42 +239,22 @@ func (b *bed) goodCalls(ctx context.Context, t *target, pause time.Duration) ([]
 		return err
 	}
 	return []goodCall{
-		{"writes", pause, func(ctx context.Context) error {
+		{"writes", func(ctx context.Context) error {
 			_, err := w.Write(ctx, operation())
 			return err
 		}},
-		{"unary writes of 8 KiB", pause, writeLarge},
-		{"reads", pause, func(ctx context.Context) error {
+		{"unary writes of 8 KiB", writeLarge},
+		{"reads", func(ctx context.Context) error {
 			_, err := api.GetEntity(ctx, connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: goodScope, Key: "k"}))
 			return err
 		}},
 	}, writeLarge(ctx) // gives the reads something to read
 }
 
-// storedAtMost adds how much the bad tenant stored on a tight disk, where it may have a quarter.
-func (b *bed) storedAtMost(ctx context.Context, t *target, lines []harness.Line) ([]harness.Line, error) {
-	stored, all := map[string]uint64{}, uint64(0)
-	for id := range tenantRights {
-		api, disconnect := t.api(id)
-		status, err := api.admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-		disconnect()
-		if err != nil {
-			return nil, err
-		}
-		stored[id] = status.Msg.Status.Caller.StoredBytes
-		all += stored[id]
-	}
-	const underWay = 8 << 20 // in the engine when the limit is reached
-	return append(lines, told("stored by all", mebibytes(int64(all))),
-		held("stored by the bad tenant", mebibytes(int64(stored["bad"])), "1/4 and 8 MiB",
-			stored["bad"] <= all/4+underWay)), nil
-}
-
 // goodCall is repeated by the good tenant, sequentially.
 type goodCall struct {
-	name  string
-	pause time.Duration
-	do    func(ctx context.Context) error
+	name string
+	do   func(ctx context.Context) error
 }
 
 // besideResult has the latencies of the calls alone and during an attack.
@@ -347,7 +295,7 @@ func (b *bed) beside(ctx context.Context, calls []goodCall, attack func() (strin
 					latency[i].Record(took)
 				}
 				mu.Unlock()
-				load.Pause(calling, c.pause)
+				load.Pause(calling, 2*time.Millisecond)
 			}
 		})
 	}
@@ -363,7 +311,7 @@ func (b *bed) beside(ctx context.Context, calls []goodCall, attack func() (strin
 }
 
 // healthy waits until the server is ready and has released everything the attack took.
-func (p *process) healthy(ctx context.Context) error {
+func (p *serverProcess) healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	var last error // more useful than the deadline's
@@ -380,7 +328,7 @@ func (p *process) healthy(ctx context.Context) error {
 	}
 }
 
-func (p *process) released(ctx context.Context) error {
+func (p *serverProcess) released(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/readyz", http.NoBody)
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/seqledger/seqledger/bench/harness"
@@ -12,11 +11,7 @@ import (
 // Attacks of each kind run and have findings. Whether a target is reached takes a quiet machine.
 func TestAbuseRowsRun(t *testing.T) {
 	t.Parallel()
-	for name, finds := range map[string]string{
-		"half bodies, no key": "healthy", "unread pages": "healthy", "deaf streams": "healthy",
-		"stream of writes":     "healthy",
-		"waiting reservations": "healthy", "tight disk, opens sessions": "stored by the bad tenant",
-	} {
+	for _, name := range []string{"half bodies, no key", "stalled watchers", "deaf streams", "waiting reservations"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			i := slices.IndexFunc(attacks, func(a attack) bool { return a.name == name })
@@ -30,16 +25,10 @@ func TestAbuseRowsRun(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found := false
-			for _, l := range lines {
-				measure, _ := l["measure"].(string)
-				found = found || strings.Contains(measure, finds)
-				if measure == "calls refused to the good tenant" && l["verdict"] != "reached" {
-					t.Errorf("the good tenant is refused: %v", l)
+			for _, l := range lines[len(lines)-2:] { // refused calls, and what the server holds afterwards
+				if l["verdict"] != "reached" {
+					t.Error(l)
 				}
-			}
-			if !found {
-				t.Errorf("nothing tells %q: %v", finds, lines)
 			}
 		})
 	}

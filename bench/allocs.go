@@ -161,7 +161,7 @@ func wireAllocs(
 			stop()
 			return <-served
 		})
-		b.server = &process{address: listener.Addr().String()}
+		b.server = &serverProcess{address: listener.Addr().String()}
 		write, err := prepare(ctx, b, 1)
 		return func() error { return write(ctx, 0) }, err
 	}

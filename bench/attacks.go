@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -34,11 +33,7 @@ var attacks = []attack{
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")},
 	{name: "slow headers, no key", run: drip(2_000, "POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")},
 	{name: "half bodies, no key", run: drip(400, postText(writePath, `{"clientId":"`+strings.Repeat("x", 5<<20), 6<<20))},
-	{name: "huge headers, no key", run: hugeHeaders},
-	{name: "one lists blocks", prepare: largeBlocks, run: calls("reader", 1, listBlocks)},
 	{name: "16 list blocks", prepare: largeBlocks, run: calls("reader", 16, listBlocks)},
-	{name: "unread pages", prepare: largeBlocks, run: unread(seqledgerv1connect.LedgerServiceListBlocksProcedure,
-		`{"scope":{"organization":"bad","vault":"main"},"pageSize":1000}`)},
 	{name: "stalled watchers", prepare: largeBlocks, run: stalledWatchers},
 	{name: "deaf streams", run: deafStreams},
 	{name: "stream of writes", run: streamedWrites(16, 250, payloadBytes)},
@@ -46,8 +41,6 @@ var attacks = []attack{
 	{name: "unary, 1 ms deadlines", run: calls("bad", 64, writeHastily)},
 	{name: "waiting reservations", run: calls("bad", 1_000, waitForOwner)},
 	{name: "opened sessions", run: calls("bad", 64, openSession)},
-	{name: "tight disk, opens sessions", run: calls("bad", 64, openSession), tight: true},
-	{name: "tight disk, tiny writes", run: streamedWrites(16, 250, 1), tight: true},
 }
 
 // each calls do for 0 to n-1, at most atOnce concurrently, until one fails or ctx ends.
@@ -158,30 +151,6 @@ func drip(connections int, text string) func(context.Context, *options, *target)
 	}
 }
 
-// hugeHeaders sends a mebibyte of headers again and again.
-func hugeHeaders(ctx context.Context, _ *options, t *target) (string, error) {
-	text := "POST / HTTP/1.1\r\nHost: localhost\r\nX-Huge: " + strings.Repeat("x", 1<<20) + "\r\n\r\n"
-	var sent atomic.Int64
-	const workers = 64
-	err := each(ctx, workers, workers, func(ctx context.Context, i int) error {
-		for ctx.Err() == nil {
-			sent.Add(1)
-			c, err := dial(ctx, t.address, i)
-			if err != nil {
-				continue
-			}
-			_, _ = io.WriteString(c, text) // the server stops reading
-			line, _ := bufio.NewReader(c).ReadString('\n')
-			_ = c.Close()
-			if line != "" && !strings.Contains(line, " 431 ") {
-				return fmt.Errorf("a mebibyte of headers was answered with %s", line)
-			}
-		}
-		return nil
-	})
-	return fmt.Sprintf("%d requests, all refused", sent.Load()), err
-}
-
 // noise is incompressible.
 var noise = func() []byte {
 	b := make([]byte, 1<<20)
@@ -282,34 +251,6 @@ func waitForOwner(ctx context.Context, api service, worker, n int) error {
 		load.Pause(ctx, 50*time.Millisecond)
 	}
 	return err
-}
-
-// unread makes a call on 68 connections, 240 times on each, and reads no answer.
-func unread(procedure, text string) func(context.Context, *options, *target) (string, error) {
-	return func(ctx context.Context, o *options, t *target) (string, error) {
-		const each = 240
-		clients := make([]*http.Client, min(68, scaled(o, 68)))
-		for i := range clients {
-			lone, disconnect := smallWindow()
-			defer disconnect()
-			clients[i] = t.as("reader", lone)
-		}
-		n := len(clients) * each
-		return hold(ctx, n, n, func(ctx context.Context, i int) (func(), error) {
-			load.Pause(ctx, time.Duration(1+i/each)*100*time.Millisecond) // the open calls count, not the burst
-			request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+t.address+procedure,
-				strings.NewReader(text))
-			if err != nil {
-				return nil, err
-			}
-			request.Header.Set("Content-Type", "application/json")
-			response, err := clients[i/each].Do(request) //nolint:bodyclose // the caller closes it
-			if err != nil {
-				return nil, err
-			}
-			return func() { _ = response.Body.Close() }, nil
-		})
-	}
 }
 
 // stalledWatchers watch and read no blocks.

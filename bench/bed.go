@@ -19,6 +19,7 @@ import (
 
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/server"
 	"github.com/seqledger/seqledger/server/auth"
@@ -30,7 +31,7 @@ type bed struct {
 	o       *options
 	dir     string
 	ledger  *ledger.Ledger
-	server  *process
+	server  *serverProcess
 	closers []func() error // called last to first
 }
 
@@ -128,19 +129,16 @@ func startProfile(prefix string) (stop func() error, err error) {
 // serverOptions are the flags of a server's process.
 type serverOptions struct {
 	dir, authFile string
-	diskReserve   int64
 }
 
 func (s *serverOptions) flags(flags *flag.FlagSet) {
 	flags.StringVar(&s.dir, "serve", "", "serve a ledger in this directory (used by bench itself)")
 	flags.StringVar(&s.authFile, "auth", "", "with -serve: the auth file (used by bench itself)")
-	flags.Int64Var(&s.diskReserve, "disk-reserve", -1,
-		"with -serve: refuse writes while fewer bytes are free (used by bench itself)")
 }
 
 // serve is the server's process. It says where it listens.
 func (s *serverOptions) serve(ctx context.Context, o *options) (err error) {
-	so := server.Options{DiskReserve: s.diskReserve}
+	so := server.Options{DiskReserve: -1}
 	if s.authFile != "" {
 		if so.Auth, err = auth.Open(s.authFile, auth.Options{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			return err
@@ -151,35 +149,39 @@ func (s *serverOptions) serve(ctx context.Context, o *options) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, stop := harness.UntilStdinEnds(ctx)
+	ctx, stop := process.UntilStdinEnds(ctx)
 	defer stop()
 	return errors.Join(
 		harness.ServeLedger(ctx, ledger.Options{Dir: s.dir, CheckpointBytes: o.checkpointBytes}, so), stopProfile())
 }
 
-// process is a server process.
-type process struct {
-	*harness.Process
+// serverProcess is a server process.
+type serverProcess struct {
+	*process.Process
 
-	address string
-	opened  time.Duration // from the start of the process until it listened
+	address  string
+	observer string // a key that may read the metrics, if there is access control
 }
 
 // startServer starts a server on a data directory, with more arguments if there are
 // any, and waits until it listens.
-func startServer(ctx context.Context, o *options, dir string, more ...string) (*process, error) {
+func startServer(ctx context.Context, o *options, dir string, more ...string) (*serverProcess, error) {
 	arguments := append([]string{"-serve", dir, "-checkpoint-bytes", strconv.FormatInt(o.checkpointBytes, 10)}, more...)
 	if o.profile != "" {
 		arguments = append(arguments, "-profile", o.profile+"-server")
 	}
-	began := time.Now()
-	p, address, err := harness.LaunchServer(ctx, harness.Self(arguments...), "")
-	return &process{Process: p, address: address, opened: time.Since(began)}, err
+	p, address, err := process.LaunchServer(ctx, process.Self(arguments...), "")
+	return &serverProcess{Process: p, address: address}, err
 }
 
 // metric reads one of the server's metrics without labels.
-func (p *process) metric(name string) (float64, error) {
-	response, err := http.Get("http://" + p.address + "/metrics")
+func (p *serverProcess) metric(name string) (float64, error) {
+	request, err := http.NewRequest(http.MethodGet, "http://"+p.address+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set("Authorization", "Bearer "+p.observer)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return 0, err
 	}
@@ -195,6 +197,6 @@ func (p *process) metric(name string) (float64, error) {
 
 // watchMemory samples the server's memory, without mapped files, until the returned function is called, which returns
 // the largest sample.
-func (p *process) watchMemory() (largest func() int64) {
+func (p *serverProcess) watchMemory() (largest func() int64) {
 	return harness.Largest(20*time.Millisecond, func() int64 { return harness.Anonymous(p.Pid) })
 }

@@ -36,7 +36,7 @@ func check(ctx context.Context, arguments []string, stdout io.Writer) (err error
 	var o checkOptions
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.StringVar(&o.baseline, "baseline", "", "revision to compare with (default: on a branch, where it left main; "+
-		"on main, HEAD if files differ from it, else the newest tag, else 20 commits ago)")
+		"on main, 20 commits ago)")
 	flags.StringVar(&o.rows, "only", "^(engine/16|replay/2|stream/64|stream/256|unary/64)$",
 		"rows to compare, a regular expression")
 	flags.IntVar(&o.pairs, "pairs", 7, "how often each side is measured")
@@ -73,9 +73,6 @@ func check(ctx context.Context, arguments []string, stdout io.Writer) (err error
 	return judge(stdout, ratios, o.tolerate, o.baseline)
 }
 
-// commitsBack is how far back the baseline is by default.
-const commitsBack = 20
-
 // defaultBaseline chooses a revision that differs from the tree of a directory: comparing main with itself
 // would never fail.
 func defaultBaseline(ctx context.Context, dir string) (string, error) {
@@ -92,19 +89,11 @@ func defaultBaseline(ctx context.Context, dir string) (string, error) {
 	if left, err := git("merge-base", "main", "HEAD"); err == nil && left != head {
 		return left, nil
 	}
-	if changed, err := git("status", "--porcelain", "--untracked-files=no"); err != nil || changed != "" {
-		return head, err
+	earlier, err := git("rev-parse", "HEAD~20")
+	if err != nil {
+		return "", fmt.Errorf("there is no earlier commit to compare with; -baseline names one: %w", err)
 	}
-	if tag, err := git("describe", "--tags", "--abbrev=0", "HEAD~1"); err == nil {
-		return tag, nil
-	}
-	// The first line is the oldest commit; a young repository has fewer.
-	commits, err := git("rev-list", "--first-parent", "--reverse", fmt.Sprintf("--max-count=%d", commitsBack+1), "HEAD")
-	oldest, _, more := strings.Cut(commits, "\n")
-	if err == nil && !more {
-		err = errors.New("there is no earlier commit to compare with; -baseline names one")
-	}
-	return oldest, err
+	return earlier, nil
 }
 
 // buildBoth builds bench of a revision and of the tree as it is.

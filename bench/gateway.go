@@ -20,6 +20,7 @@ import (
 	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -69,7 +70,7 @@ func relay(ctx context.Context, upstream string) error {
 		return err
 	}
 	fmt.Println("http://" + listener.Addr().String())
-	ctx, stop := harness.UntilStdinEnds(ctx)
+	ctx, stop := process.UntilStdinEnds(ctx)
 	defer stop()
 	s := &http.Server{Handler: handler}
 	context.AfterFunc(ctx, func() { _ = s.Close() }) // what is under way is no longer measured
@@ -157,26 +158,25 @@ func gatewayFindings(rounds [4][]harness.Values, commands float64) []harness.Lin
 }
 
 // start starts the service, the proxy and the gateway.
-func (g *gatewayRun) start(ctx context.Context, b *bed, connections int) (gateway *harness.Process, pids []int,
+func (g *gatewayRun) start(ctx context.Context, b *bed, connections int) (gateway *process.Process, pids []int,
 	err error) {
 	binary := filepath.Join(b.dir, "seqledger")
-	const program = "github.com/seqledger/seqledger/cmd/seqledger"
-	if err := command(ctx, "", "go", "build", "-o", binary, program); err != nil {
+	if err := process.Build(ctx, binary); err != nil {
 		return nil, nil, err
 	}
-	launch := func(c *exec.Cmd) (*harness.Process, string) {
+	launch := func(c *exec.Cmd) (*process.Process, string) {
 		if err != nil {
 			return nil, ""
 		}
-		p, line, failure := harness.LaunchServer(ctx, c, filepath.Join(b.dir, "log"))
+		p, line, failure := process.LaunchServer(ctx, c, filepath.Join(b.dir, "log"))
 		if err = failure; err == nil {
 			pids = append(pids, p.Pid)
 			b.later(p.Stop)
 		}
 		return p, line
 	}
-	_, g.urls[sideAlone] = launch(harness.Self("-relay", noUpstream))
-	_, g.urls[sideProxy] = launch(harness.Self("-relay", g.urls[sideAlone]))
+	_, g.urls[sideAlone] = launch(process.Self("-relay", noUpstream))
+	_, g.urls[sideProxy] = launch(process.Self("-relay", g.urls[sideAlone]))
 	gateway, line := launch(exec.Command(binary, "gateway", "--json", "--listen", "127.0.0.1:0",
 		"--upstream", g.urls[sideAlone], "--data", b.data(),
 		"--journal", filepath.Join(b.dir, "journal")))

@@ -4,7 +4,6 @@
 //	go run ./bench -only stream -duration 10s
 //	go run ./bench -quick              # a fraction of a second each: does it run?
 //	go run ./bench gateway             # seqledger gateway beside a bare proxy and a bare service
-//	go run ./bench stores              # reservations on each store of keys, beside a bare write to it
 //	go run ./bench abuse               # hostile clients, about half an hour
 //	go run ./bench abuse -fraction 0.1 -json out.json
 //	go run ./bench check               # against an older revision, pair by pair
@@ -44,7 +43,7 @@ type options struct {
 	markdown bool
 	profile  string
 	json     string
-	// fraction of the full size, for abuse, gateway and stores.
+	// fraction of the full size, for abuse and gateway.
 	fraction float64
 	// checkpointBytes is ledger.Options.CheckpointBytes of the servers.
 	checkpointBytes int64
@@ -85,7 +84,6 @@ var tables = map[string]table{
 	"":        {"128-byte append, acknowledged after fsync", rateColumns, rateRows},
 	"abuse":   {"abuse", findingColumns, abuseRows},
 	"gateway": {"gateway", findingColumns, gatewayRows},
-	"stores":  {"stores of idempotency keys", findingColumns, storeRows},
 }
 
 func run(ctx context.Context, arguments []string, stdout io.Writer) error {
@@ -98,7 +96,7 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	}
 	t, ok := tables[kind]
 	if !ok {
-		return fmt.Errorf("unknown kind %q: gateway, stores, abuse, growth, chaos, allocs, "+
+		return fmt.Errorf("unknown kind %q: gateway, abuse, growth, chaos, allocs, "+
 			"check, or nothing for the table of rates", kind)
 	}
 	var o options
@@ -117,7 +115,7 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	flags.StringVar(&o.json, "json", "", "write the report to this file, too")
 	flags.Int64Var(&o.checkpointBytes, "checkpoint-bytes", 0,
 		"how many bytes of changes a server gathers before it writes them; 0 lets it find out")
-	flags.Float64Var(&o.fraction, "fraction", 1, "abuse, gateway and stores: of the full size")
+	flags.Float64Var(&o.fraction, "fraction", 1, "abuse and gateway: of the full size")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil

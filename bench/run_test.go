@@ -24,11 +24,11 @@ func TestArgumentsThatAreRefused(t *testing.T) {
 		says      string
 	}{
 		"another kind":       {[]string{"speed"}, `unknown kind "speed"`},
-		"a second kind":      {[]string{"stores", "abuse"}, `unknown argument "abuse"`},
+		"a second kind":      {[]string{"gateway", "abuse"}, `unknown argument "abuse"`},
 		"an unknown flag":    {[]string{"-fast"}, "-fast"},
 		"no expression":      {[]string{"-only", "("}, "-only"},
 		"no row":             {[]string{"-only", "^no such row$"}, "-only matches no row"},
-		"nothing of it":      {[]string{"stores", "-fraction", "0"}, "-fraction must be more than 0"},
+		"nothing of it":      {[]string{"gateway", "-fraction", "0"}, "-fraction must be more than 0"},
 		"less than nothing":  {[]string{"abuse", "-fraction", "-1"}, "-fraction must be more than 0"},
 		"no duration":        {[]string{"-duration", "long"}, "-duration"},
 		"check, an argument": {[]string{"check", "main"}, "check takes flags alone"},

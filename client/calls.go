@@ -48,8 +48,8 @@ func (c *Client) Write(ctx context.Context, request *seqledgerv1.WriteRequest) (
 	switch {
 	case err != nil:
 		return nil, copies.failure(request, err)
-	case response.GetReceipt() == nil:
-		err = rpc.ProtocolError("an answer without a receipt")
+	case response.GetReceipt().GetTxId() == "":
+		err = rpc.ProtocolError("an answer without a receipt and its tx_id")
 		return nil, failure.OutcomeUnknown(request.GetSequence(), request.GetIdempotencyKey(), err)
 	}
 	return response.GetReceipt(), nil
@@ -82,7 +82,7 @@ func (c *Client) WriteBatch(ctx context.Context, writes []*seqledgerv1.WriteRequ
 		switch {
 		case err != nil:
 			results[i].Err = copies.failure(request, err)
-		case answers[i].GetReceipt() != nil:
+		case answers[i].GetReceipt().GetTxId() != "":
 			results[i].Receipt = answers[i].GetReceipt()
 		case answers[i].GetError() != nil:
 			e := failure.FromStream(answers[i].GetError())
@@ -90,7 +90,7 @@ func (c *Client) WriteBatch(ctx context.Context, writes []*seqledgerv1.WriteRequ
 			results[i].Err = decided.failure(request, e)
 		default:
 			results[i].Err = failure.OutcomeUnknown(request.GetSequence(), request.GetIdempotencyKey(),
-				rpc.ProtocolError("an answer without a receipt"))
+				rpc.ProtocolError("an answer without a receipt and its tx_id"))
 		}
 	}
 	return results

@@ -14,7 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // options are the flags.
@@ -66,7 +66,7 @@ func (o *options) run(ctx context.Context, stdout io.Writer) (err error) {
 	binary := o.binary
 	if binary == "" {
 		binary = filepath.Join(dir, "seqledger")
-		if err := build(ctx, binary, "github.com/seqledger/seqledger/cmd/seqledger"); err != nil {
+		if err := process.Build(ctx, binary); err != nil {
 			return err
 		}
 	}
@@ -129,20 +129,10 @@ func (o *options) workspace(stdout io.Writer) (dir string, left func(error) erro
 
 // run runs a program of an administrator in a directory.
 func run(ctx context.Context, dir, name string, arguments ...string) error {
-	command := exec.CommandContext(ctx, harness.Find(name, "/usr/sbin/"+name), arguments...)
+	command := exec.CommandContext(ctx, process.Find(name, "/usr/sbin/"+name), arguments...)
 	command.Dir = dir
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", command, err, out)
-	}
-	return nil
-}
-
-// build builds a program that needs no libraries.
-func build(ctx context.Context, path, program string) error {
-	command := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", path, program)
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return nil
 }

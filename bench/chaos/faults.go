@@ -142,16 +142,7 @@ func wipe(ctx context.Context, a *adversary) error {
 	for d == leader {
 		d = a.any()
 	}
-	cluster, err := a.c.describe(ctx)
-	if err != nil {
-		return err
-	}
-	for _, m := range cluster.Members {
-		if m.PeerAddress == d.peer {
-			err = errors.Join(d.kill(), a.c.remove(ctx, m.Id), os.RemoveAll(d.dir))
-		}
-	}
-	if err != nil {
+	if err := errors.Join(d.kill(), a.c.retire(ctx, d), os.RemoveAll(d.dir)); err != nil {
 		return err
 	}
 	return a.c.start(ctx, d)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -62,7 +63,7 @@ func TestPartedNodesLoseTheOthers(t *testing.T) {
 		t.Skip("-short: it starts three processes, which make test-long does")
 	}
 	binary := filepath.Join(t.TempDir(), "seqledger")
-	if err := build(t.Context(), binary, "github.com/seqledger/seqledger/cmd/seqledger"); err != nil {
+	if err := process.Build(t.Context(), binary); err != nil {
 		t.Fatal(err)
 	}
 	n := testNamespaces(t)

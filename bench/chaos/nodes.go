@@ -11,8 +11,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // node is one process of the cluster, and the way to it for the others.
@@ -20,7 +20,7 @@ type node struct {
 	number       int // from 1; its id may become another one when it joins anew
 	dir, log     string
 	client, peer string           // addresses
-	process      *harness.Process // nil while it is down
+	process      *process.Process // nil while it is down
 }
 
 // cluster is the processes, and what is between them.
@@ -31,9 +31,6 @@ type cluster struct {
 	network *namespaces // nil where there can be none
 	made    bool        // the ledger: the first node that is started makes it, and none afterwards
 	disks   bool        // each node has a disk for itself
-	// launch starts a node's process, and verify runs seqledger verify on the directory of one that is stopped.
-	launch func(ctx context.Context, d *node) (*harness.Process, error)
-	verify func(ctx context.Context, d *node) ([]byte, error)
 }
 
 // startCluster starts n nodes in directories below one, which are the disks' mounts if there are disks.
@@ -41,9 +38,6 @@ func startCluster(ctx context.Context, binary, dir string, disks bool, w *namesp
 	c := &cluster{binary: binary, network: w, disks: disks, token: filepath.Join(dir, "join-token")}
 	if err := os.WriteFile(c.token, []byte(rand.Text()), 0o600); err != nil {
 		return c, err
-	}
-	c.launch, c.verify = c.serve, func(ctx context.Context, d *node) ([]byte, error) {
-		return exec.CommandContext(ctx, binary, "verify", "--data", d.dir).CombinedOutput()
 	}
 	for i := 1; i <= n; i++ {
 		d := &node{
@@ -77,14 +71,8 @@ func (c *cluster) place(ctx context.Context, d *node) (err error) {
 	return nil
 }
 
-// start starts a node.
+// start starts a node as a process of this machine. One without a directory joins the others.
 func (c *cluster) start(ctx context.Context, d *node) (err error) {
-	d.process, err = c.launch(ctx, d)
-	return err
-}
-
-// serve starts a node as a process of this machine. One without a directory joins the others.
-func (c *cluster) serve(ctx context.Context, d *node) (*harness.Process, error) {
 	arguments := []string{
 		"serve", "--data", d.dir, "--listen", d.client, "--peer-listen", d.peer, "--no-console",
 		"--join-token-file", c.token,
@@ -98,11 +86,10 @@ func (c *cluster) serve(ctx context.Context, d *node) (*harness.Process, error) 
 	if c.network != nil {
 		command = c.network.command(d, c.binary, arguments)
 	}
-	p, _, err := harness.LaunchServer(ctx, command, d.log)
-	if err == nil {
-		p.Signal = syscall.SIGTERM
+	if d.process, _, err = process.LaunchServer(ctx, command, d.log); err == nil {
+		d.process.Signal = syscall.SIGTERM
 	}
-	return p, err
+	return err
 }
 
 // signal sends a signal to a node that runs.

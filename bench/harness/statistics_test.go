@@ -201,22 +201,3 @@ func TestFilesOfReports(t *testing.T) {
 		t.Errorf("a report that failed is there: %v", err)
 	}
 }
-
-// TestCellsOfATable: numbers of any kind, texts, and what a line does not have.
-func TestCellsOfATable(t *testing.T) {
-	t.Parallel()
-	shown := &Table{Markdown: true, Columns: []Column{
-		{Head: "whole", Name: "n", Format: ","}, {Head: "text", Name: "s"}, {Head: "part", Name: "f", Format: "%.2f"},
-	}}
-	for want, line := range map[string]Line{
-		"| 1,234 | a | 0.50 |\n": {"n": 1234, "s": "a", "f": 0.5},
-		"| 5,000 |  | 2.00 |\n":  {"n": int64(5000), "f": 2},
-		"| 2 | true |  |\n":      {"n": 1.6, "s": true, "other": "x"},
-		"|  |  |  |\n":           {},
-		"| many | [1] |  |\n":    {"n": "many", "s": []int{1}},
-	} {
-		if got := shown.Line(line); got != want {
-			t.Errorf("%v is %q, want %q", line, got, want)
-		}
-	}
-}

@@ -12,11 +12,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/internal/load"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // clusterSize is how many servers a cluster has here: the fewest that go on when one is lost.
@@ -97,16 +97,8 @@ func newWireCluster() system {
 func (w *wireCluster) firstStart(ctx context.Context) error {
 	dir := filepath.Dir(w.members[0].dir)
 	binary := filepath.Join(dir, "seqledger")
-	// In its own module, because this one lacks some of its dependencies.
-	const module = "github.com/seqledger/seqledger"
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
-	if err != nil {
-		return fmt.Errorf("go list: %w; the program is built from this source tree", err)
-	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, module+"/cmd/seqledger")
-	build.Dir = strings.TrimSpace(string(root))
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build: %w\n%s", err, out)
+	if err := process.Build(ctx, binary); err != nil {
+		return err
 	}
 	var join []string
 	for _, m := range w.members {
@@ -120,7 +112,7 @@ func (w *wireCluster) firstStart(ctx context.Context) error {
 		arguments := append([]string{"serve", "--data", m.dir, "--listen", m.address, "--peer-listen", peer,
 			"--no-console"}, join...)
 		m.launch = func(ctx context.Context) (err error) {
-			m.process, _, err = harness.LaunchServer(ctx, exec.Command(binary, arguments...), m.dir+".log")
+			m.process, _, err = process.LaunchServer(ctx, exec.Command(binary, arguments...), m.dir+".log")
 			if err == nil {
 				m.process.Signal = syscall.SIGTERM
 			}
@@ -144,7 +136,7 @@ func (w *wireCluster) allVote(ctx context.Context) error {
 
 // leader returns the address of the node that leads, as soon as all nodes vote.
 func (w *wireCluster) leader(ctx context.Context) (address string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, harness.StartsWithin)
+	ctx, cancel := context.WithTimeout(ctx, process.StartsWithin)
 	defer cancel()
 	c, err := client.New(client.Options{Server: strings.Join(w.addresses(), ",")})
 	if err != nil {

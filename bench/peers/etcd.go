@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 const etcdSettings = "one member, defaults (every entry is synced before it is applied), 8 GiB quota; one Txn, " +
@@ -87,7 +87,7 @@ func connectEtcd(ctx context.Context, endpoints []string, at placement) (conn, e
 	c := &etcdConn{}
 	for range at.connections {
 		one, err := clientv3.New(clientv3.Config{
-			Endpoints: endpoints, Context: ctx, DialTimeout: harness.StartsWithin, Logger: zap.NewNop(),
+			Endpoints: endpoints, Context: ctx, DialTimeout: process.StartsWithin, Logger: zap.NewNop(),
 		})
 		if err != nil {
 			return nil, errors.Join(err, c.close())

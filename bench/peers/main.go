@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/server"
 )
@@ -180,7 +181,7 @@ func (o *options) quick() {
 // serveSystem is a child of the harness: a server that ends when its standard
 // input does, which is when the harness says so or has gone.
 func serveSystem(ctx context.Context, name, dir, members string) error {
-	ctx, stop := harness.UntilStdinEnds(ctx)
+	ctx, stop := process.UntilStdinEnds(ctx)
 	defer stop()
 	switch name {
 	case "seqledger":

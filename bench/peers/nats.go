@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 const natsSettings = "sync_interval=always, file storage, one replica; publish with Nats-Msg-Id and " +
@@ -31,7 +31,7 @@ func serveNATS(ctx context.Context, dir string) error {
 		s.Shutdown()
 		s.WaitForShutdown()
 	}()
-	if !s.ReadyForConnections(harness.StartsWithin) {
+	if !s.ReadyForConnections(process.StartsWithin) {
 		return errors.New("the server does not take connections")
 	}
 	fmt.Println(s.ClientURL())

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 //go:embed postgres.sql
@@ -28,7 +28,7 @@ const (
 type postgres struct {
 	child
 
-	installed *harness.Postgres
+	installed *process.Postgres
 }
 
 func newPostgres() system {
@@ -38,7 +38,7 @@ func newPostgres() system {
 }
 
 func findPostgres() (string, error) {
-	installed, err := harness.FindPostgres()
+	installed, err := process.FindPostgres()
 	if err != nil {
 		return "", err
 	}
@@ -46,7 +46,7 @@ func findPostgres() (string, error) {
 }
 
 func (p *postgres) start(ctx context.Context, dir string) (err error) {
-	if p.installed, err = harness.FindPostgres(); err != nil {
+	if p.installed, err = process.FindPostgres(); err != nil {
 		return err
 	}
 	// Its user must reach its directory through ours.
@@ -76,7 +76,7 @@ func (p *postgres) run(ctx context.Context) error {
 	p.address = fmt.Sprintf("postgres://bench@127.0.0.1:%d/postgres?sslmode=disable", port)
 	command := p.installed.Command(p.dir, fmt.Sprint(port), "fsync=on", "synchronous_commit=on",
 		"full_page_writes=on", "shared_buffers=512MB", "max_wal_size=4GB", "max_connections=300")
-	if p.process, err = harness.Launch(command, p.dir+".log", p.installed.User); err != nil {
+	if p.process, err = process.Launch(command, p.dir+".log", p.installed.User); err != nil {
 		return err
 	}
 	p.process.Signal = syscall.SIGINT // fast: does not wait for its clients

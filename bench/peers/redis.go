@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 //go:embed write.lua
@@ -49,7 +49,7 @@ func (r *redisServer) run(ctx context.Context) error {
 	command := exec.Command("redis-server", "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", r.dir,
 		"--appendonly", "yes", "--appendfsync", "always", "--save", "",
 		"--auto-aof-rewrite-percentage", "0", "--daemonize", "no")
-	if r.process, err = harness.Launch(command, r.dir+".log", nil); err != nil {
+	if r.process, err = process.Launch(command, r.dir+".log", nil); err != nil {
 		return err
 	}
 	r.process.Signal = syscall.SIGTERM
@@ -64,7 +64,7 @@ func (r *redisServer) connect(ctx context.Context, at placement) (conn, error) {
 			Addr: r.address, PoolSize: at.connections, MinIdleConns: at.connections,
 			// Many callers may wait for a connection; and a repeat by the client
 			// itself would hide what went wrong.
-			PoolTimeout: harness.StartsWithin, ReadTimeout: harness.StartsWithin, MaxRetries: -1,
+			PoolTimeout: process.StartsWithin, ReadTimeout: process.StartsWithin, MaxRetries: -1,
 		}),
 		script: redis.NewScript(redisWrite),
 	}

@@ -11,13 +11,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // syncCounter counts how often processes have a file synced, with strace. It slows them down, so a measurement of
 // speed must not have one.
 type syncCounter struct {
-	process *harness.Process
+	process *process.Process
 	output  string
 }
 
@@ -32,7 +32,7 @@ func countSyncs(pids []int, scratch string) (*syncCounter, error) {
 	}
 	c := &syncCounter{output: filepath.Join(scratch, "strace")}
 	command := exec.Command(path, "-f", "-c", "-e", "trace=fsync,fdatasync", "-o", c.output, "-p", joined(pids))
-	if c.process, err = harness.Launch(command, c.output+".log", nil); err != nil {
+	if c.process, err = process.Launch(command, c.output+".log", nil); err != nil {
 		return nil, err
 	}
 	c.process.Signal = os.Interrupt

@@ -9,8 +9,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // job is one write: number sequence of stream.
@@ -94,15 +94,15 @@ type kind struct {
 type child struct {
 	dir     string
 	address string
-	process *harness.Process
+	process *process.Process
 	// launch starts the server with what is in dir, and sets address and process.
 	launch func(ctx context.Context) error
 }
 
 // self launches this program as the server of a system.
 func (c *child) self(ctx context.Context, name string, more ...string) (err error) {
-	command := harness.Self(append([]string{"-serve", name, "-dir", c.dir}, more...)...)
-	c.process, c.address, err = harness.LaunchServer(ctx, command, c.dir+".log")
+	command := process.Self(append([]string{"-serve", name, "-dir", c.dir}, more...)...)
+	c.process, c.address, err = process.LaunchServer(ctx, command, c.dir+".log")
 	return err
 }
 

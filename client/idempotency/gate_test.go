@@ -188,20 +188,6 @@ func TestMiddlewareOutcomeOnly(t *testing.T) {
 	s.refused(again, http.StatusGone, idempotency.CodeNotRetained, idempotency.Reconcile, 1)
 }
 
-// Of the statuses that are never stored, only the configured ones free the key.
-func TestMiddlewareReleaseStatuses(t *testing.T) {
-	t.Parallel()
-	s := newService(t, func(o *idempotency.Options) { o.ReleaseStatuses = []int{http.StatusTooManyRequests} })
-	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }
-	s.expect(s.send(), http.StatusTooManyRequests, "false", 1)
-	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }
-	s.expect(s.send(), http.StatusForbidden, "false", 2)
-	s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 2)
-	if _, err := (idempotency.Options{ReleaseStatuses: []int{404}}).Policy(); err == nil {
-		t.Error("404 is stored, and was taken as a status that is not")
-	}
-}
-
 // A wait that breaks is answered with what is left of the lease when the answer is made: as the store says then, or
 // else as it said before the wait, less the time since.
 func TestMiddlewareRetryAfterABrokenWait(t *testing.T) {

@@ -405,6 +405,7 @@ func TestMiddlewareStatuses(t *testing.T) {
 		runs     int64
 	}
 	unknown := after{http.StatusConflict, "false", 1}
+	alone := func(o *idempotency.Options) { o.ReleaseStatuses = []int{http.StatusTooManyRequests} }
 	for name, test := range map[string]struct {
 		status  int
 		options func(*idempotency.Options)
@@ -420,6 +421,8 @@ func TestMiddlewareStatuses(t *testing.T) {
 		"409":          {409, nil, unknown},
 		"429":          {429, nil, unknown},
 		"429 released": {429, func(o *idempotency.Options) { o.ReleaseRefusals = true }, after{429, "false", 2}},
+		"429 alone":    {429, alone, after{429, "false", 2}},
+		"403 besides":  {403, alone, unknown},
 		"500":          {500, nil, unknown},
 		"500 released": {500, func(o *idempotency.Options) { o.ServerErrors = idempotency.ReleaseKey }, after{500,
 			"false", 2}},
@@ -1008,6 +1011,7 @@ func TestMiddlewareOptions(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*idempotency.Options){
 		"lease":      func(o *idempotency.Options) { o.Lease = time.Millisecond },
+		"released":   func(o *idempotency.Options) { o.ReleaseStatuses = []int{http.StatusNotFound} }, // it is stored
 		"wait":       func(o *idempotency.Options) { o.Wait = time.Hour },
 		"pointers":   func(o *idempotency.Options) { o.Pointers = []string{"/a"} },
 		"no pointer": func(o *idempotency.Options) { o.Fingerprint = idempotency.FingerprintPointers },

@@ -20,6 +20,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/internal/embedded"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -160,7 +161,7 @@ func TestTooManyWaiters(t *testing.T) {
 }
 
 // startServer starts a real server and returns a client for it.
-func startServer(t *testing.T) *client.Client {
+func startServer(t testing.TB) *client.Client {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -297,9 +298,20 @@ func TestLostSwaps(t *testing.T) {
 	}
 }
 
+func BenchmarkStore(b *testing.B) {
+	c := startServer(b)
+	storetest.Benchmark(b, idempotency.Ledger(c), func(ctx context.Context, key string) error {
+		_, err := c.Write(ctx, &seqledgerv1.WriteRequest{
+			Scope: &seqledgerv1.Scope{Organization: "storetest"}, Namespace: "bare", IdempotencyKey: key,
+			Operations: []*seqledgerv1.Operation{op.Append([]byte(key))},
+		})
+		return err
+	})
+}
+
 func BenchmarkMemory(b *testing.B) {
 	// Allows more entries than a run has keys.
-	storetest.Benchmark(b, idempotency.MemoryOf(100_000_000, 8<<30))
+	storetest.Benchmark(b, idempotency.MemoryOf(100_000_000, 8<<30), nil)
 }
 
 // The limits of a store in memory can be chosen: it refuses new keys until expired ones are removed.

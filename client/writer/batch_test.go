@@ -125,6 +125,13 @@ func TestBatchWithAnAnswerThatDoesNotFit(t *testing.T) {
 				one.Result = nil
 			}
 		},
+		"the receipts have no tx_id": func(r *seqledgerv1.WriteBatchResponse) {
+			for i, one := range r.Results {
+				one.Result = &seqledgerv1.WriteResult_Receipt{Receipt: &seqledgerv1.Receipt{
+					Sequence: batchWrites()[i].GetSequence(),
+				}}
+			}
+		},
 	} {
 		s.set(func(s *fakeServer) {
 			s.onBatch = func(r *seqledgerv1.WriteBatchResponse) error { change(r); return nil }

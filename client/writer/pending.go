@@ -120,7 +120,10 @@ func (p *Pending) bareReceipt() *seqledgerv1.Receipt {
 func (p *Pending) answer(result *seqledgerv1.WriteResult) error {
 	switch result := result.GetResult().(type) {
 	case *seqledgerv1.WriteResult_Receipt:
-		if result.Receipt.GetSequence() != p.Sequence() {
+		switch {
+		case result.Receipt.GetTxId() == "": // a ledger's has one
+			return rpc.ProtocolError("a receipt without tx_id in answer to sequence %d", p.Sequence())
+		case result.Receipt.GetSequence() != p.Sequence():
 			return rpc.ProtocolError("receipt of sequence %d in answer to sequence %d", result.Receipt.GetSequence(),
 				p.Sequence())
 		}

@@ -47,6 +47,7 @@ type settleAnswer struct {
 	Receipt     uint64 `json:"receipt"` // its sequence
 	Replayed    bool   `json:"replayed"`
 	OtherLedger bool   `json:"other_ledger"`
+	WithoutTxID bool   `json:"without_tx_id"`
 	Refusal     string `json:"refusal"` // the name of a code, or its number
 }
 
@@ -74,8 +75,11 @@ func (a settleAnswer) result(t *testing.T) *seqledgerv1.WriteResult {
 		return refusal(&seqledgerv1.WriteError{Code: code(c), Message: "refused"})
 	case a.Receipt != 0:
 		id := "01234567-89ab-8cde-b000-00000000000a"
-		if a.OtherLedger {
+		switch {
+		case a.OtherLedger:
 			id = "01234567-89ab-8cde-bc00-00000000000a"
+		case a.WithoutTxID:
+			id = ""
 		}
 		return &seqledgerv1.WriteResult{Result: &seqledgerv1.WriteResult_Receipt{Receipt: &seqledgerv1.Receipt{
 			TxId: id, Sequence: a.Receipt, Session: 1, Replayed: a.Replayed,

@@ -31,6 +31,29 @@ func receiptOf(t *testing.T, sequence uint64) []byte {
 	return body
 }
 
+// An answer that has no receipt of a ledger leaves the outcome open.
+func TestUnaryWriteWithoutAReceipt(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]*seqledgerv1.WriteResponse{
+		"nothing": {}, "a receipt without tx_id": {Receipt: &seqledgerv1.Receipt{Sequence: 1}},
+	} {
+		body, err := proto.Marshal(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := oneByOne(t, func(conn net.Conn, _ int, _ *http.Request) bool {
+			_, err := fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n"+
+				"Content-Length: %d\r\n\r\n%s", len(body), body)
+			return err == nil
+		})
+		receipt, err := dial(t, s).Write(t.Context(), numbered(1))
+		unknown, open := errors.AsType[*failure.OutcomeUnknownError](err)
+		if !open || unknown.Sequence != 1 || !errors.Is(err, failure.ErrProtocol) || receipt != nil {
+			t.Errorf("%s: %v, %v", name, receipt, err)
+		}
+	}
+}
+
 // A write is sent as Connect's protocol says: path, headers, deadline and body.
 func TestUnaryWriteRequest(t *testing.T) {
 	t.Parallel()

@@ -139,6 +139,15 @@ func findSetting(name string) (*setting, error) {
 	return nil, usage("unknown setting %q; the settings are %s", name, strings.Join(names, ", "))
 }
 
+// settingHint says how a setting is changed, and is empty if there is none with the name.
+func settingHint(name string) string {
+	s, err := findSetting(name)
+	if err != nil {
+		return ""
+	}
+	return ": it is a setting of the ledger; seqledger config set " + s.name + " VALUE changes it"
+}
+
 // configSetCommand changes one setting.
 type configSetCommand struct {
 	clientFlags `embed:""`
@@ -170,9 +179,13 @@ func (c *configSetCommand) Run(e *environment) error {
 	if err := config.Validate(); err != nil {
 		return usage("%w", err)
 	}
-	return ask(e, &c.clientFlags, func(ctx context.Context, conn *client.Client) (*seqledgerv1.Config, error) {
-		return admin.UpdateConfig(ctx, conn, request)
-	}, showConfig)
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		config, err := admin.UpdateConfig(ctx, conn, request)
+		if err != nil {
+			return err
+		}
+		return showSettings(e, config)
+	})
 }
 
 // configGetCommand prints one setting.
@@ -226,7 +239,25 @@ func (*configListCommand) Help() string {
 }
 
 func (c *configListCommand) Run(e *environment) error {
-	return ask(e, &c.clientFlags, serverConfig, showConfig)
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		config, err := serverConfig(ctx, conn)
+		if err != nil {
+			return err
+		}
+		return showSettings(e, config)
+	})
+}
+
+// showSettings prints all settings. With --json, too, they have the names and the values that set takes.
+func showSettings(e *environment, config *seqledgerv1.Config) error {
+	if !e.json {
+		return e.show(config, func(t *table) { showConfig(t, config) })
+	}
+	values := make(map[string]string)
+	for _, s := range settings {
+		values[s.name] = s.show(config)
+	}
+	return e.showObject(values)
 }
 
 // serverConfig asks for the configuration.

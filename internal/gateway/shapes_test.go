@@ -285,8 +285,8 @@ func TestClientDisconnects(t *testing.T) {
 	}
 }
 
-// The service crashes in the middle of a response that is delivered as it comes: the client gets half of it, the outcome
-// is unknown, and nothing runs again.
+// The service crashes in the middle of a response that is delivered as it comes: the client gets half of it, the
+// outcome is unknown, and nothing runs again.
 func TestServiceCrashesInMidBody(t *testing.T) {
 	t.Parallel()
 	var executed atomic.Int32

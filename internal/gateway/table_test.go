@@ -364,7 +364,8 @@ func TestTableOfStatuses(t *testing.T) {
 			for _, status := range row.statuses {
 				send := func() *http.Response {
 					number := strconv.Itoa(status)
-					answer, _ := exchange(t, tableRequest(t, s.url, with("Idempotency-Key", number), with("X-Status", number)))
+					answer, _ := exchange(t, tableRequest(t, s.url, with("Idempotency-Key", number),
+						with("X-Status", number)))
 					return answer
 				}
 				before := s.executed.Load()

@@ -33,7 +33,7 @@ func open(t testing.TB, url string, o postgres.Options) *postgres.Store {
 	return s
 }
 
-func connect(t *testing.T, url string) *pgxpool.Pool {
+func connect(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
 	if err != nil {
@@ -407,5 +407,13 @@ func TestFaults(t *testing.T) {
 }
 
 func BenchmarkStore(b *testing.B) {
-	storetest.Benchmark(b, open(b, servertest.Postgres(b).URL+"&pool_max_conns=64", postgres.Options{}))
+	url := servertest.Postgres(b, "shared_buffers=512MB", "max_wal_size=4GB").URL + "&pool_max_conns=64"
+	pool := connect(b, url)
+	if _, err := pool.Exec(b.Context(), "CREATE TABLE bare (key text PRIMARY KEY)"); err != nil {
+		b.Fatal(err)
+	}
+	storetest.Benchmark(b, open(b, url, postgres.Options{}), func(ctx context.Context, key string) error {
+		_, err := pool.Exec(ctx, "INSERT INTO bare VALUES ($1)", key)
+		return err
+	})
 }

@@ -322,5 +322,12 @@ func TestTokensOfAReplicaThatIsBehind(t *testing.T) {
 }
 
 func BenchmarkStore(b *testing.B) {
-	storetest.Benchmark(b, open(b, servertest.Redis(b).URL+"?pool_size=64", redis.Options{}))
+	server := servertest.Redis(b, "--auto-aof-rewrite-percentage", "0")
+	c := driver.NewClient(&driver.Options{Addr: server.Address, PoolSize: 64})
+	b.Cleanup(func() { _ = c.Close() })
+	script := driver.NewScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
+	store := open(b, server.URL+"?pool_size=64", redis.Options{})
+	storetest.Benchmark(b, store, func(ctx context.Context, key string) error {
+		return script.Run(ctx, c, []string{"bare:" + key}, "1").Err()
+	})
 }

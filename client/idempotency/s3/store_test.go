@@ -316,5 +316,13 @@ func TestURL(t *testing.T) {
 }
 
 func BenchmarkStore(b *testing.B) {
-	storetest.Benchmark(b, open(b, servertest.S3(b).Address, s3.Options{}))
+	address := servertest.S3(b).Address
+	c := servertest.S3Client(address)
+	storetest.Benchmark(b, open(b, address, s3.Options{}), func(ctx context.Context, key string) error {
+		_, err := c.PutObject(ctx, &driver.PutObjectInput{
+			Bucket: aws.String(servertest.S3Bucket), Key: aws.String("bare/" + key), Body: strings.NewReader("{}\n"),
+			IfNoneMatch: aws.String("*"),
+		})
+		return err
+	})
 }

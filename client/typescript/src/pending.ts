@@ -140,6 +140,9 @@ export class Pending {
   answer(result: WriteResult, writer: Writer): void {
     if (result.result.case === "receipt") {
       const receipt = result.result.value;
+      if (receipt.txId === "") { // a ledger's has one
+        throw new ProtocolError(`a receipt without tx_id in answer to sequence ${this.sequence}`);
+      }
       if (receipt.sequence !== this.sequence) {
         throw new ProtocolError(`receipt of sequence ${receipt.sequence} in answer to sequence ${this.sequence}`);
       }

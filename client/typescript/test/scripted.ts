@@ -30,14 +30,16 @@ export interface Answer {
   receipt?: number;
   replayed?: boolean;
   other_ledger?: boolean;
+  without_tx_id?: boolean;
   refusal?: string;
 }
 
 export const resultOf = (
-  { receipt: sequence, replayed = false, other_ledger: other, refusal: code }: Answer,
+  { receipt: sequence, replayed = false, other_ledger: other, without_tx_id: bare, refusal: code }: Answer,
 ): Result => {
   if (code !== undefined) return refusal(E[code as keyof typeof E] ?? (Number(code) as E));
-  return sequence === undefined ? {} : receipt(BigInt(sequence), { replayed, ...(other ? { txId: otherTxId } : {}) });
+  if (sequence === undefined) return {};
+  return receipt(BigInt(sequence), { replayed, ...(other ? { txId: otherTxId } : bare ? { txId: "" } : {}) });
 };
 
 /** The outcome of a write: the class of its error, and the code or the class of the cause. */

@@ -13,14 +13,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // Postgres starts a new PostgreSQL with an empty database. settings are of the form name=value.
 func Postgres(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	postgres, err := harness.FindPostgres()
-	if errors.Is(err, harness.ErrNotInstalled) {
+	postgres, err := process.FindPostgres()
+	if errors.Is(err, process.ErrNotInstalled) {
 		missing(t, "PostgreSQL", "apt-get install postgresql")
 	}
 	if err != nil {
@@ -54,7 +54,7 @@ var initialized struct {
 }
 
 // initPostgres makes the files of a server in dir, which postgres.User owns.
-func initPostgres(ctx context.Context, postgres *harness.Postgres, dir string) error {
+func initPostgres(ctx context.Context, postgres *process.Postgres, dir string) error {
 	initialized.Lock()
 	defer initialized.Unlock()
 	if initialized.files == nil {
@@ -102,7 +102,7 @@ func filesOf(dir string) (fstest.MapFS, error) {
 // PgBouncer starts a PgBouncer in transaction mode before a PostgreSQL.
 func PgBouncer(t testing.TB, postgres *Server) *Server {
 	t.Helper()
-	path := harness.Find("pgbouncer", "/usr/sbin/pgbouncer")
+	path := process.Find("pgbouncer", "/usr/sbin/pgbouncer")
 	if path == "" {
 		missing(t, "PgBouncer", "apt-get install pgbouncer")
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // redisBin is read at the start, because tests of commands clear such variables.
@@ -21,7 +21,7 @@ func redisProgram(t testing.TB) string {
 		return redisBin
 	}
 	for _, name := range []string{"redis-server", "valkey-server"} {
-		if path := harness.Find(name, ""); path != "" {
+		if path := process.Find(name, ""); path != "" {
 			return path
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"golang.org/x/sys/unix"
 
-	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // What a server of S3 takes. The credentials are those of its only user.
@@ -44,7 +44,7 @@ func moduleRoot(t testing.TB) string {
 // with the environment of [S3Environment].
 func S3(t testing.TB) *Server {
 	t.Helper()
-	path := harness.Find("versitygw", filepath.Join(moduleRoot(t), "bin/tools/versitygw"))
+	path := process.Find("versitygw", filepath.Join(moduleRoot(t), "bin/tools/versitygw"))
 	if path == "" {
 		missing(t, "versitygw", "make test-stores builds it")
 	}

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/bench/harness"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
 // Server is a server of a test. Its methods fail the test.
@@ -22,7 +22,7 @@ type Server struct {
 	Dir     string // its files
 
 	t       testing.TB
-	process *harness.Process
+	process *process.Process
 	command func() *exec.Cmd
 	user    *syscall.Credential
 	// children is true if the server has child processes.
@@ -88,8 +88,8 @@ func (s *Server) port() string {
 // Start starts the server, again after Kill, and waits until it answers.
 func (s *Server) Start() {
 	s.t.Helper()
-	for deadline := time.Now().Add(harness.StartsWithin); ; {
-		process, err := harness.Launch(s.command(), filepath.Join(s.Dir, "log"), s.user)
+	for deadline := time.Now().Add(process.StartsWithin); ; {
+		process, err := process.Launch(s.command(), filepath.Join(s.Dir, "log"), s.user)
 		if err != nil {
 			s.t.Fatal(err)
 		}

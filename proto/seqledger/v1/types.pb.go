@@ -102,7 +102,8 @@ const (
 	// last_committed_sequence is 2^64-2 has used its last one: rotate to a new
 	// client_id.
 	WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_EXHAUSTED WriteErrorCode = 5
-	// The stream was evicted; unanswered writes are unsettled.
+	// The stream was evicted, or the ledger restored; unanswered writes are
+	// unsettled.
 	WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED WriteErrorCode = 6
 	// Another process has taken the stream over: stop.
 	WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED WriteErrorCode = 7

@@ -7,7 +7,7 @@ const refusals: Record<string, [meaning: string, advice: string]> = {
   IDEMPOTENCY_KEY_REUSED: ["one key, two payloads", "fix the client"],
   SEQUENCE_REUSED: ["one number, two requests", "fix the client"],
   SEQUENCE_EXHAUSTED: ["the number is 2^64−1, which no write can have", "go on after last_committed_sequence; if that is 2^64−2, take a new client id"],
-  SESSION_EXPIRED: ["the stream was evicted", "unanswered writes are unsettled: look before you repeat them"],
+  SESSION_EXPIRED: ["the stream was evicted or restored", "unanswered writes are unsettled: look before you repeat them"],
   SESSION_FENCED: ["another process opened a session", "stop"],
   SESSION_REQUIRED: ["the stream has a session, the write none", "open one"],
   KEY_EXISTS: ["a condition does not hold", "read again and decide; the number is still free"],

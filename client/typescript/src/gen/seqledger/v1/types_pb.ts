@@ -1245,7 +1245,8 @@ export enum WriteErrorCode {
   SEQUENCE_EXHAUSTED = 5,
 
   /**
-   * The stream was evicted; unanswered writes are unsettled.
+   * The stream was evicted, or the ledger restored; unanswered writes are
+   * unsettled.
    *
    * @generated from enum value: WRITE_ERROR_CODE_SESSION_EXPIRED = 6;
    */

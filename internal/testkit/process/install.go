@@ -1,4 +1,4 @@
-package harness
+package process
 
 import (
 	"context"
@@ -25,6 +25,21 @@ func Find(name, pattern string) string {
 		return ""
 	}
 	return path
+}
+
+// Build builds seqledger from this source tree, also for a program of another module that depends on it.
+func Build(ctx context.Context, path string) error {
+	const module = "github.com/seqledger/seqledger"
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return fmt.Errorf("go list: %w; the program is built from its source tree", err)
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", path, module+"/cmd/seqledger")
+	build.Dir = strings.TrimSpace(string(root)) // its own module: another one may lack dependencies of the command
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // ErrNotInstalled is wrapped by the errors of programs that are not on this machine. Their texts say which package

@@ -1,4 +1,4 @@
-package harness
+package process
 
 import (
 	"context"
@@ -129,64 +129,31 @@ func TestTree(t *testing.T) {
 	if len(tree) < 2 || tree[0] != p.Pid || slices.Contains(tree[1:], p.Pid) {
 		t.Errorf("%v, of %d", tree, p.Pid)
 	}
-	if Resident(tree...) <= Resident(p.Pid) {
-		t.Errorf("together they have %d bytes, and the first one %d", Resident(tree...), Resident(p.Pid))
-	}
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}
-	if Resident(p.Pid) != 0 {
-		t.Error("a process that has ended has memory")
-	}
 }
 
-// TestProcessorTimeOfAnOddName: the name of a program may look like the fields behind it.
-func TestProcessorTimeOfAnOddName(t *testing.T) {
+// A process ends when it is told, as it is told, and what it has said is kept.
+func TestProcess(t *testing.T) {
 	t.Parallel()
-	shell, err := exec.LookPath("sh")
-	if err != nil {
+	log := filepath.Join(t.TempDir(), "log")
+	p, line, err := LaunchServer(t.Context(), exec.Command("sh", "-c", "echo here; cat; echo gone >&2; exit 3"),
+		log)
+	if err != nil || line != "here" || len(p.Tree()) == 0 || p.Tree()[0] != p.Pid {
+		t.Fatalf("got %q, %v", line, err)
+	}
+	if err := p.Stop(); err == nil || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("it ended with 3 after its input, got %v", err)
+	}
+	if p, _, err = LaunchServer(t.Context(), exec.Command("sh", "-c", "echo here; cat"), log); err != nil {
 		t.Fatal(err)
 	}
-	odd := filepath.Join(t.TempDir(), "a) R 1 1 (b")
-	if err := os.Symlink(shell, odd); err != nil {
-		t.Fatal(err)
+	if err := p.Kill(); err != nil || p.Stop() != nil {
+		t.Errorf("killed: %v, %v", err, p.Stop())
 	}
-	p, _, err := LaunchServer(t.Context(), exec.Command(odd, "-c", "echo here; while read -r line; do :; done"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	used, err := processorTime(p.Pid)
-	if err != nil || used < 0 || used.Hours() > 1 {
-		t.Errorf("it has used %v, %v", used, err)
-	}
-	if err := p.Stop(); err != nil {
-		t.Error(err)
-	}
-	if _, err := processorTime(p.Pid); !gone(err) {
-		t.Errorf("of one that has ended: %v", err)
-	}
-}
-
-// TestProcField reads numbers alone, and names what is not there.
-func TestProcField(t *testing.T) {
-	t.Parallel()
-	pid := os.Getpid()
-	if n, err := ProcField(pid, "status", "VmRSS"); err != nil || n <= 0 {
-		t.Errorf("%d, %v", n, err)
-	}
-	if n, err := ProcField(pid, "status", "Pid"); err != nil || n != int64(pid) {
-		t.Errorf("%d, %v; want %d", n, err, pid)
-	}
-	for field, says := range map[string]string{"None": "no None", "State": "invalid syntax", "VmRS": "no VmRS"} {
-		if _, err := ProcField(pid, "status", field); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", field, err)
-		}
-	}
-	if _, err := ProcField(1<<30, "status", "VmRSS"); !gone(err) {
-		t.Errorf("of a process that is not there: %v", err)
-	}
-	dir := filepath.Join(t.TempDir(), "none")
-	if _, err := Usage(dir, pid)(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the disk of a directory that is not there: %v", err)
+	_, _, err = LaunchServer(t.Context(), exec.Command("sh", "-c", "echo no room >&2; exit 1"), log)
+	if err == nil || !strings.Contains(err.Error(), "no room") {
+		t.Errorf("it did not start, and the error is %v", err)
 	}
 }
