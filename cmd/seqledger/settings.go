@@ -211,7 +211,11 @@ func (c *configGetCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	return withConfig(e, &c.clientFlags, func(config *seqledgerv1.Config) error {
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		config, err := serverConfig(ctx, conn)
+		if err != nil {
+			return err
+		}
 		value := s.show(config)
 		if e.json {
 			return e.showObject(settingResult{s.name, value})
@@ -235,7 +239,13 @@ func (*configListCommand) Help() string {
 }
 
 func (c *configListCommand) Run(e *environment) error {
-	return withConfig(e, &c.clientFlags, func(config *seqledgerv1.Config) error { return showSettings(e, config) })
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		config, err := serverConfig(ctx, conn)
+		if err != nil {
+			return err
+		}
+		return showSettings(e, config)
+	})
 }
 
 // showSettings prints all settings. With --json, too, they have the names and the values that set takes.
@@ -250,13 +260,8 @@ func showSettings(e *environment, config *seqledgerv1.Config) error {
 	return e.showObject(values)
 }
 
-// withConfig gives the server's configuration to a function.
-func withConfig(e *environment, flags *clientFlags, use func(*seqledgerv1.Config) error) error {
-	return flags.call(e, func(ctx context.Context, conn *client.Client) error {
-		status, err := conn.Status(ctx)
-		if err != nil {
-			return err
-		}
-		return use(status.GetConfig())
-	})
+// serverConfig asks for the configuration.
+func serverConfig(ctx context.Context, conn *client.Client) (*seqledgerv1.Config, error) {
+	status, err := conn.Status(ctx)
+	return status.GetConfig(), err
 }
