@@ -130,7 +130,7 @@ func lostAnswers(t *testing.T, p *Proxy, store idempotency.Store) {
 	}
 }
 
-// unreachable makes calls to a server that does not answer. Each must return an error, soon after its context has ended.
+// unreachable makes calls to a server that does not answer. Each must return an error, soon after its context ended.
 func unreachable(t *testing.T, p *Proxy, store idempotency.Store, mode Mode) {
 	s := newSubject(t, p, store)
 	if outcome := s.repeat(s.reserve); outcome != idempotency.Acquired {
