@@ -10,6 +10,7 @@ import (
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/machine"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // archiveCommand is about the archive of a ledger.
@@ -25,17 +26,14 @@ type archiveStatusCommand struct {
 }
 
 func (c *archiveStatusCommand) Run(e *environment) error {
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+	return ask(e, &c.clientFlags, func(ctx context.Context, conn *client.Client) (*seqledgerv1.ArchiveStatus, error) {
 		status, err := conn.Status(ctx)
-		if err != nil {
-			return err
-		}
 		archive := status.GetNode().GetArchive()
-		if archive == nil {
-			return fail(exitRefused, "serve --archive DIR copies its block files to one", "the server has no archive")
+		if err == nil && archive == nil {
+			err = fail(exitRefused, "serve --archive DIR copies its block files to one", "the server has no archive")
 		}
-		return e.show(archive, func(t *table) { showArchive(t, archive) })
-	})
+		return archive, err
+	}, showArchive)
 }
 
 // archiveVerifyCommand checks an archive.
@@ -80,17 +78,7 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 		}
 		return fail(exitFailed, hint, "archive verify: %w", err)
 	}
-	for _, p := range report.Problems {
-		if e.json {
-			err = e.showObject(verifyProblem{p.Where, p.What})
-		} else {
-			_, err = fmt.Fprintf(e.stdout, "%s: %s\n", oneLine(p.Where), oneLine(p.What))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if err := c.conclude(e, &report); err != nil {
+	if err := errors.Join(showProblems(e, "", report.Problems), c.conclude(e, &report)); err != nil {
 		return err
 	}
 	if n := len(report.Problems); n > 0 {

@@ -38,13 +38,7 @@ type clusterStatusCommand struct {
 }
 
 func (c *clusterStatusCommand) Run(e *environment) error {
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		cluster, err := admin.GetCluster(ctx, conn)
-		if err != nil {
-			return err
-		}
-		return e.show(cluster, func(t *table) { showCluster(t, cluster) })
-	})
+	return ask(e, &c.clientFlags, admin.GetCluster, showCluster)
 }
 
 // showCluster prints one line for each node.
@@ -194,11 +188,7 @@ func (c *clusterTransferCommand) Run(e *environment) error {
 
 // change makes a change and prints the resulting cluster.
 func (f *clientFlags) change(e *environment, request *seqledgerv1.ChangeClusterRequest) error {
-	return f.call(e, func(ctx context.Context, conn *client.Client) error {
-		cluster, err := admin.ChangeCluster(ctx, conn, request)
-		if err != nil {
-			return err
-		}
-		return e.show(cluster, func(t *table) { showCluster(t, cluster) })
-	})
+	return ask(e, f, func(ctx context.Context, conn *client.Client) (*seqledgerv1.Cluster, error) {
+		return admin.ChangeCluster(ctx, conn, request)
+	}, showCluster)
 }

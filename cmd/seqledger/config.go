@@ -134,7 +134,8 @@ func (s *configSource) Validate(app *kong.Application) error {
 	for key, entry := range s.entries {
 		switch {
 		case !known[key]:
-			problems = append(problems, fmt.Errorf("%s:%d: unknown key %s", s.path, entry.line, key))
+			problems = append(problems, fmt.Errorf("%s:%d: unknown key %s%s", s.path, entry.line, key,
+				settingHint(key)))
 		case entry.list && !lists[key]:
 			problems = append(problems, fmt.Errorf("%s:%d: %s must have one plain value", s.path, entry.line, key))
 		}

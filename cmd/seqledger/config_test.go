@@ -96,6 +96,7 @@ func TestConfigFile(t *testing.T) {
 		{"key of another command", "client-id: loader\nscope: acme/main\n", nil},
 		{"quoted and plain", "json: true\nlog-format: \"json\"\n", nil},
 		{"unknown key", "listen: 127.0.0.1:1\nlisten-at: x\n", []string{"c.yaml:2", "listen-at"}},
+		{"a setting", "retain_blocks: 1h\n", []string{"c.yaml:1", "retain-blocks: it is a setting of the ledger"}},
 		{"underscore", "key_ttl: 3h\n", nil},
 		{"twice, with an underscore", "key-ttl: 3h\nkey_ttl: 3h\n", []string{"c.yaml:2", "key_ttl", "line 1"}},
 		{"a list for a list", "cors-origin: [https://a.example, https://b.example]\n", nil},

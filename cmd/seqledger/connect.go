@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
@@ -35,6 +36,19 @@ func (f *clientFlags) call(e *environment, do func(ctx context.Context, c *clien
 	}
 	return f.connected(e, func(c *client.Client) error {
 		return f.within(e, func(ctx context.Context) error { return do(ctx, c) })
+	})
+}
+
+// ask makes a call and prints its answer.
+func ask[M proto.Message](
+	e *environment, f *clientFlags, call func(ctx context.Context, c *client.Client) (M, error), human func(*table, M),
+) error {
+	return f.call(e, func(ctx context.Context, c *client.Client) error {
+		answer, err := call(ctx, c)
+		if err != nil {
+			return err
+		}
+		return e.show(answer, func(t *table) { human(t, answer) })
 	})
 }
 

@@ -31,12 +31,19 @@ func (c *gatewayCommand) startDebug(e *environment, g *gateway.Gateway, s *keySt
 	if s.own != nil {
 		metrics[1] = s.own.Metrics()
 	}
-	return startDebug(e, c.DebugListen, metrics)
+	return startDebug(e, c.DebugListen, profilesOf(metrics))
+}
+
+// profilesOf returns the function that serves profiles and some metrics.
+func profilesOf(metrics prometheus.Gatherer) func(ctx context.Context, l net.Listener) error {
+	return func(ctx context.Context, l net.Listener) error { return server.ServeProfiles(ctx, l, metrics) }
 }
 
 // startDebug serves profiles and metrics on the address of --debug-listen until stop is called, which waits for
 // the end. Without an address it serves nothing.
-func startDebug(e *environment, address string, metrics prometheus.Gatherer) (*debugServer, error) {
+func startDebug(
+	e *environment, address string, serve func(ctx context.Context, l net.Listener) error,
+) (*debugServer, error) {
 	if address == "" {
 		return &debugServer{stop: func() {}}, nil
 	}
@@ -52,7 +59,7 @@ func startDebug(e *environment, address string, metrics prometheus.Gatherer) (*d
 	// Ends with cancel; stop waits for it.
 	go func() {
 		defer close(ended)
-		if err := server.ServeProfiles(ctx, listener, metrics); err != nil && ctx.Err() == nil {
+		if err := serve(ctx, listener); err != nil && ctx.Err() == nil {
 			e.log.Error("the debug listener failed", "address", d.address, "error", err) // not fatal
 		}
 	}()

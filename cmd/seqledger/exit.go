@@ -67,6 +67,12 @@ var missingValue = regexp.MustCompile(`expected .+ value but got "EOL" \(<EOL>\)
 // guess matches the parser's guess what an unknown word was meant to be.
 var guess = regexp.MustCompile(`^unexpected argument (\S+?)(?:, did you mean .*)?$`)
 
+// unknownFlag matches the parser's message for a flag that the command does not have, without its guess.
+var unknownFlag = regexp.MustCompile(`^unknown flag (-[^, ]+)`)
+
+// negative matches a negative number or duration.
+var negative = regexp.MustCompile(`^-[.0-9]`)
+
 // otherNames are the commands that do what other programs call by these words.
 var otherNames = map[string]string{
 	"put": "write", "set": "write", "append": "write", "insert": "write", "delete": "write", "del": "write",
@@ -81,6 +87,9 @@ func plainParseError(err error) error {
 		return mistake
 	}
 	text := missingValue.ReplaceAllString(err.Error(), "its value is missing")
+	if unknown := unknownFlag.FindStringSubmatch(text); unknown != nil {
+		text = aboutFlag(unknown[0], unknown[1], err)
+	}
 	if word := guess.FindStringSubmatch(text); word != nil {
 		if meant, ok := otherNames[word[1]]; ok {
 			text = fmt.Sprintf("unexpected argument %s, did you mean %q?", word[1], meant)
@@ -92,6 +101,31 @@ func plainParseError(err error) error {
 		return errors.New(text)
 	}
 	return err
+}
+
+// aboutFlag is text, with what a user probably meant by a flag that a command does not have: a setting of the ledger,
+// or a negative number, which the parser takes for a flag.
+func aboutFlag(text, flag string, err error) string {
+	if hint := settingHint(strings.TrimLeft(flag, "-")); hint != "" {
+		return text + hint
+	}
+	failed, ok := errors.AsType[*kong.ParseError](err)
+	if !ok || !negative.MatchString(flag) {
+		return err.Error()
+	}
+	given := 0
+	for _, part := range failed.Context.Path {
+		if part.Positional != nil {
+			given++
+		}
+	}
+	places := failed.Context.Selected()
+	at := slices.IndexFunc(failed.Context.Args, negative.MatchString)
+	if places == nil || given >= len(places.Positional) || at < 0 {
+		return err.Error()
+	}
+	return fmt.Sprintf("<%s> %s: no number here is negative; text that begins with - goes behind --",
+		places.Positional[given].Name, failed.Context.Args[at])
 }
 
 // fail returns an error with its own exit code and hint.

@@ -69,7 +69,16 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		{"outbox postgres --dsn postgres://127.0.0.1:1/x --scope a", []string{"--scope: the rows need a vault"}},
 		{"auth new-key --id a --scope a --role writer --client-id c --expires 2001-01-01T00:00:00Z", []string{
 			"--expires 2001-01-01T00:00:00Z: is in the past"}},
+		{"config set x -1", []string{"<value> -1: no number here is negative"}},
+		{"config set -1 x", []string{"<name> -1: no number here is negative"}},
+		{"config set client_ttl -1.5h --json", []string{"<value> -1.5h: no number here is negative"}},
+		{"cluster remove -1", []string{"<id> -1: no number here is negative"}},
+		{"get --scope a -1", []string{"<key> -1: ", "text that begins with - goes behind --"}},
+		{"status -1", []string{"unknown flag -1"}},
 
+		{"serve --client-ttl 5s", []string{"unknown flag --client-ttl: it is a setting of the ledger; seqledger " +
+			"config set client_ttl VALUE changes it"}},
+		{"serve --retain_bytes=5", []string{"config set retain_bytes VALUE"}},
 		{"serve --join 127.0.0.1:1", []string{"--join", "need --peer-listen"}},
 		{"serve --peer-advertise 127.0.0.1:1", []string{"--peer-advertise", "need --peer-listen"}},
 		{"serve --peer-insecure", []string{"--peer-insecure", "need --peer-listen"}},

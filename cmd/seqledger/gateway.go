@@ -111,8 +111,7 @@ func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 		return err
 	}
 	if c.Check {
-		_, err := fmt.Fprintf(e.stdout, "no mistakes; %d routes\n", config.Routes())
-		return err
+		return showCheck(e, config.Routes())
 	}
 	tuneCollector()
 	signal.Ignore(notForServers...)
@@ -142,6 +141,19 @@ func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 	}
 	defer debug.stop()
 	return c.serve(e, listener, g, store, debug)
+}
+
+// gatewayCheckResult is the answer of --check with --json. Mistakes are errors.
+type gatewayCheckResult struct {
+	Routes int `json:"routes"`
+}
+
+func showCheck(e *environment, routes int) error {
+	if e.json {
+		return e.showObject(gatewayCheckResult{routes})
+	}
+	_, err := fmt.Fprintf(e.stdout, "no mistakes; %d routes\n", routes)
+	return err
 }
 
 // scopeOrDefault returns the scope of the records.

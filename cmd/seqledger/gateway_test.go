@@ -233,6 +233,10 @@ func TestGatewayExample(t *testing.T) {
 	t.Parallel()
 	const example = "../../docs/examples/gateway.yaml"
 	seqledger(t, "gateway", "--config", example, "--check").expect(t, exitDone, "no mistakes; 5 routes")
+	checked := seqledger(t, "gateway", "--config", example, "--check", "--json").expect(t, exitDone)
+	if checked.stdout != "{\"routes\":5}\n" {
+		t.Errorf("with --json: %v", checked)
+	}
 	content, err := os.ReadFile(example)
 	if err != nil {
 		t.Fatal(err)

@@ -72,15 +72,15 @@ func (c *keyListCommand) Run(e *environment) error {
 		Scope: scope, Principal: c.Principal, EveryPrincipal: c.All, Namespace: c.Namespace, PageSize: listPage,
 		State: seqledgerv1.RecordState(seqledgerv1.RecordState_value["RECORD_STATE_"+strings.ToUpper(c.State)]),
 	}
-	heading := []string{"STATE", "NAMESPACE", "PRINCIPAL", "KEY SHA-256", "TOKEN", "CREATED", "EXPIRES"}
-	show := func(e *environment, t *table, r *seqledgerv1.IdempotencyRecord) error {
-		if e.json {
-			return e.showJSON(r)
-		}
-		t.row(recordState(r.GetState()), quoted(r.GetNamespace()), quoted(r.GetPrincipal()),
-			hex.EncodeToString(r.GetKeyHash()),
-			number(r.GetToken()), timestamp(r.GetCreatedAt()), timestamp(r.GetExpiresAt()))
-		return nil
+	in := columns[*seqledgerv1.IdempotencyRecord]{
+		[]string{"STATE", "NAMESPACE", "PRINCIPAL", "KEY SHA-256", "TOKEN", "CREATED", "EXPIRES"},
+		func(r *seqledgerv1.IdempotencyRecord) []string {
+			return []string{
+				recordState(r.GetState()), quoted(r.GetNamespace()), quoted(r.GetPrincipal()),
+				hex.EncodeToString(r.GetKeyHash()), number(r.GetToken()), timestamp(r.GetCreatedAt()),
+				timestamp(r.GetExpiresAt()),
+			}
+		},
 	}
 	if c.foreign() {
 		return c.store(e, func(_ context.Context, s idempotency.Store) error {
@@ -92,13 +92,13 @@ func (c *keyListCommand) Run(e *environment) error {
 			of := func(ctx context.Context) iter.Seq2[*seqledgerv1.IdempotencyRecord, error] {
 				return listStore(ctx, lister, request)
 			}
-			return printList(e, &c.clientFlags, of, heading, show)
+			return printList(e, &c.clientFlags, of, in)
 		})
 	}
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.IdempotencyRecord, error] {
 		return conn.ListRecords(ctx, request)
 	}
-	return list(e, &c.clientFlags, items, heading, show)
+	return list(e, &c.clientFlags, items, in)
 }
 
 // keyGetCommand shows a record.

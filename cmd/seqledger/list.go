@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -23,24 +25,29 @@ type listCommand struct {
 // listPage is the server's largest page size, because a list shows all pages anyway.
 const listPage = 1000
 
-// list prints the items of a listing with show. Because the timeout applies to each item, a long
-// list may take long.
-func list[T any](e *environment, flags *clientFlags,
-	items func(ctx context.Context, c *client.Client) iter.Seq2[T, error],
-	heading []string, show func(e *environment, t *table, item T) error,
+// columns are those of a listing: their headings, and the cells of an item.
+type columns[T proto.Message] struct {
+	headings []string
+	cells    func(item T) []string
+}
+
+// list prints the items of a listing. Because the timeout applies to each item, a long list may take long.
+func list[T proto.Message](
+	e *environment, flags *clientFlags, items func(ctx context.Context, c *client.Client) iter.Seq2[T, error],
+	in columns[T],
 ) error {
 	if err := flags.check(); err != nil {
 		return err
 	}
 	return flags.connected(e, func(c *client.Client) error {
 		of := func(ctx context.Context) iter.Seq2[T, error] { return items(ctx, c) }
-		return printList(e, flags, of, heading, show)
+		return printList(e, flags, of, in)
 	})
 }
 
 // printList is list for items that are not a ledger's.
-func printList[T any](e *environment, flags *clientFlags, items func(ctx context.Context) iter.Seq2[T, error],
-	heading []string, show func(e *environment, t *table, item T) error,
+func printList[T proto.Message](
+	e *environment, flags *clientFlags, items func(ctx context.Context) iter.Seq2[T, error], in columns[T],
 ) error {
 	return flags.withinEach(e, func(ctx context.Context, progress func()) error {
 		t, n := newTable(e.stdout), 0
@@ -53,12 +60,16 @@ func printList[T any](e *environment, flags *clientFlags, items func(ctx context
 				return err
 			}
 			progress()
-			if n == 0 && !e.json {
-				t.row(heading...)
+			switch {
+			case e.json:
+				if err := e.showJSON(item); err != nil {
+					return err
+				}
+				continue
+			case n == 0:
+				t.row(in.headings...)
 			}
-			if err := show(e, t, item); err != nil {
-				return err
-			}
+			t.row(in.cells(item)...)
 			// Print page by page, because a list may not fit into memory.
 			if n++; n%listPage == 0 {
 				if err := t.flush(); err != nil {
@@ -95,15 +106,13 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 		return conn.ListEntities(c.context(ctx), &seqledgerv1.ListEntitiesRequest{Scope: scope, Prefix: c.Prefix,
 			PageSize: listPage})
 	}
-	return list(e, &c.clientFlags, items, []string{"KEY", "VERSION", "VALUE", "EXPIRES"},
-		func(e *environment, t *table, entity *seqledgerv1.Entity) error {
-			if e.json {
-				return e.showJSON(entity)
+	return list(e, &c.clientFlags, items, columns[*seqledgerv1.Entity]{
+		[]string{"KEY", "VERSION", "VALUE", "EXPIRES"}, func(m *seqledgerv1.Entity) []string {
+			return []string{
+				quoted(m.GetKey()), number(m.GetVersion()), operation.Display(m.GetValue()), timestamp(m.GetExpiresAt()),
 			}
-			t.row(quoted(entity.GetKey()), number(entity.GetVersion()),
-				operation.Display(entity.GetValue()), timestamp(entity.GetExpiresAt()))
-			return nil
-		})
+		},
+	})
 }
 
 // listRelationshipsCommand lists relationships.
@@ -134,14 +143,11 @@ func (c *listRelationshipsCommand) Run(e *environment) error {
 			Scope: scope, Resource: c.Resource, Relation: c.Relation, PageSize: listPage,
 		})
 	}
-	return list(e, &c.clientFlags, items, []string{"RESOURCE", "RELATION", "SUBJECT"},
-		func(e *environment, t *table, r *seqledgerv1.Relationship) error {
-			if e.json {
-				return e.showJSON(r)
-			}
-			t.row(quoted(r.GetResource()), quoted(r.GetRelation()), quoted(r.GetSubject()))
-			return nil
-		})
+	return list(e, &c.clientFlags, items, columns[*seqledgerv1.Relationship]{
+		[]string{"RESOURCE", "RELATION", "SUBJECT"}, func(r *seqledgerv1.Relationship) []string {
+			return []string{quoted(r.GetResource()), quoted(r.GetRelation()), quoted(r.GetSubject())}
+		},
+	})
 }
 
 // listBlocksCommand lists block headers.
@@ -167,16 +173,15 @@ func (c *listBlocksCommand) Run(e *environment) error {
 		return conn.ListBlocks(c.context(ctx), &seqledgerv1.ListBlocksRequest{Scope: scope, FromHeight: c.From,
 			PageSize: listPage})
 	}
-	return list(e, &c.clientFlags, items, []string{"HEIGHT", "TRANSACTIONS", "COMMITTED", "HASH"},
-		func(e *environment, t *table, block *seqledgerv1.Block) error {
-			if e.json {
-				return e.showJSON(block)
-			}
+	return list(e, &c.clientFlags, items, columns[*seqledgerv1.Block]{
+		[]string{"HEIGHT", "TRANSACTIONS", "COMMITTED", "HASH"}, func(block *seqledgerv1.Block) []string {
 			h := block.GetHeader()
-			t.row(number(h.GetHeight()), number(h.GetTxCount()),
-				timestamp(h.GetCommittedAt()), hex.EncodeToString(block.GetHash()))
-			return nil
-		})
+			return []string{
+				number(h.GetHeight()), number(h.GetTxCount()), timestamp(h.GetCommittedAt()),
+				hex.EncodeToString(block.GetHash()),
+			}
+		},
+	})
 }
 
 // listClientsCommand lists streams.
@@ -200,14 +205,13 @@ func (c *listClientsCommand) Run(e *environment) error {
 	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.ClientEntry, error] {
 		return conn.ListClients(ctx, &seqledgerv1.ListClientsRequest{Scope: scope, PageSize: listPage})
 	}
-	return list(e, &c.clientFlags, items, []string{"SCOPE", "CLIENT", "SEQUENCE", "SESSION", "LAST SEEN"},
-		func(e *environment, t *table, entry *seqledgerv1.ClientEntry) error {
-			if e.json {
-				return e.showJSON(entry)
+	return list(e, &c.clientFlags, items, columns[*seqledgerv1.ClientEntry]{
+		[]string{"SCOPE", "CLIENT", "SEQUENCE", "SESSION", "LAST SEEN"}, func(m *seqledgerv1.ClientEntry) []string {
+			s := m.GetState()
+			return []string{
+				scopeName(m.GetScope()), quoted(m.GetClientId()), number(s.GetLastCommittedSequence()),
+				number(s.GetSession()), timestamp(s.GetLastSeen()),
 			}
-			s := entry.GetState()
-			t.row(scopeName(entry.GetScope()), quoted(entry.GetClientId()), number(s.GetLastCommittedSequence()),
-				number(s.GetSession()), timestamp(s.GetLastSeen()))
-			return nil
-		})
+		},
+	})
 }

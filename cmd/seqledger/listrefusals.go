@@ -41,18 +41,15 @@ func (c *listRefusalsCommand) Run(e *environment) error {
 			}
 		}
 	}
-	heading := []string{"NUMBER", "TIME", "REASON", "CALL", "SCOPE", "CLIENT", "SEQUENCE", "MESSAGE"}
-	return list(e, &c.clientFlags, items, heading, func(e *environment, t *table, r *seqledgerv1.Refusal) error {
-		if e.json {
-			return e.showJSON(r)
-		}
+	headings := []string{"NUMBER", "TIME", "REASON", "CALL", "SCOPE", "CLIENT", "SEQUENCE", "MESSAGE"}
+	return list(e, &c.clientFlags, items, columns[*seqledgerv1.Refusal]{headings, func(r *seqledgerv1.Refusal) []string {
 		scope := "-"
 		if r.GetScope() != nil {
 			scope = quoted(scopeName(r.GetScope())) // a refused one may have any characters
 		}
-		t.row(number(r.GetNumber()), timestamp(r.GetTime()),
-			strings.TrimPrefix(r.GetCode().String(), "WRITE_ERROR_CODE_"), r.GetMethod(), scope,
-			quoted(r.GetClientId()), number(r.GetSequence()), r.GetMessage())
-		return nil
-	})
+		return []string{
+			number(r.GetNumber()), timestamp(r.GetTime()), strings.TrimPrefix(r.GetCode().String(), "WRITE_ERROR_CODE_"),
+			r.GetMethod(), scope, quoted(r.GetClientId()), number(r.GetSequence()), r.GetMessage(),
+		}
+	}})
 }

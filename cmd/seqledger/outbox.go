@@ -209,7 +209,7 @@ func (c *outboxRelayCommand) relay(e *environment, db *pgxpool.Pool, relay *outb
 	signal.Ignore(notForServers...)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&outboxMetrics{relay: relay, db: db, table: c.Table})
-	debug, err := startDebug(e, c.DebugListen, prometheus.Gatherers{registry, processMetrics()})
+	debug, err := startDebug(e, c.DebugListen, profilesOf(prometheus.Gatherers{registry, processMetrics()}))
 	if err != nil {
 		return err
 	}
@@ -285,35 +285,37 @@ func showOutbox(e *environment, status *outbox.Status) error {
 	return t.flush()
 }
 
-// outboxRetryCommand writes a row again.
-type outboxRetryCommand struct {
+// rowFlags name a row.
+type rowFlags struct {
 	databaseFlags `embed:""`
 	Row           int64 `arg:"" help:"The id of the row."`
 }
 
-func (c *outboxRetryCommand) Run(e *environment) error {
-	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
-		return outbox.Retry(ctx, db, c.Table, c.Row)
-	})
+// change changes the row.
+func (f *rowFlags) change(
+	e *environment, do func(ctx context.Context, db outbox.Beginner, table string, row int64) error,
+) error {
+	return f.within(e, func(ctx context.Context, db *pgxpool.Pool) error { return do(ctx, db, f.Table, f.Row) })
 }
+
+// outboxRetryCommand writes a row again.
+type outboxRetryCommand struct {
+	rowFlags `embed:""`
+}
+
+func (c *outboxRetryCommand) Run(e *environment) error { return c.change(e, outbox.Retry) }
 
 // outboxSkipCommand skips a row.
 type outboxSkipCommand struct {
-	databaseFlags `embed:""`
-	Row           int64 `arg:"" help:"The id of the row."`
+	rowFlags `embed:""`
 }
 
-func (c *outboxSkipCommand) Run(e *environment) error {
-	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
-		return outbox.Skip(ctx, db, c.Table, c.Row)
-	})
-}
+func (c *outboxSkipCommand) Run(e *environment) error { return c.change(e, outbox.Skip) }
 
 // outboxSettleCommand records the outcome of a row.
 type outboxSettleCommand struct {
-	databaseFlags `embed:""`
-	Row           int64  `arg:"" help:"The id of the row."`
-	As            string `help:"committed if the ledger has it; new if not, and the row is written as a new write." required:"" enum:"committed,new" env:"-"`
+	rowFlags `embed:""`
+	As       string `help:"committed if the ledger has it; new if not, and the row is written as a new write." required:"" enum:"committed,new" env:"-"`
 }
 
 func (c *outboxSettleCommand) Run(e *environment) error {

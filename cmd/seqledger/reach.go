@@ -113,7 +113,7 @@ const probeTime = 2 * time.Second
 func probe(ctx context.Context, server string, config *tls.Config) *unreachableError {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	status, body, err := ask(ctx, server, "/healthz", config)
+	status, body, err := askPage(ctx, server, "/healthz", config)
 	if err == nil && status != http.StatusBadRequest {
 		return undecided
 	}
@@ -162,9 +162,9 @@ func speaksTLS(ctx context.Context, base *url.URL) bool {
 	return ok && alert.Op == "remote error"
 }
 
-// ask gets a page that needs no credential over a separate connection. It returns the status
+// askPage gets a page that needs no credential over a separate connection. It returns the status
 // and the beginning of the body.
-func ask(ctx context.Context, server, path string, config *tls.Config) (status int, body string, err error) {
+func askPage(ctx context.Context, server, path string, config *tls.Config) (status int, body string, err error) {
 	alone := &http.Client{Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config.Clone(), DisableKeepAlives: true,
 	}}

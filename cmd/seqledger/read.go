@@ -33,21 +33,18 @@ func (c *getCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+	return ask(e, &c.clientFlags, func(ctx context.Context, conn *client.Client) (*seqledgerv1.Entity, error) {
 		entity, err := conn.GetEntity(c.context(ctx), &seqledgerv1.GetEntityRequest{Scope: scope, Key: c.EntityKey})
-		if err != nil {
-			return absent(err, "seqledger list --prefix shows the keys that there are",
-				"there is no entity %q in %s", c.EntityKey, scopeName(scope))
-		}
 		c.tell(e)
-		return e.show(entity, func(t *table) {
-			t.field("key", quoted(entity.GetKey()))
-			// Print a row, because an empty value must show too.
-			t.row("value", operation.Display(entity.GetValue()))
-			t.field("version", number(entity.GetVersion()))
-			t.field("expires", timestamp(entity.GetExpiresAt()))
-			t.field("transaction", entity.GetTxId())
-		})
+		return entity, absent(err, "seqledger list --prefix shows the keys that there are",
+			"there is no entity %q in %s", c.EntityKey, scopeName(scope))
+	}, func(t *table, entity *seqledgerv1.Entity) {
+		t.field("key", quoted(entity.GetKey()))
+		// Print a row, because an empty value must show too.
+		t.row("value", operation.Display(entity.GetValue()))
+		t.field("version", number(entity.GetVersion()))
+		t.field("expires", timestamp(entity.GetExpiresAt()))
+		t.field("transaction", entity.GetTxId())
 	})
 }
 
@@ -79,15 +76,12 @@ func (c *blockCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+	return ask(e, &c.clientFlags, func(ctx context.Context, conn *client.Client) (*seqledgerv1.Block, error) {
 		block, err := conn.GetBlock(c.context(ctx), &seqledgerv1.GetBlockRequest{Scope: scope, Height: c.Height})
-		if err != nil {
-			return absent(err, "seqledger list blocks shows those that there are",
-				"there is no block %d of %s", c.Height, scopeName(scope))
-		}
 		c.tell(e)
-		return e.show(block, func(t *table) { showBlock(t, block) })
-	})
+		return block, absent(err, "seqledger list blocks shows those that there are", "there is no block %d of %s",
+			c.Height, scopeName(scope))
+	}, showBlock)
 }
 
 // watchCommand follows the blocks of a scope.

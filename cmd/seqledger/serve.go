@@ -188,7 +188,7 @@ func (c *serveCommand) check() error {
 	case c.DiskReserve < -1:
 		return usage("--disk-reserve: must be 0 or more, or -1 for the default")
 	}
-	return c.checkDebug()
+	return checkLoopback("--debug-listen", c.DebugListen)
 }
 
 // statPatience is how long a start waits for the file system of the archive, which may hang.
@@ -241,11 +241,11 @@ func (c *serveCommand) serve(
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	stopDebug, err := c.startDebug(e, s)
+	debug, err := startDebug(e, c.DebugListen, s.ServeDebug)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	defer func() { err = errors.Join(err, stopDebug()) }()
+	defer debug.stop()
 	c.logServing(e, l, listener.Addr(), id)
 	// Because the listener already accepts connections, a program that reads this line may call.
 	switch {

@@ -139,6 +139,15 @@ func findSetting(name string) (*setting, error) {
 	return nil, usage("unknown setting %q; the settings are %s", name, strings.Join(names, ", "))
 }
 
+// settingHint says how a setting is changed, and is empty if there is none with the name.
+func settingHint(name string) string {
+	s, err := findSetting(name)
+	if err != nil {
+		return ""
+	}
+	return ": it is a setting of the ledger; seqledger config set " + s.name + " VALUE changes it"
+}
+
 // configSetCommand changes one setting.
 type configSetCommand struct {
 	clientFlags `embed:""`
@@ -175,7 +184,7 @@ func (c *configSetCommand) Run(e *environment) error {
 		if err != nil {
 			return err
 		}
-		return e.show(config, func(t *table) { showConfig(t, config) })
+		return showSettings(e, config)
 	})
 }
 
@@ -202,7 +211,11 @@ func (c *configGetCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	return withConfig(e, &c.clientFlags, func(config *seqledgerv1.Config) error {
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		config, err := serverConfig(ctx, conn)
+		if err != nil {
+			return err
+		}
 		value := s.show(config)
 		if e.json {
 			return e.showObject(settingResult{s.name, value})
@@ -226,18 +239,29 @@ func (*configListCommand) Help() string {
 }
 
 func (c *configListCommand) Run(e *environment) error {
-	return withConfig(e, &c.clientFlags, func(config *seqledgerv1.Config) error {
-		return e.show(config, func(t *table) { showConfig(t, config) })
-	})
-}
-
-// withConfig gives the server's configuration to a function.
-func withConfig(e *environment, flags *clientFlags, use func(*seqledgerv1.Config) error) error {
-	return flags.call(e, func(ctx context.Context, conn *client.Client) error {
-		status, err := conn.Status(ctx)
+	return c.call(e, func(ctx context.Context, conn *client.Client) error {
+		config, err := serverConfig(ctx, conn)
 		if err != nil {
 			return err
 		}
-		return use(status.GetConfig())
+		return showSettings(e, config)
 	})
+}
+
+// showSettings prints all settings. With --json, too, they have the names and the values that set takes.
+func showSettings(e *environment, config *seqledgerv1.Config) error {
+	if !e.json {
+		return e.show(config, func(t *table) { showConfig(t, config) })
+	}
+	values := make(map[string]string)
+	for _, s := range settings {
+		values[s.name] = s.show(config)
+	}
+	return e.showObject(values)
+}
+
+// serverConfig asks for the configuration.
+func serverConfig(ctx context.Context, conn *client.Client) (*seqledgerv1.Config, error) {
+	status, err := conn.Status(ctx)
+	return status.GetConfig(), err
 }

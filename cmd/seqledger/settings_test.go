@@ -74,8 +74,12 @@ func TestConfigSet(t *testing.T) {
 	}) {
 		t.Errorf("want the setting as an object, got %q, %v", answer.stdout, err)
 	}
-	if got := s.do(t, "config", "list", "--json").field(t, "receiptWindow"); got != "33" {
-		t.Errorf("want the configuration as the API has it, got %v", got)
+	for _, command := range [][]string{{"list"}, {"set", "receipt_window", "33"}} {
+		got := make(map[string]string)
+		answer := s.do(t, append(append([]string{"config"}, command...), "--json")...).expect(t, exitDone)
+		if err := json.Unmarshal([]byte(answer.stdout), &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: want the names and values that set takes, got %q, %v", command[0], answer.stdout, err)
+		}
 	}
 	s.do(t, "config", "set", "retain_blocks", "0s").expect(t, exitDone, "0s")
 }
@@ -86,7 +90,7 @@ func TestConfigSetRefuses(t *testing.T) {
 	t.Parallel()
 	for _, test := range [][3]string{
 		{"retain_blocks", "999ms", "retain_blocks: must be at least 1 s"},
-		{"retain_blocks", "-1h", "--help"}, // looks like a flag
+		{"retain_blocks", "-1h", "<value> -1h: no number here is negative"},
 		{"retain_blocks", "3600", "retain_blocks: must be a duration"},
 		{"retain-bytes", "1023KiB", "retain_bytes: must be at least 1048576"},
 		{"retain_bytes", "much", "retain_bytes: "},

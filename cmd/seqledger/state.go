@@ -31,15 +31,11 @@ func (c *stateCommand) Run(e *environment) error {
 	if err != nil {
 		return err
 	}
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		state, err := conn.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{
+	return ask(e, &c.clientFlags, func(ctx context.Context, conn *client.Client) (*seqledgerv1.ClientState, error) {
+		return conn.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{
 			Scope: scope, ClientId: c.ClientID, Session: c.Session, IncludeReceipts: c.Receipts,
 		})
-		if err != nil {
-			return err
-		}
-		return e.show(state, func(t *table) { showClientState(t, state) })
-	})
+	}, showClientState)
 }
 
 // sessionCommand groups the commands for sessions.

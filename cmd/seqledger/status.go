@@ -46,13 +46,8 @@ func (c *statusCommand) Run(e *environment) error {
 	case c.Watch:
 		return c.watch(e)
 	}
-	return c.call(e, func(ctx context.Context, conn *client.Client) error {
-		status, err := conn.Status(ctx)
-		if err != nil {
-			return err
-		}
-		return e.show(status, func(t *table) { showStatus(t, status, nil) })
-	})
+	status := func(ctx context.Context, conn *client.Client) (*seqledgerv1.Status, error) { return conn.Status(ctx) }
+	return ask(e, &c.clientFlags, status, func(t *table, s *seqledgerv1.Status) { showStatus(t, s, nil) })
 }
 
 // ready asks once, like a load balancer, without credentials, because a health check repeats it.
@@ -68,13 +63,13 @@ func (c *statusCommand) ready(e *environment) error {
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
 	loopback := loopbackURL(server)
-	status, body, err := ask(ctx, server, "/readyz", config)
+	status, body, err := askPage(ctx, server, "/readyz", config)
 	if loopback && !strings.Contains(c.Server, "://") && strings.Contains(body, "HTTPS") {
 		// A server with TLS says so to a request in cleartext. Its certificate does not name
 		// the loopback address, so it is not verified: nothing secret is sent, and only the
 		// ready status is used.
 		server, config = "https://"+server, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
-		status, body, err = ask(ctx, server, "/readyz", config)
+		status, body, err = askPage(ctx, server, "/readyz", config)
 	}
 	switch {
 	case err == nil && status == http.StatusOK:

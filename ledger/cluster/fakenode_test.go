@@ -98,8 +98,8 @@ func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLe
 	t.Cleanup(func() { _ = directory.Close() })
 	o := raftlog.Options{
 		Dir: directory.Log(), Identity: directory.Identity(), Machine: nothing{}, Logger: h.Logger,
-		Cluster: &raftlog.Cluster{Send: f.Send},
-		Create:  members == nil,
+		Cluster: &raftlog.Cluster{Send: f.Send}, SegmentBytes: 64 << 10,
+		Create: members == nil,
 	}
 	if members != nil {
 		o.Checkpoint = raftlog.Position{Index: 10, Term: 2}

@@ -23,7 +23,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // closed makes the directory of a ledger with a few writes, and returns the index of the last one.
 func closed(t *testing.T, dir string) uint64 {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: quiet})
+	l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: quiet, LogBytes: 2 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func TestReportsFullDisk(t *testing.T) {
 	t.Parallel()
 	source := t.TempDir()
 	quiet := slog.New(slog.DiscardHandler)
-	l, err := ledger.Open(t.Context(), ledger.Options{Dir: source, Logger: quiet})
+	l, err := ledger.Open(t.Context(), ledger.Options{Dir: source, Logger: quiet, LogBytes: 2 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,8 @@ type node struct {
 func serve(t *testing.T, dir string, listener net.Listener, change ...func(*ledger.Options)) *node {
 	t.Helper()
 	o := ledger.Options{
-		Dir: dir, CacheBytes: -1, ScrubBytes: -1, Logger: quiet,
+		LogBytes: 2 << 20,
+		Dir:      dir, CacheBytes: -1, ScrubBytes: -1, Logger: quiet,
 		Cluster: &cluster.Options{Listener: listener, Token: joinToken, Tick: 20 * time.Millisecond},
 	}
 	for _, c := range change {

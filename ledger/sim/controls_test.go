@@ -14,30 +14,32 @@ func TestControlsAreCaught(t *testing.T) {
 		name string
 		bugs bugs
 		says string // part of the message of the check that must detect it
+		from uint64 // the seed that is tried first: one that is known to produce what the bug needs
 	}{
-		{"deduplication off", bugs{noDeduplication: true}, "invariant 1"},
-		{"fencing off", bugs{noFencing: true}, "invariant 7"},
-		{"answer before fsync", bugs{ackBeforeSync: true}, "acknowledged and are lost"},
-		{"receipt window of one", bugs{windowOfOne: true}, "gave ALREADY_COMMITTED"},
-		{"eviction by the wall clock", bugs{wallEviction: true}, "is not the model's"},
-		{"ledger time from the wall clock", bugs{wallStamp: true}, "the wall clock has jumped"},
-		{"cache without creation index", bugs{staleCache: true}, "the log would say"},
-		{"torn record believed", bugs{believeTorn: true}, "nobody proposed"},
-		{"log believed without a sync", bugs{noResync: true}, "lost"},
-		{"position apart from data", bugs{tornCheckpoint: true}, "invariant 8"},
-		{"checkpoint before its blocks", bugs{blocksUnsynced: true}, "block file"},
-		{"truncation before the checkpoint", bugs{truncateEarly: true}, "lost"},
-		{"removal before the archive confirms", bugs{dropUnconfirmed: true}, "the archive does not have it"},
-		{"removal before the horizon is durable", bugs{horizonVolatile: true}, "the horizon of the checkpoint is"},
-		{"values that are alive removed with their blocks", bugs{valuesLeft: true}, "no value of it that was carried"},
-		{"archive that confirms before its sync", bugs{archiveUnsynced: true}, "the archive:"},
-		{"refusal reported too early", bugs{hastyClient: true}, "as not executed"},
-		{"recovery without expected_session", bugs{blindRecovery: true}, "open under session"},
+		{"deduplication off", bugs{noDeduplication: true}, "invariant 1", 0},
+		{"fencing off", bugs{noFencing: true}, "invariant 7", 0},
+		{"answer before fsync", bugs{ackBeforeSync: true}, "acknowledged and are lost", 0},
+		{"receipt window of one", bugs{windowOfOne: true}, "gave ALREADY_COMMITTED", 0},
+		{"eviction by the wall clock", bugs{wallEviction: true}, "is not the model's", 0},
+		{"ledger time from the wall clock", bugs{wallStamp: true}, "the wall clock has jumped", 0},
+		{"cache without creation index", bugs{staleCache: true}, "the log would say", 0},
+		{"torn record believed", bugs{believeTorn: true}, "nobody proposed", 0},
+		{"log believed without a sync", bugs{noResync: true}, "lost", 10},
+		{"position apart from data", bugs{tornCheckpoint: true}, "invariant 8", 10},
+		{"checkpoint before its blocks", bugs{blocksUnsynced: true}, "block file", 0},
+		{"truncation before the checkpoint", bugs{truncateEarly: true}, "lost", 0},
+		{"removal before the archive confirms", bugs{dropUnconfirmed: true}, "the archive does not have it", 5},
+		{"removal before the horizon is durable", bugs{horizonVolatile: true}, "the horizon of the checkpoint is", 0},
+		{"values that are alive removed with their blocks", bugs{valuesLeft: true}, "no value of it that was", 0},
+		{"archive that confirms before its sync", bugs{archiveUnsynced: true}, "the archive:", 0},
+		{"refusal reported too early", bugs{hastyClient: true}, "as not executed", 8},
+		{"recovery without expected_session", bugs{blindRecovery: true}, "open under session", 0},
 	} {
 		t.Run(control.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			for seed := range uint64(seeds) {
+			for i := range uint64(seeds) {
+				seed := (control.from + i) % seeds
 				r := run(seed, 4_000, control.bugs, dir)
 				if r.err == nil || !strings.Contains(r.err.Error(), control.says) {
 					continue

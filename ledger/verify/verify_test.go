@@ -26,7 +26,9 @@ func appendWrite(client string, sequence uint64, payload []byte) *machine.Write 
 // open opens a ledger that the end of the test closes.
 func open(t *testing.T, dir string) *ledger.Ledger {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	l, err := ledger.Open(t.Context(), ledger.Options{
+		Dir: dir, Logger: slog.New(slog.DiscardHandler), LogBytes: 2 << 20,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

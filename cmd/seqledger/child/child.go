@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -53,12 +54,7 @@ func Start(ctx context.Context, o Options) (*Child, error) {
 		cmd: exec.CommandContext(ctx, o.Command[0], o.Command[1:]...),
 	}
 	p.cmd.Cancel = func() error { return killAll(p.cmd.Process) }
-	// Variables that the user's shell sets for other commands must not affect these processes.
-	for _, variable := range os.Environ() {
-		if !strings.HasPrefix(variable, "SEQLEDGER_") {
-			p.cmd.Env = append(p.cmd.Env, variable)
-		}
-	}
+	p.cmd.Env = Environment()
 	p.cmd.SysProcAttr = attributes()
 	log, err := os.OpenFile(p.log, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -100,6 +96,12 @@ func Start(ctx context.Context, o Options) (*Child, error) {
 		return nil, fmt.Errorf("%w: %w", p.Explain("did not start"), err)
 	}
 	return p, nil
+}
+
+// Environment returns the variables for these processes. Those that the user's shell sets for other commands must not
+// affect them.
+func Environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SEQLEDGER_") })
 }
 
 // Address returns an Options.Started that reads the ready line of seqledger serve --json.

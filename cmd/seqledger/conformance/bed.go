@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/op"
@@ -42,27 +42,53 @@ type bed struct {
 	sets         uint64 // numbers the writes of another program
 }
 
-// start starts a server with settings, given by name and value, and the proxy.
-func (b *bed) start(config []string) error {
-	b.data, b.address = filepath.Join(b.dir, "data"), "127.0.0.1:0"
-	if err := b.serve(); err != nil {
-		return err
+// stop ends a case, as testing.T.FailNow ends a test.
+type stop struct{ error }
+
+// must ends the case unless err is nil: the client is wrong.
+func must(err error) {
+	if err != nil {
+		panic(stop{err})
 	}
-	for pair := range slices.Chunk(config, 2) {
-		if err := b.command("config", "set", pair[0], pair[1], "--server", b.address); err != nil {
-			return err
+}
+
+// prepared ends the case unless err is nil: the case could not go on, which is not the client's fault.
+func prepared(err error) {
+	if err != nil {
+		panic(stop{&setupError{err}})
+	}
+}
+
+// attempt returns the error that ends f early.
+func attempt(f func()) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s, ok := r.(stop)
+			if !ok {
+				panic(r)
+			}
+			err = s.error
 		}
-	}
-	var err error
-	if b.proxy, err = startProxy(b.address); err != nil {
-		return err
-	}
-	b.proxy.noteOn(b.trail)
+	}()
+	f()
 	return nil
 }
 
+// start starts a server with settings, given by name and value, and the proxy.
+func (b *bed) start(config []string) {
+	b.data, b.address = filepath.Join(b.dir, "data"), "127.0.0.1:0"
+	b.serve()
+	for pair := range slices.Chunk(config, 2) {
+		b.command("config", "set", pair[0], pair[1], "--server", b.address)
+	}
+	var err error
+	b.proxy, err = startProxy(b.address, b.trail)
+	prepared(err)
+}
+
 // serve starts a server, always on the same port.
-func (b *bed) serve() (err error) {
+func (b *bed) serve() {
+	var err error
 	b.server, err = child.Start(b.ctx, child.Options{
 		Name: "the server", Log: filepath.Join(b.dir, "server.log"), Started: child.Address(&b.address),
 		Command: []string{
@@ -70,24 +96,17 @@ func (b *bed) serve() (err error) {
 			"--cors-origin", "*",
 		},
 	})
-	if err == nil {
-		b.trail.note("the server is started")
-	}
-	return err
+	prepared(err)
+	b.trail.note("the server is started")
 }
 
 // command runs a command of the program until it exits.
-func (b *bed) command(args ...string) error {
+func (b *bed) command(args ...string) {
 	c := exec.CommandContext(b.ctx, b.options.Program, args...)
-	for _, variable := range os.Environ() {
-		if !strings.HasPrefix(variable, "SEQLEDGER_") {
-			c.Env = append(c.Env, variable)
-		}
-	}
+	c.Env = child.Environment()
 	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("seqledger %s: %w: %s", args[0], err, out)
+		prepared(fmt.Errorf("seqledger %s: %w: %s", args[0], err, out))
 	}
-	return nil
 }
 
 // close stops everything.
@@ -96,24 +115,30 @@ func (b *bed) close() {
 		b.client.Kill()
 	}
 	if b.proxy != nil {
-		b.proxy.close()
+		b.proxy.Close()
 	}
 	if b.server != nil {
 		b.server.Kill()
 	}
 }
 
-// conn returns a client for the harness itself, which bypasses the proxy.
-func (b *bed) conn() (*client.Client, error) { return client.New(client.Options{Server: b.address}) }
+// directly calls f with a client for the harness itself, which bypasses the proxy.
+func (b *bed) directly(f func(conn *client.Client) error) {
+	conn, err := client.New(client.Options{Server: b.address})
+	prepared(err)
+	defer func() { _ = conn.Close() }() // nothing is in flight
+	prepared(f(conn))
+}
 
 // spawn starts the client program.
-func (b *bed) spawn() (err error) {
+func (b *bed) spawn() {
 	b.books.begin()
 	b.trail.note("the client is started")
+	var err error
 	b.client, err = child.Start(b.ctx, child.Options{
 		Name: "the client", Log: filepath.Join(b.dir, "client.log"), Output: b.books, Command: b.options.Command,
 	})
-	return err
+	must(err)
 }
 
 // send sends a command to the client. An error becomes visible when its event is awaited.
@@ -123,38 +148,29 @@ func (b *bed) send(c command) {
 	_, _ = b.client.Write(append(line, '\n')) // the client may have been killed
 }
 
-func (b *bed) await(what string, holds func() bool) error {
-	return b.books.await(b.ctx, b.client.Ended(), what, holds)
-}
-
-// beginOpen starts the client and tells it to open its stream.
-func (b *bed) beginOpen() error {
-	if err := b.spawn(); err != nil {
-		return err
-	}
-	b.tellOpen()
-	return nil
+func (b *bed) await(what string, holds func() bool) {
+	must(b.books.await(b.ctx, b.client.Ended(), what, holds))
 }
 
 // tellOpen tells the client to open its stream.
 func (b *bed) tellOpen() {
 	b.send(command{
-		Do: "open", Server: "http://" + b.proxy.address, Organization: "acme", Vault: "main", ClientID: clientID,
+		Do: "open", Server: "http://" + b.proxy.Address, Organization: "acme", Vault: "main", ClientID: clientID,
 		Journal: filepath.Join(b.dir, "journal"), JournalBytes: b.journalBytes,
 	})
 }
 
+// awaitOpen starts the client and waits until it has opened its stream, or ended.
+func (b *bed) awaitOpen() {
+	b.spawn()
+	b.tellOpen()
+	b.await("event opened or ended", func() bool { return b.books.opened != nil || b.books.ended != nil })
+}
+
 // open starts the client, and resubmits the writes that have no outcome and are not in its journal.
-func (b *bed) open() error {
-	if err := b.beginOpen(); err != nil {
-		return err
-	}
-	if err := b.awaitOpen(); err != nil {
-		return err
-	}
-	if err := b.notOpened(); err != nil {
-		return err
-	}
+func (b *bed) open() {
+	b.awaitOpen()
+	b.checkOpened()
 	var again []command
 	b.books.view(func() {
 		for _, id := range b.books.missing() {
@@ -166,59 +182,45 @@ func (b *bed) open() error {
 	for _, c := range again {
 		b.send(c)
 	}
-	return nil
 }
 
-// notOpened returns an error if the client has ended without opening its stream.
-func (b *bed) notOpened() (err error) {
+// checkOpened checks that the client has not ended without opening its stream.
+func (b *bed) checkOpened() {
 	b.books.view(func() {
 		if e := b.books.ended; e != nil && b.books.opened == nil {
-			err = fmt.Errorf("the client did not open its stream: %s %s", e.Code, e.Message)
+			must(fmt.Errorf("the client did not open its stream: %s %s", e.Code, e.Message))
 		}
 	})
-	return err
 }
 
 // mayNotOpen starts the client, which must find out that it may not send anything, for one of the given reasons; none
 // means any reason.
-func (b *bed) mayNotOpen(codes ...string) error {
-	if err := b.beginOpen(); err != nil {
-		return err
-	}
-	if err := b.awaitOpen(); err != nil {
-		return err
-	}
-	return b.checkEnd(codes)
-}
-
-// awaitOpen waits until the client has opened its stream, or ended.
-func (b *bed) awaitOpen() error {
-	return b.await("event opened or ended", func() bool { return b.books.opened != nil || b.books.ended != nil })
+func (b *bed) mayNotOpen(codes ...string) {
+	b.awaitOpen()
+	b.checkEnd(codes...)
 }
 
 // awaitEnd waits until the client has ended its stream, for one of the given reasons; none means any reason. late is a
 // write that must no longer be committed. If the client reports it as committed, awaitEnd fails at once, because the
 // client continues, and waiting for the rest of the time limit would show nothing.
-func (b *bed) awaitEnd(late string, codes ...string) error {
-	over := func() bool { return b.books.ended != nil || b.books.writes[late].outcome.Outcome == committed }
-	if err := b.await("event ended", over); err != nil {
-		return err
-	}
-	return b.checkEnd(codes)
+func (b *bed) awaitEnd(late string, codes ...string) {
+	b.await("event ended", func() bool {
+		return b.books.ended != nil || b.books.writes[late].outcome.Outcome == committed
+	})
+	b.checkEnd(codes...)
 }
 
-func (b *bed) checkEnd(codes []string) (err error) {
+func (b *bed) checkEnd(codes ...string) {
 	b.books.view(func() {
 		e := b.books.ended
 		switch {
 		case e == nil:
-			err = errors.New("the client goes on with a stream that is not its own any more")
+			must(errors.New("the client goes on with a stream that is not its own any more"))
 		case len(codes) > 0 && !slices.Contains(codes, e.Code):
-			err = fmt.Errorf("the client has ended with code %q (%s), want %s", e.Code, e.Message,
-				strings.Join(codes, " or "))
+			must(fmt.Errorf("the client has ended with code %q (%s), want %s", e.Code, e.Message,
+				strings.Join(codes, " or ")))
 		}
 	})
-	return err
 }
 
 // submit submits a new write and returns its id.
@@ -240,77 +242,80 @@ func (b *bed) submitMany(n int) (ids []string) {
 
 // settle waits until every write has an outcome. It records each commit and then acknowledges it to the client, which
 // frees space in the client's journal.
-func (b *bed) settle() error {
+func (b *bed) settle() {
 	for {
 		var noted, missing []string
 		over := false
-		err := b.await("outcome", func() bool {
-			noted, missing = b.books.noted, b.books.missing()
-			over = b.books.ended != nil && b.books.opened == nil
-			return len(noted) > 0 || len(missing) == 0 || over
+		err := attempt(func() {
+			b.await("outcome", func() bool {
+				noted, missing = b.books.noted, b.books.missing()
+				over = b.books.ended != nil && b.books.opened == nil
+				return len(noted) > 0 || len(missing) == 0 || over
+			})
 		})
-		switch {
-		case err != nil && len(missing) > 0:
-			return fmt.Errorf("%w, of %d writes from %s on", err, len(missing), missing[0])
-		case err != nil:
-			return err
-		case over:
-			return b.notOpened()
+		if err != nil && len(missing) > 0 {
+			err = fmt.Errorf("%w, of %d writes from %s on", err, len(missing), missing[0])
+		}
+		must(err)
+		if over {
+			b.checkOpened()
+			return
 		}
 		b.books.view(func() { b.books.noted = b.books.noted[len(noted):] })
 		for _, id := range noted {
 			b.send(command{Do: "acknowledge", ID: id})
 		}
 		if len(missing) == 0 {
-			return nil
+			return
 		}
 	}
 }
 
 // settleTo waits until every write has an outcome, and checks the outcome of some.
-func (b *bed) settleTo(outcome string, ids ...string) error {
-	if err := b.settle(); err != nil {
-		return err
-	}
-	return b.want(outcome, ids...)
+func (b *bed) settleTo(outcome string, ids ...string) {
+	b.settle()
+	b.want(outcome, ids...)
+}
+
+// writeSome submits writes that must be committed.
+func (b *bed) writeSome(n int) (ids []string) {
+	ids = b.submitMany(n)
+	b.settleTo(committed, ids...)
+	return ids
 }
 
 // conclude stops the client, and compares the books with the ledger.
-func (b *bed) conclude() error {
-	if err := b.finish(); err != nil {
-		return err
-	}
-	return b.audit()
+func (b *bed) conclude() {
+	b.finish()
+	b.audit()
 }
 
 // wantUnsettled checks that a client that has ended returns a write to the application as unsettled.
-func (b *bed) wantUnsettled(id string) (err error) {
+func (b *bed) wantUnsettled(id string) {
 	b.books.view(func() {
 		if !slices.Contains(b.books.ended.Unsettled, id) {
-			err = fmt.Errorf("%s was sent, and the client does not say that it is unsettled", id)
+			must(fmt.Errorf("%s was sent, and the client does not say that it is unsettled", id))
 		}
 	})
-	return err
 }
 
 // want checks the outcomes of some writes.
-func (b *bed) want(outcome string, ids ...string) (err error) {
+func (b *bed) want(outcome string, ids ...string) {
 	b.books.view(func() {
 		for _, id := range ids {
-			if e := b.books.writes[id].outcome; e.Outcome != outcome && err == nil {
-				err = fmt.Errorf("%s must be %s, and is %s %s %s", id, outcome, e.Outcome, e.Code, e.Message)
+			if e := b.books.writes[id].outcome; e.Outcome != outcome {
+				must(fmt.Errorf("%s must be %s, and is %s %s %s", id, outcome, e.Outcome, e.Code, e.Message))
 			}
 		}
 	})
-	return err
 }
 
 // resume tells the client to continue after a refusal.
-func (b *bed) resume() error {
+func (b *bed) resume() {
 	before := 0
 	b.books.view(func() { before = b.books.resumed })
 	b.send(command{Do: "resume"})
-	return b.await("event resumed", func() bool { return b.books.resumed > before })
+	b.await("event resumed", func() bool { return b.books.resumed > before })
 }
 
 // kill kills the client.
@@ -320,51 +325,77 @@ func (b *bed) kill() {
 }
 
 // finish tells the client to end, and waits.
-func (b *bed) finish() error {
+func (b *bed) finish() {
 	b.send(command{Do: "close"})
 	b.trail.note("the client has no more input")
-	return b.client.Finish(b.ctx)
+	must(b.client.Finish(b.ctx))
 }
 
 // restartServer kills the server and starts it again.
-func (b *bed) restartServer() error {
+func (b *bed) restartServer() {
 	b.server.Kill()
-	return b.serve()
+	b.serve()
 }
 
 // ledger reads the client's transactions from the ledger.
-func (b *bed) ledger() ([]found, error) {
-	conn, err := b.conn()
-	if err != nil {
-		return nil, err
+func (b *bed) ledger() (all []found) {
+	b.directly(func(conn *client.Client) (err error) {
+		all, err = readLedger(b.ctx, conn)
+		must(err)
+		return nil
+	})
+	return all
+}
+
+// release delivers the messages that are held.
+func (b *bed) release() {
+	if _, err := b.proxy.Release(b.ctx); err != nil {
+		must(fmt.Errorf("a held message: %w", err))
 	}
-	defer func() { _ = conn.Close() }() // read only
-	return readLedger(b.ctx, conn)
 }
 
 // audit delivers the messages that are still held, and compares the books with the ledger.
-func (b *bed) audit() error {
-	if _, err := b.proxy.release(b.ctx); err != nil {
-		return fmt.Errorf("a held message: %w", err)
-	}
-	ledger, err := b.ledger()
-	if err != nil {
-		return err
-	}
-	return b.books.compare(ledger)
+func (b *bed) audit() {
+	b.release()
+	must(b.books.compare(b.ledger()))
 }
 
 // set sets an entity, as another program.
-func (b *bed) set(key string) error {
-	conn, err := b.conn()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // nothing is in flight
+func (b *bed) set(key string) {
 	b.sets++
-	_, err = conn.Write(b.ctx, &seqledgerv1.WriteRequest{
-		Scope: scope(), ClientId: "another-program", Sequence: b.sets,
-		Operations: []*seqledgerv1.Operation{op.Set(key, []byte("there"))},
+	b.directly(func(conn *client.Client) error {
+		_, err := conn.Write(b.ctx, &seqledgerv1.WriteRequest{
+			Scope: scope(), ClientId: "another-program", Sequence: b.sets,
+			Operations: []*seqledgerv1.Operation{op.Set(key, []byte("there"))},
+		})
+		return err
 	})
-	return err
+}
+
+// stream returns the state of the client's stream.
+func (b *bed) stream() (state *seqledgerv1.ClientState) {
+	b.directly(func(conn *client.Client) (err error) {
+		state, err = conn.GetClientState(b.ctx, &seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: clientID})
+		return err
+	})
+	return state
+}
+
+// sleep waits, unless the case ends first.
+func (b *bed) sleep(wait time.Duration) {
+	if !pause(b.ctx, wait) {
+		must(context.Cause(b.ctx))
+	}
+}
+
+// pause waits, and returns false if ctx ends first.
+func pause(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

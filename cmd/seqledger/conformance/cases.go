@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 )
 
 // testCase is a case and the function that runs it.
@@ -12,25 +14,25 @@ type testCase struct {
 	Case
 
 	config []string // settings of the ledger: names and values
-	run    func(b *bed) error
+	run    func(b *bed)
 }
 
 var cases = []testCase{
 	{Case{"numbering", "number by one, in the order of submission"}, nil, numbering},
 	{Case{"lost-requests", "send again what has no answer"}, nil, faults(func(n int) fault {
-		return every(n, 3, fault{kind: drop})
+		return every(n, 3, fault{Kind: faultproxy.Drop})
 	})},
 	{Case{"lost-answers", "repeat under the same number"}, nil, faults(func(n int) fault {
-		return every(n, 3, fault{kind: lose})
+		return every(n, 3, fault{Kind: faultproxy.Lose})
 	})},
 	{Case{"repeats", "a copy that arrives later changes nothing"}, nil, faults(func(int) fault {
-		return fault{kind: twice}
+		return fault{Kind: faultproxy.Twice}
 	})},
 	{Case{"late-copies", "copies that arrive after a repeat change nothing"}, nil, faults(func(n int) fault {
-		return every(n, 4, fault{kind: hold})
+		return every(n, 4, fault{Kind: faultproxy.Hold})
 	})},
 	{Case{"broken-answers", "half an answer decides nothing"}, nil, faults(func(n int) fault {
-		return every(n, 3, fault{kind: mangle})
+		return every(n, 3, fault{Kind: faultproxy.Mangle})
 	})},
 	{Case{"foreign-answers", "an answer that is not the ledger's decides nothing"}, nil, faults(foreign)},
 	{Case{"server-killed", "go on when the server is back"}, nil, serverKilled},
@@ -77,98 +79,164 @@ func foreign(n int) fault {
 		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusNotFound, http.StatusTooManyRequests,
 		http.StatusUnauthorized, http.StatusForbidden, http.StatusOK, http.StatusInternalServerError,
 	}
-	return every(n, 2, fault{kind: answer, status: status[n/2%len(status)]})
+	return every(n, 2, fault{Kind: faultproxy.Answer, Status: status[n/2%len(status)]})
+}
+
+// writes returns a plan for messages with writes. choose gets the number of the message, from 0.
+func writes(choose func(n int) fault) func(m *message) fault {
+	seen := 0
+	return func(m *message) fault {
+		if !m.IsWrite() {
+			return fault{}
+		}
+		seen++
+		return choose(seen - 1)
+	}
+}
+
+// once applies a fault to the first message with writes.
+func once(f fault) func(m *message) fault {
+	return writes(func(n int) fault {
+		if n > 0 {
+			return fault{}
+		}
+		return f
+	})
 }
 
 // numbering runs without faults.
-func numbering(b *bed) error {
-	if err := b.open(); err != nil {
-		return err
-	}
-	ids := b.submitMany(200)
-	if err := b.settleTo(committed, ids...); err != nil {
-		return err
-	}
-	ledger, err := b.ledger()
-	if err != nil {
-		return err
-	}
-	for i, f := range ledger {
+func numbering(b *bed) {
+	b.open()
+	ids := b.writeSome(200)
+	for i, f := range b.ledger() {
 		if i < len(ids) && (f.id != ids[i] || f.sequence != uint64(i)+1) {
-			return fmt.Errorf("the ledger has %s under sequence %d, want %s under %d", f.id, f.sequence, ids[i], i+1)
+			must(fmt.Errorf("the ledger has %s under sequence %d, want %s under %d", f.id, f.sequence, ids[i], i+1))
 		}
 	}
-	return b.conclude()
+	b.conclude()
 }
 
-// faults returns a case in which messages with writes meet faults. choose gets the number of the message, from 0.
-func faults(choose func(n int) fault) func(b *bed) error {
-	return func(b *bed) error {
-		if err := b.open(); err != nil {
-			return err
-		}
-		seen := 0
-		b.proxy.setPlan(func(procedure string) fault {
-			if !isWrite(procedure) {
-				return fault{}
-			}
-			seen++
-			return choose(seen - 1)
-		})
+// faults returns a case in which messages with writes meet faults.
+func faults(choose func(n int) fault) func(b *bed) {
+	return func(b *bed) {
+		b.open()
+		b.proxy.setPlan(writes(choose))
 		for range 12 {
-			ids := b.submitMany(5)
-			if err := b.settleTo(committed, ids...); err != nil {
-				return err
-			}
-			if _, err := b.proxy.release(b.ctx); err != nil {
-				return fmt.Errorf("a held message: %w", err)
-			}
+			b.writeSome(5)
+			b.release()
 		}
-		return b.conclude()
+		b.conclude()
 	}
 }
 
 // serverKilled kills the server with kill -9 while writes are in flight.
-func serverKilled(b *bed) error {
-	if err := b.open(); err != nil {
-		return err
-	}
+func serverKilled(b *bed) {
+	b.open()
 	for range 5 {
 		ids := b.submitMany(20)
-		if err := b.restartServer(); err != nil {
-			return &setupError{err}
-		}
-		if err := b.settleTo(committed, ids...); err != nil {
-			return err
-		}
+		b.restartServer()
+		b.settleTo(committed, ids...)
 	}
-	return b.conclude()
+	b.conclude()
 }
 
 // journalFull lets writes accumulate in a small journal while the ledger is unreachable, and kills the client
 // meanwhile.
-func journalFull(b *bed) error {
+func journalFull(b *bed) {
 	b.journalBytes = 64 << 10
-	if err := b.open(); err != nil {
-		return err
-	}
-	b.proxy.setPlan(func(string) fault { return fault{kind: drop} })
+	b.open()
+	b.proxy.setPlan(func(*message) fault { return fault{Kind: faultproxy.Drop} })
 	for range 100 {
 		b.submit(command{Bytes: 1000})
 	}
-	tried := b.proxy.writes()
-	for b.proxy.writes() < tried+2 {
+	for tried := b.proxy.seen(); b.proxy.seen() < tried+2; {
 		if !pause(b.ctx, 10*time.Millisecond) {
-			return fmt.Errorf("nothing is sent: %w", context.Cause(b.ctx))
+			must(fmt.Errorf("nothing is sent: %w", context.Cause(b.ctx)))
 		}
 	}
 	b.kill()
 	b.proxy.setPlan(nil)
-	if err := b.open(); err != nil {
-		return err
+	b.open()
+	b.settleTo(committed, b.books.order...)
+	b.conclude()
+}
+
+// idle: the client has nothing to write for longer than a stream lives, while others write. Afterwards it must still
+// have the same stream: one that was evicted and recreated has another index, and its numbers do not protect earlier
+// writes.
+func idle(b *bed) {
+	b.open()
+	b.writeSome(3)
+	before := b.stream()
+	for began := time.Now(); time.Since(began) < 5*idleTTL/2; {
+		b.set("heartbeat") // an eviction pass needs a command
+		b.sleep(idleTTL / 12)
 	}
-	if err := b.settleTo(committed, b.books.order...); err != nil {
-		return err
+	if b.stream().GetCreatedIndex() != before.GetCreatedIndex() {
+		must(fmt.Errorf("the stream was evicted after %s: the client has not kept it alive", idleTTL))
 	}
-	return b.conclude()
+	b.writeSome(3)
+	b.conclude()
+}
+
+// window loses all answers once, while many writes wait. A retry of the oldest unanswered write finds its receipt only
+// if the client has sent no more than the window after it.
+func window(b *bed) {
+	b.open()
+	b.proxy.setPlan(writes(func(n int) fault { return every(n, 2, fault{Kind: faultproxy.Lose}) }))
+	for range 4 {
+		b.wantReceipts(b.writeSome(windowWrites))
+	}
+	b.conclude()
+}
+
+// windowWrites is larger than the window.
+const windowWrites = 40
+
+// wantReceipts checks that the client has received the receipts of commits.
+func (b *bed) wantReceipts(ids []string) {
+	b.books.view(func() {
+		for _, id := range ids {
+			if b.books.writes[id].outcome.TxID == "" {
+				must(fmt.Errorf("%s is committed, and its receipt is gone: too many writes were unanswered", id))
+			}
+		}
+	})
+}
+
+// refusal: a condition that does not hold, in the middle of other writes.
+func refusal(b *bed) {
+	b.open()
+	before := b.submitMany(3)
+	refused := b.submit(command{Set: "stock", If: "present"})
+	b.submitMany(3) // they may be committed, or not executed because of the refusal
+	b.settleTo(committed, before...)
+	b.want(notExecuted, refused)
+	b.resume()
+	b.writeSome(3)
+	b.conclude()
+}
+
+// refusalWithCopy: the first copy of a write is in flight while a second one is refused. Then the condition becomes
+// true, and the first copy arrives.
+func refusalWithCopy(b *bed) {
+	b.open()
+	b.submit(command{})
+	b.settle()
+	b.proxy.setPlan(once(fault{Kind: faultproxy.Hold}))
+	refused := b.submit(command{Set: "stock", If: "present"})
+	b.settleTo(notExecuted, refused)
+	b.set("stock")
+	b.release()
+	b.resume()
+	b.writeSome(3)
+	b.conclude()
+}
+
+// lostConditional: a write whose condition its own commit makes false, and whose answer is lost.
+func lostConditional(b *bed) {
+	b.open()
+	b.proxy.setPlan(once(fault{Kind: faultproxy.Lose}))
+	b.settleTo(committed, b.submit(command{Set: "order", If: "absent"}))
+	b.conclude()
 }

@@ -5,305 +5,171 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 // twoPrograms starts a second process with the same journal while the first has it open.
-func twoPrograms(b *bed) error {
-	if err := b.open(); err != nil {
-		return err
-	}
+func twoPrograms(b *bed) {
+	b.open()
 	first, firstBooks := b.client, b.books
 	b.submitMany(3)
-	if err := b.settle(); err != nil {
-		return err
-	}
+	b.settle()
 	b.books = newBooks()
 	b.books.trail = b.trail
-	err := b.mayNotOpen()
+	err := attempt(func() { b.mayNotOpen() })
 	b.client.Kill()
 	b.client, b.books = first, firstBooks
-	if err != nil {
-		return err
-	}
-	ids := b.submitMany(3)
-	if err := b.settleTo(committed, ids...); err != nil {
-		return err
-	}
-	return b.conclude()
-}
-
-// openSession opens a session on the client's stream, as another program.
-func (b *bed) openSession() error {
-	conn, err := b.conn()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // nothing is in flight
-	_, err = conn.OpenSession(b.ctx, &seqledgerv1.OpenSessionRequest{
-		Scope: scope(), ClientId: clientID, AttemptId: []byte("another attempt!"),
-	})
-	return err
+	must(err)
+	b.writeSome(3)
+	b.conclude()
 }
 
 // takeover lets another program open a session on the stream.
-func takeover(b *bed) error {
-	if err := b.open(); err != nil {
-		return err
-	}
+func takeover(b *bed) {
+	b.open()
 	b.submitMany(3)
-	if err := b.settle(); err != nil {
+	b.settle()
+	b.directly(func(conn *client.Client) error {
+		_, err := conn.OpenSession(b.ctx, &seqledgerv1.OpenSessionRequest{
+			Scope: scope(), ClientId: clientID, AttemptId: []byte("another attempt!"),
+		})
 		return err
-	}
-	if err := b.openSession(); err != nil {
-		return &setupError{err}
-	}
+	})
 	late := b.submitMany(3)
-	if err := b.awaitEnd(late[0], "SESSION_FENCED"); err != nil {
-		return err
-	}
-	if err := b.settle(); err != nil {
-		return err
-	}
+	b.awaitEnd(late[0], "SESSION_FENCED")
+	b.settle()
 	b.kill()
-	if err := b.mayNotOpen("SESSION_FENCED"); err != nil {
-		return err
-	}
-	if err := b.conclude(); err != nil {
-		return err
-	}
-	return b.wantAbsent(late...)
+	b.mayNotOpen("SESSION_FENCED")
+	b.conclude()
+	b.wantAbsent(late...)
 }
 
 // wantAbsent checks that the ledger has none of some writes.
-func (b *bed) wantAbsent(ids ...string) error {
-	ledger, err := b.ledger()
-	if err != nil {
-		return err
-	}
-	for _, f := range ledger {
-		for _, id := range ids {
-			if f.id == id {
-				return fmt.Errorf("%s is in the ledger, and must not be", id)
-			}
+func (b *bed) wantAbsent(ids ...string) {
+	for _, f := range b.ledger() {
+		if slices.Contains(ids, f.id) {
+			must(fmt.Errorf("%s is in the ledger, and must not be", f.id))
 		}
-	}
-	return nil
-}
-
-// pause waits, and returns false if ctx ends first.
-func pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
 // awaitEviction waits until the ledger no longer knows the stream.
-func (b *bed) awaitEviction() error {
-	conn, err := b.conn()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // nothing is in flight
+func (b *bed) awaitEviction() {
 	// Set only now, because what comes before and after could take longer than that on a busy machine.
-	if err := b.setClientTTL("1s"); err != nil {
-		return err
-	}
-	for {
-		state, err := conn.GetClientState(b.ctx, &seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: clientID})
-		if err != nil {
-			return err
-		}
-		if state.GetStatus() == seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN {
-			return b.setClientTTL("24h")
-		}
+	b.setClientTTL("1s")
+	for b.stream().GetStatus() != seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN {
 		if !pause(b.ctx, 100*time.Millisecond) {
-			return context.Cause(b.ctx)
+			prepared(context.Cause(b.ctx))
 		}
 	}
+	b.setClientTTL("24h")
 }
 
 // setClientTTL sets after how long a stream without writes is evicted.
-func (b *bed) setClientTTL(ttl string) error {
-	return b.command("config", "set", "client_ttl", ttl, "--server", b.address)
+func (b *bed) setClientTTL(ttl string) {
+	b.command("config", "set", "client_ttl", ttl, "--server", b.address)
 }
 
 // leaveOpen submits a write, lets the ledger commit it, and kills the client before the client learns of it.
-func (b *bed) leaveOpen() (string, error) {
+func (b *bed) leaveOpen() string {
 	committed := make(chan struct{}, 1)
-	b.proxy.setPlan(func(procedure string) fault {
-		if !isWrite(procedure) {
-			return fault{}
-		}
-		return fault{kind: lose, after: func() {
+	b.proxy.setPlan(writes(func(int) fault {
+		return fault{Kind: faultproxy.Lose, After: func() {
 			select {
 			case committed <- struct{}{}:
 			default:
 			}
 		}}
-	})
+	}))
 	id := b.submit(command{})
 	select {
 	case <-committed:
 	case <-b.client.Ended():
-		return id, errors.New("the client has ended by itself")
+		must(errors.New("the client has ended by itself"))
 	case <-b.ctx.Done():
-		return id, fmt.Errorf("%s was not sent: %w", id, context.Cause(b.ctx))
+		must(fmt.Errorf("%s was not sent: %w", id, context.Cause(b.ctx)))
 	}
 	b.kill()
 	b.proxy.setPlan(nil)
-	return id, nil
+	return id
 }
 
 // evictedOpen: the stream of a client that was killed with an open write is evicted. The write is committed, and an
 // earlier session cannot tell.
-func evictedOpen(b *bed) error {
-	if err := b.open(); err != nil {
-		return err
-	}
+func evictedOpen(b *bed) {
+	b.open()
 	b.submitMany(3)
-	if err := b.settle(); err != nil {
-		return err
-	}
-	id, err := b.leaveOpen()
-	if err != nil {
-		return err
-	}
-	if err := b.awaitEviction(); err != nil {
-		return &setupError{err}
-	}
-	if err := b.mayNotOpen("SESSION_EXPIRED"); err != nil {
-		return err
-	}
-	if err := b.wantUnsettled(id); err != nil {
-		return err
-	}
-	return b.conclude()
+	b.settle()
+	id := b.leaveOpen()
+	b.awaitEviction()
+	b.mayNotOpen("SESSION_EXPIRED")
+	b.wantUnsettled(id)
+	b.conclude()
 }
 
 // evictedSettled: the stream of a client with no open writes is evicted.
-func evictedSettled(b *bed) error {
-	if err := b.open(); err != nil {
-		return err
-	}
+func evictedSettled(b *bed) {
+	b.open()
 	b.submitMany(3)
-	if err := b.settle(); err != nil {
-		return err
-	}
-	if err := b.finish(); err != nil {
-		return err
-	}
-	if err := b.awaitEviction(); err != nil {
-		return &setupError{err}
-	}
-	if err := b.open(); err != nil {
-		return err
-	}
-	ids := b.submitMany(3)
-	if err := b.settleTo(committed, ids...); err != nil {
-		return err
-	}
-	return b.conclude()
+	b.settle()
+	b.finish()
+	b.awaitEviction()
+	b.open()
+	b.writeSome(3)
+	b.conclude()
 }
 
 // restored: the ledger is restored from a backup that lacks the last writes, while the client runs.
-func restored(b *bed) error {
-	if err := b.open(); err != nil {
-		return err
-	}
+func restored(b *bed) {
+	b.open()
 	b.submitMany(5)
+	b.settle()
 	backup := filepath.Join(b.dir, "backup")
-	if err := b.settle(); err != nil {
-		return err
-	}
-	if err := b.command("backup", backup, "--server", b.address); err != nil {
-		return &setupError{err}
-	}
+	b.command("backup", backup, "--server", b.address)
 	lost := b.submitMany(5)
-	if err := b.settle(); err != nil {
-		return err
-	}
+	b.settle()
 	b.server.Kill()
 	b.data = filepath.Join(b.dir, "restored")
-	if err := errors.Join(b.command("restore", backup, "--data", b.data), b.serve()); err != nil {
-		return &setupError{err}
-	}
+	b.command("restore", backup, "--data", b.data)
+	b.serve()
 	late := b.submit(command{})
-	if err := b.awaitEnd(late); err != nil {
-		return err
-	}
-	if err := b.settle(); err != nil {
-		return err
-	}
+	b.awaitEnd(late)
+	b.settle()
 	b.kill()
-	if err := b.mayNotOpen(); err != nil {
-		return err
-	}
-	if err := b.wantAbsent(append(lost, late)...); err != nil {
-		return err
-	}
+	b.mayNotOpen()
+	b.wantAbsent(append(lost, late)...)
 	b.books.forget(lost)
-	return b.conclude()
+	b.conclude()
 }
 
 // forget removes writes from the books, because their ledger no longer exists.
 func (b *books) forget(ids []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	gone := make(map[string]bool)
 	for _, id := range ids {
-		gone[id] = true
 		delete(b.writes, id)
 	}
-	var rest []string
-	for _, id := range b.order {
-		if !gone[id] {
-			rest = append(rest, id)
-		}
-	}
-	b.order = rest
+	b.order = slices.DeleteFunc(b.order, func(id string) bool { return b.writes[id] == nil })
 }
 
 // anotherLedger: the address leads to a new ledger, and the journal holds an open write.
-func anotherLedger(b *bed) error {
-	if err := b.open(); err != nil {
-		return err
-	}
+func anotherLedger(b *bed) {
+	b.open()
 	b.submitMany(3)
-	if err := b.settle(); err != nil {
-		return err
-	}
-	id, err := b.leaveOpen()
-	if err != nil {
-		return err
-	}
+	b.settle()
+	id := b.leaveOpen()
 	b.server.Kill()
 	b.data = filepath.Join(b.dir, "another")
-	if err := b.serve(); err != nil {
-		return &setupError{err}
+	b.serve()
+	b.mayNotOpen()
+	b.wantUnsettled(id)
+	b.finish()
+	if ledger := b.ledger(); len(ledger) > 0 {
+		must(fmt.Errorf("%d writes were sent to another ledger", len(ledger)))
 	}
-	if err := b.mayNotOpen(); err != nil {
-		return err
-	}
-	if err := b.wantUnsettled(id); err != nil {
-		return err
-	}
-	if err := b.finish(); err != nil {
-		return err
-	}
-	ledger, err := b.ledger()
-	if err != nil {
-		return err
-	}
-	if len(ledger) > 0 {
-		return fmt.Errorf("%d writes were sent to another ledger", len(ledger))
-	}
-	return nil
 }

@@ -179,7 +179,6 @@ func runAll(ctx context.Context, o *Options, dir string, tell func(Result)) erro
 // setupError means that a case could not begin, which is not the client's fault.
 type setupError struct{ error }
 
-// Unwrap returns the cause.
 func (e *setupError) Unwrap() error { return e.error }
 
 // limit returns a context that ends when seen has recorded nothing for a timeout, and in any case after some timeouts.
@@ -209,10 +208,10 @@ func runCase(ctx context.Context, o *Options, c testCase, dir string, seen *trai
 	b.books.trail = seen
 	// When ctx ends, processes are killed; that must not look like an exit of the client.
 	defer b.close()
-	if err := b.start(c.config); err != nil {
-		return &setupError{err}
-	}
-	err := c.run(b)
+	err := attempt(func() {
+		b.start(c.config)
+		c.run(b)
+	})
 	if _, broken := errors.AsType[*setupError](err); broken {
 		return err
 	}

@@ -1,19 +1,10 @@
 package conformance
 
 import (
-	"bytes"
-	"compress/gzip"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"path"
 	"regexp"
 	"strings"
 	"sync"
-
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -43,16 +34,14 @@ func newCopies() *copies {
 
 var uuidText = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// note inspects a message with writes: the body of a call, or the contents of an envelope. compressed means that the
-// contents are gzip.
-func (c *copies) note(procedure, contentType string, compressed bool, body []byte) {
-	writes, err := decodeWrites(procedure, contentType, compressed, body)
+// note inspects a message.
+func (c *copies) note(m *faultproxy.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err != nil && c.unread == nil {
-		c.unread = fmt.Errorf("a message of %s cannot be read: %w", procedure, err)
+	if m.Err != nil && c.unread == nil {
+		c.unread = fmt.Errorf("a message of %s cannot be read: %w", m.Procedure, m.Err)
 	}
-	for _, w := range writes {
+	for _, w := range m.Writes {
 		if err := c.check(w); err != nil && c.problem == nil {
 			c.problem = err
 		}
@@ -95,60 +84,4 @@ func textOf(w *seqledgerv1.WriteRequest) string {
 		text += string(o.GetAppend().GetPayload()) + string(o.GetSetEntity().GetValue())
 	}
 	return strings.TrimRight(text, " ")
-}
-
-// decodeWrites returns the writes of a message.
-func decodeWrites(
-	procedure, contentType string, compressed bool, body []byte,
-) (writes []*seqledgerv1.WriteRequest, err error) {
-	if compressed {
-		if body, err = decompress(body); err != nil {
-			return nil, err
-		}
-	}
-	decode := proto.Unmarshal
-	if strings.Contains(contentType, "json") {
-		decode = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal
-	}
-	switch procedure {
-	case "Write":
-		w := new(seqledgerv1.WriteRequest)
-		err = decode(body, w)
-		return []*seqledgerv1.WriteRequest{w}, err
-	case "WriteBatch":
-		batch := new(seqledgerv1.WriteBatchRequest)
-		err = decode(body, batch)
-		return batch.GetWrites(), err
-	default:
-		frame := new(seqledgerv1.WriteStreamRequest)
-		err = decode(body, frame)
-		return frame.GetWrites(), err
-	}
-}
-
-func decompress(body []byte) ([]byte, error) {
-	r, err := gzip.NewReader(bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	whole, err := io.ReadAll(io.LimitReader(r, faultproxy.MaxMessageBytes+1))
-	if err == nil && len(whole) > faultproxy.MaxMessageBytes {
-		err = errors.New("it is too large")
-	}
-	return whole, err
-}
-
-// noteCall inspects the body of a call.
-func (c *copies) noteCall(r *http.Request, body []byte) {
-	if procedure := path.Base(r.URL.Path); isWrite(procedure) {
-		encoding := r.Header.Get("Content-Encoding")
-		c.note(procedure, r.Header.Get("Content-Type"), encoding != "" && encoding != "identity", body)
-	}
-}
-
-// noteEnvelope inspects a message of a stream.
-func (c *copies) noteEnvelope(r *http.Request, envelope []byte) {
-	if procedure := path.Base(r.URL.Path); isWrite(procedure) {
-		c.note(procedure, r.Header.Get("Content-Type"), envelope[0]&1 != 0, envelope[faultproxy.HeaderBytes:])
-	}
 }

@@ -7,11 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 )
@@ -91,188 +88,25 @@ func TestWhatAnApplicationWants(t *testing.T) {
 	t.Parallel()
 	const refused = `{"event":"outcome","id":"a","outcome":"not_executed","code":"KEY_EXISTS","message":"it is there"}`
 	b := &bed{books: booksOf(t, []string{"a", "b"}, refused)}
-	if err := b.want(notExecuted, "a"); err != nil {
-		t.Error(err)
-	}
-	for _, id := range []string{"a", "b"} {
-		if err := b.want(committed, id); err == nil || !strings.Contains(err.Error(), id+" must be committed") {
-			t.Errorf("%s: %v", id, err)
+	end := func(codes ...string) func() { return func() { b.checkEnd(codes...) } }
+	check := func(f func(), says string) {
+		t.Helper()
+		err := attempt(f)
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("want %q, got %v", says, err)
 		}
 	}
-	if err := b.want(committed, "a"); !strings.Contains(err.Error(), "KEY_EXISTS it is there") {
-		t.Errorf("the refusal's reason is lost: %v", err)
-	}
-	if err := b.checkEnd(nil); err == nil || !strings.Contains(err.Error(), "goes on") {
-		t.Errorf("a client that goes on: %v", err)
-	}
+	check(func() { b.want(notExecuted, "a") }, "")
+	check(func() { b.want(committed, "a") }, "a must be committed, and is not_executed KEY_EXISTS it is there")
+	check(func() { b.want(committed, "b") }, "b must be committed")
+	check(end(), "goes on")
 	_, _ = b.books.Write([]byte(`{"event":"ended","code":"FENCED","message":"m","unsettled":["b"]}` + "\n"))
-	if err := errors.Join(b.checkEnd(nil), b.checkEnd([]string{"OTHER", "FENCED"}), b.wantUnsettled("b")); err != nil {
-		t.Error(err)
-	}
-	if err := b.checkEnd([]string{"OTHER"}); err == nil || !strings.Contains(err.Error(), `"FENCED" (m), want OTHER`) {
-		t.Errorf("another reason: %v", err)
-	}
-	if err := b.wantUnsettled("a"); err == nil || !strings.Contains(err.Error(), "a was sent") {
-		t.Errorf("a write that is not handed back: %v", err)
-	}
-	if err := b.notOpened(); err == nil || !strings.Contains(err.Error(), "did not open its stream: FENCED m") {
-		t.Errorf("a client that has ended before: %v", err)
-	}
-}
-
-// backend is a server that records the requests it receives and echoes them.
-type backend struct {
-	mu   sync.Mutex
-	got  []string
-	hook func(body string)
-}
-
-func (s *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	s.mu.Lock()
-	s.got = append(s.got, string(body))
-	hook := s.hook
-	s.mu.Unlock()
-	if hook != nil {
-		hook(string(body))
-	}
-	w.Header().Set("X-Answer", "yes")
-	_, _ = io.WriteString(w, "answer to "+string(body))
-}
-
-func (s *backend) arrived() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.got)
-}
-
-// TestFaultsOfCalls checks that the proxy does to a call what the name of the fault says, as seen from both sides.
-func TestFaultsOfCalls(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		fault              fault
-		arrives, afterward int // how many, at once and after the release
-		answer             string
-		status             int
-	}{
-		"pass":   {fault{kind: pass}, 1, 1, "answer to x", 200},
-		"drop":   {fault{kind: drop}, 0, 0, "", 0},
-		"lose":   {fault{kind: lose}, 1, 1, "", 0},
-		"hold":   {fault{kind: hold}, 0, 1, "", 0},
-		"twice":  {fault{kind: twice}, 1, 2, "answer to x", 200},
-		"answer": {fault{kind: answer, status: 503}, 0, 0, "<html>not the ledger</html>\n", 503},
-		"mangle": {fault{kind: mangle}, 1, 1, "answe", 200},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := new(backend)
-			server := httptest.NewServer(s)
-			t.Cleanup(server.Close)
-			p, err := startProxy(server.Listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(p.close)
-			var mu sync.Mutex
-			var order []string
-			note := func(what string) func() {
-				return func() {
-					mu.Lock()
-					defer mu.Unlock()
-					order = append(order, fmt.Sprint(what, len(s.arrived())))
-				}
-			}
-			test.fault.before, test.fault.after = note("before "), note("after ")
-			p.setPlan(func(procedure string) fault {
-				if procedure != "Write" {
-					t.Errorf("the procedure is %q", procedure)
-				}
-				return test.fault
-			})
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-				"http://"+p.address+"/seqledger.v1.LedgerService/Write", strings.NewReader("x"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.GetBody = nil // net/http must not retry it by itself
-			status, text := 0, ""
-			if answer, err := http.DefaultTransport.RoundTrip(r); err == nil {
-				b, readErr := io.ReadAll(answer.Body)
-				_ = answer.Body.Close()
-				status, text = answer.StatusCode, string(b)
-				if (readErr != nil) != (test.fault.kind == mangle) {
-					t.Errorf("the answer ends with %v", readErr)
-				}
-			}
-			if status != test.status || !strings.HasPrefix(text, test.answer) || (text == "") != (test.answer == "") ||
-				len(s.arrived()) != test.arrives {
-				t.Errorf("%d %q, and %d arrived; want %d %q and %d", status, text, len(s.arrived()), test.status,
-					test.answer, test.arrives)
-			}
-			want := []string{"before 0"}
-			if test.arrives > 0 {
-				want = append(want, "after 1")
-			}
-			mu.Lock()
-			if !slices.Equal(order, want) {
-				t.Errorf("%v, want %v", order, want)
-			}
-			mu.Unlock()
-			n, err := p.release(t.Context())
-			if err != nil || n != test.afterward-test.arrives || len(s.arrived()) != test.afterward || p.writes() != 1 {
-				t.Errorf("released %d, %v; %d have arrived, want %d; %d writes were seen", n, err, len(s.arrived()),
-					test.afterward, p.writes())
-			}
-			if n, err := p.release(t.Context()); n != 0 || err != nil {
-				t.Errorf("a second release: %d, %v", n, err)
-			}
-		})
-	}
-}
-
-// TestHeldMessagesKeepTheirOrder checks that held messages are sent in order, up to the first that fails, and that
-// without a plan everything passes.
-func TestHeldMessagesKeepTheirOrder(t *testing.T) {
-	t.Parallel()
-	p, err := startProxy("127.0.0.1:1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.close)
-	var order []int
-	broken := errors.New("broken")
-	for i := range 4 {
-		p.keep(func(context.Context) error {
-			order = append(order, i)
-			if i == 2 {
-				return broken
-			}
-			return nil
-		})
-	}
-	if n, err := p.release(t.Context()); !errors.Is(err, broken) || n != 4 || !slices.Equal(order, []int{0, 1, 2}) {
-		t.Errorf("%d, %v, in the order %v", n, err, order)
-	}
-	r := httptest.NewRequest(http.MethodPost, "/seqledger.v1.LedgerService/GetEntity", http.NoBody)
-	if f := p.decide(r); f.kind != pass || p.writes() != 0 {
-		t.Errorf("without a plan: %+v, %d writes", f, p.writes())
-	}
-	for procedure, want := range map[string]bool{"Write": true, "WriteBatch": true, "WriteStream": true,
-		"GetEntity": false, "Watch": false, "": false} {
-		if isWrite(procedure) != want {
-			t.Errorf("%q is a write: %v", procedure, !want)
-		}
-	}
-	for kind, want := range map[string]bool{"application/connect+proto": true, "application/grpc": true,
-		"application/grpc-web+proto": true, "application/proto": false, "application/json": false, "": false} {
-		if isStream(kind) != want {
-			t.Errorf("%q is a stream: %v", kind, !want)
-		}
-	}
+	check(end(), "")
+	check(end("OTHER", "FENCED"), "")
+	check(end("OTHER"), `"FENCED" (m), want OTHER`)
+	check(func() { b.wantUnsettled("b") }, "")
+	check(func() { b.wantUnsettled("a") }, "a was sent")
+	check(b.checkOpened, "did not open its stream: FENCED m")
 }
 
 // TestDriverCommands checks that a client under test reports invalid commands and exits, instead of panicking, which

@@ -43,7 +43,9 @@ func (t *trail) note(format string, args ...any) {
 		t.lines = slices.Delete(t.lines, 0, 1)
 	}
 	t.lines = append(t.lines, line)
-	call(t.noted)
+	if t.noted != nil {
+		t.noted()
+	}
 }
 
 // last returns the last events, oldest first.

@@ -95,7 +95,7 @@ func TestLifetime(t *testing.T) {
 		{time.Hour, time.Second, 3 * time.Second},
 	} {
 		c := &side{options: &Options{Duration: test.duration}}
-		random := newSchedule(1).random
+		random := newProxy(1, nil).random
 		for range 1000 {
 			if got := c.lifetime(random, serverLives); got < test.least || got > test.most {
 				t.Fatalf("%s: want %s to %s, got %s", test.duration, test.least, test.most, got)
@@ -112,7 +112,7 @@ func TestClientLifetime(t *testing.T) {
 		s := &side{
 			options: &Options{Duration: time.Second}, startup: startup, clients: make([]*child.Child, clients),
 		}
-		random := newSchedule(1).random
+		random := newProxy(1, nil).random
 		for range 1000 {
 			if got := time.Duration(clients) * s.clientLifetime(random); got <= startup {
 				t.Fatalf("%d clients are killed every %s, and take %s to start", clients, got, startup)

@@ -9,6 +9,6 @@
 // Run (demo.go) is the parent: side.go is one side of the table, package child has the
 // processes, audit.go the comparison. Everything that a client knows is in its payment log, a file that is
 // independent of the ledger and the journal, so that the audit is independent too. The proxy is
-// proxy.go for single calls and relay.go for write streams, over package faultproxy; schedule.go decides the faults.
+// that of package faultproxy; proxy.go decides the faults.
 // Pay (payer.go) is a client process, and its work is that of the example in client/payments.
 package demo

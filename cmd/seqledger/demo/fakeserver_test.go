@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/payments"
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -74,13 +75,6 @@ func (f *fakeServer) WriteStream(_ context.Context,
 	}
 }
 
-// cleartext is HTTP/2 without TLS.
-func cleartext() *http.Protocols {
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	return protocols
-}
-
 // listen serves a handler until the test ends and returns its address.
 func listen(t *testing.T, handler http.Handler) string {
 	t.Helper()
@@ -88,7 +82,7 @@ func listen(t *testing.T, handler http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: handler, Protocols: cleartext()}
+	server := &http.Server{Handler: handler, Protocols: faultproxy.Protocols(true, true)}
 	ended := make(chan struct{})
 	// Ended by the cleanup, which waits for it.
 	go func() {
@@ -102,23 +96,23 @@ func listen(t *testing.T, handler http.Handler) string {
 	return listener.Addr().String()
 }
 
-// rigged is a proxy whose schedule has these faults, and then none, in front of a
-// fake server.
-func rigged(t *testing.T, faults ...fault) (*proxy, *fakeServer, seqledgerv1connect.LedgerServiceClient) {
+// rigged is a proxy with these faults, and then none, in front of a fake server.
+func rigged(
+	t *testing.T, faults ...faultproxy.Kind,
+) (*proxy, *fakeServer, seqledgerv1connect.LedgerServiceClient) {
 	t.Helper()
 	fake := new(fakeServer)
 	mux := http.NewServeMux()
 	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(fake))
-	d := newSchedule(1)
-	d.faults = append(append([]fault(nil), faults...), make([]fault, 1000)...)
-	p, err := startProxy(listen(t, mux), d, newTally())
+	p, err := startProxy(listen(t, mux), 1, newTally())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.close)
-	transport := &http.Transport{Protocols: cleartext()}
+	p.faults = append(append([]faultproxy.Kind(nil), faults...), make([]faultproxy.Kind, 1000)...)
+	transport := &http.Transport{Protocols: faultproxy.Protocols(false, true)}
 	t.Cleanup(transport.CloseIdleConnections)
-	return p, fake, seqledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: transport}, "http://"+p.address)
+	return p, fake, seqledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: transport}, "http://"+p.Address)
 }
 
 // write is a payment as the proxy sees it.

@@ -38,7 +38,7 @@ func realServer(t *testing.T) string {
 // payUntil runs a client until the proxy has seen so many payments.
 func payUntil(t *testing.T, p *proxy, payments uint64, o PayerOptions) {
 	t.Helper()
-	o.Server = p.address
+	o.Server = p.Address
 	stop, done := make(chan struct{}), make(chan error, 1)
 	// Ended by stop, waited for on done.
 	go func() { done <- Pay(t.Context(), stop, o) }()
@@ -65,7 +65,7 @@ func TestPay(t *testing.T) {
 		t.Run(fmt.Sprint("plain ", plain), func(t *testing.T) {
 			t.Parallel()
 			backend := realServer(t)
-			p, err := startProxy(backend, newSchedule(7), newTally())
+			p, err := startProxy(backend, 7, newTally())
 			if err != nil {
 				t.Fatal(err)
 			}

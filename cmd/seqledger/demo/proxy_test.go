@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -19,23 +20,23 @@ func TestProxySingle(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
-		kind     fault
+		kind     faultproxy.Kind
 		arrives  int
 		answered bool
 		counts   Counts
 	}{
-		{"none", faultNone, 1, true, Counts{Payments: 1}},
-		{"lose the request", faultLoseRequest, 0, false, Counts{Payments: 1, LostRequests: 1}},
-		{"lose the answer", faultLoseAnswer, 1, false, Counts{Payments: 1, LostAnswers: 1}},
-		{"delay", faultDelay, 1, true, Counts{Payments: 1, Delayed: 1}},
-		{"twice", faultTwice, 2, true, Counts{Payments: 1, Twice: 1, Replayed: 1}},
+		{"none", faultproxy.Pass, 1, true, Counts{Payments: 1}},
+		{"lose the request", faultproxy.Drop, 0, false, Counts{Payments: 1, LostRequests: 1}},
+		{"lose the answer", faultproxy.Lose, 1, false, Counts{Payments: 1, LostAnswers: 1}},
+		{"delay", delayed, 1, true, Counts{Payments: 1, Delayed: 1}},
+		{"twice", faultproxy.Twice, 2, true, Counts{Payments: 1, Twice: 1, Replayed: 1}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			p, fake, service := rigged(t, test.kind)
-			schedule := newSchedule(1)
-			schedule.faults = []fault{test.kind}
-			_, wait := schedule.next()
+			same := newProxy(1, nil)
+			same.faults = []faultproxy.Kind{test.kind}
+			_, wait := same.next()
 			began := time.Now()
 			response, err := service.Write(t.Context(), connect.NewRequest(write("a", 1)))
 			if (err == nil) != test.answered {
@@ -46,7 +47,7 @@ func TestProxySingle(t *testing.T) {
 				t.Errorf("want the first answer, got %v", response.Msg)
 			}
 			// A lower bound: a slow machine cannot break it.
-			if took := time.Since(began); test.kind == faultDelay && took < wait {
+			if took := time.Since(began); test.kind == delayed && took < wait {
 				t.Errorf("want a delay of %s, it took %s", wait, took)
 			}
 			p.settle()
@@ -64,7 +65,7 @@ func TestProxySingle(t *testing.T) {
 // became of it before, and a copy of the proxy's own is none.
 func TestProxyCountsRetries(t *testing.T) {
 	t.Parallel()
-	p, fake, service := rigged(t, faultLoseRequest, faultLoseAnswer, faultTwice)
+	p, fake, service := rigged(t, faultproxy.Drop, faultproxy.Lose, faultproxy.Twice)
 	for attempt, answered := range []bool{false, false, true} {
 		if _, err := service.Write(t.Context(), connect.NewRequest(write("a", 1))); (err == nil) != answered {
 			t.Fatalf("attempt %d: want an answer: %t, got the error %v", attempt, answered, err)
@@ -113,20 +114,20 @@ func TestProxyStream(t *testing.T) {
 	one, two, three := []string{"a/1", "a/2"}, []string{"a/3", "a/4"}, []string{"a/5", "a/6"}
 	for _, test := range []struct {
 		name     string
-		kind     fault
+		kind     faultproxy.Kind
 		arrives  [][]string
 		answered int
 		counts   Counts
 	}{
-		{"none", faultNone, [][]string{one, two, three}, 3, Counts{Payments: 6}},
-		{"lose the request", faultLoseRequest, [][]string{one}, 1, Counts{Payments: 4, LostRequests: 1}},
-		{"lose the answer", faultLoseAnswer, [][]string{one, two}, 1, Counts{Payments: 4, LostAnswers: 1}},
-		{"delay", faultDelay, [][]string{one, two, three}, 3, Counts{Payments: 6, Delayed: 1}},
-		{"twice", faultTwice, [][]string{one, two, two, three}, 3, Counts{Payments: 6, Twice: 1, Replayed: 2}},
+		{"none", faultproxy.Pass, [][]string{one, two, three}, 3, Counts{Payments: 6}},
+		{"lose the request", faultproxy.Drop, [][]string{one}, 1, Counts{Payments: 4, LostRequests: 1}},
+		{"lose the answer", faultproxy.Lose, [][]string{one, two}, 1, Counts{Payments: 4, LostAnswers: 1}},
+		{"delay", delayed, [][]string{one, two, three}, 3, Counts{Payments: 6, Delayed: 1}},
+		{"twice", faultproxy.Twice, [][]string{one, two, two, three}, 3, Counts{Payments: 6, Twice: 1, Replayed: 2}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			p, fake, service := rigged(t, faultNone, test.kind)
+			p, fake, service := rigged(t, faultproxy.Pass, test.kind)
 			answered, err := frames(t, service, 3)
 			if answered != test.answered || (err == nil) != (answered == 3) {
 				t.Errorf("want %d frames answered, got %d (%v)", test.answered, answered, err)
@@ -146,58 +147,23 @@ func TestProxyStream(t *testing.T) {
 	}
 }
 
-// TestRelayMarks: a fault that waits for an answer happens when the last write
-// of its frame is answered, however the server packs its answers.
-func TestRelayMarks(t *testing.T) {
-	t.Parallel()
-	p, _, _ := rigged(t)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newRelay(p)
-	s.note(2, mark{kind: faultNone})
-	s.note(3, mark{kind: faultLoseAnswer})
-	s.note(1, mark{kind: faultDelay})
-	for i, step := range []struct {
-		results int
-		lost    bool
-	}{{1, false}, {3, false}, {1, true}, {1, false}} {
-		if got := s.lost(r, step.results); got != step.lost {
-			t.Errorf("step %d: want lost %t, got %t", i, step.lost, got)
-		}
-	}
-	if len(s.marks) != 0 {
-		t.Errorf("want no mark left, got %v", s.marks)
-	}
-}
-
 // TestProxyWithoutServer: when nothing listens behind it, a client sees broken
 // connections at once and not silence.
 func TestProxyWithoutServer(t *testing.T) {
 	t.Parallel()
-	p, _, service := rigged(t)
-	p.backend = "127.0.0.1:1"
+	p, err := startProxy("127.0.0.1:1", 1, newTally())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.close)
+	p.stop()
+	transport := &http.Transport{Protocols: faultproxy.Protocols(false, true)}
+	t.Cleanup(transport.CloseIdleConnections)
+	service := seqledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: transport}, "http://"+p.Address)
 	if _, err := service.Write(t.Context(), connect.NewRequest(write("a", 1))); err == nil {
 		t.Error("want an error from a single call")
 	}
 	if answered, err := frames(t, service, 1); err == nil || answered != 0 {
 		t.Errorf("want an error from a stream, got %d frames answered", answered)
-	}
-}
-
-// TestProxyBoundsCopies: when enough copies are on their way it makes no more.
-func TestProxyBoundsCopies(t *testing.T) {
-	t.Parallel()
-	p, fake, service := rigged(t, faultTwice)
-	for range maxCopies {
-		p.slots <- struct{}{}
-	}
-	if _, err := service.Write(t.Context(), connect.NewRequest(write("a", 1))); err != nil {
-		t.Fatal(err)
-	}
-	p.settle()
-	if got := fake.names(); len(got) != 1 {
-		t.Errorf("want no copy, got %v", got)
 	}
 }

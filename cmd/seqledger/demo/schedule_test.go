@@ -3,6 +3,8 @@ package demo
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 )
 
 // TestSchedule: every mix has the same faults, two schedules with one seed have them in one
@@ -11,14 +13,14 @@ func TestSchedule(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	one, other, third := newSchedule(seed), newSchedule(seed), newSchedule(seed+1)
+	one, other, third := newProxy(seed, nil), newProxy(seed, nil), newProxy(seed+1, nil)
 	size := 0
-	for _, n := range mix {
-		size += n
+	for _, m := range mix {
+		size += m.times
 	}
 	differ := false
 	for round := range 3 {
-		met := map[fault]int{}
+		met := map[faultproxy.Kind]int{}
 		for range size {
 			kind, wait := one.next()
 			met[kind]++
@@ -31,9 +33,9 @@ func TestSchedule(t *testing.T) {
 			k, w := third.next()
 			differ = differ || k != kind || w != wait
 		}
-		for kind, want := range mix {
-			if met[kind] != want {
-				t.Errorf("round %d: want fault %d %d times, got %d", round, kind, want, met[kind])
+		for _, m := range mix {
+			if met[m.kind] != m.times {
+				t.Errorf("round %d: want fault %d %d times, got %d", round, m.kind, m.times, met[m.kind])
 			}
 		}
 	}
@@ -42,7 +44,7 @@ func TestSchedule(t *testing.T) {
 	}
 	one.stop()
 	for range size {
-		if kind, _ := one.next(); kind != faultNone {
+		if kind, _ := one.next(); kind != faultproxy.Pass {
 			t.Fatalf("a stopped schedule has fault %d", kind)
 		}
 	}

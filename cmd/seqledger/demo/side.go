@@ -16,12 +16,11 @@ import (
 
 // side is one side of the demo: a server, a proxy, clients, and the loop that kills them.
 type side struct {
-	name     string
-	plain    bool
-	options  *Options
-	dir      string
-	tally    *tally
-	schedule *schedule
+	name    string
+	plain   bool
+	options *Options
+	dir     string
+	tally   *tally
 
 	address string // of all processes of the server
 	server  *child.Child
@@ -35,8 +34,7 @@ type side struct {
 func newSide(o *Options, dir, name string, plain bool) *side {
 	return &side{
 		name: name, plain: plain, options: o, dir: filepath.Join(dir, name),
-		// The same seed on both sides: request n of each meets the same fault.
-		tally: newTally(), schedule: newSchedule(o.Seed), failed: make(chan error, 1),
+		tally: newTally(), failed: make(chan error, 1),
 	}
 }
 
@@ -70,7 +68,8 @@ func (s *side) start(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if s.proxy, err = startProxy(s.address, s.schedule, s.tally); err != nil {
+	// The same seed on both sides: request n of each meets the same fault.
+	if s.proxy, err = startProxy(s.address, s.options.Seed, s.tally); err != nil {
 		return err
 	}
 	s.clients = make([]*child.Child, s.options.Clients)
@@ -108,7 +107,7 @@ func (s *side) serve(ctx context.Context) (err error) {
 
 // pay starts a client.
 func (s *side) pay(ctx context.Context, i int) (err error) {
-	args := []string{PayCommand, "--server", s.proxy.address, "--dir", s.clientDir(i), "--name", clientName(i),
+	args := []string{PayCommand, "--server", s.proxy.Address, "--dir", s.clientDir(i), "--name", clientName(i),
 		"--seed", strconv.FormatUint(s.options.Seed+uint64(i), 10)}
 	if s.plain {
 		args = append(args, "--plain")
@@ -190,7 +189,7 @@ const finishTimeout = 30 * time.Second
 // finish ends the faults, waits until the clients have settled their payments, and restarts the
 // server in an orderly way.
 func (s *side) finish(ctx context.Context) error {
-	s.schedule.stop()
+	s.proxy.stop()
 	patient, cancel := context.WithTimeoutCause(ctx, finishTimeout, errors.New("does not settle its payments"))
 	defer cancel()
 	for _, client := range s.clients {

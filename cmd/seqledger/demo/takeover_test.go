@@ -18,12 +18,8 @@ import (
 // journal gone stops rather than send them a second time.
 func TestPayWithoutJournal(t *testing.T) {
 	t.Parallel()
-	p, err := startProxy(realServer(t), quiet(), newTally())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.close)
-	o := PayerOptions{Server: p.address, Dir: t.TempDir(), Name: "client-1"}
+	p := quietProxy(t, realServer(t))
+	o := PayerOptions{Server: p.Address, Dir: t.TempDir(), Name: "client-1"}
 	payUntil(t, p, payments.Batch, o)
 	if err := os.Remove(filepath.Join(o.Dir, "journal")); err != nil {
 		t.Fatal(err)
@@ -33,27 +29,28 @@ func TestPayWithoutJournal(t *testing.T) {
 	}
 }
 
-// quiet is a schedule without faults.
-func quiet() *schedule {
-	d := newSchedule(0)
-	d.stop()
-	return d
+// quietProxy is a proxy without faults.
+func quietProxy(t *testing.T, backend string) *proxy {
+	t.Helper()
+	p, err := startProxy(backend, 0, newTally())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.close)
+	p.stop()
+	return p
 }
 
 // TestPayFenced: when another client takes over the stream, this one ends.
 func TestPayFenced(t *testing.T) {
 	t.Parallel()
 	backend := realServer(t)
-	p, err := startProxy(backend, quiet(), newTally())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.close)
+	p := quietProxy(t, backend)
 	done := make(chan error, 1)
 	stop := make(chan struct{})
 	dir := t.TempDir()
 	// Ends when the stream is fenced; waited for on done.
-	go func() { done <- Pay(t.Context(), stop, PayerOptions{Server: p.address, Dir: dir, Name: "client-1"}) }()
+	go func() { done <- Pay(t.Context(), stop, PayerOptions{Server: p.Address, Dir: dir, Name: "client-1"}) }()
 	conn, err := client.New(client.Options{Server: backend})
 	if err != nil {
 		t.Fatal(err)
@@ -80,12 +77,11 @@ func TestPayFenced(t *testing.T) {
 func TestPayEndsWithContext(t *testing.T) {
 	t.Parallel()
 	for _, plain := range []bool{false, true} {
-		p, _, _ := rigged(t)
-		p.backend = "127.0.0.1:1"
+		p := quietProxy(t, "127.0.0.1:1")
 		why := errors.New("the parent is gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := make(chan error, 1)
-		o := PayerOptions{Server: p.address, Dir: t.TempDir(), Name: "client-1", Plain: plain}
+		o := PayerOptions{Server: p.Address, Dir: t.TempDir(), Name: "client-1", Plain: plain}
 		// Ended by cancel, waited for on done.
 		go func() { done <- Pay(ctx, make(chan struct{}), o) }()
 		cancel(why)

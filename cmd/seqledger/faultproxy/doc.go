@@ -1,4 +1,4 @@
-// Package faultproxy has what HTTP proxies that injure requests on purpose share: listening on the loopback, sending
-// a whole call on to the server, cutting a stream into its messages, and breaking a client's connection. Which fault
-// meets which message is the caller's: demo draws them from a seeded schedule, conformance sets them case by case.
+// Package faultproxy is an HTTP proxy that injures messages on purpose: calls, and the messages of streams. Which fault
+// meets which message is the caller's decision: demo draws them from a seeded schedule, conformance sets them case by
+// case. message.go reads the writes in a message, proxy.go relays calls and relay.go streams.
 package faultproxy

@@ -2,6 +2,7 @@ package operation
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -83,7 +84,7 @@ func parseOperation(text []byte) (*seqledgerv1.Operation, error) {
 	for name, body := range o {
 		kind := kindNamed(name)
 		if kind == nil || kind.parse == nil {
-			return nil, fmt.Errorf("unknown operation %q", name)
+			return nil, fmt.Errorf("unknown operation %q%s", name, apiHint(name))
 		}
 		op := message.Operation{Kind: kind.kind}
 		if err := kind.parse(&op, body); err != nil {
@@ -92,6 +93,22 @@ func parseOperation(text []byte) (*seqledgerv1.Operation, error) {
 		return op.Message(), nil
 	}
 	return nil, nil // not reached: there is exactly one field
+}
+
+// apiHint says how an operation is given here that the API calls by this name; empty for another name.
+func apiHint(name string) string {
+	m := new(seqledgerv1.Operation).ProtoReflect()
+	fields := m.Descriptor().Fields()
+	field := cmp.Or(fields.ByJSONName(name), fields.ByTextName(name))
+	if field == nil {
+		return ""
+	}
+	m.Mutable(field)
+	kind, _ := kindOf(m.Interface().(*seqledgerv1.Operation)) //nolint:forcetypeassert // It was made from one.
+	if kind == nil || kind.parse == nil {
+		return ""
+	}
+	return fmt.Sprintf(`, as the API has it; here it is {%q: …}, and a value is text or {"base64": "…"}`, kind.verb)
 }
 
 // object is a JSON object whose fields are removed one by one.
@@ -199,6 +216,9 @@ func (o object) condition(into **seqledgerv1.Condition) error {
 	}
 	if len(fields) != 1 {
 		return fmt.Errorf("condition: has one field, not %d", len(fields))
+	}
+	if _, has := fields["valueEquals"]; has { // which parseMessage would read as base64
+		return errors.New(`condition: unknown field "valueEquals"; here it is value_equals, text or {"base64": "…"}`)
 	}
 	condition := new(seqledgerv1.Condition)
 	if compared, has := fields["value_equals"]; has {

@@ -1,4 +1,4 @@
-package conformance
+package faultproxy
 
 import (
 	"context"
@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 )
 
 // upstream is a stream from the proxy to the server. It may outlive the client's stream.
@@ -29,10 +27,10 @@ type sink interface {
 }
 
 // connect opens a stream like that of r, whose answers go to a sink; nil drops them.
-func (p *proxy) connect(r *http.Request, to sink) (*upstream, error) {
+func (p *Proxy) connect(r *http.Request, to sink) (*upstream, error) {
 	ctx, cancel := context.WithCancel(p.ctx)
 	body, feed := io.Pipe()
-	request, err := faultproxy.Forward(ctx, r, p.backend, body)
+	request, err := p.forward(ctx, r, body)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -42,7 +40,7 @@ func (p *proxy) connect(r *http.Request, to sink) (*upstream, error) {
 	// Ends when the server has answered, or with close or the proxy; the proxy waits for it.
 	go func() {
 		defer p.open.Done()
-		u.err = p.answers(request, to)
+		u.err = p.answers(r, request, to)
 		_ = body.CloseWithError(errors.Join(u.err, errCut)) // a message that is being sent now must not wait forever
 		close(u.ended)
 	}()
@@ -50,7 +48,7 @@ func (p *proxy) connect(r *http.Request, to sink) (*upstream, error) {
 }
 
 // answers passes the server's messages to a sink.
-func (p *proxy) answers(request *http.Request, to sink) error {
+func (p *Proxy) answers(r, request *http.Request, to sink) error {
 	response, err := p.streams.RoundTrip(request)
 	if err != nil {
 		return err
@@ -62,7 +60,10 @@ func (p *proxy) answers(request *http.Request, to sink) error {
 		}
 	}
 	for {
-		envelope, err := faultproxy.ReadEnvelope(response.Body)
+		envelope, err := ReadEnvelope(response.Body)
+		if err == nil && envelope[0] == 0 {
+			p.answered(r, envelope[HeaderBytes:])
+		}
 		switch {
 		case errors.Is(err, io.EOF):
 			if to != nil {
@@ -99,7 +100,7 @@ func (u *upstream) close() {
 
 // stream is a client's stream through the proxy.
 type stream struct {
-	proxy *proxy
+	proxy *Proxy
 	r     *http.Request
 
 	mu sync.Mutex
@@ -107,11 +108,11 @@ type stream struct {
 }
 
 // serveStream relays a stream until it ends or breaks on either side.
-func (p *proxy) serveStream(w http.ResponseWriter, r *http.Request) {
+func (p *Proxy) serveStream(w http.ResponseWriter, r *http.Request) {
 	s := &stream{proxy: p, r: r, w: w}
 	up, err := p.connect(r, s)
 	if err != nil {
-		faultproxy.Abort()
+		Abort()
 	}
 	requested := make(chan error, 1)
 	// Ends with the request's body, which is ended below and waited for there.
@@ -135,7 +136,7 @@ func (p *proxy) serveStream(w http.ResponseWriter, r *http.Request) {
 		up.close()
 	}
 	if err != nil {
-		faultproxy.Abort()
+		Abort()
 	}
 }
 
@@ -145,29 +146,28 @@ var errHeld = fmt.Errorf("%w, and its last message is held", errCut)
 // requests passes the client's messages to the server. It returns nil at their end.
 func (s *stream) requests(up *upstream) error {
 	for {
-		envelope, err := faultproxy.ReadEnvelope(s.r.Body)
+		envelope, err := ReadEnvelope(s.r.Body)
 		if errors.Is(err, io.EOF) || err == nil && envelope[0]&2 != 0 {
 			return up.feed.Close()
 		}
 		if err != nil {
 			return err
 		}
-		s.proxy.copies.noteEnvelope(s.r, envelope)
-		f := s.proxy.decide(s.r)
-		call(f.before)
-		switch f.kind {
-		case drop, answer:
+		f := s.proxy.decide(newMessage(s.r, envelope[0]&1 != 0, envelope[HeaderBytes:]))
+		call(f.Before)
+		switch f.Kind {
+		case Drop, Answer:
 			return errCut
-		case hold:
+		case Hold:
 			s.mute()
 			s.proxy.keep(func(context.Context) error { return up.finish(envelope) })
 			return errHeld
-		case lose, mangle:
+		case Lose, Mangle:
 			s.mute()
 			err := up.finish(envelope)
-			call(f.after)
+			call(f.After)
 			return errors.Join(err, errCut)
-		case twice:
+		case Twice:
 			s.proxy.keep(func(context.Context) error {
 				again, err := s.proxy.connect(s.r, nil)
 				if err != nil {

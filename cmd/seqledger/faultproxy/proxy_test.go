@@ -1,0 +1,182 @@
+package faultproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// startProxy starts a proxy that the test closes.
+func startProxy(t *testing.T, backend string, plan func(m *Message) Fault) *Proxy {
+	t.Helper()
+	p, err := Start(backend, Options{Plan: plan})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// backend is a server that records the requests it receives and echoes them.
+type backend struct {
+	mu   sync.Mutex
+	got  []string
+	hook func(body string)
+}
+
+func (s *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	s.got = append(s.got, string(body))
+	hook := s.hook
+	s.mu.Unlock()
+	if hook != nil {
+		hook(string(body))
+	}
+	w.Header().Set("X-Answer", "yes")
+	_, _ = io.WriteString(w, "answer to "+string(body))
+}
+
+func (s *backend) arrived() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.got)
+}
+
+// TestFaultsOfCalls checks that the proxy does to a call what the name of the fault says, as seen from both sides.
+func TestFaultsOfCalls(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		fault              Fault
+		arrives, afterward int // how many, at once and after the release
+		answer             string
+		status             int
+	}{
+		"pass":   {Fault{Kind: Pass}, 1, 1, "answer to x", 200},
+		"drop":   {Fault{Kind: Drop}, 0, 0, "", 0},
+		"lose":   {Fault{Kind: Lose}, 1, 1, "", 0},
+		"hold":   {Fault{Kind: Hold}, 0, 1, "", 0},
+		"twice":  {Fault{Kind: Twice}, 1, 2, "answer to x", 200},
+		"answer": {Fault{Kind: Answer, Status: 503}, 0, 0, "<html>not the ledger</html>\n", 503},
+		"mangle": {Fault{Kind: Mangle}, 1, 1, "answe", 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := new(backend)
+			server := httptest.NewServer(s)
+			t.Cleanup(server.Close)
+			var mu sync.Mutex
+			var order []string
+			note := func(what string) func() {
+				return func() {
+					mu.Lock()
+					defer mu.Unlock()
+					order = append(order, fmt.Sprint(what, len(s.arrived())))
+				}
+			}
+			test.fault.Before, test.fault.After = note("before "), note("after ")
+			p := startProxy(t, server.Listener.Addr().String(), func(m *Message) Fault {
+				if m.Procedure != "Write" {
+					t.Errorf("the procedure is %q", m.Procedure)
+				}
+				return test.fault
+			})
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+				"http://"+p.Address+"/seqledger.v1.LedgerService/Write", strings.NewReader("x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.GetBody = nil // net/http must not retry it by itself
+			status, text := 0, ""
+			if answer, err := http.DefaultTransport.RoundTrip(r); err == nil {
+				b, readErr := io.ReadAll(answer.Body)
+				_ = answer.Body.Close()
+				status, text = answer.StatusCode, string(b)
+				if (readErr != nil) != (test.fault.Kind == Mangle) {
+					t.Errorf("the answer ends with %v", readErr)
+				}
+			}
+			if status != test.status || !strings.HasPrefix(text, test.answer) || (text == "") != (test.answer == "") ||
+				len(s.arrived()) != test.arrives {
+				t.Errorf("%d %q, and %d arrived; want %d %q and %d", status, text, len(s.arrived()), test.status,
+					test.answer, test.arrives)
+			}
+			want := []string{"before 0"}
+			if test.arrives > 0 {
+				want = append(want, "after 1")
+			}
+			mu.Lock()
+			if !slices.Equal(order, want) {
+				t.Errorf("%v, want %v", order, want)
+			}
+			mu.Unlock()
+			n, err := p.Release(t.Context())
+			if err != nil || n != test.afterward-test.arrives || len(s.arrived()) != test.afterward {
+				t.Errorf("released %d, %v; %d have arrived, want %d", n, err, len(s.arrived()), test.afterward)
+			}
+			if n, err := p.Release(t.Context()); n != 0 || err != nil {
+				t.Errorf("a second release: %d, %v", n, err)
+			}
+		})
+	}
+}
+
+// TestHeldMessagesKeepTheirOrder checks that held messages are sent in order, up to the first that fails, and that
+// without a plan everything passes.
+func TestHeldMessagesKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, "127.0.0.1:1", nil)
+	var order []int
+	broken := errors.New("broken")
+	for i := range 4 {
+		p.keep(func(context.Context) error {
+			order = append(order, i)
+			if i == 2 {
+				return broken
+			}
+			return nil
+		})
+	}
+	if n, err := p.Release(t.Context()); !errors.Is(err, broken) || n != 4 || !slices.Equal(order, []int{0, 1, 2}) {
+		t.Errorf("%d, %v, in the order %v", n, err, order)
+	}
+	if f := p.decide(&Message{Procedure: "Write"}); f.Kind != Pass {
+		t.Errorf("without a plan: %+v", f)
+	}
+	for procedure, want := range map[string]bool{"Write": true, "WriteBatch": true, "WriteStream": true,
+		"GetEntity": false, "Watch": false, "": false} {
+		if (&Message{Procedure: procedure}).IsWrite() != want {
+			t.Errorf("%q is a write: %v", procedure, !want)
+		}
+	}
+	for kind, want := range map[string]bool{"application/connect+proto": true, "application/grpc": true,
+		"application/grpc-web+proto": true, "application/proto": false, "application/json": false, "": false} {
+		if isStream(kind) != want {
+			t.Errorf("%q is a stream: %v", kind, !want)
+		}
+	}
+}
+
+// TestFaultNames checks that every kind of fault has its own name in a trail.
+func TestFaultNames(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for k := Pass; k <= Mangle; k++ {
+		name := Fault{Kind: k}.String()
+		if name == "" || seen[name] {
+			t.Errorf("fault %d is called %q", k, name)
+		}
+		seen[name] = true
+	}
+}
