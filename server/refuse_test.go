@@ -133,7 +133,7 @@ func TestMalformedWritesChangeNothing(t *testing.T) {
 		status, _, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/json", c.body)
 		h.checkRefusal(t, name, status, text, c.field)
 	}
-	// The same bodies, in a stream, are results in their place; see TestStreamRefusesInPlace.
+	// The same bodies, in a stream, are results in their place; see TestABatchAnswersInItsPlaces.
 	if after := h.state(t); after != before {
 		t.Errorf("malformed requests changed the ledger from %v to %v", before, after)
 	}
