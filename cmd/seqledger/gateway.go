@@ -115,9 +115,9 @@ func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 	}
 	tuneCollector()
 	signal.Ignore(notForServers...)
-	listener, err := net.Listen("tcp", c.Listen)
+	listener, err := listenOn("--listen", c.Listen)
 	if err != nil {
-		return fail(exitFailed, "", "--listen %s: %w", c.Listen, err)
+		return err
 	}
 	defer func() { _ = listener.Close() }() // normally the server has already closed it
 	store, err := c.open(e)

@@ -202,8 +202,8 @@ func (c *keyStoreFlags) listen(e *environment, s *keyStore) (listener net.Listen
 			return nil, authFileError(fmt.Errorf("--ledger-auth: %w", err))
 		}
 	}
-	if listener, err = net.Listen("tcp", c.LedgerListen); err != nil {
-		return nil, fail(exitFailed, "", "--ledger-listen %s: %w", c.LedgerListen, err)
+	if listener, err = listenOn("--ledger-listen", c.LedgerListen); err != nil {
+		return nil, err
 	}
 	s.address = listener.Addr().String()
 	e.log.Info("serving the ledger", "address", s.address)
