@@ -53,6 +53,16 @@ func checkListen(flag, address string) (host string, err error) {
 	return host, checkPort(flag, address, port)
 }
 
+// flagMistakes gathers the mistakes in flags, so that all of them are told at once.
+type flagMistakes []error
+
+// when adds a mistake if there is one.
+func (m *flagMistakes) when(wrong bool, format string, args ...any) {
+	if wrong {
+		*m = append(*m, usage(format, args...))
+	}
+}
+
 // listenOn listens on the address of a flag.
 func listenOn(flag, address string) (net.Listener, error) {
 	listener, err := net.Listen("tcp", address)
