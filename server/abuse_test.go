@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -121,29 +120,6 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-func TestAbuseOneShotClients(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	g := &neighbour{h: h}
-	const clients = 300
-	for i := range clients {
-		body := fmt.Sprintf(
-			`{"scope":{"organization":"acme"},"clientId":"once-%d","sequence":"1","operations":[{"append":{}}]}`, i)
-		c := h.connect(t, postText(body, len(body)))
-		if s := status(c); !strings.Contains(s, " 200 ") {
-			t.Fatalf("client %d: %q", i, s)
-		}
-		_ = c.Close()
-		if i%100 == 0 {
-			g.work(t)
-		}
-	}
-	if n := h.metric(t, "seqledger_clients"); n != strconv.Itoa(clients+1) {
-		t.Errorf("%s streams, want %d", n, clients+1)
-	}
-	h.released(t)
-}
-
 // TestAbuseIdleConnections: silent clients cannot use up the connections: without room, the oldest silent connection is
 // closed for the new one.
 func TestAbuseIdleConnections(t *testing.T) {
@@ -199,49 +175,6 @@ func TestAbuseSlowHeadersAndBodies(t *testing.T) {
 	h.released(t)
 }
 
-// TestAbuseHalfBodies: large bodies that do not end take no more than has arrived of them, small ones pass, and a large
-// one is refused at once while there is no room.
-func TestAbuseHalfBodies(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	g := &neighbour{h: h}
-	var connections []net.Conn
-	for range 30 { // announced, and hardly anything sent
-		connections = append(connections, h.connect(t, postText(`{"clientId":"`+strings.Repeat("x", 5<<10), 6<<20)))
-	}
-	h.awaitMetric(t, "seqledger_arriving_bytes", func(v float64) bool { return v >= 30*3*(5<<10) && v < 1<<20 })
-	large := func() error {
-		_, err := h.client.Write(within(t), connect.NewRequest(writeOf("large", 1,
-			appendOp(strings.Repeat("x", 1<<20)))))
-		return err
-	}
-	if err := large(); err != nil {
-		t.Error("a large write beside them:", err)
-	}
-	half := postText(`{"clientId":"`+strings.Repeat("x", 1<<20), 6<<20)
-	for range 60 {
-		connections = append(connections, h.connect(t, half))
-	}
-	const room = 128 << 20
-	h.awaitMetric(t, "seqledger_arriving_bytes", func(v float64) bool {
-		if v > room {
-			t.Errorf("%g bytes are taken", v)
-		}
-		return v > room-4<<20
-	})
-	g.work(t)
-	e := mustRefuse(t, large(), connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
-	if e.RetryAfter.AsDuration() <= 0 {
-		t.Error("nothing says when to come back:", e)
-	}
-	closeAll(connections)
-	h.awaitMetric(t, "seqledger_arriving_bytes", func(v float64) bool { return v == 0 })
-	if err := large(); err != nil {
-		t.Error("when there is room again:", err)
-	}
-	h.released(t)
-}
-
 func TestAbuseHugeHeaders(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -291,71 +224,6 @@ func TestAbuseHugeFrames(t *testing.T) { //nolint:paralleltest // It measures th
 		t.Errorf("the heap has grown by %d bytes", grown)
 	}
 	runtime.KeepAlive(frame)
-}
-
-// TestAbuseShortDeadlines: whatever a client was told, its retry finds each write once.
-func TestAbuseShortDeadlines(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	g := &neighbour{h: h}
-	const clients = 100
-	var group sync.WaitGroup
-	for i := range clients {
-		group.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 1)
-			defer cancel()
-			if i%2 == 0 { // some get further than others
-				ctx, cancel = context.WithTimeout(t.Context(), 1_000_000)
-				defer cancel()
-			}
-			_, _ = h.client.Write(ctx, connect.NewRequest(writeOf(fmt.Sprint("hasty-", i), 1, appendOp("x"))))
-		})
-	}
-	g.work(t)
-	group.Wait()
-	for i := range clients {
-		h.mustWrite(t, writeOf(fmt.Sprint("hasty-", i), 1, appendOp("x")))
-		if s, _ := ledgerState(t, h.ledger, fmt.Sprint("hasty-", i)); s.Last != 1 {
-			t.Errorf("client %d has %d writes", i, s.Last)
-		}
-	}
-	g.work(t)
-	h.released(t)
-}
-
-// TestAbuseRetriesAndGaps: repeated and missing numbers change nothing.
-func TestAbuseRetriesAndGaps(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	g := &neighbour{h: h}
-	first := h.mustWrite(t, writeOf("again", 1, appendOp("x")))
-	stream := h.client.WriteStream(within(t))
-	for i := range 20 {
-		var writes []*seqledgerv1.WriteRequest
-		for j := range uint64(50) {
-			writes = append(writes, writeOf("again", 1, appendOp("x")), writeOf("again", 3+j, appendOp("x")))
-		}
-		if err := stream.Send(frameOf(writes...)); err != nil {
-			t.Fatal(err)
-		}
-		for j, result := range receive(t, stream, len(writes)) {
-			if r := result.GetReceipt(); j%2 == 0 && (r == nil || !r.Replayed || r.TxId != first.TxId) {
-				t.Fatalf("a retry was answered with %v", result)
-			}
-			if e := result.GetError(); j%2 == 1 &&
-				e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP {
-				t.Fatalf("a gap was answered with %v", result)
-			}
-		}
-		if i%10 == 0 {
-			g.work(t)
-		}
-	}
-	end(t, stream)
-	if s, _ := ledgerState(t, h.ledger, "again"); s.Last != 1 {
-		t.Errorf("the stream has %d writes", s.Last)
-	}
-	h.released(t)
 }
 
 // smallWindow returns a client that takes hardly anything it does not read, and what closes its connection.
@@ -418,47 +286,6 @@ func TestAbuseDeafStreams(t *testing.T) { //nolint:paralleltest // It measures t
 		disconnect()
 	}
 	senders.Wait()
-	h.released(t)
-	g.work(t)
-}
-
-// TestAbuseUnreadAnswers: watchers and readers that read nothing keep their own place and nothing else.
-func TestAbuseUnreadAnswers(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	g := &neighbour{h: h}
-	for i := range 4 {
-		h.mustWrite(t, writeOf("filler", uint64(i+1), setOp(fmt.Sprint("large/", i), incompressible(256<<10))))
-	}
-	client, disconnect := smallWindow()
-	api := seqledgerv1connect.NewLedgerServiceClient(client, h.url)
-	var watchers []*connect.ServerStreamForClient[seqledgerv1.WatchResponse]
-	const each = 5
-	for range each {
-		stream, err := api.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(),
-			FromHeight: 1}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		watchers = append(watchers, stream)
-		body := strings.NewReader(`{"scope":{"organization":"acme","vault":"main"},"pageSize":1000}`)
-		request, err := http.NewRequestWithContext(within(t), http.MethodPost,
-			h.url+seqledgerv1connect.LedgerServiceListEntitiesProcedure, body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Content-Type", "application/json")
-		response, err := client.Do(request) // not read: this is what the test is about
-		if err != nil || response.StatusCode != http.StatusOK {
-			t.Fatal(response, err)
-		}
-	}
-	h.awaitStreams(t, strconv.Itoa(each))
-	g.work(t)
-	disconnect()
-	for _, w := range watchers {
-		_ = w.Close()
-	}
 	h.released(t)
 	g.work(t)
 }

@@ -404,32 +404,3 @@ func mustSayWhen(t *testing.T, err error) {
 	}
 	t.Error("nobody says when to try again:", err)
 }
-
-// TestLogHasNoCredential: at debug, after good and bad ones.
-func TestLogHasNoCredential(t *testing.T) {
-	t.Parallel()
-	g := guard(t, server.Options{}, nil)
-	bad := []byte(g.keys["writer"])
-	// In the middle, where every character counts, and to another than it is.
-	if c := &bad[len(bad)-10]; *c == 'A' {
-		*c = 'B'
-	} else {
-		*c = 'A'
-	}
-	g.keys["bad"] = string(bad)
-	for _, id := range []string{"writer", "bad", "reader"} {
-		l, a := g.as(id)
-		attempts(t, l, a, "00000000-0000-8000-8000-000000000001")
-	}
-	delete(g.entries, "reader")
-	g.reload(t)
-	log := g.log.String()
-	if !strings.Contains(log, "not authenticated") || !strings.Contains(log, "read again") {
-		t.Error("the log lacks what happened:", log)
-	}
-	for id, key := range g.keys {
-		if strings.Contains(log, key[len("sl_")+len(id):][:20]) {
-			t.Errorf("the key of %s is in the log", id)
-		}
-	}
-}

@@ -53,16 +53,9 @@ type placed struct {
 // about names the write in a refusal.
 func (w *batchWrite) about() subject { return subject{w.stream.scope, w.stream.clientID, w.sequence} }
 
-// engine is how a batch enters the engine: a stream waits for its budgets, a single call does not.
-type engine interface {
-	// enter submits commands with the given bytes of operations. leave is for the batch. After an error nothing was
-	// submitted, and neither is used.
-	enter(ctx context.Context, commands []machine.Command, bytes int) (s *ledger.Submission, leave func(), err error)
-}
-
-// newBatch converts a frame and submits its permitted writes. The error is that of ctx.
+// newBatch converts a frame and submits its permitted writes. See submit for hurry. The error is that of ctx.
 func (s *Server) newBatch(
-	ctx context.Context, f *wire.Frame, authorized *authorizationCache, to engine,
+	ctx context.Context, f *wire.Frame, authorized *authorizationCache, p admission.Party, hurry <-chan struct{},
 ) (*batch, error) {
 	b := &batch{size: len(f.Writes), began: time.Now()}
 	c := converters.Get().(*converter) //nolint:forcetypeassert // The pool holds nothing else.
@@ -74,12 +67,11 @@ func (s *Server) newBatch(
 	}
 	err := error(ledger.ErrDraining)
 	if !s.isDraining() {
-		b.submission, b.leave, err = to.enter(ctx, commands, b.bytes())
+		err = s.submit(ctx, b, commands, p, hurry)
 	}
 	if err == nil {
 		return b, nil
 	}
-	b.submission, b.leave = nil, nil
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -91,6 +83,30 @@ func (s *Server) newBatch(
 		}
 	}
 	return b, nil
+}
+
+// submit submits the commands of a batch. For a stream, whose hurry is not nil, it waits while the credential exceeds
+// its rate, until hurry is closed, or its share of the engine, or while the queue is full; for a single call it does
+// not wait.
+func (s *Server) submit(
+	ctx context.Context, b *batch, commands []machine.Command, p admission.Party, hurry <-chan struct{},
+) (err error) {
+	var leave func()
+	work := admission.Work{Writes: len(commands), Bytes: b.bytes()}
+	if hurry == nil {
+		if leave, err = s.admission.Write(ctx, p, work); err == nil {
+			b.submission, err = s.options.Ledger.SubmitNow(ctx, commands)
+		}
+	} else {
+		if leave, err = s.admission.AwaitWrite(ctx, hurry, p, work); err == nil {
+			b.submission, err = s.options.Ledger.Submit(ctx, commands)
+		}
+	}
+	if b.leave = leave; err != nil {
+		b.left()
+		b.submission = nil
+	}
+	return err
 }
 
 // converter is the memory of the commands of one frame until they are submitted. It is pooled, not kept by a stream,
@@ -302,13 +318,10 @@ func (a *answers) addOutcome(ctx context.Context, s *Server, out *machine.Outcom
 }
 
 // addProof adds the proof of a committed write. See Server.addProof.
-func (a *answers) addProof(ctx context.Context, s *Server, m *seqledgerv1.Receipt, scope machine.Scope) error {
-	if a.tree == nil || a.treeScope != scope || a.treeHeight != m.BlockHeight {
-		tree, err := s.writtenBlockTree(ctx, scope, m.BlockHeight)
-		if err != nil {
-			return err
-		}
-		a.tree, a.treeScope, a.treeHeight = tree, scope, m.BlockHeight
+func (a *answers) addProof(ctx context.Context, s *Server, m *seqledgerv1.Receipt, scope machine.Scope) (err error) {
+	if a.treeScope != scope || a.treeHeight != m.BlockHeight {
+		a.tree, a.treeScope, a.treeHeight = nil, scope, m.BlockHeight
 	}
-	return setProof(m, a.tree)
+	a.tree, err = s.addProof(ctx, m, scope, a.tree)
+	return err
 }

@@ -61,12 +61,20 @@ func whole(t *testing.T, parts []*seqledgerv1.Block) *seqledgerv1.Block {
 	return all
 }
 
-func TestBlocksInParts(t *testing.T) {
+// TestParts: what does not fit in a message comes in parts, which are together what is asked for whole.
+func TestParts(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	h.largeBlocks(t)
 	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url,
 		connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
+	h.blocksInParts(t, grpc)
+	h.watchInParts(t, grpc)
+	h.transactionsInParts(t, grpc)
+}
+
+func (h *harness) blocksInParts(t *testing.T, grpc seqledgerv1connect.LedgerServiceClient) {
+	t.Helper()
 	for height := uint64(1); height <= 3; height++ {
 		want, err := h.client.GetBlock(within(t),
 			connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))
@@ -97,12 +105,8 @@ func TestBlocksInParts(t *testing.T) {
 	}
 }
 
-func TestWatchInParts(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	h.largeBlocks(t)
-	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url,
-		connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
+func (h *harness) watchInParts(t *testing.T, grpc seqledgerv1connect.LedgerServiceClient) {
+	t.Helper()
 	for content, check := range map[seqledgerv1.BlockContent]func(got []*seqledgerv1.Block,
 		want *seqledgerv1.Block) bool{
 		seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS: func(got []*seqledgerv1.Block, want *seqledgerv1.Block) bool {
@@ -138,12 +142,8 @@ func TestWatchInParts(t *testing.T) {
 	}
 }
 
-func TestTransactionsInParts(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	h.largeBlocks(t)
-	grpc := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url,
-		connect.WithGRPC(), connect.WithReadMaxBytes(grpcDefault))
+func (h *harness) transactionsInParts(t *testing.T, grpc seqledgerv1connect.LedgerServiceClient) {
+	t.Helper()
 	for height := uint64(1); height <= 3; height++ {
 		block, err := h.client.GetBlock(within(t),
 			connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))

@@ -14,8 +14,8 @@ import (
 // clusterMetrics returns the metrics of a status by name, with the node in brackets.
 func clusterMetrics(t *testing.T, s cluster.Status) map[string]float64 {
 	t.Helper()
-	registry := prometheus.NewPedanticRegistry() // which refuses what is not described, or is there twice
-	registry.MustRegister(clusterCollector{func() cluster.Status { return s }})
+	registry := prometheus.NewPedanticRegistry() // which refuses what is there twice
+	registry.MustRegister(prometheus.CollectorFunc(func(out chan<- prometheus.Metric) { collectCluster(out, &s) }))
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

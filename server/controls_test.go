@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -93,60 +92,6 @@ func TestStalledWatcherIsDisconnected(t *testing.T) {
 	}
 	if watcher.Err() == nil {
 		t.Error("the watcher must learn that it was disconnected")
-	}
-}
-
-// TestPatientStreamsStay: a stream on which nothing is under way may last.
-func TestPatientStreamsStay(t *testing.T) {
-	t.Parallel()
-	s := newTestServer(t, Options{})
-	// On a busy machine a message takes some time to arrive.
-	s.stall, s.late = 200*time.Millisecond, 200*time.Millisecond
-	api := serveTest(t, s)
-	stream := api.WriteStream(soon(t))
-	for sequence := uint64(1); sequence <= 3; sequence++ {
-		m := appends(strings.Repeat("x", 10<<10))
-		m.Writes[0].Sequence = sequence
-		if err := stream.Send(m); err != nil {
-			t.Fatal(err)
-		}
-		if r, err := stream.Receive(); err != nil || r.Results[0].GetReceipt() == nil {
-			t.Fatal(r, err)
-		}
-		<-time.After(3 * s.stall) // longer than a stall may last
-	}
-	if err := stream.CloseRequest(); err != nil {
-		t.Error(err)
-	}
-	_ = stream.CloseResponse()
-}
-
-// TestHalfFrameIsDisconnected: a client that does not send the rest of a large message is disconnected, and the memory
-// is released.
-func TestHalfFrameIsDisconnected(t *testing.T) {
-	t.Parallel()
-	s := newTestServer(t, Options{})
-	s.late = 20 * time.Millisecond
-	address := serveAddress(t, s)
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	// Watch over HTTP/1.1 reads its message like a WriteStream does.
-	request := "POST /seqledger.v1.LedgerService/Watch HTTP/1.1\r\nHost: localhost\r\n" +
-		"Content-Type: application/connect+json\r\nContent-Length: 100005\r\n\r\n\x00\x00\x01\x86\xa0{"
-	if _, err := conn.Write([]byte(request)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Read(make([]byte, 1)); err != nil {
-		t.Error("want an answer before the connection ends:", err)
-	}
-	if err := s.admission.AwaitStreams(soon(t)); err != nil {
-		t.Error(err)
-	}
-	if err := s.admission.AwaitRequests(soon(t)); err != nil || s.admission.Gauges().ArrivingBytes != 0 {
-		t.Errorf("%d bytes are held, %v", s.admission.Gauges().ArrivingBytes, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -44,14 +45,12 @@ func (s *Server) within(next http.Handler) http.Handler {
 
 // fromAllowedPage refuses pages of other origins, because a browser sends some requests without asking first.
 func (s *Server) fromAllowedPage(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.allowsOrigin(r) {
-			http.Error(w, "a page of this origin may not call here: name the origin with --cors-origin",
-				http.StatusForbidden)
-			return
+	return onlyIf(func(r *http.Request) string {
+		if s.allowsOrigin(r) {
+			return ""
 		}
-		next.ServeHTTP(w, r)
-	})
+		return "a page of this origin may not call here: name the origin with --cors-origin"
+	}, func(context.Context) {}, next)
 }
 
 // inProcess is a transport to a handler of this process.

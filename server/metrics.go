@@ -92,9 +92,8 @@ func newMetrics(s *Server) *metrics {
 		ConstLabels: prometheus.Labels{"version": s.options.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
 	m.registry.MustRegister(m.requests, latency, results, m.panics, m.writeStreams, m.upgraded, m.watches,
-		version, newLedgerCollector(s), clusterCollector{s.options.Ledger.Cluster().Status}, accessCollector{s},
-		admissionCollector{s.admission},
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		version, collector{s}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 

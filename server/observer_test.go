@@ -93,20 +93,3 @@ func TestLogsHoldNoPayloads(t *testing.T) {
 		}
 	}
 }
-
-func TestTooManyRequests(t *testing.T) {
-	t.Parallel()
-	s := newTestServer(t, Options{MaxRequests: 1, Logger: slog.New(slog.DiscardHandler)})
-	leave, err := s.admission.Request(t.Context(), s.party(t.Context()))
-	if err != nil {
-		t.Fatal("there must be room for one:", err)
-	}
-	if w := post(s.Handler(), "/seqledger.v1.AdminService/GetStatus", `{}`); w.Code != http.StatusTooManyRequests ||
-		!strings.Contains(w.Body.String(), "resource_exhausted") {
-		t.Error(w.Code, w.Body)
-	}
-	leave()
-	if w := post(s.Handler(), "/seqledger.v1.AdminService/GetStatus", `{}`); w.Code != http.StatusOK {
-		t.Error("there is room again:", w.Code, w.Body)
-	}
-}

@@ -3,7 +3,6 @@ package server_test
 import (
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -133,7 +132,7 @@ func TestMalformedWritesChangeNothing(t *testing.T) {
 		status, _, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/json", c.body)
 		h.checkRefusal(t, name, status, text, c.field)
 	}
-	// The same bodies, in a stream, are results in their place; see TestStreamRefusesInPlace.
+	// The same bodies, in a stream, are results in their place; see TestABatchAnswersInItsPlaces.
 	if after := h.state(t); after != before {
 		t.Errorf("malformed requests changed the ledger from %v to %v", before, after)
 	}
@@ -310,34 +309,4 @@ func TestHostMustBeLoopback(t *testing.T) {
 	if after := h.state(t); after != before {
 		t.Error("a request with a foreign Host changed the ledger")
 	}
-}
-
-func TestDeadlineMakesTheOutcomeUnknown(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	body := fmt.Sprintf(`{%s,"operations":[{"append":{"payload":"%s"}}]}`, good,
-		strings.Repeat("AAAA", machine.MaxValueBytes/3))
-	// A write of a mebibyte usually takes longer than a millisecond, but not always; so repeat until one is late.
-	for range 50 {
-		request, err := http.NewRequest(http.MethodPost,
-			h.url+seqledgerv1connect.LedgerServiceWriteProcedure, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Content-Type", "application/json")
-		request.Header.Set("Connect-Timeout-Ms", "1")
-		status, _, text := h.do(t, request)
-		if status == http.StatusOK {
-			continue
-		}
-		var e wireError
-		if err := json.Unmarshal([]byte(text), &e); err != nil || e.Code != "deadline_exceeded" {
-			t.Fatal(status, text)
-		}
-		if detail, _ := e.writeError(t); detail.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN {
-			t.Fatal("a late answer must say that the outcome is unknown:", text)
-		}
-		return
-	}
-	t.Fatal("no write was late")
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger"
-	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -137,7 +136,7 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 		if st.readErr = controls.Grow(int64(f.Operations) * decodedOperation); st.readErr != nil {
 			return
 		}
-		b, err := st.server.newBatch(ctx, &f, st.authorized, st)
+		b, err := st.server.newBatch(ctx, &f, st.authorized, st.party, st.hurry)
 		controls.Release()
 		if err == nil {
 			b.weight = weight
@@ -150,23 +149,6 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 			return
 		}
 	}
-}
-
-// enter implements engine. It waits while the credential exceeds its rate or its share of the engine, or the queue is
-// full.
-func (st *writeStream) enter(
-	ctx context.Context, commands []machine.Command, bytes int,
-) (*ledger.Submission, func(), error) {
-	leave, err := st.server.admission.AwaitWrite(ctx, st.hurry, st.party,
-		admission.Work{Writes: len(commands), Bytes: bytes})
-	if err != nil {
-		return nil, nil, err
-	}
-	submission, err := st.server.options.Ledger.Submit(ctx, commands)
-	if err != nil && leave != nil {
-		leave()
-	}
-	return submission, leave, err
 }
 
 // accept passes a batch to the sender. The error is that of ctx.

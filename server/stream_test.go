@@ -130,27 +130,6 @@ func TestStreamGoesOnAfterARefusal(t *testing.T) {
 	end(t, stream)
 }
 
-// TestStreamRefusesInPlace sends writes that do not even decode between good ones.
-func TestStreamRefusesInPlace(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	stream := h.client.WriteStream(within(t))
-	bad := writeOf("c", 2, appendOp("x"))
-	bad.Operations[0].ProtoReflect().SetUnknown(
-		protowire.AppendVarint(protowire.AppendTag(nil, 50, protowire.VarintType), 1))
-	if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")), bad, writeOf("c", 2, appendOp("y")))); err != nil {
-		t.Fatal(err)
-	}
-	r := receive(t, stream, 3)
-	if e := r[1].GetError(); e.GetField() != "operations[0].50" {
-		t.Error("unknown field:", r[1])
-	}
-	if r[0].GetReceipt() == nil || r[2].GetReceipt().GetSequence() != 2 {
-		t.Error("the neighbours must be committed:", r)
-	}
-	end(t, stream)
-}
-
 func TestStreamRefusesWhatIsNoFrame(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -277,63 +256,4 @@ func TestDisconnectEndsTheStream(t *testing.T) {
 	if _, err := stream.Receive(); err == nil {
 		t.Error("a result from a closed connection")
 	}
-}
-
-// TestNeverReadingClient: a client that reads no results is stopped by what it has not read, and the others go on.
-func TestNeverReadingClient(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	ctx, cancel := context.WithCancel(within(t))
-	defer cancel()
-	lone, disconnect := loneClient()
-	stream := seqledgerv1connect.NewLedgerServiceClient(lone, h.url).WriteStream(ctx)
-	blocked := make(chan struct{})
-	var sent uint64
-	var group sync.WaitGroup
-	group.Go(func() {
-		defer close(blocked)
-		// More than every buffer between here and the ledger can hold: the test ends by the disconnect below, or never.
-		for i := uint64(0); ; i += 500 {
-			var writes []*seqledgerv1.WriteRequest
-			for j := range uint64(500) {
-				writes = append(writes, writeOf("deaf", i+j+1, appendOp("x")))
-			}
-			if stream.Send(frameOf(writes...)) != nil {
-				return
-			}
-			sent = i + 500
-		}
-	})
-	// Until the ledger takes no more from it: two equal checks in a row, with a write of another client between them.
-	var last uint64
-	for sequence := uint64(1); ; sequence++ {
-		state, err := h.client.GetClientState(ctx, connect.NewRequest(
-			&seqledgerv1.GetClientStateRequest{Scope: scope(), ClientId: "deaf"}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if now := state.Msg.State.LastCommittedSequence; now != 0 && now == last && sequence > 200 {
-			break
-		} else if now != last {
-			sequence = max(sequence, 1)
-			last = now
-		}
-		other := seqledgerv1connect.NewLedgerServiceClient(h.h1, h.url)
-		if _, err := other.Write(ctx, connect.NewRequest(writeOf("other", sequence, appendOp("x")))); err != nil {
-			t.Fatal("the others must go on:", err)
-		}
-	}
-	select {
-	case <-blocked:
-		t.Error("the sender must be held back")
-	default:
-	}
-	// Not by a cancel: while a request body waits for its window, the transport does not notice that its context has
-	// ended.
-	disconnect()
-	group.Wait()
-	if last > sent+500 || last == 0 {
-		t.Errorf("%d writes are committed of %d sent", last, sent)
-	}
-	h.awaitStreams(t, "0")
 }

@@ -14,7 +14,6 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -141,24 +140,6 @@ func TestDrainRefusesNewWrites(t *testing.T) {
 	if status, _ := h.get(t, "/healthz"); status != 200 {
 		t.Error("a draining server is alive:", status)
 	}
-}
-
-func TestTooManyStreams(t *testing.T) {
-	t.Parallel()
-	h := startWith(t, server.Options{MaxOpenStreams: 1, Ledger: openLedger(t, ledger.Options{})})
-	first := h.client.WriteStream(within(t))
-	if err := first.Send(frameOf(writeOf("c", 1, appendOp("x")))); err != nil {
-		t.Fatal(err)
-	}
-	receive(t, first, 1)
-	second := h.client.WriteStream(within(t))
-	_ = second.Send(frameOf(writeOf("c", 2, appendOp("x"))))
-	if _, err := second.Receive(); connect.CodeOf(err) != connect.CodeResourceExhausted {
-		t.Error("the second stream must be refused:", err)
-	}
-	_ = second.CloseRequest()
-	_ = second.CloseResponse()
-	end(t, first)
 }
 
 // TestSlowPathDecodesTheSame: a frame that has one bad write is decoded write by write, and the good ones must come out

@@ -206,30 +206,6 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 	}
 }
 
-// Idle streams count against the share of the caller that opened them.
-func TestIdleStreamsAreShared(t *testing.T) {
-	t.Parallel()
-	g := tenants(t, server.Options{MaxOpenStreams: 8})
-	for _, id := range []string{"bad", "reader"} {
-		l, _ := g.as(id)
-		for range 2 {
-			watch, err := l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scopeIn("bad")}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer watch.Close()
-		}
-		third, err := l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scopeIn("bad")}))
-		if err == nil {
-			third.Receive()
-			err = third.Err()
-			_ = third.Close()
-		}
-		mustSayWhen(t, err)
-	}
-	g.mustServe(t, "a")
-}
-
 // Requests are shared.
 func TestRequestsAreShared(t *testing.T) {
 	t.Parallel()

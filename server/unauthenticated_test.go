@@ -258,3 +258,28 @@ func useUpMessageBytes(t *testing.T, s *Server) {
 func enveloped(flags byte, content string) string {
 	return string(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(content)))) + content
 }
+
+// TestHealthChecksAreVisits: one whose body does not arrive is bounded as package admission bounds visits, to its end.
+func TestHealthChecksAreVisits(t *testing.T) {
+	t.Parallel()
+	s, _ := newGuardedServer(t, Options{})
+	conn, err := net.Dial("tcp", serveAddress(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST /grpc.health.v1.Health/Check HTTP/1.1\r\nHost: localhost\r\n"+
+		"Content-Type: application/proto\r\nContent-Length: 100\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int64{1, 0} {
+		for ctx := soon(t); s.admission.Gauges().Visits != want; {
+			select {
+			case <-time.After(time.Millisecond):
+			case <-ctx.Done():
+				t.Fatalf("%d visits, want %d", s.admission.Gauges().Visits, want)
+			}
+		}
+		_ = conn.Close()
+	}
+}

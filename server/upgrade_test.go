@@ -3,8 +3,6 @@ package server_test
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -101,65 +99,6 @@ func TestUpgradedStream(t *testing.T) {
 	if got := h.metric(t, "seqledger_write_streams_own_connection"); got != "0" {
 		t.Errorf("%s upgraded connections after the end", got)
 	}
-}
-
-// TestUpgradedStreamNeedsTheSameCredential as any request, and has the same rights.
-func TestUpgradedStreamNeedsTheSameCredential(t *testing.T) {
-	t.Parallel()
-	g := guard(t, server.Options{}, nil)
-	for name, token := range map[string]string{"none": "", "wrong": "slk_nobody"} {
-		var refused *upgrade.RefusedError
-		if _, err := openUpgraded(t, g.harness, token); !errors.As(err, &refused) ||
-			refused.Status != http.StatusUnauthorized {
-			t.Errorf("with %s: %v, want status 401", name, err)
-		}
-	}
-	stream, err := openUpgraded(t, g.harness, g.keys["writer"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r := ask(t, stream, writeOf("till-1", 1, appendOp("x"))); r[0].GetReceipt() == nil {
-		t.Error(r)
-	}
-	if r := ask(t, stream, writeOf("other", 1,
-		appendOp("x"))); r[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED {
-		t.Error("a client id of others:", r)
-	}
-	var refused *upgrade.RefusedError
-	if _, err := openUpgraded(t, g.harness, g.keys["reader"]); !errors.As(err, &refused) ||
-		refused.Status != http.StatusForbidden {
-		t.Error("a reader opened a stream of writes:", err)
-	}
-}
-
-// TestUpgradedStreamsAreBounded like the others.
-func TestUpgradedStreamsAreBounded(t *testing.T) {
-	t.Parallel()
-	h := startWith(t, server.Options{MaxOpenStreams: 1})
-	first := mustOpenUpgraded(t, h)
-	ask(t, first, writeOf("c", 1, appendOp("x")))
-	second := mustOpenUpgraded(t, h)
-	err := second.Receive(new(seqledgerv1.WriteStreamResponse))
-	if connect.CodeOf(err) != connect.CodeResourceExhausted {
-		t.Errorf("the second stream ended with %v", err)
-	}
-	ask(t, first, writeOf("c", 2, appendOp("x")))
-}
-
-// TestABadFrameEndsAnUpgradedStream and says what is wrong with it.
-func TestABadFrameEndsAnUpgradedStream(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	stream := mustOpenUpgraded(t, h)
-	var many []*seqledgerv1.WriteRequest
-	for i := range 1001 {
-		many = append(many, writeOf(fmt.Sprint(i), 1, appendOp("x")))
-	}
-	if err := stream.Send(frameOf(many...)); err != nil {
-		t.Fatal(err)
-	}
-	err := stream.Receive(new(seqledgerv1.WriteStreamResponse))
-	mustRefuse(t, err, connect.CodeInvalidArgument, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT)
 }
 
 // rawRequest asks for an upgraded connection.

@@ -91,14 +91,25 @@ func TestAPageWrites(t *testing.T) {
 // upgradeStatus is the status of the answer to a request for an upgraded connection.
 func (h *harness) upgradeStatus(t *testing.T, header http.Header) (status int, text string) {
 	t.Helper()
-	ws, response, err := websocket.Dial(within(t), h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure,
-		&websocket.DialOptions{HTTPHeader: header})
-	if err == nil {
-		_ = ws.CloseNow()
-		return http.StatusSwitchingProtocols, ""
-	}
-	if response == nil {
+	request, err := http.NewRequestWithContext(within(t), http.MethodGet,
+		h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, http.NoBody)
+	if err != nil {
 		t.Fatal(err)
+	}
+	request.Header = header
+	for name, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-Websocket-Version": "13",
+		"Sec-Websocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+	} {
+		header.Set(name, value)
+	}
+	response, err := h.h1.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		return response.StatusCode, "" // its body is the stream
 	}
 	body, err := io.ReadAll(response.Body)
 	if err != nil {

@@ -32,7 +32,7 @@ func (s *Server) write(ctx context.Context, m *seqledgerv1.WriteRequest) (*seqle
 	}
 	receipt := wire.RenderReceipt(&out.Receipt)
 	if includeProof {
-		if err := s.addProof(ctx, receipt, scope); err != nil {
+		if _, err := s.addProof(ctx, receipt, scope, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -123,24 +123,22 @@ func (s *Server) decide(
 	}
 }
 
-// addProof adds the proof of a committed write to its receipt. The write is committed in any case, so a failure must
-// not look like a refusal.
-func (s *Server) addProof(ctx context.Context, receipt *seqledgerv1.Receipt, scope machine.Scope) error {
-	tree, err := s.writtenBlockTree(ctx, scope, receipt.BlockHeight)
-	if err != nil {
-		return err
+// addProof adds the proof of a committed write to its receipt, and returns the tree of its block, which may be given if
+// it is known. The write is committed in any case, so a failure must not look like a refusal.
+func (s *Server) addProof(
+	ctx context.Context, receipt *seqledgerv1.Receipt, scope machine.Scope, tree *machine.BlockTree,
+) (_ *machine.BlockTree, err error) {
+	if tree == nil {
+		tree, err = s.blockTree(ctx, scope, receipt.BlockHeight)
 	}
-	return setProof(receipt, tree)
-}
-
-// writtenBlockTree reads the block of a committed write. See addProof.
-func (s *Server) writtenBlockTree(
-	ctx context.Context, scope machine.Scope, height uint64,
-) (*machine.BlockTree, error) {
-	tree, err := s.blockTree(ctx, scope, height)
-	if err != nil {
-		return nil, proofError(err)
+	var proof machine.Proof
+	if err == nil {
+		proof, err = tree.Proof(receipt.BlockPosition)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: the proof could not be read: %w", ledger.ErrOutcomeUnknown, err)
+	}
+	receipt.BlockHeader, receipt.Proof = wire.RenderHeader(&proof.Header), wire.RenderProof(&proof)
 	return tree, nil
 }
 
@@ -150,19 +148,6 @@ func (s *Server) blockTree(ctx context.Context, scope machine.Scope, height uint
 		return nil, err
 	}
 	return s.options.Ledger.BlockTree(ctx, chain, height)
-}
-
-func setProof(receipt *seqledgerv1.Receipt, tree *machine.BlockTree) error {
-	proof, err := tree.Proof(receipt.BlockPosition)
-	if err != nil {
-		return proofError(err)
-	}
-	receipt.BlockHeader, receipt.Proof = wire.RenderHeader(&proof.Header), wire.RenderProof(&proof)
-	return nil
-}
-
-func proofError(err error) error {
-	return fmt.Errorf("%w: the proof could not be read: %w", ledger.ErrOutcomeUnknown, err)
 }
 
 // openSession takes over a stream.

@@ -12,7 +12,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
-	"github.com/seqledger/seqledger/server/admission"
 )
 
 // A WriteBatch is one frame of a WriteStream as a unary call. Its results are those of the frame's writes. What a
@@ -46,18 +45,18 @@ func (s *Server) writeBatch(
 	if err := callOf(ctx).body.Grow(int64(f.Operations) * decodedOperation); err != nil {
 		return nil, err
 	}
-	call := batchCall{s, s.party(ctx)}
+	party := s.party(ctx)
 	// Before the writes are submitted: a refusal must mean that they are not.
-	if callOf(ctx).memory, err = s.admission.Answer(ctx, call.party, maxBatchAnswer(f)); err != nil {
+	if callOf(ctx).memory, err = s.admission.Answer(ctx, party, maxBatchAnswer(f)); err != nil {
 		return nil, err
 	}
-	b, err := s.newBatch(ctx, f, newAuthorizationCache(s.caller(ctx)), call)
+	b, err := s.newBatch(ctx, f, newAuthorizationCache(s.caller(ctx)), party, nil)
 	callOf(ctx).releaseBody()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err)
 	}
 	if err := b.await(ctx); err != nil {
-		s.abandon(call.party, b)
+		s.abandon(party, b)
 		return nil, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err)
 	}
 	b.settle(ctx, s)
@@ -65,29 +64,8 @@ func (s *Server) writeBatch(
 		return nil, b.refusal
 	}
 	answers := answers{method: methodWriteBatch}
-	answers.add(ctx, s, call.party, b)
+	answers.add(ctx, s, party, b)
 	return connect.NewResponse(&seqledgerv1.WriteBatchResponse{Results: answers.Response().Results}), nil
-}
-
-// batchCall is the caller of a WriteBatch.
-type batchCall struct {
-	server *Server
-	party  admission.Party
-}
-
-// enter implements engine. It does not wait.
-func (c batchCall) enter(
-	ctx context.Context, commands []machine.Command, bytes int,
-) (*ledger.Submission, func(), error) {
-	leave, err := c.server.admission.Write(ctx, c.party, admission.Work{Writes: len(commands), Bytes: bytes})
-	if err != nil {
-		return nil, nil, err
-	}
-	submission, err := c.server.options.Ledger.SubmitNow(ctx, commands)
-	if err != nil {
-		leave()
-	}
-	return submission, leave, err
 }
 
 // The most that a result can have, in bytes: a receipt or an error with its texts, an error's key, a version for each

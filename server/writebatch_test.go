@@ -262,22 +262,26 @@ func TestWriteBatchWhoseCallerLeft(t *testing.T) {
 }
 
 // A late answer says on the wire that the outcome is unknown.
-func TestWriteBatchThatIsLate(t *testing.T) {
+func TestLateAnswerIsOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	defer h.stall(t)()
-	body := `{"writes":[{"scope":{"organization":"acme","vault":"main"},"clientId":"c","sequence":"1",` +
-		`"operations":[{"append":{"payload":"AAAA"}}]}]}`
-	request, err := http.NewRequestWithContext(within(t), http.MethodPost,
-		h.url+seqledgerv1connect.LedgerServiceWriteBatchProcedure, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Connect-Timeout-Ms", "1")
-	status, _, text := h.do(t, request)
-	if status != 504 || !strings.Contains(text, "OUTCOME_UNKNOWN") {
-		t.Error(status, text)
+	const write = `{"scope":{"organization":"acme","vault":"main"},"clientId":"c","sequence":"1",` +
+		`"operations":[{"append":{"payload":"AAAA"}}]}`
+	for procedure, body := range map[string]string{
+		seqledgerv1connect.LedgerServiceWriteProcedure:      write,
+		seqledgerv1connect.LedgerServiceWriteBatchProcedure: `{"writes":[` + write + `]}`,
+	} {
+		request, err := http.NewRequestWithContext(within(t), http.MethodPost, h.url+procedure, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/json")
+		request.Header.Set("Connect-Timeout-Ms", "1")
+		status, _, text := h.do(t, request)
+		if status != 504 || !strings.Contains(text, `"deadline_exceeded"`) || !strings.Contains(text, "OUTCOME_UNKNOWN") {
+			t.Error(procedure, status, text)
+		}
 	}
 }
 

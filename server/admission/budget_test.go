@@ -126,43 +126,6 @@ func TestBudgetUnderLoad(t *testing.T) {
 	}
 }
 
-// A second's worth passes at once, then the rest evenly; and the returned time to wait is sufficient.
-func TestPace(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := pace{began: time.Now()}
-		for i := range 4 {
-			if wait := p.take(1, 4, false); wait != 0 {
-				t.Fatalf("the first second's worth, %d: %v", i, wait)
-			}
-		}
-		wait := p.take(1, 4, false)
-		if wait <= 0 || wait > time.Second/4 {
-			t.Fatal("a fifth must wait for a quarter of a second at most:", wait)
-		}
-		<-time.After(wait) // the bubble's time
-		if wait := p.take(1, 4, false); wait != 0 {
-			t.Error("at the time that was said:", wait)
-		}
-		if p.idle() {
-			t.Error("units are still due")
-		}
-		<-time.After(2 * time.Second)
-		if !p.idle() {
-			t.Error("all units are over")
-		}
-		if wait := p.take(100, 4, false); wait != 0 {
-			t.Error("more than a second's worth must be let through when nothing is before it:", wait)
-		}
-		if wait := p.take(8, 4, true); wait != 25*time.Second {
-			t.Error("what is counted in any case must wait for all before it:", wait)
-		}
-		if p.take(1, 0, false) != 0 {
-			t.Error("0 is no limit")
-		}
-	})
-}
-
 func TestBudgetAwaitEmpty(t *testing.T) {
 	t.Parallel()
 	var b Budget

@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"math/rand/v2"
 	"regexp"
 	"strings"
 	"testing"
@@ -72,43 +71,6 @@ func TestAPatternIsForItsOwnScope(t *testing.T) {
 			if p.match(other) != (i == k) {
 				t.Errorf("%q, written for %+v, matches %+v: %v", text, scope, other, p.match(other))
 			}
-		}
-	}
-}
-
-// TestMoreStarsMatchMore: a star in place of a part of a pattern never takes a scope away, and but for the pattern of
-// all scopes no pattern matches both an organization and a vault.
-func TestMoreStarsMatchMore(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(2000) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		word := func(letters string) string {
-			b := make([]byte, 1+random.IntN(4))
-			for i := range b {
-				b[i] = letters[random.IntN(len(letters))]
-			}
-			return string(b)
-		}
-		organization, vault := word("ab*"), word("ab*")
-		if organization == everyScope {
-			organization = "a"
-		}
-		scope := machine.Scope{Organization: word("ab"), Vault: word("ab")}
-		at := random.IntN(len(organization))
-		wider := organization[:at] + "*" + organization[at+1:]
-		match := func(pattern string, s machine.Scope) bool {
-			p, err := newScopePattern(pattern)
-			if err != nil {
-				t.Fatalf("seed %d: %q: %v", seed, pattern, err)
-			}
-			return p.match(s)
-		}
-		if match(organization+"/"+vault, scope) && !match(wider+"/"+vault, scope) {
-			t.Errorf("seed %d: %s/%s matches %+v, and %s/%s does not", seed, organization, vault, scope, wider, vault)
-		}
-		alone := machine.Scope{Organization: scope.Organization}
-		if match(organization, scope) || match(organization+"/"+vault, alone) {
-			t.Errorf("seed %d: %s or %s/%s matches the other kind of scope", seed, organization, organization, vault)
 		}
 	}
 }

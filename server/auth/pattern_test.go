@@ -7,26 +7,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-func TestGlob(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		pattern, text string
-		want          bool
-	}{
-		{"till-7", "till-7", true}, {"till-7", "till-70", false}, {"till-7", "atill-7", false},
-		{"till-*", "till-", true}, {"till-*", "till-7", true}, {"till-*", "Till-7", false}, {"till-*", "till", false},
-		{"*-7", "till-7", true}, {"*-7", "-7", true}, {"*-7", "till-70", false},
-		{"a*b*c", "abc", true}, {"a*b*c", "a-b-b-c", true}, {"a*b*c", "ac", false}, {"a*b*c", "acb", false},
-		{"a*a", "a", false}, {"a*a", "aa", true}, {"a*aa*a", "aaa", false}, {"a*aa*a", "aaaa", true},
-		{"*", "", true}, {"*", "anything at all", true}, {"**", "x", true}, {"till-*", "till-*", true},
-		{"a.c", "abc", false}, {"a?c", "abc", false}, {"[ab]", "a", false},
-	} {
-		if g := newGlob(test.pattern); g.match(test.text) != test.want {
-			t.Errorf("%q and %q: want %v", test.pattern, test.text, test.want)
-		}
-	}
-}
-
 func TestScopePattern(t *testing.T) {
 	t.Parallel()
 	scopes := []machine.Scope{

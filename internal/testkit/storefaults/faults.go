@@ -130,7 +130,7 @@ func lostAnswers(t *testing.T, p *Proxy, store idempotency.Store) {
 	}
 }
 
-// unreachable makes calls to a server that does not answer. Each must return an error.
+// unreachable makes calls to a server that does not answer. Each must return an error, soon after its context ended.
 func unreachable(t *testing.T, p *Proxy, store idempotency.Store, mode Mode) {
 	s := newSubject(t, p, store)
 	if outcome := s.repeat(s.reserve); outcome != idempotency.Acquired {
@@ -147,8 +147,10 @@ func unreachable(t *testing.T, p *Proxy, store idempotency.Store, mode Mode) {
 		return idempotency.OK, err
 	}
 	for name, c := range map[string]call{"Reserve": s.reserve, "Complete": complete, "Get": get} {
-		if outcome, err := s.under(mode, c); err == nil {
-			t.Errorf("%s: %v", name, outcome)
+		began := time.Now()
+		outcome, err := s.under(mode, c)
+		if took := time.Since(began); err == nil || took > 3*callTimeout {
+			t.Errorf("%s: %v, %v after %v", name, outcome, err, took)
 		}
 	}
 	if outcome := s.repeat(complete); outcome != idempotency.OK {

@@ -57,9 +57,9 @@ func (w *Watch) Stalled() (s Stall) {
 // now is at least 1, because 0 means that a job is not under way.
 func (w *Watch) now() int64 { return max(1, int64(time.Since(w.began))) }
 
-// OnlyWhile makes the job count as stalled only while counts reports true: what nothing waits for may take its time. The
-// time before counts all the same once something waits. counts must not wait. OnlyWhile is called before the job begins
-// for the first time.
+// OnlyWhile makes the job count as stalled only while counts reports true: what nothing waits for may take its time.
+// The time before counts all the same once something waits. counts must not wait. OnlyWhile is called before the job
+// begins for the first time.
 func (j *Job) OnlyWhile(counts func() bool) { j.counts = counts }
 
 // Begin starts the work.
