@@ -17,7 +17,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// importCommand commits the lines of a file.
 type importCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`

@@ -15,7 +15,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// listCommand groups the listings.
 type listCommand struct {
 	Entities      listEntitiesCommand      `cmd:"" default:"withargs" help:"List entities by key (default command)."`
 	Relationships listRelationshipsCommand `cmd:"" help:"List relationships."`
@@ -84,7 +83,6 @@ func printList[T proto.Message](
 	})
 }
 
-// listEntitiesCommand lists entities.
 type listEntitiesCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -115,7 +113,6 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 	})
 }
 
-// listRelationshipsCommand lists relationships.
 type listRelationshipsCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -148,7 +145,6 @@ func (c *listRelationshipsCommand) Run(e *environment) error {
 	})
 }
 
-// listBlocksCommand lists block headers.
 type listBlocksCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -178,7 +174,6 @@ func (c *listBlocksCommand) Run(e *environment) error {
 	})
 }
 
-// listClientsCommand lists streams.
 type listClientsCommand struct {
 	scopeFlags  `embed:""`
 	clientFlags `embed:""`
@@ -210,7 +205,6 @@ func (c *listClientsCommand) Run(e *environment) error {
 	})
 }
 
-// listRefusalsCommand lists refused writes.
 type listRefusalsCommand struct {
 	clientFlags `embed:""`
 	After       uint64 `help:"Only those with a higher number." env:"-" placeholder:"NUMBER"`
