@@ -107,7 +107,8 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 	return list(e, &c.clientFlags, items, columns[*seqledgerv1.Entity]{
 		[]string{"KEY", "VERSION", "VALUE", "EXPIRES"}, func(m *seqledgerv1.Entity) []string {
 			return []string{
-				quoted(m.GetKey()), number(m.GetVersion()), operation.Display(m.GetValue()), timestamp(m.GetExpiresAt()),
+				quoted(m.GetKey()), number(m.GetVersion()), operation.Display(m.GetValue()),
+				timestamp(m.GetExpiresAt()),
 			}
 		},
 	})
@@ -236,14 +237,15 @@ func (c *listRefusalsCommand) Run(e *environment) error {
 		}
 	}
 	headings := []string{"NUMBER", "TIME", "REASON", "CALL", "SCOPE", "CLIENT", "SEQUENCE", "MESSAGE"}
-	return list(e, &c.clientFlags, items, columns[*seqledgerv1.Refusal]{headings, func(r *seqledgerv1.Refusal) []string {
+	in := columns[*seqledgerv1.Refusal]{headings, func(r *seqledgerv1.Refusal) []string {
 		scope := "-"
 		if r.GetScope() != nil {
 			scope = quoted(scopeName(r.GetScope())) // a refused one may have any characters
 		}
 		return []string{
-			number(r.GetNumber()), timestamp(r.GetTime()), strings.TrimPrefix(r.GetCode().String(), "WRITE_ERROR_CODE_"),
-			r.GetMethod(), scope, quoted(r.GetClientId()), number(r.GetSequence()), r.GetMessage(),
+			number(r.GetNumber()), timestamp(r.GetTime()),
+			strings.TrimPrefix(r.GetCode().String(), "WRITE_ERROR_CODE_"), r.GetMethod(), scope, quoted(r.GetClientId()), number(r.GetSequence()), r.GetMessage(),
 		}
-	}})
+	}}
+	return list(e, &c.clientFlags, items, in)
 }
