@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -26,6 +26,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 	}
 	began := time.Now()
 	var outcomes []machine.Outcome
+	var most int // commands of an entry
 	err := l.store.Update(boltstore.Position{Index: at.Index, Term: at.Term}, func(tx machine.Tx) (err error) {
 		outcomes, err = l.machine.Apply(tx, entry)
 		if err == nil {
@@ -40,7 +41,7 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 				l.cluster.AddDigest(at.Index, l.machine.Check())
 			}
 			l.setHorizon(l.machine.View(tx).Horizon())
-			l.entryCommands.Store(decide.EntryCommands(l.machine.View(tx).Config()))
+			most = engine.EntryCommands(l.machine.View(tx).Config())
 			l.counters.setEvictions(l.machine.Evictions())
 		}
 		return err
@@ -51,7 +52,10 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 	}
 	took := time.Since(began)
 	l.counters.applied.Observe(int64(took))
-	l.applies.observe(took)
+	l.mu.Lock()
+	l.engine.Applied(took, most)
+	l.changed()
+	l.mu.Unlock()
 	l.count(outcomes, len(entry))
 	l.probes.decided(outcomes)
 	if l.checkpointIsDue() {

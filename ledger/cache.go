@@ -9,7 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/cluster"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -23,13 +23,13 @@ import (
 // 15 % of the engine's processor time in a profile and pushed out the receipts
 // that retries ask for.
 type cache struct {
-	entries      *otter.Cache[decide.ReceiptName, *machine.Receipt] // nil: off
+	entries      *otter.Cache[engine.ReceiptName, *machine.Receipt] // nil: off
 	evicted      atomic.Uint64                                      // entries pushed out by others
 	hits, misses atomic.Uint64
 }
 
 // weight is about how many bytes an entry takes.
-func weight(_ decide.ReceiptName, r *machine.Receipt) uint32 {
+func weight(_ engine.ReceiptName, r *machine.Receipt) uint32 {
 	const fixed = 320 // key, receipt, and the cache's own node
 	return uint32(fixed + len(r.Actor) + 8*len(r.Versions))
 }
@@ -39,12 +39,12 @@ func newCache(bytes int64) *cache {
 		return &cache{}
 	}
 	c := new(cache)
-	c.entries = otter.Must(&otter.Options[decide.ReceiptName, *machine.Receipt]{
+	c.entries = otter.Must(&otter.Options[engine.ReceiptName, *machine.Receipt]{
 		MaximumWeight: uint64(bytes),
 		Weigher:       weight,
 		// In the caller's goroutine, so that there is none to look after.
 		Executor: func(fn func()) { fn() },
-		OnAtomicDeletion: func(e otter.DeletionEvent[decide.ReceiptName, *machine.Receipt]) {
+		OnAtomicDeletion: func(e otter.DeletionEvent[engine.ReceiptName, *machine.Receipt]) {
 			if e.WasEvicted() {
 				c.evicted.Add(1)
 			}
@@ -61,8 +61,8 @@ func (c *cache) size() (entries int, bytes uint64) {
 	return c.entries.EstimatedSize(), c.entries.WeightedSize()
 }
 
-// Get implements decide.Receipts.
-func (c *cache) Get(name decide.ReceiptName) *machine.Receipt {
+// Get implements engine.Receipts.
+func (c *cache) Get(name engine.ReceiptName) *machine.Receipt {
 	if c.entries != nil {
 		if r, ok := c.entries.GetIfPresent(name); ok {
 			c.hits.Add(1)
@@ -73,8 +73,8 @@ func (c *cache) Get(name decide.ReceiptName) *machine.Receipt {
 	return nil
 }
 
-// Put implements decide.Receipts.
-func (c *cache) Put(name decide.ReceiptName, r *machine.Receipt) {
+// Put implements engine.Receipts.
+func (c *cache) Put(name engine.ReceiptName, r *machine.Receipt) {
 	if c.entries != nil {
 		c.entries.Set(name, r)
 	}
@@ -91,7 +91,7 @@ const retryGroup = 32
 // applier at work, because going through the log is always right, and waiting here would
 // hold up every new write. There is a receipt for each command.
 func (l *Ledger) answerRetries(
-	ctx context.Context, commands []machine.Command, receipts []*machine.Receipt, buffer *decide.Buffer,
+	ctx context.Context, commands []machine.Command, receipts []*machine.Receipt, buffer *engine.Buffer,
 ) error {
 	// Among several nodes, a leader asks the others whether it still is one, which takes a new write longer than all
 	// else in front of the log. What is not in the state as it is here needs no such question: the log decides it.
@@ -115,14 +115,14 @@ func (l *Ledger) answerRetries(
 
 // findRetries is answerRetries with the state as it is on this node, and reports whether there is a receipt.
 func (l *Ledger) findRetries(
-	commands []machine.Command, receipts []*machine.Receipt, buffer *decide.Buffer,
+	commands []machine.Command, receipts []*machine.Receipt, buffer *engine.Buffer,
 ) (found bool, err error) {
 	clear(receipts)
 	memoryOnly := l.leavesToLog()
 	beyond, err := l.store.TryView(memoryOnly, func(r machine.Reader) (err error) {
 		view := l.machine.View(r)
 		for i := range commands {
-			if receipts[i], err = decide.Retry(view, &commands[i], l.cache, buffer); err != nil {
+			if receipts[i], err = engine.Retry(view, &commands[i], l.cache, buffer); err != nil {
 				return err
 			}
 			found = found || receipts[i] != nil
@@ -147,12 +147,12 @@ func (l *Ledger) findRetries(
 // writes can still answer a client that repeats one.
 func (l *Ledger) Repeated(ctx context.Context, commands []machine.Command) ([]machine.Outcome, error) {
 	outcomes := make([]machine.Outcome, len(commands))
-	buffer := new(decide.Buffer)
+	buffer := new(engine.Buffer)
 	for from := 0; from < len(commands); from += retryGroup {
 		group := commands[from:min(from+retryGroup, len(commands))]
 		err := l.View(ctx, func(v machine.View) error {
 			for i := range group {
-				receipt, err := decide.Retry(v, &group[i], l.cache, buffer)
+				receipt, err := engine.Retry(v, &group[i], l.cache, buffer)
 				if err != nil {
 					return err
 				}

@@ -77,7 +77,7 @@ func TestEntryBoundAfterRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := l.entryCommands.Load(); got != 7 {
+		if got := l.mostCommands(); got != 7 {
 			t.Errorf("an entry takes %d commands, want 7", got)
 		}
 		if err := l.Close(); err != nil {

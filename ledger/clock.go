@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/datadir"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 )
 
 // maxQuietJump is how far ledger time may move to a wall clock without a log message.
@@ -31,7 +31,7 @@ func (c *clock) learn(applied int64, at time.Time, back bool) {
 	}
 }
 
-// set moves ledger time to a wall clock unless that would set it back, and returns the step; see [decide.TermBase]. It
+// set moves ledger time to a wall clock unless that would set it back, and returns the step; see [engine.TermBase]. It
 // is 0 for a new ledger.
 func (c *clock) set(wall time.Time, longest time.Duration, accept bool) (step time.Duration, err error) {
 	c.mu.Lock()
@@ -41,8 +41,8 @@ func (c *clock) set(wall time.Time, longest time.Duration, accept bool) (step ti
 	if !c.began.IsZero() {
 		last = c.base + int64(now.Sub(c.began))
 	}
-	base, err := decide.TermBase(last, longest, wall, accept)
-	if _, refused := errors.AsType[*decide.ClockError](err); refused {
+	base, err := engine.TermBase(last, longest, wall, accept)
+	if _, refused := errors.AsType[*engine.ClockError](err); refused {
 		return 0, fmt.Errorf("%w: %w", datadir.ErrClock, err)
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/seqledger/seqledger/ledger/cluster"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -21,7 +22,7 @@ func (l *Ledger) clusterHost() cluster.Host {
 			return cluster.State{Created: h.Created, Ledger: h.Ledger, Config: h.Config}, nil
 		},
 		Tick: func(ctx context.Context) error {
-			_, err := l.one(ctx, origin{}, machine.AppendTick(nil))
+			_, err := l.one(ctx, engine.Origin{}, machine.AppendTick(nil))
 			return err
 		},
 		BeginTerm:   l.beginTerm,

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync/atomic"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -33,59 +32,17 @@ import (
 // applier never waits, because what is in the log must be applied.
 
 const (
-	maxInFlight = 2
 	// A submission of these, with its overhead, fits in the smallest queue.
 	maxSubmissionCommands = 4_096
 	maxSubmissionBytes    = 12 << 20
 	// entryHeaderBytes is the most that the header of an entry takes.
 	entryHeaderBytes = 48
-
-	// commandOverhead is what a waiting command counts beside its bytes: its
-	// outcome, twice, and its part of the request.
-	commandOverhead = 900
-	// unaryShare is the part of the queue that is kept for single commands, so
-	// that a stream that waits for room does not shut them out.
-	unaryShare = 8
 )
-
-// slowSync is how long a sync takes at least where one entry is in flight and not maxInFlight.
-const slowSync = 500 * time.Microsecond
-
-// slowerThanApply is how many times as long as an apply a sync takes, too, where one entry is in flight. Where an apply
-// takes about as long, as that of keyed commands does, two are: one is applied beside the other's sync.
-const slowerThanApply = 2
-
-// pace is about how long something has taken the last times. Nothing but the size of entries depends on it.
-type pace struct{ nanos atomic.Int64 }
-
-// observe takes in one duration. One goroutine calls it.
-func (p *pace) observe(took time.Duration) {
-	const weight = 8 // of what was before
-	was := p.last()
-	p.set(was + (took-was)/weight)
-}
-
-func (p *pace) last() time.Duration    { return time.Duration(p.nanos.Load()) }
-func (p *pace) set(took time.Duration) { p.nanos.Store(int64(took)) }
-
-// syncsAreSlow reports whether an entry had better wait until the one before is answered.
-func (l *Ledger) syncsAreSlow() bool {
-	sync := l.syncs.last()
-	return sync > slowSync && sync > slowerThanApply*l.applies.last()
-}
-
-// stored notes that what was given to the log is on the disk, and how long that took. The log calls it after each
-// write.
-func (l *Ledger) stored(took time.Duration) {
-	l.syncs.observe(took)
-	l.unsynced.Store(false)
-	signal(l.synced)
-}
 
 // inflightEntry is a proposed entry.
 type inflightEntry struct {
 	proposal *raftlog.Proposal
-	spans    []span
+	spans    []engine.Span
 }
 
 // Write decides one write and waits until it is durable. An outcome that is
@@ -114,7 +71,7 @@ func (l *Ledger) WriteEncoded(ctx context.Context, c *machine.Command) (machine.
 
 // write decides one command. A retry that the state answers needs no submission, and nearly no memory.
 func (l *Ledger) write(
-	ctx context.Context, command []machine.Command, buffer *decide.Buffer,
+	ctx context.Context, command []machine.Command, buffer *engine.Buffer,
 ) (machine.Outcome, error) {
 	if err := mustBeEncoded(command); err != nil {
 		return machine.Outcome{}, err
@@ -152,10 +109,11 @@ func (l *Ledger) submit(ctx context.Context, commands []machine.Command, wait bo
 	if err := mustBeEncoded(commands); err != nil {
 		return nil, err
 	}
-	s := &Submission{commands: make([]queuedCommand, 0, len(commands))}
+	s := newSubmission(false)
+	s.engine.Commands = make([]engine.Command, 0, len(commands))
 	buffer := getWriteBuffer()
 	defer buffer.free()
-	s.frames = buffer.memory
+	s.engine.Frames = buffer.memory
 	var receipts [retryGroup]*machine.Receipt
 	for i := range commands {
 		if i%retryGroup == 0 {
@@ -165,19 +123,16 @@ func (l *Ledger) submit(ctx context.Context, commands []machine.Command, wait bo
 			}
 		}
 		if receipt := receipts[i%retryGroup]; receipt != nil {
-			s.setReplayed(i, replayed(&commands[i], receipt), len(commands))
+			s.engine.AddReplay(replayed(&commands[i], receipt), len(commands))
 			continue
 		}
-		if s.slots != nil {
-			s.slots = append(s.slots, i)
-		}
 		s.addWrite(&commands[i])
-		if len(s.frames) > maxSubmissionBytes && i > 0 {
+		if len(s.engine.Frames) > maxSubmissionBytes && i > 0 {
 			problem := fmt.Sprintf("must have at most %d bytes together", maxSubmissionBytes)
 			return nil, &machine.FieldError{Field: "writes", Problem: problem}
 		}
 	}
-	if s.frames = buffer.take(s.frames); len(s.commands) == 0 {
+	if s.engine.Frames = buffer.take(s.engine.Frames); len(s.engine.Commands) == 0 {
 		return s, nil
 	}
 	if err := l.enqueue(ctx, s, wait); err != nil {
@@ -201,7 +156,7 @@ func (l *Ledger) OpenSession(ctx context.Context, o *machine.OpenSession) (machi
 	if err := o.Validate(); err != nil {
 		return machine.Outcome{}, err
 	}
-	return l.one(ctx, origin{o.Scope, o.Actor}, machine.AppendOpenSession(nil, o))
+	return l.one(ctx, engine.Origin{Scope: o.Scope, Actor: o.Actor}, machine.AppendOpenSession(nil, o))
 }
 
 // UpdateConfig changes the replicated configuration; see Write. The outcome
@@ -210,9 +165,9 @@ func (l *Ledger) UpdateConfig(ctx context.Context, u *machine.ConfigUpdate, acto
 	return l.exclusive(ctx, machine.AppendUpdateConfig(nil, u, actor))
 }
 
-func (l *Ledger) one(ctx context.Context, from origin, command []byte) (machine.Outcome, error) {
+func (l *Ledger) one(ctx context.Context, from engine.Origin, command []byte) (machine.Outcome, error) {
 	s := l.single()
-	s.addFrom(from, command, 1)
+	s.engine.Add(from, command, 1)
 	return l.decide(ctx, s)
 }
 
@@ -220,8 +175,8 @@ func (l *Ledger) one(ctx context.Context, from origin, command []byte) (machine.
 // may change how later commands are divided into entries.
 func (l *Ledger) exclusive(ctx context.Context, command []byte) (machine.Outcome, error) {
 	s := l.single()
-	s.exclusive = true
-	s.add(command, 1)
+	s.engine.Exclusive = true
+	s.engine.Add(engine.Origin{}, command, 1)
 	return l.decide(ctx, s)
 }
 
@@ -234,16 +189,15 @@ func (l *Ledger) decide(ctx context.Context, s *Submission) (machine.Outcome, er
 	if !s.await(ctx) {
 		return machine.Outcome{}, unknown(context.Cause(ctx)) // not freed, because the loops still have it
 	}
-	out, err := machine.Outcome{}, s.err
+	out, err := machine.Outcome{}, s.engine.Err
 	if err == nil {
-		out = s.outcomes[0]
+		out = s.engine.Outcomes[0]
 	}
 	l.freeSingle(s)
 	return out, err
 }
 
-// enqueue puts a submission on the queue, if the budget has room or, with
-// wait, as soon as it has.
+// enqueue puts a submission on the queue, if there is room or, with wait, as soon as there is.
 func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	if err := l.refusal(); err != nil {
 		return err
@@ -251,28 +205,61 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	if !s.single {
 		s.done = make(chan struct{})
 	}
-	switch s.budget = l.budget; {
-	case s.budget.TryAcquire(s.cost):
-	case wait:
-		if err := s.budget.Acquire(ctx, s.cost); err != nil {
-			return fmt.Errorf("%w: nothing was proposed: %w", ErrQueueFull, err)
-		}
-	case l.unaryBudget.TryAcquire(s.cost):
-		s.budget = l.unaryBudget
-	default:
+	if wait {
+		s.admitted = make(chan bool, 1)
+	}
+	l.mu.Lock()
+	admission := l.engine.Submit(&s.engine, wait)
+	l.changed()
+	l.mu.Unlock()
+	switch admission {
+	case engine.Full:
 		l.counters.queueFull.Add(1)
 		return ErrQueueFull
+	case engine.Closed:
+		return l.refusal()
+	case engine.Waiting:
+		return l.awaitQueue(ctx, s)
 	}
-	// Drain takes the whole budget to know that nothing is under way, so what
-	// got its share after that must be turned away.
-	if err := l.refusal(); err != nil {
-		s.budget.Release(s.cost)
-		return err
-	}
-	l.counters.queuedBytes.Add(s.cost)
-	l.queue.add(s, int(l.entryCommands.Load()))
-	signal(l.queue.wake)
 	return nil
+}
+
+// awaitQueue waits until there is room in the queue for a submission and it is in it, or until ctx ends.
+func (l *Ledger) awaitQueue(ctx context.Context, s *Submission) error {
+	select {
+	case queued := <-s.admitted:
+		if !queued {
+			return l.refusal()
+		}
+		return nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	left := l.engine.Leave(&s.engine)
+	l.changed() // the next one may need less room
+	l.mu.Unlock()
+	if !left && <-s.admitted {
+		return nil // it was put on the queue meanwhile, and Wait tells that ctx has ended
+	}
+	return fmt.Errorf("%w: nothing was proposed: %w", ErrQueueFull, ctx.Err())
+}
+
+// changed does what a change of the engine makes due. mu is held.
+func (l *Ledger) changed() {
+	for {
+		s, queued := l.engine.Admitted()
+		if s == nil {
+			break
+		}
+		owner(s).admitted <- queued // capacity 1
+	}
+	l.counters.queuedBytes.Store(l.engine.Bytes())
+	if l.engine.MayCut() {
+		signal(l.cutDue)
+	}
+	if l.engine.Drained() {
+		signal(l.drained)
+	}
 }
 
 // refusal returns why nothing more is taken, or nil.
@@ -297,28 +284,27 @@ func (l *Ledger) commitLoop() {
 	defer close(l.inFlight)
 	for {
 		select {
-		case <-l.queue.wake:
+		case <-l.cutDue:
+			l.awaitRoom()
+			// Callers that were just answered come back with their next write. They run
+			// first, because one entry then has what would be a small one and the rest.
+			// If no other goroutine can run, Gosched returns at once.
+			runtime.Gosched()
+			l.proposeNext()
 		case <-l.stopping.Done():
 			return
-		}
-		for l.proposeNext() {
 		}
 	}
 }
 
-// proposeNext proposes one log entry and reports whether there was anything to
-// propose.
-func (l *Ledger) proposeNext() bool {
-	l.awaitRoom()
-	l.takeSlot()
-	// Callers that were just answered come back with their next write. They run
-	// first, because one entry then has what would be a small one and the rest.
-	// If no other goroutine can run, Gosched returns at once.
-	runtime.Gosched()
-	spans, commands, size := l.queue.take(int(l.entryCommands.Load()))
+// proposeNext proposes one log entry, if one may be.
+func (l *Ledger) proposeNext() {
+	l.mu.Lock()
+	spans, commands, size := l.engine.Cut()
+	l.changed()
+	l.mu.Unlock()
 	if len(spans) == 0 {
-		<-l.slots
-		return false
+		return
 	}
 	entry := make([]byte, 0, size+entryHeaderBytes)
 	// Read before all that goes by it: in a later term, nothing is proposed.
@@ -329,52 +315,18 @@ func (l *Ledger) proposeNext() bool {
 	l.lastProposed.Store(header.UnixNanos)
 	entry = machine.AppendEntryHeader(entry, header, commands)
 	for _, p := range spans {
-		entry = append(entry, p.submission.frames[p.submission.start(p.from):p.submission.commands[p.to-1].end]...)
+		entry = append(entry, p.Frames()...)
 	}
-	// Read before the send, because an answered submission may already be used for another call.
-	exclusive := spans[0].submission.exclusive
-	l.inFlight <- inflightEntry{l.propose(term, entry), spans}
-	if exclusive {
-		l.awaitApplied()
-	}
-	return true
+	l.inFlight <- inflightEntry{l.log.ProposeIn(term, entry), spans} // capacity engine.MaxInFlight
 }
 
-// propose gives an entry to the log, where it is not on the disk yet; see stored.
-func (l *Ledger) propose(term uint64, entry []byte) *raftlog.Proposal {
-	l.unsynced.Store(true)
-	return l.log.ProposeIn(term, entry)
-}
-
-// takeSlot waits until one more entry may be in flight, and counts it.
-func (l *Ledger) takeSlot() {
-	l.slots <- struct{}{} // the answer loop makes room, also after a failure
-	// What comes until the entry before is on the disk shares the next sync. A further entry would be smaller, and
-	// the log would take both at once whenever it is late: they would then be synced together, applied together and
-	// answered together, and the disk and the applier would take turns. To a full one nothing can be added.
-	const _ = uint(2 - maxInFlight) // with more, one more slot would not mean that nothing is in flight
-	for (l.unsynced.Load() || l.syncsAreSlow()) && !l.queue.fills(int(l.entryCommands.Load())) {
-		select {
-		case l.slots <- struct{}{}: // nothing is in flight
-			<-l.slots
-			return
-		case <-l.synced:
-		case <-l.queue.filled:
-		}
-	}
-}
-
-// awaitApplied returns once nothing is in flight. The number of commands in an entry
-// follows from the configuration, and after a change no entry may be filled by the old
-// one: each command could start an eviction pass of any size, and together they could
-// remove more than a block can hold.
-func (l *Ledger) awaitApplied() {
-	for range maxInFlight {
-		l.slots <- struct{}{} // as in takeSlot
-	}
-	for range maxInFlight {
-		<-l.slots
-	}
+// stored notes that what was given to the log is on the disk, and how long that took. The log calls it after each
+// write.
+func (l *Ledger) stored(took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.engine.Stored(took)
+	l.changed()
 }
 
 // awaitRoom keeps proposals back while too many changes wait for the state
@@ -401,35 +353,41 @@ func (l *Ledger) awaitRoom() {
 // answerLoop wakes the callers whose commands are decided, in the order of the log.
 func (l *Ledger) answerLoop() {
 	defer l.loops.Done()
+	var answered []*engine.Submission
 	for f := range l.inFlight {
 		result, err := f.proposal.Wait()
 		outcomes, ok := result.([]machine.Outcome)
 		if err == nil && (!ok || len(outcomes) == 0) {
 			err = errors.New("the log entry was not decided") // the failure says why
 		}
-		for i, p := range f.spans {
-			if i == len(f.spans)-1 {
-				// Only now: the next entry would otherwise be taken while most of these callers are still to be
-				// woken, and have half of them. Before the last one, because the Go scheduler runs first what was
-				// made ready last: the commit loop then runs after the others.
-				<-l.slots
-			}
-			n := p.to - p.from
-			if err != nil {
-				p.fail(l.proposalError(err))
-			} else {
-				// The capacity ends there too: an append by one caller must not reach the next one's outcomes.
-				p.setOutcomes(outcomes[:n:n])
-				outcomes = outcomes[n:]
-			}
-			s := p.submission
-			if s.decided += n; s.decided == len(s.commands) {
-				l.counters.queuedBytes.Add(-s.cost)
-				s.budget.Release(s.cost)
-				s.answered()
-			}
+		if err != nil {
+			err = l.proposalError(err)
 		}
+		l.mu.Lock()
+		answered = l.engine.Decide(f.spans, outcomes, err, answered[:0])
+		l.changed()
+		l.mu.Unlock()
+		for i, s := range answered {
+			// The last one only after Woken, because the Go scheduler runs first what was made ready last: the commit
+			// loop then runs after the others.
+			if i == len(answered)-1 {
+				l.woken()
+			}
+			owner(s).answered()
+		}
+		if len(answered) == 0 {
+			l.woken()
+		}
+		clear(answered) // so that it keeps none
 	}
+}
+
+// woken tells the engine that the callers of an entry are awake, but for the last.
+func (l *Ledger) woken() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.engine.Woken()
+	l.changed()
 }
 
 // proposalError translates the log's errors. After a failure every outcome is

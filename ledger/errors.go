@@ -2,14 +2,15 @@ package ledger
 
 import (
 	"errors"
-	"fmt"
+
+	"github.com/seqledger/seqledger/ledger/engine"
 )
 
 // Errors that say what a caller may do next.
 var (
 	// ErrOutcomeUnknown: the write may be committed already, or later, or never.
 	// Repeat the same sequence and key to find out.
-	ErrOutcomeUnknown = errors.New("the outcome is unknown: repeat the same sequence and key to learn it")
+	ErrOutcomeUnknown = engine.ErrOutcomeUnknown
 	// ErrQueueFull: nothing was proposed; try the same sequence again later.
 	ErrQueueFull = errors.New("the queue of writes is full")
 	// ErrTooManyWaiters: a Reserve that would wait for another owner was refused, because too many do.
@@ -24,4 +25,4 @@ var (
 )
 
 // unknown wraps the reason why an outcome is not known.
-func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause) }
+func unknown(cause error) error { return engine.Unknown(cause) }

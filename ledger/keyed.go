@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -175,7 +176,7 @@ func (l *Ledger) decideOnce(ctx context.Context, k *keyedCall, admit admission) 
 		return nil
 	}
 	k.encoded = machine.AppendKeyed(k.encoded[:0], &k.command)
-	from := origin{k.command.ID.Scope, k.command.Actor}
+	from := engine.Origin{Scope: k.command.ID.Scope, Actor: k.command.Actor}
 	var err error
 	if admit == nil {
 		k.out, err = l.one(ctx, from, k.encoded)

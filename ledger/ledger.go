@@ -11,13 +11,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/seqledger/seqledger/internal/private"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/read"
@@ -57,12 +55,10 @@ type Ledger struct {
 	keyedCounters keyedCounters
 	seeding       seeding
 	archiver      archiver
-	queue         queue
-	budget        *semaphore.Weighted // bytes of submissions that wait or are in flight
-	unaryBudget   *semaphore.Weighted // the same, for single commands when budget is exhausted
-	singles       sync.Pool           // of submissions; see single
-	syncs         pace                // of the log
-	applies       pace                // of entries
+	singles       sync.Pool // of submissions; see single
+
+	mu     sync.Mutex // guards engine
+	engine *engine.Engine
 
 	flushing sync.Mutex // serializes flush, so that each flush is counted once
 	dropping sync.Mutex // serializes dropHistory
@@ -71,9 +67,7 @@ type Ledger struct {
 
 	opened          atomic.Pointer[raftlog.Log] // log, for the applier, which may run before Open has returned
 	probes          probes
-	entryCommands   atomic.Int64 // see decide.EntryCommands
 	lastProposed    atomic.Int64 // ledger time of the last proposed entry, Unix nanoseconds
-	unsynced        atomic.Bool  // the last proposed entry may not be on the disk yet
 	checkpointBytes atomic.Int64 // how much change makes a checkpoint due
 	replayed        atomic.Bool
 	draining        atomic.Bool
@@ -86,7 +80,8 @@ type Ledger struct {
 
 	// Signals, with capacity 1; see signal.
 
-	synced        chan struct{} // see stored
+	cutDue        chan struct{} // see commitLoop
+	drained       chan struct{} // see Drain
 	checkpointDue chan struct{}
 	flushed       chan struct{} // for the commit loop while it waits for a checkpoint
 	retainDue     chan struct{}
@@ -95,7 +90,6 @@ type Ledger struct {
 	// The pipeline and the end.
 
 	inFlight  chan inflightEntry // proposed and not yet answered, in the order of the log
-	slots     chan struct{}      // one for each entry in flight
 	stop      context.CancelFunc // ends the loops
 	stopping  context.Context
 	loops     sync.WaitGroup
@@ -183,15 +177,15 @@ func (l *Ledger) run(ctx context.Context) error {
 func newLedger(o Options) *Ledger {
 	stopping, stop := context.WithCancel(context.Background())
 	l := &Ledger{
-		options:     o,
-		cache:       newCache(o.CacheBytes),
-		budget:      semaphore.NewWeighted(o.QueueBytes),
-		unaryBudget: semaphore.NewWeighted(o.QueueBytes / unaryShare),
-		inFlight:    make(chan inflightEntry, maxInFlight),
-		slots:       make(chan struct{}, maxInFlight),
+		options:  o,
+		cache:    newCache(o.CacheBytes),
+		engine:   engine.New(o.QueueBytes, engine.EntryCommands(o.Config)),
+		inFlight: make(chan inflightEntry, engine.MaxInFlight),
 
 		backups:       make(chan struct{}, 1),
 		blockFiles:    make(chan struct{}, 1),
+		cutDue:        make(chan struct{}, 1),
+		drained:       make(chan struct{}, 1),
 		checkpointDue: make(chan struct{}, 1),
 		flushed:       make(chan struct{}, 1),
 		retainDue:     make(chan struct{}, 1),
@@ -212,8 +206,6 @@ func newLedger(o Options) *Ledger {
 	l.counters.begin()
 	l.keyedCounters.reservations.begin()
 	l.keyedCounters.records.reset()
-	l.queue.wake, l.queue.filled, l.synced = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
-	l.entryCommands.Store(decide.EntryCommands(o.Config))
 	return l
 }
 
@@ -326,7 +318,7 @@ func (l *Ledger) create(ctx context.Context) error {
 	}
 	ledgerID := machine.LedgerID(binary.BigEndian.Uint64(random[:8]))
 	create := machine.AppendCreate(nil, ledgerID, binary.BigEndian.Uint64(random[8:]), l.options.Config)
-	_, err := l.one(ctx, origin{}, create)
+	_, err := l.one(ctx, engine.Origin{}, create)
 	return err
 }
 
@@ -335,19 +327,22 @@ func (l *Ledger) create(ctx context.Context) error {
 func (l *Ledger) Drain(ctx context.Context) error {
 	l.draining.Store(true)
 	l.keys.close()
-	if err := awaitAll(ctx, l.budget, l.options.QueueBytes); err != nil {
-		return err
+	l.closeEngine()
+	select {
+	case <-l.drained:
+		signal(l.drained) // for the next call
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("drain: %w", ctx.Err())
 	}
-	return awaitAll(ctx, l.unaryBudget, l.options.QueueBytes/unaryShare)
 }
 
-// awaitAll waits until nothing of a budget is taken.
-func awaitAll(ctx context.Context, budget *semaphore.Weighted, whole int64) error {
-	if err := budget.Acquire(ctx, whole); err != nil {
-		return fmt.Errorf("drain: %w", err)
-	}
-	budget.Release(whole)
-	return nil
+// closeEngine turns away what comes from now on, for the reason that refusal tells.
+func (l *Ledger) closeEngine() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.engine.Close()
+	l.changed()
 }
 
 // Close finishes what was accepted, writes a checkpoint and releases the data
@@ -400,6 +395,7 @@ func (l *Ledger) fail(err error) {
 	}
 	l.options.Logger.Error("the ledger stops", "error", err)
 	close(l.failed)
+	l.closeEngine()
 	l.watchers.close()
 	l.keys.close()
 	if log := l.opened.Load(); log != nil {

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -49,7 +50,7 @@ func (l *Ledger) leavesToLog() bool {
 
 const (
 	// maxSubmissionCost is the most that a submission takes of the queue, in bytes.
-	maxSubmissionCost = maxSubmissionBytes + maxSubmissionCommands*commandOverhead
+	maxSubmissionCost = maxSubmissionBytes + maxSubmissionCommands*engine.CommandOverhead
 	// hungWrite is the length of a write of the log from which on nothing more is left to it.
 	hungWrite = 100 * time.Millisecond
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -18,7 +18,7 @@ func answeredFromState(t *testing.T, l *Ledger, w *machine.Write) bool {
 		t.Fatal(err)
 	}
 	var receipts [1]*machine.Receipt
-	found, err := l.findRetries(commands, receipts[:], new(decide.Buffer))
+	found, err := l.findRetries(commands, receipts[:], new(engine.Buffer))
 	if err != nil || found != (receipts[0] != nil) {
 		t.Fatal(found, receipts[0], err)
 	}
@@ -52,7 +52,7 @@ func TestProbingStopsAfterMisses(t *testing.T) {
 	if err != nil || first.Code != machine.Replayed {
 		t.Fatal(first, err)
 	}
-	l.counters.queuedBytes.Add(1) // others have the log busy
+	l.counters.queuedBytes.Store(1) // others have the log busy
 	fresh := testWrite("client-1", 2, 8)
 	for range maxMisses - 1 {
 		if answeredFromState(t, l, fresh) {
@@ -80,6 +80,7 @@ func TestProbingStopsAfterMisses(t *testing.T) {
 	if !answeredFromState(t, l, fresh) {
 		t.Error("a retry is not found in memory")
 	}
+	l.counters.queuedBytes.Store(1) // as before
 	before := l.Stats().Entries
 	again, err := l.Write(t.Context(), retry)
 	if err != nil || again.Code != machine.Replayed || !reflect.DeepEqual(again.Receipt, first.Receipt) {

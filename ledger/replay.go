@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -84,7 +84,9 @@ func (l *Ledger) endReplay() error {
 		view := l.machine.View(r)
 		l.setHead(view)
 		if view.Created() { // nothing has been applied that would have told the configuration
-			l.entryCommands.Store(decide.EntryCommands(view.Config()))
+			l.mu.Lock()
+			l.engine.SetMostCommands(engine.EntryCommands(view.Config()))
+			l.mu.Unlock()
 		}
 		return nil
 	})

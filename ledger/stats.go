@@ -29,7 +29,7 @@ func (l *Ledger) Stats() stats.Stats {
 		KeyWaiters:  l.keys.len(),
 		Keyed:       l.keyedCounters.stats(),
 		QueuedBytes: c.queuedBytes.Load(), QueueLimitBytes: l.options.QueueBytes,
-		InFlight: len(l.slots), QueueFull: c.queueFull.Load(), Slowed: c.slowed.Load(),
+		QueueFull: c.queueFull.Load(), Slowed: c.slowed.Load(),
 
 		BatchCommands: c.batches.Distribution(), StoreSeconds: c.stored.Distribution(),
 		ApplySeconds: c.applied.Distribution(), SlowestApply: time.Duration(c.applied.Largest()),
@@ -64,9 +64,9 @@ func (l *Ledger) Stats() stats.Stats {
 	if at := c.lastScrub.Load(); at != 0 {
 		s.LastScrub = time.Unix(0, at)
 	}
-	l.queue.mu.Lock()
-	s.QueuedItems = len(l.queue.items)
-	l.queue.mu.Unlock()
+	l.mu.Lock()
+	s.QueuedItems, s.InFlight = l.engine.Submissions(), l.engine.InFlight()
+	l.mu.Unlock()
 	return s
 }
 

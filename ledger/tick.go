@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -31,7 +32,7 @@ func (l *Ledger) tickLoop() {
 const leaseInterval = keyed.OutagePause / 2
 
 // presenceInterval is how long ledger time stands still at most while the ledger runs
-// and nothing is to be done. A start takes a clock that is decide.MaxPause ahead of
+// and nothing is to be done. A start takes a clock that is engine.MaxPause ahead of
 // ledger time for wrong, and must not refuse one after a month of silence.
 const presenceInterval = 24 * time.Hour
 
@@ -44,10 +45,10 @@ func (l *Ledger) tick() {
 		return
 	}
 	for missing := l.dueTicks(idle); missing > 0; {
-		n := min(missing, l.entryCommands.Load())
-		s := new(Submission)
+		n := min(missing, l.mostCommands())
+		s := newSubmission(false)
 		for range n {
-			s.add(machine.AppendTick(nil), 1)
+			s.engine.Add(engine.Origin{}, machine.AppendTick(nil), 1)
 		}
 		if err := l.enqueue(l.stopping, s, false); err != nil {
 			return
@@ -57,6 +58,13 @@ func (l *Ledger) tick() {
 		}
 		missing -= n
 	}
+}
+
+// mostCommands returns how many commands an entry may have.
+func (l *Ledger) mostCommands() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int64(l.engine.MostCommands())
 }
 
 // dueTicks returns how many ticks should be proposed: those that are missing to

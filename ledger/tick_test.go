@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/datadir"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -155,7 +155,7 @@ func TestClockThatIsHardToBelieve(t *testing.T) {
 		{"a clock that is behind", 0, false, false},
 	} {
 		err := start(began.Add(step.at), step.accept)
-		wrong, isClock := errors.AsType[*decide.ClockError](err)
+		wrong, isClock := errors.AsType[*engine.ClockError](err)
 		if isClock != step.refused || isClock != errors.Is(err, datadir.ErrClock) || err != nil && !isClock {
 			t.Errorf("%s: %v", step.name, err)
 		}

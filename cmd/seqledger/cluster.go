@@ -131,11 +131,16 @@ func diskText(m *seqledgerv1.ClusterMember) string {
 	return text
 }
 
-// clusterRemoveCommand removes a node from the cluster.
-type clusterRemoveCommand struct {
+// memberFlags name a node.
+type memberFlags struct {
 	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
 	Force       bool   `help:"Make the change even if it leaves no majority of live voters. The cluster then takes no writes, and no change that would undo it, until there is one."`
 	clientFlags `embed:""`
+}
+
+// clusterRemoveCommand removes a node from the cluster.
+type clusterRemoveCommand struct {
+	memberFlags `embed:""`
 }
 
 func (*clusterRemoveCommand) Help() string {
@@ -156,9 +161,7 @@ func (c *clusterRemoveCommand) Run(e *environment) error {
 
 // clusterPromoteCommand makes a learner a voter.
 type clusterPromoteCommand struct {
-	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
-	Force       bool   `help:"Make the change even if it leaves no majority of live voters. The cluster then takes no writes, and no change that would undo it, until there is one."`
-	clientFlags `embed:""`
+	memberFlags `embed:""`
 }
 
 func (c *clusterPromoteCommand) Run(e *environment) error {

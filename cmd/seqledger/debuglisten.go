@@ -47,10 +47,9 @@ func startDebug(
 	if address == "" {
 		return &debugServer{stop: func() {}}, nil
 	}
-	listener, err := net.Listen("tcp", address)
+	listener, err := listenOn("--debug-listen", address)
 	if err != nil {
-		return nil, fail(exitFailed, "give another address, or omit --debug-listen", "--debug-listen %s: %w",
-			address, err)
+		return nil, err
 	}
 	d := &debugServer{address: listener.Addr().String()}
 	// The signal does not end it, so that a hanging drain can be inspected.

@@ -115,9 +115,9 @@ func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 	}
 	tuneCollector()
 	signal.Ignore(notForServers...)
-	listener, err := net.Listen("tcp", c.Listen)
+	listener, err := listenOn("--listen", c.Listen)
 	if err != nil {
-		return fail(exitFailed, "", "--listen %s: %w", c.Listen, err)
+		return err
 	}
 	defer func() { _ = listener.Close() }() // normally the server has already closed it
 	store, err := c.open(e)
@@ -222,16 +222,11 @@ func (c *gatewayCommand) reload(e *environment, g *gateway.Gateway) {
 
 // check refuses invalid flag values.
 func (c *gatewayCommand) check() error {
-	var problems []error
-	mistake := func(wrong bool, format string, args ...any) {
-		if wrong {
-			problems = append(problems, usage(format, args...))
-		}
-	}
-	mistake(c.MaxRequests < 1, "--max-requests: must be at least 1")
-	mistake(c.MaxPrincipal < 0, "--max-requests-per-principal: must not be negative")
-	mistake(c.MaxPeer < 0, "--max-requests-per-peer: must not be negative")
-	return errors.Join(append(problems, c.keyStoreFlags.check(), checkLoopback("--debug-listen", c.DebugListen))...)
+	var found flagMistakes
+	found.when(c.MaxRequests < 1, "--max-requests: must be at least 1")
+	found.when(c.MaxPrincipal < 0, "--max-requests-per-principal: must not be negative")
+	found.when(c.MaxPeer < 0, "--max-requests-per-peer: must not be negative")
+	return errors.Join(append(found, c.keyStoreFlags.check(), checkLoopback("--debug-listen", c.DebugListen))...)
 }
 
 // gatewayReady is the single line that gateway prints with --json.

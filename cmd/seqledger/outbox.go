@@ -140,11 +140,7 @@ func (c *outboxInitCommand) Run(e *environment) error {
 	}); err != nil {
 		return err
 	}
-	if e.json {
-		return e.showObject(map[string]string{"statements": text})
-	}
-	_, err = fmt.Fprint(e.stdout, text)
-	return err
+	return e.showStatements(text)
 }
 
 // outboxRelayCommand runs a relay.

@@ -115,13 +115,9 @@ func (c *serveCommand) Run(e *environment) (err error) {
 // said, because it stays the same.
 func (c *serveCommand) run(e *environment, access *access, said *bool) error {
 	// Listening comes first, because a port in use must not create a ledger.
-	listener, err := net.Listen("tcp", c.Listen)
+	listener, err := listenOn("--listen", c.Listen)
 	if err != nil {
-		hint := ""
-		if errors.Is(err, syscall.EADDRINUSE) {
-			hint = "another process listens there, perhaps a seqledger; stop it, or give another --listen"
-		}
-		return fail(exitFailed, hint, "--listen %s: %w", c.Listen, err)
+		return err
 	}
 	cluster, err := c.cluster(e, listener)
 	if err != nil {

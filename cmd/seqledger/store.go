@@ -43,9 +43,14 @@ func (c *storeInitCommand) Run(e *environment) error {
 	case err != nil:
 		return fail(exitFailed, "the role in the URL must be allowed to make tables there", "%w", err)
 	}
+	return e.showStatements(text)
+}
+
+// showStatements prints statements for a database.
+func (e *environment) showStatements(text string) error {
 	if e.json {
 		return e.showObject(map[string]string{"statements": text})
 	}
-	_, err = fmt.Fprint(e.stdout, text)
+	_, err := fmt.Fprint(e.stdout, text)
 	return err
 }

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 )
 
 const (
@@ -64,7 +64,7 @@ func (p *pulses) last(id uint64, since time.Time) (s sighting, found bool) {
 
 // note takes in a pulse, and reports whether the clock has begun to differ or to agree.
 func (p *pulses) note(id uint64, s sighting) (changed, skewed bool) {
-	const agreesAgain = decide.MaxClockSkew * 9 / 10 // less, so that a clock at the limit is not reported every second
+	const agreesAgain = engine.MaxClockSkew * 9 / 10 // less, so that a clock at the limit is not reported every second
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.nodes == nil {
@@ -72,7 +72,7 @@ func (p *pulses) note(id uint64, s sighting) (changed, skewed bool) {
 	}
 	p.nodes[id] = s
 	was := p.skewed[id]
-	skewed = s.ahead.Abs() > decide.MaxClockSkew || was && s.ahead.Abs() > agreesAgain
+	skewed = s.ahead.Abs() > engine.MaxClockSkew || was && s.ahead.Abs() > agreesAgain
 	p.skewed[id] = skewed
 	return skewed != was, skewed
 }
@@ -209,13 +209,13 @@ func (n *Node) agreedClock(since time.Time) (wall time.Time, accept bool, err er
 			vouched = append(vouched, s.ahead)
 		}
 	}
-	agreed, ok := decide.AgreedClock(clocks, voters)
+	agreed, ok := engine.AgreedClock(clocks, voters)
 	if !ok {
 		return wall, false, fmt.Errorf("%w: %d of %d have told theirs, which are ahead of this node's by %v",
 			errClocks, len(clocks), voters, clocks)
 	}
 	for _, ahead := range vouched {
-		accept = accept || (ahead-agreed).Abs() <= decide.MaxClockSkew
+		accept = accept || (ahead-agreed).Abs() <= engine.MaxClockSkew
 	}
 	return own.Add(agreed), accept, nil
 }

@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/datadir"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 )
 
 // TestTimeOfATerm: ledger time moves to the clock on which a majority of all voters agrees, whether or not that is this
 // node's, and otherwise stays.
 func TestTimeOfATerm(t *testing.T) {
 	t.Parallel()
-	const skew, day = decide.MaxClockSkew, 24 * time.Hour
+	const skew, day = engine.MaxClockSkew, 24 * time.Hour
 	now := time.Now()
 	at := func(ahead time.Duration) http.HandlerFunc { return beats(pulse{Clock: now.Add(ahead).UnixNano()}) }
 	vouched := func(ahead time.Duration) http.HandlerFunc {
@@ -121,7 +121,7 @@ func TestLagIsShown(t *testing.T) {
 // TestSkewIsReportedOnce: a clock at the limit does not fill the log.
 func TestSkewIsReportedOnce(t *testing.T) {
 	t.Parallel()
-	const limit = decide.MaxClockSkew
+	const limit = engine.MaxClockSkew
 	var p pulses
 	for i, step := range []struct {
 		ahead           time.Duration

@@ -24,7 +24,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/datadir"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -150,9 +150,9 @@ func (o *Options) validate() error {
 	if o.Dir == "" {
 		return errors.New("restore: Options.Dir is empty")
 	}
-	if y := o.Time.Year(); !o.Time.IsZero() && (y < 1970 || y > decide.LastYear) {
+	if y := o.Time.Year(); !o.Time.IsZero() && (y < 1970 || y > engine.LastYear) {
 		return fmt.Errorf("restore: Options.Time is %s, want a year from 1970 to %d",
-			o.Time.Format(time.DateOnly), decide.LastYear)
+			o.Time.Format(time.DateOnly), engine.LastYear)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

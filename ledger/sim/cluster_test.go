@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/drill"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -101,7 +102,7 @@ func (c *cluster) leader() *member {
 	return nil
 }
 
-func (c *cluster) inOrder(flights map[uint64][]waiting) []uint64 {
+func (c *cluster) inOrder(flights map[uint64][]engine.Span) []uint64 {
 	return slices.Sorted(maps.Keys(flights))
 }
 

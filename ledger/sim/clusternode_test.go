@@ -13,7 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/boltstore"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -52,9 +52,8 @@ type member struct {
 	serving     bool  // the node leads and may stamp entries
 	base, began int64 // a ledger time that is known, and the monotonic clock's reading then
 	lagging     bool  // the node leads without a wall clock
-	queue       []waiting
-	flights     map[uint64][]waiting // by proposal
-	limit       int64                // maximum number of commands in an entry
+	queue       queue
+	flights     map[uint64][]engine.Span // by proposal
 	proposing   bool
 	forwarded   int64 // arrival time of the last forwarded request
 	reads       map[uint64]clusterRead
@@ -145,9 +144,8 @@ func (n *member) start() {
 	n.life++
 	n.up, n.appends, n.appending, n.applies, n.applying, n.flushing = true, nil, false, nil, false, false
 	n.writing, n.hungSince, n.base, n.lagging = nil, 0, 0, false
-	n.role, n.serving, n.queue, n.proposing, n.replayed = core.Role{}, false, nil, false, false
-	n.flights, n.reads = map[uint64][]waiting{}, map[uint64]clusterRead{}
-	n.limit = decide.EntryCommands(n.w.plan.config)
+	n.role, n.serving, n.queue, n.proposing, n.replayed = core.Role{}, false, newQueue(n.w), false, false
+	n.flights, n.reads = map[uint64][]engine.Span{}, map[uint64]clusterRead{}
 	var err error
 	n.log, err = segment.Open(n.options())
 	if n.badDisk(err) {
@@ -217,10 +215,7 @@ func (n *member) effects() {
 	}
 	for _, number := range out.Lost {
 		n.c.met("proposals lost")
-		for _, p := range n.flights[number] {
-			p.reply(answer{kind: unknown})
-		}
-		delete(n.flights, number)
+		n.answer(number, nil, errLost)
 	}
 	for _, read := range out.Reads {
 		if n.read(read); !n.up {
@@ -242,10 +237,18 @@ func (n *member) changeRole(r core.Role) {
 		return
 	}
 	n.serving = false
-	for _, p := range n.queue {
-		p.reply(answer{kind: neverQueued})
+	n.propose() // which refuses what waits
+}
+
+// answer answers the commands of an entry of this node. An entry of another one has none.
+func (n *member) answer(proposal uint64, outcomes []machine.Outcome, err error) {
+	spans := n.flights[proposal]
+	if delete(n.flights, proposal); len(spans) == 0 {
+		return
 	}
-	n.queue = nil
+	n.queue.decide(spans, outcomes, err)
+	n.queue.Woken()
+	n.propose()
 }
 
 // term returns the term of an entry as the consensus sees the log. A node may be elected with entries that it holds
@@ -305,6 +308,7 @@ func (n *member) writeBatch(batch []core.Append, early bool) {
 			return
 		}
 		n.appending, n.writing = false, nil
+		n.queue.Stored(time.Duration(took))
 		if !early {
 			n.must(n.core.Appended(batch[len(batch)-1].Number), "appended")
 		}
@@ -406,9 +410,8 @@ func (n *member) applyOne(e core.Committed) {
 	}
 	number, entry := n.c.committed(n, e)
 	to := boltstore.Position{Index: e.Index, Term: e.Term}
-	parts := n.flights[e.Proposal]
-	delete(n.flights, e.Proposal)
 	if entry.index == 0 {
+		n.answer(e.Proposal, nil, errLost)
 		n.must(n.state.update(to, func(machine.Tx) error { return nil }), "passing an entry over")
 	} else {
 		if e.Proposal != 0 && e.Proposal != number {
@@ -418,9 +421,9 @@ func (n *member) applyOne(e core.Committed) {
 		if !n.up {
 			return
 		}
-		for i := range parts {
+		if len(n.flights[e.Proposal]) > 0 {
 			n.c.acked = max(n.c.acked, e.Index)
-			parts[i].reply(answer{out: outcomes[i]})
+			n.answer(e.Proposal, outcomes, nil)
 		}
 	}
 	n.reached = max(n.reached, e.Index)
@@ -445,7 +448,8 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 			return err
 		}
 		v := n.m.View(tx)
-		n.limit, digest = decide.EntryCommands(v.Config()), v.Digest()
+		digest = v.Digest()
+		n.queue.SetMostCommands(engine.EntryCommands(v.Config()))
 		return nil
 	})
 	if n.must(err, "applying an entry"); n.up {
@@ -509,10 +513,8 @@ func (n *member) crashFor(pause int64) {
 	n.w.mark(13, n.id)
 	power, tell := n.w.chance(2), n.w.chance(2)
 	for _, number := range n.c.inOrder(n.flights) {
-		for _, p := range n.flights[number] {
-			if tell && !power {
-				p.reply(answer{kind: unknown})
-			}
+		if tell && !power {
+			n.answer(number, nil, errLost)
 		}
 	}
 	if n.role.Leads {
@@ -588,7 +590,7 @@ func (n *member) begin() {
 	if n.m.View(n.state).Index() == 0 {
 		config := n.w.plan.config
 		c := &command{create: &config, encoded: machine.AppendCreate(nil, ledgerID, 77, config)}
-		n.queue = append(n.queue, waiting{c, func(answer) {}})
+		n.queue.add([]waiting{{c, func(answer) {}}})
 	}
 	n.propose()
 }
@@ -611,7 +613,7 @@ func (n *member) moveTime() {
 			clocks = append(clocks, time.Duration(other.wall()-n.wall()))
 		}
 	}
-	agreed, ok := decide.AgreedClock(clocks, len(voters))
+	agreed, ok := engine.AgreedClock(clocks, len(voters))
 	if n.c.mutant == ownClockBelieved {
 		agreed, ok = 0, true
 	}
@@ -623,7 +625,7 @@ func (n *member) moveTime() {
 	if last != 0 {
 		last += n.w.now - n.began
 	}
-	base, err := decide.TermBase(last, 0, time.Unix(0, n.wall()).Add(agreed), n.c.mutant == ownClockBelieved)
+	base, err := engine.TermBase(last, 0, time.Unix(0, n.wall()).Add(agreed), n.c.mutant == ownClockBelieved)
 	n.must(err, "moving ledger time")
 	n.base, n.began = base, n.w.now
 }
@@ -666,80 +668,63 @@ func refuse(r request) {
 }
 
 func (n *member) take(r request) {
+	var commands []waiting
 	for i, c := range r.commands {
-		reply := func(a answer) { r.reply(i, a) }
-		if len(n.queue) >= n.w.plan.queue {
-			n.w.counted["queue full"]++
-			reply(answer{kind: neverQueued})
-			continue
-		}
-		n.queue = append(n.queue, waiting{c, reply})
+		commands = append(commands, waiting{c, func(a answer) { r.reply(i, a) }})
 	}
+	n.queue.add(commands)
 	n.propose()
 }
 
-// propose proposes the next entry from the queue.
+// propose proposes the next entry from the queue. While this node does not lead, it is refused.
 func (n *member) propose() {
-	if n.proposing || len(n.queue) == 0 || len(n.flights) >= maxFlights || !n.serving {
+	if n.proposing || !n.queue.MayCut() || !n.up || n.role.Leads && !n.serving {
 		return
 	}
 	n.proposing = true
 	n.step(n.w.upTo(50*microsecond), func() {
 		n.proposing = false
-		if !n.serving || len(n.queue) == 0 {
+		if n.role.Leads && !n.serving || !n.queue.MayCut() {
 			return
 		}
-		number, parts, data := n.cut()
-		if len(parts) == 0 {
-			return
-		}
-		if err := n.core.Propose(number, data); err != nil {
+		spans, parts, frames := n.queue.cut()
+		number := n.c.propose(parts)
+		n.flights[number] = spans
+		if err := n.offer(number, len(parts), frames); err != nil {
 			if !errors.Is(err, core.ErrNotLeader) && !errors.Is(err, core.ErrNotProposed) {
 				n.must(err, "proposing")
 			}
 			n.c.met("proposals refused")
 			n.c.forget(number)
-			if parts[0].command.create != nil { // no other command may be decided before it
-				n.queue = slices.Concat(parts[:1], n.queue)
-				parts = parts[1:]
+			n.answer(number, nil, errNotProposed)
+			if parts[0].command.create != nil && n.serving { // no other command may be decided before it
+				n.refuseAll()
+				n.begin()
 			}
-			for _, p := range parts {
-				p.reply(answer{kind: neverQueued})
-			}
-		} else {
-			n.flights[number] = parts
 		}
 		n.effects()
 		n.propose()
 	})
 }
 
-// cut takes the next entry from the queue and stamps it.
-func (n *member) cut() (number uint64, parts []waiting, data []byte) {
-	limit := int(n.limit)
-	if n.w.bugs.singly() {
-		limit = 1
+// refuseAll refuses what waits. Nothing is in flight.
+func (n *member) refuseAll() {
+	for n.queue.MayCut() {
+		spans, _, _ := n.queue.cut()
+		n.queue.decide(spans, nil, errNotProposed)
+		n.queue.Woken()
 	}
-	entry := decide.NewEntry(limit)
-	var commands [][]byte
-	for entry.Commands < len(n.queue) && !entry.Full() {
-		c := n.queue[entry.Commands].command
-		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), c.work()) {
-			break
-		}
-		commands = append(commands, c.encoded)
+}
+
+// offer stamps an entry and offers it to the log.
+func (n *member) offer(number uint64, commands int, frames []byte) error {
+	if !n.serving {
+		return core.ErrNotLeader
 	}
-	parts = n.queue[:len(commands):len(commands)]
-	n.queue = n.queue[len(commands):]
-	number = n.c.propose(parts)
-	data = binary.BigEndian.AppendUint64(nil, number)
 	header := n.m.Header()
 	header.UnixNanos = n.stamp()
-	data = machine.AppendEntryHeader(data, header, len(commands))
-	for _, c := range commands {
-		data = machine.AppendFramed(data, c)
-	}
-	return number, parts, data
+	data := machine.AppendEntryHeader(binary.BigEndian.AppendUint64(nil, number), header, commands)
+	return n.core.Propose(number, append(data, frames...))
 }
 
 // readStream reads from a state that includes every write acknowledged before the call.

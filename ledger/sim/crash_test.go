@@ -3,7 +3,6 @@ package sim
 import (
 	"encoding/binary"
 
-	"github.com/seqledger/seqledger/ledger/internal/decide"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -100,8 +99,7 @@ func (n *node) create() {
 	config := n.w.plan.config
 	c := &command{create: &config, encoded: machine.AppendCreate(nil, ledgerID, 77, config)}
 	n.begin()
-	n.queue = append(n.queue, waiting{c, func(answer) {}})
-	n.bytes++
+	n.queue.add([]waiting{{c, func(answer) {}}})
 	n.propose()
 }
 
@@ -145,10 +143,7 @@ func (n *node) stop(power bool) {
 }
 
 func newNode(w *world, state stateDisk) *node {
-	return &node{
-		w: w, state: state, receipts: newReceipts(w.plan.cache), tamper: tamper{w: w},
-		limit: decide.EntryCommands(w.plan.config), // until the state is loaded
-	}
+	return &node{w: w, state: state, receipts: newReceipts(w.plan.cache), tamper: tamper{w: w}, queue: newQueue(w)}
 }
 
 const ledgerID machine.LedgerID = 0xfeedfacecafe

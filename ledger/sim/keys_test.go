@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/seqledger/seqledger/internal/keyed"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -277,13 +277,28 @@ func (j *jobber) job(id machine.KeyedID) *command {
 	return w.jobCommand(c)
 }
 
+// origin returns what decides whether other commands may overtake this one.
+func (c *command) origin() engine.Origin {
+	switch {
+	case c.write != nil:
+		return engine.Origin{Scope: c.write.Scope, Actor: c.write.Actor}
+	case c.open != nil:
+		return engine.Origin{Scope: c.open.Scope, Actor: c.open.Actor}
+	case c.job != nil:
+		return engine.Origin{Scope: c.job.ID.Scope, Actor: c.job.Actor}
+	case c.keyed != nil:
+		return engine.Origin{Scope: c.keyed.ID.Scope, Actor: c.keyed.Actor}
+	}
+	return engine.Origin{}
+}
+
 // work is what an entry counts for a command.
 func (c *command) work() int {
 	switch {
 	case c.write != nil:
-		return decide.CommandWork(&c.retry)
+		return engine.CommandWork(&c.retry)
 	case c.job != nil:
-		return decide.Work(c.job.Operations)
+		return engine.Work(c.job.Operations)
 	}
 	return 1
 }

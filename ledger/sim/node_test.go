@@ -5,7 +5,7 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/boltstore"
-	"github.com/seqledger/seqledger/ledger/internal/decide"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -20,10 +20,8 @@ type node struct {
 	m     *machine.Machine
 
 	base, began int64 // ledger time at the start of the term, and the monotonic clock's reading then
-	queue       []waiting
-	bytes       int // number of commands in queue and flights
+	queue       queue
 	flights     []*flight
-	limit       int64  // maximum number of commands in an entry
 	seen        uint64 // the horizon
 	proposing   bool
 	syncing     bool
@@ -31,25 +29,18 @@ type node struct {
 	flushing    bool
 	retain      retention
 	receipts    receipts
-	buffer      decide.Buffer
+	buffer      engine.Buffer
 	tamper      tamper
-}
-
-// waiting is a command in the queue.
-type waiting struct {
-	command *command
-	reply   func(a answer)
 }
 
 // flight is a log entry that is not answered yet.
 type flight struct {
-	record record
-	parts  []waiting
-	synced bool
+	record   record
+	spans    []engine.Span
+	parts    []waiting
+	outcomes []machine.Outcome
+	synced   bool
 }
-
-// maxFlights is the number of entries that the engine has in flight.
-const maxFlights = 2
 
 // step runs do after a delay, unless the node dies before.
 func (n *node) step(delay int64, do func()) {
@@ -76,19 +67,16 @@ func (n *node) receive(r request) {
 		}
 		return
 	}
+	var left []waiting
 	for i, c := range r.commands {
 		n.w.mark(1, uint64(len(c.encoded)))
 		reply := func(a answer) { r.reply(i, a) }
-		switch {
-		case c.write != nil && n.answerRetry(c, reply), c.keyID() != nil && n.answerKeyed(c, reply):
-		case n.bytes >= n.w.plan.queue:
-			n.w.counted["queue full"]++
-			reply(answer{kind: neverQueued})
-		default:
-			n.bytes++
-			n.queue = append(n.queue, waiting{c, reply})
+		if c.write != nil && n.answerRetry(c, reply) || c.keyID() != nil && n.answerKeyed(c, reply) {
+			continue
 		}
+		left = append(left, waiting{c, reply})
 	}
+	n.queue.add(left)
 	n.propose()
 }
 
@@ -105,7 +93,7 @@ func (n *node) answerRetry(c *command, reply func(a answer)) bool {
 	}
 	var found *machine.Receipt
 	err := n.state.view(func(r machine.Reader) (err error) {
-		found, err = decide.Retry(n.m.View(n.reader(r)), &c.retry, &n.receipts, &n.buffer)
+		found, err = engine.Retry(n.m.View(n.reader(r)), &c.retry, &n.receipts, &n.buffer)
 		return err
 	})
 	n.w.must(err, "answering a retry")
@@ -163,7 +151,7 @@ func (n *node) answerKeyed(c *command, reply func(a answer)) bool {
 
 // propose starts to write the next entry, if there is one.
 func (n *node) propose() {
-	if n.proposing || len(n.queue) == 0 || len(n.flights) >= maxFlights || !n.ready {
+	if n.proposing || !n.queue.MayCut() || !n.ready {
 		return
 	}
 	if n.state.pending() > 4*n.w.plan.flushEvery {
@@ -191,24 +179,10 @@ func (n *node) propose() {
 
 // cut takes the next entry from the queue and stamps it.
 func (n *node) cut() *flight {
-	limit := int(n.limit)
-	if n.w.bugs.singly() {
-		limit = 1
-	}
-	entry := decide.NewEntry(limit)
-	var commands [][]byte
-	for entry.Commands < len(n.queue) && !entry.Full() {
-		c := n.queue[entry.Commands].command
-		if !entry.Take(len(machine.AppendFramed(nil, c.encoded)), c.work()) {
-			break
-		}
-		commands = append(commands, c.encoded)
-	}
-	if len(commands) == 0 {
+	spans, parts, frames := n.queue.cut()
+	if len(spans) == 0 {
 		return nil
 	}
-	parts := n.queue[:len(commands):len(commands)]
-	n.queue = n.queue[len(commands):]
 	index := max(n.log.last(), n.state.applied().Index) + 1
 	stamp := n.base + n.w.now - n.began
 	if n.w.bugs.wallStamp {
@@ -217,11 +191,8 @@ func (n *node) cut() *flight {
 	n.w.oracle.stamped(stamp)
 	header := n.m.Header()
 	header.UnixNanos = stamp
-	data := machine.AppendEntryHeader(nil, header, len(commands))
-	for _, c := range commands {
-		data = machine.AppendFramed(data, c)
-	}
-	return &flight{record: record{index, uint64(n.life), data}, parts: parts}
+	data := append(machine.AppendEntryHeader(nil, header, len(parts)), frames...)
+	return &flight{record: record{index, uint64(n.life), data}, spans: spans, parts: parts}
 }
 
 // sync makes everything durable that was written before it begins.
@@ -230,7 +201,7 @@ func (n *node) sync() {
 		return
 	}
 	n.syncing = true
-	upTo := n.log.last()
+	upTo, began := n.log.last(), n.w.now
 	n.step(n.w.upTo(n.w.plan.syncTime), func() {
 		if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(4*n.w.plan.crash) {
 			n.w.counted["syncs failed"]++
@@ -240,6 +211,7 @@ func (n *node) sync() {
 		}
 		n.syncing = false
 		n.log.sync(upTo)
+		n.queue.Stored(time.Duration(n.w.now - began))
 		for _, f := range n.flights {
 			f.synced = f.synced || f.record.index <= upTo
 		}
@@ -265,35 +237,18 @@ func (n *node) applyNext() {
 			if !n.w.bugs.ackBeforeSync {
 				n.answer(f)
 			}
+			n.queue.Woken()
 			n.propose()
 			n.applyNext()
 		})
 	})
 }
 
-func (n *node) apply(f *flight) {
-	outcomes := n.applyRecord(f.record)
-	for i := range f.parts {
-		// The reply closures share the outcomes, as in the engine.
-		f.parts[i].reply = bind(f.parts[i].reply, &outcomes[i])
-	}
-}
-
-func bind(reply func(a answer), out *machine.Outcome) func(a answer) {
-	return func(a answer) {
-		if a.kind == decided {
-			a.out = *out
-		}
-		reply(a)
-	}
-}
+func (n *node) apply(f *flight) { f.outcomes = n.applyRecord(f.record) }
 
 func (n *node) answer(f *flight) {
 	n.w.oracle.acknowledged(f.record.index)
-	for _, p := range f.parts {
-		p.reply(answer{})
-	}
-	n.bytes -= len(f.parts)
+	n.queue.decide(f.spans, f.outcomes, nil)
 }
 
 // applyRecord decides an entry against the state, either for the first time or again after a start.
@@ -308,7 +263,8 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 			return err
 		}
 		v := n.m.View(tx)
-		n.limit, digest, horizon = decide.EntryCommands(v.Config()), v.Digest(), v.Horizon().Index()
+		digest, horizon = v.Digest(), v.Horizon().Index()
+		n.queue.Applied(time.Duration(n.quick()), engine.EntryCommands(v.Config()))
 		return nil
 	})
 	n.w.must(err, "applying an entry")
@@ -384,7 +340,7 @@ func (n *node) begin() {
 		return nil
 	})
 	n.w.must(err, "reading ledger time")
-	n.base, err = decide.TermBase(last, 0, time.Unix(0, n.w.wall()), false)
+	n.base, err = engine.TermBase(last, 0, time.Unix(0, n.w.wall()), false)
 	n.w.must(err, "beginning a term")
 	n.began = n.w.now
 	n.w.oracle.term()
@@ -397,23 +353,23 @@ func (n *node) begin() {
 // on it.
 type receipts struct {
 	limit  int
-	byKey  map[decide.ReceiptName]*machine.Receipt
-	order  []decide.ReceiptName
+	byKey  map[engine.ReceiptName]*machine.Receipt
+	order  []engine.ReceiptName
 	byName map[name]map[uint64]*machine.Receipt // used by the stale cache, a control
 }
 
 func newReceipts(limit int) receipts {
 	return receipts{
-		limit: limit, byKey: map[decide.ReceiptName]*machine.Receipt{},
+		limit: limit, byKey: map[engine.ReceiptName]*machine.Receipt{},
 		byName: map[name]map[uint64]*machine.Receipt{},
 	}
 }
 
-// Get implements decide.Receipts.
-func (c *receipts) Get(name decide.ReceiptName) *machine.Receipt { return c.byKey[name] }
+// Get implements engine.Receipts.
+func (c *receipts) Get(name engine.ReceiptName) *machine.Receipt { return c.byKey[name] }
 
-// Put implements decide.Receipts.
-func (c *receipts) Put(name decide.ReceiptName, r *machine.Receipt) {
+// Put implements engine.Receipts.
+func (c *receipts) Put(name engine.ReceiptName, r *machine.Receipt) {
 	if c.limit == 0 {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/payments"
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -63,7 +64,7 @@ func Pay(ctx context.Context, stop <-chan struct{}, o PayerOptions) (err error) 
 	limit.Go(func() {
 		select {
 		case <-stop:
-			if pause(ctx, finishTimeout) {
+			if child.Pause(ctx, finishTimeout) {
 				cancel(errUnsettled)
 			}
 		case <-ctx.Done():

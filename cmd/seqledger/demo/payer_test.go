@@ -15,6 +15,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/payments"
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	"github.com/seqledger/seqledger/internal/embedded"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -84,7 +85,7 @@ func TestPay(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			found, err := readLedger(t.Context(), conn)
+			found, err := child.Transactions(t.Context(), conn, scope())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +111,7 @@ func TestReadLedgerEmpty(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if found, err := readLedger(t.Context(), conn); err != nil || len(found) != 0 {
+	if found, err := child.Transactions(t.Context(), conn, scope()); err != nil || len(found) != 0 {
 		t.Errorf("want nothing, got %v (%v)", found, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/payments"
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -59,7 +60,7 @@ func (n *plainPoster) sendUntilAnswered(ctx context.Context, p *payments.Payment
 			refused.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL {
 			return nil, err // the ledger would decide the same again
 		}
-		if !pause(ctx, plainPause) {
+		if !child.Pause(ctx, plainPause) {
 			return nil, context.Cause(ctx)
 		}
 	}

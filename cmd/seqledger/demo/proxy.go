@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -70,7 +71,7 @@ func (p *proxy) close() {
 
 // sendCopies sends the copies of requests, each at most maxDelay after its answer, until the proxy is closed.
 func (p *proxy) sendCopies() {
-	for pause(p.ctx, maxDelay) {
+	for child.Pause(p.ctx, maxDelay) {
 		p.settle()
 	}
 }
@@ -127,19 +128,7 @@ func (p *proxy) plan(m *faultproxy.Message) faultproxy.Fault {
 		}
 	})
 	if kind == delayed {
-		return faultproxy.Fault{Before: func() { pause(p.ctx, wait) }}
+		return faultproxy.Fault{Before: func() { child.Pause(p.ctx, wait) }}
 	}
 	return faultproxy.Fault{Kind: kind}
-}
-
-// pause waits, and returns false if ctx ends first.
-func pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -1,4 +1,4 @@
-package decide
+package engine
 
 import (
 	"errors"
@@ -210,7 +210,7 @@ func TestEntryCommands(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		interval, limit uint64
-		want            int64
+		want            int
 	}{
 		{1_000, 2_000, 1_000}, {1, 1, 8}, {1, 100_000, 1}, {10, 2_000, 10}, {1_000_000, 100_000, MaxEntryCommands},
 	} {

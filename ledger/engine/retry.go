@@ -1,4 +1,4 @@
-package decide
+package engine
 
 import "github.com/seqledger/seqledger/ledger/machine"
 

@@ -1,4 +1,4 @@
-package decide
+package engine
 
 import "github.com/seqledger/seqledger/ledger/machine"
 
@@ -77,8 +77,8 @@ func (e *Entry) Full() bool { return e.Commands >= e.limit }
 // configuration says. Each may follow one that left a backlog, and so do as much as
 // a pass ever does. Passes that follow what the commands add to the expiry index are
 // bounded by MaxEntryWork and MaxEntryBytes.
-func EntryCommands(c machine.Config) int64 {
+func EntryCommands(c machine.Config) int {
 	pass := min(c.EvictionLimit*machine.BacklogFactor, machine.MaxPassWork)
 	passes := min(max(maxEntryPassWork/pass, 1), maxEntryPasses)
-	return int64(min(passes*c.EvictionInterval, MaxEntryCommands))
+	return int(min(passes*c.EvictionInterval, MaxEntryCommands))
 }
