@@ -108,9 +108,7 @@ type keyGetCommand struct {
 }
 
 func (*keyGetCommand) Help() string {
-	return `Examples:
-
-    seqledger key get --scope acme/main --namespace charge order-4711`
+	return examples("seqledger key get --scope acme/main --namespace charge order-4711")
 }
 
 func (c *keyGetCommand) Run(e *environment) error {

@@ -65,11 +65,7 @@ type blockCommand struct {
 	Height      uint64 `arg:"" help:"Height of the block, from 1."`
 }
 
-func (*blockCommand) Help() string {
-	return `Examples:
-
-    seqledger block --scope acme/main 1`
-}
+func (*blockCommand) Help() string { return examples("seqledger block --scope acme/main 1") }
 
 func (c *blockCommand) Run(e *environment) error {
 	scope, err := c.scope()
@@ -129,4 +125,26 @@ func (c *watchCommand) Run(e *environment) error {
 		}
 		return nil
 	})
+}
+
+// staleFlags are the flags of reads that any node may answer alone.
+type staleFlags struct {
+	Stale bool `help:"Read without asking the other nodes; the answer may be out of date." env:"-"`
+
+	read client.StaleRead
+}
+
+// context returns the context of the reads.
+func (f *staleFlags) context(ctx context.Context) context.Context {
+	if !f.Stale {
+		return ctx
+	}
+	return client.WithStaleRead(ctx, &f.read)
+}
+
+// tell says how old the answer is.
+func (f *staleFlags) tell(e *environment) {
+	if f.Stale && f.read.Index > 0 && !e.json {
+		e.notice("as of ledger index %d at the server that was asked", f.read.Index)
+	}
 }
