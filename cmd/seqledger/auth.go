@@ -16,13 +16,11 @@ import (
 	"github.com/seqledger/seqledger/server/auth"
 )
 
-// authCommand groups the commands for auth files.
 type authCommand struct {
 	NewKey newKeyCommand    `cmd:"" name:"new-key" help:"Make an API key."`
 	Check  authCheckCommand `cmd:"" help:"Check an auth file, or show the permissions of a credential."`
 }
 
-// newKeyCommand makes an API key.
 type newKeyCommand struct {
 	ID       string   `name:"id" help:"Name of the key; writes made with it have the actor client:ID." required:"" env:"-" placeholder:"ID"`
 	Scope    []string `help:"Scopes: ORG or ORG/VAULT, where * matches any run of characters, or * for all; repeatable." required:"" env:"-" sep:"none" placeholder:"PATTERN"`
@@ -176,7 +174,6 @@ func replaceFile(path string, before, after []byte, info fs.FileInfo) (err error
 	return os.Rename(temporary.Name(), path)
 }
 
-// authCheckCommand checks an auth file.
 type authCheckCommand struct {
 	File  string `arg:"" help:"The auth file." type:"path"`
 	Key   string `help:"API key whose rights to explain; - reads it from standard input." env:"-" placeholder:"KEY"`

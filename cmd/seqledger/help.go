@@ -12,7 +12,6 @@ import (
 // examples is the help of a command that needs nothing but examples.
 func examples(lines ...string) string { return "Examples:\n\n    " + strings.Join(lines, "\n    ") }
 
-// helpCommand shows what --help shows.
 type helpCommand struct {
 	Command []string `arg:"" optional:"" help:"The command; without it, the list of all commands."`
 }
@@ -44,7 +43,6 @@ func (c *helpCommand) Run(parsed *kong.Context) error {
 // the version is what the go command knows about the sources.
 var version, revision string
 
-// versionCommand prints the version.
 type versionCommand struct{}
 
 func (*versionCommand) Help() string { return examples("seqledger version --json") }

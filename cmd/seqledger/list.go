@@ -15,7 +15,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// listCommand groups the listings.
 type listCommand struct {
 	Entities      listEntitiesCommand      `cmd:"" default:"withargs" help:"List entities by key (default command)."`
 	Relationships listRelationshipsCommand `cmd:"" help:"List relationships."`
@@ -84,7 +83,6 @@ func printList[T proto.Message](
 	})
 }
 
-// listEntitiesCommand lists entities.
 type listEntitiesCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -109,13 +107,13 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 	return list(e, &c.clientFlags, items, columns[*seqledgerv1.Entity]{
 		[]string{"KEY", "VERSION", "VALUE", "EXPIRES"}, func(m *seqledgerv1.Entity) []string {
 			return []string{
-				quoted(m.GetKey()), number(m.GetVersion()), operation.Display(m.GetValue()), timestamp(m.GetExpiresAt()),
+				quoted(m.GetKey()), number(m.GetVersion()), operation.Display(m.GetValue()),
+				timestamp(m.GetExpiresAt()),
 			}
 		},
 	})
 }
 
-// listRelationshipsCommand lists relationships.
 type listRelationshipsCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -148,7 +146,6 @@ func (c *listRelationshipsCommand) Run(e *environment) error {
 	})
 }
 
-// listBlocksCommand lists block headers.
 type listBlocksCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -178,7 +175,6 @@ func (c *listBlocksCommand) Run(e *environment) error {
 	})
 }
 
-// listClientsCommand lists streams.
 type listClientsCommand struct {
 	scopeFlags  `embed:""`
 	clientFlags `embed:""`
@@ -210,7 +206,6 @@ func (c *listClientsCommand) Run(e *environment) error {
 	})
 }
 
-// listRefusalsCommand lists refused writes.
 type listRefusalsCommand struct {
 	clientFlags `embed:""`
 	After       uint64 `help:"Only those with a higher number." env:"-" placeholder:"NUMBER"`
@@ -242,14 +237,15 @@ func (c *listRefusalsCommand) Run(e *environment) error {
 		}
 	}
 	headings := []string{"NUMBER", "TIME", "REASON", "CALL", "SCOPE", "CLIENT", "SEQUENCE", "MESSAGE"}
-	return list(e, &c.clientFlags, items, columns[*seqledgerv1.Refusal]{headings, func(r *seqledgerv1.Refusal) []string {
+	in := columns[*seqledgerv1.Refusal]{headings, func(r *seqledgerv1.Refusal) []string {
 		scope := "-"
 		if r.GetScope() != nil {
 			scope = quoted(scopeName(r.GetScope())) // a refused one may have any characters
 		}
 		return []string{
-			number(r.GetNumber()), timestamp(r.GetTime()), strings.TrimPrefix(r.GetCode().String(), "WRITE_ERROR_CODE_"),
-			r.GetMethod(), scope, quoted(r.GetClientId()), number(r.GetSequence()), r.GetMessage(),
+			number(r.GetNumber()), timestamp(r.GetTime()),
+			strings.TrimPrefix(r.GetCode().String(), "WRITE_ERROR_CODE_"), r.GetMethod(), scope, quoted(r.GetClientId()), number(r.GetSequence()), r.GetMessage(),
 		}
-	}})
+	}}
+	return list(e, &c.clientFlags, items, in)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/seqledger/seqledger/client/outbox"
 )
 
-// outboxCommand groups the commands on a table whose rows are written to a ledger.
 type outboxCommand struct {
 	Postgres outboxRelayCommand  `cmd:"" help:"Write the rows of a table in PostgreSQL to the ledger, each once."`
 	Init     outboxInitCommand   `cmd:"" help:"Make the tables of an outbox."`
@@ -105,7 +104,6 @@ func databaseError(err error) error {
 	return err
 }
 
-// outboxInitCommand creates the tables.
 type outboxInitCommand struct {
 	databaseFlags `embed:""`
 	Application   string `help:"Role that inserts rows, for the grants that are printed." default:"app"`
@@ -143,7 +141,6 @@ func (c *outboxInitCommand) Run(e *environment) error {
 	return e.showStatements(text)
 }
 
-// outboxRelayCommand runs a relay.
 type outboxRelayCommand struct {
 	databaseFlags   `embed:""`
 	scopeFlags      `embed:""`
@@ -220,7 +217,6 @@ func (c *outboxRelayCommand) relay(e *environment, db *pgxpool.Pool, relay *outb
 	return nil
 }
 
-// outboxStatusCommand shows an outbox.
 type outboxStatusCommand struct {
 	databaseFlags `embed:""`
 }
@@ -294,21 +290,18 @@ func (f *rowFlags) change(
 	return f.within(e, func(ctx context.Context, db *pgxpool.Pool) error { return do(ctx, db, f.Table, f.Row) })
 }
 
-// outboxRetryCommand writes a row again.
 type outboxRetryCommand struct {
 	rowFlags `embed:""`
 }
 
 func (c *outboxRetryCommand) Run(e *environment) error { return c.change(e, outbox.Retry) }
 
-// outboxSkipCommand skips a row.
 type outboxSkipCommand struct {
 	rowFlags `embed:""`
 }
 
 func (c *outboxSkipCommand) Run(e *environment) error { return c.change(e, outbox.Skip) }
 
-// outboxSettleCommand records the outcome of a row.
 type outboxSettleCommand struct {
 	rowFlags `embed:""`
 	As       string `help:"committed if the ledger has it; new if not, and the row is written as a new write." required:"" enum:"committed,new" env:"-"`
@@ -320,7 +313,6 @@ func (c *outboxSettleCommand) Run(e *environment) error {
 	})
 }
 
-// outboxResumeCommand resumes a stream.
 type outboxResumeCommand struct {
 	databaseFlags `embed:""`
 	Stream        string `arg:"" help:"The name of the stream."`

@@ -13,7 +13,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// getCommand reads one entity.
 type getCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -57,7 +56,6 @@ func absent(err error, hint, format string, args ...any) error {
 	return fail(exitRefused, hint, "%s: %w", answer.ConnectCode, &explainedError{fmt.Sprintf(format, args...), err})
 }
 
-// blockCommand reads one block.
 type blockCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -80,7 +78,6 @@ func (c *blockCommand) Run(e *environment) error {
 	}, showBlock)
 }
 
-// watchCommand follows the blocks of a scope.
 type watchCommand struct {
 	scopeFlags `embed:""`
 	// Without the timeout of clientFlags, because a watch is silent while there are no writes, which

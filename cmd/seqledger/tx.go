@@ -15,7 +15,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// txCommand reads one transaction.
 type txCommand struct {
 	staleFlags  `embed:""`
 	clientFlags `embed:""`
