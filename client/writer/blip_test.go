@@ -83,8 +83,8 @@ func balanced(t *testing.T, s *fakeServer) *balancer {
 	return b
 }
 
-// statuses are what load balancers say while they have no server.
-var statuses = []int{401, 403, 404, 405, 408, 413, 429, 500, 502, 503, 504}
+// statuses are some of what load balancers say while they have no server, of those that pass and of those that do not.
+var statuses = []int{404, 502}
 
 // TestAWriterOutlivesALoadBalancersWord: nothing but the ledger can end a Writer, so the
 // write that was under way is committed once the load balancer has found it again.
@@ -144,10 +144,7 @@ func TestAFenceOutlivesALoadBalancersWord(t *testing.T) {
 // would only make the caller wait. It does not say that a write was not executed.
 func TestACallTellsOfAWrongAddressAtOnce(t *testing.T) {
 	t.Parallel()
-	for status, unavailable := range map[int]bool{
-		401: false, 403: false, 404: false, 405: false, 413: false, 501: false, 307: false,
-		408: true, 425: true, 429: true, 500: true, 502: true, 503: true, 504: true,
-	} {
+	for status, unavailable := range map[int]bool{307: false, 401: false, 404: false, 429: true, 503: true} {
 		s := new(fakeServer)
 		b := balanced(t, s)
 		b.status.Store(int32(status))
@@ -319,7 +316,7 @@ func TestATokenRefusedBySomethingBetween(t *testing.T) {
 		})
 		p := burst(t, w, payload("1"))[0]
 		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(time.Hour)
+		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		s.set(func(s *fakeServer) { s.onStream = nil })
 		wantCommitted(t, p, 1)

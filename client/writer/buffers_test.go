@@ -95,7 +95,7 @@ func TestBuffersAndTheJournal(t *testing.T) {
 func TestOperationsChangedAfterClose(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	for range 20 {
+	for range 5 {
 		w := newWriter(t, c, "till")
 		var operations []*seqledgerv1.Operation
 		for range 40 {

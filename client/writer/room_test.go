@@ -138,7 +138,7 @@ func TestManyWaitForRoom(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	var group sync.WaitGroup
-	const writers, writes = 40, 10
+	const writers, writes = 20, 5
 	for i := range writers {
 		// Ends with its writes; joined below.
 		group.Go(func() {

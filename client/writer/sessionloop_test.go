@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
@@ -166,7 +167,7 @@ func TestAKeepAliveFindsTheTakeover(t *testing.T) {
 func TestAKeepAliveOutlivesAnUnreachableServer(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
 		w := newWriter(t, c, "w")
-		s.set(func(s *fakeServer) { s.onOpen = func(*seqledgerv1.OpenSessionRequest) error { return errLost } })
+		s.set(func(s *fakeServer) { s.onOpen = later })
 		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
 		time.Sleep(8*time.Hour + time.Minute) // it asks at 8 h
 		s.set(func(s *fakeServer) { s.onOpen = nil })
@@ -299,7 +300,7 @@ func TestACommitDoesNotPutTheKeepAliveOff(t *testing.T) {
 		w := newWriter(t, c, "w")
 		waitHours(w, 1)
 		wantCommitted(t, burst(t, w, payload("1"))[0], 1)
-		s.set(func(s *fakeServer) { s.onOpen = func(*seqledgerv1.OpenSessionRequest) error { return errLost } })
+		s.set(func(s *fakeServer) { s.onOpen = later })
 		waitHours(w, 7)
 		if n := s.openCount(); n != 1 {
 			t.Errorf("the commit has refreshed the stream, but %d OpenSession came within 8 h of it", n-1)
@@ -315,6 +316,12 @@ func TestACommitDoesNotPutTheKeepAliveOff(t *testing.T) {
 			t.Errorf("want the second attempt 16 h behind the commit, got %d", n-before)
 		}
 	})
+}
+
+// later is the answer of a server that wants to be asked again in a minute.
+func later(*seqledgerv1.OpenSessionRequest) error {
+	return withDetail(connect.CodeUnavailable,
+		&seqledgerv1.WriteError{Code: codeDraining, RetryAfter: durationpb.New(time.Minute)})
 }
 
 // waitHours moves the bubble's clock and lets everything that is due happen.

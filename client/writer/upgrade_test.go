@@ -21,9 +21,6 @@ func TestAnUpgradeThatIsSwallowed(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"without an answer": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 		"with 501":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotImplemented) },
-		"with 403":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
-		"with 426":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUpgradeRequired) },
-		"with a redirect":   http.RedirectHandler("/", http.StatusFound).ServeHTTP,
 		"with a page that does not end": func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusForbidden)
 			_ = http.NewResponseController(w).Flush()
