@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -59,15 +58,11 @@ func (b *balancer) passAfter(t *testing.T, requests int32) {
 // balanced serves s behind a balancer.
 func balanced(t *testing.T, s *fakeServer) *balancer {
 	t.Helper()
-	s.ledger, s.sharedOnly, s.height = newFakeLedger(), true, 3
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.serve(listener))
+	s.ledger, s.sharedOnly = newFakeLedger(), true
+	startFake(t, s)
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: listener.Addr().String()})
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: s.address})
 	transport := &http.Transport{Protocols: protocols}
 	t.Cleanup(transport.CloseIdleConnections)
 	proxy.Transport, proxy.FlushInterval = transport, -1

@@ -1,7 +1,6 @@
 package writer_test
 
 import (
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -106,14 +105,8 @@ func TestHTTP2OnRequest(t *testing.T) {
 // breaks is opened again.
 func TestThroughAProxy(t *testing.T) {
 	t.Parallel()
-	s := &fakeServer{ledger: newFakeLedger(), height: 3}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.serve(listener))
-	front := httptest.NewServer(httputil.NewSingleHostReverseProxy(
-		&url.URL{Scheme: "http", Host: listener.Addr().String()}))
+	s, _ := start(t)
+	front := httptest.NewServer(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: s.address}))
 	t.Cleanup(front.Close)
 	s.address = front.Listener.Addr().String()
 	w := newWriter(t, dial(t, s), "till")
