@@ -123,8 +123,7 @@ func TestShutdown(t *testing.T) {
 	release = hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
 	p = burst(t, w, payload("1"))
 	eventually(t, "the write to be sent", func() bool { return writer.InFlight(w) == 1 })
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	ended := over(t)
 	unsettled, ok := errors.AsType[*writer.UnsettledError](c.Shutdown(ended))
 	if !ok || len(unsettled.Writes) != 1 || unsettled.Writes[0] != p[0] {
 		t.Errorf("want the open write listed, got %v", unsettled)

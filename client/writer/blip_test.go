@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -216,15 +215,7 @@ func TestATokenIsRenewed(t *testing.T) {
 	}
 	// The token ends: the stream with it, and the next one is not let in at first.
 	asked.Store(2)
-	var broken atomic.Bool
-	s.set(func(s *fakeServer) {
-		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-			if broken.CompareAndSwap(false, true) {
-				return faultDrop
-			}
-			return faultNone
-		}
-	})
+	s.set(func(s *fakeServer) { s.onWrite = first(faultDrop) })
 	p := burst(t, w, payload("b"))[0]
 	eventually(t, "a stream that is not let in", func() bool { return s.refusedCount() > 0 })
 	if _, err := c.GetClientState(t.Context(),
@@ -254,9 +245,7 @@ func TestATokenThatStaysRefused(t *testing.T) {
 		w := newWriter(t, c, "w")
 		s.set(func(s *fakeServer) { s.onStream = unauthenticated })
 		p := burst(t, w, payload("1"))[0]
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(55 * time.Second)
-		synctest.Wait()
+		pass(55 * time.Second)
 		if err := w.Err(); err != nil {
 			t.Fatalf("the Writer has ended within the minute: %v", err)
 		}
@@ -287,13 +276,10 @@ func TestATokenRefusedNowAndThen(t *testing.T) {
 				}
 			})
 			p := burst(t, w, payload("x"))[0]
-			//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-			time.Sleep(50 * time.Second)
-			synctest.Wait()
+			pass(50 * time.Second)
 			s.set(func(s *fakeServer) { s.onStream = nil })
 			wantCommitted(t, p, n+1)
-			//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-			time.Sleep(time.Hour)
+			pass(time.Hour)
 		}
 		if err := w.Err(); err != nil {
 			t.Errorf("the Writer has ended: %v", err)
@@ -310,9 +296,7 @@ func TestATokenRefusedBySomethingBetween(t *testing.T) {
 			s.onStream = func() error { return connect.NewError(connect.CodeUnauthenticated, errors.New("gateway")) }
 		})
 		p := burst(t, w, payload("1"))[0]
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
+		pass(5 * time.Minute)
 		s.set(func(s *fakeServer) { s.onStream = nil })
 		wantCommitted(t, p, 1)
 	})

@@ -42,8 +42,7 @@ func TestAReopenOutlivesAStatusThatNeverComes(t *testing.T) {
 			}
 		})
 		s.ledger.evictAll()
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(17 * time.Hour)
+		pass(17 * time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if receipt, err := w.Write(ctx, payload("b")); err != nil || receipt.GetSequence() != 1 || !hung.Load() {
@@ -110,8 +109,7 @@ func returns(t *testing.T, what string, do func()) {
 func TestCloseDoesNotWaitForTheDisk(t *testing.T) {
 	t.Parallel()
 	_, w, j, p := hanging(t)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	ended := over(t)
 	var err error
 	returns(t, "Close", func() { err = w.Close(ended) })
 	unsettled, ok := errors.AsType[*writer.UnsettledError](err)

@@ -105,8 +105,7 @@ func TestOperationsChangedAfterClose(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
+		ended := over(t)
 		_ = w.Close(ended) // lists what is open
 		for _, operation := range operations {
 			clear(operation.GetAppend().GetPayload())

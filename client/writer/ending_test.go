@@ -92,8 +92,7 @@ func TestCloseSettlesWhatItCan(t *testing.T) {
 	})
 	open := burst(t, hasty, payload("1"))[0]
 	<-seen
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	ended := over(t)
 	if _, err := open.Wait(ended); !errors.Is(err, failure.ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that stops waiting must learn that the outcome is open, got %v", err)
 	}

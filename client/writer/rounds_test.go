@@ -66,14 +66,8 @@ func TestALastSequenceThatCannotBeRight(t *testing.T) {
 	s, c := start(t)
 	s.ledger.toggle("taken")
 	w := newWriter(t, c, "w")
-	var sent atomic.Int32
 	s.set(func(s *fakeServer) {
-		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-			if sent.Add(1) == 1 {
-				return faultDrop
-			}
-			return faultNone
-		}
+		s.onWrite = first(faultDrop)
 		s.onOpen = func(*seqledgerv1.OpenSessionRequest) error {
 			s.ledger.runsAhead("w", 9)
 			return nil
@@ -91,8 +85,7 @@ func TestACallerThatIsGoneIsToldForCertain(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	w := newWriter(t, c, "w")
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	ended := over(t)
 	_, err := w.Write(ended, payload("1"))
 	if !errors.Is(err, failure.ErrNotExecuted) || errors.Is(err, failure.ErrOutcomeUnknown) ||
 		!errors.Is(err, context.Canceled) {

@@ -60,8 +60,7 @@ func TestSubmitBlocksWhenFull(t *testing.T) {
 			}
 			big := payload(strings.Repeat("x", 600))
 			burst(t, w, big, big)
-			ended, cancel := context.WithCancel(t.Context())
-			cancel()
+			ended := over(t)
 			if _, err := w.Submit(ended, big); !errors.Is(err, context.Canceled) ||
 				!errors.Is(err, failure.ErrNotExecuted) {
 				t.Errorf("a full Writer must block until ctx ends, got %v", err)
