@@ -63,6 +63,8 @@ func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*s
 		answer.LeaseExpiresAt = wire.Timestamp(record.LeaseEnd)
 	case keyed.Replay, keyed.Unknown:
 		answer.Record = wire.RenderRecord(record, true)
+	case keyed.Mismatch:
+		answer.Incomparable = record.Incomparable(c.Fingerprint)
 	case keyed.InFlight:
 		answer.RetryAfter = durationpb.New(time.Duration(out.Keyed.RetryAfter))
 	}

@@ -10,7 +10,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// clusterCommand groups the commands about the nodes of a cluster.
 type clusterCommand struct {
 	Status   clusterStatusCommand   `cmd:"" default:"withargs" help:"Describe the nodes of the cluster."`
 	Remove   clusterRemoveCommand   `cmd:"" help:"Take a node out of the cluster, also a dead one."`
@@ -32,7 +31,6 @@ The numbers of nodes are those of cluster status, in the order in which the node
 directories, machines or ports.`
 }
 
-// clusterStatusCommand describes the cluster.
 type clusterStatusCommand struct {
 	clientFlags `embed:""`
 }
@@ -138,7 +136,6 @@ type memberFlags struct {
 	clientFlags `embed:""`
 }
 
-// clusterRemoveCommand removes a node from the cluster.
 type clusterRemoveCommand struct {
 	memberFlags `embed:""`
 }
@@ -159,7 +156,6 @@ func (c *clusterRemoveCommand) Run(e *environment) error {
 	})
 }
 
-// clusterPromoteCommand makes a learner a voter.
 type clusterPromoteCommand struct {
 	memberFlags `embed:""`
 }
@@ -170,7 +166,6 @@ func (c *clusterPromoteCommand) Run(e *environment) error {
 	})
 }
 
-// clusterTransferCommand transfers the leadership.
 type clusterTransferCommand struct {
 	ID          uint64 `arg:"" optional:"" help:"Number of the voter that takes over. Default: the voter with most of the log."`
 	clientFlags `embed:""`

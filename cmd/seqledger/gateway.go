@@ -16,7 +16,6 @@ import (
 	"github.com/seqledger/seqledger/internal/listen"
 )
 
-// gatewayCommand runs a reverse proxy in front of an HTTP service.
 type gatewayCommand struct {
 	gatewayProcess `embed:""`
 	gatewayRoute   `embed:""`

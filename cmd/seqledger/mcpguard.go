@@ -16,7 +16,6 @@ import (
 	"github.com/seqledger/seqledger/internal/mcp/guard"
 )
 
-// mcpGuardCommand runs a guard in front of an MCP server.
 type mcpGuardCommand struct {
 	scopeFlags    `embed:""`
 	Command       []string `arg:"" optional:"" help:"The server and its arguments, after --."`

@@ -22,7 +22,6 @@ import (
 	"github.com/seqledger/seqledger/server/console"
 )
 
-// serveCommand serves a ledger.
 type serveCommand struct {
 	Listen          string        `help:"Address to listen on; port 0 takes a free one. Addresses other than loopback need --auth and TLS." default:"127.0.0.1:7450"`
 	Data            string        `help:"Data directory; an absent or empty one becomes a new ledger." default:"./seqledger-data" type:"path"`

@@ -16,7 +16,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// configCommand shows and changes the replicated configuration.
 type configCommand struct {
 	List configListCommand `cmd:"" default:"withargs" help:"Print all settings (default command)."`
 	Get  configGetCommand  `cmd:"" help:"Print one setting."`
@@ -103,7 +102,6 @@ func settingHint(name string) string {
 	return ": it is a setting of the ledger; seqledger config set " + s.name() + " VALUE changes it"
 }
 
-// configSetCommand changes one setting.
 type configSetCommand struct {
 	clientFlags `embed:""`
 	Name        string `arg:"" help:"Name of the setting, as list prints it."`
@@ -144,7 +142,6 @@ func (c *configSetCommand) Run(e *environment) error {
 	})
 }
 
-// configGetCommand prints one setting.
 type configGetCommand struct {
 	clientFlags `embed:""`
 	Name        string `arg:"" help:"Name of the setting, as list prints it."`
@@ -182,7 +179,6 @@ func (c *configGetCommand) Run(e *environment) error {
 	})
 }
 
-// configListCommand prints all settings.
 type configListCommand struct {
 	clientFlags `embed:""`
 }

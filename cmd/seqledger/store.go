@@ -7,12 +7,10 @@ import (
 	"github.com/seqledger/seqledger/internal/storeurl"
 )
 
-// storeCommand groups what concerns stores of keys outside of a ledger.
 type storeCommand struct {
 	Init storeInitCommand `cmd:"" help:"Make the tables of a store of keys in a database."`
 }
 
-// storeInitCommand makes what a store needs.
 type storeInitCommand struct {
 	URL   string `arg:"" help:"The store, as for --store of gateway." env:"SEQLEDGER_STORE"`
 	Print bool   `help:"Only print the statements, for those who run them by hand." env:"-"`

@@ -17,7 +17,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// writeCommand commits one write.
 type writeCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`

@@ -23,6 +23,7 @@ type operationFlag struct{ name, value string }
 // kong otherwise keeps the order within one flag alone.
 type Flags struct{ list []operationFlag }
 
+// Decode implements [kong.Mapper].
 func (o *Flags) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	var value string
 	if err := ctx.Scan.PopValueInto("value", &value); err != nil {

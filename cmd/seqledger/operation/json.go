@@ -223,7 +223,8 @@ func readCondition(name string, value json.RawMessage) (*seqledgerv1.Condition, 
 		return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: version}}, nil
 	case "value_equals":
 		value, err := parseValue(value)
-		return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: value}}, within(name, err)
+		condition := &seqledgerv1.Condition_ValueEquals{ValueEquals: value}
+		return &seqledgerv1.Condition{Condition: condition}, within(name, err)
 	case "valueEquals":
 		return nil, errors.New(`unknown field "valueEquals"; here it is value_equals, text or {"base64": "…"}`)
 	}
