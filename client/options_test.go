@@ -15,49 +15,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-func TestOptionsOfAccess(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		options client.Options
-		says    string // empty: good
-	}{
-		"TLS":              {client.Options{Server: "https://localhost:1", TLS: new(tls.Config)}, ""},
-		"https, no TLS":    {client.Options{Server: "https://localhost:1"}, ""},
-		"TLS in cleartext": {client.Options{Server: "http://localhost:1", TLS: new(tls.Config)}, "https"},
-		"TLS, no scheme":   {client.Options{Server: "localhost:1", TLS: new(tls.Config)}, "https"},
-		"TLS twice": {
-			client.Options{Server: "https://localhost:1", TLS: new(tls.Config), HTTPClient: http.DefaultClient},
-			"HTTPClient"},
-		"token on this machine": {client.Options{Server: "localhost:1", Token: client.StaticToken("secret")}, ""},
-		"token on loopback": {client.Options{Server: "[::1]:1,http://127.3.4.5",
-			Token: client.StaticToken("secret")}, ""},
-		"token over TLS": {client.Options{Server: "https://ledger.example", Token: client.StaticToken("secret")},
-			""},
-		"token in clear": {client.Options{Server: "http://ledger.example", Token: client.StaticToken("secret")},
-			"Options.CleartextToken"},
-		"token in clear, later": {client.Options{Server: "https://a.example,b.example:1",
-			Token: client.StaticToken("secret")},
-			"b.example:1"},
-		"token in clear, as told": {client.Options{Server: "ledger.example", Token: client.StaticToken("secret"),
-			CleartextToken: true},
-			""},
-		"a name that only sounds": {client.Options{Server: "localhost.example", Token: client.StaticToken("secret")},
-			"Options.CleartextToken"},
-		"no token in clear": {client.Options{Server: "http://ledger.example"}, ""},
-		"several servers":   {client.Options{Server: "a:1, http://b , https://c/"}, ""},
-		"an empty server":   {client.Options{Server: "a:1,,b:1"}, "Options.Server"},
-	} {
-		c, err := client.New(test.options)
-		if err == nil {
-			_ = c.Close()
-		}
-		if (err == nil) != (test.says == "") ||
-			err != nil && (!strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "secr")) {
-			t.Errorf("%s: got %v, want an error about %q", name, err, test.says)
-		}
-	}
-}
-
 // TestTokensThatAreNone: a token that cannot be sent is refused before anything is sent, and the error does not show
 // it.
 func TestTokensThatAreNone(t *testing.T) {

@@ -300,6 +300,15 @@ func TestPrincipals(t *testing.T) {
 			t.Errorf("%s can tell: %v and %v", id, there, absent)
 		}
 	}
+	// A delegate, who may not read the record, learns whether another request can be compared with its own.
+	for algorithm, incomparable := range map[uint32]bool{1: false, 2: true} {
+		other := named("k", 8)
+		other.Fingerprint.Algorithm, other.Fingerprint.Digest[0] = algorithm, 9
+		if out := reply(t, g.records("gateway").Reserve, other); out.Incomparable != incomparable || out.Record != nil ||
+			out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH {
+			t.Errorf("algorithm %d: %v", algorithm, out)
+		}
+	}
 	owner := ownerOf(named("k", 1), mine.Token)
 	if err := call(t, g.records("second").Complete,
 		&seqledgerv1.CompleteRequest{Owner: owner}); connect.CodeOf(err) != connect.CodePermissionDenied {

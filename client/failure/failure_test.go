@@ -1,10 +1,7 @@
 package failure
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -110,30 +107,6 @@ func TestErrorsWithoutADetail(t *testing.T) {
 	plain := errors.New("plain")
 	if e := FromConnect(plain, 0); !errors.Is(e, plain) || !e.IsOpen() || !e.IsTemporary() {
 		t.Error("an error of the transport must keep its cause, leave the outcome open and be temporary")
-	}
-}
-
-// TestAnOpenOutcomeHidesRefusalsAlone: a refusal anywhere in the cause is in Refusal and errors.Is does not find it.
-// Everything else is found.
-func TestAnOpenOutcomeHidesRefusalsAlone(t *testing.T) {
-	t.Parallel()
-	refused := FromStream(&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS})
-	broken := FromConnect(connect.NewError(connect.CodeUnavailable, io.ErrUnexpectedEOF), 0)
-	for _, cause := range []error{
-		fmt.Errorf("%w: %w: %w", context.Canceled, refused, broken),
-		errors.Join(fmt.Errorf("late: %w", fmt.Errorf("%w, last answer: %w", context.Canceled, refused)), broken),
-	} {
-		err := error(OutcomeUnknown(7, "k", cause))
-		if errors.Is(err, ErrConditionFailed) || CodeOf(err) != 0 {
-			t.Errorf("the refusal must not be found in %v", err)
-		}
-		if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) ||
-			!errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("the rest must be found in %v", err)
-		}
-		if open, _ := errors.AsType[*OutcomeUnknownError](err); open.Refusal != refused {
-			t.Errorf("want the refusal in Refusal, got %v", open.Refusal)
-		}
 	}
 }
 

@@ -147,11 +147,11 @@ func TestWhatAnotherServerMayTake(t *testing.T) {
 		if e.IsElsewhere() != want {
 			t.Errorf("%s: another server may take the call: %v", name, e.IsElsewhere())
 		}
-		if e.IsTemporary() == e.IsFinal() {
-			t.Errorf("%s must be either temporary or final", name)
-		}
-		if e.IsElsewhere() && !e.IsTemporary() {
-			t.Errorf("%s goes to another server, but is not temporary", name)
+		unknown := code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN
+		temporary := want || unknown || code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL
+		if e.IsTemporary() != temporary || e.IsFinal() == temporary ||
+			errors.Is(e, ErrUnavailable) != (temporary && !unknown) {
+			t.Errorf("%s is temporary: %v, final: %v", name, e.IsTemporary(), e.IsFinal())
 		}
 	}
 	full := FromConnect(connect.NewWireError(connect.CodeResourceExhausted, nil), 0)

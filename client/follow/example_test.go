@@ -64,8 +64,7 @@ func ExampleInto() {
 // The function of the example neither makes nor loses money, also when an account pays itself.
 func TestExample(t *testing.T) {
 	t.Parallel()
-	server := servertest.Postgres(t)
-	db, err := pgxpool.New(t.Context(), server.URL)
+	db, err := pgxpool.New(t.Context(), servertest.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -128,7 +129,9 @@ func await(t *testing.T, db *pgxpool.Pool, height int) {
 // awaitWhile is await, and calls a function again and again.
 func awaitWhile(t *testing.T, db *pgxpool.Pool, height int, meanwhile func()) {
 	t.Helper()
-	for {
+	tick := time.NewTicker(time.Millisecond) // what it waits for happens in other processes
+	defer tick.Stop()
+	for ; ; <-tick.C {
 		meanwhile()
 		var applied, distinct, highest int
 		err := db.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT height), coalesce(max(height), 0)
@@ -207,7 +210,7 @@ var errNo = errors.New("no")
 // The schema may be made by many processes at once.
 func TestSchemaAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	db, err := pgxpool.New(t.Context(), servertest.Postgres(t).URL+"&pool_max_conns=16")
+	db, err := pgxpool.New(t.Context(), servertest.Database(t)+"&pool_max_conns=16")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,9 +235,8 @@ func TestSchemaAtTheSameTime(t *testing.T) {
 // An error of the function ends following, and leaves nothing of its block.
 func TestErrorOfFunction(t *testing.T) {
 	t.Parallel()
-	server := servertest.Postgres(t)
 	c, _ := openLedger(t, filepath.Join(t.TempDir(), "data"))
-	db := openDatabase(t, server.URL)
+	db := openDatabase(t, servertest.Database(t))
 	transfer(t, c, "one", 1, 2, 3)
 	err := follow.Into(t.Context(), c, db, scope, func(ctx context.Context, tx pgx.Tx, b *seqledgerv1.Block) error {
 		return errors.Join(keepBalances(ctx, tx, b), errNo)
@@ -251,8 +253,7 @@ func TestErrorOfFunction(t *testing.T) {
 // before the database was reconciled.
 func TestDiverged(t *testing.T) {
 	t.Parallel()
-	server := servertest.Postgres(t)
-	db := openDatabase(t, server.URL)
+	db := openDatabase(t, servertest.Database(t))
 	data, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
 	write := func(c *client.Client, name string, n int) {
 		for i := range n {

@@ -304,9 +304,9 @@ func (s *casStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reser
 		}
 		switch {
 		case out.Code != keyed.InFlight:
-			return out.reservation(), nil
+			return out.reservation(&command), nil
 		case waiting.Err() != nil:
-			return out.reservation(), ctx.Err()
+			return out.reservation(&command), ctx.Err()
 		}
 		s.awaitChange(waiting, s.name(&r.Key), out, polls)
 	}
@@ -330,7 +330,7 @@ func (s *casStore) awaitChange(ctx context.Context, name string, out decided, po
 }
 
 // reservation returns the result of a Reserve.
-func (d *decided) reservation() *Reservation {
+func (d *decided) reservation(c *keyed.Command) *Reservation {
 	answer := &Reservation{Outcome: d.Code}
 	switch d.Code {
 	case keyed.Acquired:
@@ -338,6 +338,8 @@ func (d *decided) reservation() *Reservation {
 		answer.LeaseExpires = time.Unix(0, d.record.LeaseEnd)
 	case keyed.Replay, keyed.Unknown:
 		answer.Record = publicRecord(d.record)
+	case keyed.Mismatch:
+		answer.Incomparable = d.record.Incomparable(c.Fingerprint)
 	case keyed.InFlight:
 		answer.RetryAfter = d.RetryAfter
 	}

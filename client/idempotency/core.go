@@ -172,7 +172,7 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 		return nil, nil, g.inFlight(r, nil)
 	case Mismatch:
 		g.Metrics.Count(EventMismatch)
-		return nil, nil, g.mismatch(ctx, request)
+		return nil, nil, mismatch(r)
 	case Unknown:
 		g.Metrics.Count(EventIndeterminate)
 		return nil, nil, &Error{Code: CodeOutcomeUnknown, Record: r.Record}
@@ -189,11 +189,8 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 // mismatch returns the error of a call whose key belongs to another request. Where the record has a fingerprint of
 // another kind, because the settings have changed since, it may be the same request: a client that then took a new key
 // would have the work done twice.
-func (g *guard) mismatch(ctx context.Context, request *ReserveRequest) *Error {
-	ctx, cancel := context.WithTimeout(ctx, g.StoreTimeout)
-	defer cancel()
-	record, err := g.store.Get(ctx, &request.Key)
-	if err == nil && record.State != Written && record.Fingerprint.Algorithm != request.Fingerprint.Algorithm {
+func mismatch(r *Reservation) *Error {
+	if r.Incomparable {
 		return &Error{Code: CodeOutcomeUnknown, Cause: errors.New("the key was used when this service compared " +
 			"other parts of requests: whether it was used for this one cannot be told")}
 	}

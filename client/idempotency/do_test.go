@@ -31,6 +31,13 @@ func unexpected(t *testing.T) func(context.Context, *idempotency.Owner) ([]byte,
 	}
 }
 
+// delegated is a store for a delegate, which may reserve for others and may not read their records.
+type delegated struct{ idempotency.Store }
+
+func (delegated) Get(context.Context, *idempotency.RecordKey) (*idempotency.Record, error) {
+	return nil, idempotency.ErrRefused
+}
+
 func TestDoOnce(t *testing.T) {
 	t.Parallel()
 	store := idempotency.Memory()
@@ -65,7 +72,7 @@ func TestDoOnce(t *testing.T) {
 		{idempotency.Fingerprint{Algorithm: 1}, idempotency.CodeOutcomeUnknown}, // it may be the same request
 	} {
 		o := idempotency.DoOptions{Fingerprint: other.fingerprint}
-		if _, err := o.Do(t.Context(), store, doKey(), unexpected(t)); idempotency.CodeOf(err) != other.code {
+		if _, err := o.Do(t.Context(), delegated{store}, doKey(), unexpected(t)); idempotency.CodeOf(err) != other.code {
 			t.Errorf("another request: %v", err)
 		}
 	}

@@ -147,7 +147,7 @@ func (s ledgerStore) Reserve(ctx context.Context, request *ReserveRequest) (*Res
 	return &Reservation{
 		Outcome: outcome, Token: m.GetToken(), Attempt: m.GetAttempt(), Checkpoint: m.GetCheckpoint(),
 		LeaseExpires: fromWireTime(m.GetLeaseExpiresAt()), Record: fromWireRecord(record),
-		RetryAfter: m.GetRetryAfter().AsDuration(),
+		RetryAfter: m.GetRetryAfter().AsDuration(), Incomparable: m.GetIncomparable(),
 	}, nil
 }
 

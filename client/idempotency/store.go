@@ -156,6 +156,9 @@ type Reservation struct {
 	Record *Record
 	// RetryAfter is the remaining lease of the owner. It is set only with InFlight.
 	RetryAfter time.Duration
+	// Incomparable means that the record's fingerprint has another algorithm, so that it may be of the same request. It
+	// is set only with Mismatch.
+	Incomparable bool
 }
 
 // Ownership identifies the owner of a record after its Reserve.

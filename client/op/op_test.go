@@ -134,6 +134,25 @@ func TestTheCallersMemory(t *testing.T) {
 	}
 }
 
+// TestConditionsThatWouldBeDropped are mistakes of the program.
+func TestConditionsThatWouldBeDropped(t *testing.T) {
+	t.Parallel()
+	for name, build := range map[string]func(){
+		"two conditions":         func() { op.Set("k", nil, op.IfAbsent(), op.IfVersion(1)) },
+		"two conditions, delete": func() { op.Delete("k", op.IfPresent(), op.IfVersion(1)) },
+		"an empty condition":     func() { op.Set("k", nil, op.Condition{}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: one of them would be dropped in silence", name)
+				}
+			}()
+			build()
+		}()
+	}
+}
+
 // A transfer between two accounts: it commits only if both balances still have the values that were read.
 func Example() {
 	operations := []*seqledgerv1.Operation{

@@ -19,6 +19,3 @@ func (r *Relay) At(f func(stream, at string)) {
 // SetSilence sets after how long without a statement PostgreSQL ends a transaction of the relay. It is called
 // before Run.
 func (r *Relay) SetSilence(d time.Duration) { r.silence = d }
-
-// Waiting returns how many streams wait for a place.
-func (r *Relay) Waiting() int64 { return int64(r.waiting.Load()) }

@@ -31,14 +31,14 @@ func TestFailOver(t *testing.T) {
 // A relay tells at its start which privilege its role lacks.
 func TestRoleWithoutPrivileges(t *testing.T) {
 	t.Parallel()
-	server := servertest.Postgres(t)
-	db := openDatabase(t, server.URL)
+	url := servertest.Database(t)
+	db := openDatabase(t, url)
 	grants, err := outbox.Privileges("", "app", "relay")
 	if err != nil {
 		t.Fatal(err)
 	}
 	execute(t, db, "CREATE ROLE app LOGIN", "CREATE ROLE relay LOGIN", grants)
-	own, err := pgxpool.New(t.Context(), strings.Replace(server.URL, "test@", "relay@", 1))
+	own, err := pgxpool.New(t.Context(), strings.Replace(url, "test@", "relay@", 1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,3 +40,16 @@ func TestGather(t *testing.T) {
 		})
 	}
 }
+
+// A place that becomes free when the relay is stopped is taken, and will be given back, or it is free.
+func TestStopWhileAStreamWaits(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 { // to see both
+		places := make(chan struct{}, 1)
+		if taken := new(Relay).awaitPlace(ctx, places); taken != (len(places) == 1) {
+			t.Fatalf("taken %v, with %d places in use", taken, len(places))
+		}
+	}
+}

@@ -14,7 +14,7 @@ import (
 // was a moment ago, is kept.
 func TestIdleStreamsAreGivenUp(t *testing.T) {
 	t.Parallel()
-	db, err := pgxpool.New(t.Context(), servertest.Postgres(t).URL)
+	db, err := pgxpool.New(t.Context(), servertest.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +30,9 @@ import (
 )
 
 var scope = &seqledgerv1.Scope{Organization: "shop", Vault: "main"}
+
+// quick is how often the relays of these tests look for rows.
+const quick = 10 * time.Millisecond
 
 // ledger is a ledger that can be restarted at its address.
 type ledger struct {
@@ -105,7 +107,7 @@ func insert(t *testing.T, db *pgxpool.Pool, stream string, operations ...*seqled
 // run runs a relay until stop is called, or the test ends.
 func run(t *testing.T, c *client.Client, db *pgxpool.Pool, o outbox.Options) (relay *outbox.Relay, stop func()) {
 	t.Helper()
-	o.Scope = scope
+	o.Scope, o.Poll = scope, quick
 	relay, err := outbox.NewRelay(c, db, o)
 	if err != nil {
 		t.Fatal(err)
@@ -145,6 +147,8 @@ func awaitTable(
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond) // what it waits for happens in other processes
+	defer tick.Stop()
 	for {
 		s, err := outbox.ReadStatus(ctx, db, table)
 		if err == nil && wanted(s) {
@@ -153,6 +157,7 @@ func awaitTable(
 		if ctx.Err() != nil || t.Failed() {
 			t.Fatalf("%+v %v", s, err)
 		}
+		<-tick.C
 	}
 }
 
@@ -226,7 +231,7 @@ func same(t *testing.T, got, want map[string][]string) {
 
 func TestEachRowOnceInOrder(t *testing.T) {
 	t.Parallel()
-	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 	c := dial(t, l.address)
 	want := map[string][]string{}
 	for i := range 500 { // more than a window of each
@@ -269,7 +274,6 @@ func TestEachRowOnceInOrder(t *testing.T) {
 // A row that is refused has no effect, and neither have the numbers that it frees.
 func TestRefusedRow(t *testing.T) {
 	t.Parallel()
-	server := servertest.Postgres(t)
 	rows := func(t *testing.T, db *pgxpool.Pool) (refused int64) {
 		insert(t, db, "s", op.Append([]byte("1")))
 		insert(t, db, "s", op.Set("k", []byte("v"), op.IfAbsent()))
@@ -283,10 +287,10 @@ func TestRefusedRow(t *testing.T) {
 		return refused
 	}
 	t.Run("Park", func(t *testing.T) {
-		l, db := newLedger(t), openDatabase(t, server.URL)
+		l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 		c := dial(t, l.address)
 		refused := rows(t, db)
-		_, stop := run(t, c, db, outbox.Options{Park: true})
+		run(t, c, db, outbox.Options{Park: true})
 		status := await(t, db, settled)
 		if s := status.Streams[0]; s.Skipped != 3 || s.Refused != 0 || s.Stopped != "" || s.Next != 5 {
 			t.Errorf("%+v", s)
@@ -299,13 +303,9 @@ func TestRefusedRow(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		same(t, payloads(t, c), map[string][]string{"s": {"1", "2", "3"}})
-		stop()
-		if _, err := db.Exec(t.Context(), "DROP TABLE seqledger_outbox, seqledger_outbox_streams"); err != nil {
-			t.Fatal(err)
-		}
 	})
 	t.Run("Stop", func(t *testing.T) {
-		l, db := newLedger(t), openDatabase(t, server.URL)
+		l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 		c := dial(t, l.address)
 		refused := rows(t, db)
 		insert(t, db, "other", op.Append([]byte("x")))
@@ -412,7 +412,7 @@ func (u *unreliable) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // freed. It must find another session.
 func TestLateCopyOfARefusedRow(t *testing.T) {
 	t.Parallel()
-	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 	var mu sync.Mutex
 	var copies []*http.Request
 	to := &url.URL{Scheme: "http", Host: l.address}
@@ -532,7 +532,6 @@ func TestNothingTwiceThroughFaults(t *testing.T) {
 // What another program does to a stream, or another ledger in the place of the first, stops it.
 func TestWhatStopsAStream(t *testing.T) {
 	t.Parallel()
-	server := servertest.Postgres(t)
 	for name, test := range map[string]struct {
 		change func(t *testing.T, l *ledger) *ledger // while no relay runs
 		reason string
@@ -549,7 +548,7 @@ func TestWhatStopsAStream(t *testing.T) {
 		"Ledger": {func(t *testing.T, _ *ledger) *ledger { return newLedger(t) }, "was it restored from a backup?"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, db := newLedger(t), openDatabase(t, server.URL)
+			l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 			insert(t, db, "s", op.Append([]byte("1")))
 			_, stop := run(t, dial(t, l.address), db, outbox.Options{})
 			await(t, db, settled)
@@ -575,9 +574,6 @@ func TestWhatStopsAStream(t *testing.T) {
 			if got := payloads(t, dial(t, l.address))["s"]; strings.Join(got[len(got)-2:], " ") != "2 3" {
 				t.Error(got)
 			}
-			if _, err := db.Exec(t.Context(), "DROP TABLE seqledger_outbox, seqledger_outbox_streams"); err != nil {
-				t.Fatal(err)
-			}
 		})
 	}
 }
@@ -585,9 +581,9 @@ func TestWhatStopsAStream(t *testing.T) {
 // A stream with much to write does not keep others waiting for its place.
 func TestStreamsTakeTurns(t *testing.T) {
 	t.Parallel()
-	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 	_, err := db.Exec(t.Context(), `INSERT INTO seqledger_outbox (stream, operations)
-		SELECT 'a', '[{"append": {"payload": "b25l"}}]' FROM generate_series(1, 100000)`)
+		SELECT 'a', '[{"append": {"payload": "b25l"}}]' FROM generate_series(1, 20000)`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -602,33 +598,10 @@ func TestStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// A relay that is stopped while streams wait for a place ends, whichever of the two happens first: the place becomes
-// free, or the relay is stopped. Both happen together, so it takes some attempts to see both.
-func TestStopWhileAStreamWaits(t *testing.T) {
-	t.Parallel()
-	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
-	_, err := db.Exec(t.Context(), `INSERT INTO seqledger_outbox (stream, operations)
-		SELECT 's' || n % 50, '[{"append": {"payload": "b25l"}}]' FROM generate_series(1, 50000) n`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := dial(t, l.address)
-	for range 30 {
-		relay, stop := run(t, c, db, outbox.Options{Concurrency: 1})
-		for relay.Waiting() == 0 {
-			if t.Context().Err() != nil {
-				t.Fatal("no stream waits")
-			}
-			runtime.Gosched()
-		}
-		stop()
-	}
-}
-
 // Large rows are read and sent a few at a time.
 func TestLargeRows(t *testing.T) {
 	t.Parallel()
-	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 	want := map[string][]string{}
 	for i := range 9 {
 		text := strings.Repeat(fmt.Sprint(i), 400<<10)
@@ -651,7 +624,7 @@ func TestLargeRows(t *testing.T) {
 // A relay for another scope than that of the rows that it finds is refused.
 func TestOtherScope(t *testing.T) {
 	t.Parallel()
-	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 	insert(t, db, "s", op.Append([]byte("1")))
 	_, stop := run(t, dial(t, l.address), db, outbox.Options{})
 	await(t, db, settled)
@@ -712,7 +685,7 @@ func TestMistakes(t *testing.T) {
 	if err != nil || strings.Contains(text, `shop."; DROP`) {
 		t.Errorf("a name is not quoted: %v\n%s", err, text)
 	}
-	db := openDatabase(t, servertest.Postgres(t).URL)
+	db := openDatabase(t, servertest.Database(t))
 	for _, stream := range []string{"", "with space", "\u00e4", strings.Repeat("x", 101)} {
 		if _, err := outbox.Insert(t.Context(), db, "", stream, op.Append(nil)); err == nil {
 			t.Errorf("a stream %q was taken", stream)

@@ -62,16 +62,14 @@ var restored = map[string]struct {
 // and the stream goes on where the ledger is.
 func TestRestoredDatabase(t *testing.T) {
 	t.Parallel()
-	server := servertest.Postgres(t)
 	for name, test := range restored {
 		t.Run(name, func(t *testing.T) {
-			l, db := newLedger(t), openDatabase(t, server.URL)
-			defer execute(t, db, "DROP TABLE seqledger_outbox, seqledger_outbox_streams, saved, saved_streams")
+			l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 			ledger := dial(t, l.address)
 			if test.running && test.rows == nil { // the relay owns nothing yet
 				backUp(t, db)
 			}
-			relay, err := outbox.NewRelay(ledger, db, outbox.Options{Scope: scope})
+			relay, err := outbox.NewRelay(ledger, db, outbox.Options{Scope: scope, Poll: quick})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -145,7 +143,7 @@ func payloadOf(t *testing.T, db *pgxpool.Pool, id int64) (payload string) {
 // A stream that is new in the table, and has a session at the ledger, is another program's.
 func TestStreamOfAnotherProgram(t *testing.T) {
 	t.Parallel()
-	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 	_, err := dial(t, l.address).OpenSession(t.Context(), &seqledgerv1.OpenSessionRequest{
 		Scope: scope, ClientId: "outbox.s", AttemptId: []byte("0123456789abcdef"),
 	})
@@ -163,7 +161,7 @@ func TestStreamOfAnotherProgram(t *testing.T) {
 // A resumed stream takes its number from the ledger at once, also without a row to write: a later backup has it.
 func TestResumedStreamHasItsNumber(t *testing.T) {
 	t.Parallel()
-	l, db := newLedger(t), openDatabase(t, servertest.Postgres(t).URL)
+	l, db := newLedger(t), openDatabase(t, servertest.Database(t))
 	insert(t, db, "s", op.Append([]byte("1")))
 	_, stop := run(t, dial(t, l.address), db, outbox.Options{})
 	defer stop()

@@ -47,7 +47,7 @@ func dyingRelay(where []string) error {
 	if err != nil {
 		return err
 	}
-	relay, err := outbox.NewRelay(c, db, outbox.Options{Scope: scope, Table: tableOf(where[2]), Park: true})
+	relay, err := outbox.NewRelay(c, db, outbox.Options{Scope: scope, Table: tableOf(where[2]), Park: true, Poll: quick})
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (b *stepBed) runOver(
 ) (stop func()) {
 	t.Helper()
 	relay, err := outbox.NewRelay(dial(t, b.address), db, outbox.Options{
-		Scope: scope, Table: tableOf(stream), Park: true,
+		Scope: scope, Table: tableOf(stream), Park: true, Poll: quick,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -276,11 +276,11 @@ func TestRelayKilledAtEachStep(t *testing.T) {
 func TestRelayOvertakenAtEachStep(t *testing.T) {
 	t.Parallel()
 	b := newStepBed(t)
-	for _, where := range everyStep() {
+	for i, where := range everyStep() {
+		if testing.Short() && (i%2 == 0 || slices.Contains(inTransaction, where.step)) {
+			continue // PostgreSQL ends a transaction after a second
+		}
 		t.Run(fmt.Sprintf("%s/%d", where.step, where.times), func(t *testing.T) {
-			if testing.Short() && slices.Contains(inTransaction, where.step) {
-				t.Skip("-short: it waits until PostgreSQL ends the transaction")
-			}
 			stream := b.begin(t)
 			goOn, stop := b.pausing(t, stream, where)
 			b.disown(t, stream)

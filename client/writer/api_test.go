@@ -10,39 +10,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
-	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
-
-// TestALoneWriteNeedsNoResume: a caller that waits for each write knows of the refusal, and the
-// next write takes the number.
-func TestALoneWriteNeedsNoResume(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	s.ledger.toggle("taken")
-	w := newWriter(t, c, "w")
-	for range 3 {
-		if _, err := w.Write(t.Context(), create("taken")); !errors.Is(err, failure.ErrConditionFailed) ||
-			!errors.Is(err, failure.ErrNotExecuted) {
-			t.Errorf("want the refusal, got %v", err)
-		}
-		if err := w.Err(); err != nil {
-			t.Errorf("the Writer has stopped: %v", err)
-		}
-	}
-	if receipt, err := w.Write(t.Context(), payload("x")); err != nil || receipt.GetSequence() != 1 {
-		t.Errorf("want number 1, got %v, %v", receipt, err)
-	}
-}
 
 // TestWritesAtOnceNeedNoResume: concurrent writes need no Resume if all their callers wait. A
 // write from Submit, refused or behind a refused one, stops the Writer.
@@ -117,36 +93,6 @@ func TestAWriteThatNobodyWaitsForAnyMore(t *testing.T) {
 	}
 }
 
-// TestDoneAndErr covers a Writer that runs, is closed, and is ended by the ledger.
-func TestDoneAndErr(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	first := newWriter(t, c, "w")
-	if _, err := first.Write(t.Context(), payload("1")); err != nil || first.Err() != nil {
-		t.Fatal(err, first.Err())
-	}
-	second := newWriter(t, c, "w") // takes the stream over
-	if _, err := first.Write(t.Context(), payload("2")); !errors.Is(err, failure.ErrFenced) {
-		t.Fatal(err)
-	}
-	<-first.Done()
-	if err := first.Err(); !errors.Is(err, failure.ErrFenced) {
-		t.Errorf("want ErrFenced, got %v", err)
-	}
-	select {
-	case <-second.Done():
-		t.Error("the second Writer has ended, too")
-	default:
-	}
-	if err := second.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	<-second.Done()
-	if err := second.Err(); !errors.Is(err, failure.ErrClosed) {
-		t.Errorf("want ErrClosed, got %v", err)
-	}
-}
-
 // TestShutdown settles what was submitted, takes nothing more, and closes the Client; what
 // its time does not settle it lists.
 func TestShutdown(t *testing.T) {
@@ -177,8 +123,7 @@ func TestShutdown(t *testing.T) {
 	release = hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
 	p = burst(t, w, payload("1"))
 	eventually(t, "the write to be sent", func() bool { return writer.InFlight(w) == 1 })
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	ended := over(t)
 	unsettled, ok := errors.AsType[*writer.UnsettledError](c.Shutdown(ended))
 	if !ok || len(unsettled.Writes) != 1 || unsettled.Writes[0] != p[0] {
 		t.Errorf("want the open write listed, got %v", unsettled)
@@ -266,37 +211,6 @@ func (b *lockedBuffer) String() string {
 	return b.buffer.String()
 }
 
-// TestSentinels of answers that carry no WriteError, and of those that do.
-func TestSentinels(t *testing.T) {
-	t.Parallel()
-	s := &fakeServer{ledger: newFakeLedger()}
-	c := startFake(t, s, func(o *client.Options) { o.MaxAttempts = 1 })
-	all := []error{failure.ErrNotFound, failure.ErrUnauthenticated, failure.ErrUnavailable}
-	for _, test := range []struct {
-		answer error
-		want   error // nil: none
-	}{
-		{connect.NewError(connect.CodeNotFound, nil), failure.ErrNotFound},
-		{connect.NewError(connect.CodeUnauthenticated, nil), failure.ErrUnauthenticated},
-		{connect.NewError(connect.CodeUnavailable, nil), failure.ErrUnavailable},
-		{connect.NewError(connect.CodeResourceExhausted, nil), failure.ErrUnavailable},
-		{connect.NewError(connect.CodePermissionDenied, nil), nil},
-		{withDetail(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeDraining}), failure.ErrUnavailable},
-		{withDetail(connect.CodeResourceExhausted, &seqledgerv1.WriteError{Code: codeQueueFull}),
-			failure.ErrUnavailable},
-		{withDetail(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: codeUnknown}), nil},
-		{withDetail(connect.CodeNotFound, &seqledgerv1.WriteError{Code: codeKeyNotFound}), nil},
-	} {
-		s.set(func(s *fakeServer) { s.onRead = func() error { return test.answer } })
-		err := ask(t.Context(), c)
-		for _, sentinel := range all {
-			if want := test.want == sentinel; errors.Is(err, sentinel) != want { //nolint:errorlint // Which one it is.
-				t.Errorf("%v: errors.Is(%v) is %v", test.answer, sentinel, !want)
-			}
-		}
-	}
-}
-
 // TestListingsTurnTheirPages: listings begin where the request says, and read no further page
 // after the caller stops.
 func TestListingsTurnTheirPages(t *testing.T) {
@@ -341,58 +255,5 @@ func TestListingsTurnTheirPages(t *testing.T) {
 	}
 	if len(asked) != 1 {
 		t.Errorf("one entity took %d pages", len(asked))
-	}
-}
-
-// TestConstructors build what the messages of the API would.
-func TestConstructors(t *testing.T) {
-	t.Parallel()
-	at := time.Unix(1_800_000_000, 5)
-	set := func(s *seqledgerv1.SetEntity) *seqledgerv1.Operation {
-		return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_SetEntity{SetEntity: s}}
-	}
-	remove := func(d *seqledgerv1.DeleteEntity) *seqledgerv1.Operation {
-		return &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteEntity{DeleteEntity: d}}
-	}
-	version := &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: 7}}
-	for name, test := range map[string]struct{ got, want *seqledgerv1.Operation }{
-		"append":         {op.Append([]byte("b")), payload("b")},
-		"set":            {op.Set("k", []byte("v")), set(&seqledgerv1.SetEntity{Key: "k", Value: []byte("v")})},
-		"set, if absent": {op.Set("k", nil, op.IfAbsent()), create("k")},
-		"set, if version, expires": {op.Set("k", nil, op.IfVersion(7), op.ExpiresAt(at)),
-			set(&seqledgerv1.SetEntity{Key: "k", Condition: version, ExpiresAt: timestamppb.New(at)})},
-		"set, if present": {op.Set("k", nil, op.IfPresent()), set(&seqledgerv1.SetEntity{Key: "k",
-			Condition: &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}})},
-		"delete": {op.Delete("k"), remove(&seqledgerv1.DeleteEntity{Key: "k"})},
-		"delete, if version": {op.Delete("k", op.IfVersion(7)),
-			remove(&seqledgerv1.DeleteEntity{Key: "k", Condition: version})},
-		"delete, if value": {op.Delete("k", op.IfValue([]byte("v"))), remove(&seqledgerv1.DeleteEntity{Key: "k",
-			Condition: &seqledgerv1.Condition{
-				Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte("v")},
-			}})},
-		"relate": {op.Relate("r", "l", "s"),
-			&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_CreateRelationship{
-				CreateRelationship: &seqledgerv1.CreateRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},
-		"unrelate": {op.Unrelate("r", "l", "s"),
-			&seqledgerv1.Operation{Operation: &seqledgerv1.Operation_DeleteRelationship{
-				DeleteRelationship: &seqledgerv1.DeleteRelationship{Resource: "r", Relation: "l", Subject: "s"}}}},
-	} {
-		if !proto.Equal(test.got, test.want) {
-			t.Errorf("%s: got %v, want %v", name, test.got, test.want)
-		}
-	}
-	for name, build := range map[string]func(){
-		"two conditions":         func() { op.Set("k", nil, op.IfAbsent(), op.IfVersion(1)) },
-		"two conditions, delete": func() { op.Delete("k", op.IfPresent(), op.IfVersion(1)) },
-		"an empty condition":     func() { op.Set("k", nil, op.Condition{}) },
-	} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: one of them would be dropped in silence", name)
-				}
-			}()
-			build()
-		}()
 	}
 }

@@ -1,7 +1,6 @@
 package writer_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 
@@ -62,22 +61,6 @@ func TestBatchRepeatsTheSameRequest(t *testing.T) {
 	}
 	if n := len(s.ledger.history()); n != 2 {
 		t.Errorf("want two commits, got %d", n)
-	}
-}
-
-// A call that ends without an answer leaves the outcome of each write open, with what names it.
-func TestBatchDeadlineLeavesOutcomesOpen(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	s.set(func(s *fakeServer) {
-		s.onBatch = func(*seqledgerv1.WriteBatchResponse) error { cancel(); return errLost }
-	})
-	for i, r := range c.WriteBatch(ctx, batchWrites()) {
-		unknown, ok := errors.AsType[*failure.OutcomeUnknownError](r.Err)
-		if want := batchWrites()[i].Sequence; !ok || !errors.Is(r.Err, context.Canceled) || unknown.Sequence != want {
-			t.Errorf("want an unknown outcome of write %d and context.Canceled, got %v", want, r.Err)
-		}
 	}
 }
 

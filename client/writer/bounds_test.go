@@ -42,8 +42,7 @@ func TestAReopenOutlivesAStatusThatNeverComes(t *testing.T) {
 			}
 		})
 		s.ledger.evictAll()
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(17 * time.Hour)
+		pass(17 * time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if receipt, err := w.Write(ctx, payload("b")); err != nil || receipt.GetSequence() != 1 || !hung.Load() {
@@ -106,12 +105,11 @@ func returns(t *testing.T, what string, do func()) {
 }
 
 // TestCloseDoesNotWaitForTheDisk: Close waits for a journal's disk no longer than its context,
-// and reports the writes as unsettled.
+// reports the writes as unsettled, and lets the stream go.
 func TestCloseDoesNotWaitForTheDisk(t *testing.T) {
 	t.Parallel()
-	_, w, _, p := hanging(t)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	_, w, j, p := hanging(t)
+	ended := over(t)
 	var err error
 	returns(t, "Close", func() { err = w.Close(ended) })
 	unsettled, ok := errors.AsType[*writer.UnsettledError](err)
@@ -126,6 +124,9 @@ func TestCloseDoesNotWaitForTheDisk(t *testing.T) {
 	case <-w.Done():
 	default:
 		t.Error("the Writer has not ended")
+	}
+	if _, err := j.Claim(till); err != nil {
+		t.Errorf("the stream of a closed Writer is taken: %v", err)
 	}
 }
 
@@ -145,48 +146,6 @@ func TestClientCloseDoesNotWaitForTheDisk(t *testing.T) {
 	returns(t, "Close", func() {
 		if err := c.Close(); !errors.Is(err, failure.ErrOutcomeUnknown) {
 			t.Errorf("want the open write listed, got %v", err)
-		}
-	})
-}
-
-// TestTheClaimIsFreeOnceTheWriterIsClosed also when a disk that did not answer in time
-// answers later.
-func TestTheClaimIsFreeOnceTheWriterIsClosed(t *testing.T) {
-	t.Parallel()
-	_, w, j, _ := hanging(t)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	_ = w.Close(ended) // lists what is open
-	if _, err := j.Claim(till); err != nil {
-		t.Errorf("the stream of a closed Writer is taken: %v", err)
-	}
-}
-
-// TestCallsEndWithTheirContextAndTheClient: calls that are repeated until they succeed must end
-// with either.
-func TestCallsEndWithTheirContextAndTheClient(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
-		s.set(func(s *fakeServer) { s.onRead = func() error { return errLost } })
-		ask := func(ctx context.Context) error {
-			_, err := c.GetClientState(ctx, &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "x"})
-			return err
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		began := time.Now()
-		if err := ask(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, failure.ErrUnavailable) {
-			t.Errorf("want the end of the context and the last answer, got %v", err)
-		}
-		if waited := time.Since(began); waited != 30*time.Second {
-			t.Errorf("a call of 30 s ended after %v", waited)
-		}
-		ended := make(chan error)
-		// Ends with the Client.
-		go func() { ended <- ask(t.Context()) }()
-		synctest.Wait()
-		_ = c.Close()
-		if err := <-ended; !errors.Is(err, failure.ErrClosed) {
-			t.Errorf("want ErrClosed, got %v", err)
 		}
 	})
 }

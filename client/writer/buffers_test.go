@@ -95,7 +95,7 @@ func TestBuffersAndTheJournal(t *testing.T) {
 func TestOperationsChangedAfterClose(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	for range 20 {
+	for range 5 {
 		w := newWriter(t, c, "till")
 		var operations []*seqledgerv1.Operation
 		for range 40 {
@@ -105,8 +105,7 @@ func TestOperationsChangedAfterClose(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
+		ended := over(t)
 		_ = w.Close(ended) // lists what is open
 		for _, operation := range operations {
 			clear(operation.GetAppend().GetPayload())

@@ -3,7 +3,6 @@ package writer_test
 import (
 	"context"
 	"errors"
-	"iter"
 	"sync"
 	"testing"
 
@@ -12,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
-	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/failure"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -25,27 +23,6 @@ func numbered(sequence uint64) *seqledgerv1.WriteRequest {
 	return &seqledgerv1.WriteRequest{
 		Scope: org, ClientId: "unary", Sequence: sequence, IdempotencyKey: aKey,
 		Operations: []*seqledgerv1.Operation{payload("x")},
-	}
-}
-
-// TestNewChecksItsOptions: what can be known to be wrong without connecting is
-// refused at once, with the name of the option.
-func TestNewChecksItsOptions(t *testing.T) {
-	t.Parallel()
-	for server, valid := range map[string]bool{
-		"127.0.0.1:7450": true, "http://localhost:1": true, "https://ledger.example": true,
-		"": false, "ftp://x": false, "http://": false, "http://%zz": false,
-	} {
-		c, err := client.New(client.Options{Server: server})
-		if (err == nil) != valid {
-			t.Errorf("server %q: valid is %v, but the error is %v", server, valid, err)
-		}
-		if err == nil {
-			_ = c.Close()
-		}
-	}
-	if _, err := client.New(client.Options{Server: "x:1", MaxAttempts: -1}); err == nil {
-		t.Error("a negative MaxAttempts must be refused")
 	}
 }
 
@@ -120,69 +97,6 @@ func TestUnaryDeadlineLeavesTheOutcomeOpen(t *testing.T) {
 	if !ok || !errors.Is(err, context.Canceled) || open.Sequence != 1 || open.IdempotencyKey != aKey {
 		t.Fatalf("want an unknown outcome of (1, a-key) and context.Canceled, got %v", err)
 	}
-}
-
-// TestWatchGoesOnAfterABreak: the blocks come without a hole and without a
-// repeat although the connection breaks after the second.
-func TestWatchGoesOnAfterABreak(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	broken := false
-	s.set(func(s *fakeServer) {
-		s.onWatch = func(height uint64) error {
-			if height == 2 && !broken {
-				broken = true
-				return errBroken
-			}
-			return nil
-		}
-	})
-	var heights []uint64
-	for block, err := range c.Watch(t.Context(), &seqledgerv1.WatchRequest{Scope: org}) {
-		if err != nil {
-			t.Fatalf("the watch must survive a break: %v", err)
-		}
-		heights = append(heights, block.GetHeader().GetHeight())
-		if len(heights) == 3 {
-			break
-		}
-	}
-	if len(heights) != 3 || heights[0] != 1 || heights[1] != 2 || heights[2] != 3 || !broken {
-		t.Errorf("want heights 1 2 3 across a break, got %v", heights)
-	}
-}
-
-// TestAdminCallsReachTheirService and the errors of what it does not implement.
-func TestAdminCallsReachTheirService(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	if status, err := c.Status(t.Context()); err != nil || status.GetVersion() != "fake" {
-		t.Errorf("want the fake's status, got %v, %v", status, err)
-	}
-	clients := onlyError(t, c.ListClients(t.Context(), &seqledgerv1.ListClientsRequest{}))
-	_, config := admin.UpdateConfig(t.Context(), c, &seqledgerv1.UpdateConfigRequest{})
-	_, entity := c.GetEntity(t.Context(), &seqledgerv1.GetEntityRequest{})
-	entities := onlyError(t, c.ListEntities(t.Context(), &seqledgerv1.ListEntitiesRequest{}))
-	relations := onlyError(t, c.ListRelationships(t.Context(), &seqledgerv1.ListRelationshipsRequest{}))
-	_, tx := c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{})
-	_, block := c.GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{})
-	for i, err := range []error{clients, config, entity, entities, relations, tx, block} {
-		if e, ok := errors.AsType[*failure.Error](err); !ok || e.ConnectCode != connect.CodeUnimplemented {
-			t.Errorf("call %d: want a typed unimplemented error, got %v", i, err)
-		}
-	}
-}
-
-// onlyError returns the error that a listing consists of.
-func onlyError[T any](t *testing.T, items iter.Seq2[T, error]) (found error) {
-	t.Helper()
-	for item, err := range items {
-		if err == nil || found != nil {
-			t.Errorf("want one error and nothing else, got %v, %v", item, err)
-		}
-		found = err
-	}
-	return found
 }
 
 // TestMoreCallsThanAConnectionTakes: over HTTP/2 each call waits until all have

@@ -95,8 +95,7 @@ func TestUnprovenCommitsAtTheEnd(t *testing.T) {
 	})
 	w := mustJournaled(t, dial(t, s), openJournal(t, copied, journal.Options{}))
 	recovered := w.Recovered()
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	ended := over(t)
 	_ = w.Close(ended)
 	receipt, err := recovered[0].Wait(t.Context())
 	if err == nil {
@@ -166,14 +165,8 @@ func TestCallsOfAClosedClient(t *testing.T) {
 func TestARefusalThatNeverFits(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
-	var sent atomic.Int32
 	s.set(func(s *fakeServer) {
-		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-			if sent.Add(1) == 1 {
-				return faultLost
-			}
-			return faultNone
-		}
+		s.onWrite = first(faultLost)
 		s.onAnswer = func(*seqledgerv1.WriteRequest, *seqledgerv1.WriteResult) *seqledgerv1.WriteResult {
 			return refusal(&seqledgerv1.WriteError{Code: codeInvalid, Field: "operations"})
 		}

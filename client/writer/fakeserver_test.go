@@ -58,8 +58,6 @@ type fakeServer struct {
 	onWrite func(*seqledgerv1.WriteRequest) fault
 	// onAnswer may replace an answer on the stream.
 	onAnswer func(*seqledgerv1.WriteRequest, *seqledgerv1.WriteResult) *seqledgerv1.WriteResult
-	// onResults may change the results of a whole frame.
-	onResults func([]*seqledgerv1.WriteResult) []*seqledgerv1.WriteResult
 	// onOpen runs before and afterOpen after an OpenSession is decided; an
 	// error is the answer.
 	onOpen, afterOpen func(*seqledgerv1.OpenSessionRequest) error
@@ -190,12 +188,6 @@ func (s *fakeServer) WriteStream(ctx context.Context,
 			}
 		}
 		results, broken := s.frame(frame.GetWrites())
-		s.mu.Lock()
-		onResults := s.onResults
-		s.mu.Unlock()
-		if onResults != nil {
-			results = onResults(results)
-		}
 		if len(results) > 0 {
 			if err := stream.Send(&seqledgerv1.WriteStreamResponse{Results: results}); err != nil {
 				return err

@@ -118,6 +118,7 @@ func FuzzAnswers(f *testing.F) {
 	add(receipt(1, false), receipt(2, false), receipt(3, false))
 	add(receipt(1, false), receipt(3, false), receipt(2, true))
 	add(receipt(1, true), &seqledgerv1.WriteResult{}, receipt(3, false), receipt(4, false))
+	add(receipt(1, false), receipt(2, false), receipt(3, false), receipt(4, false), receipt(5, false))
 	for code := range seqledgerv1.WriteErrorCode_name {
 		add(receipt(1, false), refused(seqledgerv1.WriteErrorCode(code)),
 			refused(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP))

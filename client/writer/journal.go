@@ -116,9 +116,6 @@ func (w *Writer) journalHead(ctx context.Context, change func(*journal.Head)) er
 // journalAttempt records an OpenSession before it is sent. A Writer that crashes before the
 // answer arrives then repeats the attempt instead of fencing itself.
 func (w *Writer) journalAttempt(ctx context.Context, attempt []byte) error {
-	if w.options.SaveSession != nil {
-		return w.options.SaveSession(attempt, 0)
-	}
 	return w.journalHead(ctx, func(h *journal.Head) { h.Attempt = attempt })
 }
 
@@ -126,9 +123,6 @@ func (w *Writer) journalAttempt(ctx context.Context, attempt []byte) error {
 // attempt must not be repeated: the repeat would return the same session and not fence copies
 // of those writes.
 func (w *Writer) journalSession(ctx context.Context, session, next uint64) error {
-	if w.options.SaveSession != nil {
-		return w.options.SaveSession(nil, session)
-	}
 	return w.journalHead(ctx, func(h *journal.Head) { h.Session, h.Attempt, h.NextSequence = session, nil, next })
 }
 

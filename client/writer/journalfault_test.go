@@ -254,6 +254,9 @@ func TestJournalOptions(t *testing.T) {
 func TestJournalExactlyOnceUnderFaults(t *testing.T) {
 	t.Parallel()
 	seeds := []uint64{rand.Uint64(), 1, 2}
+	if testing.Short() {
+		seeds = seeds[:1]
+	}
 	if *seedFlag != 0 {
 		seeds = []uint64{*seedFlag}
 	}

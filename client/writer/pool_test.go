@@ -129,22 +129,6 @@ func TestCallsKeepTheirConnections(t *testing.T) {
 	}
 }
 
-// TestAClosedClientLeavesNoConnection behind.
-func TestAClosedClientLeavesNoConnection(t *testing.T) {
-	t.Parallel()
-	s, w, _ := serveWatched(t, func(*httptest.Server) {})
-	c := dial(t, s)
-	manyCalls(t, c, 20)
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the connections to be closed", func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.open == 0
-	})
-}
-
 // TestWhereOnlyHTTP2IsOffered calls go over HTTP/2, without being told, and nothing of them
 // is sent twice; where both are offered they go over HTTP/1.1.
 func TestWhereOnlyHTTP2IsOffered(t *testing.T) {

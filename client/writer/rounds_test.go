@@ -3,14 +3,12 @@ package writer_test
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"connectrpc.com/connect"
 
-	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -28,82 +26,6 @@ func firstAnswer(s *fakeServer, sequence uint64, c code) {
 			return right
 		}
 	})
-}
-
-// TestEveryAnswerThatAsksForARetryGetsOne: the write is sent again under the
-// same number and key until it is committed, once, whether its first copy was
-// executed or not, and those behind it follow in order.
-func TestEveryAnswerThatAsksForARetryGetsOne(t *testing.T) {
-	t.Parallel()
-	for name, what := range map[string]fault{
-		"broken": faultDrop, "answer lost": faultLost, "copy under way": faultGhost,
-		"unknown, executed": faultUnknownDone, "unknown, not executed": faultUnknownLost,
-		"unknown, under way": faultUnknownGhost, "draining": faultDraining, "queue full": faultQueueFull,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, c := start(t)
-			var sent atomic.Int32
-			release := hold(s, func(r *seqledgerv1.WriteRequest) fault {
-				if r.GetSequence() == 2 && sent.Add(1) == 1 {
-					return what
-				}
-				return faultNone
-			})
-			w := newWriter(t, c, "w")
-			p := burst(t, w, payload("1"), payload("2"), payload("3"))
-			release(w, len(p))
-			for i := range p {
-				wantCommitted(t, p[i], uint64(i+1))
-			}
-			for s.releaseGhost(func(int) int { return 0 }) {
-			}
-			history := s.ledger.history()
-			if len(history) != 3 || history[1].key != p[1].Key() {
-				t.Errorf("want three commits, the second under its first key, got %v", history)
-			}
-			if n := s.openCount(); n != 1 {
-				t.Errorf("nothing was refused, so no session has to be opened; %d were", n)
-			}
-		})
-	}
-}
-
-// TestEveryRefusalIsFinalAndResumable: each code that leaves the sequence free is reported
-// unchanged, and the Writer continues after Resume.
-func TestEveryRefusalIsFinalAndResumable(t *testing.T) {
-	t.Parallel()
-	for _, c := range []code{
-		codeKeyExists, codeKeyNotFound, codeInvalid,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS,
-	} {
-		t.Run(c.String(), func(t *testing.T) {
-			t.Parallel()
-			s, cl := start(t)
-			// must_exist makes the ledger refuse; the code is replaced.
-			missing := create("missing")
-			missing.GetSetEntity().Condition = &seqledgerv1.Condition{
-				Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}
-			firstAnswer(s, 1, c)
-			w := newWriter(t, cl, "w")
-			_, err := burst(t, w, missing)[0].Wait(t.Context())
-			if failure.CodeOf(err) != c || !errors.Is(err, failure.ErrNotExecuted) {
-				t.Errorf("want a final %v, got %v", c, err)
-			}
-			if err := w.Flush(t.Context()); !errors.Is(err, writer.ErrStopped) {
-				t.Errorf("Flush must report that the Writer has stopped, got %v", err)
-			}
-			if err := w.Resume(t.Context()); err != nil {
-				t.Errorf("resuming: %v", err)
-			}
-			if receipt, err := w.Write(t.Context(), payload("next")); err != nil || receipt.GetSequence() != 1 {
-				t.Errorf("the number must be free, got %v, %v", receipt, err)
-			}
-		})
-	}
 }
 
 // TestACommitProvesThoseBeforeItAtTheEnd: write 2 has no answer when the Writer
@@ -137,32 +59,6 @@ func TestACommitProvesThoseBeforeItAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestMoreResultsThanWritesBreakTheStream, because nothing says which of them
-// belong to what; the write is settled by sending it again.
-func TestMoreResultsThanWritesBreakTheStream(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	var frames, streams atomic.Int32
-	s.set(func(s *fakeServer) {
-		s.onStream = func() error { streams.Add(1); return nil }
-		s.onResults = func(results []*seqledgerv1.WriteResult) []*seqledgerv1.WriteResult {
-			if frames.Add(1) == 1 {
-				return append(results, results...)
-			}
-			return results
-		}
-	})
-	w := newWriter(t, c, "w")
-	for i := range 3 {
-		if receipt, err := w.Write(t.Context(), payload("x")); err != nil || receipt.GetSequence() != uint64(i+1) {
-			t.Errorf("want sequence %d, got %v, %v", i+1, receipt, err)
-		}
-	}
-	if n := streams.Load(); n != 2 {
-		t.Errorf("want the stream closed and opened once more, got %d streams", n)
-	}
-}
-
 // TestALastSequenceThatCannotBeRight: after fencing its own copies a Writer must not accept
 // that another client wrote in its session.
 func TestALastSequenceThatCannotBeRight(t *testing.T) {
@@ -170,14 +66,8 @@ func TestALastSequenceThatCannotBeRight(t *testing.T) {
 	s, c := start(t)
 	s.ledger.toggle("taken")
 	w := newWriter(t, c, "w")
-	var sent atomic.Int32
 	s.set(func(s *fakeServer) {
-		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-			if sent.Add(1) == 1 {
-				return faultDrop
-			}
-			return faultNone
-		}
+		s.onWrite = first(faultDrop)
 		s.onOpen = func(*seqledgerv1.OpenSessionRequest) error {
 			s.ledger.runsAhead("w", 9)
 			return nil
@@ -189,37 +79,13 @@ func TestALastSequenceThatCannotBeRight(t *testing.T) {
 	}
 }
 
-// TestTheTokenGoesWithEverything: with calls and with the write stream.
-func TestTheTokenGoesWithEverything(t *testing.T) {
-	t.Parallel()
-	s := &fakeServer{ledger: newFakeLedger()}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.serve(listener))
-	c, err := client.New(client.Options{Server: "http://" + listener.Addr().String() + "/",
-		Token: client.StaticToken("secret")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	if _, err := newWriter(t, c, "w").Write(t.Context(), payload("1")); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.header.Get("Authorization"); got != "Bearer secret" {
-		t.Errorf("the stream carried %q", got)
-	}
-}
-
 // TestACallerThatIsGoneIsToldForCertain: nothing was sent, so the outcome is not
 // unknown.
 func TestACallerThatIsGoneIsToldForCertain(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	w := newWriter(t, c, "w")
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	ended := over(t)
 	_, err := w.Write(ended, payload("1"))
 	if !errors.Is(err, failure.ErrNotExecuted) || errors.Is(err, failure.ErrOutcomeUnknown) ||
 		!errors.Is(err, context.Canceled) {
@@ -254,11 +120,7 @@ func TestErrorsTellWhatToDo(t *testing.T) {
 	t.Parallel()
 	refused := &failure.Error{Code: codeInvalid, Field: "operations[0].key", Message: "empty"}
 	for want, err := range map[string]error{
-		"INVALID_ARGUMENT (operations[0].key): empty": refused,
-		"write not executed":                          &failure.NotExecutedError{Cause: refused},
-		"call Resume":                                 &writer.StoppedError{Sequence: 3, Refusal: refused},
-		"repeat the same sequence and key": &failure.OutcomeUnknownError{Sequence: 3, IdempotencyKey: "k",
-			Cause: refused},
+		"call Resume":                  &writer.StoppedError{Sequence: 3, Refusal: refused},
 		"every write settled":          &writer.UnsettledError{Cause: failure.ErrClosed},
 		"1 unsettled writes from 0 on": &writer.UnsettledError{Cause: failure.ErrClosed, Writes: []*writer.Pending{{}}},
 	} {

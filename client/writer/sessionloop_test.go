@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
@@ -94,8 +95,7 @@ func TestAnIdleWriterKeepsItsStreamAlive(t *testing.T) {
 		w := newWriter(t, c, "w")
 		session := w.State().Session
 		for range 72 {
-			//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-			time.Sleep(time.Hour)
+			pass(time.Hour)
 			s.ledger.evictDue()
 		}
 		synctest.Wait()
@@ -122,8 +122,7 @@ func TestAnIdleWriterOpensAnEvictedStreamAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.ledger.evictAll()
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(17 * time.Hour) // two thirds: the first sees the commit
+		pass(17 * time.Hour) // two thirds: the first sees the commit
 		receipt, err := w.Write(t.Context(), payload("2"))
 		if err != nil || receipt.GetSequence() != 1 {
 			t.Errorf("want sequence 1 of a new stream, got %v, %v", receipt, err)
@@ -139,8 +138,7 @@ func TestAnEvictedStreamIsNotOpenedAgainIfForbidden(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.ledger.evictAll()
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(17 * time.Hour)
+		pass(17 * time.Hour)
 		if _, err := w.Write(t.Context(), payload("1")); !errors.Is(err, failure.ErrExpired) {
 			t.Errorf("want ErrExpired, got %v", err)
 		}
@@ -153,8 +151,7 @@ func TestAKeepAliveFindsTheTakeover(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
 		first := newWriter(t, c, "w")
 		newWriter(t, c, "w")
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(9 * time.Hour)
+		pass(9 * time.Hour)
 		if err := first.Err(); !errors.Is(err, failure.ErrFenced) {
 			t.Errorf("want ErrFenced, got %v", err)
 		}
@@ -166,12 +163,10 @@ func TestAKeepAliveFindsTheTakeover(t *testing.T) {
 func TestAKeepAliveOutlivesAnUnreachableServer(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
 		w := newWriter(t, c, "w")
-		s.set(func(s *fakeServer) { s.onOpen = func(*seqledgerv1.OpenSessionRequest) error { return errLost } })
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(8*time.Hour + time.Minute) // it asks at 8 h
+		s.set(func(s *fakeServer) { s.onOpen = later })
+		pass(8*time.Hour + time.Minute) // it asks at 8 h
 		s.set(func(s *fakeServer) { s.onOpen = nil })
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(9 * time.Hour)
+		pass(9 * time.Hour)
 		if err := w.Err(); err != nil {
 			t.Errorf("the Writer must live, got %v", err)
 		}
@@ -188,8 +183,7 @@ func TestBackoffIsHonouredAndInterrupted(t *testing.T) {
 		})
 		w := newWriter(t, c, "w")
 		burst(t, w, payload("1"))
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		// Every wait is between 1 s and 2 s once the backoff has grown.
 		if n := calls.Load(); n < 30 || n > 80 {
 			t.Errorf("want 30 to 80 attempts in a minute, got %d", n)
@@ -255,7 +249,7 @@ func TestAReopenEndsWhenSomebodyElseWasFirst(t *testing.T) {
 						return nil
 					}
 				})
-				waitHours(w, 9)
+				pass(9 * time.Hour)
 				if err := w.Err(); !errors.Is(err, failure.ErrFenced) {
 					t.Errorf("want ErrFenced, got %v", err)
 				}
@@ -284,7 +278,7 @@ func TestAReopenWaitsForAFreeStream(t *testing.T) {
 				return nil
 			}
 		})
-		waitHours(w, 9)
+		pass(9 * time.Hour)
 		if receipt, err := w.Write(t.Context(), payload("1")); err != nil || receipt.GetSequence() != 1 {
 			t.Errorf("want a commit once there is room, got %v, %v", receipt, err)
 		}
@@ -297,30 +291,35 @@ func TestAReopenWaitsForAFreeStream(t *testing.T) {
 func TestACommitDoesNotPutTheKeepAliveOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
 		w := newWriter(t, c, "w")
-		waitHours(w, 1)
+		pass(time.Hour)
 		wantCommitted(t, burst(t, w, payload("1"))[0], 1)
-		s.set(func(s *fakeServer) { s.onOpen = func(*seqledgerv1.OpenSessionRequest) error { return errLost } })
-		waitHours(w, 7)
+		s.set(func(s *fakeServer) { s.onOpen = later })
+		pass(7 * time.Hour)
 		if n := s.openCount(); n != 1 {
 			t.Errorf("the commit has refreshed the stream, but %d OpenSession came within 8 h of it", n-1)
 		}
-		waitHours(w, 2)
+		pass(2 * time.Hour)
 		if n := s.openCount(); n < 2 {
 			t.Error("want an attempt 8 h behind the commit")
 		}
 		s.set(func(s *fakeServer) { s.onOpen = nil })
 		before := s.openCount()
-		waitHours(w, 7)
+		pass(7 * time.Hour)
 		if n := s.openCount(); n != before+1 {
 			t.Errorf("want the second attempt 16 h behind the commit, got %d", n-before)
 		}
 	})
 }
 
-// waitHours moves the bubble's clock and lets everything that is due happen.
-func waitHours(w *writer.Writer, hours int) writer.State {
+// later is the answer of a server that wants to be asked again in a minute.
+func later(*seqledgerv1.OpenSessionRequest) error {
+	return withDetail(connect.CodeUnavailable,
+		&seqledgerv1.WriteError{Code: codeDraining, RetryAfter: durationpb.New(time.Minute)})
+}
+
+// pass moves the bubble's clock, and lets everything that is due happen.
+func pass(d time.Duration) {
 	//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-	time.Sleep(time.Duration(hours) * time.Hour)
+	time.Sleep(d)
 	synctest.Wait()
-	return w.State()
 }

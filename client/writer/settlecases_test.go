@@ -204,6 +204,24 @@ func settled(ctx context.Context, w *writer.Writer, p *writer.Pending) string {
 	return kind + ": " + strings.TrimPrefix(failure.CodeOf(err).String(), "WRITE_ERROR_CODE_")
 }
 
+// serveCase returns a client of a server that answers as a case says.
+func serveCase(t *testing.T, s interface {
+	seqledgerv1connect.LedgerServiceHandler
+	seqledgerv1connect.AdminServiceHandler
+}) *client.Client {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(s))
+	mux.Handle(seqledgerv1connect.NewAdminServiceHandler(s))
+	server := httptest.NewUnstartedServer(mux)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	t.Cleanup(server.Close)
+	return dial(t, &fakeServer{address: server.Listener.Addr().String()})
+}
+
 func TestSettleCases(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile("../testdata/settle.json")
@@ -221,21 +239,7 @@ func TestSettleCases(t *testing.T) {
 				t.Skip("for clients that send in calls")
 			}
 			s := &settleServer{t: t, c: &c}
-			mux := http.NewServeMux()
-			mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(s))
-			mux.Handle(seqledgerv1connect.NewAdminServiceHandler(s))
-			server := httptest.NewUnstartedServer(mux)
-			server.Config.Protocols = new(http.Protocols)
-			server.Config.Protocols.SetHTTP1(true)
-			server.Config.Protocols.SetUnencryptedHTTP2(true)
-			server.Start()
-			t.Cleanup(server.Close)
-			cl, err := client.New(client.Options{Server: server.Listener.Addr().String()})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = cl.Close() })
-			c.check(t, s, newWriter(t, cl, "w"))
+			c.check(t, s, newWriter(t, serveCase(t, s), "w"))
 		})
 	}
 }

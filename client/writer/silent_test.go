@@ -95,17 +95,9 @@ func awaitStuck(t *testing.T, w *writer.Writer) {
 // seconds later.
 func TestCloseDoesNotWaitForASilentPeer(t *testing.T) {
 	t.Parallel()
-	s := &fakeServer{ledger: newFakeLedger()}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.serve(listener))
+	s, _ := start(t)
 	freeze := make(chan struct{})
-	c, err := client.New(client.Options{Server: relay(t, listener.Addr().String(), freeze)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := dial(t, &fakeServer{address: relay(t, s.address, freeze)})
 	w := newWriter(t, c, "w")
 	wantCommitted(t, burst(t, w, payload("1"))[0], 1)
 	close(freeze)
@@ -117,6 +109,7 @@ func TestCloseDoesNotWaitForASilentPeer(t *testing.T) {
 	go func() { closed <- c.Close() }()
 	guard := time.NewTimer(8 * time.Second)
 	defer guard.Stop()
+	var err error
 	select {
 	case err = <-closed:
 	case <-guard.C:

@@ -2,7 +2,33 @@ package writer
 
 import (
 	"testing"
+
+	"github.com/seqledger/seqledger/client/failure"
+	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
+
+// TestVerdicts of all codes. One that is not here, of this version or a newer one, ends the Writer.
+func TestVerdicts(t *testing.T) {
+	t.Parallel()
+	want := map[string]verdict{
+		"ALREADY_COMMITTED": verdictCommitted, "SEQUENCE_GAP": verdictGap,
+		"QUEUE_FULL": verdictRetry, "NOT_LEADER": verdictRetry, "DRAINING": verdictRetry,
+		"OUTCOME_UNKNOWN": verdictRetry,
+		"KEY_EXISTS":      verdictRefused, "KEY_NOT_FOUND": verdictRefused, "VERSION_MISMATCH": verdictRefused,
+		"VALUE_MISMATCH": verdictRefused, "INVALID_ARGUMENT": verdictRefused, "PERMISSION_DENIED": verdictRefused,
+		"TOO_MANY_STREAMS": verdictRefused,
+	}
+	for number, name := range seqledgerv1.WriteErrorCode_name {
+		due, known := want[name[len("WRITE_ERROR_CODE_"):]]
+		if !known {
+			due = verdictFatal
+		}
+		refusal := failure.FromStream(&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode(number)})
+		if got := verdictOf(refusal); got != due || due == verdictRetry && !refusal.IsTemporary() {
+			t.Errorf("%s is %d, want %d", name, got, due)
+		}
+	}
+}
 
 // TestRingKeepsTheOrder through growth and wrapping, compared with a slice.
 func TestRingKeepsTheOrder(t *testing.T) {

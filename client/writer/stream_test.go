@@ -72,7 +72,7 @@ func TestARefusedStreamTellsWhy(t *testing.T) {
 func TestLoneWritesAmongOthers(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
-	const writers, writes = 4, 200
+	const writers, writes = 3, 80
 	var seen atomic.Int32
 	s.set(func(s *fakeServer) {
 		s.onWrite = func(*seqledgerv1.WriteRequest) fault {

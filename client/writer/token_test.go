@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/seqledger/seqledger/client"
@@ -60,20 +59,12 @@ func TestAFenceWithTokensThatAreNewEachTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
 		s.ledger.toggle("taken")
 		w := newWriter(t, c, "w")
-		var copies atomic.Int32
 		s.set(func(s *fakeServer) {
-			s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-				if copies.Add(1) == 1 {
-					return faultDrop
-				}
-				return faultNone
-			}
+			s.onWrite = first(faultDrop)
 			s.onOpen = func(*seqledgerv1.OpenSessionRequest) error { return unauthenticated() }
 		})
 		p := burst(t, w, create("taken"))[0]
-		//nolint:forbidigo // In a synctest bubble this moves the clock and waits for nothing.
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
+		pass(5 * time.Minute)
 		if !errors.Is(w.Err(), failure.ErrUnauthenticated) {
 			t.Errorf("want the Writer ended by the server's reason, got %v", w.Err())
 		}

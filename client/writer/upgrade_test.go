@@ -1,7 +1,6 @@
 package writer_test
 
 import (
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -21,9 +20,6 @@ func TestAnUpgradeThatIsSwallowed(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"without an answer": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 		"with 501":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotImplemented) },
-		"with 403":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
-		"with 426":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUpgradeRequired) },
-		"with a redirect":   http.RedirectHandler("/", http.StatusFound).ServeHTTP,
 		"with a page that does not end": func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusForbidden)
 			_ = http.NewResponseController(w).Flush()
@@ -109,14 +105,8 @@ func TestHTTP2OnRequest(t *testing.T) {
 // breaks is opened again.
 func TestThroughAProxy(t *testing.T) {
 	t.Parallel()
-	s := &fakeServer{ledger: newFakeLedger(), height: 3}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.serve(listener))
-	front := httptest.NewServer(httputil.NewSingleHostReverseProxy(
-		&url.URL{Scheme: "http", Host: listener.Addr().String()}))
+	s, _ := start(t)
+	front := httptest.NewServer(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: s.address}))
 	t.Cleanup(front.Close)
 	s.address = front.Listener.Addr().String()
 	w := newWriter(t, dial(t, s), "till")

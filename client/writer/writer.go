@@ -43,12 +43,6 @@ type Options struct {
 	// delete the stored id, durably, before it sends the first write. Otherwise a restart would
 	// share the session with copies of earlier writes under the same numbers.
 	AttemptID []byte
-	// SaveSession stores the sessions that the Writer opens later, for a program that sets
-	// AttemptID and ExpectedSession itself. It is called with the attempt before the call, and
-	// with the session and a nil attempt before the first write is sent under it. After a
-	// crash, open with the arguments of the last call. SaveSession must return only when they
-	// are durable; its error ends the Writer. It may be nil, and must be nil with a Journal.
-	SaveSession func(attempt []byte, session uint64) error
 	// NoReopen ends the Writer with [failure.ErrExpired] when its stream is evicted while nothing is
 	// unanswered, instead of starting the stream anew. Set it if the application relies on
 	// continuous numbers.
@@ -79,9 +73,8 @@ func (o *Options) validate() error {
 	if o.Journal != nil {
 		o.journal = o.Journal
 	}
-	if o.journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0 || o.SaveSession != nil) {
-		return errors.New("writer: Options: " +
-			"ExpectedSession, AttemptID and SaveSession must be empty with a Journal")
+	if o.journal != nil && (o.ExpectedSession != 0 || len(o.AttemptID) != 0) {
+		return errors.New("writer: Options: ExpectedSession and AttemptID must be empty with a Journal")
 	}
 	return nil
 }

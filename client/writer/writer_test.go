@@ -35,26 +35,32 @@ func TestAWriterContinuesTheStream(t *testing.T) {
 	}
 }
 
-// TestSubmitBlocksWhenFull, in count and in bytes, until ctx ends or a write is settled; a
+// TestSubmitBlocksWhenFull, in count, in bytes and by the receipt window, in which a repeat of the oldest must find its
+// receipt, until ctx ends or a write is settled; a
 // Submit that was cancelled has taken no number.
 func TestSubmitBlocksWhenFull(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]writer.Options{
-		"count": {Scope: org, ClientID: "w", MaxPending: 2},
-		"bytes": {Scope: org, ClientID: "w", MaxPendingBytes: 1500},
+	for name, test := range map[string]struct {
+		options writer.Options
+		window  uint64
+	}{
+		"count":  {writer.Options{MaxPending: 2}, 64},
+		"bytes":  {writer.Options{MaxPendingBytes: 1500}, 64},
+		"window": {writer.Options{MaxPending: 100}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, c := start(t)
 			release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
-			w, err := writer.Open(t.Context(), c, options)
+			s.ledger.setWindow(test.window)
+			test.options.Scope, test.options.ClientID = org, "w"
+			w, err := writer.Open(t.Context(), c, test.options)
 			if err != nil {
 				t.Fatal(err)
 			}
 			big := payload(strings.Repeat("x", 600))
 			burst(t, w, big, big)
-			ended, cancel := context.WithCancel(t.Context())
-			cancel()
+			ended := over(t)
 			if _, err := w.Submit(ended, big); !errors.Is(err, context.Canceled) ||
 				!errors.Is(err, failure.ErrNotExecuted) {
 				t.Errorf("a full Writer must block until ctx ends, got %v", err)
@@ -74,29 +80,6 @@ func TestSubmitBlocksWhenFull(t *testing.T) {
 				t.Errorf("10 writes were taken, but the next number is %d", next)
 			}
 		})
-	}
-}
-
-// TestAWriterNeverHasMoreUnansweredThanTheWindow, otherwise a repeat of the
-// oldest would not find its receipt.
-func TestAWriterNeverHasMoreUnansweredThanTheWindow(t *testing.T) {
-	t.Parallel()
-	s, c := start(t)
-	s.ledger.setWindow(4)
-	release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
-	w, err := writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: "w", MaxPending: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
-	burst(t, w, payload("1"), payload("2"), payload("3"), payload("4"))
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := w.Submit(ended, payload("5")); !errors.Is(err, context.Canceled) {
-		t.Errorf("the window of 4 is full, but Submit says %v", err)
-	}
-	release(w, 4)
-	if err := w.Flush(t.Context()); err != nil || w.State().Pending != 0 {
-		t.Errorf("Flush must settle all four, got %v with %d pending", err, w.State().Pending)
 	}
 }
 

@@ -13,14 +13,12 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// archiveCommand is about the archive of a ledger.
 type archiveCommand struct {
 	Status archiveStatusCommand `cmd:"" help:"Show what a running server has archived."`
 	Verify archiveVerifyCommand `cmd:"" help:"Check an archive. It needs no ledger."`
 	Cat    archiveCatCommand    `cmd:"" help:"Print the blocks of a scope from an archive. It needs no ledger."`
 }
 
-// archiveStatusCommand asks a server.
 type archiveStatusCommand struct {
 	clientFlags `embed:""`
 }
@@ -36,7 +34,6 @@ func (c *archiveStatusCommand) Run(e *environment) error {
 	}, showArchive)
 }
 
-// archiveVerifyCommand checks an archive.
 type archiveVerifyCommand struct {
 	Dir string `arg:"" help:"Directory of the archive." type:"path"`
 }
@@ -103,7 +100,6 @@ func (c *archiveVerifyCommand) conclude(e *environment, r *archive.Report) error
 	return t.flush()
 }
 
-// archiveCatCommand prints blocks.
 type archiveCatCommand struct {
 	Dir        string `arg:"" help:"Directory of the archive." type:"path"`
 	scopeFlags `embed:""`

@@ -17,7 +17,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/backupfile"
 )
 
-// backupCommand makes a backup of a running server's ledger.
 type backupCommand struct {
 	// Not clientFlags, because a large backup takes hours and must not time out.
 	connectionFlags `embed:""`

@@ -15,7 +15,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// benchCommand puts a load on a server.
 type benchCommand struct {
 	clientFlags `embed:""`
 	// Not --scope, because its environment variable and configuration name the scope of real writes.

@@ -10,7 +10,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// clusterCommand groups the commands about the nodes of a cluster.
 type clusterCommand struct {
 	Status   clusterStatusCommand   `cmd:"" default:"withargs" help:"Describe the nodes of the cluster."`
 	Remove   clusterRemoveCommand   `cmd:"" help:"Take a node out of the cluster, also a dead one."`
@@ -32,7 +31,6 @@ The numbers of nodes are those of cluster status, in the order in which the node
 directories, machines or ports.`
 }
 
-// clusterStatusCommand describes the cluster.
 type clusterStatusCommand struct {
 	clientFlags `embed:""`
 }
@@ -131,11 +129,15 @@ func diskText(m *seqledgerv1.ClusterMember) string {
 	return text
 }
 
-// clusterRemoveCommand removes a node from the cluster.
-type clusterRemoveCommand struct {
+// memberFlags name a node.
+type memberFlags struct {
 	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
 	Force       bool   `help:"Make the change even if it leaves no majority of live voters. The cluster then takes no writes, and no change that would undo it, until there is one."`
 	clientFlags `embed:""`
+}
+
+type clusterRemoveCommand struct {
+	memberFlags `embed:""`
 }
 
 func (*clusterRemoveCommand) Help() string {
@@ -154,11 +156,8 @@ func (c *clusterRemoveCommand) Run(e *environment) error {
 	})
 }
 
-// clusterPromoteCommand makes a learner a voter.
 type clusterPromoteCommand struct {
-	ID          uint64 `arg:"" help:"Number of the node, as cluster status shows it."`
-	Force       bool   `help:"Make the change even if it leaves no majority of live voters. The cluster then takes no writes, and no change that would undo it, until there is one."`
-	clientFlags `embed:""`
+	memberFlags `embed:""`
 }
 
 func (c *clusterPromoteCommand) Run(e *environment) error {
@@ -167,7 +166,6 @@ func (c *clusterPromoteCommand) Run(e *environment) error {
 	})
 }
 
-// clusterTransferCommand transfers the leadership.
 type clusterTransferCommand struct {
 	ID          uint64 `arg:"" optional:"" help:"Number of the voter that takes over. Default: the voter with most of the log."`
 	clientFlags `embed:""`

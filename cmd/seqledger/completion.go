@@ -8,7 +8,6 @@ import (
 	kongcompletion "github.com/jotaen/kong-completion"
 )
 
-// completionCommand prints the script that makes a shell complete command lines.
 type completionCommand struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
 )
 
-// conformanceCommand tests a client program against the requirements for clients.
 type conformanceCommand struct {
 	Client   string        `help:"Shell command that starts the client. Default: the client of this program." placeholder:"COMMAND" env:"-"`
 	Only     string        `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP" env:"-"`
@@ -122,7 +121,6 @@ func (*conformanceCommand) list(e *environment) error {
 	return w.Flush()
 }
 
-// conformanceClientCommand is the client that conformance tests without --client.
 type conformanceClientCommand struct{}
 
 func (*conformanceClientCommand) Run(e *environment) error {

@@ -11,7 +11,6 @@ import (
 	"github.com/seqledger/seqledger/cmd/seqledger/demo"
 )
 
-// demoCommand demonstrates what the ledger is for.
 type demoCommand struct {
 	Duration time.Duration `help:"How long faults and kills go on, at least; 1s or more." default:"10s" env:"-"`
 	Clients  int           `help:"How many clients each side has." default:"4" env:"-"`
@@ -92,7 +91,6 @@ func judgeDemo(r *demo.Report) error {
 		r.Protected.Duplicates, r.Protected.Lost, r.Protected.Extra)
 }
 
-// demoClientCommand is a client process that the demo starts.
 type demoClientCommand struct {
 	Server string `required:"" help:"Address of the proxy." env:"-"`
 	Dir    string `required:"" help:"Directory of the payment log and the journal." env:"-"`

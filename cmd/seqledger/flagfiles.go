@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // This file checks what flags name: key pairs, certificates, addresses and directories. The
@@ -50,6 +51,29 @@ func checkListen(flag, address string) (host string, err error) {
 		return "", usage("%s %s: must be a host and a port, such as 127.0.0.1:7450 or [::1]:7450", flag, address)
 	}
 	return host, checkPort(flag, address, port)
+}
+
+// flagMistakes gathers the mistakes in flags, so that all of them are told at once.
+type flagMistakes []error
+
+// when adds a mistake if there is one.
+func (m *flagMistakes) when(wrong bool, format string, args ...any) {
+	if wrong {
+		*m = append(*m, usage(format, args...))
+	}
+}
+
+// listenOn listens on the address of a flag.
+func listenOn(flag, address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		hint := ""
+		if errors.Is(err, syscall.EADDRINUSE) {
+			hint = "another process listens there, perhaps a seqledger; stop it, or give another " + flag
+		}
+		return nil, fail(exitFailed, hint, "%s %s: %w", flag, address, err)
+	}
+	return listener, nil
 }
 
 // checkPort refuses an invalid port.

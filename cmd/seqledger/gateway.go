@@ -16,7 +16,6 @@ import (
 	"github.com/seqledger/seqledger/internal/listen"
 )
 
-// gatewayCommand runs a reverse proxy in front of an HTTP service.
 type gatewayCommand struct {
 	gatewayProcess `embed:""`
 	gatewayRoute   `embed:""`
@@ -47,10 +46,10 @@ type gatewayRoute struct {
 	Fingerprint     string        `help:"What to compare of a body: raw (its bytes), jcs (its JSON value), pointers (selected values) or none." enum:"raw,jcs,pointers,none" default:"raw"`
 	Pointers        []string      `help:"JSON pointers of --fingerprint pointers." placeholder:"/NAME"`
 	MaxBody         int64         `help:"How many bytes the body of a request with a key may have." default:"1048576"`
-	TTL             time.Duration `help:"How long a response is replayed." name:"ttl" default:"24h"`
-	RejectedTTL     time.Duration `help:"How long a 4xx response is replayed." name:"rejected-ttl" default:"60s"`
-	Wait            time.Duration `help:"How long a repeat waits for the first request; at most 60s, 0 does not wait." default:"30s"`
-	Lease           time.Duration `help:"How long a request counts as running after its gateway was killed; then --on-lease-expired applies." default:"60s"`
+	TTL             time.Duration `help:"How long a response is replayed." name:"ttl" default:"24h" shared:"COMMITTED_TTL_SECONDS"`
+	RejectedTTL     time.Duration `help:"How long a 4xx response is replayed." name:"rejected-ttl" default:"60s" shared:"REJECTED_TTL_SECONDS"`
+	Wait            time.Duration `help:"How long a repeat waits for the first request; at most 60s, 0 does not wait." default:"30s" shared:"PENDING_WAIT_TIMEOUT"`
+	Lease           time.Duration `help:"How long a request counts as running after its gateway was killed; then --on-lease-expired applies." default:"60s" shared:"PENDING_TTL_SECONDS"`
 	OnLeaseExpired  string        `help:"Outcome after a gateway was killed: indeterminate, or takeover for work that may run again." enum:"indeterminate,takeover" default:"indeterminate"`
 	ServerErrors    []string      `help:"Outcome of a response of 500 or more: indeterminate, release (no effects) or store; for one status, 503=release." default:"indeterminate" placeholder:"[STATUS=]WORD"`
 	EffectFree      []string      `help:"Which of 401, 403, 407, 408, 409, 423, 425 and 429 the service sends before any effect; these free the key. After the others the outcome is unknown." placeholder:"STATUS"`
@@ -115,9 +114,9 @@ func (c *gatewayCommand) Run(e *environment, file *configSource) (err error) {
 	}
 	tuneCollector()
 	signal.Ignore(notForServers...)
-	listener, err := net.Listen("tcp", c.Listen)
+	listener, err := listenOn("--listen", c.Listen)
 	if err != nil {
-		return fail(exitFailed, "", "--listen %s: %w", c.Listen, err)
+		return err
 	}
 	defer func() { _ = listener.Close() }() // normally the server has already closed it
 	store, err := c.open(e)
@@ -222,16 +221,11 @@ func (c *gatewayCommand) reload(e *environment, g *gateway.Gateway) {
 
 // check refuses invalid flag values.
 func (c *gatewayCommand) check() error {
-	var problems []error
-	mistake := func(wrong bool, format string, args ...any) {
-		if wrong {
-			problems = append(problems, usage(format, args...))
-		}
-	}
-	mistake(c.MaxRequests < 1, "--max-requests: must be at least 1")
-	mistake(c.MaxPrincipal < 0, "--max-requests-per-principal: must not be negative")
-	mistake(c.MaxPeer < 0, "--max-requests-per-peer: must not be negative")
-	return errors.Join(append(problems, c.keyStoreFlags.check(), checkLoopback("--debug-listen", c.DebugListen))...)
+	var found flagMistakes
+	found.when(c.MaxRequests < 1, "--max-requests: must be at least 1")
+	found.when(c.MaxPrincipal < 0, "--max-requests-per-principal: must not be negative")
+	found.when(c.MaxPeer < 0, "--max-requests-per-peer: must not be negative")
+	return errors.Join(append(found, c.keyStoreFlags.check(), checkLoopback("--debug-listen", c.DebugListen))...)
 }
 
 // gatewayReady is the single line that gateway prints with --json.

@@ -17,7 +17,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// importCommand commits the lines of a file.
 type importCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`
@@ -141,8 +140,8 @@ func (c *importCommand) openJournal() (*journal.File, error) {
 		return nil, fail(exitFailed, "wait for it, stop it, or give this one its own --journal",
 			"another import has %s open: %w", c.Journal, err)
 	case err != nil:
-		return nil, fail(exitFailed, "restore it; if you are sure that no line was imported, delete it, or name another "+
-			"path with --journal", "%w", err)
+		return nil, fail(exitFailed, "restore it; if you are sure that no line was imported, delete it, or name "+
+			"another path with --journal", "%w", err)
 	}
 	return j, nil
 }
@@ -327,8 +326,8 @@ func (c *importCommand) finished(
 		_, err = fmt.Fprintf(e.stdout, "%s is empty: nothing to import\n", c.File)
 	case sent == 0:
 		_, err = fmt.Fprintf(e.stdout,
-			"already imported: all %d lines of %s were committed as sequences 1 to %d on ledger %s; %s says so, and no "+
-				"server was asked\n",
+			"already imported: all %d lines of %s were committed as sequences 1 to %d on ledger %s; %s says so, and "+
+				"no server was asked\n",
 			input.Lines, c.File, input.Lines, result.LedgerID, c.Journal)
 	default:
 		_, err = fmt.Fprintf(e.stdout,

@@ -197,8 +197,8 @@ func (c *importCommand) explainOpen(err error) error {
 				"the later ones from a new file under another --client-id",
 			"the import was begun on another ledger: %w", err)
 	case errors.Is(err, failure.ErrFenced), errors.Is(err, failure.ErrProtocol):
-		return fail(exitRefused, "find out what writes under --client-id "+c.ClientID+"; the last sequence that was the "+
-			"import's is its last committed line, and the later ones can be imported from a new file",
+		return fail(exitRefused, "find out what writes under --client-id "+c.ClientID+"; the last sequence that was "+
+			"the import's is its last committed line, and the later ones can be imported from a new file",
 			"the stream is no longer this import's: %w", err)
 	}
 	return err

@@ -16,12 +16,10 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// journalCommand groups the commands for journals of programs that use the Go client.
 type journalCommand struct {
 	Show journalShowCommand `cmd:"" help:"Show what a program's journal holds."`
 }
 
-// journalShowCommand reads one journal.
 type journalShowCommand struct {
 	File string `arg:"" help:"The journal's file." type:"path"`
 }

@@ -16,7 +16,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// keyCommand groups an operator's commands on keyed records.
 type keyCommand struct {
 	List    keyListCommand    `cmd:"" help:"List the records of a scope."`
 	Get     keyGetCommand     `cmd:"" help:"Show the record of a key."`
@@ -45,7 +44,6 @@ func recordState(s seqledgerv1.RecordState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "RECORD_STATE_"))
 }
 
-// keyListCommand lists records.
 type keyListCommand struct {
 	scopeFlags `embed:""`
 	keyFlags   `embed:""`
@@ -101,16 +99,13 @@ func (c *keyListCommand) Run(e *environment) error {
 	return list(e, &c.clientFlags, items, in)
 }
 
-// keyGetCommand shows a record.
 type keyGetCommand struct {
 	recordFlags `embed:""`
 	keyFlags    `embed:""`
 }
 
 func (*keyGetCommand) Help() string {
-	return `Examples:
-
-    seqledger key get --scope acme/main --namespace charge order-4711`
+	return examples("seqledger key get --scope acme/main --namespace charge order-4711")
 }
 
 func (c *keyGetCommand) Run(e *environment) error {
@@ -141,7 +136,6 @@ func (c *keyGetCommand) Run(e *environment) error {
 	})
 }
 
-// keyPurgeCommand deletes a record.
 type keyPurgeCommand struct {
 	recordFlags `embed:""`
 	keyFlags    `embed:""`
@@ -168,7 +162,6 @@ func (c *keyPurgeCommand) Run(e *environment) error {
 	})
 }
 
-// keyResolveCommand settles a record.
 type keyResolveCommand struct {
 	recordFlags  `embed:""`
 	keyFlags     `embed:""`

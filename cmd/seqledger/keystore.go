@@ -28,37 +28,32 @@ type keyStoreFlags struct {
 	TokenFile    string        `help:"File with the key for --ledger; acting for other principals needs the role delegate." name:"ledger-token-file" type:"path" placeholder:"FILE"`
 	Journal      string        `help:"Directory for results that could not be stored; they are stored later. Default: journal in --data." type:"path" placeholder:"DIRECTORY"`
 	MaxKeys      int           `help:"Keys that the ledger in --data keeps for one principal; more are refused." name:"max-keys-per-principal" default:"1000000"`
-	MaxEntries   int           `help:"Records that --store memory: may have." default:"100000"`
-	Cleanup      time.Duration `help:"How often --store memory: and postgres:// delete expired records. The other stores do not need it." name:"cleanup-interval" default:"10s"`
+	MaxEntries   int           `help:"Records that --store memory: may have." default:"100000" shared:"MAX_ENTRIES"`
+	Cleanup      time.Duration `help:"How often --store memory: and postgres:// delete expired records. The other stores do not need it." name:"cleanup-interval" default:"10s" shared:"CLEANUP_INTERVAL_SECONDS"`
 	DrainTimeout time.Duration `help:"How long to wait for requests in progress when stopped." default:"30s"`
 }
 
 // check returns the mistakes in the flags.
 func (c *keyStoreFlags) check() error {
-	var problems []error
-	mistake := func(wrong bool, format string, args ...any) {
-		if wrong {
-			problems = append(problems, usage(format, args...))
-		}
-	}
-	mistake(c.TokenFile != "" && c.Ledger == "", "--ledger-token-file needs --ledger")
-	mistake(c.LedgerListen != "" && c.Ledger != "",
+	var found flagMistakes
+	found.when(c.TokenFile != "" && c.Ledger == "", "--ledger-token-file needs --ledger")
+	found.when(c.LedgerListen != "" && c.Ledger != "",
 		"--ledger-listen: is for the ledger in this process, and not for --ledger")
-	mistake(c.LedgerAuth != "" && c.LedgerListen == "", "--ledger-auth needs --ledger-listen")
-	mistake(c.MaxKeys < 1, "--max-keys-per-principal: must be at least 1")
-	mistake(c.MaxEntries < 1, "--max-entries: must be at least 1")
-	mistake(c.Cleanup < time.Millisecond, "--cleanup-interval: must be at least 1ms")
+	found.when(c.LedgerAuth != "" && c.LedgerListen == "", "--ledger-auth needs --ledger-listen")
+	found.when(c.MaxKeys < 1, "--max-keys-per-principal: must be at least 1")
+	found.when(c.MaxEntries < 1, "--max-entries: must be at least 1")
+	found.when(c.Cleanup < time.Millisecond, "--cleanup-interval: must be at least 1ms")
 	if c.foreign() {
 		if err := storeurl.Check(c.Store); err != nil {
-			problems = append(problems, usage("--store: %w", err))
+			found = append(found, usage("--store: %w", err))
 		}
-		mistake(c.Ledger != "", "--ledger: is for the store ledger, and not for another --store")
-		mistake(c.LedgerListen != "", "--ledger-listen: is for the store ledger, and not for another --store")
-		mistake(c.MaxKeys != defaultMaxKeys,
+		found.when(c.Ledger != "", "--ledger: is for the store ledger, and not for another --store")
+		found.when(c.LedgerListen != "", "--ledger-listen: is for the store ledger, and not for another --store")
+		found.when(c.MaxKeys != defaultMaxKeys,
 			"--max-keys-per-principal: only the ledger of this process counts keys, and not another --store")
 	}
-	mistake(c.DrainTimeout <= 0, "--drain-timeout: must be more than 0")
-	return errors.Join(append(problems, checkLoopback("--ledger-listen", c.LedgerListen))...)
+	found.when(c.DrainTimeout <= 0, "--drain-timeout: must be more than 0")
+	return errors.Join(append(found, checkLoopback("--ledger-listen", c.LedgerListen))...)
 }
 
 // defaultMaxKeys is the default of MaxKeys.
@@ -202,8 +197,8 @@ func (c *keyStoreFlags) listen(e *environment, s *keyStore) (listener net.Listen
 			return nil, authFileError(fmt.Errorf("--ledger-auth: %w", err))
 		}
 	}
-	if listener, err = net.Listen("tcp", c.LedgerListen); err != nil {
-		return nil, fail(exitFailed, "", "--ledger-listen %s: %w", c.LedgerListen, err)
+	if listener, err = listenOn("--ledger-listen", c.LedgerListen); err != nil {
+		return nil, err
 	}
 	s.address = listener.Addr().String()
 	e.log.Info("serving the ledger", "address", s.address)

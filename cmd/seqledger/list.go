@@ -5,15 +5,16 @@ import (
 	"encoding/hex"
 	"fmt"
 	"iter"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// listCommand groups the listings.
 type listCommand struct {
 	Entities      listEntitiesCommand      `cmd:"" default:"withargs" help:"List entities by key (default command)."`
 	Relationships listRelationshipsCommand `cmd:"" help:"List relationships."`
@@ -82,7 +83,6 @@ func printList[T proto.Message](
 	})
 }
 
-// listEntitiesCommand lists entities.
 type listEntitiesCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -91,10 +91,8 @@ type listEntitiesCommand struct {
 }
 
 func (*listEntitiesCommand) Help() string {
-	return `Examples:
-
-    seqledger list --scope acme/main --prefix balance/
-    seqledger list entities --scope acme/main --json`
+	return examples("seqledger list --scope acme/main --prefix balance/",
+		"seqledger list entities --scope acme/main --json")
 }
 
 func (c *listEntitiesCommand) Run(e *environment) error {
@@ -109,13 +107,13 @@ func (c *listEntitiesCommand) Run(e *environment) error {
 	return list(e, &c.clientFlags, items, columns[*seqledgerv1.Entity]{
 		[]string{"KEY", "VERSION", "VALUE", "EXPIRES"}, func(m *seqledgerv1.Entity) []string {
 			return []string{
-				quoted(m.GetKey()), number(m.GetVersion()), operation.Display(m.GetValue()), timestamp(m.GetExpiresAt()),
+				quoted(m.GetKey()), number(m.GetVersion()), operation.Display(m.GetValue()),
+				timestamp(m.GetExpiresAt()),
 			}
 		},
 	})
 }
 
-// listRelationshipsCommand lists relationships.
 type listRelationshipsCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -125,9 +123,7 @@ type listRelationshipsCommand struct {
 }
 
 func (*listRelationshipsCommand) Help() string {
-	return `Examples:
-
-    seqledger list relationships --scope acme/main --resource doc:1 --relation viewer`
+	return examples("seqledger list relationships --scope acme/main --resource doc:1 --relation viewer")
 }
 
 func (c *listRelationshipsCommand) Run(e *environment) error {
@@ -150,7 +146,6 @@ func (c *listRelationshipsCommand) Run(e *environment) error {
 	})
 }
 
-// listBlocksCommand lists block headers.
 type listBlocksCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -158,11 +153,7 @@ type listBlocksCommand struct {
 	From        uint64 `help:"Height of the first block." default:"1" env:"-"`
 }
 
-func (*listBlocksCommand) Help() string {
-	return `Examples:
-
-    seqledger list blocks --scope acme/main`
-}
+func (*listBlocksCommand) Help() string { return examples("seqledger list blocks --scope acme/main") }
 
 func (c *listBlocksCommand) Run(e *environment) error {
 	scope, err := c.scope()
@@ -184,7 +175,6 @@ func (c *listBlocksCommand) Run(e *environment) error {
 	})
 }
 
-// listClientsCommand lists streams.
 type listClientsCommand struct {
 	scopeFlags  `embed:""`
 	clientFlags `embed:""`
@@ -214,4 +204,48 @@ func (c *listClientsCommand) Run(e *environment) error {
 			}
 		},
 	})
+}
+
+type listRefusalsCommand struct {
+	clientFlags `embed:""`
+	After       uint64 `help:"Only those with a higher number." env:"-" placeholder:"NUMBER"`
+}
+
+func (*listRefusalsCommand) Help() string {
+	return `A server keeps the last 256 writes that it has refused, in memory, with scope, client id and sequence, but with
+nothing of what they would have written. It numbers them from its start on; the oldest comes first. docs/clients.md of
+the source says what a client should do about each reason. Needs an admin of every scope. In a cluster each node has
+its own: ask the one that the clients write to, which is the leader for those that go to it.
+
+    seqledger list refusals
+    seqledger list refusals --after 117 --json`
+}
+
+func (c *listRefusalsCommand) Run(e *environment) error {
+	items := func(ctx context.Context, conn *client.Client) iter.Seq2[*seqledgerv1.Refusal, error] {
+		return func(yield func(*seqledgerv1.Refusal, error) bool) {
+			answer, err := admin.ListRefusals(ctx, conn, c.After)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, r := range answer.GetRefusals() {
+				if !yield(r, nil) {
+					return
+				}
+			}
+		}
+	}
+	headings := []string{"NUMBER", "TIME", "REASON", "CALL", "SCOPE", "CLIENT", "SEQUENCE", "MESSAGE"}
+	in := columns[*seqledgerv1.Refusal]{headings, func(r *seqledgerv1.Refusal) []string {
+		scope := "-"
+		if r.GetScope() != nil {
+			scope = quoted(scopeName(r.GetScope())) // a refused one may have any characters
+		}
+		return []string{
+			number(r.GetNumber()), timestamp(r.GetTime()),
+			strings.TrimPrefix(r.GetCode().String(), "WRITE_ERROR_CODE_"), r.GetMethod(), scope, quoted(r.GetClientId()), number(r.GetSequence()), r.GetMessage(),
+		}
+	}}
+	return list(e, &c.clientFlags, items, in)
 }

@@ -12,13 +12,11 @@ import (
 	"github.com/seqledger/seqledger/internal/mcp/tools"
 )
 
-// mcpCommand groups the commands for the Model Context Protocol.
 type mcpCommand struct {
 	Tools mcpToolsCommand `cmd:"" default:"withargs" help:"Offer a ledger to an agent, on standard input and output. This is what mcp does without a word."`
 	Guard mcpGuardCommand `cmd:"" help:"Stand before an MCP server, whose chosen tools run once for a key."`
 }
 
-// mcpToolsCommand is an MCP server for a running ledger.
 type mcpToolsCommand struct {
 	scopeFlags      `embed:""`
 	connectionFlags `embed:""`

@@ -18,7 +18,6 @@ import (
 	"github.com/seqledger/seqledger/client/outbox"
 )
 
-// outboxCommand groups the commands on a table whose rows are written to a ledger.
 type outboxCommand struct {
 	Postgres outboxRelayCommand  `cmd:"" help:"Write the rows of a table in PostgreSQL to the ledger, each once."`
 	Init     outboxInitCommand   `cmd:"" help:"Make the tables of an outbox."`
@@ -105,7 +104,6 @@ func databaseError(err error) error {
 	return err
 }
 
-// outboxInitCommand creates the tables.
 type outboxInitCommand struct {
 	databaseFlags `embed:""`
 	Application   string `help:"Role that inserts rows, for the grants that are printed." default:"app"`
@@ -140,14 +138,9 @@ func (c *outboxInitCommand) Run(e *environment) error {
 	}); err != nil {
 		return err
 	}
-	if e.json {
-		return e.showObject(map[string]string{"statements": text})
-	}
-	_, err = fmt.Fprint(e.stdout, text)
-	return err
+	return e.showStatements(text)
 }
 
-// outboxRelayCommand runs a relay.
 type outboxRelayCommand struct {
 	databaseFlags   `embed:""`
 	scopeFlags      `embed:""`
@@ -224,7 +217,6 @@ func (c *outboxRelayCommand) relay(e *environment, db *pgxpool.Pool, relay *outb
 	return nil
 }
 
-// outboxStatusCommand shows an outbox.
 type outboxStatusCommand struct {
 	databaseFlags `embed:""`
 }
@@ -298,21 +290,18 @@ func (f *rowFlags) change(
 	return f.within(e, func(ctx context.Context, db *pgxpool.Pool) error { return do(ctx, db, f.Table, f.Row) })
 }
 
-// outboxRetryCommand writes a row again.
 type outboxRetryCommand struct {
 	rowFlags `embed:""`
 }
 
 func (c *outboxRetryCommand) Run(e *environment) error { return c.change(e, outbox.Retry) }
 
-// outboxSkipCommand skips a row.
 type outboxSkipCommand struct {
 	rowFlags `embed:""`
 }
 
 func (c *outboxSkipCommand) Run(e *environment) error { return c.change(e, outbox.Skip) }
 
-// outboxSettleCommand records the outcome of a row.
 type outboxSettleCommand struct {
 	rowFlags `embed:""`
 	As       string `help:"committed if the ledger has it; new if not, and the row is written as a new write." required:"" enum:"committed,new" env:"-"`
@@ -324,7 +313,6 @@ func (c *outboxSettleCommand) Run(e *environment) error {
 	})
 }
 
-// outboxResumeCommand resumes a stream.
 type outboxResumeCommand struct {
 	databaseFlags `embed:""`
 	Stream        string `arg:"" help:"The name of the stream."`
@@ -334,4 +322,73 @@ func (c *outboxResumeCommand) Run(e *environment) error {
 	return c.within(e, func(ctx context.Context, db *pgxpool.Pool) error {
 		return outbox.Resume(ctx, db, c.Table, c.Stream)
 	})
+}
+
+// outboxMetrics are the metrics of a relay. The state of the table is read with each scrape, and is left out if the
+// database does not answer.
+type outboxMetrics struct {
+	relay *outbox.Relay
+	db    *pgxpool.Pool
+	table string
+}
+
+// scrapeTimeout bounds the time that a scrape waits for the database; Prometheus waits 10 s.
+const scrapeTimeout = 5 * time.Second
+
+func outboxMetric(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("seqledger_outbox_"+name, help, labels, nil)
+}
+
+var (
+	outboxRows     = outboxMetric("rows_total", "Rows that this relay has settled.", "outcome")
+	outboxRepeats  = outboxMetric("repeats_total", "Sends after one that left a row without an outcome.")
+	outboxSessions = outboxMetric("sessions_total", "Sessions that this relay has opened.")
+	outboxOwned    = outboxMetric("owned_streams", "Streams that this relay works on.")
+	outboxOpen     = outboxMetric("open_rows", "Rows in the table that are not settled.")
+	outboxAge      = outboxMetric("oldest_row_age_seconds", "Age of the oldest row that is not settled; 0 without one.")
+	outboxRefused  = outboxMetric("refused_rows", "Refused rows in the table that wait for a decision.")
+	outboxStopped  = outboxMetric("stopped_streams", "Streams in the table that are stopped.")
+)
+
+func (*outboxMetrics) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		outboxRows, outboxRepeats, outboxSessions, outboxOwned, outboxOpen, outboxAge, outboxRefused, outboxStopped,
+	} {
+		descriptions <- d
+	}
+}
+
+func (m *outboxMetrics) Collect(metrics chan<- prometheus.Metric) {
+	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	gauge := func(d *prometheus.Desc, v float64) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
+	}
+	done := m.relay.Counters()
+	counter(outboxRows, done.Committed, "committed")
+	counter(outboxRows, done.Refused, "refused")
+	counter(outboxRepeats, done.Repeated)
+	counter(outboxSessions, done.Sessions)
+	gauge(outboxOwned, float64(done.Owned))
+
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	status, err := outbox.ReadStatus(ctx, m.db, m.table)
+	if err != nil {
+		return
+	}
+	var open, refused, stopped int64
+	var age time.Duration
+	for _, s := range status.Streams {
+		open, refused = open+s.Open, refused+s.Refused
+		if s.Stopped != "" {
+			stopped++
+		}
+		age = max(age, s.Age)
+	}
+	gauge(outboxOpen, float64(open))
+	gauge(outboxAge, age.Seconds())
+	gauge(outboxRefused, float64(refused))
+	gauge(outboxStopped, float64(stopped))
 }

@@ -179,7 +179,7 @@ func showBlock(t *table, b *seqledgerv1.Block) {
 
 func showConfig(t *table, c *seqledgerv1.Config) {
 	for _, s := range settings {
-		t.field(s.name, s.show(c))
+		t.field(s.name(), s.show(c))
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger"
@@ -47,13 +46,9 @@ func (c *serveCommand) cluster(e *environment, clients net.Listener) (*cluster.O
 	if err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", f.PeerListen)
+	listener, err := listenOn("--peer-listen", f.PeerListen)
 	if err != nil {
-		hint := ""
-		if errors.Is(err, syscall.EADDRINUSE) {
-			hint = "another process listens there, perhaps a seqledger; stop it, or give another --peer-listen"
-		}
-		return nil, fail(exitFailed, hint, "--peer-listen %s: %w", f.PeerListen, err)
+		return nil, err
 	}
 	return &cluster.Options{
 		Listener: listener, TLS: config, Insecure: f.PeerInsecure,

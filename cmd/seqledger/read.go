@@ -13,7 +13,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// getCommand reads one entity.
 type getCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -57,7 +56,6 @@ func absent(err error, hint, format string, args ...any) error {
 	return fail(exitRefused, hint, "%s: %w", answer.ConnectCode, &explainedError{fmt.Sprintf(format, args...), err})
 }
 
-// blockCommand reads one block.
 type blockCommand struct {
 	scopeFlags  `embed:""`
 	staleFlags  `embed:""`
@@ -65,11 +63,7 @@ type blockCommand struct {
 	Height      uint64 `arg:"" help:"Height of the block, from 1."`
 }
 
-func (*blockCommand) Help() string {
-	return `Examples:
-
-    seqledger block --scope acme/main 1`
-}
+func (*blockCommand) Help() string { return examples("seqledger block --scope acme/main 1") }
 
 func (c *blockCommand) Run(e *environment) error {
 	scope, err := c.scope()
@@ -84,7 +78,6 @@ func (c *blockCommand) Run(e *environment) error {
 	}, showBlock)
 }
 
-// watchCommand follows the blocks of a scope.
 type watchCommand struct {
 	scopeFlags `embed:""`
 	// Without the timeout of clientFlags, because a watch is silent while there are no writes, which
@@ -129,4 +122,26 @@ func (c *watchCommand) Run(e *environment) error {
 		}
 		return nil
 	})
+}
+
+// staleFlags are the flags of reads that any node may answer alone.
+type staleFlags struct {
+	Stale bool `help:"Read without asking the other nodes; the answer may be out of date." env:"-"`
+
+	read client.StaleRead
+}
+
+// context returns the context of the reads.
+func (f *staleFlags) context(ctx context.Context) context.Context {
+	if !f.Stale {
+		return ctx
+	}
+	return client.WithStaleRead(ctx, &f.read)
+}
+
+// tell says how old the answer is.
+func (f *staleFlags) tell(e *environment) {
+	if f.Stale && f.read.Index > 0 && !e.json {
+		e.notice("as of ledger index %d at the server that was asked", f.read.Index)
+	}
 }

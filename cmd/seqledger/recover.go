@@ -10,7 +10,6 @@ import (
 	"github.com/seqledger/seqledger/ledger/recovery"
 )
 
-// recoverCommand turns a node of a cluster that has lost its majority into a ledger with one node.
 type recoverCommand struct {
 	Data             string `help:"Data directory of the node that is left." default:"./seqledger-data" type:"path"`
 	AcceptLostWrites bool   `help:"Recover although writes that only the lost nodes had, including acknowledged ones, are lost." env:"-"`

@@ -3,20 +3,19 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
-	"github.com/seqledger/seqledger/ledger/machine"
+	"github.com/seqledger/seqledger/internal/wire"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// configCommand shows and changes the replicated configuration.
 type configCommand struct {
 	List configListCommand `cmd:"" default:"withargs" help:"Print all settings (default command)."`
 	Get  configGetCommand  `cmd:"" help:"Print one setting."`
@@ -39,104 +38,59 @@ func (*configCommand) Help() string {
     seqledger config get retain_blocks`
 }
 
-// setting is a field of the replicated configuration, by its name in the API.
-type setting struct {
-	name string
-	// read parses a value as set takes it: a count, nanoseconds, or bytes.
-	read func(text string) (uint64, error)
-	// put sets the value in a request, and in a configuration that is checked before the server is asked.
-	put func(request *seqledgerv1.UpdateConfigRequest, config *machine.Config, value uint64)
-	// show formats the value as read takes it.
-	show func(config *seqledgerv1.Config) string
-}
+// setting is a field of the replicated configuration. It has the same name in Config and in UpdateConfigRequest.
+type setting struct{ protoreflect.FieldDescriptor }
 
 // settings are all fields, in the order of the API.
-var settings = []setting{
-	{
-		"eviction_interval", readNumber,
-		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
-			r.EvictionIntervalSet = &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: v}
-			c.EvictionInterval = v
-		},
-		func(c *seqledgerv1.Config) string { return number(c.GetEvictionInterval()) },
-	},
-	{
-		"client_ttl", readTime,
-		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
-			r.ClientTtl, c.ClientTTL = durationpb.New(time.Duration(v)), int64(v)
-		},
-		func(c *seqledgerv1.Config) string { return c.GetClientTtl().AsDuration().String() },
-	},
-	{
-		"eviction_limit", readNumber,
-		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
-			r.EvictionLimitSet, c.EvictionLimit = &seqledgerv1.UpdateConfigRequest_EvictionLimit{EvictionLimit: v}, v
-		},
-		func(c *seqledgerv1.Config) string { return number(c.GetEvictionLimit()) },
-	},
-	{
-		"receipt_window", readNumber,
-		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
-			r.ReceiptWindowSet, c.ReceiptWindow = &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: v}, v
-		},
-		func(c *seqledgerv1.Config) string { return number(c.GetReceiptWindow()) },
-	},
-	{
-		"max_streams", readNumber,
-		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
-			r.MaxStreamsSet, c.MaxStreams = &seqledgerv1.UpdateConfigRequest_MaxStreams{MaxStreams: v}, v
-		},
-		func(c *seqledgerv1.Config) string { return number(c.GetMaxStreams()) },
-	},
-	{
-		"retain_blocks", readTime,
-		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
-			r.RetainBlocks, c.RetainBlocks = durationpb.New(time.Duration(v)), int64(v)
-		},
-		func(c *seqledgerv1.Config) string { return c.GetRetainBlocks().AsDuration().String() },
-	},
-	{
-		"retain_bytes", readBytes,
-		func(r *seqledgerv1.UpdateConfigRequest, c *machine.Config, v uint64) {
-			r.RetainBytesSet, c.RetainBytes = &seqledgerv1.UpdateConfigRequest_RetainBytes{RetainBytes: v}, v
-		},
-		func(c *seqledgerv1.Config) string { return number(c.GetRetainBytes()) },
-	},
+var settings = func() (all []setting) {
+	fields := new(seqledgerv1.Config).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		all = append(all, setting{fields.Get(i)})
+	}
+	return all
+}()
+
+func (s setting) name() string { return string(s.Name()) }
+
+// show formats the value as read takes it.
+func (s setting) show(config *seqledgerv1.Config) string {
+	value := config.ProtoReflect().Get(s.FieldDescriptor)
+	if d, ok := value.Interface().(protoreflect.Message); ok {
+		return d.Interface().(*durationpb.Duration).AsDuration().String() //nolint:forcetypeassert // No other message.
+	}
+	return number(value.Uint())
 }
 
-func readNumber(text string) (uint64, error) {
+// read parses a value: a count, a duration, or bytes.
+func (s setting) read(text string) (value protoreflect.Value, err error) {
+	switch {
+	case s.Message() != nil:
+		d, err := time.ParseDuration(text)
+		if err != nil || d < 0 {
+			return value, errors.New("must be a duration with its unit, such as 30s, 24h or 2160h")
+		}
+		return protoreflect.ValueOf(durationpb.New(d).ProtoReflect()), nil
+	case strings.HasSuffix(s.name(), "_bytes"):
+		n, err := parseByteCount(text)
+		return protoreflect.ValueOf(uint64(n)), err
+	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, errors.New("must be a whole number of 0 or more")
+		err = errors.New("must be a whole number of 0 or more")
 	}
-	return n, nil
-}
-
-// readTime reads nanoseconds.
-func readTime(text string) (uint64, error) {
-	d, err := time.ParseDuration(text)
-	if err != nil || d < 0 {
-		return 0, errors.New("must be a duration with its unit, such as 30s, 24h or 2160h")
-	}
-	return uint64(d), nil
-}
-
-func readBytes(text string) (uint64, error) {
-	n, err := parseByteCount(text)
-	return uint64(n), err
+	return protoreflect.ValueOf(n), err
 }
 
 // findSetting returns the setting with a name, in which - may be _.
-func findSetting(name string) (*setting, error) {
-	i := slices.IndexFunc(settings, func(s setting) bool { return s.name == strings.ReplaceAll(name, "-", "_") })
-	if i >= 0 {
-		return &settings[i], nil
-	}
+func findSetting(name string) (setting, error) {
 	var names []string
 	for _, s := range settings {
-		names = append(names, s.name)
+		if s.name() == strings.ReplaceAll(name, "-", "_") {
+			return s, nil
+		}
+		names = append(names, s.name())
 	}
-	return nil, usage("unknown setting %q; the settings are %s", name, strings.Join(names, ", "))
+	return setting{}, usage("unknown setting %q; the settings are %s", name, strings.Join(names, ", "))
 }
 
 // settingHint says how a setting is changed, and is empty if there is none with the name.
@@ -145,10 +99,9 @@ func settingHint(name string) string {
 	if err != nil {
 		return ""
 	}
-	return ": it is a setting of the ledger; seqledger config set " + s.name + " VALUE changes it"
+	return ": it is a setting of the ledger; seqledger config set " + s.name() + " VALUE changes it"
 }
 
-// configSetCommand changes one setting.
 type configSetCommand struct {
 	clientFlags `embed:""`
 	Name        string `arg:"" help:"Name of the setting, as list prints it."`
@@ -172,11 +125,12 @@ func (c *configSetCommand) Run(e *environment) error {
 	}
 	value, err := s.read(c.Value)
 	if err != nil {
-		return usage("%s: %w", s.name, err)
+		return usage("%s: %w", s.name(), err)
 	}
-	request, config := new(seqledgerv1.UpdateConfigRequest), machine.DefaultConfig()
-	s.put(request, &config, value)
-	if err := config.Validate(); err != nil {
+	request := new(seqledgerv1.UpdateConfigRequest)
+	m := request.ProtoReflect()
+	m.Set(m.Descriptor().Fields().ByName(s.Name()), value)
+	if _, err := wire.ConfigUpdate(request); err != nil {
 		return usage("%w", err)
 	}
 	return c.call(e, func(ctx context.Context, conn *client.Client) error {
@@ -188,7 +142,6 @@ func (c *configSetCommand) Run(e *environment) error {
 	})
 }
 
-// configGetCommand prints one setting.
 type configGetCommand struct {
 	clientFlags `embed:""`
 	Name        string `arg:"" help:"Name of the setting, as list prints it."`
@@ -218,7 +171,7 @@ func (c *configGetCommand) Run(e *environment) error {
 		}
 		value := s.show(config)
 		if e.json {
-			return e.showObject(settingResult{s.name, value})
+			return e.showObject(settingResult{s.name(), value})
 		}
 		t := newTable(e.stdout)
 		t.row(value)
@@ -226,7 +179,6 @@ func (c *configGetCommand) Run(e *environment) error {
 	})
 }
 
-// configListCommand prints all settings.
 type configListCommand struct {
 	clientFlags `embed:""`
 }
@@ -255,7 +207,7 @@ func showSettings(e *environment, config *seqledgerv1.Config) error {
 	}
 	values := make(map[string]string)
 	for _, s := range settings {
-		values[s.name] = s.show(config)
+		values[s.name()] = s.show(config)
 	}
 	return e.showObject(values)
 }

@@ -19,7 +19,7 @@ func TestSettingsAreAllOfTheAPI(t *testing.T) {
 		want = append(want, string(fields.Get(i).Name()))
 	}
 	for _, s := range settings {
-		got = append(got, s.name)
+		got = append(got, s.name())
 	}
 	if !reflect.DeepEqual(want, got) {
 		t.Errorf("want the settings %v, got %v", want, got)

@@ -10,7 +10,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// stateCommand shows the state of a stream.
 type stateCommand struct {
 	streamFlags `embed:""`
 	clientFlags `embed:""`
@@ -38,12 +37,10 @@ func (c *stateCommand) Run(e *environment) error {
 	}, showClientState)
 }
 
-// sessionCommand groups the commands for sessions.
 type sessionCommand struct {
 	Open sessionOpenCommand `cmd:"" help:"Take over a stream; all older sessions are then refused."`
 }
 
-// sessionOpenCommand opens a session.
 type sessionOpenCommand struct {
 	streamFlags     `embed:""`
 	clientFlags     `embed:""`

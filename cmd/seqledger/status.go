@@ -16,7 +16,6 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// statusCommand describes a server.
 type statusCommand struct {
 	clientFlags `embed:""`
 	Watch       bool          `help:"Ask again and again, and show rates, until Ctrl-C." short:"w"`

@@ -7,12 +7,10 @@ import (
 	"github.com/seqledger/seqledger/internal/storeurl"
 )
 
-// storeCommand groups what concerns stores of keys outside of a ledger.
 type storeCommand struct {
 	Init storeInitCommand `cmd:"" help:"Make the tables of a store of keys in a database."`
 }
 
-// storeInitCommand makes what a store needs.
 type storeInitCommand struct {
 	URL   string `arg:"" help:"The store, as for --store of gateway." env:"SEQLEDGER_STORE"`
 	Print bool   `help:"Only print the statements, for those who run them by hand." env:"-"`
@@ -43,9 +41,14 @@ func (c *storeInitCommand) Run(e *environment) error {
 	case err != nil:
 		return fail(exitFailed, "the role in the URL must be allowed to make tables there", "%w", err)
 	}
+	return e.showStatements(text)
+}
+
+// showStatements prints statements for a database.
+func (e *environment) showStatements(text string) error {
 	if e.json {
 		return e.showObject(map[string]string{"statements": text})
 	}
-	_, err = fmt.Fprint(e.stdout, text)
+	_, err := fmt.Fprint(e.stdout, text)
 	return err
 }

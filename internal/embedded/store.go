@@ -135,6 +135,8 @@ func (s *store) Reserve(
 		reservation.Checkpoint, reservation.LeaseExpires = record.Checkpoint, time.Unix(0, record.LeaseEnd)
 	case idempotency.Replay, idempotency.Unknown:
 		reservation.Record = recordOf(&record.Record)
+	case idempotency.Mismatch:
+		reservation.Incomparable = record.Incomparable(keyed.Fingerprint(r.Fingerprint))
 	case idempotency.InFlight:
 		reservation.RetryAfter = time.Duration(out.Keyed.RetryAfter)
 		return reservation, ctx.Err() // the end of ctx ends the wait

@@ -136,6 +136,9 @@ func TestOrderOfReserve(t *testing.T) {
 	k.do(reserve(2), Replay)
 	k.r = &Record{State: Written, Token: 9, Expires: start + second}
 	k.do(reserve(2), Mismatch)
+	if k.r.Incomparable(reserve(2).Fingerprint) {
+		t.Error("a keyed write may be a reservation")
+	}
 }
 
 // A lease that ends without a result leaves an unknown outcome. The owner or Resolve settles it; the work never runs

@@ -25,6 +25,8 @@ type peer struct {
 	closes          bool // the connection, behind answer
 	// unread leaves the body of a request where it is.
 	unread bool
+	// before is called before answer, if it is set.
+	before func()
 
 	dials, asked, calls atomic.Int32
 }
@@ -54,6 +56,9 @@ func (s *peer) serve(conn net.Conn) {
 		}
 		if !s.unread {
 			_, _ = io.Copy(io.Discard, r.Body)
+		}
+		if s.before != nil && r.Method != http.MethodOptions {
+			s.before()
 		}
 		if _, err := io.WriteString(conn, answer); err != nil || last {
 			return

@@ -1,58 +1,23 @@
 package rpc
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// piped returns a pool whose connections answer every request with handle, in a bubble.
-func piped(handle func(r *http.Request) string) *pool {
-	dial := func(context.Context, string, string) (net.Conn, error) {
-		near, far := net.Pipe()
-		// Ends with the connection, which the pool closes.
-		go func() {
-			defer func() { _ = far.Close() }()
-			reader := bufio.NewReader(far)
-			for {
-				r, err := http.ReadRequest(reader)
-				if err != nil {
-					return
-				}
-				_, _ = io.Copy(io.Discard, r.Body)
-				if _, err := io.WriteString(far, handle(r)); err != nil {
-					return
-				}
-			}
-		}()
-		return near, nil
-	}
-	return newPool(dial, "server:1", nil)
-}
-
 const noContent = "HTTP/1.1 204 No Content\r\n\r\n"
 
-// getOnce makes one call over a pool.
-func (p *pool) getOnce(ctx context.Context) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server:1/x", strings.NewReader("x"))
-	if err != nil {
-		return err
-	}
-	answer, err := p.RoundTrip(r)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, answer.Body)
-	return errors.Join(err, answer.Body.Close())
+// call is post without an answer.
+func (p *pool) call(ctx context.Context) error {
+	_, err := p.post(ctx, "x")
+	return err
 }
 
 // idleCount returns how many connections wait for a call.
@@ -68,15 +33,10 @@ func TestIdleConnections(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
-		p := piped(func(r *http.Request) string {
-			if r.Method == http.MethodPost {
-				<-hold
-			}
-			return noContent
-		})
+		p := (&peer{answer: noContent, before: func() { <-hold }}).pool(t)
 		results := make(chan error)
 		for range 3 {
-			go func() { results <- p.getOnce(t.Context()) }() // ends with its call
+			go func() { results <- p.call(t.Context()) }() // ends with its call
 		}
 		synctest.Wait()
 		close(hold)
@@ -95,7 +55,7 @@ func TestIdleConnections(t *testing.T) {
 			}
 		}
 		wait(idleConnTimeout-time.Second, 3)
-		if err := p.getOnce(t.Context()); err != nil {
+		if err := p.call(t.Context()); err != nil {
 			t.Error(err)
 		}
 		wait(time.Second, 1)
@@ -115,20 +75,19 @@ func TestAPeerThatFallsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		never := make(chan struct{})
 		var calls atomic.Int32
-		p := piped(func(r *http.Request) string {
-			if r.Method == http.MethodPost && calls.Add(1) == 1 {
+		p := (&peer{answer: noContent, before: func() {
+			if calls.Add(1) == 1 {
 				<-never
 			}
-			return noContent
-		})
+		}}).pool(t)
 		began := time.Now()
-		if err := p.getOnce(t.Context()); err == nil {
+		if err := p.call(t.Context()); err == nil {
 			t.Error("want an error")
 		}
 		if waited := time.Since(began); waited != answerTimeout {
 			t.Errorf("the connection was closed after %v", waited)
 		}
-		if err := p.getOnce(t.Context()); err != nil || p.idleCount() != 1 || len(p.places) != 0 {
+		if err := p.call(t.Context()); err != nil || p.idleCount() != 1 || len(p.places) != 0 {
 			t.Errorf("the next call: %v, with %d connections kept and %d places taken", err, p.idleCount(),
 				len(p.places))
 		}
@@ -192,20 +151,14 @@ func TestCallsBeyondTheBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hold, sent := make(chan struct{}), 0
-		p := piped(func(r *http.Request) string {
-			if r.Method == http.MethodPost {
-				sent++
-				<-hold
-			}
-			return noContent
-		})
+		p := (&peer{answer: noContent, before: func() { sent++; <-hold }}).pool(t)
 		p.places = make(chan struct{}, 1)
 		first := make(chan error)
-		go func() { first <- p.getOnce(t.Context()) }() // ends with its call
+		go func() { first <- p.call(t.Context()) }() // ends with its call
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := p.getOnce(ctx); !errors.Is(err, context.DeadlineExceeded) || sent != 1 {
+		if err := p.call(ctx); !errors.Is(err, context.DeadlineExceeded) || sent != 1 {
 			t.Errorf("want the end of the context and one call sent, got %v, %d", err, sent)
 		}
 		close(hold)

@@ -5,13 +5,14 @@ import (
 	"bytes"
 	"context"
 	cryptorand "crypto/rand"
-	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,26 +22,49 @@ import (
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/payments"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// The binaries under test.
-var payBinary, serverBinary string
+// asVariable makes the test binary one of the programs under test.
+const asVariable = "PAY_TEST_RUNS_AS"
 
-// build builds the binaries into the test's own directory.
-func build(t *testing.T) {
-	t.Helper()
-	dir := t.TempDir()
-	payBinary, serverBinary = filepath.Join(dir, "pay"), filepath.Join(dir, "seqledger")
-	for binary, source := range map[string]string{payBinary: ".", serverBinary: "../../../cmd/seqledger"} {
-		if out, err := exec.Command("go", "build", "-ldflags=-w", "-o", binary, source).CombinedOutput(); err != nil {
-			t.Fatalf("go build %s: %v\n%s", source, err, out)
-		}
+func TestMain(m *testing.M) {
+	switch os.Getenv(asVariable) {
+	case "pay":
+		main()
+	case "server":
+		fmt.Fprintln(os.Stderr, server(os.Args[1], os.Args[2]))
+		os.Exit(1)
+	default:
+		os.Exit(m.Run())
 	}
 }
 
-// kills is the number of kills of all programs together. The programs are built without the race detector, so go test
-// -race may kill as many.
+// command is one of the programs under test.
+func command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asVariable+"="+program)
+	return cmd
+}
+
+// server serves a ledger until it is killed, or its standard input is closed.
+func server(address, dir string) error {
+	ctx := context.Background()
+	listener, err := freeport.Listen(ctx, address)
+	if err != nil {
+		return err
+	}
+	if _, err := embedded.Open(ctx, embedded.Options{Dir: dir, Version: "test", Listener: listener}); err != nil {
+		return err
+	}
+	fmt.Println(listener.Addr())
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// kills is the number of kills of all programs together.
 const (
 	kills      = 1000
 	killsShort = 100
@@ -65,9 +89,8 @@ func TestPaySurvivesKills(t *testing.T) {
 		total = killsShort
 		t.Logf("-short: %d kills instead of %d", killsShort, kills)
 	}
-	build(t)
 	h := &harness{data: t.TempDir()}
-	h.serve(t, "127.0.0.1:0")
+	h.serve(t, "")
 	dirs := make([]string, programs)
 	var group sync.WaitGroup
 	for i := range programs {
@@ -106,7 +129,12 @@ type harness struct {
 // serve starts the server and returns once it answers.
 func (h *harness) serve(t *testing.T, listen string) {
 	t.Helper()
-	cmd := exec.Command(serverBinary, "serve", "--json", "--listen", listen, "--data", h.data)
+	cmd := command(context.Background(), "server", listen, h.data)
+	in, err := cmd.StdinPipe() // ends with this process, and the server with it
+	if err != nil {
+		t.Error(err)
+		return
+	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
@@ -117,18 +145,14 @@ func (h *harness) serve(t *testing.T, listen string) {
 		t.Error(err)
 		return
 	}
-	t.Cleanup(func() { end(cmd) })
-	var ready struct{ Address string }
-	line, err := bufio.NewReader(out).ReadBytes('\n')
-	if err != nil || json.Unmarshal(line, &ready) != nil {
+	t.Cleanup(func() { _ = in.Close(); end(cmd) })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
 		end(cmd)
 		t.Errorf("the server said %q (%v): %s", line, err, stderr.String())
 		return
 	}
-	h.server = cmd
-	if h.address == "" {
-		h.address = ready.Address // every later one listens there, too
-	}
+	h.server, h.address = cmd, strings.TrimSpace(line) // every later one listens there, too
 }
 
 // end kills a process with SIGKILL and waits for it.
@@ -178,7 +202,7 @@ func (h *harness) client(t *testing.T) *client.Client {
 // is an error.
 func (h *harness) killOne(t *testing.T, random *rand.Rand, dir string, i int) bool {
 	var output bytes.Buffer
-	cmd := exec.Command(payBinary, "--server", h.address, "--dir", dir, "--name", clientName(i), "--payments",
+	cmd := command(t.Context(), "pay", "--server", h.address, "--dir", dir, "--name", clientName(i), "--payments",
 		"1000000")
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {
@@ -209,8 +233,7 @@ func (h *harness) killOne(t *testing.T, random *rand.Rand, dir string, i int) bo
 func (h *harness) finish(t *testing.T, dir string, i int) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, payBinary, "--server", h.address, "--dir", dir,
-		"--name", clientName(i), "--payments", "1")
+	cmd := command(ctx, "pay", "--server", h.address, "--dir", dir, "--name", clientName(i), "--payments", "1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("the last run of program %d: %v: %s", i, err, out)
 	}

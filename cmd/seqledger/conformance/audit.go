@@ -3,10 +3,9 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/seqledger/seqledger/client"
-	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 )
 
 // found is a transaction of the client's stream.
@@ -18,35 +17,19 @@ type found struct {
 
 // readLedger returns the transactions of the client under test, in commit order.
 func readLedger(ctx context.Context, conn *client.Client) (all []found, err error) {
-	last := uint64(0)
-	for block, err := range conn.ListBlocks(ctx, &seqledgerv1.ListBlocksRequest{Scope: scope(), PageSize: 1000}) {
-		if err != nil {
-			return nil, err
-		}
-		last = block.GetHeader().GetHeight()
+	transactions, err := child.Transactions(ctx, conn, scope())
+	if err != nil {
+		return nil, err
 	}
-	if last == 0 {
-		return nil, nil
-	}
-	for block, err := range conn.Watch(ctx, &seqledgerv1.WatchRequest{Scope: scope()}) {
-		if err != nil {
-			return nil, err
+	for _, t := range transactions {
+		if t.GetClientId() != clientID {
+			continue
 		}
-		for _, t := range block.GetTransactions() {
-			if t.GetClientId() != clientID {
-				continue
-			}
-			if len(t.GetOperations()) != 1 {
-				return nil, fmt.Errorf("transaction %s has %d operations, one was submitted",
-					t.GetTxId(), len(t.GetOperations()))
-			}
-			operation := t.GetOperations()[0]
-			text := string(operation.GetAppend().GetPayload()) + string(operation.GetSetEntity().GetValue())
-			all = append(all, found{strings.TrimRight(text, " "), t.GetSequence(), t.GetTxId()})
+		if len(t.GetOperations()) != 1 {
+			return nil, fmt.Errorf("transaction %s has %d operations, one was submitted", t.GetTxId(),
+				len(t.GetOperations()))
 		}
-		if block.GetHeader().GetHeight() == last {
-			break
-		}
+		all = append(all, found{textOf(t.GetOperations()), t.GetSequence(), t.GetTxId()})
 	}
 	return all, nil
 }

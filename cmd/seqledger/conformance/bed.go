@@ -383,19 +383,7 @@ func (b *bed) stream() (state *seqledgerv1.ClientState) {
 
 // sleep waits, unless the case ends first.
 func (b *bed) sleep(wait time.Duration) {
-	if !pause(b.ctx, wait) {
+	if !child.Pause(b.ctx, wait) {
 		must(context.Cause(b.ctx))
-	}
-}
-
-// pause waits, and returns false if ctx ends first.
-func pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

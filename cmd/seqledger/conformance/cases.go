@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 )
 
@@ -150,7 +151,7 @@ func journalFull(b *bed) {
 		b.submit(command{Bytes: 1000})
 	}
 	for tried := b.proxy.seen(); b.proxy.seen() < tried+2; {
-		if !pause(b.ctx, 10*time.Millisecond) {
+		if !child.Pause(b.ctx, 10*time.Millisecond) {
 			must(fmt.Errorf("nothing is sent: %w", context.Cause(b.ctx)))
 		}
 	}

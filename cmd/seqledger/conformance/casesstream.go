@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -63,7 +64,7 @@ func (b *bed) awaitEviction() {
 	// Set only now, because what comes before and after could take longer than that on a busy machine.
 	b.setClientTTL("1s")
 	for b.stream().GetStatus() != seqledgerv1.ClientStatus_CLIENT_STATUS_UNKNOWN {
-		if !pause(b.ctx, 100*time.Millisecond) {
+		if !child.Pause(b.ctx, 100*time.Millisecond) {
 			prepared(context.Cause(b.ctx))
 		}
 	}

@@ -51,7 +51,7 @@ func (c *copies) note(m *faultproxy.Message) {
 // check compares a copy with the earlier ones. The caller holds mu.
 func (c *copies) check(w *seqledgerv1.WriteRequest) error {
 	key := w.GetIdempotencyKey()
-	text := textOf(w)
+	text := textOf(w.GetOperations())
 	if !uuidText.MatchString(key) {
 		return fmt.Errorf("%s is sent under number %d with the key %q, which is no UUID", text, w.GetSequence(), key)
 	}
@@ -78,9 +78,9 @@ func (c *copies) wrong() error {
 }
 
 // textOf returns the text with which a write of the client under test was submitted.
-func textOf(w *seqledgerv1.WriteRequest) string {
+func textOf(operations []*seqledgerv1.Operation) string {
 	text := ""
-	for _, o := range w.GetOperations() {
+	for _, o := range operations {
 		text += string(o.GetAppend().GetPayload()) + string(o.GetSetEntity().GetValue())
 	}
 	return strings.TrimRight(text, " ")

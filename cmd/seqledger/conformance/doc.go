@@ -6,7 +6,7 @@
 // writes, kills the client, restarts it, and records in the books what the client reported (books.go). At the end of a
 // case it reads the ledger, bypassing the proxy, and compares (audit.go).
 //
-// The cases are in the files whose names begin with cases, and their building blocks are in bed.go. The proxy is that of
-// package faultproxy; copies.go inspects the writes that pass.
+// The cases are in the files whose names begin with cases, and their building blocks are in bed.go. The proxy is that
+// of package faultproxy; copies.go inspects the writes that pass.
 // [Drive] is the client program for the Writer of package client/writer.
 package conformance

@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -139,7 +140,7 @@ func (d *driver) open(c command) (err error) {
 			d.ended(err)
 			return nil
 		}
-		if !pause(d.ctx, 50*time.Millisecond) {
+		if !child.Pause(d.ctx, 50*time.Millisecond) {
 			return nil
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
 )
 
@@ -127,7 +128,7 @@ func TestLimit(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			for range test.notes {
-				pause(ctx, 50*time.Second)
+				child.Pause(ctx, 50*time.Second)
 				seen.note("something")
 			}
 			<-ctx.Done()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/payments"
+	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -45,44 +46,13 @@ func (s *side) audit(ctx context.Context) (_ *Side, err error) {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }() // read only
-	found, err := readLedger(ctx, conn)
+	found, err := child.Transactions(ctx, conn, scope())
 	if err != nil {
 		return nil, fmt.Errorf("reading the ledger: %w", err)
 	}
 	result := compare(intended, found)
 	result.Counts = s.tally.snapshot()
 	return result, nil
-}
-
-// readLedger returns the payments of all transactions, in order.
-func readLedger(ctx context.Context, conn *client.Client) ([]*seqledgerv1.Transaction, error) {
-	last, err := lastHeight(ctx, conn)
-	if err != nil || last == 0 {
-		return nil, err
-	}
-	var found []*seqledgerv1.Transaction
-	for block, err := range conn.Watch(ctx, &seqledgerv1.WatchRequest{Scope: scope()}) {
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, block.GetTransactions()...)
-		if block.GetHeader().GetHeight() == last {
-			break
-		}
-	}
-	return found, nil
-}
-
-// lastHeight asks for the number of blocks, because a watch has no end.
-func lastHeight(ctx context.Context, conn *client.Client) (uint64, error) {
-	last := uint64(0)
-	for block, err := range conn.ListBlocks(ctx, &seqledgerv1.ListBlocksRequest{Scope: scope(), PageSize: 1000}) {
-		if err != nil {
-			return 0, err
-		}
-		last = block.GetHeader().GetHeight()
-	}
-	return last, nil
 }
 
 // compare counts how often each intended payment is in the ledger.

@@ -2,9 +2,7 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -48,31 +46,6 @@ func (f *fakeServer) names() []string {
 func (f *fakeServer) Write(_ context.Context,
 	r *connect.Request[seqledgerv1.WriteRequest]) (*connect.Response[seqledgerv1.WriteResponse], error) {
 	return connect.NewResponse(&seqledgerv1.WriteResponse{Receipt: f.take(r.Msg)}), nil
-}
-
-func (f *fakeServer) WriteStream(_ context.Context,
-	stream *connect.BidiStream[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]) error {
-	if err := stream.Send(nil); err != nil {
-		return err
-	}
-	for {
-		frame, err := stream.Receive()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		response := new(seqledgerv1.WriteStreamResponse)
-		for _, write := range frame.GetWrites() {
-			response.Results = append(response.Results, &seqledgerv1.WriteResult{
-				Result: &seqledgerv1.WriteResult_Receipt{Receipt: f.take(write)},
-			})
-		}
-		if err := stream.Send(response); err != nil {
-			return err
-		}
-	}
 }
 
 // listen serves a handler until the test ends and returns its address.

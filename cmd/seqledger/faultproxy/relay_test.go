@@ -116,8 +116,8 @@ func TestFaultsOfStreams(t *testing.T) {
 			n, err := p.Release(t.Context())
 			if got := strings.Join(s.arrived(), ""); err != nil || n != len(test.afterwards)-len(test.arrives) ||
 				got != test.afterwards || messages != 2 {
-				t.Errorf("released %d, %v: %q has arrived, want %q; %d messages were seen", n, err, got, test.afterwards,
-					messages)
+				t.Errorf("released %d, %v: %q has arrived, want %q; %d messages were seen", n, err, got,
+					test.afterwards, messages)
 			}
 		})
 	}

@@ -2,16 +2,15 @@ package operation
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -99,74 +98,30 @@ func checkTotal(operations []*seqledgerv1.Operation) error {
 	return nil
 }
 
-// checkJSON refuses what encoding/json would accept with losses: bytes that are not UTF-8, and
+// checkJSON refuses what is not JSON, and what could be read in two ways or with losses: bytes that are not UTF-8, and
 // an object with the same name twice.
 func checkJSON(text []byte) error {
-	if !utf8.Valid(text) {
-		return errors.New(`is not UTF-8; give other bytes as {"base64": "…"}`)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
-	if err := checkNames(decoder, 0); err != nil {
-		return ExplainJSON(text, err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+	decoder := jsontext.NewDecoder(bytes.NewReader(text))
+	_, err := decoder.ReadValue()
+	if err == nil {
+		if _, err = decoder.ReadToken(); errors.Is(err, io.EOF) {
+			return nil
+		}
 		return errors.New("has something after its JSON value")
 	}
-	return nil
-}
-
-// ExplainJSON improves the decoder's error about a text that is not JSON. Other errors stay
-// unchanged.
-func ExplainJSON(text []byte, err error) error {
-	syntax, is := errors.AsType[*json.SyntaxError](json.Unmarshal(text, new(json.RawMessage)))
+	wrong, ok := errors.AsType[*jsontext.SyntacticError](err)
 	switch {
-	case !is:
-		return err
-	case strings.HasSuffix(syntax.Error(), "after top-level value"):
-		return errors.New("has something after its JSON value")
-	case syntax.Error() == "unexpected end of JSON input":
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("is empty or cut off")
-	}
-	// Offset is after the wrong byte, which may be the first of a multi-byte character.
-	r, _ := utf8.DecodeRune(text[syntax.Offset-1:])
-	return fmt.Errorf("is not JSON: unexpected %q at byte %d", r, syntax.Offset)
-}
-
-// maxDepth exceeds the depth of any valid operation.
-const maxDepth = 16
-
-func checkNames(decoder *json.Decoder, depth int) error {
-	token, err := decoder.Token()
-	if err != nil {
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return fmt.Errorf("gives %q twice", wrong.JSONPointer.LastToken())
+	case !utf8.Valid(text):
+		return errors.New(`is not UTF-8; give other bytes as {"base64": "…"}`)
+	case strings.Contains(err.Error(), "surrogate"):
+		return errors.New("has half of a surrogate pair")
+	case !ok:
 		return err
 	}
-	open, isDelim := token.(json.Delim)
-	if !isDelim {
-		return nil
-	}
-	if depth == maxDepth {
-		return fmt.Errorf("is nested more than %d deep", maxDepth)
-	}
-	var names []string
-	for decoder.More() {
-		if open == '{' {
-			token, err := decoder.Token()
-			if err != nil {
-				return err
-			}
-			name, _ := token.(string) // a name: the decoder returns nothing else in an object
-			if slices.Contains(names, name) {
-				return fmt.Errorf("gives %q twice", name)
-			}
-			if names = append(names, name); len(names) > maxDepth {
-				return fmt.Errorf("has an object with more than %d fields", maxDepth)
-			}
-		}
-		if err := checkNames(decoder, depth+1); err != nil {
-			return err
-		}
-	}
-	_, err = decoder.Token()
-	return err
+	r, _ := utf8.DecodeRune(text[wrong.ByteOffset:])
+	return fmt.Errorf("is not JSON: unexpected %q at byte %d", r, wrong.ByteOffset+1)
 }

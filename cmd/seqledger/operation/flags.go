@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"reflect"
-	"strconv"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -25,6 +23,7 @@ type operationFlag struct{ name, value string }
 // kong otherwise keeps the order within one flag alone.
 type Flags struct{ list []operationFlag }
 
+// Decode implements [kong.Mapper].
 func (o *Flags) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	var value string
 	if err := ctx.Scan.PopValueInto("value", &value); err != nil {
@@ -127,18 +126,13 @@ func (b *builder) attach(flag operationFlag) (err error) {
 func parseCondition(name, argument string) (*seqledgerv1.Condition, error) {
 	switch name {
 	case "if-not-exists":
-		return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}}, nil
+		return readCondition("not_exists", []byte("true"))
 	case "if-exists":
-		return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}, nil
+		return readCondition("must_exist", []byte("true"))
 	case "if-value":
 		return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: []byte(argument)}}, nil
 	}
-	version, err := strconv.ParseUint(argument, 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("%q is not a version: it must be a number from 0 to %d", argument,
-			uint64(math.MaxUint64))
-	}
-	return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: version}}, nil
+	return readCondition("version", []byte(argument))
 }
 
 func setCondition(operation *seqledgerv1.Operation, condition *seqledgerv1.Condition) error {

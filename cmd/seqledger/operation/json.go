@@ -7,15 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
+	"math"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf16"
-	"unicode/utf8"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/internal/wire/message"
@@ -135,21 +131,6 @@ func first(errs ...error) error {
 	return nil
 }
 
-// protoPlace matches protojson's position of a mistake, which refers to only a part of the
-// user's text.
-var protoPlace = regexp.MustCompile(`^(syntax error )?\(line \d+:\d+\): `)
-
-// parseMessage parses a message of the API. It removes the package's name from messages, and the
-// space after it, which may be a no-break space.
-func parseMessage(text []byte, m proto.Message) error {
-	err := protojson.Unmarshal(text, m)
-	if err == nil {
-		return nil
-	}
-	message := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
-	return errors.New(protoPlace.ReplaceAllString(message, ""))
-}
-
 // nothingElse refuses remaining fields: a mistyped condition must not be dropped silently.
 func (o object) nothingElse() error {
 	for name := range o {
@@ -217,18 +198,37 @@ func (o object) condition(into **seqledgerv1.Condition) error {
 	if len(fields) != 1 {
 		return fmt.Errorf("condition: has one field, not %d", len(fields))
 	}
-	if _, has := fields["valueEquals"]; has { // which parseMessage would read as base64
-		return errors.New(`condition: unknown field "valueEquals"; here it is value_equals, text or {"base64": "…"}`)
+	for name, value := range fields {
+		*into, err = readCondition(name, value)
 	}
-	condition := new(seqledgerv1.Condition)
-	if compared, has := fields["value_equals"]; has {
-		value, err := parseValue(compared)
-		*into = &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_ValueEquals{ValueEquals: value}}
-		return within("condition: value_equals", err)
-	}
-	err = parseMessage(body, condition)
-	*into = condition
 	return within("condition", err)
+}
+
+// readCondition reads the one field of a condition.
+func readCondition(name string, value json.RawMessage) (*seqledgerv1.Condition, error) {
+	switch name {
+	case "not_exists", "must_exist":
+		if string(value) != "true" {
+			return nil, fmt.Errorf("%s: must be true", name)
+		}
+		if name == "not_exists" {
+			return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_NotExists{NotExists: true}}, nil
+		}
+		return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_MustExist{MustExist: true}}, nil
+	case "version":
+		version, err := strconv.ParseUint(strings.Trim(string(value), `"`), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("version: must be a number from 0 to %d", uint64(math.MaxUint64))
+		}
+		return &seqledgerv1.Condition{Condition: &seqledgerv1.Condition_Version{Version: version}}, nil
+	case "value_equals":
+		value, err := parseValue(value)
+		condition := &seqledgerv1.Condition_ValueEquals{ValueEquals: value}
+		return &seqledgerv1.Condition{Condition: condition}, within(name, err)
+	case "valueEquals":
+		return nil, errors.New(`unknown field "valueEquals"; here it is value_equals, text or {"base64": "…"}`)
+	}
+	return nil, fmt.Errorf("unknown field %q", name)
 }
 
 // within adds the field's name to an error; nil stays nil.
@@ -269,45 +269,6 @@ func parseString(body json.RawMessage) (string, error) {
 		return "", errors.New("must be a string")
 	}
 	var s string
-	if err := json.Unmarshal(body, &s); err != nil {
-		return "", err
-	}
-	// Both silently become U+FFFD, which changes the text.
-	switch {
-	case !utf8.Valid(body):
-		return "", errors.New("must be UTF-8")
-	case hasHalfSurrogate(body):
-		return "", errors.New("has half of a surrogate pair")
-	}
-	return s, nil
-}
-
-// hasHalfSurrogate looks at the escapes of a well-formed JSON string.
-func hasHalfSurrogate(body []byte) bool {
-	for i := 0; i < len(body); i++ {
-		if body[i] != '\\' {
-			continue
-		}
-		first := escaped(body[i:])
-		if i++; !utf16.IsSurrogate(first) {
-			continue // skip the escaped character, which may be a backslash
-		}
-		if i += 5; i > len(body) || utf16.DecodeRune(first, escaped(body[i:])) == utf8.RuneError {
-			return true
-		}
-		i += 5
-	}
-	return false
-}
-
-// escaped returns the code unit of an escape like \u00e9 that b begins with, else 0.
-func escaped(b []byte) rune {
-	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return 0
-	}
-	unit, err := strconv.ParseUint(string(b[2:6]), 16, 16)
-	if err != nil {
-		return 0
-	}
-	return rune(unit)
+	err := json.Unmarshal(body, &s)
+	return s, err
 }

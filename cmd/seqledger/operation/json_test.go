@@ -72,7 +72,7 @@ func TestParseOperationsLimits(t *testing.T) {
 		{"more operations", array(`{"append": "x"}`, machine.MaxOperations+1), "1 to 1000"},
 		{"large write", array(value(machine.MaxValueBytes), 3), ""},
 		{"larger write", array(value(machine.MaxValueBytes), 5), "together"},
-		{"deep", strings.Repeat("[", 100) + strings.Repeat("]", 100), "nested"},
+		{"deep", strings.Repeat("[", 100) + strings.Repeat("]", 100), "object"},
 		{"not UTF-8", "{\"append\": \"\xff\"}", "UTF-8"},
 	} {
 		_, err := Parse([]byte(test.input))

@@ -229,7 +229,7 @@ func TestExplanationsOfJSON(t *testing.T) {
 		`{"append": }`: "unexpected '}' at byte 12", `{'append': 1}`: "unexpected '\\'' at byte 2",
 		`{"append": "a",}`: "unexpected '}' at byte 16", `{"append" "a"}`: "unexpected '\"' at byte 11",
 		`{"append": tru}`: "unexpected '}' at byte 15", "{\"append\": \"a\nb\"}": "unexpected '\\n' at byte 14",
-		`[{"append": "a"}`: "is empty or cut off", `{"append": "\x"}`: "unexpected 'x' at byte 14",
+		`[{"append": "a"}`: "is empty or cut off", `{"append": "\x"}`: "unexpected '\\\\' at byte 13",
 		` `:                       "is empty or cut off",
 		"{\"append\": \"a\"}\x00": "has something after its JSON value", "\xef\xbb\xbf{}": "is not JSON",
 	} {

@@ -139,6 +139,9 @@ func (t *tools) reserve(ctx context.Context, in *reserveInput) (*reserveOutput, 
 	if out.Outcome, out.Next = outcome(answer.GetOutcome()); answer.GetToken() != 0 {
 		out.Token = number(answer.GetToken())
 	}
+	if answer.GetIncomparable() {
+		out.Next = unknownNext
+	}
 	return out, nil
 }
 

@@ -22,6 +22,22 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
+// A key whose request cannot be compared with this one asks for no new key, with which the action could happen twice.
+func TestReserveOfTheIncomparable(t *testing.T) {
+	t.Parallel()
+	for incomparable, want := range map[bool]string{true: unknownNext, false: nextAfter[mismatch]} {
+		us := over(t, &api{reserve: func(*seqledgerv1.ReserveRequest) (*seqledgerv1.ReserveResponse, error) {
+			return &seqledgerv1.ReserveResponse{Outcome: mismatch, Incomparable: incomparable}, nil
+		}}, 1)
+		out, err := us.reserve(t.Context(), &reserveInput{record: record{Key: "k"}, Request: 1})
+		if err != nil || out.Next != want {
+			t.Errorf("incomparable %v: %+v, %v", incomparable, out, err)
+		}
+	}
+}
+
+const mismatch = seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH
+
 // TestReserveAsksForWhatWasGiven checks that a reserve passes on its arguments, and that it generates and returns an
 // attempt if none is given.
 func TestReserveAsksForWhatWasGiven(t *testing.T) {

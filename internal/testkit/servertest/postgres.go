@@ -3,10 +3,13 @@ package servertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -45,6 +48,64 @@ func Postgres(t testing.TB, settings ...string) *Server {
 	}
 	s.Start()
 	return s
+}
+
+// shared is the PostgreSQL of [Database], and how many tests use it.
+var shared struct {
+	sync.Mutex
+	*Server
+	life  *life
+	users int
+	made  int
+}
+
+// life is a testing.TB that ends when its end is called, and not with the test that began it.
+type life struct {
+	testing.TB
+
+	ends []func()
+}
+
+func (l *life) Cleanup(f func())       { l.ends = append(l.ends, f) }
+func (*life) Context() context.Context { return context.Background() }
+func (*life) Failed() bool             { return false }
+
+func (l *life) end() {
+	for _, end := range slices.Backward(l.ends) {
+		end()
+	}
+}
+
+// Database returns the URL of a new database. The tests that run at the same time share its server: one that stops or
+// watches a server takes a [Postgres].
+func Database(t testing.TB) string {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	shared.users++
+	t.Cleanup(func() {
+		shared.Lock()
+		defer shared.Unlock()
+		if shared.users--; shared.users == 0 {
+			shared.life.end()
+			shared.Server = nil
+		}
+	})
+	if shared.Server == nil {
+		shared.life = &life{TB: t}
+		shared.Server = Postgres(shared.life)
+	}
+	conn, err := pgx.Connect(t.Context(), shared.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	shared.made++
+	name := fmt.Sprint("test", shared.made)
+	if _, err := conn.Exec(t.Context(), "CREATE DATABASE "+name); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Replace(shared.URL, "/postgres?", "/"+name+"?", 1)
 }
 
 // initialized is the files of a new PostgreSQL. initdb takes a second of a processor, so it runs once in a process.

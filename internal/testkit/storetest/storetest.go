@@ -118,6 +118,7 @@ func brief(r *idempotency.ReserveRequest)        { r.Lease, r.TTL = time.Second,
 func takingOver(r *idempotency.ReserveRequest)   { r.OnLeaseExpired = idempotency.TakeOver }
 func waiting(r *idempotency.ReserveRequest)      { r.Wait = 30 * time.Second }
 func otherRequest(r *idempotency.ReserveRequest) { r.Fingerprint.Digest[0]++ }
+func otherWay(r *idempotency.ReserveRequest)     { r.Fingerprint.Algorithm++ }
 
 // reserve reserves and expects an outcome.
 func (s *subject) reserve(r *idempotency.ReserveRequest, want idempotency.Outcome) *idempotency.Reservation {
@@ -180,8 +181,12 @@ func oneOwnerFinishes(t *testing.T, store idempotency.Store) {
 	if in := s.reserve(s.request(), idempotency.InFlight); in.RetryAfter <= 0 || in.Token != 0 || in.Record != nil {
 		t.Errorf("in flight: %+v", in)
 	}
-	if other := s.reserve(s.request(otherRequest), idempotency.Mismatch); other.Record != nil {
+	if other := s.reserve(s.request(otherRequest), idempotency.Mismatch); other.Record != nil ||
+		other.Incomparable {
 		t.Errorf("another request gets %+v", other)
+	}
+	if other := s.reserve(s.request(otherWay), idempotency.Mismatch); !other.Incomparable || other.Record != nil {
+		t.Errorf("a request with a fingerprint of another kind gets %+v", other)
 	}
 	if r, err := s.Get(s.ctx, &s.key); err != nil || r.State != idempotency.Pending || r.Token != owner.Token {
 		t.Errorf("Get: %+v, %v", r, err)

@@ -156,7 +156,8 @@ const (
 	RecordOutcome_RECORD_OUTCOME_REPLAY RecordOutcome = 3
 	// Another owner is at work: repeat after retry_after.
 	RecordOutcome_RECORD_OUTCOME_IN_FLIGHT RecordOutcome = 4
-	// The key stands for another request. Nothing is told about that.
+	// The key stands for another request. Nothing is told about that but whether the two
+	// can be compared at all; see incomparable.
 	RecordOutcome_RECORD_OUTCOME_MISMATCH RecordOutcome = 5
 	// It is not known whether the work was done; see record.
 	RecordOutcome_RECORD_OUTCOME_INDETERMINATE RecordOutcome = 6
@@ -678,7 +679,10 @@ type ReserveResponse struct {
 	// With REPLAY and INDETERMINATE.
 	Record *IdempotencyRecord `protobuf:"bytes,6,opt,name=record,proto3" json:"record,omitempty"`
 	// When the lease ends, at the latest. Only with IN_FLIGHT.
-	RetryAfter    *durationpb.Duration `protobuf:"bytes,7,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	RetryAfter *durationpb.Duration `protobuf:"bytes,7,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// The record's fingerprint was made by another algorithm, so that it may be the same
+	// request after all. Only with MISMATCH.
+	Incomparable  bool `protobuf:"varint,8,opt,name=incomparable,proto3" json:"incomparable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -760,6 +764,13 @@ func (x *ReserveResponse) GetRetryAfter() *durationpb.Duration {
 		return x.RetryAfter
 	}
 	return nil
+}
+
+func (x *ReserveResponse) GetIncomparable() bool {
+	if x != nil {
+		return x.Incomparable
+	}
+	return false
 }
 
 // Ownership is what Reserve answered to the owner.
@@ -1909,7 +1920,7 @@ const file_seqledger_v1_idempotency_proto_rawDesc = "" +
 	"\x05lease\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12+\n" +
 	"\x03ttl\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12-\n" +
 	"\x04wait\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12C\n" +
-	"\x10on_lease_expired\x18\b \x01(\x0e2\x19.seqledger.v1.LeaseExpiryR\x0eonLeaseExpired\"\xd3\x02\n" +
+	"\x10on_lease_expired\x18\b \x01(\x0e2\x19.seqledger.v1.LeaseExpiryR\x0eonLeaseExpired\"\xf7\x02\n" +
 	"\x0fReserveResponse\x125\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1b.seqledger.v1.RecordOutcomeR\aoutcome\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x18\n" +
@@ -1920,7 +1931,8 @@ const file_seqledger_v1_idempotency_proto_rawDesc = "" +
 	"\x10lease_expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\x127\n" +
 	"\x06record\x18\x06 \x01(\v2\x1f.seqledger.v1.IdempotencyRecordR\x06record\x12:\n" +
 	"\vretry_after\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter\"q\n" +
+	"retryAfter\x12\"\n" +
+	"\fincomparable\x18\b \x01(\bR\fincomparable\"q\n" +
 	"\tOwnership\x12/\n" +
 	"\x06record\x18\x01 \x01(\v2\x17.seqledger.v1.RecordKeyR\x06record\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1d\n" +

@@ -3,9 +3,13 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"syscall"
 )
+
+// keepOwner does nothing, because on this system a new file has the permissions of its directory.
+func keepOwner(*os.File, fs.FileInfo) error { return nil }
 
 // notForServers are signals that must not end a server.
 var notForServers = []os.Signal{syscall.SIGPIPE}
