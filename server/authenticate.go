@@ -8,9 +8,7 @@ import (
 	"strconv"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/types/known/durationpb"
 
-	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/admission"
 	"github.com/seqledger/seqledger/server/auth"
 )
@@ -101,13 +99,9 @@ func (s *Server) writeAuthError(w http.ResponseWriter, r *http.Request, err erro
 			status = http.StatusTooManyRequests
 		}
 	}
-	writer := connect.NewErrorWriter()
-	if failed := accessError(err); failed != nil && writer.IsSupported(r) {
-		s.countEarlyRefusal(r.URL.Path, failed)
-		_ = writer.Write(w, r, failed)
-		return
-	}
-	http.Error(w, err.Error(), status)
+	failed := connectError(r.Context(), s.options.Logger, err)
+	s.countEarlyRefusal(r.URL.Path, failed)
+	answerError(w, r, failed, status)
 }
 
 // countEarlyRefusal counts a call that ended before its handler ran. Only paths of procedures become labels.
@@ -115,46 +109,6 @@ func (s *Server) countEarlyRefusal(path string, failed *connect.Error) {
 	if _, ok := permissions[path]; ok {
 		s.metrics.requests.WithLabelValues(path, failed.Code().String()).Inc()
 		s.countRefusal(path, failed, nil) // nothing of the command has been read
-	}
-}
-
-// accessError translates errors of packages auth and admission. It returns nil for other errors.
-func accessError(err error) *connect.Error {
-	var denied *auth.DeniedError
-	var unauthenticated *auth.RefusedError
-	var refused *admission.Refusal
-	switch {
-	case errors.As(err, &denied):
-		return withDetails(connect.CodePermissionDenied, deniedError(denied))
-	case errors.As(err, &unauthenticated):
-		return connect.NewError(connect.CodeUnauthenticated, errors.New(unauthenticated.Problem))
-	case errors.Is(err, auth.ErrRevoked), errors.Is(err, auth.ErrExpired):
-		return connect.NewError(connect.CodeUnauthenticated, err)
-	case errors.Is(err, auth.ErrChanged):
-		// Not final, because a caller that retries is authenticated again.
-		return connect.NewError(connect.CodeUnavailable, err)
-	case errors.As(err, &refused):
-		return withDetails(connect.CodeResourceExhausted, refusedError(refused))
-	case errors.Is(err, admission.ErrTooManyCallers):
-		return connect.NewError(connect.CodeResourceExhausted, err)
-	}
-	return nil
-}
-
-// refusedError is the WriteError of a refusal because of a bound. Its code means "retry", also for calls that write
-// nothing.
-func refusedError(refused *admission.Refusal) *seqledgerv1.WriteError {
-	return &seqledgerv1.WriteError{
-		Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
-		Message: refused.Error(), RetryAfter: durationpb.New(refused.RetryAfter),
-	}
-}
-
-// deniedError is the WriteError of a write that the caller may not make.
-func deniedError(denied *auth.DeniedError) *seqledgerv1.WriteError {
-	return &seqledgerv1.WriteError{
-		Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED,
-		Message: denied.Error(), Field: denied.Field,
 	}
 }
 

@@ -36,7 +36,7 @@ func TestWritesWithoutACallerCount(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := &Server{admission: c}
+				s := &Server{admission: c, draining: t.Context()}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
 				disk := make(chan struct{})

@@ -138,7 +138,10 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 			Message: fieldMessage(field), Field: field.Field,
 		}, connect.CodeInvalidArgument
 	case errors.As(err, &denied):
-		return deniedError(denied), connect.CodePermissionDenied
+		return &seqledgerv1.WriteError{
+			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED,
+			Message: denied.Error(), Field: denied.Field,
+		}, connect.CodePermissionDenied
 	case errors.Is(err, ledger.ErrOutcomeUnknown): // before the cases it may wrap as its cause
 		return &seqledgerv1.WriteError{
 			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN,
@@ -155,7 +158,10 @@ func writeError(err error) (*seqledgerv1.WriteError, connect.Code) {
 			Message: ledger.ErrTooManyWaiters.Error(), RetryAfter: durationpb.New(tooManyWaitersRetry),
 		}, connect.CodeResourceExhausted
 	case errors.As(err, &refused):
-		return refusedError(refused), connect.CodeResourceExhausted
+		return &seqledgerv1.WriteError{ // its code means "retry", also for calls that write nothing
+			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
+			Message: refused.Error(), RetryAfter: durationpb.New(refused.RetryAfter),
+		}, connect.CodeResourceExhausted
 	case errors.As(err, &elsewhere):
 		return &seqledgerv1.WriteError{
 			Code:    seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
@@ -256,8 +262,16 @@ func connectError(ctx context.Context, logger *slog.Logger, err error) *connect.
 	if errors.As(err, &ready) {
 		return ready
 	}
-	if failed := accessError(err); failed != nil {
-		return failed
+	var unauthenticated *auth.RefusedError
+	switch {
+	case errors.As(err, &unauthenticated):
+		return connect.NewError(connect.CodeUnauthenticated, errors.New(unauthenticated.Problem))
+	case errors.Is(err, auth.ErrRevoked), errors.Is(err, auth.ErrExpired):
+		return connect.NewError(connect.CodeUnauthenticated, err)
+	case errors.Is(err, auth.ErrChanged): // not final: a caller that retries is authenticated again
+		return connect.NewError(connect.CodeUnavailable, err)
+	case errors.Is(err, admission.ErrTooManyCallers):
+		return connect.NewError(connect.CodeResourceExhausted, err)
 	}
 	e, code := writeError(err)
 	if code == connect.CodeInternal {

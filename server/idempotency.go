@@ -30,9 +30,6 @@ func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*s
 	if err != nil {
 		return nil, err
 	}
-	if s.isDraining() {
-		return nil, ledger.ErrDraining
-	}
 	mayWait := true
 	if wait > 0 {
 		var leave func()
@@ -75,6 +72,9 @@ func (s *Server) reserve(ctx context.Context, m *seqledgerv1.ReserveRequest) (*s
 func (s *Server) decideKeyed(
 	ctx context.Context, c *machine.KeyedCommand, wait time.Duration,
 ) (machine.Outcome, error) {
+	if s.isDraining() {
+		return machine.Outcome{}, ledger.ErrDraining
+	}
 	work := admission.Work{
 		Writes: 1, Bytes: len(c.Response) + len(c.Data),
 		Finish: c.Kind != keyed.Reserve && c.Kind != keyed.Checkpoint,
@@ -110,9 +110,6 @@ func (s *Server) asOwner(
 	c, err := wire.OwnerCommand(owner, s.caller(ctx).Actor(), command)
 	if err != nil {
 		return out, err
-	}
-	if s.isDraining() {
-		return out, ledger.ErrDraining
 	}
 	return s.decideKeyed(ctx, c, 0)
 }
@@ -279,9 +276,6 @@ func (s *Server) settle(ctx context.Context, record *seqledgerv1.RecordKey, comm
 	id, err := wire.RecordID("record", record, s.caller(ctx).Actor())
 	if err != nil {
 		return machine.Outcome{}, err
-	}
-	if s.isDraining() {
-		return machine.Outcome{}, ledger.ErrDraining
 	}
 	return s.decideKeyed(ctx, &machine.KeyedCommand{ID: id, Actor: s.caller(ctx).Actor(), Command: command}, 0)
 }

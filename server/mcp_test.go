@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -113,56 +112,6 @@ func TestToolsForAgents(t *testing.T) {
 	first := expect("write_once", write, "replayed", "false")
 	expect("write_once", write, "replayed", "true", "tx_id", fmt.Sprint(first["tx_id"]))
 	expect("client_state", object{"scope": "acme/main", "client_id": "till-7"}, "last_committed_sequence", "0")
-	for _, c := range []struct {
-		tool      string
-		arguments object
-		want      string
-	}{
-		{"look_up", object{"key": "x"}, "scope is missing"},
-		{"look_up", object{"scope": "a/b/c", "key": "x"}, "organization/vault"},
-		{"look_up", object{"scope": "acme"}, "key"},
-		{"reserve", with(object{"request": 9007199254740993}), "send it as a string"},
-		{"reserve", with(object{"request": 1, "attempt_id": "zz"}), "32 hex digits"},
-		{"reserve", with(object{"request": 1, "on_lease_expired": "never"}), "indeterminate or takeover"},
-		{"reserve", object{"scope": "acme", "key": "a b", "request": 1}, "Correct record.key"},
-		{"complete", with(object{"token": "0", "attempt_id": attempt}), "token"},
-		{"resolve", with(object{"state": "maybe"}), "committed or rejected"},
-		{"write_once", object{"scope": "acme/main", "key": "report", "operations": []object{{"append": "x"}}},
-			"new key only"},
-		{"write_once", object{"scope": "acme/main", "key": "w", "operations": []object{{}}},
-			"operations[0] must have one of"},
-		{"write_once", object{"scope": "acme/main", "key": "w2", "operations": []object{
-			{"set": object{"key": "report/1", "value": "x", "if_absent": true}}}}, "decide anew"},
-	} {
-		if o, problem := use(t, a, c.tool, c.arguments); !strings.Contains(problem, c.want) {
-			t.Errorf("%s %v: want %q, got %v %s", c.tool, c.arguments, c.want, o, problem)
-		}
-	}
-}
-
-// Each tool has both schemas and says whether it only reads, may be repeated and destroys something.
-func TestToolAnnotations(t *testing.T) {
-	t.Parallel()
-	h := startWith(t, withTools())
-	listed, err := agent(t, h, "").ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reads, destroys := map[string]bool{"look_up": true, "client_state": true},
-		map[string]bool{"resolve": true, "write_once": true}
-	names := map[string]bool{}
-	for _, tool := range listed.Tools {
-		names[tool.Name] = true
-		a := tool.Annotations
-		if a == nil || a.ReadOnlyHint != reads[tool.Name] || !a.IdempotentHint || a.DestructiveHint == nil ||
-			*a.DestructiveHint != destroys[tool.Name] || tool.InputSchema == nil || tool.OutputSchema == nil ||
-			tool.Description == "" {
-			t.Errorf("%s: %+v", tool.Name, a)
-		}
-	}
-	if len(names) != 8 {
-		t.Errorf("%d tools: %v", len(names), names)
-	}
 }
 
 // An agent has the rights of its own credential, and no other's.
@@ -245,51 +194,5 @@ func TestTheEndpointForAgents(t *testing.T) {
 	}
 	if got := post(start(t), ping, http.Header{}); got != http.StatusNotFound {
 		t.Errorf("without the endpoint: status %d", got)
-	}
-}
-
-// watched reports the calls of Reserve.
-type watched struct {
-	next  http.RoundTripper
-	begun chan struct{}
-	ended chan error // the end of the call's context, nil if it had not ended
-}
-
-// RoundTrip implements http.RoundTripper.
-func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
-	if strings.HasSuffix(r.URL.Path, "/Reserve") {
-		w.begun <- struct{}{}
-		defer func() { w.ended <- r.Context().Err() }()
-	}
-	return w.next.RoundTrip(r)
-}
-
-// A reserve that waits ends with its HTTP request: nothing is left that no limit counts.
-func TestAWaitingAgentThatLeaves(t *testing.T) {
-	t.Parallel()
-	begun, ended := make(chan struct{}, 2), make(chan error, 2)
-	h := startWith(t, server.Options{MCP: func(api http.RoundTripper) (http.Handler, error) {
-		return tools.Handler(tools.Options{}, watched{api, begun, ended}, slog.New(slog.DiscardHandler))
-	}})
-	a := agent(t, h, "")
-	reserve := object{"scope": "acme/main", "key": "k", "request": "x", "wait_seconds": 60}
-	if o, problem := use(t, a, "reserve", reserve); problem != "" {
-		t.Fatal(o, problem)
-	}
-	<-begun
-	<-ended
-	ctx, cancel := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	go func() { // received below
-		_, err := a.CallTool(ctx, &mcp.CallToolParams{Name: "reserve", Arguments: reserve})
-		left <- err
-	}()
-	<-begun
-	cancel()
-	if err := <-left; err == nil {
-		t.Error("the call was answered")
-	}
-	if err := <-ended; err == nil {
-		t.Error("the call waited for as long as it had asked")
 	}
 }

@@ -44,7 +44,7 @@ func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) ht
 		}
 		o := admission.BodyOptions{
 			Largest: int64(largest), Enveloped: isEnveloped(r), Compressed: isCompressed(r),
-			Refused: func(err error) error { return accessError(err) },
+			Refused: func(err error) error { return connectError(r.Context(), s.options.Logger, err) },
 			TooLarge: func() error {
 				return connect.NewError(connect.CodeInvalidArgument,
 					fmt.Errorf("a request of this method has at most %d bytes", largest))

@@ -52,7 +52,7 @@ func TestReadsTakeSmallRequests(t *testing.T) {
 	for name, r := range requests {
 		r.Header.Set("Content-Type", "application/proto")
 		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, r)
+		s.handler.ServeHTTP(w, r)
 		want := http.StatusTooManyRequests // Connect's own answer
 		if name == "plain" {
 			want = http.StatusBadRequest // which clients do not repeat
@@ -67,7 +67,7 @@ func TestReadsTakeSmallRequests(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "http://localhost"+procedure, bytes.NewReader(body))
 		r.Header.Set("Content-Type", "application/connect+json")
 		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, r)
+		s.handler.ServeHTTP(w, r)
 		if !strings.Contains(w.Body.String(), "65536") {
 			t.Error(procedure, w.Code, w.Body)
 		}

@@ -62,7 +62,7 @@ func TestPanicIsOneRequestsProblem(t *testing.T) {
 		t.Error("the log must have the panic and its place:", log.String())
 	}
 	answer := httptest.NewRecorder()
-	s.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))
+	s.handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))
 	for _, want := range []string{
 		"seqledger_panics_total 1",
 		`seqledger_requests_total{code="internal",procedure="/seqledger.v1.AdminService/GetStatus"} 1`,
@@ -82,7 +82,7 @@ func TestLogsHoldNoPayloads(t *testing.T) {
 	for level, want := range map[slog.Level]bool{slog.LevelDebug: true, slog.LevelInfo: false} {
 		var log bytes.Buffer
 		s := newTestServer(t, Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))})
-		if w := post(s.Handler(), write, body); w.Code != http.StatusOK {
+		if w := post(s.handler, write, body); w.Code != http.StatusOK {
 			t.Fatal(w.Body)
 		}
 		if got := strings.Contains(log.String(), write); got != want {

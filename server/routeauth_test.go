@@ -44,51 +44,6 @@ func settled(t *testing.T, do func() error) (err error) {
 	return err
 }
 
-// Whichever node is called, a caller may do exactly what its own credential allows, and its writes bear its name. The
-// same holds with TLS between the nodes.
-func TestForwardedCallersKeepTheirRights(t *testing.T) {
-	t.Parallel()
-	between := trusting(t, "node", issue(t, "nodes", nil))
-	for name, config := range map[string]*tls.Config{"cleartext": nil, "TLS": between} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if testing.Short() {
-				t.Skip("with certificates of clients, too, it is another test")
-			}
-			o := withTools()
-			g := newGuard(t, &o, nil)
-			for i, h := range startSecureNodes(t, o, config) {
-				node := *g
-				node.harness = h
-				node.writesAsItself(t, fmt.Sprint("till-", i))
-				node.isRefused(t)
-				node.serves(t, fmt.Sprint("order-", i))
-			}
-		})
-	}
-}
-
-// A stream that the leader ends also ends at every other node, although the caller has not closed its own side.
-func TestForwardedStreamEndsWithItsAnswer(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("a part of what is done with certificates")
-	}
-	var o server.Options
-	g := newGuard(t, &o, nil)
-	for _, h := range startNodes(t, o) {
-		node := *g
-		node.harness = h
-		err := settled(t, func() error {
-			_, err := node.streamed(t, "reader", writeOf("till-9", 1, appendOp("x")))
-			return err
-		})
-		if connect.CodeOf(err) != connect.CodePermissionDenied {
-			t.Fatalf("a stream of a reader: got %v", err)
-		}
-	}
-}
-
 // writesAsItself writes by a call and by a stream, and checks the actor of the writes.
 func (g *guarded) writesAsItself(t *testing.T, client string) {
 	t.Helper()
@@ -186,33 +141,6 @@ func (g *guarded) isRefused(t *testing.T) {
 	err = settled(t, func() error { return call(t, admin.ChangeCluster, transfer) })
 	if connect.CodeOf(err) != connect.CodePermissionDenied {
 		t.Errorf("transfer by the foreman: %v", err)
-	}
-}
-
-// serves checks that agents can call tools.
-func (g *guarded) serves(t *testing.T, key string) {
-	t.Helper()
-	reserve := object{"scope": "acme/main", "key": key, "request": "x", "attempt_id": strings.Repeat("ab", 16)}
-	var got object
-	var problem string
-	writer := agent(t, g.harness, g.keys["writer"])
-	await(t, func() bool { // an election may be in progress
-		got, problem = use(t, writer, "reserve", reserve)
-		return problem == ""
-	})
-	if got["outcome"] != "ACQUIRED" {
-		t.Errorf("the writer's agent: %v", got)
-	}
-	for _, id := range []string{"reader", "elsewhere"} {
-		reserve["key"] = key + "-of-" + id
-		a := agent(t, g.harness, g.keys[id])
-		await(t, func() bool {
-			got, problem = use(t, a, "reserve", reserve)
-			return problem == "" || strings.Contains(problem, "does not allow it")
-		})
-		if problem == "" {
-			t.Errorf("the agent of %s: %v", id, got)
-		}
 	}
 }
 

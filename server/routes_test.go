@@ -31,7 +31,7 @@ func TestProtocolErrorsAreInWordsOfTheAPI(t *testing.T) {
 			r.Header.Set("Connect-Timeout-Ms", test.timeout)
 		}
 		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, r)
+		s.handler.ServeHTTP(w, r)
 		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), test.want) ||
 			innerWords.MatchString(w.Body.String()) {
 			t.Errorf("%v: %d %s", test, w.Code, w.Body)
@@ -41,7 +41,7 @@ func TestProtocolErrorsAreInWordsOfTheAPI(t *testing.T) {
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Connect-Timeout-Ms", "60000")
 	w := httptest.NewRecorder()
-	s.Handler().ServeHTTP(w, r)
+	s.handler.ServeHTTP(w, r)
 	if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), `entity \"k\" of a: not found`) {
 		t.Error("a good one:", w.Code, w.Body)
 	}
@@ -55,7 +55,7 @@ func TestRefusedMethod(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "http://localhost/seqledger.v1.AdminService/Backup", nil)
 		r.Method = method
 		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, r)
+		s.handler.ServeHTTP(w, r)
 		var said struct{ Code, Message string }
 		err := json.Unmarshal(w.Body.Bytes(), &said)
 		if err != nil || w.Code != http.StatusMethodNotAllowed || said.Code != "unimplemented" ||

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,9 +38,6 @@ type Server struct {
 	// closed ends when all connections are closed, because net/http does not track upgraded connections.
 	closed context.Context //nolint:containedctx // As above.
 	close  context.CancelFunc
-	// shutdowns are the http.Servers whose Shutdown drains this server. See drainWith.
-	shutdowns  sync.Map
-	lastServer atomic.Pointer[http.Server] // of them
 }
 
 // New returns a server of a ledger.
@@ -84,7 +80,7 @@ func New(o Options) (*Server, error) {
 	outer.Handle("/", api)
 	s.mountHealth(outer)
 	outer.Handle("GET /metrics", s.observed(s.admission.Probe(s.metrics.handler())))
-	s.handler = s.drainWith(withCall(false, s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer))))))
+	s.handler = withCall(false, s.admission.BeforeAuth(s.checkHost(noStore(s.crossOrigin(outer)))))
 	s.passedOn = s.admission.BeforeAuth(calls)
 	return s, nil
 }
@@ -95,38 +91,16 @@ func (s *Server) admissionOptions() admission.Options {
 		return usage.Free, usage.Size, err
 	}
 	return admission.Options{
-		Totals: admission.Totals{
-			Requests: s.options.MaxRequests, Streams: s.options.MaxOpenStreams, Connections: s.options.MaxConnections,
-			PrincipalKeys: s.options.PrincipalKeys,
-		},
-		Shares: s.options.Auth != nil, Logger: s.options.Logger,
+		Requests: s.options.MaxRequests, Streams: s.options.MaxOpenStreams, Connections: s.options.MaxConnections,
+		PrincipalKeys: s.options.PrincipalKeys,
+		Shares:        s.options.Auth != nil, Logger: s.options.Logger,
 		Disk: disk, DiskReserve: s.options.DiskReserve, StoredFile: s.options.StoredFile,
 	}
 }
 
-// Handler returns everything that the server answers, for an http.Server that speaks HTTP/1.1 and cleartext HTTP/2.
-// Serve uses the same. The Shutdown of that http.Server drains this server too, but does not wait for write streams on
-// upgraded connections. Drain does: call Drain before the ledger is closed. The bounds of connections apply only with
-// Serve.
-func (s *Server) Handler() http.Handler { return s.handler }
-
 // MayStore returns an error while the disk of the ledger has less free space than the reserve. A program that writes to
 // the ledger itself asks before each write, as the server does.
 func (s *Server) MayStore(ctx context.Context) error { return s.admission.MayWrite(ctx) }
-
-// drainWith drains this server when the http.Server that serves a request shuts down: Shutdown and Close of an
-// http.Server do not track upgraded connections, and would leave them open.
-func (s *Server) drainWith(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if hs, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.lastServer.Load() != hs {
-			s.lastServer.Store(hs)
-			if _, known := s.shutdowns.LoadOrStore(hs, true); !known {
-				hs.RegisterOnShutdown(s.startDrain)
-			}
-		}
-		next.ServeHTTP(w, r)
-	})
-}
 
 // serviceNames returns the services for health checks and reflection: all of the API. Each is mounted whole, and the
 // API says which there are.

@@ -2,9 +2,7 @@ package server_test
 
 import (
 	"context"
-	"errors"
 	"io"
-	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -221,34 +219,6 @@ func TestHTTP10IsRefused(t *testing.T) {
 			!strings.Contains(string(answer), "--auth")) {
 			t.Errorf("the answer says neither why nor what to do: %s", answer)
 		}
-	}
-}
-
-// The shutdown of another http.Server ends the streams on upgraded connections, which it does not track.
-func TestHandlerEndsWithItsServer(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	hs := &http.Server{Handler: h.server.Handler()}
-	served := make(chan error, 1)
-	go func() { served <- hs.Serve(listener) }() // ends with Shutdown; received below
-	own := *h
-	own.url = "http://" + listener.Addr().String()
-	stream := mustOpenUpgraded(t, &own)
-	ask(t, stream, writeOf("c", 1, appendOp("x")))
-	if err := hs.Shutdown(within(t)); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		t.Error(err)
-	}
-	err = stream.Receive(new(seqledgerv1.WriteStreamResponse))
-	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
-	if err := h.server.Drain(within(t)); err != nil {
-		t.Error(err)
 	}
 }
 

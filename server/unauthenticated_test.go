@@ -93,7 +93,7 @@ func TestUnauthenticatedRequestsHaveLittleTime(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.Handler().ServeHTTP(d, r)
+		s.handler.ServeHTTP(d, r)
 		leave()
 		if test.full && d.Code != http.StatusTooManyRequests {
 			t.Error("a credential that has as many requests as it may is answered with", d.Code)
@@ -155,7 +155,7 @@ func TestEndOfStreamIsTimed(t *testing.T) {
 	want := fmt.Sprintf("seqledger_requests_total{code=\"invalid_argument\",procedure=%q} %d\n", procedure, n)
 	for ctx := soon(t); ; {
 		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))
+		s.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))
 		if strings.Contains(w.Body.String(), want) {
 			break
 		}

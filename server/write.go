@@ -49,9 +49,6 @@ func (s *Server) writeSequenced(ctx context.Context, m *seqledgerv1.WriteRequest
 	if err != nil {
 		return machine.Outcome{}, err
 	}
-	if s.isDraining() {
-		return machine.Outcome{}, ledger.ErrDraining
-	}
 	return s.commit(ctx, command, chargeOfWrite(m, actor))
 }
 
@@ -90,6 +87,9 @@ func (s *Server) decide(
 	ctx context.Context, work admission.Work, stored func(*machine.Outcome) int,
 	command func(context.Context) (machine.Outcome, error),
 ) (machine.Outcome, error) {
+	if s.isDraining() {
+		return machine.Outcome{}, ledger.ErrDraining
+	}
 	party := s.party(ctx)
 	leave, err := s.admission.Write(ctx, party, work)
 	if err != nil {
@@ -157,9 +157,6 @@ func (s *Server) openSession(
 	o, err := wire.OpenSession(m, s.caller(ctx).Actor())
 	if err != nil {
 		return nil, err
-	}
-	if s.isDraining() {
-		return nil, ledger.ErrDraining
 	}
 	stored := func(out *machine.Outcome) int { return chargeOfSession(m, out) }
 	out, err := s.decide(ctx, admission.Work{Writes: 1}, stored,

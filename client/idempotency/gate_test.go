@@ -47,37 +47,6 @@ func TestMiddlewareAllowReplay(t *testing.T) {
 	s.expect(s.send(), http.StatusCreated, "true", 1)
 }
 
-// A request that the replay check forbids does not run where the visitor's has no result: it is under way, has an
-// unknown outcome, or waits for its next owner. Without an answer of the store it does not run, either.
-func TestForbiddenVisitorWithoutResult(t *testing.T) {
-	t.Parallel()
-	for _, expiry := range []idempotency.LeaseExpiry{idempotency.BecomeIndeterminate, idempotency.TakeOver} {
-		synctest.Test(t, func(t *testing.T) {
-			options := func(o *idempotency.Options) {
-				o.VisitorHeader, o.OnLeaseExpired = "X-Visitor", expiry
-				o.AllowReplay = func(*http.Request) (bool, error) { return false, nil }
-			}
-			s := newService(t, options)
-			visitor := header("X-Visitor", "8e03978e-40d5-43dd-bc93-6894a57f9324")
-			forbidden := func() {
-				s.refused(s.send(visitor), 403, idempotency.CodeReplayForbidden, idempotency.FixRequest, 1)
-			}
-			s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
-				forbidden()
-				w.WriteHeader(http.StatusInternalServerError)
-			}
-			s.expect(s.send(visitor, header("Authorization")), http.StatusInternalServerError, "false", 1)
-			pass(idempotency.DefaultLease + time.Second)
-			forbidden()
-			s.store = reserving{nil, func(*idempotency.ReserveRequest) (*idempotency.Reservation, error) {
-				return nil, errors.New("the store is away")
-			}}
-			s.use(options)
-			s.refused(s.send(visitor), 503, idempotency.CodeStoreUnavailable, idempotency.SameKey, 1)
-		})
-	}
-}
-
 // For a principal that is not admitted, no body is read and no key reserved.
 func TestMiddlewareAdmit(t *testing.T) {
 	t.Parallel()

@@ -400,42 +400,6 @@ func (o *Options) visitor(header http.Header) (string, error) {
 // visitorTTL is how long a visitor's secret belongs to the first user that sends it; it is longer than the records.
 const visitorTTL = 30 * 24 * time.Hour
 
-// claimVisitor gives a visitor's secret to the user that sends it, unless it belongs to another user. A credential that
-// nothing has verified yet, because it may be expired or invented, gets it only if the request may see stored
-// responses. Otherwise the request is the caller's own, unless the visitor has made it before: it does not run again.
-// The error is an [*Error].
-func (m *middleware) claimVisitor(r *http.Request, key RecordKey, f Fingerprint, from *sender) error {
-	if m.options.Principal == nil {
-		err := m.allowReplay(r)
-		if CodeOf(err) == CodeReplayForbidden {
-			key.Principal = from.visitor
-			return m.unlessKnown(r.Context(), key, f, err)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return m.signIn(r.Context(), &m.options, from)
-}
-
-// unlessKnown returns known if the store has a record of a key, and nil if it has none. It asks with a reservation that
-// it gives back, because a gateway may not read the records of others. Another error is an [*Error].
-func (g *guard) unlessKnown(ctx context.Context, key RecordKey, f Fingerprint, known error) error {
-	question := DoOptions{Settings: Settings{Wait: -1, StoreTimeout: g.StoreTimeout}, Fingerprint: f}
-	isNew := false
-	_, err := question.Do(ctx, g.store, key, func(_ context.Context, o *Owner) ([]byte, error) {
-		isNew = o.Attempt() == 1 // not taken over from an owner that is silent
-		return nil, ErrNotExecuted
-	})
-	switch code := CodeOf(err); {
-	case isNew, g.open && bypasses(err): // without an answer of the store, the request runs without it, too
-		return nil
-	case code == CodeStoreUnavailable, code == CodeQuota, code == CodeKeyInvalid:
-		return err
-	}
-	return known
-}
-
 // signIn makes the visitor's principal that of the sender if the secret belongs to it: to the first verified user that
 // sends it, as the store decides. A request that a visitor began stays the visitor's, even when a user repeats it. If
 // the user's own records were looked up instead, a copy of the visitor's request that is still in flight could run as

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -304,9 +305,35 @@ func TestStaleCredentialClaimsNoVisitor(t *testing.T) {
 	s.expect(s.send(as("Bearer alice")), http.StatusCreated, "true", 1)
 	s.refused(s.send(as("Bearer stale")), 403, idempotency.CodeReplayForbidden, idempotency.FixRequest, 1)
 	s.expect(s.send(as("Bearer bob")), http.StatusCreated, "false", 2)
-	other := header("Idempotency-Key", "other")
-	s.expect(s.send(as("Bearer stale"), other), http.StatusCreated, "false", 3) // what no visitor began is its own
-	s.expect(s.send(as(""), other), http.StatusCreated, "false", 4)
+}
+
+// A request that the replay check refuses does not run, in whatever order the requests of a visitor, of the user before
+// the check agrees and of the user afterwards come: each order runs the work once, and none as another sender's.
+func TestRefusedVisitorRunsOnce(t *testing.T) {
+	t.Parallel()
+	for _, order := range []string{"no yes", "no yes visitor", "no visitor", "no visitor yes", "visitor no yes",
+		"yes no visitor", "no yes no visitor yes"} {
+		valid := false
+		s := newService(t, func(o *idempotency.Options) {
+			o.VisitorHeader = "X-Visitor"
+			o.AllowReplay = func(r *http.Request) (bool, error) {
+				return valid || r.Header.Get("Authorization") == "", nil
+			}
+		})
+		runs := int64(0)
+		for who := range strings.FieldsSeq(order) {
+			request := header("X-Visitor", "8e03978e-40d5-43dd-bc93-6894a57f9324")
+			if who == "visitor" {
+				request = two(request, func(r *http.Request) { r.Header.Del("Authorization") })
+			}
+			if valid = who == "yes"; who == "no" {
+				s.refused(s.send(request), 403, idempotency.CodeReplayForbidden, idempotency.FixRequest, runs)
+				continue
+			}
+			s.expect(s.send(request), http.StatusCreated, strconv.FormatBool(runs > 0), 1)
+			runs = 1
+		}
+	}
 }
 
 // A stored principal says what it was made of, and contains nothing of the headers.

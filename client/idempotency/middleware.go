@@ -88,8 +88,8 @@ type Options struct {
 	// VisitorHeader names a header with a secret that a client draws before it has a credential and sends with and
 	// without one, so that what it began as a visitor stays the same request after it has signed in. The secret belongs
 	// to the first user that sends it, and is ignored from others. It needs Principal, which verifies the user, or
-	// AllowReplay, which is then also asked before the secret is given to a user. Empty means that anonymous requests
-	// are refused.
+	// AllowReplay, which is then also asked before the secret is given to a user: a request that it refuses does not
+	// run. Empty means that anonymous requests are refused.
 	VisitorHeader string
 	// ServerErrors says what happens to the key after a response of 500 or more, and OnPanic what happens after a
 	// panic. StatusErrors has what differs from ServerErrors by status, such as 503 of a load balancer that has found
@@ -292,7 +292,16 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 	}
 	fingerprint, err := m.fingerprint(w, r, key.Namespace)
 	if err == nil && from.visitor != "" {
-		err = m.claimVisitor(r, key, fingerprint, &from)
+		// A credential that nothing has verified yet may be expired or invented, and gets a visitor's secret only if the
+		// replay check accepts it. Otherwise the request is refused, even if nobody has made it before. If it ran as the
+		// caller's own, it would run a second time as the visitor's: once the check accepts a repeat, or when a copy
+		// that the visitor has sent arrives late.
+		if m.options.Principal == nil {
+			err = m.allowReplay(r)
+		}
+		if err == nil {
+			err = m.signIn(r.Context(), &m.options, &from)
+		}
 		key.Principal = from.principal
 	}
 	if err != nil {

@@ -58,7 +58,7 @@ func openOne(c *Controller, address string) (*conn, *fakeConn) {
 func TestOldestUnknownConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newController(t, Options{Totals: Totals{Connections: 10_000}, Shares: true})
+		c := newController(t, Options{Connections: 10_000, Shares: true})
 		_, first := openConnections(c, unknownOfAddress, "192.0.2.1")
 		if more, _ := openOne(c, "192.0.2.1"); more != nil {
 			t.Error("all of the address are as new as this one")
@@ -91,7 +91,7 @@ func TestOldestUnknownConnectionIsClosed(t *testing.T) {
 func TestKnownConnectionsStay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newController(t, Options{Totals: Totals{Connections: 4}, Shares: true})
+		c := newController(t, Options{Connections: 4, Shares: true})
 		p := partyOf(c, "a", Limits{Connections: 2})
 		all, inner := openConnections(c, 4, "192.0.2.1")
 		for _, known := range all[:2] {
@@ -166,7 +166,7 @@ func TestListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newController(t, Options{Totals: Totals{Connections: 1}, Shares: true})
+	c := newController(t, Options{Connections: 1, Shares: true})
 	l := c.Listener(inner)
 	accepted := make(chan net.Conn)
 	// Ends when the listener is closed, which the end of the test waits for.

@@ -12,8 +12,11 @@ import (
 
 // Options configure a Controller.
 type Options struct {
-	// Totals are the bounds of the server.
-	Totals Totals
+	// Requests, Streams and Connections are bounds of the server; 0 is the default.
+	Requests, Streams, Connections int
+	// PrincipalKeys is how many keyed records each principal may have in a scope on a server without access control; 0
+	// means no bound.
+	PrincipalKeys int
 	// Shares reports whether credentials have shares of the totals. Without access control callers cannot be
 	// distinguished.
 	Shares bool
@@ -47,9 +50,9 @@ type Controller struct {
 
 // New returns a Controller. An error is about StoredFile.
 func New(o Options) (*Controller, error) {
-	c := &Controller{totals: o.Totals.limits(), shares: o.Shares, logger: o.Logger}
+	c := &Controller{totals: totals(o.Requests, o.Streams, o.Connections), shares: o.Shares, logger: o.Logger}
 	c.whole = Party{newShare(""), c.totals}
-	c.whole.Limits.Keys = cmp.Or(o.Totals.PrincipalKeys, math.MaxInt)
+	c.whole.Limits.Keys = cmp.Or(o.PrincipalKeys, math.MaxInt)
 	c.connections.controller = c
 	c.disk.init(o.Disk, o.DiskReserve)
 	var err error

@@ -41,14 +41,6 @@ type Limits struct {
 // shares is the number of credentials that the defaults are for.
 const shares = 4
 
-// Totals are the bounds of a server. A field that is 0 has its default.
-type Totals struct {
-	Requests, Streams, Connections int
-	// PrincipalKeys is how many keyed records each principal may have in a scope on a server without access control; 0
-	// means no bound.
-	PrincipalKeys int
-}
-
 const (
 	// maxRequests bounds the requests; each takes some 25 KB and may be runnable: a quarter of them, one credential's
 	// share, delays others by some ten milliseconds.
@@ -81,11 +73,11 @@ const (
 	maxWaiters = 10_000
 )
 
-// limits returns the totals in the form of limits.
-func (t Totals) limits() Limits {
+// totals returns the bounds of a server; 0 is the default.
+func totals(requests, streams, connections int) Limits {
 	return Limits{
-		Requests: cmp.Or(t.Requests, maxRequests), Streams: cmp.Or(t.Streams, maxStreams),
-		Connections:  cmp.Or(t.Connections, listen.Connections().Clients),
+		Requests: cmp.Or(requests, maxRequests), Streams: cmp.Or(streams, maxStreams),
+		Connections:  cmp.Or(connections, listen.Connections().Clients),
 		MessageBytes: maxMessageBytes, Reads: maxReads, Waiters: maxWaiters,
 	}
 }
@@ -106,7 +98,7 @@ func (l Limits) share(total *Limits) Limits {
 
 // WithDefaults returns the limits that a credential has on a server with the default bounds.
 func WithDefaults(l Limits) Limits {
-	total := Totals{}.limits()
+	total := totals(0, 0, 0)
 	return l.share(&total)
 }
 

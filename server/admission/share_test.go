@@ -131,7 +131,7 @@ func TestEveryBoundOfAShareHolds(t *testing.T) {
 // What four credentials may use by default is the whole, and a fifth is refused by it.
 func TestDefaultsSuitFour(t *testing.T) {
 	t.Parallel()
-	c := newController(t, Options{Shares: true, Totals: Totals{Requests: 8, Streams: 8, Connections: 8}})
+	c := newController(t, Options{Shares: true, Requests: 8, Streams: 8, Connections: 8})
 	for i := range 4 {
 		p := partyOf(c, fmt.Sprint(i), Limits{})
 		for range 2 {
@@ -172,7 +172,7 @@ func TestDefaultsSuitFour(t *testing.T) {
 // Without shares all callers have the whole, and nothing is counted for one of them.
 func TestWithoutShares(t *testing.T) {
 	t.Parallel()
-	c := newController(t, Options{Totals: Totals{Requests: 2, Streams: 2, Connections: 2}})
+	c := newController(t, Options{Requests: 2, Streams: 2, Connections: 2})
 	p := c.Party(nil, Limits{Requests: 1})
 	for range 2 {
 		if _, err := c.Request(t.Context(), p); err != nil {

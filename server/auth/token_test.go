@@ -244,20 +244,3 @@ func TestJWKS(t *testing.T) {
 		}
 	}
 }
-
-// TestKeyIsForOneAlgorithm: before the library looks whether they fit.
-func TestKeyIsForOneAlgorithm(t *testing.T) {
-	t.Parallel()
-	i := open(t, tokensFile).policy.Load().tokens
-	for kid, want := range map[string]jwt.SigningMethod{"rsa": jwt.SigningMethodRS256,
-		"ec": jwt.SigningMethodES256, "ed": jwt.SigningMethodEdDSA} {
-		for _, method := range []jwt.SigningMethod{jwt.SigningMethodRS256, jwt.SigningMethodRS512,
-			jwt.SigningMethodES256,
-			jwt.SigningMethodEdDSA, jwt.SigningMethodHS256} {
-			key, err := i.keyOf(&jwt.Token{Header: map[string]any{"kid": kid}, Method: method})
-			if (err == nil) != (method == want) || err != nil && key != nil {
-				t.Errorf("the key %s for %s: %v", kid, method.Alg(), err)
-			}
-		}
-	}
-}

@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -15,25 +16,24 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/payments"
 	"github.com/seqledger/seqledger/cmd/seqledger/child"
-	"github.com/seqledger/seqledger/ledger"
+	"github.com/seqledger/seqledger/internal/embedded"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
-	"github.com/seqledger/seqledger/server"
 )
 
 // realServer serves a ledger until the test ends and returns its address.
 func realServer(t *testing.T) string {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Options{Dir: t.TempDir()})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := embedded.Open(t.Context(), embedded.Options{Dir: t.TempDir() + "/data", Listener: listener})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	s, err := server.New(server.Options{Ledger: l})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return listen(t, s.Handler())
+	return listener.Addr().String()
 }
 
 // payUntil runs a client until the proxy has seen so many payments.
