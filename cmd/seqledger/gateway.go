@@ -46,10 +46,10 @@ type gatewayRoute struct {
 	Fingerprint     string        `help:"What to compare of a body: raw (its bytes), jcs (its JSON value), pointers (selected values) or none." enum:"raw,jcs,pointers,none" default:"raw"`
 	Pointers        []string      `help:"JSON pointers of --fingerprint pointers." placeholder:"/NAME"`
 	MaxBody         int64         `help:"How many bytes the body of a request with a key may have." default:"1048576"`
-	TTL             time.Duration `help:"How long a response is replayed." name:"ttl" default:"24h"`
-	RejectedTTL     time.Duration `help:"How long a 4xx response is replayed." name:"rejected-ttl" default:"60s"`
-	Wait            time.Duration `help:"How long a repeat waits for the first request; at most 60s, 0 does not wait." default:"30s"`
-	Lease           time.Duration `help:"How long a request counts as running after its gateway was killed; then --on-lease-expired applies." default:"60s"`
+	TTL             time.Duration `help:"How long a response is replayed." name:"ttl" default:"24h" shared:"COMMITTED_TTL_SECONDS"`
+	RejectedTTL     time.Duration `help:"How long a 4xx response is replayed." name:"rejected-ttl" default:"60s" shared:"REJECTED_TTL_SECONDS"`
+	Wait            time.Duration `help:"How long a repeat waits for the first request; at most 60s, 0 does not wait." default:"30s" shared:"PENDING_WAIT_TIMEOUT"`
+	Lease           time.Duration `help:"How long a request counts as running after its gateway was killed; then --on-lease-expired applies." default:"60s" shared:"PENDING_TTL_SECONDS"`
 	OnLeaseExpired  string        `help:"Outcome after a gateway was killed: indeterminate, or takeover for work that may run again." enum:"indeterminate,takeover" default:"indeterminate"`
 	ServerErrors    []string      `help:"Outcome of a response of 500 or more: indeterminate, release (no effects) or store; for one status, 503=release." default:"indeterminate" placeholder:"[STATUS=]WORD"`
 	EffectFree      []string      `help:"Which of 401, 403, 407, 408, 409, 423, 425 and 429 the service sends before any effect; these free the key. After the others the outcome is unknown." placeholder:"STATUS"`

@@ -31,43 +31,23 @@ var sharedReaders = map[string]func(text string) (string, error){
 	pendingWait: readSeconds, maxEntries: readCount, waitForPending: readBoolean,
 }
 
-// keyedSettings maps, per command, flags to the shared variables that set them. A flag's own variable takes precedence.
-var keyedSettings = map[string]map[string]string{
-	"gateway": {
-		"lease": pendingTTL, "ttl": committedTTL, "rejected-ttl": rejectedTTL, "wait": pendingWait,
-		"max-entries": maxEntries, "cleanup-interval": cleanupInterval,
-	},
-	"guard": {
-		"lease": pendingTTL, "key-window": committedTTL, "wait": pendingWait, "max-entries": maxEntries,
-		"cleanup-interval": cleanupInterval,
-	},
-	"serve": {"key-lease": pendingTTL, "key-ttl": committedTTL, "key-rejected-ttl": rejectedTTL},
-}
-
-// sharedVariables is a [kong.Resolver] that gives flags the values of shared variables.
+// sharedVariables is a [kong.Resolver] that gives flags with the tag shared the value of the shared variable that it
+// names. A flag's own variable takes precedence.
 type sharedVariables struct {
-	names map[*kong.Flag]string // of the variables
-	used  map[string]string     // variables whose values flags have, by the flag's name
+	used map[string]string // variables whose values flags have, by the flag's name
 }
 
-// find finds the flags of keyedSettings.
-func (s *sharedVariables) find(k *kong.Kong) error {
-	s.names, s.used = map[*kong.Flag]string{}, map[string]string{}
-	return kong.Visit(k.Model.Node, func(node kong.Visitable, next kong.Next) error {
-		if command, ok := node.(*kong.Node); ok {
-			for _, flag := range command.Flags {
-				if name, shared := keyedSettings[command.Name][flag.Name]; shared {
-					s.names[flag] = name
-				}
-			}
-		}
-		return next(nil)
-	})
+// sharedName returns the shared variable of a flag, or "".
+func sharedName(flag *kong.Flag) string {
+	if flag == nil || !flag.Tag.Has("shared") {
+		return ""
+	}
+	return "IDEMPOTENCY_" + flag.Tag.Get("shared")
 }
 
 // help is a [kong.HelpValueFormatter] that also shows the shared variable of a flag.
-func (s *sharedVariables) help(value *kong.Value) string {
-	if name := s.names[value.Flag]; name != "" {
+func (*sharedVariables) help(value *kong.Value) string {
+	if name := sharedName(value.Flag); name != "" {
 		shown, tag := *value, *value.Tag
 		tag.Envs = append(tag.Envs[:len(tag.Envs):len(tag.Envs)], environmentPrefix+name)
 		shown.Tag = &tag
@@ -81,7 +61,8 @@ func (*sharedVariables) Validate(*kong.Application) error { return nil }
 // Resolve implements [kong.Resolver]. A mistake in any shared variable is an error of each command that knows one,
 // because all of them are set for all programs alike.
 func (s *sharedVariables) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
-	if s.names[flag] == "" {
+	variable := sharedName(flag)
+	if variable == "" {
 		return nil, nil
 	}
 	values := map[string]sharedValue{}
@@ -97,8 +78,8 @@ func (s *sharedVariables) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag
 			return nil, nil
 		}
 	}
-	value := values[s.names[flag]]
-	if no := values[waitForPending]; s.names[flag] == pendingWait && no.text == "false" {
+	value := values[variable]
+	if no := values[waitForPending]; variable == pendingWait && no.text == "false" {
 		value = sharedValue{"0s", no.variable}
 	}
 	if value.variable == "" {

@@ -28,8 +28,8 @@ type keyStoreFlags struct {
 	TokenFile    string        `help:"File with the key for --ledger; acting for other principals needs the role delegate." name:"ledger-token-file" type:"path" placeholder:"FILE"`
 	Journal      string        `help:"Directory for results that could not be stored; they are stored later. Default: journal in --data." type:"path" placeholder:"DIRECTORY"`
 	MaxKeys      int           `help:"Keys that the ledger in --data keeps for one principal; more are refused." name:"max-keys-per-principal" default:"1000000"`
-	MaxEntries   int           `help:"Records that --store memory: may have." default:"100000"`
-	Cleanup      time.Duration `help:"How often --store memory: and postgres:// delete expired records. The other stores do not need it." name:"cleanup-interval" default:"10s"`
+	MaxEntries   int           `help:"Records that --store memory: may have." default:"100000" shared:"MAX_ENTRIES"`
+	Cleanup      time.Duration `help:"How often --store memory: and postgres:// delete expired records. The other stores do not need it." name:"cleanup-interval" default:"10s" shared:"CLEANUP_INTERVAL_SECONDS"`
 	DrainTimeout time.Duration `help:"How long to wait for requests in progress when stopped." default:"30s"`
 }
 

@@ -179,7 +179,7 @@ func signalCode(ctx context.Context, err error, code int) int {
 // write in the order of the command line, config the configuration file.
 func newParser(cli *commandLine, operations *operation.Flags, config *configSource, stdout,
 	stderr io.Writer) (*kong.Kong, error) {
-	config.shared = new(sharedVariables)
+	config.shared = &sharedVariables{used: map[string]string{}}
 	return kong.New(cli, append(flagValues(),
 		kong.Name("seqledger"),
 		kong.Description(description),
@@ -188,7 +188,7 @@ func newParser(cli *commandLine, operations *operation.Flags, config *configSour
 		kong.NamedMapper("operation", operations),
 		kong.DefaultEnvars("SEQLEDGER"),
 		kong.Bind(config),
-		kong.PostBuild(config.shared.find), kong.Resolvers(config.shared),
+		kong.Resolvers(config.shared),
 		kong.ValueFormatter(config.shared.help), kong.Vars{
 			"version":       "seqledger " + buildVersion().String(),
 			"record_states": "pending,committed,rejected,indeterminate,written",

@@ -24,9 +24,9 @@ type mcpGuardCommand struct {
 	Principal     string   `help:"Principal that the agent acts for. Default: the holder of the ledger's key; others need the role delegate." placeholder:"TEXT"`
 	keyStoreFlags `embed:""`
 	MaxCalls      int           `help:"Concurrent guarded calls; more are refused without effect." default:"64"`
-	Lease         time.Duration `help:"Default lease: how long the ledger waits for a guard that was killed." default:"60s"`
-	Wait          time.Duration `help:"Default wait of a repeat for the first call; 0 does not wait." default:"30s"`
-	KeyWindow     time.Duration `help:"Default time during which a call with the key of an earlier one is a repeat." default:"24h"`
+	Lease         time.Duration `help:"Default lease: how long the ledger waits for a guard that was killed." default:"60s" shared:"PENDING_TTL_SECONDS"`
+	Wait          time.Duration `help:"Default wait of a repeat for the first call; 0 does not wait." default:"30s" shared:"PENDING_WAIT_TIMEOUT"`
+	KeyWindow     time.Duration `help:"Default time during which a call with the key of an earlier one is a repeat." default:"24h" shared:"COMMITTED_TTL_SECONDS"`
 }
 
 // ownConfig marks --config as a file in this command's own format.

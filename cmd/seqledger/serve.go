@@ -33,9 +33,9 @@ type serveCommand struct {
 	DiskReserve     int64         `help:"Refuse writes while less than this is free on the disk of --data and no other node can lead; reads continue. 0 never refuses; -1 is 1 GiB, or a twentieth of a smaller disk." default:"-1"`
 	Archive         archivePath   `help:"Copy sealed block files to this directory before retention removes them. A later start without this flag removes nothing; none gives up the archive." placeholder:"DIR"`
 	AcceptClock     bool          `help:"Accept the system's clock although it is more than 30 days ahead of the last command and further than any earlier pause: anything with a time to live may expire." env:"-"`
-	KeyLease        time.Duration `help:"Default lease of Reserve and Heartbeat. All nodes of a cluster should have the same defaults." default:"60s"`
-	KeyTTL          time.Duration `help:"Default time to keep the result of a key or a keyed write." name:"key-ttl" default:"24h"`
-	KeyRejectedTTL  time.Duration `help:"Default time to keep the refusal of a key." name:"key-rejected-ttl" default:"60s"`
+	KeyLease        time.Duration `help:"Default lease of Reserve and Heartbeat. All nodes of a cluster should have the same defaults." default:"60s" shared:"PENDING_TTL_SECONDS"`
+	KeyTTL          time.Duration `help:"Default time to keep the result of a key or a keyed write." name:"key-ttl" default:"24h" shared:"COMMITTED_TTL_SECONDS"`
+	KeyRejectedTTL  time.Duration `help:"Default time to keep the refusal of a key." name:"key-rejected-ttl" default:"60s" shared:"REJECTED_TTL_SECONDS"`
 	MCP             bool          `name:"mcp" help:"Offer tools to agents over streamable HTTP, at /mcp of the same port and with the same credentials."`
 	NoConsole       bool          `help:"Do not serve the console, a web page at /console/ on which a person looks at the ledger."`
 	accessFlags     `embed:""`

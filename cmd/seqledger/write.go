@@ -177,7 +177,7 @@ func (c *writeCommand) operations(e *environment, flags *operation.Flags) ([]*se
 	if given := flags.Names(); len(given) > 0 {
 		return nil, usage("--operations takes the place of --%s: give one of them", given[0])
 	}
-	text, err := readOperations(e, c.Operations)
+	text, err := readBounded(e, c.Operations, maxLineBytes)
 	if e.ctx.Err() != nil {
 		return nil, context.Cause(e.ctx)
 	}
@@ -191,9 +191,9 @@ func (c *writeCommand) operations(e *environment, flags *operation.Flags) ([]*se
 	return operations, nil
 }
 
-// readOperations reads a file or standard input, at most as much as one line of an import,
-// so that a file named by mistake does not fill the memory.
-func readOperations(e *environment, path string) (_ []byte, err error) {
+// readBounded reads a file or standard input of at most some bytes, so that a file named by mistake does not fill the
+// memory.
+func readBounded(e *environment, path string, most int) ([]byte, error) {
 	from := e.stdin
 	if path != "-" {
 		f, err := os.Open(path)
@@ -203,12 +203,15 @@ func readOperations(e *environment, path string) (_ []byte, err error) {
 		defer func() { _ = f.Close() }() // read only
 		from = f
 	}
-	text, err := io.ReadAll(io.LimitReader(from, maxLineBytes+1))
-	if err == nil && len(text) > maxLineBytes {
-		err = fmt.Errorf("has more than %d bytes", maxLineBytes)
+	text, err := io.ReadAll(io.LimitReader(from, int64(most)+1))
+	if err == nil && len(text) > most {
+		err = fmt.Errorf("%w than %d bytes", errTooLong, most)
 	}
 	return text, err
 }
+
+// errTooLong is the error of readBounded for a longer input.
+var errTooLong = errors.New("has more")
 
 // number gives a write without a sequence the next one of its stream, and a new key.
 func (c *writeCommand) number(ctx context.Context, conn *client.Client, request *seqledgerv1.WriteRequest) error {

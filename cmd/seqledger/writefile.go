@@ -1,12 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
@@ -53,25 +52,20 @@ func (c *writeCommand) writeFile(e *environment, scope *seqledgerv1.Scope, flags
 func (c *writeCommand) readWrites(
 	e *environment, scope *seqledgerv1.Scope,
 ) (writes []*seqledgerv1.WriteRequest, err error) {
-	from := e.stdin
-	if c.File != "-" {
-		f, err := os.Open(c.File)
-		if err != nil {
-			return nil, usage("--file: %w", err)
-		}
-		defer func() { _ = f.Close() }() // read only
-		from = f
-	}
+	text, err := readBounded(e, c.File, maxFileBytes)
 	add := func(_ uint64, operations []*seqledgerv1.Operation) {
 		writes = append(writes, &seqledgerv1.WriteRequest{
 			Scope: scope, ClientId: c.ClientID, Session: c.Session, Operations: operations,
 		})
 	}
-	input := io.MultiReader(io.LimitReader(from, maxFileBytes), tooLong{from})
-	_, err = surveyInput(e.ctx, input, modeOperations, add)
+	if err == nil {
+		_, err = surveyInput(e.ctx, bytes.NewReader(text), modeOperations, add)
+	}
 	switch {
 	case e.ctx.Err() != nil:
 		return nil, context.Cause(e.ctx)
+	case errors.Is(err, errTooLong):
+		return nil, usage("--file %s: %w, too many for one call: seqledger import takes any number", c.File, err)
 	case err != nil:
 		return nil, usage("--file %s: %w", c.File, err)
 	case len(writes) == 0:
@@ -86,18 +80,6 @@ func (c *writeCommand) readWrites(
 // maxFileBytes bounds a file, which is in memory as a whole. No request that the API takes is longer
 // as JSON.
 const maxFileBytes = 2 * maxLineBytes
-
-// tooLong is the rest of a file that should have none.
-type tooLong struct{ rest io.Reader }
-
-func (t tooLong) Read(p []byte) (int, error) {
-	n, err := t.rest.Read(p[:1])
-	if n > 0 {
-		return 0, fmt.Errorf("has more than %d bytes, too many for one call: seqledger import takes any number",
-			maxFileBytes)
-	}
-	return 0, err
-}
 
 // numberAll numbers the writes one after the other, from --sequence or from the stream's next one.
 func (c *writeCommand) numberAll(ctx context.Context, conn *client.Client, writes []*seqledgerv1.WriteRequest) error {

@@ -52,7 +52,7 @@ type member struct {
 	serving     bool  // the node leads and may stamp entries
 	base, began int64 // a ledger time that is known, and the monotonic clock's reading then
 	lagging     bool  // the node leads without a wall clock
-	queue       queue
+	queue       *queue
 	flights     map[uint64][]engine.Span // by proposal
 	proposing   bool
 	forwarded   int64 // arrival time of the last forwarded request
@@ -247,7 +247,7 @@ func (n *member) answer(proposal uint64, outcomes []machine.Outcome, err error) 
 		return
 	}
 	n.queue.decide(spans, outcomes, err)
-	n.queue.Woken()
+	n.queue.woken()
 	n.propose()
 }
 
@@ -449,7 +449,7 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 		}
 		v := n.m.View(tx)
 		digest = v.Digest()
-		n.queue.SetMostCommands(engine.EntryCommands(v.Config()))
+		n.queue.SetMostCommands(mostCommands(n.w, v.Config()))
 		return nil
 	})
 	if n.must(err, "applying an entry"); n.up {
@@ -712,7 +712,7 @@ func (n *member) refuseAll() {
 	for n.queue.MayCut() {
 		spans, _, _ := n.queue.cut()
 		n.queue.decide(spans, nil, errNotProposed)
-		n.queue.Woken()
+		n.queue.woken()
 	}
 }
 

@@ -20,7 +20,7 @@ type node struct {
 	m     *machine.Machine
 
 	base, began int64 // ledger time at the start of the term, and the monotonic clock's reading then
-	queue       queue
+	queue       *queue
 	flights     []*flight
 	seen        uint64 // the horizon
 	proposing   bool
@@ -237,7 +237,7 @@ func (n *node) applyNext() {
 			if !n.w.bugs.ackBeforeSync {
 				n.answer(f)
 			}
-			n.queue.Woken()
+			n.queue.woken()
 			n.propose()
 			n.applyNext()
 		})
@@ -264,7 +264,7 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 		}
 		v := n.m.View(tx)
 		digest, horizon = v.Digest(), v.Horizon().Index()
-		n.queue.Applied(time.Duration(n.quick()), engine.EntryCommands(v.Config()))
+		n.queue.Applied(time.Duration(n.quick()), mostCommands(n.w, v.Config()))
 		return nil
 	})
 	n.w.must(err, "applying an entry")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -149,6 +150,7 @@ type plan struct {
 	keepLog     int   // records that trigger a truncation
 	cache       int   // number of receipts; 0: off
 	queue       int   // maximum number of waiting commands
+	entry       int   // maximum number of commands in an entry, which the configuration may lower
 
 	writers, pairs, simple, buggy int
 	owners, jobbers               int
@@ -176,7 +178,7 @@ func newPlan(seed uint64) plan {
 		connBreak: pick(w, 0, 50, 300), crash: pick(w, 0, 300, 1500, 5000), clientCrash: pick(w, 0, 200, 1000),
 		wallJump: pick[int64](w, 0, 1, 60, 4000) * second, syncTime: pick(w, 100*microsecond, 5*millisecond),
 		flushEvery: pick[int64](w, 8<<10, 64<<10, 512<<10), keepLog: pick(w, 40, 200, 2000),
-		cache: pick(w, 0, 10, 1000), queue: pick(w, 4, 12, 400),
+		cache: pick(w, 0, 10, 1000), queue: pick(w, 4, 12, 400), entry: pick(w, 1, 2, 5, engine.MaxEntryCommands),
 		writers: 3 + w.rng.IntN(10), pairs: w.rng.IntN(4), simple: 2 + w.rng.IntN(8), buggy: w.rng.IntN(4),
 		epochs: w.chance(5),
 	}

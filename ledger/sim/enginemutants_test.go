@@ -1,0 +1,102 @@
+package sim
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestEngineMutants changes one place in the source of the engine at a time, and expects the check that is about it to
+// fail: a wrong order in the product shows in the simulation.
+func TestEngineMutants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds the simulation once for each mutant: make test-nightly")
+	}
+	directory, err := filepath.Abs("../engine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []struct{ name, file, was, is, caught string }{
+		{
+			"an outcome of another part", "submission.go",
+			"at := p.From + i", "at := i", "the outcome of another one|decided",
+		},
+		{
+			"a decided part is forgotten", "submission.go",
+			"s.logged = true\n\ts.markUnknown()\n", "", "is refused, and a part of it may be in the log",
+		},
+		{
+			"a lost part is forgotten", "submission.go",
+			"s.logged = s.logged || errors.Is(err, ErrOutcomeUnknown)\n" +
+				"\tif s.Err == nil || errors.Is(err, ErrOutcomeUnknown) {",
+			"if s.Err == nil || errors.Is(s.Err, ErrOutcomeUnknown) {",
+			"is refused, and a part of it may be in the log",
+		},
+		{
+			"an answer before the last part", "engine.go",
+			"s.decided == len(s.Commands) {", "s.decided >= len(s.Commands)-1 {",
+			"is answered before its command",
+		},
+		{
+			"a later submission first", "engine.go", "\tfor len(e.queue) > 0 && !entry.Full() {\n\t\ts := e.queue[0]\n",
+			"\tif len(e.queue) > 1 {\n\t\te.queue[0], e.queue[1] = e.queue[1], e.queue[0]\n\t}\n" +
+				"\tfor len(e.queue) > 0 && !entry.Full() {\n\t\ts := e.queue[0]\n", "behind a later one",
+		},
+		{
+			"an entry beside a change of the configuration", "engine.go",
+			"e.alone = spans[0].Submission.Exclusive", "e.alone = false", "beside a change",
+		},
+		{
+			"a change of the configuration among others", "engine.go",
+			"if s.Exclusive && entry.Commands > 0 {", "if false {", "beside a change",
+		},
+		{
+			"a third entry in flight", "engine.go", "e.inFlight == MaxInFlight", "e.inFlight == 5", "in flight",
+		},
+		{
+			"bytes given back twice", "engine.go",
+			"s.account.used -= s.cost", "s.account.used -= 2 * s.cost", "bytes of submissions",
+		},
+		{
+			"bytes kept", "engine.go", "s.account.used -= s.cost", "", "bytes of submissions",
+		},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			path := filepath.Join(directory, m.file)
+			source, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(string(source), m.was); n != 1 {
+				t.Fatalf("%s has %q %d times, want once", m.file, m.was, n)
+			}
+			dir := t.TempDir()
+			mutant, overlay := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
+			replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutant}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, content := range map[string][]byte{
+				mutant: []byte(strings.Replace(string(source), m.was, m.is, 1)), overlay: replace,
+			} {
+				if err := os.WriteFile(name, content, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			test := exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-timeout", "10m",
+				"-run", "^(TestSimulation|TestCluster)$", ".")
+			test.Env = append(os.Environ(), "SIM_COMMANDS=200000", "SIM_SEEDS=60")
+			out, err := test.CombinedOutput()
+			if err == nil {
+				t.Fatal("the mutant is not caught")
+			}
+			if !regexp.MustCompile(m.caught).Match(out) {
+				t.Errorf("it is caught by another check, want %q:\n%s", m.caught, out)
+			}
+		})
+	}
+}
