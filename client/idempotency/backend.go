@@ -16,7 +16,7 @@ import (
 // Backend is what [NewStore] needs from a database: values under keys, with a linearizable compare-and-swap. A key is
 // at most 80 letters, digits, '/' and '-'; a value is at most 1.2 MiB.
 //
-// A backend may also implement [Notifier], [TokenSource], [Namer], [TimedSwapper] and [Confirmer].
+// A backend may also implement [Notifier], [TokenSource], [Namer] and [Confirmer].
 type Backend interface {
 	// Load returns the value of a key, its version, and the time on the store's clock. A key without a value has a nil
 	// value, and the version "" or one that changes whenever a value is removed. The clock should be the database's,
@@ -26,8 +26,12 @@ type Backend interface {
 	// stored value gets a version that its key never had before. The store may delete the value after keepUntil, and
 	// never earlier; with a zero keepUntil the value is kept forever. After an error the value may or may not be
 	// stored.
-	CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (swapped bool,
-		err error)
+	//
+	// If the store's own clock is past the deadline at the time of the swap, nothing is stored, and it reports false. A
+	// store that cannot check that ignores the deadline: a swap that arrives late, after its key was used, finished and
+	// deleted, may then create an owner with a lower token than the previous owner's.
+	CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time) (
+		swapped bool, err error)
 }
 
 // Notifier is a [Backend] that reports changes. Without one, a waiting Reserve polls.
@@ -48,15 +52,6 @@ type TokenSource interface {
 type Namer interface {
 	// Name returns the name of a record. hash is the default name.
 	Name(key *RecordKey, hash string) string
-}
-
-// TimedSwapper is a [Backend] whose swaps have a deadline on the store's own clock. Without one, a swap that arrives
-// late, after its key was used, finished and deleted, may create an owner with a lower token than the previous owner's.
-type TimedSwapper interface {
-	// CompareAndSwapBefore is CompareAndSwap, except that it stores nothing and reports false if the store's clock is
-	// past the deadline at the time of the swap.
-	CompareAndSwapBefore(ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time) (
-		swapped bool, err error)
 }
 
 // Confirmer is a [Backend] that can expose a value before the value is fully durable, for example because
@@ -195,10 +190,7 @@ func (s *casStore) swap(
 	if least := time.Unix(0, now).Add(2 * swapWithin); keep.Before(least) {
 		keep = least
 	}
-	if timed, ok := s.backend.(TimedSwapper); ok {
-		return timed.CompareAndSwapBefore(ctx, name, version, next.Append(nil), keep, deadline)
-	}
-	return s.backend.CompareAndSwap(ctx, name, version, next.Append(nil), keep)
+	return s.backend.CompareAndSwap(ctx, name, version, next.Append(nil), keep, deadline)
 }
 
 // confirm makes durable what an owner's command has found.
@@ -241,7 +233,7 @@ func (s *casStore) nextToken(ctx context.Context) (uint64, error) {
 		return own.NextToken(ctx)
 	}
 	for {
-		value, version, _, err := s.backend.Load(ctx, tokenKey)
+		value, version, now, err := s.backend.Load(ctx, tokenKey)
 		if err != nil {
 			return 0, err
 		}
@@ -254,7 +246,7 @@ func (s *casStore) nextToken(ctx context.Context) (uint64, error) {
 		}
 		next := binary.BigEndian.AppendUint64(nil, last+1)
 		// Kept forever, because a counter that begins anew would give out tokens a second time.
-		swapped, err := s.backend.CompareAndSwap(ctx, tokenKey, version, next, time.Time{})
+		swapped, err := s.backend.CompareAndSwap(ctx, tokenKey, version, next, time.Time{}, now.Add(swapWithin))
 		if err != nil || swapped {
 			return last + 1, err
 		}
@@ -266,10 +258,8 @@ func (s *casStore) nextToken(ctx context.Context) (uint64, error) {
 
 // pause waits for d or the end of ctx.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

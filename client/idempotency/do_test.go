@@ -348,7 +348,7 @@ func (failingBackend) Load(context.Context, string) ([]byte, string, time.Time, 
 	return nil, "", time.Time{}, errDown
 }
 
-func (failingBackend) CompareAndSwap(context.Context, string, string, []byte, time.Time) (bool, error) {
+func (failingBackend) CompareAndSwap(context.Context, string, string, []byte, time.Time, time.Time) (bool, error) {
 	return false, errDown
 }
 

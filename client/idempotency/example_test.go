@@ -251,7 +251,7 @@ func (t *table) Load(_ context.Context, key string) (value []byte, version strin
 	return nil, "", time.Now(), nil
 }
 
-func (t *table) CompareAndSwap(_ context.Context, key, version string, value []byte, _ time.Time) (bool, error) {
+func (t *table) CompareAndSwap(_ context.Context, key, version string, value []byte, _, _ time.Time) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r, ok := t.rows[key]

@@ -51,12 +51,6 @@ func (n *slowNetwork) Load(_ context.Context, key string) ([]byte, string, time.
 }
 
 func (n *slowNetwork) CompareAndSwap(
-	ctx context.Context, key, version string, value []byte, keepUntil time.Time,
-) (bool, error) {
-	return n.CompareAndSwapBefore(ctx, key, version, value, keepUntil, time.Unix(1<<33, 0))
-}
-
-func (n *slowNetwork) CompareAndSwapBefore(
 	ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time,
 ) (bool, error) {
 	caller, _ := ctx.Value(callerOf{}).(int)

@@ -103,13 +103,7 @@ func expiry(value []byte, otherwise time.Time) time.Time {
 var errMemoryFull = errors.New("the store in memory is full")
 
 // CompareAndSwap implements Backend.
-func (m *memory) CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil time.Time) (bool,
-	error) {
-	return m.CompareAndSwapBefore(ctx, key, version, value, keepUntil, time.Time{})
-}
-
-// CompareAndSwapBefore implements TimedSwapper.
-func (m *memory) CompareAndSwapBefore(
+func (m *memory) CompareAndSwap(
 	ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time,
 ) (bool, error) {
 	if err := ctx.Err(); err != nil {
@@ -119,7 +113,7 @@ func (m *memory) CompareAndSwapBefore(
 	defer m.mu.Unlock()
 	m.cleanUp()
 	v := m.values[key]
-	if m.versionOf(key) != version || !deadline.IsZero() && time.Now().After(deadline) {
+	if m.versionOf(key) != version || time.Now().After(deadline) {
 		return false, nil
 	}
 	if v == nil && (len(m.values) >= m.maxEntries || m.bytes+len(value) > m.maxBytes) {

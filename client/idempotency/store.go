@@ -242,6 +242,9 @@ func (e *InvalidError) isSetting() bool {
 // Error implements error.
 func (e *InvalidError) Error() string { return fmt.Sprintf("idempotency: %s %s", e.Field, e.Problem) }
 
+// ErrOpenKeys is wrapped by the [QuotaError] of a store whose limit of open keys, MaxOpen, is reached.
+var ErrOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
+
 // QuotaError is returned when a store, or the caller's share of it, is full.
 type QuotaError struct {
 	RetryAfter time.Duration // 0 if the store does not say

@@ -64,7 +64,7 @@ func (b *mapBackend) Load(ctx context.Context, key string) ([]byte, string, time
 }
 
 func (b *mapBackend) CompareAndSwap(
-	ctx context.Context, key, version string, value []byte, keepUntil time.Time,
+	ctx context.Context, key, version string, value []byte, keepUntil, _ time.Time,
 ) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -347,7 +347,7 @@ func TestSwapAfterARemoval(t *testing.T) {
 	}
 	swap := func(key, version string, keep time.Time) bool {
 		t.Helper()
-		swapped, err := m.CompareAndSwap(t.Context(), key, version, []byte("no record"), keep)
+		swapped, err := m.CompareAndSwap(t.Context(), key, version, []byte("no record"), keep, time.Now().Add(time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,13 +34,13 @@ const (
 		VALUES ($1::bytea, nextval('idempotency_tokens'), $2::bytea, $3::timestamptz, $4::text, $5::text, $6::text,
 			$7::text, $8::bytea)
 		ON CONFLICT (key) DO NOTHING
-		RETURNING 1 / (clock_timestamp() <= coalesce($9::timestamptz, 'infinity'))::int, NULL::text`
+		RETURNING 1 / (clock_timestamp() <= $9::timestamptz)::int, NULL::text`
 
 	updateRecord = `WITH swapped AS (
 		UPDATE idempotency_records
 		SET version = nextval('idempotency_tokens'), record = $3::bytea, keep_until = $4::timestamptz
 		WHERE key = $1::bytea AND version = $2::bigint
-		RETURNING waited_until, 1 / (clock_timestamp() <= coalesce($5::timestamptz, 'infinity'))::int AS one)
+		RETURNING waited_until, 1 / (clock_timestamp() <= $5::timestamptz)::int AS one)
 		SELECT one, CASE WHEN waited_until > clock_timestamp()
 			THEN pg_notify('` + channel + `', encode($1::bytea, 'hex'))::text END FROM swapped`
 
@@ -64,55 +64,21 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, arguments ...any) pgx.Row
 }
 
-// rowKey returns the key of a row.
-func rowKey(name string) ([]byte, error) {
+// rowOf returns the key of a row, and the number of its version, 0 for none.
+func rowOf(name, version string) (key []byte, number int64, err error) {
 	hash, _, err := describe.Split(name)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		key, err = hex.DecodeString(hash)
 	}
-	return hex.DecodeString(hash)
-}
-
-// described returns the key of a row, and the row's description of its record.
-func described(name string) ([]byte, *describe.Description, error) {
-	key, err := rowKey(name)
-	if err != nil {
-		return nil, nil, err
+	if err == nil && version != "" {
+		number, err = strconv.ParseInt(version, 10, 64)
 	}
-	_, text, err := describe.Split(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	d, err := describe.Parse(text)
-	return key, d, err
-}
-
-// insert writes the first record of a key.
-func insert(
-	ctx context.Context, q querier, name string, record []byte, keepUntil time.Time, deadline *time.Time,
-) (bool, error) {
-	key, d, err := described(name)
-	if err != nil {
-		return false, err
-	}
-	return wrote(q.QueryRow(ctx, insertRecord, key, record, keepUntil, text(d.Organization), text(d.Vault),
-		text(d.Namespace), text(d.Principal), d.KeyHash, deadline))
-}
-
-// wrote reports whether one of the writing statements wrote.
-func wrote(row pgx.Row) (bool, error) {
-	var one int
-	var notified *string
-	err := row.Scan(&one, &notified)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
-	}
-	return err == nil, err
+	return key, number, err
 }
 
 // load reads a record.
 func load(ctx context.Context, q querier, key string) (record []byte, version string, now time.Time, err error) {
-	name, err := rowKey(key)
+	name, _, err := rowOf(key, "")
 	if err != nil {
 		return nil, "", time.Time{}, err
 	}
@@ -126,31 +92,36 @@ func load(ctx context.Context, q querier, key string) (record []byte, version st
 	return record, strconv.FormatInt(*number, 10), now, nil
 }
 
-// swap writes a record if the stored one has the given version. deadline may be nil.
+// swap writes a record if the stored one has the given version.
 func swap(
-	ctx context.Context, q querier, key, version string, record []byte, keepUntil time.Time, deadline *time.Time,
+	ctx context.Context, q querier, key, version string, record []byte, keepUntil, deadline time.Time,
 ) (bool, error) {
-	if version == "" {
-		return insert(ctx, q, key, record, keepUntil, deadline)
-	}
-	name, err := rowKey(key)
+	name, number, err := rowOf(key, version)
 	if err != nil {
 		return false, err
 	}
-	number, err := strconv.ParseInt(version, 10, 64)
-	if err != nil {
-		return false, err
+	var row pgx.Row
+	if version != "" {
+		row = q.QueryRow(ctx, updateRecord, name, number, record, keepUntil, deadline)
+	} else {
+		_, d, err := describe.Of(key)
+		if err != nil {
+			return false, err
+		}
+		row = q.QueryRow(ctx, insertRecord, name, record, keepUntil, text(d.Organization), text(d.Vault),
+			text(d.Namespace), text(d.Principal), d.KeyHash, deadline)
 	}
-	return wrote(q.QueryRow(ctx, updateRecord, name, number, record, keepUntil, deadline))
+	var one int
+	var notified *string
+	if err = row.Scan(&one, &notified); errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // confirm waits until a version of a record is as durable as a commit.
 func confirm(ctx context.Context, q querier, key, version string) (bool, error) {
-	name, err := rowKey(key)
-	if err != nil {
-		return false, err
-	}
-	number, err := strconv.ParseInt(version, 10, 64)
+	name, number, err := rowOf(key, version)
 	if err != nil {
 		return false, err
 	}
@@ -202,20 +173,7 @@ func refused(err error) error {
 
 // CompareAndSwap implements idempotency.Backend.
 func (b *backend) CompareAndSwap(
-	ctx context.Context, key, version string, record []byte, keepUntil time.Time,
-) (bool, error) {
-	return b.swap(ctx, key, version, record, keepUntil, nil)
-}
-
-// CompareAndSwapBefore implements idempotency.TimedSwapper.
-func (b *backend) CompareAndSwapBefore(
 	ctx context.Context, key, version string, record []byte, keepUntil, deadline time.Time,
-) (bool, error) {
-	return b.swap(ctx, key, version, record, keepUntil, &deadline)
-}
-
-func (b *backend) swap(
-	ctx context.Context, key, version string, record []byte, keepUntil time.Time, deadline *time.Time,
 ) (bool, error) {
 	swapped := false
 	err := b.use(ctx, false, func(q querier) error {
@@ -268,46 +226,24 @@ func (b *backend) NextToken(ctx context.Context) (uint64, error) {
 	return token, refused(err)
 }
 
-// pollInterval is how often a waiting caller polls its record in addition to notifications.
-const pollInterval = time.Second
-
-// Changed implements idempotency.Notifier. It returns after at most pollInterval, in case a notification was lost.
+// Changed implements idempotency.Notifier.
 func (b *backend) Changed(ctx context.Context, key, version string) error {
-	name, err := rowKey(key)
+	name, number, err := rowOf(key, version)
 	if err != nil {
 		return err
 	}
-	number, err := strconv.ParseInt(version, 10, 64)
-	if err != nil {
-		return err
-	}
-	woken, leave, err := b.listener.Wait(ctx, hex.EncodeToString(name))
-	if err != nil {
-		return err
-	}
-	defer leave()
-	var current int64
-	err = b.use(ctx, true, func(q querier) error {
-		if _, err := q.Exec(ctx, announceWait, name, number); err != nil && !overtaken(err) {
-			return err
+	return b.listener.Changed(ctx, hex.EncodeToString(name), func() (bool, error) {
+		var current int64
+		err := b.use(ctx, true, func(q querier) error {
+			if _, err := q.Exec(ctx, announceWait, name, number); err != nil && !overtaken(err) {
+				return err
+			}
+			// A swap before the announcement sends no notification, but is visible here.
+			return q.QueryRow(ctx, recordVersion, name).Scan(&current)
+		})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return true, nil
 		}
-		// A swap before the announcement sends no notification, but is visible here.
-		return q.QueryRow(ctx, recordVersion, name).Scan(&current)
+		return current != number, err
 	})
-	switch {
-	case errors.Is(err, pgx.ErrNoRows), err == nil && current != number:
-		return nil
-	case err != nil:
-		return err
-	}
-	timer := time.NewTimer(pollInterval)
-	defer timer.Stop()
-	select {
-	case <-woken:
-		return nil
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

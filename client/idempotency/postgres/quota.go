@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 )
 
 // The state of rows that count; see schema.sql.
@@ -21,16 +22,17 @@ const openKeys = `SELECT count(*) FROM (SELECT FROM idempotency_records
 		AND keep_until > clock_timestamp() LIMIT $5::bigint) AS counted
 	HAVING NOT EXISTS (SELECT FROM idempotency_records WHERE key = $1::bytea AND state IN (2, 5))`
 
-// errOpenKeys is the cause of a refusal by the quota.
-var errOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
-
 // admit returns an [*idempotency.QuotaError] if a record would exceed the number of open keys of its principal.
 func admit(ctx context.Context, q querier, name string, record []byte, most int) error {
 	const stateAt = 1 // as the generated column has it
 	if most <= 0 || len(record) <= stateAt || record[stateAt] != statePending {
 		return nil
 	}
-	key, d, err := described(name)
+	key, _, err := rowOf(name, "")
+	if err != nil {
+		return err
+	}
+	_, d, err := describe.Of(name)
 	if err != nil {
 		return err
 	}
@@ -42,7 +44,7 @@ func admit(ctx context.Context, q querier, name string, record []byte, most int)
 	case err != nil:
 		return err
 	case open >= most:
-		return &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", errOpenKeys, most)}
+		return &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", idempotency.ErrOpenKeys, most)}
 	}
 	return nil
 }

@@ -103,20 +103,7 @@ func (b *txBackend) Load(ctx context.Context, key string) ([]byte, string, time.
 
 // CompareAndSwap implements idempotency.Backend.
 func (b *txBackend) CompareAndSwap(
-	ctx context.Context, key, version string, record []byte, keepUntil time.Time,
-) (bool, error) {
-	return b.swap(ctx, key, version, record, keepUntil, nil)
-}
-
-// CompareAndSwapBefore implements idempotency.TimedSwapper.
-func (b *txBackend) CompareAndSwapBefore(
 	ctx context.Context, key, version string, record []byte, keepUntil, deadline time.Time,
-) (bool, error) {
-	return b.swap(ctx, key, version, record, keepUntil, &deadline)
-}
-
-func (b *txBackend) swap(
-	ctx context.Context, key, version string, record []byte, keepUntil time.Time, deadline *time.Time,
 ) (bool, error) {
 	if version == "" || b.changed[key] {
 		// A swap that is late because it waited for another caller's transaction fails this transaction. A savepoint

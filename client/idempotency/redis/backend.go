@@ -111,22 +111,8 @@ func decodeLoad(answer []any) (record []byte, version string, now time.Time, err
 
 // CompareAndSwap implements idempotency.Backend.
 func (b *backend) CompareAndSwap(
-	ctx context.Context, key, version string, record []byte, keepUntil time.Time,
-) (bool, error) {
-	return b.CompareAndSwapBefore(ctx, key, version, record, keepUntil, time.Time{})
-}
-
-// CompareAndSwapBefore implements idempotency.TimedSwapper.
-func (b *backend) CompareAndSwapBefore(
 	ctx context.Context, key, version string, record []byte, keepUntil, deadline time.Time,
 ) (bool, error) {
-	keep, before := "0", "0"
-	if !keepUntil.IsZero() {
-		keep = strconv.FormatInt(keepUntil.UnixMilli()+1, 10) // rounded up, so never too early
-	}
-	if !deadline.IsZero() {
-		before = strconv.FormatInt(deadline.UnixMicro(), 10)
-	}
 	hash, text, err := describe.Split(key)
 	if err != nil {
 		return false, err
@@ -136,7 +122,9 @@ func (b *backend) CompareAndSwapBefore(
 		return false, err
 	}
 	keys := []string{b.records + hash, b.counter, b.openOf(d)}
-	arguments := []any{version, record, keep, b.channel, hash, text, openState(record), b.maxOpen, before}
+	keep := keepUntil.UnixMilli() + 1 // rounded up, so never too early
+	arguments := []any{version, record, keep, b.channel, hash, text, openState(record), b.maxOpen,
+		deadline.UnixMicro()}
 	if b.minReplicas == 0 {
 		var n int
 		err := b.do(ctx, false, func() (err error) {
@@ -204,7 +192,7 @@ func (b *backend) evalAndWait(
 // swapped interprets the answer of swap.lua.
 func swapped(n int, err error, maxOpen int) (bool, error) {
 	if err == nil && n == overQuota {
-		return false, &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", errOpenKeys, maxOpen)}
+		return false, &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", idempotency.ErrOpenKeys, maxOpen)}
 	}
 	return n == 1, quota(err)
 }
@@ -244,36 +232,17 @@ func (b *backend) NextToken(ctx context.Context) (uint64, error) {
 	return strconv.ParseUint(text, 10, 64)
 }
 
-// pollInterval is how often a waiting caller polls its record in addition to notifications.
-const pollInterval = time.Second
-
-// Changed implements idempotency.Notifier. It returns after at most pollInterval, because a notification can be lost.
+// Changed implements idempotency.Notifier.
 func (b *backend) Changed(ctx context.Context, key, version string) error {
-	woken, leave, err := b.listener.Wait(ctx, name(key))
-	if err != nil {
-		return err
-	}
-	defer leave()
-	// A swap before the registration is visible here.
-	var current string
-	err = b.do(ctx, true, func() (err error) {
-		current, err = b.client.HGet(ctx, b.records+name(key), "version").Result()
-		return err
+	return b.listener.Changed(ctx, name(key), func() (bool, error) {
+		var current string
+		err := b.do(ctx, true, func() (err error) {
+			current, err = b.client.HGet(ctx, b.records+name(key), "version").Result()
+			return err
+		})
+		if errors.Is(err, redis.Nil) {
+			return true, nil
+		}
+		return current != version, err
 	})
-	switch {
-	case errors.Is(err, redis.Nil), err == nil && current != version:
-		return nil
-	case err != nil:
-		return err
-	}
-	timer := time.NewTimer(pollInterval)
-	defer timer.Stop()
-	select {
-	case <-woken:
-		return nil
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
@@ -12,9 +11,6 @@ import (
 
 // overQuota is the answer of swap.lua for a key beyond the quota.
 const overQuota = -1
-
-// errOpenKeys is the cause of a refusal by the quota.
-var errOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
 
 // openOf returns the name of the sorted set of a principal's open keys. Its members are the names of records, and their
 // scores the times, in ms, at which the records expire.

@@ -1,15 +1,14 @@
 -- Stores a record if its version is the given one. Returns 1 then, 0 if its version is another one or the swap comes
 -- after its deadline, and -1 if the record would be one open key too many of its principal.
--- KEYS: record, counter, open keys of the principal. ARGV: version, record, time in ms until which to keep it or 0,
--- channel, name, description, 'pending', 'unknown' or '' for a record that is not open, most open keys or 0, deadline in
--- us or 0.
+-- KEYS: record, counter, open keys of the principal. ARGV: version, record, time in ms until which to keep it, channel,
+-- name, description, 'pending', 'unknown' or '' for a record that is not open, most open keys or 0, deadline in us.
 local current = redis.call('HGET', KEYS[1], 'version') or ''
 if current ~= ARGV[1] then
   return 0
 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-if ARGV[9] ~= '0' and now > tonumber(ARGV[9]) then
+if now > tonumber(ARGV[9]) then
   return 0
 end
 -- An open key is a member until its record expires, so that a record that Redis deletes by itself does not count.
@@ -24,11 +23,7 @@ local version = math.max(now, tonumber(redis.call('GET', KEYS[2]) or '0') + 1)
 local text = string.format('%.0f', version)
 redis.call('SET', KEYS[2], text)
 redis.call('HSET', KEYS[1], 'version', text, 'record', ARGV[2], 'description', ARGV[6])
-if ARGV[3] == '0' then
-  redis.call('PERSIST', KEYS[1])
-else
-  redis.call('PEXPIREAT', KEYS[1], ARGV[3])
-end
+redis.call('PEXPIREAT', KEYS[1], ARGV[3])
 if ARGV[7] == '' then
   redis.call('ZREM', KEYS[3], ARGV[5])
 else

@@ -109,7 +109,7 @@ func (b *backend) read(ctx context.Context, name string) (o *object, etag string
 
 // CompareAndSwap implements idempotency.Backend. The bucket's lifecycle rule keeps an object until after keepUntil,
 // because no TTL exceeds maxTTL.
-func (b *backend) CompareAndSwap(ctx context.Context, name, etag string, value []byte, _ time.Time) (bool, error) {
+func (b *backend) CompareAndSwap(ctx context.Context, name, etag string, value []byte, _, _ time.Time) (bool, error) {
 	record, err := keyed.Decode(value)
 	if err != nil {
 		return false, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -18,9 +17,6 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 	"github.com/seqledger/seqledger/internal/keyed"
 )
-
-// errOpenKeys is the cause of a refusal by the quota.
-var errOpenKeys = errors.New("too many keys of this principal are pending, or have an unknown outcome")
 
 // marksName is the name prefix of marks. A list of objects does not show their contents, so each open key of a
 // principal has a mark, a second object. Its name contains the key and the token of an ownership.
@@ -105,7 +101,7 @@ func (q *quota) admit(
 	if err := q.backend.objects.Delete(ctx, mark); err != nil {
 		return "", err
 	}
-	return "", &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", errOpenKeys, q.most)}
+	return "", &idempotency.QuotaError{Cause: fmt.Errorf("%w: %d", idempotency.ErrOpenKeys, q.most)}
 }
 
 // record reads a stored record; the result is nil if there is none.

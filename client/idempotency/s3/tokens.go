@@ -118,11 +118,9 @@ func (t *tokens) draw(ctx context.Context, n uint64) (first uint64, err error) {
 		if known {
 			continue
 		}
-		timer := time.NewTimer(mathrand.N(tokensPause))
 		select {
-		case <-timer.C:
+		case <-time.After(mathrand.N(tokensPause)):
 		case <-ctx.Done():
-			timer.Stop()
 			return 0, ctx.Err()
 		}
 	}

@@ -52,6 +52,15 @@ func Split(name string) (hash, description string, err error) {
 	return hash, description, nil
 }
 
+// Of returns the hash, in hex, and the description in a name made by [Namer].
+func Of(name string) (hash string, d *Description, err error) {
+	hash, text, err := Split(name)
+	if err == nil {
+		d, err = Parse(text)
+	}
+	return hash, d, err
+}
+
 // Parse decodes a description.
 func Parse(description string) (*Description, error) {
 	d := new(Description)

@@ -61,6 +61,30 @@ func (l *Listener) Wait(ctx context.Context, key string) (woken <-chan struct{},
 	return l.waiters.Add(key)
 }
 
+// pollInterval is how often a waiting caller looks at its key besides, in case a notification was lost.
+const pollInterval = time.Second
+
+// Changed returns when a key may have changed, and after pollInterval. isChanged looks whether it has: a change from
+// before the caller waits sends it no notification.
+func (l *Listener) Changed(ctx context.Context, key string, isChanged func() (bool, error)) error {
+	woken, leave, err := l.Wait(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if changed, err := isChanged(); changed || err != nil {
+		return err
+	}
+	select {
+	case <-woken:
+		return nil
+	case <-time.After(pollInterval):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Hearing lets callers wait for notifications, until listen returns.
 func (l *Listener) Hearing() { l.hearing.Store(true) }
 
@@ -74,11 +98,9 @@ func (l *Listener) run() {
 		// The order matters: from now on new callers poll, and earlier ones may have missed a notification.
 		l.hearing.Store(false)
 		l.waiters.WakeAll()
-		timer := time.NewTimer(pause)
 		select {
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-l.ctx.Done():
-			timer.Stop()
 		}
 	}
 }
