@@ -79,8 +79,9 @@ func (d *modelled) decided(command any, got machine.Outcome, err error) {
 }
 
 func (d *modelled) write() *machine.Write {
-	if len(d.sent) > 0 && d.random.IntN(3) == 0 {
-		return d.sent[d.random.IntN(len(d.sent))]
+	// Of the latest ones, because the windows of receipts are short: else hardly one is answered from the state.
+	if n := len(d.sent); n > 0 && d.random.IntN(3) == 0 {
+		return d.sent[n-1-d.random.IntN(min(n, 1<<d.random.IntN(9)))]
 	}
 	w := appendWrite([]string{"a", "b", "c"}[d.random.IntN(3)], 0, nil)
 	s := d.model.Stream(w.Scope, w.ClientID)
