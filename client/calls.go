@@ -11,19 +11,11 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// The methods of the API.
-var (
-	rpcWriteBatch        = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.WriteBatch)
-	rpcOpenSession       = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.OpenSession)
-	rpcGetClientState    = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetClientState)
-	rpcGetEntity         = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetEntity)
-	rpcGetTransaction    = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetTransaction)
-	rpcGetBlock          = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetBlock)
-	rpcListEntities      = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.ListEntities)
-	rpcListRelationships = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.ListRelationships)
-	rpcListBlocks        = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.ListBlocks)
-	rpcGetStatus         = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetStatus)
-	rpcListClients       = rpc.Admin(seqledgerv1connect.AdminServiceClient.ListClients)
+// The services of the API.
+type (
+	ledgerService = seqledgerv1connect.LedgerServiceClient
+	adminService  = seqledgerv1connect.AdminServiceClient
+	recordService = seqledgerv1connect.IdempotencyServiceClient
 )
 
 // Write commits one write, numbered by the caller, exactly once. When the answer is lost it
@@ -72,7 +64,8 @@ type BatchResult struct {
 func (c *Client) WriteBatch(ctx context.Context, writes []*seqledgerv1.WriteRequest) []BatchResult {
 	var copies writeCopies
 	results := make([]BatchResult, len(writes))
-	response, err := rpc.Call(ctx, c.core, rpcWriteBatch, &seqledgerv1.WriteBatchRequest{Writes: writes}, copies.add)
+	batch := &seqledgerv1.WriteBatchRequest{Writes: writes}
+	response, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.WriteBatch), batch, copies.add)
 	answers := response.GetResults()
 	if err == nil && len(answers) != len(writes) {
 		err = rpc.ProtocolError("%d results for %d writes", len(answers), len(writes))
@@ -134,7 +127,7 @@ func (e *unsentError) Unwrap() error { return e.cause }
 func (c *Client) GetClientState(
 	ctx context.Context, request *seqledgerv1.GetClientStateRequest,
 ) (*seqledgerv1.ClientState, error) {
-	response, err := rpc.Call(ctx, c.core, rpcGetClientState, request, nil)
+	response, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetClientState), request, nil)
 	return response.GetState(), err
 }
 
@@ -143,7 +136,7 @@ func (c *Client) GetClientState(
 func (c *Client) OpenSession(
 	ctx context.Context, request *seqledgerv1.OpenSessionRequest,
 ) (*seqledgerv1.OpenSessionResponse, error) {
-	return rpc.Call(ctx, c.core, rpcOpenSession, request, nil)
+	return rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.OpenSession), request, nil)
 }
 
 // StaleRead makes the server answer a read from its own state, without asking the other nodes of its cluster. This
@@ -163,7 +156,7 @@ func WithStaleRead(ctx context.Context, s *StaleRead) context.Context {
 
 // GetEntity reads one entity; an absent one is [failure.ErrNotFound].
 func (c *Client) GetEntity(ctx context.Context, request *seqledgerv1.GetEntityRequest) (*seqledgerv1.Entity, error) {
-	response, err := rpc.Call(ctx, c.core, rpcGetEntity, request, nil)
+	response, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetEntity), request, nil)
 	return response.GetEntity(), err
 }
 
@@ -177,7 +170,7 @@ func (c *Client) GetTransaction(
 	ask := new(seqledgerv1.GetTransactionRequest)
 	proto.Merge(ask, request)
 	ask.Parts, ask.FirstOperation = true, 0
-	answer, err := rpc.Call(ctx, c.core, rpcGetTransaction, ask, nil)
+	answer, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetTransaction), ask, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +186,7 @@ func (c *Client) GetTransaction(
 				transaction.GetTxId(), next, len(transaction.GetOperations()))
 		}
 		ask.FirstOperation = next
-		part, err := rpc.Call(ctx, c.core, rpcGetTransaction, ask, nil)
+		part, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetTransaction), ask, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -212,14 +205,14 @@ func (c *Client) GetTransaction(
 // [failure.ErrProtocol]. With BLOCK_CONTENT_HEADER the block has no transactions.
 func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequest) (*seqledgerv1.Block, error) {
 	if !readsParts(request.GetContent()) {
-		response, err := rpc.Call(ctx, c.core, rpcGetBlock, request, nil)
+		response, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetBlock), request, nil)
 		return response.GetBlock(), err
 	}
 	ask := new(seqledgerv1.GetBlockRequest)
 	proto.Merge(ask, request)
 	ask.Content, ask.Start = seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS, nil
 	for joiner := new(blockJoiner); ; ask.Start = joiner.block.GetNext() {
-		response, err := rpc.Call(ctx, c.core, rpcGetBlock, ask, nil)
+		response, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetBlock), ask, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -239,6 +232,6 @@ func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequ
 
 // Status describes the server.
 func (c *Client) Status(ctx context.Context) (*seqledgerv1.Status, error) {
-	response, err := rpc.Call(ctx, c.core, rpcGetStatus, &seqledgerv1.GetStatusRequest{}, nil)
+	response, err := rpc.Call(ctx, c.core, rpc.Admin(adminService.GetStatus), &seqledgerv1.GetStatusRequest{}, nil)
 	return response.GetStatus(), err
 }

@@ -5,43 +5,45 @@ import (
 	"iter"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// listRequest is a request for a page; PR is a pointer to the message R.
-type listRequest[R any] interface {
-	*R
+// listRequest is a request for a page, a pointer to the message M, and listAnswer the answer.
+type listRequest[M any] interface {
+	*M
 	proto.Message
-	GetPageSize() uint32
+	GetPageToken() string
 }
 
-// listing yields the items of all pages in order and reads each page when it is needed. It ends
-// after an error.
-func listing[Req, Res, T any, R listRequest[Req]](
-	ctx context.Context, c *Client, method rpc.Unary[Req, Res], request R,
-	turn func(request R, token string), items func(*Res) ([]T, string),
+type listAnswer[M any] interface {
+	*M
+	GetNextPageToken() string
+}
+
+// listing yields the items of all pages in order and reads each page when it is needed. It ends after an error.
+func listing[Req, Res, T any, R listRequest[Req], A listAnswer[Res]](
+	ctx context.Context, c *Client, method rpc.Unary[Req, Res], request R, items func(A) []T,
 ) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		request := proto.CloneOf(request)
-		for {
+		m := request.ProtoReflect()
+		token := m.Descriptor().Fields().ByName("page_token")
+		for more := true; more; more = request.GetPageToken() != "" {
 			page, err := rpc.Call(ctx, c.core, method, (*Req)(request), nil)
 			if err != nil {
 				var none T
 				yield(none, err)
 				return
 			}
-			found, token := items(page)
-			for _, item := range found {
+			for _, item := range items(page) {
 				if !yield(item, nil) {
 					return
 				}
 			}
-			if token == "" {
-				return
-			}
-			turn(request, token)
+			m.Set(token, protoreflect.ValueOfString(A(page).GetNextPageToken()))
 		}
 	}
 }
@@ -52,11 +54,8 @@ func listing[Req, Res, T any, R listRequest[Req]](
 func (c *Client) ListEntities(
 	ctx context.Context, request *seqledgerv1.ListEntitiesRequest,
 ) iter.Seq2[*seqledgerv1.Entity, error] {
-	return listing(ctx, c, rpcListEntities, request,
-		func(r *seqledgerv1.ListEntitiesRequest, token string) { r.PageToken = token },
-		func(page *seqledgerv1.ListEntitiesResponse) ([]*seqledgerv1.Entity, string) {
-			return page.GetEntities(), page.GetNextPageToken()
-		})
+	return listing(ctx, c, rpc.Ledger(ledgerService.ListEntities), request,
+		(*seqledgerv1.ListEntitiesResponse).GetEntities)
 }
 
 // ListRelationships yields the relationships of a scope, as ListEntities does its
@@ -64,11 +63,8 @@ func (c *Client) ListEntities(
 func (c *Client) ListRelationships(
 	ctx context.Context, request *seqledgerv1.ListRelationshipsRequest,
 ) iter.Seq2[*seqledgerv1.Relationship, error] {
-	return listing(ctx, c, rpcListRelationships, request,
-		func(r *seqledgerv1.ListRelationshipsRequest, token string) { r.PageToken = token },
-		func(page *seqledgerv1.ListRelationshipsResponse) ([]*seqledgerv1.Relationship, string) {
-			return page.GetRelationships(), page.GetNextPageToken()
-		})
+	return listing(ctx, c, rpc.Ledger(ledgerService.ListRelationships), request,
+		(*seqledgerv1.ListRelationshipsResponse).GetRelationships)
 }
 
 // ListBlocks yields the headers and hashes of a scope's blocks, as ListEntities does
@@ -76,11 +72,7 @@ func (c *Client) ListRelationships(
 func (c *Client) ListBlocks(
 	ctx context.Context, request *seqledgerv1.ListBlocksRequest,
 ) iter.Seq2[*seqledgerv1.Block, error] {
-	return listing(ctx, c, rpcListBlocks, request,
-		func(r *seqledgerv1.ListBlocksRequest, token string) { r.PageToken = token },
-		func(page *seqledgerv1.ListBlocksResponse) ([]*seqledgerv1.Block, string) {
-			return page.GetBlocks(), page.GetNextPageToken()
-		})
+	return listing(ctx, c, rpc.Ledger(ledgerService.ListBlocks), request, (*seqledgerv1.ListBlocksResponse).GetBlocks)
 }
 
 // ListClients yields the streams of a scope, or of all, as ListEntities does the
@@ -88,9 +80,5 @@ func (c *Client) ListBlocks(
 func (c *Client) ListClients(
 	ctx context.Context, request *seqledgerv1.ListClientsRequest,
 ) iter.Seq2[*seqledgerv1.ClientEntry, error] {
-	return listing(ctx, c, rpcListClients, request,
-		func(r *seqledgerv1.ListClientsRequest, token string) { r.PageToken = token },
-		func(page *seqledgerv1.ListClientsResponse) ([]*seqledgerv1.ClientEntry, string) {
-			return page.GetClients(), page.GetNextPageToken()
-		})
+	return listing(ctx, c, rpc.Admin(adminService.ListClients), request, (*seqledgerv1.ListClientsResponse).GetClients)
 }

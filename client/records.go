@@ -6,21 +6,6 @@ import (
 
 	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
-)
-
-// The methods of IdempotencyService. Package client/idempotency builds on them.
-var (
-	rpcReserve       = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Reserve)
-	rpcComplete      = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Complete)
-	rpcReject        = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Reject)
-	rpcRelease       = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Release)
-	rpcHeartbeat     = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Heartbeat)
-	rpcCheckpoint    = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.Checkpoint)
-	rpcGetRecord     = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.GetRecord)
-	rpcListRecords   = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.ListRecords)
-	rpcPurgeRecord   = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.PurgeRecord)
-	rpcResolveRecord = rpc.Records(seqledgerv1connect.IdempotencyServiceClient.ResolveRecord)
 )
 
 // Reserve takes an idempotency key, or returns the state of its record. Like every call about records it is repeated
@@ -32,47 +17,47 @@ var (
 func (c *Client) Reserve(
 	ctx context.Context, request *seqledgerv1.ReserveRequest,
 ) (*seqledgerv1.ReserveResponse, error) {
-	return rpc.Call(ctx, c.core, rpcReserve, request, nil)
+	return rpc.Call(ctx, c.core, rpc.Records(recordService.Reserve), request, nil)
 }
 
 // Complete stores the result of finished work.
 func (c *Client) Complete(
 	ctx context.Context, request *seqledgerv1.CompleteRequest,
 ) (*seqledgerv1.CompleteResponse, error) {
-	return rpc.Call(ctx, c.core, rpcComplete, request, nil)
+	return rpc.Call(ctx, c.core, rpc.Records(recordService.Complete), request, nil)
 }
 
 // Reject stores a refusal as the final result of the work.
 func (c *Client) Reject(ctx context.Context, request *seqledgerv1.RejectRequest) (*seqledgerv1.RejectResponse, error) {
-	return rpc.Call(ctx, c.core, rpcReject, request, nil)
+	return rpc.Call(ctx, c.core, rpc.Records(recordService.Reject), request, nil)
 }
 
 // Release frees a key. Only an owner that has executed nothing may call it.
 func (c *Client) Release(
 	ctx context.Context, request *seqledgerv1.ReleaseRequest,
 ) (*seqledgerv1.ReleaseResponse, error) {
-	return rpc.Call(ctx, c.core, rpcRelease, request, nil)
+	return rpc.Call(ctx, c.core, rpc.Records(recordService.Release), request, nil)
 }
 
 // Heartbeat extends the lease of an owner.
 func (c *Client) Heartbeat(
 	ctx context.Context, request *seqledgerv1.HeartbeatRequest,
 ) (*seqledgerv1.HeartbeatResponse, error) {
-	return rpc.Call(ctx, c.core, rpcHeartbeat, request, nil)
+	return rpc.Call(ctx, c.core, rpc.Records(recordService.Heartbeat), request, nil)
 }
 
 // Checkpoint stores progress for the next owner.
 func (c *Client) Checkpoint(
 	ctx context.Context, request *seqledgerv1.CheckpointRequest,
 ) (*seqledgerv1.CheckpointResponse, error) {
-	return rpc.Call(ctx, c.core, rpcCheckpoint, request, nil)
+	return rpc.Call(ctx, c.core, rpc.Records(recordService.Checkpoint), request, nil)
 }
 
 // GetRecord reads the record of a key; an absent one is [failure.ErrNotFound].
 func (c *Client) GetRecord(
 	ctx context.Context, request *seqledgerv1.GetRecordRequest,
 ) (*seqledgerv1.IdempotencyRecord, error) {
-	response, err := rpc.Call(ctx, c.core, rpcGetRecord, request, nil)
+	response, err := rpc.Call(ctx, c.core, rpc.Records(recordService.GetRecord), request, nil)
 	return response.GetRecord(), err
 }
 
@@ -81,11 +66,8 @@ func (c *Client) GetRecord(
 func (c *Client) ListRecords(
 	ctx context.Context, request *seqledgerv1.ListRecordsRequest,
 ) iter.Seq2[*seqledgerv1.IdempotencyRecord, error] {
-	return listing(ctx, c, rpcListRecords, request,
-		func(r *seqledgerv1.ListRecordsRequest, token string) { r.PageToken = token },
-		func(page *seqledgerv1.ListRecordsResponse) ([]*seqledgerv1.IdempotencyRecord, string) {
-			return page.GetRecords(), page.GetNextPageToken()
-		})
+	return listing(ctx, c, rpc.Records(recordService.ListRecords), request,
+		(*seqledgerv1.ListRecordsResponse).GetRecords)
 }
 
 // PurgeRecord deletes a finished record, which frees its key. If the first answer is lost, the repeat may be answered
@@ -93,12 +75,12 @@ func (c *Client) ListRecords(
 func (c *Client) PurgeRecord(
 	ctx context.Context, request *seqledgerv1.PurgeRecordRequest,
 ) (*seqledgerv1.PurgeRecordResponse, error) {
-	return rpc.Call(ctx, c.core, rpcPurgeRecord, request, nil)
+	return rpc.Call(ctx, c.core, rpc.Records(recordService.PurgeRecord), request, nil)
 }
 
 // ResolveRecord sets the result of work whose outcome is unknown.
 func (c *Client) ResolveRecord(
 	ctx context.Context, request *seqledgerv1.ResolveRecordRequest,
 ) (*seqledgerv1.ResolveRecordResponse, error) {
-	return rpc.Call(ctx, c.core, rpcResolveRecord, request, nil)
+	return rpc.Call(ctx, c.core, rpc.Records(recordService.ResolveRecord), request, nil)
 }

@@ -153,7 +153,7 @@ func (w *watch) checkChain(ctx context.Context) error {
 	if w.last == nil {
 		return nil
 	}
-	page, err := rpc.Call(ctx, w.client, rpcListBlocks, &seqledgerv1.ListBlocksRequest{
+	page, err := rpc.Call(ctx, w.client, rpc.Ledger(ledgerService.ListBlocks), &seqledgerv1.ListBlocksRequest{
 		Scope: w.request.GetScope(), FromHeight: w.next - 1, PageSize: 1,
 	}, nil)
 	if err != nil {

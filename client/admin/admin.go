@@ -12,16 +12,11 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-var (
-	rpcListRefusals  = rpc.Admin(seqledgerv1connect.AdminServiceClient.ListRefusals)
-	rpcUpdateConfig  = rpc.Admin(seqledgerv1connect.AdminServiceClient.UpdateConfig)
-	rpcGetCluster    = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetCluster)
-	rpcChangeCluster = rpc.Admin(seqledgerv1connect.AdminServiceClient.ChangeCluster)
-)
+type adminService = seqledgerv1connect.AdminServiceClient
 
 // GetCluster describes the nodes that keep the ledger.
 func GetCluster(ctx context.Context, c *client.Client) (*seqledgerv1.Cluster, error) {
-	response, err := rpc.Call(ctx, c.Core(), rpcGetCluster, &seqledgerv1.GetClusterRequest{}, nil)
+	response, err := rpc.Call(ctx, c.Core(), rpc.Admin(adminService.GetCluster), &seqledgerv1.GetClusterRequest{}, nil)
 	return response.GetCluster(), err
 }
 
@@ -29,7 +24,7 @@ func GetCluster(ctx context.Context, c *client.Client) (*seqledgerv1.Cluster, er
 func ChangeCluster(
 	ctx context.Context, c *client.Client, request *seqledgerv1.ChangeClusterRequest,
 ) (*seqledgerv1.Cluster, error) {
-	response, err := rpc.Call(ctx, c.Core(), rpcChangeCluster, request, nil)
+	response, err := rpc.Call(ctx, c.Core(), rpc.Admin(adminService.ChangeCluster), request, nil)
 	return response.GetCluster(), err
 }
 
@@ -38,12 +33,13 @@ func ChangeCluster(
 func UpdateConfig(
 	ctx context.Context, c *client.Client, request *seqledgerv1.UpdateConfigRequest,
 ) (*seqledgerv1.Config, error) {
-	response, err := rpc.Call(ctx, c.Core(), rpcUpdateConfig, request, nil)
+	response, err := rpc.Call(ctx, c.Core(), rpc.Admin(adminService.UpdateConfig), request, nil)
 	return response.GetConfig(), err
 }
 
 // ListRefusals returns the commands of clients that a server has refused last, the oldest first: those with numbers
 // above after. It asks one of the servers, and each has its own.
 func ListRefusals(ctx context.Context, c *client.Client, after uint64) (*seqledgerv1.ListRefusalsResponse, error) {
-	return rpc.Call(ctx, c.Core(), rpcListRefusals, &seqledgerv1.ListRefusalsRequest{After: after}, nil)
+	request := &seqledgerv1.ListRefusalsRequest{After: after}
+	return rpc.Call(ctx, c.Core(), rpc.Admin(adminService.ListRefusals), request, nil)
 }

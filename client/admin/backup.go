@@ -64,17 +64,12 @@ func BackupSince(
 
 func backup(
 	ctx context.Context, c *rpc.Client, m *seqledgerv1.BackupRequest, w io.Writer, begin func(BackupInfo) error,
-) (BackupInfo, error) {
-	info, err := receiveBackup(ctx, c, m, w, begin)
-	if err != nil {
-		return info, fmt.Errorf("backup: %w", err)
-	}
-	return info, nil
-}
-
-func receiveBackup(
-	ctx context.Context, c *rpc.Client, m *seqledgerv1.BackupRequest, w io.Writer, begin func(BackupInfo) error,
 ) (info BackupInfo, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("backup: %w", err)
+		}
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.Context(), cancel)()

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sort"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/internal/pgserver"
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -79,31 +78,11 @@ func Into(
 			return err
 		}
 		_ = pgserver.Leave(db, err)
-		failures++
 		f.log.WarnContext(ctx, "the follower failed; retrying", "error", err)
-		// The shift is bounded, otherwise it would overflow after some more failures.
-		if err := pause(ctx, min(pauseMax, pauseFirst<<min(failures, 16))); err != nil {
+		if err := rpc.Sleep(ctx, rpc.Backoff(failures, 0)); err != nil {
 			return err
 		}
-	}
-}
-
-// The pauses after failures.
-const (
-	pauseFirst = 10 * time.Millisecond
-	pauseMax   = 5 * time.Second
-)
-
-// pause waits for about d or the end of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	// The upper half is random, so that followers that failed together do not come back together.
-	timer := time.NewTimer(d/2 + rand.N(d/2+1))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+		failures++
 	}
 }
 

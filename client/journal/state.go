@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -90,22 +91,12 @@ func (s *stream) state() State {
 	for _, e := range s.settled {
 		state.Entries = append(state.Entries, *e)
 	}
-	slices.SortFunc(state.Entries, func(a, b Entry) int { return compare(a.ID, b.ID) })
+	slices.SortFunc(state.Entries, func(a, b Entry) int { return cmp.Compare(a.ID, b.ID) })
 	for _, e := range s.open() {
 		state.Entries = append(state.Entries, *e)
 	}
 	state.Remembered = s.tagList()
 	return state
-}
-
-func compare(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // apply applies one record, both when it is appended and when it is read back. After an error,
@@ -195,11 +186,10 @@ func (s *stream) applySettled(r *Record) error {
 		clear(s.unsettled[n:])
 		s.unsettled, s.first = s.unsettled[:n], 0
 	}
+	s.live -= e.cost()
 	if e.Tag == "" {
-		s.live -= e.cost()
 		return nil
 	}
-	s.live -= e.cost()
 	e.Settled, e.Receipt = true, r.Receipt
 	s.live += e.cost()
 	s.settled[e.ID] = e

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/internal/pgserver"
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -158,24 +159,15 @@ func (r *Relay) check(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		_, elsewhere := errors.AsType[*elsewhereError](err)
+		_, elsewhere := errors.AsType[*stopError](err)
 		_, refused := errors.AsType[*pgconn.PgError](err)
 		if elsewhere || refused && !pgserver.Passes(err) {
 			return fmt.Errorf("outbox: %w", err)
 		}
 		_ = pgserver.Leave(r.db, err)
 		r.log.WarnContext(ctx, "the outbox's database does not answer; retrying", "error", err)
-		pause(ctx, failures)
+		_ = rpc.Sleep(ctx, rpc.Backoff(failures, 0))
 	}
-}
-
-// elsewhereError means that the rows of a stream go to another scope or client id than this relay's.
-type elsewhereError struct{ stream, organization, vault, client string }
-
-// Error implements error.
-func (e *elsewhereError) Error() string {
-	return fmt.Sprintf("the rows of stream %q go to scope %s/%s as client %q, and this relay writes elsewhere: "+
-		"use that scope and prefix, or another table", e.stream, e.organization, e.vault, e.client)
 }
 
 func (r *Relay) checkOnce(ctx context.Context) error {
@@ -195,16 +187,17 @@ func (r *Relay) checkOnce(ctx context.Context) error {
 	// Rows that were perhaps sent to one scope must not be sent to another.
 	const others = `SELECT stream, organization, vault, client_id FROM {streams}
 		WHERE (organization, vault, client_id) <> ($1, $2, $3 || stream) ORDER BY stream LIMIT 1`
-	var e elsewhereError
+	var stream, organization, vault, id string
 	err := r.db.QueryRow(ctx, r.tables.statement(others), r.options.Scope.GetOrganization(),
-		r.options.Scope.GetVault(), r.options.ClientPrefix).Scan(&e.stream, &e.organization, &e.vault, &e.client)
+		r.options.Scope.GetVault(), r.options.ClientPrefix).Scan(&stream, &organization, &vault, &id)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
 		return err
 	}
-	return &e
+	return stopf("the rows of stream %q go to scope %s/%s as client %q, and this relay writes elsewhere: "+
+		"use that scope and prefix, or another table", stream, organization, vault, id)
 }
 
 // every does something again and again, until ctx ends.

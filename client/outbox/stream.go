@@ -5,13 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	mrand "math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/internal/pgserver"
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -68,7 +68,7 @@ var (
 	errStopped = errors.New("the stream is stopped")
 )
 
-// stopError stops a stream until an operator resumes it.
+// stopError stops a stream until an operator resumes it, or a relay at its start.
 type stopError struct{ reason string }
 
 func (e *stopError) Error() string { return e.reason }
@@ -105,20 +105,8 @@ func (s *stream) work(ctx context.Context) {
 		if ctx.Err() == nil {
 			s.relay.log.WarnContext(ctx, "a stream of the outbox waits after a failure", "stream", s.name, "error", err)
 		}
-		pause(ctx, failures)
+		_ = rpc.Sleep(ctx, rpc.Backoff(failures, 0))
 		failures++
-	}
-}
-
-// pause waits after a failure, the longer the more there were.
-func pause(ctx context.Context, failures int) {
-	const first, most = 20 * time.Millisecond, 5 * time.Second
-	d := min(most, first<<min(failures, 10))
-	timer := time.NewTimer(d/2 + mrand.N(d/2+1))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }
 
@@ -169,14 +157,8 @@ const (
 
 // gather delays the numbering of the rows after a small batch.
 func (s *stream) gather(ctx context.Context, sent int) {
-	if sent >= fewRows {
-		return
-	}
-	timer := time.NewTimer(time.Until(s.numbered.Add(s.relay.options.Poll / pollGather)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	if sent < fewRows {
+		_ = rpc.Sleep(ctx, time.Until(s.numbered.Add(s.relay.options.Poll/pollGather)))
 	}
 }
 

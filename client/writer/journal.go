@@ -205,10 +205,7 @@ func (w *Writer) leaveJournal() {
 // add puts p into the next batch. mu is held.
 func (s *syncer) add(p *Pending) {
 	s.batch = append(s.batch, p)
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	signal(s.wake)
 }
 
 // run syncs until ctx ends.

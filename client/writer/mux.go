@@ -131,11 +131,13 @@ func (h *mux) unlock() {
 	}
 }
 
-// wakeSender tells the sender that there is work. It never blocks, because callers may hold mu. One
-// token is enough: the sender takes it before it collects.
-func (h *mux) wakeSender() {
+// wakeSender tells the sender that there is work. One token is enough: the sender takes it before it collects.
+func (h *mux) wakeSender() { signal(h.wake) }
+
+// signal puts a token into a channel that has room for one. It never blocks, because callers may hold mu.
+func signal(wake chan struct{}) {
 	select {
-	case h.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }
@@ -213,22 +215,17 @@ func (h *mux) run(ctx context.Context) {
 		h.unlock()
 		h.client.Options.Logger.WarnContext(ctx, "the write stream has ended",
 			"server", server.Host(), "reason", err, "opened again in", wait)
-		if e == nil || e.ConnectCode != connect.CodeResourceExhausted && !e.RefusesMessage() {
-			h.client.MoveOn(server, leaderOf(e))
+		switch {
+		case e == nil:
+			h.client.MoveOn(server, "")
+		case e.ConnectCode != connect.CodeResourceExhausted && !e.RefusesMessage():
+			h.client.MoveOn(server, e.LeaderAddress)
 		}
 		failures++
 		if rpc.Sleep(ctx, wait) != nil {
 			return
 		}
 	}
-}
-
-// leaderOf returns the address of the leader that e names, or empty.
-func leaderOf(e *failure.Error) string {
-	if e == nil {
-		return ""
-	}
-	return e.LeaderAddress
 }
 
 // patience decides when the ledger's refusal of a token is final.

@@ -25,12 +25,7 @@ const (
 )
 
 // wakeSessionLoop makes the session loop check the state.
-func (w *Writer) wakeSessionLoop() {
-	select {
-	case w.sessionWork <- struct{}{}:
-	default:
-	}
-}
+func (w *Writer) wakeSessionLoop() { signal(w.sessionWork) }
 
 // runSessionLoop opens a Writer's sessions and keeps an idle stream alive. It runs until ctx ends, and then releases
 // the journal for another Writer.
@@ -183,7 +178,8 @@ func (w *Writer) adopt(attempt []byte, state *seqledgerv1.ClientState) {
 // this Writer's.
 func (w *Writer) fence(ctx context.Context) {
 	w.mux.mu.Lock()
-	due, session := w.state == stateSettling && !w.refused, w.session
+	// Neither the session nor the next number changes while a session is opened.
+	due, session, next := w.state == stateSettling && !w.refused, w.session, w.next
 	w.mux.mu.Unlock()
 	if !due {
 		return
@@ -193,7 +189,7 @@ func (w *Writer) fence(ctx context.Context) {
 		"session", session)
 	attempt, response, err := w.openSessionRetrying(ctx, session)
 	if err == nil {
-		err = w.journalSession(ctx, response.GetState().GetSession(), w.numberDue())
+		err = w.journalSession(ctx, response.GetState().GetSession(), next)
 	}
 	w.mux.mu.Lock()
 	defer w.mux.unlock()
@@ -206,14 +202,6 @@ func (w *Writer) fence(ctx context.Context) {
 		w.adopt(attempt, response.GetState())
 		w.fenced(response.GetState().GetLastCommittedSequence())
 	}
-}
-
-// numberDue is the number of the next write. It does not change while a session
-// is opened.
-func (w *Writer) numberDue() uint64 {
-	w.mux.mu.Lock()
-	defer w.mux.mu.Unlock()
-	return w.next
 }
 
 // dropFromJournal removes a finally refused write and all later ones from the journal, and then

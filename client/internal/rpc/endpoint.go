@@ -287,7 +287,9 @@ func (e *Endpoint) OpenStream(ctx context.Context) (Stream, error) {
 	}
 	e.identity.introduce(header)
 	if e.upgrade != nil && !e.isRefused(&e.noUpgrade) {
-		stream, err := e.openUpgraded(ctx, header)
+		own := header.Clone()
+		own.Set("User-Agent", userAgent)
+		stream, err := upgrade.Dial(ctx, e.upgrade, e.writeStreamURL(), own, message.Codec{})
 		switch dial, isDial := errors.AsType[*net.OpError](err); {
 		case err == nil:
 			if err := e.learn(stream.Header()); err != nil {
@@ -308,13 +310,6 @@ func (e *Endpoint) OpenStream(ctx context.Context) (Stream, error) {
 		stream.RequestHeader()[name] = values
 	}
 	return stream, nil
-}
-
-// openUpgraded requests an upgraded connection for the stream.
-func (e *Endpoint) openUpgraded(ctx context.Context, header http.Header) (*upgrade.ClientConn, error) {
-	header = header.Clone()
-	header.Set("User-Agent", userAgent)
-	return upgrade.Dial(ctx, e.upgrade, e.writeStreamURL(), header, message.Codec{})
 }
 
 // userAgent identifies this client to the server's operator, as Connect's own user agent does
