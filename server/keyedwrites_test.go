@@ -14,7 +14,6 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -86,17 +85,13 @@ func TestMalformedKeyedWrites(t *testing.T) {
 	h := startWith(t, server.Options{})
 	commands := h.ledger.Stats().Commands
 	for field, spoil := range map[string]func(w *seqledgerv1.WriteRequest){
-		"session":         func(w *seqledgerv1.WriteRequest) { w.Session = 1 },
-		"scope":           func(w *seqledgerv1.WriteRequest) { w.Scope = nil },
-		"idempotency_key": func(w *seqledgerv1.WriteRequest) { w.IdempotencyKey = "ü" },
-		"namespace":       func(w *seqledgerv1.WriteRequest) { w.Namespace = "\n" },
-		"principal":       func(w *seqledgerv1.WriteRequest) { w.Principal = strings.Repeat("p", 2_000) },
-		"ttl":             func(w *seqledgerv1.WriteRequest) { w.Ttl = durationpb.New(0) },
-		"client_id":       func(w *seqledgerv1.WriteRequest) { w.ClientId = "\x01" },
-		"operations":      func(w *seqledgerv1.WriteRequest) { w.Operations = nil },
-		"operations[0]":   func(w *seqledgerv1.WriteRequest) { w.Operations = []*seqledgerv1.Operation{{}} },
-		"sequence":        func(w *seqledgerv1.WriteRequest) { w.Sequence, w.ClientId, w.IdempotencyKey = 1, "c", "" },
-		"sequence ":       func(w *seqledgerv1.WriteRequest) { w.IdempotencyKey, w.ClientId = "", "c" },
+		"scope":         func(w *seqledgerv1.WriteRequest) { w.Scope = nil },
+		"namespace":     func(w *seqledgerv1.WriteRequest) { w.Namespace = "\n" },
+		"principal":     func(w *seqledgerv1.WriteRequest) { w.Principal = strings.Repeat("p", 2_000) },
+		"client_id":     func(w *seqledgerv1.WriteRequest) { w.ClientId = "\x01" },
+		"operations[0]": func(w *seqledgerv1.WriteRequest) { w.Operations = []*seqledgerv1.Operation{{}} },
+		"sequence":      func(w *seqledgerv1.WriteRequest) { w.Sequence, w.ClientId, w.IdempotencyKey = 1, "c", "" },
+		"sequence ":     func(w *seqledgerv1.WriteRequest) { w.IdempotencyKey, w.ClientId = "", "c" },
 	} {
 		w := keyedWrite("k", "job")
 		spoil(w)

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
@@ -51,88 +52,35 @@ func (e *wireError) writeError(t testing.TB) (detail *seqledgerv1.WriteError, ba
 // good is a valid write in JSON, with room for changes.
 const good = `"scope":{"organization":"acme"},"clientId":"c","sequence":"1"`
 
-// badWrites are the bodies of a Write that must be refused, and the field that the refusal must name.
-var badWrites = map[string]struct{ body, field string }{
-	"not JSON":             {`{"scope":`, ""},
-	"empty":                {``, ""},
-	"null":                 {`null`, ""},
-	"an array":             {`[]`, ""},
-	"two objects":          {`{` + good + `,"operations":[{"append":{}}]}{}`, ""},
-	"unknown at the top":   {`{` + good + `,"operations":[{"append":{}}],"extra":1}`, "extra"},
-	"unknown in the scope": {`{"scope":{"organization":"acme","region":"x"}}`, "scope.region"},
-	"unknown operation":    {`{` + good + `,"operations":[{"append":{}},{"increment":{}}]}`, "operations[1].increment"},
-	"unknown in operation": {`{` + good + `,"operations":[{"setEntity":{"key":"k","ttl":1}}]}`,
-		"operations[0].set_entity.ttl"},
-	"unknown condition": {`{` + good + `,"operations":[{"setEntity":{"key":"k","condition":{"lessThan":1}}}]}`,
-		"operations[0].set_entity.condition.lessThan"},
-	"wrong type":         {`{` + good + `,"includeProof":"yes"}`, "include_proof"},
-	"sequence too large": {`{"sequence":"18446744073709551616"}`, "sequence"},
-	"negative sequence":  {`{"sequence":-1}`, "sequence"},
-	"fractional session": {`{"session":1.5}`, "session"},
-	"bad base64": {`{` + good + `,"operations":[{"append":{"payload":"*"}}]}`,
-		"operations[0].append.payload"},
-	"scope is text":        {`{"scope":"acme"}`, "scope"},
-	"operations not array": {`{` + good + `,"operations":{}}`, "operations"},
-	"null operation":       {`{` + good + `,"operations":[null]}`, "operations[0]"},
-	"field twice":          {`{"sequence":"1","sequence":"2"}`, "sequence"},
-	"two operations in one": {
-		`{` + good + `,"operations":[{"append":{},"deleteEntity":{"key":"k"}}]}`, "operations[0]",
-	},
-	"invalid UTF-8": {"{\"clientId\":\"\xff\"}", "client_id"},
-	"no scope":      {`{"clientId":"c","sequence":"1","operations":[{"append":{}}]}`, "scope"},
-	"no organization": {`{"scope":{"vault":"v"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`,
-		"scope.organization"},
-	"bad organization": {
-		`{"scope":{"organization":"a b"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`,
-		"scope.organization",
-	},
-	"bad vault": {
-		`{"scope":{"organization":"a","vault":"ä"},"clientId":"c","sequence":"1","operations":[{"append":{}}]}`,
-		"scope.vault",
-	},
-	"no client": {`{"scope":{"organization":"a"},"sequence":"1","operations":[{"append":{}}]}`, "client_id"},
-	"long client": {`{"scope":{"organization":"a"},"clientId":"` + strings.Repeat("c", 257) +
-		`","sequence":"1","operations":[{"append":{}}]}`, "client_id"},
-	"sequence 0":    {`{"scope":{"organization":"a"},"clientId":"c","operations":[{"append":{}}]}`, "sequence"},
-	"bad UUID":      {`{` + good + `,"idempotencyKey":"1234","operations":[{"append":{}}]}`, "idempotency_key"},
-	"no operations": {`{` + good + `}`, "operations"},
-	"too many operations": {
-		`{` + good + `,"operations":[` + strings.Repeat(`{"append":{}},`, 1_000) + `{"append":{}}]}`, "operations",
-	},
-	"empty operation": {`{` + good + `,"operations":[{"append":{}},{}]}`, "operations[1]"},
-	"expire_entity":   {`{` + good + `,"operations":[{"expireEntity":{"key":"k"}}]}`, "operations[0].expire_entity"},
-	"no key":          {`{` + good + `,"operations":[{"setEntity":{}}]}`, "operations[0].set_entity.key"},
-	"long key": {`{` + good + `,"operations":[{"deleteEntity":{"key":"` + strings.Repeat("k", 1_025) + `"}}]}`,
-		"operations[0].delete_entity.key"},
-	"no subject": {`{` + good + `,"operations":[{"createRelationship":{"resource":"r","relation":"l"}}]}`,
-		"operations[0].create_relationship.subject"},
-	"empty condition": {`{` + good + `,"operations":[{"setEntity":{"key":"k","condition":{}}}]}`,
-		"operations[0].set_entity.condition"},
-	"not_exists false": {`{` + good + `,"operations":[{"setEntity":{"key":"k","condition":{"notExists":false}}}]}`,
-		"operations[0].set_entity.condition.not_exists"},
-	"must_exist false": {`{` + good + `,"operations":[{"deleteEntity":{"key":"k","condition":{"mustExist":false}}}]}`,
-		"operations[0].delete_entity.condition.must_exist"},
-	"expires in 1970": {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"1970-01-01T00:00:00Z"}}]}`,
-		"operations[0].set_entity.expires_at"},
-	"expires in 1969": {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"1969-01-01T00:00:00Z"}}]}`,
-		"operations[0].set_entity.expires_at"},
-	"expires too late": {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"9000-01-01T00:00:00Z"}}]}`,
-		"operations[0].set_entity.expires_at"},
-	"expires at never": {`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"soon"}}]}`,
-		"operations[0].set_entity.expires_at"},
-	"long value": {`{` + good + `,"operations":[{"append":{"payload":"` +
-		strings.Repeat("AAAA", (machine.MaxValueBytes+3)/3) + `"}}]}`, "operations[0].append.payload"},
-}
-
+// TestMalformedWritesChangeNothing: each is refused with the field, in both encodings. Package wire tries every mistake.
 func TestMalformedWritesChangeNothing(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	before := h.state(t)
-	for name, c := range badWrites {
+	for _, c := range []struct{ body, field string }{
+		{`nonsense`, ""}, {`{"sequence":-1}`, "sequence"}, {`{` + good + `,"operations":[{"append":{}}],"extra":1}`, "extra"},
+		{`{"clientId":"c","sequence":"1","operations":[{"append":{}}]}`, "scope"},
+		{`{` + good + `,"operations":[{"append":{"payload":"*"}}]}`, "operations[0].append.payload"},
+		{`{` + good + `,"operations":[{"append":{}},{}]}`, "operations[1]"},
+		{`{` + good + `,"operations":[{"setEntity":{"key":"k","expiresAt":"1969-01-01T00:00:00Z"}}]}`,
+			"operations[0].set_entity.expires_at"},
+	} {
 		status, _, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/json", c.body)
-		h.checkRefusal(t, name, status, text, c.field)
+		h.checkRefusal(t, c.body, status, text, c.field)
 	}
-	// The same bodies, in a stream, are results in their place; see TestABatchAnswersInItsPlaces.
+	ok, err := proto.Marshal(writeOf("c", 1, appendOp("x")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1)
+	noText := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), []byte{0xff})
+	for field, body := range map[string][]byte{
+		"99": append(bytes.Clone(ok), unknown...), "client_id": append(bytes.Clone(ok), noText...),
+		"operations[0]": ok[:len(ok)-1], "": {0xff, 0xff},
+	} {
+		status, _, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/proto", string(body))
+		h.checkRefusal(t, field, status, text, field)
+	}
 	if after := h.state(t); after != before {
 		t.Errorf("malformed requests changed the ledger from %v to %v", before, after)
 	}
@@ -155,45 +103,6 @@ func (h *harness) checkRefusal(t *testing.T, name string, status int, text, fiel
 	}
 }
 
-func TestMalformedBinaryWritesChangeNothing(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	before := h.state(t)
-	ok, err := proto.Marshal(writeOf("c", 1, appendOp("x")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	varint := func(number protowire.Number) []byte {
-		return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.VarintType), 1)
-	}
-	inner := func(number protowire.Number, b []byte) []byte {
-		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), b)
-	}
-	for name, c := range map[string]struct {
-		body  []byte
-		field string
-	}{
-		"unknown at the top":   {append(ok, varint(99)...), "99"},
-		"unknown in operation": {append(ok, inner(6, inner(1, varint(77)))...), "operations[1].set_entity.77"},
-		"unknown in condition": {append(ok, inner(6, inner(2, inner(2, varint(9))))...),
-			"operations[1].delete_entity.condition.9"},
-		"wrong wire type": {append(ok, inner(4, nil)...), "sequence"},
-		"not UTF-8":       {append(ok, inner(2, []byte{0xff})...), "client_id"},
-		"key not UTF-8": {append(ok, inner(6, inner(1, inner(1, []byte{0xff})))...),
-			"operations[1].set_entity.key"},
-		"cut off":                 {ok[:len(ok)-1], "operations[0]"},
-		"cut off within a number": {append(ok, 0x20, 0x80), "sequence"},
-		"noise":                   {[]byte{0xff, 0xff}, ""},
-	} {
-		status, _, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/proto",
-			string(c.body))
-		h.checkRefusal(t, name, status, text, c.field)
-	}
-	if after := h.state(t); after != before {
-		t.Errorf("malformed requests changed the ledger from %v to %v", before, after)
-	}
-}
-
 func TestMalformedCallsChangeNothing(t *testing.T) {
 	t.Parallel()
 	h := start(t)
@@ -202,10 +111,7 @@ func TestMalformedCallsChangeNothing(t *testing.T) {
 	adminService := "/" + seqledgerv1connect.AdminServiceName + "/"
 	for _, c := range []struct{ procedure, body, field string }{
 		{ledgerService + "OpenSession", `{` + scoped + `,"clientId":"c"}`, "attempt_id"},
-		{ledgerService + "OpenSession", `{` + scoped + `,"clientId":"c","attemptId":"AAAA"}`, "attempt_id"},
-		{ledgerService + "OpenSession", `{"clientId":"c","attemptId":"` + attempt + `"}`, "scope"},
 		{ledgerService + "OpenSession", `{` + scoped + `,"attemptId":"` + attempt + `"}`, "client_id"},
-		{ledgerService + "OpenSession", `{"scope":{"organization":"a","x":1}}`, "scope.x"},
 		{ledgerService + "GetClientState", `{"clientId":"c"}`, "scope"},
 		{ledgerService + "GetClientState", `{` + scoped + `}`, "client_id"},
 		{ledgerService + "GetEntity", `{` + scoped + `}`, "key"},
@@ -228,12 +134,6 @@ func TestMalformedCallsChangeNothing(t *testing.T) {
 		{adminService + "ListClients", `{"scope":{}}`, "scope.organization"},
 		{adminService + "ListClients", `{"pageToken":"AAAA"}`, "page_token"},
 		{adminService + "UpdateConfig", `{"evictionInterval":"0"}`, "eviction_interval"},
-		{adminService + "UpdateConfig", `{"evictionLimit":"100001"}`, "eviction_limit"},
-		{adminService + "UpdateConfig", `{"receiptWindow":"1025"}`, "receipt_window"},
-		{adminService + "UpdateConfig", `{"maxStreams":"0"}`, "max_streams"},
-		{adminService + "UpdateConfig", `{"clientTtl":"0.5s"}`, "client_ttl"},
-		{adminService + "UpdateConfig", `{"clientTtl":"-5s"}`, "client_ttl"},
-		{adminService + "UpdateConfig", `{"clientTtl":"300000000000s"}`, "client_ttl"},
 	} {
 		status, _, text := h.post(t, c.procedure, "application/json", c.body)
 		h.checkRefusal(t, c.procedure+" "+c.body, status, text, c.field)

@@ -164,12 +164,12 @@ func (w *wireCluster) leader(ctx context.Context) (address string, err error) {
 	}
 }
 
-func (w *wireCluster) connect(ctx context.Context, at placement) (conn, error) {
+func (w *wireCluster) connect(ctx context.Context, _ placement) (conn, error) {
 	leader, err := w.leader(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return connectStream(ctx, strings.Join(w.addresses(), ","), leader, at)
+	return connectStream(ctx, strings.Join(w.addresses(), ","), leader)
 }
 
 // etcdCluster is three members of etcd.

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
@@ -30,11 +31,11 @@ func serveEtcd(ctx context.Context, dir, members string) error {
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop().WithOptions(zap.IncreaseLevel(zapcore.FatalLevel)))
 	var listen [2]url.URL // for clients and for peers
 	for i := range listen {
-		port, err := freePort()
+		address, err := freeport.Address()
 		if err != nil {
 			return err
 		}
-		listen[i] = url.URL{Scheme: "http", Host: "127.0.0.1:" + strconv.Itoa(port)}
+		listen[i] = url.URL{Scheme: "http", Host: address}
 	}
 	config.ListenClientUrls, config.AdvertiseClientUrls = listen[:1], listen[:1]
 	config.ListenPeerUrls, config.AdvertisePeerUrls = listen[1:], listen[1:]

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
@@ -69,12 +71,13 @@ func (p *postgres) start(ctx context.Context, dir string) (err error) {
 
 // run starts the server and waits until it answers.
 func (p *postgres) run(ctx context.Context) error {
-	port, err := freePort()
+	address, err := freeport.Address()
 	if err != nil {
 		return err
 	}
-	p.address = fmt.Sprintf("postgres://bench@127.0.0.1:%d/postgres?sslmode=disable", port)
-	command := p.installed.Command(p.dir, fmt.Sprint(port), "fsync=on", "synchronous_commit=on",
+	_, port, _ := net.SplitHostPort(address) // our own
+	p.address = "postgres://bench@" + address + "/postgres?sslmode=disable"
+	command := p.installed.Command(p.dir, port, "fsync=on", "synchronous_commit=on",
 		"full_page_writes=on", "shared_buffers=512MB", "max_wal_size=4GB", "max_connections=300")
 	if p.process, err = process.Launch(command, p.dir+".log", p.installed.User); err != nil {
 		return err

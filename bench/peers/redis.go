@@ -5,13 +5,14 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"net"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
@@ -41,12 +42,12 @@ func findRedis() (string, error) {
 
 // run starts the server and waits until it has read its file.
 func (r *redisServer) run(ctx context.Context) error {
-	port, err := freePort()
-	if err != nil {
+	var err error
+	if r.address, err = freeport.Address(); err != nil {
 		return err
 	}
-	r.address = "127.0.0.1:" + strconv.Itoa(port)
-	command := exec.Command("redis-server", "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", r.dir,
+	host, port, _ := net.SplitHostPort(r.address) // our own
+	command := exec.Command("redis-server", "--port", port, "--bind", host, "--dir", r.dir,
 		"--appendonly", "yes", "--appendfsync", "always", "--save", "",
 		"--auto-aof-rewrite-percentage", "0", "--daemonize", "no")
 	if r.process, err = process.Launch(command, r.dir+".log", nil); err != nil {

@@ -35,7 +35,7 @@ func newWire(multiplexed bool) func() system {
 
 func (w *wire) connect(ctx context.Context, at placement) (conn, error) {
 	if w.multiplexed {
-		return connectStream(ctx, w.address, w.address, at)
+		return connectStream(ctx, w.address, w.address)
 	}
 	c, err := client.New(client.Options{Server: w.address})
 	if err != nil {
@@ -45,7 +45,7 @@ func (w *wire) connect(ctx context.Context, at placement) (conn, error) {
 }
 
 // connectStream connects Writers to servers, as client.Options has them, and a link to one of them.
-func connectStream(ctx context.Context, servers, linked string, at placement) (conn, error) {
+func connectStream(ctx context.Context, servers, linked string) (conn, error) {
 	c, err := client.New(client.Options{Server: servers})
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func connectStream(ctx context.Context, servers, linked string, at placement) (c
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &streamConn{client: c, link: l, numbered: at.numbered}, nil
+	return &streamConn{client: c, link: l}, nil
 }
 
 var wireScope = &seqledgerv1.Scope{Organization: "bench", Vault: "peers"}
@@ -67,7 +67,7 @@ func request(j *job) *seqledgerv1.WriteRequest {
 		Operations: []*seqledgerv1.Operation{appendOf(j.payload)},
 	}
 	if j.writer != nil {
-		r.Session, r.IdempotencyKey = j.writer.session, j.writer.key
+		r.Session, r.IdempotencyKey = j.writer.session, j.sent
 	}
 	return r
 }
@@ -93,25 +93,20 @@ func (c *unaryConn) close() error { return c.client.Close() }
 
 // streamConn has a Writer for each stream, all over one connection.
 type streamConn struct {
-	client   *client.Client
-	link     *link
-	numbered bool
-	writers  sync.Map // of *streamWriter, by stream
+	client  *client.Client
+	link    *link
+	writers sync.Map // of *streamWriter, by stream
 }
 
-// streamWriter is a Writer and its last write.
+// streamWriter is a Writer and its session.
 type streamWriter struct {
 	conn    *streamConn
 	writer  *writer.Writer
 	session uint64
-	key     string
 }
 
 func (c *streamConn) do(ctx context.Context, j *job, repeat bool) (answer, error) {
-	if repeat && !c.numbered && (j.writer == nil || j.writer.conn != c) {
-		return answer{}, errors.New("a retry of what was not written over this connection")
-	}
-	if repeat || c.numbered {
+	if repeat {
 		return c.link.do(ctx, j, repeat)
 	}
 	if err := c.give(ctx, j); err != nil {
@@ -124,7 +119,7 @@ func (c *streamConn) do(ctx context.Context, j *job, repeat bool) (answer, error
 	if p.Sequence() != j.sequence {
 		return answer{}, fmt.Errorf("the Writer numbered a write %d, want %d", p.Sequence(), j.sequence)
 	}
-	j.writer.key = p.Key()
+	j.sent = p.Key()
 	return receiptAnswer(p.Wait(ctx))
 }
 

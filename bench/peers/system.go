@@ -4,12 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"net"
-	"strconv"
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
@@ -18,7 +15,9 @@ type job struct {
 	stream   int
 	sequence uint64
 	payload  []byte
-	writer   *streamWriter // for streamConn alone: that of the stream
+	// Of streamConn alone: the Writer of the stream, and the key that it gave to the write.
+	writer *streamWriter
+	sent   string
 }
 
 // key returns the idempotency key, which is as fixed as the write.
@@ -47,9 +46,6 @@ type placement struct {
 	// pipelined: requests of many callers share a connection without waiting
 	// for each other's answers.
 	pipelined bool
-	// numbered: the harness numbers the writes itself, without sessions. It is for many
-	// streams.
-	numbered bool
 }
 
 // system is something that can do the work.
@@ -122,19 +118,6 @@ func (c *child) processes() []int { return c.process.Tree() }
 
 func (c *child) stop() error { return c.process.Stop() }
 
-// freePort returns an unused port of loopback.
-func freePort() (int, error) {
-	address, err := freeport.Address()
-	if err != nil {
-		return 0, err
-	}
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(port)
-}
-
 func builtIn(module string) func() (string, error) {
 	return func() (string, error) { return moduleVersion(module), nil }
 }
@@ -156,13 +139,9 @@ func kinds() []kind {
 		{name: "nats", make: newNATS,
 			find:     builtIn("github.com/nats-io/nats-server/v2"),
 			settings: natsSettings, connections: pools(1, 4, 16),
-			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its " +
-				"id is " +
-				"looked at, " +
-				"so that retries go without one; the reply is the stream's sequence alone; a retry is known for " +
-				"the duplicate " +
-				"window of " +
-				"2 minutes, not for ever"},
+			lacks: "no request hash is compared; an exact repeat is refused for its expected sequence before its id " +
+				"is looked at, so that retries go without one; the reply is the stream's sequence alone; a retry is " +
+				"known for the duplicate window of 2 minutes, not for ever"},
 		{name: "etcd", make: newEtcd, find: builtIn("go.etcd.io/etcd/server/v3"),
 			settings: etcdSettings, connections: pools(1, 4, 16),
 			lacks: etcdLacks},

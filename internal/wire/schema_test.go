@@ -293,8 +293,8 @@ func spoiledWrites(t *testing.T) (spoiled []spoiledWrite) {
 }
 
 // TestTextThatIsNotUTF8: the generated decoder would take it; it has to be refused with the same field, code and
-// message as if package proto had read it, and before anything is converted. TestMalformedBinaryWritesChangeNothing is
-// the same from outside.
+// message as if package proto had read it, and before anything is converted. TestMalformedWritesChangeNothing is the
+// same from outside.
 func TestTextThatIsNotUTF8(t *testing.T) {
 	t.Parallel()
 	for _, spoiled := range spoiledWrites(t) {

@@ -236,8 +236,8 @@ func (c *Controller) AwaitProbes(ctx context.Context) error {
 
 // Gauges are what is in use.
 type Gauges struct {
-	Requests, Streams, Probes, Connections, UnknownConnections, Visits int64
-	ArrivingBytes, AnswerBytes, Reads                                  int64
+	Requests, Streams, Connections, UnknownConnections, Visits int64
+	ArrivingBytes, AnswerBytes, Reads                          int64
 	// DiskLevel is 0 while the disk has space, 1 when less than twice the reserve is free, and 2 when writes are
 	// refused.
 	DiskLevel int64
@@ -246,7 +246,7 @@ type Gauges struct {
 // Gauges returns what is in use.
 func (c *Controller) Gauges() Gauges {
 	return Gauges{
-		Requests: c.used[Requests].Used(), Streams: c.used[Streams].Used(), Probes: c.probes.Used(),
+		Requests: c.used[Requests].Used(), Streams: c.used[Streams].Used(),
 		Connections: c.used[Connections].Used(), UnknownConnections: c.connections.unknownCount(),
 		Visits: c.visits.count(), ArrivingBytes: c.used[MessageBytes].Used(), AnswerBytes: c.used[AnswerBytes].Used(),
 		Reads:     c.used[Reads].Used() + c.used[LargeReads].Used(),

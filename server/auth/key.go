@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -88,11 +89,8 @@ func (k *key) same(other *key) bool {
 }
 
 func (g *Grant) same(other *Grant) bool {
-	const separator = "\x00" // in no pattern
-	return g.Role == other.Role &&
-		strings.Join(g.Scopes, separator) == strings.Join(other.Scopes, separator) &&
-		strings.Join(g.ClientIDs, separator) == strings.Join(other.ClientIDs, separator) &&
-		strings.Join(g.SharedNamespaces, separator) == strings.Join(other.SharedNamespaces, separator)
+	return g.Role == other.Role && slices.Equal(g.Scopes, other.Scopes) &&
+		slices.Equal(g.ClientIDs, other.ClientIDs) && slices.Equal(g.SharedNamespaces, other.SharedNamespaces)
 }
 
 // find returns the credential of a key. keys is by id.
