@@ -214,8 +214,8 @@ func (r *Record) reserve(c *Command, at Moment) (*Record, Outcome) {
 	return r, Outcome{Code: Replay}
 }
 
-// Incomparable reports whether the record's fingerprint was made in another way than f, so that a Mismatch does not tell
-// whether it is the same request.
+// Incomparable reports whether the record's fingerprint was made in another way than f, so that a Mismatch does not
+// tell whether it is the same request.
 func (r *Record) Incomparable(f Fingerprint) bool {
 	return r.State != Written && r.Fingerprint.Algorithm != f.Algorithm
 }
