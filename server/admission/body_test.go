@@ -116,8 +116,8 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 	}
 }
 
-// TestLargeMessagesAreDecodedInTurn: a credential's large messages wait for each other before they are decoded, one at a
-// time, and not if their decoding is not told of. Small ones do not wait. All stay charged until they are released.
+// TestLargeMessagesAreDecodedInTurn: a credential's large messages wait for each other before they are decoded, one at
+// a time, and not if their decoding is not told of. Small ones do not wait. All stay charged until they are released.
 func TestLargeMessagesAreDecodedInTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
