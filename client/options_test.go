@@ -21,8 +21,7 @@ func TestTokensThatAreNone(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the vault is closed")
 	for name, token := range map[string]func(context.Context) (string, error){
-		"newline": client.StaticToken("secret\n"), "two words": client.StaticToken("secret secret"),
-		"not ASCII":      client.StaticToken("secrét"),
+		"newline":        client.StaticToken("secret\n"),
 		"none to be had": func(context.Context) (string, error) { return "", broken },
 	} {
 		c, err := client.New(client.Options{Server: "localhost:1", Token: token})

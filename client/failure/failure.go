@@ -30,7 +30,7 @@ var (
 	ErrUnavailable = errors.New("client: the ledger is not available")
 	// ErrFenced: another process has opened a session on the stream. Stop.
 	ErrFenced = errors.New("client: another session has taken the stream over")
-	// ErrExpired: the stream was evicted after client_ttl without a commit.
+	// ErrExpired: the stream was evicted after client_ttl without a commit, or the ledger was restored to before it.
 	ErrExpired = errors.New("client: the stream was evicted")
 	// ErrOutcomeUnknown: the write may or may not have been committed. Settle
 	// it by repeating the same sequence and key, or with GetClientState; never

@@ -307,12 +307,21 @@ func (o *Owner) LastCheckpoint() []byte { return o.checkpoint }
 // [Interceptor].
 func (o *Owner) Leave(d Disposition) { o.left.Store(uint32(d) + 1) }
 
-// leaves returns the disposition set by the handler, or d if there is none.
-func (o *Owner) leaves(d Disposition) Disposition {
+// leave ends the ownership after the work as the handler has set, or else with d, and returns when a stored response
+// expires.
+func (o *Owner) leave(d Disposition, kind resultKind, response func() []byte) time.Time {
 	if said := o.left.Load(); said > 0 {
-		return Disposition(said - 1)
+		d = Disposition(said - 1)
 	}
-	return d
+	switch d {
+	case ReleaseKey:
+		o.release()
+	case LeaveUnknown:
+		o.abandon()
+	case StoreResult:
+		return o.settle(kind, Result{Response: response()})
+	}
+	return time.Time{}
 }
 
 // ErrLeaseLost is returned to an owner that no longer owns its key, or may no longer own it. The work must stop.
@@ -379,7 +388,9 @@ func (o *Owner) beat(ctx context.Context, began time.Time) {
 	}
 	for pause(ctx, wait) == nil {
 		sent := time.Now()
-		lost, err := o.heartbeat(ctx, interval)
+		beat, cancel := context.WithTimeout(ctx, interval)
+		lost, err := o.extend(beat, lease)
+		cancel()
 		switch {
 		case lost:
 			lose()
@@ -392,12 +403,6 @@ func (o *Owner) beat(ctx context.Context, began time.Time) {
 		}
 		wait = max(0, interval-time.Since(sent)) // a call that hangs must not cost two of the three heartbeats
 	}
-}
-
-func (o *Owner) heartbeat(ctx context.Context, timeout time.Duration) (lost bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return o.extend(ctx, o.guard.Lease)
 }
 
 // extend renews the lease from now on, or ends it.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -48,18 +47,12 @@ func Interceptor(store Store, options Options) connect.Interceptor {
 	if err != nil {
 		panic(err)
 	}
-	i := &interceptor{
-		guard: guard{Settings: options.Settings, store: store, open: options.Open}, options: options,
+	return &interceptor{
+		door{guard: guard{Settings: options.Settings, store: store, open: options.Open}, options: options},
 	}
-	return i
 }
 
-type interceptor struct {
-	guard
-
-	options Options
-	warnJWT sync.Once
-}
+type interceptor struct{ door }
 
 // WrapUnary implements connect.Interceptor.
 func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -97,7 +90,15 @@ func (i *interceptor) serve(
 	case !hasKey:
 		return nil, connectError(request.Header(), &Error{Code: CodeKeyMissing})
 	}
-	key, fingerprint, err := i.identify(ctx, request)
+	key, from, err := i.identify(ctx, request.Header(), request.Spec().Procedure)
+	if err == nil && from.visitor != "" {
+		err = i.signIn(ctx, &i.options, &from)
+		key.Principal = from.principal
+	}
+	var fingerprint Fingerprint
+	if err == nil {
+		fingerprint, err = i.fingerprint(ctx, request)
+	}
 	if err != nil {
 		return nil, connectError(request.Header(), err)
 	}
@@ -107,9 +108,7 @@ func (i *interceptor) serve(
 		return i.replay(request, key.Key, record)
 	case err == nil:
 		return i.run(ctx, request, next, owner)
-	case i.options.Open && bypasses(err) && ctx.Err() == nil:
-		i.Metrics.Count(EventBypassed)
-		i.Logger.WarnContext(ctx, "a call with a key runs without the store and may run twice", "error", err)
+	case i.bypasses(ctx, err):
 		return bypassed(ctx, request, next, key.Key)
 	}
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeStoreUnavailable {
@@ -155,38 +154,21 @@ func bypassed(
 	return response, nil
 }
 
-// identify returns the record key and the fingerprint of a call. The error is an [*Error].
-func (i *interceptor) identify(ctx context.Context, request connect.AnyRequest) (key RecordKey, f Fingerprint,
-	err error) {
-	key.Scope, key.Namespace = i.options.Scope, request.Spec().Procedure
-	if key.Key, err = ParseHeader(request.Header(), i.options.Strict); err != nil {
-		return key, f, &Error{Code: CodeKeyInvalid, Cause: err}
-	}
-	from, err := i.options.sender(ctx, request.Header(), &i.warnJWT)
-	if err == nil && from.visitor != "" {
-		err = i.signIn(ctx, &i.options, &from)
-	}
-	if err != nil {
-		return key, f, err
-	}
-	key.Principal = from.principal
-	if err := key.Validate(); err != nil {
-		return key, f, &Error{Code: CodeKeyInvalid, Cause: err}
-	}
+// fingerprint returns the fingerprint of a call. The error is an [*Error].
+func (i *interceptor) fingerprint(ctx context.Context, request connect.AnyRequest) (f Fingerprint, err error) {
 	message, ok := request.Any().(proto.Message)
 	if !ok {
-		return key, f, &Error{Code: CodeBodyInvalid, Cause: fmt.Errorf("%T is not a protobuf message", request.Any())}
+		return f, &Error{Code: CodeBodyInvalid, Cause: fmt.Errorf("%T is not a protobuf message", request.Any())}
 	}
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 	if err != nil {
-		return key, f, &Error{Code: CodeBodyInvalid, Cause: err}
+		return f, &Error{Code: CodeBodyInvalid, Cause: err}
 	}
-	f, err = fingerprintOf(ctx, FingerprintRaw, nil, &Request{
-		Method: http.MethodPost, Namespace: key.Namespace, Body: body,
+	return fingerprintOf(ctx, FingerprintRaw, nil, &Request{
+		Method: http.MethodPost, Namespace: request.Spec().Procedure, Body: body,
 		Header:    i.options.comparedHeaders(request.Header()),
 		MediaType: string(message.ProtoReflect().Descriptor().FullName()),
 	})
-	return key, f, err
 }
 
 // run runs the handler as the owner of a key. A client disconnect does not stop it, because the retry needs its result.
@@ -253,14 +235,7 @@ func (i *interceptor) settleError(owner *Owner, err error) {
 			disposition = ReleaseKey
 		}
 	}
-	switch owner.leaves(disposition) {
-	case ReleaseKey:
-		owner.release()
-	case LeaveUnknown:
-		owner.abandon()
-	case StoreResult:
-		owner.settle(kind, Result{Response: encodeError(e)})
-	}
+	owner.leave(disposition, kind, func() []byte { return encodeError(e) })
 }
 
 // statusOf returns the HTTP status for a code of an error of the server, as the Connect protocol has it.
@@ -276,16 +251,9 @@ func statusOf(code connect.Code) int {
 
 // panicked ends the ownership of a handler that panics.
 func (i *interceptor) panicked(owner *Owner) {
-	switch owner.leaves(i.options.OnPanic) {
-	case ReleaseKey:
-		owner.release()
-	case StoreResult:
-		owner.settle(resultCommitted, Result{
-			Response: encodeError(connect.NewError(connect.CodeInternal, errors.New("the handler failed"))),
-		})
-	case LeaveUnknown:
-		owner.abandon()
-	}
+	owner.leave(i.options.OnPanic, resultCommitted, func() []byte {
+		return encodeError(connect.NewError(connect.CodeInternal, errors.New("the handler failed")))
+	})
 }
 
 // encodeError returns the stored form of an error. It drops details that do not fit, and a message that does not fit,

@@ -216,17 +216,24 @@ func Middleware(store Store, options Options) func(http.Handler) http.Handler {
 	}
 	return func(next http.Handler) http.Handler {
 		return &middleware{
-			guard: guard{Settings: options.Settings, store: store, open: options.Open}, options: options, next: next,
+			door: door{guard: guard{Settings: options.Settings, store: store, open: options.Open}, options: options},
+			next: next,
 		}
 	}
 }
 
-type middleware struct {
+// door is what [Middleware] and [Interceptor] have in common.
+type door struct {
 	guard
 
 	options Options
-	next    http.Handler
 	warnJWT sync.Once
+}
+
+type middleware struct {
+	door
+
+	next http.Handler
 }
 
 // ServeHTTP implements http.Handler.
@@ -277,7 +284,7 @@ func StripHeaders(header http.Header) {
 
 // serveKeyed serves a request with a key.
 func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
-	key, from, err := m.identify(r)
+	key, from, err := m.identify(r.Context(), withHost(r), m.namespace(r))
 	if err != nil {
 		m.fail(w, r, err)
 		return
@@ -318,9 +325,7 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 		m.replay(w, r, key.Key, record)
 	case err == nil:
 		m.run(w, r, owner)
-	case m.options.Open && bypasses(err) && r.Context().Err() == nil:
-		m.Metrics.Count(EventBypassed)
-		m.Logger.WarnContext(r.Context(), "a request with a key runs without the store and may run twice", "error", err)
+	case m.bypasses(r.Context(), err):
 		m.bypass(w, r, key.Key)
 	default:
 		m.fail(w, r, err)
@@ -371,16 +376,28 @@ func (m *middleware) allowReplay(r *http.Request) error {
 	return nil
 }
 
-// identify returns the record key of a request, and who sends it. The error is an [*Error].
-func (m *middleware) identify(r *http.Request) (key RecordKey, from sender, err error) {
-	key.Scope = m.options.Scope
-	if key.Key, err = ParseHeader(r.Header, m.options.Strict); err != nil {
+// bypasses reports whether a request whose key could not be reserved runs without the store.
+func (d *door) bypasses(ctx context.Context, err error) bool {
+	if !d.open || !bypasses(err) || ctx.Err() != nil {
+		return false
+	}
+	d.Metrics.Count(EventBypassed)
+	d.Logger.WarnContext(ctx, "a request with a key runs without the store and may run twice", "error", err)
+	return true
+}
+
+// identify returns the record key of a request, and who sends it. header includes Host. The error is an [*Error].
+func (d *door) identify(
+	ctx context.Context, header http.Header, namespace string,
+) (key RecordKey, from sender, err error) {
+	key.Scope, key.Namespace = d.options.Scope, namespace
+	if key.Key, err = ParseHeader(header, d.options.Strict); err != nil {
 		return key, from, &Error{Code: CodeKeyInvalid, Cause: err}
 	}
-	if from, err = m.options.sender(r.Context(), withHost(r), &m.warnJWT); err != nil {
+	if from, err = d.options.sender(ctx, header, &d.warnJWT); err != nil {
 		return key, from, err
 	}
-	key.Principal, key.Namespace = from.principal, m.namespace(r)
+	key.Principal = from.principal
 	if err := key.Validate(); err != nil {
 		return key, from, &Error{Code: CodeKeyInvalid, Cause: err}
 	}
@@ -520,22 +537,16 @@ func (m *middleware) settleResponse(owner *Owner, response *storedResponse) (exp
 		owner.abandon()
 		return time.Time{}
 	}
-	switch owner.leaves(m.options.disposition(response.Status)) {
-	case ReleaseKey:
-		owner.release()
-	case LeaveUnknown:
-		owner.abandon()
-	case StoreResult:
+	kind := resultCommitted
+	if response.Status >= 400 && response.Status < 500 {
+		kind = resultRejected
+	}
+	return owner.leave(m.options.disposition(response.Status), kind, func() []byte {
 		if m.options.OutcomeOnly {
 			response.forget()
 		}
-		kind := resultCommitted
-		if response.Status >= 400 && response.Status < 500 {
-			kind = resultRejected
-		}
-		return owner.settle(kind, Result{Response: response.encode()})
-	}
-	return time.Time{}
+		return response.encode()
+	})
 }
 
 // disposition returns what happens to the key after a response with the status.
@@ -572,14 +583,9 @@ func isRefusal(status int) bool {
 // panicked ends the ownership of a handler that panics. The panic continues to the server, which logs it as it would
 // without the middleware.
 func (m *middleware) panicked(owner *Owner) {
-	switch owner.leaves(m.options.OnPanic) {
-	case ReleaseKey:
-		owner.release()
-	case StoreResult:
+	owner.leave(m.options.OnPanic, resultCommitted, func() []byte {
 		response := newStoredResponse(http.StatusInternalServerError, nil, nil)
 		response.Kept = true
-		owner.settle(resultCommitted, Result{Response: response.encode()})
-	case LeaveUnknown:
-		owner.abandon()
-	}
+		return response.encode()
+	})
 }

@@ -3,7 +3,6 @@ package writer_test
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -253,25 +252,7 @@ func TestJournalOptions(t *testing.T) {
 // that share a journal, and crashes of their process between its rounds.
 func TestJournalExactlyOnceUnderFaults(t *testing.T) {
 	t.Parallel()
-	seeds := []uint64{rand.Uint64(), 1, 2}
-	if testing.Short() {
-		seeds = seeds[:1]
-	}
-	if *seedFlag != 0 {
-		seeds = []uint64{*seedFlag}
-	}
-	for _, seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			defer func() {
-				if t.Failed() {
-					t.Logf("repeat with: go test ./client/writer -run TestJournalExactlyOnceUnderFaults "+
-						"-client.seed=%d", seed)
-				}
-			}()
-			journalUnderFaults(t, &dice{rng: rand.New(rand.NewPCG(seed, 7))})
-		})
-	}
+	withSeeds(t, journalUnderFaults)
 }
 
 // lives is how often the process of journalUnderFaults crashes.
@@ -279,20 +260,7 @@ const lives = 12
 
 func journalUnderFaults(t *testing.T, d *dice) {
 	s, c := start(t)
-	s.set(func(s *fakeServer) {
-		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-			if d.n(4) == 0 {
-				s.releaseGhost(d.n)
-			}
-			if d.n(6) == 0 {
-				s.ledger.toggle(fmt.Sprint("contended-", d.n(2)))
-			}
-			if d.n(12) == 0 {
-				return fault(1 + d.n(int(faultQueueFull)))
-			}
-			return faultNone
-		}
-	})
+	s.set(func(s *fakeServer) { s.onWrite = d.faults(s) })
 	path := filepath.Join(t.TempDir(), "journal")
 	streams := []*bookkeeper{{name: "w0"}, {name: "w1"}}
 	for life := range lives {

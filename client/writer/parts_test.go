@@ -180,8 +180,6 @@ func TestAWatchOfHeaders(t *testing.T) {
 	}{
 		"the chain":     {func(*fakeServer) {}, 3, nil},
 		"another chain": {func(s *fakeServer) { s.chain = 1 }, 2, failure.ErrOtherLedger},
-		"a wrong hash": {func(s *fakeServer) { s.onBlock = func(b *seqledgerv1.Block) { b.Hash[0]++ } }, 2,
-			failure.ErrProtocol},
 		"a break": {func(s *fakeServer) {
 			s.onWatch = func(uint64) error { s.set(func(s *fakeServer) { s.onWatch = nil }); return errBroken }
 		}, 3, nil},

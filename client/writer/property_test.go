@@ -35,6 +35,12 @@ func (d *dice) n(n int) int {
 // copies of it were kept back and run at the worst moment.
 func TestExactlyOnceUnderFaults(t *testing.T) {
 	t.Parallel()
+	withSeeds(t, underFaults)
+}
+
+// withSeeds runs a test with some seeds, of which the first are drawn.
+func withSeeds(t *testing.T, test func(*testing.T, *dice)) {
+	t.Helper()
 	seeds := []uint64{rand.Uint64(), rand.Uint64(), 1, 2, 3, 4}
 	if testing.Short() {
 		seeds = seeds[:2]
@@ -47,11 +53,28 @@ func TestExactlyOnceUnderFaults(t *testing.T) {
 			t.Parallel()
 			defer func() {
 				if t.Failed() {
-					t.Logf("repeat with: go test ./client/writer -run TestExactlyOnceUnderFaults -client.seed=%d", seed)
+					t.Logf("repeat with: go test ./client/writer -run %s -client.seed=%d", t.Name(), seed)
 				}
 			}()
-			underFaults(t, &dice{rng: rand.New(rand.NewPCG(seed, 7))})
+			test(t, &dice{rng: rand.New(rand.NewPCG(seed, 7))})
 		})
+	}
+}
+
+// faults draws what happens to each write. Copies that are under way land, and conditions change, at any moment between
+// two decisions.
+func (d *dice) faults(s *fakeServer) func(*seqledgerv1.WriteRequest) fault {
+	return func(*seqledgerv1.WriteRequest) fault {
+		if d.n(4) == 0 {
+			s.releaseGhost(d.n)
+		}
+		if d.n(6) == 0 {
+			s.ledger.toggle(fmt.Sprint("contended-", d.n(2)))
+		}
+		if d.n(12) == 0 {
+			return fault(1 + d.n(int(faultQueueFull)))
+		}
+		return faultNone
 	}
 }
 
@@ -65,20 +88,7 @@ func underFaults(t *testing.T, d *dice) {
 	s, c := start(t)
 	s.ledger.setWindow(8)
 	s.set(func(s *fakeServer) {
-		s.onWrite = func(*seqledgerv1.WriteRequest) fault {
-			// Copies that are under way land, and conditions change, at any
-			// moment between two decisions.
-			if d.n(4) == 0 {
-				s.releaseGhost(d.n)
-			}
-			if d.n(6) == 0 {
-				s.ledger.toggle(fmt.Sprint("contended-", d.n(2)))
-			}
-			if d.n(12) == 0 {
-				return fault(1 + d.n(int(faultQueueFull)))
-			}
-			return faultNone
-		}
+		s.onWrite = d.faults(s)
 		s.afterOpen = func(*seqledgerv1.OpenSessionRequest) error {
 			if d.n(4) == 0 {
 				return connect.NewError(connect.CodeUnavailable, errors.New("answer lost"))

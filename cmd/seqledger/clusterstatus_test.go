@@ -101,7 +101,7 @@ func TestClusterLineOfStatus(t *testing.T) {
 		}
 	}
 	if got := lines(t, func(shown *table) { showClusterLine(shown, nil) }); len(got) != 0 {
-		t.Errorf("a server of before: %q", got)
+		t.Errorf("a server without a cluster: %q", got)
 	}
 }
 

@@ -49,10 +49,7 @@ func serveClusterWith(t *testing.T, program string, n int) *testCluster {
 		args := []string{"--peer-listen", peer, "--no-console"}
 		if i > 0 {
 			args = append(args, "--join", c.nodes[0].peer)
-			token := filepath.Join(c.nodes[0].data, datadir.TokenName)
-			if _, err := os.Stat(token); err == nil { // programs of before make none
-				args = append(args, "--join-token-file", token)
-			}
+			args = append(args, "--join-token-file", filepath.Join(c.nodes[0].data, datadir.TokenName))
 		}
 		s := serveWith(t, program, filepath.Join(t.TempDir(), fmt.Sprint("node", i+1)), "127.0.0.1:0", args...)
 		c.nodes = append(c.nodes, &clusterServer{s, peer, args})

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client/journal"
@@ -64,16 +61,18 @@ type journalStream struct {
 
 // journalWrite is one write of a stream.
 type journalWrite struct {
-	Sequence       uint64            `json:"sequence,string"`
-	Tag            string            `json:"tag,omitempty"`
-	IdempotencyKey string            `json:"idempotencyKey"`
-	State          string            `json:"state"`
-	Operations     []json.RawMessage `json:"operations"`
-	Receipt        json.RawMessage   `json:"receipt,omitempty"`
-
-	operations []*seqledgerv1.Operation
-	receipt    *seqledgerv1.Receipt
+	Sequence       uint64                            `json:"sequence,string"`
+	Tag            string                            `json:"tag,omitempty"`
+	IdempotencyKey string                            `json:"idempotencyKey"`
+	State          string                            `json:"state"`
+	Operations     []message[*seqledgerv1.Operation] `json:"operations"`
+	Receipt        *message[*seqledgerv1.Receipt]    `json:"receipt,omitempty"`
 }
+
+// message is a message of the API within an object. In JSON it is what showJSON prints.
+type message[M proto.Message] struct{ of M }
+
+func (m message[M]) MarshalJSON() ([]byte, error) { return compactJSON(m.of) }
 
 func (c *journalShowCommand) Run(e *environment) error {
 	found, err := journal.Inspect(c.File)
@@ -123,40 +122,22 @@ func newJournalStream(state journal.State) (journalStream, error) {
 	}
 	for _, entry := range state.Entries {
 		w := journalWrite{Sequence: entry.Sequence, Tag: entry.Tag, IdempotencyKey: entry.Key, State: "unsettled"}
-		var err error
-		if w.operations, err = op.Decode(entry.Request); err != nil {
+		operations, err := op.Decode(entry.Request)
+		if err != nil {
 			return s, err
 		}
-		for _, operation := range w.operations {
-			raw, err := rawJSON(operation)
-			if err != nil {
-				return s, err
-			}
-			w.Operations = append(w.Operations, raw)
+		for _, o := range operations {
+			w.Operations = append(w.Operations, message[*seqledgerv1.Operation]{o})
 		}
 		if entry.Settled {
-			w.State, w.receipt = "settled", new(seqledgerv1.Receipt)
-			if err = proto.Unmarshal(entry.Receipt, w.receipt); err == nil {
-				w.Receipt, err = rawJSON(w.receipt)
-			}
-			if err != nil {
+			w.State, w.Receipt = "settled", &message[*seqledgerv1.Receipt]{new(seqledgerv1.Receipt)}
+			if err := proto.Unmarshal(entry.Receipt, w.Receipt.of); err != nil {
 				return s, fmt.Errorf("receipt of sequence %d: %w", entry.Sequence, err)
 			}
 		}
 		s.Writes = append(s.Writes, w)
 	}
 	return s, nil
-}
-
-// rawJSON is a message as showJSON prints it.
-func rawJSON(m proto.Message) (json.RawMessage, error) {
-	b, err := protojson.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	var compact bytes.Buffer
-	err = json.Compact(&compact, b)
-	return compact.Bytes(), err
 }
 
 // show prints the report for people.
@@ -184,12 +165,12 @@ func (r *journalReport) show(e *environment) error {
 			if w.Tag != "" {
 				what += ", tag " + quoted(w.Tag)
 			}
-			if w.receipt.GetTxId() != "" {
-				what += ", transaction " + quoted(w.receipt.GetTxId())
+			if w.Receipt != nil && w.Receipt.of.GetTxId() != "" {
+				what += ", transaction " + quoted(w.Receipt.of.GetTxId())
 			}
 			t.field("write "+number(w.Sequence), what)
-			for _, o := range w.operations {
-				verb, object := operation.Describe(o)
+			for _, o := range w.Operations {
+				verb, object := operation.Describe(o.of)
 				t.row("  "+verb, object)
 			}
 		}

@@ -55,7 +55,17 @@ func TestJournalShow(t *testing.T) {
 	path, _ := journalled(t)
 	seqledger(t, "journal", "show", path).expect(t, exitDone, "acme/main, client till", "next sequence  3",
 		"settled, key ", "tag rent, transaction ", "unsettled, key ", "tag power", "append", "pay power")
-	var got journalReport
+	var got struct {
+		Damage  *journalDamage
+		Torn    int64 `json:"tornBytes,string"`
+		Streams []struct {
+			Writes []struct {
+				Tag, State string
+				Operations []json.RawMessage
+				Receipt    json.RawMessage
+			}
+		}
+	}
 	out := seqledger(t, "journal", "show", path, "--json").expect(t, exitDone)
 	if err := json.Unmarshal([]byte(out.stdout), &got); err != nil {
 		t.Fatal(err)

@@ -32,20 +32,25 @@ func (e *environment) show(m proto.Message, human func(*table)) error {
 	return t.flush()
 }
 
-// showJSON prints one line. protojson varies its spaces on purpose; the output here must be
-// stable for diff and shell scripts.
+// showJSON prints one line.
 func (e *environment) showJSON(m proto.Message) error {
+	line, err := compactJSON(m)
+	if err == nil {
+		_, err = e.stdout.Write(append(line, '\n'))
+	}
+	return err
+}
+
+// compactJSON returns a message without spaces: protojson varies them on purpose, and the output must be stable for
+// diff and shell scripts.
+func compactJSON(m proto.Message) ([]byte, error) {
 	b, err := protojson.Marshal(m)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var line bytes.Buffer
-	if err := json.Compact(&line, b); err != nil {
-		return err
-	}
-	line.WriteByte('\n')
-	_, err = e.stdout.Write(line.Bytes())
-	return err
+	var compact bytes.Buffer
+	err = json.Compact(&compact, b)
+	return compact.Bytes(), err
 }
 
 // showObject prints an answer that is not a message of the API, with --json only.

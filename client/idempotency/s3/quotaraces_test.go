@@ -18,7 +18,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/testkit/memorybucket"
+	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
 )
 
 // move is a schedule's next action on one of the waiting requests.

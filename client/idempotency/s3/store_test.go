@@ -20,7 +20,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/testkit/memorybucket"
+	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"

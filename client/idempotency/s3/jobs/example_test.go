@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
+	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
 )
 
 // A job is submitted once for an order, however often its producer asks.

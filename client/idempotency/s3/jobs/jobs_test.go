@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
+	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 

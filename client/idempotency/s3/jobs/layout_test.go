@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seqledger/seqledger/client/idempotency/s3/internal/testkit/memorybucket"
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
+	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
 )
 
 // openMemory opens a queue in a bucket in memory. From the request number dies on, none reaches the bucket: 0 is never.
