@@ -72,7 +72,8 @@ func TestDoOnce(t *testing.T) {
 		{idempotency.Fingerprint{Algorithm: 1}, idempotency.CodeOutcomeUnknown}, // it may be the same request
 	} {
 		o := idempotency.DoOptions{Fingerprint: other.fingerprint}
-		if _, err := o.Do(t.Context(), delegated{store}, doKey(), unexpected(t)); idempotency.CodeOf(err) != other.code {
+		_, err := o.Do(t.Context(), delegated{store}, doKey(), unexpected(t))
+		if idempotency.CodeOf(err) != other.code {
 			t.Errorf("another request: %v", err)
 		}
 	}

@@ -299,10 +299,10 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 	}
 	fingerprint, err := m.fingerprint(w, r, key.Namespace)
 	if err == nil && from.visitor != "" {
-		// A credential that nothing has verified yet may be expired or invented, and gets a visitor's secret only if the
-		// replay check accepts it. Otherwise the request is refused, even if nobody has made it before. If it ran as the
-		// caller's own, it would run a second time as the visitor's: once the check accepts a repeat, or when a copy
-		// that the visitor has sent arrives late.
+		// A credential that nothing has verified yet may be expired or invented, and gets a visitor's secret only if
+		// the replay check accepts it. Otherwise the request is refused, even if nobody has made it before. If it ran
+		// as the caller's own, it would run a second time as the visitor's: once the check accepts a repeat, or when a
+		// copy that the visitor has sent arrives late.
 		if m.options.Principal == nil {
 			err = m.allowReplay(r)
 		}

@@ -347,7 +347,8 @@ func TestSwapAfterARemoval(t *testing.T) {
 	}
 	swap := func(key, version string, keep time.Time) bool {
 		t.Helper()
-		swapped, err := m.CompareAndSwap(t.Context(), key, version, []byte("no record"), keep, time.Now().Add(time.Minute))
+		deadline := time.Now().Add(time.Minute)
+		swapped, err := m.CompareAndSwap(t.Context(), key, version, []byte("no record"), keep, deadline)
 		if err != nil {
 			t.Fatal(err)
 		}
