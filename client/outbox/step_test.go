@@ -47,7 +47,8 @@ func dyingRelay(where []string) error {
 	if err != nil {
 		return err
 	}
-	relay, err := outbox.NewRelay(c, db, outbox.Options{Scope: scope, Table: tableOf(where[2]), Park: true, Poll: quick})
+	relay, err := outbox.NewRelay(c, db,
+		outbox.Options{Scope: scope, Table: tableOf(where[2]), Park: true, Poll: quick})
 	if err != nil {
 		return err
 	}

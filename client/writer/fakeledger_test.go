@@ -72,17 +72,6 @@ func (l *fakeLedger) id() (id machine.LedgerID) {
 	return id
 }
 
-// becomesAnother makes it another ledger, to which the same has happened.
-func (l *fakeLedger) becomesAnother() {
-	l.Rewrite(func(command any) any {
-		if c, ok := command.(ledgermodel.Create); ok {
-			c.ID++
-			return c
-		}
-		return command
-	})
-}
-
 // loses makes it a ledger to which a client has written nothing.
 func (l *fakeLedger) loses(clientID string) {
 	l.Rewrite(func(command any) any {

@@ -181,7 +181,7 @@ func (h *mux) explainLocked(err error) error {
 	if h.lastErr == nil {
 		return err
 	}
-	//nolint:errorlint // Not wrapped: the error that broke the stream is not the answer to this call.
+	// Not wrapped: the error that broke the stream is not the answer to this call.
 	return fmt.Errorf("%w (the write stream broke last with: %v)", err, h.lastErr)
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // TestJournalStartedAnewAndCrashed: the stream of an idle Writer was evicted. The Writer starts it anew, and crashes
-// before it gets the answer. The ledger has applied that, the journal does not know it, and the next Writer finds it out.
+// before it gets the answer. The ledger has applied that, the journal does not know it, and the next Writer finds out.
 func TestJournalStartedAnewAndCrashed(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)

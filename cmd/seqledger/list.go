@@ -244,7 +244,8 @@ func (c *listRefusalsCommand) Run(e *environment) error {
 		}
 		return []string{
 			number(r.GetNumber()), timestamp(r.GetTime()),
-			strings.TrimPrefix(r.GetCode().String(), "WRITE_ERROR_CODE_"), r.GetMethod(), scope, quoted(r.GetClientId()), number(r.GetSequence()), r.GetMessage(),
+			strings.TrimPrefix(r.GetCode().String(), "WRITE_ERROR_CODE_"), r.GetMethod(), scope, quoted(r.GetClientId()),
+			number(r.GetSequence()), r.GetMessage(),
 		}
 	}}
 	return list(e, &c.clientFlags, items, in)

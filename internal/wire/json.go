@@ -19,7 +19,7 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// maxExplained is how many bytes of JSON are searched for a mistake's field, because that costs several times as much as
+// maxExplained is how many bytes of JSON are searched for a mistake's field, which costs several times as much as
 // decoding. Of the mistakes in longer ones the decoder's position is told.
 const maxExplained = 64 << 10
 
