@@ -170,7 +170,8 @@ func collectStorage(out chan<- prometheus.Metric, l *ledgerState) {
 			"first time.", lastScrub)
 	gauge(out, "pending_bytes", "Changes in memory that wait for the state file.", l.PendingBytes)
 	gauge(out, "log_write_under_way_seconds",
-		"How long the write to the log that is under way has taken; it grows while the disk hangs.", l.LogWriting.Seconds())
+		"How long the write to the log that is under way has taken; it grows while the disk hangs.",
+		l.LogWriting.Seconds())
 	gauge(out, "stalled_seconds",
 		"For how long some work of this node has stopped advancing because a disk does not answer, 0 if none has; "+
 			"meanwhile it does not lead.", l.Stalled.Seconds())
@@ -194,7 +195,8 @@ func collectStorage(out chan<- prometheus.Metric, l *ledgerState) {
 		"Bytes of sealed block files that the archive has not confirmed; retention drops none of them.",
 		l.Archive.WaitingBytes)
 	gauge(out, "archive_failing_seconds",
-		"For how long files could not be copied to the archive, 0 while they can.", secondsSince(l.Archive.FailingSince))
+		"For how long files could not be copied to the archive, 0 while they can.",
+		secondsSince(l.Archive.FailingSince))
 	counter(out, "archive_failures", "Tries to copy a file to the archive that failed.", l.Archive.Failures)
 }
 
@@ -209,8 +211,8 @@ func collectState(out chan<- prometheus.Metric, l *ledgerState) {
 	}
 	gauge(out, "clock_ahead_seconds", "How far the ledger's clock is ahead of the wall clock.", l.ClockAhead.Seconds())
 	gauge(out, "ledger_time_lagging",
-		"1 while this node leads without a wall clock, because no majority of the voters has clocks that agree, or one "+
-			"that is implausible.", oneIf(l.cluster.Lagging != nil))
+		"1 while this node leads without a wall clock, because no majority of the voters has clocks that agree, or "+
+			"one that is implausible.", oneIf(l.cluster.Lagging != nil))
 	gauge(out, "ledger_time_lag_seconds",
 		"By how much ledger time may lag at most while it does.", l.cluster.MayLag.Seconds())
 	counter(out, "time_jumps", "Starts that moved ledger time by more than an hour.", l.TimeJumps)
@@ -257,7 +259,8 @@ func collectKeyed(out chan<- prometheus.Metric, l *ledgerState) {
 	}
 	gauge(out, "keyed_waiters", "Reserves that wait for another owner.", l.KeyWaiters)
 	counter(out, "keyed_waited", "Reserves that have waited for another owner.", l.Keyed.Waited)
-	counter(out, "keyed_takeovers", "Reservations that went to another owner, replayed log included.", l.Keyed.Takeovers)
+	counter(out, "keyed_takeovers",
+		"Reservations that went to another owner, replayed log included.", l.Keyed.Takeovers)
 	counter(out, "keyed_indeterminate",
 		"Reservations whose lease ended without a result, replayed log included.", l.Keyed.Indeterminate)
 	counter(out, "keyed_expired",
@@ -294,8 +297,8 @@ func collectAdmission(out chan<- prometheus.Metric, c *admission.Controller) {
 	gauge(out, "reads_at_work", "Reads that build their answers.", g.Reads)
 	gauge(out, "streams_open", "Open WriteStreams and Watches.", g.Streams)
 	gauge(out, "disk_reserve_level",
-		"0 while the disk has space, 1 when less than twice the reserve is free, 2 when less than the reserve is: then a "+
-			"leader refuses writes, unless another node can take the leadership.", g.DiskLevel)
+		"0 while the disk has space, 1 when less than twice the reserve is free, 2 when less than the reserve is: then "+
+			"a leader refuses writes, unless another node can take the leadership.", g.DiskLevel)
 	connections := uint64(0)
 	c.Refusals(func(b admission.Bound, o admission.Owner, n uint64) {
 		if b == admission.Connections {
@@ -326,7 +329,8 @@ func collectAccess(out chan<- prometheus.Metric, a auth.Stats) {
 func collectCluster(out chan<- prometheus.Metric, s *cluster.Status) {
 	gauge(out, "cluster_leads", "1 while this node leads and takes writes.", oneIf(s.Leader.Self))
 	gauge(out, "cluster_term",
-		"Raft's term as this node knows it: it rises with each election, so that its changes count them.", s.Leader.Term)
+		"Raft's term as this node knows it: it rises with each election, so that its changes count them.",
+		s.Leader.Term)
 	gauge(out, "cluster_leader_known",
 		"1 while this node knows a leader; 0 while an election goes on, or most voters are away.",
 		oneIf(s.Leader.ID != 0))

@@ -286,8 +286,8 @@ func TestPrincipals(t *testing.T) {
 	for algorithm, incomparable := range map[uint32]bool{1: false, 2: true} {
 		other := named("k", 8)
 		other.Fingerprint.Algorithm, other.Fingerprint.Digest[0] = algorithm, 9
-		out := reply(t, g.records("gateway").Reserve, other)
-		if out.Incomparable != incomparable || out.Record != nil ||
+		if out := reply(t, g.records("gateway").Reserve, other); out.Incomparable != incomparable ||
+			out.Record != nil ||
 			out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_MISMATCH {
 			t.Errorf("algorithm %d: %v", algorithm, out)
 		}

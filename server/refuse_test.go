@@ -52,7 +52,7 @@ func (e *wireError) writeError(t testing.TB) (detail *seqledgerv1.WriteError, ba
 // good is a valid write in JSON, with room for changes.
 const good = `"scope":{"organization":"acme"},"clientId":"c","sequence":"1"`
 
-// TestMalformedWritesChangeNothing: each is refused with the field, in both encodings. Package wire tries every mistake.
+// TestMalformedWritesChangeNothing: each is refused with the field, in both encodings. Package wire has every mistake.
 func TestMalformedWritesChangeNothing(t *testing.T) {
 	t.Parallel()
 	h := start(t)
