@@ -388,6 +388,8 @@ func (l *Ledger) woken() {
 	defer l.mu.Unlock()
 	l.engine.Woken()
 	l.changed()
+	// Also if nothing waits yet: the loop yields to the callers, and then finds what they came back with.
+	signal(l.cutDue)
 }
 
 // proposalError translates the log's errors. After a failure every outcome is

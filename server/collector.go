@@ -297,8 +297,8 @@ func collectAdmission(out chan<- prometheus.Metric, c *admission.Controller) {
 	gauge(out, "reads_at_work", "Reads that build their answers.", g.Reads)
 	gauge(out, "streams_open", "Open WriteStreams and Watches.", g.Streams)
 	gauge(out, "disk_reserve_level",
-		"0 while the disk has space, 1 when less than twice the reserve is free, 2 when less than the reserve is: then "+
-			"a leader refuses writes, unless another node can take the leadership.", g.DiskLevel)
+		"0 while the disk has space, 1 when less than twice the reserve is free, 2 when less than the reserve is: "+
+			"then a leader refuses writes, unless another node can take the leadership.", g.DiskLevel)
 	connections := uint64(0)
 	c.Refusals(func(b admission.Bound, o admission.Owner, n uint64) {
 		if b == admission.Connections {
