@@ -144,6 +144,45 @@ func (g *guarded) isRefused(t *testing.T) {
 	}
 }
 
+// TestForwardedAgentsKeepTheirRights: whichever node an agent calls, its tools may do what its own credential allows.
+func TestForwardedAgentsKeepTheirRights(t *testing.T) {
+	t.Parallel()
+	o := withTools()
+	g := newGuard(t, &o, nil)
+	for i, h := range startNodes(t, o) {
+		node := *g
+		node.harness = h
+		node.serves(t, fmt.Sprint("order-", i))
+	}
+}
+
+// serves checks that agents can call tools.
+func (g *guarded) serves(t *testing.T, key string) {
+	t.Helper()
+	reserve := object{"scope": "acme/main", "key": key, "request": "x", "attempt_id": strings.Repeat("ab", 16)}
+	var got object
+	var problem string
+	writer := agent(t, g.harness, g.keys["writer"])
+	await(t, func() bool { // an election may be in progress
+		got, problem = use(t, writer, "reserve", reserve)
+		return problem == ""
+	})
+	if got["outcome"] != "ACQUIRED" {
+		t.Errorf("the writer's agent: %v", got)
+	}
+	for _, id := range []string{"reader", "elsewhere"} {
+		reserve["key"] = key + "-of-" + id
+		a := agent(t, g.harness, g.keys[id])
+		await(t, func() bool {
+			got, problem = use(t, a, "reserve", reserve)
+			return problem == "" || strings.Contains(problem, "does not allow it")
+		})
+		if problem == "" {
+			t.Errorf("the agent of %s: %v", id, got)
+		}
+	}
+}
+
 // secureClients makes a node's server require client certificates of an authority.
 func secureClients(t *testing.T, o *server.Options, authority *identity) {
 	t.Helper()
