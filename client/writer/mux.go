@@ -182,7 +182,7 @@ func (h *mux) explainLocked(err error) error {
 		return err
 	}
 	// Not wrapped: the error that broke the stream is not the answer to this call.
-	return fmt.Errorf("%w (the write stream broke last with: %v)", err, h.lastErr)
+	return fmt.Errorf("%w (the write stream broke last with: %s)", err, h.lastErr.Error())
 }
 
 // run keeps a stream open while there is something to send, until ctx ends.

@@ -60,10 +60,14 @@ func newQueue(w *world) *queue {
 	}
 }
 
-// mostCommands returns how many commands an entry may have: what the configuration says, or fewer.
+// mostCommands returns how many commands an entry may have: what the configuration says, or fewer unless the world is
+// to come to rest, because clients repeat what is not decided in time.
 func mostCommands(w *world, c machine.Config) int {
-	if w.bugs.singly() {
+	switch {
+	case w.bugs.singly():
 		return 1
+	case w.calm:
+		return engine.EntryCommands(c)
 	}
 	return min(engine.EntryCommands(c), w.plan.entry)
 }
