@@ -421,7 +421,8 @@ type fileDisk struct {
 	*boltstore.Store
 	path string
 
-	flushes, rests int // rests are those of the last flush
+	flushes, rests int    // rests are those of the last flush
+	meta           []byte // the pages that say what the file has, when that began
 	// between has the state file and its checksums as they were between two steps of the last flush; nil for not known.
 	between *[2][]byte
 	begun   bool // the file has a checkpoint that a process before has begun
@@ -441,12 +442,16 @@ func (d *fileDisk) open() (err error) {
 	return err
 }
 
-// rest is called by a flush after each of its steps, and keeps the files as they are after one of them.
+// rest is called by a flush after each of its steps, and on a slow machine before it has written anything. It keeps the
+// files as they are after one of the steps: from the first one on they have the whole checkpoint.
 func (d *fileDisk) rest(time.Duration) {
+	state, err := os.ReadFile(d.path)
+	if err == nil && bytes.Equal(d.metaOf(state), d.meta) {
+		return
+	}
 	if d.rests++; d.begun || d.rests != 1+d.flushes%5 {
 		return
 	}
-	state, err := os.ReadFile(d.path)
 	sums, err2 := os.ReadFile(boltstore.SumsPath(d.path))
 	if errors.Join(err, err2) == nil { // else the next crash is an ordinary one
 		d.between = &[2][]byte{state, sums}
@@ -456,10 +461,18 @@ func (d *fileDisk) rest(time.Duration) {
 func (d *fileDisk) endFlush() error {
 	d.flushes++
 	d.rests, d.between = 0, nil
-	err := d.Flush()
+	state, err := os.ReadFile(d.path)
+	if err != nil {
+		return err
+	}
+	d.meta = bytes.Clone(d.metaOf(state))
+	err = d.Flush()
 	d.begun = false
 	return err
 }
+
+// metaOf returns the two pages that bbolt switches between with each transaction.
+func (d *fileDisk) metaOf(state []byte) []byte { return state[:min(len(state), 2*d.PageSize())] }
 
 func (d *fileDisk) update(at boltstore.Position, fn func(tx machine.Tx) error) error {
 	return d.Update(at, fn)
