@@ -371,25 +371,27 @@ func (l *Ledger) answerLoop() {
 			// The last one only after Woken, because the Go scheduler runs first what was made ready last: the commit
 			// loop then runs after the others.
 			if i == len(answered)-1 {
-				l.woken()
+				l.woken(len(answered))
 			}
 			owner(s).answered()
 		}
 		if len(answered) == 0 {
-			l.woken()
+			l.woken(0)
 		}
 		clear(answered) // so that it keeps none
 	}
 }
 
-// woken tells the engine that the callers of an entry are awake, but for the last.
-func (l *Ledger) woken() {
+// woken tells the engine that the callers of an entry are awake, except the last one.
+func (l *Ledger) woken(callers int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.engine.Woken()
 	l.changed()
-	// Also if nothing waits yet: the loop yields to the callers, and then finds what they came back with.
-	signal(l.cutDue)
+	if callers > 1 {
+		// Also if nothing waits yet: the loop yields to the callers, and then finds what they came back with.
+		signal(l.cutDue)
+	}
 }
 
 // proposalError translates the log's errors. After a failure every outcome is
