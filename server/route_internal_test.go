@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/cluster"
@@ -136,12 +136,7 @@ func leads(t *testing.T, id uint64, h http.HandlerFunc) cluster.Leader {
 // dead returns a node at whose address nothing listens.
 func dead(t *testing.T, id uint64) cluster.Leader {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return cluster.Leader{ID: id, Term: id, Peer: l.Addr().String()}
+	return cluster.Leader{ID: id, Term: id, Peer: freeport.Unreachable(t)}
 }
 
 // accepts is the handler of a leader that responds with what it received.
@@ -222,16 +217,19 @@ func TestUnsentCallGoesToTheNextLeader(t *testing.T) {
 func TestUnsentCallIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	r := startRouted(t)
-	at := dead(t, 2)
-	r.elect(at)
+	address, err := freeport.Address()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.elect(cluster.Leader{ID: 2, Term: 2, Peer: address})
 	answered := make(chan string, 1)
 	go func() { // ends with the response
 		_, _, answer := r.write(t)
 		answered <- answer
 	}()
-	l, err := net.Listen("tcp", at.Peer)
+	l, err := freeport.Listen(t.Context(), address)
 	if err != nil {
-		t.Skip("the port was taken meanwhile:", err)
+		t.Fatal(err)
 	}
 	hs := &http.Server{Handler: http.HandlerFunc(accepts), ReadHeaderTimeout: time.Minute}
 	go func() { _ = hs.Serve(l) }() // ends with Close

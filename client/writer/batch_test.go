@@ -68,11 +68,7 @@ func TestBatchRepeatsTheSameRequest(t *testing.T) {
 // decided is refused.
 func TestBatchThatIsNotDecided(t *testing.T) {
 	t.Parallel()
-	address, holder, err := freeport.Unreachable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = holder.Close() })
+	address := freeport.Unreachable(t)
 	unreachable, err := client.New(client.Options{Server: address, MaxAttempts: 2})
 	if err != nil {
 		t.Fatal(err)

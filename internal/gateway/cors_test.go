@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 const shop = "https://shop.example"
@@ -44,11 +45,10 @@ func TestPagesReadEveryResponse(t *testing.T) {
 		_, _ = io.WriteString(w, "ok")
 	}))
 	t.Cleanup(service.Close)
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
+	gone := "http://" + freeport.Unreachable(t)
 	s := plain(service.URL)
 	s.CORSOrigins, s.MaxBody = []string{shop, "http://localhost:3000"}, 10
-	c, err := load(t, s, "routes:\n- {path: /gone, upstream: '"+gone.URL+"'}\n- {path: /keys, required: true}\n"+
+	c, err := load(t, s, "routes:\n- {path: /gone, upstream: '"+gone+"'}\n- {path: /keys, required: true}\n"+
 		"- {path: /events, shared: true, cors_origins: ['*']}")
 	if err != nil {
 		t.Fatal(err)

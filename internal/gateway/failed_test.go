@@ -133,11 +133,7 @@ func TestUnsentFreesTheKey(t *testing.T) {
 	t.Parallel()
 	var executed atomic.Int32
 	service := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { executed.Add(1) })
-	refusing, holder, err := freeport.Unreachable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = holder.Close() })
+	refusing := freeport.Unreachable(t)
 	untrusted := httptest.NewTLSServer(service)
 	t.Cleanup(untrusted.Close)
 	plainText := httptest.NewServer(service)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/freeport"
 )
 
 // Every refusal by the gateway itself is a problem document with the headers of a response to a keyed request, and says
@@ -16,12 +17,11 @@ func TestRefusalsOfTheGateway(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(service.Close)
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
+	gone := "http://" + freeport.Unreachable(t)
 	routes := `
 routes:
   - {path: /orders, upstream: "` + service.URL + `", shared: true}
-  - {path: /gone, upstream: "` + gone.URL + `", shared: true}`
+  - {path: /gone, upstream: "` + gone + `", shared: true}`
 	defaults := plain("")
 	c, err := load(t, defaults, routes)
 	if err != nil {

@@ -16,11 +16,7 @@ func TestWatch(t *testing.T) {
 	running, untrusted := httptest.NewServer(abort), httptest.NewTLSServer(abort)
 	t.Cleanup(running.Close)
 	t.Cleanup(untrusted.Close)
-	refusing, holder, err := freeport.Unreachable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = holder.Close() })
+	refusing := freeport.Unreachable(t)
 	for name, test := range map[string]struct {
 		url       string
 		connected bool

@@ -68,18 +68,22 @@ func (n *Node) offerState(ctx context.Context) error {
 	return n.host.Tick(ctx)
 }
 
-// judge returns the result of a check of the other nodes. Only a node that was heard of since the call counts as alive,
-// because a node that has just died must not be relied on. A check that fails is repeated for a while: a node is heard
-// of at every heartbeat, and a leader that was elected just now does not know yet how far the others are.
+// judge returns the result of a check of the other nodes. Only a node that has answered a question of this call, and was
+// heard of since, counts as alive: a node that has just died must not be relied on, and its last messages may still be
+// on their way. A check that fails is repeated for a while: a node is heard of at every heartbeat, and a leader that was
+// elected just now does not know yet how far the others are.
 func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
 	began := time.Now()
 	ticker, ended := time.NewTicker(judgeInterval), time.NewTimer(judgeTimeouts*n.log.ElectionTimeout())
 	defer ticker.Stop()
 	defer ended.Stop()
 	for {
+		n.askPulses(pulsePatience, func() bool { return false })
 		s := n.Status()
 		for i := range s.Members {
-			s.Members[i].Active = s.Members[i].Heard.After(began)
+			m := &s.Members[i]
+			_, answered := n.pulses.last(m.ID, began)
+			m.Active = answered && m.Heard.After(began)
 		}
 		err := check(&s)
 		switch {
@@ -184,12 +188,6 @@ func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	if to == n.id() {
 		return nil // a repeated request has reached the new leader, because the first response was lost
 	}
-	// A node whose disk has hung since its last pulse is heard of as before.
-	began := time.Now()
-	n.askPulses(pulsePatience, func() bool {
-		_, answered := n.pulses.last(to, began)
-		return answered
-	})
 	chosen := to
 	err := n.judge(ctx, func(s *Status) (err error) {
 		chosen, err = s.successor(to)

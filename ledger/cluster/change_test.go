@@ -3,9 +3,12 @@ package cluster
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
+
+	pb "go.etcd.io/raft/v3/raftpb"
 
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -215,5 +218,26 @@ func TestStatus(t *testing.T) {
 	}
 	if s.Self != 1 || s.Applied != 10 || s.Last != 10 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestLastMessagesOfTheDead: a node whose messages still arrive, and which answers no question any more, is not relied
+// on; nor is one that answers and sends no messages.
+func TestLastMessagesOfTheDead(t *testing.T) {
+	t.Parallel()
+	alive := beats(pulse{Clock: time.Now().UnixNano()})
+	f := newFake(t, voters(t, alive, nil, alive), nil).connect(t)
+	for _, id := range []uint64{2, 3} {
+		f.heard.note([]*pb.Message{{From: &id}}, time.Now().Add(time.Hour))
+	}
+	active := map[uint64]bool{}
+	err := f.judge(t.Context(), func(s *Status) error {
+		for _, m := range s.Members {
+			active[m.ID] = m.Active
+		}
+		return nil
+	})
+	if want := map[uint64]bool{1: false, 2: true, 3: false, 4: false}; err != nil || !maps.Equal(active, want) {
+		t.Errorf("%v, %v, want %v", active, err, want)
 	}
 }

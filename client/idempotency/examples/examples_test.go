@@ -468,11 +468,7 @@ func TestSubmitRefusals(t *testing.T) {
 		}
 	}
 	s.runner.ran(t, 1)
-	refusing, holder, err := freeport.Unreachable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = holder.Close() })
+	refusing := freeport.Unreachable(t)
 	unreachable := s.replica("--runner", "http://"+refusing)
 	send := func(to *process) *answer {
 		return request(t, http.MethodPost, to.address, "/jobs", "{}", "Idempotency-Key", "free")

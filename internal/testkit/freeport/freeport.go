@@ -5,12 +5,12 @@ package freeport
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"strconv"
 	"sync/atomic"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -39,28 +39,27 @@ func Address() (string, error) {
 	return "", err
 }
 
-// Unreachable returns a host and port of loopback that refuses connections until closer is closed: the socket that
-// holds the port does not listen. The address of a listener that was closed may be another server's soon, and answers
-// then.
-func Unreachable() (address string, closer io.Closer, err error) {
+// Unreachable returns a host and port of loopback that refuses connections until the test ends: the socket that holds
+// the port does not listen. The address of a listener that was closed may be another server's soon, and answers then.
+func Unreachable(t testing.TB) (address string) {
+	t.Helper()
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
+	must(err)
 	defer listener.Close() //nolint:errcheck // Its connection below outlives it.
-	if address, err = Address(); err != nil {
-		return "", nil, err
-	}
+	address, err = Address()
+	must(err)
 	local, err := net.ResolveTCPAddr("tcp", address)
-	if err != nil {
-		return "", nil, err
-	}
+	must(err)
 	// The dialer binds its own end before it connects.
-	conn, err := (&net.Dialer{LocalAddr: local}).Dial("tcp", listener.Addr().String())
-	if err != nil {
-		return "", nil, err
-	}
-	return address, conn, nil
+	conn, err := (&net.Dialer{LocalAddr: local}).DialContext(t.Context(), "tcp", listener.Addr().String())
+	must(err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return address
 }
 
 // Listen listens at an address of loopback, "" for one from [Address], also if a listener of this process was closed

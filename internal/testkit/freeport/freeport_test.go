@@ -72,11 +72,7 @@ func TestAddress(t *testing.T) {
 // Connections to the address are refused, and nothing can listen on it.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	address, closer, err := freeport.Unreachable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closer.Close()
+	address := freeport.Unreachable(t)
 	if _, err := net.Dial("tcp", address); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a connection: %v, want it refused", err)
 	}
