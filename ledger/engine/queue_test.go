@@ -434,7 +434,27 @@ func TestLead(t *testing.T) {
 		before func(e *Engine)
 		leads  bool
 	}{
-		"the first":             {func(e *Engine) { submit(e, false) }, true},
+		"the first": {func(e *Engine) { submit(e, false) }, true},
+		"after some of one": {
+			func(e *Engine) {
+				submit(e, false)
+				for range gathers {
+					submit(e, false)
+					cut(e, 9)
+				}
+				submit(e, false)
+			}, false,
+		},
+		"after more of one": {
+			func(e *Engine) {
+				submit(e, false)
+				for range gathers + 1 {
+					submit(e, false)
+					cut(e, 9)
+				}
+				submit(e, false)
+			}, true,
+		},
 		"after an entry of one": {func(e *Engine) { submit(e, false); cut(e, 9); submit(e, false) }, true},
 		"after an entry of two": {
 			func(e *Engine) { submit(e, false); submit(e, false); cut(e, 9); submit(e, false) }, false,
