@@ -34,8 +34,8 @@ type call struct {
 	reads bool
 	// body is charged to the caller as it arrives; nil if the request has none.
 	body *admission.Body
-	// work ends the work of a read, and memory the charge of a large answer. They are nil until there is something to
-	// end.
+	// work ends the work of a read or the decoding of an agent's message, and memory the charge of a large answer. They
+	// are nil until there is something to end.
 	work, memory func()
 }
 
@@ -82,7 +82,7 @@ func validRequestID(id string) bool {
 	return id != "" && len(id) <= maxRequestID
 }
 
-// endWork ends the work of a read. Its answer may then take as long as its client needs.
+// endWork ends the work that others wait for. The answer may then take as long as its client needs.
 func (c *call) endWork() {
 	if c.work != nil {
 		c.work()

@@ -295,6 +295,7 @@ func collectAdmission(out chan<- prometheus.Metric, c *admission.Controller) {
 	gauge(out, "arriving_bytes", "Memory charged for large messages.", g.ArrivingBytes)
 	gauge(out, "answer_bytes", "Memory charged for large answers that are being sent.", g.AnswerBytes)
 	gauge(out, "reads_at_work", "Reads that build their answers.", g.Reads)
+	gauge(out, "decodes_at_work", "Large messages that are being decoded.", g.Decodes)
 	gauge(out, "streams_open", "Open WriteStreams and Watches.", g.Streams)
 	gauge(out, "disk_reserve_level",
 		"0 while the disk has space, 1 when less than twice the reserve is free, 2 when less than the reserve is: "+

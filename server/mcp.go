@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/server/admission"
 )
 
@@ -23,8 +24,23 @@ func (s *Server) mountMCP(mux *http.ServeMux) error {
 	if err != nil {
 		return fmt.Errorf("server: Options.MCP: %w", err)
 	}
-	mux.Handle(mcpPath, s.fromAllowedPage(admission.BodyDeadline(s.byLeader(s.limitBody(writing, handler)))))
+	handler = s.limitBody(writing, answered(false, s.decodedInTurn(handler)))
+	mux.Handle(mcpPath, s.fromAllowedPage(admission.BodyDeadline(s.byLeader(handler))))
 	return nil
+}
+
+// decodedInTurn lets an agent's large message wait until it may be decoded. Its decoding ends when it first asks the
+// API or is answered.
+func (s *Server) decodedInTurn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		body, err := io.ReadAll(r.Body)
+		if len(body) > wire.LargeMessage && err == nil {
+			callOf(ctx).work, err = s.admission.Decode(ctx, s.party(ctx))
+		}
+		r.Body = &replayedBody{bytes.NewReader(body), err, r.Body}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // within admits the calls that an admitted request makes. They are answered on this node, which led when the request
@@ -38,6 +54,7 @@ func (s *Server) within(next http.Handler) http.Handler {
 		}
 		defer leave()
 		outer := callOf(r.Context())
+		outer.endWork()
 		inner := &call{id: outer.id, caller: outer.caller, here: true}
 		next.ServeHTTP(w, inner.begin(r))
 	})

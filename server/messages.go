@@ -65,6 +65,22 @@ func (s *Server) limitBody(level connect.IdempotencyLevel, next http.Handler) ht
 	})
 }
 
+// decode decodes a message if that is not done, in turn with other large ones.
+func (s *Server) decode(ctx context.Context, m interface {
+	Pending() bool
+	Decode()
+}) error {
+	if !m.Pending() {
+		return nil
+	}
+	done, err := s.admission.Decode(ctx, s.party(ctx))
+	if err == nil {
+		defer done()
+		m.Decode()
+	}
+	return err
+}
+
 // isEnveloped reports whether a body is a sequence of messages.
 func isEnveloped(r *http.Request) bool {
 	kind := strings.ToLower(r.Header.Get("Content-Type"))
@@ -83,9 +99,6 @@ func answered(reads bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := callOf(r.Context())
 		c.reads = reads
-		if c.body != nil {
-			c.body.Decoded = true // answerUnary and writeBatch release it then
-		}
 		defer func() {
 			c.endWork()
 			if c.memory != nil {

@@ -199,6 +199,9 @@ func answerUnary[P wire.Message[T], T, R any](
 	ctx context.Context, s *Server, procedure string, request *wire.Request[T, P],
 	handle func(context.Context, P) (*R, error),
 ) (*R, error) {
+	if err := s.decode(ctx, request); err != nil {
+		return nil, err
+	}
 	m, err := request.Get()
 	about := subjectOf(m) // now, because the request may be released while the response is built
 	if err != nil {

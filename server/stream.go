@@ -117,6 +117,9 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 			return
 		}
 		controls.Whole()
+		if st.readErr = st.server.decode(ctx, &f); st.readErr != nil {
+			return
+		}
 		if f.Invalid != nil {
 			st.readErr = f.Invalid
 			return

@@ -30,6 +30,9 @@ func (s *Server) writeBatch(
 	ctx context.Context, r *connect.Request[wire.Frame],
 ) (_ *connect.Response[seqledgerv1.WriteBatchResponse], err error) {
 	f := r.Msg
+	if err := s.decode(ctx, f); err != nil {
+		return nil, err
+	}
 	if f.Invalid != nil {
 		return nil, f.Invalid
 	}

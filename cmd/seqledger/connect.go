@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"time"
 
@@ -174,9 +175,10 @@ func (f *connectionFlags) connect(e *environment, attempts int, do func(c *clien
 	return nil
 }
 
-// explain adds the server's address to an error that is not the ledger's, and the cause if a probe finds it.
+// explain adds the server's address to an error that is not the ledger's and not of a file, and the cause if a probe
+// finds it.
 func (f *connectionFlags) explain(e *environment, err error) error {
-	if code, _ := classify(err); code != exitFailed || isOutput(err) {
+	if code, _ := classify(err); code != exitFailed || isA[*fs.PathError](err) || errors.Is(err, errInputChanged) {
 		return err
 	}
 	if _, said := errors.AsType[*exitError](err); e.ctx.Err() != nil && !said {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -10,12 +11,21 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 // flagValues replace kong's own parsers of numbers, durations and levels, whose messages quote
 // Go's, and which read 010 as eight.
 func flagValues() []kong.Option {
 	return []kong.Option{
+		kong.NamedMapper("clientid", valueReader(func(text string, target reflect.Value) error {
+			if invalid, is := errors.AsType[*machine.FieldError](machine.ValidateClientID(text)); is {
+				return errors.New(invalid.Problem)
+			}
+			target.SetString(text)
+			return nil
+		})),
 		kong.KindMapper(reflect.Uint64, valueReader(func(text string, target reflect.Value) error {
 			n, err := strconv.ParseUint(text, 10, 64)
 			if err != nil {

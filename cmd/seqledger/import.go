@@ -33,10 +33,11 @@ written.
 Killed at any moment, on either side, run the same command again: it continues after the last committed line, and
 every line is committed once. A journal beside the input, like that of any client, has the ledger, the stream, the
 writes without an answer and the input's digest. Keep it until the import is done, because without it nothing tells
-which lines are committed. Each file has a --client-id of its own: a stream that has writes is refused without the
-journal. The import is refused when the input, the ledger or the stream is no longer the same. What is appended to the
-input after an import began is not a part of it: put that into a new file, and import it under another --client-id.
---timeout bounds how long it waits without any progress.
+which lines are committed. Each file has a --client-id of its own: without the journal, a stream that has writes is
+refused, but only until it is evicted (24 idle hours, if client_ttl is unchanged). The import is refused when the
+input, the ledger or the stream is no longer the same. What is appended to the input after an import began is not a
+part of it: put that into a new file, and import it under another --client-id. --timeout bounds how long it waits
+without any progress.
 
 A line that the ledger refuses, for instance because a condition fails, stops the import. Either repair what it
 needs and run the command again, or put that line, corrected, and the later ones into a new file, and import that under
@@ -73,13 +74,28 @@ func (c *importCommand) Run(e *environment) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+	var summary inputSummary
+	_, absent := os.Stat(c.Journal)
+	if absent != nil { // it is not made for an input with a bad line
+		if summary, err = c.survey(e, importPlace{}, input); err != nil {
+			return err
+		}
+	}
 	j, err := c.openJournal()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, j.Close()) }()
-	place, summary, err := c.begin(e, scope, j, input)
+	defer func() { err = cmp.Or(err, j.Close()) }() // Close repeats the error of a journal that failed
+	place, err := placeOf(j.Streams())
 	if err != nil {
+		return fail(exitRefused, "give this import its own --journal", "%s: %w", c.Journal, err)
+	}
+	if absent == nil {
+		if summary, err = c.survey(e, place, input); err != nil {
+			return err
+		}
+	}
+	if err := c.belongs(scope, place, summary); err != nil {
 		return err
 	}
 	began, first := time.Now(), place.committed
@@ -131,17 +147,24 @@ func openInput(path string) (*os.File, func() error, error) {
 
 // openJournal opens the journal of the import.
 func (c *importCommand) openJournal() (*journal.File, error) {
-	if info, err := os.Stat(c.Journal); err == nil && !info.Mode().IsRegular() {
-		return nil, usage("--journal %s: is a directory or not a regular file: name another path", c.Journal)
+	if info, err := os.Stat(c.Journal); err == nil {
+		if !info.Mode().IsRegular() {
+			return nil, usage("--journal %s: is a directory or not a regular file: name another path", c.Journal)
+		}
+		if input, err := os.Stat(c.File); err == nil && os.SameFile(info, input) {
+			return nil, usage("--journal %s: is the input: name another path", c.Journal)
+		}
 	}
 	j, err := journal.Open(c.Journal, journal.Options{})
 	switch {
 	case errors.Is(err, journal.ErrLocked):
 		return nil, fail(exitFailed, "wait for it, stop it, or give this one its own --journal",
 			"another import has %s open: %w", c.Journal, err)
+	case isA[*journal.DamageError](err):
+		return nil, fail(exitFailed, "restore it; if no line was imported, name another path with --journal", "%w", err)
 	case err != nil:
-		return nil, fail(exitFailed, "restore it; if you are sure that no line was imported, delete it, or name "+
-			"another path with --journal", "%w", err)
+		return nil, fail(exitFailed, "keep it, because it tells which lines are committed; repair the cause, and run "+
+			"the same command again", "%w", err)
 	}
 	return j, nil
 }
@@ -207,16 +230,11 @@ func (c *importCommand) noticeGrowth(e *environment, begun inputSummary, input *
 	return nil
 }
 
-// begin reads the input, and compares it with what the journal says. It does not call the server.
-func (c *importCommand) begin(
-	e *environment, scope *seqledgerv1.Scope, j *journal.File, input *os.File,
-) (place importPlace, summary inputSummary, err error) {
-	if place, err = placeOf(j.Streams()); err != nil {
-		return place, summary, fail(exitRefused, "give this import its own --journal", "%s: %w", c.Journal, err)
-	}
+// survey reads the input of an import, and checks its lines unless some may have been sent.
+func (c *importCommand) survey(e *environment, place importPlace, input *os.File) (summary inputSummary, err error) {
 	info, err := input.Stat()
 	if err != nil {
-		return place, summary, err
+		return summary, err
 	}
 	// Only the size at the beginning counts, because a file may grow while it is imported.
 	size, past := info.Size(), pastExpiries{now: time.Now()}
@@ -230,24 +248,29 @@ func (c *importCommand) begin(
 		if place.input != nil {
 			hint = "the file has changed since the import began: restore it"
 		}
-		return place, summary, fail(exitUsage, hint, "%s: %w", c.File, bad)
+		return summary, fail(exitUsage, hint, "%s: %w", c.File, bad)
 	}
 	if err != nil {
-		return place, summary, fmt.Errorf("%s: %w", c.File, err)
+		return summary, fmt.Errorf("%s: %w", c.File, err)
 	}
 	if past.lines > 0 {
 		e.notice("warning: on %d lines, line %d the first of them, expires_at is in the past: "+
 			"the entity is absent at once", past.lines, past.first)
 	}
+	return summary, nil
+}
+
+// belongs refuses a journal of another import.
+func (c *importCommand) belongs(scope *seqledgerv1.Scope, place importPlace, summary inputSummary) error {
 	if err := place.differs(c.stream(scope), summary); err != nil {
 		hint := "restore the settings that the import began with; for another import, use another file or --journal"
 		if errors.Is(err, errOtherInput) {
 			hint = "restore the file that the import began with; its lines may be committed, and a new import would " +
 				"write them a second time"
 		}
-		return place, summary, fail(exitRefused, hint, "%s does not belong to this import: %w", c.Journal, err)
+		return fail(exitRefused, hint, "%s does not belong to this import: %w", c.Journal, err)
 	}
-	return place, summary, nil
+	return nil
 }
 
 // stream returns the name of the stream.

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -249,4 +251,73 @@ func TestImportStalls(t *testing.T) {
 	s = serveOn(t, s.data, s.address)
 	s.do(t, importArgs(input)...).expect(t, exitDone)
 	audit(t, s, "acme/main", 50_000)
+}
+
+// TestImportWithAnOlderJournal puts a copy of a journal back after the import went on. The advice must not lead to
+// lines that are committed twice: the copy does not say how many are committed.
+func TestImportWithAnOlderJournal(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	input := stopped(t, s, 20)
+	path := input + ".seqledger-import"
+	older, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.do(t, "write", "--scope", "acme/main", "--client-id", "porter", "--set", "gate=open").expect(t, exitDone)
+	s.do(t, importArgs(input)...).expect(t, exitDone)
+	if err := os.WriteFile(path, older, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.do(t, importArgs(input)...).expect(t, exitRefused, "the stream is not where the journal left it",
+		"do not go by the journal: if it is an older copy", "up to the one that seqledger state shows",
+		"import only the lines that are missing")
+}
+
+// TestImportJournalCannotBeOpened: a journal is never to be deleted because of an error that does not say that it is
+// lost, nor is the input.
+func TestImportJournalCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	input := numberedLines(t, 5)
+	linked := filepath.Join(t.TempDir(), "linked")
+	dangling, damaged := filepath.Join(t.TempDir(), "dangling"), writeFile(t, "damaged", "no journal")
+	if err := errors.Join(os.Link(input, linked), os.Symlink("/no/such", dangling)); err != nil {
+		t.Fatal(err)
+	}
+	const keep = "keep it, because it tells which lines are committed"
+	for _, test := range []struct {
+		journal string
+		code    int
+		says    string
+	}{
+		{input, exitUsage, "is the input: name another path"},
+		{linked, exitUsage, "is the input: name another path"},
+		{dangling, exitFailed, keep},
+		{damaged, exitFailed, "if no line was imported, name another path with --journal"},
+	} {
+		r := seqledger(t, importArgs(input, "--journal", test.journal, "--server", "127.0.0.1:1")...)
+		r.expect(t, test.code, test.says)
+		if strings.Contains(r.stderr, "delete") {
+			t.Errorf("%s: want nothing deleted, got %v", test.journal, r)
+		}
+	}
+}
+
+// TestImportLeavesNothing: what is wrong before a line is written leaves no journal.
+func TestImportLeavesNothing(t *testing.T) {
+	t.Parallel()
+	good := writeFile(t, "in", `{"append": "x"}`+"\n")
+	bad := writeFile(t, "in", `{"append": "x"}`+"\n{\n")
+	for _, test := range []struct{ input, id, says string }{
+		{bad, "loader", "line 2"},
+		{good, "", "--client-id: must have 1 to 256 bytes"},
+		{good, strings.Repeat("x", 257), "--client-id: must have 1 to 256 bytes"},
+		{good, "ü", "--client-id: byte 0 is not printable ASCII"},
+	} {
+		mustSay(t, []string{"import", "--scope", "acme/main", "--client-id", test.id, test.input, "--server",
+			"127.0.0.1:1", "--timeout", "1ms"}, exitUsage, test.says)
+		if left, _ := filepath.Glob(test.input + ".*"); left != nil {
+			t.Errorf("%s: left %v", test.says, left)
+		}
+	}
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,11 +34,16 @@ func TestExplainSend(t *testing.T) {
 		says    string // in the message or the hint
 	}{
 		{"changed input", false, errInputChanged, exitFailed, "compare"},
-		{"fenced", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED))),
+		{"changed input with lines under way", true, errInputChanged, exitUnknown, "compare"},
+		{"fenced", false, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED))),
 			exitRefused, "another process writes"},
-		{"evicted", true, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED))),
-			exitRefused,
-			"evicted"},
+		{"fenced with lines under way", true,
+			at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED))), exitUnknown,
+			"another process writes"},
+		{"evicted", false, at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED))),
+			exitRefused, "evicted"},
+		{"evicted with lines under way", true,
+			at(unknown(refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED))), exitUnknown, "evicted"},
 		{"refused line", false, at(
 			&failure.NotExecutedError{Sequence: 8,
 				Cause: refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS)}),
@@ -98,10 +105,10 @@ func TestExplainOpen(t *testing.T) {
 		code int
 		says string
 	}{
-		{refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED), exitRefused, "what writes under"},
+		{refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED), exitRefused, "what else writes there"},
 		{refusal(seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED), exitRefused, "new file"},
 		{failure.ErrOtherLedger, exitRefused, "--server of that ledger"},
-		{failure.ErrProtocol, exitRefused, "what writes under"},
+		{failure.ErrProtocol, exitRefused, "what else writes there"},
 		{context.DeadlineExceeded, exitFailed, "is the server running"},
 	} {
 		cause := fmt.Errorf("opening: %w", test.err)
@@ -200,5 +207,29 @@ func TestSameImport(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s: want a difference", what)
 		}
+	}
+}
+
+// TestImportErrorNames: the error of a stalled import names no line as stuck, because an earlier one may be, and that
+// of a file not the server.
+func TestImportErrorNames(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(errStalled)
+	err := sendError(ctx, 3, &failure.NotExecutedError{Cause: ctx.Err()})
+	if !errors.Is(err, errStalled) || strings.Contains(err.Error(), "line") {
+		t.Errorf("want the cause and no line, got %v", err)
+	}
+	c := &importCommand{File: "in"}
+	c.Server = "127.0.0.1:7450"
+	e := &environment{ctx: t.Context()}
+	full := &fs.PathError{Op: "write", Path: "backup", Err: syscall.ENOSPC}
+	for _, err := range []error{c.explainSend(importPlace{}, inputSummary{}, errInputChanged), full} {
+		if said := c.explain(e, err).Error(); strings.Contains(said, c.Server) {
+			t.Errorf("want no server blamed, got %s", said)
+		}
+	}
+	if said := c.explain(e, failure.ErrProtocol).Error(); !strings.Contains(said, c.Server) {
+		t.Errorf("want the server named, got %s", said)
 	}
 }

@@ -176,7 +176,7 @@ func sendError(ctx context.Context, line uint64, err error) error {
 	} else if open, ok := errors.AsType[*writer.UnsettledError](err); ok && len(open.Writes) > 0 {
 		line = open.Writes[0].Sequence()
 	} else if ctx.Err() != nil {
-		err = context.Cause(ctx)
+		return context.Cause(ctx) // an earlier line may be the one that waits
 	}
 	return &lineError{line, err}
 }
@@ -197,9 +197,11 @@ func (c *importCommand) explainOpen(err error) error {
 				"the later ones from a new file under another --client-id",
 			"the import was begun on another ledger: %w", err)
 	case errors.Is(err, failure.ErrFenced), errors.Is(err, failure.ErrProtocol):
-		return fail(exitRefused, "find out what writes under --client-id "+c.ClientID+"; the last sequence that was "+
-			"the import's is its last committed line, and the later ones can be imported from a new file",
-			"the stream is no longer this import's: %w", err)
+		return fail(exitRefused, "compare what is committed under --client-id "+c.ClientID+" with the file (seqledger "+
+			"watch --json shows it), and import only the lines that are missing, from a new file under another "+
+			"--client-id; do not go by the journal: if it is an older copy, every sequence up to the one that "+
+			"seqledger state shows may be a line of this file. If it is none, find out what else writes there",
+			"the stream is not where the journal left it: %w", err)
 	}
 	return err
 }
@@ -217,12 +219,13 @@ func (c *importCommand) explainSend(place importPlace, input inputSummary, err e
 	}
 	switch {
 	case errors.Is(err, errInputChanged):
-		return fail(exitFailed, "compare what is committed with the file: seqledger watch --json shows it", where, err)
+		return fail(code, "compare what is committed with the file: seqledger watch --json shows it", where, err)
 	case errors.Is(err, failure.ErrFenced):
-		return fail(exitRefused, "another process writes under --client-id "+c.ClientID+"; find out which one", where,
-			err)
+		return fail(max(code, exitRefused), "another process writes under --client-id "+c.ClientID+"; find out "+
+			"which one", where, err)
 	case errors.Is(err, failure.ErrExpired):
-		return fail(exitRefused, "the stream was evicted; compare what is committed with the file", where, err)
+		return fail(max(code, exitRefused), "the stream was evicted; compare what is committed with the file", where,
+			err)
 	case refused && notExecuted && refusal.Code != 0:
 		return fail(exitCodeOf(refusal.Code), refusedLineHint(refusal), where, err)
 	case errors.Is(err, errStalled):

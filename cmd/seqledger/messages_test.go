@@ -381,7 +381,7 @@ func TestImportMessages(t *testing.T) {
 		{dir, exitUsage, []string{"--journal " + dir, "name another path"}},
 		{filepath.Join(dir, "no", "such"), exitUsage,
 			[]string{"--journal " + filepath.Join(dir, "no", "such"), "no such file"}},
-		{writeFile(t, "garbage", "garbage"), exitFailed, []string{"restore it", "delete it"}},
+		{writeFile(t, "garbage", "garbage"), exitFailed, []string{"restore it", "if no line was imported"}},
 	} {
 		mustSay(t, append(importArgs(input, "--journal", test.journal), "--server", "127.0.0.1:1"), test.code,
 			append(test.says, test.journal)...)

@@ -86,5 +86,5 @@ func scopeName(scope *seqledgerv1.Scope) string {
 // streamFlags name a stream.
 type streamFlags struct {
 	scopeFlags `embed:""`
-	ClientID   string `name:"client-id" help:"Client id of the writes: 1 to 256 bytes of printable ASCII." required:"" placeholder:"ID"`
+	ClientID   string `name:"client-id" help:"Client id of the writes: 1 to 256 bytes of printable ASCII." required:"" type:"clientid" placeholder:"ID"`
 }

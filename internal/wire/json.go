@@ -126,7 +126,7 @@ func jsonPath(levels []jsonLevel) string {
 		// An answer must be UTF-8, whatever the request was.
 		path = join(path, Clip(strings.ToValidUTF8(string(l.key), "?")))
 	}
-	return path
+	return Clip(path)
 }
 
 // splitJSON returns the writes of a frame. It reads tokens, because encoding/json would accept a key in any letter

@@ -132,13 +132,14 @@ func TestJSONLimits(t *testing.T) {
 	many := strings.Repeat("0,", maxElements-1)
 	for body, want := range map[string]string{ // "-": within bounds
 		``: "-", `"`: "-", `"\`: "-", `]]}`: "-", `,,,`: "-", `{"a":[` + many + `0]}`: "-",
-		`{"a":[` + many + `0,0]}`:                        "a",
-		`{"a":[0,{"b\"]":[` + many + `0,0]}]}`:           `a[1].b\"]`,
-		`{"` + "\xff" + `":[` + many + `0,0]}`:           "?",
-		`{"a":"` + many + `0,0"}`:                        "-",
-		`{"a":"\"","b":[` + many + `0,0]`:                "b",
-		`{"x":` + strings.Repeat("[", maxDepth-1):        "-",
-		`{"x":` + strings.Repeat("[", 1_000_000) + `0]}`: "x" + strings.Repeat("[0]", maxDepth-2),
+		`{"a":[` + many + `0,0]}`:                                      "a",
+		`{"a":[0,{"b\"]":[` + many + `0,0]}]}`:                         `a[1].b\"]`,
+		`{"` + "\xff" + `":[` + many + `0,0]}`:                         "?",
+		`{"a":"` + many + `0,0"}`:                                      "-",
+		`{"a":"\"","b":[` + many + `0,0]`:                              "b",
+		`{"x":` + strings.Repeat("[", maxDepth-1):                      "-",
+		`{"x":` + strings.Repeat("[", 1_000_000) + `0]}`:               "x" + strings.Repeat("[0]", maxDepth-2),
+		strings.Repeat(`{"`+strings.Repeat("k", 200)+`":`, maxDepth+1): strings.Repeat("k", 200) + "…",
 	} {
 		problem, _ := jsonLimits([]byte(body))
 		got := "-"

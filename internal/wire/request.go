@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
@@ -18,10 +19,36 @@ import (
 type decoder interface {
 	decodeBinary(data []byte)
 	decodeJSON(data []byte)
+	later(data []byte, decode func([]byte))
+}
+
+// LargeMessage is the size in bytes above which a message is decoded only when its handler asks for it: codecs have no
+// context, and large messages are decoded in turn.
+const LargeMessage = 64 << 10
+
+// Large is a large message until it is decoded.
+type Large struct {
+	data   []byte
+	decode func([]byte) // nil: it is decoded, or was not large
+}
+
+func (l *Large) later(data []byte, decode func([]byte)) { l.data, l.decode = bytes.Clone(data), decode }
+
+// Pending reports whether the message is still to be decoded.
+func (l *Large) Pending() bool { return l.decode != nil }
+
+// Decode decodes the message unless that was done.
+func (l *Large) Decode() {
+	if data, decode := l.data, l.decode; decode != nil {
+		*l = Large{}
+		decode(data)
+	}
 }
 
 // Request is a decoded message, or the error of decoding it.
 type Request[T any, P Message[T]] struct {
+	Large
+
 	message P
 	invalid error // a *machine.FieldError
 }
@@ -32,9 +59,10 @@ type Message[T any] interface {
 	proto.Message
 }
 
-// Get returns the message. An empty message may not have passed the codec: Connect skips those in streams. The error is
-// a *machine.FieldError.
+// Get returns the message, and decodes it if that was not done. An empty message may not have passed the codec: Connect
+// skips those in streams. The error is a *machine.FieldError.
 func (r *Request[T, P]) Get() (P, error) {
+	r.Decode()
 	if r.message == nil {
 		r.message = new(T)
 	}
@@ -91,6 +119,10 @@ func (BinaryCodec) Unmarshal(data []byte, m any) error {
 	if !ok {
 		return fmt.Errorf("wire: %T is not a request", m)
 	}
+	if len(data) > LargeMessage {
+		d.later(data, d.decodeBinary)
+		return nil
+	}
 	d.decodeBinary(data)
 	return nil
 }
@@ -119,6 +151,10 @@ func (JSONCodec) Unmarshal(data []byte, m any) error {
 	d, ok := m.(decoder)
 	if !ok {
 		return fmt.Errorf("wire: %T is not a request", m)
+	}
+	if len(data) > LargeMessage {
+		d.later(data, d.decodeJSON)
+		return nil
 	}
 	d.decodeJSON(data)
 	return nil
@@ -160,8 +196,10 @@ const (
 )
 
 // Frame is a message of a WriteStream, or a WriteBatch: writes, and the errors of the invalid ones. An invalid write
-// must not affect the others, so each has a separate error.
+// must not affect the others, so each has a separate error. The fields of a large frame are empty until Decode.
 type Frame struct {
+	Large
+
 	Writes []*seqledgerv1.WriteRequest
 	// Operations of all valid writes together.
 	Operations int

@@ -23,9 +23,6 @@ const (
 	prefixBytes = 5
 	// copies is how often a message is in memory: as it arrived, decoded, and encoded for the log.
 	copies = 3
-	// largeMessage is the size from which a unary message waits for others before it is decoded: JSON of some mebibytes
-	// takes a tenth of a second of a processor, and several times as much if its mistake has to be found.
-	largeMessage = 64 << 10
 	// unfolds is how many bytes one compressed byte may become, at most.
 	unfolds = 1_032
 )
@@ -41,9 +38,6 @@ type BodyOptions struct {
 	Write bool
 	// Compressed reports whether a body with a single message is compressed.
 	Compressed bool
-	// Decoded reports whether Release follows once the message is decoded. Then large messages wait for each other's
-	// decoding.
-	Decoded bool
 	// TooLarge returns the error of a message that is larger than Largest, before it has arrived; nil leaves that to
 	// the reader.
 	TooLarge func() error
@@ -59,9 +53,8 @@ type Body struct {
 	ctx        context.Context //nolint:containedctx // Read has none.
 	controller *Controller
 	party      Party
-	held       int64  // bytes that are charged
-	overdraft  bool   // the budget of the party
-	decoded    func() // ends the decoding of a large message; nil outside of it
+	held       int64 // bytes that are charged
+	overdraft  bool  // the budget of the party
 
 	prefix [prefixBytes]byte
 	have   int   // of the prefix
@@ -101,29 +94,15 @@ func (b *Body) Read(p []byte) (int, error) {
 	if charged := b.charge(int64(n)); charged != nil {
 		return 0, charged
 	}
-	switch {
-	case err == nil:
-	case err != io.EOF:
-		b.Release() // the rest will not arrive
-	default:
-		if failed := b.arrived(); failed != nil {
-			return 0, failed
+	if err == io.EOF && b.Compressed {
+		if charged := b.unfold(); charged != nil {
+			return 0, charged
 		}
+	}
+	if err != nil && err != io.EOF {
+		b.Release() // the rest will not arrive
 	}
 	return n, err
-}
-
-// arrived prepares for a message to be decompressed and decoded.
-func (b *Body) arrived() (err error) {
-	if b.Compressed {
-		if err := b.unfold(); err != nil {
-			return err
-		}
-	}
-	if b.Decoded && b.decoded == nil && b.read > largeMessage {
-		b.decoded, err = b.controller.await(b.ctx, b.party, Decodes, 1, true)
-	}
-	return err
 }
 
 // readEnveloped never reads beyond the end of a prefix or a message, so it knows where the next one begins.
@@ -274,9 +253,5 @@ func (b *Body) Release() {
 	if b.overdraft {
 		b.party.Share.overdraft.Release(1)
 		b.overdraft = false
-	}
-	if b.decoded != nil {
-		b.decoded()
-		b.decoded = nil
 	}
 }

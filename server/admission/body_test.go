@@ -116,47 +116,28 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 	}
 }
 
-// TestLargeMessagesAreDecodedInTurn: a credential's large messages wait for each other before they are decoded, one at
-// a time, and not if their decoding is not told of. Small ones do not wait. All stay charged until they are released.
-func TestLargeMessagesAreDecodedInTurn(t *testing.T) {
+// TestDecodesInTurn: a credential decodes one large message at a time, and one that ends while it waits takes nothing.
+func TestDecodesInTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newController(t, Options{Shares: true})
 		p := partyOf(c, "a", Limits{})
-		body := func(size int, decoded bool) *Body {
-			b := newBody(c, p, false, strings.NewReader(strings.Repeat("x", size)))
-			b.Decoded = decoded
-			return b
+		first, err := c.Decode(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
 		}
-		all := func(b *Body) {
-			if n, err := io.Copy(io.Discard, b); err != nil || n == 0 {
-				t.Error(n, err)
-			}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if _, err := c.Decode(ctx, p); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("two large messages are decoded at once:", err)
 		}
-		first, second := body(largeMessage+1, true), body(largeMessage+1, true)
-		all(first)
-		if p.Share.used[MessageBytes].Used() == 0 {
-			t.Error("a message that has arrived is not charged while it is decoded")
+		first()
+		first()
+		second, err := c.Decode(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
 		}
-		arrived := make(chan struct{})
-		go func() { // ends with first's release
-			defer close(arrived)
-			all(second)
-		}()
-		synctest.Wait()
-		select {
-		case <-arrived:
-			t.Error("two large messages are decoded at once")
-		default:
-		}
-		for _, other := range []*Body{body(largeMessage, true), body(largeMessage+1, false)} {
-			all(other)
-			other.Release()
-		}
-		first.Release()
-		<-arrived
-		second.Release()
-		if c.used[Decodes].Used() != 0 || p.Share.used[Decodes].Used() != 0 || p.Share.used[MessageBytes].Used() != 0 {
+		if second(); c.Gauges().Decodes != 0 || p.Share.used[Decodes].Used() != 0 {
 			t.Error("something is still in use")
 		}
 	})

@@ -172,6 +172,17 @@ func (c *Controller) Read(ctx context.Context, p Party, large bool) (done func()
 	return sync.OnceFunc(done), nil
 }
 
+// Decode admits the decoding of a large message. JSON of some mebibytes takes a tenth of a second of a processor, and
+// several times as much if its mistake has to be found, so one processor is left to all other requests. A credential's
+// messages wait for each other and then for those of other credentials. done ends the decoding and may be called more
+// than once; nothing is to wait for a client meanwhile. The error is the cause of ctx.
+func (c *Controller) Decode(ctx context.Context, p Party) (done func(), err error) {
+	if done, err = c.await(ctx, p, Decodes, 1, true); err != nil {
+		return nil, err
+	}
+	return sync.OnceFunc(done), nil
+}
+
 // smallAnswer is the size up to which an answer is not charged: its request, which is bounded, takes as much memory.
 const smallAnswer = 16 << 10
 
@@ -237,7 +248,7 @@ func (c *Controller) AwaitProbes(ctx context.Context) error {
 // Gauges are what is in use.
 type Gauges struct {
 	Requests, Streams, Connections, UnknownConnections, Visits int64
-	ArrivingBytes, AnswerBytes, Reads                          int64
+	ArrivingBytes, AnswerBytes, Reads, Decodes                 int64
 	// DiskLevel is 0 while the disk has space, 1 when less than twice the reserve is free, and 2 when writes are
 	// refused.
 	DiskLevel int64
@@ -249,7 +260,7 @@ func (c *Controller) Gauges() Gauges {
 		Requests: c.used[Requests].Used(), Streams: c.used[Streams].Used(),
 		Connections: c.used[Connections].Used(), UnknownConnections: c.connections.unknownCount(),
 		Visits: c.visits.count(), ArrivingBytes: c.used[MessageBytes].Used(), AnswerBytes: c.used[AnswerBytes].Used(),
-		Reads:     c.used[Reads].Used() + c.used[LargeReads].Used(),
-		DiskLevel: int64(c.disk.level()),
+		Reads:   c.used[Reads].Used() + c.used[LargeReads].Used(),
+		Decodes: c.used[Decodes].Used(), DiskLevel: int64(c.disk.level()),
 	}
 }

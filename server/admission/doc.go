@@ -29,8 +29,8 @@
 //	being sent                          (message_bytes)                   refused by the total
 //	reads building their answers        32                   8            wait
 //	large_reads among them              all processors but 1 1            wait
-//	decodes: unary messages of more     all processors but 1 1            wait
-//	than 64 KiB being decoded
+//	decodes: messages of more than      all processors but 1 1            wait
+//	64 KiB, unfolded, being decoded
 //	queued_bytes: writes in the engine  64 MiB, of the       2 MiB, and   unary: refused; stream: waits
 //	                                    ledger               one write
 //	waiters for other owners' keys      10,000               2,500        refused if the key is in flight
