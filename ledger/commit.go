@@ -208,14 +208,14 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	if !s.single {
 		s.done = make(chan struct{})
 	}
-	if wait {
-		s.admitted = make(chan bool, 1)
-	}
 	var spans []engine.Span
 	var commands, size int
 	mayLead := s.single && l.store.PendingBytes() <= l.maxPending() // otherwise see awaitRoom
 	l.mu.Lock()
 	admission := l.engine.Submit(&s.engine, wait)
+	if admission == engine.Waiting {
+		s.admitted = make(chan bool, 1)
+	}
 	if admission == engine.Queued && mayLead {
 		spans, commands, size = l.engine.Lead()
 	}

@@ -18,6 +18,12 @@ func SetSealBytes(n int64) { sealBytes = n }
 // LogFileBytes is logFileBytes.
 var LogFileBytes = logFileBytes
 
+// HangLog makes the next write to a ledger's log hang until release is called.
+func HangLog(l *Ledger) (release func()) {
+	l.mu.Lock() // see Ledger.stored
+	return l.mu.Unlock
+}
+
 // Alter changes the digest of a ledger's state, as a fault of a processor or of a program would. It is in memory, and
 // on the disk with the next entry.
 func Alter(l *Ledger) error {

@@ -202,7 +202,16 @@ func TestCountInSteps(t *testing.T) {
 			changeSomeRecord(t, l, draw)
 		}
 	}
-	eventually(t, func() bool { return maps.Equal(l.Stats().Keyed.Records, countRecords(t, l)) })
+	var counted, there map[keyed.State]uint64
+	defer func() {
+		if t.Failed() {
+			t.Log("counted", counted, "there", there)
+		}
+	}()
+	eventually(t, func() bool {
+		counted, there = l.Stats().Keyed.Records, countRecords(t, l)
+		return maps.Equal(counted, there)
+	})
 }
 
 // eventually waits for a condition that other goroutines bring about.

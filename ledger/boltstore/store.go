@@ -157,7 +157,7 @@ func (s *Store) View(fn func(r machine.Reader) error) (err error) {
 	return s.view(fn)
 }
 
-// Idle reports whether an Update would begin at once. A caller that asks for it within a View is told that it would not.
+// Idle reports whether an Update would begin at once. Within a View it would not.
 func (s *Store) Idle() bool {
 	if !s.mu.TryLock() {
 		return false

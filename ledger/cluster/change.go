@@ -28,7 +28,7 @@ func (n *Node) lockChanges(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// changePatience bounds a membership change that the leader makes on its own.
+// changePatience bounds a membership change that the leader makes on its own, and the command that follows any change.
 const changePatience = 5 * time.Second
 
 // change makes a membership change, which must leave a healthy majority unless it is forced.
@@ -36,12 +36,26 @@ func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2, force bool) 
 	if err := n.mustLead(); err != nil {
 		return err
 	}
-	if !force {
-		if err := n.judge(ctx, func(s *Status) error { return s.mayChange(change) }); err != nil {
+	term := n.log.Role().Term // in another one, the members may be others, too
+	if s := n.Status(); !force && s.changesVoters(change) {
+		// Nothing that a node says tells that its log can be written: on an idle cluster, a disk that hangs is not
+		// noticed. So each that counts stores a command first.
+		last := n.log.Progress().Last
+		asked, stop := context.WithCancel(ctx)
+		defer stop()
+		go func() { _ = n.host.Tick(asked) }() // ends with the change; what matters is who stores it
+		err := n.judge(ctx, func(s *Status) error {
+			for i := range s.Members {
+				m := &s.Members[i]
+				m.Active = m.Active && m.Matched > last
+			}
+			return s.mayChange(change)
+		})
+		if err != nil {
 			return err
 		}
 	}
-	err := n.log.Change(ctx, change)
+	err := n.log.ChangeIn(ctx, term, change)
 	switch {
 	case errors.Is(err, raftlog.ErrNotLeader) && n.mustLead() != nil:
 		return n.notLeading()
@@ -52,7 +66,9 @@ func (n *Node) change(ctx context.Context, change *pb.ConfChangeV2, force bool) 
 	case err != nil:
 		return fmt.Errorf("change of the members: %w", err)
 	}
-	if err := n.offerState(ctx); err != nil {
+	offered, cancel := context.WithTimeout(ctx, changePatience)
+	defer cancel()
+	if err := n.offerState(offered); err != nil {
 		n.host.Logger.Warn("no command followed a change of the members", "error", err)
 	}
 	return nil
@@ -68,17 +84,17 @@ func (n *Node) offerState(ctx context.Context) error {
 	return n.host.Tick(ctx)
 }
 
-// judge returns the result of a check of the other nodes. Only a node that has answered a question of this call, and was
-// heard of since, counts as alive: a node that has just died must not be relied on, and its last messages may still be
-// on their way. A check that fails is repeated for a while: a node is heard of at every heartbeat, and a leader that was
+// judge returns the result of a check of the other nodes. Only a node that has just answered a question, and was heard
+// of since, counts as alive: a node that has just died must not be relied on, and its last messages may still be on
+// their way. A check that fails is repeated for a while: a node is heard of at every heartbeat, and a leader that was
 // elected just now does not know yet how far the others are.
 func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
-	began := time.Now()
 	ticker, ended := time.NewTicker(judgeInterval), time.NewTimer(judgeTimeouts*n.log.ElectionTimeout())
 	defer ticker.Stop()
 	defer ended.Stop()
 	for {
-		n.askPulses(pulsePatience, func() bool { return false })
+		began := time.Now()
+		n.askPulses(n.log.ElectionTimeout(), func() bool { return false })
 		s := n.Status()
 		for i := range s.Members {
 			m := &s.Members[i]

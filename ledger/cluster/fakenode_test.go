@@ -69,7 +69,7 @@ func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLe
 			if f.tickErr != nil {
 				return f.tickErr
 			}
-			_, err := f.log.Propose([]byte("tick")).Wait()
+			_, err := f.log.ProposeIn(f.log.Role().Term, []byte("tick")).Wait()
 			return err
 		},
 		BeginTerm: func() {}, EndTerm: func() {},

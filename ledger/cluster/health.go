@@ -35,6 +35,8 @@ func (s *Status) fault(m *Member) string {
 		return m.name() + " has not been heard of"
 	case !m.Active:
 		return fmt.Sprintf("%s was last heard of %s ago", m.name(), time.Since(m.Heard).Round(100*time.Millisecond))
+	case m.State == Differs:
+		return m.name() + " has a state that differs, and will stop"
 	case m.Matched == 0 || behind > caughtUp:
 		return fmt.Sprintf("%s is %d log entries behind", m.name(), behind)
 	}
@@ -59,16 +61,26 @@ func (s *Status) find(id uint64) *Member {
 	return nil
 }
 
-// mayChange returns nil if a majority of the voters after a change is alive and caught up, as is each new voter. A
-// change that leaves the voters as they are, such as the removal of a learner, is always possible.
+// changesVoters reports whether other nodes vote after a change. If not, as after the removal of a learner, it is
+// always possible.
+func (s *Status) changesVoters(change *pb.ConfChangeV2) bool {
+	return slices.ContainsFunc(change.GetChanges(), func(c *pb.ConfChangeSingle) bool {
+		m := s.find(c.GetNodeId())
+		return m != nil && c.GetType() != pb.ConfChangeUpdateNode && m.Voter != (c.GetType() == pb.ConfChangeAddNode)
+	})
+}
+
+// mayChange returns nil if a majority of the voters after a change is alive and caught up, as is each new voter.
 func (s *Status) mayChange(change *pb.ConfChangeV2) error {
+	if !s.changesVoters(change) {
+		return nil
+	}
 	voters := map[uint64]*Member{}
 	for i := range s.Members {
 		if m := &s.Members[i]; m.Voter {
 			voters[m.ID] = m
 		}
 	}
-	changed := false
 	var late, lost []string
 	for _, c := range change.GetChanges() {
 		m := s.find(c.GetNodeId())
@@ -77,14 +89,14 @@ func (s *Status) mayChange(change *pb.ConfChangeV2) error {
 			if m == nil || m.Voter {
 				continue
 			}
-			if changed, voters[m.ID] = true, m; s.fault(m) != "" {
+			if voters[m.ID] = m; s.fault(m) != "" {
 				late = append(late, s.fault(m))
 			}
 		case pb.ConfChangeRemoveNode, pb.ConfChangeAddLearnerNode:
 			if m == nil || !m.Voter {
 				continue
 			}
-			if changed = true; s.fault(m) == "" {
+			if s.fault(m) == "" {
 				lost = append(lost, m.name()+", which would go, is alive")
 			}
 			delete(voters, m.ID)
@@ -93,7 +105,7 @@ func (s *Status) mayChange(change *pb.ConfChangeV2) error {
 	faults := s.faults(voters)
 	healthy, needed := len(voters)-len(faults), len(voters)/2+1
 	switch {
-	case changed && healthy < needed:
+	case healthy < needed:
 		return fmt.Errorf("%w: of %d voters %d would be alive and caught up, and %d are needed: %s; %s", ErrNoChange,
 			len(voters), healthy, needed, strings.Join(append(faults, lost...), "; "), howToForce)
 	case len(late) > 0:

@@ -70,6 +70,9 @@ func (p *pulses) note(id uint64, s sighting) (changed, skewed bool) {
 	if p.nodes == nil {
 		p.nodes, p.skewed = map[uint64]sighting{}, map[uint64]bool{}
 	}
+	if s.at.Before(p.nodes[id].at) {
+		return false, p.skewed[id] // an answer that came late
+	}
 	p.nodes[id] = s
 	was := p.skewed[id]
 	skewed = s.ahead.Abs() > engine.MaxClockSkew || was && s.ahead.Abs() > agreesAgain

@@ -461,8 +461,10 @@ func TestLead(t *testing.T) {
 		},
 		"a change of configuration": {func(e *Engine) { submit(e, true) }, false},
 		"behind another":            {func(e *Engine) { submit(e, false); submit(e, false) }, false},
-		"beside an entry":           {func(e *Engine) { submit(e, false); e.Cut(); e.Stored(0); submit(e, false) }, false},
-		"nothing":                   {func(*Engine) {}, false},
+		"beside an entry": {
+			func(e *Engine) { submit(e, false); e.Cut(); e.Stored(0); submit(e, false) }, false,
+		},
+		"nothing": {func(*Engine) {}, false},
 	} {
 		e := New(1<<20, MaxEntryCommands)
 		test.before(e)

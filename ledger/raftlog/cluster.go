@@ -50,8 +50,10 @@ func (l *Log) Progress() Progress { return l.host.Progress() }
 // IsReady reports whether this node leads and has applied everything committed in earlier terms, and in which term.
 func (l *Log) IsReady() (term uint64, ready bool) { return l.host.IsReady() }
 
-// ProposeIn is Propose restricted to one term of this node's leadership. In any other term nothing is proposed and the
-// proposal ends with ErrNotLeader.
+// ProposeIn appends an entry to the log in one term of this node's leadership, because the data that it is based on, in
+// particular its time, is out of date in another one; there the proposal ends with ErrNotLeader. It does not wait for
+// the disk. Entries appear in the log in the order of the calls. entry must not be empty, has at most MaxEntryBytes, and
+// must not be changed afterwards.
 func (l *Log) ProposeIn(term uint64, entry []byte) *Proposal { return l.host.ProposeIn(term, entry) }
 
 // ProposeHere is ProposeIn which, on a node that has no others, also writes and applies the entry in the caller's
@@ -61,9 +63,10 @@ func (l *Log) ProposeHere(term uint64, entry []byte, idle func() bool) *Proposal
 	return l.host.ProposeHere(term, entry, idle)
 }
 
-// Change proposes a membership change and waits until this node has applied it. Its errors are those of Proposal.Wait.
-func (l *Log) Change(ctx context.Context, change *pb.ConfChangeV2) error {
-	p := l.host.Change(change)
+// ChangeIn proposes a membership change, in one term of this node's leadership, and waits until this node has applied
+// it. Its errors are those of Proposal.Wait.
+func (l *Log) ChangeIn(ctx context.Context, term uint64, change *pb.ConfChangeV2) error {
+	p := l.host.ChangeIn(term, change)
 	select {
 	case <-p.Done():
 		_, err := p.Wait()

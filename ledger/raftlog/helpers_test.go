@@ -106,7 +106,7 @@ func write(t testing.TB, l *Log, texts ...string) {
 	t.Helper()
 	proposals := make([]*Proposal, len(texts))
 	for i, s := range texts {
-		proposals[i] = l.Propose([]byte(s))
+		proposals[i] = l.ProposeIn(l.Role().Term, []byte(s))
 	}
 	for i, p := range proposals {
 		if _, err := p.Wait(); err != nil {

@@ -51,7 +51,7 @@ func TestHungDiskIsVisible(t *testing.T) {
 	}
 	closed := make(chan struct{})
 	gate.Store(&closed)
-	p := l.Propose([]byte("two"))
+	p := l.ProposeIn(l.Role().Term, []byte("two"))
 	for before := l.Writing(); before == 0 || l.Writing() <= before; before = l.Writing() {
 		if t.Context().Err() != nil {
 			t.Fatal("a write that hangs is not seen")

@@ -34,11 +34,6 @@ func NewWatch() *Watch { return host.NewWatch() }
 // Proposal is a proposed entry whose outcome is not yet known.
 type Proposal = host.Proposal
 
-// Propose appends an entry to the log if this node is the leader. It does not wait for the disk. Entries appear in the
-// log in the order of the Propose calls. entry must not be empty, has at most MaxEntryBytes, and must not be changed
-// afterwards.
-func (l *Log) Propose(entry []byte) *Proposal { return l.host.Propose(entry) }
-
 // Ready waits until this node is the leader and has applied everything that was ever committed. It returns the failure
 // of a failed log, ErrClosed, or the context's error.
 func (l *Log) Ready(ctx context.Context) error { return l.host.Ready(ctx) }

@@ -27,7 +27,7 @@ func TestLogLives(t *testing.T) {
 		t.Error(err)
 	}
 	closeLog(t, l)
-	if _, err := l.Propose([]byte("x")).Wait(); !errors.Is(err, ErrClosed) {
+	if _, err := l.ProposeIn(l.Role().Term, []byte("x")).Wait(); !errors.Is(err, ErrClosed) {
 		t.Errorf("a proposal to a closed log: %v", err)
 	}
 	m.durable = m.applied[9]
@@ -186,10 +186,10 @@ func TestFailureIsFinal(t *testing.T) {
 	l := open(t, o)
 	write(t, l, "one")
 	m.onApply = func(string) { l.Fail(broken) }
-	if _, err := l.Propose([]byte("two")).Wait(); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, broken) {
+	if _, err := l.ProposeIn(l.Role().Term, []byte("two")).Wait(); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, broken) {
 		t.Errorf("the proposal ended with %v", err)
 	}
-	if _, err := l.Propose([]byte("three")).Wait(); !errors.Is(err, ErrNotLeader) {
+	if _, err := l.ProposeIn(l.Role().Term, []byte("three")).Wait(); !errors.Is(err, ErrNotLeader) {
 		t.Errorf("a proposal behind the failure ended with %v", err)
 	}
 	if err := l.ReadBarrier(t.Context()); !errors.Is(err, broken) {

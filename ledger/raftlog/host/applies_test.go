@@ -44,7 +44,7 @@ func TestWhoeverAppliesKeepsTheOrder(t *testing.T) {
 	}
 	var last *host.Proposal
 	for _, text := range texts[100:] {
-		last = r.Propose([]byte(text))
+		last = r.ProposeIn(r.Role().Term, []byte(text))
 	}
 	if result, err := last.Wait(); err != nil || result != "result of "+texts[len(texts)-1] {
 		t.Error(result, err)
@@ -66,7 +66,7 @@ func TestFailureBesideTheWrite(t *testing.T) {
 	write(t, r.Host, "good")
 	m.onApply = func(string) { r.Fail(errDisk) }
 	for _, text := range []string{"bad", "later"} {
-		if _, err := r.Propose([]byte(text)).Wait(); !errors.Is(err, errDisk) {
+		if _, err := r.ProposeIn(r.Role().Term, []byte(text)).Wait(); !errors.Is(err, errDisk) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -89,9 +89,9 @@ func TestCloseBesideTheWrite(t *testing.T) {
 			<-goOn
 		}
 	}
-	first := r.Propose([]byte("first"))
+	first := r.ProposeIn(r.Role().Term, []byte("first"))
 	<-applies
-	second := r.Propose([]byte("second"))
+	second := r.ProposeIn(r.Role().Term, []byte("second"))
 	closed := make(chan error)
 	// Ends with Close; received below.
 	go func() { closed <- r.Close() }()
@@ -126,13 +126,13 @@ func TestSmallBehindLarge(t *testing.T) {
 	for len(stored) > 0 {
 		<-stored // from the first entry of the term
 	}
-	first := r.Propose([]byte(large))
+	first := r.ProposeIn(r.Role().Term, []byte(large))
 	<-applies
 	<-stored
-	small := r.Propose([]byte("s"))
+	small := r.ProposeIn(r.Role().Term, []byte("s"))
 	<-stored
 	// Once this entry is stored, the writing goroutine has handled the small one.
-	last := r.Propose([]byte("t"))
+	last := r.ProposeIn(r.Role().Term, []byte("t"))
 	<-stored
 	close(goOn)
 	for _, p := range []*host.Proposal{first, small, last} {

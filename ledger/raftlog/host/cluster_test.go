@@ -196,11 +196,11 @@ func TestFailover(t *testing.T) {
 	inCluster(t, func(t *testing.T, c *cluster) {
 		first, others := c.leader(1, 2, 3)
 		write(t, first.Host, numbered(100)...)
-		if _, err := others[0].Propose([]byte("misplaced")).Wait(); !errors.Is(err, host.ErrNotLeader) {
+		if _, err := others[0].ProposeIn(others[0].Role().Term, []byte("misplaced")).Wait(); !errors.Is(err, host.ErrNotLeader) {
 			t.Errorf("a proposal to a follower: %v", err)
 		}
 		c.cut(first.id, true)
-		cutOff := first.Propose([]byte("cut off"))
+		cutOff := first.ProposeIn(first.Role().Term, []byte("cut off"))
 		next, _ := c.leader(others[0].id, others[1].id)
 		if got := next.machine.texts(); !slices.Equal(got, numbered(100)) {
 			t.Errorf("the next leader has %d entries, want 100", len(got))
@@ -262,7 +262,7 @@ func TestSoleVoterGetsCompany(t *testing.T) {
 		change := &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{
 			{Type: pb.ConfChangeAddNode.Enum(), NodeId: &second},
 		}}
-		if _, err := r.Change(change).Wait(); err != nil {
+		if _, err := r.ChangeIn(r.Role().Term, change).Wait(); err != nil {
 			t.Fatal(err)
 		}
 		if members := r.Members(); !slices.Equal(members.Voters, []uint64{1, 2}) {
@@ -313,7 +313,7 @@ func TestTooManyAddressesAreRefused(t *testing.T) {
 					a := core.Address{ID: id, Peer: strings.Repeat("p", bytes), Client: strings.Repeat("c", bytes)}
 					a.AppendTo(change)
 				}
-				if _, err = r.Change(change).Wait(); err == nil {
+				if _, err = r.ChangeIn(r.Role().Term, change).Wait(); err == nil {
 					nodes++
 				}
 			}

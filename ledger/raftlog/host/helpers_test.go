@@ -136,7 +136,7 @@ func write(t testing.TB, h *host.Host, texts ...string) {
 	t.Helper()
 	proposals := make([]*host.Proposal, len(texts))
 	for i, text := range texts {
-		proposals[i] = h.Propose([]byte(text))
+		proposals[i] = h.ProposeIn(h.Role().Term, []byte(text))
 	}
 	for i, p := range proposals {
 		if result, err := p.Wait(); err != nil || result != "result of "+texts[i] {

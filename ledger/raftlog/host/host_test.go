@@ -47,7 +47,7 @@ func TestResultsReachTheirProposers(t *testing.T) {
 	var callers sync.WaitGroup
 	for _, text := range numbered(300) {
 		callers.Go(func() { // ends with its result; joined below
-			if result, err := r.Propose([]byte(text)).Wait(); err != nil || result != "result of "+text {
+			if result, err := r.ProposeIn(r.Role().Term, []byte(text)).Wait(); err != nil || result != "result of "+text {
 				t.Errorf("%s: %v, %v", text, result, err)
 			}
 		})
@@ -64,7 +64,7 @@ func TestClose(t *testing.T) {
 	r := started(t, simdisk.New(), &recorder{}, nil)
 	var before []*host.Proposal
 	for _, text := range numbered(50) {
-		before = append(before, r.Propose([]byte(text)))
+		before = append(before, r.ProposeIn(r.Role().Term, []byte(text)))
 	}
 	must(t, r.Close())
 	must(t, r.Close())
@@ -73,7 +73,7 @@ func TestClose(t *testing.T) {
 			t.Errorf("proposal %d, made before: %v", i, err)
 		}
 	}
-	_, err := r.Propose([]byte("late")).Wait()
+	_, err := r.ProposeIn(r.Role().Term, []byte("late")).Wait()
 	for what, err := range map[string]error{
 		"Propose": err, "Ready": r.Ready(t.Context()), "ReadBarrier": r.ReadBarrier(t.Context()),
 		"Truncate": r.Truncate(r.Covered()),
@@ -122,7 +122,7 @@ func TestFailedSyncStopsTheHost(t *testing.T) {
 		d.FailAt(step, errDisk)
 		var doomed []*host.Proposal
 		for range 100 {
-			doomed = append(doomed, r.Propose([]byte("doomed")))
+			doomed = append(doomed, r.ProposeIn(r.Role().Term, []byte("doomed")))
 		}
 		for i, p := range doomed {
 			_, err := p.Wait()
@@ -132,7 +132,7 @@ func TestFailedSyncStopsTheHost(t *testing.T) {
 			}
 		}
 		steps := d.Steps()
-		_, err := r.Propose([]byte("late")).Wait()
+		_, err := r.ProposeIn(r.Role().Term, []byte("late")).Wait()
 		for what, err := range map[string]error{
 			"Propose": err, "Ready": r.Ready(t.Context()), "ReadBarrier": r.ReadBarrier(t.Context()),
 			"Truncate": r.Truncate(r.Covered()), "Close": r.Close(), "the log's Close": r.log.Close(),
@@ -154,10 +154,10 @@ func TestFailEndsWaits(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	m := &recorder{onApply: func(string) { close(entered); <-release }}
 	r := started(t, simdisk.New(), m, nil)
-	waiting := []*host.Proposal{r.Propose([]byte("stuck in Apply"))}
+	waiting := []*host.Proposal{r.ProposeIn(r.Role().Term, []byte("stuck in Apply"))}
 	<-entered
 	for range 50 {
-		waiting = append(waiting, r.Propose([]byte("behind it")))
+		waiting = append(waiting, r.ProposeIn(r.Role().Term, []byte("behind it")))
 	}
 	r.Fail(errDisk)
 	for i, p := range waiting {
@@ -182,7 +182,7 @@ func TestFailedMachineGetsNothingMore(t *testing.T) {
 	}}
 	h = started(t, simdisk.New(), m, nil).Host
 	write(t, h, "good")
-	for _, p := range []*host.Proposal{h.Propose([]byte("poison")), h.Propose([]byte("after"))} {
+	for _, p := range []*host.Proposal{h.ProposeIn(h.Role().Term, []byte("poison")), h.ProposeIn(h.Role().Term, []byte("after"))} {
 		if result, err := p.Wait(); result != nil || !errors.Is(err, errDisk) {
 			t.Errorf("%v, %v", result, err)
 		}
@@ -202,16 +202,16 @@ func TestRefusals(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	must(t, errors.Join(r.Ready(ctx), r.ReadBarrier(ctx))) // neither has to wait
-	if _, err := r.Propose(make([]byte, host.MaxEntryBytes+1)).Wait(); !errors.Is(err, host.ErrEntryTooLarge) {
+	if _, err := r.ProposeIn(r.Role().Term, make([]byte, host.MaxEntryBytes+1)).Wait(); !errors.Is(err, host.ErrEntryTooLarge) {
 		t.Errorf("too large: %v", err)
 	}
-	if _, err := r.Propose(nil).Wait(); !errors.Is(err, host.ErrNotLeader) {
+	if _, err := r.ProposeIn(r.Role().Term, nil).Wait(); !errors.Is(err, host.ErrNotLeader) {
 		t.Errorf("empty: %v", err)
 	}
 	release := d.stall("sync")
 	largest := make([]byte, host.MaxEntryBytes)
-	under := []*host.Proposal{r.Propose(largest), r.Propose(largest)}
-	if _, err := r.Propose(largest).Wait(); !errors.Is(err, host.ErrNotLeader) {
+	under := []*host.Proposal{r.ProposeIn(r.Role().Term, largest), r.ProposeIn(r.Role().Term, largest)}
+	if _, err := r.ProposeIn(r.Role().Term, largest).Wait(); !errors.Is(err, host.ErrNotLeader) {
 		t.Errorf("while too much is uncommitted: %v", err)
 	}
 	r.Fail(errDisk)
@@ -286,7 +286,7 @@ func faultRound(t *testing.T, rng *rand.Rand, met map[string]int) {
 			var inFlight []*host.Proposal
 			for i := range 1 + rng.IntN(20) {
 				text := fmt.Sprintf("%d.%d.%d.%s", life, burst, i, strings.Repeat("x", rng.IntN(300)))
-				texts, inFlight = append(texts, text), append(inFlight, r.Propose([]byte(text)))
+				texts, inFlight = append(texts, text), append(inFlight, r.ProposeIn(r.Role().Term, []byte(text)))
 			}
 			proposed = append(proposed, texts...)
 			for i, p := range inFlight {

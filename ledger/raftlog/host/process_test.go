@@ -51,7 +51,7 @@ func writeForEver(dir string) error {
 		go func() { // ends with the process
 			for i := 0; ; i++ {
 				text := fmt.Sprintf("%d.%d.%d.%s", os.Getpid(), writer, i, strings.Repeat("x", i%500))
-				if _, err := h.Propose([]byte(text)).Wait(); err != nil {
+				if _, err := h.ProposeIn(h.Role().Term, []byte(text)).Wait(); err != nil {
 					failed <- err
 				}
 				out.Lock()

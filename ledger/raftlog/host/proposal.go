@@ -34,20 +34,10 @@ func (p *Proposal) Wait() (any, error) {
 	return p.result, p.err
 }
 
-// Propose appends an entry to the log if this node is the leader. It does not wait for the disk. Entries appear in the
-// log in the order of the Propose calls. entry must not be empty, has at most MaxEntryBytes, and must not be changed
-// afterwards.
-func (h *Host) Propose(entry []byte) *Proposal {
-	if len(entry) > MaxEntryBytes {
-		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes))
-	}
-	p, appends := h.propose(func(number uint64) error { return h.node.Propose(number, entry) })
-	h.wake(appends, false)
-	return p
-}
-
-// ProposeIn is Propose restricted to one term of this node's leadership. In any other term nothing is proposed, because
-// the data that the entry is based on, in particular its time, may be out of date.
+// ProposeIn appends an entry to the log in one term of this node's leadership. In any other term nothing is proposed,
+// because the data that the entry is based on, in particular its time, may be out of date. ProposeIn does not wait for
+// the disk. Entries appear in the log in the order of the calls. entry must not be empty, has at most MaxEntryBytes, and
+// must not be changed afterwards.
 func (h *Host) ProposeIn(term uint64, entry []byte) *Proposal {
 	p, appends := h.proposeIn(term, entry)
 	h.wake(appends, false)
@@ -73,18 +63,32 @@ func (h *Host) proposeIn(term uint64, entry []byte) (p *Proposal, appends bool) 
 		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes)), false
 	}
 	return h.propose(func(number uint64) error {
-		if role := h.node.Role(); role.Term != term {
-			return fmt.Errorf("%w: the term is %d and not %d", core.ErrNotLeader, role.Term, term)
+		if err := h.mustBeIn(term); err != nil {
+			return err
 		}
 		return h.node.Propose(number, entry)
 	})
 }
 
-// Change proposes a membership change, as core.Node.Change does. The proposal's result is nil.
-func (h *Host) Change(change *pb.ConfChangeV2) *Proposal {
-	p, appends := h.propose(func(number uint64) error { return h.node.Change(number, change) })
+// ChangeIn proposes a membership change, as core.Node.Change does, in one term of this node's leadership. The
+// proposal's result is nil.
+func (h *Host) ChangeIn(term uint64, change *pb.ConfChangeV2) *Proposal {
+	p, appends := h.propose(func(number uint64) error {
+		if err := h.mustBeIn(term); err != nil {
+			return err
+		}
+		return h.node.Change(number, change)
+	})
 	h.wake(appends, false)
 	return p
+}
+
+// mustBeIn returns an error unless this node's term is still the same. mu is held.
+func (h *Host) mustBeIn(term uint64) error {
+	if role := h.node.Role(); role.Term != term {
+		return fmt.Errorf("%w: the term is %d and not %d", core.ErrNotLeader, role.Term, term)
+	}
+	return nil
 }
 
 // propose makes a proposal, and reports whether something is to be appended, which the caller sees to.

@@ -57,7 +57,7 @@ func TestHeartbeatsPassASlowDisk(t *testing.T) {
 		write(t, leader.Host, numbered(10)...)
 		term := leader.Role().Term
 		release := leader.disk.stall("sync")
-		slow := leader.Propose([]byte("slow"))
+		slow := leader.ProposeIn(leader.Role().Term, []byte("slow"))
 		<-time.After(9 * tick) // in the bubble's time
 		select {
 		case <-slow.Done():
@@ -122,7 +122,7 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 					t.Errorf("it is stalled: %+v", s)
 				}
 				end := hang(hung)
-				stalled := hung.Propose([]byte("stalled"))
+				stalled := hung.ProposeIn(hung.Role().Term, []byte("stalled"))
 				<-time.After(31 * tick)
 				if s := hung.Stalled(); s.Job == "" || s.For < 29*tick || s.For > 31*tick {
 					t.Errorf("it is stalled: %+v", s)
@@ -166,7 +166,7 @@ func TestStalledLeaderStepsDown(t *testing.T) {
 		c.mu.Unlock()
 		end := hangs["the state machine"](hung)
 		defer end()
-		stalled := hung.Propose([]byte("stalled"))
+		stalled := hung.ProposeIn(hung.Role().Term, []byte("stalled"))
 		<-time.After(31 * tick)
 		if hung.Role().Leads {
 			t.Error("it still leads")
@@ -233,7 +233,7 @@ func TestStatusWaitsForNoDisk(t *testing.T) {
 		leader, _ := c.leader(1, 2, 3)
 		before := leader.Role()
 		end := leader.disk.stall("write")
-		p := leader.Propose([]byte("x"))
+		p := leader.ProposeIn(leader.Role().Term, []byte("x"))
 		for range 9 {
 			<-time.After(tick)
 			_, ready := leader.IsReady()

@@ -68,8 +68,8 @@ func TestFailureReachesWhoWaits(t *testing.T) {
 		}
 		for what, err := range map[string]error{
 			"ready": r.Ready(t.Context()), "read": r.ReadBarrier(t.Context()),
-			"change": second(r.Change(new(pb.ConfChangeV2)).Wait()),
-			"write":  second(r.Propose([]byte("x")).Wait()), "write in its term": second(r.ProposeIn(1,
+			"change": second(r.ChangeIn(r.Role().Term, new(pb.ConfChangeV2)).Wait()),
+			"write":  second(r.ProposeIn(r.Role().Term, []byte("x")).Wait()), "write in its term": second(r.ProposeIn(1,
 				[]byte("x")).Wait()),
 		} {
 			if !errors.Is(err, errDisk) {
@@ -101,7 +101,7 @@ func TestProposalsThatAreRefused(t *testing.T) {
 	for what, test := range map[string]struct {
 		err, want error
 	}{
-		"too large":              {second(r.Propose(large).Wait()), host.ErrEntryTooLarge},
+		"too large":              {second(r.ProposeIn(r.Role().Term, large).Wait()), host.ErrEntryTooLarge},
 		"too large for its term": {second(r.ProposeIn(term, large).Wait()), host.ErrEntryTooLarge},
 		"a term of before":       {second(r.ProposeIn(term-1, []byte("x")).Wait()), host.ErrNotLeader},
 		"a term to come":         {second(r.ProposeIn(term+1, []byte("x")).Wait()), host.ErrNotLeader},
@@ -169,14 +169,14 @@ func TestImpossibleChanges(t *testing.T) {
 			return c
 		}(),
 	} {
-		if _, err := r.Change(change).Wait(); err == nil || errors.Is(err, host.ErrOutcomeUnknown) {
+		if _, err := r.ChangeIn(r.Role().Term, change).Wait(); err == nil || errors.Is(err, host.ErrOutcomeUnknown) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	if m := r.Members(); len(m.Voters) != 1 || m.Highest != 1 || r.MembersChanged() != 0 {
 		t.Errorf("the members are %+v as of entry %d", m, r.MembersChanged())
 	}
-	if _, err := r.Change(single(pb.ConfChangeAddLearnerNode, 2)).Wait(); err != nil {
+	if _, err := r.ChangeIn(r.Role().Term, single(pb.ConfChangeAddLearnerNode, 2)).Wait(); err != nil {
 		t.Error("a change that is possible:", err)
 	}
 	changed := r.MembersChanged()

@@ -113,7 +113,7 @@ func TestCluster(t *testing.T) {
 	write := func(among []*member, text string) {
 		t.Helper()
 		for {
-			_, err := leaderOf(among).host.Propose([]byte(text)).Wait()
+			_, err := leaderOf(among).host.ProposeIn(leaderOf(among).host.Role().Term, []byte(text)).Wait()
 			if err == nil {
 				want = append(want, text)
 				return
