@@ -68,6 +68,8 @@ type Request struct {
 	Header http.Header
 	// Body is the content, without content codings.
 	Body []byte
+
+	party string // who sends it; "" for somebody who is not known
 }
 
 // BodyError is returned for a body that has no fingerprint in the chosen mode.
@@ -83,23 +85,23 @@ func (e *BodyError) Unwrap() error { return e.Cause }
 // that have a mebibyte take a processor 200 ms.
 const largeBody = 64 << 10
 
-// largeBodies has an element for each fingerprint of a large body that is being made. Its capacity leaves a processor
-// for everything else.
-var largeBodies = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
+// largeBodies are the turns of large bodies that are parsed. They leave a processor for everything else.
+var largeBodies = turns{all: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))}
 
 // NewFingerprint returns the fingerprint of a request: the SHA-256 of its length-prefixed parts. pointers is used only
-// with FingerprintPointers. A body of more than 64 KiB waits while the fingerprints of others take all processors but
-// one. The error is a [*BodyError], or that of ctx, which ends the wait.
+// with FingerprintPointers. A body of more than 64 KiB that is parsed, as JSON or for its parts, waits while those of
+// others take all processors but one. The error is a [*BodyError], or that of ctx, which ends the wait.
 func NewFingerprint(
 	ctx context.Context, mode FingerprintMode, pointers []string, r *Request,
 ) (f Fingerprint, err error) {
-	if len(r.Body) > largeBody {
-		select {
-		case largeBodies <- struct{}{}:
-			defer func() { <-largeBodies }()
-		case <-ctx.Done():
-			return f, ctx.Err()
+	parsed := mode == FingerprintJCS || mode == FingerprintPointers ||
+		mode == FingerprintRaw && isMultipart(r.MediaType)
+	if parsed && len(r.Body) > largeBody {
+		leave, err := largeBodies.take(ctx, r.party)
+		if err != nil {
+			return f, err
 		}
+		defer leave()
 	}
 	f.Algorithm = uint8(mode)
 	body, err := bodyDigest(mode, pointers, r)
