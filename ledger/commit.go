@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/seqledger/seqledger/ledger/engine"
@@ -17,8 +18,10 @@ import (
 // A caller encodes its commands, in its own goroutine, into a Submission and puts
 // it on the queue. The commit loop takes everything that
 // waits, up to a bound, stamps the time and proposes it as one log entry.
+// A caller that is alone does all this itself, because waking the loops takes
+// longer than what they do; see lead.
 // There is no timer: a log entry is whatever arrived while the ones before
-// were being written. maxInFlight entries may be under way, so that the disk
+// were being written. engine.MaxInFlight entries may be under way, so that the disk
 // does not idle while a batch is gathered; more would only make batches
 // smaller.
 //
@@ -208,8 +211,14 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	if wait {
 		s.admitted = make(chan bool, 1)
 	}
+	var spans []engine.Span
+	var commands, size int
+	mayLead := s.single && l.store.PendingBytes() <= l.maxPending() // otherwise see awaitRoom
 	l.mu.Lock()
 	admission := l.engine.Submit(&s.engine, wait)
+	if admission == engine.Queued && mayLead {
+		spans, commands, size = l.engine.Lead()
+	}
 	l.changed()
 	l.mu.Unlock()
 	switch admission {
@@ -221,7 +230,31 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	case engine.Waiting:
 		return l.awaitQueue(ctx, s)
 	}
+	if len(spans) > 0 {
+		l.lead(spans, commands, size)
+	}
 	return nil
+}
+
+// lead proposes an entry, writes it to the log, applies and answers it in the goroutine of its caller, which does not
+// return before the disk has. What another goroutine does already, or is better left to one, is left to the loops.
+func (l *Ledger) lead(spans []engine.Span, commands, size int) {
+	defer func() {
+		if p := recover(); p != nil {
+			// A server recovers from the panics of its handlers, and would go on with an entry that is half applied.
+			go panic(fmt.Sprintf("%v\n%s", p, debug.Stack()))
+			select {}
+		}
+	}()
+	term, entry := l.entry(spans, commands, size)
+	f := inflightEntry{l.log.ProposeHere(term, entry, l.store.Idle), spans}
+	select {
+	case <-f.proposal.Done():
+		var answered [1]*engine.Submission
+		l.answer(f, answered[:0])
+	default:
+		l.inFlight <- f // capacity engine.MaxInFlight
+	}
 }
 
 // awaitQueue waits until there is room in the queue for a submission and it is in it, or until ctx ends.
@@ -276,12 +309,10 @@ func (l *Ledger) refusal() error {
 	return nil
 }
 
-// commitLoop proposes what waits, until the ledger stops. It is the only
-// proposer, so that ledger time follows the order of the log.
+// commitLoop proposes what waits, until the ledger stops. While it proposes, nobody else does, so that ledger time
+// follows the order of the log: an entry of a caller that leads is the only one in flight.
 func (l *Ledger) commitLoop() {
 	defer l.loops.Done()
-	// Only this loop sends on it, so the answer loop ends after the last proposed entry.
-	defer close(l.inFlight)
 	for {
 		select {
 		case <-l.cutDue:
@@ -306,9 +337,15 @@ func (l *Ledger) proposeNext() {
 	if len(spans) == 0 {
 		return
 	}
-	entry := make([]byte, 0, size+entryHeaderBytes)
+	term, entry := l.entry(spans, commands, size)
+	l.inFlight <- inflightEntry{l.log.ProposeIn(term, entry), spans} // capacity engine.MaxInFlight
+}
+
+// entry returns the next log entry, and the term in which it may be proposed.
+func (l *Ledger) entry(spans []engine.Span, commands, size int) (term uint64, entry []byte) {
+	entry = make([]byte, 0, size+entryHeaderBytes)
 	// Read before all that goes by it: in a later term, nothing is proposed.
-	term := l.cluster.Term()
+	term = l.cluster.Term()
 	// Read before the time, so that the check is that of an entry in front.
 	header := l.Head().header
 	header.UnixNanos = l.clock.now()
@@ -317,7 +354,7 @@ func (l *Ledger) proposeNext() {
 	for _, p := range spans {
 		entry = append(entry, p.Frames()...)
 	}
-	l.inFlight <- inflightEntry{l.log.ProposeIn(term, entry), spans} // capacity engine.MaxInFlight
+	return term, entry
 }
 
 // stored notes that what was given to the log is on the disk, and how long that took. The log calls it after each
@@ -352,34 +389,39 @@ func (l *Ledger) awaitRoom() {
 
 // answerLoop wakes the callers whose commands are decided, in the order of the log.
 func (l *Ledger) answerLoop() {
-	defer l.loops.Done()
 	var answered []*engine.Submission
 	for f := range l.inFlight {
-		result, err := f.proposal.Wait()
-		outcomes, ok := result.([]machine.Outcome)
-		if err == nil && (!ok || len(outcomes) == 0) {
-			err = errors.New("the log entry was not decided") // the failure says why
-		}
-		if err != nil {
-			err = l.proposalError(err)
-		}
-		l.mu.Lock()
-		answered = l.engine.Decide(f.spans, outcomes, err, answered[:0])
-		l.changed()
-		l.mu.Unlock()
-		for i, s := range answered {
-			// The last one only after Woken, because the Go scheduler runs first what was made ready last: the commit
-			// loop then runs after the others.
-			if i == len(answered)-1 {
-				l.woken(len(answered))
-			}
-			owner(s).answered()
-		}
-		if len(answered) == 0 {
-			l.woken(0)
-		}
+		answered = l.answer(f, answered[:0])
 		clear(answered) // so that it keeps none
 	}
+}
+
+// answer waits for the outcomes of an entry and wakes its callers. It appends them to answered.
+func (l *Ledger) answer(f inflightEntry, answered []*engine.Submission) []*engine.Submission {
+	result, err := f.proposal.Wait()
+	outcomes, ok := result.([]machine.Outcome)
+	if err == nil && (!ok || len(outcomes) == 0) {
+		err = errors.New("the log entry was not decided") // the failure says why
+	}
+	if err != nil {
+		err = l.proposalError(err)
+	}
+	l.mu.Lock()
+	answered = l.engine.Decide(f.spans, outcomes, err, answered)
+	l.changed()
+	l.mu.Unlock()
+	for i, s := range answered {
+		// The last one only after Woken, because the Go scheduler runs first what was made ready last: the commit
+		// loop then runs after the others.
+		if i == len(answered)-1 {
+			l.woken(len(answered))
+		}
+		owner(s).answered()
+	}
+	if len(answered) == 0 {
+		l.woken(0)
+	}
+	return answered
 }
 
 // woken tells the engine that the callers of an entry are awake, except the last one.

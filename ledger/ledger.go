@@ -93,7 +93,8 @@ type Ledger struct {
 	stop      context.CancelFunc // ends the loops
 	stopping  context.Context
 	loops     sync.WaitGroup
-	failed    chan struct{} // closed with the first failure
+	answering sync.WaitGroup // the answer loop
+	failed    chan struct{}  // closed with the first failure
 	closeOnce sync.Once
 	closeErr  error // set by closeOnce
 }
@@ -284,11 +285,10 @@ func (l *Ledger) openLog() (err error) {
 }
 
 func (l *Ledger) startLoops() {
-	l.loops.Add(7)
+	l.loops.Add(6)
 	// Ends with stopping; joined by release.
 	go l.commitLoop()
-	// Ends when the commit loop has closed inFlight; joined by release.
-	go l.answerLoop()
+	l.answering.Go(l.answerLoop) // ends when release closes inFlight, and is joined there
 	// Ends with stopping; joined by release.
 	go l.tickLoop()
 	// Ends with stopping; joined by release.
@@ -366,6 +366,8 @@ func (l *Ledger) Close() error {
 func (l *Ledger) release() error {
 	l.stop()
 	l.loops.Wait()
+	close(l.inFlight) // nobody proposes any more: see Drain
+	l.answering.Wait()
 	l.cluster.Wait()
 	l.backups <- struct{}{} // kept, so that none begins later; the one that is being made ends with stopping
 	l.watchers.close()

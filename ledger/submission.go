@@ -117,6 +117,11 @@ func (s *Submission) await(ctx context.Context) bool {
 		return true
 	}
 	select {
+	case <-s.done: // first, because a caller that leads is answered before it waits
+		return true
+	default:
+	}
+	select {
 	case <-s.done:
 		return true
 	case <-ctx.Done():

@@ -157,6 +157,15 @@ func (s *Store) View(fn func(r machine.Reader) error) (err error) {
 	return s.view(fn)
 }
 
+// Idle reports whether an Update would begin at once. A caller that asks for it within a View is told that it would not.
+func (s *Store) Idle() bool {
+	if !s.mu.TryLock() {
+		return false
+	}
+	s.mu.Unlock()
+	return true
+}
+
 // TryView is View for a caller that does not depend on the result: it never waits, and returns at once while an Update
 // is running or waiting. With memoryOnly, Get finds only records of the state file that are among the changes in
 // memory; blocks are read as usual. beyond reports whether Get has looked into the state file, or would have.

@@ -29,6 +29,7 @@ type Engine struct {
 	closed         bool
 
 	entryCommands int
+	together      int  // how many of the last entries, at most, had more than one command
 	inFlight      int  // entries that are proposed and whose callers are not awake yet
 	alone         bool // no other entry may be in flight beside the last one
 	unsynced      bool // the last entry may not be on the disk yet
@@ -157,9 +158,25 @@ func (e *Engine) Cut() (spans []Span, commands, size int) {
 	// the old one: each command could start an eviction pass of any size, and together they could remove more than a
 	// block can hold.
 	e.alone = spans[0].Submission.Exclusive
+	if e.together = max(e.together-1, 0); entry.Commands > 1 {
+		e.together = gathers
+	}
 	e.inFlight++
 	e.unsynced = true
 	return spans, entry.Commands, entry.Bytes
+}
+
+// Lead is Cut for whoever has just put a submission on the queue, and then proposes, applies and answers it without
+// waking anyone. There is no entry unless the submission is the only one on its way, and until Woken there is no other.
+// Nor is there one soon after an entry of more than one command: where several callers write, what one of them would
+// propose alone, while the others come back, makes entries smaller.
+func (e *Engine) Lead() (spans []Span, commands, size int) {
+	if e.inFlight > 0 || e.together > 0 || len(e.queue) != 1 || e.queue[0].Exclusive {
+		return nil, 0, 0
+	}
+	spans, commands, size = e.Cut()
+	e.alone = true
+	return spans, commands, size
 }
 
 // takeNext fills an entry from the front of the queue.
@@ -275,6 +292,9 @@ func (e *Engine) Woken() {
 	e.inFlight--
 	e.alone = e.alone && e.inFlight > 0
 }
+
+// gathers is how many entries of one command follow one of several before a caller leads.
+const gathers = 8
 
 // slowSync is how long a sync takes at least where one entry is in flight and not MaxInFlight.
 const slowSync = 500 * time.Microsecond

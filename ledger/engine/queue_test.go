@@ -420,3 +420,65 @@ func TestDecide(t *testing.T) {
 		}
 	}
 }
+
+// A caller leads if its submission is the only one on its way and the last entry had one command, and nothing is beside
+// its entry.
+func TestLead(t *testing.T) {
+	t.Parallel()
+	submit := func(e *Engine, exclusive bool) {
+		s := &Submission{Exclusive: exclusive}
+		s.Add(Origin{}, make([]byte, 10), 1)
+		e.Submit(s, false)
+	}
+	for what, test := range map[string]struct {
+		before func(e *Engine)
+		leads  bool
+	}{
+		"the first": {func(e *Engine) { submit(e, false) }, true},
+		"after some of one": {
+			func(e *Engine) {
+				submit(e, false)
+				for range gathers {
+					submit(e, false)
+					cut(e, 9)
+				}
+				submit(e, false)
+			}, false,
+		},
+		"after more of one": {
+			func(e *Engine) {
+				submit(e, false)
+				for range gathers + 1 {
+					submit(e, false)
+					cut(e, 9)
+				}
+				submit(e, false)
+			}, true,
+		},
+		"after an entry of one": {func(e *Engine) { submit(e, false); cut(e, 9); submit(e, false) }, true},
+		"after an entry of two": {
+			func(e *Engine) { submit(e, false); submit(e, false); cut(e, 9); submit(e, false) }, false,
+		},
+		"a change of configuration": {func(e *Engine) { submit(e, true) }, false},
+		"behind another":            {func(e *Engine) { submit(e, false); submit(e, false) }, false},
+		"beside an entry":           {func(e *Engine) { submit(e, false); e.Cut(); e.Stored(0); submit(e, false) }, false},
+		"nothing":                   {func(*Engine) {}, false},
+	} {
+		e := New(1<<20, MaxEntryCommands)
+		test.before(e)
+		spans, commands, size := e.Lead()
+		if leads := len(spans) == 1 && commands == 1 && size > 0; leads != test.leads {
+			t.Errorf("%s: %v, want %v", what, leads, test.leads)
+		}
+		if !test.leads {
+			continue
+		}
+		submit(e, false)
+		if e.Stored(0); e.MayCut() {
+			t.Errorf("%s: another entry may be beside it", what)
+		}
+		if e.Woken(); !e.MayCut() {
+			t.Errorf("%s: what came meanwhile is stuck", what)
+		}
+	}
+}

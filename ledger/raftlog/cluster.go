@@ -54,6 +54,13 @@ func (l *Log) IsReady() (term uint64, ready bool) { return l.host.IsReady() }
 // proposal ends with ErrNotLeader.
 func (l *Log) ProposeIn(term uint64, entry []byte) *Proposal { return l.host.ProposeIn(term, entry) }
 
+// ProposeHere is ProposeIn which, on a node that has no others, also writes and applies the entry in the caller's
+// goroutine. It leaves that to other goroutines if they are at it, and the apply if the entry is large, or if idle says
+// that it would have to wait.
+func (l *Log) ProposeHere(term uint64, entry []byte, idle func() bool) *Proposal {
+	return l.host.ProposeHere(term, entry, idle)
+}
+
 // Change proposes a membership change and waits until this node has applied it. Its errors are those of Proposal.Wait.
 func (l *Log) Change(ctx context.Context, change *pb.ConfChangeV2) error {
 	p := l.host.Change(change)

@@ -55,6 +55,14 @@ func TestEngineMutants(t *testing.T) {
 			"if s.Exclusive && entry.Commands > 0 {", "if false {", "beside a change",
 		},
 		{
+			"an entry beside that of a caller that leads", "engine.go",
+			"e.alone = true", "", "beside that of a caller",
+		},
+		{
+			"a caller that leads beside an entry", "engine.go",
+			"e.inFlight > 0 || e.together", "e.together", "beside that of a caller",
+		},
+		{
 			"a third entry in flight", "engine.go", "e.inFlight == MaxInFlight", "e.inFlight == 5", "in flight",
 		},
 		{

@@ -57,7 +57,7 @@ var mustHappen = []string{
 	"kills", "power losses", "syncs failed", "torn tails cut", "checkpoints", "syncs of blocks",
 	"blocks behind a checkpoint", "truncations", "kills between the steps of a checkpoint",
 	"answered from the state",
-	"clients died", "connections broken", "queue full", "streams given up", "streams kept alive",
+	"clients died", "connections broken", "queue full", "callers that led", "streams given up", "streams kept alive",
 	"writes done", "writes not executed", "writes unsettled",
 	"write: COMMITTED", "write: REPLAYED", "write: SEQUENCE_GAP", "write: ALREADY_COMMITTED",
 	"write: IDEMPOTENCY_KEY_REUSED", "write: SEQUENCE_REUSED", "write: SEQUENCE_EXHAUSTED",

@@ -46,6 +46,7 @@ type queue struct {
 	number  int
 	cost    int64           // of what is on its way
 	entries [][]engine.Span // in flight
+	led     bool            // the last of them is that of a caller that leads
 	// The submission whose command was taken last, by what keeps an order.
 	scopes map[machine.Scope]int
 	actors map[string]int
@@ -108,8 +109,14 @@ func (q *queue) submit(s *submission) {
 
 // cut takes the next entry from the queue: its commands, their number and their bytes.
 func (q *queue) cut() (spans []engine.Span, parts []waiting, frames []byte) {
-	spans, _, _ = q.Cut()
-	q.checkCut(spans)
+	if q.number%2 == 0 { // as whoever submitted last would
+		spans, _, _ = q.Lead()
+	}
+	led := len(spans) > 0
+	if !led {
+		spans, _, _ = q.Cut()
+	}
+	q.checkCut(spans, led)
 	for _, p := range spans {
 		frames = append(frames, p.Frames()...)
 		s := submissionOf(p.Submission)
@@ -123,10 +130,16 @@ func (q *queue) cut() (spans []engine.Span, parts []waiting, frames []byte) {
 }
 
 // checkCut checks what is in flight together: a change of the configuration has an entry to itself and no later one
-// beside it.
-func (q *queue) checkCut(spans []engine.Span) {
+// beside it, and nothing is beside the entry of a caller that leads.
+func (q *queue) checkCut(spans []engine.Span, led bool) {
 	if len(spans) == 0 {
 		return
+	}
+	if len(q.entries) > 0 && (led || q.led) {
+		q.w.fail(nil, "an entry is in flight beside that of a caller that leads")
+	}
+	if q.led = led; led {
+		q.w.counted["callers that led"]++
 	}
 	if q.entries = append(q.entries, spans); len(q.entries) > engine.MaxInFlight {
 		q.w.fail(nil, "%d entries are in flight", len(q.entries))

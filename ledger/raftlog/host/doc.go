@@ -8,7 +8,8 @@
 //
 // One goroutine appends and syncs, another one applies. Neither holds the node's lock while it does so, so messages and
 // ticks are not delayed by a slow disk or a slow state machine (TestHeartbeatsPassASlowDisk). A sole voter applies
-// small entries on the goroutine that has written them, because waking the other goroutine would take longer.
+// small entries on the goroutine that has written them, because waking the other goroutine would take longer. For the
+// same reason it lets a caller write and apply on its own goroutine (ProposeHere).
 //
 // # What holds
 //

@@ -8,20 +8,45 @@ import (
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
-// appendLoop writes the node's appends to the log, with one sync for all that are waiting.
+// appendLoop writes the node's appends to the log.
 func (h *Host) appendLoop() {
+	always := func() bool { return true }
 	for {
-		batch := h.takeAppends()
-		if batch == nil {
+		select {
+		case <-h.appendWake:
+		case <-h.stop:
 			return
+		}
+		h.appending.Lock()
+		more := h.appendQueued(always)
+		h.appending.Unlock()
+		if !more {
+			return
+		}
+	}
+}
+
+// appendQueued writes the queued appends, with one sync for all that are waiting, and reports whether the host is still
+// running. The caller must hold appending, so that they are written in order. See appended for idle.
+func (h *Host) appendQueued(idle func() bool) bool {
+	for {
+		h.mu.Lock()
+		if h.stoppedLocked() != nil {
+			h.mu.Unlock()
+			return false
+		}
+		batch := h.appends
+		h.appends = nil
+		h.mu.Unlock()
+		if len(batch) == 0 {
+			return true
 		}
 		if err := h.write(batch); err != nil {
 			h.Fail(err)
-			return
+			return false
 		}
-		number := batch[len(batch)-1].Number
-		if h.appended(number) != nil {
-			return // stopped; the failure is already recorded
+		if h.appended(batch[len(batch)-1].Number, idle) != nil {
+			return false // stopped; the failure is already recorded
 		}
 	}
 }
@@ -33,8 +58,9 @@ const (
 )
 
 // appended tells the node that an append is durable. On a sole voter, it also applies the few entries that this
-// commits, provided that no append is waiting, because waking applyLoop would take as long as applying them.
-func (h *Host) appended(number uint64) error {
+// commits, provided that no append is waiting and the machine is idle, because waking applyLoop would take as long as
+// applying them.
+func (h *Host) appended(number uint64, idle func() bool) error {
 	h.mu.Lock()
 	if err := h.stoppedLocked(); err != nil {
 		h.mu.Unlock()
@@ -45,7 +71,7 @@ func (h *Host) appended(number uint64) error {
 	broken := h.node.Err()
 	// TryLock rather than Lock, because applying is locked before mu, and mu is held.
 	here := applies && broken == nil && h.o.Send == nil && len(h.appends) == 0 && isLittle(h.applies) &&
-		h.applying.TryLock()
+		idle() && h.applying.TryLock()
 	h.mu.Unlock()
 	if here {
 		h.applyQueued()
@@ -64,28 +90,6 @@ func isLittle(applies []core.Committed) bool {
 		size += len(applies[i].Data)
 	}
 	return len(applies) <= fewEntries && size <= fewBytes
-}
-
-// takeAppends waits for appends and takes all of them. It returns nil if the host has stopped.
-func (h *Host) takeAppends() []core.Append {
-	for {
-		h.mu.Lock()
-		if h.stoppedLocked() != nil {
-			h.mu.Unlock()
-			return nil
-		}
-		batch := h.appends
-		h.appends = nil
-		h.mu.Unlock()
-		if len(batch) > 0 {
-			return batch
-		}
-		select {
-		case <-h.appendWake:
-		case <-h.stop:
-			return nil
-		}
-	}
 }
 
 // BehindError is the failure of a node that lacks log entries which the others have dropped. Its state

@@ -126,6 +126,7 @@ type Host struct {
 	ticking     *Job                  // one tick
 	appendWake  chan struct{}         // both have capacity 1, because a second signal adds nothing
 	applyWake   chan struct{}
+	appending   sync.Mutex    // held while appends are taken and written; locked before applying
 	applying    sync.Mutex    // held while entries are taken from applies and applied; locked before mu
 	stop        chan struct{} // closed to end the loops and all waits
 	stopOnce    sync.Once
@@ -210,20 +211,26 @@ func (h *Host) offer(atLeast uint64) (core.Snapshot, error) {
 // event runs one event of the node and passes on its effects. It fails with the failure of a failed host, with
 // ErrClosed once the host has stopped, or with the event's own error.
 func (h *Host) event(do func() error) error {
+	appends, applies, err := h.step(do)
+	h.wake(appends, applies)
+	return err
+}
+
+// step is event, but the caller wakes the loops, or does their work itself.
+func (h *Host) step(do func() error) (appends, applies bool, err error) {
 	h.mu.Lock()
 	if err := h.stoppedLocked(); err != nil {
 		h.mu.Unlock()
-		return err
+		return false, false, err
 	}
-	err := do()
-	appends, applies := h.passOn()
+	err = do()
+	appends, applies = h.passOn()
 	broken := h.node.Err()
 	h.mu.Unlock()
-	h.wake(appends, applies)
 	if broken != nil {
 		h.Fail(broken)
 	}
-	return err
+	return appends, applies, err
 }
 
 // wake wakes the loops. It must not be called with mu held, because the woken goroutine acquires mu first.
@@ -368,6 +375,8 @@ func (h *Host) Close() error {
 		h.end()
 	})
 	h.loops.Wait()
+	h.appending.Lock() // a caller of ProposeHere may be writing; what has failed is answered before that ends
+	defer h.appending.Unlock()
 	return h.Err()
 }
 

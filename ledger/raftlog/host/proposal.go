@@ -41,14 +41,36 @@ func (h *Host) Propose(entry []byte) *Proposal {
 	if len(entry) > MaxEntryBytes {
 		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes))
 	}
-	return h.propose(func(number uint64) error { return h.node.Propose(number, entry) })
+	p, appends := h.propose(func(number uint64) error { return h.node.Propose(number, entry) })
+	h.wake(appends, false)
+	return p
 }
 
 // ProposeIn is Propose restricted to one term of this node's leadership. In any other term nothing is proposed, because
 // the data that the entry is based on, in particular its time, may be out of date.
 func (h *Host) ProposeIn(term uint64, entry []byte) *Proposal {
+	p, appends := h.proposeIn(term, entry)
+	h.wake(appends, false)
+	return p
+}
+
+// ProposeHere is ProposeIn which, on a node that has no others, also writes and applies the entry in the caller's
+// goroutine. It leaves that to the loops if they are at it, and the apply if the entry is large, or if idle, which must
+// not wait, reports false.
+func (h *Host) ProposeHere(term uint64, entry []byte, idle func() bool) *Proposal {
+	if h.o.Send != nil || !h.appending.TryLock() {
+		return h.ProposeIn(term, entry)
+	}
+	defer h.appending.Unlock()
+	p, _ := h.proposeIn(term, entry)
+	h.appendQueued(idle) // what has failed is recorded, and answered
+	return p
+}
+
+// proposeIn is ProposeIn, but the caller sees to what is to be appended.
+func (h *Host) proposeIn(term uint64, entry []byte) (p *Proposal, appends bool) {
 	if len(entry) > MaxEntryBytes {
-		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes))
+		return refused(fmt.Errorf("%w: %d bytes, at most %d", ErrEntryTooLarge, len(entry), MaxEntryBytes)), false
 	}
 	return h.propose(func(number uint64) error {
 		if role := h.node.Role(); role.Term != term {
@@ -60,12 +82,15 @@ func (h *Host) ProposeIn(term uint64, entry []byte) *Proposal {
 
 // Change proposes a membership change, as core.Node.Change does. The proposal's result is nil.
 func (h *Host) Change(change *pb.ConfChangeV2) *Proposal {
-	return h.propose(func(number uint64) error { return h.node.Change(number, change) })
+	p, appends := h.propose(func(number uint64) error { return h.node.Change(number, change) })
+	h.wake(appends, false)
+	return p
 }
 
-func (h *Host) propose(do func(number uint64) error) *Proposal {
-	p := &Proposal{done: make(chan struct{})}
-	err := h.event(func() error {
+// propose makes a proposal, and reports whether something is to be appended, which the caller sees to.
+func (h *Host) propose(do func(number uint64) error) (p *Proposal, appends bool) {
+	p = &Proposal{done: make(chan struct{})}
+	appends, applies, err := h.step(func() error {
 		if h.closing {
 			return ErrClosed
 		}
@@ -76,15 +101,18 @@ func (h *Host) propose(do func(number uint64) error) *Proposal {
 		}
 		return err
 	})
+	h.wake(false, applies)
 	switch failure := h.Err(); {
 	case err == nil:
-		return p
+		return p, appends
 	case errors.Is(err, ErrClosed):
-		return refused(ErrClosed)
+		err = ErrClosed
 	case failure != nil:
-		return refused(fmt.Errorf("%w: the log has failed: %w", ErrNotLeader, failure))
+		err = fmt.Errorf("%w: the log has failed: %w", ErrNotLeader, failure)
+	default:
+		err = fmt.Errorf("%w: %w", ErrNotLeader, err)
 	}
-	return refused(fmt.Errorf("%w: %w", ErrNotLeader, err))
+	return refused(err), appends
 }
 
 // takeProposal removes and returns a proposal that has no result yet, or returns nil. The caller must answer it.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -104,6 +105,8 @@ func TestProposalsThatAreRefused(t *testing.T) {
 		"too large for its term": {second(r.ProposeIn(term, large).Wait()), host.ErrEntryTooLarge},
 		"a term of before":       {second(r.ProposeIn(term-1, []byte("x")).Wait()), host.ErrNotLeader},
 		"a term to come":         {second(r.ProposeIn(term+1, []byte("x")).Wait()), host.ErrNotLeader},
+		"too large, here":        {second(r.ProposeHere(term, large, yes).Wait()), host.ErrEntryTooLarge},
+		"a term of before, here": {second(r.ProposeHere(term-1, []byte("x"), yes).Wait()), host.ErrNotLeader},
 	} {
 		if !errors.Is(test.err, test.want) || errors.Is(test.err, host.ErrOutcomeUnknown) {
 			t.Errorf("%s: %v, want %v", what, test.err, test.want)
@@ -114,6 +117,33 @@ func TestProposalsThatAreRefused(t *testing.T) {
 	}
 	if result, err := r.ProposeIn(term, []byte("x")).Wait(); err != nil || result != "result of x" {
 		t.Errorf("in its term: %v, %v", result, err)
+	}
+}
+
+func yes() bool { return true }
+
+// TestProposeHere: on a node that has no others an entry is applied when the call returns, unless the machine is busy
+// or the entry is large, and the loops apply it.
+func TestProposeHere(t *testing.T) {
+	t.Parallel()
+	r := started(t, simdisk.New(), &recorder{}, nil)
+	term, _ := r.IsReady()
+	for _, test := range []struct {
+		entry string
+		idle  bool
+		here  bool
+	}{
+		{"x", true, true}, {"x", false, false}, {strings.Repeat("x", 4<<10), true, false}, {"x", true, true},
+	} {
+		p, here := r.ProposeHere(term, []byte(test.entry), func() bool { return test.idle }), false
+		select {
+		case <-p.Done():
+			here = true
+		default:
+		}
+		if result, err := p.Wait(); err != nil || result != "result of "+test.entry || test.here && !here {
+			t.Errorf("%d bytes, idle %v: %v, %v, here %v", len(test.entry), test.idle, result, err, here)
+		}
 	}
 }
 
