@@ -187,12 +187,13 @@ func (g *guard) begin(ctx, work context.Context, key RecordKey, f Fingerprint) (
 }
 
 // mismatch returns the error of a call whose key belongs to another request. Where the record has a fingerprint of
-// another kind, because the settings have changed since, it may be the same request: a client that then took a new key
-// would have the work done twice.
+// another kind, because the settings have changed since or the path is written in another way, it may be the same
+// request: a client that then took a new key would have the work done twice.
 func mismatch(r *Reservation) *Error {
 	if r.Incomparable {
-		return &Error{Code: CodeOutcomeUnknown, Cause: errors.New("the key was used when this service compared " +
-			"other parts of requests: whether it was used for this one cannot be told")}
+		return &Error{Code: CodeOutcomeUnknown, Cause: errors.New("the key was used for a path in another " +
+			"spelling, or when this service compared other parts of requests: whether it was used for this one " +
+			"cannot be told")}
 	}
 	return &Error{Code: CodeKeyReused}
 }

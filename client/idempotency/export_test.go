@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"context"
 	"fmt"
 	"time"
 )
@@ -82,8 +83,23 @@ func CodeLines() map[string]string {
 	return lines
 }
 
-// LargeBodies is largeBodies.
-var LargeBodies = largeBodies
+// LargeBodies is the channel of largeBodies.
+var LargeBodies = largeBodies.all
+
+// NewTurns returns how to take one of n turns, and how many parties are known.
+func NewTurns(n int) (take func(ctx context.Context, party string) (func(), error), parties func() int) {
+	t := &turns{all: make(chan struct{}, n)}
+	return t.take, t.known
+}
+
+// LargeParties returns how many parties have a turn of largeBodies or wait for it.
+func LargeParties() int { return largeBodies.known() }
+
+func (t *turns) known() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.parties)
+}
 
 // Headers of replays, and those that pages may read.
 var (

@@ -25,8 +25,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// FingerprintMode says which part of a request's body the fingerprint covers. The numbers are those of
-// [Fingerprint.Algorithm] and are part of the stored format.
+// FingerprintMode says which part of a request's body the fingerprint covers. The numbers are the lowest bits of
+// [Fingerprint.Algorithm] and are part of the stored format; the other bits are about how the path is written.
 type FingerprintMode uint8
 
 // The modes.
@@ -59,7 +59,7 @@ const fingerprintVersion = "seqledger-fingerprint-1"
 type Request struct {
 	Method    string
 	Namespace string
-	// Target is the path, as it is escaped, and the query. The order of the query parameters does not matter.
+	// Target is the path and the query. The order of the query parameters does not matter.
 	Target *url.URL
 	// MediaType is the Content-Type. Its case, the order of its parameters, the charset UTF-8 of JSON, texts and forms,
 	// and the boundary of a multipart body do not matter.
@@ -68,6 +68,8 @@ type Request struct {
 	Header http.Header
 	// Body is the content, without content codings.
 	Body []byte
+
+	party string // who sends it; "" for somebody who is not known
 }
 
 // BodyError is returned for a body that has no fingerprint in the chosen mode.
@@ -83,25 +85,25 @@ func (e *BodyError) Unwrap() error { return e.Cause }
 // that have a mebibyte take a processor 200 ms.
 const largeBody = 64 << 10
 
-// largeBodies has an element for each fingerprint of a large body that is being made. Its capacity leaves a processor
-// for everything else.
-var largeBodies = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
+// largeBodies are the turns of large bodies that are parsed. They leave a processor for everything else.
+var largeBodies = turns{all: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))}
 
 // NewFingerprint returns the fingerprint of a request: the SHA-256 of its length-prefixed parts. pointers is used only
-// with FingerprintPointers. A body of more than 64 KiB waits while the fingerprints of others take all processors but
-// one. The error is a [*BodyError], or that of ctx, which ends the wait.
+// with FingerprintPointers. A body of more than 64 KiB that is parsed, as JSON or for its parts, waits while those of
+// others take all processors but one. The error is a [*BodyError], or that of ctx, which ends the wait.
 func NewFingerprint(
 	ctx context.Context, mode FingerprintMode, pointers []string, r *Request,
 ) (f Fingerprint, err error) {
-	if len(r.Body) > largeBody {
-		select {
-		case largeBodies <- struct{}{}:
-			defer func() { <-largeBodies }()
-		case <-ctx.Done():
-			return f, ctx.Err()
+	parsed := mode == FingerprintJCS || mode == FingerprintPointers ||
+		mode == FingerprintRaw && isMultipart(r.MediaType)
+	if parsed && len(r.Body) > largeBody {
+		leave, err := largeBodies.take(ctx, r.party)
+		if err != nil {
+			return f, err
 		}
+		defer leave()
 	}
-	f.Algorithm = uint8(mode)
+	f.Algorithm = uint8(mode) | spellingOf(r.Target)<<algorithmBits
 	body, err := bodyDigest(mode, pointers, r)
 	if err != nil {
 		return f, &BodyError{err}
@@ -152,8 +154,8 @@ func writePart(h hash.Hash, part []byte) {
 	h.Write(part)
 }
 
-// canonicalTarget returns the path as it is escaped, because a service may tell two spellings apart, and the query
-// sorted by name, because some clients build it from a map. A query that does not parse is kept unchanged.
+// canonicalTarget returns the path in its loose spelling, and the query sorted by name, because some clients build it
+// from a map. A query that does not parse is kept unchanged.
 func canonicalTarget(u *url.URL) string {
 	if u == nil {
 		return ""
@@ -162,18 +164,42 @@ func canonicalTarget(u *url.URL) string {
 	if values, err := url.ParseQuery(u.RawQuery); err == nil {
 		query = values.Encode()
 	}
-	return u.EscapedPath() + "?" + query
+	return loosePath(u) + "?" + query
 }
 
-// loosePath returns the escaped path in one spelling, for the namespace, so that a repeat in another spelling meets the
-// record of the first request; the fingerprint then refuses it. Letters, digits and -._~ are not escaped (RFC 3986,
-// section 6.2.2.2), nor are !$'()*,:@, which the libraries of some languages escape and those of others do not. Other
-// escapes are in upper case. A slash at the end does not count: many services ignore it.
+// loosePath returns the escaped path in one spelling, so that a repeat in another spelling meets the record of the first
+// request. The libraries of some languages escape looseCharacters and those of others do not, and many services ignore
+// a slash at the end. Others tell them apart; see spellingOf.
 func loosePath(u *url.URL) string {
-	escaped := u.EscapedPath()
-	if len(escaped) > 1 {
-		escaped = strings.TrimSuffix(escaped, "/")
+	path := unescape(u.EscapedPath(), looseCharacters)
+	if len(path) > 1 {
+		path = strings.TrimSuffix(path, "/")
 	}
+	return path
+}
+
+const looseCharacters = "!$'()*,:@"
+
+// algorithmBits is how many bits of an algorithm are the mode. The others are the spelling.
+const algorithmBits = 3
+
+// spellingOf returns how a path differs from its loose spelling: 0 if it does not, and else a number up to 31. It is a
+// part of the algorithm, because whether a request in another spelling is the same one cannot be told.
+func spellingOf(u *url.URL) uint8 {
+	if u == nil {
+		return 0
+	}
+	path := unescape(u.EscapedPath(), "")
+	if path == loosePath(u) {
+		return 0
+	}
+	sum := sha256.Sum256([]byte(path))
+	return 1 + sum[0]%(1<<(8-algorithmBits)-1)
+}
+
+// unescape returns an escaped path with the given characters, letters, digits and -._~ not escaped, and other escapes in
+// upper case. It is the same path to every service (RFC 3986, section 6.2.2) if no characters are given.
+func unescape(escaped, characters string) string {
 	if !strings.Contains(escaped, "%") {
 		return escaped
 	}
@@ -185,7 +211,7 @@ func loosePath(u *url.URL) string {
 			continue
 		}
 		b, _ := hex.DecodeString(escaped[i+1 : i+3]) // net/url accepts no other escapes
-		if i += 2; len(b) == 1 && isPlain(b[0]) {
+		if i += 2; len(b) == 1 && (isUnreserved(b[0]) || strings.IndexByte(characters, b[0]) >= 0) {
 			path.WriteByte(b[0])
 		} else {
 			path.WriteString("%" + strings.ToUpper(escaped[i-1:i+1]))
@@ -194,10 +220,8 @@ func loosePath(u *url.URL) string {
 	return path.String()
 }
 
-// isPlain reports whether a character means the same to most services whether it is escaped in a path or not.
-func isPlain(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
-		strings.IndexByte("-._~!$'()*,:@", c) >= 0
+func isUnreserved(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~", c) >= 0
 }
 
 func bodyDigest(mode FingerprintMode, pointers []string, r *Request) ([]byte, error) {

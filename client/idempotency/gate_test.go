@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -96,14 +98,24 @@ func TestMiddlewareSlowBody(t *testing.T) {
 	s.expect(s.send(), http.StatusCreated, "false", 1)
 }
 
-// While the fingerprints of large bodies take as many processors as they may, a large body waits, as long as its client
-// does. A small one does not wait.
+// While the fingerprints of large bodies take as many processors as they may, a large body that is parsed waits, as
+// long as its client does. Small ones and those that are compared as they are do not wait.
 func TestLargeBodiesWait(t *testing.T) {
 	t.Parallel()
 	s := newService(t, func(o *idempotency.Options) { o.Fingerprint = idempotency.FingerprintJCS })
+	plain := newService(t)
 	large := body(`"` + strings.Repeat("x", 64<<10) + `"`)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	limited, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
+	patient := func(r *http.Request) { *r = *r.WithContext(limited) }
+	ctx, cancel := context.WithCancel(limited)
+	defer cancel()
+	go func() { // ends when the sender of the first large body is known to wait
+		for idempotency.LargeParties() == 0 && ctx.Err() == nil {
+			runtime.Gosched()
+		}
+		cancel()
+	}()
 	gone := func(r *http.Request) { *r = *r.WithContext(ctx) }
 	func() {
 		for range cap(idempotency.LargeBodies) {
@@ -112,9 +124,55 @@ func TestLargeBodiesWait(t *testing.T) {
 		}
 		s.expect(s.send(), http.StatusCreated, "false", 1)
 		s.refused(s.send(large, gone), 429, idempotency.CodeQuota, idempotency.SameKey, 1)
+		plain.expect(plain.send(large, patient), http.StatusCreated, "false", 1)
+		parts := header("Content-Type", "multipart/form-data; boundary=x")
+		plain.refused(plain.send(large, parts, gone), 429, idempotency.CodeQuota, idempotency.SameKey, 1)
 	}()
+	if limited.Err() != nil {
+		t.Error("it has not waited as its sender")
+	}
 	s.expect(s.send(large, header("Idempotency-Key", "large")), http.StatusCreated, "false", 2)
 	s.expect(s.send(large, header("Idempotency-Key", "large")), http.StatusCreated, "true", 2)
+}
+
+// TestTurns: whatever a party has sent, another one waits for one of its turns only.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		take, parties := idempotency.NewTurns(1)
+		first, err := take(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var order []string // one turn at a time
+		for _, party := range []string{"a", "a", "b", ""} {
+			go func() { // ends with its turn, awaited below
+				leave, err := take(t.Context(), party)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, party)
+				leave()
+			}()
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for _, party := range []string{"a", "c"} {
+			if _, err := take(ctx, party); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s got a turn beside another: %v", party, err)
+			}
+		}
+		first()
+		synctest.Wait()
+		if want := []string{"b", "", "a", "a"}; !slices.Equal(order, want) {
+			t.Errorf("the turns were of %q, want %q", order, want)
+		}
+		if parties() != 0 {
+			t.Error("parties without a turn are kept")
+		}
+	})
 }
 
 // resultStore records the last stored result.

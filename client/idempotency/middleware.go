@@ -297,7 +297,7 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 		}
 		defer leave()
 	}
-	fingerprint, err := m.fingerprint(w, r, key.Namespace)
+	fingerprint, err := m.fingerprint(w, r, key.Namespace, from.party)
 	if err == nil && from.visitor != "" {
 		// A credential that nothing has verified yet may be expired or invented, and gets a visitor's secret only if
 		// the replay check accepts it. Otherwise the request is refused, even if nobody has made it before. If it ran
@@ -405,9 +405,12 @@ func (d *door) identify(
 }
 
 // fingerprint returns the fingerprint of a request, and leaves the body readable. The error is an [*Error].
-func (m *middleware) fingerprint(w http.ResponseWriter, r *http.Request, namespace string) (f Fingerprint, err error) {
+func (m *middleware) fingerprint(
+	w http.ResponseWriter, r *http.Request, namespace, party string,
+) (f Fingerprint, err error) {
 	request := &Request{
-		Method: methodOf(r), Namespace: namespace, Target: r.URL, Header: m.options.comparedHeaders(r.Header),
+		party: party, Method: methodOf(r), Namespace: namespace, Target: r.URL,
+		Header:    m.options.comparedHeaders(r.Header),
 		MediaType: strings.Join(r.Header.Values("Content-Type"), ","),
 	}
 	if m.options.Fingerprint != FingerprintNone {
