@@ -52,13 +52,11 @@ func (l *Log) IsReady() (term uint64, ready bool) { return l.host.IsReady() }
 
 // ProposeIn appends an entry to the log in one term of this node's leadership, because the data that it is based on, in
 // particular its time, is out of date in another one; there the proposal ends with ErrNotLeader. It does not wait for
-// the disk. Entries appear in the log in the order of the calls. entry must not be empty, has at most MaxEntryBytes, and
-// must not be changed afterwards.
+// the disk. Entries appear in the log in the order of the calls. entry must not be empty, has at most MaxEntryBytes,
+// and must not be changed afterwards.
 func (l *Log) ProposeIn(term uint64, entry []byte) *Proposal { return l.host.ProposeIn(term, entry) }
 
-// ProposeHere is ProposeIn which, on a node that has no others, also writes and applies the entry in the caller's
-// goroutine. It leaves that to other goroutines if they are at it, and the apply if the entry is large, or if idle says
-// that it would have to wait.
+// ProposeHere is ProposeIn which may also write and apply the entry in the caller's goroutine; see host.ProposeHere.
 func (l *Log) ProposeHere(term uint64, entry []byte, idle func() bool) *Proposal {
 	return l.host.ProposeHere(term, entry, idle)
 }

@@ -186,7 +186,8 @@ func TestFailureIsFinal(t *testing.T) {
 	l := open(t, o)
 	write(t, l, "one")
 	m.onApply = func(string) { l.Fail(broken) }
-	if _, err := l.ProposeIn(l.Role().Term, []byte("two")).Wait(); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, broken) {
+	_, err := l.ProposeIn(l.Role().Term, []byte("two")).Wait()
+	if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, broken) {
 		t.Errorf("the proposal ended with %v", err)
 	}
 	if _, err := l.ProposeIn(l.Role().Term, []byte("three")).Wait(); !errors.Is(err, ErrNotLeader) {

@@ -196,7 +196,8 @@ func TestFailover(t *testing.T) {
 	inCluster(t, func(t *testing.T, c *cluster) {
 		first, others := c.leader(1, 2, 3)
 		write(t, first.Host, numbered(100)...)
-		if _, err := others[0].ProposeIn(others[0].Role().Term, []byte("misplaced")).Wait(); !errors.Is(err, host.ErrNotLeader) {
+		_, err := others[0].ProposeIn(others[0].Role().Term, []byte("misplaced")).Wait()
+		if !errors.Is(err, host.ErrNotLeader) {
 			t.Errorf("a proposal to a follower: %v", err)
 		}
 		c.cut(first.id, true)

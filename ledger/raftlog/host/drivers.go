@@ -10,7 +10,6 @@ import (
 
 // appendLoop writes the node's appends to the log.
 func (h *Host) appendLoop() {
-	always := func() bool { return true }
 	for {
 		select {
 		case <-h.appendWake:
@@ -18,7 +17,7 @@ func (h *Host) appendLoop() {
 			return
 		}
 		h.appending.Lock()
-		more := h.appendQueued(always)
+		more := h.appendQueued(func() bool { return true })
 		h.appending.Unlock()
 		if !more {
 			return
@@ -57,9 +56,8 @@ const (
 	fewBytes   = 2 << 10
 )
 
-// appended tells the node that an append is durable. On a sole voter, it also applies the few entries that this
-// commits, provided that no append is waiting and the machine is idle, because waking applyLoop would take as long as
-// applying them.
+// appended tells the node that an append is durable. On a sole voter, it also applies the few entries that this commits
+// if no append is waiting and the machine is idle, because waking applyLoop would take as long as applying them.
 func (h *Host) appended(number uint64, idle func() bool) error {
 	h.mu.Lock()
 	if err := h.stoppedLocked(); err != nil {

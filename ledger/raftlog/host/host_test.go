@@ -47,7 +47,8 @@ func TestResultsReachTheirProposers(t *testing.T) {
 	var callers sync.WaitGroup
 	for _, text := range numbered(300) {
 		callers.Go(func() { // ends with its result; joined below
-			if result, err := r.ProposeIn(r.Role().Term, []byte(text)).Wait(); err != nil || result != "result of "+text {
+			result, err := r.ProposeIn(r.Role().Term, []byte(text)).Wait()
+			if err != nil || result != "result of "+text {
 				t.Errorf("%s: %v, %v", text, result, err)
 			}
 		})
@@ -182,7 +183,8 @@ func TestFailedMachineGetsNothingMore(t *testing.T) {
 	}}
 	h = started(t, simdisk.New(), m, nil).Host
 	write(t, h, "good")
-	for _, p := range []*host.Proposal{h.ProposeIn(h.Role().Term, []byte("poison")), h.ProposeIn(h.Role().Term, []byte("after"))} {
+	term := h.Role().Term
+	for _, p := range []*host.Proposal{h.ProposeIn(term, []byte("poison")), h.ProposeIn(term, []byte("after"))} {
 		if result, err := p.Wait(); result != nil || !errors.Is(err, errDisk) {
 			t.Errorf("%v, %v", result, err)
 		}
@@ -202,7 +204,8 @@ func TestRefusals(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	must(t, errors.Join(r.Ready(ctx), r.ReadBarrier(ctx))) // neither has to wait
-	if _, err := r.ProposeIn(r.Role().Term, make([]byte, host.MaxEntryBytes+1)).Wait(); !errors.Is(err, host.ErrEntryTooLarge) {
+	_, err := r.ProposeIn(r.Role().Term, make([]byte, host.MaxEntryBytes+1)).Wait()
+	if !errors.Is(err, host.ErrEntryTooLarge) {
 		t.Errorf("too large: %v", err)
 	}
 	if _, err := r.ProposeIn(r.Role().Term, nil).Wait(); !errors.Is(err, host.ErrNotLeader) {

@@ -36,8 +36,8 @@ func (p *Proposal) Wait() (any, error) {
 
 // ProposeIn appends an entry to the log in one term of this node's leadership. In any other term nothing is proposed,
 // because the data that the entry is based on, in particular its time, may be out of date. ProposeIn does not wait for
-// the disk. Entries appear in the log in the order of the calls. entry must not be empty, has at most MaxEntryBytes, and
-// must not be changed afterwards.
+// the disk. Entries appear in the log in the order of the calls. entry must not be empty, has at most MaxEntryBytes,
+// and must not be changed afterwards.
 func (h *Host) ProposeIn(term uint64, entry []byte) *Proposal {
 	p, appends := h.proposeIn(term, entry)
 	h.wake(appends, false)
