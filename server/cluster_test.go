@@ -24,7 +24,8 @@ func TestClusterOfOne(t *testing.T) {
 	}
 	c := answer.Msg.Cluster
 	if c.Self != 1 || c.Leader != 1 || c.Term == 0 || c.CommittedIndex == 0 || c.AppliedIndex != c.CommittedIndex ||
-		len(c.Members) != 1 || c.Members[0].Id != 1 || !c.Members[0].Voter || !c.Members[0].Active {
+		len(c.Members) != 1 || c.Members[0].Id != 1 || !c.Members[0].Voter || !c.Members[0].Active ||
+		c.Members[0].MatchedIndex < c.CommittedIndex {
 		t.Errorf("%v", c)
 	}
 	for _, change := range []*seqledgerv1.ChangeClusterRequest{

@@ -69,11 +69,14 @@ func (c *archiveVerifyCommand) Run(e *environment) error {
 		if e.ctx.Err() != nil {
 			return context.Cause(e.ctx)
 		}
-		hint := ""
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, archive.ErrNone) {
-			hint = "give the directory that serve --archive has, and mount its file system first"
+		const mount = "give the directory that serve --archive has, and mount its file system first"
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fail(exitUsage, mount, "archive verify: %w", err)
+		case errors.Is(err, archive.ErrNone):
+			return fail(exitFailed, mount, "archive verify: %w", err)
 		}
-		return fail(exitFailed, hint, "archive verify: %w", err)
+		return fail(exitFailed, "", "archive verify: %w", err)
 	}
 	if err := errors.Join(showProblems(e, "", report.Problems), c.conclude(e, &report)); err != nil {
 		return err
@@ -117,6 +120,9 @@ of sealed files; the ledger has the newest ones.
 func (c *archiveCatCommand) Run(e *environment) error {
 	m, err := c.scope()
 	if err != nil {
+		return err
+	}
+	if err := checkThere("archive cat", c.Dir); err != nil {
 		return err
 	}
 	scope := machine.Scope{Organization: m.GetOrganization(), Vault: m.GetVault()}

@@ -61,7 +61,7 @@ func TestArchiveCommands(t *testing.T) {
 		expect(t, exitDone, `"height":"2"`)
 	seqledger(t, "archive", "cat", archived, "--scope", "acme/other").expect(t, exitRefused, "no block")
 	seqledger(t, "archive", "verify", t.TempDir()).expect(t, exitFailed, "no INDEX", "serve --archive")
-	seqledger(t, "archive", "verify", filepath.Join(archived, "absent")).expect(t, exitFailed, "no such file",
+	seqledger(t, "archive", "verify", filepath.Join(archived, "absent")).expect(t, exitUsage, "no such file",
 		"serve --archive", "mount")
 	unmade := filepath.Join(t.TempDir(), "data")
 	seqledger(t, "serve", "--data", unmade, "--archive", filepath.Join(archived, "INDEX")).expect(t, exitUsage,

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"connectrpc.com/connect"
 
@@ -29,8 +30,8 @@ type backupCommand struct {
 
 func (*backupCommand) Help() string {
 	return `The backup holds every write that was acknowledged before it began; the server goes on meanwhile. It is
-checked while it arrives, and the file appears under its name only when it is whole and on disk. One backup can
-be made at a time.
+checked while it arrives, and the file appears under its name only when it is whole and on disk. What a killed
+backup has left, NAME.partial-…, the next one of that name removes. One backup can be made at a time.
 
 With --since it is incremental: it has the state, and only those block files that the other backup has not whole. To
 restore it takes that backup too, and those that it was made since, back to the full one: keep all of them. Nothing of
@@ -104,7 +105,7 @@ func (c *backupCommand) base() (*admin.BackupBase, error) {
 	}
 	chain, done, err := openChain([]string{c.Since})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--since: %w", err)
 	}
 	defer done()
 	head, err := backupfile.Head(&chain[0])
@@ -133,6 +134,8 @@ func (c *backupCommand) make(e *environment) (info admin.BackupInfo, err error) 
 	}
 	// Remove an incomplete backup. After the rename there is none.
 	defer func() { _ = os.Remove(f.Name()) }()
+	lockFile(f)
+	c.removeLeftovers()
 	info, err = c.receive(e, f)
 	if err == nil {
 		err = c.follows(f, int64(info.Bytes))
@@ -158,6 +161,22 @@ func (c *backupCommand) make(e *environment) (info admin.BackupInfo, err error) 
 		return info, err
 	}
 	return info, errors.Join(dir.Sync(), dir.Close())
+}
+
+// removeLeftovers removes what backups of this name have left that were killed: the lock of one that lives is held.
+func (c *backupCommand) removeLeftovers() {
+	entries, _ := os.ReadDir(filepath.Dir(c.File)) // what cannot be read is not removed
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), filepath.Base(c.File)+".partial-") {
+			continue
+		}
+		if f, err := os.Open(filepath.Join(filepath.Dir(c.File), entry.Name())); err == nil {
+			if lockFile(f) {
+				_ = os.Remove(f.Name())
+			}
+			_ = f.Close() // it was not written
+		}
+	}
 }
 
 // follows refuses a backup that needs block files which no backup before it has: the node that the other one was made

@@ -7,7 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -64,6 +66,9 @@ func TestBackupSinceKilled(t *testing.T) {
 			}
 			mustBePartial(t, full, made)
 			seqledger(t, args...).expect(t, exitDone, "since the backup of index")
+			if left, _ := filepath.Glob(made + ".partial-*"); left != nil {
+				t.Errorf("the next backup has left %v", left)
+			}
 			seqledger(t, "verify", "--backup", full, "--backup", made).expect(t, exitDone, "problems       0")
 		}
 	}
@@ -85,6 +90,32 @@ func mustBePartial(t *testing.T, full, made string) {
 		if checked.code != exitDone && !strings.Contains(checked.stdout, "byte ") {
 			t.Errorf("what is left in %s: %v", path, checked)
 		}
+	}
+}
+
+// TestBackupRemovesLeftovers: what a killed backup has left, the next one of that name removes, and nothing else: not
+// the file of a backup that is being made, and not those of other names.
+func TestBackupRemovesLeftovers(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	made := filepath.Join(t.TempDir(), "made")
+	held, err := os.Create(made + ".partial-held")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{made + ".partial-1", made + ".partial-2", made + "2.partial-1"} {
+		if err := os.WriteFile(name, []byte("left"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.do(t, "backup", made).expect(t, exitDone)
+	left, err := filepath.Glob(made + "*")
+	if err != nil || !slices.Equal(left, []string{made, made + ".partial-held", made + "2.partial-1"}) {
+		t.Errorf("want the backup and what is not its leftover, got %v, %v", left, err)
 	}
 }
 

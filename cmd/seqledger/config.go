@@ -29,7 +29,7 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path, source *con
 		}
 	}
 	if err := source.load(path); err != nil {
-		return err
+		return fmt.Errorf("--config: %w", err)
 	}
 	ctx.AddResolver(source)
 	return nil
@@ -60,7 +60,7 @@ type configEntry struct {
 func (s *configSource) load(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return fmt.Errorf("--config: %w", err)
+		return err
 	}
 	s.path, s.entries, s.sections = path, make(map[string]configEntry), make(map[string]*yaml.Node)
 	var document yaml.Node

@@ -111,7 +111,7 @@ func aboutFlag(text, flag string, err error) string {
 	}
 	failed, ok := errors.AsType[*kong.ParseError](err)
 	if !ok || !negative.MatchString(flag) {
-		return err.Error()
+		return err.Error() // with the parser's guess
 	}
 	given := 0
 	for _, part := range failed.Context.Path {
@@ -122,7 +122,7 @@ func aboutFlag(text, flag string, err error) string {
 	places := failed.Context.Selected()
 	at := slices.IndexFunc(failed.Context.Args, negative.MatchString)
 	if places == nil || given >= len(places.Positional) || at < 0 {
-		return err.Error()
+		return text
 	}
 	return fmt.Sprintf("<%s> %s: no number here is negative; text that begins with - goes behind --",
 		places.Positional[given].Name, failed.Context.Args[at])

@@ -4,9 +4,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -80,6 +82,17 @@ func listenOn(flag, address string) (net.Listener, error) {
 func checkPort(flag, address, port string) error {
 	if _, err := net.LookupPort("tcp", port); err != nil {
 		return usage("%s %s: %q must be a port from 0 to 65535", flag, address, port)
+	}
+	return nil
+}
+
+// checkThere refuses paths that do not exist, given as pairs of a flag and its path, so that a mistyped name does not
+// look like damage.
+func checkThere(pairs ...string) error {
+	for pair := range slices.Chunk(pairs, 2) {
+		if _, err := os.Stat(pair[1]); pair[1] != "" && errors.Is(err, fs.ErrNotExist) {
+			return usage("%s: %w", pair[0], err)
+		}
 	}
 	return nil
 }

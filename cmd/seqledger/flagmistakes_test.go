@@ -74,7 +74,22 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		{"config set client_ttl -1.5h --json", []string{"<value> -1.5h: no number here is negative"}},
 		{"cluster remove -1", []string{"<id> -1: no number here is negative"}},
 		{"get --scope a -1", []string{"<key> -1: ", "text that begins with - goes behind --"}},
-		{"status -1", []string{"unknown flag -1"}},
+		{"status --watch -3s", []string{"unknown flag -3\n"}},
+		{"status --timeout 99999999999999h", []string{"--timeout: ", "up to 2562047h"}},
+		{"config set client_ttl 9999999h", []string{"client_ttl: ", "up to 2562047h"}},
+
+		{"verify --data " + absent, []string{"--data: ", absent, "no such file"}},
+		{"verify --compare " + absent + " --data " + dir, []string{"--compare: ", absent, "no such file"}},
+		{"verify --archive " + absent + " --data " + dir, []string{"--archive: ", absent, "no such file"}},
+		{"verify --backup " + absent, []string{absent, "no such file"}},
+		{"recover --data " + absent, []string{"--data: ", absent, "no such file"}},
+		{"restore " + absent, []string{absent, "no such file"}},
+		{"restore --from-directory " + absent + " --data " + absent, []string{"--from-directory: ", "no such file"}},
+		{"journal show " + absent, []string{absent, "no such file"}},
+		{"archive verify " + absent, []string{absent, "no such file", "mount its file system"}},
+		{"archive cat --scope a " + absent, []string{absent, "no such file"}},
+		{"backup new --since " + absent, []string{"--since: ", absent, "no such file"}},
+		{"status --config " + file, []string{"--config: " + file}},
 
 		{"serve --client-ttl 5s", []string{"unknown flag --client-ttl: it is a setting of the ledger; seqledger " +
 			"config set client_ttl VALUE changes it"}},
@@ -155,4 +170,32 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 			t.Errorf("left behind: %v, %v", entries, err)
 		}
 	})
+}
+
+// TestEmptyValues: an empty value, as of a variable of a script that is not set, is refused by name: it does not mean
+// the working directory or the default.
+func TestEmptyValues(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "file", `{"append":"x"}`)
+	for _, test := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"import", "--scope", "a", "--client-id", "c", "--journal", "", file}, "--journal: must not be empty"},
+		{[]string{"import", "--scope", "a", "--client-id", "c", ""}, "<file>: must not be empty"},
+		{[]string{"backup", ""}, "<file>: must not be empty"},
+		{[]string{"restore", "", "--data", "d"}, "<file> ...]: must not be empty"},
+		{[]string{"journal", "show", ""}, "<file>: must not be empty"},
+		{[]string{"serve", "--data="}, "--data: must not be empty"},
+		{[]string{"serve", "--auth", ""}, "--auth: must not be empty"},
+		{[]string{"serve", "--archive", ""}, "--archive: must not be empty"},
+		{[]string{"verify", "--backup", ""}, "--backup: must not be empty"},
+		{[]string{"write", "--scope", "a", "--client-id", "c", "--key", ""}, "--key: must not be empty"},
+		{[]string{"write", "--scope", "a", "--client-id", "c", "--file="}, "--file: must not be empty"},
+		{[]string{"status", "--token-file", ""}, "--token-file: must not be empty"},
+		{[]string{"SEQLEDGER_DATA=", "recover"}, "--data: must not be empty (from envar SEQLEDGER_DATA"},
+	} {
+		mustSay(t, test.args, exitUsage, test.says)
+	}
+	seqledger(t, "SEQLEDGER_DATA=", "version").expect(t, exitDone)
 }

@@ -47,7 +47,7 @@ func flagValues() []kong.Option {
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), valueReader(func(text string, target reflect.Value) error {
 			d, err := time.ParseDuration(text)
 			if err != nil {
-				return fmt.Errorf("%q must be a duration with its unit, such as 500ms, 30s, 5m or 24h", text)
+				return fmt.Errorf("%q must be a duration with its unit, such as 500ms, 30s or 24h, up to 2562047h", text)
 			}
 			target.SetInt(int64(d))
 			return nil
@@ -76,6 +76,27 @@ func flagValues() []kong.Option {
 			return nil
 		})),
 	}
+}
+
+// refuseEmpty makes paths, and values with the tag nonempty, refuse the empty text, which kong takes for the working
+// directory.
+func refuseEmpty(k *kong.Kong) error {
+	return kong.Visit(k.Model, func(node kong.Visitable, next kong.Next) error {
+		value, is := node.(*kong.Value)
+		if flag, isFlag := node.(*kong.Flag); isFlag {
+			value, is = flag.Value, true
+		}
+		if is && (value.Tag.Type == "path" || value.Tag.Has("nonempty")) {
+			inner := value.Mapper
+			value.Mapper = kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
+				if text, is := ctx.Scan.Peek().Value.(string); is && text == "" {
+					return errors.New("must not be empty")
+				}
+				return inner.Decode(ctx, target)
+			})
+		}
+		return next(nil)
+	})
 }
 
 // archivePath is the path of an archive, empty for what the ledger had before, or noArchive.

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"google.golang.org/protobuf/proto"
 
@@ -22,11 +23,10 @@ type journalShowCommand struct {
 }
 
 func (*journalShowCommand) Help() string {
-	return "A journal is the file in which a Writer of the Go client keeps each write before it sends " +
-		"it. This changes nothing" + `
-and works while the program has it open. Shown are the streams, and for each the writes that are not known to be
-committed (unsettled) and those whose receipt the program has not acknowledged (settled). Exit code 1 says that the
-file is damaged, and where, or that it cannot be read.
+	return `A journal is the file in which a Writer of the Go client or the TypeScript one, such as that of import, keeps each
+write before it sends it. This changes nothing and works while the program has it open. Shown are the streams, and
+for each the writes that are not known to be committed (unsettled) and those whose receipt the program has not
+acknowledged (settled). Exit code 1 says that the file is damaged, and where, or that it cannot be read.
 
     seqledger journal show ./till/journal
     seqledger journal show ./till/journal --json`
@@ -77,6 +77,8 @@ func (m message[M]) MarshalJSON() ([]byte, error) { return compactJSON(m.of) }
 func (c *journalShowCommand) Run(e *environment) error {
 	found, err := journal.Inspect(c.File)
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return usage("%w", err)
 	case errors.Is(err, journal.ErrVersion):
 		return err
 	case err != nil:

@@ -118,6 +118,6 @@ func TestJournalShowDamage(t *testing.T) {
 	}
 	seqledger(t, "journal", "show",
 		writeFile(t, "other", "something else entirely, no journal")).expect(t, exitFailed, "damaged at byte 0")
-	seqledger(t, "journal", "show", filepath.Join(t.TempDir(), "none")).expect(t, exitFailed, "no such file")
+	seqledger(t, "journal", "show", filepath.Join(t.TempDir(), "none")).expect(t, exitUsage, "no such file")
 	seqledger(t, "journal", "show").expect(t, exitUsage)
 }

@@ -73,7 +73,7 @@ Exit codes:
 
     0  done
     1  failed: no connection, no answer, an error of a file, or damage was found
-    2  the command line or the configuration file is wrong
+    2  the command line or the configuration file is wrong, or what they name is not there
     3  refused: the ledger decided against it, or has no such thing; nothing was changed
     4  outcome unknown: the write may have been committed; repeat it with the same sequence and key
     130, 143  stopped by SIGINT or SIGTERM before the end; watch, status --watch, serve, gateway and outbox postgres
@@ -187,6 +187,7 @@ func newParser(cli *commandLine, operations *operation.Flags, config *configSour
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true, WrapUpperBound: 100}),
 		kong.NamedMapper("operation", operations),
 		kong.DefaultEnvars("SEQLEDGER"),
+		kong.PostBuild(refuseEmpty),
 		kong.Bind(config),
 		kong.Resolvers(config.shared),
 		kong.ValueFormatter(config.shared.help), kong.Vars{

@@ -17,6 +17,11 @@ func keepOwner(f *os.File, info fs.FileInfo) error {
 	return f.Chown(int(stat.Uid), int(stat.Gid))
 }
 
+// lockFile takes the lock of a file until it is closed, and returns false if another open file has it.
+func lockFile(f *os.File) bool {
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}
+
 // notForServers are signals that would end a server without a drain, although the system call
 // that raised them returns an error that is handled: the reader of the output may go away, and
 // a limit of the file size must be an ordinary storage failure. SIGHUP asks a service to read

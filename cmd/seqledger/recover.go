@@ -65,6 +65,9 @@ type recoverResult struct {
 }
 
 func (c *recoverCommand) Run(e *environment) error {
+	if err := checkThere("--data", c.Data); err != nil {
+		return err
+	}
 	s, err := recovery.Inspect(c.Data)
 	interrupted := errors.Is(err, datadir.ErrRecovering)
 	if err != nil && !(interrupted && c.AcceptLostWrites) {

@@ -94,7 +94,7 @@ func TestRecoverRefusesToStart(t *testing.T) {
 	s.kill()
 	seqledger(t, "recover", "--data", s.data).expect(t, exitRefused, "no other node", "seqledger serve")
 	seqledger(t, "recover", "--data", s.data, "--accept-lost-writes").expect(t, exitRefused, "no other node")
-	seqledger(t, "recover", "--data", filepath.Join(s.data, "none")).expect(t, exitFailed, "no such file")
+	seqledger(t, "recover", "--data", filepath.Join(s.data, "none")).expect(t, exitUsage, "no such file")
 	if err := os.WriteFile(filepath.Join(s.data, "RECOVERING"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

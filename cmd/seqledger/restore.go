@@ -110,7 +110,7 @@ func (c *restoreCommand) source(e *environment) (
 	case c.FromDirectory != "":
 		return c.FromDirectory, func(o restore.Options) (restore.Info, error) {
 			return restore.Directory(e.ctx, c.FromDirectory, o)
-		}, func() {}, nil
+		}, func() {}, checkThere("--from-directory", c.FromDirectory)
 	case len(c.Files) == 0:
 		return "", nil, nil, usage("nothing to restore: name a backup, or a data directory with --from-directory")
 	case len(c.Files) == 1:

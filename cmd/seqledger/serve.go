@@ -31,7 +31,7 @@ type serveCommand struct {
 	ScrubBytes      int64         `help:"Bytes of the state file to read and compare with their checksums each second, all of them at most once an hour; -1 disables." default:"8388608"`
 	BackupRate      int64         `help:"Read limit of a backup, in bytes per second; -1 for none." default:"33554432"`
 	DiskReserve     int64         `help:"Refuse writes while less than this is free on the disk of --data and no other node can lead; reads continue. 0 never refuses; -1 is 1 GiB, or a twentieth of a smaller disk." default:"-1"`
-	Archive         archivePath   `help:"Copy sealed block files to this directory before retention removes them. A later start without this flag removes nothing; none gives up the archive." placeholder:"DIR"`
+	Archive         archivePath   `help:"Copy sealed block files to this directory before retention removes them. A later start without this flag removes nothing; none gives up the archive." nonempty:"" placeholder:"DIR"`
 	AcceptClock     bool          `help:"Accept the system's clock although it is more than 30 days ahead of the last command and further than any earlier pause: anything with a time to live may expire." env:"-"`
 	KeyLease        time.Duration `help:"Default lease of Reserve and Heartbeat. All nodes of a cluster should have the same defaults." default:"60s" shared:"PENDING_TTL_SECONDS"`
 	KeyTTL          time.Duration `help:"Default time to keep the result of a key or a keyed write." name:"key-ttl" default:"24h" shared:"COMMITTED_TTL_SECONDS"`

@@ -243,7 +243,7 @@ func TestVerify(t *testing.T) {
 	if r.field(t, "problems") != "0" || r.field(t, "transactions") != "1" || r.field(t, "ledgerId") != s.ledgerID {
 		t.Errorf("want one transaction of ledger %s and no problem, got %v", s.ledgerID, r)
 	}
-	seqledger(t, "verify", "--data", filepath.Join(s.data, "absent")).expect(t, exitFailed, "no such file")
+	seqledger(t, "verify", "--data", filepath.Join(s.data, "absent")).expect(t, exitUsage, "no such file")
 
 	// One changed byte of a payload must be found.
 	path := filepath.Join(s.data, "blocks", "0000000001.blocks")

@@ -67,7 +67,7 @@ func (s setting) read(text string) (value protoreflect.Value, err error) {
 	case s.Message() != nil:
 		d, err := time.ParseDuration(text)
 		if err != nil || d < 0 {
-			return value, errors.New("must be a duration with its unit, such as 30s, 24h or 2160h")
+			return value, errors.New("must be a duration with its unit, such as 30s, 24h or 2160h, up to 2562047h")
 		}
 		return protoreflect.ValueOf(durationpb.New(d).ProtoReflect()), nil
 	case strings.HasSuffix(s.name(), "_bytes"):

@@ -84,6 +84,11 @@ func (c *verifyCommand) Run(e *environment) error {
 	if c.Compare != "" && (c.Archive != "" || len(c.Backup) > 0) {
 		return usage("--compare does not go together with --archive or --backup")
 	}
+	if len(c.Backup) == 0 {
+		if err := checkThere("--data", c.Data, "--compare", c.Compare, "--archive", c.Archive); err != nil {
+			return err
+		}
+	}
 	var told seldom
 	told.due() // from now on
 	options := verify.Options{Archive: c.Archive, Progress: func(s machine.AuditSummary) {

@@ -35,11 +35,11 @@ type writeCommand struct {
 	IfVersion   []string `help:"Only if KEY has the version N." type:"operation" env:"-" sep:"none" placeholder:"KEY=N"`
 	IfValue     []string `help:"Only if KEY has the value VALUE." type:"operation" env:"-" sep:"none" placeholder:"KEY=VALUE"`
 	ExpiresAt   []string `help:"Expiry of KEY, which must be set." type:"operation" env:"-" sep:"none" placeholder:"KEY=RFC3339"`
-	Operations  string   `help:"Read the operations from a JSON file, - for standard input, instead of flags." env:"-" placeholder:"FILE"`
-	File        string   `help:"Commit each line of this file as a write, up to 1,000; - for standard input." env:"-" placeholder:"FILE"`
+	Operations  string   `help:"Read the operations from a JSON file, - for standard input, instead of flags." env:"-" nonempty:"" placeholder:"FILE"`
+	File        string   `help:"Commit each line of this file as a write, up to 1,000; - for standard input." env:"-" nonempty:"" placeholder:"FILE"`
 
 	Sequence     uint64 `help:"Sequence of the write; 0 asks the ledger for the next one." env:"-" placeholder:"N"`
-	Key          string `help:"Idempotency key, a UUID. Default: a new one, or none with --sequence." env:"-" placeholder:"UUID"`
+	Key          string `help:"Idempotency key, a UUID. Default: a new one, or none with --sequence." env:"-" nonempty:"" placeholder:"UUID"`
 	Session      uint64 `help:"Session that numbers the write; 0 for a stream without sessions." env:"-" placeholder:"N"`
 	IncludeProof bool   `help:"Add the block header and a Merkle proof to the receipt, and verify that they prove what was sent." env:"-"`
 }

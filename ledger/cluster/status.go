@@ -109,6 +109,9 @@ func (n *Node) Status() Status {
 			m.State, m.Disk, m.Room = found.state, found.disk, found.room
 			if id == n.id() {
 				m.Stalled, m.Answers = n.log.Stalled().Job, true
+				if leader.Self {
+					m.Matched = progress.Last // the consensus of a single node does not count
+				}
 			} else if p, found := n.pulses.last(id, recently); found {
 				m.ClockAhead, m.Stalled, m.Answers = p.ahead, p.Stalled, true
 			}
