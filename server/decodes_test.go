@@ -49,7 +49,7 @@ func TestLargeMessagesAreDecodedInTurn(t *testing.T) {
 	mistaken := `{"mistake":1` + strings.Repeat(" ", wire.LargeMessage) + `}`
 	asFrames := enveloped(0, mistaken)
 	const procedure = seqledgerv1connect.LedgerServiceWriteProcedure
-	const unknown = "mistake: is an unknown field"
+	const unknown = "is an unknown field"
 	for name, test := range map[string]struct{ path, kind, encoding, body, want string }{
 		"Connect": {procedure, "application/json", "", mistaken, unknown},
 		"gzip":    {procedure, "application/json", "gzip", zip(t, mistaken), unknown},

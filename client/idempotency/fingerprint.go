@@ -167,9 +167,9 @@ func canonicalTarget(u *url.URL) string {
 	return loosePath(u) + "?" + query
 }
 
-// loosePath returns the escaped path in one spelling, so that a repeat in another spelling meets the record of the first
-// request. The libraries of some languages escape looseCharacters and those of others do not, and many services ignore
-// a slash at the end. Others tell them apart; see spellingOf.
+// loosePath returns the escaped path in one spelling, so that a repeat in another spelling meets the record of the
+// first request. The libraries of some languages escape looseCharacters and those of others do not, and many services
+// ignore a slash at the end. Others tell them apart; see spellingOf.
 func loosePath(u *url.URL) string {
 	path := unescape(u.EscapedPath(), looseCharacters)
 	if len(path) > 1 {
@@ -197,8 +197,8 @@ func spellingOf(u *url.URL) uint8 {
 	return 1 + sum[0]%(1<<(8-algorithmBits)-1)
 }
 
-// unescape returns an escaped path with the given characters, letters, digits and -._~ not escaped, and other escapes in
-// upper case. It is the same path to every service (RFC 3986, section 6.2.2) if no characters are given.
+// unescape returns an escaped path with the given characters, letters, digits and -._~ not escaped, and other escapes
+// in upper case. It is the same path to every service (RFC 3986, section 6.2.2) if no characters are given.
 func unescape(escaped, characters string) string {
 	if !strings.Contains(escaped, "%") {
 		return escaped

@@ -157,7 +157,8 @@ type Reservation struct {
 	// RetryAfter is the remaining lease of the owner. It is set only with InFlight.
 	RetryAfter time.Duration
 	// Incomparable means that the record's fingerprint has another algorithm, so that it may be of the same request. It
-	// is set only with Mismatch.
+	// is set only with Mismatch, and a store must set it then: otherwise a client is told that a new key is safe, and
+	// the work may be done twice.
 	Incomparable bool
 }
 

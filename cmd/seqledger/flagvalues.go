@@ -47,7 +47,7 @@ func flagValues() []kong.Option {
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), valueReader(func(text string, target reflect.Value) error {
 			d, err := time.ParseDuration(text)
 			if err != nil {
-				return fmt.Errorf("%q must be a duration with its unit, such as 500ms, 30s or 24h, up to 2562047h", text)
+				return fmt.Errorf("%q must be a duration with its unit, such as 500ms or 24h, up to 2562047h", text)
 			}
 			target.SetInt(int64(d))
 			return nil

@@ -38,10 +38,11 @@ func decodeJSONPart(data []byte, m proto.Message, explain *int) error {
 	if err == nil {
 		return nil
 	}
-	if *explain -= len(data); *explain >= 0 {
-		if field := explainJSON(m.ProtoReflect().Type(), data, ""); field != nil {
-			return field
-		}
+	if *explain -= len(data); *explain < 0 {
+		return jsonPlaceProblem(m.ProtoReflect().Descriptor(), "", err)
+	}
+	if field := explainJSON(m.ProtoReflect().Type(), data, ""); field != nil {
+		return field
 	}
 	// A problem of the whole object, such as a field given twice.
 	return jsonWholeProblem(m.ProtoReflect().Descriptor(), "", err)
@@ -326,12 +327,19 @@ func jsonWholeProblem(d protoreflect.MessageDescriptor, path string, err error) 
 		return &machine.FieldError{Field: path,
 			Problem: fmt.Sprintf("has %s in addition to another one, and only one of them is allowed", Clip(found[1]))}
 	}
+	return jsonPlaceProblem(d, path, err)
+}
+
+// jsonPlaceProblem says from where on an object is wrong, and names a field whose path is not known.
+func jsonPlaceProblem(d protoreflect.MessageDescriptor, path string, err error) *machine.FieldError {
 	problem := "is not the JSON of " + string(d.FullName())
 	if found := jsonPosition.FindStringSubmatch(err.Error()); found != nil {
 		problem += " from line " + found[1] + " on"
-		if name := unknownField.FindStringSubmatch(err.Error()); name != nil && path == "" {
-			return unknownJSONField("", name[1])
-		}
+	}
+	if name := unknownField.FindStringSubmatch(err.Error()); name != nil {
+		problem += ": " + Clip(name[1]) + " is an unknown field"
+	} else if name := duplicateField.FindStringSubmatch(err.Error()); name != nil {
+		problem += ": " + Clip(name[1]) + " is given twice"
 	}
 	return &machine.FieldError{Field: path, Problem: problem}
 }

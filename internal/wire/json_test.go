@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"errors"
 	"regexp"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -101,13 +103,19 @@ func TestLongJSONIsNotExplained(t *testing.T) {
 	t.Parallel()
 	pad := strings.Repeat("x", maxExplained)
 	for text, want := range map[string]string{
-		`{"operations":[{"setEntity":{"key":1}}],"clientId":"a"}`:           "operations[0].set_entity.key: must be a text",
-		`{"clientId":"` + pad + `","operations":[{"setEntity":{"key":1}}]}`: "is not the JSON of seqledger.v1.WriteRequest from line 1:",
-		`{"clientId":"` + pad + `","operation":[]}`:                         "operation: is an unknown field",
+		`{"operations":[{"setEntity":{"key":1}}],"clientId":"a"}`:                          "operations[0].set_entity.key: must be a text",
+		`{"clientId":"` + pad + `","operations":[{"setEntity":{"key":1}}]}`:                "is not the JSON of seqledger.v1.WriteRequest from line 1:",
+		`{"clientId":"` + pad + `","operation":[]}`:                                        "on: operation is an unknown field",
+		`{"clientId":"` + pad + `","operations":[{},{"bad":1}]}`:                           "on: bad is an unknown field",
+		`{"clientId":"` + pad + `","operations":[{"append":{"payload":"","payload":""}}]}`: "on: payload is given twice",
 	} {
 		err := decodeJSON([]byte(text), new(seqledgerv1.WriteRequest))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%d bytes: got %v, want %s", len(text), err, want)
+		}
+		problem, ok := errors.AsType[*machine.FieldError](err)
+		if ok && len(text) > maxExplained && problem.Field != "" {
+			t.Errorf("the field %s is not where the mistake is", problem.Field)
 		}
 	}
 	bad := `{"clientId":"` + pad[:maxExplained/4] + `","operations":[{"setEntity":{"key":1}}]}`

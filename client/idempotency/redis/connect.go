@@ -89,7 +89,7 @@ func newClient(u *url.URL, timeout time.Duration) (redis.UniversalClient, error)
 	if options.ReadTimeout == 0 {
 		options.ReadTimeout = timeout
 	}
-	options.ContextTimeoutEnabled = true // otherwise a call waits for ReadTimeout although its context has ended
+	options.ContextTimeoutEnabled = true // otherwise a call waits for ReadTimeout beyond the deadline of its context
 	return redis.NewClient(options), nil
 }
 
@@ -111,7 +111,7 @@ func newCluster(u *url.URL, more []string, timeout time.Duration) (redis.Univers
 	if options.ReadTimeout == 0 {
 		options.ReadTimeout = timeout
 	}
-	options.ContextTimeoutEnabled = true // otherwise a call waits for ReadTimeout although its context has ended
+	options.ContextTimeoutEnabled = true // otherwise a call waits for ReadTimeout beyond the deadline of its context
 	return redis.NewClusterClient(options), nil
 }
 

@@ -66,9 +66,10 @@ func Open(ctx context.Context, address string, o Options) (*Store, error) {
 
 // New returns a store that uses the caller's client. The caller closes the client after the store. The client is a
 // [*redis.Client], possibly from Sentinel ([redis.NewFailoverClient]), or a [*redis.ClusterClient]. The client is
-// responsible for what happens while a cluster's keys move or its nodes fail. It must not read from replicas. New adds
-// a check to the OnConnect of the client's options, for the connections that it makes afterwards: call New before the
-// client has other users.
+// responsible for what happens while a cluster's keys move or its nodes fail, and ends a call with the deadline of its
+// context only with ContextTimeoutEnabled among its options, as [Open] sets it. It must not read from replicas. New
+// adds a check to the OnConnect of the client's options, for the connections that it makes afterwards: call New before
+// the client has other users.
 func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
