@@ -166,10 +166,10 @@ func (e *Engine) Cut() (spans []Span, commands, size int) {
 	return spans, entry.Commands, entry.Bytes
 }
 
-// Lead is Cut for whoever has just put a submission on the queue, and then proposes, applies and answers it without
-// waking anyone. There is no entry unless the submission is the only one on its way, and until Woken there is no other.
-// Nor is there one soon after an entry of more than one command: where several callers write, what one of them would
-// propose alone, while the others come back, makes entries smaller.
+// Lead is Cut for a caller that has just put a submission on the queue, and proposes, applies and answers it without
+// waking any goroutine. It takes an entry only if the submission is the only one on its way, and until Woken no other
+// entry may be proposed. Soon after an entry of more than one command it takes none: where several callers write, what
+// one of them would propose alone, while the others come back, makes entries smaller.
 func (e *Engine) Lead() (spans []Span, commands, size int) {
 	if e.inFlight > 0 || e.together > 0 || len(e.queue) != 1 || e.queue[0].Exclusive {
 		return nil, 0, 0
