@@ -85,20 +85,21 @@ func (n *Node) offerState(ctx context.Context) error {
 }
 
 // judge returns the result of a check of the other nodes. Only a node that has just answered a question, and was heard
-// of since, counts as alive: a node that has just died must not be relied on, and its last messages may still be on
-// their way. A check that fails is repeated for a while: a node is heard of at every heartbeat, and a leader that was
+// of since the call, counts as alive: a node that has just died must not be relied on, and its last messages may still
+// be on their way. A check that fails is repeated for a while: a node is heard of at every heartbeat, and a leader that was
 // elected just now does not know yet how far the others are.
 func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
+	began := time.Now()
 	ticker, ended := time.NewTicker(judgeInterval), time.NewTimer(judgeTimeouts*n.log.ElectionTimeout())
 	defer ticker.Stop()
 	defer ended.Stop()
 	for {
-		began := time.Now()
+		asked := time.Now()
 		n.askPulses(n.log.ElectionTimeout(), func() bool { return false })
 		s := n.Status()
 		for i := range s.Members {
 			m := &s.Members[i]
-			_, answered := n.pulses.last(m.ID, began)
+			_, answered := n.pulses.last(m.ID, asked)
 			m.Active = answered && m.Heard.After(began)
 		}
 		err := check(&s)
