@@ -86,8 +86,8 @@ func (n *Node) offerState(ctx context.Context) error {
 
 // judge returns the result of a check of the other nodes. Only a node that has just answered a question, and was heard
 // of since the call, counts as alive: a node that has just died must not be relied on, and its last messages may still
-// be on their way. A check that fails is repeated for a while: a node is heard of at every heartbeat, and a leader that was
-// elected just now does not know yet how far the others are.
+// be on their way. A check that fails is repeated for a while: a node is heard of at every heartbeat, and a leader that
+// was elected just now does not know yet how far the others are.
 func (n *Node) judge(ctx context.Context, check func(*Status) error) error {
 	began := time.Now()
 	ticker, ended := time.NewTicker(judgeInterval), time.NewTimer(judgeTimeouts*n.log.ElectionTimeout())
