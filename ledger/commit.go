@@ -18,8 +18,8 @@ import (
 // A caller encodes its commands, in its own goroutine, into a Submission and puts
 // it on the queue. The commit loop takes everything that
 // waits, up to a bound, stamps the time and proposes it as one log entry.
-// A caller that is alone does all this itself, because waking the loops takes
-// longer than what they do; see lead.
+// A caller that is alone, and has no deadline, does all this itself, because
+// waking the loops takes longer than what they do; see lead.
 // There is no timer: a log entry is whatever arrived while the ones before
 // were being written. engine.MaxInFlight entries may be under way, so that the disk
 // does not idle while a batch is gathered; more would only make batches
@@ -210,7 +210,8 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	}
 	var spans []engine.Span
 	var commands, size int
-	mayLead := s.single && l.store.PendingBytes() <= l.maxPending() // otherwise see awaitRoom
+	_, limited := ctx.Deadline()                                                // it may end while a disk hangs
+	mayLead := s.single && !limited && l.store.PendingBytes() <= l.maxPending() // otherwise see awaitRoom
 	l.mu.Lock()
 	admission := l.engine.Submit(&s.engine, wait)
 	if admission == engine.Waiting {
@@ -236,8 +237,8 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	return nil
 }
 
-// lead proposes an entry, writes it to the log, applies and answers it in the goroutine of its caller, which does not
-// return before the disk has. What another goroutine does already, or is better left to one, is left to the loops.
+// lead proposes an entry, writes it to the log, applies and answers it in the goroutine of its caller, which returns
+// only when the disk has answered. What another goroutine does already, or is better left to one, is left to the loops.
 func (l *Ledger) lead(spans []engine.Span, commands, size int) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -288,6 +288,30 @@ func TestFailureAnswersEverything(t *testing.T) {
 	}
 }
 
+// A caller with a deadline does not lead, because it would have to wait for a disk that hangs.
+func TestCallerWithADeadlineDoesNotLead(t *testing.T) {
+	t.Parallel()
+	var hangs atomic.Bool
+	released := make(chan struct{})
+	l := openTest(t, Options{ObserveApply: func() func() {
+		if hangs.Load() {
+			<-released
+		}
+		return func() {}
+	}})
+	hangs.Store(true)
+	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancel()
+	_, err := l.Write(ctx, testWrite("c", 1, 10))
+	close(released)
+	if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want that the outcome is unknown", err)
+	}
+	if out, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil || out.Receipt.Sequence != 1 {
+		t.Errorf("again: %+v, %v", out, err)
+	}
+}
+
 // Calls whose contexts end leave their commands behind, in memory that other calls take up again. None of these
 // may get the answer, or write the command, of another.
 func TestAnswersStayWithTheirCalls(t *testing.T) {
