@@ -210,8 +210,7 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	}
 	var spans []engine.Span
 	var commands, size int
-	_, limited := ctx.Deadline()                                                // it may end while a disk hangs
-	mayLead := s.single && !limited && l.store.PendingBytes() <= l.maxPending() // otherwise see awaitRoom
+	mayLead := s.single && l.mayLead(ctx)
 	l.mu.Lock()
 	admission := l.engine.Submit(&s.engine, wait)
 	if admission == engine.Waiting {
@@ -235,6 +234,13 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 		l.lead(spans, commands, size)
 	}
 	return nil
+}
+
+// mayLead reports whether a caller may do the work of the loops. One with a deadline must not wait for a disk that
+// hangs. An entry that waits for other nodes is to have another one beside it. For the rest see awaitRoom.
+func (l *Ledger) mayLead(ctx context.Context) bool {
+	_, limited := ctx.Deadline()
+	return !limited && l.options.Cluster == nil && l.store.PendingBytes() <= l.maxPending()
 }
 
 // lead proposes an entry, writes it to the log, applies and answers it in the goroutine of its caller, which returns

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -285,6 +286,20 @@ func TestFailureAnswersEverything(t *testing.T) {
 	l = openTest(t, Options{Dir: l.options.Dir})
 	if out, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil || out.Code != machine.Replayed {
 		t.Errorf("after a restart: %s %v", out.Code, err)
+	}
+}
+
+// A caller leads only on a node that has no others, and without a deadline.
+func TestMayLead(t *testing.T) {
+	t.Parallel()
+	l := openTest(t, Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	if !l.mayLead(t.Context()) || l.mayLead(ctx) {
+		t.Error("a node without others: it must lead without a deadline, and not with one")
+	}
+	if (&Ledger{options: Options{Cluster: new(cluster.Options)}}).mayLead(t.Context()) {
+		t.Error("it leads in a cluster")
 	}
 }
 
