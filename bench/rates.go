@@ -81,7 +81,7 @@ func rateRows() []row {
 				}})
 		}
 	}
-	return rows
+	return append(rows, row{"dedup-off", measureDedup})
 }
 
 // measure measures one row.
