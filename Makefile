@@ -163,9 +163,10 @@ bench: ## Measure on this machine and print a table (a few minutes)
 	$(GO) run ./bench
 
 .PHONY: bench-peers
-bench-peers: ## Measure beside PostgreSQL, Redis, NATS and etcd (20 minutes; PEERS="-list" tells which are here)
+bench-peers: ## Measure beside PostgreSQL, Redis, NATS, etcd and Restate (25 minutes; PEERS="-list" tells which are here)
+	@$(MAKE) --no-print-directory $(TOOLS)/restate-server || echo "without Restate, whose server npm did not give"
 	$(GO) -C bench/peers build -o $(CURDIR)/bin/peers .
-	bin/peers -out bench/results $(PEERS)
+	PATH="$(TOOLS):$$PATH" bin/peers -out bench/results $(PEERS)
 
 .PHONY: bench-check
 bench-check: ## Fail when this tree is more than 15 % slower than an older revision (CHECK="-baseline v1.2.0")
@@ -321,6 +322,11 @@ $(TOOLS)/golangci-lint:
 
 $(TOOLS)/versitygw:
 	GOBIN=$(TOOLS) $(GO) install $(VERSITYGW)
+
+# Its licence (BSL 1.1) permits to run it for tests. The package for this platform has the program.
+$(TOOLS)/restate-server:
+	npm install --prefix $(TOOLS)/restate --ignore-scripts --no-audit --no-fund --no-save @restatedev/restate-server@1.7.12
+	ln -sf $(TOOLS)/restate/node_modules/@restatedev/restate-server-*/bin/restate-server $@
 
 $(TOOLS)/buf:
 	GOBIN=$(TOOLS) $(GO) install $(BUF)

@@ -130,6 +130,9 @@ func (o *options) choose(systems, rows, rates string) (err error) {
 	if o.kinds, err = chosenKinds(systems, o.notice); err != nil {
 		return err
 	}
+	o.kinds = slices.DeleteFunc(o.kinds, func(k kind) bool {
+		return !slices.ContainsFunc(o.rows, func(r row) bool { return r.fits(&k) })
+	})
 	if len(o.kinds) == 0 {
 		return errors.New("none of the chosen systems is here")
 	}
@@ -159,7 +162,7 @@ func chosenKinds(names string, notice func(format string, args ...any)) (chosen 
 			continue
 		}
 		notice("%-20s %s", k.name, version)
-		notice("%-20s   %s", "", k.settings)
+		notice("%-20s   %s", "", k.described())
 		if k.lacks != "" {
 			notice("%-20s   does not do: %s", "", k.lacks)
 		}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,7 +19,7 @@ import (
 
 // row is something that every system is asked to do.
 type row struct {
-	workload  string // fresh, retry-hot, mixed-1, mixed-10
+	workload  string // fresh, retry-hot, mixed-1, mixed-10, keyed
 	writers   int
 	pipelined bool
 	payload   int // bytes
@@ -29,6 +31,8 @@ const (
 	maxWriters   = 1024
 	// openWriters is how many callers share a fixed rate.
 	openWriters = 256
+	// keyedPairs is the workload of keyed pairs, each with a fresh key.
+	keyedPairs = "keyed"
 )
 
 // allRows are measured in this order.
@@ -43,6 +47,10 @@ var allRows = []row{
 	{"retry-hot", 64, false, smallPayload},
 	{"mixed-1", 64, false, smallPayload},
 	{"mixed-10", 64, false, smallPayload},
+	{keyedPairs, 1, false, smallPayload},
+	{keyedPairs, 16, false, smallPayload},
+	{keyedPairs, 64, false, smallPayload},
+	{keyedPairs, 256, false, smallPayload},
 }
 
 // name tells the row, as -rows matches it.
@@ -59,7 +67,10 @@ func (r row) name() string {
 
 // fits reports whether a system can do a row.
 func (r row) fits(k *kind) bool {
-	return !r.pipelined || k.pipelines
+	if r.workload == keyedPairs {
+		return k.keyed != ""
+	}
+	return !k.unnumbered && (!r.pipelined || k.pipelines)
 }
 
 // retryEvery is how many operations of a row have one retry, 0 for none.
@@ -233,6 +244,9 @@ func (f *findings) round(ctx context.Context, s *stage, round int) error {
 func (f *findings) openLoops(ctx context.Context, s *stage) error {
 	r := row{"fresh", openWriters, false, smallPayload}
 	for _, in := range s.instances {
+		if !r.fits(in.kind) {
+			continue
+		}
 		connections, err := f.suited(ctx, s.o, in, r)
 		if err != nil {
 			return err
@@ -379,6 +393,22 @@ func (c *caller) again(ctx context.Context, to conn) error {
 	return nil
 }
 
+// pair does a keyed pair with a fresh key, and wants the result of its own work, which is to make it.
+func (c *caller) pair(ctx context.Context, to conn) error {
+	c.job.sequence++
+	key := c.job.key()
+	result, err := to.(keyedConn).once(ctx, hex.EncodeToString(key[:]), func() []byte {
+		return append(key[:], c.job.payload[len(key):]...)
+	})
+	if err == nil && (len(result) != len(c.job.payload) || !bytes.HasPrefix(result, key[:])) {
+		err = fmt.Errorf("the result is %x", result)
+	}
+	if err != nil {
+		return fmt.Errorf("pair %d of %s: %w", c.job.sequence, c.job.client(), err)
+	}
+	return nil
+}
+
 // operation returns what the callers of a row do, after what has to be there
 // before.
 func operation(ctx context.Context, r row, callers []*caller, to conn) (load.Operation, error) {
@@ -387,10 +417,14 @@ func operation(ctx context.Context, r row, callers []*caller, to conn) (load.Ope
 			c.job.payload = payload(r.payload)
 		}
 	}
+	next := (*caller).fresh
+	if r.workload == keyedPairs {
+		next = (*caller).pair
+	}
 	// Everybody connects, and has something to retry.
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, c := range callers {
-		group.Go(func() error { return c.fresh(groupCtx, to) })
+		group.Go(func() error { return next(c, groupCtx, to) })
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
@@ -402,6 +436,6 @@ func operation(ctx context.Context, r row, callers []*caller, to conn) (load.Ope
 		if every > 0 && c.operations%every == 0 {
 			return c.again(ctx, to)
 		}
-		return c.fresh(ctx, to)
+		return next(c, ctx, to)
 	}, nil
 }

@@ -23,6 +23,8 @@ var postgresSchema string
 const (
 	postgresSettings = "fsync=on synchronous_commit=on full_page_writes=on shared_buffers=512MB max_wal_size=4GB; " +
 		"one PL/pgSQL function, one round trip; pipelined: pgx batches, one transaction each"
+	postgresKeyed = "INSERT of a unique key ON CONFLICT DO NOTHING, then UPDATE of its result, a transaction each. " +
+		"Does not do: no lease, so that the key of a caller that dies stays reserved; no fencing token; no request hash"
 	postgresWrite = "SELECT outcome, transaction FROM write_once($1, $2, $3, $4, $5)"
 )
 
@@ -113,6 +115,23 @@ type postgresPool struct{ pool *pgxpool.Pool }
 
 func (p *postgresPool) do(ctx context.Context, j *job, _ bool) (answer, error) {
 	return postgresAnswer(p.pool.QueryRow(ctx, postgresWrite, postgresArguments(j)...))
+}
+
+func (p *postgresPool) once(ctx context.Context, key string, work func() []byte) (result []byte, err error) {
+	reserved, err := p.pool.Exec(ctx, "INSERT INTO keyed VALUES ($1) ON CONFLICT DO NOTHING RETURNING key", key)
+	if err != nil {
+		return nil, err
+	}
+	if reserved.RowsAffected() == 0 {
+		err = p.pool.QueryRow(ctx, "SELECT result FROM keyed WHERE key = $1", key).Scan(&result)
+		if err == nil && result == nil {
+			err = errPending
+		}
+		return result, err
+	}
+	result = work()
+	_, err = p.pool.Exec(ctx, "UPDATE keyed SET result = $2 WHERE key = $1", key, result)
+	return result, err
 }
 
 func (p *postgresPool) close() error {

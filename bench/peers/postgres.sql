@@ -18,6 +18,12 @@ CREATE TABLE writes (
 -- The payloads are random, so that trying to compress them would only cost.
 ALTER TABLE writes ALTER COLUMN payload SET STORAGE EXTERNAL;
 
+CREATE TABLE keyed (
+  key    text PRIMARY KEY,
+  result bytea -- NULL while the key is reserved
+) WITH (fillfactor = 50);
+ALTER TABLE keyed ALTER COLUMN result SET STORAGE EXTERNAL;
+
 -- outcome: 1 committed, 2 replayed, 3 another request under this sequence, 4 gap.
 CREATE FUNCTION write_once(c text, s bigint, k uuid, h bytea, p bytea, OUT outcome int, OUT transaction bigint) AS $$
 DECLARE

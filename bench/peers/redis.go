@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -21,6 +22,15 @@ var redisWrite string
 
 const redisSettings = "appendonly=yes appendfsync=always no rewrites of the file and no snapshots; one Lua script," +
 	" one round trip"
+
+const (
+	redisKeyed = "SET NX of a random token, then a Lua script that sets the result if the token is still there. " +
+		"Does not do: no lease, so that the key of a caller that dies stays reserved; the token has no order; no " +
+		"request hash"
+	// redisComplete replaces a token by a result. The first byte of a value says which it is.
+	redisComplete = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end " +
+		"redis.call('SET', KEYS[1], ARGV[2]) return 1"
+)
 
 // redisServer is a Redis server.
 type redisServer struct{ child }
@@ -67,10 +77,12 @@ func (r *redisServer) connect(ctx context.Context, at placement) (conn, error) {
 			// itself would hide what went wrong.
 			PoolTimeout: process.StartsWithin, ReadTimeout: process.StartsWithin, MaxRetries: -1,
 		}),
-		script: redis.NewScript(redisWrite),
+		script: redis.NewScript(redisWrite), complete: redis.NewScript(redisComplete),
 	}
-	if err := c.script.Load(ctx, c.client).Err(); err != nil {
-		return nil, errors.Join(err, c.close())
+	for _, script := range []*redis.Script{c.script, c.complete} {
+		if err := script.Load(ctx, c.client).Err(); err != nil {
+			return nil, errors.Join(err, c.close())
+		}
 	}
 	if at.pipelined {
 		for range at.connections {
@@ -84,7 +96,29 @@ func (r *redisServer) connect(ctx context.Context, at placement) (conn, error) {
 type redisConn struct {
 	client    *redis.Client
 	script    *redis.Script
+	complete  *redis.Script
 	pipelines batchers // empty if calls are not pipelined
+}
+
+func (c *redisConn) once(ctx context.Context, key string, work func() []byte) ([]byte, error) {
+	const pending, done = "p", "d"
+	token := pending + rand.Text()
+	known, err := c.client.SetArgs(ctx, key, token, redis.SetArgs{Mode: "NX", Get: true}).Result()
+	if err == nil {
+		if result, ok := strings.CutPrefix(known, done); ok {
+			return []byte(result), nil
+		}
+		return nil, errPending
+	}
+	if !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	result := work()
+	stored, err := c.complete.EvalSha(ctx, c.client, []string{key}, token, append([]byte(done), result...)).Int()
+	if err == nil && stored == 0 {
+		err = errors.New("the reservation is lost")
+	}
+	return result, err
 }
 
 func redisArguments(j *job) ([]string, []any) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -121,6 +123,39 @@ func (c *streamConn) do(ctx context.Context, j *job, repeat bool) (answer, error
 	}
 	j.sent = p.Key()
 	return receiptAnswer(p.Wait(ctx))
+}
+
+const seqledgerKeyed = "Reserve and Complete of idempotency.Ledger, a unary call each, with lease, fencing token and " +
+	"request hash, all of them compared; a call that finds the key reserved is refused"
+
+func (c *streamConn) once(ctx context.Context, key string, work func() []byte) ([]byte, error) {
+	store := idempotency.Ledger(c.client)
+	request := idempotency.ReserveRequest{
+		Key: idempotency.RecordKey{
+			Scope:     idempotency.Scope{Organization: wireScope.GetOrganization(), Vault: wireScope.GetVault()},
+			Namespace: "bench", Key: key,
+		},
+		Fingerprint: idempotency.Fingerprint{Algorithm: 1, Digest: sha256.Sum256([]byte(key))},
+		AttemptID:   idempotency.NewAttemptID(),
+	}
+	reserved, err := store.Reserve(ctx, &request)
+	switch {
+	case err != nil:
+		return nil, err
+	case reserved.Outcome == idempotency.Replay:
+		return reserved.Record.Response, nil
+	case reserved.Outcome == idempotency.InFlight:
+		return nil, errPending
+	case reserved.Outcome != idempotency.Acquired:
+		return nil, fmt.Errorf("the outcome of a Reserve is %s", reserved.Outcome)
+	}
+	owner := idempotency.Ownership{Key: request.Key, Token: reserved.Token, AttemptID: request.AttemptID}
+	result := idempotency.Result{Response: work()}
+	answered, err := store.Complete(ctx, &owner, result)
+	if err == nil && answered.Outcome != idempotency.OK {
+		err = fmt.Errorf("the outcome of a Complete is %s", answered.Outcome)
+	}
+	return result.Response, err
 }
 
 // give gives a job the Writer of its stream. Calls for a stream come one by one.

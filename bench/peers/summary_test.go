@@ -42,9 +42,11 @@ func TestCheats(t *testing.T) {
 	}
 	retries := fresh("retries need none", 1, 0.0)
 	retries["workload"] = "retry-hot"
-	found := fmt.Sprint(cheats([]harness.Line{fresh("honest", 64, 1.0/64), fresh("lazy", 64, 1.0/200),
+	pair := fresh("half a pair", 64, 1.0/64)
+	pair["workload"] = keyedPairs
+	found := fmt.Sprint(cheats([]harness.Line{pair, fresh("honest", 64, 1.0/64), fresh("lazy", 64, 1.0/200),
 		fresh("never", 1, 0.0), retries, fresh("not counted", 1, nil)}))
-	for system, caught := range map[string]bool{"honest": false, "lazy": true, "never": true,
+	for system, caught := range map[string]bool{"honest": false, "lazy": true, "never": true, "half a pair": true,
 		"retries need none": false, "not counted": false} {
 		if strings.Contains(found, system+",") != caught {
 			t.Errorf("%s caught: %v, want %v; in %q", system, !caught, caught, found)

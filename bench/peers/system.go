@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/zeebo/xxh3"
@@ -70,6 +71,17 @@ type conn interface {
 	close() error
 }
 
+// keyedConn is a conn of a system that also does keyed pairs.
+type keyedConn interface {
+	conn
+	// once reserves a key, does the work, and stores its result, each in a durable step. For a key whose work was
+	// done it returns the stored result, and errPending while another call is at the work, if it does not wait.
+	once(ctx context.Context, key string, work func() []byte) ([]byte, error)
+}
+
+// errPending says that a key is reserved by another call.
+var errPending = errors.New("the key is reserved")
+
 // kind is a system that can be chosen.
 type kind struct {
 	name string
@@ -84,6 +96,17 @@ type kind struct {
 	connections func(callers int, pipelined bool) []int
 	pipelines   bool // can do rows that are pipelined
 	named       bool // is measured only where -systems names it
+	// keyed is how it does a keyed pair, and what of it it does not do; empty: it does none.
+	keyed      string
+	unnumbered bool // it does keyed pairs alone
+}
+
+// described returns the settings, and how it does a keyed pair.
+func (k *kind) described() string {
+	if k.keyed == "" {
+		return k.settings
+	}
+	return k.settings + ". A keyed pair: " + k.keyed
 }
 
 // child is a system whose server is a child process.
@@ -128,14 +151,14 @@ func kinds() []kind {
 	return []kind{
 		{name: "seqledger", make: newWire(true), find: builtIn(""),
 			settings:    "defaults; writer.Writers over one WriteStream; retries over a second one",
-			connections: oneConnection, pipelines: true},
+			connections: oneConnection, pipelines: true, keyed: seqledgerKeyed},
 		{name: "seqledger-unary", make: newWire(false), find: builtIn(""),
 			connections: oneConnection,
 			settings:    "defaults; Write, Connect with protobuf"},
 		{name: "postgres", make: newPostgres, find: findPostgres, settings: postgresSettings,
-			connections: pools(8, 32, 64, 128), pipelines: true},
+			connections: pools(8, 32, 64, 128), pipelines: true, keyed: postgresKeyed},
 		{name: "redis", make: newRedis, find: findRedis, settings: redisSettings,
-			connections: pools(8, 64, 256), pipelines: true},
+			connections: pools(8, 64, 256), pipelines: true, keyed: redisKeyed},
 		{name: "nats", make: newNATS,
 			find:     builtIn("github.com/nats-io/nats-server/v2"),
 			settings: natsSettings, connections: pools(1, 4, 16),
@@ -145,8 +168,11 @@ func kinds() []kind {
 		{name: "etcd", make: newEtcd, find: builtIn("go.etcd.io/etcd/server/v3"),
 			settings: etcdSettings, connections: pools(1, 4, 16),
 			lacks: etcdLacks},
+		{name: "restate", make: newRestate, find: findRestate, settings: "one node, defaults", unnumbered: true,
+			connections: pools(8, 64, 256), keyed: restateKeyed},
 		{name: "seqledger-3", make: newWireCluster, find: builtIn(""), connections: oneConnection, named: true,
-			settings: "three nodes as processes of this machine, defaults; otherwise as seqledger", pipelines: true},
+			settings: "three nodes as processes of this machine, defaults; otherwise as seqledger", pipelines: true,
+			keyed: seqledgerKeyed},
 		{name: "etcd-3", make: newEtcdCluster, find: builtIn("go.etcd.io/etcd/server/v3"), named: true,
 			settings: "three members as processes of this machine, callers spread over them; otherwise as etcd",
 			lacks:    etcdLacks, connections: pools(1, 4, 16)},

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 )
 
@@ -54,6 +57,12 @@ func TestSystemsDoTheSameWork(t *testing.T) {
 				t.Error("no process to look at")
 			}
 			placements := []placement{{callers: 2, connections: 2}}
+			if k.keyed != "" {
+				samePair(t, s, placements[0])
+			}
+			if k.unnumbered {
+				return
+			}
 			if k.pipelines {
 				placements = append(placements, placement{callers: 2, connections: 1, pipelined: true})
 			}
@@ -111,6 +120,58 @@ func sameWork(t *testing.T, k *kind, s system, at placement, stream int) {
 		t.Fatal(err)
 	}
 	again(to, "after a restart")
+	if err := to.close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// samePair does a keyed pair and asks for its key again: while its work is done, afterwards, and after a restart.
+func samePair(t *testing.T, s system, at placement) {
+	t.Helper()
+	connect := func() keyedConn {
+		to, err := s.connect(t.Context(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return to.(keyedConn)
+	}
+	pending := errPending
+	if _, waits := s.(*restate); waits {
+		pending = nil
+	}
+	stored := payload(smallPayload)
+	refused := func(to keyedConn, when string, allowed error) {
+		result, err := to.once(t.Context(), "key", func() []byte {
+			t.Errorf("%s: the work was done again", when)
+			return []byte("another")
+		})
+		if !errors.Is(err, allowed) || err == nil && !bytes.Equal(result, stored) {
+			t.Errorf("%s: %q, %v", when, result, err)
+		}
+	}
+	to := connect()
+	var beside sync.WaitGroup
+	result, err := to.once(t.Context(), "key", func() []byte {
+		answered := make(chan struct{})
+		beside.Go(func() {
+			defer close(answered)
+			refused(to, "beside the work", pending)
+		})
+		if pending != nil {
+			<-answered
+		}
+		return stored
+	})
+	beside.Wait()
+	if err != nil || !bytes.Equal(result, stored) {
+		t.Fatalf("%q, %v", result, err)
+	}
+	refused(to, "at once", nil)
+	if err := errors.Join(to.close(), s.restart(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	to = connect()
+	refused(to, "after a restart", nil)
 	if err := to.close(); err != nil {
 		t.Fatal(err)
 	}

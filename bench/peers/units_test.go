@@ -50,6 +50,14 @@ func (f *fake) do(_ context.Context, j *job, repeat bool) (answer, error) {
 	return answer{reply: j.client(), replayed: repeat}, nil
 }
 
+func (f *fake) once(_ context.Context, _ string, work func() []byte) ([]byte, error) {
+	result := work()
+	if f.lies {
+		result[0]++ // as the result of another key
+	}
+	return result, nil
+}
+
 func (f *fake) close() error { return nil }
 
 // A mixed row has its share of retries, and a wrong answer to one ends it.
@@ -71,13 +79,19 @@ func TestOperationMixesAndChecks(t *testing.T) {
 			t.Errorf("%s: %d fresh writes of 1000, want %d", workload, got, want)
 		}
 	}
-	to := &fake{stored: make(map[int]uint64), lies: true}
-	do, err := operation(t.Context(), row{"retry-hot", 1, false, smallPayload}, []*caller{{}}, to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := do(t.Context(), 0); err == nil {
-		t.Error("a retry was answered with another reply, which was not detected")
+	for _, workload := range []string{"retry-hot", keyedPairs} {
+		to := &fake{stored: make(map[int]uint64)}
+		do, err := operation(t.Context(), row{workload, 1, false, smallPayload}, []*caller{{}}, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := do(t.Context(), 0); err != nil {
+			t.Error(workload, err)
+		}
+		to.lies = true
+		if err := do(t.Context(), 0); err == nil {
+			t.Errorf("%s: another answer than the stored one was not detected", workload)
+		}
 	}
 }
 
