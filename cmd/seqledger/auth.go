@@ -25,7 +25,7 @@ type newKeyCommand struct {
 	ID       string   `name:"id" help:"Name of the key; writes made with it have the actor client:ID." required:"" env:"-" placeholder:"ID"`
 	Scope    []string `help:"Scopes: ORG or ORG/VAULT, where * matches any run of characters, or * for all; repeatable." required:"" env:"-" sep:"none" placeholder:"PATTERN"`
 	ClientID []string `name:"client-id" help:"Client ids that it may write as, where * matches any run of characters; repeatable." env:"-" sep:"none" placeholder:"PATTERN"`
-	Role     string   `help:"reader, writer, delegate or admin." required:"" env:"-" enum:"${roles}" placeholder:"ROLE"`
+	Role     string   `help:"reader, writer, delegate or admin." required:"" env:"-" enum:"reader,writer,delegate,admin" placeholder:"ROLE"`
 	Expires  string   `help:"When it ends, such as 2027-01-31T00:00:00Z. Default: never." env:"-" placeholder:"RFC3339"`
 	Append   string   `help:"Append it to this auth file, which is created if absent." type:"path" env:"-" placeholder:"FILE"`
 }

@@ -56,6 +56,17 @@ func (*versionCommand) Run(e *environment) error {
 	return err
 }
 
+// versionFlag prints the version and ends the process. kong's own takes it from a variable, which kong then expands for
+// every flag.
+type versionFlag bool
+
+// BeforeReset implements kong's hook of that name.
+func (versionFlag) BeforeReset(app *kong.Kong) error {
+	_, err := fmt.Fprintln(app.Stdout, "seqledger", buildVersion())
+	app.Exit(exitDone)
+	return err
+}
+
 // versionInfo is the build information.
 type versionInfo struct {
 	Version  string `json:"version"`

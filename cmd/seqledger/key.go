@@ -50,7 +50,7 @@ type keyListCommand struct {
 	Namespace  string `help:"Only those of this namespace." env:"-" placeholder:"TEXT"`
 	Principal  string `help:"Principal of the request. Default: the caller; others need the role admin." env:"-" placeholder:"TEXT" xor:"principal"`
 	All        bool   `help:"The records of all principals; needs the role admin." env:"-" xor:"principal"`
-	State      string `help:"Only those in this state: pending, committed, rejected, indeterminate or written (keyed writes)." env:"-" default:"any" enum:"any,${record_states}" placeholder:"STATE"`
+	State      string `help:"Only those in this state: pending, committed, rejected, indeterminate or written (keyed writes)." env:"-" default:"any" enum:"any,pending,committed,rejected,indeterminate,written" placeholder:"STATE"`
 }
 
 func (*keyListCommand) Help() string {

@@ -24,7 +24,7 @@ type commandLine struct {
 	LogLevel  slog.Level `help:"Lowest level to log: debug, info, warn or error." default:"info"`
 	LogFormat string     `help:"Format of the log on standard error: text or json." enum:"text,json" default:"text"`
 
-	PrintVersion kong.VersionFlag `name:"version" help:"Print the version." env:"-"`
+	PrintVersion versionFlag `name:"version" help:"Print the version." env:"-"`
 
 	Serve   serveCommand       `cmd:"" help:"Serve a ledger."`
 	Write   writeCommand       `cmd:"" help:"Commit one write, once."`
@@ -190,11 +190,7 @@ func newParser(cli *commandLine, operations *operation.Flags, config *configSour
 		kong.PostBuild(refuseEmpty),
 		kong.Bind(config),
 		kong.Resolvers(config.shared),
-		kong.ValueFormatter(config.shared.help), kong.Vars{
-			"version":       "seqledger " + buildVersion().String(),
-			"record_states": "pending,committed,rejected,indeterminate,written",
-			"roles":         "reader,writer,delegate,admin",
-		},
+		kong.ValueFormatter(config.shared.help),
 	)...)
 }
 

@@ -193,7 +193,7 @@ func TestAgainKeepsTermAndVote(t *testing.T) {
 			err = os.RemoveAll(d.Log())
 		}
 		if err == nil {
-			err = raftlog.CreateAt(raftlog.Options{Dir: d.Log(), Identity: d.Identity(), SegmentBytes: newSegmentBytes},
+			err = raftlog.CreateAt(raftlog.Options{Dir: d.Log(), Identity: d.Identity()},
 				b.at, b.log.Members.Encode(), test.before)
 		}
 		if err := errors.Join(err, d.Close()); err != nil {

@@ -30,9 +30,6 @@ type receiver struct {
 // progressEvery is the interval at which the progress is logged.
 const progressEvery = 5 * time.Second
 
-// newSegmentBytes is the size of the first file of a new log. Later files have the ledger's own size.
-const newSegmentBytes = 1 << 20
-
 // receive creates state and log. When it returns without an error, all of it is verified and durable; otherwise parts
 // may remain.
 func (v *receiver) receive(ctx context.Context, r io.Reader) (at raftlog.Position, err error) {
@@ -64,9 +61,8 @@ func (v *receiver) receive(ctx context.Context, r io.Reader) (at raftlog.Positio
 	if err := v.o.step("make the log"); err != nil {
 		return at, finalError{err}
 	}
-	err = raftlog.CreateAt(raftlog.Options{
-		Dir: v.d.Log(), Identity: v.d.Identity(), Logger: v.o.Logger, SegmentBytes: newSegmentBytes,
-	}, at, h.Members, state)
+	err = raftlog.CreateAt(raftlog.Options{Dir: v.d.Log(), Identity: v.d.Identity(), Logger: v.o.Logger}, at, h.Members,
+		state)
 	if err != nil {
 		return at, finalError{err}
 	}

@@ -2,6 +2,7 @@ package segment_test
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
@@ -15,9 +16,11 @@ type watchedDisk struct {
 	t     *testing.T
 	fresh int // writes beyond all before
 	bytes int64
+	sizes []int64 // of new files
 }
 
 func (d *watchedDisk) Create(name string, size int64) (segment.File, error) {
+	d.sizes = append(d.sizes, size)
 	f, err := d.Disk.Create(name, size)
 	return &watchedFile{File: f, disk: d}, err
 }
@@ -72,7 +75,11 @@ func TestWritesAhead(t *testing.T) {
 	for total < 2*segmentBytes+ahead/2 {
 		add(entryBytes)
 	}
-	if most := int(total/ahead) + 3*4; d.fresh > most { // three files, with a header and a seal each
+	if want := []int64{1 << 20, segmentBytes, segmentBytes}; !slices.Equal(d.sizes, want) {
+		t.Errorf("the files have %v bytes, want %v", d.sizes, want)
+	}
+	// The first file has sixteen parts. Each file has a header and a seal.
+	if most := int(total/ahead) + 16 + 3*4; d.fresh > most {
 		t.Errorf("%d writes of %d reach what was never written, want at most %d", d.fresh, index, most)
 	}
 	before := d.bytes

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +15,8 @@ import (
 type Options struct {
 	Disk     Disk
 	Identity []byte // 1 to 256 bytes that identify the log; stored in each segment
-	// SegmentBytes is the size of one file, header included, 8 KiB to 1 GiB; 0 means DefaultSegmentBytes. An entry that
-	// does not fit gets a larger file for itself.
+	// SegmentBytes is the size of one file, header included, 8 KiB to 1 GiB; 0 means DefaultSegmentBytes. The first
+	// one has at most 1 MiB. An entry that does not fit gets a larger file for itself.
 	SegmentBytes int64
 	// Random provides a salt for each segment, so that no payload can be mistaken for a record.
 	Random io.Reader
@@ -28,12 +29,8 @@ type Options struct {
 const DefaultSegmentBytes = 64 << 20
 
 func (o *Options) validate() error {
-	if o.SegmentBytes == 0 {
-		o.SegmentBytes = DefaultSegmentBytes
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, DefaultSegmentBytes)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	switch {
 	case o.Disk == nil:
 		return errors.New("segment: Options.Disk is nil")
@@ -130,8 +127,10 @@ func Create(o Options, c Checkpoint, state State) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
+	// Each start allocates or reads a whole file, which for a small ledger is most of its work.
+	small := min(o.SegmentBytes, 1<<20)
 	f, err := makeFile(&o, &header{
-		number: 1, size: o.SegmentBytes, base: c.Position, state: state, checkpoint: c, identity: o.Identity,
+		number: 1, size: small, base: c.Position, state: state, checkpoint: c, identity: o.Identity,
 	})
 	if err != nil {
 		return err
