@@ -58,6 +58,24 @@ func TestTableOverlay(t *testing.T) {
 	}
 }
 
+// TestKeysOfTheSameHash are told apart.
+func TestKeysOfTheSameHash(t *testing.T) {
+	t.Parallel()
+	o, a, b := newTableOverlay(nil), []byte("a"), []byte("b")
+	o.put(a, a)
+	o.index[hashOf(b)] = o.index[hashOf(a)]
+	o.put(b, b)
+	o.index[hashOf(a)] = o.index[hashOf(b)]
+	for want, key := range [][]byte{a, b} {
+		if id, known := o.find(key); !known || id != uint32(want) {
+			t.Errorf("%s is record %d (known %v), want %d", key, id, known, want)
+		}
+	}
+	if o.put(a, b); o.count != 2 {
+		t.Errorf("%d records of two keys", o.count)
+	}
+}
+
 // TestOrderOfHardKeys: keys that share much, or of which some are the beginnings of others.
 func TestOrderOfHardKeys(t *testing.T) {
 	t.Parallel()

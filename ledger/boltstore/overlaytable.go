@@ -16,10 +16,10 @@ import (
 // them there has no pointers.
 type tableOverlay struct {
 	memory  arena
-	records [][]record // blocks of recordBlock, so that growing copies none
-	count   uint32     // of records
-	deleted uint32     // of them
-	index   index
+	records [][]record        // blocks of recordBlock, so that growing copies none
+	count   uint32            // of records
+	deleted uint32            // of them
+	index   map[uint32]uint32 // links to records by the hashes of their keys
 
 	// orderMu guards the field below against concurrent readers: the first one
 	// after a change sorts in what is new, and it is then constant until the next
@@ -37,10 +37,11 @@ type record struct {
 	grown   bool   // the value has outgrown a room
 	size    uint32 // of the value and its checksum
 	room    uint32 // for them
+	next    uint32 // link to another record whose key has the same hash: its id and one, or 0
 }
 
 // recordOverhead is what an entry takes beside its key and value, in bytes: its
-// record, its slot in the index, which is up to half empty, and its place in the
+// record, its place in the index, which is up to half empty, and its place in the
 // order. Slices that have just grown take more for a moment.
 const recordOverhead = 32 + 16 + 4
 
@@ -51,7 +52,7 @@ const recordBlock = 1 << 10
 const maxRecords = 1<<32 - 2
 
 func newTableOverlay(p *pool) *tableOverlay {
-	return &tableOverlay{memory: arena{pool: p}, index: newIndex()}
+	return &tableOverlay{memory: arena{pool: p}, index: map[uint32]uint32{}}
 }
 
 // size is about how much memory the changes take, in bytes. The rooms that values have
@@ -77,17 +78,29 @@ func (t *tableOverlay) key(id uint32) []byte {
 
 // find returns the id of a key.
 func (t *tableOverlay) find(key []byte) (id uint32, known bool) {
-	if t.count == 0 {
-		return 0, false
+	return t.findFrom(t.index[hashOf(key)], key)
+}
+
+// hashOf hashes a key. The seed is new with every process, so that no client can choose keys that collide.
+func hashOf(key []byte) uint32 { return uint32(maphash.Bytes(hashSeed, key)) }
+
+var hashSeed = maphash.MakeSeed()
+
+// findFrom is find with the link that the index has for the hash of the key.
+func (t *tableOverlay) findFrom(link uint32, key []byte) (id uint32, known bool) {
+	for ; link != 0; link = t.record(link - 1).next {
+		if bytes.Equal(t.key(link-1), key) {
+			return link - 1, true
+		}
 	}
-	return t.index.find(maphash.Bytes(hashSeed, key), func(id uint32) bool { return bytes.Equal(t.key(id), key) })
+	return 0, false
 }
 
 // own returns the record of a key, which it makes if need be.
 func (t *tableOverlay) own(key []byte) *record {
-	hash := maphash.Bytes(hashSeed, key)
-	id, known := t.index.find(hash, func(id uint32) bool { return bytes.Equal(t.key(id), key) })
-	if known {
+	hash := hashOf(key)
+	link := t.index[hash]
+	if id, known := t.findFrom(link, key); known {
 		return t.record(id)
 	}
 	if t.count == maxRecords {
@@ -96,12 +109,12 @@ func (t *tableOverlay) own(key []byte) *record {
 	if t.count%recordBlock == 0 {
 		t.records = append(t.records, make([]record, recordBlock))
 	}
-	id = t.count
+	id := t.count
 	t.count++
 	r := t.record(id)
 	r.key, r.keySize = t.memory.take(uint32(len(key))), uint16(len(key))
 	copy(t.key(id), key)
-	t.index.add(hash, id)
+	r.next, t.index[hash] = link, id+1
 	return r
 }
 
