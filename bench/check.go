@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -64,13 +64,13 @@ func check(ctx context.Context, arguments []string, stdout io.Writer) (err error
 	if err != nil {
 		return err
 	}
-	ratios, err := comparePairs(o.pairs, func(side int) (map[string]float64, error) {
-		return speeds(ctx, &o, []string{before, now}[side], dir)
+	pairs, err := comparePairs(o.pairs, func(side int) (map[string]harness.Values, error) {
+		return runRows(ctx, []string{before, now}[side], o.rows, o.duration, dir)
 	})
 	if err != nil {
 		return err
 	}
-	return judge(stdout, ratios, o.tolerate, o.baseline)
+	return judge(stdout, pairs, o.tolerate, o.baseline)
 }
 
 // defaultBaseline chooses a revision that differs from the tree of a directory: comparing main with itself
@@ -122,73 +122,86 @@ func command(ctx context.Context, dir, name string, arguments ...string) error {
 	return nil
 }
 
-// speeds runs a bench and reads its table.
-func speeds(ctx context.Context, o *checkOptions, binary, dir string) (map[string]float64, error) {
-	c := exec.CommandContext(ctx, binary, "-markdown", "-only", o.rows, "-duration", o.duration.String(), "-dir", dir)
+// runRows runs a bench and returns what it has measured, by row.
+func runRows(
+	ctx context.Context, binary, rows string, duration time.Duration, dir string,
+) (map[string]harness.Values, error) {
+	report := filepath.Join(dir, "report.json")
+	c := exec.CommandContext(ctx, binary, "-json", report, "-only", rows, "-duration", duration.String(), "-dir", dir)
 	// An interrupt, so that it removes its files and ends its server.
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
-	out, err := c.Output()
-	if err != nil {
+	if err := c.Run(); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", filepath.Base(binary), err, stderr.String())
 	}
-	return parseTable(string(out))
+	content, err := os.ReadFile(report)
+	if err != nil {
+		return nil, err
+	}
+	return parseReport(content)
 }
 
-// parseTable reads the rows and their speeds from a table in Markdown.
-func parseTable(text string) (map[string]float64, error) {
-	found := make(map[string]float64)
-	for line := range strings.Lines(text) {
-		cells := strings.Split(line, "|")
-		if len(cells) < 4 || !strings.Contains(cells[1], "/") {
-			continue
-		}
-		speed, err := strconv.ParseFloat(strings.ReplaceAll(strings.TrimSpace(cells[2]), ",", ""), 64)
-		if err != nil {
-			return nil, fmt.Errorf("the table has %q", strings.TrimSpace(line))
-		}
-		found[strings.TrimSpace(cells[1])] = speed
+// parseReport reads the numbers of a report, by row.
+func parseReport(content []byte) (map[string]harness.Values, error) {
+	var report struct{ Findings []harness.Line }
+	if err := json.Unmarshal(content, &report); err != nil {
+		return nil, err
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("no row in %q", text)
+	found := make(map[string]harness.Values)
+	for _, line := range report.Findings {
+		values := harness.Values{}
+		for name, value := range line {
+			if number, ok := value.(float64); ok {
+				values[name] = number
+			}
+		}
+		row, _ := line["row"].(string)
+		found[row] = values
 	}
 	return found, nil
 }
 
+// pair is what was measured of a row on both sides, turn by turn.
+type pair [2][]harness.Values
+
+// ratios returns a value of side 1 divided by that of side 0.
+func (p *pair) ratios(value string) []float64 {
+	return harness.Ratios(harness.Of(p[1], value), harness.Of(p[0], value))
+}
+
 // comparePairs measures both sides in turns, so that a change in the load of the machine hits
-// both: 0 is the baseline and 1 this tree. The result is the ratio now / before of each pair, by
-// row.
-func comparePairs(pairs int, measure func(side int) (map[string]float64, error)) (map[string][]float64, error) {
-	var found [2][]map[string]float64
+// both: 0 is the baseline and 1 this tree. The result is by row.
+func comparePairs(
+	pairs int, measure func(side int) (map[string]harness.Values, error),
+) (map[string]*pair, error) {
+	found := make(map[string]*pair)
 	err := harness.Turns(pairs, 2, func(_, side int) error {
-		speeds, err := measure(side)
-		found[side] = append(found[side], speeds)
+		rows, err := measure(side)
+		for row, values := range rows {
+			if found[row] == nil {
+				found[row] = new(pair)
+			}
+			found[row][side] = append(found[row][side], values)
+		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	ratios := make(map[string][]float64)
-	for pair := range pairs {
-		for row, before := range found[0][pair] {
-			if now, ok := found[1][pair][row]; ok && before > 0 {
-				ratios[row] = append(ratios[row], now/before)
-			}
-		}
-	}
-	if len(ratios) == 0 {
+	maps.DeleteFunc(found, func(_ string, p *pair) bool { return len(p[0]) != len(p[1]) })
+	if len(found) == 0 {
 		return nil, errors.New("the two have no row in common")
 	}
-	return ratios, nil
+	return found, nil
 }
 
 // judge prints the ratios and fails when one has dropped too far.
-func judge(stdout io.Writer, ratios map[string][]float64, tolerate float64, baseline string) error {
+func judge(stdout io.Writer, pairs map[string]*pair, tolerate float64, baseline string) error {
 	var slower []string
-	for _, name := range slices.Sorted(maps.Keys(ratios)) {
-		list := ratios[name]
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		list := pairs[name].ratios("throughput_per_s")
 		middle := harness.Median(list)
 		verdict := "ok"
 		if middle < 1-tolerate {

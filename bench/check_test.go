@@ -6,25 +6,28 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
 )
 
-func TestParseTable(t *testing.T) {
+// A build of the row dedup-off commits what it has committed, and the row is measured beside ours.
+func TestDedupIsOff(t *testing.T) {
 	t.Parallel()
-	const table = `2026-11-21, a machine, 2 cores
-
-| row | per second | must reach |  | p50 ms |
-|---|---:|---:|---|---:|
-| engine/16 | 96,849 | 50,000 | reached | 0.138 |
-| unary/64 | 17 | 0 | reached | 3 |
-`
-	found, err := parseTable(table)
-	if err != nil || len(found) != 2 || found["engine/16"] != 96849 || found["unary/64"] != 17 {
-		t.Errorf("got %v, %v", found, err)
+	if testing.Short() {
+		t.Skip("builds the ledger once more")
 	}
-	for _, broken := range []string{"", "| a/1 | fast | |", "nothing of a table"} {
-		if found, err := parseTable(broken); err == nil {
-			t.Errorf("%q: want an error, got %v", broken, found)
-		}
+	dir := t.TempDir()
+	binary, err := buildWithoutDedup(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := runRows(t.Context(), binary, "^engine/1$", time.Millisecond, dir); err != nil || len(found) != 1 {
+		t.Errorf("%v, %v", found, err)
+	}
+	_, err = runRows(t.Context(), binary, "^replay/", time.Millisecond, dir)
+	if want := "COMMITTED instead of REPLAYED"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("want %s, got %v", want, err)
 	}
 }
 
@@ -91,7 +94,7 @@ func TestCheckComparesPairs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			calls, firsts := 0, [2]int{}
-			ratios, err := comparePairs(4, func(side int) (map[string]float64, error) {
+			pairs, err := comparePairs(4, func(side int) (map[string]harness.Values, error) {
 				ours := side == 1
 				if calls%2 == 0 {
 					firsts[side]++
@@ -102,18 +105,18 @@ func TestCheckComparesPairs(t *testing.T) {
 				case test.broken:
 					return nil, errors.New("broken")
 				case ours && test.now < 0:
-					return map[string]float64{"other/1": 1}, nil
+					return map[string]harness.Values{"other/1": {"throughput_per_s": 1}}, nil
 				case ours:
-					return map[string]float64{"engine/1": test.now * noise}, nil
+					return map[string]harness.Values{"engine/1": {"throughput_per_s": test.now * noise}}, nil
 				}
-				return map[string]float64{"engine/1": 1000 * noise}, nil
+				return map[string]harness.Values{"engine/1": {"throughput_per_s": 1000 * noise}}, nil
 			})
 			var out strings.Builder
 			if err == nil {
 				if firsts[0] != firsts[1] {
 					t.Errorf("one side always began: %v", firsts)
 				}
-				err = judge(&out, ratios, 0.15, "main")
+				err = judge(&out, pairs, 0.15, "main")
 			}
 			switch {
 			case test.says == "" && err != nil:

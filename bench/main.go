@@ -1,6 +1,6 @@
 // Command bench measures a ledger on this machine and prints a table.
 //
-//	go run ./bench                     # everything, a few minutes
+//	go run ./bench                     # everything, about five minutes
 //	go run ./bench -only stream -duration 10s
 //	go run ./bench -quick              # a fraction of a second each: does it run?
 //	go run ./bench gateway             # seqledger gateway beside a bare proxy and a bare service
@@ -175,7 +175,9 @@ func (t *table) measure(ctx context.Context, kind string, o *options, stdout io.
 			return fmt.Errorf("%s: %w", r.name, errors.Join(err, context.Cause(ctx)))
 		}
 		for _, l := range lines {
-			l["row"] = r.name
+			if l["row"] == nil {
+				l["row"] = r.name
+			}
 			if _, err := io.WriteString(stdout, shown.Line(l)); err != nil {
 				return err
 			}

@@ -55,7 +55,7 @@ var rates = []rate{
 	{kind: "replay", prepare: engineReplays, workers: []int{2}, targets: map[int]float64{2: 1_000_000},
 		group: replayGroup},
 	{kind: "keyed", prepare: keyedPairs, workers: []int{1, 256}, targets: map[int]float64{256: 80_000}},
-	{kind: "stream", server: true, prepare: streamWrites, workers: []int{1, 64, 256, 1024},
+	{kind: "stream", server: true, prepare: streamWrites, workers: []int{1, 2, 16, 64, 256, 1024},
 		targets: map[int]float64{1: 4_500, 64: 45_000, 256: 65_000, 1024: 80_000}},
 	{kind: "unary", server: true, prepare: unaryCalls(client.Options{}), workers: []int{1, 64, 256},
 		targets: map[int]float64{1: 2_500, 64: 20_000, 256: 28_000}},
@@ -81,7 +81,7 @@ func rateRows() []row {
 				}})
 		}
 	}
-	return rows
+	return append(rows, row{"dedup-off", measureDedup})
 }
 
 // measure measures one row.

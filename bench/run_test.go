@@ -147,25 +147,31 @@ func TestTargetsAreRows(t *testing.T) {
 	}
 }
 
-// TestCheckReadsTheTableOfRates: what bench prints in Markdown is what bench check reads.
+// TestCheckReadsTheTableOfRates: the numbers that bench reports are what bench check reads.
 func TestCheckReadsTheTableOfRates(t *testing.T) {
 	t.Parallel()
 	o := quickOptions(t)
-	o.markdown = true
-	var text strings.Builder
-	shown := table{"a title with a / in it", rateColumns, func() []row {
+	o.json = filepath.Join(t.TempDir(), "report.json")
+	shown := table{"a title", rateColumns, func() []row {
 		return []row{{"engine/16", func(context.Context, *bed) ([]harness.Line, error) {
-			return []harness.Line{{"throughput_per_s": 96849.4, "verdict": "reached", "must_reach": 50_000}}, nil
-		}}, {"unary/1", func(context.Context, *bed) ([]harness.Line, error) {
-			return []harness.Line{{"throughput_per_s": 12.0}}, nil
+			of := harness.Line{"throughput_per_s": 96849.4, "verdict": "reached"}
+			return []harness.Line{of, {"row": "named", "p50_ms": 1.0}}, nil
 		}}}
 	}}
-	if err := shown.measure(t.Context(), "", o, &text); err != nil {
+	if err := shown.measure(t.Context(), "", o, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	found, err := parseTable(text.String())
-	if err != nil || !maps.Equal(found, map[string]float64{"engine/16": 96849, "unary/1": 12}) {
-		t.Errorf("%v, %v of\n%s", found, err, text.String())
+	content, err := os.ReadFile(o.json)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := parseReport(content)
+	if err != nil || len(found) != 2 || !maps.Equal(found["engine/16"], harness.Values{"throughput_per_s": 96849.4}) ||
+		found["named"]["p50_ms"] != 1 {
+		t.Errorf("%v, %v of %s", found, err, content)
+	}
+	if _, err := parseReport(content[:len(content)-3]); err == nil {
+		t.Error("half a report is read")
 	}
 }
 
@@ -228,7 +234,7 @@ func TestAllocationsThatGrow(t *testing.T) {
 	if err := judgeAllocs(&failAfter{err: full}, map[string]float64{"a": 1}, nil); !errors.Is(err, full) {
 		t.Errorf("want %v, got %v", full, err)
 	}
-	if err := judge(&failAfter{err: full}, map[string][]float64{"a": {1}}, 0, "main"); !errors.Is(err, full) {
+	if err := judge(&failAfter{err: full}, map[string]*pair{"a": {{{}}, {{}}}}, 0, "main"); !errors.Is(err, full) {
 		t.Errorf("want %v, got %v", full, err)
 	}
 }

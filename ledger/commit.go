@@ -96,15 +96,21 @@ func (l *Ledger) write(
 // used again once Submit returns. The error of too many is a *machine.FieldError,
 // and nothing is queued.
 func (l *Ledger) Submit(ctx context.Context, commands []machine.Command) (*Submission, error) {
-	return l.submit(ctx, commands, true)
+	return l.submit(ctx, commands, true, false)
+}
+
+// SubmitHere is Submit which commits one command in the caller's goroutine if it is the only one on its way, and then
+// returns when it is decided. Nothing ends that wait for the disk.
+func (l *Ledger) SubmitHere(ctx context.Context, commands []machine.Command) (*Submission, error) {
+	return l.submit(ctx, commands, true, len(commands) == 1)
 }
 
 // SubmitNow is Submit, but a full queue is refused with ErrQueueFull.
 func (l *Ledger) SubmitNow(ctx context.Context, commands []machine.Command) (*Submission, error) {
-	return l.submit(ctx, commands, false)
+	return l.submit(ctx, commands, false, false)
 }
 
-func (l *Ledger) submit(ctx context.Context, commands []machine.Command, wait bool) (*Submission, error) {
+func (l *Ledger) submit(ctx context.Context, commands []machine.Command, wait, here bool) (*Submission, error) {
 	if len(commands) > maxSubmissionCommands {
 		problem := fmt.Sprintf("must be at most %d, are %d", maxSubmissionCommands, len(commands))
 		return nil, &machine.FieldError{Field: "writes", Problem: problem}
@@ -138,7 +144,7 @@ func (l *Ledger) submit(ctx context.Context, commands []machine.Command, wait bo
 	if s.engine.Frames = buffer.take(s.engine.Frames); len(s.engine.Commands) == 0 {
 		return s, nil
 	}
-	if err := l.enqueue(ctx, s, wait); err != nil {
+	if err := l.enqueue(ctx, s, wait, here); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -185,7 +191,7 @@ func (l *Ledger) exclusive(ctx context.Context, command []byte) (machine.Outcome
 
 // decide proposes a single submission, waits for the outcome of its command and gives the submission back.
 func (l *Ledger) decide(ctx context.Context, s *Submission) (machine.Outcome, error) {
-	if err := l.enqueue(ctx, s, false); err != nil {
+	if err := l.enqueue(ctx, s, false, true); err != nil {
 		l.freeSingle(s)
 		return machine.Outcome{}, err
 	}
@@ -200,8 +206,9 @@ func (l *Ledger) decide(ctx context.Context, s *Submission) (machine.Outcome, er
 	return out, err
 }
 
-// enqueue puts a submission on the queue, if there is room or, with wait, as soon as there is.
-func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
+// enqueue puts a submission on the queue, if there is room or, with wait, as soon as there is. With here, the caller
+// may do the work of the loops.
+func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait, here bool) error {
 	if err := l.refusal(); err != nil {
 		return err
 	}
@@ -210,7 +217,7 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait bool) error {
 	}
 	var spans []engine.Span
 	var commands, size int
-	mayLead := s.single && l.mayLead(ctx)
+	mayLead := here && l.mayLead(ctx)
 	l.mu.Lock()
 	admission := l.engine.Submit(&s.engine, wait)
 	if admission == engine.Waiting {

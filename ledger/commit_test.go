@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -324,6 +325,39 @@ func TestCallerWithADeadlineDoesNotLead(t *testing.T) {
 	}
 	if out, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil || out.Receipt.Sequence != 1 {
 		t.Errorf("again: %+v, %v", out, err)
+	}
+}
+
+// A submission that is alone is decided when SubmitHere returns, and Submit leaves it to the loops.
+func TestSubmitHere(t *testing.T) {
+	t.Parallel()
+	var loops atomic.Int64 // entries that were not applied by this goroutine
+	l := openTest(t, Options{ObserveApply: func() func() {
+		stack := make([]byte, 16<<10)
+		if !strings.Contains(string(stack[:runtime.Stack(stack, false)]), ").SubmitHere(") {
+			loops.Add(1)
+		}
+		return func() {}
+	}})
+	for sequence := range uint64(40) {
+		commands := commandsOf(t, testWrite("c", sequence+1, 10))
+		before, submit := loops.Load(), l.SubmitHere
+		if sequence%4 == 3 {
+			submit = l.Submit
+		}
+		s, err := submit(t.Context(), commands)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := s.Wait(t.Context()); err != nil || out[0].Receipt.Sequence != sequence+1 {
+			t.Fatal(out, err)
+		}
+		if sequence%4 == 3 && loops.Load() == before {
+			t.Error("Submit committed in the goroutine of its caller")
+		}
+	}
+	if loops.Load() > 30 { // a goroutine of the ledger's own may read the state meanwhile
+		t.Errorf("the loops applied %d of 40 entries, and only 10 were left to them", loops.Load())
 	}
 }
 

@@ -50,7 +50,7 @@ func (l *Ledger) tick() {
 		for range n {
 			s.engine.Add(engine.Origin{}, machine.AppendTick(nil), 1)
 		}
-		if err := l.enqueue(l.stopping, s, false); err != nil {
+		if err := l.enqueue(l.stopping, s, false, false); err != nil {
 			return
 		}
 		if _, err := s.Wait(l.stopping); err != nil {

@@ -53,9 +53,10 @@ type placed struct {
 // about names the write in a refusal.
 func (w *batchWrite) about() subject { return subject{w.stream.scope, w.stream.clientID, w.sequence} }
 
-// newBatch converts a frame and submits its permitted writes. See submit for hurry. The error is that of ctx.
+// newBatch converts a frame and submits its permitted writes. See submit for hurry and here. The error is that of ctx.
 func (s *Server) newBatch(
 	ctx context.Context, f *wire.Frame, authorized *authorizationCache, p admission.Party, hurry <-chan struct{},
+	here bool,
 ) (*batch, error) {
 	b := &batch{size: len(f.Writes), began: time.Now()}
 	c := converters.Get().(*converter) //nolint:forcetypeassert // The pool holds nothing else.
@@ -67,7 +68,7 @@ func (s *Server) newBatch(
 	}
 	err := error(ledger.ErrDraining)
 	if !s.isDraining() {
-		err = s.submit(ctx, b, commands, p, hurry)
+		err = s.submit(ctx, b, commands, p, hurry, here)
 	}
 	if err == nil {
 		return b, nil
@@ -87,9 +88,9 @@ func (s *Server) newBatch(
 
 // submit submits the commands of a batch. For a stream, whose hurry is not nil, it waits while the credential exceeds
 // its rate, until hurry is closed, or its share of the engine, or while the queue is full; for a single call it does
-// not wait.
+// not wait. With here, the goroutine of a stream may commit the batch itself.
 func (s *Server) submit(
-	ctx context.Context, b *batch, commands []machine.Command, p admission.Party, hurry <-chan struct{},
+	ctx context.Context, b *batch, commands []machine.Command, p admission.Party, hurry <-chan struct{}, here bool,
 ) (err error) {
 	var leave func()
 	work := admission.Work{Writes: len(commands), Bytes: b.bytes()}
@@ -98,7 +99,10 @@ func (s *Server) submit(
 			b.submission, err = s.options.Ledger.SubmitNow(ctx, commands)
 		}
 	} else {
-		if leave, err = s.admission.AwaitWrite(ctx, hurry, p, work); err == nil {
+		leave, err = s.admission.AwaitWrite(ctx, hurry, p, work)
+		if err == nil && here {
+			b.submission, err = s.options.Ledger.SubmitHere(ctx, commands)
+		} else if err == nil {
 			b.submission, err = s.options.Ledger.Submit(ctx, commands)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -18,7 +20,10 @@ import (
 
 // A WriteStream is two goroutines. The reader decodes a frame, converts it and submits it, which waits while the
 // ledger's queue is full. The handler's own goroutine, the sender, takes the frames in their order, waits for their
-// outcomes and sends the results. So reading the next frame never waits for the disk, and nothing is reordered.
+// outcomes and sends the results. So reading the next frame does not wait for the disk, and nothing is reordered.
+//
+// Where one write comes at a time, waking the sender and being woken by the ledger's loops would take longer than what
+// they do. There the reader commits the write, and sends its result, itself; see commitsNext.
 //
 // A client's unanswered frames and writes are bounded. Payloads do not count, because after Submit only the ledger's
 // queue has them, which is bounded itself. A client that does not read its results therefore stops only its own stream.
@@ -41,9 +46,13 @@ type writeStream struct {
 	conn    connect.StreamingHandlerConn
 	batches chan *batch         // in the order of their frames
 	budget  *semaphore.Weighted // for writes in flight
-	answers answers             // belongs to the sender
-	// authorized belongs to the reader.
+	// unanswered is how many batches have no results yet.
+	unanswered atomic.Int64
+	sending    sync.Mutex // guards answers, and is held while they are sent
+	answers    answers
+	// authorized and lone belong to the reader.
 	authorized *authorizationCache
+	lone       int // how many of the last frames had one write and found nothing unanswered
 	party      admission.Party
 	// hurry is closed when the stream is about to end: what was read is submitted without a wait for the credential's
 	// rate.
@@ -139,13 +148,12 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 		if st.readErr = controls.Grow(int64(f.Operations) * decodedOperation); st.readErr != nil {
 			return
 		}
-		b, err := st.server.newBatch(ctx, &f, st.authorized, st.party, st.hurry)
+		here := st.commitsNext(&f)
+		b, err := st.server.newBatch(ctx, &f, st.authorized, st.party, st.hurry, here)
 		controls.Release()
 		if err == nil {
 			b.weight = weight
-			if err = st.accept(ctx, b); err != nil {
-				st.server.abandon(st.party, b)
-			}
+			err = st.accept(ctx, controls, b, here)
 		}
 		if err != nil {
 			st.readErr = err
@@ -154,8 +162,40 @@ func (st *writeStream) read(ctx context.Context, controls *admission.StreamContr
 	}
 }
 
-// accept passes a batch to the sender. The error is that of ctx.
-func (st *writeStream) accept(ctx context.Context, b *batch) error {
+const (
+	// loneFrames is how many lone frames must have come before the reader commits one.
+	loneFrames = 8
+	// seenFrames: the reader cannot see a frame that comes while it commits one, so it leaves each of so many to the
+	// sender, as it does with all once frames overlap.
+	seenFrames = 16
+)
+
+// commitsNext reports whether the reader should commit a frame itself.
+func (st *writeStream) commitsNext(f *wire.Frame) bool {
+	if len(f.Writes) > 1 || st.unanswered.Load() > 0 {
+		st.lone = 0
+		return false
+	}
+	st.lone++
+	return st.lone > loneFrames && st.lone%seenFrames > 0
+}
+
+// accept answers a batch which the reader may have committed, or passes it to the sender.
+func (st *writeStream) accept(ctx context.Context, controls *admission.StreamControls, b *batch, here bool) error {
+	st.unanswered.Add(1)
+	if here && b.settled() {
+		_, err := st.reply(ctx, controls, b) // there is no other one
+		return err
+	}
+	if err := st.pass(ctx, b); err != nil {
+		st.server.abandon(st.party, b)
+		return err
+	}
+	return nil
+}
+
+// pass passes a batch to the sender. The error is that of ctx.
+func (st *writeStream) pass(ctx context.Context, b *batch) error {
 	select {
 	case st.batches <- b:
 		return nil
@@ -205,8 +245,7 @@ func weightOf(f *wire.Frame) int64 { return int64(len(f.Writes) + f.Operations/o
 func (st *writeStream) send(ctx context.Context, controls *admission.StreamControls) error {
 	draining, ended := st.server.draining.Done(), st.ended.Done()
 	var interrupted error // why reading was cut short
-	answers := &st.answers
-	var next *batch // taken from batches and not yet answered
+	var next *batch       // taken from batches and not yet answered
 	defer func() { st.server.abandon(st.party, next) }()
 	for {
 		if next == nil {
@@ -232,16 +271,28 @@ func (st *writeStream) send(ctx context.Context, controls *admission.StreamContr
 		if err := next.await(ctx); err != nil {
 			return err
 		}
-		answers.reset()
-		st.answer(ctx, next)
-		weight := next.weight
-		next = st.coalesce(ctx, answers, &weight)
-		if err := controls.Send(func() error { return st.conn.Send(answers.Response()) }); err != nil {
+		var err error
+		if next, err = st.reply(ctx, controls, next); err != nil {
 			return err
 		}
-		// Only after the send, so that a client that does not read its results stops its own stream.
-		st.budget.Release(weight)
 	}
+}
+
+// reply sends the results of a decided batch, and of those that are decided after it. It returns the first undecided
+// one.
+func (st *writeStream) reply(
+	ctx context.Context, controls *admission.StreamControls, b *batch,
+) (next *batch, err error) {
+	st.sending.Lock()
+	defer st.sending.Unlock()
+	st.answers.reset()
+	st.answer(ctx, b)
+	weight := b.weight
+	next = st.coalesce(ctx, &weight)
+	err = controls.Send(func() error { return st.conn.Send(st.answers.Response()) })
+	// Only after the send, so that a client that does not read its results stops its own stream.
+	st.budget.Release(weight)
+	return next, err
 }
 
 // answer adds the results of a decided batch.
@@ -249,6 +300,8 @@ func (st *writeStream) answer(ctx context.Context, b *batch) {
 	b.settle(ctx, st.server)
 	st.answers.add(ctx, st.server, st.party, b)
 	st.server.metrics.latency[methodWriteStream].Observe(time.Since(b.began).Seconds())
+	// Before the send, because the client's next frame may be here before it returns.
+	st.unanswered.Add(-1)
 }
 
 // await returns once the batch is decided or the stream has ended.
@@ -266,8 +319,8 @@ func (b *batch) await(ctx context.Context) error {
 
 // coalesce adds the results of the batches that are already decided, and returns the first undecided one. It adds up
 // their weights. It never waits.
-func (st *writeStream) coalesce(ctx context.Context, answers *answers, weight *int64) *batch {
-	for answers.Count() < maxResults {
+func (st *writeStream) coalesce(ctx context.Context, weight *int64) *batch {
+	for st.answers.Count() < maxResults {
 		select {
 		case b, more := <-st.batches:
 			if !more {

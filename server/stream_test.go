@@ -7,14 +7,19 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
+	"github.com/seqledger/seqledger/server"
 )
 
 type clientStream = connect.BidiStreamForClient[seqledgerv1.WriteStreamRequest, seqledgerv1.WriteStreamResponse]
@@ -85,6 +90,47 @@ func TestStreamAnswersInOrder(t *testing.T) {
 			group.Wait()
 			end(t, stream)
 		})
+	}
+}
+
+// A stream whose writes come one at a time is committed and answered by its reader. Whoever answers, the results are in
+// order, also where several writes come at once.
+func TestReaderCommitsLoneWrites(t *testing.T) {
+	t.Parallel()
+	var byReader atomic.Int64
+	l := openLedger(t, ledger.Options{ObserveApply: func() func() {
+		stack := make([]byte, 16<<10)
+		if strings.Contains(string(stack[:runtime.Stack(stack, false)]), "(*writeStream).read(") {
+			byReader.Add(1)
+		}
+		return func() {}
+	}})
+	h := startWith(t, server.Options{Ledger: l})
+	for name, options := range wire {
+		// Without a deadline, at which the reader could not end a wait for the disk.
+		stream := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, options...).WriteStream(t.Context())
+		sequence, before := uint64(0), byReader.Load()
+		for round := range 80 {
+			together := 1
+			if round >= 40 {
+				together = 1 + round%3
+			}
+			for i := range together {
+				w := writeOf("client of "+name, sequence+uint64(i)+1, appendOp("x"))
+				if err := stream.Send(frameOf(w)); err != nil {
+					t.Fatal(name, err)
+				}
+			}
+			for _, r := range receive(t, stream, together) {
+				if sequence++; r.GetReceipt().GetSequence() != sequence {
+					t.Fatalf("%s: the result of write %d is %v", name, sequence, r)
+				}
+			}
+		}
+		end(t, stream)
+		if byReader.Load() == before {
+			t.Errorf("%s: the reader committed nothing", name)
+		}
 	}
 }
 

@@ -53,7 +53,7 @@ func (s *Server) writeBatch(
 	if callOf(ctx).memory, err = s.admission.Answer(ctx, party, maxBatchAnswer(f)); err != nil {
 		return nil, err
 	}
-	b, err := s.newBatch(ctx, f, newAuthorizationCache(s.caller(ctx)), party, nil)
+	b, err := s.newBatch(ctx, f, newAuthorizationCache(s.caller(ctx)), party, nil, false)
 	callOf(ctx).releaseBody()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ledger.ErrOutcomeUnknown, err)

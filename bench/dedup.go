@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/seqledger/seqledger/bench/harness"
+)
+
+// withoutDedup makes a ledger that commits every write, only for the rows of dedup-off: it keeps no record of a stream,
+// and looks for no retry before the log and at no session, sequence, key or hash behind it. The build gets it as an
+// overlay, so that the product has no switch for it.
+var withoutDedup = []struct{ file, before, insert string }{
+	{"ledger/cache.go", "\tif !l.log.ReadsAlone() {\n", `
+	clear(receipts)
+	return nil
+`},
+	{"ledger/machine/write.go", "\tfound, err := m.loadStream(tx, c.organization, c.vault, c.clientID)\n", `
+	m.streamKey = appendScope(m.streamKey[:0], c.organization, c.vault)
+	if err := m.checkConditions(tx, m.streamKey, c.operations, out); err != nil || out.Code != 0 {
+		return nil, err
+	}
+	out.CommittedSequence = c.sequence
+	return m.commitWrite(tx, c, nil, m.streamKey, 0, RequestHash{}, out)
+`},
+}
+
+// buildWithoutDedup builds bench over such a ledger.
+func buildWithoutDedup(ctx context.Context, dir string) (binary string, err error) {
+	const module = "github.com/seqledger/seqledger"
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return "", fmt.Errorf("go list: %w; it is built from its source tree", err)
+	}
+	replace := make(map[string]string)
+	for i, w := range withoutDedup {
+		source, patched := filepath.Join(strings.TrimSpace(string(root)), w.file), filepath.Join(dir, fmt.Sprint(i, ".go"))
+		content, err := os.ReadFile(source)
+		if err != nil {
+			return "", err
+		}
+		if n := strings.Count(string(content), w.before); n != 1 {
+			return "", fmt.Errorf("%s has %q %d times, want once", w.file, w.before, n)
+		}
+		replace[source] = patched
+		content = []byte(strings.Replace(string(content), w.before, w.insert+w.before, 1))
+		if err := os.WriteFile(patched, content, 0o600); err != nil {
+			return "", err
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	binary = filepath.Join(dir, "without")
+	return binary, errors.Join(err, os.WriteFile(binary+".json", overlay, 0o600),
+		command(ctx, "", "go", "build", "-overlay", binary+".json", "-o", binary, module+"/bench"))
+}
+
+const (
+	dedupTurns = 7
+	// What exactly-once may cost: the least share of the throughput, and the most of the median latency.
+	dedupSpeed, dedupLatency = 0.97, 1.04
+)
+
+// measureDedup measures engine/1 and engine/256 in turns with a ledger that does not deduplicate.
+func measureDedup(ctx context.Context, b *bed) (lines []harness.Line, err error) {
+	without, err := buildWithoutDedup(ctx, b.dir)
+	if err != nil {
+		return nil, err
+	}
+	with, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	turns, duration := dedupTurns, min(b.o.duration, 1500*time.Millisecond)
+	if duration < time.Second { // does it run?
+		turns = 1
+	}
+	rows := []string{"engine/1", "engine/256"}
+	pairs, err := comparePairs(turns, func(side int) (map[string]harness.Values, error) {
+		return runRows(ctx, []string{without, with}[side], "^("+strings.Join(rows, "|")+")$", duration, b.dir)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		p := pairs[row]
+		name := strings.TrimPrefix(row, "engine")
+		off := harness.Line{"row": "dedup-off" + name, "verdict": ""}.With(harness.Medians(p[0]))
+		on := harness.Line{"row": "dedup-on" + name}.With(harness.Medians(p[1]))
+		speed, latency := harness.Median(p.ratios("throughput_per_s")), harness.Median(p.ratios("p50_ms"))
+		processor := harness.Median(p.ratios("client_cpu_us_per_write"))
+		on["must_reach"] = dedupSpeed * off["throughput_per_s"].(float64)
+		on["verdict"] = fmt.Sprintf("%s: %.3f of the rate, %.3f of p50, %.3f of the processor time",
+			verdict(speed >= dedupSpeed && latency <= dedupLatency), speed, latency, processor)
+		lines = append(lines, off, on)
+	}
+	return lines, nil
+}
