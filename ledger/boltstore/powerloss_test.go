@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -31,7 +30,10 @@ func contentOf(path string) (content string, err error) {
 func mustContain(t *testing.T, path string, f files) string {
 	t.Helper()
 	f.write(t, path)
-	content := must.Get(contentOf(path))(t)
+	content, err := contentOf(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return content
 }
 
@@ -48,7 +50,9 @@ func TestDamage_OlderSectors(t *testing.T) {
 		changeSome(t, s, n, 50+i*37, string(rune('a'+i)))
 		copies = append(copies, readFiles(t, path))
 	}
-	must.Do(t, s.Close())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	now, older := copies[len(copies)-1], copies[:len(copies)-1]
 	want, before := mustContain(t, path, now), mustContain(t, path, older[len(older)-1])
 	step := 61
@@ -109,7 +113,9 @@ func TestDamage_OlderRecord(t *testing.T) {
 	path := filled(t, 100)
 	s := reopen(t, path)
 	changeSome(t, s, 100, 200, "newer")
-	must.Do(t, s.Close())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	now := readFiles(t, path)
 	record := func(value string) []byte {
 		return append(recordKey(0), sealed(machine.TableStreams, recordKey(0), []byte(value))...)
@@ -141,7 +147,9 @@ func TestPowerLossWithinACommit(t *testing.T) {
 	before := readFiles(t, path)
 	changeSome(t, s, n, 30, "third")
 	after := readFiles(t, path)
-	must.Do(t, s.Close())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	old, new := mustContain(t, path, before), mustContain(t, path, after)
 	random := powerRandom(t)
 	losses := 150

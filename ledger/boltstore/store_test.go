@@ -11,7 +11,6 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -31,7 +30,10 @@ func TestNewestLayerWins(t *testing.T) {
 	remove(t, s, streams, "d")
 	put(t, s, streams, "f", "frozen")
 	put(t, s, streams, "g", "frozen")
-	frozen := must.Get(s.freeze())(t)
+	frozen, err := s.freeze()
+	if err != nil {
+		t.Fatal(err)
+	}
 	put(t, s, streams, "d", "active")
 	remove(t, s, streams, "e")
 	remove(t, s, streams, "g")
@@ -64,7 +66,9 @@ func TestNewestLayerWins(t *testing.T) {
 		}
 	}
 	check("frozen")
-	must.Do(t, s.commit(frozen))
+	if err := s.commit(frozen); err != nil {
+		t.Fatal(err)
+	}
 	check("committed, frozen not yet dropped")
 	s.thaw(frozen)
 	check("dropped")
@@ -86,8 +90,11 @@ func TestViewStaysTheSameAcrossCommit(t *testing.T) {
 		flush(t, s)
 		put(t, s, streams, "new", "1")
 		remove(t, s, streams, "gone")
-		frozen := must.Get(s.freeze())(t)
-		must.Do(t, s.View(func(r machine.Reader) error {
+		frozen, err := s.freeze()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.View(func(r machine.Reader) error {
 			if touched {
 				if got, err := list(r, streams, ""); got != "new=1 old=1 " {
 					t.Errorf("before the commit: %q, %v", got, err)
@@ -101,7 +108,10 @@ func TestViewStaysTheSameAcrossCommit(t *testing.T) {
 				t.Errorf("after the commit (file touched before: %v): %q", touched, got)
 			}
 			return err
-		}))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		s.thaw(frozen)
 	}
 }
@@ -115,7 +125,10 @@ func TestTryView(t *testing.T) {
 	put(t, s, streams, "changed", "1")
 	flush(t, s)
 	put(t, s, streams, "changed", "2")
-	frozen := must.Get(s.freeze())(t)
+	frozen, err := s.freeze()
+	if err != nil {
+		t.Fatal(err)
+	}
 	put(t, s, streams, "new", "3")
 	for _, test := range []struct {
 		key, value string
@@ -140,14 +153,19 @@ func TestTryView(t *testing.T) {
 			t.Errorf("%+v: ran %t, beyond %t, %v", test, ran, beyond, err)
 		}
 	}
-	must.Do(t, s.Update(next(s), func(machine.Tx) error {
+	err = s.Update(next(s), func(machine.Tx) error {
 		_, err := s.TryView(false, func(machine.Reader) error {
 			t.Error("TryView runs beside an Update")
 			return nil
 		})
 		return err
-	}))
-	must.Do(t, s.commit(frozen))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.commit(frozen); err != nil {
+		t.Fatal(err)
+	}
 	s.thaw(frozen)
 }
 
@@ -190,12 +208,15 @@ func TestPutCopiesItsArguments(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	key, value := []byte("key"), []byte("value")
-	must.Do(t, s.Update(next(s), func(tx machine.Tx) error {
+	err := s.Update(next(s), func(tx machine.Tx) error {
 		err := tx.Put(streams, key, value)
 		copy(key, "xxx")
 		copy(value, "xxxxx")
 		return err
-	}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if got := get(t, s, streams, "key"); got != "value" {
 		t.Errorf("stored value changed with the caller's buffer: %q", got)
 	}
@@ -231,7 +252,9 @@ func TestPositions(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	at := Position{Index: 5, Term: 3}
-	must.Do(t, s.Update(at, func(machine.Tx) error { return nil }))
+	if err := s.Update(at, func(machine.Tx) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
 	if s.Applied() != at || s.Checkpoint() != (Position{}) {
 		t.Errorf("applied %v, checkpoint %v before a flush", s.Applied(), s.Checkpoint())
 	}
@@ -239,7 +262,9 @@ func TestPositions(t *testing.T) {
 	if s.Checkpoint() != at {
 		t.Errorf("checkpoint %v after a flush, want %v", s.Checkpoint(), at)
 	}
-	must.Do(t, s.Close())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	s = reopen(t, s.path)
 	if s.Applied() != at || s.Checkpoint() != at {
 		t.Errorf("reopened: applied %v, checkpoint %v, want %v", s.Applied(), s.Checkpoint(), at)
@@ -252,7 +277,9 @@ func TestEntryIsNeverAppliedTwice(t *testing.T) {
 		"same index": {Index: 5, Term: 3}, "lower index": {Index: 4, Term: 3}, "lower term": {Index: 6, Term: 2},
 	} {
 		s := fresh(t)
-		must.Do(t, s.Update(Position{Index: 5, Term: 3}, func(machine.Tx) error { return nil }))
+		if err := s.Update(Position{Index: 5, Term: 3}, func(machine.Tx) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
 		err := s.Update(at, func(machine.Tx) error { t.Errorf("%s: fn ran", name); return nil })
 		if err == nil || s.Err() == nil {
 			t.Errorf("%s: Update = %v, Err = %v; want a lasting error", name, err, s.Err())
@@ -305,7 +332,9 @@ func TestFailedUpdateIsSticky(t *testing.T) {
 					t.Errorf("%s after the failure = %v, want %v", call, err, s.Err())
 				}
 			}
-			must.Do(t, s.Close())
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
 			s = reopen(t, s.path)
 			if got, want := s.Applied().Index, uint64(1); got != want {
 				t.Errorf("reopened at index %d, want the checkpoint %d", got, want)
@@ -349,7 +378,9 @@ func TestReaderIsUselessAfterItsView(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	var kept machine.Reader
-	must.Do(t, s.View(func(r machine.Reader) error { kept = r; return nil }))
+	if err := s.View(func(r machine.Reader) error { kept = r; return nil }); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := kept.Get(streams, []byte("k")); err == nil || !strings.Contains(err.Error(), "after its View") {
 		t.Errorf("Get on a kept reader = %v, want an error", err)
 	}
@@ -373,7 +404,9 @@ func TestFailedFlushIsSticky(t *testing.T) {
 	if s.Checkpoint().Index != 1 {
 		t.Errorf("checkpoint %v counts a flush that failed", s.Checkpoint())
 	}
-	must.Do(t, s.Close())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	s = reopen(t, s.path)
 	if a, b := get(t, s, streams, "a"), get(t, s, streams, "b"); a != "1" || b != "<absent>" {
 		t.Errorf("reopened: a = %q, b = %q", a, b)
@@ -400,7 +433,9 @@ func TestFlushWithoutChangesWritesNothing(t *testing.T) {
 
 func transaction(t *testing.T, s *Store) (id int) {
 	t.Helper()
-	must.Do(t, s.bolt.View(func(tx *bbolt.Tx) error { id = tx.ID(); return nil }))
+	if err := s.bolt.View(func(tx *bbolt.Tx) error { id = tx.ID(); return nil }); err != nil {
+		t.Fatal(err)
+	}
 	return id
 }
 
@@ -420,12 +455,17 @@ func TestPendingBytes(t *testing.T) {
 	if got := s.PendingBytes(); got != one {
 		t.Errorf("rewriting one key moved the pending bytes from %d to %d", one, got)
 	}
-	frozen := must.Get(s.freeze())(t)
+	frozen, err := s.freeze()
+	if err != nil {
+		t.Fatal(err)
+	}
 	put(t, s, streams, "a", strings.Repeat("z", 1000))
 	if got := s.PendingBytes(); got != 2*one {
 		t.Errorf("a frozen and an active copy count as %d, want %d", got, 2*one)
 	}
-	must.Do(t, s.commit(frozen))
+	if err := s.commit(frozen); err != nil {
+		t.Fatal(err)
+	}
 	s.thaw(frozen)
 	if got := s.PendingBytes(); got != one {
 		t.Errorf("after the flush %d bytes are pending, want %d", got, one)
@@ -437,7 +477,9 @@ func TestClosedStoreRefuses(t *testing.T) {
 	s := fresh(t)
 	put(t, s, streams, "a", "1")
 	for range 2 {
-		must.Do(t, s.Close())
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for call, err := range map[string]error{
 		"Update":     s.Update(next(s), func(machine.Tx) error { return nil }),
@@ -501,12 +543,15 @@ func TestFlushRests(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Close() }() // it is thrown away
-	must.Do(t, s.Update(next(s), func(tx machine.Tx) (err error) {
+	err = s.Update(next(s), func(tx machine.Tx) (err error) {
 		for i := range 200_000 {
 			err = errors.Join(err, tx.Put(streams, fmt.Appendf(nil, "key %d", i), nil))
 		}
 		return err
-	}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	flush(t, s)
 	if rests == 0 {
 		t.Error("200,000 records were written without a rest")

@@ -13,7 +13,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -38,26 +37,33 @@ func readFiles(t *testing.T, path string) (f files) {
 	var errState, errSums error
 	f.state, errState = os.ReadFile(path)
 	f.sums, errSums = os.ReadFile(SumsPath(path))
-	must.Do(t, errors.Join(errState, errSums))
+	if err := errors.Join(errState, errSums); err != nil {
+		t.Fatal(err)
+	}
 	return f
 }
 
 func (f files) write(t *testing.T, path string) {
 	t.Helper()
-	must.Do(t, errors.Join(os.WriteFile(path, f.state, 0o600), os.WriteFile(SumsPath(path), f.sums, 0o600)))
+	if err := errors.Join(os.WriteFile(path, f.state, 0o600), os.WriteFile(SumsPath(path), f.sums, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // changeSome puts some records of a store that has n.
 func changeSome(t *testing.T, s *Store, n, step int, value string) {
 	t.Helper()
-	must.Do(t, s.Update(next(s), func(tx machine.Tx) error {
+	err := s.Update(next(s), func(tx machine.Tx) error {
 		for i := 0; i < n; i += step {
 			if err := tx.Put(machine.TableStreams, recordKey(i), []byte(value)); err != nil {
 				return err
 			}
 		}
 		return nil
-	}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	flush(t, s)
 }
 
@@ -72,7 +78,9 @@ func TestSumsSurviveACrashWhileTheyAreWritten(t *testing.T) {
 	before := readFiles(t, path)
 	changeSome(t, s, n, 1_500, "second")
 	after := readFiles(t, path)
-	must.Do(t, s.Close())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	var slots []int
 	for at := 0; at < len(after.sums); at += sumsSlot {
 		if at >= len(before.sums) || !bytes.Equal(before.sums[at:at+sumsSlot], after.sums[at:at+sumsSlot]) {
@@ -148,7 +156,9 @@ func TestSumsOfAnotherFileAreRefused(t *testing.T) {
 		changeSome(t, s, n, 100, fmt.Sprint(i))
 		history = append(history, readFiles(t, path))
 	}
-	must.Do(t, s.Close())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	// One behind is what a crash leaves, and one ahead is a state file whose newest meta page is
 	// damaged; but not more.
 	for _, of := range [][2]int{{4, 2}, {4, 0}, {1, 4}, {2, 4}} {
@@ -156,13 +166,20 @@ func TestSumsOfAnotherFileAreRefused(t *testing.T) {
 		refused(t, path, testIdentity, machine.ErrCorrupt, adviceRestore)
 	}
 	history[4].write(t, path)
-	must.Do(t, os.Truncate(SumsPath(path), 0))
+	if err := os.Truncate(SumsPath(path), 0); err != nil {
+		t.Fatal(err)
+	}
 	refused(t, path, testIdentity, machine.ErrCorrupt, "seqledger verify")
 
 	// An empty state of another directory has the same pages.
 	other := filled(t, n)
-	another := must.Get(Open(other+".x", Options{Create: true, Identity: []byte("another"), NoSync: true}))(t)
-	must.Do(t, another.Close())
+	another, err := Open(other+".x", Options{Create: true, Identity: []byte("another"), NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := another.Close(); err != nil {
+		t.Fatal(err)
+	}
 	files{history[4].state, readFiles(t, other+".x").sums}.write(t, path)
 	refused(t, path, testIdentity, ErrForeign, adviceRestore)
 }
@@ -176,7 +193,9 @@ func TestSumsGoBackWithADamagedMetaPage(t *testing.T) {
 	s := reopen(t, path)
 	changeSome(t, s, n, 100, "first")
 	changeSome(t, s, n, 3, "second")
-	must.Do(t, s.Close())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	f := readFiles(t, path)
 	f.state[metaOf(t, path).Offset+30] ^= 1
 	f.write(t, path)
@@ -252,7 +271,10 @@ func TestSumsFollowEveryFlush(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		path := fmt.Sprintf("%s/%d.db", dir, rand.Uint64())
 		open := func() *Store {
-			s := must.Get(Open(path, Options{Create: true, Identity: testIdentity, NoSync: true}))(t)
+			s, err := Open(path, Options{Create: true, Identity: testIdentity, NoSync: true})
+			if err != nil {
+				t.Fatal(err)
+			}
 			return s
 		}
 		s := open()
@@ -288,7 +310,9 @@ func TestSumsFollowEveryFlush(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		must.Do(t, errors.Join(scrubAll(s), s.Close(), os.Remove(path), os.Remove(SumsPath(path))))
+		if err := errors.Join(scrubAll(s), s.Close(), os.Remove(path), os.Remove(SumsPath(path))); err != nil {
+			t.Fatal(err)
+		}
 	})
 }
 
