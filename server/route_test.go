@@ -131,9 +131,7 @@ func TestAnyNodeTakesAnyCall(t *testing.T) {
 	leader := leads(t, nodes)
 	if !testing.Short() {
 		before, _ := leader.ledger.Cluster().Leader()
-		if err := leader.ledger.Cluster().TransferLeadership(within(t), 0); err != nil {
-			t.Fatal(err)
-		}
+		handOver(t, leader)
 		for i, h := range nodes {
 			await(t, func() bool {
 				now, _ := h.ledger.Cluster().Leader()
