@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -59,22 +60,17 @@ func handOver(t *testing.T, nodes []*clusterNode, to uint64) (before *clusterNod
 			return leader.Cluster().TransferLeadership(t.Context(), to)
 		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return before
 }
 
 // recordOn returns a record as a node has it, as fresh as every acknowledgement.
 func recordOn(t *testing.T, n *clusterNode, id *machine.KeyedID) (k *machine.KeyedRecord) {
 	t.Helper()
-	err := n.View(t.Context(), func(v machine.View) (err error) {
+	must.Do(t, n.View(t.Context(), func(v machine.View) (err error) {
 		k, err = v.Keyed(id, n.Now())
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return k
 }
 
@@ -158,9 +154,7 @@ func TestRecordsOnACluster(t *testing.T) {
 			t.Errorf("key %d is replayed as %q under token %d", i, got, out.Keyed.Record.Token)
 		}
 	}
-	if err := before.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, before.Close())
 	var left []*clusterNode
 	for _, n := range nodes {
 		if n != before {
@@ -195,9 +189,7 @@ func TestLeasesOutliveAnOutage(t *testing.T) {
 	taken.Lease, taken.Policy = int64(time.Second), keyed.TakeOver
 	token := keyedOnLeader(t, nodes, taken, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
 	for _, n := range nodes {
-		if err := n.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, n.Close())
 	}
 	later := func() time.Time { return time.Now().Add(20 * time.Second) }
 	for i, n := range nodes {
