@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestGrowth runs it small: every value must have been measured, and nothing may be left on disk.
@@ -18,23 +19,15 @@ func TestGrowth(t *testing.T) {
 		t.Skip("-short: it takes half a minute, which make test-long has")
 	}
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "growth.json")
-	err := growth(t.Context(), []string{
+	must.Do(t, growth(t.Context(), []string{
 		"-streams", "300,600", "-marks", "300ms,700ms", "-rate", "500", "-duration", "20ms", "-dir", dir, "-json", file,
-	}, &strings.Builder{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, &strings.Builder{}))
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("left on disk: %v", left)
 	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(file))(t)
 	var report growthReport
-	if err := json.Unmarshal(b, &report); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(b, &report))
 	if len(report.Load) != 2 || len(report.Marks) != 2 || len(report.Streams) != 2 {
 		t.Fatalf("got %s", b)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestArgumentsThatAreRefused say which one it was, before anything is measured.
@@ -158,9 +159,7 @@ func TestCheckReadsTheTableOfRates(t *testing.T) {
 			return []harness.Line{of, {"row": "named", "p50_ms": 1.0}}, nil
 		}}}
 	}}
-	if err := shown.measure(t.Context(), "", o, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, shown.measure(t.Context(), "", o, io.Discard))
 	content, err := os.ReadFile(o.json)
 	if err != nil {
 		t.Fatal(err)
@@ -251,17 +250,13 @@ func TestRowsReport(t *testing.T) {
 		}},
 	}
 	shown := table{"a table", findingColumns, func() []row { return rows }}
-	if err := shown.measure(t.Context(), "stores", o, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, shown.measure(t.Context(), "stores", o, io.Discard))
 	b, err := os.ReadFile(o.json)
 	var r struct {
 		Kind, Commit, Machine string
 		Findings              []map[string]string
 	}
-	if err := errors.Join(err, json.Unmarshal(b, &r)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, json.Unmarshal(b, &r)))
 	if r.Kind != "stores" || r.Commit == "" || r.Machine == "" || len(r.Findings) != 2 ||
 		r.Findings[0]["row"] != "first" || r.Findings[1]["verdict"] != "MISSED" {
 		t.Errorf("the report is %s", b)

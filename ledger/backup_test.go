@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -44,10 +45,7 @@ func written(t *testing.T) string {
 func backUp(t testing.TB, l *ledger.Ledger) ([]byte, backupfile.Info) {
 	t.Helper()
 	var b bytes.Buffer
-	info, err := l.Backup(t.Context(), &b, unlimited)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(l.Backup(t.Context(), &b, unlimited))(t)
 	if info.Bytes != int64(b.Len()) {
 		t.Errorf("the backup has %d bytes, and says %d", b.Len(), info.Bytes)
 	}
@@ -58,10 +56,7 @@ func backUp(t testing.TB, l *ledger.Ledger) ([]byte, backupfile.Info) {
 func restoreBackup(t testing.TB, backup []byte) (string, restore.Info) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "restored")
-	info, err := restore.Backup(t.Context(), bytes.NewReader(backup), restoreTo(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(restore.Backup(t.Context(), bytes.NewReader(backup), restoreTo(dir)))(t)
 	return dir, info
 }
 
@@ -71,13 +66,10 @@ func restoreTo(dir string) restore.Options {
 
 func openSession(t testing.TB, l *ledger.Ledger, client string, attempt byte, expected uint64) machine.Outcome {
 	t.Helper()
-	out, err := l.OpenSession(context.Background(), &machine.OpenSession{
+	out := must.Get(l.OpenSession(context.Background(), &machine.OpenSession{
 		Scope: scope, ClientID: client, Actor: "system:test", AttemptID: [16]byte{attempt, 0xa7},
 		ExpectedSession: expected,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return out
 }
 
@@ -219,7 +211,7 @@ func TestBackupUnderLoad(t *testing.T) {
 func mustHoldReceipts(t *testing.T, l *ledger.Ledger, receipts []machine.Receipt, clients []string) {
 	t.Helper()
 	last := map[string]uint64{}
-	err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		for i, r := range receipts {
 			tx, err := v.Transaction(machine.NewTxID(r.LedgerID, r.Index))
 			if err != nil {
@@ -236,10 +228,7 @@ func mustHoldReceipts(t *testing.T, l *ledger.Ledger, receipts []machine.Receipt
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 func receiptOf(t machine.Transaction) machine.Receipt {
@@ -255,13 +244,10 @@ func receiptOf(t machine.Transaction) machine.Receipt {
 func mustBeginAnew(t *testing.T, l *ledger.Ledger, info restore.Info, newest uint64) {
 	t.Helper()
 	var s machine.StreamState
-	err := l.View(t.Context(), func(v machine.View) (err error) {
+	must.Do(t, l.View(t.Context(), func(v machine.View) (err error) {
 		s, _, err = v.Stream(scope, "writer-0")
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for _, old := range []uint64{s.Session, s.Session + 1, newest, info.Backup.Index} {
 		w := appendWrite("writer-0", s.Last+1, []byte("late"))
 		w.Session = old
@@ -321,15 +307,12 @@ func TestRestoreLooksAtNoClock(t *testing.T) {
 	backup, _ := backUp(t, l)
 	dir, _ := restoreBackup(t, backup)
 	r := open(t, ledger.Options{Dir: dir, Clock: func() time.Time { return past }})
-	err := r.View(t.Context(), func(v machine.View) error {
+	must.Do(t, r.View(t.Context(), func(v machine.View) error {
 		if at := time.Unix(0, v.Time()); at.Sub(past) > time.Hour {
 			t.Errorf("ledger time is %s after a restore, was %s", at, past)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // A ledger that has run with a wrong clock is restored with the right time: what
@@ -364,9 +347,7 @@ func TestRestoreSetsTime(t *testing.T) {
 	}
 	to := restoreTo(filepath.Join(t.TempDir(), "restored"))
 	to.Time = now
-	if _, err := restore.Directory(t.Context(), o.Dir, to); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(restore.Directory(t.Context(), o.Dir, to))(t)
 	o.Dir = to.Dir
 	check := func() {
 		t.Helper()
@@ -384,10 +365,7 @@ func TestRestoreSetsTime(t *testing.T) {
 	l = open(t, o)
 	check()
 	w := set(3, "soon", now.AddDate(0, 0, 1))
-	out, err := l.OpenSession(t.Context(), &machine.OpenSession{Scope: scope, ClientID: "c", Actor: w.Actor})
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(l.OpenSession(t.Context(), &machine.OpenSession{Scope: scope, ClientID: "c", Actor: w.Actor}))(t)
 	w.Session = out.Session
 	mustWrite(t, l, w, machine.Committed)
 	closeLedger(t, l)
@@ -516,9 +494,7 @@ func TestBackupBeforeMoreBlocks(t *testing.T) {
 	t.Parallel()
 	l := open(t, ledger.Options{})
 	mustWrite(t, l, appendWrite("c", 1, []byte("covered")), machine.Committed)
-	if err := l.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Flush())
 	mustWrite(t, l, appendWrite("c", 2, []byte("later")), machine.Committed)
 	var backup bytes.Buffer
 	info, err := l.BackupNow(&backup)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -141,14 +142,10 @@ func TestBackupSinceSurvivesKills(t *testing.T) {
 	for step := 0; ; step++ {
 		dir := t.TempDir()
 		data, base := filepath.Join(dir, "data"), filepath.Join(dir, "full")
-		if err := os.CopyFS(data, os.DirFS(source)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.CopyFS(data, os.DirFS(source)))
 		f := *full
 		f.Name = base
-		if err := writeBackup(&f); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, writeBackup(&f))
 		if !killBackup(t, data, base, step) {
 			break
 		}
@@ -167,25 +164,16 @@ func TestBackupSinceSurvivesKills(t *testing.T) {
 // killedBackup looks at what a kill has left, and tells whether the backup is whole.
 func killedBackup(t *testing.T, data string, full *backupfile.File, step int) (whole bool) {
 	t.Helper()
-	acked, err := os.ReadFile(full.Name + ".acked")
-	if err != nil {
-		t.Fatal(err)
-	}
+	acked := must.Get(os.ReadFile(full.Name + ".acked"))(t)
 	l := open(t, ledger.Options{Dir: data})
-	err = l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		s, _, err := v.Stream(scope, backupClient)
 		if s.Last != uint64(len(acked)) {
 			t.Errorf("step %d: the stream is at %d, and %d writes were acknowledged", step, s.Last, len(acked))
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	arrived, err := openChain([]string{full.Name, full.Name + ".since"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
+	arrived := must.Get(openChain([]string{full.Name, full.Name + ".since"}))(t)
 	switch _, err := backupfile.Head(&arrived[1]); {
 	case err == nil:
 		whole = true
@@ -216,15 +204,12 @@ func mustHaveWrites(t *testing.T, chain []backupfile.File, want uint64) {
 	}
 	dir, _ := restoreChain(t, files...)
 	l := open(t, ledger.Options{Dir: dir})
-	err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		s, _, err := v.Stream(scope, backupClient)
 		if s.Last != want {
 			t.Errorf("what was restored has %d writes, want %d", s.Last, want)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	closeLedger(t, l)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -31,26 +32,18 @@ func backUpSince(t testing.TB, l *ledger.Ledger, name string, since *backupfile.
 	t.Helper()
 	o := unlimited
 	if since != nil {
-		head, err := backupfile.Head(since)
-		if err != nil {
-			t.Fatal(err)
-		}
+		head := must.Get(backupfile.Head(since))(t)
 		base := head.Base()
 		o.Since = &base
 	}
 	var b bytes.Buffer
-	if _, err := l.Backup(t.Context(), &b, o); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.Backup(t.Context(), &b, o))(t)
 	return &backupfile.File{Name: name, Content: bytes.NewReader(b.Bytes()), Size: int64(b.Len())}
 }
 
 func headOf(t testing.TB, f *backupfile.File) backupfile.Info {
 	t.Helper()
-	head, err := backupfile.Head(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	head := must.Get(backupfile.Head(f))(t)
 	return head
 }
 
@@ -152,9 +145,7 @@ func TestBackupSinceRefuses(t *testing.T) {
 	closeLedger(t, l)
 	// A copy that goes on by itself is what nobody must do: the hash of the block files tells.
 	copied := filepath.Join(t.TempDir(), "copy")
-	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(copied, os.DirFS(dir)))
 	l = open(t, ledger.Options{Dir: dir})
 	fill(t, l, next, 3)
 	late := backUpSince(t, l, "late", early)
@@ -199,10 +190,7 @@ func restoreChain(t testing.TB, files ...*backupfile.File) (dir string, info res
 		chain = append(chain, *f)
 	}
 	dir = filepath.Join(t.TempDir(), "restored")
-	info, err := restore.Chain(t.Context(), chain, restoreTo(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	info = must.Get(restore.Chain(t.Context(), chain, restoreTo(dir)))(t)
 	return dir, info
 }
 
@@ -234,9 +222,7 @@ func TestRestoreRefusesChain(t *testing.T) {
 	}
 	// Damage inside is found while it is read.
 	b := make([]byte, full.Size)
-	if _, err := full.Content.ReadAt(b, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(full.Content.ReadAt(b, 0))(t)
 	b[full.Size/2] ^= 4
 	damaged := backupfile.File{Name: "damaged", Content: bytes.NewReader(b), Size: full.Size}
 	_, err := restore.Chain(t.Context(), []backupfile.File{damaged, *since}, restoreTo(dir))

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -73,16 +74,11 @@ func TestEntryBoundAfterRestart(t *testing.T) {
 		Config: machine.Config{EvictionInterval: 7, EvictionLimit: 20_000},
 	}
 	for range 2 {
-		l, err := Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(Open(t.Context(), o))(t)
 		if got := l.mostCommands(); got != 7 {
 			t.Errorf("an entry takes %d commands, want 7", got)
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Close())
 		o.Config = machine.Config{} // the ledger keeps its own
 	}
 }
@@ -90,17 +86,12 @@ func TestEntryBoundAfterRestart(t *testing.T) {
 // A caller that only waited for another's flush does not count it again.
 func TestFlushIsCountedOnce(t *testing.T) {
 	t.Parallel()
-	l, err := Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}))(t)
 	before := l.Stats().CheckpointSeconds.Count
-	if _, err := l.Write(t.Context(), &machine.Write{
+	must.Get(l.Write(t.Context(), &machine.Write{
 		Scope: machine.Scope{Organization: "acme"}, ClientID: "c", Actor: "system:test", Sequence: 1,
 		Operations: []machine.Operation{{Kind: machine.OpAppend}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
@@ -113,9 +104,7 @@ func TestFlushIsCountedOnce(t *testing.T) {
 	if got := l.Stats().CheckpointSeconds.Count - before; got != 1 {
 		t.Errorf("one flush is counted %d times", got)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 }
 
 // What passes of eviction must step over does not gather without bound: so many
@@ -155,9 +144,7 @@ func TestTombstonesMakeACheckpointDue(t *testing.T) {
 	}
 	remove(4 * each)
 	for l.Stats().CheckpointSeconds.Count == checkpoints { // the loop of checkpoints makes it
-		if err := l.Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Err())
 		runtime.Gosched()
 	}
 }
@@ -202,9 +189,7 @@ func TestProposalsWaitForACheckpoint(t *testing.T) {
 	}
 	l.flushing.Unlock()
 	group.Wait()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 }
 
 // A checkpoint rests while others wait for the processor, and only then.
@@ -227,18 +212,12 @@ func TestCheckpointRests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store, err := boltstore.Open(filepath.Join(t.TempDir(), "state"),
-					boltstore.Options{Create: true, Identity: []byte("x"), NoSync: true})
-				if err != nil {
-					t.Fatal(err)
-				}
+				store := must.Get(boltstore.Open(filepath.Join(t.TempDir(), "state"),
+					boltstore.Options{Create: true, Identity: []byte("x"), NoSync: true}))(t)
 				defer func() { _ = store.Close() }() // it is thrown away
-				err = store.Update(boltstore.Position{Index: 1, Term: 1}, func(tx machine.Tx) error {
+				must.Do(t, store.Update(boltstore.Position{Index: 1, Term: 1}, func(tx machine.Tx) error {
 					return tx.Put(machine.TableMeta, []byte("k"), make([]byte, 100))
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				}))
 				watch := raftlog.NewWatch()
 				l := &Ledger{
 					store: store, stopping: t.Context(),

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -46,10 +47,7 @@ func startNodeAt(t *testing.T, dir, address string, clock func() time.Time) *clu
 // startNodeWith is startNode with options.
 func startNodeWith(t *testing.T, address string, o ledger.Options) *clusterNode {
 	t.Helper()
-	n, err := openNode(t, address, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(openNode(t, address, o))(t)
 	return n
 }
 
@@ -57,10 +55,7 @@ func startNodeWith(t *testing.T, address string, o ledger.Options) *clusterNode 
 func openNode(t *testing.T, address string, o ledger.Options) (*clusterNode, error) {
 	t.Helper()
 	if address == anyAddress { // one that stays free while the node is restarted
-		free, err := freeport.Address()
-		if err != nil {
-			t.Fatal(err)
-		}
+		free := must.Get(freeport.Address())(t)
 		address = free
 	}
 	listener, err := freeport.Listen(t.Context(), address)
@@ -95,18 +90,11 @@ func (w testWriter) Write(b []byte) (int, error) {
 func copyNode(t *testing.T, from string, id uint64) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), fmt.Sprint("node", id))
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(to, os.DirFS(from)))
 	name := filepath.Join(to, "LEDGER")
-	marker, err := fs.ReadFile(os.DirFS(from), "LEDGER")
-	if err != nil {
-		t.Fatal(err)
-	}
+	marker := must.Get(fs.ReadFile(os.DirFS(from), "LEDGER"))(t)
 	numbered := strings.Replace(string(marker), "}", fmt.Sprintf(`,"id":%d}`, id), 1)
-	if err := os.WriteFile(name, []byte(numbered), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(name, []byte(numbered), 0o600))
 	return to
 }
 
@@ -159,9 +147,7 @@ func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Op
 	dir := filepath.Join(t.TempDir(), "node1")
 	first := startNodeWith(t, anyAddress, options(dir))
 	awaitAddress(t, first)
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, first.Close())
 	var copies []string
 	for id := 2; id <= size; id++ {
 		copies = append(copies, copyNode(t, dir, uint64(id)))
@@ -172,16 +158,13 @@ func startClusterWith(t *testing.T, size int, options func(dir string) ledger.Op
 		nodes = append(nodes, n)
 		q := cluster.JoinRequest{Nonce: [16]byte{byte(2 + i)}, Peer: n.address}
 		for range 2 { // the second request gets the same id
-			err := onLeader(t, nodes, func(leader *clusterNode) error {
+			must.Do(t, onLeader(t, nodes, func(leader *clusterNode) error {
 				a, err := leader.Cluster().Admit(t.Context(), q)
 				if err == nil && a.ID != uint64(2+i) {
 					t.Errorf("node %d got %+v", 2+i, a)
 				}
 				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 	}
 	awaitLeaderStatus(t, nodes, "all vote", func(s cluster.Status) bool {
@@ -265,9 +248,7 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 		write(nodes)
 	}
 	leader := awaitLeader(t, nodes...)
-	if err := leader.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, leader.Close())
 	var rest []*clusterNode
 	for _, n := range nodes {
 		if n != leader {
@@ -284,13 +265,10 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 	all := append(rest, back)
 	var digests []string
 	for _, n := range all {
-		err := n.View(t.Context(), func(v machine.View) error {
+		must.Do(t, n.View(t.Context(), func(v machine.View) error {
 			digests = append(digests, fmt.Sprint(v.Index(), v.Digest()))
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	if digests[0] != digests[1] || digests[0] != digests[2] {
 		t.Errorf("the nodes have %v", digests)
@@ -367,9 +345,7 @@ func TestNodeWithAWrongClockLeads(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
 	wrong := awaitLeader(t, nodes...)
-	if err := wrong.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, wrong.Close())
 	right := slices.DeleteFunc(slices.Clone(nodes), func(n *clusterNode) bool { return n == wrong })
 	awaitLeader(t, right...)
 	ahead := startNodeAt(t, wrong.dir, wrong.address, func() time.Time { return time.Now().Add(time.Minute) })
@@ -390,13 +366,10 @@ func TestNodeWithAWrongClockLeads(t *testing.T) {
 		}
 		sequence++
 		var o machine.Outcome
-		err := onLeader(t, []*clusterNode{to}, func(l *clusterNode) (err error) {
+		must.Do(t, onLeader(t, []*clusterNode{to}, func(l *clusterNode) (err error) {
 			o, err = l.Write(ctx, appendWrite("c", sequence, []byte("x")))
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if at := time.Unix(0, o.Receipt.CommittedAt); time.Until(at) > 30*time.Second {
 			t.Errorf("write %d is of %s", sequence, at)
 		}
@@ -411,9 +384,7 @@ func TestNodeWithAWrongClockLeads(t *testing.T) {
 		return s.Lagging == nil && s.MayLag == 0
 	})
 
-	if err := right[1].Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, right[1].Close())
 	left := []*clusterNode{ahead, right[0]}
 	for _, to := range []*clusterNode{right[0], ahead} {
 		leadIn(to, left)
@@ -433,9 +404,7 @@ func TestClusterThatStoodStill(t *testing.T) {
 	nodes := startCluster(t)
 	awaitLeader(t, nodes...)
 	for _, n := range nodes {
-		if err := n.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, n.Close())
 	}
 	later := func() time.Time { return time.Now().AddDate(0, 0, 40) }
 	for i, n := range nodes {
@@ -444,13 +413,10 @@ func TestClusterThatStoodStill(t *testing.T) {
 	write := func(client string) time.Time {
 		t.Helper()
 		var o machine.Outcome
-		err := onLeader(t, nodes, func(l *clusterNode) (err error) {
+		must.Do(t, onLeader(t, nodes, func(l *clusterNode) (err error) {
 			o, err = l.Write(t.Context(), appendWrite(client, 1, []byte("x")))
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		return time.Unix(0, o.Receipt.CommittedAt)
 	}
 	if at := write("before"); time.Until(at) > time.Hour {
@@ -461,9 +427,7 @@ func TestClusterThatStoodStill(t *testing.T) {
 		t.Errorf("%v, %v", s.Lagging, s.MayLag)
 	}
 	i := slices.IndexFunc(nodes, func(n *clusterNode) bool { return n != leader })
-	if err := nodes[i].Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, nodes[i].Close())
 	o := ledger.Options{Dir: nodes[i].dir, Clock: later, AcceptClock: true}
 	nodes[i] = startNodeWith(t, nodes[i].address, o)
 	awaitLeaderStatus(t, nodes, "that ledger time does not lag", func(s cluster.Status) bool {
@@ -511,13 +475,10 @@ func TestLeaderWithAHungStateIsReplaced(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for sequence := uint64(1); sequence <= 3; sequence++ {
-		err := onLeader(t, others, func(l *clusterNode) error {
+		must.Do(t, onLeader(t, others, func(l *clusterNode) error {
 			_, err := l.Write(ctx, appendWrite("c", sequence, []byte("x")))
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	err := <-written
 	_, late := errors.AsType[*cluster.NotLeaderError](err) // it has stepped down already
@@ -552,12 +513,8 @@ func TestNodeOfAClusterIsNotOpenedAlone(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
 	crashed := filepath.Join(t.TempDir(), "crashed")
-	if err := os.CopyFS(crashed, os.DirFS(nodes[0].dir)); err != nil {
-		t.Fatal(err)
-	}
-	if err := nodes[0].Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(crashed, os.DirFS(nodes[0].dir)))
+	must.Do(t, nodes[0].Close())
 	for _, dir := range []string{nodes[0].dir, crashed} {
 		l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.Contains(err.Error(), "--peer-listen") {
@@ -579,9 +536,7 @@ func TestNodeComesBackElsewhere(t *testing.T) {
 		rest, moved = []*clusterNode{nodes[0], nodes[2]}, nodes[1]
 	}
 	self := moved.Cluster().Status().Self
-	if err := moved.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, moved.Close())
 	back := startNode(t, moved.dir, anyAddress)
 	awaitLeaderStatus(t, append(rest, back), "the node at its new address", func(s cluster.Status) bool {
 		for _, m := range s.Members {
@@ -607,12 +562,7 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 	}
 	id := left.Cluster().Status().Self%2 + 1 // 1 or 2, and not the leader
 	for range 2 {
-		err := onLeader(t, nodes, func(leader *clusterNode) error {
-			return leader.Cluster().TransferLeadership(t.Context(), id)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		handOver(t, nodes, id)
 	}
 	var removed uint64
 	err = onLeader(t, nodes, func(leader *clusterNode) error {
@@ -645,13 +595,10 @@ func TestChangedMembersAreOfferedAState(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
 	var leader *clusterNode
-	err := onLeader(t, nodes, func(n *clusterNode) error {
+	must.Do(t, onLeader(t, nodes, func(n *clusterNode) error {
 		leader = n
 		return n.Cluster().Remove(t.Context(), n.Cluster().Status().Self%3+1, false)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if offered, changed := ledger.OfferedState(leader.Ledger); changed == 0 || offered < changed {
 		t.Errorf("the state at %d is offered, and the members changed at %d", offered, changed)
 	}
@@ -688,14 +635,10 @@ func TestReadsOfANodeThatIsCutOff(t *testing.T) {
 		defer cancel()
 		return n.View(ctx, func(machine.View) error { return nil })
 	}
-	if err := readOn(left); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, readOn(left))
 	for _, n := range nodes {
 		if n != left {
-			if err := n.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, n.Close())
 		}
 	}
 	if err := readOn(left); !isNotLeader(err) {

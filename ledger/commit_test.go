@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -26,10 +27,7 @@ func openTest(t *testing.T, o Options) *Ledger {
 		o.Dir = t.TempDir()
 	}
 	o.Logger = slog.New(slog.DiscardHandler)
-	l, err := Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Open(t.Context(), o))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -79,9 +77,7 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 		t.Errorf("%d entries for %d commands, want at least %d", entries, n, n/21)
 	}
 	limit := uint64(100)
-	if _, err := l.UpdateConfig(t.Context(), &machine.ConfigUpdate{EvictionLimit: &limit}, "a"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.UpdateConfig(t.Context(), &machine.ConfigUpdate{EvictionLimit: &limit}, "a"))(t)
 	if bound := l.mostCommands(); bound != 35 {
 		t.Errorf("after the change an entry may have %d commands, want 35: five small passes", bound)
 	}
@@ -133,9 +129,7 @@ func TestFullQueue(t *testing.T) {
 	}()
 	close(apply)
 	for _, s := range queued {
-		if _, err := s.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.Wait(t.Context()))(t)
 	}
 	if err := <-waits; err != nil {
 		t.Errorf("the stream that waited: %v", err)
@@ -187,10 +181,7 @@ func TestAnEntryIsInFlightUntilItsCallersAreWoken(t *testing.T) {
 // commandsOf encodes valid writes.
 func commandsOf(t testing.TB, writes ...*machine.Write) []machine.Command {
 	t.Helper()
-	commands, err := machine.Commands(writes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commands := must.Get(machine.Commands(writes...))(t)
 	return commands
 }
 
@@ -215,10 +206,7 @@ func TestSubmissionLimits(t *testing.T) {
 	if s, err := l.Submit(t.Context(), commandsOf(t, large...)); !errors.As(err, &field) || s != nil {
 		t.Errorf("too many bytes: %v", err)
 	}
-	s, err := l.Submit(t.Context(), commandsOf(t, large[:11]...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(l.Submit(t.Context(), commandsOf(t, large[:11]...)))(t)
 	if outcomes, err := s.Wait(t.Context()); err != nil || outcomes[10].Code != machine.Committed {
 		t.Errorf("just small enough: %v", err)
 	}
@@ -345,10 +333,7 @@ func TestSubmitHere(t *testing.T) {
 		if sequence%4 == 3 {
 			submit = l.Submit
 		}
-		s, err := submit(t.Context(), commands)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(submit(t.Context(), commands))(t)
 		if out, err := s.Wait(t.Context()); err != nil || out[0].Receipt.Sequence != sequence+1 {
 			t.Fatal(out, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -21,13 +22,10 @@ import (
 func writeOnLeader(t *testing.T, nodes []*clusterNode, from, to uint64) {
 	t.Helper()
 	for sequence := from; sequence <= to; sequence++ {
-		err := onLeader(t, nodes, func(leader *clusterNode) error {
+		must.Do(t, onLeader(t, nodes, func(leader *clusterNode) error {
 			_, err := leader.Write(t.Context(), appendWrite("c", sequence, fmt.Append(nil, "write ", sequence)))
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 }
 
@@ -35,15 +33,14 @@ func writeOnLeader(t *testing.T, nodes []*clusterNode, from, to uint64) {
 func crashed(t *testing.T, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "crashed")
-	must(t, os.CopyFS(to, os.DirFS(dir)))
+	must.Do(t, os.CopyFS(to, os.DirFS(dir)))
 	return to
 }
 
 // compare compares two directories in which nothing is damaged.
 func compare(t *testing.T, one, other string) *verify.Comparison {
 	t.Helper()
-	c, err := verify.Compare(t.Context(), one, other, verify.Options{})
-	must(t, err)
+	c := must.Get(verify.Compare(t.Context(), one, other, verify.Options{}))(t)
 	for i, r := range c.Reports {
 		if len(r.Problems) > 0 {
 			t.Errorf("directory %d: %v", i, r.Problems)
@@ -67,11 +64,11 @@ func TestCompareNodes(t *testing.T) {
 			rest = append(rest, n)
 		}
 	}
-	must(t, third.Fresh(t.Context()))
+	must.Do(t, third.Fresh(t.Context()))
 	closeLedger(t, third.Ledger)
 	writeOnLeader(t, rest, 21, 40)
 	for _, n := range rest {
-		must(t, n.Fresh(t.Context()))
+		must.Do(t, n.Fresh(t.Context()))
 	}
 	one, other := crashed(t, rest[0].dir), crashed(t, rest[1].dir)
 	for _, pair := range [][2]string{{one, other}, {one, third.dir}, {third.dir, other}} {
@@ -140,11 +137,10 @@ func TestCompareFindsWhatIsMissing(t *testing.T) {
 	}
 
 	blocks, err := filepath.Glob(filepath.Join(other, "blocks", "*"))
-	must(t, err)
-	content, err := os.ReadFile(blocks[0])
-	must(t, err)
+	must.Do(t, err)
+	content := must.Get(os.ReadFile(blocks[0]))(t)
 	content[len(content)/2] ^= 1
-	must(t, os.WriteFile(blocks[0], content, 0o600))
+	must.Do(t, os.WriteFile(blocks[0], content, 0o600))
 	c, err := verify.Compare(t.Context(), dir, other, verify.Options{})
 	if err != nil || len(c.Reports[0].Problems) > 0 || len(c.Reports[1].Problems) == 0 {
 		t.Errorf("%+v, %v", c, err)
@@ -157,18 +153,16 @@ func TestVerifyLeavesOutWhatIsUndecided(t *testing.T) {
 	nodes := startCluster(t)
 	writeOnLeader(t, nodes, 1, 10)
 	for _, n := range nodes {
-		must(t, n.Fresh(t.Context()))
+		must.Do(t, n.Fresh(t.Context()))
 	}
 	dir := crashed(t, nodes[0].dir)
 	for _, n := range nodes { // so that the machine has time for the rest
 		closeLedger(t, n.Ledger)
 	}
-	before, err := verify.Directory(t.Context(), dir, verify.Options{})
-	must(t, err)
+	before := must.Get(verify.Directory(t.Context(), dir, verify.Options{}))(t)
 	w := appendWrite("c", 11, []byte("perhaps"))
 	appendToLog(t, dir, machine.AppendEntry(nil, 1, machine.AppendWrite(nil, w)))
-	after, err := verify.Directory(t.Context(), dir, verify.Options{})
-	must(t, err)
+	after := must.Get(verify.Directory(t.Context(), dir, verify.Options{}))(t)
 	if after.Undecided != before.Undecided+1 || after.Index != before.Index || after.Digest != before.Digest ||
 		len(after.Problems) > 0 || before.Index < 10 {
 		t.Errorf("before %+v, after %+v", before, after)
@@ -178,13 +172,11 @@ func TestVerifyLeavesOutWhatIsUndecided(t *testing.T) {
 // appendToLog appends an entry to the log of a closed directory.
 func appendToLog(t *testing.T, dir string, data []byte) {
 	t.Helper()
-	d, err := datadir.OpenLedger(dir)
-	must(t, err)
-	log, err := segment.Open(segment.Options{
+	d := must.Get(datadir.OpenLedger(dir))(t)
+	log := must.Get(segment.Open(segment.Options{
 		Disk: segment.OpenDirectory(filepath.Join(d.Log(), "segments")), Identity: d.Identity(), SegmentBytes: 1 << 20,
 		Random: rand.Reader, Logger: slog.New(slog.DiscardHandler),
-	})
-	must(t, err)
+	}))(t)
 	entry := segment.Entry{Index: log.Last().Index + 1, Term: log.State().Term, Kind: 1, Data: data} // a command
-	must(t, errors.Join(log.Append(nil, []segment.Entry{entry}), log.Sync(), log.Close(), d.Close()))
+	must.Do(t, errors.Join(log.Append(nil, []segment.Entry{entry}), log.Sync(), log.Close(), d.Close()))
 }

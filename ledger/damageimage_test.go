@@ -14,6 +14,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -76,24 +77,22 @@ func makeStateImage(t *testing.T, d *stateImage) *stateImage {
 		config.RetainBlocks = int64(15e9)
 	}
 	d.apply(t, s, m, machine.AppendCreate(nil, 7, 9, config))
-	must(t, errors.Join(s.Flush(), s.Close()))
+	must.Do(t, errors.Join(s.Flush(), s.Close()))
 
 	// With small pages from now on.
 	small := filepath.Join(dir, "small.db")
-	from, err := bbolt.Open(path, 0o600, nil)
-	must(t, err)
-	to, err := bbolt.Open(small, 0o600, &bbolt.Options{PageSize: damagePageSize})
-	must(t, err)
-	must(t, errors.Join(bbolt.Compact(to, from, 0), from.Close(), to.Close()))
+	from := must.Get(bbolt.Open(path, 0o600, nil))(t)
+	to := must.Get(bbolt.Open(small, 0o600, &bbolt.Options{PageSize: damagePageSize}))(t)
+	must.Do(t, errors.Join(bbolt.Compact(to, from, 0), from.Close(), to.Close()))
 
 	s, m = d.open(t, small, false)
 	for round := range damageRounds {
 		d.round(t, s, m, round)
 	}
-	must(t, s.Close())
+	must.Do(t, s.Close())
 	d.read(t, dir, small)
 	life := &stateLife{}
-	must(t, d.put(path, d.content, d.sums, d.blocks))
+	must.Do(t, d.put(path, d.content, d.sums, d.blocks))
 	if err := d.live(life, path); err != nil {
 		t.Fatalf("the life of a sound state: %v", err)
 	}
@@ -113,18 +112,17 @@ func (d *stateImage) round(t *testing.T, s *boltstore.Store, m *machine.Machine,
 	}
 	if round < damageRounds-2 {
 		d.rests = 0
-		must(t, s.Flush())
+		must.Do(t, s.Flush())
 	}
 	if round == damageRounds-3 && d.keyed {
 		dropped, carried, err := dropHistory(s, m)
-		if must(t, err); dropped == 0 || carried == 0 {
+		if must.Do(t, err); dropped == 0 || carried == 0 {
 			t.Errorf("%d bytes of blocks are dropped, and %d values carried", dropped, carried)
 		}
 		d.pace = 1e8 // so that the horizon stays before blocks that are in the checkpoint
 	}
 	if round == damageRounds-2 {
-		_, err := s.SyncBlocks()
-		must(t, err)
+		must.Get(s.SyncBlocks())(t)
 	}
 }
 
@@ -132,39 +130,34 @@ func (d *stateImage) round(t *testing.T, s *boltstore.Store, m *machine.Machine,
 func (d *stateImage) read(t *testing.T, dir, small string) {
 	t.Helper()
 	if d.steps > 0 {
-		must(t, os.WriteFile(small, d.between[0], 0o600))
-		must(t, os.WriteFile(boltstore.SumsPath(small), d.between[1], 0o600))
+		must.Do(t, os.WriteFile(small, d.between[0], 0o600))
+		must.Do(t, os.WriteFile(boltstore.SumsPath(small), d.between[1], 0o600))
 	}
 	used := int64(0)
-	from, err := bbolt.Open(small, 0o600, &bbolt.Options{ReadOnly: true})
-	must(t, err)
-	must(t, from.View(func(tx *bbolt.Tx) error {
+	from := must.Get(bbolt.Open(small, 0o600, &bbolt.Options{ReadOnly: true}))(t)
+	must.Do(t, from.View(func(tx *bbolt.Tx) error {
 		if journal := tx.Bucket([]byte("journal")) != nil; journal != (d.steps > 0) {
 			t.Errorf("the image has a journal: %v", journal)
 		}
 		used = tx.Size()
 		return nil
 	}))
-	must(t, from.Close())
-	d.content, err = os.ReadFile(small)
-	must(t, err)
+	must.Do(t, from.Close())
+	d.content = must.Get(os.ReadFile(small))(t)
 	d.blocks = map[string][]byte{}
 	for _, name := range blockFiles(t, dir) {
-		d.blocks[filepath.Base(name)], err = os.ReadFile(name)
-		must(t, err)
+		d.blocks[filepath.Base(name)] = must.Get(os.ReadFile(name))(t)
 	}
 	if len(d.blocks) < 3 {
 		t.Errorf("the image has only %d block files", len(d.blocks))
 	}
 	d.content, d.free = d.content[:used], map[int]bool{}
-	meta, err := boltpage.ReadMeta(bytes.NewReader(d.content))
-	must(t, err)
+	meta := must.Get(boltpage.ReadMeta(bytes.NewReader(d.content)))(t)
 	list := d.content[meta.FreeList*damagePageSize:]
 	for i := range int(binary.NativeEndian.Uint16(list[10:])) {
 		d.free[int(binary.NativeEndian.Uint64(list[16+8*i:]))] = true
 	}
-	d.sums, err = os.ReadFile(boltstore.SumsPath(small))
-	must(t, err)
+	d.sums = must.Get(os.ReadFile(boltstore.SumsPath(small)))(t)
 }
 
 // put writes a state file, its sums, and the block files beside it.
@@ -183,13 +176,6 @@ func (d *stateImage) put(path string, state, sums []byte, blocks map[string][]by
 	return errors.Join(err, os.WriteFile(boltstore.SumsPath(path), sums, 0o600))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (d *stateImage) open(t *testing.T, path string, create bool) (*boltstore.Store, *machine.Machine) {
 	t.Helper()
 	s, err := boltstore.Open(path, boltstore.Options{
@@ -202,12 +188,12 @@ func (d *stateImage) open(t *testing.T, path string, create bool) (*boltstore.St
 			var errState, errSums error
 			d.between[0], errState = os.ReadFile(path)
 			d.between[1], errSums = os.ReadFile(boltstore.SumsPath(path))
-			must(t, errors.Join(errState, errSums))
+			must.Do(t, errors.Join(errState, errSums))
 		},
 	})
-	must(t, err)
+	must.Do(t, err)
 	var m *machine.Machine
-	must(t, s.View(func(r machine.Reader) (err error) { m, err = machine.Open(r); return err }))
+	must.Do(t, s.View(func(r machine.Reader) (err error) { m, err = machine.Open(r); return err }))
 	return s, m
 }
 
@@ -217,7 +203,7 @@ func (d *stateImage) apply(t *testing.T, s *boltstore.Store, m *machine.Machine,
 	d.time += d.pace
 	d.entries = append(d.entries, machine.AppendEntry(nil, d.time, commands...))
 	var outcomes []machine.Outcome
-	must(t, s.Update(boltstore.Position{Index: uint64(len(d.entries)), Term: 1}, func(tx machine.Tx) (err error) {
+	must.Do(t, s.Update(boltstore.Position{Index: uint64(len(d.entries)), Term: 1}, func(tx machine.Tx) (err error) {
 		outcomes, err = m.Apply(tx, d.entries[len(d.entries)-1])
 		return err
 	}))

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -389,8 +390,7 @@ func TestDamage_Marker(t *testing.T) {
 	mustWrite(t, l, faultWrite(1), machine.Committed)
 	closeLedger(t, l)
 	path := filepath.Join(dir, "LEDGER")
-	content, err := os.ReadFile(path)
-	must(t, err)
+	content := must.Get(os.ReadFile(path))(t)
 	var damaged [][]byte
 	for bit := range 8 * len(content) {
 		b := bytes.Clone(content)
@@ -401,7 +401,7 @@ func TestDamage_Marker(t *testing.T) {
 		damaged = append(damaged, content[:size])
 	}
 	for _, b := range damaged {
-		must(t, os.WriteFile(path, b, 0o600))
+		must.Do(t, os.WriteFile(path, b, 0o600))
 		l, err := ledger.Open(t.Context(), faultOptions(dir))
 		if err == nil {
 			t.Fatalf("a directory with the marker %q was opened: %v", b, l.Close())
@@ -410,7 +410,7 @@ func TestDamage_Marker(t *testing.T) {
 			t.Errorf("marker %q: the message does not name the directory: %v", b, err)
 		}
 	}
-	must(t, os.WriteFile(path, content, 0o600))
+	must.Do(t, os.WriteFile(path, content, 0o600))
 	l = open(t, faultOptions(dir))
 	mustWrite(t, l, faultWrite(1), machine.Replayed)
 	t.Logf("flipped bits and cuts: %d: refused at the start %d", len(damaged), len(damaged))

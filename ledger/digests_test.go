@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -70,9 +71,7 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 					if n != leader {
 						test.followers--
 					}
-					if err := ledger.Alter(n.Ledger); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, ledger.Alter(n.Ledger))
 				} else {
 					rest = append(rest, n)
 				}
@@ -121,9 +120,7 @@ func TestOneOfTwoThatDiffersFromTheLeaderStops(t *testing.T) {
 	if other == leader {
 		other = nodes[1]
 	}
-	if err := ledger.Alter(other.Ledger); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, ledger.Alter(other.Ledger))
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	var sequence uint64 = 2
@@ -150,9 +147,7 @@ func TestAloneItStops(t *testing.T) {
 	n := startNode(t, t.TempDir(), anyAddress)
 	awaitAddress(t, n)
 	mustWrite(t, n.Ledger, appendWrite("c", 1, []byte("x")), machine.Committed)
-	if err := ledger.Alter(n.Ledger); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, ledger.Alter(n.Ledger))
 	_, err := n.Write(t.Context(), appendWrite("c", 2, []byte("x")))
 	if !errors.Is(err, ledger.ErrOutcomeUnknown) || !errors.Is(n.Err(), machine.ErrDiverged) {
 		t.Errorf("%v, %v", err, n.Err())

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // Each of these tests lets one kind of system call fail in a real process, at
@@ -179,10 +181,7 @@ func errnoName(errno syscall.Errno) string {
 // injectedCalls returns the lines of a trace whose calls were made to fail.
 func injectedCalls(t *testing.T, trace string) string {
 	t.Helper()
-	b, err := os.ReadFile(trace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(trace))(t)
 	var lines []string
 	for line := range strings.Lines(string(b)) {
 		if strings.Contains(line, "(INJECTED)") {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -50,13 +51,9 @@ func TestFault_FullDisk(t *testing.T) {
 			}
 		}
 		// What the operator does.
-		if err := os.Remove(filepath.Join(disk, ballastName)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(filepath.Join(disk, ballastName)))
 		run.wantKept(t, dir)
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(dir))
 	}
 	if failed == 0 {
 		t.Error("the disk was never full: this test tests nothing")
@@ -81,9 +78,7 @@ func TestFault_FullDiskStopsReads(t *testing.T) {
 	read := func() error { return l.View(t.Context(), func(machine.View) error { return nil }) }
 	for sequence := uint64(1); sequence <= faultWrites; sequence++ {
 		if sequence == 5 {
-			if err := fillDisk(ballast, "0"); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, fillDisk(ballast, "0"))
 		}
 		out, err := l.Write(t.Context(), faultWrite(sequence))
 		if err != nil {
@@ -98,9 +93,7 @@ func TestFault_FullDiskStopsReads(t *testing.T) {
 		t.Fatalf("the ledger goes on with a full disk: %d writes", len(run.acknowledged))
 	}
 	failed("a read", read())
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(ballast))
 	failed("a read with room again", read())
 	_, err := l.Write(t.Context(), faultWrite(uint64(len(run.acknowledged))+1))
 	failed("a write with room again", err)
@@ -114,16 +107,12 @@ func TestFault_NoRoomForALedger(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t)
 	ballast, dir := filepath.Join(disk, ballastName), filepath.Join(disk, "data")
-	if err := fillDisk(ballast, fmt.Sprint(1<<20)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fillDisk(ballast, fmt.Sprint(1<<20)))
 	_, err := ledger.Open(t.Context(), faultOptions(dir))
 	if err == nil || !strings.Contains(err.Error(), syscall.ENOSPC.Error()) || verify.IsDamage(err) {
 		t.Errorf("Open on a full disk: %v", err)
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(ballast))
 	faultRun{}.wantKept(t, dir)
 }
 
@@ -134,15 +123,11 @@ func TestFault_ReadOnlyFileSystem(t *testing.T) {
 	disk := smallDisk(t)
 	dir := filepath.Join(disk, "data")
 	run := runFaultChild(t, dir, nil)
-	if err := syscall.Mount("", disk, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mount("", disk, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
 	_, err := ledger.Open(t.Context(), faultOptions(dir))
 	if err == nil || !strings.Contains(err.Error(), syscall.EROFS.Error()) || verify.IsDamage(err) {
 		t.Errorf("Open on a read-only file system: %v", err)
 	}
-	if err := syscall.Mount("", disk, "", syscall.MS_REMOUNT, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mount("", disk, "", syscall.MS_REMOUNT, ""))
 	run.wantKept(t, dir)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -96,7 +97,7 @@ func runDropChild(t *testing.T, dir string, under []string) faultRun {
 // from before the horizon, every value, and a clean verification of the directory, the archive and the backup.
 func wantDropped(t *testing.T, run faultRun, dir string) {
 	t.Helper()
-	must(t, os.MkdirAll(archiveOf(dir), 0o700)) // where the process did not come so far
+	must.Do(t, os.MkdirAll(archiveOf(dir), 0o700)) // where the process did not come so far
 	l := open(t, dropOptions(dir))
 	last := uint64(len(run.acknowledged))
 	for sequence := uint64(1); sequence <= last; sequence++ {
@@ -146,7 +147,7 @@ func wantDropped(t *testing.T, run faultRun, dir string) {
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Error("there is no backup")
 	}
-	must(t, err)
+	must.Do(t, err)
 	report, err := verify.Backup(t.Context(), backup, verify.Options{})
 	if err = errors.Join(err, backup.Close()); err != nil || len(report.Problems) != 0 {
 		t.Errorf("the backup: %v %+v", err, report)

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -66,7 +67,7 @@ func flipImage(t *testing.T) (image, answers string) {
 // copySparse copies a directory without writing the zeros of its log segments.
 func copySparse(t *testing.T, to, from string) {
 	t.Helper()
-	err := fs.WalkDir(os.DirFS(from), ".", func(name string, entry fs.DirEntry, err error) error {
+	must.Do(t, fs.WalkDir(os.DirFS(from), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return errors.Join(err, os.MkdirAll(filepath.Join(to, name), 0o700))
 		}
@@ -79,10 +80,7 @@ func copySparse(t *testing.T, to, from string) {
 			return err
 		}
 		return os.Truncate(filepath.Join(to, name), int64(len(content)))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // trimZeros is bytes.TrimRight(content, "\x00"). It compares whole pieces first: the race detector
@@ -153,9 +151,7 @@ func (f flip) check(t *testing.T, image, answers string) fate {
 		t.Fatal(err)
 	}
 	content[f.bit/8] ^= 1 << (f.bit % 8)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, content, 0o600))
 	options := faultOptions(dir)
 	options.CheckpointBytes, options.LogBytes = 0, 0
 	l, err := ledger.Open(t.Context(), options)
@@ -275,10 +271,7 @@ func TestFault_FlippedBit(t *testing.T) {
 func (row flipRow) check(t *testing.T, image, answers string) {
 	t.Helper()
 	file := matching(t, image, row.file)
-	content, err := os.ReadFile(filepath.Join(image, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join(image, file)))(t)
 	// The same each time, unless a soak sets another.
 	seed, samples := uint64(1), 1
 	if os.Getenv("SEQLEDGER_FAULT_ALL") != "" {
@@ -309,10 +302,7 @@ func matching(t *testing.T, dir, pattern string) string {
 	if err != nil || len(names) == 0 {
 		t.Fatalf("%s: %v %v", pattern, names, err)
 	}
-	name, err := filepath.Rel(dir, names[len(names)-1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	name := must.Get(filepath.Rel(dir, names[len(names)-1]))(t)
 	return name
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 )
 
@@ -34,9 +35,7 @@ func TestFault_MissingFile(t *testing.T) {
 	} {
 		path := filepath.Join(dir, matching(t, dir, pattern))
 		away := filepath.Join(t.TempDir(), "away")
-		if err := os.Rename(path, away); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(path, away))
 		for range 2 {
 			l, err := ledger.Open(t.Context(), faultOptions(dir))
 			if err == nil {
@@ -49,9 +48,7 @@ func TestFault_MissingFile(t *testing.T) {
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("the refused start made another %s", pattern)
 		}
-		if err := os.Rename(away, path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(away, path))
 	}
 	run.wantKept(t, dir)
 }
@@ -66,14 +63,13 @@ func TestFault_MissingSums(t *testing.T) {
 		t.Fatal(run.said)
 	}
 	sums := filepath.Join(dir, "state.sum")
-	must(t, os.Remove(sums))
+	must.Do(t, os.Remove(sums))
 	for _, warns := range []bool{true, false} {
 		var log strings.Builder
 		o := faultOptions(dir)
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		l, err := ledger.Open(t.Context(), o)
-		must(t, err)
-		must(t, l.Close())
+		l := must.Get(ledger.Open(t.Context(), o))(t)
+		must.Do(t, l.Close())
 		warned := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), sums)
 		if _, err := os.Stat(sums); err != nil || warned != warns {
 			t.Errorf("made: %v; warned: %v, want %v: %s", err, warned, warns, log.String())

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestFault_SlowSync delays every sync before the disk hears of it. Nothing
@@ -24,10 +26,7 @@ func TestFault_SlowSync(t *testing.T) {
 	if run.code != 0 || len(run.acknowledged) != faultWrites {
 		t.Fatalf("exit code %d with %d of %d writes: %s", run.code, len(run.acknowledged), faultWrites, run.said)
 	}
-	b, err := os.ReadFile(trace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(trace))(t)
 	acknowledged, synced := 0, 0
 	for _, event := range syncEvents(string(b)) {
 		if event == logSynced {

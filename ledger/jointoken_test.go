@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -35,15 +36,9 @@ func tokenOf(t *testing.T, n *clusterNode) string {
 // own handler responds with 200.
 func seedStatus(t *testing.T, n *clusterNode) int {
 	t.Helper()
-	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-		"http://"+n.address+"/seqledger.peer.v1/Seed?at_least=0", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := transport.NewRoundTripper(nil).RoundTrip(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet,
+		"http://"+n.address+"/seqledger.peer.v1/Seed?at_least=0", http.NoBody))(t)
+	r := must.Get(transport.NewRoundTripper(nil).RoundTrip(q))(t)
 	_ = r.Body.Close()
 	return r.StatusCode
 }
@@ -86,9 +81,7 @@ func TestNodeWithoutItsToken(t *testing.T) {
 	nodes := startClusterOf(t, 2)
 	n := nodes[1]
 	closeLedger(t, n.Ledger)
-	if err := os.Remove(filepath.Join(n.dir, datadir.TokenName)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(n.dir, datadir.TokenName)))
 	l, err := openNode(t, n.address, ledger.Options{Dir: n.dir})
 	if !errors.Is(err, cluster.ErrNoToken) {
 		t.Fatal(l, err)
@@ -129,16 +122,13 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	var next uint64
 	writeUntil(t, &next, rest, func() bool { return len(rest[0].Cluster().Status().Members) == 2 })
 	q := cluster.JoinRequest{Nonce: [16]byte{4}, Peer: gone.address}
-	err = onLeader(t, rest, func(leader *clusterNode) error {
+	must.Do(t, onLeader(t, rest, func(leader *clusterNode) error {
 		a, err := leader.Cluster().Admit(t.Context(), q)
 		if err == nil && a.ID != 4 {
 			t.Errorf("the new node got %+v", a)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	closeLedger(t, rest[0].Ledger) // so that its directory can be copied, instead of fetching a state
 	dir := copyNode(t, rest[0].dir, 4)
 	rest[0] = startNode(t, rest[0].dir, rest[0].address)
@@ -146,10 +136,7 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	all := append(rest, successor)
 	writeUntil(t, &next, all, func() bool { return successor.Cluster().Status().Leader.ID != 0 })
 
-	id, err := successor.ID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Get(successor.ID())(t)
 	ask := func(n *clusterNode, from, to uint64) int {
 		as := transport.Identity{Token: tokenOf(t, n), Ledger: id.String(), From: from}
 		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -95,9 +96,7 @@ func TestOneOwnerAmongMany(t *testing.T) {
 	if n := l.keys.len(); n != 0 || len(l.keys.waiting) != 0 {
 		t.Errorf("%d calls wait still", n)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	if l, err = Open(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
@@ -157,9 +156,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 			for l.keyedCounters.waited.Load() == 0 { // until it waits
 				runtime.Gosched()
 			}
-			if err := test.end(l, owner, token); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, test.end(l, owner, token))
 			if out := <-result; out.Code != test.want {
 				t.Errorf("%v, want %v", out.Code, test.want)
 			}
@@ -333,9 +330,7 @@ func TestAResponseThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := ownedCommand(c, keyed.Complete, out.Keyed.Record.Token, make([]byte, 5_000))
-	if _, err := l.Keyed(t.Context(), done, 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.Keyed(t.Context(), done, 0, nil))(t)
 	var seen machine.Outcome
 	err = l.ViewNow(t.Context(), func(v machine.View, now int64) (err error) {
 		seen, _, err = v.AnswerKeyed(keyedCommand(l, "k", 2), now)
@@ -349,9 +344,7 @@ func TestAResponseThatIsGone(t *testing.T) {
 		t.Error("the response is there:", whole, err)
 	}
 	purge := &machine.KeyedCommand{ID: c.ID, Actor: c.Actor, Command: keyed.Command{Kind: keyed.Purge}}
-	if _, err := l.Keyed(t.Context(), purge, 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.Keyed(t.Context(), purge, 0, nil))(t)
 	if whole, err := l.readAttachments(t.Context(), &seen); whole || err != nil {
 		t.Error("a response that is gone:", whole, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -29,13 +30,13 @@ func TestKeyedRecordsAreRestored(t *testing.T) {
 			}
 			l := open(t, o)
 			never := func(int, machine.Receipt) error { return nil }
-			must(t, fillKept(l, 0, 50, never)) // not all keys
+			must.Do(t, fillKept(l, 0, 50, never)) // not all keys
 			full := backUpSince(t, l, "full", nil)
-			must(t, fillKept(l, 50, keptWrites-50, never))
+			must.Do(t, fillKept(l, 50, keptWrites-50, never))
 			if retains {
 				awaitDropped(t, l)
 			}
-			must(t, fillKept(l, keptWrites-50, keptWrites, never))
+			must.Do(t, fillKept(l, keptWrites-50, keptWrites, never))
 			chain := []backupfile.File{*full, *backUpSince(t, l, "since", full)}
 			again := []backupfile.File{*backUpSince(t, l, "again", nil)}
 			closeLedger(t, l)

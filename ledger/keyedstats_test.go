@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/stats"
 )
@@ -36,9 +37,7 @@ func TestKeyedCounters(t *testing.T) {
 	}
 	w := jobWrite()
 	for range 2 {
-		if _, err := l.WriteKeyed(t.Context(), w, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(l.WriteKeyed(t.Context(), w, nil))(t)
 	}
 	s := l.Stats().Keyed
 	if s.Takeovers != 1 || s.Indeterminate != 1 || s.Expired != 0 {
@@ -65,9 +64,7 @@ func TestExpiredKeysAreCounted(t *testing.T) {
 	w.TTL = 1
 	for i := range 2 { // the second one's pass removes the first
 		w.ID.Key[0] = byte(i)
-		if _, err := l.WriteKeyed(t.Context(), w, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(l.WriteKeyed(t.Context(), w, nil))(t)
 	}
 	if s := l.Stats().Keyed; s.Expired == 0 {
 		t.Errorf("%+v", s)
@@ -86,18 +83,14 @@ func TestOldestReservation(t *testing.T) {
 		owners[i] = keyedCommand(l, fmt.Sprint(i), 1)
 		records[i] = mustKeyed(t, l, owners[i], machine.Keyed(keyed.Acquired)).Keyed.Record
 		if i == 1 { // the first two are in the state file, the third is in the log
-			if err := l.flush(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, l.flush())
 		}
 	}
 	for i := range owners {
 		if got := l.Stats().Keyed.Oldest.UnixNano(); got != records[i].Created {
 			t.Errorf("the oldest is of %d, want %d", got, records[i].Created)
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Close())
 		l = openTest(t, o)
 		if got := l.Stats().Keyed.Oldest.UnixNano(); got != records[i].Created {
 			t.Errorf("after a start the oldest is of %d, want %d", got, records[i].Created)
@@ -157,10 +150,7 @@ func TestRecordsAreCounted(t *testing.T) {
 		Config: machine.Config{EvictionInterval: 16}}
 	draw := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	for range 3 {
-		l, err := Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(Open(t.Context(), o))(t)
 		for range 500 {
 			changeSomeRecord(t, l, draw)
 		}
@@ -170,9 +160,7 @@ func TestRecordsAreCounted(t *testing.T) {
 		}
 		// Again and again, because ledger time goes on by itself.
 		eventually(t, func() bool { return maps.Equal(l.Stats().Keyed.Records, countRecords(t, l)) })
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Close())
 	}
 }
 
@@ -191,13 +179,10 @@ func TestCountInSteps(t *testing.T) {
 	records.reset()
 	records.mu.Unlock()
 	for more := true; more; {
-		err := l.View(t.Context(), func(v machine.View) (err error) {
+		must.Do(t, l.View(t.Context(), func(v machine.View) (err error) {
 			more, err = records.step(v, 1+draw.IntN(9))
 			return err
-		}, machine.TableKeyed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, machine.TableKeyed))
 		for range 8 {
 			changeSomeRecord(t, l, draw)
 		}
@@ -239,24 +224,17 @@ func changeSomeRecord(t *testing.T, l *Ledger, draw *rand.Rand) {
 	if draw.IntN(8) == 0 {
 		w := jobWrite()
 		w.ID, w.TTL = c.ID, c.TTL
-		if _, err := l.WriteKeyed(t.Context(), w, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(l.WriteKeyed(t.Context(), w, nil))(t)
 		return
 	}
-	out, err := l.Keyed(t.Context(), c, 0, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(l.Keyed(t.Context(), c, 0, nil))(t)
 	if out.Code != machine.Keyed(keyed.Acquired) || draw.IntN(4) == 0 {
 		return
 	}
 	kinds := []keyed.Kind{keyed.Complete, keyed.Reject, keyed.Release, keyed.Heartbeat, keyed.Checkpoint}
 	owned := ownedCommand(c, kinds[draw.IntN(len(kinds))], out.Keyed.Record.Token, []byte("x"))
 	owned.Lease = draw.Int64N(2) * int64(time.Millisecond)
-	if _, err := l.Keyed(t.Context(), owned, 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.Keyed(t.Context(), owned, 0, nil))(t)
 }
 
 // countRecords counts the records that are there, by their stored state.
@@ -266,16 +244,13 @@ func countRecords(t *testing.T, l *Ledger) map[keyed.State]uint64 {
 	for s := keyed.Pending; s <= keyed.Written; s++ {
 		counts[s] = 0
 	}
-	err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		_, err := v.VisitKeyedStates(nil, 1_000, func(_ []byte, s keyed.State) {
 			if s != keyed.Released {
 				counts[s]++
 			}
 		})
 		return err
-	}, machine.TableKeyed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, machine.TableKeyed))
 	return counts
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -157,9 +158,7 @@ func TestMissingRecordsAreKnown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Close())
 	}
 }
 
@@ -180,13 +179,10 @@ func TestNothingIsMissingBeforeTheCount(t *testing.T) {
 		if records.lacks(absent) {
 			t.Error("not all records are known, and one is known to be missing")
 		}
-		err := l.View(t.Context(), func(v machine.View) (err error) {
+		must.Do(t, l.View(t.Context(), func(v machine.View) (err error) {
 			more, err = records.step(v, 3)
 			return err
-		}, machine.TableKeyed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, machine.TableKeyed))
 		if !more && !records.lacks(absent) {
 			t.Error("all records are known, and one may be there that is not")
 		}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -156,19 +157,12 @@ func runAndKill(t *testing.T, variable, dir string, after int, acknowledged map[
 	child.Env = append(os.Environ(), variable+"="+dir)
 	var stderr strings.Builder
 	child.Stderr = &stderr
-	stdout, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := must.Get(child.StdoutPipe())(t)
+	must.Do(t, child.Start())
 	lines := bufio.NewReader(stdout)
 	for n := 0; ; n++ {
 		if n == after {
-			if err := child.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, child.Process.Kill())
 		}
 		line, err := lines.ReadString('\n')
 		if err == io.EOF { // a line that was cut off is no acknowledgement

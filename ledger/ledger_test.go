@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -34,10 +35,7 @@ func open(t testing.TB, o ledger.Options) *ledger.Ledger {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	l, err := ledger.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(ledger.Open(t.Context(), o))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -53,9 +51,7 @@ func mustWrite(t testing.TB, l *ledger.Ledger, w *machine.Write, want machine.Co
 
 func closeLedger(t testing.TB, l *ledger.Ledger) {
 	t.Helper()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 }
 
 func TestReceiptsSurviveRestart(t *testing.T) {
@@ -99,11 +95,8 @@ func TestCacheChangesNoAnswer(t *testing.T) {
 		for sequence := uint64(1); sequence <= 8; sequence++ {
 			ask(appendWrite("c", sequence, []byte("x")))
 		}
-		_, err := l.OpenSession(t.Context(), &machine.OpenSession{Scope: scope, ClientID: "c", Actor: "a",
-			AttemptID: [16]byte{1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Get(l.OpenSession(t.Context(), &machine.OpenSession{Scope: scope, ClientID: "c", Actor: "a",
+			AttemptID: [16]byte{1}}))(t)
 		ask(appendWrite("c", 8, []byte("x"))) // SESSION_REQUIRED, also for what is cached
 		if stats := l.Stats(); (stats.CacheHits > 0) != (bytes > 0) {
 			t.Errorf("cache of %d bytes: %d hits", bytes, stats.CacheHits)
@@ -133,10 +126,7 @@ func TestRetryIsAnsweredWithoutLog(t *testing.T) {
 // commandsOf encodes valid writes.
 func commandsOf(t testing.TB, writes ...*machine.Write) []machine.Command {
 	t.Helper()
-	commands, err := machine.Commands(writes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commands := must.Get(machine.Commands(writes...))(t)
 	return commands
 }
 
@@ -144,16 +134,10 @@ func TestSubmitMixesRetriesAndRefusals(t *testing.T) {
 	t.Parallel()
 	l := open(t, ledger.Options{})
 	mustWrite(t, l, appendWrite("c", 1, nil), machine.Committed)
-	s, err := l.Submit(t.Context(), commandsOf(t,
+	s := must.Get(l.Submit(t.Context(), commandsOf(t,
 		appendWrite("c", 2, nil), appendWrite("c", 1, nil), appendWrite("c", 9, nil), appendWrite("c", 3, nil),
-	))
-	if err != nil {
-		t.Fatal(err)
-	}
-	outcomes, err := s.Wait(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	)))(t)
+	outcomes := must.Get(s.Wait(t.Context()))(t)
 	want := []machine.Code{machine.Committed, machine.Replayed, machine.SequenceGap, machine.Committed}
 	for i, out := range outcomes {
 		if out.Code != want[i] {
@@ -263,16 +247,13 @@ func TestInvariant9_ReadsSeeWhatWasAcknowledged(t *testing.T) {
 	l := open(t, ledger.Options{})
 	for sequence := uint64(1); sequence <= 200; sequence++ {
 		mustWrite(t, l, appendWrite("c", sequence, nil), machine.Committed)
-		err := l.View(t.Context(), func(v machine.View) error {
+		must.Do(t, l.View(t.Context(), func(v machine.View) error {
 			s, _, err := v.Stream(scope, "c")
 			if s.Last < sequence {
 				t.Errorf("state says %d after %d was acknowledged", s.Last, sequence)
 			}
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 }
 
@@ -311,9 +292,7 @@ func TestWatchSeesEveryBlock(t *testing.T) {
 	for sequence := uint64(2); sequence <= writes; sequence++ {
 		mustWrite(t, l, appendWrite("c", sequence, nil), machine.Committed)
 	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-done)
 }
 
 func TestWatchEnds(t *testing.T) {
@@ -425,9 +404,7 @@ func TestDirectoryIsRefused(t *testing.T) {
 	})
 	t.Run("foreign", func(t *testing.T) {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "holiday.jpg"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, "holiday.jpg"), nil, 0o600))
 		refused(t, dir, "not a seqledger data directory")
 		if _, err := os.Stat(filepath.Join(dir, "state.db")); err == nil {
 			t.Error("a ledger was made in it")
@@ -440,26 +417,20 @@ func TestDirectoryIsRefused(t *testing.T) {
 	})
 	t.Run("damaged marker", func(t *testing.T) {
 		dir := filled(t)
-		if err := os.WriteFile(filepath.Join(dir, "LEDGER"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, "LEDGER"), []byte("{"), 0o600))
 		refused(t, dir, "damaged")
 	})
 	for _, name := range []string{"LEDGER", "state.db", "log/segments", "log"} {
 		t.Run("lost "+name, func(t *testing.T) {
 			dir := filled(t)
-			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.RemoveAll(filepath.Join(dir, name)))
 			refused(t, dir, "backup")
 			refused(t, dir, "backup") // a second start must not find it mended
 		})
 	}
 	t.Run("parts of two ledgers", func(t *testing.T) {
 		one, two := filled(t), filled(t)
-		if err := os.Rename(filepath.Join(two, "state.db"), filepath.Join(one, "state.db")); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(filepath.Join(two, "state.db"), filepath.Join(one, "state.db")))
 		refused(t, one, "state")
 	})
 }
@@ -470,9 +441,7 @@ func replaceInFile(t *testing.T, path, old, with string) {
 	if err != nil || !strings.Contains(string(b), old) {
 		t.Fatalf("%s: %q %v", path, b, err)
 	}
-	if err := os.WriteFile(path, []byte(strings.Replace(string(b), old, with, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(strings.Replace(string(b), old, with, 1)), 0o600))
 }
 
 // A crash while the directory is being created leaves nothing that was ever
@@ -489,15 +458,11 @@ func TestHalfCreatedDirectory(t *testing.T) {
 		for _, part := range parts {
 			source := filepath.Join(whole, part)
 			if info, err := os.Stat(source); err == nil && info.IsDir() {
-				if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(source)); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.CopyFS(filepath.Join(dir, part), os.DirFS(source)))
 				continue
 			}
 			b, _ := os.ReadFile(source) // CREATING is empty
-			if err := os.WriteFile(filepath.Join(dir, part), b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(filepath.Join(dir, part), b, 0o600))
 		}
 		l := open(t, ledger.Options{Dir: dir})
 		mustWrite(t, l, appendWrite("c", 1, nil), machine.Committed)

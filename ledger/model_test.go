@@ -10,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -30,13 +31,10 @@ type modelled struct {
 // look returns the index and the time of the state.
 func (d *modelled) look() (index uint64, now int64) {
 	d.Helper()
-	err := d.l.View(d.Context(), func(v machine.View) error {
+	must.Do(d, d.l.View(d.Context(), func(v machine.View) error {
 		index, now = v.Index(), v.Time()
 		return nil
-	})
-	if err != nil {
-		d.Fatal(err)
-	}
+	}))
 	return index, now
 }
 
@@ -166,12 +164,10 @@ func TestLedgerDecidesLikeTheModel(t *testing.T) {
 		d := &modelled{T: t, random: rand.New(rand.NewPCG(seed, 0)), l: open(t, o), model: ledgermodel.NewModel()}
 		_, now := d.look()
 		d.model.Begin(now)
-		if err := d.l.View(t.Context(), func(v machine.View) error {
+		must.Do(t, d.l.View(t.Context(), func(v machine.View) error {
 			d.model.Apply(ledgermodel.Create{ID: v.LedgerID(), Config: o.Config})
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		t.Logf("repeat with SEQLEDGER_MODEL_SEED=%d", seed)
 		for i := range 400 {
 			if i%130 == 129 {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/restore"
@@ -41,13 +42,9 @@ func TestLeftoversInAnyDirectory(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"plain", "a[1]"} {
 		dir := filepath.Join(t.TempDir(), name)
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(dir, 0o700))
 		for file, content := range map[string]string{"CREATING": "restore\n", "state.db.new-1": "half a state"} {
-			if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600))
 		}
 		// It fails, but not before what was left is removed.
 		_, err := restore.Backup(t.Context(), strings.NewReader("no backup"), restore.Options{
@@ -119,14 +116,9 @@ func TestConfigurationChangesUnderLoad(t *testing.T) {
 	}
 	<-busy
 	change := &machine.ConfigUpdate{EvictionInterval: new(uint64(1)), EvictionLimit: new(limit)}
-	if _, err := l.UpdateConfig(context.Background(), change, "admin"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.UpdateConfig(context.Background(), change, "admin"))(t)
 	writers.Wait()
-	chain, err := l.Chain(t.Context(), scope)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chain := must.Get(l.Chain(t.Context(), scope))(t)
 	most := 0
 	for height := uint64(1); ; height++ {
 		gone := 0

@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -56,14 +57,9 @@ func crashedBehindACheckpoint(t *testing.T) (dir string) {
 func damageEndOfLog(t *testing.T, dir string) {
 	t.Helper()
 	path := filepath.Join(dir, matching(t, dir, "log/segments/*.log"))
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(path))(t)
 	content[len(trimZeros(content))-200] ^= 1
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, content, 0o600))
 }
 
 // A crash leaves blocks behind the checkpoint. The replay makes them again.
@@ -119,16 +115,10 @@ func TestLostEndOfTheLogIsNoticed(t *testing.T) {
 // bytes of these.
 func storedState(t *testing.T, dir string) (all string) {
 	t.Helper()
-	info, err := os.Stat(filepath.Join(dir, "state.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(os.Stat(filepath.Join(dir, "state.db")))(t)
 	all = fmt.Sprint(info.Size())
 	for _, name := range blockFiles(t, dir) {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(name))(t)
 		all += name + string(b)
 	}
 	return all
@@ -137,10 +127,7 @@ func storedState(t *testing.T, dir string) (all string) {
 // blockFiles returns the paths of the block files of a directory.
 func blockFiles(t *testing.T, dir string) []string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(dir, "blocks", "*.blocks"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Get(filepath.Glob(filepath.Join(dir, "blocks", "*.blocks")))(t)
 	return names
 }
 
@@ -159,14 +146,9 @@ func aheadOfCheckpoint(t *testing.T, dir string) bool {
 		mark, err = blockfile.DecodeMark(sealed[:len(sealed)-checksum])
 		return err
 	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, db.Close()))
 	for _, name := range blockFiles(t, dir) {
-		info, err := os.Stat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(name))(t)
 		last := blockfile.Name(mark.Number)
 		if base := filepath.Base(name); base > last || base == last && info.Size() > mark.Length {
 			return true
@@ -181,16 +163,11 @@ func TestTornBlocksAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	dir := crashedBehindACheckpoint(t)
 	names := blockFiles(t, dir)
-	content, err := os.ReadFile(names[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(names[0]))(t)
 	for at := 200; at < len(content); at += 7_001 {
 		content[at] ^= 1
 	}
-	if err := os.WriteFile(names[0], content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(names[0], content, 0o600))
 	for range 2 {
 		report, err := verify.Directory(t.Context(), dir, verify.Options{})
 		if err != nil || len(report.Problems) != 0 || report.Transactions != uncoveredWrites {
@@ -205,10 +182,8 @@ func TestTornBlocksAreMadeAgain(t *testing.T) {
 func TestBlocksOfAnotherHistoryAreRefused(t *testing.T) {
 	t.Parallel()
 	dir, other := crashedBehindACheckpoint(t), crashedBehindACheckpoint(t)
-	if err := errors.Join(os.RemoveAll(filepath.Join(dir, "blocks")),
-		os.Rename(filepath.Join(other, "blocks"), filepath.Join(dir, "blocks"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.RemoveAll(filepath.Join(dir, "blocks")),
+		os.Rename(filepath.Join(other, "blocks"), filepath.Join(dir, "blocks"))))
 	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) == 0 {
 		t.Errorf("verify finds nothing: %v", err)
@@ -249,14 +224,10 @@ func diverged(t *testing.T) (dir string) {
 	closeLedger(t, l)
 	for _, name := range []string{"state.db", "blocks"} {
 		to := filepath.Join(crashed, name)
-		if err := errors.Join(os.RemoveAll(to), os.Rename(filepath.Join(other, name), to)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(os.RemoveAll(to), os.Rename(filepath.Join(other, name), to)))
 	}
 	// It is another program's state that this stands for, and no damage.
-	if err := os.Remove(filepath.Join(crashed, "state.sum")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(crashed, "state.sum")))
 	return crashed
 }
 

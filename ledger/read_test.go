@@ -14,16 +14,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 // newReadLedger returns a ledger in which each step of Pieces has a View of its own.
 func newReadLedger(t *testing.T) *Ledger {
 	t.Helper()
-	l, err := Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -43,13 +41,8 @@ func commitPayloads(t *testing.T, l *Ledger, client string, payloads ...string) 
 			Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte(payload)}},
 		})
 	}
-	s, err := l.Submit(t.Context(), commandsOf(t, writes...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(l.Submit(t.Context(), commandsOf(t, writes...)))(t)
+	must.Get(s.Wait(t.Context()))(t)
 }
 
 // No more Views run at once than half of the processors can run.
@@ -115,27 +108,19 @@ func TestBlocksAreReadWhileAnEntryIsApplied(t *testing.T) {
 		Scope: testScope, ClientID: "c", Actor: "client:test", Sequence: 1,
 		Operations: []machine.Operation{{Kind: machine.OpSetEntity, Key: []byte("k"), Value: []byte(long)}},
 	}
-	s, err := l.Submit(t.Context(), commandsOf(t, &write))
-	if err != nil {
-		t.Fatal(err)
-	}
-	outcomes, err := s.Wait(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(l.Submit(t.Context(), commandsOf(t, &write)))(t)
+	outcomes := must.Get(s.Wait(t.Context()))(t)
 	index := outcomes[0].Index
 	for i := range 3 {
 		commitPayloads(t, l, fmt.Sprint("d", i), "x")
 	}
 	var value machine.EntityRef
 	var id machine.TxID
-	if err := l.View(t.Context(), func(v machine.View) (err error) {
+	must.Do(t, l.View(t.Context(), func(v machine.View) (err error) {
 		id = v.TxIDAt(index)
 		value, err = v.EntityRef(testScope, "k")
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	chain, err := l.Chain(t.Context(), testScope)
 	if err != nil || chain.Height != 4 {
 		t.Fatal(chain, err)
@@ -224,12 +209,10 @@ func TestBlocksInPieces(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want machine.BlockPart
-	if err := l.Blocks(t.Context(), func(b machine.Blocks) (err error) {
+	must.Do(t, l.Blocks(t.Context(), func(b machine.Blocks) (err error) {
 		want, err = b.BlockPart(chain, 1, 0, math.MaxInt)
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if len(want.Transactions) != len(payloads) {
 		t.Fatalf("the block has %d transactions", len(want.Transactions))
 	}
@@ -249,10 +232,7 @@ func TestBlocksInPieces(t *testing.T) {
 	if err != nil || header != want.Header || !reflect.DeepEqual(some, want.Transactions[7:16]) {
 		t.Errorf("from 7 on: %d transactions, %v", len(some), err)
 	}
-	tree, err := l.BlockTree(t.Context(), chain, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tree := must.Get(l.BlockTree(t.Context(), chain, 1))(t)
 	for i := range want.Transactions {
 		var proof machine.Proof
 		err := l.View(t.Context(), func(v machine.View) (err error) {

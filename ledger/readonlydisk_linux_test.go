@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -44,15 +45,9 @@ func TestFault_ReadOnlyMount(t *testing.T) {
 	mustWrite(t, l, appendWrite("c", 1, []byte("x")), machine.Committed)
 	closeLedger(t, l)
 	copied := filepath.Join(disk, "copy")
-	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(copied, "LOCK")); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("", disk, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(copied, os.DirFS(dir)))
+	must.Do(t, os.Remove(filepath.Join(copied, "LOCK")))
+	must.Do(t, syscall.Mount("", disk, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
 	for what, read := range map[string]func(dir string) error{
 		"verify": func(dir string) error {
 			report, err := verify.Directory(t.Context(), dir, verify.Options{})

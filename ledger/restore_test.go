@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -168,11 +169,8 @@ func TestRestoreSurvivesKills(t *testing.T) {
 	next := fill(t, l, 1, 8)
 	base := backUpSince(t, l, full, nil)
 	fill(t, l, next, 4)
-	err := errors.Join(os.WriteFile(path, backup, 0o600), writeBackup(base),
-		writeBackup(backUpSince(t, l, since, base)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.WriteFile(path, backup, 0o600), writeBackup(base),
+		writeBackup(backUpSince(t, l, since, base))))
 	closeLedger(t, l)
 	for name, from := range map[string]string{
 		"backup": path, "directory": source, "chain": full + string(os.PathListSeparator) + since,
@@ -263,7 +261,7 @@ func restoreFrom(t *testing.T, from, dir string) error {
 // mustBeRestored expects the history of the backup, and an epoch behind it.
 func mustBeRestored(t *testing.T, l *ledger.Ledger, backup backupfile.Info) {
 	t.Helper()
-	err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		if v.LedgerID() == backup.LedgerID || v.Index() < 1<<32 {
 			t.Errorf("the ledger is %s at index %d: no epoch has begun", v.LedgerID(), v.Index())
 		}
@@ -272,10 +270,7 @@ func mustBeRestored(t *testing.T, l *ledger.Ledger, backup backupfile.Info) {
 			t.Errorf("the stream is at %d, want 60", s.Last)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // A directory with anything in it is left as it is.
@@ -285,9 +280,7 @@ func TestRestoreRefusesFullDirectory(t *testing.T) {
 	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed)
 	backup, _ := backUp(t, l)
 	aLedger, other := written(t), t.TempDir()
-	if err := os.WriteFile(filepath.Join(other, "letter.txt"), []byte("dear"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(other, "letter.txt"), []byte("dear"), 0o600))
 	inUse := t.TempDir()
 	open(t, ledger.Options{Dir: inUse})
 	for dir, want := range map[string]string{aLedger: "holds a ledger already", other: "letter.txt",
@@ -310,10 +303,7 @@ func TestRestoreRefusesFullDirectory(t *testing.T) {
 // listing names what is in a directory, without the lock.
 func listing(t *testing.T, dir string) string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(dir))(t)
 	var names []string
 	for _, e := range entries {
 		if e.Name() != "LOCK" {

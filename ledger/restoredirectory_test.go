@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -22,17 +23,14 @@ import (
 func contents(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
-	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, entry fs.DirEntry, err error) error {
+	must.Do(t, fs.WalkDir(os.DirFS(dir), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		fmt.Fprintf(&b, "%s %x\n", name, sha256.Sum256(content))
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return b.String()
 }
 
@@ -98,9 +96,7 @@ func TestRestoreDirectoryWithUncoveredBlocks(t *testing.T) {
 	t.Parallel()
 	crashed := crashedBehindACheckpoint(t)
 	dir := filepath.Join(t.TempDir(), "restored")
-	if _, err := restore.Directory(t.Context(), crashed, restoreTo(dir)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(restore.Directory(t.Context(), crashed, restoreTo(dir)))(t)
 	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) != 0 || report.Transactions != uncoveredWrites {
 		t.Errorf("verify: %v %+v", err, report)
@@ -111,9 +107,7 @@ func TestRestoreDirectoryWithUncoveredBlocks(t *testing.T) {
 func TestRestoreDirectoryRefusesItsSource(t *testing.T) {
 	t.Parallel()
 	foreign, inUse, half := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "half")
-	if err := os.WriteFile(filepath.Join(foreign, "letter.txt"), []byte("dear"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(foreign, "letter.txt"), []byte("dear"), 0o600))
 	open(t, ledger.Options{Dir: inUse})
 	if _, err := restore.Backup(t.Context(), strings.NewReader("no backup"), restoreTo(half)); err == nil {
 		t.Fatal("a letter was restored")

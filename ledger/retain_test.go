@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
@@ -34,14 +35,11 @@ func openRetaining(t *testing.T, dir string, change func(*Options)) *retainingLe
 		change(&o)
 	}
 	l := &retainingLedger{Ledger: openTest(t, o), TB: t, dir: dir}
-	err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		s, _, err := v.Stream(testScope, "filler")
 		l.next = s.Last + 1
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return l
 }
 
@@ -129,10 +127,7 @@ func (l *retainingLedger) await(what string, done func() bool) {
 
 func (l *retainingLedger) files() (names []string) {
 	l.Helper()
-	entries, err := os.ReadDir(filepath.Join(l.dir, "blocks"))
-	if err != nil {
-		l.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(filepath.Join(l.dir, "blocks")))(l)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -145,20 +140,15 @@ func (l *retainingLedger) closeAndAudit() {
 	if problems := l.audit(); len(problems) != 0 {
 		l.Error(problems)
 	}
-	if err := l.Close(); err != nil {
-		l.Fatal(err)
-	}
+	must.Do(l, l.Close())
 }
 
 func (l *retainingLedger) audit() (problems []machine.Problem) {
 	l.Helper()
-	err := l.store.View(func(r machine.Reader) error {
+	must.Do(l, l.store.View(func(r machine.Reader) error {
 		_, err := l.machine.Audit(r, func(p machine.Problem) { problems = append(problems, p) }, nil)
 		return err
-	})
-	if err != nil {
-		l.Fatal(err)
-	}
+	}))
 	return problems
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -36,10 +37,7 @@ func TestScrubStopsTheNode(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	state := filepath.Join(dir, "state.db")
-	file, err := os.OpenFile(state, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.OpenFile(state, os.O_RDWR, 0))(t)
 	meta, err := boltpage.ReadMeta(file)
 	if err == nil {
 		_, err = file.WriteAt([]byte{1}, int64(meta.Root)*meta.PageSize+meta.PageSize-1)
@@ -81,10 +79,7 @@ func TestScrubOfBlocksStopsTheNode(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	name := filepath.Join(dir, "blocks", "0000000001.blocks")
-	content, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(name))(t)
 	file, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err == nil {
 		_, err = file.WriteAt([]byte{'m'}, int64(bytes.Index(content, []byte("needle"))))

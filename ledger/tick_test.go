@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -34,7 +35,7 @@ func TestIdleLedgerExpires(t *testing.T) {
 			break
 		}
 	}
-	err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		if _, err := v.Entity(lease.Scope, "lease"); !errors.Is(err, machine.ErrNotFound) {
 			t.Errorf("the entity is %v", err)
 		}
@@ -43,10 +44,7 @@ func TestIdleLedgerExpires(t *testing.T) {
 			t.Error("something is due still")
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if missing := l.dueTicks(time.Hour); missing != 0 {
 		t.Errorf("%d ticks are due though nothing is", missing)
 	}
@@ -65,21 +63,16 @@ func TestIdleLedgerEvictsStreams(t *testing.T) {
 	if out, err := l.Write(t.Context(), testWrite("c", 1, 1)); err != nil || out.Code != machine.Committed {
 		t.Fatal(out, err)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	o.Clock = func() time.Time { return time.Now().Add(25 * time.Hour) }
 	if l, err = Open(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 	for done := false; !done; {
-		err := l.View(t.Context(), func(v machine.View) error {
+		must.Do(t, l.View(t.Context(), func(v machine.View) error {
 			done = v.Streams() == 0
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
@@ -96,9 +89,7 @@ func TestIdleLedgerKeepsItsTime(t *testing.T) {
 	}
 	index := func() (at uint64) {
 		t.Helper()
-		if err := l.View(t.Context(), func(v machine.View) error { at = v.Index(); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.View(t.Context(), func(v machine.View) error { at = v.Index(); return nil }))
 		return at
 	}
 	before := index()

@@ -6,16 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
 // deletedKeys is a ledger of which nearly every key was deleted since the last checkpoint.
 func deletedKeys(b *testing.B, n int) *Ledger {
 	b.Helper()
-	l, err := Open(b.Context(), Options{Dir: b.TempDir(), CheckpointBytes: 1 << 30, ScrubBytes: -1})
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := must.Get(Open(b.Context(), Options{Dir: b.TempDir(), CheckpointBytes: 1 << 30, ScrubBytes: -1}))(b)
 	b.Cleanup(func() { _ = l.Close() })
 	sequence := uint64(0)
 	each := func(operations func(key string) []machine.Operation) {
@@ -38,9 +36,7 @@ func deletedKeys(b *testing.B, n int) *Ledger {
 			{Kind: machine.OpCreateRelationship, Key: []byte("doc"), Relation: []byte("of"), Subject: []byte(key)},
 		}
 	})
-	if err := l.flush(); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, l.flush())
 	each(func(key string) []machine.Operation {
 		return []machine.Operation{
 			{Kind: machine.OpDeleteEntity, Key: []byte(key)},
@@ -69,15 +65,12 @@ func BenchmarkViewOverDeletedKeys(b *testing.B) {
 			for b.Loop() {
 				for after, more := []byte(nil), true; more; more = len(after) > 0 {
 					took := time.Duration(0)
-					err := l.View(b.Context(), func(v machine.View) (err error) {
+					must.Do(b, l.View(b.Context(), func(v machine.View) (err error) {
 						began := time.Now()
 						after, err = list(v, after)
 						took = time.Since(began)
 						return err
-					}, machine.TableRelationships, machine.TableEntities)
-					if err != nil {
-						b.Fatal(err)
-					}
+					}, machine.TableRelationships, machine.TableEntities))
 					views = append(views, took)
 				}
 			}

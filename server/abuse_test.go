@@ -17,6 +17,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -78,10 +79,7 @@ func (h *harness) awaitMetric(t testing.TB, name string, enough func(float64) bo
 // connect opens a connection and sends text on it.
 func (h *harness) connect(t testing.TB, text string) net.Conn {
 	t.Helper()
-	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(h.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(h.url, "http://")))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	_, _ = io.WriteString(c, text) // a server that refuses reads no further
 	return c
@@ -207,9 +205,7 @@ func TestAbuseHugeFrames(t *testing.T) { //nolint:paralleltest // It measures th
 	}
 	for range 2 {
 		stream := h.client.WriteStream(within(t))
-		if err := stream.Send(frame); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, stream.Send(frame))
 		_, err := stream.Receive()
 		if field, ok := badRequest(err); !ok || field != "writes" {
 			t.Errorf("got %v", err)
@@ -252,9 +248,7 @@ func TestAbuseDeafStreams(t *testing.T) { //nolint:paralleltest // It measures t
 		client, disconnect := smallWindow()
 		disconnects = append(disconnects, disconnect)
 		stream := seqledgerv1connect.NewLedgerServiceClient(client, h.url).WriteStream(within(t))
-		if err := stream.Send(nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, stream.Send(nil))
 		senders.Go(func() { // ends with the connection
 			for sequence := uint64(1); ; {
 				frame := frameOf()

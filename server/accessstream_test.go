@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
 )
@@ -25,13 +26,8 @@ func TestWriteStreamIsAuthorisedWriteByWrite(t *testing.T) {
 			writeOf("till-7", round+1, appendOp("x")), writeOf("loader", 1, appendOp("x")), other,
 			writeOf("till-8", round+1, appendOp("x")),
 		}
-		if err := stream.Send(&seqledgerv1.WriteStreamRequest{Writes: frame}); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := stream.Receive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, stream.Send(&seqledgerv1.WriteStreamRequest{Writes: frame}))
+		answer := must.Get(stream.Receive())(t)
 		for i, field := range []string{"", "client_id", "scope", ""} {
 			e := answer.Results[i].GetError()
 			if field == "" && answer.Results[i].GetReceipt() == nil {
@@ -122,10 +118,7 @@ func TestStreamsEndWithTheirCredential(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := guard(t, server.Options{}, nil)
-			open, err := g.openStreams(t, "writer")
-			if err != nil {
-				t.Fatal(err)
-			}
+			open := must.Get(g.openStreams(t, "writer"))(t)
 			test.change(g)
 			g.reload(t)
 			open.mustEnd(t, test.want)
@@ -180,13 +173,8 @@ func TestBackupEndsWithItsCredential(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{BackupRate: 64 << 10}, nil) // so slow that it lasts
 	l, a := g.as("root")
-	if _, err := l.Write(within(t), connect.NewRequest(writeOf("c", 1, appendOp(incompressible(1<<20))))); err != nil {
-		t.Fatal(err)
-	}
-	stream, err := a.Backup(within(t), connect.NewRequest(&seqledgerv1.BackupRequest{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.Write(within(t), connect.NewRequest(writeOf("c", 1, appendOp(incompressible(1<<20))))))(t)
+	stream := must.Get(a.Backup(within(t), connect.NewRequest(&seqledgerv1.BackupRequest{})))(t)
 	defer stream.Close()
 	if !stream.Receive() {
 		t.Fatal(stream.Err())

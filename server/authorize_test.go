@@ -18,6 +18,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -102,18 +103,14 @@ func (g *guarded) save(t testing.TB) {
 	for _, entry := range g.entries {
 		content += entry
 	}
-	if err := os.WriteFile(g.path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(g.path, []byte(content), 0o600))
 }
 
 // reload saves the entries and has them read.
 func (g *guarded) reload(t testing.TB) {
 	t.Helper()
 	g.save(t)
-	if err := g.authority.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, g.authority.Reload())
 }
 
 // withBearer adds a credential to each request.
@@ -185,10 +182,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 	}
 	g := guard(t, server.Options{}, nil)
 	l, _ := g.as("root")
-	first, err := l.Write(t.Context(), connect.NewRequest(writeOf("till-7", 1, appendOp("x"), setOp("k", "v"))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(l.Write(t.Context(), connect.NewRequest(writeOf("till-7", 1, appendOp("x"), setOp("k", "v")))))(t)
 	for id, names := range allowed {
 		for protocol, o := range wire {
 			l, a := g.as(id, o...)
@@ -221,10 +215,7 @@ func TestNoOracle(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, nil)
 	root, _ := g.as("root")
-	first, err := root.Write(t.Context(), connect.NewRequest(writeOf("till-7", 1, appendOp("x"))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(root.Write(t.Context(), connect.NewRequest(writeOf("till-7", 1, appendOp("x")))))(t)
 	id := first.Msg.Receipt.TxId
 	l, _ := g.as("elsewhere")
 	hidden := call(t, l.GetTransaction, &seqledgerv1.GetTransactionRequest{TxId: id, IncludeProof: true})
@@ -270,10 +261,8 @@ func TestActor(t *testing.T) {
 		t.Error("Write:", r, err)
 	}
 	stream := l.WriteStream(t.Context())
-	if err := stream.Send(&seqledgerv1.WriteStreamRequest{
-		Writes: []*seqledgerv1.WriteRequest{writeOf("till-2", 1, appendOp("x"))}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(&seqledgerv1.WriteStreamRequest{
+		Writes: []*seqledgerv1.WriteRequest{writeOf("till-2", 1, appendOp("x"))}}))
 	answer, err := stream.Receive()
 	if err != nil || answer.Results[0].GetReceipt().GetActor() != "client:writer" {
 		t.Error("WriteStream:", answer, err)
@@ -300,18 +289,12 @@ func TestUnauthenticated(t *testing.T) {
 	} {
 		for header, challenge := range map[string]string{"": `Bearer realm="seqledger"`,
 			"Bearer sl_writer_x": `Bearer realm="seqledger", error="invalid_token"`} {
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.url+path, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, g.url+path, http.NoBody))(t)
 			request.Host = "ledger.example.com" // free, because a credential protects
 			if header != "" {
 				request.Header.Set("Authorization", header)
 			}
-			answer, err := g.h1.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Get(g.h1.Do(request))(t)
 			_ = answer.Body.Close()
 			if answer.StatusCode != want || want == 401 && answer.Header.Get("WWW-Authenticate") != challenge {
 				t.Errorf("%s with %q: %d %q", path, header, answer.StatusCode, answer.Header.Get("WWW-Authenticate"))
@@ -320,10 +303,7 @@ func TestUnauthenticated(t *testing.T) {
 	}
 	for path, want := range map[string]int{"/grpc.health.v1.Health/Check": 200,
 		"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": 401} {
-		answer, err := g.h1.Post(g.url+path, "application/json", strings.NewReader("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(g.h1.Post(g.url+path, "application/json", strings.NewReader("{}")))(t)
 		_ = answer.Body.Close()
 		if answer.StatusCode != want {
 			t.Errorf("%s: got %d, want %d", path, answer.StatusCode, want)

@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/restore"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -20,10 +21,7 @@ import (
 
 func (h *harness) backup(t testing.TB, ctx context.Context) *connect.ServerStreamForClient[seqledgerv1.BackupResponse] {
 	t.Helper()
-	stream, err := h.admin.Backup(ctx, connect.NewRequest(&seqledgerv1.BackupRequest{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Get(h.admin.Backup(ctx, connect.NewRequest(&seqledgerv1.BackupRequest{})))(t)
 	t.Cleanup(func() { _ = stream.Close() })
 	return stream
 }
@@ -105,9 +103,7 @@ func TestDrainEndsBackup(t *testing.T) {
 	t.Parallel()
 	h := startWith(t, server.Options{BackupRate: 1})
 	stream := slowBackup(t, h)
-	if err := h.server.Drain(within(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, h.server.Drain(within(t)))
 	for stream.Receive() {
 		if stream.Msg().GetTrailer() != nil {
 			t.Error("a backup that was broken off has a trailer")
@@ -148,11 +144,8 @@ func TestBackupRefusesUnknownField(t *testing.T) {
 	if status != http.StatusOK || !strings.Contains(text, "invalid_argument") || !strings.Contains(text, "rate") {
 		t.Errorf("%d %s", status, text)
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-		h.url+seqledgerv1connect.AdminServiceBackupProcedure, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet,
+		h.url+seqledgerv1connect.AdminServiceBackupProcedure, nil))(t)
 	if status, _, text := h.do(t, request); status != http.StatusMethodNotAllowed ||
 		!strings.Contains(text, "send POST") {
 		t.Errorf("GET is answered with %d %s", status, text)
@@ -162,10 +155,7 @@ func TestBackupRefusesUnknownField(t *testing.T) {
 // receiveBackup returns the bytes of a backup, or the error that it ends with.
 func (h *harness) receiveBackup(t testing.TB, since *seqledgerv1.BackupBase) (*backupfile.File, uint64, error) {
 	t.Helper()
-	stream, err := h.admin.Backup(within(t), connect.NewRequest(&seqledgerv1.BackupRequest{Since: since}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Get(h.admin.Backup(within(t), connect.NewRequest(&seqledgerv1.BackupRequest{Since: since})))(t)
 	defer func() { _ = stream.Close() }()
 	var b bytes.Buffer
 	index := uint64(0)
@@ -186,10 +176,7 @@ func TestBackupSince(t *testing.T) {
 	if err != nil || since != 0 {
 		t.Fatalf("a full backup since index %d: %v", since, err)
 	}
-	head, err := backupfile.Head(full)
-	if err != nil {
-		t.Fatal(err)
-	}
+	head := must.Get(backupfile.Head(full))(t)
 	base := func() *seqledgerv1.BackupBase {
 		b := head.Base()
 		return &seqledgerv1.BackupBase{

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -25,11 +26,8 @@ func TestABatchAnswersInItsPlaces(t *testing.T) {
 				{Operation: &seqledgerv1.Operation_Append{Append: new(seqledgerv1.Append)}}},
 		}
 	}
-	data, err := proto.Marshal(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{
-		write(1), write(0), write(2), write(9)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(proto.Marshal(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{
+		write(1), write(0), write(2), write(9)}}))(t)
 	var f wire.Frame
 	if err := (wire.BinaryCodec{}).Unmarshal(append(data, 0x0a, 2, 0x78, 1), &f); err != nil || len(f.Bad) != 1 {
 		t.Fatal(err, f.Bad)
@@ -88,9 +86,7 @@ func BenchmarkConvert(b *testing.B) {
 	b.ResetTimer()
 	for i := 0; i < b.N; i += writes {
 		var f wire.Frame
-		if err := (wire.BinaryCodec{}).Unmarshal(data, &f); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, (wire.BinaryCodec{}).Unmarshal(data, &f))
 		batch := &batch{size: writes}
 		c := converters.Get().(*converter)
 		if len(c.convert(batch, &f, newAuthorizationCache(anonymous))) != writes {

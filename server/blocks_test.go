@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -83,12 +84,9 @@ func (h *harness) blocksInParts(t *testing.T, grpc seqledgerv1connect.LedgerServ
 		}
 		var parts []*seqledgerv1.Block
 		for next, more := (*seqledgerv1.BlockPosition)(nil), true; more; more = next != nil {
-			part, err := grpc.GetBlock(within(t), connect.NewRequest(&seqledgerv1.GetBlockRequest{
+			part := must.Get(grpc.GetBlock(within(t), connect.NewRequest(&seqledgerv1.GetBlockRequest{
 				Scope: scope(), Height: height, Content: seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS, Start: next,
-			}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			})))(t)
 			parts, next = append(parts, part.Msg.Block), part.Msg.Block.Next
 		}
 		if got := whole(t, parts); !proto.Equal(got, want.Msg.Block) || (len(parts) == 1) != (height == 3) {
@@ -116,11 +114,8 @@ func (h *harness) watchInParts(t *testing.T, grpc seqledgerv1connect.LedgerServi
 			return len(got) == 1 && len(got[0].Transactions) == 0 && proto.Equal(got[0].Header, want.Header)
 		},
 	} {
-		stream, err := grpc.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(),
-			Content: content}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must.Get(grpc.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(),
+			Content: content})))(t)
 		for height := uint64(1); height <= 3; height++ {
 			var got []*seqledgerv1.Block
 			for len(got) == 0 || got[len(got)-1].Next != nil {
@@ -129,11 +124,8 @@ func (h *harness) watchInParts(t *testing.T, grpc seqledgerv1connect.LedgerServi
 				}
 				got = append(got, stream.Msg().Block)
 			}
-			want, err := h.client.GetBlock(within(t),
-				connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must.Get(h.client.GetBlock(within(t),
+				connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height})))(t)
 			if !check(got, want.Msg.Block) {
 				t.Errorf("%s: block %d came in %d messages and is another one", content, height, len(got))
 			}
@@ -159,12 +151,9 @@ func (h *harness) transactionsInParts(t *testing.T, grpc seqledgerv1connect.Ledg
 		var got *seqledgerv1.Transaction
 		parts := 0
 		for next, more := uint32(0), true; more; more, parts = next != 0, parts+1 {
-			part, err := grpc.GetTransaction(within(t), connect.NewRequest(&seqledgerv1.GetTransactionRequest{
+			part := must.Get(grpc.GetTransaction(within(t), connect.NewRequest(&seqledgerv1.GetTransactionRequest{
 				TxId: want.TxId, Parts: true, FirstOperation: next, IncludeProof: true,
-			}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			})))(t)
 			if size := proto.Size(part.Msg); size > largestPart || part.Msg.Proof == nil ||
 				part.Msg.Transaction.FirstOperation != next {
 				t.Errorf("a part of %d bytes at %d, proof %v", size, next, part.Msg.Proof)
@@ -189,9 +178,7 @@ func TestReceiptsInParts(t *testing.T) {
 	request := connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
 		ReceiptWindowSet: &seqledgerv1.UpdateConfigRequest_ReceiptWindow{ReceiptWindow: 300},
 	})
-	if _, err := h.admin.UpdateConfig(within(t), request); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(h.admin.UpdateConfig(within(t), request))(t)
 	operations := make([]*seqledgerv1.Operation, 1_000)
 	for i := range operations {
 		operations[i] = appendOp("")
@@ -199,9 +186,7 @@ func TestReceiptsInParts(t *testing.T) {
 	const writes = 250
 	stream := h.client.WriteStream(within(t))
 	for sequence := range uint64(writes) {
-		if err := stream.Send(frameOf(writeOf("wide", sequence+1, operations...))); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, stream.Send(frameOf(writeOf("wide", sequence+1, operations...))))
 	}
 	receive(t, stream, writes)
 	end(t, stream)
@@ -210,12 +195,9 @@ func TestReceiptsInParts(t *testing.T) {
 	expected := uint64(writes)
 	calls := 0
 	for below, more := uint64(0), true; more; more, calls = below != 0, calls+1 {
-		answer, err := grpc.GetClientState(within(t), connect.NewRequest(&seqledgerv1.GetClientStateRequest{
+		answer := must.Get(grpc.GetClientState(within(t), connect.NewRequest(&seqledgerv1.GetClientStateRequest{
 			Scope: scope(), ClientId: "wide", IncludeReceipts: true, ReceiptsBelow: below,
-		}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		})))(t)
 		state := answer.Msg.State
 		if size := proto.Size(answer.Msg); size > largestPart || state.LastCommittedSequence != writes ||
 			len(state.LastRequestHash) != 32 {

@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/bbolt"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -175,12 +176,9 @@ func TestChargesAreWhatTheDiskKeeps(t *testing.T) {
 func keptAfter(t *testing.T, test spending, charged *uint64) int64 {
 	t.Helper()
 	dir := t.TempDir()
-	l, err := ledger.Open(t.Context(), ledger.Options{
+	l := must.Get(ledger.Open(t.Context(), ledger.Options{
 		Dir: dir, Logger: slog.New(slog.DiscardHandler), LogBytes: 8 << 20,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	g := guard(t, server.Options{Ledger: l}, map[string]string{
 		"spender": `role: writer, scopes: ["acme/*"], client_ids: ["*"]`,
 	})
@@ -190,15 +188,10 @@ func keptAfter(t *testing.T, test spending, charged *uint64) int64 {
 		test.do(s, i)
 	}
 	if charged != nil {
-		answer, err := admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 		*charged = answer.Msg.Status.Caller.StoredBytes
 	}
-	if err := errors.Join(g.stop(), l.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(g.stop(), l.Close()))
 	return diskOf(t, dir)
 }
 
@@ -212,10 +205,7 @@ func TestNothingIsStoredForNothing(t *testing.T) {
 	l, admin := g.as("small")
 	records := g.records("small")
 	stored := func() uint64 {
-		answer, err := admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 		return answer.Msg.Status.Caller.StoredBytes
 	}
 	open := func(client string, attempt byte) error {
@@ -224,9 +214,7 @@ func TestNothingIsStoredForNothing(t *testing.T) {
 		}))
 		return err
 	}
-	if err := errors.Join(open("c", 1), open("c", 2)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(open("c", 1), open("c", 2)))
 	reply(t, records.Reserve, reserveOf("mine", 1))
 	before := stored()
 	if err := open("c", 2); err != nil || stored() != before {
@@ -253,26 +241,15 @@ func TestNothingIsStoredForNothing(t *testing.T) {
 // only what it uses of it counts.
 func diskOf(t *testing.T, dir string) (n int64) {
 	t.Helper()
-	db, err := bbolt.Open(filepath.Join(dir, "state.db"), 0o600, &bbolt.Options{ReadOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(bbolt.Open(filepath.Join(dir, "state.db"), 0o600, &bbolt.Options{ReadOnly: true}))(t)
 	defer db.Close()
-	if err := db.View(func(tx *bbolt.Tx) error {
+	must.Do(t, db.View(func(tx *bbolt.Tx) error {
 		n = tx.Size()
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	names, err := filepath.Glob(filepath.Join(dir, "blocks", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
+	names := must.Get(filepath.Glob(filepath.Join(dir, "blocks", "*")))(t)
 	for _, name := range names {
-		info, err := os.Stat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(name))(t)
 		n += info.Size()
 	}
 	return n

@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
 )
@@ -47,10 +48,7 @@ func TestClusterOfOne(t *testing.T) {
 // status returns what a node says of itself.
 func (h *harness) status(t *testing.T) *seqledgerv1.Status {
 	t.Helper()
-	answer, err := h.admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(h.admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 	return answer.Msg.Status
 }
 
@@ -96,9 +94,7 @@ func TestStatusWithoutAMajority(t *testing.T) {
 			left.awaitReady(t, true)
 			for _, h := range nodes {
 				if h != left && h != leader { // the leader last, so that it does not hand over
-					if err := errors.Join(h.stop(), h.ledger.Close()); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, errors.Join(h.stop(), h.ledger.Close()))
 				}
 			}
 			if !led {

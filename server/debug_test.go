@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/server"
 )
@@ -15,14 +16,8 @@ import (
 // startDebug serves profiles until the test ends.
 func startDebug(t *testing.T) *harness {
 	t.Helper()
-	s, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(server.New(server.Options{Ledger: openLedger(t, ledger.Options{})}))(t)
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	// Ends with cancel; the cleanup waits for it.
@@ -61,10 +56,7 @@ func TestDebug(t *testing.T) {
 		"Origin: " + h.url: http.StatusOK, "Sec-Fetch-Site: none": http.StatusOK,
 		"Sec-Fetch-Site: same-origin": http.StatusOK,
 	} {
-		request, err := http.NewRequest(http.MethodGet, h.url+"/debug/pprof/", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequest(http.MethodGet, h.url+"/debug/pprof/", http.NoBody))(t)
 		name, value, _ := strings.Cut(header, ": ")
 		if request.Header.Set(name, value); name == "Host" {
 			request.Host = value
@@ -77,14 +69,8 @@ func TestDebug(t *testing.T) {
 
 func TestDebugRefusesOtherAddresses(t *testing.T) {
 	t.Parallel()
-	s, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(server.New(server.Options{Ledger: openLedger(t, ledger.Options{})}))(t)
+	listener := must.Get(net.Listen("tcp", "0.0.0.0:0"))(t)
 	if err := s.ServeDebug(t.Context(), listener); !errors.Is(err, server.ErrNotLoopback) {
 		t.Error("got", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/mcp/tools"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -71,10 +72,7 @@ func TestLargeMessagesAreDecodedInTurn(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var held []func()
 				for range max(1, runtime.GOMAXPROCS(0)-1) {
-					done, err := s.admission.Decode(t.Context(), s.party(t.Context()))
-					if err != nil {
-						t.Fatal(err)
-					}
+					done := must.Get(s.admission.Decode(t.Context(), s.party(t.Context())))(t)
 					held = append(held, done)
 				}
 				r := httptest.NewRequest(http.MethodPost, "http://localhost"+test.path, strings.NewReader(test.body))
@@ -115,11 +113,7 @@ func zip(t *testing.T, text string) string {
 	t.Helper()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	if _, err := w.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.Write([]byte(text)))(t)
+	must.Do(t, w.Close())
 	return b.String()
 }

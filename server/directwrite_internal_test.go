@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -19,28 +20,19 @@ import (
 // its body, and with the error at the body's end.
 func TestDirectWriteForms(t *testing.T) {
 	t.Parallel()
-	l, err := ledger.Open(t.Context(), ledger.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(ledger.Open(t.Context(), ledger.Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	s, err := New(Options{Ledger: l, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	message, err := (&seqledgerv1.WriteRequest{
+	s := must.Get(New(Options{Ledger: l, Logger: slog.New(slog.DiscardHandler)}))(t)
+	message := must.Get((&seqledgerv1.WriteRequest{
 		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "c", Sequence: 1,
 		Operations: []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_Append{
 			Append: &seqledgerv1.Append{Payload: []byte("x")},
 		}}},
-	}).MarshalVT()
-	if err != nil {
-		t.Fatal(err)
-	}
+	}).MarshalVT())(t)
 	for name, test := range map[string]struct {
 		change func(r *http.Request)
 		direct bool

@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -22,10 +23,7 @@ import (
 // encoded returns a message in binary.
 func encoded(t testing.TB, m proto.Message) []byte {
 	t.Helper()
-	data, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(proto.Marshal(m))(t)
 	return data
 }
 
@@ -137,31 +135,20 @@ func TestDirectWrite(t *testing.T) {
 				ask := func(body io.Reader) (int, string, string, string) {
 					t.Helper()
 					before := h.counters(t)
-					request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-						h.url+seqledgerv1connect.LedgerServiceWriteProcedure, body)
-					if err != nil {
-						t.Fatal(err)
-					}
+					request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost,
+						h.url+seqledgerv1connect.LedgerServiceWriteProcedure, body))(t)
 					request.Header.Set("Content-Type", "application/proto")
 					request.Header.Set("X-Request-Id", "same")
 					for line := range strings.Lines(test.headers) {
 						name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 						request.Header.Set(name, value)
 					}
-					answer, err := client.Do(request)
-					if err != nil {
-						t.Fatal(err)
-					}
+					answer := must.Get(client.Do(request))(t)
 					defer answer.Body.Close()
-					text, err := io.ReadAll(answer.Body)
-					if err != nil {
-						t.Fatal(err)
-					}
+					text := must.Get(io.ReadAll(answer.Body))(t)
 					answer.Header.Del("Date")
 					var header strings.Builder
-					if err := answer.Header.Write(&header); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, answer.Header.Write(&header))
 					return answer.StatusCode, header.String(), string(text), h.counters(t).less(before)
 				}
 				status, header, text, counted := ask(bytes.NewReader(test.body))

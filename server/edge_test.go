@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -49,26 +50,18 @@ func (q edgeRequest) send(t *testing.T, h *harness) string {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	if q.host != "" {
 		host = q.host
 	}
-	_, err = fmt.Fprintf(conn, "%s %s HTTP/%s\r\nHost: %s\r\n%sContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		q.method, q.path, q.version, host, q.headers, len(q.body), q.body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Get(fmt.Fprintf(conn, "%s %s HTTP/%s\r\nHost: %s\r\n%sContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		q.method, q.path, q.version, host, q.headers, len(q.body), q.body))(t)
 	answer, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: q.method})
 	if err != nil {
 		return err.Error()
 	}
 	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(io.ReadAll(answer.Body))(t)
 	text := fmt.Sprint(answer.StatusCode)
 	for _, name := range shown {
 		if values := answer.Header[name]; values != nil {
@@ -224,10 +217,7 @@ func TestUnreadAnswersHoldNoPlaces(t *testing.T) {
 	// answered returns how many writes both nodes have answered or refused.
 	answered := func() (all int) {
 		for _, h := range []*harness{leader, follower} {
-			q, err := http.NewRequestWithContext(within(t), http.MethodGet, h.url+"/metrics", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			q := must.Get(http.NewRequestWithContext(within(t), http.MethodGet, h.url+"/metrics", http.NoBody))(t)
 			_, _, text := h.do(t, q)
 			for line := range strings.Lines(text) {
 				if strings.HasPrefix(line, "seqledger_requests_total{") && strings.Contains(line, procedure) {

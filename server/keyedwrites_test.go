@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -102,9 +103,7 @@ func TestMalformedKeyedWrites(t *testing.T) {
 		}
 	}
 	stream := h.client.WriteStream(within(t))
-	if err := stream.Send(frameOf(keyedWrite("k", "job"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(frameOf(keyedWrite("k", "job"))))
 	if r, err := stream.Receive(); err != nil ||
 		r.Results[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
 		t.Error("a keyed write on a stream:", r, err)
@@ -128,23 +127,15 @@ func TestUnreadReplaysTakeRoom(t *testing.T) {
 		Response: bytes.Repeat([]byte{0xa5}, 1<<20)})
 	held := reserveOf("held", 1)
 	mine := reply(t, c.Reserve, held)
-	body, err := proto.Marshal(reserveOf("large", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(proto.Marshal(reserveOf("large", 2)))(t)
 	for range 40 { // each would take two mebibytes of 32
-		conn, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", strings.TrimPrefix(g.url, "http://")))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"+
 			"Content-Type: application/proto\r\nContent-Length: %d\r\n\r\n%s",
 			seqledgerv1connect.IdempotencyServiceReserveProcedure, g.keys["slow"], len(body), body)
 		// As many as fill the buffers between the two sides.
-		if _, err := io.WriteString(conn, strings.Repeat(request, 16)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(conn, strings.Repeat(request, 16)))(t)
 	}
 	var refused error
 	eventually(t, "a refusal", func() bool {

@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/seqledger/seqledger/internal/mcp/tools"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/server"
 )
 
@@ -26,12 +27,9 @@ func withTools() server.Options {
 func agent(t *testing.T, h *harness, key string) *mcp.ClientSession {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
-	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
+	session := must.Get(client.Connect(t.Context(), &mcp.StreamableClientTransport{
 		Endpoint: h.url + "/mcp", HTTPClient: &http.Client{Transport: withBearer{key, h.h1.Transport}},
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, nil))(t)
 	t.Cleanup(func() { _ = session.Close() })
 	return session
 }
@@ -47,10 +45,7 @@ func use(t *testing.T, a *mcp.ClientSession, tool string, arguments object) (obj
 		return nil, err.Error()
 	}
 	if result.IsError {
-		text, err := json.Marshal(result.Content)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(result.Content))(t)
 		return nil, string(text)
 	}
 	o, ok := result.StructuredContent.(object)
@@ -138,10 +133,7 @@ func TestAgentsHaveTheirOwnRights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := (&http.Client{Transport: withBearer{key, g.h1.Transport}}).Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get((&http.Client{Transport: withBearer{key, g.h1.Transport}}).Do(r))(t)
 		_ = answer.Body.Close()
 		if answer.StatusCode != http.StatusUnauthorized {
 			t.Errorf("key %q: %s", key, answer.Status)
@@ -163,10 +155,7 @@ func TestTheEndpointForAgents(t *testing.T) {
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Accept", "application/json, text/event-stream")
 		r.Host = header.Get("Host")
-		answer, err := h.h1.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(h.h1.Do(r))(t)
 		defer answer.Body.Close()
 		_, _ = io.Copy(io.Discard, answer.Body)
 		return answer.StatusCode

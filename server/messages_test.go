@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -21,12 +22,8 @@ func zipped(t *testing.T, text []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	if _, err := w.Write(text); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.Write(text))(t)
+	must.Do(t, w.Close())
 	return b.Bytes()
 }
 
@@ -34,12 +31,9 @@ func zipped(t *testing.T, text []byte) []byte {
 func TestReadsTakeSmallRequests(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, Options{})
-	message, err := proto.Marshal(&seqledgerv1.GetEntityRequest{
+	message := must.Get(proto.Marshal(&seqledgerv1.GetEntityRequest{
 		Scope: &seqledgerv1.Scope{Organization: "a"}, Key: strings.Repeat("k", maxReadRequestBytes),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	const get = seqledgerv1connect.LedgerServiceGetEntityProcedure
 	query := "http://localhost" + get + "?connect=v1&encoding=proto&compression=gzip&base64=1&message=" +
 		base64.RawURLEncoding.EncodeToString(zipped(t, message))
@@ -104,10 +98,7 @@ func TestCompressor(t *testing.T) {
 	text := []byte(strings.Repeat("a block is a block ", 10_000) + incompressible(100_000))
 	for _, size := range []int{1, 1_000, compressPiece, len(text)} {
 		var b bytes.Buffer
-		w, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(gzip.NewWriterLevel(&b, gzip.BestSpeed))(t)
 		c := compressor{w}
 		pieces := text
 		if size == 1 {
@@ -120,13 +111,8 @@ func TestCompressor(t *testing.T) {
 			}
 			rest = rest[n:]
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-		r, err := gzip.NewReader(&b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Close())
+		r := must.Get(gzip.NewReader(&b))(t)
 		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, pieces) {
 			t.Errorf("in pieces of %d: %d bytes became %d, %v", size, len(pieces), len(got), err)
 		}

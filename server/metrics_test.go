@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -25,10 +26,7 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	if status != http.StatusOK || !strings.Contains(text, "# HELP seqledger_requests_total ") {
 		t.Fatal(status, text)
 	}
-	problems, err := promlint.New(strings.NewReader(text)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := must.Get(promlint.New(strings.NewReader(text)).Lint())(t)
 	for _, p := range problems {
 		if strings.HasPrefix(p.Metric, "seqledger_") {
 			t.Errorf("%s: %s", p.Metric, p.Text)
@@ -111,9 +109,7 @@ func TestEveryDecisionIsCounted(t *testing.T) {
 			if method == "WriteStream" {
 				stream := h.client.WriteStream(within(t))
 				send = func(m *seqledgerv1.WriteRequest) {
-					if err := stream.Send(frameOf(m)); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, stream.Send(frameOf(m)))
 					receive(t, stream, 1)
 				}
 				defer end(t, stream)
@@ -157,14 +153,10 @@ func TestGatesAreCounted(t *testing.T) {
 	t.Parallel()
 	h := startWith(t, server.Options{MaxOpenStreams: 1})
 	stream := h.client.WriteStream(within(t))
-	if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(frameOf(writeOf("c", 1, appendOp("x")))))
 	receive(t, stream, 1)
 	second := h.client.WriteStream(within(t))
-	if err := second.Send(nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, second.Send(nil))
 	if _, err := second.Receive(); connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Error(err)
 	}
@@ -237,10 +229,7 @@ func TestKeyedMetrics(t *testing.T) {
 			t.Errorf("the metrics have no line %s", want)
 		}
 	}
-	status, err := h.admin.GetStatus(t.Context(), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := must.Get(h.admin.GetStatus(t.Context(), connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 	node := status.Msg.GetStatus().GetNode()
 	if node.GetReservations() != 1 || node.GetOldestReservation() == nil || node.GetWaitingReserves() != 0 ||
 		node.GetReservationsIndeterminate() != 0 || node.GetCommandsRefused() != 0 {

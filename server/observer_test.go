@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -17,21 +18,15 @@ import (
 func newTestServer(t testing.TB, o Options) *Server {
 	t.Helper()
 	// A start reads a whole log file, which the race detector makes the largest part of most tests.
-	l, err := ledger.Open(context.Background(), ledger.Options{Dir: t.TempDir(), LogBytes: 8 << 20,
-		Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(ledger.Open(context.Background(), ledger.Options{Dir: t.TempDir(), LogBytes: 8 << 20,
+		Logger: slog.New(slog.DiscardHandler)}))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	o.Ledger = l
-	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(o))(t)
 	return s
 }
 

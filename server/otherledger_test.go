@@ -11,6 +11,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -22,22 +23,15 @@ func TestClientRefusesAnotherLedger(t *testing.T) {
 	t.Parallel()
 	first, other := start(t), start(t)
 	servers := strings.TrimPrefix(first.url, "http://") + "," + strings.TrimPrefix(other.url, "http://")
-	c, err := client.New(client.Options{Server: servers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: servers}))(t)
 	defer c.Close()
 	for sequence := range uint64(2) { // the first one learns, the second one goes the short way
-		if _, err := c.Write(within(t), writeOf("till-1", sequence+1, appendOp("x"))); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Write(within(t), writeOf("till-1", sequence+1, appendOp("x"))))(t)
 	}
 	before := other.state(t)
 	first.h1.CloseIdleConnections()
 	first.h2.CloseIdleConnections()
-	if err := first.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, first.stop())
 	ctx, cancel := context.WithCancel(within(t))
 	refused := make(chan error, 3)
 	// All three end with cancel; they are received below.
@@ -69,10 +63,7 @@ func TestClientRefusesAnotherLedger(t *testing.T) {
 func TestCallsForAnotherLedger(t *testing.T) {
 	t.Parallel()
 	g := guard(t, server.Options{}, nil)
-	id, err := g.ledger.ID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Get(g.ledger.ID())(t)
 	for name, test := range map[string]struct {
 		caller, meant string
 		status        int
@@ -85,11 +76,8 @@ func TestCallsForAnotherLedger(t *testing.T) {
 		"nonsense":    {"root", strings.Repeat("x", 200), http.StatusBadRequest, id.String()},
 		"a stranger":  {"", "any", http.StatusUnauthorized, ""},
 	} {
-		q, err := http.NewRequestWithContext(within(t), http.MethodPost,
-			g.url+seqledgerv1connect.AdminServiceGetStatusProcedure, strings.NewReader("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := must.Get(http.NewRequestWithContext(within(t), http.MethodPost,
+			g.url+seqledgerv1connect.AdminServiceGetStatusProcedure, strings.NewReader("{}")))(t)
 		q.Header.Set("Content-Type", "application/json")
 		q.Header.Set("Seqledger-Ledger", test.meant)
 		if key := g.keys[test.caller]; key != "" {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -30,22 +31,16 @@ func unmarshalJSON(data []byte, m proto.Message) error { return protojson.Unmars
 // ledgerState returns where a stream stands in the ledger itself.
 func ledgerState(t testing.TB, l *ledger.Ledger, client string) (s machine.StreamState, found bool) {
 	t.Helper()
-	err := l.View(context.Background(), func(v machine.View) (err error) {
+	must.Do(t, l.View(context.Background(), func(v machine.View) (err error) {
 		s, found, err = v.Stream(machine.Scope{Organization: "acme", Vault: "main"}, client)
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return s, found
 }
 
 func (h *harness) get(t testing.TB, path string) (int, string) {
 	t.Helper()
-	request, err := http.NewRequest(http.MethodGet, h.url+path, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(http.NewRequest(http.MethodGet, h.url+path, http.NoBody))(t)
 	status, _, text := h.do(t, request)
 	return status, text
 }
@@ -75,9 +70,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal("a gap must be refused")
 	}
 	stream := h.client.WriteStream(within(t))
-	if err := stream.Send(frameOf(writeOf("a-client-id", 0))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(frameOf(writeOf("a-client-id", 0))))
 	receive(t, stream, 1)
 	for name, want := range map[string]string{
 		`seqledger_decisions_total{code="SEQUENCE_GAP"}`:                                                     "1",
@@ -141,9 +134,7 @@ func TestHealth(t *testing.T) {
 	if _, err := h.health(t, "other"); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Error("an unknown service:", err)
 	}
-	if err := h.server.Drain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, h.server.Drain(t.Context()))
 	for _, service := range services {
 		if got, err := h.health(t, service); err != nil || got != grpchealth.StatusNotServing {
 			t.Errorf("draining, %q: got %v, %v", service, got, err)
@@ -153,14 +144,8 @@ func TestHealth(t *testing.T) {
 
 func TestServeRefusesOtherAddresses(t *testing.T) {
 	t.Parallel()
-	s, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(server.New(server.Options{Ledger: openLedger(t, ledger.Options{})}))(t)
+	listener := must.Get(net.Listen("tcp", "0.0.0.0:0"))(t)
 	if err := s.Serve(t.Context(), listener); !errors.Is(err, server.ErrNotLoopback) {
 		t.Error("got", err)
 	}
@@ -171,17 +156,9 @@ func TestServeRefusesOtherAddresses(t *testing.T) {
 
 func TestServeEndsWhenTheListenerFails(t *testing.T) {
 	t.Parallel()
-	s, err := server.New(server.Options{Ledger: openLedger(t, ledger.Options{})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(server.New(server.Options{Ledger: openLedger(t, ledger.Options{})}))(t)
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	must.Do(t, listener.Close())
 	if err := s.Serve(t.Context(), listener); err == nil {
 		t.Error("a listener that fails must be reported")
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -20,10 +21,7 @@ import (
 func (h *harness) clientState(t testing.TB, m *seqledgerv1.GetClientStateRequest) *seqledgerv1.ClientState {
 	t.Helper()
 	m.Scope = scope()
-	answer, err := h.client.GetClientState(t.Context(), connect.NewRequest(m))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(h.client.GetClientState(t.Context(), connect.NewRequest(m)))(t)
 	return answer.Msg.State
 }
 
@@ -126,11 +124,8 @@ func TestTransactionsAndProofs(t *testing.T) {
 	if r.Proof == nil || r.BlockHeader == nil || r.Proof.TreeSize != uint64(r.BlockHeader.TxCount) {
 		t.Fatal("a proof was asked for:", r)
 	}
-	answer, err := h.client.GetTransaction(t.Context(), connect.NewRequest(
-		&seqledgerv1.GetTransactionRequest{TxId: r.TxId, IncludeProof: true}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(h.client.GetTransaction(t.Context(), connect.NewRequest(
+		&seqledgerv1.GetTransactionRequest{TxId: r.TxId, IncludeProof: true})))(t)
 	tx := answer.Msg.Transaction
 	if tx.TxId != r.TxId || tx.Sequence != 1 || tx.ClientId != "c" || tx.Actor != "system:anonymous" ||
 		tx.Index != r.Index ||
@@ -149,10 +144,7 @@ func TestTransactionsAndProofs(t *testing.T) {
 	if !replay.Replayed || !proto.Equal(replay.Proof, r.Proof) {
 		t.Error("a replay can be asked for its proof:", replay)
 	}
-	id, err := machine.ParseTxID(r.TxId)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Get(machine.ParseTxID(r.TxId))(t)
 	ledger, _ := id.Parts()
 	for _, other := range []machine.TxID{machine.NewTxID(ledger, 999), machine.NewTxID(ledger+1, r.Index)} {
 		_, err := h.client.GetTransaction(t.Context(), connect.NewRequest(
@@ -288,11 +280,8 @@ func TestListsBehindManyDeleted(t *testing.T) {
 	}
 	var entities []*seqledgerv1.Entity
 	for token, more := "", true; more; more = token != "" {
-		m, err := h.client.ListEntities(t.Context(), connect.NewRequest(
-			&seqledgerv1.ListEntitiesRequest{Scope: scope(), PageToken: token}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(h.client.ListEntities(t.Context(), connect.NewRequest(
+			&seqledgerv1.ListEntitiesRequest{Scope: scope(), PageToken: token})))(t)
 		entities, token = append(entities, m.Msg.Entities...), m.Msg.NextPageToken
 	}
 	if len(entities) != 1 || entities[0].Key != fmt.Sprintf("u%05d", kept) {
@@ -342,11 +331,8 @@ func TestWatch(t *testing.T) {
 	for i := range uint64(3) {
 		h.mustWrite(t, writeOf("c", i+1, appendOp("x")))
 	}
-	stream, err := h.client.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(),
-		FromHeight: 2}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Get(h.client.Watch(within(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope(),
+		FromHeight: 2})))(t)
 	for height := uint64(2); height <= 10; height++ {
 		if height > 3 { // the first ones are there, the others come live
 			h.mustWrite(t, writeOf("c", height, appendOp("x")))
@@ -372,10 +358,7 @@ func TestWatchOfAnEmptyScopeSendsHeaders(t *testing.T) {
 	h := start(t)
 	ctx, cancel := context.WithCancel(within(t))
 	// Watch returns once the headers are there, before there is any block.
-	stream, err := h.client.Watch(ctx, connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Get(h.client.Watch(ctx, connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()})))(t)
 	h.awaitStreams(t, "1")
 	cancel()
 	_ = stream.Close()

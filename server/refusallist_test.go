@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -34,9 +35,7 @@ func (h *harness) ways(t *testing.T) map[string]func(writes ...*seqledgerv1.Writ
 			_, _ = h.client.WriteBatch(t.Context(), connect.NewRequest(&seqledgerv1.WriteBatchRequest{Writes: writes}))
 		},
 		"WriteStream": func(writes ...*seqledgerv1.WriteRequest) {
-			if err := stream.Send(frameOf(writes...)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, stream.Send(frameOf(writes...)))
 			receive(t, stream, len(writes))
 		},
 	}
@@ -51,12 +50,9 @@ func TestEveryRefusalIsListed(t *testing.T) {
 			h := startWith(t, server.Options{Ledger: openLedger(t, ledger.Options{
 				Config: machine.Config{ReceiptWindow: 1, MaxStreams: 3},
 			})})
-			_, err := h.client.OpenSession(t.Context(), connect.NewRequest(&seqledgerv1.OpenSessionRequest{
+			must.Get(h.client.OpenSession(t.Context(), connect.NewRequest(&seqledgerv1.OpenSessionRequest{
 				Scope: scope(), ClientId: "s", AttemptId: make([]byte, 16),
-			}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			})))(t)
 			send := h.ways(t)[way]
 			var want []string
 			for _, c := range decisionCases() {

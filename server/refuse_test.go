@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -35,13 +36,8 @@ func (e *wireError) writeError(t testing.TB) (detail *seqledgerv1.WriteError, ba
 	for _, d := range e.Details {
 		switch d.Type {
 		case "seqledger.v1.WriteError":
-			b, err := base64.RawStdEncoding.DecodeString(d.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := proto.Unmarshal(b, detail); err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(base64.RawStdEncoding.DecodeString(d.Value))(t)
+			must.Do(t, proto.Unmarshal(b, detail))
 		case "google.rpc.BadRequest":
 			bad = true
 		}
@@ -68,10 +64,7 @@ func TestMalformedWritesChangeNothing(t *testing.T) {
 		status, _, text := h.post(t, seqledgerv1connect.LedgerServiceWriteProcedure, "application/json", c.body)
 		h.checkRefusal(t, c.body, status, text, c.field)
 	}
-	ok, err := proto.Marshal(writeOf("c", 1, appendOp("x")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok := must.Get(proto.Marshal(writeOf("c", 1, appendOp("x"))))(t)
 	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1)
 	noText := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), []byte{0xff})
 	for field, body := range map[string][]byte{
@@ -191,11 +184,8 @@ func TestHostMustBeLoopback(t *testing.T) {
 	for _, path := range []string{seqledgerv1connect.LedgerServiceWriteProcedure, "/metrics", "/healthz", "/"} {
 		for host, want := range map[string]bool{"evil.example": false, "evil.example:7400": false,
 			"localhost:1": true} {
-			request, err := http.NewRequest(http.MethodPost, h.url+path,
-				strings.NewReader(`{`+good+`,"operations":[{"append":{}}]}`))
-			if err != nil {
-				t.Fatal(err)
-			}
+			request := must.Get(http.NewRequest(http.MethodPost, h.url+path,
+				strings.NewReader(`{`+good+`,"operations":[{"append":{}}]}`)))(t)
 			if want {
 				request.Body, request.ContentLength = http.NoBody, 0
 			}

@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
 )
@@ -95,11 +96,9 @@ func TestRequestIDOnAStream(t *testing.T) {
 	h := startWith(t, server.Options{Logger: logger})
 	stream := h.client.WriteStream(within(t))
 	stream.RequestHeader().Set("X-Request-Id", "stream-7")
-	if err := stream.Send(frameOf(
+	must.Do(t, stream.Send(frameOf(
 		writeOf("c", 1, appendOp("x")), writeOf("c", 1, appendOp("x")), writeOf("c", 9,
-			appendOp("x")), writeOf("c", 0))); err != nil {
-		t.Fatal(err)
-	}
+			appendOp("x")), writeOf("c", 0))))
 	receive(t, stream, 4)
 	if got := stream.ResponseHeader().Get("X-Request-Id"); got != "stream-7" {
 		t.Errorf("got %q", got)
@@ -162,15 +161,11 @@ func TestLogsHoldNothingOfClients(t *testing.T) {
 	stream.RequestHeader().Set("Authorization", "Bearer "+marker)
 	m := writeOf(marker, 1, setOp(marker, marker), relateOp(marker, marker, marker))
 	m.Scope.Organization, m.IdempotencyKey = marker, key
-	if err := stream.Send(frameOf(m, writeOf(marker, 7, appendOp(marker)),
-		writeOf(marker, 0, appendOp(marker)))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(frameOf(m, writeOf(marker, 7, appendOp(marker)),
+		writeOf(marker, 0, appendOp(marker)))))
 	receive(t, stream, 3)
 	end(t, stream)
-	if err := h.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, h.stop())
 	text := book.String()
 	if !strings.Contains(text, "LedgerService/Write") || !strings.Contains(text, "write stream closed") {
 		t.Fatal("the log must not be empty: ", text)

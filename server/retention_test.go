@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/seqledger/seqledger/client/proof"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -32,14 +33,11 @@ func goneDetail(t *testing.T, what string, err error) *seqledgerv1.Gone {
 // retainMebibyte makes the ledger keep one mebibyte.
 func (h *harness) retainMebibyte(t *testing.T) {
 	t.Helper()
-	_, err := h.admin.UpdateConfig(t.Context(), connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
+	must.Get(h.admin.UpdateConfig(t.Context(), connect.NewRequest(&seqledgerv1.UpdateConfigRequest{
 		EvictionIntervalSet: &seqledgerv1.UpdateConfigRequest_EvictionInterval{EvictionInterval: 1},
 		RetainBlocks:        durationpb.New(0),
 		RetainBytesSet:      &seqledgerv1.UpdateConfigRequest_RetainBytes{RetainBytes: 1 << 20},
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	})))(t)
 }
 
 // What retention has dropped is answered with out_of_range and where the history begins, by every read; the status says
@@ -67,10 +65,7 @@ func TestReadsBeforeTheHorizon(t *testing.T) {
 	if also := goneDetail(t, "ListBlocks", err); also.FirstHeight != gone.FirstHeight {
 		t.Error(also, gone)
 	}
-	watch, err := h.client.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	watch := must.Get(h.client.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()})))(t)
 	for watch.Receive() && watch.Msg().GetBlock() == nil { // the first message has none
 	}
 	goneDetail(t, "Watch", watch.Err())
@@ -86,10 +81,7 @@ func TestReadsBeforeTheHorizon(t *testing.T) {
 	_, err = h.client.Write(t.Context(),
 		connect.NewRequest(writeOf("c", 1, appendOp(payload), setOp("k", payload[:100]))))
 	mustRefuse(t, err, connect.CodeAlreadyExists, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED)
-	status, err := h.admin.GetStatus(t.Context(), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := must.Get(h.admin.GetStatus(t.Context(), connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 	if r := status.Msg.Status.Retention; r.Horizon != gone.Horizon || r.Bytes < 1<<20 || r.Bytes > 2<<20 ||
 		r.GoneUntil == nil || status.Msg.Status.Config.RetainBytes != 1<<20 {
 		t.Error(r, status.Msg.Status.Config)

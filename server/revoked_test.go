@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -66,9 +67,7 @@ func (s *keyedServer) save(t *testing.T) {
 	for entry := range maps.Values(s.entries) {
 		file += entry
 	}
-	if err := os.WriteFile(s.path, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(s.path, []byte(file), 0o600))
 }
 
 // revoke removes a key.
@@ -76,9 +75,7 @@ func (s *keyedServer) revoke(t *testing.T, id string) {
 	t.Helper()
 	delete(s.entries, id)
 	s.save(t)
-	if err := s.options.Auth.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.options.Auth.Reload())
 }
 
 // ask returns the answer to a call.
@@ -105,10 +102,7 @@ func (s *keyedServer) takeReads(t *testing.T) (release func()) {
 	var others admission.Registry
 	var held []func()
 	for i := range 64 {
-		share, err := others.Of(fmt.Sprint("other:", i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		share := must.Get(others.Of(fmt.Sprint("other:", i)))(t)
 		for _, large := range []bool{false, true} {
 			ctx, cancel := context.WithCancel(t.Context())
 			stop := time.AfterFunc(time.Millisecond, cancel) // of the bubble: there is no further place

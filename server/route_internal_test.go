@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/cluster"
@@ -99,23 +100,14 @@ func (r *routed) call(t *testing.T, procedure, body string) (status int, header 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+procedure, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := must.Get(http.NewRequestWithContext(ctx, http.MethodPost, r.url+procedure, strings.NewReader(body)))(t)
 	q.Host = "ledger.example.com"
 	q.Header.Set("Content-Type", "application/json")
 	q.Header.Set("Authorization", "Bearer key")
 	q.Header.Set(clientHeader, "192.0.2.1:1") // forged
-	response, err := http.DefaultClient.Do(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.DefaultClient.Do(q))(t)
 	defer func() { _ = response.Body.Close() }()
-	b, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(io.ReadAll(response.Body))(t)
 	return response.StatusCode, response.Header, string(b)
 }
 
@@ -217,20 +209,14 @@ func TestUnsentCallGoesToTheNextLeader(t *testing.T) {
 func TestUnsentCallIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	r := startRouted(t)
-	address, err := freeport.Address()
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := must.Get(freeport.Address())(t)
 	r.elect(cluster.Leader{ID: 2, Term: 2, Peer: address})
 	answered := make(chan string, 1)
 	go func() { // ends with the response
 		_, _, answer := r.write(t)
 		answered <- answer
 	}()
-	l, err := freeport.Listen(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(freeport.Listen(t.Context(), address))(t)
 	hs := &http.Server{Handler: http.HandlerFunc(accepts), ReadHeaderTimeout: time.Minute}
 	go func() { _ = hs.Serve(l) }() // ends with Close
 	defer func() { _ = hs.Close() }()
@@ -332,16 +318,10 @@ func TestSilentForwardedStreamsEnd(t *testing.T) {
 			defer cancel()
 			sent, caller := io.Pipe()
 			defer func() { _ = caller.Close() }()
-			q, err := http.NewRequestWithContext(ctx, http.MethodPost,
-				node.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, sent)
-			if err != nil {
-				t.Fatal(err)
-			}
+			q := must.Get(http.NewRequestWithContext(ctx, http.MethodPost,
+				node.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, sent))(t)
 			go func() { _, _ = io.WriteString(caller, "frames") }() // ends when they are read, or with the call
-			response, err := transport.RoundTrip(q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			response := must.Get(transport.RoundTrip(q))(t)
 			ends(r, leader)
 			if _, err := io.ReadAll(response.Body); err == nil || ctx.Err() != nil {
 				t.Errorf("the stream must break, as its last answers are missing; got %v", err)
@@ -383,21 +363,15 @@ func TestSilentForwardedUpgradesEnd(t *testing.T) {
 			r.elect(cluster.Leader{ID: 2, Term: 2, Peer: leader.Listener.Addr().String()})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			q, err := http.NewRequestWithContext(ctx, http.MethodGet,
-				r.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			q := must.Get(http.NewRequestWithContext(ctx, http.MethodGet,
+				r.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, http.NoBody))(t)
 			for name, value := range map[string]string{
 				"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Protocol": upgrade.Protocol,
 				"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
 			} {
 				q.Header.Set(name, value)
 			}
-			response, err := http.DefaultClient.Do(q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			response := must.Get(http.DefaultClient.Do(q))(t)
 			defer func() { _ = response.Body.Close() }()
 			if response.StatusCode != http.StatusSwitchingProtocols {
 				t.Fatal(response.Status)

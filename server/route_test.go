@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	peers "github.com/seqledger/seqledger/ledger/raftlog/transport"
@@ -49,13 +50,10 @@ func startClockedNode(
 	dir, peer := filepath.Join(t.TempDir(), "node"), listener.Addr().String()
 	logger := slog.New(slog.DiscardHandler)
 	if join != "" {
-		err := seed.Join(within(t), seed.Options{
+		must.Do(t, seed.Join(within(t), seed.Options{
 			Dir: dir, Nodes: []string{join}, RoundTripper: peers.NewRoundTripper(config), Peer: peer, Logger: logger,
 			Encrypted: config != nil, Token: joinToken,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	l, err := ledger.Open(within(t), ledger.Options{
 		Dir: dir, LogBytes: 8 << 20, CacheBytes: -1, ScrubBytes: -1, Logger: logger, Clock: clock,
@@ -131,9 +129,7 @@ func TestAnyNodeTakesAnyCall(t *testing.T) {
 	leader := leads(t, nodes)
 	if !testing.Short() {
 		before, _ := leader.ledger.Cluster().Leader()
-		if err := leader.ledger.Cluster().TransferLeadership(within(t), 0); err != nil {
-			t.Fatal(err)
-		}
+		handOver(t, leader)
 		for i, h := range nodes {
 			await(t, func() bool {
 				now, _ := h.ledger.Cluster().Leader()
@@ -145,9 +141,7 @@ func TestAnyNodeTakesAnyCall(t *testing.T) {
 	}
 	leader.h1.CloseIdleConnections()
 	leader.h2.CloseIdleConnections()
-	if err := errors.Join(leader.stop(), leader.ledger.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(leader.stop(), leader.ledger.Close()))
 	next := uint64(0)
 	for _, h := range nodes {
 		for range 10 {
@@ -277,11 +271,8 @@ func streamThree(ctx context.Context, c seqledgerv1connect.LedgerServiceClient, 
 // leader knows the host that a caller of another node used.
 func refuseOtherHosts(t *testing.T, h *harness) {
 	t.Helper()
-	q, err := http.NewRequestWithContext(within(t), http.MethodPost,
-		h.url+seqledgerv1connect.LedgerServiceWriteProcedure, strings.NewReader(`{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := must.Get(http.NewRequestWithContext(within(t), http.MethodPost,
+		h.url+seqledgerv1connect.LedgerServiceWriteProcedure, strings.NewReader(`{}`)))(t)
 	q.Header.Set("Content-Type", "application/json")
 	q.Host = "rebound.example.com"
 	if status, _, text := h.do(t, q); status != http.StatusMisdirectedRequest && status != http.StatusForbidden {

@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	peers "github.com/seqledger/seqledger/ledger/raftlog/transport"
 	"github.com/seqledger/seqledger/ledger/seed"
@@ -49,26 +50,20 @@ func (g *guarded) writesAsItself(t *testing.T, client string) {
 	t.Helper()
 	writer, _ := g.as("writer")
 	var receipts []*seqledgerv1.Receipt
-	err := settled(t, func() error {
+	must.Do(t, settled(t, func() error {
 		answer, err := writer.Write(within(t), connect.NewRequest(writeOf(client, 1, appendOp("x"))))
 		if err == nil {
 			receipts = append(receipts, answer.Msg.Receipt)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = settled(t, func() error {
+	}))
+	must.Do(t, settled(t, func() error {
 		receipt, err := g.streamed(t, "writer", writeOf(client, 2, appendOp("y")))
 		if err == nil {
 			receipts = append(receipts, receipt)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for _, receipt := range receipts {
 		found, err := writer.GetTransaction(within(t), connect.NewRequest(&seqledgerv1.GetTransactionRequest{
 			TxId: receipt.GetTxId(),
@@ -192,13 +187,8 @@ func secureClients(t *testing.T, o *server.Options, authority *identity) {
 		ClientCA: filepath.Join(dir, "ca.pem"),
 	}
 	issue(t, "server", authority).save(t, files)
-	if err := os.WriteFile(files.ClientCA, authority.cert, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	config, err := server.LoadTLS(files, o.Logger)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(files.ClientCA, authority.cert, 0o600))
+	config := must.Get(server.LoadTLS(files, o.Logger))(t)
 	o.TLS = config
 }
 
@@ -344,10 +334,7 @@ func TestForgedForwarding(t *testing.T) {
 // status sends an empty call as JSON and returns the status of the response.
 func (g *guarded) status(t *testing.T, id, base, path string, change func(http.Header)) int {
 	t.Helper()
-	q, err := http.NewRequestWithContext(within(t), http.MethodPost, base+path, strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := must.Get(http.NewRequestWithContext(within(t), http.MethodPost, base+path, strings.NewReader("{}")))(t)
 	q.Header.Set("Content-Type", "application/json")
 	if key := g.keys[id]; key != "" {
 		q.Header.Set("Authorization", "Bearer "+key)

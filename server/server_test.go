@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -40,10 +41,7 @@ func openLedger(t testing.TB, o ledger.Options) *ledger.Ledger {
 	o.Logger = slog.New(slog.DiscardHandler)
 	// A start reads a whole log file, which the race detector makes the largest part of most tests.
 	o.LogBytes = 8 << 20
-	l, err := ledger.Open(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(ledger.Open(context.Background(), o))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil && l.Err() == nil {
 			t.Error(err)
@@ -73,14 +71,8 @@ func startWith(t testing.TB, o server.Options) *harness {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.Version = "test"
-	s, err := server.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(server.New(o))(t)
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	// Ends with cancel; stop waits for it.
@@ -138,10 +130,7 @@ func writeOf(client string, sequence uint64, ops ...*seqledgerv1.Operation) *seq
 // mustWrite commits a write and returns its receipt.
 func (h *harness) mustWrite(t testing.TB, m *seqledgerv1.WriteRequest) *seqledgerv1.Receipt {
 	t.Helper()
-	answer, err := h.client.Write(t.Context(), connect.NewRequest(m))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(h.client.Write(t.Context(), connect.NewRequest(m)))(t)
 	return answer.Msg.Receipt
 }
 
@@ -231,12 +220,9 @@ func TestEveryProtocol(t *testing.T) {
 				t.Error("entity:", entity, err)
 			}
 			stream := client.WriteStream(t.Context())
-			err = stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{
+			must.Do(t, stream.Send(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{
 				writeOf("client of "+name, 2, appendOp("x")),
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}}))
 			got, err := stream.Receive()
 			if err != nil || got.Results[0].GetReceipt().GetSequence() != 2 {
 				t.Error("stream:", got, err)
@@ -251,25 +237,16 @@ func TestEveryProtocol(t *testing.T) {
 // post sends a body as curl would and returns the status, headers and body.
 func (h *harness) post(t testing.TB, procedure, contentType, body string) (int, http.Header, string) {
 	t.Helper()
-	request, err := http.NewRequest(http.MethodPost, h.url+procedure, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(http.NewRequest(http.MethodPost, h.url+procedure, strings.NewReader(body)))(t)
 	request.Header.Set("Content-Type", contentType)
 	return h.do(t, request)
 }
 
 func (h *harness) do(t testing.TB, request *http.Request) (int, http.Header, string) {
 	t.Helper()
-	response, err := h.h1.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(h.h1.Do(request))(t)
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(io.ReadAll(response.Body))(t)
 	return response.StatusCode, response.Header, string(text)
 }
 
@@ -315,19 +292,13 @@ func TestReadsOverGET(t *testing.T) {
 		t.Error("an absent entity must be not_found:", err)
 	}
 	url := h.url + seqledgerv1connect.LedgerServiceWriteProcedure + "?connect=v1&encoding=json&message=%7B%7D"
-	request, err := http.NewRequest(http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(http.NewRequest(http.MethodGet, url, http.NoBody))(t)
 	status, _, text := h.do(t, request)
 	if status != http.StatusMethodNotAllowed || !strings.Contains(text, `"the method GET is not allowed here; send POST"`) {
 		t.Errorf("a write over GET must not be possible: %d %s", status, text)
 	}
 	url = h.url + seqledgerv1connect.LedgerServiceGetEntityProcedure
-	request, err = http.NewRequest(http.MethodPut, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request = must.Get(http.NewRequest(http.MethodPut, url, http.NoBody))(t)
 	if status, header, text := h.do(t, request); status != http.StatusMethodNotAllowed ||
 		header.Get("Allow") != "GET, POST" || !strings.Contains(text, `"code":"unimplemented"`) {
 		t.Errorf("a read by PUT: %d %v %s", status, header, text)
@@ -341,11 +312,8 @@ func TestUnknownContentTypeIsExplained(t *testing.T) {
 		"": 415, "application/x-www-form-urlencoded": 415, "text/plain": 415, "application/json; charset=latin1": 415,
 		"application/json": 200, "application/json; charset=utf-8": 200, "Application/JSON; Charset=UTF-8": 200,
 	} {
-		request, err := http.NewRequest(http.MethodPost, h.url+"/seqledger.v1.AdminService/GetStatus",
-			strings.NewReader("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequest(http.MethodPost, h.url+"/seqledger.v1.AdminService/GetStatus",
+			strings.NewReader("{}")))(t)
 		if contentType != "" {
 			request.Header.Set("Content-Type", contentType)
 		}
@@ -360,10 +328,7 @@ func TestUnknownPathIsNotFound(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	for _, path := range []string{"/other", "/seqledger.v1.LedgerService/Nothing", "/favicon.ico"} {
-		request, err := http.NewRequest(http.MethodGet, h.url+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequest(http.MethodGet, h.url+path, http.NoBody))(t)
 		if status, _, _ := h.do(t, request); status != http.StatusNotFound {
 			t.Error(path, "must be 404, got", status)
 		}
@@ -388,7 +353,7 @@ func badRequest(err error) (field string, found bool) {
 
 // within gives a test that waits for something a bound.
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -187,12 +188,8 @@ func TestStreamRefusesWhatIsNoFrame(t *testing.T) {
 	unknown.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 50, protowire.VarintType), 1))
 	for field, frame := range map[string]*seqledgerv1.WriteStreamRequest{"writes": frameOf(many...), "50": unknown} {
 		stream := h.client.WriteStream(within(t))
-		if err := stream.Send(frameOf(writeOf("before "+field, 1, appendOp("x")))); err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Send(frame); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, stream.Send(frameOf(writeOf("before "+field, 1, appendOp("x")))))
+		must.Do(t, stream.Send(frame))
 		if r := receive(t, stream, 1); r[0].GetReceipt() == nil {
 			t.Error("what came before must be answered:", r)
 		}
@@ -218,13 +215,9 @@ func TestHalfCloseAnswersEverything(t *testing.T) {
 	stream := h.client.WriteStream(within(t))
 	const frames = 100
 	for i := range frames {
-		if err := stream.Send(frameOf(writeOf("c", uint64(i)+1, appendOp("x")))); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, stream.Send(frameOf(writeOf("c", uint64(i)+1, appendOp("x")))))
 	}
-	if err := stream.CloseRequest(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.CloseRequest())
 	if r := receive(t, stream, frames); r[frames-1].GetReceipt().GetSequence() != frames {
 		t.Error(r[frames-1])
 	}
@@ -237,9 +230,7 @@ func TestEmptyStreamsAndFrames(t *testing.T) {
 	end(t, h.client.WriteStream(within(t)))
 	stream := h.client.WriteStream(within(t))
 	for range 3 {
-		if err := stream.Send(frameOf()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, stream.Send(frameOf()))
 	}
 	end(t, stream)
 }
@@ -292,9 +283,7 @@ func TestDisconnectEndsTheStream(t *testing.T) {
 	h := start(t)
 	lone, disconnect := loneClient()
 	stream := seqledgerv1connect.NewLedgerServiceClient(lone, h.url).WriteStream(within(t))
-	if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(frameOf(writeOf("c", 1, appendOp("x")))))
 	receive(t, stream, 1)
 	h.awaitStreams(t, "1")
 	disconnect()

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -27,9 +28,7 @@ func TestDrainEndsStreamsWithTheirResults(t *testing.T) {
 			h := start(t)
 			client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, options...)
 			stream := client.WriteStream(within(t))
-			if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")))); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, stream.Send(frameOf(writeOf("c", 1, appendOp("x")))))
 			receive(t, stream, 1)
 			stopped := make(chan error, 1)
 			go func() { stopped <- h.stop() }() // ends with the drain; received below
@@ -119,9 +118,7 @@ func TestDrainRefusesNewWrites(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	h.mustWrite(t, writeOf("c", 1, setOp("k", "v")))
-	if err := h.server.Drain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, h.server.Drain(t.Context()))
 	_, err := h.client.Write(t.Context(), connect.NewRequest(writeOf("c", 2, appendOp("x"))))
 	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
 	_, err = h.client.OpenSession(t.Context(), connect.NewRequest(&seqledgerv1.OpenSessionRequest{
@@ -152,9 +149,7 @@ func TestSlowPathDecodesTheSame(t *testing.T) {
 	one := `{"scope":{"organization":"acme","vault":"main"},"clientId":"c","sequence":"%d",` +
 		`"operations":[{"append":{"payload":"eA=="}}]}`
 	body := fmt.Sprintf(`{"writes":[`+one+`,{"typo":1},`+one+`]}`, 1, 2)
-	if err := stream.Send(frameOf(writeOf(body, 0))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(frameOf(writeOf(body, 0))))
 	r := receive(t, stream, 3)
 	if r[0].GetReceipt().GetSequence() != 1 || r[1].GetError().GetField() != "typo" ||
 		r[2].GetReceipt().GetSequence() != 2 {
@@ -192,9 +187,7 @@ func TestDrainIsBounded(t *testing.T) {
 	transport := h.h2.Transport.(*http.Transport)
 	transport.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 64 << 10}
 	stream := h.client.WriteStream(ctx)
-	if err := stream.Send(frameOf(writeOf("deaf", 1, appendOp("x")))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(frameOf(writeOf("deaf", 1, appendOp("x")))))
 	receive(t, stream, 1)
 	var group sync.WaitGroup
 	group.Go(func() { // ends when the server closes the connection; waited for below

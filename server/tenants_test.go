@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -71,18 +72,12 @@ func (g *guarded) mustServe(t *testing.T, client string) {
 // observe returns a metric.
 func (g *guarded) observe(t *testing.T, name string) float64 {
 	t.Helper()
-	request, err := http.NewRequestWithContext(within(t), http.MethodGet, g.url+"/metrics", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(http.NewRequestWithContext(within(t), http.MethodGet, g.url+"/metrics", http.NoBody))(t)
 	request.Header.Set("Authorization", "Bearer "+g.keys["prometheus"])
 	_, _, text := g.do(t, request)
 	for line := range strings.Lines(text) {
 		if value, found := strings.CutPrefix(line, name+" "); found {
-			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			v := must.Get(strconv.ParseFloat(strings.TrimSpace(value), 64))(t)
 			return v
 		}
 	}
@@ -158,21 +153,16 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 	g := tenants(t, server.Options{})
 	bad, _ := g.as("bad")
 	for i := range uint64(4) {
-		if _, err := bad.Write(within(t),
+		must.Get(bad.Write(within(t),
 			connect.NewRequest(writeIn("bad", "filler", i+1,
-				setOp(fmt.Sprint("k", i), incompressible(600<<10))))); err != nil {
-			t.Fatal(err)
-		}
+				setOp(fmt.Sprint("k", i), incompressible(600<<10))))))(t)
 	}
 	lone, disconnect := smallWindow()
 	defer disconnect()
 	lone.Transport = withBearer{g.keys["reader"], lone.Transport}
 	ctx, cancel := context.WithCancel(within(t))
 	defer cancel()
-	page, err := proto.Marshal(&seqledgerv1.ListEntitiesRequest{Scope: scopeIn("bad"), PageSize: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(proto.Marshal(&seqledgerv1.ListEntitiesRequest{Scope: scopeIn("bad"), PageSize: 1000}))(t)
 	refused := make(chan int, 64)
 	for range 64 {
 		go func() { // ends with ctx, or with the refusal
@@ -260,10 +250,7 @@ func TestStatusTellsNothingOfOthers(t *testing.T) {
 	g.mustServe(t, "a")
 	for _, id := range []string{"bad", "reader", "prometheus", "foreman"} {
 		_, admin := g.as(id)
-		answer, err := admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 		s := answer.Msg.Status
 		if s.Version == "" || s.LedgerId == "" || s.LedgerTime == nil || s.Node.GetTime() == nil ||
 			s.Caller.GetActor() != "client:"+id ||

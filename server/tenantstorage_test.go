@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
@@ -27,13 +28,8 @@ func TestStoredBytesAreBounded(t *testing.T) {
 	committed := 0
 	var refused *seqledgerv1.WriteError
 	for sequence := uint64(1); refused == nil; sequence++ {
-		if err := stream.Send(frameOf(writeIn("bad", "c", sequence, appendOp(strings.Repeat("x", 500))))); err != nil {
-			t.Fatal(err)
-		}
-		r, err := stream.Receive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, stream.Send(frameOf(writeIn("bad", "c", sequence, appendOp(strings.Repeat("x", 500))))))
+		r := must.Get(stream.Receive())(t)
 		if refused = r.Results[0].GetError(); refused == nil {
 			committed++
 		}
@@ -95,9 +91,7 @@ func TestStreamIsSlowed(t *testing.T) {
 		for i := range uint64(25) {
 			frame.Writes = append(frame.Writes, writeIn("bad", "c", sequence*25+i+1, appendOp("x")))
 		}
-		if err := stream.Send(frame); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, stream.Send(frame))
 	}
 	for _, r := range receive(t, stream, 125) {
 		if r.GetReceipt() == nil {
@@ -139,9 +133,7 @@ func TestDiskReserve(t *testing.T) {
 		t.Error("the repeat of a committed write:", again, err)
 	}
 	stream := h.client.WriteStream(within(t))
-	if err := stream.Send(frameOf(writeOf("c", 1, appendOp("x")), known, writeOf("d", 1, appendOp("x")))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(frameOf(writeOf("c", 1, appendOp("x")), known, writeOf("d", 1, appendOp("x")))))
 	for i, r := range receive(t, stream, 3) {
 		if i == 1 {
 			if !r.GetReceipt().GetReplayed() {
@@ -207,10 +199,7 @@ func TestHTTP10IsRefused(t *testing.T) {
 	} {
 		host := strings.TrimPrefix(test.h.url, "http://")
 		c := test.h.connect(t, "GET /healthz HTTP/1.0\r\nHost: "+host+"\r\nConnection: close\r\n\r\n")
-		answer, err := io.ReadAll(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(io.ReadAll(c))(t)
 		status, _, _ := strings.Cut(string(answer), "\r\n")
 		if !strings.Contains(status, test.want) {
 			t.Errorf("%s: %s, want %s", name, status, test.want)
@@ -245,15 +234,10 @@ func TestASlowDiskCostsNoQuota(t *testing.T) {
 		}
 	}
 	release()
-	if _, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 2, appendOp("x")))); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 2, appendOp("x")))))(t)
 	const want, more = size + 1, 2_000 // for what there is beside payloads
 	for stored, ctx := int64(0), within(t); stored < want; {
-		answer, err := admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 		if stored = int64(answer.Msg.Status.Caller.StoredBytes); stored > want+more {
 			t.Fatalf("%d bytes are stored, want %d to %d", stored, want, want+more)
 		}

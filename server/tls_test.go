@@ -23,6 +23,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -62,10 +63,7 @@ func issue(t testing.TB, name string, issuer *identity) *identity {
 	if id.parsed, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pkcs8 := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
 	id.cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	id.key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 	return id
@@ -73,10 +71,7 @@ func issue(t testing.TB, name string, issuer *identity) *identity {
 
 func (i *identity) pair(t testing.TB) tls.Certificate {
 	t.Helper()
-	pair, err := tls.X509KeyPair(i.cert, i.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := must.Get(tls.X509KeyPair(i.cert, i.key))(t)
 	return pair
 }
 
@@ -84,9 +79,7 @@ func (i *identity) pair(t testing.TB) tls.Certificate {
 func (i *identity) save(t testing.TB, f server.TLSFiles) {
 	t.Helper()
 	for path, content := range map[string][]byte{f.Cert: i.cert, f.Key: i.key} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, content, 0o600))
 	}
 }
 
@@ -108,15 +101,10 @@ func serveTLS(t *testing.T, clientCA *identity) *secured {
 	issue(t, "first", s.ca).save(t, s.files)
 	if clientCA != nil {
 		s.files.ClientCA = filepath.Join(dir, "ca.pem")
-		if err := os.WriteFile(s.files.ClientCA, clientCA.cert, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(s.files.ClientCA, clientCA.cert, 0o600))
 	}
 	logger := slog.New(slog.NewTextHandler(s.log, nil))
-	config, err := server.LoadTLS(s.files, logger)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(server.LoadTLS(s.files, logger))(t)
 	h := startWith(t, server.Options{TLS: config, Logger: logger})
 	s.address = strings.TrimPrefix(h.url, "http://")
 	return s
@@ -187,10 +175,7 @@ func TestCertificateRotation(t *testing.T) {
 	t.Parallel()
 	s := serveTLS(t, nil)
 	served := func() string {
-		state, err := s.dial(t, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := must.Get(s.dial(t, nil))(t)
 		return state.PeerCertificates[0].Subject.CommonName
 	}
 	if served() != "first" {
@@ -212,9 +197,7 @@ func TestCertificateRotation(t *testing.T) {
 	if served() != "second" {
 		t.Error("the new certificate is not served")
 	}
-	if err := os.Remove(s.files.Key); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(s.files.Key))
 	if served() != "second" {
 		t.Error("a missing file must change nothing")
 	}
@@ -247,9 +230,7 @@ func TestClientCertificates(t *testing.T) {
 	}
 	// The authority changes like the certificate.
 	others := issue(t, "others", nil)
-	if err := os.WriteFile(s.files.ClientCA, others.cert, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(s.files.ClientCA, others.cert, 0o600))
 	if _, err := s.dial(t, show(issue(t, "till-7", clients))); err == nil {
 		t.Error("a client of the authority before was let in")
 	}
@@ -265,9 +246,7 @@ func TestLoadTLSRefuses(t *testing.T) {
 	good := server.TLSFiles{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 	ca.save(t, good)
 	empty := filepath.Join(dir, "empty")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(empty, nil, 0o600))
 	for says, files := range map[string]server.TLSFiles{
 		"no such file":            {Cert: filepath.Join(dir, "absent"), Key: good.Key},
 		"TLS key":                 {Cert: good.Cert, Key: filepath.Join(dir, "absent")},
@@ -306,14 +285,8 @@ func TestListenerRules(t *testing.T) {
 	} {
 		test.options.Ledger = openLedger(t, ledger.Options{})
 		test.options.Logger = slog.New(slog.DiscardHandler)
-		s, err := server.New(test.options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(server.New(test.options))(t)
+		listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 		if test.options.Version == "" {
 			listener = outside{listener}
 		}
@@ -336,18 +309,12 @@ func TestCORS(t *testing.T) {
 	off := guard(t, server.Options{}, nil)
 	ask := func(g *guarded, method, origin string, header map[string]string) *http.Response {
 		path := "/seqledger.v1.AdminService/GetStatus"
-		request, err := http.NewRequestWithContext(t.Context(), method, g.url+path, strings.NewReader("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequestWithContext(t.Context(), method, g.url+path, strings.NewReader("{}")))(t)
 		request.Header.Set("Origin", origin)
 		for name, value := range header {
 			request.Header.Set(name, value)
 		}
-		answer, err := g.h1.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(g.h1.Do(request))(t)
 		_, _ = io.Copy(io.Discard, answer.Body)
 		_ = answer.Body.Close()
 		return answer

@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server/admission"
 	"github.com/seqledger/seqledger/server/auth"
@@ -31,9 +32,7 @@ func newGuardedServer(t *testing.T, o Options) (s *Server, key string) {
 	}
 	path := filepath.Join(t.TempDir(), "auth.yaml")
 	entry := fmt.Sprintf("keys:\n- {id: root, hash: %q, role: admin, scopes: [\"*\"], client_ids: [\"*\"]}\n", hash)
-	if err := os.WriteFile(path, []byte(entry), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(entry), 0o600))
 	o.Logger = slog.New(slog.DiscardHandler)
 	if o.Auth, err = auth.Open(path, auth.Options{Logger: o.Logger}); err != nil {
 		t.Fatal(err)
@@ -114,10 +113,7 @@ func TestUnauthenticatedRequestsHaveLittleTime(t *testing.T) {
 // deafConnection returns an HTTP/2 connection whose client takes no data, and which has sent n requests.
 func deafConnection(t *testing.T, address, procedure, kind, body string, n int) {
 	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", address))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	go func() { _, _ = io.Copy(io.Discard, conn) }() // ends when the connection is closed
 	frame := func(kind, flags byte, id int, payload string) string {
@@ -138,9 +134,7 @@ func deafConnection(t *testing.T, address, procedure, kind, body string, n int) 
 	for i := range n {
 		text += frame(1, 4, 2*i+1, headers) + frame(0, 1, 2*i+1, body)
 	}
-	if _, err := io.WriteString(conn, text); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(conn, text))(t)
 }
 
 // TestEndOfStreamIsTimed: a client that does not read the end of a stream is disconnected, like one that does not read
@@ -171,16 +165,10 @@ func TestEndOfStreamIsTimed(t *testing.T) {
 // openWithoutRequest opens a stream over HTTP/1.1 whose request never comes.
 func openWithoutRequest(t *testing.T, s *Server, procedure string) net.Conn {
 	t.Helper()
-	conn, err := net.Dial("tcp", serveAddress(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", serveAddress(t, s)))(t)
 	t.Cleanup(func() { _ = conn.Close() })
-	_, err = io.WriteString(conn, "POST "+procedure+" HTTP/1.1\r\nHost: localhost\r\n"+
-		"Content-Type: application/connect+json\r\nContent-Length: 100\r\n\r\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(conn, "POST "+procedure+" HTTP/1.1\r\nHost: localhost\r\n"+
+		"Content-Type: application/connect+json\r\nContent-Length: 100\r\n\r\n"))(t)
 	return conn
 }
 
@@ -224,16 +212,10 @@ func TestReflectionTakesNoRoom(t *testing.T) {
 	transport := &http.Transport{Protocols: protocols}
 	t.Cleanup(transport.CloseIdleConnections)
 	url := "http://" + serveAddress(t, s) + "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-	r, err := http.NewRequestWithContext(soon(t), http.MethodPost, url,
-		bytes.NewReader([]byte(enveloped(0, string(message)))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(soon(t), http.MethodPost, url,
+		bytes.NewReader([]byte(enveloped(0, string(message))))))(t)
 	r.Header.Set("Content-Type", "application/grpc")
-	answer, err := transport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(transport.RoundTrip(r))(t)
 	defer answer.Body.Close()
 	if body, err := io.ReadAll(answer.Body); err != nil || len(body) == 0 || answer.Trailer.Get("Grpc-Status") != "0" {
 		t.Errorf("got %q, %v, %v %v", body, err, answer.Header, answer.Trailer)
@@ -263,15 +245,10 @@ func enveloped(flags byte, content string) string {
 func TestHealthChecksAreVisits(t *testing.T) {
 	t.Parallel()
 	s, _ := newGuardedServer(t, Options{})
-	conn, err := net.Dial("tcp", serveAddress(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", serveAddress(t, s)))(t)
 	defer conn.Close()
-	if _, err := io.WriteString(conn, "POST /grpc.health.v1.Health/Check HTTP/1.1\r\nHost: localhost\r\n"+
-		"Content-Type: application/proto\r\nContent-Length: 100\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(conn, "POST /grpc.health.v1.Health/Check HTTP/1.1\r\nHost: localhost\r\n"+
+		"Content-Type: application/proto\r\nContent-Length: 100\r\n\r\n"))(t)
 	for _, want := range []int64{1, 0} {
 		for ctx := soon(t); s.admission.Gauges().Visits != want; {
 			select {

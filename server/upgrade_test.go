@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/coder/websocket"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -40,23 +41,16 @@ func openUpgraded(t *testing.T, h *harness, token string) (*upgrade.ClientConn, 
 
 func mustOpenUpgraded(t *testing.T, h *harness) *upgrade.ClientConn {
 	t.Helper()
-	stream, err := openUpgraded(t, h, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Get(openUpgraded(t, h, ""))(t)
 	return stream
 }
 
 // ask sends a frame and returns the results of the next message.
 func ask(t *testing.T, stream *upgrade.ClientConn, writes ...*seqledgerv1.WriteRequest) []*seqledgerv1.WriteResult {
 	t.Helper()
-	if err := stream.Send(frameOf(writes...)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(frameOf(writes...)))
 	response := new(seqledgerv1.WriteStreamResponse)
-	if err := stream.Receive(response); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Receive(response))
 	return response.Results
 }
 
@@ -66,9 +60,7 @@ func TestUpgradedStream(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	stream := mustOpenUpgraded(t, h)
-	if err := stream.Send(frameOf()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Send(frameOf()))
 	first := ask(t, stream, writeOf("c", 1, appendOp("x")))
 	if len(first) != 1 || first[0].GetReceipt().GetSequence() != 1 {
 		t.Fatal(first)
@@ -113,15 +105,10 @@ func rawFrame(m *seqledgerv1.WriteStreamRequest) []byte {
 // dialRaw opens a connection, sends the request for it and what follows.
 func (h *harness) dialRaw(t *testing.T, behind ...[]byte) *net.TCPConn {
 	t.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", strings.TrimPrefix(h.url, "http://")))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second)) // a test must not hang
-	if _, err := c.Write(append([]byte(rawRequest), bytes.Join(behind, nil)...)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Write(append([]byte(rawRequest), bytes.Join(behind, nil)...)))(t)
 	return c.(*net.TCPConn)
 }
 
@@ -158,9 +145,7 @@ func TestUpgradedHalfCloseAnswersEverything(t *testing.T) {
 			}
 			c := h.dialRaw(t, append(all, last)...)
 			if last == nil {
-				if err := c.CloseWrite(); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, c.CloseWrite())
 			}
 			data, err := io.ReadAll(c)
 			if n := bytes.Count(data, []byte("system:anonymous")); err != nil || n != frames ||

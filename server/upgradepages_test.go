@@ -13,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -37,9 +38,7 @@ func (h *harness) page(t *testing.T, o *websocket.DialOptions) *websocket.Conn {
 
 func sendMessage(t *testing.T, ws *websocket.Conn, data []byte) {
 	t.Helper()
-	if err := ws.Write(within(t), websocket.MessageBinary, data); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, ws.Write(within(t), websocket.MessageBinary, data))
 }
 
 // receiveMessage receives a message with one envelope, decodes it into m unless it is the end of the stream, and
@@ -91,11 +90,8 @@ func TestAPageWrites(t *testing.T) {
 // upgradeStatus is the status of the answer to a request for an upgraded connection.
 func (h *harness) upgradeStatus(t *testing.T, header http.Header) (status int, text string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(within(t), http.MethodGet,
-		h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(http.NewRequestWithContext(within(t), http.MethodGet,
+		h.url+seqledgerv1connect.LedgerServiceWriteStreamProcedure, http.NoBody))(t)
 	request.Header = header
 	for name, value := range map[string]string{
 		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-Websocket-Version": "13",
@@ -103,18 +99,12 @@ func (h *harness) upgradeStatus(t *testing.T, header http.Header) (status int, t
 	} {
 		header.Set(name, value)
 	}
-	response, err := h.h1.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(h.h1.Do(request))(t)
 	defer response.Body.Close()
 	if response.StatusCode == http.StatusSwitchingProtocols {
 		return response.StatusCode, "" // its body is the stream
 	}
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(io.ReadAll(response.Body))(t)
 	return response.StatusCode, string(body)
 }
 

@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -356,10 +357,7 @@ func unaryWay(c seqledgerv1connect.LedgerServiceClient) way {
 
 func batchWay(c seqledgerv1connect.LedgerServiceClient) way {
 	return func(t *testing.T, writes []*seqledgerv1.WriteRequest) []answered {
-		answer, err := c.WriteBatch(within(t), batchOf(writes...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(c.WriteBatch(within(t), batchOf(writes...)))(t)
 		return answersOf(answer.Msg.Results)
 	}
 }
@@ -375,9 +373,7 @@ func streamWay(t *testing.T, c seqledgerv1connect.LedgerServiceClient, whole boo
 			frames = slices.Collect(slices.Chunk(writes, 1))
 		}
 		for _, frame := range frames {
-			if err := stream.Send(frameOf(frame...)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, stream.Send(frameOf(frame...)))
 		}
 		return answersOf(receive(t, stream, len(writes)))
 	}

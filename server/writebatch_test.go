@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	limits "github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -51,10 +52,7 @@ func TestWriteBatchInEveryProtocol(t *testing.T) {
 				writeOf("a "+name, 3, appendOp("gap")), writeOf("a "+name, 2, setOp("a "+name, "2"), appendOp("y")),
 				writeOf("", 3, appendOp("nobody")), writeOf("a "+name, 3, appendOp("z")),
 			}
-			first, err := client.WriteBatch(within(t), batchOf(batch...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			first := must.Get(client.WriteBatch(within(t), batchOf(batch...)))(t)
 			if got := results(first); got != "1, 1, SEQUENCE_GAP, 2, INVALID_ARGUMENT, 3" {
 				t.Fatal("results:", got)
 			}
@@ -64,10 +62,7 @@ func TestWriteBatchInEveryProtocol(t *testing.T) {
 			if n := len(first.Msg.Results[3].GetReceipt().Results); n != 2 {
 				t.Error("results of two operations:", n)
 			}
-			again, err := client.WriteBatch(within(t), batchOf(batch...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			again := must.Get(client.WriteBatch(within(t), batchOf(batch...)))(t)
 			// The third write is now a repeat of a number that stands for another payload.
 			if got := results(again); got != "again 1, again 1, SEQUENCE_REUSED, again 2, INVALID_ARGUMENT, again 3" {
 				t.Error("results of the repeat:", got)
@@ -155,9 +150,7 @@ func TestWriteBatchRefusedAsAWhole(t *testing.T) {
 	if after := h.state(t); after != before {
 		t.Error("a refused batch changed the state from", before, "to", after)
 	}
-	if err := h.server.Drain(within(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, h.server.Drain(within(t)))
 	_, err := h.client.WriteBatch(within(t), batchOf(writeOf("c", 2, appendOp("x"))))
 	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
 }
@@ -208,9 +201,7 @@ func TestWriteBatchIsBounded(t *testing.T) {
 	small, _ := g.as("small")
 	large := appendOp(strings.Repeat("x", 2_000))
 	for sequence := uint64(1); sequence <= 2; sequence++ {
-		if _, err := small.WriteBatch(within(t), batchOf(writeIn("bad", "s", sequence, large))); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(small.WriteBatch(within(t), batchOf(writeIn("bad", "s", sequence, large))))(t)
 	}
 	answer, err := small.WriteBatch(within(t), batchOf(writeIn("bad", "s", 2, large), writeIn("bad", "s", 3, large)))
 	if err != nil || results(answer) != "again 2, QUEUE_FULL" {
@@ -251,10 +242,7 @@ func TestWriteBatchWhoseCallerLeft(t *testing.T) {
 	}
 	const want, more = size + 1, 2_000 // for what there is beside payloads
 	for stored, ctx := int64(0), within(t); stored < want; {
-		answer, err := admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(admin.GetStatus(ctx, connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 		if stored = int64(answer.Msg.Status.Caller.StoredBytes); stored > want+more {
 			t.Fatalf("%d bytes are stored, want %d to %d", stored, want, want+more)
 		}
@@ -305,10 +293,7 @@ func TestWriteBatchAnswerFitsItsRoom(t *testing.T) {
 		refused.Scope = w.Scope
 		batch = append(batch, w, refused)
 	}
-	answer, err := h.client.WriteBatch(within(t), batchOf(batch...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(h.client.WriteBatch(within(t), batchOf(batch...)))(t)
 	committed, refused := 0, 0
 	for _, r := range answer.Msg.Results {
 		if r.GetReceipt() != nil {

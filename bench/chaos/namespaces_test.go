@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -42,9 +43,7 @@ func TestNamespacesAreRemoved(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := n.close([]*node{d}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.close([]*node{d}))
 	for _, name := range made {
 		if _, err := os.Stat(filepath.Join("/run/netns", name)); err == nil {
 			t.Errorf("%s is still there", name)
@@ -63,9 +62,7 @@ func TestPartedNodesLoseTheOthers(t *testing.T) {
 		t.Skip("-short: it starts three processes, which make test-long does")
 	}
 	binary := filepath.Join(t.TempDir(), "seqledger")
-	if err := process.Build(t.Context(), binary); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, process.Build(t.Context(), binary))
 	n := testNamespaces(t)
 	c := testParted(t, binary, n)
 	for _, d := range c.nodes {
@@ -80,9 +77,7 @@ func TestPartedNodesLoseTheOthers(t *testing.T) {
 
 func mustSet(t *testing.T, set func(context.Context, *node, bool) error, d *node, parted bool) {
 	t.Helper()
-	if err := set(t.Context(), d, parted); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, set(t.Context(), d, parted))
 }
 
 // testParted parts each node of a cluster from the others in each way.
@@ -122,10 +117,7 @@ func awaitCluster(t *testing.T, d *node, what string, is func(*seqledgerv1.Clust
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	conn, err := client.New(client.Options{Server: d.client})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(client.New(client.Options{Server: d.client}))(t)
 	defer conn.Close()
 	for {
 		status, err := conn.Status(ctx)

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestIntervalByCounting: the coverage is that of counting, over all ways in which so many values may lie below and
@@ -174,22 +176,15 @@ func TestFilesOfReports(t *testing.T) {
 	file := filepath.Join(dir, "report.json")
 	report := NewReport()
 	report["findings"] = []Line{Line{"row": "a"}.With(Values{"p50_ms": 1.5})}
-	if err := WriteJSON(file, report); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, WriteJSON(file, report))
+	b := must.Get(os.ReadFile(file))(t)
 	var got struct {
 		Date     time.Time
 		Commit   string
 		Machine  string
 		Findings []map[string]any
 	}
-	if err := json.Unmarshal(b, &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(b, &got))
 	if got.Date.IsZero() || got.Commit == "" || !strings.Contains(got.Machine, "cores of") ||
 		got.Findings[0]["p50_ms"] != 1.5 || !strings.HasSuffix(string(b), "}\n") {
 		t.Errorf("%s", b)

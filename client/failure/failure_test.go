@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -45,10 +46,7 @@ func TestEveryCodeRoundTrips(t *testing.T) {
 				RetryAfter: durationpb.New(6 * time.Second), LeaderAddress: "l:1",
 			}
 			rpc := connect.NewError(want, errors.New("why"))
-			detail, err := connect.NewErrorDetail(wire)
-			if err != nil {
-				t.Fatal(err)
-			}
+			detail := must.Get(connect.NewErrorDetail(wire))(t)
 			rpc.AddDetail(detail)
 			fromRPC, fromStream := FromConnect(rpc, 0), FromStream(wire)
 			fromRPC.cause, fromRPC.wire = nil, true // the only intended differences
@@ -112,10 +110,7 @@ func TestErrorsWithoutADetail(t *testing.T) {
 
 func encoded(f testing.TB, m proto.Message) []byte {
 	f.Helper()
-	b, err := proto.Marshal(m)
-	if err != nil {
-		f.Fatal(err)
-	}
+	b := must.Get(proto.Marshal(m))(f)
 	return b
 }
 
@@ -133,10 +128,7 @@ func FuzzServerError(f *testing.F) {
 		if wire {
 			failure = connect.NewWireError(connect.Code(code), errors.New(message))
 		}
-		added, err := connect.NewErrorDetail(&anypb.Any{TypeUrl: kind, Value: detail})
-		if err != nil {
-			t.Fatal(err)
-		}
+		added := must.Get(connect.NewErrorDetail(&anypb.Any{TypeUrl: kind, Value: detail}))(t)
 		failure.AddDetail(added)
 		e := FromConnect(failure, 0)
 		if e.ConnectCode != connect.Code(code) || e.Error() == "" || !errors.Is(e, failure) {

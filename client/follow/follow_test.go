@@ -21,6 +21,7 @@ import (
 	"github.com/seqledger/seqledger/client/follow"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -44,14 +45,8 @@ func openLedger(t *testing.T, dir string) (c *client.Client, stop func()) {
 // serveLedger serves a ledger until stop is called, or the test ends.
 func serveLedger(t *testing.T, dir string) (address string, stop func()) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := embedded.Open(t.Context(), embedded.Options{Dir: dir, Version: "test", Listener: listener})
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := must.Get(embedded.Open(t.Context(), embedded.Options{Dir: dir, Version: "test", Listener: listener}))(t)
 	stop = sync.OnceFunc(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -64,10 +59,7 @@ func serveLedger(t *testing.T, dir string) (address string, stop func()) {
 // dial returns a client of a ledger.
 func dial(t *testing.T, address string) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Options{Server: address})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: address}))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -75,29 +67,21 @@ func dial(t *testing.T, address string) *client.Client {
 // transfer commits a block that moves an amount between two accounts.
 func transfer(t *testing.T, c *client.Client, key string, from, to, amount int) {
 	t.Helper()
-	_, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
+	must.Get(c.Write(t.Context(), &seqledgerv1.WriteRequest{
 		Scope: scope, IdempotencyKey: key, Namespace: "transfers",
 		Operations: []*seqledgerv1.Operation{op.Append(fmt.Appendf(nil, "%d %d %d", from, to, amount))},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 }
 
 // openDatabase makes the tables of positions and of balances.
 func openDatabase(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
-	db, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(pgxpool.New(t.Context(), url))(t)
 	t.Cleanup(db.Close)
 	tables := follow.Schema() +
 		"CREATE TABLE IF NOT EXISTS balances (account int PRIMARY KEY, balance bigint NOT NULL);" +
 		"CREATE TABLE IF NOT EXISTS applied (height bigint NOT NULL)"
-	if _, err := db.Exec(t.Context(), tables, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(db.Exec(t.Context(), tables, pgx.QueryExecModeSimpleProtocol))(t)
 	return db
 }
 
@@ -210,10 +194,7 @@ var errNo = errors.New("no")
 // The schema may be made by many processes at once.
 func TestSchemaAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	db, err := pgxpool.New(t.Context(), servertest.Database(t)+"&pool_max_conns=16")
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(pgxpool.New(t.Context(), servertest.Database(t)+"&pool_max_conns=16"))(t)
 	t.Cleanup(db.Close)
 	for range 4 {
 		var group errgroup.Group
@@ -223,12 +204,8 @@ func TestSchemaAtTheSameTime(t *testing.T) {
 				return err
 			})
 		}
-		if err := group.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.Exec(t.Context(), "DROP TABLE seqledger_follow, seqledger_follow_blocks"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, group.Wait())
+		must.Get(db.Exec(t.Context(), "DROP TABLE seqledger_follow, seqledger_follow_blocks"))(t)
 	}
 }
 
@@ -263,9 +240,7 @@ func TestDiverged(t *testing.T) {
 	c, closeLedger := openLedger(t, data)
 	write(c, "both", 5)
 	closeLedger()
-	if err := os.CopyFS(backup, os.DirFS(data)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(backup, os.DirFS(data)))
 	c, closeLedger = openLedger(t, data)
 	write(c, "lost", 3)
 	stop := start(t, c, db, keepBalances)
@@ -283,15 +258,12 @@ func TestDiverged(t *testing.T) {
 		}
 		await(t, db, 8)
 	}
-	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+	must.Do(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), "DELETE FROM applied WHERE height > 5"); err != nil {
 			return err
 		}
 		return follow.Rewind(t.Context(), tx, scope, 5, follow.Options{})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	stop = start(t, restored, db, keepBalances)
 	await(t, db, 15)
 	_ = stop()

@@ -12,18 +12,16 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // Two spellings of a media type are one, and two types are two.
 func TestMediaTypes(t *testing.T) {
 	t.Parallel()
 	of := func(mode idempotency.FingerprintMode, mediaType string) idempotency.Fingerprint {
-		f, err := idempotency.NewFingerprint(t.Context(), mode, nil, &idempotency.Request{
+		f := must.Get(idempotency.NewFingerprint(t.Context(), mode, nil, &idempotency.Request{
 			MediaType: mediaType, Body: []byte("{}"),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		return f
 	}
 	for _, test := range []struct {
@@ -109,12 +107,9 @@ func TestMultipart(t *testing.T) {
 		"cut off":       {"one", strings.TrimSuffix(base, "--\r\n"), false},
 	} {
 		print := func(boundary, body string) idempotency.Fingerprint {
-			f, err := idempotency.NewFingerprint(t.Context(), idempotency.FingerprintRaw, nil, &idempotency.Request{
+			f := must.Get(idempotency.NewFingerprint(t.Context(), idempotency.FingerprintRaw, nil, &idempotency.Request{
 				MediaType: "multipart/form-data; boundary=" + boundary, Body: []byte(body),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			return f
 		}
 		if got := print("one", base) == print(test.boundary, test.body); got != test.same {
@@ -155,12 +150,9 @@ func TestMultipartHeaders(t *testing.T) {
 		{disposition + `name="é"`, disposition + "name*=utf-8''%C3%A9", false},
 	} {
 		print := func(boundary, lines string) idempotency.Fingerprint {
-			f, err := idempotency.NewFingerprint(t.Context(), idempotency.FingerprintRaw, nil, &idempotency.Request{
+			f := must.Get(idempotency.NewFingerprint(t.Context(), idempotency.FingerprintRaw, nil, &idempotency.Request{
 				MediaType: "multipart/form-data; boundary=" + boundary, Body: []byte(form(boundary, field(lines, "5"))),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			return f
 		}
 		if got := print("one", test.a) == print("two", test.b); got != test.same {
@@ -294,10 +286,7 @@ func TestSpellingsHaveOneKey(t *testing.T) {
 	s := newService(t)
 	at := func(path string) *http.Response {
 		return s.send(func(r *http.Request) {
-			u, err := r.URL.Parse(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			u := must.Get(r.URL.Parse(path))(t)
 			r.URL = u
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func doKey() idempotency.RecordKey {
@@ -245,12 +246,8 @@ func TestJournalFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := idempotency.AddToJournal(j, doKey(), []byte("done")); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, idempotency.AddToJournal(j, doKey(), []byte("done")))
+	must.Do(t, j.Close())
 	files, err := filepath.Glob(filepath.Join(dir, "*.result"))
 	if err != nil || len(files) != 1 {
 		t.Fatal(files, err)
@@ -259,9 +256,7 @@ func TestJournalFiles(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	// A partial write is not a result.
-	if err := os.WriteFile(files[0]+".tmp", []byte("seqledger"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(files[0]+".tmp", []byte("seqledger"), 0o600))
 	if j, err = idempotency.OpenJournal(dir, store, nil); err != nil || j.Len() != 1 {
 		t.Fatalf("%v", err)
 	}
@@ -270,9 +265,7 @@ func TestJournalFiles(t *testing.T) {
 	for i := range whole {
 		damaged := append([]byte(nil), whole...)
 		damaged[i] ^= 0x10
-		if err := os.WriteFile(files[0], damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(files[0], damaged, 0o600))
 		if j, err := idempotency.OpenJournal(dir, store, nil); err == nil {
 			_ = j.Close()
 			t.Fatalf("byte %d is damaged, and the result is taken", i)
@@ -359,9 +352,7 @@ func TestDamagedValues(t *testing.T) {
 	backend := newMapBackend()
 	store := idempotency.NewStore(backend)
 	request := &idempotency.ReserveRequest{Key: doKey(), AttemptID: idempotency.NewAttemptID()}
-	if _, err := store.Reserve(t.Context(), request); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(store.Reserve(t.Context(), request))(t)
 	writes := backend.writes
 	for key, v := range backend.values {
 		intact := v
@@ -386,11 +377,9 @@ func TestDamagedValues(t *testing.T) {
 	}
 	// A counter that restarted would hand out tokens twice.
 	released, _ := store.Reserve(t.Context(), request)
-	if _, err := store.Release(t.Context(), &idempotency.Ownership{
+	must.Get(store.Release(t.Context(), &idempotency.Ownership{
 		Key: request.Key, Token: released.Token, AttemptID: request.AttemptID,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	delete(backend.values, "tokens")
 	request.AttemptID = idempotency.NewAttemptID()
 	if _, err := store.Reserve(t.Context(), request); !errors.Is(err, idempotency.ErrDamaged) {

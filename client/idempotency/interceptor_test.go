@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -173,18 +174,14 @@ func TestInterceptorRefuses(t *testing.T) {
 		refusedCall(t, call("k", "a", nil), connect.CodeAborted, idempotency.CodeInFlight, idempotency.SameKey)
 		return nil
 	}
-	if err := call("k", "a", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, call("k", "a", nil))
 	refusedCall(t, call("k", "b", nil), connect.CodeFailedPrecondition, idempotency.CodeKeyReused, idempotency.OtherKey)
 	if s.runs.Load() != 1 {
 		t.Errorf("%d runs", s.runs.Load())
 	}
 	// A call without effects is not keyed.
 	for range 2 {
-		if _, err := c.GetEntity(t.Context(), connect.NewRequest(new(seqledgerv1.GetEntityRequest))); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.GetEntity(t.Context(), connect.NewRequest(new(seqledgerv1.GetEntityRequest))))(t)
 	}
 	if s.runs.Load() != 3 {
 		t.Errorf("%d runs", s.runs.Load())
@@ -194,10 +191,7 @@ func TestInterceptorRefuses(t *testing.T) {
 // Final errors are replayed with their details; the options decide about the others.
 func TestInterceptorErrors(t *testing.T) {
 	t.Parallel()
-	detail, err := connect.NewErrorDetail(&errdetails.ResourceInfo{ResourceName: "invoice"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	detail := must.Get(connect.NewErrorDetail(&errdetails.ResourceInfo{ResourceName: "invoice"}))(t)
 	for code, test := range map[connect.Code]struct {
 		option func(*idempotency.Options)
 		runs   int64

@@ -14,15 +14,13 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // openJournal opens a journal that its test closes.
 func openJournal(t *testing.T, dir string, store idempotency.Store) *idempotency.Journal {
 	t.Helper()
-	j, err := idempotency.OpenJournal(dir, store, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := must.Get(idempotency.OpenJournal(dir, store, nil))(t)
 	t.Cleanup(func() { _ = j.Close() })
 	return j
 }
@@ -30,10 +28,7 @@ func openJournal(t *testing.T, dir string, store idempotency.Store) *idempotency
 // filesOf returns the names of the files of a directory with a suffix.
 func filesOf(t *testing.T, dir, suffix string) (names []string) {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths := must.Get(filepath.Glob(filepath.Join(dir, "*"+suffix)))(t)
 	for _, path := range paths {
 		names = append(names, filepath.Base(path))
 	}
@@ -45,13 +40,9 @@ func TestJournalIsClosed(t *testing.T) {
 	t.Parallel()
 	dir, down := t.TempDir(), idempotency.NewStore(failingBackend{})
 	first := openJournal(t, dir, down)
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, first.Close())
 	second := openJournal(t, dir, down)
-	if err := idempotency.AddToJournal(second, doKey(), []byte("of the second")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, idempotency.AddToJournal(second, doKey(), []byte("of the second")))
 	if err := idempotency.AddToJournal(first, doKey(), []byte("late")); !errors.Is(err, idempotency.ErrJournalClosed) {
 		t.Errorf("a result after Close: %v", err)
 	}
@@ -74,31 +65,21 @@ func TestJournalNamesDoNotCollide(t *testing.T) {
 	for range 2 {
 		own := t.TempDir()
 		j := openJournal(t, own, down)
-		if err := idempotency.AddToJournal(j, doKey(), nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, idempotency.AddToJournal(j, doKey(), nil))
+		must.Do(t, j.Close())
 		names = append(names, filesOf(t, own, ".result")...)
-		if err := os.Rename(filepath.Join(own, names[len(names)-1]),
-			filepath.Join(dir, names[len(names)-1])); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(filepath.Join(own, names[len(names)-1]),
+			filepath.Join(dir, names[len(names)-1])))
 	}
 	if len(names) != 2 || names[0] == names[1] {
 		t.Fatalf("names %q", names)
 	}
-	if err := os.Rename(filepath.Join(dir, names[0]), filepath.Join(dir, "00000000000000000007.result")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(filepath.Join(dir, names[0]), filepath.Join(dir, "00000000000000000007.result")))
 	j := openJournal(t, dir, down)
 	if j.Len() != 2 {
 		t.Errorf("%d results of %q are read", j.Len(), filesOf(t, dir, ".result"))
 	}
-	if err := idempotency.AddToJournal(j, doKey(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, idempotency.AddToJournal(j, doKey(), nil))
 	if after := filesOf(t, dir, ".result"); len(after) != 3 || after[2] < "00000000000000000008" {
 		t.Errorf("files %q", after)
 	}
@@ -123,31 +104,19 @@ func TestJournalSetsAside(t *testing.T) {
 				Key:       idempotency.RecordKey{Key: strings.ReplaceAll(name, " ", "-")},
 				AttemptID: idempotency.NewAttemptID(),
 			}
-			owned, err := own.Reserve(t.Context(), &idempotency.ReserveRequest{
+			owned := must.Get(own.Reserve(t.Context(), &idempotency.ReserveRequest{
 				Key: owner.Key, AttemptID: owner.AttemptID,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			owner.Token = owned.Token
 			if test.reason == "ALREADY_COMPLETED" {
-				if _, err := own.Complete(t.Context(), &owner, idempotency.Result{Response: []byte("x")}); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(own.Complete(t.Context(), &owner, idempotency.Result{Response: []byte("x")}))(t)
 			}
 			calls := 0
-			j, err := idempotency.OpenJournal(dir, watchingStore{test.store, func() { calls++ }},
-				slog.New(slog.NewTextHandler(log, nil)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := idempotency.AddOwned(j, owner, []byte(test.response)); err != nil {
-				t.Fatal(err)
-			}
+			j := must.Get(idempotency.OpenJournal(dir, watchingStore{test.store, func() { calls++ }},
+				slog.New(slog.NewTextHandler(log, nil))))(t)
+			must.Do(t, idempotency.AddOwned(j, owner, []byte(test.response)))
 			pass(time.Hour)
-			if err := j.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, j.Close())
 			refused := filesOf(t, dir, ".refused")
 			if j.Len() != 0 || calls != 1 || len(refused) != 1 || len(filesOf(t, dir, ".result")) != 0 ||
 				strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), test.reason) {
@@ -155,9 +124,7 @@ func TestJournalSetsAside(t *testing.T) {
 			}
 			// The next start leaves it alone, and numbers go on behind it.
 			j = openJournal(t, dir, idempotency.NewStore(failingBackend{}))
-			if err := idempotency.AddToJournal(j, doKey(), nil); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, idempotency.AddToJournal(j, doKey(), nil))
 			if waiting := filesOf(t, dir, ".result"); j.Len() != 1 || waiting[0] < refused[0] {
 				t.Errorf("%s: %q wait, %q are set aside", name, waiting, refused)
 			}
@@ -173,19 +140,15 @@ func TestJournalGoesBackToItsStore(t *testing.T) {
 	j := openJournal(t, dir, idempotency.NewStore(failingBackend{}))
 	key := doKey()
 	settings := idempotency.Settings{Journal: j}
-	if _, err := (idempotency.DoOptions{Settings: settings}).Do(t.Context(), completeFails{own}, key,
-		answering("charged", nil)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get((idempotency.DoOptions{Settings: settings}).Do(t.Context(), completeFails{own}, key,
+		answering("charged", nil)))(t)
 	_ = j.Close()
 	j = openJournal(t, dir, idempotency.Memory())
 	eventually(t, "the result to be set aside", func() bool { return j.Len() == 0 })
 	_ = j.Close()
 	for _, name := range filesOf(t, dir, ".refused") {
-		if err := os.Rename(filepath.Join(dir, name),
-			filepath.Join(dir, strings.TrimSuffix(name, ".refused")+".result")); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(filepath.Join(dir, name),
+			filepath.Join(dir, strings.TrimSuffix(name, ".refused")+".result")))
 	}
 	j = openJournal(t, dir, own)
 	eventually(t, "the result to be taken", func() bool { return j.Len() == 0 })
@@ -209,14 +172,10 @@ func TestJournalBoundsWhatIsSetAside(t *testing.T) {
 	const most = 1024
 	dir := t.TempDir()
 	for i := range most {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%020d.refused", i)), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%020d.refused", i)), nil, 0o600))
 	}
 	j := openJournal(t, dir, idempotency.Memory())
-	if err := idempotency.AddToJournal(j, doKey(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, idempotency.AddToJournal(j, doKey(), nil))
 	eventually(t, "the result to be set aside", func() bool { return j.Len() == 0 })
 	_ = j.Close()
 	files := filesOf(t, dir, ".refused")

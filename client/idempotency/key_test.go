@@ -15,6 +15,7 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func TestComposedKeys(t *testing.T) {
@@ -159,10 +160,7 @@ func FuzzParseHeader(f *testing.F) {
 		if err := (&idempotency.RecordKey{Key: key}).Validate(); err != nil {
 			t.Fatalf("%q is read as %q: %v", field, key, err)
 		}
-		quoted, err := httpsfv.Marshal(httpsfv.NewItem(key))
-		if err != nil {
-			t.Fatal(err)
-		}
+		quoted := must.Get(httpsfv.Marshal(httpsfv.NewItem(key)))(t)
 		if again, err := idempotency.ParseHeader(http.Header{"Idempotency-Key": {quoted}}, true); again != key {
 			t.Fatalf("%q is read as %q, and that as %q, %v", field, key, again, err)
 		}
@@ -336,10 +334,7 @@ func FuzzNumbers(f *testing.F) {
 
 func mustJSON(t *testing.T, v any) string {
 	t.Helper()
-	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(json.Marshal(v))(t)
 	return strings.ReplaceAll(string(b), "-0", "0")
 }
 
@@ -361,10 +356,7 @@ func TestFingerprint(t *testing.T) {
 		if mode == idempotency.FingerprintPointers {
 			pointers = []string{"/a", "/b/c/1"}
 		}
-		f, err := idempotency.NewFingerprint(t.Context(), mode, pointers, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(idempotency.NewFingerprint(t.Context(), mode, pointers, r))(t)
 		if got := f.Algorithm & 7; got != uint8(mode) {
 			t.Errorf("algorithm %d, want %d", got, mode)
 		}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 const testKey = "8e03978e-40d5-43dd-bc93-6894a57f9324"
@@ -132,10 +133,7 @@ func (s *service) send(change ...func(*http.Request)) *http.Response {
 // expect checks a response and how often the handler has run, and returns the body.
 func (s *service) expect(answer *http.Response, status int, replayed string, runs int64) string {
 	s.Helper()
-	content, err := io.ReadAll(answer.Body)
-	if err != nil {
-		s.Fatal(err)
-	}
+	content := must.Get(io.ReadAll(answer.Body))(s)
 	if answer.StatusCode != status || answer.Header.Get("Idempotent-Replayed") != replayed {
 		s.Fatalf("status %d, replayed %q; want %d, %q: %s", answer.StatusCode, answer.Header.Get("Idempotent-Replayed"),
 			status,
@@ -684,10 +682,7 @@ func TestMiddlewareHeaders(t *testing.T) {
 	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 		Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { hinted = h.Get("Link"); return nil },
 	}))
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(http.DefaultClient.Do(r))(t)
 	s.expect(answer, http.StatusOK, "false", 1)
 	if hinted == "" || answer.Header.Get("Link") != "" || answer.Header.Get("X-Outer") != "1" ||
 		answer.Header.Get("X-Removed") != "" || answer.Trailer.Get("X-Sum") != "4" {
@@ -788,10 +783,7 @@ func TestMiddlewareStreams(t *testing.T) {
 	post := func() *http.Response {
 		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/charge", strings.NewReader("{}"))
 		r.Header = request().Header
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(http.DefaultClient.Do(r))(t)
 		t.Cleanup(func() { _ = answer.Body.Close() })
 		return answer
 	}
@@ -861,9 +853,7 @@ func TestMiddlewareFreshFields(t *testing.T) {
 		Charge    int
 	}
 	for _, to := range []any{&first, &second} {
-		if err := json.Unmarshal([]byte(s.expect(s.send(), http.StatusCreated, "true", 1)), to); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(s.expect(s.send(), http.StatusCreated, "true", 1)), to))
 	}
 	if len(first.RequestID) != 36 || first.RequestID == second.RequestID || first.Charge != 1 || second.Charge != 1 {
 		t.Errorf("%+v, %+v", first, second)
@@ -915,10 +905,7 @@ func TestMiddlewareJournal(t *testing.T) {
 	dir := t.TempDir()
 	backend := newMapBackend()
 	s := &service{T: t, store: idempotency.NewStore(backend), metrics: newCounter()}
-	journal, err := idempotency.OpenJournal(dir, s.store, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	journal := must.Get(idempotency.OpenJournal(dir, s.store, nil))(t)
 	if _, err := idempotency.OpenJournal(dir, s.store, nil); err == nil {
 		t.Error("two processes have one journal")
 	}
@@ -935,23 +922,16 @@ func TestMiddlewareJournal(t *testing.T) {
 	if journal.Len() != 1 || s.metrics.of(idempotency.EventJournaled) != 1 {
 		t.Fatalf("%d results in the journal, %v", journal.Len(), s.metrics.events)
 	}
-	if err := journal.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, journal.Close())
 	backend.setFail(nil)
 	s.refused(s.send(), http.StatusConflict, idempotency.CodeInFlight, idempotency.SameKey, 1)
-	journal, err = idempotency.OpenJournal(dir, s.store, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	journal = must.Get(idempotency.OpenJournal(dir, s.store, nil))(t)
 	s.use(func(o *idempotency.Options) { o.Wait = time.Minute })
 	if content := s.expect(s.send(), http.StatusOK, "true", 1); content != "done" {
 		t.Error(content)
 	}
 	eventually(t, "an empty journal", func() bool { return journal.Len() == 0 })
-	if err := journal.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, journal.Close())
 	s.charge.serve = nil
 }
 
@@ -998,9 +978,7 @@ func TestMiddlewarePolicy(t *testing.T) {
 	s := newService(t)
 	answer := s.send(func(r *http.Request) { r.Method, r.URL.Path = http.MethodGet, "/.well-known/idempotency" })
 	var policy map[string]any
-	if err := json.NewDecoder(answer.Body).Decode(&policy); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.NewDecoder(answer.Body).Decode(&policy))
 	if policy["header"] != "Idempotency-Key" || policy["ttl_seconds"] != 86400.0 || policy["fingerprint"] != "raw" ||
 		s.charge.runs.Load() != 0 {
 		t.Errorf("%v", policy)

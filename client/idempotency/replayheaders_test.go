@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -22,12 +23,8 @@ func gzipped(t *testing.T, text string) string {
 	t.Helper()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	if _, err := io.WriteString(w, text); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(w, text))(t)
+	must.Do(t, w.Close())
 	return b.String()
 }
 
@@ -35,12 +32,8 @@ func deflated(t *testing.T, text string) string {
 	t.Helper()
 	var b bytes.Buffer
 	w := zlib.NewWriter(&b)
-	if _, err := io.WriteString(w, text); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(w, text))(t)
+	must.Do(t, w.Close())
 	return b.String()
 }
 

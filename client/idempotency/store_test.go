@@ -22,6 +22,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -146,10 +147,7 @@ func TestTooManyWaiters(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	c, err := client.New(client.Options{Server: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: server.URL}))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	s := &service{T: t, store: idempotency.Ledger(c), metrics: newCounter()}
 	s.use()
@@ -163,23 +161,14 @@ func TestTooManyWaiters(t *testing.T) {
 // startServer starts a real server and returns a client for it.
 func startServer(t testing.TB) *client.Client {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := embedded.Open(t.Context(), embedded.Options{Dir: t.TempDir() + "/data", Listener: listener})
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := must.Get(embedded.Open(t.Context(), embedded.Options{Dir: t.TempDir() + "/data", Listener: listener}))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	c, err := client.New(client.Options{Server: listener.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: listener.Addr().String()}))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -224,10 +213,7 @@ func TestLedgerErrors(t *testing.T) {
 			}
 		}))
 		t.Cleanup(server.Close)
-		c, err := client.New(client.Options{Server: server.URL, MaxAttempts: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(client.New(client.Options{Server: server.URL, MaxAttempts: 1}))(t)
 		t.Cleanup(func() { _ = c.Close() })
 		s := &service{T: t, store: idempotency.Ledger(c), metrics: newCounter()}
 		s.use()
@@ -348,10 +334,7 @@ func TestSwapAfterARemoval(t *testing.T) {
 	swap := func(key, version string, keep time.Time) bool {
 		t.Helper()
 		deadline := time.Now().Add(time.Minute)
-		swapped, err := m.CompareAndSwap(t.Context(), key, version, []byte("no record"), keep, deadline)
-		if err != nil {
-			t.Fatal(err)
-		}
+		swapped := must.Get(m.CompareAndSwap(t.Context(), key, version, []byte("no record"), keep, deadline))(t)
 		return swapped
 	}
 	if !swap("k", before, time.Unix(1, 0)) {
@@ -377,9 +360,7 @@ func TestMemoryOptions(t *testing.T) {
 				idempotency.RecordKey{Key: key}, work)
 			return err
 		}
-		if err := do("a"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, do("a"))
 		for _, wait := range []time.Duration{0, 10 * time.Minute} { // the first has expired, but is not yet removed
 			pass(wait)
 			if err := do("b"); idempotency.CodeOf(err) != idempotency.CodeQuota {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestJournalFaultIsFinal: after any failed step of a flush, nothing more is
@@ -43,9 +45,7 @@ func TestJournalFaultIsFinal(t *testing.T) {
 				return 0, nil
 			}
 			m.mu.Unlock()
-			if err := f.Append(one, write(1, "lost")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, f.Append(one, write(1, "lost")))
 			if err := f.Sync(); !errors.Is(err, ErrFailed) || !errors.Is(err, test.err) {
 				t.Fatalf("want ErrFailed and the cause, got %v", err)
 			}
@@ -134,9 +134,7 @@ func TestJournalFaultOpening(t *testing.T) {
 			f := m.open(t, path, Options{})
 			begin(t, f)
 			add(t, f, write(0, "kept"))
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, f.Close())
 			m.fail = func(at, _ string) (int, error) {
 				if at == step {
 					return 0, errDisk
@@ -289,9 +287,7 @@ func TestJournalFaultFileSystem(t *testing.T) {
 	t.Run("empty", func(t *testing.T) {
 		t.Parallel()
 		path := temporary(t)
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, nil, 0o600))
 		if _, err := Open(path, Options{}); errors.As(err, new(*DamageError)) == false {
 			t.Errorf("an empty file is damage, got %v", err)
 		}
@@ -306,9 +302,7 @@ func TestJournalFaultFileSystem(t *testing.T) {
 		if _, err := Open(path, Options{}); !errors.Is(err, ErrLocked) {
 			t.Errorf("want ErrLocked, got %v", err)
 		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.Close())
 		if f, err = Open(path, Options{}); err != nil {
 			t.Fatalf("after Close the lock must be free, got %v", err)
 		}
@@ -322,9 +316,7 @@ func TestJournalFaultFileSystem(t *testing.T) {
 			t.Skip("root may write anywhere; the fault layer has the same case as a failed create")
 		}
 		dir := t.TempDir()
-		if err := os.Chmod(dir, 0o500); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chmod(dir, 0o500))
 		if _, err := Open(filepath.Join(dir, "journal"), Options{}); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("want a permission error, got %v", err)
 		}

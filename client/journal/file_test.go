@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestJournalSharesFsyncs holds the first fsync up until many callers wait, and
@@ -19,9 +21,7 @@ func TestJournalSharesFsyncs(t *testing.T) {
 	m := newMemory()
 	f := m.open(t, temporary(t), Options{})
 	begin(t, f)
-	if err := f.Append(one, write(0, "first")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Append(one, write(0, "first")))
 	entered, release := make(chan struct{}), make(chan struct{})
 	m.mu.Lock()
 	before := m.steps["sync"]
@@ -47,9 +47,7 @@ func TestJournalSharesFsyncs(t *testing.T) {
 	group.Go(sync) // ends with its fsync
 	<-entered
 	for id := uint64(1); id <= 50; id++ {
-		if err := f.Append(one, write(id, fmt.Sprint(id))); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.Append(one, write(id, fmt.Sprint(id))))
 		group.Go(sync) // ends with the fsync that all share
 	}
 	close(release)
@@ -81,9 +79,7 @@ func TestJournalClaims(t *testing.T) {
 		t.Errorf("there is nothing to forget, but: %v", err)
 	}
 	begin(t, f)
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Close())
 	if err := f.Append(one, write(0, "")); !errors.Is(err, ErrClosed) {
 		t.Errorf("want ErrClosed, got %v", err)
 	}
@@ -100,9 +96,7 @@ func TestJournalForget(t *testing.T) {
 	begin(t, f)
 	add(t, f, write(0, "told"), write(1, "open"), Record{Kind: KindSettled, ID: 0, Receipt: []byte("receipt")})
 	f.Release(one)
-	if err := f.Forget(one); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Forget(one))
 	_ = f.Close()
 	got := only(m.powerFailure(path, 0).open(t, path, Options{}))
 	if fmt.Sprint(tags(got)) != "[told+]" || got.Head.Session != 0 || string(got.Entries[0].Receipt) != "receipt" {
@@ -115,10 +109,7 @@ func TestJournalForget(t *testing.T) {
 func TestJournalBounds(t *testing.T) {
 	t.Parallel()
 	path := temporary(t)
-	f, err := Open(path, Options{MaxBytes: minMaxBytes})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Open(path, Options{MaxBytes: minMaxBytes}))(t)
 	defer f.Close()
 	begin(t, f)
 	if err := f.Append(one, Record{Kind: KindWrite, Sequence: 1, Request: make([]byte, minMaxBytes/4)}); !errors.Is(err,
@@ -153,10 +144,7 @@ func TestJournalBounds(t *testing.T) {
 		default:
 			t.Fatal("room came back without a signal")
 		}
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(path))(t)
 		largest = max(largest, info.Size())
 	}
 	if largest > minMaxBytes {
@@ -211,9 +199,7 @@ func TestJournalModel(t *testing.T) {
 	names := []Name{{"a", "", "1"}, {"a", "v", "1"}, {"b", "", "2"}}
 	durable := make(map[Name]State)
 	for _, name := range names {
-		if _, err := f.Claim(name); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.Claim(name))(t)
 	}
 	for range 3000 {
 		name := names[random.IntN(len(names))]
@@ -224,9 +210,7 @@ func TestJournalModel(t *testing.T) {
 		}
 		switch random.IntN(12) {
 		case 0, 1:
-			if err := f.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, f.Sync())
 			for _, s := range f.Streams() {
 				durable[s.Name] = s
 			}
@@ -236,10 +220,7 @@ func TestJournalModel(t *testing.T) {
 			m = m.powerFailure(path, 0)
 			f = m.open(t, path, Options{MaxBytes: minMaxBytes})
 			for _, name := range names {
-				got, err := f.Claim(name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := must.Get(f.Claim(name))(t)
 				if want := durable[name]; !equal(got, want) {
 					t.Fatalf("%s: want %+v after the power failure, got %+v", name, want, got)
 				}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestJournalBehindASymbolicLink: one journal by two names is one journal, and a
@@ -16,9 +18,7 @@ func TestJournalBehindASymbolicLink(t *testing.T) {
 	t.Parallel()
 	path := temporary(t)
 	link := path + ".link"
-	if err := os.Symlink(path, link); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(path, link))
 	if _, err := Open(link, Options{}); !errors.Is(err, ErrMissing) {
 		t.Errorf("a link to nothing: want ErrMissing, got %v", err)
 	}
@@ -31,9 +31,7 @@ func TestJournalBehindASymbolicLink(t *testing.T) {
 	if _, err := Open(link, Options{}); !errors.Is(err, ErrLocked) {
 		t.Errorf("by its other name: want ErrLocked, got %v", err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Close())
 	if f, err = Open(link, Options{MustExist: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -59,17 +57,11 @@ func TestJournalOfManyStreams(t *testing.T) {
 		organization := strings.Repeat("o", 40)
 		head := func(i int, session uint64) {
 			name := Name{Organization: organization, ClientID: fmt.Sprint(i)}
-			if _, err := f.Claim(name); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(f.Claim(name))(t)
 			record := Record{Kind: KindHead,
 				Head: Head{Ledger: 1 << 63, Session: session, NextSequence: 1, Attempt: make([]byte, attemptBytes)}}
-			if err := f.Append(name, record); err != nil {
-				t.Fatal(err)
-			}
-			if err := f.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, f.Append(name, record))
+			must.Do(t, f.Sync())
 			f.Release(name)
 		}
 		for i := range streams {

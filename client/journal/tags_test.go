@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // acknowledge brings write number id, with its tag, from its first record to its
@@ -91,14 +93,10 @@ func TestRememberedTagsOutliveForget(t *testing.T) {
 	begin(t, f)
 	acknowledge(t, f, 0, "rent")
 	f.Release(one)
-	if err := f.Forget(one); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Forget(one))
 	_ = f.Close()
 	f = m.powerFailure(path, 0).open(t, path, Options{})
-	if _, err := f.Claim(one); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.Claim(one))(t)
 	add(t, f, Record{Kind: KindHead, Head: Head{Ledger: 7, Session: 4, NextID: 1, NextSequence: 1}})
 	if err := f.Append(one, Record{Kind: KindWrite, ID: 1, Sequence: 1, Tag: "rent"}); !errors.Is(err, ErrTagInUse) {
 		t.Errorf("want ErrTagInUse, got %v", err)
@@ -119,10 +117,7 @@ func TestRememberedTagsAreBounded(t *testing.T) {
 	largest := int64(0)
 	for id := range uint64(writes) {
 		acknowledge(t, f, id, fmt.Sprint("payment-", id))
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(path))(t)
 		largest = max(largest, info.Size())
 	}
 	if largest > minMaxBytes {
@@ -142,16 +137,12 @@ func TestRememberedTagsAreBounded(t *testing.T) {
 		}
 	}
 	bounded()
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Close())
 	if f, err = Open(path, Options{MaxBytes: minMaxBytes}); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(only(f).Remembered); n*tagOverhead > minMaxBytes/32 {
 		t.Errorf("%d tags are remembered after opening", n)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Close())
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
@@ -33,15 +34,9 @@ func TestRoleWithoutPrivileges(t *testing.T) {
 	t.Parallel()
 	url := servertest.Database(t)
 	db := openDatabase(t, url)
-	grants, err := outbox.Privileges("", "app", "relay")
-	if err != nil {
-		t.Fatal(err)
-	}
+	grants := must.Get(outbox.Privileges("", "app", "relay"))(t)
 	execute(t, db, "CREATE ROLE app LOGIN", "CREATE ROLE relay LOGIN", grants)
-	own, err := pgxpool.New(t.Context(), strings.Replace(url, "test@", "relay@", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(pgxpool.New(t.Context(), strings.Replace(url, "test@", "relay@", 1)))(t)
 	t.Cleanup(own.Close)
 	for _, privilege := range []string{
 		"UPDATE ON seqledger_outbox", "DELETE ON seqledger_outbox", "INSERT ON seqledger_outbox_streams",

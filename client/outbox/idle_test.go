@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -14,37 +15,23 @@ import (
 // was a moment ago, is kept.
 func TestIdleStreamsAreGivenUp(t *testing.T) {
 	t.Parallel()
-	db, err := pgxpool.New(t.Context(), servertest.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(pgxpool.New(t.Context(), servertest.Database(t)))(t)
 	t.Cleanup(db.Close)
-	if err := Init(t.Context(), db, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Init(t.Context(), db, ""))
 	scope := &seqledgerv1.Scope{Organization: "shop", Vault: "main"}
-	r, err := NewRelay(nil, db, Options{Scope: scope})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRelay(nil, db, Options{Scope: scope}))(t)
 	long := time.Now().Add(-2 * ownIdle)
 	for name, used := range map[string]time.Time{"idle": long, "busy": long, "fresh": time.Now()} {
 		s := r.take(name)
-		if err := s.claim(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.claim(t.Context()))
 		s.used = used
 		s.busy.Store(name == "busy")
 	}
-	if err := r.renewOwnership(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.renewOwnership(t.Context()))
 	for name, owned := range map[string]bool{"idle": false, "busy": true, "fresh": true} {
 		var owner *string
 		const ask = "SELECT owner FROM seqledger_outbox_streams WHERE stream = $1"
-		if err := db.QueryRow(t.Context(), ask, name).Scan(&owner); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, db.QueryRow(t.Context(), ask, name).Scan(&owner))
 		if (owner != nil) != owned || (r.streams[name] != nil) != owned {
 			t.Errorf("%s: owner %v, in memory %v", name, owner, r.streams[name] != nil)
 		}

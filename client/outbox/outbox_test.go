@@ -25,6 +25,7 @@ import (
 	"github.com/seqledger/seqledger/client/outbox"
 	"github.com/seqledger/seqledger/internal/embedded"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -72,10 +73,7 @@ func (l *ledger) start() {
 // dial returns a client of a server.
 func dial(t *testing.T, address string) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Options{Server: address})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: address}))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -83,24 +81,16 @@ func dial(t *testing.T, address string) *client.Client {
 // openDatabase makes an outbox.
 func openDatabase(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
-	db, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(pgxpool.New(t.Context(), url))(t)
 	t.Cleanup(db.Close)
-	if err := outbox.Init(t.Context(), db, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, outbox.Init(t.Context(), db, ""))
 	return db
 }
 
 // insert adds a row.
 func insert(t *testing.T, db *pgxpool.Pool, stream string, operations ...*seqledgerv1.Operation) (id int64) {
 	t.Helper()
-	id, err := outbox.Insert(t.Context(), db, "", stream, operations...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id = must.Get(outbox.Insert(t.Context(), db, "", stream, operations...))(t)
 	return id
 }
 
@@ -108,10 +98,7 @@ func insert(t *testing.T, db *pgxpool.Pool, stream string, operations ...*seqled
 func run(t *testing.T, c *client.Client, db *pgxpool.Pool, o outbox.Options) (relay *outbox.Relay, stop func()) {
 	t.Helper()
 	o.Scope, o.Poll = scope, quick
-	relay, err := outbox.NewRelay(c, db, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relay = must.Get(outbox.NewRelay(c, db, o))(t)
 	return relay, runRelay(t, relay)
 }
 
@@ -184,10 +171,7 @@ func stopped(s *outbox.Status) bool {
 // transaction returns the transaction with an id.
 func transaction(t *testing.T, c *client.Client, id string) *seqledgerv1.Transaction {
 	t.Helper()
-	answer, err := c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{TxId: id})
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{TxId: id}))(t)
 	return answer.GetTransaction()
 }
 
@@ -279,10 +263,8 @@ func TestRefusedRow(t *testing.T) {
 		insert(t, db, "s", op.Set("k", []byte("v"), op.IfAbsent()))
 		refused = insert(t, db, "s", op.Set("k", []byte("w"), op.IfAbsent()))
 		insert(t, db, "s", op.Append([]byte("2")))
-		if _, err := db.Exec(t.Context(), `INSERT INTO seqledger_outbox (stream, operations)
-			VALUES ('s', '[{"append": {"payloat": "b25l"}}]'), ('s', '[]')`); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(db.Exec(t.Context(), `INSERT INTO seqledger_outbox (stream, operations)
+			VALUES ('s', '[{"append": {"payloat": "b25l"}}]'), ('s', '[]')`))(t)
 		insert(t, db, "s", op.Append([]byte("3")))
 		return refused
 	}
@@ -316,15 +298,11 @@ func TestRefusedRow(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		// The condition is repaired in the ledger, and the row runs.
-		if _, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
+		must.Get(c.Write(t.Context(), &seqledgerv1.WriteRequest{
 			Scope: scope, ClientId: "person", Sequence: 1, IdempotencyKey: "01234567-89ab-4def-8123-456789abcdef",
 			Operations: []*seqledgerv1.Operation{op.Delete("k")},
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if err := outbox.Retry(t.Context(), db, "", refused); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
+		must.Do(t, outbox.Retry(t.Context(), db, "", refused))
 		status = await(t, db, func(s *outbox.Status) bool {
 			return isStopped(s) && len(s.Rows) == 1 && s.Rows[0].ID > refused
 		})
@@ -332,9 +310,7 @@ func TestRefusedRow(t *testing.T) {
 			t.Error(err)
 		}
 		for range 2 {
-			if err := outbox.Skip(t.Context(), db, "", status.Rows[len(status.Rows)-1].ID); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, outbox.Skip(t.Context(), db, "", status.Rows[len(status.Rows)-1].ID))
 			rows := len(status.Rows)
 			status = await(t, db, func(s *outbox.Status) bool {
 				return settled(s) || isStopped(s) && len(s.Rows) > rows
@@ -444,10 +420,7 @@ func TestLateCopyOfARefusedRow(t *testing.T) {
 		t.Fatalf("%d calls were made", len(copies))
 	}
 	for _, late := range copies {
-		response, err := http.DefaultTransport.RoundTrip(late)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(http.DefaultTransport.RoundTrip(late))(t)
 		_ = response.Body.Close()
 	}
 	same(t, payloads(t, dial(t, l.address)), map[string][]string{"s": {"once"}})
@@ -537,12 +510,9 @@ func TestWhatStopsAStream(t *testing.T) {
 		reason string
 	}{
 		"Session": {func(t *testing.T, l *ledger) *ledger {
-			_, err := dial(t, l.address).OpenSession(t.Context(), &seqledgerv1.OpenSessionRequest{
+			must.Get(dial(t, l.address).OpenSession(t.Context(), &seqledgerv1.OpenSessionRequest{
 				Scope: scope, ClientId: "outbox.s", AttemptId: []byte("0123456789abcdef"),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			return l
 		}, `another program has opened a session as "outbox.s"`},
 		"Ledger": {func(t *testing.T, _ *ledger) *ledger { return newLedger(t) }, "was it restored from a backup?"},
@@ -562,9 +532,7 @@ func TestWhatStopsAStream(t *testing.T) {
 			if s := status.Streams[0]; !strings.Contains(s.Stopped, test.reason) || s.Open != 2 {
 				t.Errorf("%+v", s)
 			}
-			if err := outbox.Resume(t.Context(), db, "", "s"); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, outbox.Resume(t.Context(), db, "", "s"))
 			if err := outbox.Resume(t.Context(), db, "", "s"); !errors.Is(err, outbox.ErrNothingToDo) {
 				t.Error(err)
 			}
@@ -582,11 +550,8 @@ func TestWhatStopsAStream(t *testing.T) {
 func TestStreamsTakeTurns(t *testing.T) {
 	t.Parallel()
 	l, db := newLedger(t), openDatabase(t, servertest.Database(t))
-	_, err := db.Exec(t.Context(), `INSERT INTO seqledger_outbox (stream, operations)
-		SELECT 'a', '[{"append": {"payload": "b25l"}}]' FROM generate_series(1, 20000)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Get(db.Exec(t.Context(), `INSERT INTO seqledger_outbox (stream, operations)
+		SELECT 'a', '[{"append": {"payload": "b25l"}}]' FROM generate_series(1, 20000)`))(t)
 	insert(t, db, "b", op.Append([]byte("one")))
 	_, stop := run(t, dial(t, l.address), db, outbox.Options{Concurrency: 1})
 	defer stop()
@@ -633,10 +598,7 @@ func TestOtherScope(t *testing.T) {
 		"scope":  {Scope: &seqledgerv1.Scope{Organization: "shop", Vault: "other"}},
 		"prefix": {Scope: scope, ClientPrefix: "relay."},
 	} {
-		relay, err := outbox.NewRelay(dial(t, l.address), db, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		relay := must.Get(outbox.NewRelay(dial(t, l.address), db, o))(t)
 		if err := relay.Run(t.Context()); err == nil || !strings.Contains(err.Error(), `shop/main as client "outbox.s"`) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -654,10 +616,7 @@ func TestStartWithoutTheDatabase(t *testing.T) {
 	server.Start()
 	await(t, db, settled)
 	stop()
-	relay, err := outbox.NewRelay(dial(t, l.address), db, outbox.Options{Scope: scope, Table: "nowhere"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	relay := must.Get(outbox.NewRelay(dial(t, l.address), db, outbox.Options{Scope: scope, Table: "nowhere"}))(t)
 	if err := relay.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "nowhere") {
 		t.Error(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -69,10 +70,7 @@ func TestRestoredDatabase(t *testing.T) {
 			if test.running && test.rows == nil { // the relay owns nothing yet
 				backUp(t, db)
 			}
-			relay, err := outbox.NewRelay(ledger, db, outbox.Options{Scope: scope, Poll: quick})
-			if err != nil {
-				t.Fatal(err)
-			}
+			relay := must.Get(outbox.NewRelay(ledger, db, outbox.Options{Scope: scope, Poll: quick}))(t)
 			if test.at != "" {
 				relay.At(once(test.at, 1, func() { backUp(t, db) }))
 			}
@@ -118,9 +116,7 @@ func TestRestoredDatabase(t *testing.T) {
 					}
 				}
 			}
-			if err := outbox.Resume(t.Context(), db, "", "s"); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, outbox.Resume(t.Context(), db, "", "s"))
 			await(t, db, settled)
 			stop()
 			want["s"] = append(want["s"], "new")
@@ -144,12 +140,9 @@ func payloadOf(t *testing.T, db *pgxpool.Pool, id int64) (payload string) {
 func TestStreamOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 	l, db := newLedger(t), openDatabase(t, servertest.Database(t))
-	_, err := dial(t, l.address).OpenSession(t.Context(), &seqledgerv1.OpenSessionRequest{
+	must.Get(dial(t, l.address).OpenSession(t.Context(), &seqledgerv1.OpenSessionRequest{
 		Scope: scope, ClientId: "outbox.s", AttemptId: []byte("0123456789abcdef"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	insert(t, db, "s", op.Append([]byte("1")))
 	_, stop := run(t, dial(t, l.address), db, outbox.Options{})
 	defer stop()
@@ -167,8 +160,6 @@ func TestResumedStreamHasItsNumber(t *testing.T) {
 	defer stop()
 	await(t, db, settled)
 	execute(t, db, "UPDATE seqledger_outbox_streams SET stopped = 'by hand', owner = NULL")
-	if err := outbox.Resume(t.Context(), db, "", "s"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, outbox.Resume(t.Context(), db, "", "s"))
 	await(t, db, func(s *outbox.Status) bool { return s.Streams[0].Next == 2 })
 }

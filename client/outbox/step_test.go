@@ -20,6 +20,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
@@ -93,10 +94,7 @@ type stepBed struct {
 func newStepBed(t *testing.T) *stepBed {
 	t.Helper()
 	server := servertest.Postgres(t)
-	db, err := pgxpool.New(t.Context(), server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(pgxpool.New(t.Context(), server.URL))(t)
 	t.Cleanup(db.Close)
 	return &stepBed{ledger: newLedger(t), server: server, db: db}
 }
@@ -106,9 +104,7 @@ func newStepBed(t *testing.T) *stepBed {
 func (b *stepBed) begin(t *testing.T) (stream string) {
 	t.Helper()
 	stream = fmt.Sprint("s", b.serial.Add(1))
-	if err := outbox.Init(t.Context(), b.db, tableOf(stream)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, outbox.Init(t.Context(), b.db, tableOf(stream)))
 	for _, text := range []string{"1", "2", "", "3", "4"} {
 		b.add(t, stream, text)
 	}
@@ -122,9 +118,7 @@ func (b *stepBed) add(t *testing.T, stream, text string) {
 	if text == "" {
 		operation = op.Set("nowhere", nil, op.IfPresent())
 	}
-	if _, err := outbox.Insert(t.Context(), b.db, tableOf(stream), stream, operation); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(outbox.Insert(t.Context(), b.db, tableOf(stream), stream, operation))(t)
 }
 
 // run starts a relay of the stream's table, for which something happens at each step.
@@ -138,12 +132,9 @@ func (b *stepBed) runOver(
 	t *testing.T, db *pgxpool.Pool, stream string, at func(stream, step string),
 ) (stop func()) {
 	t.Helper()
-	relay, err := outbox.NewRelay(dial(t, b.address), db, outbox.Options{
+	relay := must.Get(outbox.NewRelay(dial(t, b.address), db, outbox.Options{
 		Scope: scope, Table: tableOf(stream), Park: true, Poll: quick,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	relay.At(at)
 	relay.SetSilence(time.Second)
 	return runRelay(t, relay)
@@ -155,9 +146,7 @@ func (b *stepBed) disown(t *testing.T, stream string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for one that has locked the stream
 	defer cancel()
 	const update = `UPDATE %s_streams SET owner = NULL`
-	if _, err := b.db.Exec(ctx, fmt.Sprintf(update, tableOf(stream))); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.db.Exec(ctx, fmt.Sprintf(update, tableOf(stream))))(t)
 }
 
 // finish has the relays that run, and one more, write all rows, and one that is new; each must be there once, where
@@ -177,18 +166,13 @@ func (b *stepBed) finish(t *testing.T, stream string) {
 	if got := payloads(t, c)[stream]; !slices.Equal(got, want) {
 		t.Errorf("the ledger has %q, want %q", got, want)
 	}
-	rows, err := b.db.Query(t.Context(), fmt.Sprintf(`SELECT sequence, tx_id, operations->0->'append'->>'payload'
-		FROM %s WHERE state = 'committed' ORDER BY id`, tableOf(stream)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.Get(b.db.Query(t.Context(), fmt.Sprintf(`SELECT sequence, tx_id, operations->0->'append'->>'payload'
+		FROM %s WHERE state = 'committed' ORDER BY id`, tableOf(stream))))(t)
 	defer rows.Close()
 	for next := 1; rows.Next(); next++ {
 		var sequence int
 		var id, payload string
-		if err := rows.Scan(&sequence, &id, &payload); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, rows.Scan(&sequence, &id, &payload))
 		found := transaction(t, c, id)
 		if sequence != next || found.GetSequence() != uint64(next) ||
 			string(found.GetOperations()[0].GetAppend().GetPayload()) != want[next-1] {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -21,9 +22,7 @@ func TestLogRefuses(t *testing.T) {
 		"intended t-1 1\npaid t-1\n", "intended t-1 1\npaid t-1 x y\n", "intended t-1 1\nunsettled t-1 \n",
 	} {
 		path := filepath.Join(t.TempDir(), "log")
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(content), 0o600))
 		if _, err := OpenLog(path, true); err == nil || !strings.Contains(err.Error(), "line") {
 			t.Errorf("%q: want an error that names the line, got %v", content, err)
 		}
@@ -40,9 +39,7 @@ func FuzzLog(f *testing.F) {
 	f.Add([]byte("intended  \n\n"))
 	path := filepath.Join(f.TempDir(), "log")
 	f.Fuzz(func(t *testing.T, content []byte) {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, content, 0o600))
 		l, err := OpenLog(path, true)
 		if err != nil {
 			return
@@ -82,27 +79,19 @@ func TestLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Intend(&Payment{Tag: "a/1", Cents: 10}, &Payment{Tag: "a/2", Cents: 20}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Intend(&Payment{Tag: "a/1", Cents: 10}, &Payment{Tag: "a/2", Cents: 20}))
 	for range 2 {
-		if err := l.Note(Outcome{"a/1", "tx-1"}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Note(Outcome{"a/1", "tx-1"}))
 	}
 	if err := l.Note(Outcome{"b/1", "tx-2"}); err == nil {
 		t.Error("want an error for a payment that is not in the log")
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	content, _ := os.ReadFile(path)
 	if want := "intended a/1 10\nintended a/2 20\npaid a/1 tx-1\n"; string(content) != want {
 		t.Errorf("want %q, got %q", want, content)
 	}
-	if err := os.WriteFile(path, append(content, "paid a/2 tx"...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, append(content, "paid a/2 tx"...), 0o600))
 	if l, err = OpenLog(path, true); err != nil {
 		t.Fatal(err)
 	}
@@ -110,9 +99,7 @@ func TestLog(t *testing.T) {
 	if open := l.Unpaid(); len(l.Payments()) != 2 || len(open) != 1 || *open[0] != (Payment{Tag: "a/2", Cents: 20}) {
 		t.Errorf("want two payments, the second open, got %v, open %v", l.Payments(), open)
 	}
-	if err := l.Note(Outcome{"a/2", "tx-2"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Note(Outcome{"a/2", "tx-2"}))
 	all, err := ReadLog(path)
 	if err != nil || len(all) != 2 || !all[0].Paid || !all[1].Paid {
 		t.Errorf("want both paid, got %v (%v)", all, err)

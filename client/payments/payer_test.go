@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -32,10 +33,7 @@ func connected(t *testing.T) *client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(client.Options{Server: listener.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: listener.Addr().String()}))(t)
 	t.Cleanup(func() {
 		if err := errors.Join(c.Close(), l.Close()); err != nil {
 			t.Error(err)
@@ -47,18 +45,10 @@ func connected(t *testing.T) *client.Client {
 // payer opens a Payer with a payment log of these payments.
 func payer(t *testing.T, c *client.Client, dir string, intend ...*Payment) (*Payer, *Log) {
 	t.Helper()
-	l, err := OpenLog(filepath.Join(dir, "payments"), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(OpenLog(filepath.Join(dir, "payments"), false))(t)
 	t.Cleanup(func() { _ = l.Close() })
-	p, err := Open(t.Context(), Options{Client: c, Dir: dir, Scope: scope, ClientID: "till", Log: l})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Intend(intend...); err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(Open(t.Context(), Options{Client: c, Dir: dir, Scope: scope, ClientID: "till", Log: l}))(t)
+	must.Do(t, l.Intend(intend...))
 	return p, l
 }
 
@@ -89,15 +79,11 @@ func TestPost(t *testing.T) {
 	c, dir := connected(t), t.TempDir()
 	intended := some(2*Batch + 1)
 	p, l := payer(t, c, dir, intended...)
-	if err := p.Post(t.Context(), l.Unpaid()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Post(t.Context(), l.Unpaid()))
 	if unpaid := l.Unpaid(); len(unpaid) > 0 {
 		t.Errorf("still to pay: %v", unpaid)
 	}
-	if err := p.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Close(t.Context()))
 	content, err := os.ReadFile(filepath.Join(dir, "payments"))
 	if err != nil || strings.Count(string(content), "\npaid ") != len(intended) ||
 		strings.Contains(string(content), "sequence-") {
@@ -112,9 +98,7 @@ func TestPost(t *testing.T) {
 	}
 	// Another start has nothing to settle, and nothing to pay.
 	again, l := payer(t, c, dir)
-	if err := errors.Join(again.Post(t.Context(), l.Unpaid()), again.Close(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(again.Post(t.Context(), l.Unpaid()), again.Close(t.Context())))
 	for tag, version := range versions {
 		if now := indexOf(t, c, tag); now != version {
 			t.Errorf("%s was paid at index %d, and again at %d", tag, version, now)
@@ -128,16 +112,9 @@ func TestJournalThatIsGone(t *testing.T) {
 	t.Parallel()
 	c, dir := connected(t), t.TempDir()
 	p, l := payer(t, c, dir, some(1)...)
-	if err := errors.Join(p.Close(t.Context()), l.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(filepath.Join(dir, "journal")); err != nil {
-		t.Fatal(err)
-	}
-	l, err := OpenLog(filepath.Join(dir, "payments"), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(p.Close(t.Context()), l.Close()))
+	must.Do(t, os.RemoveAll(filepath.Join(dir, "journal")))
+	l = must.Get(OpenLog(filepath.Join(dir, "payments"), false))(t)
 	defer func() { _ = l.Close() }()
 	if _, err := Open(t.Context(), Options{Client: c, Dir: dir, Scope: scope, ClientID: "till", Log: l}); err == nil {
 		t.Error("it was opened")
@@ -152,14 +129,8 @@ func TestJournalThatIsGone(t *testing.T) {
 func killedAfter(t *testing.T, c *client.Client, dir string, payments []*Payment, reached int) {
 	t.Helper()
 	path := filepath.Join(dir, "journal")
-	j, err := journal.Open(path, journal.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := writer.Open(t.Context(), c, writer.Options{Scope: scope, ClientID: "till", Journal: j})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := must.Get(journal.Open(path, journal.Options{}))(t)
+	w := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: scope, ClientID: "till", Journal: j}))(t)
 	for _, payment := range payments[:reached] {
 		pending, err := w.SubmitTagged(t.Context(), payment.Tag, payment.Operation())
 		if err == nil {
@@ -169,9 +140,7 @@ func killedAfter(t *testing.T, c *client.Client, dir string, payments []*Payment
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(w.Close(t.Context()), j.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(w.Close(t.Context()), j.Close()))
 }
 
 // TestSettlesWhatAKillLeft: payments that reached the ledger and were not recorded are recorded at the next start, with
@@ -193,9 +162,7 @@ func TestSettlesWhatAKillLeft(t *testing.T) {
 	if unpaid := l.Unpaid(); len(unpaid) != 1 || unpaid[0].Tag != "t-2" {
 		t.Fatalf("still to pay: %v", unpaid)
 	}
-	if err := errors.Join(p.Post(t.Context(), l.Unpaid()), p.Close(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(p.Post(t.Context(), l.Unpaid()), p.Close(t.Context())))
 	if now := indexOf(t, c, "t-0"); now != before || indexOf(t, c, "t-2") == 0 {
 		t.Errorf("t-0 was paid at index %d, and again at %d; t-2 at %d", before, now, indexOf(t, c, "t-2"))
 	}
@@ -213,34 +180,25 @@ func TestTakenOverStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := writer.Open(t.Context(), c, writer.Options{Scope: scope, ClientID: "till", Journal: j})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: scope, ClientID: "till", Journal: j}))(t)
 	pending, err := other.Submit(t.Context(), op.Set(entityKey+"t-0", []byte("100")))
 	if err == nil {
 		_, err = pending.Wait(t.Context())
 	}
-	if err := errors.Join(err, other.Close(t.Context()), j.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, other.Close(t.Context()), j.Close()))
 	before := indexOf(t, c, "t-0")
 	if err := p.Post(t.Context(), l.Unpaid()); !errors.Is(err, failure.ErrFenced) || !strings.Contains(err.Error(),
 		"t-0") {
 		t.Fatalf("with a session that is over: %v", err)
 	}
 	_ = p.Close(t.Context()) // which tells again what is not settled
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	again, l := payer(t, c, dir)
 	unpaid := l.Unpaid()
 	if len(unpaid) != 1 || unpaid[0].Tag != "t-1" {
 		t.Fatalf("still to pay: %v", unpaid)
 	}
-	if err := errors.Join(again.Post(t.Context(), unpaid), again.Close(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(again.Post(t.Context(), unpaid), again.Close(t.Context())))
 	if now := indexOf(t, c, "t-0"); now != before || indexOf(t, c, "t-1") == 0 {
 		t.Errorf("t-0 was paid at %d and at %d, t-1 at %d", before, now, indexOf(t, c, "t-1"))
 	}
@@ -249,16 +207,10 @@ func TestTakenOverStream(t *testing.T) {
 // TestOpenEndsWithItsContext, because it waits for a ledger that cannot be reached.
 func TestOpenEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	c, err := client.New(client.Options{Server: "127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: "127.0.0.1:1"}))(t)
 	defer func() { _ = c.Close() }()
 	dir := t.TempDir()
-	l, err := OpenLog(filepath.Join(dir, "payments"), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(OpenLog(filepath.Join(dir, "payments"), false))(t)
 	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -267,10 +219,7 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 		t.Error(err)
 	}
 	// The journal was closed, so that it can be opened again.
-	j, err := journal.Open(filepath.Join(dir, "journal"), journal.Options{MustExist: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := must.Get(journal.Open(filepath.Join(dir, "journal"), journal.Options{MustExist: true}))(t)
 	if err := j.Close(); err != nil {
 		t.Error(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/proof"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -24,14 +25,8 @@ import (
 // golden reads a golden file of the ledger's own tests.
 func golden(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "ledger", "machine", "testdata", "format", name+".hex"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join("..", "..", "ledger", "machine", "testdata", "format", name+".hex")))(t)
+	raw := must.Get(hex.DecodeString(strings.Join(strings.Fields(string(text)), "")))(t)
 	return raw
 }
 
@@ -158,10 +153,7 @@ func blockOf(t *testing.T, n, position int) (*seqledgerv1.Transaction,
 				ExpireEntity: &seqledgerv1.ExpireEntity{Key: "old"},
 			}}, remove("k", nil)}
 		}
-		encoded, err := message.CanonicalTransaction(transaction)
-		if err != nil {
-			t.Fatal(err)
-		}
+		encoded := must.Get(message.CanonicalTransaction(transaction))(t)
 		leaf := sha256.Sum256(append([]byte{0}, encoded...))
 		leaves = append(leaves, leaf[:])
 		if i == position {
@@ -336,9 +328,7 @@ func TestEveryChangeBreaksTheProof(t *testing.T) {
 			Actor:       transaction.GetActor(),
 			RequestHash: transaction.GetRequestHash(), BlockHeader: header, Proof: inclusion,
 		}
-		if err := proof.VerifyReceipt(receipt, transaction); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, proof.VerifyReceipt(receipt, transaction))
 		wantEveryChangeNoticed(t, transaction, 25, func(m *seqledgerv1.Transaction) error {
 			return proof.VerifyTransaction(m, header, inclusion)
 		})
@@ -359,10 +349,7 @@ func TestEveryChangeBreaksTheProof(t *testing.T) {
 func TestEveryChangeChangesTheBlockHash(t *testing.T) {
 	t.Parallel()
 	header := goldenHeader(t)
-	hash, err := proof.BlockHash(header)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hash := must.Get(proof.BlockHash(header))(t)
 	wantEveryChangeNoticed(t, header, 10, func(m *seqledgerv1.BlockHeader) error {
 		other, err := proof.BlockHash(m)
 		if err == nil && !bytes.Equal(hash, other) {

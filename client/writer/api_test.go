@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -157,19 +158,13 @@ func TestCountersAndLog(t *testing.T) {
 		}
 	})
 	w := newWriter(t, c, "till-7")
-	if _, err := w.Write(t.Context(), payload("secret payload")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.Write(t.Context(), payload("secret payload")))(t)
 	if _, err := w.Write(t.Context(), create("taken")); !errors.Is(err, failure.ErrConditionFailed) {
 		t.Fatal(err)
 	}
 	seen.Store(1)
-	if err := ask(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := newWriter(t, c, "till-7").Write(t.Context(), payload("x")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, ask(t.Context(), c))
+	must.Get(newWriter(t, c, "till-7").Write(t.Context(), payload("x")))(t)
 	if _, err := w.Write(t.Context(), payload("y")); !errors.Is(err, failure.ErrFenced) {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -53,9 +54,7 @@ func TestBuffersAreTheCallersAgain(t *testing.T) {
 	operation.GetAppend().Payload = append(buffer, " and more"...)
 	operation.Operation = nil
 	close(release)
-	if err := w.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Flush(t.Context()))
 	expectHistory(t, s, "pay ann 100")
 }
 
@@ -70,12 +69,9 @@ func TestBuffersAndTheJournal(t *testing.T) {
 	arrived, release := loseFirst(s)
 	defer close(release)
 	buffer := []byte("pay ann 100")
-	p, err := w.SubmitTagged(t.Context(), "a", &seqledgerv1.Operation{
+	p := must.Get(w.SubmitTagged(t.Context(), "a", &seqledgerv1.Operation{
 		Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: buffer}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	copy(buffer, "pay bob 999")
 	if got := string(p.Operations()[0].GetAppend().GetPayload()); got != "pay ann 100" {
 		t.Errorf("what was submitted is told as %q", got)
@@ -83,9 +79,7 @@ func TestBuffersAndTheJournal(t *testing.T) {
 	<-arrived
 	path = crash(t, c, j, path)
 	w = mustJournaled(t, dial(t, s), openJournal(t, path, journal.Options{}))
-	if _, err := w.Recovered()[0].Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.Recovered()[0].Wait(t.Context()))(t)
 	expectHistory(t, s, "pay ann 100")
 }
 
@@ -101,9 +95,7 @@ func TestOperationsChangedAfterClose(t *testing.T) {
 		for range 40 {
 			operation := payload(strings.Repeat("x", 20<<10))
 			operations = append(operations, operation)
-			if _, err := w.Submit(t.Context(), operation); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(w.Submit(t.Context(), operation))(t)
 		}
 		ended := over(t)
 		_ = w.Close(ended) // lists what is open

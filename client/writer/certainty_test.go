@@ -12,6 +12,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -23,9 +24,7 @@ func TestClosedTwice(t *testing.T) {
 	j := openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{})
 	first := mustJournaled(t, c, j)
 	told(t, first, "a")
-	if err := first.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, first.Close(t.Context()))
 	second := mustJournaled(t, c, j)
 	told(t, second, "b")
 	if err := first.Close(t.Context()); err != nil { // what a defer does
@@ -58,9 +57,7 @@ func staleCopy(t *testing.T, s *fakeServer, c *client.Client, news ...string) (c
 	})
 	refused := burst(t, w, create("taken"), payload("behind"), payload("behind it"))
 	eventually(t, "the write to arrive", func() bool { return seen.Load() > 0 })
-	if err := j.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, j.Sync())
 	copyFile(t, path, copied)
 	close(gate)
 	for _, p := range refused {
@@ -68,15 +65,11 @@ func staleCopy(t *testing.T, s *fakeServer, c *client.Client, news ...string) (c
 			t.Fatalf("want a refusal, got %v", err)
 		}
 	}
-	if err := w.Resume(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Resume(t.Context()))
 	for _, name := range news {
 		told(t, w, name)
 	}
-	if err := w.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Close(t.Context()))
 	return copied
 }
 
@@ -146,9 +139,7 @@ func TestACommitThatIsTakenBack(t *testing.T) {
 func TestCallsOfAClosedClient(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Close())
 	_, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
 		Scope: org, ClientId: "w", Sequence: 1, Operations: []*seqledgerv1.Operation{payload("x")},
 	})
@@ -174,7 +165,7 @@ func TestARefusalThatNeverFits(t *testing.T) {
 	w := newWriter(t, c, "w")
 	// As long as it takes to count sessions that are opened without end, and more than a busy
 	// machine needs otherwise.
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	receipt, err := w.Write(ctx, payload("x"))
 	if err != nil || !writer.ReceiptGone(receipt) {

@@ -7,6 +7,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -17,10 +18,7 @@ func sharedSession(t *testing.T, c *client.Client) (first, second *writer.Writer
 	options := writer.Options{Scope: org, ClientID: "w", AttemptID: []byte("0123456789abcdef")}
 	var writers []*writer.Writer
 	for range 2 {
-		w, err := writer.Open(t.Context(), c, options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(writer.Open(t.Context(), c, options))(t)
 		writers = append(writers, w)
 	}
 	if writers[0].State().Session != writers[1].State().Session {
@@ -45,9 +43,7 @@ func TestACommitProvesNothingInASharedSession(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		s, c := start(t)
 		first, second := sharedSession(t, c)
-		if _, err := first.Write(t.Context(), payload("old")); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(first.Write(t.Context(), payload("old")))(t)
 		dropped := !lost
 		release := hold(s, func(*seqledgerv1.WriteRequest) fault {
 			if !dropped {

@@ -13,16 +13,14 @@ import (
 	"github.com/seqledger/seqledger/client/internal/rpc"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
 func encoded(f testing.TB, m proto.Message) []byte {
 	f.Helper()
-	b, err := proto.Marshal(m)
-	if err != nil {
-		f.Fatal(err)
-	}
+	b := must.Get(proto.Marshal(m))(f)
 	return b
 }
 
@@ -32,10 +30,7 @@ func FuzzJournalEntry(f *testing.F) {
 	operations := []*seqledgerv1.Operation{
 		{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{Payload: []byte("p")}}}, {},
 	}
-	request, err := message.EncodeOperations(operations)
-	if err != nil {
-		f.Fatal(err)
-	}
+	request := must.Get(message.EncodeOperations(operations))(f)
 	receipt := encoded(f, &seqledgerv1.Receipt{TxId: "x", Sequence: 3})
 	f.Add(request, []byte(nil), false)
 	f.Add(request, receipt, true)

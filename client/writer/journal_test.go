@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -66,10 +67,7 @@ func dial(t testing.TB, s *fakeServer, change ...func(*client.Options)) *client.
 	for _, change := range change {
 		change(&o)
 	}
-	c, err := client.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(o))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -102,14 +100,10 @@ func TestJournalRecovery(t *testing.T) {
 		}
 	})
 	for _, tag := range []string{"c", "d", "e"} {
-		if _, err := w.SubmitTagged(t.Context(), tag, payload(tag)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(w.SubmitTagged(t.Context(), tag, payload(tag)))(t)
 	}
 	eventually(t, "the repeat of c to arrive", func() bool { return arrived.Load() >= 2 })
-	if err := j.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, j.Sync())
 	path = crash(t, c, j, path)
 	close(hold)
 	s.set(func(s *fakeServer) { s.onWrite = nil })
@@ -192,16 +186,10 @@ func TestJournalHandsOver(t *testing.T) {
 			return faultNone
 		}
 	})
-	if _, err := w.SubmitTagged(t.Context(), "lost", payload("lost")); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.SubmitTagged(t.Context(), "lost", payload("lost")))(t)
+	must.Do(t, j.Sync())
 	path = crash(t, c, j, path)
-	if err := newWriter(t, dial(t, s), "till").Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, newWriter(t, dial(t, s), "till").Close(t.Context()))
 	j = openJournal(t, path, journal.Options{})
 	for range 2 { // until the application says so, they are handed over
 		_, err := journaled(t, dial(t, s), j)
@@ -213,9 +201,7 @@ func TestJournalHandsOver(t *testing.T) {
 			t.Errorf("want the lost write handed over, got %v", unsettled.Writes)
 		}
 	}
-	if err := j.Forget(till); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, j.Forget(till))
 	w = mustJournaled(t, dial(t, s), j)
 	recovered := w.Recovered()
 	if len(recovered) != 1 || recovered[0].Tag() != "told" {
@@ -234,10 +220,7 @@ func TestJournalRefusal(t *testing.T) {
 	j := openJournal(t, path, journal.Options{})
 	w := mustJournaled(t, c, j)
 	s.ledger.toggle("taken")
-	refused, err := w.SubmitTagged(t.Context(), "refused", payload("refused"), create("taken"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	refused := must.Get(w.SubmitTagged(t.Context(), "refused", payload("refused"), create("taken")))(t)
 	if _, err := refused.Wait(t.Context()); !errors.Is(err, failure.ErrConditionFailed) ||
 		!errors.Is(err, failure.ErrNotExecuted) {
 		t.Fatalf("want the refusal, got %v", err)
@@ -285,9 +268,7 @@ func TestJournalFull(t *testing.T) {
 		_, err := w.Submit(t.Context(), payload(big))
 		accepted <- err
 	}()
-	if err := first.Acknowledge(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, first.Acknowledge())
 	if err := <-accepted; err != nil {
 		t.Errorf("room became free, but: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -109,10 +110,7 @@ func TestJournalFaultBeforeARefusalIsReported(t *testing.T) {
 	s.set(func(s *fakeServer) {
 		s.onWrite = func(*seqledgerv1.WriteRequest) fault { j.breakDown(); return faultNone }
 	})
-	p, err := w.SubmitTagged(t.Context(), "refused", payload("refused"), create("taken"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(w.SubmitTagged(t.Context(), "refused", payload("refused"), create("taken")))(t)
 	if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrOutcomeUnknown) ||
 		errors.Is(err, failure.ErrNotExecuted) {
 		t.Errorf("want an unknown outcome, got %v", err)
@@ -150,16 +148,11 @@ func TestJournalNothingIsSentBeforeItIsDurable(t *testing.T) {
 	j.mu.Lock()
 	j.onSync = func() { once.Do(func() { close(entered); <-release }) }
 	j.mu.Unlock()
-	p, err := w.Submit(t.Context(), payload("held"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(w.Submit(t.Context(), payload("held")))(t)
 	<-entered
 	// A Writer without a journal does not wait for it; what it sends would have
 	// taken the other write along.
-	if _, err := newWriter(t, c, "other").Write(t.Context(), payload("other")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(newWriter(t, c, "other").Write(t.Context(), payload("other")))(t)
 	if arrived.Load() != 0 {
 		t.Error("a write was sent before it was durable")
 	}
@@ -240,9 +233,7 @@ func TestJournalOptions(t *testing.T) {
 		payload("x")); !errors.Is(err, failure.ErrNotExecuted) {
 		t.Errorf("a tag without a journal: %v", err)
 	}
-	if err := w.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Close(t.Context()))
 	if err := mustJournaled(t, c, j).Close(t.Context()); err != nil {
 		t.Errorf("the stream of a closed writer is free, but: %v", err)
 	}

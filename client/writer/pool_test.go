@@ -18,6 +18,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -105,9 +106,7 @@ func TestCallsKeepTheirConnections(t *testing.T) {
 	s, w, _ := serveWatched(t, func(*httptest.Server) {})
 	c := dial(t, s)
 	for range 50 {
-		if err := ask(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, ask(t.Context(), c))
 	}
 	if w.total != 1 || w.said("HTTP/1.1") != 50 {
 		t.Errorf("50 calls took %d connections, and came as %v", w.total, w.protocols)
@@ -191,10 +190,7 @@ func TestWhereOnlyHTTP2IsOffered(t *testing.T) {
 // writes the answer, or closes the connection by returning false.
 func oneByOne(t *testing.T, handle func(conn net.Conn, n int, r *http.Request) bool) *fakeServer {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var group sync.WaitGroup
 	var requests atomic.Int32
 	// Ends when the cleanup closes the listener, which waits for it and its connections.
@@ -245,9 +241,7 @@ func TestACancelledCallLeavesNothingBehind(t *testing.T) {
 	s.set(func(s *fakeServer) { s.onRead = nil })
 	close(release)
 	for range 20 {
-		if err := ask(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, ask(t.Context(), c))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -70,10 +71,7 @@ func pay(ctx context.Context, c *client.Client, path string, books Books) (err e
 // readmeExample returns what stands between the marks in this file.
 func readmeExample(t *testing.T) string {
 	t.Helper()
-	source, err := os.ReadFile("readme_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(os.ReadFile("readme_test.go"))(t)
 	_, rest, _ := strings.Cut(string(source), "// docs/clients.md: a program that may crash\n")
 	example, _, found := strings.Cut(rest, "\n// docs/clients.md: end\n")
 	if !found {
@@ -85,10 +83,7 @@ func readmeExample(t *testing.T) string {
 // TestTheReadmeHasTheExample that the tests below run.
 func TestTheReadmeHasTheExample(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/clients.md"))(t)
 	if !strings.Contains(string(page), "```go\n"+readmeExample(t)+"```\n") {
 		t.Errorf("docs/clients.md does not have this example as it stands:\n%s", readmeExample(t))
 	}

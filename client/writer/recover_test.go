@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -20,9 +21,7 @@ func TestJournalStartedAnewAndCrashed(t *testing.T) {
 	s.ledger.setTTL(time.Second) // the keeper asks every third of it
 	j := openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{})
 	w := mustJournaled(t, c, j)
-	if err := told(t, w, "a").Acknowledge(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, told(t, w, "a").Acknowledge())
 	s.set(func(s *fakeServer) {
 		s.afterOpen = func(r *seqledgerv1.OpenSessionRequest) error {
 			if r.GetExpectedSession() == 0 {
@@ -53,26 +52,17 @@ func TestJournalIsLetGo(t *testing.T) {
 	s, c := start(t)
 	for range 3 {
 		j := openJournal(t, filepath.Join(t.TempDir(), "journal"), journal.Options{})
-		if err := j.Forget(till); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, j.Forget(till))
 		w := mustJournaled(t, c, j)
-		other, err := writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: "other", Journal: j})
-		if err != nil {
-			t.Fatal(err)
-		}
+		other := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: "other", Journal: j}))(t)
 		for range 2 { // the second does nothing
-			if err := other.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, other.Close(t.Context()))
 		}
 		told(t, w, "a")
 		if n := writer.Syncers(c); n != 1 {
 			t.Errorf("want one journal in use, got %d", n)
 		}
-		if err := w.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.Close(t.Context()))
 		if n := writer.Syncers(c); n != 0 {
 			t.Errorf("want no journal in use, got %d", n)
 		}

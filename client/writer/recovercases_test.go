@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -148,10 +149,7 @@ func (s *recoverServer) GetStatus(context.Context, *connect.Request[seqledgerv1.
 
 func TestRecoverCases(t *testing.T) {
 	t.Parallel()
-	b, err := os.ReadFile("../testdata/recover.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile("../testdata/recover.json"))(t)
 	var cases []recoverCase
 	decoder := json.NewDecoder(bytes.NewReader(b))
 	decoder.DisallowUnknownFields()
@@ -176,9 +174,7 @@ func TestRecoverCases(t *testing.T) {
 // fill writes the state into a journal.
 func (s *recoverState) fill(t *testing.T, j *journal.File) {
 	t.Helper()
-	if _, err := j.Claim(till); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(j.Claim(till))(t)
 	head := journal.Head{Ledger: ownLedger, Session: s.Session, NextSequence: s.Next}
 	if s.Session == 0 {
 		head.Ledger = 0
@@ -191,28 +187,20 @@ func (s *recoverState) fill(t *testing.T, j *journal.File) {
 	receipts := []journal.Record{}
 	for i := range s.Settled + s.Writes {
 		sequence := head.NextSequence + uint64(i)
-		request, err := proto.Marshal(&seqledgerv1.WriteRequest{
+		request := must.Get(proto.Marshal(&seqledgerv1.WriteRequest{
 			Operations: []*seqledgerv1.Operation{payload(fmt.Sprint(sequence))},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		records = append(records, journal.Record{
 			Kind: journal.KindWrite, ID: uint64(i), Sequence: sequence, Key: fmt.Sprint("key ", sequence),
 			Tag: fmt.Sprint("tag ", sequence), Request: request, Reserve: 1040,
 		})
 		if i < s.Settled {
-			receipt, err := proto.Marshal(settleAnswer{Receipt: sequence}.result(t).GetReceipt())
-			if err != nil {
-				t.Fatal(err)
-			}
+			receipt := must.Get(proto.Marshal(settleAnswer{Receipt: sequence}.result(t).GetReceipt()))(t)
 			receipts = append(receipts, journal.Record{Kind: journal.KindSettled, ID: uint64(i), Receipt: receipt})
 		}
 	}
 	for _, r := range append(records, receipts...) {
-		if err := j.Append(till, r); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, j.Append(till, r))
 	}
 	j.Release(till)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -24,10 +25,7 @@ import (
 // "once" needs a new token, so it counts as no here.
 func documentedCodes(t *testing.T) map[connect.Code]bool {
 	t.Helper()
-	doc, err := os.ReadFile("../doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must.Get(os.ReadFile("../doc.go"))(t)
 	_, table, _ := strings.Cut(string(doc), "//\tcode                 repeated  why\n")
 	table, _, _ = strings.Cut(table, "\n//\n")
 	codes := make(map[connect.Code]bool)
@@ -78,10 +76,7 @@ func TestTheDocumentsAgree(t *testing.T) {
 		}
 	}
 	slices.Sort(want)
-	page, err := os.ReadFile("../../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/clients.md"))(t)
 	_, table, _ := strings.Cut(string(page), "| without a `WriteError` |")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var all, repeated []connect.Code
@@ -104,10 +99,7 @@ func TestTheDocumentsAgree(t *testing.T) {
 	if !slices.Equal(repeated, want) {
 		t.Errorf("docs/clients.md has these codes repeated at once: %v, doc.go %v", repeated, want)
 	}
-	definition, err := os.ReadFile("../../proto/seqledger/v1/types.proto")
-	if err != nil {
-		t.Fatal(err)
-	}
+	definition := must.Get(os.ReadFile("../../proto/seqledger/v1/types.proto"))(t)
 	_, list, _ := strings.Cut(string(definition), "once for the codes ")
 	list, _, _ = strings.Cut(list, "after a correction")
 	if codes := codesIn(list); !slices.Equal(slices.Sorted(slices.Values(codes)), want) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -43,10 +44,7 @@ func gated(t *testing.T) (*writer.Writer, *gates) {
 			return faultNone
 		}
 	})
-	w, err := writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: "w", MaxPendingBytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: "w", MaxPendingBytes: 1 << 20}))(t)
 	return w, g
 }
 
@@ -129,11 +127,8 @@ func TestALargeWriteGetsItsTurn(t *testing.T) {
 func TestManyWaitForRoom(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
-	w, err := writer.Open(t.Context(),
-		c, writer.Options{Scope: org, ClientID: "w", MaxPendingBytes: 64 << 10, MaxPending: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(writer.Open(t.Context(),
+		c, writer.Options{Scope: org, ClientID: "w", MaxPendingBytes: 64 << 10, MaxPending: 8}))(t)
 	ended := over(t)
 	var group sync.WaitGroup
 	const writers, writes = 20, 5

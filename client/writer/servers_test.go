@@ -10,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -85,9 +86,7 @@ func TestTheNextServer(t *testing.T) {
 					leave(all[0])
 				}
 				wantCommitted(t, burst(t, w, payload("x"))[0], i+1)
-				if err := ask(t.Context(), c); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, ask(t.Context(), c))
 			}
 			if seen, err := watchedUntil(t, c, 3); seen != 3 || err != nil {
 				t.Errorf("the watch saw %d blocks, %v", seen, err)
@@ -147,9 +146,7 @@ func TestTheLeaderIsLearnt(t *testing.T) {
 			c := dialAll(t, all, options)
 			all[0].set(func(s *fakeServer) { s.leader = all[1].address })
 			for i := range uint64(3) {
-				if _, err := c.Write(t.Context(), numbered(i+1)); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(c.Write(t.Context(), numbered(i+1)))(t)
 			}
 			if n, m := len(all[0].unary), len(all[1].unary); n != 1 || m != 2 {
 				t.Errorf("the follower got %d calls and the leader %d, want 1 and 2", n, m)
@@ -179,9 +176,7 @@ func TestTheLeaderIsLearnt(t *testing.T) {
 		all[0].set(func(s *fakeServer) { s.leader = all[1].address })
 		c := dialAll(t, all)
 		for i := range uint64(3) {
-			if _, err := c.Write(t.Context(), numbered(i+1)); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(c.Write(t.Context(), numbered(i+1)))(t)
 			wantCommitted(t, burst(t, newWriter(t, c, fmt.Sprint("w", i)), payload("x"))[0], 1)
 		}
 		if n := len(all[0].unary); n != 3 {

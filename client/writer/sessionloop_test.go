@@ -16,6 +16,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -77,10 +78,7 @@ func inBubble(t *testing.T, test func(*testing.T, *fakeServer, *client.Client), 
 		for _, change := range change {
 			change(&o)
 		}
-		c, err := client.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(client.New(o))(t)
 		test(t, s, c)
 		_ = c.Close()
 		transport.CloseIdleConnections()
@@ -118,9 +116,7 @@ func TestAnIdleWriterKeepsItsStreamAlive(t *testing.T) {
 func TestAnIdleWriterOpensAnEvictedStreamAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
 		w := newWriter(t, c, "w")
-		if _, err := w.Write(t.Context(), payload("1")); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(w.Write(t.Context(), payload("1")))(t)
 		s.ledger.evictAll()
 		pass(17 * time.Hour) // two thirds: the first sees the commit
 		receipt, err := w.Write(t.Context(), payload("2"))
@@ -133,10 +129,7 @@ func TestAnIdleWriterOpensAnEvictedStreamAgain(t *testing.T) {
 // TestAnEvictedStreamIsNotOpenedAgainIfForbidden: with NoReopen an eviction ends the Writer.
 func TestAnEvictedStreamIsNotOpenedAgainIfForbidden(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *fakeServer, c *client.Client) {
-		w, err := writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: "w", NoReopen: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: org, ClientID: "w", NoReopen: true}))(t)
 		s.ledger.evictAll()
 		pass(17 * time.Hour)
 		if _, err := w.Write(t.Context(), payload("1")); !errors.Is(err, failure.ErrExpired) {

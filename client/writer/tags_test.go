@@ -7,6 +7,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestATagInUseIsNoWordAboutTheWrite: an application that has lost track submits a
@@ -29,24 +30,15 @@ func TestATagInUseIsNoWordAboutTheWrite(t *testing.T) {
 		}
 	}
 	arrived, release := loseFirst(s)
-	p, err := w.SubmitTagged(t.Context(), "payment-4711", payload("100"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(w.SubmitTagged(t.Context(), "payment-4711", payload("100")))(t)
 	<-arrived
 	again("under way")
 	close(release)
-	if _, err := p.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(p.Wait(t.Context()))(t)
 	again("committed")
-	if err := p.Acknowledge(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Acknowledge())
 	again("acknowledged")
-	if err := errors.Join(w.Close(t.Context()), j.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(w.Close(t.Context()), j.Close()))
 	w = mustJournaled(t, dial(t, s), openJournal(t, path, journal.Options{MustExist: true}))
 	if got := w.Recovered(); len(got) != 0 {
 		t.Errorf("an acknowledged write is recovered: %v", got)

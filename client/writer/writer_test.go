@@ -10,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -54,10 +55,7 @@ func TestSubmitBlocksWhenFull(t *testing.T) {
 			release := hold(s, func(*seqledgerv1.WriteRequest) fault { return faultNone })
 			s.ledger.setWindow(test.window)
 			test.options.Scope, test.options.ClientID = org, "w"
-			w, err := writer.Open(t.Context(), c, test.options)
-			if err != nil {
-				t.Fatal(err)
-			}
+			w := must.Get(writer.Open(t.Context(), c, test.options))(t)
 			big := payload(strings.Repeat("x", 600))
 			burst(t, w, big, big)
 			ended := over(t)
@@ -102,9 +100,7 @@ func TestWritersShareFrames(t *testing.T) {
 	}
 	release(first, 1)
 	for _, w := range writers {
-		if err := w.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.Close(t.Context()))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // newKeyIn makes a key and adds it to an auth file.
@@ -52,10 +54,7 @@ func TestServeWithAuth(t *testing.T) {
 	s.do(t, "list", "clients", "--token", admin).expect(t, exitDone, "till-7")
 
 	// A bad file changes nothing.
-	good, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := must.Get(os.ReadFile(file))(t)
 	s.reload(t, file, "keys: [", "the previous one stays in use")
 	s.do(t, append(write, "--token", writer)...).expect(t, exitDone)
 	// A good one takes a key away, and the watch that it has open.
@@ -79,12 +78,8 @@ func TestServeWithAuth(t *testing.T) {
 // what came of it.
 func (s *testServer) reload(t *testing.T, file, content, says string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(content), 0o600))
+	must.Do(t, s.cmd.Process.Signal(syscall.SIGHUP))
 	awaitLog(t, s.process, says)
 }
 
@@ -113,9 +108,7 @@ func TestAuthNewKey(t *testing.T) {
 	}
 	// An append is whole or not at all, and keeps the mode and a link.
 	link := filepath.Join(t.TempDir(), "link.yaml")
-	if err := os.Symlink(file, link); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(file, link))
 	seqledger(t, append(flags, "--append", link)...).expect(t, exitUsage, "report", "already")
 	if now, _ := os.ReadFile(file); string(now) != entry {
 		t.Errorf("a refused key changed the file:\n%s", now)
@@ -152,10 +145,7 @@ func TestAuthCheck(t *testing.T) {
 // selfSigned writes a certificate of 127.0.0.1 and its key.
 func selfSigned(t *testing.T) (cert, key string) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	private := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
@@ -164,14 +154,8 @@ func selfSigned(t *testing.T) (cert, key string) {
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private))(t)
+	pkcs8 := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
 	cert = writeFile(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	key = writeFile(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})))
 	return cert, key

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -19,13 +20,10 @@ import (
 func archivedLedger(t *testing.T) (data, archived string) {
 	t.Helper()
 	data, archived = filepath.Join(t.TempDir(), "data"), t.TempDir()
-	l, err := ledger.Open(t.Context(), ledger.Options{
+	l := must.Get(ledger.Open(t.Context(), ledger.Options{
 		Dir: data, Archive: archived, Config: machine.Config{EvictionInterval: 1, RetainBytes: 1 << 20},
 		CheckpointBytes: 1 << 20, LogBytes: 4 << 20,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	payload := make([]byte, machine.MaxValueBytes)
 	sequence := uint64(0)
 	for deadline := time.Now().Add(2 * time.Minute); l.Stats().DroppedFiles == 0; {
@@ -38,9 +36,7 @@ func archivedLedger(t *testing.T) (data, archived string) {
 			t.Fatalf("after %d writes nothing is dropped: %v", sequence, err)
 		}
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	return data, archived
 }
 
@@ -71,19 +67,12 @@ func TestArchiveCommands(t *testing.T) {
 	}
 	seqledger(t, "verify", "--archive", archived, "--backup", "x").expect(t, exitUsage)
 	name := filepath.Join(archived, "0000000001.blocks")
-	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(name))(t)
 	b[len(b)/2] ^= 1
-	if err := os.WriteFile(name, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(name, b, 0o600))
 	seqledger(t, "archive", "verify", archived).expect(t, exitFailed, "0000000001.blocks")
 	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed, "seqledger archive verify")
-	if err := os.Remove(name); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(name))
 	seqledger(t, "verify", "--data", data, "--archive", archived).expect(t, exitFailed,
 		"0000000001.blocks in the archive",
 		"seqledger archive verify "+archived)
@@ -97,13 +86,8 @@ func TestServeMissesItsArchive(t *testing.T) {
 	s := serve(t)
 	s.kill()
 	archived, mark := t.TempDir(), filepath.Join(s.data, "ARCHIVE")
-	id, err := archive.Create(archive.Directory(archived), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(mark, []byte(id+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	id := must.Get(archive.Create(archive.Directory(archived), rand.Reader))(t)
+	must.Do(t, os.WriteFile(mark, []byte(id+"\n"), 0o600))
 	s = serveOn(t, s.data, s.address)
 	s.do(t, "status").expect(t, exitDone, "archive", "none is given", mark, "serve --archive none")
 	s.do(t, "archive", "status").expect(t, exitDone, "none is given", mark)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 )
 
@@ -108,10 +109,7 @@ func importAfterRestore(t *testing.T, r *testServer, input string, lines int) {
 		committed > lines {
 		t.Fatalf("%d lines were committed before the backup (%v)", committed, err)
 	}
-	content, err := os.ReadFile(input)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(input))(t)
 	rest := strings.Join(strings.SplitAfter(string(content), "\n")[committed:], "")
 	if rest != "" {
 		file := writeFile(t, "rest.ndjson", rest)
@@ -169,14 +167,10 @@ func TestRestoreFromDirectory(t *testing.T) {
 	first := write(s, "one")
 	seqledger(t, "restore", "--from-directory", s.data, "--data", filepath.Join(t.TempDir(), "r")).
 		expect(t, exitFailed, s.data, "in use", "stop the process")
-	if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.cmd.Process.Signal(os.Interrupt))
 	s.wait(t)
 	copied := filepath.Join(t.TempDir(), "copy")
-	if err := os.CopyFS(copied, os.DirFS(s.data)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(copied, os.DirFS(s.data)))
 	s = serveOn(t, s.data, s.address)
 	second, session := write(s, "two"), open(s)
 	s.kill() // and its disk is lost
@@ -206,15 +200,10 @@ func TestClockAhead(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "old")
 	run := func(at time.Time) {
 		t.Helper()
-		l, err := ledger.Open(t.Context(), ledger.Options{
+		l := must.Get(ledger.Open(t.Context(), ledger.Options{
 			Dir: dir, AcceptClock: true, Clock: func() time.Time { return at }, Logger: slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
+		must.Do(t, l.Close())
 	}
 	long := time.Now().Add(-40 * 24 * time.Hour)
 	run(long)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // traced runs the program under strace, which writes what it sees of some calls to a file.
@@ -81,10 +83,7 @@ func TestBackupSinceKilled(t *testing.T) {
 // mustBePartial expects what a killed backup has left to be refused, unless all of it had arrived.
 func mustBePartial(t *testing.T, full, made string) {
 	t.Helper()
-	left, err := filepath.Glob(made + ".partial-*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := must.Get(filepath.Glob(made + ".partial-*"))(t)
 	for _, path := range left {
 		checked := seqledger(t, "verify", "--backup", full, "--backup", path)
 		if checked.code != exitDone && !strings.Contains(checked.stdout, "byte ") {
@@ -104,13 +103,9 @@ func TestBackupRemovesLeftovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Flock(int(held.Fd()), syscall.LOCK_EX))
 	for _, name := range []string{made + ".partial-1", made + ".partial-2", made + "2.partial-1"} {
-		if err := os.WriteFile(name, []byte("left"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(name, []byte("left"), 0o600))
 	}
 	s.do(t, "backup", made).expect(t, exitDone)
 	left, err := filepath.Glob(made + "*")
@@ -132,10 +127,7 @@ func TestBackupSinceIsSyncedFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(trace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(trace))(t)
 	var steps []string
 	path := regexp.QuoteMeta
 	for line := range strings.Lines(string(b)) {

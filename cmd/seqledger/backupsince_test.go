@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // largeLines writes a file for import of so many lines of 500 KB, after which a block file of 64 MiB is sealed.
@@ -71,10 +73,7 @@ func TestBackupChainProcesses(t *testing.T) {
 
 func sizeOf(t *testing.T, path string) int64 {
 	t.Helper()
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(os.Stat(path))(t)
 	return info.Size()
 }
 
@@ -120,10 +119,7 @@ func TestBackupChainRefusals(t *testing.T) {
 	if left, _ := filepath.Glob(made + "*"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	piped, err := os.ReadFile(path("monday"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	piped := must.Get(os.ReadFile(path("monday")))(t)
 	seqledgerInput(t, string(piped), "restore", "-", "--data", made).
 		expect(t, exitFailed, "it is incremental", "seqledger restore FULL NEXT")
 }

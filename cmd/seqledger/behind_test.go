@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -34,27 +35,18 @@ func startShortLog(t *testing.T, dir string, join ...string) *shortLogNode {
 	if runtime.GOOS == "linux" {
 		ip = "127.0.0.3" // on which no other test takes the port when the node has closed it
 	}
-	listener, err := net.Listen("tcp", ip+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", ip+":0"))(t)
 	quiet := slog.New(slog.DiscardHandler)
 	if len(join) > 0 {
-		err := seed.Join(t.Context(), seed.Options{
+		must.Do(t, seed.Join(t.Context(), seed.Options{
 			Dir: dir, Nodes: join, RoundTripper: transport.NewRoundTripper(nil), Peer: listener.Addr().String(),
 			Logger: quiet, Token: "a secret of the nodes",
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
-	l, err := ledger.Open(t.Context(), ledger.Options{
+	l := must.Get(ledger.Open(t.Context(), ledger.Options{
 		Dir: dir, CacheBytes: -1, ScrubBytes: -1, Logger: quiet, LogBytes: 64 << 10,
 		Cluster: &cluster.Options{Listener: listener, Token: "a secret of the nodes"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	mux := http.NewServeMux()
 	mux.Handle(cluster.JoinPath, l.Cluster().JoinHandler())
 	mux.Handle(seed.Path, seed.Handler(l, -1))
@@ -104,9 +96,7 @@ func TestServeCatchesUp(t *testing.T) {
 	}
 	awaitNodes(t, "three voters", func() bool { return voters(nodes...) == 3 })
 	away, rest := nodes[2], nodes[:2]
-	if err := away.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, away.Close())
 	sequence := uint64(1)
 	awaitNodes(t, "the others have dropped the beginning of their logs", func() bool {
 		for _, n := range rest {

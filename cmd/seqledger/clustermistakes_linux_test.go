@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // mistakenCluster is a cluster of three nodes, with directories and addresses as on the operations page.
@@ -95,9 +97,7 @@ func TestJoinOfAnotherLedger(t *testing.T) {
 	words[2] = "other"
 	c.ends(words, "the data directory holds ledger", "is of ledger", "name an empty directory with --data")
 	for _, name := range []string{"n1", "n2"} {
-		if err := c.nodes[name].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.nodes[name].cmd.Process.Signal(syscall.SIGSTOP))
 	}
 	frozen := make(chan result, 1)
 	go func() { frozen <- c.once(words...) }() // ends with the process; read below
@@ -123,30 +123,20 @@ func TestOldCopyOfANode(t *testing.T) {
 	c.client("cluster", "transfer", "1")
 	n3, last, old := filepath.Join(c.dir, "n3"), filepath.Join(c.dir, "n3.last"), filepath.Join(c.dir, "n3.old")
 	c.stop("n3", syscall.SIGTERM)
-	if err := os.CopyFS(old, os.DirFS(n3)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(old, os.DirFS(n3)))
 	c.serve(c.words(3))
 	c.awaitVoters(1, 2, 3)
 	c.write("not-in-the-copy")
 	c.awaitBehind(0)
 	c.stop("n3", syscall.SIGTERM)
-	if err := os.Rename(n3, last); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(old, n3); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(n3, last))
+	must.Do(t, os.Rename(old, n3))
 	c.ends(c.words(3), "old copy", "acknowledged the log up to index", "put back the directory")
 	c.logged("n1", "old copy")
 	c.ends(c.words(3), "old copy", "put back the directory")
 	c.write("without-3")
-	if err := os.RemoveAll(n3); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(last, n3); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(n3))
+	must.Do(t, os.Rename(last, n3))
 	c.serve(c.words(3))
 	c.awaitVoters(1, 2, 3)
 	c.client("cluster", "remove", "3")

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // parseServe runs the grammar over a serve command and returns what it got.
@@ -63,13 +64,8 @@ func TestScopePrecedence(t *testing.T) {
 		t.Helper()
 		var cli commandLine
 		var out bytes.Buffer
-		parser, err := newParser(&cli, new(operation.Flags), new(configSource), &out, &out)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := parser.Parse(append([]string{"get", "k"}, args...)); err != nil {
-			t.Fatal(err)
-		}
+		parser := must.Get(newParser(&cli, new(operation.Flags), new(configSource), &out, &out))(t)
+		must.Get(parser.Parse(append([]string{"get", "k"}, args...)))(t)
 		return cli.Get.scopeFlags
 	}
 	if got := parse(); got != (scopeFlags{Scope: "environment"}) {

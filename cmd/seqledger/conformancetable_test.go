@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/conformance"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 var update = flag.Bool("update", false, "write the table of conformance in the documents anew")
@@ -89,10 +90,7 @@ func readConformance(path string) (map[string]string, error) {
 // stated returns the page and the table in it.
 func stated(t *testing.T) (page, table string) {
 	t.Helper()
-	content, err := os.ReadFile(conformancePage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(conformancePage))(t)
 	_, after, found := strings.Cut(string(content), conformanceHead())
 	if !found {
 		t.Fatalf("%s has no table with the head %s", conformancePage, conformanceHead())
@@ -135,9 +133,7 @@ func TestConformanceTable(t *testing.T) {
 	}
 	want := conformanceTable(passed)
 	if *update {
-		if err := os.WriteFile(conformancePage, []byte(strings.Replace(page, table, want, 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(conformancePage, []byte(strings.Replace(page, table, want, 1)), 0o600))
 		return
 	}
 	if table != want {
@@ -157,14 +153,9 @@ func TestConformanceTableReports(t *testing.T) {
 	report := conformance.Report{Results: []conformance.Result{
 		{Case: cases[0]}, {Case: cases[1], Problem: "write-1 is in the ledger twice"},
 	}}
-	content, err := json.Marshal(report)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(json.Marshal(report))(t)
 	for _, written := range [][]byte{content, []byte("ok    numbering   0.6s")} {
-		if err := os.WriteFile(path, written, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, written, 0o600))
 		got, err := readConformance(path)
 		if written[0] != '{' {
 			if err == nil || !strings.Contains(err.Error(), path) {
@@ -189,10 +180,7 @@ func TestConformanceTableReports(t *testing.T) {
 // TestConformanceTableClients checks that make test-web runs the client of every column, and checks the table with it.
 func TestConformanceTableClients(t *testing.T) {
 	t.Parallel()
-	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := must.Get(os.ReadFile("../../Makefile"))(t)
 	for _, c := range conformanceClients {
 		if !strings.Contains(string(makefile), "$(call conformance,"+c.report+",") {
 			t.Errorf("the Makefile has no run of %q, which has a column in %s", c.report, conformancePage)

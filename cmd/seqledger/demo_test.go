@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/demo"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // startDemo starts a demo whose temporary directory is the returned one.
@@ -26,9 +27,7 @@ func startDemo(t *testing.T, args ...string) (*process, string) {
 	// SEQLEDGER_LISTEN would reach the servers if the demo handed it on.
 	p.cmd.Env = append(os.Environ(), "TMPDIR="+temporary, "SEQLEDGER_LISTEN=nonsense")
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Start())
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.
 	go func() {
 		defer close(p.ended)
@@ -45,10 +44,7 @@ func children(t *testing.T, temporary string) int {
 		t.Log("only Linux lists the processes: not checked")
 		return 0
 	}
-	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths := must.Get(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
 	count := 0
 	for _, path := range paths {
 		line, _ := os.ReadFile(path) // gone meanwhile
@@ -138,9 +134,7 @@ func TestDemoInterrupted(t *testing.T) {
 	for _, after := range []string{"seed", "plain retries"} {
 		p, temporary := startDemo(t, "--duration", "1h", "--clients", "2")
 		awaitLog(t, p, after)
-		if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.cmd.Process.Signal(os.Interrupt))
 		if code := p.wait(t); code != exitSignal+2 || !strings.Contains(p.stderr.String(), "stopped by signal") {
 			t.Errorf("want exit code 130 and why, got %d:\n%s", code, p.stderr.String())
 		}
@@ -226,9 +220,7 @@ func TestDemoInterruptedByTerm(t *testing.T) {
 			t.Fatal("nothing happens")
 		}
 	}
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	if code := p.wait(t); code != exitSignal+15 || p.stdout.String() != "" {
 		t.Errorf("want exit code 143 and no report, got %d: %q", code, p.stdout.String())
 	}

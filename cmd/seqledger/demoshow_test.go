@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/demo"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func demoReport() *demo.Report {
@@ -30,9 +31,7 @@ func demoReport() *demo.Report {
 func TestShowDemo(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := showDemo(&environment{stdout: &out}, demoReport()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, showDemo(&environment{stdout: &out}, demoReport()))
 	want := `                         exactly once  plain retries
 requests dropped                   41              0
 answers dropped                    42              0
@@ -99,10 +98,7 @@ func TestDemoLines(t *testing.T) {
 // end. A file replaces the terminal, so its width is not known.
 func TestDemoDraws(t *testing.T) {
 	t.Parallel()
-	f, err := os.Create(filepath.Join(t.TempDir(), "terminal"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Create(filepath.Join(t.TempDir(), "terminal")))(t)
 	defer f.Close()
 	p := newDemoProgress(&environment{stderr: f}, 42, time.Second)
 	if p.terminal != nil {
@@ -114,10 +110,7 @@ func TestDemoDraws(t *testing.T) {
 	p.show(demo.Progress{Elapsed: 1500 * time.Millisecond, Plain: long})
 	p.end()
 	p.end() // there is nothing to take away any more
-	content, err := os.ReadFile(f.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(f.Name()))(t)
 	const erase = "\x1b[5A\x1b[J"
 	parts := strings.Split(string(content), erase)
 	if len(parts) != 3 || parts[2] != "" {

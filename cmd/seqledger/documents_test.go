@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 var (
@@ -60,10 +61,7 @@ func documentCode(page string) (lines []string) {
 // commandModel is the program's own grammar.
 func commandModel(t *testing.T) *kong.Application {
 	t.Helper()
-	parser, err := newParser(new(commandLine), new(operation.Flags), new(configSource), io.Discard, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parser := must.Get(newParser(new(commandLine), new(operation.Flags), new(configSource), io.Discard, io.Discard))(t)
 	return parser.Model
 }
 
@@ -117,10 +115,7 @@ func TestDocumentsNameCommands(t *testing.T) {
 	app := commandModel(t)
 	checked := map[string]int{}
 	for _, path := range documentPages(t) {
-		page, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := must.Get(os.ReadFile(path))(t)
 		for _, line := range documentCode(string(page)) {
 			for _, found := range invocation.FindAllStringSubmatch(line, -1) {
 				command, words := commandOf(app, strings.Fields(found[1]))
@@ -166,16 +161,10 @@ func TestDocumentsNameFlagsAndTargets(t *testing.T) {
 		}
 	}
 	visit(commandModel(t).Node)
-	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := must.Get(os.ReadFile("../../Makefile"))(t)
 	checked := map[string]int{}
 	for _, path := range documentPages(t) {
-		page, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := must.Get(os.ReadFile(path))(t)
 		for _, line := range documentCode(string(page)) {
 			if strings.HasPrefix(line, "--") && strings.Contains(path, "/docs/") {
 				name, _, _ := strings.Cut(strings.Fields(line)[0], "=")
@@ -214,7 +203,7 @@ var (
 func TestDocumentsNameFilesAndTests(t *testing.T) {
 	t.Parallel()
 	var tests strings.Builder
-	err := filepath.WalkDir("../..", func(path string, entry os.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir("../..", func(path string, entry os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -228,17 +217,11 @@ func TestDocumentsNameFilesAndTests(t *testing.T) {
 		source, err := os.ReadFile(path)
 		tests.Write(source)
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	checked := map[string]int{}
 	pages := append(documentPages(t), "../../ledger/DESIGN.md", "../../ledger/FORMAT.md", "../../client/JOURNAL.md")
 	for _, path := range pages {
-		page, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := must.Get(os.ReadFile(path))(t)
 		for _, line := range documentCode(string(page)) {
 			if sourceFile.MatchString(line) && !strings.HasPrefix(line, "/") {
 				_, fromRoot := os.Stat(filepath.Join("../..", line))

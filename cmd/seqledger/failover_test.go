@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -70,10 +71,7 @@ func (c *testCluster) client(t *testing.T) *client.Client {
 	for _, n := range c.nodes {
 		servers = append(servers, n.address)
 	}
-	conn, err := client.New(client.Options{Server: strings.Join(servers, ",")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(client.New(client.Options{Server: strings.Join(servers, ",")}))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -151,12 +149,9 @@ func TestFailover(t *testing.T) {
 		}
 		running.Go(func() { load.write(t, w, i, stop) }) // ends with stop
 	}
-	probe, err := writer.Open(t.Context(), c.client(t), writer.Options{
+	probe := must.Get(writer.Open(t.Context(), c.client(t), writer.Options{
 		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "probe"}, ClientID: "probe",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	var took []time.Duration
 	for range kills {
 		for range 50 { // so that each leader has something to lose
@@ -165,9 +160,7 @@ func TestFailover(t *testing.T) {
 		leader := c.leader(t, watching)
 		leader.kill()
 		began := time.Now()
-		if _, err := probe.Write(t.Context(), op.Append([]byte("after the leader"))); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(probe.Write(t.Context(), op.Append([]byte("after the leader"))))(t)
 		took = append(took, time.Since(began))
 		c.restart(t, watching, leader)
 	}
@@ -216,9 +209,7 @@ func TestStoppedLeader(t *testing.T) {
 	<-load.progress
 	leader := c.leader(t, watching)
 	t.Cleanup(func() { _ = leader.cmd.Process.Signal(syscall.SIGCONT) }) // so that it can be ended
-	if err := leader.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, leader.cmd.Process.Signal(syscall.SIGSTOP))
 	began := time.Now()
 	call(2)
 	t.Logf("from SIGSTOP to a call's answer: %v", time.Since(began).Round(time.Millisecond))
@@ -226,9 +217,7 @@ func TestStoppedLeader(t *testing.T) {
 		<-load.progress
 	}
 	t.Logf("and to the third acknowledged write of a Writer: %v", time.Since(began).Round(time.Millisecond))
-	if err := leader.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, leader.cmd.Process.Signal(syscall.SIGCONT))
 	call(3)
 	close(stop)
 	running.Wait()
@@ -244,10 +233,7 @@ func (c *testCluster) alike(t *testing.T) {
 	asked := make([]map[uint64]bool, len(c.nodes))
 	for deadline := time.Now().Add(hangs); ; {
 		for i, n := range c.nodes {
-			s, err := n.client(t).Status(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(n.client(t).Status(t.Context()))(t)
 			index := s.GetIndex()
 			if known, found := digests[index]; found && known != s.GetDigest() {
 				t.Fatalf("at index %d node %d has %s, and another one %s", index, i+1, s.GetDigest(), known)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -37,10 +38,7 @@ func FuzzShow(f *testing.F) {
 		&seqledgerv1.WriteError{Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
 			Message: "a\x1b]0;b\x07\nc", LeaderAddress: "\x1b"},
 	} {
-		data, err := proto.Marshal(m)
-		if err != nil {
-			f.Fatal(err)
-		}
+		data := must.Get(proto.Marshal(m))(f)
 		f.Add(uint8(i), data)
 	}
 	shows := []func(*table, []byte) error{
@@ -55,9 +53,7 @@ func FuzzShow(f *testing.F) {
 			if shows[n](table, data) != nil {
 				return
 			}
-			if err := table.flush(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, table.flush())
 		} else {
 			refusal := new(seqledgerv1.WriteError)
 			if proto.Unmarshal(data, refusal) != nil {

@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // testGateway is a running seqledger gateway.
@@ -45,9 +47,7 @@ func startGateway(t *testing.T, dir, upstream string, args ...string) *testGatew
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, g.cmd.Start())
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.
 	go func() {
@@ -122,9 +122,7 @@ func TestGateway(t *testing.T) {
 		!strings.Contains(text, "key-invalid") {
 		t.Errorf("a malformed key: %d %s", status, text)
 	}
-	if err := g.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, g.cmd.Process.Signal(syscall.SIGTERM))
 	if code := g.wait(t); code != exitDone {
 		t.Errorf("stopped with exit code %d: %s", code, g.stderr.String())
 	}
@@ -237,10 +235,7 @@ func TestGatewayExample(t *testing.T) {
 	if checked.stdout != "{\"routes\":5}\n" {
 		t.Errorf("with --json: %v", checked)
 	}
-	content, err := os.ReadFile(example)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(example))(t)
 	// The example contains every setting of a route, including the section that is commented out.
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[gatewayRoute]()) {
 		name := cmp.Or(field.Tag.Get("name"), snake.ReplaceAllString(field.Name, "_$0"))
@@ -296,9 +291,7 @@ func TestGatewayReload(t *testing.T) {
 	first, second := service("first"), service("second")
 	file := writeFile(t, "gateway.yaml", "")
 	write := func(content string) {
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(file, []byte(content), 0o600))
 	}
 	routes := func(upstream string) string { return "routes:\n- {path: /charge, upstream: '" + upstream + "'}\n" }
 	write(routes(first.URL))
@@ -311,9 +304,7 @@ func TestGatewayReload(t *testing.T) {
 	hangUp := func(says string) {
 		t.Helper()
 		before := strings.Count(g.stderr.String(), says)
-		if err := g.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, g.cmd.Process.Signal(syscall.SIGHUP))
 		awaitCount(t, g.process, says, before+1)
 	}
 	write(routes(second.URL) + "- {path: charge, wait: 2h}\n")
@@ -330,10 +321,7 @@ func TestGatewayReload(t *testing.T) {
 	if _, replayed, text := g.charge(`"1"`, "5"); text != "first" || !replayed {
 		t.Errorf("the repeat of an earlier request: %s", text)
 	}
-	metrics, err := http.Get("http://" + g.Debug + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := must.Get(http.Get("http://" + g.Debug + "/metrics"))(t)
 	defer metrics.Body.Close()
 	content, _ := io.ReadAll(metrics.Body)
 	for _, want := range []string{`seqledger_gateway_reloads_total{result="failed"} 1`,
@@ -420,9 +408,7 @@ func TestGatewayLedgerListen(t *testing.T) {
 	}
 	do(append([]string{"purge", "lost"}, record...)...).expect(t, exitDone, "purged")
 	do(append([]string{"get", "lost"}, record...)...).expect(t, exitRefused, "no record of this key")
-	if err := g.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, g.cmd.Process.Signal(syscall.SIGTERM))
 	if code := g.wait(t); code != exitDone {
 		t.Errorf("exit code %d: %s", code, g.stderr.String())
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -146,10 +147,7 @@ func TestImportWithoutItsJournal(t *testing.T) {
 	// The journal of an import of which no line was sent.
 	s.do(t, importArgs(writeFile(t, "shut", `{"delete": {"key": "k", "condition": {"must_exist": true}}}`),
 		"--journal", path)...).expect(t, exitRefused)
-	early, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	early := must.Get(os.ReadFile(path))(t)
 	s.do(t, importArgs(input)...).expect(t, exitDone)
 	session := loaderState(t, s, "session")
 	for name, setBack := range map[string]func() error{
@@ -201,14 +199,9 @@ func TestImportAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	seqledger(t, importArgs(input)...).expect(t, exitFailed, "another import")
-	if err := unlock(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unlock())
 	// Nor may another one use its journal.
-	j, err := journal.Open(input+".seqledger-import", journal.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := must.Get(journal.Open(input+".seqledger-import", journal.Options{}))(t)
 	defer j.Close()
 	seqledger(t, importArgs(input)...).expect(t, exitFailed, "another import", "its own --journal")
 }
@@ -224,9 +217,7 @@ func TestImportInterrupted(t *testing.T) {
 	if code := watch.wait(t); code != exitDone {
 		t.Fatalf("watch ended with %d", code)
 	}
-	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Process.Signal(os.Interrupt))
 	if code := p.wait(t); code != exitSignal+2 || !strings.Contains(p.stderr.String(), "of 50000 lines are committed") {
 		t.Fatalf("want exit code 130 and the number of lines, got %d: %s", code, p.stderr.String())
 	}
@@ -260,15 +251,10 @@ func TestImportWithAnOlderJournal(t *testing.T) {
 	s := serve(t)
 	input := stopped(t, s, 20)
 	path := input + ".seqledger-import"
-	older, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	older := must.Get(os.ReadFile(path))(t)
 	s.do(t, "write", "--scope", "acme/main", "--client-id", "porter", "--set", "gate=open").expect(t, exitDone)
 	s.do(t, importArgs(input)...).expect(t, exitDone)
-	if err := os.WriteFile(path, older, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, older, 0o600))
 	s.do(t, importArgs(input)...).expect(t, exitRefused, "the stream is not where the journal left it",
 		"do not go by the journal: if it is an older copy", "up to the one that seqledger state shows",
 		"import only the lines that are missing")
@@ -281,9 +267,7 @@ func TestImportJournalCannotBeOpened(t *testing.T) {
 	input := numberedLines(t, 5)
 	linked := filepath.Join(t.TempDir(), "linked")
 	dangling, damaged := filepath.Join(t.TempDir(), "dangling"), writeFile(t, "damaged", "no journal")
-	if err := errors.Join(os.Link(input, linked), os.Symlink("/no/such", dangling)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.Link(input, linked), os.Symlink("/no/such", dangling)))
 	const keep = "keep it, because it tells which lines are committed"
 	for _, test := range []struct {
 		journal string

@@ -15,6 +15,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -158,15 +159,9 @@ func importing(
 	c := &importCommand{clientFlags: clientFlags{connectionFlags: connectionFlags{Server: s.address}, Timeout: hangs}}
 	c.Scope, c.ClientID, c.File = "acme/main", clientID, "in"
 	c.Journal = filepath.Join(t.TempDir(), "journal")
-	j, err := c.openJournal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := must.Get(c.openJournal())(t)
 	t.Cleanup(func() { _ = j.Close() })
-	summary, err := surveyInput(t.Context(), strings.NewReader(content), modeLines, ignore)
-	if err != nil {
-		t.Fatal(err)
-	}
+	summary := must.Get(surveyInput(t.Context(), strings.NewReader(content), modeLines, ignore))(t)
 	return c, &environment{ctx: t.Context(), stderr: new(lockedBuffer)}, j, summary
 }
 

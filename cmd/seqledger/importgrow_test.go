@@ -8,19 +8,16 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // appendTo acts as another program that keeps writing to a file.
 func appendTo(t *testing.T, path, content string) {
 	t.Helper()
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0))(t)
 	defer f.Close()
-	if _, err := f.WriteString(content); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.WriteString(content))(t)
 }
 
 // TestImportGrowingFile imports a log that is written to all the while. The
@@ -42,9 +39,7 @@ func TestImportGrowingFile(t *testing.T) {
 	if got := last.field(t, "lastCommittedSequence"); got != "2" {
 		t.Errorf("want the two lines once, got sequence %v", got)
 	}
-	if err := os.Truncate(input, 4); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(input, 4))
 	r = s.do(t, args...).expect(t, exitRefused, "input has changed", "a second time")
 	if strings.Contains(r.stderr, "--journal") {
 		t.Errorf("another journal would write every line again, and must not be proposed: %v", r)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -17,35 +18,22 @@ import (
 func journalled(t *testing.T) (path string, j *journal.File) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "journal")
-	j, err := journal.Open(path, journal.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j = must.Get(journal.Open(path, journal.Options{}))(t)
 	t.Cleanup(func() { _ = j.Close() })
 	s := serve(t)
-	w, err := writer.Open(t.Context(), s.client(t), writer.Options{
+	w := must.Get(writer.Open(t.Context(), s.client(t), writer.Options{
 		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientID: "till", Journal: j,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	submit := func(tag string) *writer.Pending {
-		p, err := w.SubmitTagged(t.Context(), tag, &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
+		p := must.Get(w.SubmitTagged(t.Context(), tag, &seqledgerv1.Operation{Operation: &seqledgerv1.Operation_Append{
 			Append: &seqledgerv1.Append{Payload: []byte("pay " + tag)},
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}}))(t)
 		return p
 	}
-	if _, err := submit("rent").Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(submit("rent").Wait(t.Context()))(t)
 	s.kill()
 	submit("power")
-	if err := j.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, j.Sync())
 	return path, j
 }
 
@@ -67,9 +55,7 @@ func TestJournalShow(t *testing.T) {
 		}
 	}
 	out := seqledger(t, "journal", "show", path, "--json").expect(t, exitDone)
-	if err := json.Unmarshal([]byte(out.stdout), &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(out.stdout), &got))
 	if len(got.Streams) != 1 || len(got.Streams[0].Writes) != 2 || got.Damage != nil || got.Torn != 0 {
 		t.Fatalf("want one stream with two writes, got %v", out)
 	}
@@ -91,13 +77,8 @@ func TestJournalShow(t *testing.T) {
 func TestJournalShowDamage(t *testing.T) {
 	t.Parallel()
 	path, j := journalled(t)
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, j.Close())
+	content := must.Get(os.ReadFile(path))(t)
 	content = bytes.TrimRight(content, "\x00") // room for groups to come
 	torn := writeFile(t, "torn", string(content[:len(content)-3]))
 	seqledger(t, "journal", "show", torn).expect(t, exitDone, "incomplete", "tag rent")

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -21,10 +22,7 @@ func TestKeyCommands(t *testing.T) {
 			AttemptId: bytes.Repeat([]byte{7}, 16), Fingerprint: &seqledgerv1.Fingerprint{Digest: make([]byte, 32)},
 			Lease: durationpb.New(lease),
 		}
-		answer, err := c.Reserve(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(c.Reserve(t.Context(), r))(t)
 		return &seqledgerv1.Ownership{Record: r.Record, Token: answer.GetToken(), AttemptId: r.AttemptId}
 	}
 	key := func(verb, key string, more ...string) result {
@@ -34,10 +32,8 @@ func TestKeyCommands(t *testing.T) {
 	key("get", "held").expect(t, exitDone, "pending", "system:anonymous")
 	key("purge", "held").expect(t, exitRefused, "still open")
 	key("resolve", "held", "--as", "committed").expect(t, exitRefused, "still open")
-	if _, err := c.Complete(t.Context(), &seqledgerv1.CompleteRequest{Owner: owner,
-		Response: []byte("charged")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Complete(t.Context(), &seqledgerv1.CompleteRequest{Owner: owner,
+		Response: []byte("charged")}))(t)
 	key("get", "held").expect(t, exitDone, "committed", "charged")
 	key("resolve", "held", "--as", "rejected").expect(t, exitRefused, "another result")
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // parseWith parses a command line with the current environment.
@@ -53,10 +54,7 @@ func TestKeyedVariablesOfEachProgram(t *testing.T) {
 	}
 	t.Setenv("SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING", "false")
 	file := writeFile(t, "guard.yaml", "server: s\ntools: {pay: {}}\n")
-	cli, err = parseWith(t, "mcp", "guard", "--config", file, "--", "server")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cli = must.Get(parseWith(t, "mcp", "guard", "--config", file, "--", "server"))(t)
 	o, err := cli.MCP.Guard.options(string(cli.Config))
 	if err != nil || o.Config.Wait >= 0 || o.Config.Lease != 20*time.Second ||
 		o.Config.Tools["pay"].KeyWindow != time.Hour {
@@ -81,10 +79,7 @@ func TestKeyedVariables(t *testing.T) {
 	file := writeFile(t, "gateway.yaml", "lease: 1h\nttl: 2h\n")
 	check := func(wait, rejected time.Duration, args ...string) {
 		t.Helper()
-		c, err := parseGateway(t, append(args, "--config", file)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(parseGateway(t, append(args, "--config", file)...))(t)
 		if c.Lease != 20*time.Second || c.TTL != time.Hour || c.RejectedTTL != rejected || c.Wait != wait {
 			t.Errorf("%v: lease %v, TTL %v, of refusals %v, wait %v", args, c.Lease, c.TTL, c.RejectedTTL, c.Wait)
 		}
@@ -96,10 +91,7 @@ func TestKeyedVariables(t *testing.T) {
 	t.Setenv("SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING", "false")
 	check(0, 3*time.Second)
 	check(4*time.Second, 3*time.Second, "--wait", "4s")
-	parser, err := newParser(new(commandLine), new(operation.Flags), new(configSource), io.Discard, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parser := must.Get(newParser(new(commandLine), new(operation.Flags), new(configSource), io.Discard, io.Discard))(t)
 	const good, bad = "SEQLEDGER_IDEMPOTENCY_WAIT_FOR_PENDING", "SEQLEDGER_IDEMPOTENCY_PENDING_TTL"
 	if got := unknownVariables(parser.Model, []string{good + "=1", bad + "=1"}); len(got) != 1 || got[0] != bad {
 		t.Errorf("%v are not known", got)

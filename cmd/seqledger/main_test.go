@@ -18,6 +18,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -189,9 +190,7 @@ func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(binary, args...), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Start())
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.
 	go func() {
 		defer close(p.ended)
@@ -241,10 +240,7 @@ func serveOn(t *testing.T, data, listen string, args ...string) *testServer {
 func serveWith(t *testing.T, program, data, listen string, args ...string) *testServer {
 	t.Helper()
 	if listen == "127.0.0.1:0" { // an address that stays free while the server is restarted
-		free, err := freeport.Address()
-		if err != nil {
-			t.Fatal(err)
-		}
+		free := must.Get(freeport.Address())(t)
 		listen = free
 	}
 	s := &testServer{data: data, process: &process{ended: make(chan struct{})}}
@@ -254,9 +250,7 @@ func serveWith(t *testing.T, program, data, listen string, args ...string) *test
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.cmd.Start())
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.
 	go func() {
@@ -282,10 +276,7 @@ func (s *testServer) do(t *testing.T, args ...string) result {
 // client returns a connection to the server.
 func (s *testServer) client(t *testing.T) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Options{Server: s.address})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: s.address}))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -294,8 +285,6 @@ func (s *testServer) client(t *testing.T) *client.Client {
 func writeFile(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }

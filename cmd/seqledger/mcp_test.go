@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // faultServerVariable turns the test binary into an MCP server with faults. It names the directory in which the server
@@ -141,9 +143,7 @@ func startGuard(t *testing.T, dir string, args ...string) *agentHost {
 	t.Helper()
 	rules := filepath.Join(dir, "guard.yaml")
 	if !exists(rules) {
-		if err := os.WriteFile(rules, []byte(guardRules), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(rules, []byte(guardRules), 0o600))
 	}
 	command := append([]string{"mcp", "guard", "--config", rules, "--journal", filepath.Join(dir, "journal"),
 		"--data", filepath.Join(dir, "data")}, args...)
@@ -166,9 +166,7 @@ func (h *agentHost) connect(t *testing.T) {
 	}
 	fromProcess, out := io.Pipe()
 	h.cmd.Stdout, h.cmd.Stderr = out, &h.stderr
-	if err := h.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, h.cmd.Start())
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.
 	go func() {
 		defer close(h.ended)
@@ -246,10 +244,7 @@ func TestGuard(t *testing.T) {
 	if r := callTool(t.Context(), h.session, "charges", struct{}{}); r.text != "A\n" || r.replayed {
 		t.Errorf("a tool that is not guarded: %+v", r)
 	}
-	tools, err := h.session.ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tools := must.Get(h.session.ListTools(t.Context(), nil))(t)
 	for _, tool := range tools.Tools {
 		if guarded := tool.Name == "charge"; (tool.Annotations != nil && tool.Annotations.IdempotentHint) != guarded {
 			t.Errorf("%s: %+v", tool.Name, tool.Annotations)
@@ -264,9 +259,7 @@ func TestGuard(t *testing.T) {
 		t.Errorf("after a restart: %+v", r)
 	}
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
-		if err := h.cmd.Process.Signal(s); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, h.cmd.Process.Signal(s))
 		if code := h.wait(t); code != 42 || !strings.Contains(h.stderr.String(), "fault server: got "+s.String()) {
 			t.Errorf("%v: exit code %d: %s", s, code, h.stderr.String())
 		}
@@ -419,9 +412,7 @@ func TestGuardsOnOneLedger(t *testing.T) {
 	if r := second.charge("A", ""); r.code != "in-flight" || !strings.Contains(r.text, "Nothing new was done") {
 		t.Errorf("beside the first one: %+v", r)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "answer"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, "answer"), nil, 0o600))
 	if r := <-got; r.text != "charge 1 for A" || r.replayed {
 		t.Errorf("the first one: %+v", r)
 	}
@@ -441,9 +432,7 @@ func TestGuardWithoutItsLedger(t *testing.T) {
 	go func() { got <- h.charge("A", "late") }() // received below
 	awaitEffect(t, dir, "A")
 	s.kill()
-	if err := os.WriteFile(filepath.Join(dir, "answer"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, "answer"), nil, 0o600))
 	if r := <-got; r.text != "charge 1 for A" || r.replayed {
 		t.Errorf("the call whose result was not stored: %+v", r)
 	}
@@ -490,9 +479,7 @@ func TestGuardBeforeHTTP(t *testing.T) {
 			}))
 			defer upstream.Close()
 			token := filepath.Join(dir, "token")
-			if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 			h := startGuard(t, dir, "--upstream", upstream.URL, "--upstream-token-file", token)
 			if r := h.charge("A", ""); r.text != "charge 1 for A" || r.replayed {
 				t.Errorf("%+v", r)
@@ -535,10 +522,8 @@ func TestGuardUsage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	rules, wrong := filepath.Join(dir, "guard.yaml"), filepath.Join(dir, "wrong.yaml")
-	if err := errors.Join(os.WriteFile(rules, []byte(guardRules), 0o600),
-		os.WriteFile(wrong, []byte("server: p\ntools:\n  charge: {windw: 1h}\n"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.WriteFile(rules, []byte(guardRules), 0o600),
+		os.WriteFile(wrong, []byte("server: p\ntools:\n  charge: {windw: 1h}\n"), 0o600)))
 	command := []string{"--", "sh", "-c", "touch " + filepath.Join(dir, "ran")}
 	for want, args := range map[string][]string{
 		"--config is missing": command,
@@ -591,11 +576,8 @@ func TestServeMCP(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "--mcp")
 	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
-	session, err := client.Connect(t.Context(),
-		&mcp.StreamableClientTransport{Endpoint: "http://" + s.address + "/mcp"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := must.Get(client.Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: "http://" + s.address + "/mcp"}, nil))(t)
 	defer session.Close()
 	look := map[string]any{"scope": "acme/agents", "key": "order-1"}
 	if r := callTool(t.Context(), session, "look_up", look); r.isError || !strings.Contains(r.text, `"found":false`) {

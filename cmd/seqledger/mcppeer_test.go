@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // peersVariable names a directory with the packages of testdata/mcpservers; make mcp-peers installs them and runs the
@@ -56,10 +58,8 @@ func TestGuardBeforeAServerOfOthers(t *testing.T) {
 	t.Parallel()
 	dir, files := t.TempDir(), t.TempDir()
 	text, pipe := filepath.Join(files, "text"), filepath.Join(files, "pipe")
-	if err := errors.Join(os.WriteFile(text, []byte("a"), 0o600), syscall.Mkfifo(pipe, 0o600),
-		os.WriteFile(filepath.Join(dir, "guard.yaml"), []byte(peerRules), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.WriteFile(text, []byte("a"), 0o600), syscall.Mkfifo(pipe, 0o600),
+		os.WriteFile(filepath.Join(dir, "guard.yaml"), []byte(peerRules), 0o600)))
 	h := startPeer(t, dir, files)
 	tools, err := h.session.ListTools(t.Context(), nil)
 	if err != nil || len(tools.Tools) < 5 {
@@ -82,17 +82,9 @@ func TestGuardBeforeAServerOfOthers(t *testing.T) {
 	cut := make(chan toolReply, 1)
 	go func() { cut <- callTool(t.Context(), h.session, "edit_file", edit(pipe)) }() // received below
 	awaitReader(t, pipe, true)
-	number, err := os.ReadFile(filepath.Join(dir, "pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(number)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	number := must.Get(os.ReadFile(filepath.Join(dir, "pid")))(t)
+	pid := must.Get(strconv.Atoi(strings.TrimSpace(string(number))))(t)
+	must.Do(t, syscall.Kill(pid, syscall.SIGKILL))
 	if r := <-cut; r.code != "outcome-unknown" {
 		t.Errorf("the call of a killed server: %+v", r)
 	}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // onceScript makes the same call as a page would after a reload: from another process, with a storage that outlives it.
@@ -50,10 +52,7 @@ func TestOnceExample(t *testing.T) {
 	t.Cleanup(service.Close)
 	dir := t.TempDir()
 	g := startGateway(t, dir, service.URL, "--data", filepath.Join(dir, "data"))
-	target, err := url.Parse(g.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	target := must.Get(url.Parse(g.url))(t)
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	// The first request does not arrive, and the answer of the second is lost.
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,10 +66,7 @@ func TestOnceExample(t *testing.T) {
 		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(front.Close)
-	module, err := filepath.Abs("../../docs/examples/once.mjs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	module := must.Get(filepath.Abs("../../docs/examples/once.mjs"))(t)
 	for run := range 2 {
 		script := fmt.Sprintf(onceScript, module, filepath.Join(dir, "storage.json"), front.URL+"/charges")
 		cmd := exec.CommandContext(t.Context(), node, "--input-type=module")

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // alertRules is what this test needs of a file of rules.
@@ -43,10 +45,7 @@ type dashboard struct {
 
 func readOperate(t *testing.T, name string) string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("operate", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join("operate", name)))(t)
 	return string(content)
 }
 
@@ -121,14 +120,9 @@ func checkExpression(t *testing.T, where, expression, metrics string) {
 func TestAlertsAndDashboard(t *testing.T) {
 	t.Parallel()
 	metrics := scrape(t) + scrapeGateway(t)
-	page, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/operations.md"))(t)
 	var rules alertRules
-	if err := yaml.Unmarshal([]byte(readOperate(t, "alerts.yaml")), &rules); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, yaml.Unmarshal([]byte(readOperate(t, "alerts.yaml")), &rules))
 	count := 0
 	for _, group := range rules.Groups {
 		for _, rule := range group.Rules {
@@ -151,9 +145,7 @@ func TestAlertsAndDashboard(t *testing.T) {
 	}
 	checkExpression(t, "docs/operations.md", string(page), metrics)
 	var board dashboard
-	if err := json.Unmarshal([]byte(readOperate(t, "grafana-dashboard.json")), &board); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(readOperate(t, "grafana-dashboard.json")), &board))
 	if count < 10 || len(board.Panels) < 20 {
 		t.Fatalf("%d alerts and %d panels were read", count, len(board.Panels))
 	}
@@ -181,10 +173,7 @@ func TestDocumentLinks(t *testing.T) {
 	code := regexp.MustCompile("(?s)```.*?```") // which may have the characters of a link
 	links := 0
 	for _, page := range append(pages, "../../README.md") {
-		content, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(page))(t)
 		for _, link := range reference.FindAllStringSubmatch(code.ReplaceAllString(string(content), ""), -1) {
 			if strings.Contains(link[1], "://") {
 				continue
@@ -210,10 +199,7 @@ func TestDocumentLinks(t *testing.T) {
 // anchors returns the fragments by which a document's sections can be linked to.
 func anchors(t *testing.T, path string) map[string]bool {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(path))(t)
 	found := make(map[string]bool)
 	for line := range strings.Lines(string(content)) {
 		if title := strings.TrimLeft(line, "#"); title != line {
@@ -283,14 +269,10 @@ func TestHealthCheck(t *testing.T) {
 	debug := address.FindStringSubmatch(mutual.stderr.String())
 	ready(debug[1]).expect(t, exitDone)
 	conn := busy(t, plain)
-	if err := plain.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, plain.cmd.Process.Signal(os.Interrupt))
 	awaitLog(t, plain.process, "stopping")
 	ready(plain.address).expect(t, exitFailed, "not ready")
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, conn.Close())
 	if code := plain.wait(t); code != exitDone {
 		t.Errorf("want a clean end, got %d: %s", code, plain.stderr.String())
 	}
@@ -308,9 +290,7 @@ func TestUnit(t *testing.T) {
 	}
 	unit := strings.ReplaceAll(readOperate(t, "seqledger.service"), "/usr/local/bin/seqledger", binary)
 	path := filepath.Join(t.TempDir(), "seqledger.service")
-	if err := os.WriteFile(path, []byte(unit), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(unit), 0o600))
 	// It reports what it does not understand and continues.
 	if out, err := exec.Command(tool, "verify", "--man=no", path).CombinedOutput(); err != nil ||
 		strings.Contains(string(out), path) {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -30,10 +31,7 @@ func startRelay(t *testing.T, dsn, server string, args ...string) *process {
 // openPool connects to a database.
 func openPool(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
-	db, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(pgxpool.New(t.Context(), url))(t)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -100,9 +98,7 @@ func TestOutbox(t *testing.T) {
 		expect(t, exitDone).field(t, "lastCommittedSequence"); got != "3" {
 		t.Errorf("the ledger has committed the numbers to %v", got)
 	}
-	if err := relay.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, relay.cmd.Process.Signal(syscall.SIGTERM))
 	if code := relay.wait(t); code != exitDone {
 		t.Errorf("after SIGTERM: %d %s", code, relay.stderr.String())
 	}
@@ -133,15 +129,9 @@ func metrics(t *testing.T, relay *process, texts ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.DefaultClient.Do(request))(t)
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(io.ReadAll(response.Body))(t)
 	for _, text := range texts {
 		if !strings.Contains(string(body), text) {
 			t.Errorf("no %q in the metrics", text)
@@ -159,18 +149,12 @@ func TestOutboxAge(t *testing.T) {
 		defer db.Close() // before the bubble ends
 		age := func() float64 {
 			t.Helper()
-			relay, err := outbox.NewRelay(nil, db, outbox.Options{
+			relay := must.Get(outbox.NewRelay(nil, db, outbox.Options{
 				Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "orders"},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			registry := prometheus.NewPedanticRegistry()
 			registry.MustRegister(&outboxMetrics{relay: relay, db: db})
-			families, err := registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			families := must.Get(registry.Gather())(t)
 			for _, f := range families {
 				if f.GetName() == "seqledger_outbox_oldest_row_age_seconds" {
 					return f.GetMetric()[0].GetGauge().GetValue()

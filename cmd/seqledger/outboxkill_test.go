@@ -22,6 +22,7 @@ import (
 	"github.com/seqledger/seqledger/client/follow"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -188,9 +189,7 @@ func (b *transferBed) program(variable, value string) *process {
 	p := &process{cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), variable+"="+value)
 	p.cmd.Stderr = &p.stderr
-	if err := p.cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, p.cmd.Start())
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.
 	go func() {
 		defer close(p.ended)
@@ -282,10 +281,7 @@ func TestTransfersBetweenDatabases(t *testing.T) {
 	}
 	transfers := int64(1000)
 	if text := os.Getenv(transfersVariable); text != "" {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(strconv.ParseInt(text, 10, 64))(t)
 		transfers = n
 	}
 	seed := rand.Uint64()

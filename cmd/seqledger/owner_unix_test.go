@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/server/auth"
 )
 
@@ -24,22 +25,13 @@ func TestAppendKeepsTheOwner(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := appendKey(path, &auth.Entry{ID: id, Hash: hash, Role: "reader", Scopes: []string{"*"}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, appendKey(path, &auth.Entry{ID: id, Hash: hash, Role: "reader", Scopes: []string{"*"}}))
 		if id == "first" {
-			if err := os.Chown(path, 12_345, 23_456); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Chmod(path, 0o640); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Chown(path, 12_345, 23_456))
+			must.Do(t, os.Chmod(path, 0o640))
 		}
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(os.Stat(path))(t)
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || stat.Uid != 12_345 || stat.Gid != 23_456 || info.Mode().Perm() != 0o640 {
 		t.Errorf("the file has %+v and the mode %s", stat, info.Mode())

@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/proof"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -43,10 +44,7 @@ func TestLargeBlocksAreWhole(t *testing.T) {
 	transport := &http.Transport{Protocols: protocols}
 	t.Cleanup(transport.CloseIdleConnections)
 	counter := &requestCounter{next: transport}
-	c, err := client.New(client.Options{Server: s.address, HTTPClient: &http.Client{Transport: counter}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: s.address, HTTPClient: &http.Client{Transport: counter}}))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	var four, many []*seqledgerv1.Operation
 	for i := range 4 {
@@ -57,12 +55,9 @@ func TestLargeBlocksAreWhole(t *testing.T) {
 	}
 	const blocks = 3
 	for i, operations := range [blocks][]*seqledgerv1.Operation{four, many, {op.Append(nil)}} {
-		_, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
+		must.Get(c.Write(t.Context(), &seqledgerv1.WriteRequest{
 			Scope: provenScope, ClientId: "c", Sequence: uint64(i) + 1, Operations: operations,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	raw := seqledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: transport}, "http://"+s.address)
 	height := uint64(0)

@@ -14,15 +14,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // under returns a program that runs the one under test after some commands of the shell.
 func under(t *testing.T, commands string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "seqledger")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+commands+"\nexec "+binary+" \"$@\"\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("#!/bin/sh\n"+commands+"\nexec "+binary+" \"$@\"\n"), 0o700))
 	return path
 }
 
@@ -105,9 +105,7 @@ func TestWhatIsWrittenIsPrivate(t *testing.T) {
 
 	archive, alone := filepath.Join(dir, "archive"), filepath.Join(dir, "alone")
 	for path, mode := range map[string]fs.FileMode{archive: 0o755, alone: 0o755} {
-		if err := os.Mkdir(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(path, mode))
 	}
 	s := serveWith(t, open, alone, "127.0.0.1:0", "--archive", archive)
 	s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--append", "x").expect(t, exitDone)
@@ -116,15 +114,12 @@ func TestWhatIsWrittenIsPrivate(t *testing.T) {
 		t.Error("the directory was narrowed without a word:", s.stderr.String())
 	}
 	s.kill()
-	err := filepath.WalkDir(alone, func(name string, e fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(alone, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		return os.Chmod(name, 0o755)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	serveWith(t, open, alone, "127.0.0.1:0", "--archive", archive)
 	mustBePrivate(t, alone, 5)
 
@@ -154,10 +149,7 @@ func flood(t *testing.T, address string, n int) {
 // files returns how many files a process has open.
 func (p *process) files(t *testing.T) int {
 	t.Helper()
-	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	open := must.Get(os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid)))(t)
 	return len(open)
 }
 

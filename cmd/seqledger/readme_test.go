@@ -18,6 +18,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -72,10 +73,7 @@ func balance(ctx context.Context, c *client.Client, name string) (amount int64, 
 // a script for each block. The path is relative to the project.
 func documentScripts(t *testing.T, document, section string) []string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("../..", document))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join("../..", document)))(t)
 	_, text, ok := strings.Cut(string(content), "\n## "+section+"\n")
 	if !ok {
 		t.Fatalf("%s has no section %q", document, section)
@@ -148,9 +146,7 @@ func TestReadmeStart(t *testing.T) {
 			t.Errorf("%s is in the ledger %d times: %s", payload, n, found)
 		}
 	}
-	if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.cmd.Process.Signal(os.Interrupt))
 	s.wait(t)
 	if r := shell(t, dir, s.address, offline); r.code != exitDone || !strings.Contains(r.stdout, "problems       0") {
 		t.Errorf("%s\n%v", offline, r)
@@ -224,33 +220,19 @@ func TestDocumentCalls(t *testing.T) {
 // from many callers at once. No payment is made twice and no money appears or is lost.
 func TestDocumentTransfer(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile("readme_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/clients.md"))(t)
+	source := must.Get(os.ReadFile("readme_test.go"))(t)
 	_, example, _ := strings.Cut(string(source), "\n// docs/clients.md: a transfer\n")
 	example, _, found := strings.Cut(example, "\n// docs/clients.md: end\n")
 	if !found || !strings.Contains(string(page), "```go\n"+example+"```\n") {
 		t.Errorf("docs/clients.md does not have this example as it stands:\n%s", example)
 	}
 	s := serve(t)
-	c, err := client.New(client.Options{Server: s.address})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: s.address}))(t)
 	t.Cleanup(func() { _ = c.Close() })
-	w, err := writer.Open(t.Context(), c, writer.Options{Scope: bank, ClientID: "till-1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write(t.Context(), op.Set("balance/ann", []byte("100"), op.IfAbsent()),
-		op.Set("balance/bob", []byte("0"), op.IfAbsent())); err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: bank, ClientID: "till-1"}))(t)
+	must.Get(w.Write(t.Context(), op.Set("balance/ann", []byte("100"), op.IfAbsent()),
+		op.Set("balance/bob", []byte("0"), op.IfAbsent())))(t)
 	var callers sync.WaitGroup
 	for i := range 20 {
 		callers.Go(func() {

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func TestServeReadyLine(t *testing.T) {
@@ -56,9 +58,7 @@ func TestServeDrains(t *testing.T) {
 		watch := start(t, "watch", "--server", s.address, "--scope", "acme/main", "--json")
 		load := start(t, "import", "--server", s.address, "--scope", "acme/main", "--client-id", "loader", input)
 		awaitOutput(t, watch, "transactions")
-		if err := s.cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.cmd.Process.Signal(signal))
 		if code := s.wait(t); code != exitDone {
 			t.Errorf("%v: want exit code 0 after a drain, got %d, stderr:\n%s", signal, code, s.stderr.String())
 		}
@@ -74,20 +74,12 @@ func TestServeDrains(t *testing.T) {
 // busy makes a server drain for as long as the returned connection is open.
 func busy(t *testing.T, s *testServer) net.Conn {
 	t.Helper()
-	conn, err := net.Dial("tcp", s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", s.address))(t)
 	t.Cleanup(func() { _ = conn.Close() })
-	_, err = conn.Write([]byte("POST /seqledger.v1.LedgerService/Write HTTP/1.1\r\nHost: " + s.address +
-		"\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Write([]byte("POST /seqledger.v1.LedgerService/Write HTTP/1.1\r\nHost: " + s.address +
+		"\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")))(t)
 	// The server asks for the body once a handler reads it: now it is under way.
-	if _, err := conn.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Read(make([]byte, 1)))(t)
 	return conn
 }
 
@@ -119,9 +111,7 @@ func TestServeSameSignalTwice(t *testing.T) {
 	s := serve(t, "--drain-timeout", "10m")
 	conn := busy(t, s)
 	for range 2 {
-		if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.cmd.Process.Signal(os.Interrupt))
 	}
 	awaitLog(t, s.process, "stopping")
 	if err := conn.Close(); err != nil { // the drain has nothing left to wait for
@@ -152,9 +142,7 @@ func TestServeRefuses(t *testing.T) {
 	t.Parallel()
 	running := serve(t)
 	foreign := t.TempDir()
-	if err := os.WriteFile(filepath.Join(foreign, "holiday.jpg"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(foreign, "holiday.jpg"), []byte("x"), 0o600))
 	file := writeFile(t, "file", "x")
 	other := ledgerWithMarker(t, func(marker string) string {
 		return strings.Replace(marker, `"format":1`, `"format":99`, 1)
@@ -203,17 +191,12 @@ func ledgerWithMarker(t *testing.T, change func(string) string) string {
 	s := serve(t)
 	s.kill()
 	path := filepath.Join(s.data, "LEDGER")
-	marker, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	marker := must.Get(os.ReadFile(path))(t)
 	changed := change(string(marker))
 	if changed == string(marker) {
 		t.Fatalf("the marker %s is not what this test changes", marker)
 	}
-	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(changed), 0o600))
 	return s.data
 }
 
@@ -235,9 +218,7 @@ func TestVerify(t *testing.T) {
 	s := serve(t)
 	s.do(t, "write", "--scope", "acme", "--client-id", "a", "--append", "a payload to be found").expect(t, exitDone)
 	seqledger(t, "verify", "--data", s.data).expect(t, exitFailed, "in use")
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	s.wait(t)
 	r := seqledger(t, "verify", "--data", s.data, "--json").expect(t, exitDone)
 	if r.field(t, "problems") != "0" || r.field(t, "transactions") != "1" || r.field(t, "ledgerId") != s.ledgerID {
@@ -247,16 +228,11 @@ func TestVerify(t *testing.T) {
 
 	// One changed byte of a payload must be found.
 	path := filepath.Join(s.data, "blocks", "0000000001.blocks")
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(path))(t)
 	changed := strings.ReplaceAll(string(content), "a payload to be found", "a payload to be Found")
 	if changed == string(content) {
 		t.Fatal("the payload is not in the block file")
 	}
-	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(changed), 0o600))
 	seqledger(t, "verify", "--data", s.data).expect(t, exitFailed, "block", "problems", "restore it from a backup")
 }

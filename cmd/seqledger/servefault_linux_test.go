@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestFault_ServerSaysWhatToDo lets the storage of a running server fail. The
@@ -76,9 +78,7 @@ func inject(t *testing.T, strace string, s *testServer, what string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tracer.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tracer.Start())
 	lines := bufio.NewReader(said)
 	line, err := lines.ReadString('\n')
 	if err != nil || !strings.Contains(line, "attached") {
@@ -99,13 +99,9 @@ func TestFault_ServerWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "--log-level", "debug")
 	var before unix.Rlimit
-	if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &before))
 	none := unix.Rlimit{Cur: 3, Max: before.Max}
-	if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, &none, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, &none, nil))
 	answered := make(chan error, 1)
 	// Ends with the answer, which is waited for below.
 	go func() {
@@ -116,9 +112,7 @@ func TestFault_ServerWithoutDescriptors(t *testing.T) {
 		answered <- err
 	}()
 	awaitLog(t, s.process, "too many open files")
-	if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, &before, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, &before, nil))
 	if err := <-answered; err != nil {
 		t.Errorf("a client that waited for a descriptor: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -54,9 +55,7 @@ func TestStatusTellsScrub(t *testing.T) {
 		var out strings.Builder
 		table := newTable(&out)
 		showScrub(table, &seqledgerv1.NodeStatus{Time: timestamppb.New(now), Scrub: test.scrub})
-		if err := table.flush(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, table.flush())
 		name, text, _ := strings.Cut(strings.TrimSpace(out.String()), " ")
 		wantName := "scrub"
 		if test.want == "" {
@@ -101,9 +100,7 @@ func TestStatusWatch(t *testing.T) {
 		s = serveOn(t, s.data, s.address)
 		before := strings.Count(p.stdout.String(), "\n")
 		awaitLines(t, p, before+2)
-		if err := p.cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.cmd.Process.Signal(signal))
 		if code := p.wait(t); code != exitDone {
 			t.Errorf("%v: want exit code 0, got %d: %s", signal, code, p.stderr.String())
 		}
@@ -191,10 +188,7 @@ func TestServeDebug(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t, "--debug-listen", address)
-	answer, err := http.Get("http://" + address + "/debug/pprof/goroutine?debug=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(http.Get("http://" + address + "/debug/pprof/goroutine?debug=1"))(t)
 	text, err := io.ReadAll(answer.Body)
 	_ = answer.Body.Close()
 	if err != nil || !strings.Contains(string(text), "goroutine profile") {
@@ -206,9 +200,7 @@ func TestServeDebug(t *testing.T) {
 		seqledger(t, "serve", "--listen", "127.0.0.1:0", "--data", t.TempDir(), "--debug-listen", bad).
 			expect(t, exitUsage, "--debug-listen "+bad)
 	}
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	if code := s.wait(t); code != exitDone {
 		t.Errorf("want a clean end, got %d: %s", code, s.stderr.String())
 	}
@@ -229,14 +221,10 @@ func TestServeTellsWhatItDoes(t *testing.T) {
 		strings.Contains(log, "recovered_entries=0") || !strings.Contains(log, "recovery_took=") {
 		t.Errorf("the start is told as %s", log)
 	}
-	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.cmd.Process.Signal(syscall.SIGHUP))
 	s.do(t, "status").expect(t, exitDone)
 	s.do(t, "write", "--scope", "acme", "--client-id", "b", "--append", "x").expect(t, exitDone)
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	if code := s.wait(t); code != exitDone {
 		t.Fatalf("want a clean end, got %d: %s", code, s.stderr.String())
 	}

@@ -14,6 +14,8 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestInterruptible: a read that waits for input ends with the context, and other reads return
@@ -59,23 +61,15 @@ func TestSignalsEndCommands(t *testing.T) {
 	} {
 		t.Run(strings.Join(test.command, " "), func(t *testing.T) {
 			t.Parallel()
-			hole, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			hole := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 			defer hole.Close()
 			p := start(t, append(test.command, "--scope", "a", "--server", hole.Addr().String())...)
-			conn, err := hole.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must.Get(hole.Accept())(t)
 			defer conn.Close()
 			if _, err := conn.Read(make([]byte, 1)); err != nil { // it asks, and gets no answer
 				t.Fatal(err)
 			}
-			if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.cmd.Process.Signal(os.Interrupt))
 			if code := p.wait(t); code != test.code ||
 				test.code == 130 && !strings.Contains(p.stderr.String(), "stopped by signal: interrupt") {
 				t.Errorf("want exit code %d and why, got %d: %s", test.code, code, p.stderr.String())
@@ -92,14 +86,10 @@ func TestSignalsEndCommands(t *testing.T) {
 		defer end.Close()
 		cmd := exec.Command(binary, "restore", "-", "--data", data)
 		cmd.Stdin = silent
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cmd.Start())
 		_ = silent.Close()
 		awaitFile(t, filepath.Join(data, "CREATING")) // then it reads
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cmd.Process.Signal(syscall.SIGTERM))
 		_ = cmd.Wait() // the exit code says it
 		if code := cmd.ProcessState.ExitCode(); code != 143 {
 			t.Errorf("want exit code 143, got %d", code)

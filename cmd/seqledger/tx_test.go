@@ -18,6 +18,7 @@ import (
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/proof"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -42,26 +43,16 @@ func writeEveryKind(t *testing.T, s *testServer) {
 		"doc:1#viewer@user:a", "--delete", "none")
 	version := s.do(t, "get", "--scope", "acme/main", "a", "--json").expect(t, exitDone).field(t, "version").(string)
 	write("--delete", "a", "--if-version", "a="+version, "--sequence", "4") // no key
-	w, err := writer.Open(t.Context(), s.client(t), writer.Options{Scope: provenScope, ClientID: "w"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(writer.Open(t.Context(), s.client(t), writer.Options{Scope: provenScope, ClientID: "w"}))(t)
 	var sent []*writer.Pending
 	for i := range 40 {
-		pending, err := w.Submit(t.Context(), op.Append(fmt.Append(nil, i)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		pending := must.Get(w.Submit(t.Context(), op.Append(fmt.Append(nil, i))))(t)
 		sent = append(sent, pending)
 	}
 	for _, pending := range sent {
-		if _, err := pending.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(pending.Wait(t.Context()))(t)
 	}
-	if err := w.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Close(t.Context()))
 }
 
 // TestEveryProofHolds: the client rebuilds the leaf of every transaction, and the
@@ -91,11 +82,8 @@ func TestEveryProofHolds(t *testing.T) {
 		previous = hash
 		largest = max(largest, len(block.GetTransactions()))
 		for _, transaction := range block.GetTransactions() {
-			answer, err := c.GetTransaction(t.Context(),
-				&seqledgerv1.GetTransactionRequest{TxId: transaction.GetTxId(), IncludeProof: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Get(c.GetTransaction(t.Context(),
+				&seqledgerv1.GetTransactionRequest{TxId: transaction.GetTxId(), IncludeProof: true}))(t)
 			if err := proof.VerifyTransaction(answer.GetTransaction(), answer.GetBlockHeader(),
 				answer.GetProof()); err != nil {
 				t.Errorf("%v: %v", transaction, err)
@@ -138,10 +126,7 @@ func TestTxChecksItsProof(t *testing.T) {
 	written := s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--set", "a=1", "--json").expect(t,
 		exitDone)
 	id := written.field(t, "txId").(string)
-	block, err := s.client(t).GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	block := must.Get(s.client(t).GetBlock(t.Context(), &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: 1}))(t)
 	hash := hex.EncodeToString(block.GetHash())
 	s.do(t, "tx", id, "--proof").expect(t, exitDone, "leaf 0 of 1", "checked", hash)
 	s.do(t, "tx", strings.ToUpper(id), "--block-hash", strings.ToUpper(hash)).expect(t,

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -12,22 +13,14 @@ import (
 // writeAppends opens the ledger in a directory, commits writes of a client, and closes it.
 func writeAppends(t *testing.T, data string, from, to uint64, what string) {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Options{Dir: data})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(ledger.Open(t.Context(), ledger.Options{Dir: data}))(t)
 	for sequence := from; sequence <= to; sequence++ {
-		_, err := l.Write(t.Context(), &machine.Write{
+		must.Get(l.Write(t.Context(), &machine.Write{
 			Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: "c", Actor: "a", Sequence: sequence,
 			Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte(what)}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 }
 
 // Two directories are checked and compared, and a difference is named.
@@ -35,9 +28,7 @@ func TestVerifyComparesDirectories(t *testing.T) {
 	t.Parallel()
 	one, other := filepath.Join(t.TempDir(), "n1"), filepath.Join(t.TempDir(), "n2")
 	writeAppends(t, one, 1, 3, "same")
-	if err := os.CopyFS(other, os.DirFS(one)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(other, os.DirFS(one)))
 	seqledger(t, "verify", "--data", one, "--compare", other).expect(t, exitDone, one, other, "up to index 4",
 		"differences  0")
 	writeAppends(t, one, 4, 5, "more")

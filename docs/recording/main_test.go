@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func TestFrames(t *testing.T) {
@@ -19,10 +21,7 @@ func TestFrames(t *testing.T) {
 	for _, piece := range pieces {
 		fmt.Fprintf(&timing, "0.5 %d\n", len(piece))
 	}
-	got, err := frames("$ demo", []byte(output), []byte(timing.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(frames("$ demo", []byte(output), []byte(timing.String())))(t)
 	want := []frame{
 		{0, []string{"$ demo"}}, {0.5, []string{"$ demo", "seed 1"}}, {1, []string{"$ demo", "seed 1", "1 s", "  a"}},
 		{2, []string{"$ demo", "seed 1", "2 s", "  b"}}, {2.5, []string{"$ demo", "seed 1", "table"}},
@@ -79,9 +78,6 @@ func TestRecording(t *testing.T) {
 
 func committed(t *testing.T) string {
 	t.Helper()
-	b, err := os.ReadFile("../demo.svg")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile("../demo.svg"))(t)
 	return string(b)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
 
@@ -20,10 +21,7 @@ import (
 func open(t *testing.T, o embedded.Options) *embedded.Ledger {
 	t.Helper()
 	o.Dir = t.TempDir() + "/data"
-	l, err := embedded.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(embedded.Open(t.Context(), o))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -82,10 +80,7 @@ func TestDamagedResponse(t *testing.T) {
 	dir := t.TempDir()
 	reserved, response := request("key"), bytes.Repeat([]byte("response"), 10_000)
 	use := func(work func(idempotency.Store)) {
-		l, err := embedded.Open(t.Context(), embedded.Options{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(embedded.Open(t.Context(), embedded.Options{Dir: dir}))(t)
 		work(l.Store())
 		_ = l.Close() // fails after damage
 	}
@@ -130,15 +125,10 @@ func TestListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := open(t, embedded.Options{Listener: listener}).Store()
-	other, err := client.New(client.Options{Server: listener.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(client.New(client.Options{Server: listener.Addr().String()}))(t)
 	defer other.Close()
 	reserved := request("key")
-	if _, err := store.Reserve(t.Context(), reserved); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(store.Reserve(t.Context(), reserved))(t)
 	record, err := idempotency.Ledger(other).Get(t.Context(), &reserved.Key)
 	if err != nil || record.State != idempotency.Pending {
 		t.Errorf("Get over the network: %+v, %v", record, err)
@@ -148,10 +138,7 @@ func TestListener(t *testing.T) {
 // A ledger that does not open leaves no listener behind.
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	if _, err := embedded.Open(t.Context(), embedded.Options{Dir: "/dev/null/data", Listener: listener}); err == nil {
 		t.Fatal("a ledger below a device was opened")
 	}

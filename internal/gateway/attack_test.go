@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // arrived records the requests that a service received.
@@ -53,10 +54,7 @@ func attacked(t *testing.T, routes string, change ...func(*Settings)) (address s
 	for _, f := range change {
 		f(&s)
 	}
-	c, err := load(t, s, routes, "203.0.113.0/24")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, s, routes, "203.0.113.0/24"))(t)
 	base, _ := start(t, c)
 	return strings.TrimPrefix(base, "http://"), service
 }
@@ -64,10 +62,7 @@ func attacked(t *testing.T, routes string, change ...func(*Settings)) (address s
 // raw sends bytes over a connection of its own, and returns the status of each response.
 func raw(t *testing.T, address, text string) (statuses []int, bodies []string) {
 	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", address))(t)
 	defer conn.Close()
 	go func() { _, _ = io.WriteString(conn, text) }() // ends with the connection
 	for in := bufio.NewReader(conn); ; {

@@ -17,6 +17,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
 
@@ -221,10 +222,7 @@ routes:
 		first.URL)); err == nil {
 		t.Error("a route without an upstream was taken")
 	}
-	c, err = load(t, plain(""), fmt.Sprintf("routes: [{path: /charges, upstream: %q}]", first.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c = must.Get(load(t, plain(""), fmt.Sprintf("routes: [{path: /charges, upstream: %q}]", first.URL)))(t)
 	base, _ = start(t, c)
 	if status, _, text := send(t, http.MethodPost, base+"/other", `"a"`, ""); status != http.StatusNotFound ||
 		!strings.Contains(text, "route-unknown") {
@@ -241,16 +239,10 @@ func TestPrincipalHeader(t *testing.T) {
 	for _, network := range []string{"127.0.0.0/8", "10.0.0.0/8"} {
 		defaults := plain(upstream.URL)
 		defaults.PrincipalHeader = "X-User"
-		c, err := load(t, defaults, "", network)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(load(t, defaults, "", network))(t)
 		base, _ := start(t, c)
 		post := func(user, key string) (*http.Response, string) {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, base, http.NoBody))(t)
 			r.Header.Set("X-User", user)
 			r.Header.Set("X-Forwarded-For", "192.0.2.1")
 			if key != "" {
@@ -294,10 +286,7 @@ func TestPrincipalHeader(t *testing.T) {
 // exchange sends a request and reads the response.
 func exchange(t *testing.T, r *http.Request) (answer *http.Response, text string) {
 	t.Helper()
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer = must.Get(http.DefaultClient.Do(r))(t)
 	return answer, readAll(t, answer)
 }
 
@@ -331,10 +320,7 @@ func (i *issuer) token(t *testing.T, change jwt.MapClaims) string {
 	}
 	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims)
 	token.Header["kid"] = i.kid
-	text, err := token.SignedString(i.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(token.SignedString(i.key))(t)
 	return "Bearer " + text
 }
 
@@ -358,17 +344,12 @@ func TestPrincipalClaim(t *testing.T) {
 	}))
 	t.Cleanup(login.Close)
 	file := filepath.Join(t.TempDir(), "jwks.json")
-	if err := os.WriteFile(file, []byte(old.jwks()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(old.jwks()), 0o600))
 	section := "jwt: {issuer: \"https://login.example\", audience: charges, algorithms: [EdDSA], jwks: %q}\n"
 	defaults := plain(upstream.URL)
 	defaults.PrincipalClaim = "sub"
 	for _, jwks := range []string{file, login.URL + "/jwks"} {
-		c, err := load(t, defaults, fmt.Sprintf(section, jwks))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(load(t, defaults, fmt.Sprintf(section, jwks)))(t)
 		base, g := start(t, c)
 		post := func(token string) string {
 			status, header, text := sendAs(t, token, http.MethodPost, base, `"k"`, "")
@@ -401,9 +382,7 @@ func TestPrincipalClaim(t *testing.T) {
 			continue
 		}
 		served = renewed.jwks()
-		if err := g.config.tokens.renew(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, g.config.tokens.renew(t.Context()))
 		if got := post(renewed.token(t, nil)); !strings.Contains(got, "true") {
 			t.Error("a new key of the issuer:", got)
 		}
@@ -442,10 +421,7 @@ func TestReplayCheck(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	defaults := plain(upstream.URL)
 	defaults.Shared, defaults.ReplayCheck = true, "GET /may?what=replay"
-	c, err := load(t, defaults, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, defaults, ""))(t)
 	base, _ := start(t, c)
 	post := func() (int, http.Header, string) {
 		return sendAs(t, "Bearer a", http.MethodPost, base+"/charge?x=1", `"k"`, "body")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // inBubble starts a gateway in front of a service, both on connections in memory, in a synctest bubble. dial connects
@@ -24,10 +25,7 @@ func inBubble(t *testing.T, service http.Handler, change ...func(*Options)) (dia
 	t.Helper()
 	defaults := plain("http://service")
 	defaults.Shared = true
-	c, err := load(t, defaults, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, defaults, ""))(t)
 	o := Options{Config: c, Store: idempotency.Memory()}
 	o.Logger = quiet
 	for _, f := range change {
@@ -238,10 +236,7 @@ func TestSlowEvents(t *testing.T) {
 		for _, key := range []string{"", "Idempotency-Key: k\r\n"} {
 			conn := dial()
 			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n%s\r\n", key)
-			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 			if text := readAll(t, answer); strings.Count(text, "data: x") != 3 {
 				t.Errorf("key %q: %q", key, text)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 const shop = "https://shop.example"
@@ -48,11 +49,8 @@ func TestPagesReadEveryResponse(t *testing.T) {
 	gone := "http://" + freeport.Unreachable(t)
 	s := plain(service.URL)
 	s.CORSOrigins, s.MaxBody = []string{shop, "http://localhost:3000"}, 10
-	c, err := load(t, s, "routes:\n- {path: /gone, upstream: '"+gone+"'}\n- {path: /keys, required: true}\n"+
-		"- {path: /events, shared: true, cors_origins: ['*']}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, s, "routes:\n- {path: /gone, upstream: '"+gone+"'}\n- {path: /keys, required: true}\n"+
+		"- {path: /events, shared: true, cors_origins: ['*']}"))(t)
 	base, g := start(t, c)
 	for _, test := range []struct {
 		path, key, body string
@@ -136,11 +134,8 @@ func TestPreflights(t *testing.T) {
 		w.WriteHeader(http.StatusNoContent)
 	}))
 	t.Cleanup(service.Close)
-	c, err := load(t, plain(service.URL), "routes:\n- {path: /a, methods: [POST], cors_origins: ['"+shop+"']}\n"+
-		"- {path: /a, methods: [PUT]}\n- {path: /b}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, plain(service.URL), "routes:\n- {path: /a, methods: [POST], cors_origins: ['"+shop+"']}\n"+
+		"- {path: /a, methods: [PUT]}\n- {path: /b}"))(t)
 	base, g := start(t, c)
 	for range cap(g.requests) {
 		g.requests <- struct{}{}

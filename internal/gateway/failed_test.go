@@ -18,6 +18,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // problemOf decodes a problem document.
@@ -150,10 +151,7 @@ func TestUnsentFreesTheKey(t *testing.T) {
 			before := executed.Load()
 			s := plain(upstream)
 			s.Shared, s.ServerErrors = true, []string{"store"}
-			c, err := load(t, s, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(load(t, s, ""))(t)
 			base, _ := start(t, c)
 			wantUnreachable(t, base, name == "connection that is reset")
 			if executed.Load() != before {
@@ -166,10 +164,7 @@ func TestUnsentFreesTheKey(t *testing.T) {
 // resetting returns the address of a server that resets each connection without reading from it.
 func resetting(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() { // ends when the listener is closed
 		for {
@@ -218,15 +213,9 @@ func TestAProxyRefusesToConnect(t *testing.T) {
 	t.Cleanup(proxy.Close)
 	s := plain("https://service.invalid")
 	s.Shared, s.ServerErrors = true, []string{"store"}
-	c, err := load(t, s, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, s, ""))(t)
 	base, g := start(t, c)
-	address, err := url.Parse(proxy.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := must.Get(url.Parse(proxy.URL))(t)
 	g.mu.Lock()
 	transport := g.transports[c.fallback.connections].Base
 	transport.Proxy = http.ProxyURL(address)
@@ -252,10 +241,7 @@ func TestKeyedRequestsHaveFreshConnections(t *testing.T) {
 	t.Cleanup(service.Close)
 	s := plain(service.URL)
 	s.Shared = true
-	c, err := load(t, s, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, s, ""))(t)
 	base, _ := start(t, c)
 	const requests = 10
 	for i := range int32(requests) {

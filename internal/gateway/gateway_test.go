@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
 
@@ -33,10 +34,7 @@ func load(t *testing.T, defaults Settings, content string, proxies ...string) (*
 	t.Helper()
 	f := &File{Default: defaults, TrustedProxies: proxies, Path: filepath.Join(t.TempDir(), "gateway.yaml")}
 	if content != "" {
-		root, err := yamlfile.Parse([]byte(content))
-		if err != nil {
-			t.Fatal(err)
-		}
+		root := must.Get(yamlfile.Parse([]byte(content)))(t)
 		for i := 0; i < len(root.Content); i += 2 {
 			switch root.Content[i].Value {
 			case "routes":
@@ -73,10 +71,7 @@ func serve(t *testing.T, service http.Handler, change ...func(*Settings)) (base 
 	for _, f := range change {
 		f(&s)
 	}
-	c, err := load(t, s, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, s, ""))(t)
 	base, _ = start(t, c)
 	return base, upstream
 }
@@ -207,10 +202,7 @@ func TestHeadersThatOnlyAGatewaySends(t *testing.T) {
 		w.Header().Set(idempotency.HeaderExpires, "never")
 	}))
 	for _, key := range []string{"", `"k"`} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, base, http.NoBody))(t)
 		r.Header.Set(idempotency.HeaderFence, "99")
 		r.Header.Set("X-Forwarded-For", "10.0.0.1")
 		want := ""
@@ -218,10 +210,7 @@ func TestHeadersThatOnlyAGatewaySends(t *testing.T) {
 			r.Header.Set(idempotency.HeaderKey, key)
 			want = "false"
 		}
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(http.DefaultClient.Do(r))(t)
 		_ = answer.Body.Close()
 		if answer.Header.Get(idempotency.HeaderReplayed) != want ||
 			answer.Header.Get(idempotency.HeaderExpires) == "never" {
@@ -242,10 +231,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		<-end
 	}))
 	t.Cleanup(upstream.Close)
-	c, err := load(t, plain(upstream.URL), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, plain(upstream.URL), ""))(t)
 	base, g := start(t, c, func(o *Options) { o.MaxRequests, o.MaxPerPrincipal = 2, 1 })
 	post := func(who, key string) (int, http.Header, string) {
 		return sendAs(t, who, http.MethodPost, base, key, "")
@@ -293,15 +279,9 @@ func TestEventsPass(t *testing.T) {
 		<-more
 		_, _ = io.WriteString(w, "data: two\n\n")
 	}))
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base, strings.NewReader("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, base, strings.NewReader("x")))(t)
 	r.Header.Set(idempotency.HeaderKey, `"k"`)
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(http.DefaultClient.Do(r))(t)
 	defer answer.Body.Close()
 	first := make([]byte, len("data: one\n\n"))
 	if _, err := io.ReadFull(answer.Body, first); err != nil || string(first) != "data: one\n\n" {

@@ -13,6 +13,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // tenants is a service that counts its runs and reports what it was told about tenant, host and version.
@@ -41,17 +42,14 @@ func TestTenantsAreApart(t *testing.T) {
 	t.Parallel()
 	upstream, runs := tenants(t)
 	for _, trusted := range []string{"127.0.0.0/8", "10.0.0.0/8"} {
-		c, err := load(t, plain(upstream), `
+		c := must.Get(load(t, plain(upstream), `
 routes:
 - {path: /default}
 - {path: /listed, principal: [authorization, host, Stripe-Account]}
 - {path: /preset, principal: [authorization, any-tenant], request_headers: [x-trace]}
 - {path: /shared, shared: true}
 - {path: /user, principal_header: X-User, principal: [host, stripe-account]}
-`, trusted)
-		if err != nil {
-			t.Fatal(err)
-		}
+`, trusted))(t)
 		base, _ := start(t, c)
 		n := 0
 		// send sends a key for the first or the second time, with a header, and returns what became of it.
@@ -114,11 +112,8 @@ routes:
 func TestTenantBehindProxies(t *testing.T) {
 	t.Parallel()
 	upstream, _ := tenants(t)
-	c, err := load(t, plain(upstream), "routes: [{path: /, principal: [authorization, host, x-forwarded-host]}]",
-		"127.0.0.0/8")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, plain(upstream), "routes: [{path: /, principal: [authorization, host, x-forwarded-host]}]",
+		"127.0.0.0/8"))(t)
 	base, _ := start(t, c)
 	for i, test := range []struct {
 		said []string
@@ -166,14 +161,11 @@ func TestComparedHeadersReachTheService(t *testing.T) {
 func TestSignedCredentialsAtTheGateway(t *testing.T) {
 	t.Parallel()
 	upstream, runs := tenants(t)
-	c, err := load(t, plain(upstream), `
+	c := must.Get(load(t, plain(upstream), `
 routes:
 - {path: /default}
 - {path: /signed, principal: [authorization-id, host], replay_check: GET /may}
-`)
-	if err != nil {
-		t.Fatal(err)
-	}
+`))(t)
 	base, _ := start(t, c)
 	as := func(path, signature string) (int, string, string) {
 		who := "AWS4-HMAC-SHA256 Credential=AKID/20261127/r/s/aws4_request, Signature=" + signature
@@ -207,20 +199,15 @@ func TestVisitorsSignIn(t *testing.T) {
 	upstream, runs := tenants(t)
 	login := newIssuer(t, "1")
 	file := filepath.Join(t.TempDir(), "jwks.json")
-	if err := os.WriteFile(file, []byte(login.jwks()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := load(t, plain(upstream), fmt.Sprintf(`
+	must.Do(t, os.WriteFile(file, []byte(login.jwks()), 0o600))
+	c := must.Get(load(t, plain(upstream), fmt.Sprintf(`
 jwt: {issuer: "https://login.example", audience: charges, algorithms: [EdDSA], jwks: %q}
 routes:
 - {path: /authorization, visitor_header: X-Visitor, replay_check: GET /may-visitor}
 - {path: /claim, visitor_header: X-Visitor, principal_claim: sub}
 - {path: /header, visitor_header: X-Visitor, principal_header: X-User}
 - {path: /none}
-`, file), "127.0.0.0/8")
-	if err != nil {
-		t.Fatal(err)
-	}
+`, file), "127.0.0.0/8"))(t)
 	base, _ := start(t, c)
 	alice, bob := login.token(t, nil), login.token(t, jwt.MapClaims{"sub": "bob"})
 	for _, path := range []string{"/claim", "/header", "/authorization"} {
@@ -266,10 +253,8 @@ func TestPolicyOfRoutes(t *testing.T) {
 	t.Parallel()
 	login := newIssuer(t, "1")
 	file := filepath.Join(t.TempDir(), "jwks.json")
-	if err := os.WriteFile(file, []byte(login.jwks()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := load(t, plain("http://a"), fmt.Sprintf(`
+	must.Do(t, os.WriteFile(file, []byte(login.jwks()), 0o600))
+	c := must.Get(load(t, plain("http://a"), fmt.Sprintf(`
 jwt: {issuer: "https://login.example", audience: charges, algorithms: [EdDSA], jwks: %q}
 routes:
 - {path: /a, principal: [authorization, host, stripe-account]}
@@ -277,10 +262,7 @@ routes:
 - {path: /c, principal_header: X-User}
 - {path: /d, principal: [authorization-id], replay_check: GET /may}
 - {path: /e, shared: true}
-`, file), "127.0.0.0/8")
-	if err != nil {
-		t.Fatal(err)
-	}
+`, file), "127.0.0.0/8"))(t)
 	for path, want := range map[string]string{
 		"/a": `"principal":["authorization","host","stripe-account"]`, "/b": `"principal":["claim:sub","host"]`,
 		"/c": `"principal":["header:x-user","host"]`, "/d": `"principal":["authorization-id"]`,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // Every refusal by the gateway itself is a problem document with the headers of a response to a keyed request, and says
@@ -23,10 +24,7 @@ routes:
   - {path: /orders, upstream: "` + service.URL + `", shared: true}
   - {path: /gone, upstream: "` + gone + `", shared: true}`
 	defaults := plain("")
-	c, err := load(t, defaults, routes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, defaults, routes))(t)
 	_, open := start(t, c)
 	_, full := start(t, c, func(o *Options) { o.MaxRequests = 1 })
 	full.requests <- struct{}{}
@@ -77,10 +75,7 @@ routes:
 // The page of codes has a section for each code of the gateway alone.
 func TestTheCodesOfTheGatewayAreDocumented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/codes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/codes.md"))(t)
 	_, own, _ := strings.Cut(string(page), "## Of the gateway alone")
 	for code, line := range map[idempotency.Code]string{
 		codeUnreachable: "502, `same-key`: The request could not be sent to the service",

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // spyStore records the calls of a store, and which records they were about.
@@ -97,10 +98,7 @@ func TestPrincipalsAreApart(t *testing.T) {
 	}))
 	t.Cleanup(upstream.Close)
 	defaults := plain(upstream.URL)
-	c, err := load(t, defaults, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, defaults, ""))(t)
 	spy := &spyStore{Store: idempotency.Memory()}
 	base, _ := start(t, c, func(o *Options) { o.Store = spy })
 	// bob sends the key a few times, in the same way and in others.
@@ -161,10 +159,7 @@ func TestAPrincipalBlocksNoOther(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	defaults := plain(upstream.URL)
 	defaults.Wait = time.Minute
-	c, err := load(t, defaults, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, defaults, ""))(t)
 	base, g := start(t, c, func(o *Options) { o.MaxRequests = 8 })
 	var group sync.WaitGroup
 	for range 4 { // half of 8: one that works, three that wait for it
@@ -212,10 +207,7 @@ func TestAPeerBlocksNoOther(t *testing.T) {
 		}
 	}))
 	t.Cleanup(upstream.Close)
-	c, err := load(t, plain(upstream.URL), "", "203.0.113.0/24")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, plain(upstream.URL), "", "203.0.113.0/24"))(t)
 	_, g := start(t, c, func(o *Options) { o.MaxRequests, o.MaxPerPeer = 8, 3 })
 	from := func(peer, path, key string) int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil)
@@ -295,15 +287,9 @@ func TestMetricsAndLog(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	defaults := plain(upstream.URL)
 	defaults.Open = true
-	c, err := load(t, defaults, "routes: [{path: /slow}, {path: /waits, wait: 60s}]")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(load(t, defaults, "routes: [{path: /slow}, {path: /waits, wait: 60s}]"))(t)
 	spy := &spyStore{Store: idempotency.Memory()}
-	journal, err := idempotency.OpenJournal(t.TempDir(), failingStore{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	journal := must.Get(idempotency.OpenJournal(t.TempDir(), failingStore{}, nil))(t)
 	t.Cleanup(func() { _ = journal.Close() })
 	base, g := start(t, c, func(o *Options) {
 		o.Store, o.Journal = spy, journal

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // This file tests the forms of HTTP messages through a gateway, with a key and without.
@@ -23,10 +24,7 @@ import (
 // newRequest returns a request with a key, unless it is empty.
 func newRequest(t *testing.T, method, target, key string, body io.Reader) *http.Request {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, target, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), method, target, body))(t)
 	if key != "" {
 		r.Header.Set(idempotency.HeaderKey, key)
 	}
@@ -126,10 +124,7 @@ func TestExpectContinue(t *testing.T) {
 		r := newRequest(t, http.MethodPost, base, test.key, sent)
 		r.ContentLength = 4
 		r.Header.Set("Expect", "100-continue")
-		answer, err := c.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(c.Do(r))(t)
 		text := readAll(t, answer)
 		if answer.StatusCode != test.status || sent.n.Load() != test.sent || got.Load() != test.got {
 			t.Errorf("key %q: %d %s; the client sent %d bytes, the service got %d", test.key, answer.StatusCode, text,

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // side is a component in front of a service that handles requests with keys.
@@ -39,10 +40,7 @@ func sides(t *testing.T, service http.Handler, change func(*Settings)) map[strin
 		upstream := httptest.NewServer(counted)
 		t.Cleanup(upstream.Close)
 		settings.Upstream = upstream.URL
-		c, err := load(t, settings, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(load(t, settings, ""))(t)
 		if name == "gateway" {
 			s.url, _ = start(t, c, func(o *Options) { o.Store = s.store })
 		} else {
@@ -405,12 +403,9 @@ func TestRouteSettingsOfResponses(t *testing.T) {
 	t.Cleanup(service.Close)
 	s := plain(service.URL)
 	s.Shared = true
-	c, err := load(t, s, `routes:
+	c := must.Get(load(t, s, `routes:
   - {path: /pay, server_errors: {503: release, default: store}, stored_headers: [x-resource-version]}
-`)
-	if err != nil {
-		t.Fatal(err)
-	}
+`))(t)
 	base, _ := start(t, c)
 	for _, test := range []struct {
 		method, target   string

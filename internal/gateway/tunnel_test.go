@@ -14,23 +14,16 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // rawAnswer sends the text of a request and returns the response, because net/http sends no such requests.
 func rawAnswer(t *testing.T, base, text string) *http.Response {
 	t.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", strings.TrimPrefix(base, "http://")))(t)
 	t.Cleanup(func() { _ = c.Close() })
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(c, text))(t)
+	answer := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
 	t.Cleanup(func() { _ = answer.Body.Close() })
 	return answer
 }
@@ -129,10 +122,7 @@ func TestPagesReadBehindHints(t *testing.T) {
 	for _, key := range []string{"", "k", "k"} {
 		r := fromPage(t, shop, http.MethodPost, base+"/x", key, "a")
 		r.Header.Set("Authorization", "me")
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(http.DefaultClient.Do(r))(t)
 		_ = answer.Body.Close()
 		vary := strings.Join(answer.Header.Values("Vary"), ",")
 		if origins := answer.Header.Values("Access-Control-Allow-Origin"); len(origins) != 1 || origins[0] != shop ||
@@ -152,10 +142,7 @@ func TestReloadWarnsOfNewIdentities(t *testing.T) {
 		if change != nil {
 			change(&s)
 		}
-		c, err := load(t, s, routes, "127.0.0.1/32")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(load(t, s, routes, "127.0.0.1/32"))(t)
 		return c
 	}
 	for name, test := range map[string]struct {
@@ -192,10 +179,7 @@ func TestRepeatUnderAnotherFingerprint(t *testing.T) {
 	s.Shared = true
 	configs := map[string]*Config{}
 	for _, s.Fingerprint = range []string{"raw", "jcs"} {
-		c, err := load(t, s, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(load(t, s, ""))(t)
 		configs[s.Fingerprint] = c
 	}
 	base, g := start(t, configs["raw"])
@@ -237,10 +221,7 @@ func TestOverriddenMethods(t *testing.T) {
 		case 2:
 			r.Header.Set("X-HTTP-Method-Override", "PATCH")
 		}
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(http.DefaultClient.Do(r))(t)
 		if _ = answer.Body.Close(); answer.StatusCode != want {
 			t.Errorf("request %d: status %d, want %d", i, answer.StatusCode, want)
 		}

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func TestSharesLeaveFiles(t *testing.T) {
@@ -52,10 +54,7 @@ type served struct {
 
 func serve(t *testing.T, most int, config *tls.Config) *served {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := &served{address: l.Addr().String(), blocking: make(chan struct{}), begun: make(chan struct{}, 10)}
 	hs := Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/wait" {
@@ -82,14 +81,9 @@ func serve(t *testing.T, most int, config *tls.Config) *served {
 
 func dial(t *testing.T, address string) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", address))(t)
 	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	return c
 }
 
@@ -223,7 +217,7 @@ func TestServersAreMadeHere(t *testing.T) {
 		"bench", "internal/listen", "cmd/seqledger/faultproxy", "client/idempotency/examples", "client/typescript",
 	}
 	const root = "../.."
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -245,8 +239,5 @@ func TestServersAreMadeHere(t *testing.T) {
 			t.Errorf("%s makes a server without the bounds of package listen", name)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }

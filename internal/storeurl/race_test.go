@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -157,9 +158,7 @@ func startRacer(t *testing.T, url, effects string) *racer {
 	if errIn != nil || errOut != nil {
 		t.Fatal(errIn, errOut)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = in.Close()
 		_ = cmd.Wait() // some are killed
@@ -223,10 +222,7 @@ func TestRaceFor(t *testing.T) {
 	if text == "" {
 		t.Skip("skipped: " + raceForVariable + "=1m runs it for so long on each store")
 	}
-	howLong, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	howLong := must.Get(time.ParseDuration(text))(t)
 	for _, name := range []string{"postgres", "redis", "s3"} {
 		t.Run(name, func(t *testing.T) { raceFor(t, startServer[name](t), howLong) })
 	}
@@ -240,13 +236,8 @@ func raceFor(t *testing.T, server *servertest.Server, howLong time.Duration) {
 		cmd.Env = append(os.Environ(), workerURL+"="+server.URL, workerEffects+"="+effects,
 			workerKeys+"="+strconv.Itoa(keys))
 		cmd.Stderr = os.Stderr
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		in := must.Get(cmd.StdinPipe())(t)
+		must.Do(t, cmd.Start())
 		kill = func() {
 			_ = cmd.Process.Kill() // it has not ended
 			_ = cmd.Wait()

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -39,9 +40,7 @@ func TestListenURL(t *testing.T) {
 	server := servertest.Postgres(t)
 	bouncer := servertest.PgBouncer(t, server)
 	address := bouncer.URL + "&listen_url=" + url.QueryEscape(server.URL+"&application_name=listener")
-	if _, err := Init(t.Context(), address); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(Init(t.Context(), address))(t)
 	var log bytes.Buffer
 	s, closing, err := Open(t.Context(), address, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
@@ -59,16 +58,11 @@ func TestListenURL(t *testing.T) {
 		}
 		waited <- r
 	}()
-	db, err := pgx.Connect(t.Context(), server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(pgx.Connect(t.Context(), server.URL))(t)
 	t.Cleanup(func() { _ = db.Close(context.Background()) })
 	for listening := false; !listening && t.Context().Err() == nil; {
-		if err := db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
-			WHERE application_name = 'listener' AND query LIKE 'LISTEN %')`).Scan(&listening); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE application_name = 'listener' AND query LIKE 'LISTEN %')`).Scan(&listening))
 	}
 	if a, err := s.Complete(t.Context(), owner, idempotency.Result{}); err != nil || a.Outcome != idempotency.OK {
 		t.Errorf("%+v, %v", a, err)

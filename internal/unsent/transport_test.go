@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // The time for which a connection is used again is the shortest of the setting, what the server announces, and for a
@@ -50,10 +52,7 @@ func TestIdleTimes(t *testing.T) {
 				func(r *http.Request) bool { return r.Method == http.MethodPost })
 			t.Cleanup(transport.CloseIdleConnections)
 			for i := range 20 {
-				answer, err := transport.RoundTrip(newRequest(t, server.URL, i%2 == 0))
-				if err != nil {
-					t.Fatal(err)
-				}
+				answer := must.Get(transport.RoundTrip(newRequest(t, server.URL, i%2 == 0)))(t)
 				_, _ = io.Copy(io.Discard, answer.Body)
 				_ = answer.Body.Close()
 			}
@@ -80,9 +79,6 @@ func newRequest(t *testing.T, url string, careful bool) *http.Request {
 	if careful {
 		method = http.MethodPost
 	}
-	r, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), method, url, http.NoBody))(t)
 	return r
 }

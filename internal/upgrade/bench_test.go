@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // bytesCodec sends bytes as they are.
@@ -60,21 +62,14 @@ func BenchmarkRoundTrip(b *testing.B) {
 			}))
 			s := httptest.NewServer(h)
 			defer s.Close()
-			c, err := Dial(b.Context(), NewTransport(&http.Transport{}), s.URL, http.Header{}, bytesCodec{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			c := must.Get(Dial(b.Context(), NewTransport(&http.Transport{}), s.URL, http.Header{}, bytesCodec{}))(b)
 			msg, got := make([]byte, size), []byte{}
 			b.ReportAllocs()
 			b.ResetTimer()
 			began := processorTime()
 			for b.Loop() {
-				if err := c.Send(&msg); err != nil {
-					b.Fatal(err)
-				}
-				if err := c.Receive(&got); err != nil {
-					b.Fatal(err)
-				}
+				must.Do(b, c.Send(&msg))
+				must.Do(b, c.Receive(&got))
 			}
 			b.ReportMetric(float64(processorTime()-began)/float64(b.N), "cpu-ns/op")
 			if err := c.Close(); err != nil {
@@ -82,10 +77,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				b.Fatal(err)
-			}
+			l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(b)
 			defer l.Close()
 			// Ends with the connection.
 			go func() {
@@ -93,10 +85,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 					echo(bufio.NewReaderSize(c, readBytes), c, func() {})
 				}
 			}()
-			c, err := net.Dial("tcp", l.Addr().String())
-			if err != nil {
-				b.Fatal(err)
-			}
+			c := must.Get(net.Dial("tcp", l.Addr().String()))(b)
 			defer c.Close()
 			r := bufio.NewReaderSize(c, readBytes)
 			msg, got := make([]byte, size+5), make([]byte, size+5)
@@ -105,12 +94,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 			b.ResetTimer()
 			began := processorTime()
 			for b.Loop() {
-				if _, err := c.Write(msg); err != nil {
-					b.Fatal(err)
-				}
-				if _, err := io.ReadFull(r, got); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(c.Write(msg))(b)
+				must.Get(io.ReadFull(r, got))(b)
 			}
 			b.ReportMetric(float64(processorTime()-began)/float64(b.N), "cpu-ns/op")
 		})

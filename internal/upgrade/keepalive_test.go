@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/coder/websocket"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -87,9 +88,7 @@ func TestPingsKeepAStream(t *testing.T) {
 		const times = 50
 		for range times {
 			<-time.After(2 * PingEvery)
-			if _, err := peer.Write(ping); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(peer.Write(ping))(t)
 		}
 		synctest.Wait()
 		select {
@@ -114,9 +113,7 @@ func TestCloseSendsACloseFrame(t *testing.T) {
 			data, _ := io.ReadAll(peer)
 			sent <- data
 		}()
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Close())
 		if data := <-sent; !bytes.Equal(data, prototest.Frame(prototest.FrameClose, []byte{3, 0xe8})) {
 			t.Errorf("%x", data)
 		}
@@ -150,27 +147,21 @@ func TestAServerThatDoesNotReadIsNotDead(t *testing.T) {
 		go func() { sent <- c.Send(frameOf("c", make([]uint64, 5000)...)) }()
 		for range 100 {
 			<-time.After(PingEvery)
-			if _, err := peer.Write(ping); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(peer.Write(ping))(t)
 		}
 		server := bufio.NewReader(peer)
 		header, err := server.Peek(8)
 		if err != nil || header[0] != prototest.FrameBinary || header[1] != 0x80|126 {
 			t.Fatalf("%x, %v: want a message", header, err)
 		}
-		if _, err := server.Discard(8 + int(header[2])<<8 + int(header[3])); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(server.Discard(8 + int(header[2])<<8 + int(header[3])))(t)
 		for range maxPongs {
 			pong := make([]byte, 6)
 			if _, err := io.ReadFull(server, pong); err != nil || pong[0] != prototest.FramePong {
 				t.Fatalf("%x, %v: want a pong", pong, err)
 			}
 		}
-		if err := <-sent; err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, <-sent)
 		synctest.Wait()
 		select {
 		case err := <-result:
@@ -196,9 +187,7 @@ func TestASilentClientIsDisconnected(t *testing.T) {
 				<-time.After(receiveLimit / 2)
 				_, _ = theirs.Write(one)
 			}()
-			if _, err := w.Read(one); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(w.Read(one))(t)
 		}
 		began := time.Now()
 		_, err := w.Read(one)
@@ -218,18 +207,14 @@ func TestADeadlineOfTheHandlerStays(t *testing.T) {
 		ours, theirs := net.Pipe()
 		w := &serverWire{Conn: ours, reader: ours}
 		one := make([]byte, 1)
-		if err := w.SetReadDeadline(time.Unix(1, 0)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.SetReadDeadline(time.Unix(1, 0)))
 		for range 3 {
 			if _, err := w.Read(one); err == nil {
 				t.Fatal("a read behind the deadline")
 			}
 			<-time.After(receiveLimit)
 		}
-		if err := w.SetReadDeadline(time.Time{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.SetReadDeadline(time.Time{}))
 		// Ends at once: the server reads.
 		go func() { _, _ = theirs.Write(one) }()
 		if _, err := w.Read(one); err != nil {
@@ -264,9 +249,7 @@ func TestAServerPings(t *testing.T) {
 			_, _ = r.Body.Read(make([]byte, 1))
 		})
 		client := bufio.NewReader(theirs)
-		if _, err := client.Discard(len("HTTP/1.1 101 OK\r\n\r\n")); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(client.Discard(len("HTTP/1.1 101 OK\r\n\r\n")))(t)
 		nextPing := func() {
 			header, err := client.Peek(2)
 			if err != nil || header[0] != prototest.FramePing {
@@ -304,9 +287,7 @@ func TestUnreadAnswersEndTheConnection(t *testing.T) {
 					_, _ = w.Write([]byte("an end that is not read"))
 				})
 				if taken {
-					if _, err := theirs.Read(make([]byte, 4096)); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(theirs.Read(make([]byte, 4096)))(t)
 				}
 				select {
 				case <-done:

@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -75,10 +76,7 @@ func newServer(t *testing.T, handler http.Handler) (url string) {
 
 func open(t *testing.T, url string) *ClientConn {
 	t.Helper()
-	s, err := Dial(t.Context(), NewTransport(new(http.Transport)), url, nil, prototest.Codec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Dial(t.Context(), NewTransport(new(http.Transport)), url, nil, prototest.Codec{}))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -108,9 +106,7 @@ func TestMessagesBothWays(t *testing.T) {
 		long[i] = uint64(i) + 1
 	}
 	for _, want := range [][]uint64{{1}, {2, 3}, long, {4}} {
-		if err := s.Send(frameOf("c", want...)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Send(frameOf("c", want...)))
 		response := new(seqledgerv1.WriteStreamResponse)
 		if err := s.Receive(response); err != nil || !slices.Equal(sequences(response), want) {
 			t.Fatalf("%d results and %v, want %d", len(response.GetResults()), err, len(want))
@@ -135,17 +131,13 @@ func TestEndsOfAStream(t *testing.T) {
 	url := serve(t, &service{ends: map[string]error{"orderly": nil, "refused": refused}}, t.Context())
 
 	s := open(t, url)
-	if err := s.Send(frameOf("orderly", 1)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Send(frameOf("orderly", 1)))
 	if err := s.Receive(new(seqledgerv1.WriteStreamResponse)); !errors.Is(err, io.EOF) {
 		t.Errorf("%v at an orderly end, want io.EOF", err)
 	}
 
 	s = open(t, url)
-	if err := s.Send(frameOf("refused", 1)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Send(frameOf("refused", 1)))
 	err = s.Receive(new(seqledgerv1.WriteStreamResponse))
 	var got *connect.Error
 	if !errors.As(err, &got) || got.Code() != connect.CodeResourceExhausted || got.Message() != "not now" ||
@@ -235,19 +227,13 @@ func TestServersThatDoNotSwitch(t *testing.T) {
 // askWith asks for the connection by a request that was changed, and returns the answer.
 func askWith(t *testing.T, url string, change func(r *http.Request)) *http.Response {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	r.Header = http.Header{
 		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"},
 		"Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}, ProtocolHeader: {Protocol},
 	}
 	change(r)
-	response, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(http.DefaultTransport.RoundTrip(r))(t)
 	t.Cleanup(func() { _ = response.Body.Close() })
 	return response
 }
@@ -342,15 +328,10 @@ func TestOverTLS(t *testing.T) {
 	config := server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	config.NextProtos = nil
 	transport := NewTransport(&http.Transport{Protocols: protocols, TLSClientConfig: config})
-	s, err := Dial(t.Context(), transport,
-		server.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, nil, prototest.Codec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Dial(t.Context(), transport,
+		server.URL+seqledgerv1connect.LedgerServiceWriteStreamProcedure, nil, prototest.Codec{}))(t)
 	defer func() { _ = s.Close() }()
-	if err := s.Send(frameOf("c", 7)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Send(frameOf("c", 7)))
 	response := new(seqledgerv1.WriteStreamResponse)
 	if err := s.Receive(response); err != nil || !slices.Equal(sequences(response), []uint64{7}) {
 		t.Errorf("%v, %v", response, err)
@@ -380,9 +361,7 @@ func raw(t *testing.T, url string, frames ...[]byte) *websocket.Conn {
 			return c, err
 		},
 	}}})
-	if _, err := (<-connections).Write(slices.Concat(frames...)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get((<-connections).Write(slices.Concat(frames...)))(t)
 	return ws
 }
 
@@ -403,9 +382,7 @@ func received(t *testing.T, ws *websocket.Conn) (all []uint64, end string, code 
 			continue
 		}
 		response := new(seqledgerv1.WriteStreamResponse)
-		if err := proto.Unmarshal(data[headerBytes:], response); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, proto.Unmarshal(data[headerBytes:], response))
 		all = append(all, sequences(response)...)
 	}
 }
@@ -472,8 +449,6 @@ func TestPingsAreAnswered(t *testing.T) {
 	ws := page(t, serve(t, new(service), t.Context()), &websocket.DialOptions{})
 	ctx := ws.CloseRead(t.Context()) // reads the pongs
 	for range 3 {
-		if err := ws.Ping(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, ws.Ping(ctx))
 	}
 }

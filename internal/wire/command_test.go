@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -75,10 +76,7 @@ func TestConvertEverything(t *testing.T) {
 	}
 	request := everything()
 	var e Encoder
-	got, err := e.Encode(request, "system:anonymous")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(e.Encode(request, "system:anonymous"))(t)
 	if !bytes.Equal(got.Encoded(), machine.AppendWrite(nil, &want)) {
 		t.Errorf("got  %x\nwant %x, of %+v", got.Encoded(), machine.AppendWrite(nil, &want), want)
 	}
@@ -155,14 +153,8 @@ var decoders = map[string]func([]byte, proto.Message) error{"binary": decodeBina
 
 // FuzzWriteRequest feeds arbitrary bytes: nothing panics, and what is accepted is valid.
 func FuzzWriteRequest(f *testing.F) {
-	binary, err := proto.Marshal(everything())
-	if err != nil {
-		f.Fatal(err)
-	}
-	text, err := protojson.Marshal(everything())
-	if err != nil {
-		f.Fatal(err)
-	}
+	binary := must.Get(proto.Marshal(everything()))(f)
+	text := must.Get(protojson.Marshal(everything()))(f)
 	f.Add(binary)
 	f.Add(text)
 	f.Add([]byte(`{"scope":{"organization":"a"},"clientId":"c","sequence":1,"operations":[{"append":{}}]}`))
@@ -224,9 +216,7 @@ func convertSlowly(m *seqledgerv1.WriteRequest) (*machine.Write, error) {
 func checkCommand(t testing.TB, name string, m *seqledgerv1.WriteRequest) {
 	t.Helper()
 	var e Encoder
-	if _, err := e.Encode(everything(), "system:before"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.Encode(everything(), "system:before"))(t)
 	command, err := e.Encode(m, "system:test")
 	w, slowErr := convertSlowly(m)
 	if (err == nil) != (slowErr == nil) {
@@ -327,17 +317,13 @@ func TestAGiantCommandIsNotKept(t *testing.T) {
 	t.Parallel()
 	var e Encoder
 	m := everything()
-	if _, err := e.Encode(m, "system:test"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.Encode(m, "system:test"))(t)
 	if e.Reset(); cap(e.memory) == 0 {
 		t.Error("the memory of a small command is used once alone")
 	}
 	payload := message.Operation{Kind: message.Append, Value: make([]byte, 2*maxKeptMemory)}
 	m.Operations = append(m.Operations, payload.Message())
-	if _, err := e.Encode(m, "system:test"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.Encode(m, "system:test"))(t)
 	if e.Reset(); cap(e.memory) != 0 {
 		t.Errorf("%d bytes are kept", cap(e.memory))
 	}

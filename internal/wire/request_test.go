@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -77,10 +78,7 @@ func TestFrameInBinary(t *testing.T) {
 	damaged := everything()
 	damaged.ClientId = "?"
 	m := &seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{whole, damaged, whole}}
-	data, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(proto.Marshal(m))(t)
 	text := strings.Replace(string(data), "\x12\x01?", "\x12\x01\xff", 1) // field 2, one byte: not UTF-8
 	if text == string(data) {
 		t.Fatal("the sample has no client id to damage")
@@ -104,10 +102,7 @@ func TestFrameInBinary(t *testing.T) {
 // framesOf returns a frame in both encodings.
 func framesOf(t *testing.T, m *seqledgerv1.WriteStreamRequest) map[string]*Frame {
 	t.Helper()
-	text, err := protojson.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(protojson.Marshal(m))(t)
 	binary, inJSON := new(Frame), new(Frame)
 	binary.decodeBinary(mustMarshal(t, m))
 	inJSON.decodeJSON(text)
@@ -239,10 +234,7 @@ func TestGeneratedDecoder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := new(seqledgerv1.WriteStreamRequest)
 		prototest.Message(t, want)
-		data, err := proto.Marshal(want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(proto.Marshal(want))(t)
 		checkDecoders(t, data)
 		var f Frame
 		f.decodeBinary(data)
@@ -320,10 +312,7 @@ func TestGeneratedEncoder(t *testing.T) {
 			}
 			prototest.Message(t, m)
 			before := make([]byte, rapid.IntRange(0, 9).Draw(t, "before"), 9+rapid.IntRange(0, 200).Draw(t, "room"))
-			want, err := proto.MarshalOptions{}.MarshalAppend(slices.Clone(before), m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must.Get(proto.MarshalOptions{}.MarshalAppend(slices.Clone(before), m))(t)
 			if got, err := (BinaryCodec{}).MarshalAppend(before, m); err != nil || !bytes.Equal(got, want) {
 				t.Fatalf("%v: %v is %x, want %x", err, m, got, want)
 			}
@@ -335,10 +324,7 @@ func TestGeneratedEncoder(t *testing.T) {
 // answer of its own.
 func FuzzFrame(f *testing.F) {
 	m := &seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{everything(), {}, everything()}}
-	binary, err := proto.Marshal(m)
-	if err != nil {
-		f.Fatal(err)
-	}
+	binary := must.Get(proto.Marshal(m))(f)
 	f.Add(binary)
 	f.Add(append(binary, binary[:40]...))
 	f.Add([]byte(`{"writes":[{"x":1},{},{"sequence":"1"}]}`))
@@ -384,9 +370,7 @@ func TestCodecsKeepTheError(t *testing.T) {
 		if m, err := r.Get(); err != nil || m == nil {
 			t.Errorf("%s: an empty message that skips the codec: %v, %v", codec.name, m, err)
 		}
-		if err := codec.Unmarshal([]byte(codec.valid), &r); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, codec.Unmarshal([]byte(codec.valid), &r))
 		if m, err := r.Get(); err != nil || !proto.Equal(m, want) {
 			t.Errorf("%s: got %v, %v", codec.name, m, err)
 		}

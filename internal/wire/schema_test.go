@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -23,10 +24,7 @@ import (
 
 func mustMarshal(t testing.TB, m proto.Message) []byte {
 	t.Helper()
-	data, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(proto.Marshal(m))(t)
 	return data
 }
 
@@ -400,10 +398,7 @@ func TestABatchIsAFrame(t *testing.T) {
 // FuzzRequests: a request of any kind that one of the two encodings can say is taken in the other one, too, and means
 // the same. What is refused is so with a mistake that can be sent in an answer.
 func FuzzRequests(f *testing.F) {
-	write, err := proto.Marshal(everything())
-	if err != nil {
-		f.Fatal(err)
-	}
+	write := must.Get(proto.Marshal(everything()))(f)
 	f.Add(uint8(0), write)
 	for i, text := range []string{
 		`{"scope":{"organization":"a"},"clientId":"c","attemptId":"AAAAAAAAAAAAAAAAAAAAAA==","expected_session":"7"}`,
@@ -451,10 +446,7 @@ func FuzzRequests(f *testing.F) {
 func FuzzSchema(f *testing.F) {
 	some := &seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{everything(), {}, {ClientId: "c"}}}
 	for _, m := range []proto.Message{everything(), some, &seqledgerv1.WriteStreamRequest{}} {
-		data, err := proto.Marshal(m)
-		if err != nil {
-			f.Fatal(err)
-		}
+		data := must.Get(proto.Marshal(m))(f)
 		f.Add(data)
 		f.Add(append(data, 0x10, 1))
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -26,16 +27,11 @@ type ledgerFiles struct {
 func newLedgerFiles(t testing.TB, id byte) *ledgerFiles {
 	t.Helper()
 	l := &ledgerFiles{TB: t, dir: t.TempDir()}
-	files, err := blockfile.Open(blockfile.Options{
+	files := must.Get(blockfile.Open(blockfile.Options{
 		Disk: blockfile.Directory{Path: l.dir, NoSync: true}, Mark: blockfile.Mark{ID: [16]byte{id}, SealBytes: 300},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	for i := range uint64(20) {
-		if err := files.Append(i+1, bytes.Repeat([]byte{byte(i), id}, 20)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, files.Append(i+1, bytes.Repeat([]byte{byte(i), id}, 20)))
 	}
 	files.Publish()
 	l.sealed = files.Sealed(1 << 60)
@@ -47,10 +43,7 @@ func newLedgerFiles(t testing.TB, id byte) *ledgerFiles {
 
 func (l *ledgerFiles) add(a *Archive, number uint64) error {
 	l.Helper()
-	f, err := blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(number))
-	if err != nil {
-		l.Fatal(err)
-	}
+	f := must.Get(blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(number)))(l)
 	defer func() { _ = f.Close() }()
 	return a.Add(context.Background(), number, f)
 }
@@ -74,9 +67,7 @@ func full(t testing.TB) (dir string, l *ledgerFiles) {
 	l = newLedgerFiles(t, 1)
 	dir, a := newArchive(t)
 	for _, f := range l.sealed {
-		if err := l.add(a, f.Number); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.add(a, f.Number))
 	}
 	return dir, l
 }
@@ -112,10 +103,7 @@ func TestArchive(t *testing.T) {
 	if err := a.Confirmed(l.sealed[len(l.sealed)-1].Number + 1); err == nil {
 		t.Error("a file that is not there is confirmed")
 	}
-	files, err := blockfile.OpenAllSealed(a.Disk(), 1, uint64(len(l.sealed)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(blockfile.OpenAllSealed(a.Disk(), 1, uint64(len(l.sealed))))(t)
 	r, n := files.Reader(), uint64(0)
 	err = r.Ascend(0, func(x blockfile.Record) bool { n++; return x.Check() == nil && x.Last == n })
 	if r.Close(); err != nil || n != l.sealed[len(l.sealed)-1].Last {
@@ -132,9 +120,7 @@ func TestRefusals(t *testing.T) {
 	l, other := newLedgerFiles(t, 1), newLedgerFiles(t, 2)
 	dir, a := newArchive(t)
 	for number := uint64(1); number <= 2; number++ {
-		if err := l.add(a, number); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.add(a, number))
 	}
 	for what, err := range map[string]error{
 		"a gap":                 l.add(a, 4),
@@ -157,9 +143,7 @@ func TestRefusals(t *testing.T) {
 	}
 	mustBeSound(t, dir, 2)
 	// One that goes away confirms nothing.
-	if err := os.Rename(filepath.Join(dir, IndexName), filepath.Join(dir, "away")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(filepath.Join(dir, IndexName), filepath.Join(dir, "away")))
 	if err := a.Confirmed(1); !errors.Is(err, ErrNone) {
 		t.Errorf("away: %v", err)
 	}
@@ -172,9 +156,7 @@ func TestCrashAtEachStep(t *testing.T) {
 	steps := []string{"copy", "check", "rename", "index", "index written", "done"}
 	for _, crash := range steps {
 		dir, a := newArchive(t)
-		if err := l.add(a, 1); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.add(a, 1))
 		func() {
 			defer func() { _ = recover() }()
 			a.step = func(step string) {
@@ -185,10 +167,7 @@ func TestCrashAtEachStep(t *testing.T) {
 			_ = l.add(a, 2)
 			t.Errorf("step %q was not come to", crash)
 		}()
-		again, err := Open(Directory(dir), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must.Get(Open(Directory(dir), ""))(t)
 		confirmed := 1
 		if crash == "done" {
 			confirmed = 2
@@ -208,10 +187,7 @@ func TestDamagedSourceIsNotArchived(t *testing.T) {
 	t.Parallel()
 	l := newLedgerFiles(t, 1)
 	path := filepath.Join(l.dir, blockfile.Name(1))
-	sound, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sound := must.Get(os.ReadFile(path))(t)
 	_, a := newArchive(t)
 	step := 1
 	if testing.Short() {
@@ -220,9 +196,7 @@ func TestDamagedSourceIsNotArchived(t *testing.T) {
 	for at := 0; at < len(sound); at += step {
 		damaged := slices.Clone(sound)
 		damaged[at] ^= 1
-		if err := os.WriteFile(path, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, damaged, 0o600))
 		if err := l.add(a, 1); !errors.Is(err, machine.ErrCorrupt) || len(a.Entries()) != 0 {
 			t.Fatalf("byte %d of the source changed: %v", at, err)
 		}
@@ -234,10 +208,7 @@ func TestDamagedSourceIsNotArchived(t *testing.T) {
 func TestDamage_Archive(t *testing.T) {
 	t.Parallel()
 	dir, _ := full(t)
-	names, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Get(os.ReadDir(dir))(t)
 	names = slices.DeleteFunc(names, func(n os.DirEntry) bool { return n.Name() == lockName }) // it holds nothing
 	found := func(what string) {
 		t.Helper()
@@ -256,14 +227,9 @@ func TestDamage_Archive(t *testing.T) {
 	var before []byte
 	for _, n := range names {
 		path := filepath.Join(dir, n.Name())
-		sound, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		sound := must.Get(os.ReadFile(path))(t)
 		write := func(b []byte) {
-			if err := os.WriteFile(path, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, b, 0o600))
 		}
 		for bit := 0; bit < 8*len(sound); bit += step {
 			damaged := slices.Clone(sound)
@@ -283,9 +249,7 @@ func TestDamage_Archive(t *testing.T) {
 			write(before)
 			found(n.Name() + ": exchanged with the one before")
 		}
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(path))
 		found(n.Name() + ": missing")
 		write(sound)
 		before = sound
@@ -306,9 +270,7 @@ func TestOlderIndex(t *testing.T) {
 	b, _ := os.ReadFile(path)
 	lines := bytes.SplitAfter(b, []byte("\n"))
 	older := bytes.Join(lines[:len(lines)-2], nil)
-	if err := os.WriteFile(path, older, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, older, 0o600))
 	if err := a.Confirmed(1); !errors.Is(err, ErrOther) {
 		t.Errorf("with an older index: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -95,9 +96,7 @@ func TestEveryOperationMayFail(t *testing.T) {
 	failed := map[string]bool{}
 	for fail := 1; ; fail++ {
 		dir, sound := newArchive(t)
-		if err := l.add(sound, 1); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.add(sound, 1))
 		d := &brokenDisk{Directory: Directory(dir)}
 		a, err := Open(d, sound.ID())
 		if err != nil {
@@ -204,29 +203,20 @@ func second[T any](_ T, err error) error { return err }
 func TestConfirmedIsWhatIsThere(t *testing.T) {
 	t.Parallel()
 	dir, _ := full(t)
-	a, err := Open(Directory(dir), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(Open(Directory(dir), ""))(t)
 	second := filepath.Join(dir, blockfile.Name(2))
-	if err := os.Truncate(second, 10); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(second, 10))
 	if err := a.Confirmed(2); err == nil || !strings.Contains(err.Error(), "has 10 bytes and must have") {
 		t.Errorf("cut: %v", err)
 	}
-	if err := Directory(dir).Remove(blockfile.Name(2)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Directory(dir).Remove(blockfile.Name(2)))
 	if err := a.Confirmed(2); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("gone: %v", err)
 	}
 	if err := errors.Join(a.Confirmed(1), a.Confirmed(3)); err != nil {
 		t.Errorf("the others: %v", err)
 	}
-	if err := os.Remove(filepath.Join(dir, IndexName)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(dir, IndexName)))
 	if err := a.Confirmed(1); !errors.Is(err, ErrNone) {
 		t.Errorf("without the index: %v", err)
 	}
@@ -241,9 +231,7 @@ func TestWith(t *testing.T) {
 		filepath.Join(archived, name): "dropped", filepath.Join(archived, both): "a copy",
 		filepath.Join(own, both): "the original", filepath.Join(archived, "state.db"): "no block file",
 	} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	d := With(blockfile.Directory{Path: own}, Directory(archived))
 	placer, is := d.(blockfile.Placer)
@@ -284,10 +272,7 @@ func TestWith(t *testing.T) {
 func TestArchiveIsNoLedger(t *testing.T) {
 	t.Parallel()
 	dir, _ := full(t)
-	files, err := blockfile.OpenAllSealed(Directory(dir), 1, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(blockfile.OpenAllSealed(Directory(dir), 1, 2))(t)
 	defer func() { _ = files.Close() }()
 	r := blocksReader{files.Reader()}
 	defer r.Close()
@@ -309,9 +294,7 @@ func TestArchiveIsNoLedger(t *testing.T) {
 	if err := VisitScope(Directory(t.TempDir()), machine.Scope{}, 1, nothing); !errors.Is(err, ErrNone) {
 		t.Errorf("no archive: %v", err)
 	}
-	if err := Directory(dir).Remove(blockfile.Name(2)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Directory(dir).Remove(blockfile.Name(2)))
 	if err := VisitScope(Directory(dir), machine.Scope{}, 1, nothing); err == nil {
 		t.Error("a file is missing, and no error says so")
 	}

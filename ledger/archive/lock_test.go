@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 )
 
@@ -18,10 +19,7 @@ func TestTwoWritersAreLockedOut(t *testing.T) {
 	t.Parallel()
 	l := newLedgerFiles(t, 1)
 	dir, first := newArchive(t)
-	second, err := Open(Directory(dir), first.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := must.Get(Open(Directory(dir), first.ID()))(t)
 	steps := 0
 	first.step = func(name string) {
 		steps++
@@ -62,10 +60,7 @@ func TestIndexThatChangesDuringACopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(l.sealed[0].Number))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(l.sealed[0].Number)))(t)
 	info, err := blockfile.CheckSealed(file)
 	if err = errors.Join(err, file.Close()); err != nil {
 		t.Fatal(err)

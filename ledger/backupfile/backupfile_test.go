@@ -10,6 +10,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // testFirst is the number of the first block file in a test's backup.
@@ -30,9 +32,7 @@ func encoded(t testing.TB, state []byte) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(state); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.Write(state))(t)
 	if info.SHA256, err = w.Finish(); err != nil {
 		t.Fatal(err)
 	}
@@ -141,13 +141,8 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		var again bytes.Buffer
-		w, err := NewWriter(&again, &info, func(int) error { return nil })
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Write(state); err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(NewWriter(&again, &info, func(int) error { return nil }))(t)
+		must.Get(w.Write(state))(t)
 		if sum, err := w.Finish(); err != nil || sum != info.SHA256 || !bytes.Equal(again.Bytes(), b) {
 			t.Fatalf("%d bytes were read as a backup and are none", len(b))
 		}

@@ -10,6 +10,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 var errFault = errors.New("the fault of the test")
@@ -52,9 +54,7 @@ func TestWriterReportsFailures(t *testing.T) {
 	t.Parallel()
 	state := bytes.Repeat([]byte("state"), chunkBytes/2)
 	var whole bytes.Buffer
-	if err := writeAll(&whole, state, 1_000, neverPause); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, writeAll(&whole, state, 1_000, neverPause))
 	for room := 0; room < whole.Len(); room += max(1, whole.Len()/40) {
 		w := &failingWriter{room: room}
 		if err := writeAll(w, state, 1_000, neverPause); !errors.Is(err, errFault) {
@@ -78,9 +78,7 @@ func TestWriterPauses(t *testing.T) {
 	var whole bytes.Buffer
 	calls, paced := 0, 0
 	count := func(n int) error { calls, paced = calls+1, paced+n; return nil }
-	if err := writeAll(&whole, state, len(state), count); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, writeAll(&whole, state, len(state), count))
 	if paced != whole.Len()-trailerBytes {
 		t.Errorf("it was paced for %d of %d bytes", paced, whole.Len())
 	}
@@ -105,9 +103,7 @@ func TestWriterIgnoresTheSizeOfWrites(t *testing.T) {
 	t.Parallel()
 	state := bytes.Repeat([]byte("0123456789"), chunkBytes/4)
 	var want bytes.Buffer
-	if err := writeAll(&want, state, len(state), neverPause); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, writeAll(&want, state, len(state), neverPause))
 	for _, step := range []int{7, 4096, chunkBytes - 1, chunkBytes, chunkBytes + 1} {
 		var got bytes.Buffer
 		if err := writeAll(&got, state, step, neverPause); err != nil || !bytes.Equal(got.Bytes(), want.Bytes()) {

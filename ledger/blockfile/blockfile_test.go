@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -41,10 +42,7 @@ func makeRecords(random *rand.Rand, n, size int) []stored {
 
 func mustOpen(t testing.TB, o Options) *Files {
 	t.Helper()
-	f, err := Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Open(o))(t)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -52,9 +50,7 @@ func mustOpen(t testing.TB, o Options) *Files {
 func mustAppend(t testing.TB, f *Files, records []stored) {
 	t.Helper()
 	for _, r := range records {
-		if err := f.Append(r.last, r.data); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.Append(r.last, r.data))
 	}
 	f.Publish()
 }
@@ -117,9 +113,7 @@ func TestRecordsAreFound(t *testing.T) {
 		}
 		mustHave(t, f, records)
 		for range 3 { // and after every start, which appends no more
-			if _, err := f.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(f.Sync())(t)
 			o.Mark = f.Mark()
 			f = mustOpen(t, o)
 			if behind, err := f.Finish(); behind != 0 || err != nil {
@@ -145,10 +139,7 @@ func TestBytesOfAFile(t *testing.T) {
 	mustAppend(t, f, []stored{{3, []byte("three")}, {9, []byte("nine")}})
 	var got strings.Builder
 	for number := range uint64(2) {
-		b, err := os.ReadFile(filepath.Join(dir.Path, Name(number+1)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(filepath.Join(dir.Path, Name(number+1))))(t)
 		fmt.Fprintf(&got, "%s\n%s", Name(number+1), hex.Dump(b))
 	}
 	golden := filepath.Join("testdata", "files.txt")
@@ -174,9 +165,7 @@ func TestPublish(t *testing.T) {
 	early := f.Reader()
 	defer early.Close()
 	for _, r := range records[10:] {
-		if err := f.Append(r.last, r.data); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.Append(r.last, r.data))
 	}
 	mustHave(t, f, records[:10])
 	own := f.OwnReader()

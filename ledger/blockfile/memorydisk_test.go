@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // writeWhole makes a synced file of a MemoryDisk.
@@ -30,9 +32,7 @@ func readWhole(t *testing.T, d *MemoryDisk, name string) string {
 	}
 	size, _ := f.Size() // memory has no errors
 	b := make([]byte, size)
-	if _, err := f.ReadAt(b, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.ReadAt(b, 0))(t)
 	return string(b)
 }
 
@@ -44,17 +44,11 @@ func TestMemoryDiskRename(t *testing.T) {
 		for _, synced := range []bool{false, true} {
 			d := NewMemoryDisk()
 			writeWhole(t, d, "INDEX", "before")
-			if err := d.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, d.Sync())
 			writeWhole(t, d, "INDEX.new", "after")
-			if err := d.Rename("INDEX.new", "INDEX"); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, d.Rename("INDEX.new", "INDEX"))
 			if synced {
-				if err := d.Sync(); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, d.Sync())
 			}
 			d.Crash(rand.New(rand.NewPCG(seed, 1)).IntN)
 			left := readWhole(t, d, "INDEX")

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // filesModel is what the files must have: a list of records, of which the first may have been dropped.
@@ -30,9 +32,7 @@ func (m *filesModel) open(t *rapid.T) {
 	// What the log has behind the checkpoint.
 	for _, r := range m.records {
 		if r.last > m.covered {
-			if err := m.files.Append(r.last, r.data); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, m.files.Append(r.last, r.data))
 		}
 	}
 	m.files.Publish()
@@ -45,18 +45,14 @@ func (m *filesModel) append(t *rapid.T) {
 	for range rapid.IntRange(1, 8).Draw(t, "records") {
 		m.last += rapid.Uint64Range(1, 3).Draw(t, "gap")
 		r := stored{m.last, bytes.Repeat([]byte{byte(m.last)}, rapid.IntRange(0, 120).Draw(t, "size"))}
-		if err := m.files.Append(r.last, r.data); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.files.Append(r.last, r.data))
 		m.records = append(m.records, r)
 	}
 	m.files.Publish()
 }
 
 func (m *filesModel) checkpoint(t *rapid.T) {
-	if _, err := m.files.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(m.files.Sync())(t)
 	if n := m.files.Unsynced(); n != 0 {
 		t.Fatalf("%d bytes are not synced behind a sync", n)
 	}
@@ -75,9 +71,7 @@ func (m *filesModel) checkpoint(t *rapid.T) {
 
 // restart begins at the last checkpoint, and with crash after a loss of power.
 func (m *filesModel) restart(t *rapid.T, crash bool) {
-	if err := m.files.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.files.Close())
 	if crash {
 		m.disk.Crash(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "survives") })
 	}
@@ -101,9 +95,7 @@ func (m *filesModel) drop(t *rapid.T) {
 	m.records = slices.DeleteFunc(m.records, func(r stored) bool { return r.last <= start.After })
 	m.files.Forget(start)
 	if rapid.Bool().Draw(t, "removed") { // otherwise the next start does it
-		if err := m.files.RemoveDropped(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.files.RemoveDropped())
 	}
 }
 
@@ -125,9 +117,7 @@ func (m *filesModel) check(t *rapid.T) {
 	bounded := m.files.ReaderTo(limit)
 	defer bounded.Close()
 	n := 0
-	if err := bounded.Ascend(0, func(Record) bool { n++; return true }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, bounded.Ascend(0, func(Record) bool { n++; return true }))
 	want := 0
 	for _, r := range m.records {
 		if r.last <= limit {
@@ -150,9 +140,7 @@ func (m *filesModel) checkParts(t *rapid.T) {
 	var whole bytes.Buffer
 	for _, part := range m.files.Parts(m.mark) {
 		size += part.Size
-		if err := part.CopyTo(&whole); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, part.CopyTo(&whole))
 	}
 	if int64(whole.Len()) != size || size > m.files.Bytes() {
 		t.Fatalf("the parts have %d bytes, %d were copied, and the files have %d", size, whole.Len(), m.files.Bytes())
@@ -178,8 +166,6 @@ func TestModel(t *testing.T) {
 			"drop":       m.drop,
 			"":           m.check,
 		})
-		if err := m.files.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.files.Close())
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -114,14 +115,10 @@ func BenchmarkOpen(b *testing.B) {
 	for i := range uint64(files + 1) {
 		mustAppend(b, f, []stored{{i + 1, data}})
 		if i%1_000 == 0 {
-			if _, err := f.Sync(); err != nil {
-				b.Fatal(err)
-			}
+			must.Get(f.Sync())(b)
 		}
 	}
-	if _, err := f.Sync(); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(f.Sync())(b)
 	o.Mark = f.Mark()
 	sealed := f.Sealed(o.Mark.Number)
 	if len(sealed) != files {
@@ -131,10 +128,7 @@ func BenchmarkOpen(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			o.Sealed = recorded
 			for b.Loop() {
-				f, err := Open(o)
-				if err != nil {
-					b.Fatal(err)
-				}
+				f := must.Get(Open(o))(b)
 				_ = f.Close() // it was read
 			}
 		})

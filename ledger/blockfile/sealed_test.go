@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -17,9 +18,7 @@ func sealedFiles(t *testing.T, seed uint64) (disk *MemoryDisk, records []stored,
 	disk, records = NewMemoryDisk(), makeRecords(rand.New(rand.NewPCG(seed, 3)), 20, 80)
 	f := mustOpen(t, Options{Disk: disk, Mark: Mark{ID: testID, SealBytes: imageSealBytes}})
 	mustAppend(t, f, records)
-	if _, err := f.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.Sync())(t)
 	if sealed = f.Mark().Number - 1; sealed < 2 {
 		t.Fatalf("only %d files are sealed", sealed)
 	}
@@ -45,10 +44,7 @@ func TestCheckSealed(t *testing.T) {
 	disk, records, sealed := sealedFiles(t, 1)
 	var before SealedInfo
 	for number := uint64(1); number <= sealed; number++ {
-		info, err := checkSealed(t, disk, number)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(checkSealed(t, disk, number))(t)
 		content := disk.files[Name(number)].data
 		if info.ID != testID || info.Number != number || info.Size != int64(len(content)) ||
 			info.SHA256 != sha256.Sum256(content) {
@@ -73,14 +69,8 @@ func TestCheckSealed(t *testing.T) {
 func TestFollows(t *testing.T) {
 	t.Parallel()
 	disk, _, _ := sealedFiles(t, 2)
-	first, err := checkSealed(t, disk, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := checkSealed(t, disk, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(checkSealed(t, disk, 1))(t)
+	second := must.Get(checkSealed(t, disk, 2))(t)
 	for name, change := range map[string]func(i *SealedInfo){
 		"another ledger":   func(i *SealedInfo) { i.ID[3]++ },
 		"a gap":            func(i *SealedInfo) { i.Number++ },
@@ -155,22 +145,10 @@ func TestOpenAllSealed(t *testing.T) {
 	t.Parallel()
 	disk, records, sealed := sealedFiles(t, 4)
 	for first := uint64(1); first <= sealed; first++ {
-		f, err := OpenAllSealed(disk, first, sealed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := contents(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		from, err := checkSealed(t, disk, first)
-		if err != nil {
-			t.Fatal(err)
-		}
-		to, err := checkSealed(t, disk, sealed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(OpenAllSealed(disk, first, sealed))(t)
+		got := must.Get(contents(f))(t)
+		from := must.Get(checkSealed(t, disk, first))(t)
+		to := must.Get(checkSealed(t, disk, sealed))(t)
 		var want []stored
 		for _, r := range records {
 			if r.last > from.After && r.last <= to.Last {

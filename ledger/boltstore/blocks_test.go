@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -73,17 +74,10 @@ func syncError(s *Store) error {
 func crashed(t testing.TB, s *Store) (path string) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(filepath.Join(dir, BlocksName), os.DirFS(BlocksOf(s.path))); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(s.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(filepath.Join(dir, BlocksName), os.DirFS(BlocksOf(s.path))))
+	b := must.Get(os.ReadFile(s.path))(t)
 	path = filepath.Join(dir, "state.db")
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, b, 0o600))
 	return path
 }
 
@@ -95,9 +89,7 @@ func uncovered(t testing.TB) (path string) {
 	apply(t, s, 10)
 	flush(t, s)
 	apply(t, s, 20)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	return s.path
 }
 
@@ -184,9 +176,7 @@ func TestCheckpointAmidAReplay(t *testing.T) {
 	apply(t, s, 13)
 	flush(t, s)
 	wantState(t, s.View, 13)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	s = reopen(t, path)
 	wantState(t, s.View, 13)
 	err := s.EndReplay()
@@ -195,9 +185,7 @@ func TestCheckpointAmidAReplay(t *testing.T) {
 		!strings.Contains(err.Error(), "index 13,") {
 		t.Errorf("at %v: %v", s.Checkpoint(), err)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	s = reopen(t, path)
 	apply(t, s, 25) // beyond what was there
 	if err := s.EndReplay(); err != nil {
@@ -205,9 +193,7 @@ func TestCheckpointAmidAReplay(t *testing.T) {
 	}
 	wantState(t, s.View, 25)
 	flush(t, s)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	s = reopen(t, path)
 	wantState(t, s.View, 25)
 }
@@ -267,22 +253,12 @@ func TestSnapshotBeforeMoreBlocks(t *testing.T) {
 	dir := t.TempDir()
 	copySnapshot(t, sn, dir)
 	path := filepath.Join(dir, "state.db")
-	verifier, err := OpenReadOnly(path, testIdentity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	verifier := must.Get(OpenReadOnly(path, testIdentity))(t)
 	wantState(t, verifier.View, 10)
-	if err := errors.Join(verifier.EndReplay(), verifier.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(verifier.EndReplay(), verifier.Close()))
 	other := []byte("another identity")
-	if err := Adopt(path, other); err != nil {
-		t.Fatal(err)
-	}
-	adopted, err := Open(path, Options{Identity: other, NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Adopt(path, other))
+	adopted := must.Get(Open(path, Options{Identity: other, NoSync: true}))(t)
 	defer func() { _ = adopted.Close() }() // its file is thrown away
 	wantState(t, adopted.View, 10)
 	put(t, adopted, machine.TableBlocks, string(blockKey(15)), "of another history")
@@ -325,9 +301,7 @@ func TestDamagedBlocks(t *testing.T) {
 	}
 	wantState(t, s.View, 20)
 	path := uncovered(t)
-	if err := os.Remove(filepath.Join(BlocksOf(path), "0000000001.blocks")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(BlocksOf(path), "0000000001.blocks")))
 	refused(t, path, testIdentity, os.ErrNotExist, adviceRestore)
 }
 
@@ -368,10 +342,7 @@ func TestSyncBlocksAlone(t *testing.T) {
 		t.Errorf("a sync moved the checkpoint to %v, or the size of the last flush to %v", s.Checkpoint(),
 			s.LastFlush())
 	}
-	readOnly, err := OpenReadOnly(uncovered(t), testIdentity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	readOnly := must.Get(OpenReadOnly(uncovered(t), testIdentity))(t)
 	defer func() { _ = readOnly.Close() }() // it has written nothing
 	if err := syncError(readOnly); !errors.Is(err, ErrReadOnly) {
 		t.Errorf("SyncBlocks of a read-only store = %v", err)
@@ -387,9 +358,7 @@ func copySnapshot(t testing.TB, sn *Snapshot, dir string) {
 			err = errors.Join(f.CopyTo(out), out.Close())
 		}
 		path := filepath.Join(dir, filepath.FromSlash(f.Name))
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.Rename(out.Name(), path)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.Rename(out.Name(), path)))
 		if info, err := os.Stat(path); err != nil || info.Size() != f.Size {
 			t.Errorf("%s has %d bytes (%v), announced were %d", f.Name, info.Size(), err, f.Size)
 		}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -201,9 +202,7 @@ func TestBlocksAreReadDuringAnUpdate(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	for i := range uint64(20) {
-		if err := applyPair(s, i+1); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, applyPair(s, i+1))
 	}
 	err := s.Update(Position{Index: 21, Term: 1}, func(tx machine.Tx) error {
 		if err := tx.Put(machine.TableBlocks, blockKey(21), blockKey(21)); err != nil {
@@ -271,9 +270,7 @@ func TestCloseDuringEverything(t *testing.T) {
 		})
 	}
 	<-started
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	wg.Wait()
 	s = reopen(t, s.path)
 	if s.Applied().Index < durable.Load() {
@@ -293,10 +290,7 @@ func TestCloseDuringEverything(t *testing.T) {
 
 func benchStore(b *testing.B, records int) *Store {
 	b.Helper()
-	s, err := Open(filled(b, records), Options{Identity: testIdentity})
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := must.Get(Open(filled(b, records), Options{Identity: testIdentity}))(b)
 	b.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -325,32 +319,26 @@ func BenchmarkGetPut(b *testing.B) {
 				return tx.Put(streams, keys[i], value)
 			}
 			if warm {
-				err := s.Update(next(s), func(tx machine.Tx) error {
+				must.Do(b, s.Update(next(s), func(tx machine.Tx) error {
 					for i := range benchRecords {
 						if err := pair(tx, i); err != nil {
 							return err
 						}
 					}
 					return nil
-				})
-				if err != nil {
-					b.Fatal(err)
-				}
+				}))
 			}
 			b.ReportAllocs()
 			b.ResetTimer()
 			for done := 0; done < b.N; done += benchBatch {
-				err := s.Update(next(s), func(tx machine.Tx) error {
+				must.Do(b, s.Update(next(s), func(tx machine.Tx) error {
 					for range min(benchBatch, b.N-done) {
 						if err := pair(tx, random.IntN(benchRecords)); err != nil {
 							return err
 						}
 					}
 					return nil
-				})
-				if err != nil {
-					b.Fatal(err)
-				}
+				}))
 			}
 		})
 	}
@@ -367,10 +355,7 @@ func BenchmarkViewGet(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				err := s.View(func(r machine.Reader) error { _, err := r.Get(streams, key); return err })
-				if err != nil {
-					b.Fatal(err)
-				}
+				must.Do(b, s.View(func(r machine.Reader) error { _, err := r.Get(streams, key); return err }))
 			}
 		})
 	}
@@ -383,20 +368,15 @@ func BenchmarkFlush50k(b *testing.B) {
 	value := make([]byte, 300)
 	for b.Loop() {
 		b.StopTimer()
-		err := s.Update(next(s), func(tx machine.Tx) error {
+		must.Do(b, s.Update(next(s), func(tx machine.Tx) error {
 			for _, i := range random.Perm(benchRecords)[:50_000] {
 				if err := tx.Put(streams, recordKey(i), value); err != nil {
 					return err
 				}
 			}
 			return nil
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		}))
 		b.StartTimer()
-		if err := s.Flush(); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, s.Flush())
 	}
 }

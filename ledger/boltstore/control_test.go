@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -28,10 +29,7 @@ func FuzzControlRecords(f *testing.F) {
 	f.Add(sealed(controlTable, keyFormat, format), sealed(controlTable, keyIdentity, testIdentity),
 		sealed(controlTable, keyApplied, []byte("0123456789abcdef")), sealed(controlTable, keyBlocks, mark), false)
 	f.Add([]byte{}, []byte{1, 2, 3}, []byte{0, 0, 0, 0}, []byte{}, false)
-	db, err := bbolt.Open(filepath.Join(f.TempDir(), "state.db"), 0o600, &bbolt.Options{NoSync: true})
-	if err != nil {
-		f.Fatal(err)
-	}
+	db := must.Get(bbolt.Open(filepath.Join(f.TempDir(), "state.db"), 0o600, &bbolt.Options{NoSync: true}))(f)
 	f.Cleanup(func() { _ = db.Close() })
 	f.Fuzz(func(t *testing.T, format, identity, applied, blocks []byte, seal bool) {
 		tx, err := db.Begin(true)
@@ -40,24 +38,17 @@ func FuzzControlRecords(f *testing.F) {
 		}
 		// Never committed, so that nothing is left for the next.
 		defer func() { _ = tx.Rollback() }()
-		bucket, err := tx.CreateBucket(controlBucket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		bucket := must.Get(tx.CreateBucket(controlBucket))(t)
 		stored := map[string][]byte{
 			string(keyFormat): format, string(keyIdentity): identity, string(keyApplied): applied,
 			string(keyBlocks): blocks,
 		}
-		if err := bucket.Put(keyStart, sealed(controlTable, keyStart, nil)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, bucket.Put(keyStart, sealed(controlTable, keyStart, nil)))
 		for key, value := range stored {
 			if seal {
 				stored[key] = sealed(controlTable, []byte(key), value)
 			}
-			if err := bucket.Put([]byte(key), stored[key]); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, bucket.Put([]byte(key), stored[key]))
 		}
 		c, err := readControl(tx, testIdentity)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -19,10 +20,7 @@ const testPageSize = 4096
 // metaOf returns the current meta page; the tests below place damage by it.
 func metaOf(t *testing.T, path string) boltpage.Meta {
 	t.Helper()
-	meta, err := checkFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	meta := must.Get(checkFile(path))(t)
 	return meta
 }
 
@@ -32,9 +30,7 @@ func TestOpenRefusesTruncatedFile(t *testing.T) {
 	meta := metaOf(t, path)
 	used := int64(meta.Pages) * meta.PageSize
 	for _, size := range []int64{used - 1, used / 2, 3 * meta.PageSize, 2 * meta.PageSize} {
-		if err := os.Truncate(path, size); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Truncate(path, size))
 		refused(t, path, testIdentity, machine.ErrCorrupt, "truncated")
 	}
 }
@@ -44,9 +40,7 @@ func TestOpenAcceptsExactSize(t *testing.T) {
 	t.Parallel()
 	path := filled(t, 5000)
 	meta := metaOf(t, path)
-	if err := os.Truncate(path, int64(meta.Pages)*meta.PageSize); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(path, int64(meta.Pages)*meta.PageSize))
 	s := reopen(t, path)
 	if got := get(t, s, streams, string(recordKey(4999))); got != string(recordValue(4999)) {
 		t.Errorf("record 4999 is %q", got)
@@ -127,9 +121,7 @@ func TestFlippedBitIsSeen(t *testing.T) {
 				recordKey(321)[:len(recordKey(321))-1]); !strings.Contains(err.Error(), want) {
 				t.Errorf("%s damaged: %s = %q does not name %s", name, call, err, want)
 			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, s.Close())
 		}
 	}
 }
@@ -161,9 +153,7 @@ func TestFileCutWhileOpen(t *testing.T) {
 	t.Parallel()
 	path := filled(t, 20000)
 	s := reopen(t, path)
-	if err := os.Truncate(path, 8*testPageSize); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(path, 8*testPageSize))
 	err := s.View(func(r machine.Reader) error {
 		return r.Ascend(streams, nil, func(_, _ []byte) bool { return true })
 	})
@@ -202,9 +192,7 @@ func TestFlushOntoCutFile(t *testing.T) {
 	path := filled(t, 20000)
 	s := reopen(t, path)
 	put(t, s, streams, string(recordKey(10000)), "new")
-	if err := os.Truncate(path, 8*testPageSize); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(path, 8*testPageSize))
 	if err := s.Flush(); !errors.Is(err, machine.ErrCorrupt) {
 		t.Errorf("Flush = %v, want ErrCorrupt", err)
 	}
@@ -218,10 +206,7 @@ func TestFlushOntoCutFile(t *testing.T) {
 func TestRandomDamageNeverYieldsWrongValues(t *testing.T) {
 	t.Parallel()
 	const records = 2000
-	whole, err := os.ReadFile(filled(t, records))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(os.ReadFile(filled(t, records)))(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	seeds := uint64(60)
 	if testing.Short() {
@@ -233,9 +218,7 @@ func TestRandomDamageNeverYieldsWrongValues(t *testing.T) {
 		for range 1 + random.IntN(200) {
 			b[random.IntN(len(b))] ^= 1 << random.IntN(8)
 		}
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, b, 0o600))
 		s, err := OpenReadOnly(path, testIdentity)
 		if err != nil {
 			continue

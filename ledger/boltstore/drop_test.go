@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -16,7 +17,7 @@ import (
 // blockIndexes returns the ledger indexes of the records of blocks that a view has.
 func blockIndexes(t testing.TB, view func(func(machine.Reader) error) error) (indexes []uint64) {
 	t.Helper()
-	err := view(func(r machine.Reader) error {
+	must.Do(t, view(func(r machine.Reader) error {
 		return r.Ascend(machine.TableBlocks, nil, func(key, value []byte) bool {
 			index := binary.BigEndian.Uint64(key)
 			if string(value) != fmt.Sprintf("block %d", index) {
@@ -25,19 +26,13 @@ func blockIndexes(t testing.TB, view func(func(machine.Reader) error) error) (in
 			indexes = append(indexes, index)
 			return true
 		})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return indexes
 }
 
 func fileNumbers(t testing.TB, path string) []uint64 {
 	t.Helper()
-	numbers, err := blockfile.List(blockfile.Directory{Path: BlocksOf(path)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	numbers := must.Get(blockfile.List(blockfile.Directory{Path: BlocksOf(path)}))(t)
 	return numbers
 }
 
@@ -55,10 +50,7 @@ func TestDropBlocks(t *testing.T) {
 	all, before := fileNumbers(t, s.path), s.BlockBytes()
 	old := map[string][]byte{}
 	for _, number := range all {
-		b, err := os.ReadFile(filepath.Join(BlocksOf(s.path), blockfile.Name(number)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(filepath.Join(BlocksOf(s.path), blockfile.Name(number))))(t)
 		old[blockfile.Name(number)] = b
 	}
 	droppable := s.Droppable(20)
@@ -83,24 +75,15 @@ func TestDropBlocks(t *testing.T) {
 	}
 	check("at once", s.View, 60)
 	flush(t, s)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	for _, left := range []int{0, 1, len(droppable)} { // what a crash leaves: they are removed from the first on
 		for _, number := range all[len(droppable)-left : len(droppable)] {
 			name := filepath.Join(BlocksOf(s.path), blockfile.Name(number))
-			if err := os.WriteFile(name, old[blockfile.Name(number)], 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(name, old[blockfile.Name(number)], 0o600))
 		}
-		verifier, err := OpenReadOnly(s.path, testIdentity)
-		if err != nil {
-			t.Fatal(err)
-		}
+		verifier := must.Get(OpenReadOnly(s.path, testIdentity))(t)
 		check("a verifier", verifier.View, 60)
-		if err := verifier.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, verifier.Close())
 		again := reopen(t, s.path)
 		check("reopened", again.View, 60)
 		if numbers := fileNumbers(t, s.path); !slices.Equal(numbers[:len(kept)], kept) {
@@ -119,23 +102,15 @@ func TestMissingFileBehindTheStart(t *testing.T) {
 	s := fresh(t)
 	apply(t, s, 60)
 	flush(t, s)
-	if _, err := s.DropBlocks(20); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.DropBlocks(20))(t)
+	must.Do(t, s.Close())
 	for _, number := range fileNumbers(t, s.path) {
 		name := filepath.Join(BlocksOf(s.path), blockfile.Name(number))
-		if err := os.Rename(name, name+".away"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(name, name+".away"))
 		if _, err := Open(s.path, Options{Identity: testIdentity, NoSync: true}); err == nil {
 			t.Errorf("opened without %s", name)
 		}
-		if err := os.Rename(name+".away", name); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(name+".away", name))
 	}
 }
 
@@ -184,10 +159,7 @@ func TestAmend(t *testing.T) {
 	at := s.Applied()
 	put := func(key string) {
 		t.Helper()
-		err := s.Amend(func(tx machine.Tx) error { return tx.Put(carried, []byte(key), []byte("value")) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Amend(func(tx machine.Tx) error { return tx.Put(carried, []byte(key), []byte("value")) }))
 	}
 	put("a")
 	flush(t, s)
@@ -208,9 +180,7 @@ func TestAmend(t *testing.T) {
 	if s.Applied() != at || s.Checkpoint() != at {
 		t.Errorf("the position is %v, the checkpoint %v, they were %v", s.Applied(), s.Checkpoint(), at)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	again := reopen(t, s.path)
 	if a, b := get(t, again, carried, "a"), get(t, again, carried, "b"); a != "value" || b != "<absent>" {
 		t.Errorf("after a crash a is %q and b %q, want a alone, which was flushed", a, b)

@@ -14,6 +14,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -28,12 +29,9 @@ type steps struct {
 // openSteps opens the store at path with steps of so many pages.
 func openSteps(t *testing.T, path string, pages int64) *Store {
 	t.Helper()
-	s, err := Open(path, Options{
+	s := must.Get(Open(path, Options{
 		Identity: testIdentity, SealBytes: testSealBytes, NoSync: true, StepBytes: pages * testPageSize,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() { _ = s.Close() }) // some tests leave it damaged
 	return s
 }
@@ -41,7 +39,7 @@ func openSteps(t *testing.T, path string, pages int64) *Store {
 // scatter changes and removes records all over a store that has n, and adds some.
 func scatter(t *testing.T, s *Store, n int, random *rand.Rand) {
 	t.Helper()
-	err := s.Update(next(s), func(tx machine.Tx) (err error) {
+	must.Do(t, s.Update(next(s), func(tx machine.Tx) (err error) {
 		for range n / 4 {
 			value := fmt.Appendf(nil, "%x", random.Uint64())
 			err = errors.Join(err, tx.Put(streams, recordKey(random.IntN(n+n/10)), value),
@@ -49,23 +47,15 @@ func scatter(t *testing.T, s *Store, n int, random *rand.Rand) {
 				tx.Put(machine.TableExpiry, recordKey(random.IntN(n)), nil))
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // begin does the first step, which makes the checkpoint durable.
 func begin(t *testing.T, s *Store) *steps {
 	t.Helper()
-	frozen, err := s.freeze()
-	if err != nil {
-		t.Fatal(err)
-	}
+	frozen := must.Get(s.freeze())(t)
 	c := &steps{t, s, frozen, frozen.overlay.changes()}
-	if err := s.commitJournal(frozen, c.left, s.pacer()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.commitJournal(frozen, c.left, s.pacer()))
 	return c
 }
 
@@ -82,15 +72,12 @@ func (c *steps) next() (pages int64, last bool) {
 // all returns what a store has in the tables that scatter changes.
 func all(t *testing.T, s *Store) (content string) {
 	t.Helper()
-	err := s.View(func(r machine.Reader) error {
+	must.Do(t, s.View(func(r machine.Reader) error {
 		a, err := list(r, streams, "")
 		b, err2 := list(r, machine.TableExpiry, "")
 		content = a + b
 		return errors.Join(err, err2)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return content
 }
 
@@ -105,9 +92,7 @@ func hasJournal(t *testing.T, path string) (found bool) {
 		found = tx.Bucket(journalBucket) != nil
 		return nil
 	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, db.Close()))
 	return found
 }
 
@@ -115,9 +100,7 @@ func hasJournal(t *testing.T, path string) (found bool) {
 func copyOf(t *testing.T, s *Store) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(filepath.Dir(s.path))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(dir, os.DirFS(filepath.Dir(s.path))))
 	return filepath.Join(dir, filepath.Base(s.path))
 }
 
@@ -138,10 +121,7 @@ func TestCrashBetweenSteps(t *testing.T) {
 			func() (*Store, error) { return OpenReadOnly(path, testIdentity) },
 			func() (*Store, error) { return Open(path, Options{Identity: testIdentity, NoSync: true}) },
 		} {
-			again, err := open()
-			if err != nil {
-				t.Fatal(err)
-			}
+			again := must.Get(open())(t)
 			if got := all(t, again); got != want || again.Applied() != at || again.Checkpoint() != at {
 				t.Errorf("after a crash other content, or %v, checkpoint %v; want %v", again.Applied(),
 					again.Checkpoint(), at)
@@ -152,9 +132,7 @@ func TestCrashBetweenSteps(t *testing.T) {
 			if got := all(t, again); got != want {
 				t.Error("other content after a flush")
 			}
-			if err := again.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, again.Close())
 		}
 		if hasJournal(t, path) {
 			t.Error("a flush has left the journal")
@@ -328,9 +306,7 @@ func TestSnapshotHasNoJournal(t *testing.T) {
 	if _, err := only.Snapshot(); !errors.Is(err, ErrReadOnly) {
 		t.Errorf("a snapshot of a file that is only read, with a journal: %v", err)
 	}
-	if err := only.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, only.Close())
 	s = openSteps(t, path, 4)
 	sn, err := s.Snapshot()
 	look(sn, err, want)
@@ -348,10 +324,7 @@ func TestAdoptedJournal(t *testing.T) {
 		t.Fatalf("AdoptAt = %v, %v, want %v", got, err, at)
 	}
 	for range 2 {
-		s, err := Open(path, Options{Identity: other, NoSync: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(Open(path, Options{Identity: other, NoSync: true}))(t)
 		if got := all(t, s); got != want {
 			t.Error("the copy has other content")
 		}
@@ -359,9 +332,7 @@ func TestAdoptedJournal(t *testing.T) {
 		if got := all(t, s); got != want {
 			t.Error("the copy has other content after a flush")
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Close())
 	}
 	if hasJournal(t, path) {
 		t.Error("the journal is still there")
@@ -379,15 +350,12 @@ func TestPagesOfAStep(t *testing.T) {
 	deep := openSteps(t, filled(t, 1), pages) // two keys in a page: the way to a leaf has many pages of its own
 	fill := func(s *Store, count, every int, fn func(tx machine.Tx, i int) error) {
 		t.Helper()
-		err := s.Update(next(s), func(tx machine.Tx) (err error) {
+		must.Do(t, s.Update(next(s), func(tx machine.Tx) (err error) {
 			for i := range count {
 				err = errors.Join(err, fn(tx, i*every))
 			}
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	longPut := func(tx machine.Tx, i int) error { return tx.Put(streams, longKey(i), bytes.Repeat([]byte("v"), 20)) }
 	fill(deep, n/4, 1, longPut)
@@ -444,10 +412,7 @@ func TestPagesOfAStep(t *testing.T) {
 
 func fileSize(t *testing.T, path string) int64 {
 	t.Helper()
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(os.Stat(path))(t)
 	return info.Size()
 }
 
@@ -488,9 +453,7 @@ func TestJournalIsForLargeOnes(t *testing.T) {
 		if got := all(t, s); got != want {
 			t.Errorf("%s: other content", c.name)
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Close())
 		if hasJournal(t, path) {
 			t.Errorf("%s: a journal is left", c.name)
 		}
@@ -510,9 +473,7 @@ func TestNoSnapshotAfterAnError(t *testing.T) {
 	if _, err := s.Snapshot(); err == nil || err.Error() != cause.Error() {
 		t.Errorf("Snapshot = %v, want %v", err, cause)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	if !hasJournal(t, path) {
 		t.Error("a snapshot has ended the checkpoint after an error")
 	}
@@ -566,9 +527,7 @@ func TestDamagedJournalIsRefused(t *testing.T) {
 		"a bucket":            func(j journal) error { _, err := j.CreateBucket([]byte("zzzz")); return err },
 	} {
 		path := filepath.Join(t.TempDir(), "state.db")
-		if err := os.CopyFS(filepath.Dir(path), os.DirFS(filepath.Dir(whole))); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.CopyFS(filepath.Dir(path), os.DirFS(filepath.Dir(whole))))
 		db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true})
 		if err != nil {
 			t.Fatal(err)
@@ -610,20 +569,14 @@ func TestJournalDamagedBeforeItIsRemoved(t *testing.T) {
 	}
 	more := make([]byte, 4)
 	at := int64(leaf)*testPageSize + 12
-	if _, err := s.file.ReadAt(more, at); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.file.ReadAt(more, at))(t)
 	more[0]++
-	if _, err := s.file.WriteAt(more, at); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.file.WriteAt(more, at))(t)
 	err = s.Flush()
 	if !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), "finish the checkpoint") {
 		t.Errorf("Flush = %v", err)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	if !hasJournal(t, path) {
 		t.Error("the damaged journal was removed")
 	}
@@ -667,9 +620,7 @@ func TestPowerLossBetweenSteps(t *testing.T) {
 			if led[0]++; got == want[1] {
 				led[0], led[1] = led[0]-1, led[1]+1
 			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, s.Close())
 		}
 	}
 	t.Logf("%d steps: %d losses of power led to the checkpoint before, %d to the new one", len(copies)-1, led[0],

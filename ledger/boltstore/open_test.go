@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -48,13 +49,8 @@ func TestOpenCreatesOnlyWhenAsked(t *testing.T) {
 	}
 	put(t, s, streams, "k", "v")
 	flush(t, s)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s, err = Open(path, Options{Create: true, Identity: testIdentity})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
+	s = must.Get(Open(path, Options{Create: true, Identity: testIdentity}))(t)
 	defer func() { _ = s.Close() }()
 	if got := get(t, s, streams, "k"); got != "v" {
 		t.Errorf("opening with Create lost what was there: %q", got)
@@ -77,19 +73,11 @@ func TestSecondOpenIsLockedOut(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	refused(t, s.path, testIdentity, ErrLocked, "stop it")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	// Readers share the file among themselves and keep a writer out.
-	one, err := OpenReadOnly(s.path, testIdentity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := must.Get(OpenReadOnly(s.path, testIdentity))(t)
 	defer func() { _ = one.Close() }()
-	two, err := OpenReadOnly(s.path, testIdentity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	two := must.Get(OpenReadOnly(s.path, testIdentity))(t)
 	defer func() { _ = two.Close() }()
 	if _, err := Open(s.path, Options{Identity: testIdentity}); !errors.Is(err, ErrLocked) {
 		t.Errorf("Open beside readers = %v, want ErrLocked", err)
@@ -99,10 +87,7 @@ func TestSecondOpenIsLockedOut(t *testing.T) {
 func TestReadOnlyStore(t *testing.T) {
 	t.Parallel()
 	path := filled(t, 100)
-	s, err := OpenReadOnly(path, testIdentity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(OpenReadOnly(path, testIdentity))(t)
 	defer func() { _ = s.Close() }()
 	if s.Applied() != (Position{Index: 7, Term: 2}) {
 		t.Errorf("applied %v", s.Applied())
@@ -129,22 +114,15 @@ func TestOpenRefusesForeignFiles(t *testing.T) {
 		"large text": bytes.Repeat([]byte("hello\n"), 1<<14),
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, content, 0o600))
 		refused(t, path, testIdentity, ErrForeign, "not a bbolt file")
 		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, content) {
 			t.Errorf("%s: the refused file was changed, %v", name, err)
 		}
 	}
 	other := filepath.Join(dir, "other.db")
-	db, err := bbolt.Open(other, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(bbolt.Open(other, 0o600, nil))(t)
+	must.Do(t, db.Close())
 	refused(t, other, testIdentity, ErrForeign, "some other program")
 }
 
@@ -169,9 +147,7 @@ func rewriteControl(t *testing.T, path string, key, value []byte) {
 		t.Fatal(err)
 	}
 	err = db.Update(func(tx *bbolt.Tx) error { return putControl(tx, key, value) })
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, db.Close()))
 }
 
 func TestOpenRefusesDamagedControlRecord(t *testing.T) {
@@ -190,9 +166,7 @@ func TestOpenRefusesDamagedControlRecord(t *testing.T) {
 func TestCreateDoesNotReplace(t *testing.T) {
 	t.Parallel()
 	path := filled(t, 10)
-	if err := create(path, Options{Identity: []byte("latecomer"), NoSync: true}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, create(path, Options{Identity: []byte("latecomer"), NoSync: true}))
 	s := reopen(t, path)
 	if s.Applied().Index != 7 {
 		t.Error("a late creator replaced the state")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -57,10 +58,7 @@ func TestDamagedPagesHideNothing(t *testing.T) {
 	t.Parallel()
 	const n = 600
 	path := filled(t, n)
-	image, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	image := must.Get(os.ReadFile(path))(t)
 	image = image[:int64(metaOf(t, path).Pages)*testPageSize] // bbolt makes a file grow by 16 MiB
 	var bits []int
 	branches := 0
@@ -142,9 +140,7 @@ func TestFlushChecksWhatItRewrites(t *testing.T) {
 			return b
 		})
 		s := reopen(t, path)
-		if err := s.Update(next(s), func(tx machine.Tx) error { return tt.write(tx, key) }); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Update(next(s), func(tx machine.Tx) error { return tt.write(tx, key) }))
 		if err := s.Flush(); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), "page") {
 			t.Errorf("%s: Flush = %v, want ErrCorrupt", name, err)
 		}

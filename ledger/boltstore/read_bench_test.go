@@ -3,6 +3,7 @@ package boltstore
 import (
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -18,30 +19,24 @@ func BenchmarkStoredGet(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := range b.N {
-				err := s.View(func(r machine.Reader) error {
+				must.Do(b, s.View(func(r machine.Reader) error {
 					value, err := r.Get(streams, key(i))
 					if (value != nil) != (name == "hit") {
 						b.Errorf("record %d: %q", i, value)
 					}
 					return err
-				})
-				if err != nil {
-					b.Fatal(err)
-				}
+				}))
 			}
 		})
 	}
 	b.Run("walk of 100", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := range b.N {
-			err := s.View(func(r machine.Reader) error {
+			must.Do(b, s.View(func(r machine.Reader) error {
 				n := 0
 				return r.Ascend(streams, recordKey(i*7919%(records-100)),
 					func(_, _ []byte) bool { n++; return n < 100 })
-			})
-			if err != nil {
-				b.Fatal(err)
-			}
+			}))
 		}
 	})
 }

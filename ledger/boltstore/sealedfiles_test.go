@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -52,9 +53,7 @@ func TestSealedFilesAreRecorded(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	check("after a drop")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	s = reopen(t, s.path)
 	check("at a start")
 	if s.recorded != s.durable.Number-1 {
@@ -74,9 +73,7 @@ func TestRecordsOfFilesAreMadeAgain(t *testing.T) {
 		s := fresh(t)
 		apply(t, s, 60)
 		flush(t, s)
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Close())
 		db, err := bbolt.Open(s.path, 0o600, nil)
 		if err == nil {
 			err = errors.Join(db.Update(change), db.Close(), os.Remove(SumsPath(s.path)))
@@ -101,16 +98,11 @@ func TestExchangedFileIsNoticed(t *testing.T) {
 	s, other := fresh(t), fresh(t)
 	apply(t, s, 60)
 	flush(t, s)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	for i := range uint64(60) { // other records of the same lengths
-		err := other.Update(next(other), func(tx machine.Tx) error {
+		must.Do(t, other.Update(next(other), func(tx machine.Tx) error {
 			return tx.Put(machine.TableBlocks, blockKey(i+1), []byte(strings.ToUpper(fmt.Sprintf("block %d", i+1))))
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	flush(t, other)
 	const number = 2
@@ -146,9 +138,7 @@ func TestExchangedFileIsNoticed(t *testing.T) {
 		if !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), name) || s.Err() == nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Close())
 	}
 }
 
@@ -176,16 +166,9 @@ func BenchmarkOpen(b *testing.B) {
 	if n := len(recordedFiles(b, s)); n != files {
 		b.Fatalf("%d files are recorded", n)
 	}
-	if err := s.Close(); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, s.Close())
 	for b.Loop() {
-		s, err := Open(s.path, Options{Identity: testIdentity})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := s.Close(); err != nil {
-			b.Fatal(err)
-		}
+		s := must.Get(Open(s.path, Options{Identity: testIdentity}))(b)
+		must.Do(b, s.Close())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -53,16 +54,11 @@ func TestSnapshot(t *testing.T) {
 		t.Error(err)
 	}
 	other := []byte("another identity")
-	if err := Adopt(path, other); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Adopt(path, other))
 	if _, err := Open(path, Options{Identity: testIdentity}); !errors.Is(err, ErrForeign) {
 		t.Errorf("opened under its old identity: %v", err)
 	}
-	adopted, err := Open(path, Options{Identity: other})
-	if err != nil {
-		t.Fatal(err)
-	}
+	adopted := must.Get(Open(path, Options{Identity: other}))(t)
 	defer func() { _ = adopted.Close() }() // only read from
 	if adopted.Applied() != (Position{}) || adopted.Checkpoint() != (Position{}) {
 		t.Errorf("an adopted file is at %v, want the beginning of a log", adopted.Applied())
@@ -82,10 +78,7 @@ func TestSnapshot(t *testing.T) {
 // snapshot opens a snapshot for a test.
 func snapshot(t *testing.T, s *Store) *Snapshot {
 	t.Helper()
-	sn, err := s.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	sn := must.Get(s.Snapshot())(t)
 	t.Cleanup(func() { _ = sn.Close() }) // only read from
 	return sn
 }
@@ -160,10 +153,7 @@ func TestSnapshotGivesWay(t *testing.T) {
 	s := fresh(t)
 	put(t, s, machine.TableStreams, "key", "value")
 	flush(t, s)
-	sn, err := s.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	sn := must.Get(s.Snapshot())(t)
 	s.mapped = sn.tx.Size()
 	if err := sn.copyState(new(bytes.Buffer)); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("a file as large as its map: %v", err)
@@ -181,9 +171,7 @@ func TestSnapshotGivesWay(t *testing.T) {
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "large")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, nil, 0o600))
 	if err := os.Truncate(path, 1<<20); err != nil { // a hole
 		t.Fatal(err)
 	}
@@ -197,9 +185,7 @@ func TestReserve(t *testing.T) {
 func TestAdoptRefusesOtherFiles(t *testing.T) {
 	t.Parallel()
 	letter := filepath.Join(t.TempDir(), "letter")
-	if err := os.WriteFile(letter, bytes.Repeat([]byte("dear "), 5000), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(letter, bytes.Repeat([]byte("dear "), 5000), 0o600))
 	if err := Adopt(letter, testIdentity); !errors.Is(err, ErrForeign) {
 		t.Errorf("a letter: %v", err)
 	}

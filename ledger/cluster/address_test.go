@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
 )
@@ -16,9 +17,7 @@ import (
 func (f *fakeLedger) joins(t *testing.T) {
 	t.Helper()
 	q := JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:1"}
-	if _, err := f.Admit(t.Context(), q); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.Admit(t.Context(), q))(t)
 }
 
 // TestAddressIsCommittedOnceTheNodeAnswers: anything may listen at an address that an operator has mistyped, and a
@@ -66,9 +65,7 @@ func TestRepeatedAnnouncementCommitsNothing(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil).connect(t)
 	for range 3 {
-		if _, err := f.Admit(t.Context(), f.ownAddress()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.Admit(t.Context(), f.ownAddress()))(t)
 	}
 	if f.ticks != 1 {
 		t.Errorf("%d commands were committed for one change", f.ticks)
@@ -153,9 +150,7 @@ func TestForgottenNode(t *testing.T) {
 		_, err := f.Admit(t.Context(), q)
 		return err
 	}
-	if err := errors.Join(announce(), f.connectMembers()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(announce(), f.connectMembers()))
 	connected := func() bool {
 		_, is := f.transport.Load().Connected()[2]
 		return is
@@ -168,17 +163,11 @@ func TestForgottenNode(t *testing.T) {
 		t.Error("a leader takes from itself that it has forgotten something:", err)
 	}
 	tell := func(from uint64) int {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-			"http://"+f.host.Options.Peer+forgottenPath, strings.NewReader(`{"node":2,"acknowledged":12,"last":9}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost,
+			"http://"+f.host.Options.Peer+forgottenPath, strings.NewReader(`{"node":2,"acknowledged":12,"last":9}`)))(t)
 		as := transport.Identity{Token: f.token(), Ledger: testLedger.String(), From: from}
 		sent := transport.As(transport.NewRoundTripper(nil), func() transport.Identity { return as })
-		response, err := sent.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(sent.RoundTrip(r))(t)
 		_ = response.Body.Close()
 		return response.StatusCode
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -65,9 +66,7 @@ func TestOpenToken(t *testing.T) {
 	} {
 		f := newFake(t, test.members, func(h *Host) { h.Options.Token = test.given })
 		if test.stored != "" {
-			if err := f.directory.SetJoinToken(test.stored); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, f.directory.SetJoinToken(test.stored))
 		}
 		err := f.openToken()
 		if !errors.Is(err, test.err) || (err == nil) != (test.err == nil) {
@@ -89,9 +88,7 @@ func TestOpenToken(t *testing.T) {
 func TestTokenThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, voters(t), nil)
-	if err := os.Mkdir(f.directory.JoinTokenFile(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(f.directory.JoinTokenFile(), 0o700))
 	if err := f.Start(); err == nil || !strings.Contains(err.Error(), datadir.TokenName) {
 		t.Error(err)
 	}
@@ -127,9 +124,7 @@ func TestStartAndStop(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	f := newFake(t, nil, func(h *Host) { h.Stopping = ctx })
-	if err := f.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Start())
 	if f.PeerTransport() == nil {
 		t.Error("there is no transport")
 	}
@@ -144,9 +139,7 @@ func TestStartAndStop(t *testing.T) {
 func TestNoTransportWithoutAState(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, voters(t), nil)
-	if err := f.directory.SetJoinToken("t"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.directory.SetJoinToken("t"))
 	f.stateErr = errors.New("the disk is gone")
 	if err := f.openTransport(); !errors.Is(err, f.stateErr) {
 		t.Error(err)
@@ -161,9 +154,7 @@ func TestListenerThatFails(t *testing.T) {
 	t.Parallel()
 	failed := make(chan error, 1)
 	f := newFake(t, voters(t), func(h *Host) { h.Fail = func(err error) { failed <- err } })
-	if err := f.host.Options.Listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.host.Options.Listener.Close())
 	f.connect(t)
 	if err := <-failed; !strings.Contains(err.Error(), "listen for other nodes") {
 		t.Error(err)

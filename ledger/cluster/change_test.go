@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
 
@@ -85,13 +86,9 @@ func TestChangesOfMembers(t *testing.T) {
 	f := newFake(t, nil, nil).connect(t)
 	for nonce := range byte(3) {
 		q := JoinRequest{Nonce: [16]byte{nonce + 1}, Peer: "127.0.0.1:745" + string('1'+nonce)}
-		if _, err := f.Admit(t.Context(), q); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.Admit(t.Context(), q))(t)
 	}
-	if err := f.Remove(t.Context(), 3, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Remove(t.Context(), 3, false))
 	for _, test := range []struct {
 		what string
 		do   func() error
@@ -134,9 +131,7 @@ func TestChangeIsOfferedWithACommand(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil).connect(t)
 	q := JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:7451"}
-	if _, err := f.Admit(t.Context(), q); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.Admit(t.Context(), q))(t)
 	f.tickErr = errors.New("the disk is full")
 	if err := f.Remove(t.Context(), 2, false); err != nil {
 		t.Error(err)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -48,10 +49,7 @@ var testLedger = machine.LedgerID(0xfeed)
 // newFake makes node 1 of a cluster with these members, or of one that it is alone in and leads if there are none.
 func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLedger {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	now := time.Now()
 	f := &fakeLedger{now: now, plausible: now.AddDate(0, 1, 0),
 		state: State{Created: true, Ledger: testLedger}}
@@ -91,10 +89,7 @@ func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLe
 		_ = listener.Close()
 	}
 	f.Driver = New(h)
-	directory, err := datadir.Open(t.TempDir(), datadir.Created)
-	if err != nil {
-		t.Fatal(err)
-	}
+	directory := must.Get(datadir.Open(t.TempDir(), datadir.Created))(t)
 	t.Cleanup(func() { _ = directory.Close() })
 	o := raftlog.Options{
 		Dir: directory.Log(), Identity: directory.Identity(), Machine: nothing{}, Logger: h.Logger,
@@ -104,24 +99,15 @@ func newFake(t *testing.T, members *raftlog.Members, change func(*Host)) *fakeLe
 	if members != nil {
 		o.Checkpoint = raftlog.Position{Index: 10, Term: 2}
 		o.Cluster.Tick = time.Hour // no elections
-		if err := raftlog.CreateAt(o, o.Checkpoint, members.Encode(), raftlog.State{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, raftlog.CreateAt(o, o.Checkpoint, members.Encode(), raftlog.State{}))
 	}
-	log, err := raftlog.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(raftlog.Open(o))(t)
 	t.Cleanup(func() { _ = errors.Join(f.Close(), log.Close()) })
 	f.Attach(directory, log)
 	if members == nil {
-		if err := log.Ready(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, log.Ready(t.Context()))
 		term, _ := log.IsReady()
-		if err := f.Lead(term); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.Lead(term))
 	}
 	return f
 }
@@ -131,9 +117,7 @@ func (f *fakeLedger) connect(t *testing.T) *fakeLedger {
 	t.Helper()
 	token := "the token"
 	f.joinToken.text.Store(&token)
-	if err := f.openTransport(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.openTransport())
 	return f
 }
 

@@ -9,15 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // begin opens a directory until the end of the test.
 func begin(t *testing.T, path string, from Origin) *Directory {
 	t.Helper()
-	d, err := Open(path, from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(Open(path, from))(t)
 	t.Cleanup(func() { _ = d.Close() }) // again, where the test has closed it
 	return d
 }
@@ -27,28 +26,21 @@ func made(t *testing.T, path string) []byte {
 	t.Helper()
 	d := begin(t, path, Created)
 	put(t, path, StateName, LogName)
-	if err := errors.Join(d.Finish(), d.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(d.Finish(), d.Close()))
 	return d.Identity()
 }
 
 func put(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("of before"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte("of before"), 0o600))
 	}
 }
 
 // names returns what lies in a directory, in the order of names.
 func names(t *testing.T, dir string) string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(dir))(t)
 	var found []string
 	for _, e := range entries {
 		found = append(found, e.Name())
@@ -64,9 +56,7 @@ func TestCreation(t *testing.T) {
 	if !d.Fresh() || d.Path() != path || len(d.Identity()) != identityBytes || names(t, path) != "CREATING LOCK" {
 		t.Errorf("fresh %v, path %s, identity %x; it holds %s", d.Fresh(), d.Path(), d.Identity(), names(t, path))
 	}
-	if err := d.Finish(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.Finish())
 	if d.Fresh() || names(t, path) != "LEDGER LOCK" {
 		t.Errorf("fresh %v when it is finished; it holds %s", d.Fresh(), names(t, path))
 	}
@@ -76,9 +66,7 @@ func TestCreation(t *testing.T) {
 	if _, err := OpenLedger(path); !errors.Is(err, ErrInUse) {
 		t.Errorf("a second process that reads: %v", err)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.Close())
 	again := begin(t, path, Created)
 	if again.Fresh() || !bytes.Equal(again.Identity(), d.Identity()) || again.NodeID() != d.NodeID() {
 		t.Errorf("opened again: fresh %v, identity %x instead of %x", again.Fresh(), again.Identity(), d.Identity())
@@ -98,9 +86,7 @@ func TestCreationBeginsAgain(t *testing.T) {
 			path := t.TempDir()
 			before := begin(t, path, from)
 			put(t, path, left...)
-			if err := before.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, before.Close())
 			d := begin(t, path, from)
 			if !d.Fresh() || bytes.Equal(d.Identity(), before.Identity()) || names(t, path) != "CREATING LOCK" {
 				t.Errorf("%q after %v: fresh %v, identity %x after %x; it holds %s",
@@ -126,9 +112,7 @@ func TestOnlyARestoreGoesOnWithARestore(t *testing.T) {
 	if _, err := Open(path, Created); !errors.Is(err, ErrInUse) {
 		t.Errorf("a start while the restore goes on: %v", err)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.Close())
 	for range 2 {
 		if _, err := Open(path, Created); !errors.Is(err, ErrRestoring) || !strings.Contains(err.Error(), path) {
 			t.Errorf("a start afterwards: %v", err)
@@ -151,9 +135,7 @@ func TestRefusals(t *testing.T) {
 	put(t, file, "file")
 	file = filepath.Join(file, "file")
 	made(t, lost)
-	if err := os.Remove(filepath.Join(lost, markerName)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(lost, markerName)))
 	absent := filepath.Join(t.TempDir(), "absent")
 	asIs := func(path string) (*Directory, error) { return Open(path, Created) }
 	restore := func(path string) (*Directory, error) { return Open(path, Restored) }
@@ -193,9 +175,7 @@ func TestRefusals(t *testing.T) {
 	}
 	// A file system of its own, and what the first step leaves, are an empty directory.
 	put(t, empty, "."+creatingName+"-1")
-	if err := os.Mkdir(filepath.Join(empty, "lost+found"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(filepath.Join(empty, "lost+found"), 0o700))
 	begin(t, empty, Created)
 	if !slices.Contains(strings.Fields(names(t, empty)), "lost+found") {
 		t.Error("lost+found was removed")

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func filesOfParts() []string {
@@ -49,13 +51,8 @@ func withIncoming(t *testing.T, path string) *Directory {
 	d := begin(t, path, Created)
 	d.SetNode(3)
 	putParts(t, path, "old")
-	if err := d.Finish(); err != nil {
-		t.Fatal(err)
-	}
-	in, err := d.Incoming()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.Finish())
+	in := must.Get(d.Incoming())(t)
 	if string(in.Identity()) != string(d.Identity()) || in.Node() != 3 {
 		t.Errorf("incoming is that of node %d with the identity %x", in.Node(), in.Identity())
 	}
@@ -67,9 +64,7 @@ func withIncoming(t *testing.T, path string) *Directory {
 func copyOf(t *testing.T, path string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
-	if err := os.CopyFS(to, os.DirFS(path)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(to, os.DirFS(path)))
 	return to
 }
 
@@ -107,15 +102,11 @@ func TestReplaceIsFinishedByTheNextOpen(t *testing.T) {
 			if got := names(t, left); got != "LEDGER LOCK blocks log state.db state.sum" {
 				t.Errorf("%s: a start left %s", what, got)
 			}
-			if err := again.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, again.Close())
 		}
 		return nil
 	}
-	if err := d.replace(check); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.replace(check))
 	if want := 1 + len(replacedParts()) + 1 + len(replacedParts()) + 3; len(steps) != want {
 		t.Errorf("there were the steps %q, want %d", steps, want)
 	}
@@ -143,10 +134,7 @@ func TestReplaceIsFinishedInPieces(t *testing.T) {
 	}
 	pieces := 0
 	for {
-		whole, err := d.incomingIsWhole()
-		if err != nil {
-			t.Fatal(err)
-		}
+		whole := must.Get(d.incomingIsWhole())(t)
 		if !whole {
 			break
 		}
@@ -167,9 +155,7 @@ func TestIncomingWithoutMarkIsRemoved(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	d := withIncoming(t, path)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.Close())
 	put(t, filepath.Join(path, incomingName), "."+wholeName+"-1")
 	if reader, err := OpenLedger(path); err != nil || reader.Close() != nil {
 		t.Errorf("what reads was refused: %v", err)
@@ -189,9 +175,7 @@ func TestDamagedIncomingIsRefused(t *testing.T) {
 	for _, name := range replacedParts() {
 		path := t.TempDir()
 		d := withIncoming(t, path)
-		if err := os.RemoveAll(filepath.Join(path, incomingName, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(filepath.Join(path, incomingName, name)))
 		if err := d.Replace(); err == nil || partsOf(t, path) != "old" {
 			t.Errorf("without %s: %v, and there is %s", name, err, partsOf(t, path))
 		}
@@ -225,9 +209,7 @@ func damageStopped(t *testing.T, stopAt string, stop error) {
 		if !errors.Is(err, stop) {
 			t.Fatal(err)
 		}
-		if err := errors.Join(damage(filepath.Join(path, incomingName)), d.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(damage(filepath.Join(path, incomingName)), d.Close()))
 		before := names(t, path)
 		if d, err := Open(path, Created); err == nil || !strings.Contains(err.Error(), "join again") {
 			t.Errorf("%s, %s: %v, %v", stopAt, what, d, err)

@@ -8,15 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // read returns a file of a directory.
 func read(t *testing.T, dir, name string) string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join(dir, name)))(t)
 	return string(content)
 }
 
@@ -31,9 +30,7 @@ func TestJoining(t *testing.T) {
 		t.Errorf("nonce %x, fresh %v, node %d", nonce, d.Fresh(), d.Node())
 	}
 	put(t, path, StateName, SumsName, "state.db.new-1")
-	if err := errors.Join(os.Mkdir(d.Blocks(), 0o700), d.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.Mkdir(d.Blocks(), 0o700), d.Close()))
 	for from, want := range map[Origin]string{Created: "--join again", Restored: "--join again"} {
 		if _, err := Open(path, from); !errors.Is(err, ErrJoining) || !strings.Contains(err.Error(), want) {
 			t.Errorf("opened as %q: %v", from, err)
@@ -50,9 +47,7 @@ func TestJoining(t *testing.T) {
 		t.Errorf("there is still %s", got)
 	}
 	again.SetNode(4)
-	if err := errors.Join(again.Finish(), again.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(again.Finish(), again.Close()))
 	node := begin(t, path, Created)
 	if node.Node() != 4 || node.Fresh() || node.Nonce() != [16]byte{} {
 		t.Errorf("node %d, fresh %v, nonce %x", node.Node(), node.Fresh(), node.Nonce())
@@ -70,9 +65,7 @@ func TestDamagedNonce(t *testing.T) {
 		strings.Repeat("0", 32) + " "} {
 		path := t.TempDir()
 		content := string(Joined) + rest
-		if err := os.WriteFile(filepath.Join(path, creatingName), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(path, creatingName), []byte(content), 0o600))
 		if _, err := Open(path, Joined); err == nil || !strings.Contains(err.Error(), "join again") {
 			t.Errorf("%q: %v", rest, err)
 		}
@@ -89,9 +82,7 @@ func TestFirstNodeHasOneMarker(t *testing.T) {
 		path := t.TempDir()
 		d := begin(t, path, Created)
 		d.SetNode(id)
-		if err := d.Finish(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, d.Finish())
 		if got := strings.Contains(read(t, path, markerName), `"id":`); got != want || d.Node() != max(1, id) {
 			t.Errorf("node %d: %s", id, read(t, path, markerName))
 		}
@@ -122,9 +113,7 @@ func TestRecovering(t *testing.T) {
 			if got, err := d.Recovering(); got != recovering || err != nil {
 				t.Errorf("%s: recovering: %v, %v", what, got, err)
 			}
-			if err := d.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, d.Close())
 		}
 	}
 	check(false)
@@ -139,9 +128,7 @@ func TestRecovering(t *testing.T) {
 	if d, err = OpenSurvivor(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(d.EndRecovery(), d.EndRecovery(), d.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(d.EndRecovery(), d.EndRecovery(), d.Close()))
 	check(false)
 }
 
@@ -162,9 +149,7 @@ func TestSurvivorRefusals(t *testing.T) {
 	if !errors.Is(err, stop) {
 		t.Fatal(err)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.Close())
 	for path, want := range map[string]error{empty: nil, held: ErrInUse, replaced: ErrReplacing,
 		filepath.Join(empty, "absent"): os.ErrNotExist} {
 		before := ""
@@ -193,9 +178,7 @@ func TestJoinToken(t *testing.T) {
 		t.Errorf("before there is one: %q, %v", token, err)
 	}
 	for _, token := range []string{"first", "second, which is longer", "3"} {
-		if err := d.SetJoinToken(token); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, d.SetJoinToken(token))
 		if got, err := d.JoinToken(); got != token || err != nil {
 			t.Errorf("%q, %v; want %q", got, err, token)
 		}
@@ -204,18 +187,12 @@ func TestJoinToken(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 || filepath.Dir(d.JoinTokenFile()) != path {
 		t.Errorf("%s: %v, %v", d.JoinTokenFile(), info.Mode(), err)
 	}
-	if err := os.WriteFile(d.JoinTokenFile(), []byte("\n  by hand \r\n\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(d.JoinTokenFile(), []byte("\n  by hand \r\n\n"), 0o600))
 	if got, err := d.JoinToken(); got != "by hand" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
-	if err := d.RemoveFile(TokenName); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(d.JoinTokenFile(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.RemoveFile(TokenName))
+	must.Do(t, os.Mkdir(d.JoinTokenFile(), 0o700))
 	if _, err := d.JoinToken(); err == nil {
 		t.Error("a directory was read as a token")
 	}
@@ -226,9 +203,7 @@ func TestWriteFile(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	d := begin(t, path, Created)
-	if err := errors.Join(d.WriteFile("a", []byte("1")), d.WriteFile("a", []byte("2"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(d.WriteFile("a", []byte("1")), d.WriteFile("a", []byte("2"))))
 	if got := read(t, path, "a"); got != "2" {
 		t.Errorf("it holds %q", got)
 	}
@@ -237,16 +212,12 @@ func TestWriteFile(t *testing.T) {
 	if err := errors.Join(d.RemoveFile("b"), d.RemoveFile("b")); err != nil { // again: it is gone already
 		t.Error(err)
 	}
-	if err := os.MkdirAll(filepath.Join(path, "full", "of"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(path, "full", "of"), 0o700))
 	err := d.WriteFile("full", []byte("3"))
 	if err == nil || !strings.Contains(err.Error(), filepath.Join(path, "full")) {
 		t.Errorf("in the place of a directory: %v", err)
 	}
-	if err := os.RemoveAll(filepath.Join(path, "full")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(filepath.Join(path, "full")))
 	if got := names(t, path); got != before {
 		t.Errorf("there was %s, and is %s", before, got)
 	}
@@ -274,9 +245,7 @@ func TestUnfinishedIsRemoved(t *testing.T) {
 	put(t, path, keep...)
 	put(t, path, ".CREATING-1", ".LEDGER-22", ".RECOVERING-", ".OLD-COPY-3", ".JOIN-TOKEN-4", ".ARCHIVE-5",
 		"state.db.new-", "state.sum.new-7")
-	if err := d.RemoveUnfinished(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.RemoveUnfinished())
 	want := append(keep, "LEDGER", "LOCK", StateName, LogName)
 	slices.Sort(want)
 	if got := names(t, path); got != strings.Join(want, " ") {
@@ -292,9 +261,7 @@ func TestUsage(t *testing.T) {
 	if _, err := d.Usage(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), d.State()) {
 		t.Errorf("without a state: %v", err)
 	}
-	if err := os.WriteFile(d.State(), make([]byte, 12_345), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(d.State(), make([]byte, 12_345), 0o600))
 	u, err := d.Usage()
 	if err != nil || u.State != 12_345 || u.Free > u.Size {
 		t.Errorf("%+v, %v", u, err)
@@ -320,16 +287,12 @@ func TestMakeStateAgain(t *testing.T) {
 	}
 	prepared := 0
 	prepare := func(string) error { prepared++; return nil }
-	if err := d.MakeState(fill, prepare); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.MakeState(fill, prepare))
 	if err := d.MakeState(fill, prepare); !errors.Is(err, os.ErrExist) || prepared != 1 {
 		t.Errorf("over another one: %v", err)
 	}
 	put(t, path, SumsName)
-	if err := errors.Join(d.DropState(), d.DropState()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(d.DropState(), d.DropState()))
 	if got := names(t, path); got != "CREATING LOCK" {
 		t.Errorf("there is %s", got)
 	}

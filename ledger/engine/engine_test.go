@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -154,19 +155,14 @@ func (m mapReceipts) Put(name ReceiptName, r *machine.Receipt) { m[name] = r }
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	mem := machine.NewMemory()
-	m, err := machine.Open(mem)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(machine.Open(mem))(t)
 	write := machine.Write{
 		Scope: machine.Scope{Organization: "acme"}, ClientID: "c", Actor: "a", Sequence: 1,
 		Operations: []machine.Operation{{Kind: machine.OpAppend, Value: []byte("x")}},
 	}
 	entry := machine.AppendEntry(nil, 1, machine.AppendCreate(nil, 1, 1, machine.DefaultConfig()),
 		machine.AppendWrite(nil, &write))
-	if _, err := m.Apply(mem, entry); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(m.Apply(mem, entry))(t)
 	receipts := mapReceipts{}
 	retry := func(change func(w *machine.Write)) *machine.Receipt {
 		w := write
@@ -175,10 +171,7 @@ func TestRetry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := Retry(m.View(mem), &c, receipts, new(Buffer))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(Retry(m.View(mem), &c, receipts, new(Buffer)))(t)
 		return r
 	}
 	// The cache is asked for retries alone, and never decides what is one.

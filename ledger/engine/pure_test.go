@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // The engine has no clock, goroutine, lock, channel or file: the simulator could not decide what they do.
@@ -25,10 +27,7 @@ func TestEngineIsPure(t *testing.T) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		source, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := must.Get(os.ReadFile(name))(t)
 		for _, problem := range impure(t, name, string(source), allowed) {
 			t.Error(problem)
 		}
@@ -49,10 +48,7 @@ var clocks = []string{"Now", "Since", "Until", "After", "AfterFunc", "Sleep", "N
 func impure(t *testing.T, name, source string, allowed []string) (problems []string) {
 	t.Helper()
 	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, name, source, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(parser.ParseFile(files, name, source, 0))(t)
 	found := func(n ast.Node, what string) { problems = append(problems, files.Position(n.Pos()).String()+": "+what) }
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {

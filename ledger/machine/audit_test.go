@@ -7,25 +7,21 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // auditedState builds a state in which every table has something.
 func auditedState(t *testing.T) (*Machine, *Memory) {
 	t.Helper()
 	tx := NewMemory()
-	m, err := Open(tx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(Open(tx))(t)
 	config := DefaultConfig()
 	config.ReceiptWindow, config.EvictionInterval = 4, 10
 	now := int64(1e18)
 	apply := func(commands ...[]byte) {
 		t.Helper()
 		now += 1e9
-		if _, err := m.Apply(tx, AppendEntry(nil, now, commands...)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(m.Apply(tx, AppendEntry(nil, now, commands...)))(t)
 	}
 	apply(AppendCreate(nil, 7, 77, config))
 	write := func(scope Scope, client string, sequence uint64, ops ...Operation) []byte {
@@ -75,9 +71,7 @@ func auditedState(t *testing.T) (*Machine, *Memory) {
 func audit(t *testing.T, m *Machine, tx Reader) []Problem {
 	t.Helper()
 	var problems []Problem
-	if _, err := m.Audit(tx, func(p Problem) { problems = append(problems, p) }, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(m.Audit(tx, func(p Problem) { problems = append(problems, p) }, nil))(t)
 	return problems
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // chainFixture is a chain of so many blocks, in which each entry has blocks of other
@@ -55,10 +57,7 @@ func TestBlocksInOrderTakeTwoReadsEach(t *testing.T) {
 	const height = 300
 	f := chainFixture(t, height)
 	for _, from := range []uint64{1, 2, 100, 255, 256, 257, height} {
-		c, err := f.view().Chain(testScope)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(f.view().Chain(testScope))(t)
 		counted := &countingReader{Reader: f.mem}
 		for h := from; h <= height; h++ {
 			header, err := NewBlocks(counted, f.view().Horizon()).BlockHeader(c, h)
@@ -76,10 +75,7 @@ func TestBlocksInOrderTakeTwoReadsEach(t *testing.T) {
 func TestBlocksInAnyOrder(t *testing.T) {
 	t.Parallel()
 	f := chainFixture(t, 70)
-	c, err := f.view().Chain(testScope)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(f.view().Chain(testScope))(t)
 	for i := range uint64(40) {
 		f.commit(appendWrite("c", 71+i, 0, "later"))
 	}
@@ -135,15 +131,9 @@ func TestPlacesAreFew(t *testing.T) {
 func TestPlaceOfAnotherBlockIsDamage(t *testing.T) {
 	t.Parallel()
 	f := chainFixture(t, 20)
-	other, err := f.view().Chain(Scope{"acme", "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(f.view().Chain(Scope{"acme", "1"}))(t)
 	for height := uint64(1); height <= 20; height++ {
-		c, err := f.view().Chain(testScope)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(f.view().Chain(testScope))(t)
 		for k := range c.places {
 			c.places[k] = other.places[0]
 		}

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // localConstants decide nothing and shape no state: each node could have others. Everything else that is
@@ -42,19 +44,13 @@ func constantsOf(
 	t *testing.T, fset *token.FileSet, dir string, known map[string]*types.Package,
 ) (*types.Package, map[string]constant.Value) {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Get(filepath.Glob(filepath.Join(dir, "*.go")))(t)
 	var files []*ast.File
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must.Get(parser.ParseFile(fset, name, nil, parser.SkipObjectResolution))(t)
 		files = append(files, file)
 	}
 	info := &types.Info{Defs: make(map[*ast.Ident]types.Object)}
@@ -190,10 +186,7 @@ var encodings = regexp.MustCompile(`^machine\.(Op|Condition|Keyed|Table|FirstLoc
 // TestConstantsAreDocumented: FORMAT.md has each constant that is no number of an encoding, with its value.
 func TestConstantsAreDocumented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../FORMAT.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../FORMAT.md"))(t)
 	want := formatConstants(t)
 	codes := regexp.MustCompile(`^(machine|keyed)\.[A-Z][A-Za-z]+$`)
 	for name, value := range want {

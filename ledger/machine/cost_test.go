@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 )
 
@@ -91,20 +92,14 @@ func TestCostOfAnEntryIsBounded(t *testing.T) {
 			RetainBlocks: pick(t, "retain", 0, 0, second, 5*second),
 		}
 		mem := &meter{Memory: NewMemory()}
-		m, err := Open(mem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(Open(mem))(t)
 		now := testStart
 		added := 0 // since the last pass
 		draw := costlyCommands{T: t, next: map[string]uint64{}, config: &config, drawn: drawn}
 		apply := func(operations int, commands ...[]byte) []Outcome {
 			before := m.evictions
 			mem.gets, mem.walks, mem.visited, mem.writes = 0, 0, 0, 0
-			out, err := m.Apply(mem, AppendEntry(nil, now, commands...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := must.Get(m.Apply(mem, AppendEntry(nil, now, commands...)))(t)
 			passes := int(m.evictions.Rounds - before.Rounds)
 			taken := int(m.evictions.Streams-before.Streams) + int(m.evictions.Entities-before.Entities) +
 				int(m.evictions.Keys-before.Keys)

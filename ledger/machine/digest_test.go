@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // expectDigest moves a digest on by what the format says, not by what the
@@ -50,10 +52,7 @@ func TestDigestCoversCommandsAndOutcomes(t *testing.T) {
 	f.now += 7
 	w := AppendWrite(nil, appendWrite("c", 1, 1, "x"))
 	f.one(w)
-	x, err := f.view().Transaction(f.view().TxIDAt(2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := must.Get(f.view().Transaction(f.view().TxIDAt(2)))(t)
 	check("a commit", byte(1), uint64(2), f.now, byte(Committed), 2, 0, LeafHash(x.Encode()), w)
 	f.now += 7
 	f.one(w)
@@ -82,10 +81,7 @@ func TestDigestCoversEvictions(t *testing.T) {
 	digest := f.view().Digest()
 	command := AppendUpdateConfig(nil, &ConfigUpdate{EvictionInterval: new(uint64(1))}, "a")
 	f.one(command)
-	x, err := f.view().Transaction(f.view().TxIDAt(5))
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := must.Get(f.view().Transaction(f.view().TxIDAt(5)))(t)
 	name := func(client string) []byte { return append(appendScopeKey(nil, testScope), client...) }
 	want := expectDigest(digest, byte(1), uint64(4), f.now, byte(Committed), 0, 0, command)
 	want = expectDigest(want, byte(2), uint64(4), f.now, name("a"), int(a))

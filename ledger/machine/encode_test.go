@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // drawWrite draws a write of which any part may be beyond a limit.
@@ -124,17 +126,13 @@ func TestTextIsUTF8(t *testing.T) {
 			relate("\xff", "r", "s"), relate("d", "\xff", "s"), unrelate("d", "r", "\xff"),
 		} {
 			e := Encoder{TextIsUTF8: checked}
-			if err := e.Begin(nil, appendWrite("c", 1, 0, ""), 1); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, e.Begin(nil, appendWrite("c", 1, 0, ""), 1))
 			if err := e.Add(&op); (err == nil) != checked {
 				t.Errorf("%+v with TextIsUTF8 %t: %v", op, checked, err)
 			}
 		}
 		e := Encoder{TextIsUTF8: checked}
-		if err := e.Begin(nil, appendWrite("c", 1, 0, ""), 1); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, e.Begin(nil, appendWrite("c", 1, 0, ""), 1))
 		long := set(strings.Repeat("k", MaxKeyBytes+1), "v")
 		if err := e.Add(&long); err == nil {
 			t.Error("a key that is too long was taken")
@@ -151,12 +149,8 @@ func TestACommandLacksNoOperation(t *testing.T) {
 		}
 	}()
 	var e Encoder
-	if err := e.Begin(nil, appendWrite("c", 1, 0, ""), 2); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, e.Begin(nil, appendWrite("c", 1, 0, ""), 2))
 	op := set("k", "v")
-	if err := e.Add(&op); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, e.Add(&op))
 	_, _, _ = e.End()
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 var (
@@ -170,10 +172,7 @@ func TestVersionsAndResults(t *testing.T) {
 // operationsAt returns the operations of the transaction at an index, read back.
 func operationsAt(f *fixture, index uint64) []Operation {
 	f.Helper()
-	x, err := f.view().Transaction(f.view().TxIDAt(index))
-	if err != nil {
-		f.Fatal(err)
-	}
+	x := must.Get(f.view().Transaction(f.view().TxIDAt(index)))(f)
 	return x.Operations
 }
 
@@ -189,12 +188,10 @@ func TestExpiredEntityIsAbsent(t *testing.T) {
 		f.now = at
 		tick++
 		f.commit(appendWrite("c", tick, 0, "tick")) // moves ledger time
-		if _, err := f.view().VisitEntities(testScope, "", "", func(e Entity) bool {
+		must.Get(f.view().VisitEntities(testScope, "", "", func(e Entity) bool {
 			keys = append(keys, e.Key)
 			return true
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		return keys
 	}
 	if keys := listed(until - 1); !slices.Equal(keys, []string{"k", "stays"}) {
@@ -394,13 +391,10 @@ func TestListingFetchesABoundedPart(t *testing.T) {
 	after, visits := "", 0
 	for {
 		visits++
-		resume, err := f.view().VisitEntities(testScope, "", after, func(e Entity) bool {
+		resume := must.Get(f.view().VisitEntities(testScope, "", after, func(e Entity) bool {
 			keys = append(keys, e.Key)
 			return true
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		if resume == "" {
 			break
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
@@ -178,13 +179,8 @@ func FuzzDamagedState(f *testing.F) {
 		if len(keys) == 0 || int(table)%TableCount == int(TableMeta) {
 			return // the head is FuzzRecords' business
 		}
-		if err := mem.Put(Table(int(table)%TableCount), []byte(keys[which%uint(len(keys))]), value); err != nil {
-			t.Fatal(err)
-		}
-		m, err := Open(mem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, mem.Put(Table(int(table)%TableCount), []byte(keys[which%uint(len(keys))]), value))
+		m := must.Get(Open(mem))(t)
 		// Errors are what this is about; that none of them is a panic is the test.
 		_, _ = m.Audit(mem, func(Problem) {}, nil)
 		v := m.View(mem)

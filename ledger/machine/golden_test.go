@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 var update = flag.Bool("update", false, "write the golden files of the format anew")
@@ -20,12 +21,8 @@ func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", "format", name+".hex")
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(wrap(hex.EncodeToString(got))), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Do(t, os.WriteFile(path, []byte(wrap(hex.EncodeToString(got))), 0o644))
 		return
 	}
 	want := goldenBytes(t, name)
@@ -43,14 +40,8 @@ func golden(t *testing.T, name string, got []byte) {
 
 func goldenBytes(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", "format", name+".hex"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join("testdata", "format", name+".hex")))(t)
+	b := must.Get(hex.DecodeString(strings.Join(strings.Fields(string(text)), "")))(t)
 	return b
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // reserveKey returns a Reserve of an attempt.
@@ -35,9 +36,7 @@ func testKeyedID(key byte) KeyedID {
 // it without the log, it must say the same.
 func (f *fixture) keyed(c *KeyedCommand, want Code) Outcome {
 	f.Helper()
-	if err := c.Validate(); err != nil {
-		f.Fatal(err)
-	}
+	must.Do(f, c.Validate())
 	f.tick()
 	answer, answered, err := f.view().AnswerKeyed(c, f.now)
 	if err != nil {
@@ -105,9 +104,7 @@ func (f *fixture) checkKeyed(records, attachments int) {
 
 func auditAll(t testing.TB, m *Machine, r Reader) (problems []Problem) {
 	t.Helper()
-	if _, err := m.Audit(r, func(p Problem) { problems = append(problems, p) }, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(m.Audit(r, func(p Problem) { problems = append(problems, p) }, nil))(t)
 	return problems
 }
 
@@ -306,9 +303,7 @@ func TestKeyedWrites(t *testing.T) {
 	}
 	apply := func(w *KeyedWrite, want Code) Outcome {
 		t.Helper()
-		if err := w.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.Validate())
 		hash, _ := HashOperations(nil, w.Operations)
 		f.tick()
 		receipt, answered, err := f.view().AnswerKeyedWrite(w, hash, f.now)
@@ -388,7 +383,7 @@ func TestVisitKeyed(t *testing.T) {
 			for more := true; more; {
 				n := 0
 				more = false
-				_, err := f.view().VisitKeyed(testScope, test.principal, test.namespace, after, f.now,
+				must.Get(f.view().VisitKeyed(testScope, test.principal, test.namespace, after, f.now,
 					func(key []byte, k *KeyedRecord) bool {
 						if bytes.Compare(key, after) <= 0 || seen[k.ID] || test.principal != "" &&
 							k.ID.Principal != test.principal {
@@ -398,10 +393,7 @@ func TestVisitKeyed(t *testing.T) {
 						n++
 						more = n == page
 						return !more
-					})
-				if err != nil {
-					t.Fatal(err)
-				}
+					}))(t)
 			}
 			if len(seen) != test.want {
 				t.Errorf("principal %q namespace %v in pages of %d: %d records, want %d", test.principal,

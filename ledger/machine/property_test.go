@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	. "github.com/seqledger/seqledger/ledger/machine"
 )
@@ -412,31 +413,22 @@ func (h *history) compareState() {
 		want[fmt.Sprint("stream ", name)] = fmt.Sprint(StreamState{s.CreatedIndex, s.Session, s.Last, s.LastSeen})
 	}
 	for _, scope := range propertyScopes {
-		_, err := v.VisitEntities(scope, "", "", func(e Entity) bool {
+		must.Get(v.VisitEntities(scope, "", "", func(e Entity) bool {
 			got[fmt.Sprint("entity ", ledgermodel.Name{Scope: scope, ID: e.Key})] = fmt.Sprint(string(e.Value),
 				e.Version, e.ExpiresAt)
 			return true
-		})
-		if err != nil {
-			h.Fatal(err)
-		}
-		_, err = v.VisitRelationships(scope, "", "", nil, func(_ []byte, r Relationship) bool {
+		}))(h)
+		must.Get(v.VisitRelationships(scope, "", "", nil, func(_ []byte, r Relationship) bool {
 			got[fmt.Sprint("relationship ", ledgermodel.Relation{Scope: scope, Resource: r.Resource,
 				Relation: r.Relation, Subject: r.Subject})] = "there"
 			return true
-		})
-		if err != nil {
-			h.Fatal(err)
-		}
+		}))(h)
 	}
 	h.compareKeys()
-	_, err := v.VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
+	must.Get(v.VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
 		got[fmt.Sprint("stream ", ledgermodel.Name{Scope: s.Scope, ID: s.ClientID})] = fmt.Sprint(s.StreamState)
 		return true
-	})
-	if err != nil {
-		h.Fatal(err)
-	}
+	}))(h)
 	for _, from := range []map[string]string{got, want} {
 		for k := range from {
 			if got[k] != want[k] {
@@ -468,13 +460,10 @@ func (h *history) checkAudits() {
 			h.Fatalf("transaction %d is %+v, %v, want %+v", x.Receipt.Index, found, err, x)
 		}
 	}
-	_, err := h.m.Audit(h.mem, func(p Problem) {
+	must.Get(h.m.Audit(h.mem, func(p Problem) {
 		h.Errorf("the audit of a sound state reports %s: %s", p.Where,
 			p.What)
-	}, nil)
-	if err != nil {
-		h.Fatal(err)
-	}
+	}, nil))(h)
 }
 
 // checkOtherGroupings is invariant 8: the same log without restarts gives the

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // retaining is a fixture that keeps so much, with a pass after each command.
@@ -278,10 +280,7 @@ func TestValueThatChangesWhileItIsRead(t *testing.T) {
 	t.Parallel()
 	f := retaining(t, 10*second, 0)
 	f.commit(operations("c", 1, 0, set("k", longValue)))
-	ref, err := f.view().EntityRef(testScope, "k")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ref := must.Get(f.view().EntityRef(testScope, "k"))(t)
 	f.commit(operations("c", 2, 0, set("k", longValue+"2")))
 	for i := range uint64(3) {
 		f.now += 6 * second
@@ -306,17 +305,11 @@ func TestFirstHeight(t *testing.T) {
 	t.Parallel()
 	const height = 300
 	f := chainFixture(t, height)
-	c, err := f.view().Chain(testScope)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(f.view().Chain(testScope))(t)
 	for first := uint64(1); first <= height+1; first++ {
 		horizon := f.m.head.index + 1
 		if first <= height {
-			header, err := f.view().Block(testScope, first)
-			if err != nil {
-				t.Fatal(err)
-			}
+			header := must.Get(f.view().Block(testScope, first))(t)
 			horizon = header.Transactions[0].Index
 		}
 		counted := &countingReader{Reader: f.mem}
@@ -334,10 +327,7 @@ func TestIdleHistoryGrowsOld(t *testing.T) {
 	f.configure(ConfigUpdate{EvictionInterval: new(uint64(1_000))})
 	f.commit(appendWrite("c", 1, 0, "x"))
 	due := func(at int64) bool {
-		due, err := f.view().Due(at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		due := must.Get(f.view().Due(at))(t)
 		return due
 	}
 	if due(f.now) || !due(f.now+second) {
@@ -428,10 +418,7 @@ func TestAuditOfRetention(t *testing.T) {
 	for name, damage := range map[string]func(f *fixture){
 		"a mark with other bytes": func(f *fixture) {
 			key := []byte(f.mem.tables[TableMeta].keys[1])
-			k, err := decodeMark(key, f.mem.tables[TableMeta].values[string(key)])
-			if err != nil {
-				f.Fatal(err)
-			}
+			k := must.Get(decodeMark(key, f.mem.tables[TableMeta].values[string(key)]))(f)
 			k.bytes--
 			_ = f.mem.Put(TableMeta, key, k.append(nil))
 		},

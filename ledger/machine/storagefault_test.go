@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 var errStorage = errors.New("the storage fails")
@@ -65,10 +66,7 @@ func busyHistory(t testing.TB, random *rand.Rand, entries int) (log [][]byte, be
 		}
 		entry := AppendEntry(nil, f.now, commands...)
 		log, before = append(log, entry), append(before, f.mem.Clone())
-		out, err := f.m.Apply(f.mem, entry)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(f.m.Apply(f.mem, entry))(t)
 		b.note(out)
 	}
 	return log, before, f
@@ -216,20 +214,12 @@ func TestApplyReportsEveryStorageError(t *testing.T) {
 	faults, evicted := 0, uint64(0)
 	for i, entry := range log {
 		whole := &faulty{Memory: before[i].Clone()}
-		m, err := Open(whole.Memory)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := m.Apply(whole, entry); err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(Open(whole.Memory))(t)
+		must.Get(m.Apply(whole, entry))(t)
 		evicted += m.Evictions().Streams + m.Evictions().Entities + m.Evictions().Keys
 		for n := 1; n <= whole.calls; n++ {
 			broken := &faulty{Memory: before[i].Clone(), fails: n}
-			m, err := Open(broken.Memory)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(Open(broken.Memory))(t)
 			if _, err := m.Apply(broken, entry); !errors.Is(err, errStorage) {
 				t.Fatalf("entry %d: call %d of %d of the storage fails, and Apply says %v", i, n, whole.calls, err)
 			}
@@ -385,10 +375,7 @@ func TestMissingRowsStopTheMachine(t *testing.T) {
 		"a repeat of a keyed write":   AppendKeyedWrite(nil, k),
 	} {
 		mem := f.mem.Clone()
-		m, err := Open(mem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(Open(mem))(t)
 		if out, err := m.Apply(mem, AppendEntry(nil, f.now, command)); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("without its block, %s: %+v, %v", name, out, err)
 		}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // pages reads a listing to its end, one element a page, each page beginning
@@ -61,13 +63,10 @@ func TestVisitEntitiesAfterTheKeyThatIsThePrefix(t *testing.T) {
 	f := newFixture(t, testConfig())
 	f.commit(operations("c", 1, 0, set("a", "1"), set("ab", "3"), set("b", "4")))
 	all := pages(t, func(after string) (next string, ok bool) {
-		_, err := f.view().VisitEntities(testScope, "a", after, func(e Entity) bool {
+		must.Get(f.view().VisitEntities(testScope, "a", after, func(e Entity) bool {
 			next, ok = e.Key, true
 			return false
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		return next, ok
 	})
 	if want := []string{"a", "ab"}; !slices.Equal(all, want) {
@@ -97,14 +96,11 @@ func TestVisitRelationshipsPages(t *testing.T) {
 		var after []byte
 		for range 10 { // one a page
 			n := len(got)
-			_, err := f.view().VisitRelationships(testScope, test.resource, test.relation, after,
+			must.Get(f.view().VisitRelationships(testScope, test.resource, test.relation, after,
 				func(key []byte, r Relationship) bool {
 					got, after = append(got, r), key
 					return false
-				})
-			if err != nil {
-				t.Fatal(err)
-			}
+				}))(t)
 			if len(got) == n {
 				break
 			}
@@ -139,13 +135,10 @@ func TestVisitStreamsPages(t *testing.T) {
 		var after []byte
 		for range 10 {
 			n := len(got)
-			_, err := f.view().VisitStreams(test.scope, after, func(key []byte, s NamedStream) bool {
+			must.Get(f.view().VisitStreams(test.scope, after, func(key []byte, s NamedStream) bool {
 				got, after = append(got, s.Scope.String()+"/"+s.ClientID), key
 				return false
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			if len(got) == n {
 				break
 			}
@@ -250,10 +243,7 @@ func TestViewsAnswersAreCopies(t *testing.T) {
 	f := newFixture(t, testConfig())
 	id := f.view().TxIDAt(f.commit(operations("c", 1, 0, set("k", "before"))).Index)
 	e, _ := f.entity("k")
-	x, err := f.view().Transaction(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := must.Get(f.view().Transaction(id))(t)
 	for _, table := range f.mem.tables { // the worst that a storage may do: use its pages again
 		for _, value := range table.values {
 			for i := range value {
@@ -288,13 +278,10 @@ func TestVisitEntitiesIsBounded(t *testing.T) {
 	var seen []string
 	calls := 0
 	for after := ""; ; calls++ {
-		resume, err := f.view().VisitEntities(testScope, "", after, func(e Entity) bool {
+		resume := must.Get(f.view().VisitEntities(testScope, "", after, func(e Entity) bool {
 			seen = append(seen, e.Key)
 			return true
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		if after = resume; resume == "" {
 			break
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // hidingReader has a state in which some keys are deleted, which takes time.
@@ -111,11 +112,7 @@ func listings(now int64) map[string]listing {
 func (l listing) all(t *testing.T, v View) (got []string) {
 	t.Helper()
 	for after, more := []byte(nil), true; more; more = after != nil {
-		var err error
-		after, err = l(v, after, func(x any) { got = append(got, fmt.Sprint(x)) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		after = must.Get(l(v, after, func(x any) { got = append(got, fmt.Sprint(x)) }))(t)
 	}
 	return got
 }
@@ -142,9 +139,7 @@ func TestListingsGoOnBehindDeletedKeys(t *testing.T) {
 	for i := range live {
 		live[i].entity.version += 1_000
 	}
-	if err := Carry(f.mem, live); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Carry(f.mem, live))
 	for i := range 30 { // and others that are not carried
 		w := appendWrite("later", uint64(i)+1, 0, "x")
 		w.Operations = append(w.Operations, Operation{Kind: OpSetEntity, Key: fmt.Appendf(nil, "entity/%03d", 2*i),

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // mixedFixture has three blocks of eight transactions, of which one is long, in
@@ -42,16 +44,10 @@ func mixedFixture(t testing.TB) *fixture {
 func TestBlockParts(t *testing.T) {
 	t.Parallel()
 	f := mixedFixture(t)
-	chain, err := f.view().Chain(testScope)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chain := must.Get(f.view().Chain(testScope))(t)
 	for _, maxBytes := range []int{0, 1, 400, 1_000, 1 << 20} {
 		for height := uint64(1); height <= 3; height++ {
-			want, err := f.view().Block(testScope, height)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must.Get(f.view().Block(testScope, height))(t)
 			var got []Transaction
 			var leaves []Hash
 			parts := 0
@@ -89,10 +85,7 @@ func TestBlockParts(t *testing.T) {
 // sameProofs compares the proofs of a tree with those made one by one.
 func sameProofs(t *testing.T, f *fixture, block Block, leaves []Hash) {
 	t.Helper()
-	tree, err := NewBlockTree(block.Header, leaves)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tree := must.Get(NewBlockTree(block.Header, leaves))(t)
 	for _, x := range block.Transactions {
 		want, err := f.view().Proof(x.Index)
 		if err != nil {
@@ -210,14 +203,8 @@ func TestReceiptsInPieces(t *testing.T) {
 			}
 		}
 		for below := uint64(1); below <= 25; below++ {
-			indexes, err := f.view().ReceiptIndexes(testScope, "c", below, limit)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all, err := f.view().Receipts(testScope, "c", 100)
-			if err != nil {
-				t.Fatal(err)
-			}
+			indexes := must.Get(f.view().ReceiptIndexes(testScope, "c", below, limit))(t)
+			all := must.Get(f.view().Receipts(testScope, "c", 100))(t)
 			var wanted []uint64
 			for _, r := range all {
 				if r.Sequence < below && len(wanted) < limit {
@@ -240,19 +227,15 @@ func TestEntitiesInPieces(t *testing.T) {
 	t.Parallel()
 	f := mixedFixture(t)
 	var want []Entity
-	if _, err := f.view().VisitEntities(testScope, "k", "", func(e Entity) bool {
+	must.Get(f.view().VisitEntities(testScope, "k", "", func(e Entity) bool {
 		want = append(want, e)
 		return true
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	var got []EntityRef
-	if _, err := f.view().VisitEntityRefs(testScope, "k", "", func(e EntityRef) bool {
+	must.Get(f.view().VisitEntityRefs(testScope, "k", "", func(e EntityRef) bool {
 		got = append(got, e)
 		return true
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	f.commit(operations("e", 1, 0, set("k0-1",
 		"another value that is longer than what a record of an entity holds itself")))
 	f.commit(operations("e", 2, 0, Operation{Kind: OpDeleteEntity, Key: []byte("k0-3")}))
@@ -262,9 +245,7 @@ func TestEntitiesInPieces(t *testing.T) {
 			missing++
 		}
 		for range 2 { // the second time there is nothing to read
-			if err := f.view().ReadValue(&got[i]); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, f.view().ReadValue(&got[i]))
 		}
 		if !reflect.DeepEqual(got[i].Entity, want[i]) {
 			t.Errorf("entity %d is %+v, want %+v", i, got[i].Entity, want[i])

@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -22,9 +23,7 @@ func clusterLog(t *testing.T, dir string) (base Position, want []string) {
 	}}
 	base = Position{Index: 10, Term: 3}
 	o := options(dir, new(recorder))
-	if err := CreateAt(o, base, members.Encode(), State{Term: 4, Vote: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, CreateAt(o, base, members.Encode(), State{Term: 4, Vote: 1}))
 	id := uint64(4)
 	joins := &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{
 		{Type: pb.ConfChangeAddLearnerNode.Enum(), NodeId: &id},
@@ -149,10 +148,7 @@ func TestAloneRefuses(t *testing.T) {
 	write(t, l, "a", "b")
 	closeLog(t, l)
 	name := filepath.Join(dir, segmentsDir, "0000000000000001.log")
-	before, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.ReadFile(name))(t)
 	if err := Alone(options(dir, new(recorder))); err != nil {
 		t.Error(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -42,9 +43,7 @@ func newImage(t *testing.T) *image {
 	for i := range 20 {
 		write(t, l, text(i))
 	}
-	if err := l.Truncate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Truncate())
 	closeLog(t, l)
 	o.Create, o.Checkpoint = false, m.durable
 	l = open(t, o)
@@ -58,10 +57,7 @@ func newImage(t *testing.T) *image {
 		t.Fatalf("%d files, %v", len(names), err)
 	}
 	for _, name := range names {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(name))(t)
 		i.files, i.content[filepath.Base(name)] = append(i.files, filepath.Base(name)), content
 	}
 	return i
@@ -76,9 +72,7 @@ func (i *image) fate(t *testing.T, dir, name string, content []byte) string {
 		if file == name {
 			b = content
 		}
-		if err := os.WriteFile(filepath.Join(dir, segmentsDir, file), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, segmentsDir, file), b, 0o600))
 	}
 	return i.fateOf(t, options(dir, i.machine.restarted()), name, content)
 }
@@ -196,9 +190,7 @@ func (i *image) fateOfEnd(t *testing.T, dir, name string, content []byte) string
 		if file == name {
 			b = content
 		}
-		if err := os.WriteFile(filepath.Join(dir, segmentsDir, file), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, segmentsDir, file), b, 0o600))
 	}
 	m := i.machine.restarted()
 	l, err := Open(options(dir, m))

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestLogLives: after a stop and after a crash, the acknowledged entries after the state store's position are applied
@@ -73,10 +75,7 @@ func TestTruncate(t *testing.T) {
 		write(t, l, fmt.Sprint(i, long))
 	}
 	files := func() int {
-		names, err := filepath.Glob(filepath.Join(dir, segmentsDir, "*.log"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		names := must.Get(filepath.Glob(filepath.Join(dir, segmentsDir, "*.log")))(t)
 		return len(names)
 	}
 	before := files()
@@ -120,9 +119,7 @@ func TestLogMustFit(t *testing.T) {
 	m := &recorder{}
 	l := created(t, dir, m)
 	write(t, l, numbered(10)...)
-	if err := l.Truncate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Truncate())
 	write(t, l, numbered(10)...)
 	closeLog(t, l)
 	last := m.applied[len(m.applied)-1]
@@ -160,10 +157,8 @@ func TestLogMustFit(t *testing.T) {
 func TestCreationIsBegunAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, newSegmentsDir), 0o700),
-		os.WriteFile(filepath.Join(dir, newSegmentsDir, "0000000000000001.log"), []byte("half"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.Mkdir(filepath.Join(dir, newSegmentsDir), 0o700),
+		os.WriteFile(filepath.Join(dir, newSegmentsDir, "0000000000000001.log"), []byte("half"), 0o600)))
 	m := &recorder{}
 	l := created(t, dir, m)
 	write(t, l, "one")

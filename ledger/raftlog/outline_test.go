@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -19,9 +20,7 @@ func TestReadOutline(t *testing.T) {
 	}
 	o := options(dir, new(recorder))
 	base := Position{Index: 10, Term: 3}
-	if err := CreateAt(o, base, members.Encode(), State{Term: 7, Vote: 2}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, CreateAt(o, base, members.Encode(), State{Term: 7, Vote: 2}))
 	files, err := segment.Open(openOptions(o))
 	if err != nil {
 		t.Fatal(err)
@@ -41,10 +40,7 @@ func TestReadOutline(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := filepath.Join(dir, segmentsDir, "0000000000000001.log")
-	before, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.ReadFile(name))(t)
 	out, err := ReadOutline(dir, o.Identity)
 	if err != nil || out.State != (State{Term: 8, Vote: 1, Commit: 10}) || !reflect.DeepEqual(out.Members, members) {
 		t.Fatalf("%+v, %v", out, err)
@@ -89,9 +85,7 @@ func TestCreateAtKeepsTermAndVote(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "log")
 		o := options(dir, new(recorder))
-		if err := CreateAt(o, at, members.Encode(), test.before); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, CreateAt(o, at, members.Encode(), test.before))
 		out, err := ReadOutline(dir, o.Identity)
 		if err != nil || out.State != test.want || !reflect.DeepEqual(out.Members, members) {
 			t.Errorf("of %+v it made %+v, %v", test.before, out, err)

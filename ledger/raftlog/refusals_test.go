@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // What keeps a log from being read, and is no damage, must not send an operator to the backups.
@@ -52,13 +54,9 @@ func TestOpenRefuses(t *testing.T) {
 	used, m := filepath.Join(dir, "used"), &recorder{}
 	l := created(t, used, m)
 	write(t, l, "a", "b", "c")
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, nil, 0o600))
 	at := m.applied[len(m.applied)-1]
 	for _, test := range []struct {
 		what, says string
@@ -126,9 +124,7 @@ func TestCreateAtRefuses(t *testing.T) {
 	}
 	m := &recorder{durable: at}
 	o := options(filepath.Join(t.TempDir(), "log"), m)
-	if err := CreateAt(o, at, sound.Encode(), State{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, CreateAt(o, at, sound.Encode(), State{}))
 	if err := CreateAt(o, at, sound.Encode(), State{}); !errors.Is(err, os.ErrExist) {
 		t.Errorf("twice: %v", err)
 	}
@@ -167,9 +163,7 @@ func TestSettleAlone(t *testing.T) {
 			if !there {
 				continue
 			}
-			if err := os.MkdirAll(filepath.Join(path, filepath.Base(path)), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.MkdirAll(filepath.Join(path, filepath.Base(path)), 0o700))
 		}
 		for range 2 { // again, after another kill
 			if err := settleAlone(final, before); err != nil {

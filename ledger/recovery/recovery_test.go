@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -23,10 +24,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // closed makes the directory of a ledger with a few writes, and returns the index of the last one.
 func closed(t *testing.T, dir string) uint64 {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: quiet, LogBytes: 2 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(ledger.Open(t.Context(), ledger.Options{Dir: dir, Logger: quiet, LogBytes: 2 << 20}))(t)
 	index := uint64(0)
 	for sequence := uint64(1); sequence <= 3; sequence++ {
 		out, err := l.Write(t.Context(), &machine.Write{
@@ -38,9 +36,7 @@ func closed(t *testing.T, dir string) uint64 {
 		}
 		index = out.Receipt.Index
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	return index
 }
 
@@ -90,10 +86,8 @@ func TestToolsRefuse(t *testing.T) {
 		filepath.Join(dir, "foreign")
 	held, recovering, marked := filepath.Join(dir, "held"), filepath.Join(dir, "recovering"), filepath.Join(dir,
 		"marked")
-	if err := errors.Join(os.Mkdir(empty, 0o700), os.Mkdir(foreign, 0o700), os.WriteFile(file, nil, 0o600),
-		os.WriteFile(filepath.Join(foreign, "holiday.jpg"), nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.Mkdir(empty, 0o700), os.Mkdir(foreign, 0o700), os.WriteFile(file, nil, 0o600),
+		os.WriteFile(filepath.Join(foreign, "holiday.jpg"), nil, 0o600)))
 	closed(t, held)
 	closed(t, recovering)
 	closed(t, marked)
@@ -110,9 +104,7 @@ func TestToolsRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	marker := filepath.Join(marked, "LEDGER")
-	if err := os.WriteFile(marker, []byte(`{"format":99}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(marker, []byte(`{"format":99}`), 0o600))
 	for _, test := range []struct {
 		path, says string
 		want       error
@@ -176,9 +168,7 @@ func TestDamageIsNoSurvivor(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "one")
 		closed(t, dir)
-		if err := damage(dir); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, damage(dir))
 		before := content(t, dir)
 		if _, err := recovery.Inspect(dir); err == nil {
 			t.Errorf("%s: inspected", what)

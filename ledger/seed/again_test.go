@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/internal/format"
@@ -43,9 +44,7 @@ func joined(t *testing.T) (first, second *node, dir string) {
 	}
 	listener := listen(t)
 	dir = filepath.Join(t.TempDir(), "2")
-	if err := Join(t.Context(), options(dir, listener.Addr().String(), first.address)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Join(t.Context(), options(dir, listener.Addr().String(), first.address)))
 	second = serve(t, dir, listener)
 	return first, second, dir
 }
@@ -54,13 +53,10 @@ func joined(t *testing.T) (first, second *node, dir string) {
 func seedOf(t *testing.T, n *node) (content []byte, info cluster.SeedInfo) {
 	t.Helper()
 	var b bytes.Buffer
-	err := n.Seed(t.Context(), &b, 0, -1, func(i cluster.SeedInfo) error {
+	must.Do(t, n.Seed(t.Context(), &b, 0, -1, func(i cluster.SeedInfo) error {
 		info = i
 		return writeHeader(&b, &i)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return b.Bytes(), info
 }
 
@@ -74,9 +70,7 @@ func killed(t *testing.T, n *node, dir string) string {
 func copied(t *testing.T, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
-	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(to, os.DirFS(dir)))
 	return to
 }
 
@@ -90,9 +84,7 @@ func newImage(t *testing.T) *image {
 	var info cluster.SeedInfo
 	m.seed, info = seedOf(t, first)
 	m.at, m.members, m.ledger = info.At, string(info.Members), info.Backup.LedgerID
-	if err := errors.Join(second.Close(), first.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(second.Close(), first.Close()))
 	return m
 }
 
@@ -100,7 +92,7 @@ func newImage(t *testing.T) *image {
 func content(t *testing.T, dir string) string {
 	t.Helper()
 	h := sha256.New()
-	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, e fs.DirEntry, err error) error {
+	must.Do(t, fs.WalkDir(os.DirFS(dir), ".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == "LOCK" {
 			return err
 		}
@@ -111,10 +103,7 @@ func content(t *testing.T, dir string) string {
 		b, err := fs.ReadFile(os.DirFS(dir), path)
 		h.Write(b)
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
@@ -144,10 +133,7 @@ func (m *image) mustHaveTaken(t *testing.T, dir string, node uint64) {
 	if err != nil || len(report.Problems) > 0 || report.LedgerID != m.ledger {
 		t.Fatalf("verify: %+v, %v", report, err)
 	}
-	d, err := datadir.Open(dir, datadir.Created)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(datadir.Open(dir, datadir.Created))(t)
 	defer d.Close()
 	b, err := readBehind(d)
 	if err != nil || b.at != m.at || d.Node() != node || d.Fresh() {
@@ -163,9 +149,7 @@ func TestAgain(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)
 	ctx, o := from(t, m.dir, whole(m.seed))
-	if err := Again(ctx, o, m.at.Index); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Again(ctx, o, m.at.Index))
 	m.mustHaveTaken(t, m.dir, 2)
 	// Interrupted after the replacement, it has nothing left to do.
 	o.RoundTripper = nil
@@ -196,13 +180,9 @@ func TestAgainKeepsTermAndVote(t *testing.T) {
 			err = raftlog.CreateAt(raftlog.Options{Dir: d.Log(), Identity: d.Identity()},
 				b.at, b.log.Members.Encode(), test.before)
 		}
-		if err := errors.Join(err, d.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(err, d.Close()))
 		ctx, o := from(t, dir, whole(m.seed))
-		if err := Again(ctx, o, m.at.Index); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, Again(ctx, o, m.at.Index))
 		out, err := raftlog.ReadOutline(filepath.Join(dir, "log"), d.Identity())
 		if err != nil || out.State != test.want {
 			t.Errorf("the log has %+v, %v, want %+v", out.State, err, test.want)
@@ -246,9 +226,7 @@ func TestAgainRefusesDamage(t *testing.T) {
 		}
 	}
 	ctx, o := from(t, m.dir, whole(m.seed))
-	if err := Again(ctx, o, m.at.Index); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Again(ctx, o, m.at.Index))
 	m.mustHaveTaken(t, m.dir, 2)
 }
 
@@ -266,9 +244,7 @@ func backupBytes(t *testing.T, seed []byte) int64 {
 func TestHeaderOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	if err := writeHeader(&b, &cluster.SeedInfo{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, writeHeader(&b, &cluster.SeedInfo{}))
 	other := b.Bytes()
 	other[len(magic)+3] = version + 1
 	if _, _, err := readHeader(bytes.NewReader(other)); !errors.Is(err, ErrDamaged) {
@@ -294,9 +270,7 @@ func TestAgainRefusals(t *testing.T) {
 		info := cluster.SeedInfo{At: m.at, Members: []byte(m.members)}
 		change(&info)
 		var b bytes.Buffer
-		if err := writeHeader(&b, &info); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, writeHeader(&b, &info))
 		return append(b.Bytes(), m.seed[ours:]...)
 	}
 	removed := raftlog.Members{Voters: []uint64{1}, Highest: 2}

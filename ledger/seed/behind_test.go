@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -64,20 +65,14 @@ func listenAlone(t *testing.T) net.Listener {
 	if runtime.GOOS != "linux" {
 		return listen(t) // most systems have only one loopback address
 	}
-	l, err := net.Listen("tcp", "127.0.0.3:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.3:0"))(t)
 	return l
 }
 
 // listenAgain listens at the address of a node that has closed its listener.
 func listenAgain(t *testing.T, address string) net.Listener {
 	t.Helper()
-	l, err := freeport.Listen(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(freeport.Listen(t.Context(), address))(t)
 	return l
 }
 
@@ -104,9 +99,7 @@ func nodeBehind(t *testing.T, lost bool) {
 		listeners, dirs = append(listeners, listenAlone(t)), append(dirs, filepath.Join(t.TempDir(), fmt.Sprint(id)))
 		if id > 1 {
 			o := options(dirs[id-1], listeners[id-1].Addr().String(), nodes[0].address)
-			if err := Join(t.Context(), o); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, Join(t.Context(), o))
 		}
 		nodes = append(nodes, serve(t, dirs[id-1], listeners[id-1], shortLog))
 	}
@@ -126,9 +119,7 @@ func nodeBehind(t *testing.T, lost bool) {
 		return true
 	})
 	writeAny(t, 1, []byte("all of them have it"), nodes...)
-	if err := nodes[2].Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, nodes[2].Close())
 	sequence := uint64(2)
 	await(t, "the others have dropped the beginning of their logs", func() bool {
 		writeAny(t, sequence, bytes.Repeat([]byte{byte(sequence)}, 256<<10), nodes[:2]...)
@@ -142,9 +133,7 @@ func nodeBehind(t *testing.T, lost bool) {
 	})
 	others := nodes[:2]
 	if lost {
-		if err := nodes[1].Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, nodes[1].Close())
 		others = nodes[:1]
 	}
 	reopened := serve(t, dirs[2], listenAgain(t, nodes[2].address), shortLog)
@@ -161,9 +150,7 @@ func nodeBehind(t *testing.T, lost bool) {
 	o := options(dirs[2], "", "127.0.0.1:1") // no node listens there; the log names the others
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := Again(ctx, o, behind.At.Index); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Again(ctx, o, behind.At.Index))
 	back := serve(t, dirs[2], listenAgain(t, nodes[2].address), shortLog)
 	others = append(slices.Clone(others), back)
 	writeAny(t, sequence, []byte("all of them again"), others...)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -40,10 +41,7 @@ func serve(t *testing.T, dir string, listener net.Listener, change ...func(*ledg
 	for _, c := range change {
 		c(&o)
 	}
-	l, err := ledger.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(ledger.Open(t.Context(), o))(t)
 	mux := http.NewServeMux()
 	mux.Handle(cluster.JoinPath, l.Cluster().JoinHandler())
 	mux.Handle(Path, Handler(l, -1))
@@ -54,10 +52,7 @@ func serve(t *testing.T, dir string, listener net.Listener, change ...func(*ledg
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	return l
 }
 
@@ -85,13 +80,10 @@ func write(t *testing.T, n *node, sequence uint64) {
 func standing(t *testing.T, n *node) string {
 	t.Helper()
 	var s string
-	err := n.View(t.Context(), func(v machine.View) error {
+	must.Do(t, n.View(t.Context(), func(v machine.View) error {
 		s = fmt.Sprint(v.LedgerID(), v.Index(), v.Digest())
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return s
 }
 
@@ -124,9 +116,7 @@ func TestJoin(t *testing.T) {
 			!strings.Contains(err.Error(), "--join") {
 			t.Fatalf("the directory of a node that has not joined was opened: %v", err)
 		}
-		if err := Join(t.Context(), options(dir, own, ask)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, Join(t.Context(), options(dir, own, ask)))
 		if err := Join(t.Context(), options(dir, own, ask)); !errors.Is(err, ErrJoined) {
 			t.Errorf("joined again: %v", err)
 		}

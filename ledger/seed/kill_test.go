@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -47,9 +48,7 @@ func TestAgainSurvivesKills(t *testing.T) {
 	body := eachStep(&steps, m.seed, 12, func(what string) { left = append(left, what, copied(t, m.dir)) })
 	ctx, o := from(t, m.dir, body)
 	o.step = steps.step
-	if err := Again(ctx, o, m.at.Index); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Again(ctx, o, m.at.Index))
 	m.mustHaveTaken(t, m.dir, 2)
 	seen := ""
 	for ; len(left) > 0; left = left[2:] {
@@ -103,10 +102,7 @@ func TestJoinSurvivesKills(t *testing.T) {
 	}
 	o := Options{Logger: quiet}
 	body := eachStep(&o, m.seed, 12, func(what string) { left = append(left, what, copied(t, dir)) })
-	nonce, err := take(dir, o, body())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nonce := must.Get(take(dir, o, body()))(t)
 	m.mustHaveTaken(t, dir, 2)
 	for ; len(left) > 0; left = left[2:] {
 		what, dir := left[0], left[1]
@@ -130,10 +126,7 @@ func TestJoinRefusesDamage(t *testing.T) {
 	t.Parallel()
 	m := newImage(t)
 	dir := filepath.Join(t.TempDir(), "new")
-	d, err := datadir.Open(dir, datadir.Joined)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(datadir.Open(dir, datadir.Joined))(t)
 	defer d.Close()
 	o := Options{Logger: quiet}
 	o.setDefaults()
@@ -155,12 +148,8 @@ func TestJoinRefusesDamage(t *testing.T) {
 		t.Fatalf("a state of another ledger: %v", err)
 	}
 	answer.Ledger--
-	if err := j.receive(t.Context(), bytes.NewReader(m.seed), answer); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, j.receive(t.Context(), bytes.NewReader(m.seed), answer))
+	must.Do(t, d.Close())
 	m.mustHaveTaken(t, dir, 2)
 }
 

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestEngineMutants changes one place in the source of the engine at a time, and expects the check that is about it to
@@ -16,10 +18,7 @@ func TestEngineMutants(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds the simulation once for each mutant: make test-nightly")
 	}
-	directory, err := filepath.Abs("../engine")
-	if err != nil {
-		t.Fatal(err)
-	}
+	directory := must.Get(filepath.Abs("../engine"))(t)
 	for _, m := range []struct{ name, file, was, is, caught string }{
 		{
 			"an outcome of another part", "submission.go",
@@ -84,16 +83,11 @@ func TestEngineMutants(t *testing.T) {
 			}
 			dir := t.TempDir()
 			mutant, overlay := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
-			replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutant}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			replace := must.Get(json.Marshal(map[string]any{"Replace": map[string]string{path: mutant}}))(t)
 			for name, content := range map[string][]byte{
 				mutant: []byte(strings.Replace(string(source), m.was, m.is, 1)), overlay: replace,
 			} {
-				if err := os.WriteFile(name, content, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(name, content, 0o600))
 			}
 			test := exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-timeout", "10m",
 				"-run", "^(TestSimulation|TestCluster)$", ".")

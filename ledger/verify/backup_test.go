@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -25,12 +26,8 @@ func backedUp(t *testing.T) (dir string, backup []byte) {
 	dir = written(t)
 	l := open(t, dir)
 	var b bytes.Buffer
-	if _, err := l.Backup(t.Context(), &b, ledger.BackupOptions{RateBytes: -1}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.Backup(t.Context(), &b, ledger.BackupOptions{RateBytes: -1}))(t)
+	must.Do(t, l.Close())
 	return dir, b.Bytes()
 }
 
@@ -42,10 +39,7 @@ func TestVerifyOfABackup(t *testing.T) {
 	if err != nil || len(got.Problems) != 0 {
 		t.Fatalf("%v %+v", err, got)
 	}
-	want, err := verify.Directory(t.Context(), dir, verify.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(verify.Directory(t.Context(), dir, verify.Options{}))(t)
 	if got.AuditSummary != want.AuditSummary || got.LedgerID != want.LedgerID || got.Index != want.Index ||
 		got.Digest != want.Digest {
 		t.Errorf("of the backup: %+v\nof its directory: %+v", got, want)
@@ -142,18 +136,11 @@ func TestVerifyEndsWithItsContext(t *testing.T) {
 // into them.
 func copyOf(t *testing.T, d *datadir.Directory) string {
 	t.Helper()
-	content, err := os.ReadFile(d.State())
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(d.State()))(t)
 	to := t.TempDir()
 	path := filepath.Join(to, "copy.db")
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(filepath.Join(to, datadir.BlocksName), os.DirFS(d.Blocks())); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, content, 0o600))
+	must.Do(t, os.CopyFS(filepath.Join(to, datadir.BlocksName), os.DirFS(d.Blocks())))
 	return path
 }
 
@@ -165,20 +152,11 @@ func TestReplayIntoACopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := datadir.OpenLedger(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, err := os.ReadFile(d.State())
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(datadir.OpenLedger(dir))(t)
+	before := must.Get(os.ReadFile(d.State()))(t)
 	path := copyOf(t, d)
 	for range 2 { // again over the result: nothing is left to replay
-		got, err := verify.ReplayInto(t.Context(), path, d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(verify.ReplayInto(t.Context(), path, d))(t)
 		if got.Index != want.Index || got.Digest != want.Digest || got.Transactions != want.Transactions {
 			t.Errorf("in the copy: %+v\nin the directory: %+v", got, want)
 		}
@@ -204,23 +182,15 @@ func TestReplayOfDamage(t *testing.T) {
 		"needle-123": "blocks/0000000001.blocks", "hay-290": "state.db", "client-3": "state.db",
 	} {
 		dir := written(t)
-		d, err := datadir.OpenLedger(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must.Get(datadir.OpenLedger(dir))(t)
 		file := filepath.Join(dir, name)
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(file))(t)
 		wrong := []byte(needle)
 		wrong[len(wrong)-1] ^= 4
 		if !bytes.Contains(content, []byte(needle)) {
 			t.Fatalf("%q is not in the file", needle)
 		}
-		if err := os.WriteFile(file, bytes.ReplaceAll(content, []byte(needle), wrong), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(file, bytes.ReplaceAll(content, []byte(needle), wrong), 0o600))
 		if report, err := verify.ReplayInto(t.Context(), copyOf(t, d), d); !verify.IsDamage(err) {
 			t.Errorf("%q became %q: %+v, %v", needle, wrong, report, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -26,12 +27,9 @@ func appendWrite(client string, sequence uint64, payload []byte) *machine.Write 
 // open opens a ledger that the end of the test closes.
 func open(t *testing.T, dir string) *ledger.Ledger {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Options{
+	l := must.Get(ledger.Open(t.Context(), ledger.Options{
 		Dir: dir, Logger: slog.New(slog.DiscardHandler), LogBytes: 2 << 20,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -60,9 +58,7 @@ func written(t *testing.T) string {
 		})
 		mustCommit(t, l, w)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	return dir
 }
 
@@ -95,9 +91,7 @@ func TestVerifyFindsFlippedBit(t *testing.T) {
 		// Every copy, because older pages are still in the file.
 		flipped := bytes.Clone([]byte(needle))
 		flipped[len(flipped)-1] ^= 4
-		if err := os.WriteFile(path, bytes.ReplaceAll(b, []byte(needle), flipped), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, bytes.ReplaceAll(b, []byte(needle), flipped), 0o600))
 		report, err := verify.Directory(t.Context(), dir, verify.Options{})
 		if err != nil || len(report.Problems) == 0 {
 			t.Errorf("%q became %q: %v, no problem found", needle, flipped, err)
@@ -113,9 +107,7 @@ func TestVerifyFindsDamagedLog(t *testing.T) {
 		t.Fatal(segments, err)
 	}
 	for _, s := range segments {
-		if err := os.Truncate(s, 100); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Truncate(s, 100))
 	}
 	report, err := verify.Directory(t.Context(), dir, verify.Options{})
 	if err != nil || len(report.Problems) == 0 {
@@ -149,23 +141,18 @@ func TestVerifyChangesNothing(t *testing.T) {
 	dir := written(t)
 	read := func() map[string]string {
 		files := map[string]string{}
-		err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		must.Do(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
 				return err
 			}
 			b, err := os.ReadFile(path)
 			files[path] = string(b)
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		return files
 	}
 	before := read()
-	if _, err := verify.Directory(t.Context(), dir, verify.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(verify.Directory(t.Context(), dir, verify.Options{}))(t)
 	for path, content := range read() {
 		if before[path] != content {
 			t.Errorf("%s has changed", path)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // What an actor has stored is there again after a restart.
@@ -27,9 +29,7 @@ func TestStoredBytesOutliveARestart(t *testing.T) {
 			}
 			c.Stored(p, int(bytes))
 		}
-		if err := errors.Join(c.Close(), c.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(c.Close(), c.Close()))
 		c.Stored(partyOf(c, "client:a", Limits{}), 1_000) // after the end it is not written down
 	}
 	if content, err := os.ReadFile(path); err != nil || strings.Count(string(content), "\n") != 3 {
@@ -68,20 +68,13 @@ func TestDamage_StoredBytes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "STORED")
 	c := newController(t, Options{Shares: true, StoredFile: path})
 	c.Stored(partyOf(c, "client:a", Limits{}), 12)
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Close())
+	good := must.Get(os.ReadFile(path))(t)
 	for i := range 8 * len(good) {
 		bad := bytes.Clone(good)
 		bad[i/8] ^= 1 << (i % 8)
 		for _, content := range [][]byte{bad, good[:i/8]} {
-			if err := os.WriteFile(path, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, content, 0o600))
 			_, err := New(Options{Shares: true, StoredFile: path, Logger: slog.New(slog.DiscardHandler)})
 			if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove it") {
 				t.Errorf("%q: got %v", content, err)
@@ -110,9 +103,7 @@ func TestStoredBytesAreBounded(t *testing.T) {
 			return err
 		}
 		for range 5 {
-			if err := errors.Join(store(quota, 10), store(large, 100), store(small, 1)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(store(quota, 10), store(large, 100), store(small, 1)))
 		}
 		mustRefuse(t, store(quota, 1), StoredBytes, OfCredential)
 		if _, err := c.AwaitWrite(t.Context(), nil, quota, Work{Writes: 1, Bytes: 1}); err == nil {
@@ -151,9 +142,7 @@ func TestWhatIsFinishedIsBounded(t *testing.T) {
 		t.Error("a full credential begins something")
 	}
 	for range finishBytes >> 20 {
-		if err := finish(1 << 20); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, finish(1<<20))
 	}
 	mustRefuse(t, finish(1), StoredBytes, OfCredential)
 }

@@ -14,16 +14,15 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // newController returns a controller with shares and the default totals.
 func newController(t testing.TB, o Options) *Controller {
 	t.Helper()
 	o.Logger = slog.New(slog.DiscardHandler)
-	c, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(o))(t)
 	return c
 }
 
@@ -122,10 +121,7 @@ func TestDecodesInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newController(t, Options{Shares: true})
 		p := partyOf(c, "a", Limits{})
-		first, err := c.Decode(t.Context(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := must.Get(c.Decode(t.Context(), p))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		if _, err := c.Decode(ctx, p); !errors.Is(err, context.DeadlineExceeded) {
@@ -133,10 +129,7 @@ func TestDecodesInTurn(t *testing.T) {
 		}
 		first()
 		first()
-		second, err := c.Decode(t.Context(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		second := must.Get(c.Decode(t.Context(), p))(t)
 		if second(); c.Gauges().Decodes != 0 || p.Share.used[Decodes].Used() != 0 {
 			t.Error("something is still in use")
 		}
@@ -340,10 +333,7 @@ func FuzzBody(f *testing.F) {
 	f.Add([]byte(enveloped(0, strings.Repeat("x", 5_000))), uint8(255), true, false)
 	f.Add([]byte{0, 255, 255, 255, 255, 1}, uint8(1), true, false)
 	f.Add(bytes.Repeat([]byte("x"), 5_000), uint8(200), false, true)
-	c, err := New(Options{Shares: true, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		f.Fatal(err)
-	}
+	c := must.Get(New(Options{Shares: true, Logger: slog.New(slog.DiscardHandler)}))(f)
 	f.Fuzz(func(t *testing.T, content []byte, piece uint8, envelopes, compressed bool) {
 		p := partyOf(c, "a", Limits{})
 		b := newBody(c, p, envelopes, bytes.NewReader(content))
@@ -375,10 +365,7 @@ func TestRefusedLargeWritesAreReadLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newController(t, Options{Shares: true})
 		p, other := partyOf(c, "client:bad", Limits{}), partyOf(c, "client:good", Limits{})
-		done, err := c.Write(t.Context(), p, Work{Writes: 1, Bytes: maxQueuedBytes})
-		if err != nil {
-			t.Fatal(err)
-		}
+		done := must.Get(c.Write(t.Context(), p, Work{Writes: 1, Bytes: maxQueuedBytes}))(t)
 		attempt := func(p Party) error {
 			b := newBody(c, p, false, strings.NewReader(strings.Repeat("x", 100<<10)))
 			b.Write = true

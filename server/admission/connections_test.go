@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // fakeConn is a connection from an address that counts how often it is closed.
@@ -162,10 +164,7 @@ func TestSilentConnectionsAreClosed(t *testing.T) {
 // The listener closes excess connections, and closing one twice does not free two places.
 func TestListener(t *testing.T) {
 	t.Parallel()
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	c := newController(t, Options{Connections: 1, Shares: true})
 	l := c.Listener(inner)
 	accepted := make(chan net.Conn)
@@ -181,10 +180,7 @@ func TestListener(t *testing.T) {
 		}
 	}()
 	dial := func() net.Conn {
-		conn, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", inner.Addr().String()))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
@@ -234,10 +230,7 @@ func TestParseAddress(t *testing.T) {
 func TestConnContextOverEveryProtocol(t *testing.T) {
 	t.Parallel()
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
-		inner, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 		c := newController(t, Options{Shares: true})
 		protocols := new(http.Protocols)
 		protocols.SetHTTP1(!http2)
@@ -251,10 +244,7 @@ func TestConnContextOverEveryProtocol(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- hs.Serve(c.Listener(inner)) }() // ends with Close; received below
 		transport := &http.Transport{Protocols: protocols}
-		answer, err := (&http.Client{Transport: transport}).Get("http://" + inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get((&http.Client{Transport: transport}).Get("http://" + inner.Addr().String()))(t)
 		_ = answer.Body.Close()
 		if answer.StatusCode != http.StatusOK {
 			t.Error(name, "requests do not know their connection")

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // The number of tracked actors is bounded, and an active one is not dropped.
@@ -19,10 +21,7 @@ func TestRegistryIsBounded(t *testing.T) {
 	}
 	busy.used[Requests].TryAcquire(1, 1)
 	for i := range maxRememberedActors + 5 {
-		share, err := r.Of(fmt.Sprint(i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		share := must.Get(r.Of(fmt.Sprint(i)))(t)
 		if again, err := r.Of(fmt.Sprint(i)); err != nil || again != share {
 			t.Fatal("an actor has two shares:", err)
 		}
@@ -175,16 +174,12 @@ func TestWithoutShares(t *testing.T) {
 	c := newController(t, Options{Requests: 2, Streams: 2, Connections: 2})
 	p := c.Party(nil, Limits{Requests: 1})
 	for range 2 {
-		if _, err := c.Request(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Request(t.Context(), p))(t)
 	}
 	_, err := c.Request(t.Context(), p)
 	mustRefuse(t, err, Requests, OfServer)
 	for range 300_000 {
-		if _, err := c.Write(t.Context(), p, Work{Writes: 1, Bytes: 1 << 20}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Write(t.Context(), p, Work{Writes: 1, Bytes: 1 << 20}))(t)
 	}
 	if _, err := c.OwnRequest(t.Context(), p); err != nil {
 		t.Error("a look at the metrics of a server that is full:", err)
@@ -200,10 +195,7 @@ func TestReadsWaitForTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newController(t, Options{Shares: true})
 		p, other := partyOf(c, "a", Limits{Reads: 1}), partyOf(c, "b", Limits{})
-		done, err := c.Read(t.Context(), p, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		done := must.Get(c.Read(t.Context(), p, false))(t)
 		waited := make(chan struct{})
 		go func() { // ends with done; received below
 			next, err := c.Read(t.Context(), p, false)
@@ -231,9 +223,7 @@ func TestReadsWaitForTheirOwn(t *testing.T) {
 			t.Error("places are not given back")
 		}
 		for range maxReads {
-			if err := c.used[Reads].Acquire(t.Context(), 1, maxReads); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.used[Reads].Acquire(t.Context(), 1, maxReads))
 		}
 		full, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
@@ -251,10 +241,7 @@ func TestLargeReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newController(t, Options{Shares: true})
 		p := partyOf(c, "a", Limits{})
-		done, err := c.Read(t.Context(), p, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		done := must.Get(c.Read(t.Context(), p, true))(t)
 		refuse := func(p Party, large bool) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -271,9 +258,7 @@ func TestLargeReads(t *testing.T) {
 			t.Error("a small read beside a large one:", err)
 		}
 		for i := range maxLargeWork() - 1 {
-			if _, err := c.Read(t.Context(), partyOf(c, fmt.Sprint("b", i), Limits{}), true); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(c.Read(t.Context(), partyOf(c, fmt.Sprint("b", i), Limits{}), true))(t)
 		}
 		last := partyOf(c, "c", Limits{})
 		if err := refuse(last, true); !errors.Is(err, context.DeadlineExceeded) ||
@@ -302,10 +287,7 @@ func TestWritesOfAStreamWait(t *testing.T) {
 		p := partyOf(c, "a", Limits{WritesPerSecond: 10})
 		began := time.Now()
 		for range 4 {
-			done, err := c.AwaitWrite(t.Context(), nil, p, Work{Writes: 10, Bytes: 100})
-			if err != nil {
-				t.Fatal(err)
-			}
+			done := must.Get(c.AwaitWrite(t.Context(), nil, p, Work{Writes: 10, Bytes: 100}))(t)
 			done()
 		}
 		if took := time.Since(began); took != 3*time.Second {
@@ -360,9 +342,7 @@ func TestMayAnswer(t *testing.T) {
 	if err := c.MayAnswer(t.Context(), p, p.Limits.MessageBytes); err != nil {
 		t.Error("a share of which nothing is used has room for one of any size:", err)
 	}
-	if _, err := c.Answer(t.Context(), p, p.Limits.MessageBytes/4); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Answer(t.Context(), p, p.Limits.MessageBytes/4))(t)
 	if err := c.MayAnswer(t.Context(), p, p.Limits.MessageBytes/4); err != nil {
 		t.Error("half of it is free:", err)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // Every refusal says whose bound it is, which one, and that nothing was done.
@@ -46,9 +48,7 @@ func TestRefusalsExplainThemselves(t *testing.T) {
 func TestStoredBytesThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(dir, 0o700))
 	path := filepath.Join(dir, "STORED")
 	synctest.Test(t, func(t *testing.T) {
 		c := newController(t, Options{Shares: true, StoredFile: path})
@@ -62,9 +62,7 @@ func TestStoredBytesThatCannotBeWritten(t *testing.T) {
 		if got := c.StoredBytes(p); got != 10 {
 			t.Errorf("%d bytes are counted, want 10", got)
 		}
-		if err := os.Rename(dir+".away", dir); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(dir+".away", dir))
 		c.Stored(p, 5)
 		<-time.After(accountsEvery)
 		synctest.Wait()
@@ -73,9 +71,7 @@ func TestStoredBytesThatCannotBeWritten(t *testing.T) {
 			t.Errorf("%d bytes are written down, want 15", got)
 		}
 		c.Stored(p, 1)
-		if err := os.Rename(dir, dir+".away"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(dir, dir+".away"))
 		if err := c.Close(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "stored bytes") {
 			t.Errorf("a file that cannot be written at the end: %v", err)
 		}
@@ -87,9 +83,7 @@ func TestStoredBytesOfNoServer(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{"", "7", "x client:a", "-1 client:a", "7 ", " client:a"} {
 		path := filepath.Join(t.TempDir(), "STORED")
-		if err := os.WriteFile(path, storedFile(line+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, storedFile(line+"\n"), 0o600))
 		_, err := New(Options{Shares: true, StoredFile: path})
 		if err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%q: %v", line, err)

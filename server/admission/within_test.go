@@ -7,16 +7,15 @@ import (
 	"net/http/httptest"
 	"testing"
 	"testing/synctest"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A request and its first call are one request of the credential; each further call counts as one more.
 func TestCallsWithinARequestCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // the clock stands still
-		c, err := New(Options{Shares: true, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(New(Options{Shares: true, Logger: slog.New(slog.DiscardHandler)}))(t)
 		p := c.Party(newShare("agent"), Limits{Requests: 1, RequestsPerSecond: 3})
 		h := c.BeforeAuth(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			ctx := r.Context()
@@ -29,10 +28,7 @@ func TestCallsWithinARequestCount(t *testing.T) {
 				}
 				return leave
 			}
-			leave, err := c.Request(ctx, p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			leave := must.Get(c.Request(ctx, p))(t)
 			defer leave()
 			first := within(boundCount)
 			within(Requests) // beside the first one

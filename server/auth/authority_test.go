@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/server/admission"
 )
 
@@ -186,10 +187,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	never, _ := newKey(t, "never", readsAcme)
 	_, comes := newKey(t, "comes", readsAcme)
 	a := open(t, "keys:\n"+staysEntry)
-	first, err := a.Authenticate(bearer(stays))
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(a.Authenticate(bearer(stays)))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for range 4 {
@@ -237,10 +235,7 @@ func TestSharesAreOfActors(t *testing.T) {
 		key, esToken(t, goodClaims()), esToken(t, claimsWith(map[string]any{"jti": "2"})),
 		esToken(t, claimsWith(map[string]any{"sub": "other"})),
 	} {
-		c, err := a.Authenticate(bearer(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(a.Authenticate(bearer(text)))(t)
 		shares[c.Share()] = true
 	}
 	if len(shares) != 3 {
@@ -259,10 +254,7 @@ func TestLogsHaveNoSecret(t *testing.T) {
 	token := esToken(t, claimsWith(map[string]any{"aud": "other"}))
 	dir := writeFiles(t, map[string]string{"auth.yaml": "keys:\n" + entry + tokensFile, "jwks.json": testKeys().jwks})
 	log := new(logBuffer)
-	a, err := Open(dir+"/auth.yaml", Options{Logger: log.logger()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(Open(dir+"/auth.yaml", Options{Logger: log.logger()}))(t)
 	said := ""
 	for _, text := range []string{key, key + "x", strings.Replace(key, "sl_a", "sl_b", 1), token, token + "x"} {
 		_, err := a.Authenticate(bearer(text))

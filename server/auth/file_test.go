@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/server/admission"
 )
 
@@ -112,9 +113,7 @@ func TestFileModes(t *testing.T) {
 	} {
 		for _, name := range []string{"auth.yaml", "jwks.json"} {
 			dir := writeFiles(t, map[string]string{"auth.yaml": tokensFile, "jwks.json": testKeys().jwks})
-			if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Chmod(filepath.Join(dir, name), mode))
 			log := new(logBuffer)
 			_, err := Open(filepath.Join(dir, "auth.yaml"), Options{Logger: log.logger()})
 			refuse, warn := strings.HasPrefix(want, "chmod"), want == "warn"
@@ -137,17 +136,11 @@ func TestExampleFile(t *testing.T) {
 	t.Parallel()
 	content := make(map[string]string)
 	for _, name := range []string{"auth.yaml", "jwks.json"} {
-		b, err := os.ReadFile(filepath.Join("testdata", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(filepath.Join("testdata", name)))(t)
 		content[name] = string(b)
 	}
 	dir := writeFiles(t, content) // because a checkout may be group-writable
-	a, err := Open(filepath.Join(dir, "auth.yaml"), Options{Logger: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(Open(filepath.Join(dir, "auth.yaml"), Options{Logger: quiet()}))(t)
 	p := a.policy.Load()
 	if len(p.keys) != 3 || p.tokens == nil {
 		t.Errorf("%d keys, tokens %v", len(p.keys), p.tokens)
@@ -172,10 +165,7 @@ func TestAppendKey(t *testing.T) {
 	}
 	entry := &Entry{ID: "new", Hash: hash, Role: "writer", Scopes: []string{"acme/main", "*"},
 		ClientIDs: []string{"till-*"}, Expires: "2027-01-31T00:00:00Z"}
-	example, err := os.ReadFile("testdata/auth.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	example := must.Get(os.ReadFile("testdata/auth.yaml"))(t)
 	for name, before := range map[string]string{
 		"new": "", "example": string(example), "tokens only": tokensFile,
 		"in brackets": "keys: [{id: a, hash: \"" + someHash + "\", role: reader, scopes: [acme]}]\n",
@@ -212,10 +202,7 @@ func TestAppendKey(t *testing.T) {
 
 // FuzzAuthFile: parsing always ends, and an accepted file lets at least one caller in.
 func FuzzAuthFile(f *testing.F) {
-	example, err := os.ReadFile("testdata/auth.yaml")
-	if err != nil {
-		f.Fatal(err)
-	}
+	example := must.Get(os.ReadFile("testdata/auth.yaml"))(f)
 	for _, seed := range []string{string(example), tokensFile, "keys: [{id: a}]", "a: &a [*a]", "keys: {x: [",
 		"? [a]: b", "!!binary x: y", "keys: !!null"} {
 		f.Add(seed)

@@ -12,15 +12,14 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // FuzzJWKS: every key that is taken is of the kind that its algorithm needs and of a safe size, and the set of them
 // survives being written.
 func FuzzJWKS(f *testing.F) {
-	example, err := os.ReadFile("testdata/jwks.json")
-	if err != nil {
-		f.Fatal(err)
-	}
+	example := must.Get(os.ReadFile("testdata/jwks.json"))(f)
 	f.Add(example)
 	f.Add([]byte(testKeys().jwks))
 	f.Add([]byte(`{"keys":[{"kid":"a","kty":"OKP","crv":"Ed25519","x":"","d":"x"}]}`))
@@ -87,11 +86,8 @@ func FuzzClaims(f *testing.F) {
 	}
 	f.Add(`{"alg":"none","kid":"ed"}`, `{}`)
 	f.Add(`{"alg":"EdDSA","kid":"ed","crit":["exp"]}`, `{}`)
-	p, err := parseFile("auth.yaml", []byte(tokensFile),
-		func(string) ([]byte, error) { return []byte(testKeys().jwks), nil })
-	if err != nil {
-		f.Fatal(err)
-	}
+	p := must.Get(parseFile("auth.yaml", []byte(tokensFile),
+		func(string) ([]byte, error) { return []byte(testKeys().jwks), nil }))(f)
 	text := base64.RawURLEncoding.EncodeToString
 	f.Fuzz(func(t *testing.T, header, claims string) {
 		signed := text([]byte(header)) + "." + text([]byte(claims))

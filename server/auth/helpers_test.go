@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
@@ -31,9 +33,7 @@ func writeFiles(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	return dir
 }
@@ -42,19 +42,14 @@ func writeFiles(t testing.TB, files map[string]string) string {
 func open(t testing.TB, content string) *Authority {
 	t.Helper()
 	dir := writeFiles(t, map[string]string{"auth.yaml": content, "jwks.json": testKeys().jwks})
-	a, err := Open(filepath.Join(dir, "auth.yaml"), Options{Logger: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(Open(filepath.Join(dir, "auth.yaml"), Options{Logger: quiet()}))(t)
 	return a
 }
 
 // rewrite changes the file of an authority.
 func (a *Authority) rewrite(t testing.TB, content string) {
 	t.Helper()
-	if err := os.WriteFile(a.path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(a.path, []byte(content), 0o600))
 }
 
 // newKey makes a key and its entry in a file; rest are further lines.
@@ -158,10 +153,7 @@ func sign(t testing.TB, method jwt.SigningMethod, key any, claims jwt.MapClaims,
 	t.Helper()
 	token := jwt.NewWithClaims(method, claims)
 	maps.Copy(token.Header, header)
-	text, err := token.SignedString(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(token.SignedString(key))(t)
 	return text
 }
 

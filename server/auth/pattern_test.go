@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -75,10 +76,7 @@ func TestDecisions(t *testing.T) {
 		{"admin", []string{"*/*", "**"}, nil, "11......."},
 		{"admin", []string{"*"}, []string{"*"}, "111111111"},
 	} {
-		g, err := newGrant(test.role, test.scopes, test.clients)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := must.Get(newGrant(test.role, test.scopes, test.clients))(t)
 		if got := decisions(&Credential{grant: g}, in, out); got != test.want {
 			t.Errorf("%s %v %v: got %s, want %s", test.role, test.scopes, test.clients, got, test.want)
 		}
@@ -111,10 +109,7 @@ func decisions(c *Credential, in, out machine.Scope) string {
 
 // TestDecisionsDoNotAllocate: a stream asks a million times.
 func TestDecisionsDoNotAllocate(t *testing.T) {
-	g, err := newGrant("writer", []string{"other/*", "acme/*"}, []string{"x", "till-*"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must.Get(newGrant("writer", []string{"other/*", "acme/*"}, []string{"x", "till-*"}))(t)
 	c := &Credential{grant: g}
 	scope := machine.Scope{Organization: "acme", Vault: "main"}
 	if n := testing.AllocsPerRun(100, func() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -26,10 +27,7 @@ func TestPrincipalDecisions(t *testing.T) {
 		"delegate": "act 1.1.1.  inspect 1.....  settle 1.....",
 		"admin":    "act 1.1.1.  inspect 1.1.1.  settle 1.1.1.",
 	} {
-		g, err := newGrant(role, []string{"acme/main"}, []string{"*"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := must.Get(newGrant(role, []string{"acme/main"}, []string{"*"}))(t)
 		c := &Credential{actor: "client:a", grant: g}
 		if got := principalDecisions(c, in, out); got != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", role, got, want)
@@ -87,10 +85,7 @@ func TestRefusalsSayWhatIsMissing(t *testing.T) {
 
 func grantOf(t *testing.T, role string) *Credential {
 	t.Helper()
-	g, err := newGrant(role, []string{"acme"}, []string{"till-*"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must.Get(newGrant(role, []string{"acme"}, []string{"till-*"}))(t)
 	return &Credential{actor: "client:a", grant: g}
 }
 
@@ -183,10 +178,7 @@ func (i *issuer) verifier(t *testing.T) *Verifier {
 func TestWhatACredentialShows(t *testing.T) {
 	t.Parallel()
 	key, entry := newKey(t, "a", "role: reader, scopes: [acme], expires: 2099-01-02T03:04:05Z, limits: {requests: 5}")
-	c, err := open(t, "keys:\n"+entry).Authenticate(bearer(key))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(open(t, "keys:\n"+entry).Authenticate(bearer(key)))(t)
 	want := time.Date(2099, time.January, 2, 3, 4, 5, 0, time.UTC)
 	if !c.Expires().Equal(want) || c.Limits() != (admission.Limits{Requests: 5}) || c.Grant().Role != Reader ||
 		c.Share() == nil {
@@ -227,9 +219,7 @@ func TestOpenWithoutALogger(t *testing.T) {
 func TestSharedNamespaces(t *testing.T) {
 	t.Parallel()
 	shared := grantOf(t, "writer")
-	if err := shared.grant.share([]string{"jobs"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, shared.grant.share([]string{"jobs"}))
 	for namespace, want := range map[string]bool{"jobs": true, "": false, "jobs/1": false, "job": false} {
 		if shared.Shares(namespace) != want || (*Credential)(nil).Shares(namespace) {
 			t.Errorf("%q is shared: %t, want %t", namespace, shared.Shares(namespace), want)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -48,10 +49,7 @@ func explain(err error) error {
 func forge(t *testing.T, header map[string]any, claims any, signature string) string {
 	t.Helper()
 	part := func(v any) string {
-		b, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(json.Marshal(v))(t)
 		return base64.RawURLEncoding.EncodeToString(b)
 	}
 	return part(header) + "." + part(claims) + "." + signature
@@ -61,10 +59,7 @@ func forge(t *testing.T, header map[string]any, claims any, signature string) st
 func TestTokenAttacks(t *testing.T) {
 	t.Parallel()
 	a, k := open(t, tokensFile), testKeys()
-	der, err := x509.MarshalPKIXPublicKey(&k.rsa.PublicKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.MarshalPKIXPublicKey(&k.rsa.PublicKey))(t)
 	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 	ec := func(header map[string]any, claims jwt.MapClaims) string {
 		return sign(t, jwt.SigningMethodES256, k.ec, claims, header)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -46,10 +47,7 @@ func TestFiles(t *testing.T) {
 // TestNothingInline: the policy would keep inline code from running.
 func TestNothingInline(t *testing.T) {
 	t.Parallel()
-	page, err := fs.ReadFile(dist, "dist/index.html")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(fs.ReadFile(dist, "dist/index.html"))(t)
 	if inline := regexp.MustCompile(`<script(?:[^>]*)>[^<]|<style|\son[a-z]+=|\sstyle=`).Find(page); inline != nil {
 		t.Errorf("the page has inline code: %s", inline)
 	}
@@ -61,10 +59,7 @@ func TestNothingInline(t *testing.T) {
 // TestAdvice: the console says about every refusal what docs/clients.md says, and that says something about each.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("src/advice.ts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(os.ReadFile("src/advice.ts"))(t)
 	shown := map[string][2]string{}
 	entry := regexp.MustCompile(`(?m)^  ([A-Z_]+): \["([^"]*)", "([^"]*)"\],$`)
 	for _, m := range entry.FindAllStringSubmatch(string(source), -1) {
@@ -89,10 +84,7 @@ func TestAdvice(t *testing.T) {
 // documentedRefusals returns what docs/clients.md says that refusals mean and that clients should do, as plain text.
 func documentedRefusals(t *testing.T) map[string][2]string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/clients.md"))(t)
 	_, table, found := strings.Cut(string(page), "| code | Connect code | what it means | what to do |\n")
 	table, _, ended := strings.Cut(table, "\n\n")
 	if !found || !ended {

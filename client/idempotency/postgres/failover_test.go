@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
@@ -25,10 +26,7 @@ func failOver(t *testing.T) (moved, direct *postgres.Store, pool *pgxpool.Pool) 
 	open(t, old.URL, postgres.Options{CleanupInterval: -1})
 	direct = open(t, next.URL, postgres.Options{CleanupInterval: -1})
 	pool = connect(t, strings.Replace(old.URL, old.Address, p.Address, 1)+"&pool_max_conns=8")
-	moved, err := postgres.New(t.Context(), pool, postgres.Options{CleanupInterval: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	moved = must.Get(postgres.New(t.Context(), pool, postgres.Options{CleanupInterval: -1}))(t)
 	t.Cleanup(func() { _ = moved.Close() })
 	fill(t, pool, 8)
 	storefaults.FailOver(t, p, old, next)
@@ -87,9 +85,7 @@ func TestRoleThatLosesItsPrivileges(t *testing.T) {
 	owner := connect(t, server.URL)
 	execute := func(statement string) {
 		t.Helper()
-		if _, err := owner.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(owner.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol))(t)
 	}
 	execute("CREATE ROLE app LOGIN; " + postgres.Privileges("app"))
 	url := strings.Replace(server.URL, "test@", "app@", 1)
@@ -121,10 +117,7 @@ func TestRoleThatLosesItsPrivileges(t *testing.T) {
 // openAs opens a store whose table is there.
 func openAs(t *testing.T, url string) *postgres.Store {
 	t.Helper()
-	s, err := postgres.Open(t.Context(), url, postgres.Options{CleanupInterval: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(postgres.Open(t.Context(), url, postgres.Options{CleanupInterval: -1}))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -133,10 +126,7 @@ func openAs(t *testing.T, url string) *postgres.Store {
 func fill(t *testing.T, pool *pgxpool.Pool, n int) {
 	t.Helper()
 	for range n {
-		conn, err := pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(pool.Acquire(t.Context()))(t)
 		defer conn.Release()
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
@@ -44,14 +45,9 @@ func TestLateBehindATransaction(t *testing.T) {
 	server := servertest.Postgres(t)
 	s := open(t, server.URL, postgres.Options{CleanupInterval: -1})
 	pool := connect(t, server.URL)
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(pool.Begin(t.Context()))(t)
 	request := &idempotency.ReserveRequest{Key: key("k"), AttemptID: idempotency.NewAttemptID()}
-	if _, err := s.WithTx(tx).Reserve(t.Context(), request); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.WithTx(tx).Reserve(t.Context(), request))(t)
 	late := &idempotency.ReserveRequest{
 		Key: key("k"), AttemptID: idempotency.NewAttemptID(), ValidUntil: time.Now().Add(time.Second),
 	}
@@ -65,13 +61,9 @@ func TestLateBehindATransaction(t *testing.T) {
 	})
 	const waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 	for n := 0; n == 0 || !time.Now().After(late.ValidUntil); {
-		if err := pool.QueryRow(t.Context(), waits).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, pool.QueryRow(t.Context(), waits).Scan(&n))
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tx.Rollback(t.Context()))
 	if err := group.Wait(); err != nil {
 		t.Error(err)
 	}
@@ -84,10 +76,7 @@ func TestRepeatWaitsForTheStandby(t *testing.T) {
 	server := servertest.Postgres(t, "synchronous_standby_names=away")
 	local := open(t, server.URL+"&synchronous_commit=local", postgres.Options{CleanupInterval: -1})
 	r := &idempotency.ReserveRequest{Key: key("k"), AttemptID: idempotency.NewAttemptID()}
-	answer, err := local.Reserve(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(local.Reserve(t.Context(), r))(t)
 	owner := &idempotency.Ownership{Key: r.Key, Token: answer.Token, AttemptID: r.AttemptID}
 	pool := connect(t, server.URL)
 	briefly := func(do func(ctx context.Context) error) error {
@@ -100,10 +89,7 @@ func TestRepeatWaitsForTheStandby(t *testing.T) {
 		return err
 	}) == nil {
 	}
-	s, err := postgres.Open(t.Context(), server.URL, postgres.Options{CleanupInterval: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(postgres.Open(t.Context(), server.URL, postgres.Options{CleanupInterval: -1}))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	complete := func(s idempotency.Store) error {
 		return briefly(func(ctx context.Context) error {
@@ -119,10 +105,7 @@ func TestRepeatWaitsForTheStandby(t *testing.T) {
 	}
 	for state := idempotency.Pending; state != idempotency.Committed; {
 		// The server abandons the wait when it learns that the client has.
-		got, err := local.Get(t.Context(), &r.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(local.Get(t.Context(), &r.Key))(t)
 		state = got.State
 	}
 	if complete(s) == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
@@ -22,23 +23,15 @@ import (
 // open creates the table and opens a store.
 func open(t testing.TB, url string, o postgres.Options) *postgres.Store {
 	t.Helper()
-	if err := postgres.Init(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	s, err := postgres.Open(t.Context(), url, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, postgres.Init(t.Context(), url))
+	s := must.Get(postgres.Open(t.Context(), url, o))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
 func connect(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.New(t.Context(), url))(t)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -165,9 +158,7 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			server := servertest.Postgres(t, c.settings...)
 			if c.init {
-				if err := postgres.Init(t.Context(), server.URL); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, postgres.Init(t.Context(), server.URL))
 			}
 			s, err := postgres.Open(t.Context(), server.URL, postgres.Options{})
 			if err == nil {
@@ -190,13 +181,9 @@ func TestInitAtTheSameTime(t *testing.T) {
 		for range 16 {
 			group.Go(func() error { return postgres.Init(t.Context(), server.URL) })
 		}
-		if err := group.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, group.Wait())
 		const drop = "DROP TABLE idempotency_records; DROP SEQUENCE idempotency_tokens"
-		if _, err := pool.Exec(t.Context(), drop); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(pool.Exec(t.Context(), drop))(t)
 	}
 }
 
@@ -205,15 +192,10 @@ func TestPrivileges(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
 	open(t, server.URL, postgres.Options{CleanupInterval: -1})
-	if _, err := connect(t, server.URL).Exec(t.Context(),
-		"CREATE ROLE app LOGIN; "+postgres.Privileges("app"), pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
-	s, err := postgres.Open(t.Context(), strings.Replace(server.URL, "test@", "app@", 1),
-		postgres.Options{CleanupInterval: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Get(connect(t, server.URL).Exec(t.Context(),
+		"CREATE ROLE app LOGIN; "+postgres.Privileges("app"), pgx.QueryExecModeSimpleProtocol))(t)
+	s := must.Get(postgres.Open(t.Context(), strings.Replace(server.URL, "test@", "app@", 1),
+		postgres.Options{CleanupInterval: 10 * time.Millisecond}))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	if _, err := idempotency.Do(t.Context(), s, key("k"), succeed); err != nil {
 		t.Error(err)
@@ -229,17 +211,13 @@ func TestDescription(t *testing.T) {
 	s := open(t, server.URL, postgres.Options{})
 	k := key("order-4711")
 	k.Principal = "p\x00"
-	if _, err := idempotency.Do(t.Context(), s, k, succeed); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(idempotency.Do(t.Context(), s, k, succeed))(t)
 	var organization, namespace, principal string
 	var state int
 	var found bool
-	if err := connect(t, server.URL).QueryRow(t.Context(), `SELECT organization, namespace, principal, state,
+	must.Do(t, connect(t, server.URL).QueryRow(t.Context(), `SELECT organization, namespace, principal, state,
 		key_hash = sha256('order-4711') FROM idempotency_records`).Scan(&organization, &namespace, &principal, &state,
-		&found); err != nil {
-		t.Fatal(err)
-	}
+		&found))
 	if organization != "acme" || namespace != "test" || principal != "p\uFFFD" || state != 3 || !found {
 		t.Errorf("%q %q %q %d %v", organization, namespace, principal, state, found)
 	}
@@ -250,20 +228,14 @@ func TestCleanup(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t)
 	s := open(t, server.URL, postgres.Options{CleanupInterval: 10 * time.Millisecond})
-	if _, err := idempotency.Do(t.Context(), s, key("live"), succeed); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(idempotency.Do(t.Context(), s, key("live"), succeed))(t)
 	pool := connect(t, server.URL)
-	if _, err := pool.Exec(t.Context(), `INSERT INTO idempotency_records
+	must.Get(pool.Exec(t.Context(), `INSERT INTO idempotency_records
 		(key, version, record, keep_until, organization, vault, namespace, principal, key_hash)
 		SELECT sha256(n::text::bytea), n, '\x0103', clock_timestamp() - interval '2 minutes', '', '', '', '', ''
-		FROM generate_series(1, 2500) AS n`); err != nil {
-		t.Fatal(err)
-	}
+		FROM generate_series(1, 2500) AS n`))(t)
 	for left := 0; left != 1; {
-		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM idempotency_records").Scan(&left); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM idempotency_records").Scan(&left))
 	}
 	if r, err := s.Get(t.Context(), new(key("live"))); err != nil || r.State != idempotency.Committed {
 		t.Errorf("the record that must stay is %+v, %v", r, err)
@@ -278,14 +250,10 @@ func TestWithTx(t *testing.T) {
 	server := servertest.Postgres(t)
 	s := open(t, server.URL, postgres.Options{})
 	pool := connect(t, server.URL)
-	if _, err := pool.Exec(t.Context(), "CREATE TABLE effects (n int)"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(pool.Exec(t.Context(), "CREATE TABLE effects (n int)"))(t)
 	effects := func() (n int) {
 		t.Helper()
-		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM effects").Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM effects").Scan(&n))
 		return n
 	}
 	// Heartbeats arrive while the work uses the transaction.
@@ -372,9 +340,7 @@ func TestKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(idempotency.Do(t.Context(), s, key("done"), succeed))(t)
 	server.Kill()
 	for err == nil { // the server's children exit a moment later
 		_, err = s.Get(t.Context(), new(key("done")))
@@ -409,9 +375,7 @@ func TestFaults(t *testing.T) {
 func BenchmarkStore(b *testing.B) {
 	url := servertest.Postgres(b, "shared_buffers=512MB", "max_wal_size=4GB").URL + "&pool_max_conns=64"
 	pool := connect(b, url)
-	if _, err := pool.Exec(b.Context(), "CREATE TABLE bare (key text PRIMARY KEY)"); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(pool.Exec(b.Context(), "CREATE TABLE bare (key text PRIMARY KEY)"))(b)
 	storetest.Benchmark(b, open(b, url, postgres.Options{}), func(ctx context.Context, key string) error {
 		_, err := pool.Exec(ctx, "INSERT INTO bare VALUES ($1)", key)
 		return err

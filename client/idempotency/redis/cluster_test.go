@@ -13,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
@@ -81,16 +82,12 @@ func TestClusterFailover(t *testing.T) {
 	master, replica := cluster.Of(anyKey)
 	s := open(t, cluster.URL, redis.Options{})
 	careful := open(t, cluster.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 30 * time.Second})
-	if _, err := idempotency.Do(t.Context(), careful, key("before"), succeed); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(idempotency.Do(t.Context(), careful, key("before"), succeed))(t)
 	pending := reserve(t, careful, "pending")
 	hasty := open(t, cluster.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 50 * time.Millisecond})
 	// From now on the replica receives nothing: it is paused, and its connection is broken.
 	replica.Pause()
-	if err := connect(t, master).Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, connect(t, master).Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err())
 	lost := reserve(t, s, "lost")
 	request := &idempotency.ReserveRequest{Key: key("careful"), AttemptID: idempotency.NewAttemptID()}
 	if r, err := hasty.Reserve(t.Context(), request); err == nil {
@@ -203,18 +200,14 @@ func TestClusterRefusals(t *testing.T) {
 		t.Errorf("a ring: %v", err)
 	}
 	for _, node := range cluster.Masters {
-		if err := connect(t, node).ConfigSet(t.Context(), "appendfsync", "everysec").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, connect(t, node).ConfigSet(t.Context(), "appendfsync", "everysec").Err())
 	}
 	open(t, cluster.URL, redis.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if n := strings.Count(log.String(), "everysec"); n != 1 {
 		t.Errorf("the log has %d warnings: %q", n, log.String())
 	}
 	last := connect(t, cluster.Masters[2])
-	if err := last.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, last.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
 	if _, err := redis.Open(t.Context(), cluster.URL, redis.Options{}); err == nil ||
 		!strings.Contains(err.Error(), "noeviction") {
 		t.Errorf("a node that evicts: %v", err)

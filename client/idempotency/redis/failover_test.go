@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
@@ -22,9 +23,7 @@ func fill(t *testing.T, c *driver.Client, n int) {
 	for range n {
 		conn := c.Conn()
 		defer func() { _ = conn.Close() }() // gives it back
-		if err := conn.Ping(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, conn.Ping(t.Context()).Err())
 	}
 }
 
@@ -51,18 +50,11 @@ func TestFailOver(t *testing.T) {
 			p := storefaults.Start(t, old.Address)
 			client := driver.NewClient(&driver.Options{Addr: p.Address, MaxRetries: -1, PoolSize: 8})
 			t.Cleanup(func() { _ = client.Close() })
-			s, err := redis.New(t.Context(), client, redis.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(redis.New(t.Context(), client, redis.Options{}))(t)
 			t.Cleanup(func() { _ = s.Close() })
 			fill(t, client, 8)
-			if err := connect(t, next).ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
-				t.Fatal(err)
-			}
-			if err := demote(connect(t, old), next); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, connect(t, next).ReplicaOf(t.Context(), "NO", "ONE").Err())
+			must.Do(t, demote(connect(t, old), next))
 			p.Lead(next.Address)
 			direct := open(t, next.URL, redis.Options{})
 			var calls sync.WaitGroup
@@ -89,9 +81,7 @@ func TestServerThatComesBackChanged(t *testing.T) {
 	server := servertest.Redis(t)
 	s := open(t, server.URL, redis.Options{})
 	admin := connect(t, server)
-	if _, err := idempotency.Do(t.Context(), s, key("before"), succeed); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(idempotency.Do(t.Context(), s, key("before"), succeed))(t)
 	for name, c := range map[string]struct {
 		change, back []any
 		says         string

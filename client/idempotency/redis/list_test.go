@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
@@ -18,9 +19,7 @@ import (
 func TestList(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	if err := connect(t, server).Set(t.Context(), "other", "value", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, connect(t, server).Set(t.Context(), "other", "value", 0).Err())
 	for _, prefix := range []string{"plain", "p*", "[p]", `\p`} {
 		storetest.RunList(t, open(t, server.URL, redis.Options{Prefix: prefix}))
 	}
@@ -66,19 +65,13 @@ func TestListFails(t *testing.T) {
 		}
 		return last
 	}
-	if err := list(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, list())
 	hash := fmt.Sprintf("%x", sha256.Sum256([]byte("k")))
-	if err := client.HSet(t.Context(), names[0], "record", "damaged").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, client.HSet(t.Context(), names[0], "record", "damaged").Err())
 	if err := list(); !errors.Is(err, idempotency.ErrDamaged) || !strings.Contains(err.Error(), hash) {
 		t.Errorf("want the damaged record, got %v", err)
 	}
-	if err := client.HSet(t.Context(), names[0], "description", "{}").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, client.HSet(t.Context(), names[0], "description", "{}").Err())
 	if err := list(); !errors.Is(err, idempotency.ErrDamaged) {
 		t.Errorf("want the damaged description, got %v", err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -126,10 +127,7 @@ var tracedEnd = regexp.MustCompile(`^(\d+) +\d+\.\d+ <\.\.\. (write|fdatasync) r
 // lastSync reads a Redis server's trace. size is the final size of the file.
 func lastSync(t *testing.T, trace string, size int64) (cut cutOff) {
 	t.Helper()
-	f, err := os.Open(trace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(trace))(t)
 	defer func() { _ = f.Close() }()
 	var after int64 // bytes written since the last sync began
 	var written time.Time
@@ -191,9 +189,7 @@ func traced(t *testing.T, server *servertest.Server) string {
 	trace := filepath.Join(t.TempDir(), "trace")
 	cmd := exec.CommandContext(t.Context(), strace, "-f", "-qq", "-ttt", "-y", "-s", "0", "-o", trace,
 		"-e", "trace=write,fdatasync", "-p", strconv.Itoa(server.Pid()))
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	ended := make(chan error, 1)
 	// Ends with the server, or the test; the cleanup waits for it.
 	go func() { ended <- cmd.Wait() }()
@@ -203,9 +199,7 @@ func traced(t *testing.T, server *servertest.Server) string {
 	})
 	c := connect(t, server)
 	for { // until the trace shows writes
-		if err := c.Set(t.Context(), "traced", "1", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Set(t.Context(), "traced", "1", 0).Err())
 		if b, err := os.ReadFile(trace); err == nil && strings.Contains(string(b), ".aof>") {
 			return trace
 		}
@@ -284,17 +278,12 @@ func TestPowerLoss(t *testing.T) {
 	trace := traced(t, server)
 	keys := load(t, server, s, trace, 3)
 	file := appendOnlyFile(t, server)
-	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(os.Stat(file))(t)
 	cut := lastSync(t, trace, info.Size())
 	if cut.size <= 0 || cut.size >= info.Size() {
 		t.Fatalf("the file has %d bytes, of which %d are synced", info.Size(), cut.size)
 	}
-	if err := os.Truncate(file, cut.size); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(file, cut.size))
 	server.Start()
 	l := compare(t, s, keys, cut)
 	if l.first.Before(l.there) {

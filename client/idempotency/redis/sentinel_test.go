@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -22,9 +23,7 @@ func sentinel(t *testing.T, server *servertest.Server) *servertest.Server {
 	config := filepath.Join(t.TempDir(), "sentinel.conf")
 	text := "sentinel monitor keys " + host + " " + port + " 1\nsentinel down-after-milliseconds keys 1000\n" +
 		"sentinel failover-timeout keys 5000\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(config, []byte(text), 0o600))
 	s := servertest.RedisSentinel(t, config)
 	c := driver.NewSentinelClient(&driver.Options{Addr: s.Address})
 	defer func() { _ = c.Close() }()
@@ -57,9 +56,7 @@ func TestSentinel(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	if _, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(idempotency.Do(t.Context(), s, key("done"), succeed))(t)
 	pending := reserve(t, s, "pending")
 	server.Kill()
 	done := await(t, func(ctx context.Context) (*idempotency.Done, error) {
@@ -75,10 +72,7 @@ func TestSentinel(t *testing.T) {
 	if a, err := s.Complete(t.Context(), pending, idempotency.Result{}); err == nil {
 		t.Errorf("Complete without a replica: %+v", a)
 	}
-	after, err := redis.New(t.Context(), client, redis.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := must.Get(redis.New(t.Context(), client, redis.Options{}))(t)
 	t.Cleanup(func() { _ = after.Close() })
 	a, err := after.Complete(t.Context(), pending, idempotency.Result{})
 	if err != nil || a.Outcome != idempotency.OK {

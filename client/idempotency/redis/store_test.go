@@ -13,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
@@ -20,10 +21,7 @@ import (
 
 func open(t testing.TB, url string, o redis.Options) *redis.Store {
 	t.Helper()
-	s, err := redis.Open(t.Context(), url, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(redis.Open(t.Context(), url, o))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -160,17 +158,13 @@ func TestFull(t *testing.T) {
 	server := servertest.Redis(t)
 	s := open(t, server.URL, redis.Options{})
 	owner := reserve(t, s, "k")
-	if err := connect(t, server).ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, connect(t, server).ConfigSet(t.Context(), "maxmemory", "1").Err())
 	request := &idempotency.ReserveRequest{Key: key("new"), AttemptID: idempotency.NewAttemptID()}
 	_, err := s.Reserve(t.Context(), request)
 	if _, ok := errors.AsType[*idempotency.QuotaError](err); !ok {
 		t.Errorf("Reserve: %v", err)
 	}
-	if err := connect(t, server).ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, connect(t, server).ConfigSet(t.Context(), "maxmemory", "0").Err())
 	if a, err := s.Complete(t.Context(), owner, idempotency.Result{}); err != nil || a.Outcome != idempotency.OK {
 		t.Errorf("Complete: %+v, %v", a, err)
 	}
@@ -185,9 +179,7 @@ func TestKill(t *testing.T) {
 	server := servertest.Redis(t)
 	s := open(t, server.URL, redis.Options{})
 	owner := reserve(t, s, "pending")
-	if _, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(idempotency.Do(t.Context(), s, key("done"), succeed))(t)
 	server.Kill()
 	server.Start()
 	if done, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil || !done.Replayed {
@@ -283,9 +275,7 @@ func TestRepeatWaitsForTheReplica(t *testing.T) {
 	}
 	server.Kill()
 	promoted := connect(t, replica)
-	if err := promoted.Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, promoted.Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
 	after := open(t, replica.URL, redis.Options{})
 	if r, err := after.Get(t.Context(), &done.Key); err != nil || r.State != idempotency.Committed {
 		t.Errorf("on the replica the record is %+v, %v", r, err)
@@ -300,18 +290,14 @@ func TestTokensOfAReplicaThatIsBehind(t *testing.T) {
 	replica := replicate(t, server)
 	const ahead = uint64(4e15) // in the next century
 	c := connect(t, server)
-	if err := c.Set(t.Context(), "{idempotency}:tokens", ahead, 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Set(t.Context(), "{idempotency}:tokens", ahead, 0).Err())
 	s := open(t, server.URL, redis.Options{MinReplicas: 1, ReplicaTimeout: 10 * time.Second})
 	before := reserve(t, s, "before")
 	if before.Token <= ahead {
 		t.Fatalf("token %d is not behind the counter", before.Token)
 	}
 	server.Kill()
-	if err := connect(t, replica).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, connect(t, replica).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
 	for _, k := range []string{"one", "two"} {
 		next := reserve(t, open(t, replica.URL, redis.Options{}), k)
 		if next.Token <= before.Token {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -200,10 +201,7 @@ func newFaultyCalls(t *testing.T, b *faultyBucket, attempts int, o s3.Options) *
 	t.Helper()
 	b.set(nothing, 0)
 	o.Bucket = servertest.S3Bucket
-	s, err := s3.New(t.Context(), b.client(attempts), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(s3.New(t.Context(), b.client(attempts), o))(t)
 	r := &idempotency.ReserveRequest{Key: key(t.Name()), AttemptID: idempotency.NewAttemptID(), Lease: time.Hour}
 	r.Key.Principal = t.Name()
 	return &faultyCalls{t, b, s, r, &idempotency.Ownership{Key: r.Key, AttemptID: r.AttemptID}, 0}
@@ -363,9 +361,7 @@ func TestConditionsThroughFaults(t *testing.T) {
 		_, err := s3.New(t.Context(), b.client(3), s3.Options{Bucket: servertest.S3Bucket})
 		return err
 	}
-	if err := open(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, open())
 	requests := b.set(nothing, 0)
 	for _, fault := range []bucketFault{refused, denied, cut} {
 		for n := 1; n <= requests; n++ {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
@@ -44,12 +45,9 @@ func try(t *testing.T, s *s3.Store, k string) bool {
 // marks returns the objects in the folders of marks.
 func marks(t *testing.T, server *servertest.Server) []string {
 	t.Helper()
-	list, err := servertest.S3Client(server.Address).ListObjectsV2(t.Context(), &driver.ListObjectsV2Input{
+	list := must.Get(servertest.S3Client(server.Address).ListObjectsV2(t.Context(), &driver.ListObjectsV2Input{
 		Bucket: aws.String(servertest.S3Bucket), Prefix: aws.String("idempotency-open/"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	var names []string
 	for _, o := range list.Contents {
 		names = append(names, *o.Key)
@@ -97,17 +95,12 @@ func TestQuotaAfterACrash(t *testing.T) {
 	s := open(t, server.Address, s3.Options{MaxOpen: 2})
 	put := func(name string) {
 		t.Helper()
-		if _, err := client.PutObject(t.Context(), &driver.PutObjectInput{
+		must.Get(client.PutObject(t.Context(), &driver.PutObjectInput{
 			Bucket: aws.String(servertest.S3Bucket), Key: aws.String(name),
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	request := &idempotency.ReserveRequest{Key: key("finished"), AttemptID: idempotency.NewAttemptID()}
-	r, err := s.Reserve(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(s.Reserve(t.Context(), request))(t)
 	names := marks(t, server)
 	if len(names) != 1 {
 		t.Fatalf("the marks are %q", names)

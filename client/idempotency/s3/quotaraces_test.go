@@ -19,6 +19,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
 	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // move is a schedule's next action on one of the waiting requests.
@@ -189,10 +190,7 @@ func playQuota(t *testing.T, most int, callers []caller, moves []move) (wrong st
 		stores := make([]*s3.Store, len(callers))
 		for i, c := range callers {
 			client := b.Client(b.do(i), c.tries)
-			s, err := s3.New(t.Context(), client, s3.Options{Bucket: memorybucket.Name, MaxOpen: most})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(s3.New(t.Context(), client, s3.Options{Bucket: memorybucket.Name, MaxOpen: most}))(t)
 			stores[i] = s
 		}
 		b.open = false
@@ -288,9 +286,6 @@ func TestQuotaOfOneKeyTwice(t *testing.T) {
 // s3Of returns a store in a bucket in memory.
 func s3Of(t *testing.T, b *memorybucket.Bucket, do memorybucket.Doer, most int) *s3.Store {
 	t.Helper()
-	s, err := s3.New(t.Context(), b.Client(do, 1), s3.Options{Bucket: memorybucket.Name, MaxOpen: most})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(s3.New(t.Context(), b.Client(do, 1), s3.Options{Bucket: memorybucket.Name, MaxOpen: most}))(t)
 	return s
 }

@@ -7,23 +7,18 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestConnectionsAreClosedAndForgotten: close ends those that are open, one that
 // was closed before is not kept, and a dial that comes late is refused.
 func TestConnectionsAreClosedAndForgotten(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = listener.Close() }()
 	var c connections
 	dial := func() net.Conn {
-		conn, err := c.dial(t.Context(), "tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(c.dial(t.Context(), "tcp", listener.Addr().String()))(t)
 		return conn
 	}
 	gone := dial()
@@ -41,10 +36,7 @@ func TestConnectionsAreClosedAndForgotten(t *testing.T) {
 	}
 	for range 3 {
 		// Each is closed on the other side; a leak would leave the read waiting.
-		conn, err := listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(listener.Accept())(t)
 		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("want the peer to see the end, got %v", err)
 		}

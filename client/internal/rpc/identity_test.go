@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire/message"
 )
 
@@ -46,10 +47,7 @@ func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (f *fleet) client(t *testing.T, servers string) *Client {
 	t.Helper()
-	c, err := New(Options{Server: servers, HTTPClient: &http.Client{Transport: f}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(Options{Server: servers, HTTPClient: &http.Client{Transport: f}}))(t)
 	return c
 }
 
@@ -80,9 +78,7 @@ func TestServersHaveOneLedger(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fleet{ledgers: test.ledgers}
 				c := f.client(t, test.servers)
-				if err := status(t.Context(), c); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, status(t.Context(), c))
 				f.down = test.then
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -107,9 +103,7 @@ func TestAllServersHaveAnotherLedger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fleet{ledgers: map[string]string{"a": "1", "b": "1"}}
 		c := f.client(t, "a,b")
-		if err := status(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, status(t.Context(), c))
 		f.ledgers = map[string]string{"a": "2", "b": "2"}
 		if err := status(t.Context(), c); !errors.Is(err, failure.ErrOtherLedger) {
 			t.Errorf("got %v", err)

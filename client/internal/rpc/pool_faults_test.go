@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // peer is the other end of a pool's connections. It answers OPTIONS with options and everything else with answer; an
@@ -152,10 +154,7 @@ func TestABodyThatIsNotReadToItsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := p.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(p.RoundTrip(r))(t)
 	if len(p.places) != 1 {
 		t.Errorf("%d places are taken while an answer is read", len(p.places))
 	}
@@ -204,10 +203,7 @@ func TestRequestsThatCannotBeSent(t *testing.T) {
 			s := &peer{answer: noContent}
 			p := s.pool(t)
 			body := io.NopCloser(test.body)
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://server:1/x", body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://server:1/x", body))(t)
 			r.ContentLength = test.length
 			if _, err := p.RoundTrip(r); err == nil || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("want an error with %q, got %v", test.says, err)
@@ -366,10 +362,7 @@ func TestAClosedPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := p.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(p.RoundTrip(r))(t)
 	p.close()
 	text, err := io.ReadAll(answer.Body)
 	if err := errors.Join(err, answer.Body.Close()); string(text) != "ok" || err != nil {
@@ -390,9 +383,7 @@ func TestAClosedConnectionIsNotUsed(t *testing.T) {
 	p := newPool(new(net.Dialer).DialContext, server.Listener.Addr().String(), nil)
 	t.Cleanup(p.close)
 	for range 5 {
-		if _, err := p.post(t.Context(), "x"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(p.post(t.Context(), "x"))(t)
 		server.CloseClientConnections()
 		p.mu.Lock()
 		conn := p.idle[0]
@@ -454,14 +445,8 @@ func TestTLSOfCalls(t *testing.T) {
 // TestTLSConfiguration: the caller's is not changed, and its name of the server counts.
 func TestTLSConfiguration(t *testing.T) {
 	t.Parallel()
-	secure, err := parseServer("https://ledger.example:7450")
-	if err != nil {
-		t.Fatal(err)
-	}
-	clear, err := parseServer("http://ledger.example:7450")
-	if err != nil {
-		t.Fatal(err)
-	}
+	secure := must.Get(parseServer("https://ledger.example:7450"))(t)
+	clear := must.Get(parseServer("http://ledger.example:7450"))(t)
 	own := &tls.Config{ServerName: "other.example", NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13}
 	if got := callTLS(clear, own); got != nil {
 		t.Errorf("in clear text: %v", got)

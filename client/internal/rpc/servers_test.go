@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -51,10 +52,7 @@ func TestWhoMayHaveTheToken(t *testing.T) {
 		"http://ledger.example": false, "http://10.0.0.1": false, "http://127.0.0.1.example": false,
 		"http://localhost.example": false, "http://0.0.0.0": false, "http://128.0.0.1": false,
 	} {
-		base, err := url.Parse(server)
-		if err != nil {
-			t.Fatal(err)
-		}
+		base := must.Get(url.Parse(server))(t)
 		o := Options{Token: token}
 		clear := Options{Token: token, CleartextToken: true}
 		if got := o.mayHaveToken(base); got != want || !clear.mayHaveToken(base) || !new(Options).mayHaveToken(base) {
@@ -73,10 +71,7 @@ func TestMovingBetweenServers(t *testing.T) {
 		names := []string{"a:1", "b:1", "c:1"}[:rapid.IntRange(1, 3).Draw(t, "servers")]
 		var bases []*url.URL
 		for _, name := range names {
-			base, err := parseServer(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			base := must.Get(parseServer(name))(t)
 			bases = append(bases, base)
 		}
 		s := newEndpoints(bases, func(base *url.URL) *Endpoint { return &Endpoint{base: base, options: o} })
@@ -115,10 +110,7 @@ func TestLearningTheLeader(t *testing.T) {
 	o := &Options{}
 	var bases []*url.URL
 	for _, name := range []string{"a:1", "b:1", "https://c:1"} {
-		base, err := parseServer(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		base := must.Get(parseServer(name))(t)
 		bases = append(bases, base)
 	}
 	s := newEndpoints(bases, func(base *url.URL) *Endpoint { return &Endpoint{base: base, options: o} })
@@ -180,10 +172,7 @@ func status(ctx context.Context, c *Client) error {
 func (s *scripted) client(t *testing.T, o Options) *Client {
 	t.Helper()
 	o.Server, o.HTTPClient = "127.0.0.1", &http.Client{Transport: s}
-	c, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(o))(t)
 	return c
 }
 
@@ -194,10 +183,7 @@ func TestHowOftenACallIsSent(t *testing.T) {
 	code := func(c connect.Code) error { return connect.NewError(c, errors.New("why")) }
 	detailed := func(c connect.Code, w *seqledgerv1.WriteError) error {
 		e := connect.NewError(c, errors.New("why"))
-		d, err := connect.NewErrorDetail(w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must.Get(connect.NewErrorDetail(w))(t)
 		e.AddDetail(d)
 		return e
 	}

@@ -18,6 +18,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/upgrade"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -82,10 +83,7 @@ func (s *ledgerOf) serve(t *testing.T, o Options) *Client {
 	server.Start()
 	t.Cleanup(server.Close)
 	o.Server = server.URL
-	c, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(o))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -114,13 +112,9 @@ func TestAWriteArrivesAsOneOfConnect(t *testing.T) {
 	send := func(write func(context.Context, *connect.Request[seqledgerv1.WriteRequest]) error) arrival {
 		t.Helper()
 		request := connect.NewRequest(someWrite(100))
-		if _, err := c.Options.Authorize(ctx, request.Header()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Options.Authorize(ctx, request.Header()))(t)
 		request.Header().Set("X-Request-Id", "r-1")
-		if err := write(ctx, request); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, write(ctx, request))
 		return s.last()
 	}
 	ours := send(func(ctx context.Context, r *connect.Request[seqledgerv1.WriteRequest]) error {
@@ -189,12 +183,9 @@ func TestDeadlinesOfWrites(t *testing.T) {
 // what the caller may conclude about the write.
 func TestAnswersToWrites(t *testing.T) {
 	t.Parallel()
-	detail, err := connect.NewErrorDetail(&seqledgerv1.WriteError{
+	detail := must.Get(connect.NewErrorDetail(&seqledgerv1.WriteError{
 		Code: seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP, LastCommittedSequence: 3,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	gap := connect.NewError(connect.CodeFailedPrecondition, errors.New("a gap"))
 	gap.AddDetail(detail)
 	type answer = func(*seqledgerv1.WriteRequest, http.Header) error
@@ -248,10 +239,7 @@ func TestWritesToAServerOfHTTP2Alone(t *testing.T) {
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Start()
 	t.Cleanup(server.Close)
-	c, err := New(Options{Server: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(Options{Server: server.URL}))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	e := c.Endpoint()
 	for n := range 3 {
@@ -309,10 +297,7 @@ func TestARequestThatIsSentAgain(t *testing.T) {
 		gone := errors.New("gone")
 		_, err = attempts{endpoint: new(Endpoint), do: func(r *http.Request) (*http.Response, error) {
 			if second {
-				again, err := r.GetBody()
-				if err != nil {
-					t.Fatal(err)
-				}
+				again := must.Get(r.GetBody())(t)
 				_, _ = again.Read(make([]byte, 1))
 			}
 			return nil, gone
@@ -331,10 +316,7 @@ func TestWhoDoesNotUpgrade(t *testing.T) {
 		200: true, 400: true, 403: true, 404: true, 405: true, 415: true, 426: true, 501: true, 505: true,
 		401: false, 429: false, 500: false, 502: false, 503: false, 504: false,
 	} {
-		c, err := New(Options{Server: "127.0.0.1:1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(New(Options{Server: "127.0.0.1:1"}))(t)
 		e := c.Endpoint()
 		e.noteUpgrade(t.Context(), fmt.Errorf("dial: %w", &upgrade.RefusedError{Status: status}))
 		if e.isRefused(&e.noUpgrade) != remembered || e.isRefused(&e.noHTTP1) {
@@ -342,10 +324,7 @@ func TestWhoDoesNotUpgrade(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	c, err := New(Options{Server: "127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(Options{Server: "127.0.0.1:1"}))(t)
 	e := c.Endpoint()
 	if e.noteUpgrade(t.Context(), io.ErrUnexpectedEOF); !e.isRefused(&e.noUpgrade) {
 		t.Error("a server that hangs up is asked again")

@@ -24,6 +24,7 @@ import (
 	"github.com/seqledger/seqledger/client/writer"
 	"github.com/seqledger/seqledger/internal/embedded"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -247,10 +248,7 @@ func (h *harness) audit(t *testing.T, dirs []string) {
 	var cents int64
 	unsettled := 0
 	for _, dir := range dirs {
-		all, err := payments.ReadLog(filepath.Join(dir, logName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(payments.ReadLog(filepath.Join(dir, logName)))(t)
 		for _, p := range all {
 			intended++
 			cents += p.Cents
@@ -260,10 +258,7 @@ func (h *harness) audit(t *testing.T, dirs []string) {
 			}
 			delete(found, "payment/"+p.Tag)
 		}
-		content, err := os.ReadFile(filepath.Join(dir, logName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must.Get(os.ReadFile(filepath.Join(dir, logName)))(t)
 		unsettled += bytes.Count(content, []byte("unsettled "))
 	}
 	for key, got := range found {
@@ -286,14 +281,8 @@ func (h *harness) ledger(t *testing.T) (map[string][]string, int64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	// Write a block of our own, so that the audit knows where to end.
-	w, err := writer.Open(ctx, c, writer.Options{Scope: scope(), ClientID: "auditor"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	end, err := w.Write(ctx, op.Append([]byte("audit")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(writer.Open(ctx, c, writer.Options{Scope: scope(), ClientID: "auditor"}))(t)
+	end := must.Get(w.Write(ctx, op.Append([]byte("audit"))))(t)
 	found, sum := make(map[string][]string), int64(0)
 	for block, err := range c.Watch(ctx, &seqledgerv1.WatchRequest{Scope: scope()}) {
 		if err != nil {

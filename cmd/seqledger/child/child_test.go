@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // script returns options for a process that runs lines of a shell, and the channel on which it is
@@ -76,10 +78,7 @@ func TestChildEnds(t *testing.T) {
 func TestChildDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	o, _ := script(t, "trap '' TERM; echo; while :; do read -r line || exec tail -f /dev/null; done\n")
-	p, err := Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(Start(t.Context(), o))(t)
 	defer p.Kill()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("does not settle"))
@@ -96,10 +95,7 @@ func TestChildDiesWithContext(t *testing.T) {
 	t.Parallel()
 	o, failed := script(t, "echo; exec tail -f /dev/null\n")
 	ctx, cancel := context.WithCancel(t.Context())
-	p, err := Start(ctx, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(Start(ctx, o))(t)
 	cancel()
 	select {
 	case <-p.ended:
@@ -120,9 +116,7 @@ func TestChildExplains(t *testing.T) {
 	t.Parallel()
 	p := &Child{name: "server", log: t.TempDir() + "/log"}
 	text := "the beginning\n" + strings.Repeat("x", 1000) + "\nthe\nend\n"
-	if err := os.WriteFile(p.log, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(p.log, []byte(text), 0o600))
 	got := p.Explain("failed").Error()
 	if !strings.HasPrefix(got, "server failed;") || !strings.HasSuffix(got, "the end") ||
 		strings.Contains(got, "beginning") {
@@ -142,10 +136,7 @@ func TestChildEnvironment(t *testing.T) {
 		said = said[:n]
 		return err
 	}
-	p, err := Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(Start(t.Context(), o))(t)
 	p.Kill()
 	if got := strings.TrimSpace(string(said)); got != "[][kept]" {
 		t.Errorf("want [][kept], got %s", got)

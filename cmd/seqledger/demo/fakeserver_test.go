@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/payments"
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -51,10 +52,7 @@ func (f *fakeServer) Write(_ context.Context,
 // listen serves a handler until the test ends and returns its address.
 func listen(t *testing.T, handler http.Handler) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := &http.Server{Handler: handler, Protocols: faultproxy.Protocols(true, true)}
 	ended := make(chan struct{})
 	// Ended by the cleanup, which waits for it.
@@ -77,10 +75,7 @@ func rigged(
 	fake := new(fakeServer)
 	mux := http.NewServeMux()
 	mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(fake))
-	p, err := startProxy(listen(t, mux), 1, newTally())
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(startProxy(listen(t, mux), 1, newTally()))(t)
 	t.Cleanup(p.close)
 	p.faults = append(append([]faultproxy.Kind(nil), faults...), make([]faultproxy.Kind, 1000)...)
 	transport := &http.Transport{Protocols: faultproxy.Protocols(false, true)}

@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/client/payments"
 	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -24,14 +25,8 @@ import (
 // realServer serves a ledger until the test ends and returns its address.
 func realServer(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := embedded.Open(t.Context(), embedded.Options{Dir: t.TempDir() + "/data", Listener: listener})
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := must.Get(embedded.Open(t.Context(), embedded.Options{Dir: t.TempDir() + "/data", Listener: listener}))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return listener.Addr().String()
 }
@@ -53,9 +48,7 @@ func payUntil(t *testing.T, p *proxy, payments uint64, o PayerOptions) {
 		}
 	}
 	close(stop)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-done)
 }
 
 // TestPay runs a client of each kind in two lives through a proxy that has
@@ -66,29 +59,17 @@ func TestPay(t *testing.T) {
 		t.Run(fmt.Sprint("plain ", plain), func(t *testing.T) {
 			t.Parallel()
 			backend := realServer(t)
-			p, err := startProxy(backend, 7, newTally())
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(startProxy(backend, 7, newTally()))(t)
 			t.Cleanup(p.close)
 			o := PayerOptions{Dir: t.TempDir(), Name: "client-1", Seed: 7, Plain: plain}
 			payUntil(t, p, 240, o)
 			payUntil(t, p, 480, o)
 			p.settle()
 
-			all, err := payments.ReadLog(filepath.Join(o.Dir, logName))
-			if err != nil {
-				t.Fatal(err)
-			}
-			conn, err := client.New(client.Options{Server: backend})
-			if err != nil {
-				t.Fatal(err)
-			}
+			all := must.Get(payments.ReadLog(filepath.Join(o.Dir, logName)))(t)
+			conn := must.Get(client.New(client.Options{Server: backend}))(t)
 			defer conn.Close()
-			found, err := child.Transactions(t.Context(), conn, scope())
-			if err != nil {
-				t.Fatal(err)
-			}
+			found := must.Get(child.Transactions(t.Context(), conn, scope()))(t)
 			got := compare(all, found)
 			if got.Attempted < 480 || got.Acknowledged != got.Attempted || got.Lost != 0 || got.Extra != 0 {
 				t.Errorf("want all acknowledged and none lost, got %+v", got)
@@ -106,10 +87,7 @@ func TestPay(t *testing.T) {
 // TestReadLedgerEmpty: a new ledger has no payments.
 func TestReadLedgerEmpty(t *testing.T) {
 	t.Parallel()
-	conn, err := client.New(client.Options{Server: realServer(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(client.New(client.Options{Server: realServer(t)}))(t)
 	defer conn.Close()
 	if found, err := child.Transactions(t.Context(), conn, scope()); err != nil || len(found) != 0 {
 		t.Errorf("want nothing, got %v (%v)", found, err)
@@ -159,10 +137,7 @@ func (f *refusingServer) Write(ctx context.Context,
 // refusal is an error that carries a code of the ledger.
 func refusal(t *testing.T, code connect.Code, why seqledgerv1.WriteErrorCode) *connect.Error {
 	t.Helper()
-	detail, err := connect.NewErrorDetail(&seqledgerv1.WriteError{Code: why})
-	if err != nil {
-		t.Fatal(err)
-	}
+	detail := must.Get(connect.NewErrorDetail(&seqledgerv1.WriteError{Code: why}))(t)
 	e := connect.NewError(code, nil)
 	e.AddDetail(detail)
 	return e
@@ -195,20 +170,12 @@ func TestPlainPoster(t *testing.T) {
 			}
 			mux := http.NewServeMux()
 			mux.Handle(seqledgerv1connect.NewLedgerServiceHandler(f))
-			conn, err := client.New(client.Options{Server: listen(t, mux), MaxAttempts: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must.Get(client.New(client.Options{Server: listen(t, mux), MaxAttempts: 1}))(t)
 			defer conn.Close()
-			l, err := payments.OpenLog(filepath.Join(t.TempDir(), logName), false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must.Get(payments.OpenLog(filepath.Join(t.TempDir(), logName), false))(t)
 			defer l.Close()
 			due := []*payments.Payment{{Tag: "a/1", Cents: 1}}
-			if err := l.Intend(due...); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, l.Intend(due...))
 			n := &plainPoster{client: conn, log: l}
 			if err := n.Post(t.Context(), due); (err == nil) != test.paid || due[0].Paid != test.paid {
 				t.Errorf("want paid %t, got %v and the error %v", test.paid, due[0], err)

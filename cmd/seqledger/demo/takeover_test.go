@@ -11,6 +11,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/payments"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -21,9 +22,7 @@ func TestPayWithoutJournal(t *testing.T) {
 	p := quietProxy(t, realServer(t))
 	o := PayerOptions{Server: p.Address, Dir: t.TempDir(), Name: "client-1"}
 	payUntil(t, p, payments.Batch, o)
-	if err := os.Remove(filepath.Join(o.Dir, "journal")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(o.Dir, "journal")))
 	if err := Pay(t.Context(), make(chan struct{}), o); !errors.Is(err, journal.ErrMissing) {
 		t.Errorf("want that the journal is missing, got %v", err)
 	}
@@ -32,10 +31,7 @@ func TestPayWithoutJournal(t *testing.T) {
 // quietProxy is a proxy without faults.
 func quietProxy(t *testing.T, backend string) *proxy {
 	t.Helper()
-	p, err := startProxy(backend, 0, newTally())
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(startProxy(backend, 0, newTally()))(t)
 	t.Cleanup(p.close)
 	p.stop()
 	return p
@@ -51,22 +47,16 @@ func TestPayFenced(t *testing.T) {
 	dir := t.TempDir()
 	// Ends when the stream is fenced; waited for on done.
 	go func() { done <- Pay(t.Context(), stop, PayerOptions{Server: p.Address, Dir: dir, Name: "client-1"}) }()
-	conn, err := client.New(client.Options{Server: backend})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(client.New(client.Options{Server: backend}))(t)
 	defer conn.Close()
 	for block, err := range conn.Watch(t.Context(), &seqledgerv1.WatchRequest{Scope: scope()}) {
 		if err != nil || block.GetHeader().GetHeight() >= 1 {
 			break
 		}
 	}
-	_, err = conn.OpenSession(t.Context(), &seqledgerv1.OpenSessionRequest{
+	must.Get(conn.OpenSession(t.Context(), &seqledgerv1.OpenSessionRequest{
 		Scope: scope(), ClientId: "client-1", AttemptId: []byte("0123456789abcdef"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	if err := <-done; !errors.Is(err, failure.ErrFenced) {
 		t.Errorf("want that the stream is fenced, got %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // received is what the server got of a forwarded request.
@@ -46,10 +47,7 @@ func TestForwardAndSend(t *testing.T) {
 	}
 	transport := faultproxy.NewTransport(faultproxy.Protocols(true, false))
 	t.Cleanup(transport.CloseIdleConnections)
-	request, err := faultproxy.Forward(t.Context(), original, server.Address, bytes.NewReader([]byte("other")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(faultproxy.Forward(t.Context(), original, server.Address, bytes.NewReader([]byte("other"))))(t)
 	reply, err := faultproxy.Send(transport, request)
 	if err != nil || reply.Status != http.StatusTeapot || reply.Header.Get("Kept") != "yes" ||
 		string(reply.Body) != "answer" {
@@ -81,14 +79,8 @@ func TestSendFails(t *testing.T) {
 	transport := faultproxy.NewTransport(faultproxy.Protocols(true, false))
 	t.Cleanup(transport.CloseIdleConnections)
 	for _, backend := range []string{server.Address, "127.0.0.1:1"} {
-		original, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request, err := faultproxy.Forward(t.Context(), original, backend, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		original := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil))(t)
+		request := must.Get(faultproxy.Forward(t.Context(), original, backend, http.NoBody))(t)
 		if reply, err := faultproxy.Send(transport, request); err == nil || reply.Status != 0 || reply.Body != nil {
 			t.Errorf("%s: want an error, got %+v", backend, reply)
 		}

@@ -7,15 +7,13 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // listen serves a handler until the test ends.
 func listen(t *testing.T, handler http.HandlerFunc) *faultproxy.Front {
 	t.Helper()
-	front, err := faultproxy.Listen(handler, faultproxy.Protocols(true, true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	front := must.Get(faultproxy.Listen(handler, faultproxy.Protocols(true, true)))(t)
 	t.Cleanup(front.Close)
 	return front
 }
@@ -77,14 +75,11 @@ func TestFrontCloseWaits(t *testing.T) {
 	t.Parallel()
 	began := make(chan struct{})
 	ended := false // Close makes this safe to read; the race detector fails otherwise
-	front, err := faultproxy.Listen(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	front := must.Get(faultproxy.Listen(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		close(began)
 		<-r.Context().Done()
 		ended = true
-	}), faultproxy.Protocols(true, false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), faultproxy.Protocols(true, false)))(t)
 	called := make(chan error, 1)
 	// Ends with the front, which is closed below.
 	go func() {

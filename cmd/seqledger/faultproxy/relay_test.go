@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // envelope returns a message of a stream.
@@ -42,17 +44,11 @@ func streamThrough(t *testing.T, p *Proxy) (answers []string, end error) {
 	t.Cleanup(transport.CloseIdleConnections)
 	body, feed := io.Pipe()
 	defer func() { _ = feed.Close() }()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-		"http://"+p.Address+"/seqledger.v1.LedgerService/WriteStream", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost,
+		"http://"+p.Address+"/seqledger.v1.LedgerService/WriteStream", body))(t)
 	r.Header.Set("Content-Type", "application/connect+proto")
 	go func() { _, _ = feed.Write(envelope("a")) }() // ends when it is sent, or with feed
-	response, err := transport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(transport.RoundTrip(r))(t)
 	defer func() { _ = response.Body.Close() }()
 	for {
 		e, err := ReadEnvelope(response.Body)

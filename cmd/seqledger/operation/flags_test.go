@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -24,9 +25,7 @@ func given(pairs ...string) *Flags {
 func TestFlagsBuild(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "value")
-	if err := os.WriteFile(file, []byte{0}, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte{0}, 0o600))
 	for _, test := range []struct {
 		flags *Flags
 		want  string
@@ -56,9 +55,7 @@ func TestFlagsBuild(t *testing.T) {
 func TestFlagsBuildRefuses(t *testing.T) {
 	t.Parallel()
 	big := filepath.Join(t.TempDir(), "big")
-	if err := os.WriteFile(big, make([]byte, machine.MaxValueBytes+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(big, make([]byte, machine.MaxValueBytes+1), 0o600))
 	for _, test := range []struct {
 		flags      *Flags
 		flag, says string
@@ -94,12 +91,9 @@ func TestFlagsBuildRefuses(t *testing.T) {
 // TestExpiredIsTheFirst: the ledger takes a set that expires in the past, and the caller warns.
 func TestExpiredIsTheFirst(t *testing.T) {
 	t.Parallel()
-	operations, err := Parse([]byte(`[{"set":{"key":"a","value":"1"}},{"delete":{"key":"x"}},
+	operations := must.Get(Parse([]byte(`[{"set":{"key":"a","value":"1"}},{"delete":{"key":"x"}},
 		{"set":{"key":"b","value":"1","expires_at":"2030-01-31T12:00:00Z"}},
-		{"set":{"key":"c","value":"1","expires_at":"2029-01-31T12:00:00Z"}}]`))
-	if err != nil {
-		t.Fatal(err)
-	}
+		{"set":{"key":"c","value":"1","expires_at":"2029-01-31T12:00:00Z"}}]`)))(t)
 	for year, want := range map[int]string{2028: "", 2029: "", 2030: "c", 2031: "b"} {
 		now := time.Date(year, time.January, 1, 0, 0, 0, 0, time.UTC)
 		if got := Expired(operations, now); got.GetKey() != want {

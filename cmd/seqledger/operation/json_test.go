@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -14,10 +15,7 @@ import (
 // what it means, or "error: " and a part of the message.
 func TestParseOperations(t *testing.T) {
 	t.Parallel()
-	cases, err := os.ReadFile("testdata/operations.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cases := must.Get(os.ReadFile("testdata/operations.txt"))(t)
 	for line := range strings.Lines(string(cases)) {
 		line = strings.TrimRight(line, "\n")
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -121,10 +119,7 @@ func FuzzOperationFlags(f *testing.F) {
 
 // FuzzParseOperations: what is accepted is what the ledger accepts.
 func FuzzParseOperations(f *testing.F) {
-	cases, err := os.ReadFile("testdata/operations.txt")
-	if err != nil {
-		f.Fatal(err)
-	}
+	cases := must.Get(os.ReadFile("testdata/operations.txt"))(f)
 	for line := range strings.Lines(string(cases)) {
 		input, _, _ := strings.Cut(line, " => ")
 		f.Add([]byte(input))

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -160,10 +161,7 @@ func TestASmallChangeIsNotTakenSilently(t *testing.T) {
 			}
 			m[rapid.SampledFrom([]string{"extra", "Key", "expire", "conditions", "ttl"}).Draw(t, "name")] = "x"
 		}
-		text, err := json.Marshal(d.short)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(d.short))(t)
 		if got, err := Parse(text); err == nil || !strings.Contains(err.Error(), "unknown field") {
 			t.Fatalf("%s is read as %v, %v", text, got, err)
 		}
@@ -248,9 +246,7 @@ func TestFilesOfValues(t *testing.T) {
 		"empty": {}, "bytes": {0, 1, 0xff, '\n'}, "largest": make([]byte, machine.MaxValueBytes),
 	} {
 		path := filepath.Join(dir, name+"=file") // the first equals sign ends the key
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, content, 0o600))
 		got, err := given("set-file", "k="+path, "append-file", path).Build()
 		if err != nil || len(got) != 2 || string(got[0].GetSetEntity().GetValue()) != string(content) ||
 			string(got[1].GetAppend().GetPayload()) != string(content) {

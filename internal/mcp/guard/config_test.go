@@ -8,15 +8,13 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // The example in the documentation is a valid configuration.
 func TestTheExample(t *testing.T) {
 	t.Parallel()
-	c, err := ReadConfig(filepath.Join("..", "..", "..", "docs", "examples", "guard.yaml"), Times{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(ReadConfig(filepath.Join("..", "..", "..", "docs", "examples", "guard.yaml"), Times{}))(t)
 	charge := c.Tools["create_charge"]
 	if c.Server != "payments" || charge == nil || charge.Window != time.Hour || charge.IfUnknown == "" ||
 		strings.Join(charge.Arguments, " ") != "/order /customer /amount/currency /amount/value" {
@@ -31,10 +29,7 @@ func TestTheExample(t *testing.T) {
 // Absent settings have their defaults.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
-	c, err := parseConfig("f", []byte("server: s\ntools:\n  pay:\n"), Times{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(parseConfig("f", []byte("server: s\ntools:\n  pay:\n"), Times{}))(t)
 	if got, want := *c.Tools["pay"], (Tool{Window: DefaultWindow, KeyWindow: DefaultKeyWindow,
 		Errors: StoreErrors}); got.Window != want.Window || got.KeyWindow != want.KeyWindow ||
 		got.Errors != want.Errors ||
@@ -89,9 +84,7 @@ func TestMistakes(t *testing.T) {
 		t.Errorf("want three mistakes at once, got %v", err)
 	}
 	path := filepath.Join(t.TempDir(), "large")
-	if err := os.WriteFile(path, make([]byte, maxConfig+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, make([]byte, maxConfig+1), 0o600))
 	if _, err := ReadConfig(path, Times{}); err == nil || !strings.Contains(err.Error(), "1 MiB") {
 		t.Error(err)
 	}

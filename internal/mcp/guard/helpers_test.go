@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // hangs bounds a wait that should be short; it does not assert speed.
@@ -119,10 +120,7 @@ tools:
 // newWorld returns a world whose server has no tools yet.
 func newWorld(t *testing.T, config string) *world {
 	t.Helper()
-	c, err := parseConfig("guard.yaml", []byte(config), Times{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(parseConfig("guard.yaml", []byte(config), Times{}))(t)
 	return &world{
 		t: t, store: idempotency.Memory(), config: c, log: new(lockedLog),
 		server: mcp.NewServer(&mcp.Implementation{Name: "payments", Version: "1"}, nil),
@@ -235,10 +233,7 @@ func raw(t *testing.T, in io.Writer, out *bufio.Reader, line string) map[string]
 	if line != "" {
 		go func() { _, _ = io.WriteString(in, line+"\n") }() // ends with the write; a pipe has no buffer
 	}
-	answer, err := out.ReadBytes('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(out.ReadBytes('\n'))(t)
 	var o map[string]any
 	if err := json.Unmarshal(answer, &o); err != nil {
 		t.Fatalf("%v: %s", err, answer)

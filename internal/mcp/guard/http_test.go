@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // httpRequest is a request that a server over HTTP received.
@@ -70,10 +71,7 @@ func (s *httpServer) stop(t *testing.T) []httpRequest {
 
 func messageOf(t *testing.T, text string) *message {
 	t.Helper()
-	m, err := parseMessage([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(parseMessage([]byte(text)))(t)
 	return m
 }
 
@@ -197,9 +195,7 @@ func TestHTTPFailures(t *testing.T) {
 					}
 				},
 			})
-			if err := s.Call(messageOf(t, strings.Replace(pingCall, "ping", "initialize", 1))); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, s.Call(messageOf(t, strings.Replace(pingCall, "ping", "initialize", 1))))
 			err := s.Call(messageOf(t, strings.Replace(pingCall, "ping", "tools/call", 1)))
 			if err == nil || errors.Is(err, idempotency.ErrNotExecuted) != gone {
 				t.Errorf("got %v", err)

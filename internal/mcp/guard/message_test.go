@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestMessagesHaveOneMeaning checks that a message that can be read in two ways is refused, and that all others are
@@ -242,10 +243,7 @@ func TestWhatAnAnswerLeavesBehind(t *testing.T) {
 		`{"error":{"code":1,"message":` + long + `}}`:    failed,
 		`{"error":{"code":"-32042","message":"a text"}}`: failed,
 	} {
-		m, err := parseMessage([]byte(answer))
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(parseMessage([]byte(answer)))(t)
 		for errs, how := range want {
 			stored, err := (&call{tool: &Tool{Errors: errs}}).judge(m)
 			got := unknown
@@ -329,9 +327,7 @@ func TestMarksAreAddedOnce(t *testing.T) {
 			t.Fatalf("%s became %s and then %s, %v", text, once, twice, err)
 		}
 		var got map[string]any
-		if err := json.Unmarshal(once, &got); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(once, &got))
 		meta, _ := got["_meta"].(map[string]any)
 		if meta["replayed"] != true {
 			t.Fatalf("%s", once)

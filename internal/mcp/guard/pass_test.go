@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // Everything but guarded calls passes, as often as it is sent: resources, prompts, progress, logs, requests of the
@@ -74,10 +75,7 @@ func TestEverythingElsePasses(t *testing.T) {
 	if r, err := w.client.GetPrompt(ctx, &mcp.GetPromptParams{Name: "p"}); err != nil || r.Description != "described" {
 		t.Error(r, err)
 	}
-	tools, err := w.client.ListTools(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tools := must.Get(w.client.ListTools(ctx, nil))(t)
 	for _, tool := range tools.Tools {
 		guarded := tool.Name == "charge"
 		if guarded != (tool.Annotations != nil && tool.Annotations.IdempotentHint) ||
@@ -127,10 +125,7 @@ func (e *echo) CloseSend() error { return nil }
 // What passes is unchanged in both directions, byte for byte.
 func TestBytesPass(t *testing.T) {
 	t.Parallel()
-	config, err := parseConfig("guard.yaml", []byte(testConfig), Times{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(parseConfig("guard.yaml", []byte(testConfig), Times{}))(t)
 	upstream := newEcho()
 	g := New(Options{Config: config, Upstream: upstream, Store: idempotency.Memory()})
 	in, toGuard := io.Pipe()
@@ -185,9 +180,7 @@ func TestWarnings(t *testing.T) {
 	w.charge(nil)
 	w.start()
 	for range 2 {
-		if _, err := w.client.ListTools(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(w.client.ListTools(t.Context(), nil))(t)
 	}
 	if log := w.log.String(); strings.Count(log, "amuont") != 1 || strings.Count(log, "chargee") != 1 {
 		t.Error(log)
@@ -198,10 +191,7 @@ func TestWarnings(t *testing.T) {
 // method leaves the key free; a message is never sent twice.
 func TestHTTPThatFails(t *testing.T) {
 	t.Parallel()
-	config, err := parseConfig("guard.yaml", []byte(testConfig), Times{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(parseConfig("guard.yaml", []byte(testConfig), Times{}))(t)
 	answers := map[string]struct {
 		handler http.HandlerFunc
 		first   string // code

@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // taskServer is an Upstream that runs every call as a task if it is asked to, or if always is set.
@@ -81,13 +82,8 @@ func startTasks(t *testing.T, s *taskServer, logged io.Writer) func(line string)
 	})
 	lines := bufio.NewReader(fromGuard)
 	return func(line string) string {
-		if _, err := io.WriteString(toGuard, line+"\n"); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := lines.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(toGuard, line+"\n"))(t)
+		answer := must.Get(lines.ReadString('\n'))(t)
 		return answer
 	}
 }
@@ -194,10 +190,7 @@ func TestIgnoredKeysAreBounded(t *testing.T) {
 		g.ignoreKey(&message{id: jsontext.Value(strconv.Itoa(id))})
 	}
 	for id, want := range map[int]bool{0: false, 1: true, maxIgnored: true} {
-		answer, err := parseMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"result":{}}`, id))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(parseMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"result":{}}`, id)))(t)
 		if got := strings.Contains(string(g.tellIgnored(answer, answer.raw)), metaIgnored); got != want {
 			t.Errorf("the answer to call %d is marked: %t", id, got)
 		}

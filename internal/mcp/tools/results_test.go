@@ -19,6 +19,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -204,20 +205,15 @@ func TestResultsThatAreNoText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		response := rapid.SliceOf(rapid.Byte()).Draw(t, "response")
 		checkpoint := rapid.SliceOf(rapid.Byte()).Draw(t, "checkpoint")
-		shown, err := json.Marshal(showRecord(&seqledgerv1.IdempotencyRecord{Response: response,
-			Checkpoint: checkpoint}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		shown := must.Get(json.Marshal(showRecord(&seqledgerv1.IdempotencyRecord{Response: response,
+			Checkpoint: checkpoint})))(t)
 		var read struct {
 			Response         string `json:"response"`
 			ResponseBase64   []byte `json:"response_base64"`
 			Checkpoint       string `json:"checkpoint"`
 			CheckpointBase64 []byte `json:"checkpoint_base64"`
 		}
-		if err := json.Unmarshal(shown, &read); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(shown, &read))
 		if !bytes.Equal(append([]byte(read.Response), read.ResponseBase64...), response) {
 			t.Errorf("%x is shown as %s", response, shown)
 		}
@@ -247,10 +243,7 @@ func TestClientState(t *testing.T) {
 		return state, nil
 	}}
 	us := over(t, a, 1)
-	out, err := us.clientState(t.Context(), &clientStateInput{ClientID: "c", IncludeReceipts: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(us.clientState(t.Context(), &clientStateInput{ClientID: "c", IncludeReceipts: true}))(t)
 	if sent.GetClientId() != "c" || !sent.GetIncludeReceipts() || sent.GetScope().GetOrganization() != "own" {
 		t.Errorf("sent: %v", sent)
 	}

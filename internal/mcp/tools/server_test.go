@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -23,15 +24,9 @@ func session(t *testing.T, a *api) *mcp.ClientSession {
 	o := over(t, a, 1).Options
 	o.Version = "v1.2.3"
 	ours, theirs := mcp.NewInMemoryTransports()
-	served, err := Server(o).Connect(t.Context(), theirs, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	served := must.Get(Server(o).Connect(t.Context(), theirs, nil))(t)
 	agent := mcp.NewClient(&mcp.Implementation{Name: "agent"}, nil)
-	s, err := agent.Connect(t.Context(), ours, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(agent.Connect(t.Context(), ours, nil))(t)
 	t.Cleanup(func() {
 		_ = s.Close()
 		_ = served.Wait()
@@ -48,10 +43,7 @@ func TestToolsOfAnAgent(t *testing.T) {
 		"never choose") {
 		t.Errorf("%+v", i)
 	}
-	list, err := s.ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(s.ListTools(t.Context(), nil))(t)
 	type kind struct{ readOnly, destructive bool }
 	want := map[string]kind{
 		"reserve": {}, "complete": {}, "reject": {}, "heartbeat": {}, "look_up": {readOnly: true},
@@ -75,17 +67,12 @@ func TestToolsOfAnAgent(t *testing.T) {
 			*a.OpenWorldHint {
 			t.Errorf("%s: %+v", tool.Name, a)
 		}
-		b, err := json.Marshal(tool.InputSchema)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(json.Marshal(tool.InputSchema))(t)
 		var schema struct {
 			Required   []string
 			Properties map[string]struct{ Description string }
 		}
-		if err := json.Unmarshal(b, &schema); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(b, &schema))
 		for _, name := range required[tool.Name] {
 			if !slices.Contains(schema.Required, name) {
 				t.Errorf("%s: %s is not required: %v", tool.Name, name, schema.Required)
@@ -201,10 +188,7 @@ func TestCredentialOfTheAgent(t *testing.T) {
 			}
 			return &seqledgerv1.IdempotencyRecord{State: seqledgerv1.RecordState_RECORD_STATE_PENDING}, nil
 		}}}
-		h, err := Handler(Options{}, c, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must.Get(Handler(Options{}, c, slog.New(slog.DiscardHandler)))(t)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(call))
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Accept", "application/json, text/event-stream")
@@ -226,10 +210,7 @@ func TestCredentialOfTheAgent(t *testing.T) {
 // TestRequestsThatAreNoCalls are refused by their form, before a tool is asked.
 func TestRequestsThatAreNoCalls(t *testing.T) {
 	t.Parallel()
-	h, err := Handler(Options{}, &api{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(Handler(Options{}, &api{}, slog.New(slog.DiscardHandler)))(t)
 	const json = "application/json"
 	for _, test := range []struct {
 		what, method, contentType string

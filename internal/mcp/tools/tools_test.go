@@ -20,6 +20,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -116,12 +117,9 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 // over returns tools that call a.
 func over(t *testing.T, a *api, attempts int) *tools {
 	t.Helper()
-	c, err := client.New(client.Options{
+	c := must.Get(client.New(client.Options{
 		Server: "127.0.0.1", HTTPClient: &http.Client{Transport: a}, MaxAttempts: attempts,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -380,9 +378,7 @@ func TestOperationsOfAnAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		var read operation
-		if err := json.Unmarshal(text, &read); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(text, &read))
 		got, err := read.message()
 		if good := kinds == 1 && !wrong; good != (err == nil) {
 			t.Fatalf("%s with %d kinds is read as %v, %v", text, kinds, got, err)
@@ -408,13 +404,10 @@ func TestWriteOnce(t *testing.T) {
 	}}
 	us := over(t, a, 1)
 	text := "paid"
-	out, err := us.writeOnce(t.Context(), &writeInput{
+	out := must.Get(us.writeOnce(t.Context(), &writeInput{
 		record: record{Scope: "acme/main", Namespace: "n", Principal: "p", Key: "k"}, TTLSeconds: 9,
 		Operations: []operation{{Append: &text}, {Delete: &entity{Key: "e"}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	if sent.GetScope().GetVault() != "main" || sent.GetNamespace() != "n" || sent.GetPrincipal() != "p" ||
 		sent.GetIdempotencyKey() != "k" || sent.GetSequence() != 0 || sent.GetTtl().GetSeconds() != 9 ||
 		len(sent.GetOperations()) != 2 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // No address is given to two, also if the first does not listen yet.
@@ -16,10 +17,7 @@ func TestAddressesDiffer(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for range 1000 {
-		a, err := freeport.Address()
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(freeport.Address())(t)
 		if seen[a] {
 			t.Fatalf("%s is given twice", a)
 		}
@@ -30,10 +28,7 @@ func TestAddressesDiffer(t *testing.T) {
 // Listen waits for an address that is in use for a moment, and for no other.
 func TestListen(t *testing.T) {
 	t.Parallel()
-	first, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := first.Addr().String()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -42,10 +37,7 @@ func TestListen(t *testing.T) {
 	}
 	closed := time.AfterFunc(20*time.Millisecond, func() { _ = first.Close() })
 	defer closed.Stop()
-	again, err := freeport.Listen(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must.Get(freeport.Listen(t.Context(), address))(t)
 	if again.Addr().String() != address {
 		t.Errorf("listens on %v, want %s", again.Addr(), address)
 	}
@@ -60,10 +52,7 @@ func TestListen(t *testing.T) {
 // The address is one to listen on.
 func TestAddress(t *testing.T) {
 	t.Parallel()
-	a, err := freeport.Address()
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(freeport.Address())(t)
 	if host, port, err := net.SplitHostPort(a); err != nil || host != "127.0.0.1" || port == "0" {
 		t.Error(a)
 	}

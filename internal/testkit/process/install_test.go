@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // The newest of those that the pattern finds comes before the path.
@@ -14,12 +16,8 @@ func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	for _, version := range []string{"13", "15"} {
 		bin := filepath.Join(dir, version)
-		if err := os.Mkdir(bin, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(bin, "sh"), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(bin, 0o755))
+		must.Do(t, os.WriteFile(filepath.Join(bin, "sh"), nil, 0o644))
 	}
 	if got, want := Find("sh", filepath.Join(dir, "*", "sh")), filepath.Join(dir, "15", "sh"); got != want {
 		t.Errorf("want %s, got %s", want, got)
@@ -61,9 +59,7 @@ func TestFindPostgres(t *testing.T) {
 		t.Error("PostgreSQL would run as root")
 	}
 	dir := filepath.Join(t.TempDir(), "taken")
-	if err := os.WriteFile(dir, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(dir, nil, 0o644))
 	if err := p.Init(t.Context(), dir, "test"); err == nil {
 		t.Error("a file became a directory of PostgreSQL")
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -36,15 +37,9 @@ func write(t *testing.T, f segment.File, at int64, text []byte) {
 // read returns the whole content of a file, as a newly started process sees it.
 func read(t *testing.T, d segment.Disk, name string) []byte {
 	t.Helper()
-	f, err := d.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(d.Open(name))(t)
 	defer func() { _ = f.Close() }()
-	size, err := f.Size()
-	if err != nil {
-		t.Fatal(err)
-	}
+	size := must.Get(f.Size())(t)
 	b := make([]byte, size)
 	if n, err := f.ReadAt(b, 0); n != len(b) || err != nil {
 		t.Fatalf("%d of %d bytes were read: %v", n, len(b), err)
@@ -117,9 +112,7 @@ func TestWhatIsSyncedStays(t *testing.T) {
 		f := create(t, d, "log", sectors*simdisk.SectorBytes)
 		before := bytes.Repeat([]byte{1}, sectors*simdisk.SectorBytes)
 		write(t, f, 0, before)
-		if err := f.Sync(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.Sync())
 		// Unaligned, and across several sectors.
 		from, to := 1+random.IntN(600), 2000+random.IntN(2000)
 		write(t, f, int64(from), bytes.Repeat([]byte{2}, to-from))
@@ -160,15 +153,10 @@ func TestNamesNeedASync(t *testing.T) {
 				t.Fatal(err)
 			}
 			if synced {
-				if err := d.Sync(); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, d.Sync())
 			}
 			d.PowerLoss(rand.New(rand.NewPCG(seed, 3)))
-			names, err := d.List()
-			if err != nil {
-				t.Fatal(err)
-			}
+			names := must.Get(d.List())(t)
 			seen[fmt.Sprint(names)] = true
 		}
 		if before, after := seen["[gone old]"], seen["[new renamed]"]; !after || before == synced || len(seen) > 2 {
@@ -263,9 +251,7 @@ func TestAFullDisk(t *testing.T) {
 	}
 	write(t, f, 0, []byte("its blocks are allocated"))
 	create(t, d, "b", 40)
-	if err := d.Remove("a"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.Remove("a"))
 	create(t, d, "c", 60)
 	d.SetFree(-1)
 	create(t, d, "d", 1<<20)

@@ -4,15 +4,14 @@ import (
 	"bufio"
 	"net"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // echo is a server that answers each line with itself.
 func echo(t *testing.T) (address string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	// Ends with the listener.
 	go func() {
@@ -43,10 +42,7 @@ func echo(t *testing.T) (address string) {
 // talk returns a function that says something to the server, and returns the answer.
 func talk(t *testing.T, p *Proxy) func(text string) (string, error) {
 	t.Helper()
-	conn, err := net.Dial("tcp", p.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", p.Address))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	r := bufio.NewReader(conn)
 	return func(text string) (string, error) {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -29,14 +30,8 @@ func TestFrameEncodesLikeProto(t *testing.T) {
 				_, ok := ReadOperation(o)
 				return !ok
 			})
-			stream, err := EncodeStream(m.Scope, m.ClientId)
-			if err != nil {
-				t.Fatal(err)
-			}
-			operations, err := EncodeOperations(m.Operations)
-			if err != nil {
-				t.Fatal(err)
-			}
+			stream := must.Get(EncodeStream(m.Scope, m.ClientId))(t)
+			operations := must.Get(EncodeOperations(m.Operations))(t)
 			f.Writes = append(f.Writes, EncodedWrite{
 				Stream: stream, Session: m.Session, Sequence: m.Sequence, Key: m.IdempotencyKey, Operations: operations,
 			})
@@ -44,14 +39,8 @@ func TestFrameEncodesLikeProto(t *testing.T) {
 			size += len(stream) + len(operations) + WriteOverhead
 		}
 		before := []byte("before")
-		got, err := Codec{}.MarshalAppend(slices.Clone(before), f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wanted, err := proto.MarshalOptions{}.MarshalAppend(before, want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(Codec{}.MarshalAppend(slices.Clone(before), f))(t)
+		wanted := must.Get(proto.MarshalOptions{}.MarshalAppend(before, want))(t)
 		if !bytes.Equal(got, wanted) {
 			t.Fatalf("%v is %x, want %x", want, got, wanted)
 		}
@@ -85,9 +74,6 @@ func TestDecodeOperationsTakesNothingElse(t *testing.T) {
 
 func mustMarshal(t testing.TB, m proto.Message) []byte {
 	t.Helper()
-	data, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(proto.Marshal(m))(t)
 	return data
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // layered makes a file with a bucket of several levels, a list of free pages, and a
@@ -47,10 +49,7 @@ func layered(t *testing.T) (pages Pages, m Meta, inner, leaf page) {
 	}
 	at := bucketOf(t, pages, m, "large").root
 	for {
-		pg, err := pages.page(at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pg := must.Get(pages.page(at))(t)
 		if pg.leaf {
 			return pages, m, inner, pg
 		}
@@ -63,14 +62,8 @@ func layered(t *testing.T) (pages Pages, m Meta, inner, leaf page) {
 func TestEachCheckNamesItsDamage(t *testing.T) {
 	t.Parallel()
 	pages, m, inner, leaf := layered(t)
-	list, err := pages.extent(m.FreeList)
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := pages.extent(m.Root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(pages.extent(m.FreeList))(t)
+	root := must.Get(pages.extent(m.Root))(t)
 	count := int(binary.NativeEndian.Uint16(list[10:]))
 	if count < 2 || inner.count < 3 || leaf.count < 3 {
 		t.Fatalf("%d free pages, %d and %d elements: the file has too little", count, inner.count, leaf.count)
@@ -141,10 +134,7 @@ func keyOffset(b []byte, i int) uint32 {
 func TestFreeListIsCheckedBeforeBbolt(t *testing.T) {
 	t.Parallel()
 	pages, m, _, _ := layered(t)
-	list, err := pages.extent(m.FreeList)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(pages.extent(m.FreeList))(t)
 	check := func() (int64, error) { return CheckFreeList(bytes.NewReader(pages.data), m) }
 	if size, err := check(); err != nil || size != int64(len(list)) {
 		t.Errorf("the list takes %d bytes, %v, want %d", size, err, len(list))
@@ -189,9 +179,7 @@ func TestTouched(t *testing.T) {
 	}
 	key, _, err := walk.Seek(nil)
 	for ; key != nil && err == nil; key, _, err = walk.Next() {
-		if err := cursor.VerifyLeaf(key, false); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cursor.VerifyLeaf(key, false))
 	}
 	if err != nil || cursor.Touched() != want || want < 10*testPageSize {
 		t.Errorf("%d bytes of pages are touched, want %d, %v", cursor.Touched(), want, err)
@@ -204,17 +192,9 @@ func TestVerifyLeaf(t *testing.T) {
 	t.Parallel()
 	pages, m, inner, leaf := layered(t)
 	cursor := bucketOf(t, pages, m, "large").Cursor()
-	first, err := leaf.key(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	next, err := inner.key(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cursor.VerifyLeaf(first, true); err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(leaf.key(0))(t)
+	next := must.Get(inner.key(1))(t)
+	must.Do(t, cursor.VerifyLeaf(first, true))
 	for key, want := range map[string]bool{
 		string(first): true, string(first) + "x": true, string(next): false, string(next[:10]): false, "z": false,
 	} {
@@ -222,10 +202,7 @@ func TestVerifyLeaf(t *testing.T) {
 			t.Errorf("Covers(%q) = %v, want %v", key, got, want)
 		}
 	}
-	beside, err := pages.page(inner.element(1).child())
-	if err != nil {
-		t.Fatal(err)
-	}
+	beside := must.Get(pages.page(inner.element(1).child()))(t)
 	was := bytes.Clone(beside.b)
 	binary.NativeEndian.PutUint32(beside.b[headerSize+elementSize:], 8) // flags
 	if err := cursor.VerifyLeaf(first, false); err != nil {
@@ -238,10 +215,7 @@ func TestVerifyLeaf(t *testing.T) {
 	// A leaf whose keys lie beyond what its parent says belongs elsewhere.
 	was = bytes.Clone(inner.b)
 	at := headerSize + elementSize + int(binary.NativeEndian.Uint32(inner.b[headerSize+elementSize:]))
-	second, err := leaf.key(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := must.Get(leaf.key(1))(t)
 	copy(inner.b[at:], second)
 	if err := cursor.VerifyLeaf(first, false); !errors.Is(err, ErrDamaged) {
 		t.Errorf("keys that belong to the next leaf: %v", err)

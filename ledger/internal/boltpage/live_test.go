@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 )
 
@@ -26,16 +27,13 @@ func TestLiveIsWhatBboltUses(t *testing.T) {
 		return ""
 	}, func(rt *rapid.T) {
 		path := filepath.Join(t.TempDir(), "db")
-		db, err := bbolt.Open(path, 0o600, &bbolt.Options{PageSize: 1024, NoSync: true})
-		if err != nil {
-			rt.Fatal(err)
-		}
+		db := must.Get(bbolt.Open(path, 0o600, &bbolt.Options{PageSize: 1024, NoSync: true}))(rt)
 		defer func() { _ = db.Close() }()
 		for range rapid.IntRange(1, 6).Draw(rt, "transactions") {
 			first, keys := rapid.IntRange(0, 200).Draw(rt, "first"), rapid.IntRange(1, 150).Draw(rt, "keys")
 			size := rapid.SampledFrom([]int{0, 20, 300, 5000}).Draw(rt, "size")
 			remove := rapid.IntRange(0, 2).Draw(rt, "remove") == 0
-			err := db.Update(func(tx *bbolt.Tx) error {
+			must.Do(rt, db.Update(func(tx *bbolt.Tx) error {
 				b, err := tx.CreateBucketIfNotExists([]byte("b"))
 				for k := first; k < first+keys && err == nil; k++ {
 					key := binary.BigEndian.AppendUint16(nil, uint16(k))
@@ -46,19 +44,11 @@ func TestLiveIsWhatBboltUses(t *testing.T) {
 					}
 				}
 				return err
-			})
-			if err != nil {
-				rt.Fatal(err)
-			}
+			}))
 			b, m := content(t, db)
 			pages := New(b, int(m.PageSize))
-			live, err := pages.Live(m)
-			if err != nil {
-				rt.Fatal(err)
-			}
-			if err := db.View(func(tx *bbolt.Tx) error { return compareLive(tx, live, m, &free) }); err != nil {
-				rt.Fatal(err)
-			}
+			live := must.Get(pages.Live(m))(rt)
+			must.Do(rt, db.View(func(tx *bbolt.Tx) error { return compareLive(tx, live, m, &free) }))
 			if m.Pages > 64 {
 				large++
 			}
@@ -104,9 +94,7 @@ func FuzzLive(f *testing.F) {
 	db := newFile(f)
 	fillForFlips(f, db)
 	b, m := content(f, db)
-	if err := db.Close(); err != nil {
-		f.Fatal(err)
-	}
+	must.Do(f, db.Close())
 	list := uint32(int64(m.FreeList) * m.PageSize)
 	f.Add(list, []byte{}, uint8(0))
 	f.Add(list+8, []byte{0xff, 0xff, 0xff, 0xff}, uint8(0))

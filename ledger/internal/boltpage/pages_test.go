@@ -16,18 +16,17 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 const testPageSize = 1024 // small, so that small files have every kind of page
 
 func newFile(t testing.TB) *bbolt.DB {
 	t.Helper()
-	db, err := bbolt.Open(filepath.Join(t.TempDir(), "pages.db"), 0o600, &bbolt.Options{
+	db := must.Get(bbolt.Open(filepath.Join(t.TempDir(), "pages.db"), 0o600, &bbolt.Options{
 		PageSize: testPageSize, NoSync: true, FreelistType: bbolt.FreelistMapType,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -35,22 +34,14 @@ func newFile(t testing.TB) *bbolt.DB {
 // content returns the pages that the last transaction has left.
 func content(t testing.TB, db *bbolt.DB) ([]byte, Meta) {
 	t.Helper()
-	b, err := os.ReadFile(db.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := ReadMeta(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(db.Path()))(t)
+	m := must.Get(ReadMeta(bytes.NewReader(b)))(t)
 	return b[:int64(m.Pages)*m.PageSize], m
 }
 
 func update(t testing.TB, db *bbolt.DB, change func(tx *bbolt.Tx) error) {
 	t.Helper()
-	if err := db.Update(change); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, db.Update(change))
 }
 
 func bucketOf(t testing.TB, pages Pages, m Meta, name string) Bucket {
@@ -343,10 +334,7 @@ func TestDamage_Pages(t *testing.T) {
 	for i := range 58 {
 		keys = append(keys, flipKey(i))
 	}
-	want, err := readAll(New(b, testPageSize), m, keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(readAll(New(b, testPageSize), m, keys))(t)
 	kinds := map[uint16]int{}
 	for page := range int(m.Pages) {
 		kinds[binary.NativeEndian.Uint16(b[page*testPageSize+8:])]++
@@ -422,10 +410,7 @@ func TestFreePageOfALeafIsRefused(t *testing.T) {
 	fillForFlips(t, db)
 	b, m := content(t, db)
 	pages := New(b, testPageSize)
-	list, err := pages.extent(m.FreeList)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(pages.extent(m.FreeList))(t)
 	ids := list[headerSize : headerSize+8*int(binary.NativeEndian.Uint16(list[10:]))]
 	tried := 0
 	for id := uint64(firstPage); id < m.Pages; id++ {
@@ -466,10 +451,7 @@ func TestRootBelowItsRootIsRefused(t *testing.T) {
 		var below []uint64
 		var walk func(id uint64)
 		walk = func(id uint64) {
-			pg, err := pages.page(id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			pg := must.Get(pages.page(id))(t)
 			for i := range pg.count {
 				if !pg.leaf {
 					below = append(below, pg.element(i).child())

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -105,10 +106,7 @@ func TestMembersThatAreNone(t *testing.T) {
 	}
 	for _, text := range []string{"", "01", "00" + strings.Repeat("00", 13), "03" + strings.Repeat("00", 13),
 		"01" + strings.Repeat("00", 8) + "02" + strings.Repeat("00", 4)} {
-		b, err := hex.DecodeString(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(hex.DecodeString(text))(t)
 		if m, _, err := DecodeMembers(b); err == nil {
 			t.Errorf("%s is %+v", text, m)
 		}
@@ -217,14 +215,8 @@ func TestMembersAfter(t *testing.T) {
 		t.Errorf("the last voter was removed: %+v", next)
 	}
 	// An entry that cannot be read, or that no cluster could make, changes nothing: every node decides so.
-	impossible, err := proto.Marshal(change(kinds{5: voter}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sound, err := proto.Marshal(change(kinds{6: learner}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	impossible := must.Get(proto.Marshal(change(kinds{5: voter})))(t)
+	sound := must.Get(proto.Marshal(change(kinds{6: learner})))(t)
 	for _, e := range []segment.Entry{{Kind: KindChange, Data: impossible}, {Kind: KindChange, Data: []byte{0xff}},
 		{Kind: KindChange + 1, Data: sound}} {
 		if next := before.After(&e); !reflect.DeepEqual(next, before) {

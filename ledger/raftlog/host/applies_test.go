@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 )
@@ -49,7 +50,7 @@ func TestWhoeverAppliesKeepsTheOrder(t *testing.T) {
 	if result, err := last.Wait(); err != nil || result != "result of "+texts[len(texts)-1] {
 		t.Error(result, err)
 	}
-	must(t, r.Close())
+	must.Do(t, r.Close())
 	if got := m.texts(); !slices.Equal(got, texts) {
 		t.Errorf("%d entries, want %d in their order", len(got), len(texts))
 	}
@@ -96,7 +97,7 @@ func TestCloseBesideTheWrite(t *testing.T) {
 	// Ends with Close; received below.
 	go func() { closed <- r.Close() }()
 	close(goOn)
-	must(t, <-closed)
+	must.Do(t, <-closed)
 	for text, p := range map[string]*host.Proposal{"first": first, "second": second} {
 		if result, err := p.Wait(); err != nil || result != "result of "+text {
 			t.Errorf("%s: %v, %v", text, result, err)

@@ -13,6 +13,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
@@ -211,7 +212,7 @@ func TestFailover(t *testing.T) {
 		}
 		write(t, next.Host, "of the next leader")
 		c.cut(first.id, false)
-		must(t, first.ReadBarrier(t.Context()))
+		must.Do(t, first.ReadBarrier(t.Context()))
 		want := append(numbered(100), "of the next leader")
 		if got := first.machine.texts(); !slices.Equal(got, want) {
 			t.Errorf("the first leader has %d entries, want %d", len(got), len(want))
@@ -226,7 +227,7 @@ func TestClusterReads(t *testing.T) {
 		for i := range 20 {
 			write(t, leader.Host, fmt.Sprint(i))
 			for _, m := range c.members {
-				must(t, m.ReadBarrier(t.Context()))
+				must.Do(t, m.ReadBarrier(t.Context()))
 				if got := len(m.machine.texts()); got != i+1 {
 					t.Fatalf("node %d reads with %d entries, and %d were acknowledged", m.id, got, i+1)
 				}
@@ -243,7 +244,7 @@ func TestClusterReads(t *testing.T) {
 			t.Errorf("a read without a majority: %v", err)
 		default:
 		}
-		must(t, leader.Close())
+		must.Do(t, leader.Close())
 		if err := <-answered; !errors.Is(err, host.ErrClosed) {
 			t.Errorf("a read that waits when the host is closed: %v", err)
 		}
@@ -257,15 +258,13 @@ func TestSoleVoterGetsCompany(t *testing.T) {
 		d, m := simdisk.New(), &recorder{}
 		create(t, d, sole)
 		r := start(t, d, m, func(o *host.Options) { o.Send = func([]*pb.Message) {} }) // drops all messages
-		must(t, r.Ready(t.Context()))
-		must(t, r.ReadBarrier(t.Context()))
+		must.Do(t, r.Ready(t.Context()))
+		must.Do(t, r.ReadBarrier(t.Context()))
 		second := uint64(2)
 		change := &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{
 			{Type: pb.ConfChangeAddNode.Enum(), NodeId: &second},
 		}}
-		if _, err := r.ChangeIn(r.Role().Term, change).Wait(); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.ChangeIn(r.Role().Term, change).Wait())(t)
 		if members := r.Members(); !slices.Equal(members.Voters, []uint64{1, 2}) {
 			t.Errorf("the members are %+v", members)
 		}
@@ -277,15 +276,13 @@ func TestSoleVoterGetsCompany(t *testing.T) {
 			t.Errorf("a read without the second voter: %v", err)
 		default:
 		}
-		must(t, errors.Join(r.Close(), r.log.Close()))
+		must.Do(t, errors.Join(r.Close(), r.log.Close()))
 		<-answered
 		m.checkpoint(r.Covered())
-		log, err := segment.Open(segmentOptions(d))
-		must(t, err)
+		log := must.Get(segment.Open(segmentOptions(d)))(t)
 		defer log.Close()
 		members := sole
-		found, err := log.Entries(1, log.Last().Index+1, 1<<20)
-		must(t, err)
+		found := must.Get(log.Entries(1, log.Last().Index+1, 1<<20))(t)
 		for i := range found {
 			members = members.After(&found[i])
 		}
@@ -328,7 +325,7 @@ func TestTooManyAddressesAreRefused(t *testing.T) {
 			write(t, r.Host, "after it")
 			at := r.Covered()
 			m.checkpoint(at)
-			must(t, r.Truncate(at))
+			must.Do(t, r.Truncate(at))
 			write(t, r.Host, "after the truncation")
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -87,7 +88,7 @@ func segmentOptions(d segment.Disk) segment.Options {
 // create creates the log of a new node.
 func create(t testing.TB, d segment.Disk, members core.Members) {
 	t.Helper()
-	must(t, segment.Create(segmentOptions(d), segment.Checkpoint{Data: members.Encode()}, segment.State{}))
+	must.Do(t, segment.Create(segmentOptions(d), segment.Checkpoint{Data: members.Encode()}, segment.State{}))
 }
 
 var sole = core.Members{Voters: []uint64{1}, Highest: 1}
@@ -102,12 +103,11 @@ type running struct {
 func start(t testing.TB, d segment.Disk, m *recorder, change func(*host.Options)) running {
 	t.Helper()
 	log, err := segment.Open(segmentOptions(d))
-	must(t, err)
+	must.Do(t, err)
 	members, _, err := core.DecodeMembers(log.Checkpoint().Data)
-	must(t, err)
+	must.Do(t, err)
 	for i := max(log.First(), log.Checkpoint().Index+1); i <= m.durable.Index; i++ {
-		found, err := log.Entries(i, i+1, 1<<20)
-		must(t, err)
+		found := must.Get(log.Entries(i, i+1, 1<<20))(t)
 		members = members.After(&found[0])
 	}
 	o := host.Options{
@@ -116,8 +116,7 @@ func start(t testing.TB, d segment.Disk, m *recorder, change func(*host.Options)
 	if change != nil {
 		change(&o)
 	}
-	h, err := host.Start(o)
-	must(t, err)
+	h := must.Get(host.Start(o))(t)
 	t.Cleanup(func() { _ = h.Close(); _ = log.Close() })
 	return running{h, log}
 }
@@ -127,7 +126,7 @@ func started(t testing.TB, d segment.Disk, m *recorder, change func(*host.Option
 	t.Helper()
 	create(t, d, sole)
 	r := start(t, d, m, change)
-	must(t, r.Ready(t.Context()))
+	must.Do(t, r.Ready(t.Context()))
 	return r
 }
 
@@ -151,11 +150,4 @@ func numbered(n int) []string {
 		texts[i] = fmt.Sprintf("entry-%05d", i)
 	}
 	return texts
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -25,10 +26,10 @@ func TestRestartFindsEverything(t *testing.T) {
 	r := started(t, d, m, nil)
 	texts := numbered(500)
 	write(t, r.Host, texts...)
-	must(t, errors.Join(r.Close(), r.log.Close()))
+	must.Do(t, errors.Join(r.Close(), r.log.Close()))
 	again := m.restarted()
 	r = start(t, d, again, nil)
-	must(t, r.Ready(t.Context()))
+	must.Do(t, r.Ready(t.Context()))
 	if got := again.texts(); !slices.Equal(got, texts) {
 		t.Fatalf("%d entries, want %d in their order", len(got), len(texts))
 	}
@@ -67,8 +68,8 @@ func TestClose(t *testing.T) {
 	for _, text := range numbered(50) {
 		before = append(before, r.ProposeIn(r.Role().Term, []byte(text)))
 	}
-	must(t, r.Close())
-	must(t, r.Close())
+	must.Do(t, r.Close())
+	must.Do(t, r.Close())
 	for i, p := range before {
 		if _, err := p.Wait(); err != nil {
 			t.Errorf("proposal %d, made before: %v", i, err)
@@ -98,15 +99,15 @@ func TestTruncate(t *testing.T) {
 		write(t, r.Host, texts[60*round:]...)
 		at := r.Covered()
 		m.checkpoint(at)
-		must(t, errors.Join(r.Truncate(at), r.Truncate(at)))
+		must.Do(t, errors.Join(r.Truncate(at), r.Truncate(at)))
 		if first := r.log.First(); first > at.Index+1 || round > 0 && first < at.Index/2 {
 			t.Fatalf("the log begins at %d after a truncation at %d", first, at.Index)
 		}
 	}
 	write(t, r.Host, "last")
-	must(t, errors.Join(r.Close(), r.log.Close()))
+	must.Do(t, errors.Join(r.Close(), r.log.Close()))
 	again := m.restarted()
-	must(t, start(t, d, again, nil).Ready(t.Context()))
+	must.Do(t, start(t, d, again, nil).Ready(t.Context()))
 	if got := again.texts(); !slices.Equal(got, append(texts, "last")) {
 		t.Errorf("%d entries, want %d", len(got), len(texts)+1)
 	}
@@ -203,7 +204,7 @@ func TestRefusals(t *testing.T) {
 	r := started(t, d, m, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	must(t, errors.Join(r.Ready(ctx), r.ReadBarrier(ctx))) // neither has to wait
+	must.Do(t, errors.Join(r.Ready(ctx), r.ReadBarrier(ctx))) // neither has to wait
 	_, err := r.ProposeIn(r.Role().Term, make([]byte, host.MaxEntryBytes+1)).Wait()
 	if !errors.Is(err, host.ErrEntryTooLarge) {
 		t.Errorf("too large: %v", err)
@@ -231,8 +232,7 @@ func TestOptions(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()
 	create(t, d, sole)
-	log, err := segment.Open(segmentOptions(d))
-	must(t, err)
+	log := must.Get(segment.Open(segmentOptions(d)))(t)
 	defer log.Close()
 	for what, change := range map[string]func(*host.Options){
 		"Log": func(o *host.Options) { o.Log = nil }, "Apply": func(o *host.Options) { o.Apply = nil },
@@ -254,9 +254,7 @@ func TestPowerLossKeepsTheAcknowledged(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	if s := os.Getenv("HOST_SEED"); s != "" {
-		if _, err := fmt.Sscan(s, &seed); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(fmt.Sscan(s, &seed))(t)
 	}
 	rounds := 60
 	if testing.Short() {
@@ -282,7 +280,7 @@ func faultRound(t *testing.T, rng *rand.Rand, met map[string]int) {
 	var proposed, acknowledged []string
 	for life := range 4 {
 		r := start(t, d, m, nil)
-		must(t, r.Ready(t.Context()))
+		must.Do(t, r.Ready(t.Context()))
 		d.FailAt(1+rng.IntN(120), errDisk)
 		for burst := range 12 {
 			var texts []string
@@ -323,7 +321,7 @@ func faultRound(t *testing.T, rng *rand.Rand, met map[string]int) {
 		m = m.restarted()
 	}
 	r := start(t, d, m, nil)
-	must(t, r.Ready(t.Context()))
+	must.Do(t, r.Ready(t.Context()))
 	found := m.texts()
 	if !isSubsequence(acknowledged, found) {
 		t.Errorf("%d were acknowledged, and not all of them are among the %d found, in order",

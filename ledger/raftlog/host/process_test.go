@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -76,9 +77,8 @@ func TestKilledProcess(t *testing.T) {
 	for life := range lives {
 		child := exec.Command(os.Args[0]) //nolint:gosec // It is this test.
 		child.Env = append(os.Environ(), childDirectory+"="+dir)
-		out, err := child.StdoutPipe()
-		must(t, err)
-		must(t, child.Start())
+		out := must.Get(child.StdoutPipe())(t)
+		must.Do(t, child.Start())
 		lines := bufio.NewScanner(out)
 		note := func() {
 			if !strings.HasPrefix(lines.Text(), fmt.Sprint(child.Process.Pid, ".")) {
@@ -89,7 +89,7 @@ func TestKilledProcess(t *testing.T) {
 		for n := 0; n < 200+life*61 && lines.Scan(); n++ {
 			note()
 		}
-		must(t, child.Process.Kill())
+		must.Do(t, child.Process.Kill())
 		for lines.Scan() { // drains the pipe; the last line may be cut off
 			if strings.Count(lines.Text(), ".") == 3 {
 				acknowledged[lines.Text()] = true
@@ -98,7 +98,7 @@ func TestKilledProcess(t *testing.T) {
 		_ = child.Wait()
 	}
 	m := &recorder{}
-	must(t, start(t, segment.OpenDirectory(dir), m, nil).Ready(t.Context()))
+	must.Do(t, start(t, segment.OpenDirectory(dir), m, nil).Ready(t.Context()))
 	found := map[string]bool{}
 	for _, text := range m.texts() {
 		if found[text] {

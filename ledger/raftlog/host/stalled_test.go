@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 )
 
@@ -144,7 +145,7 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 				if _, err := stalled.Wait(); err != nil && !errors.Is(err, host.ErrOutcomeUnknown) {
 					t.Errorf("the proposal to the hung leader: %v", err)
 				}
-				must(t, hung.ReadBarrier(t.Context()))
+				must.Do(t, hung.ReadBarrier(t.Context()))
 				if got, want := hung.machine.texts(), next.machine.texts(); !slices.Equal(got, want) || len(got) < 11 {
 					t.Errorf("it has %d entries, and the next leader %d", len(got), len(want))
 				}
@@ -208,7 +209,7 @@ func TestStalledNodeDoesNotTakeOver(t *testing.T) {
 					}
 				}()
 				defer close(watched)
-				must(t, leader.Transfer(hung.id))
+				must.Do(t, leader.Transfer(hung.id))
 				<-time.After(30 * tick)
 				write(t, leader.Host, "after the transfer")
 				if name != "a sync of the log" && name != "a write to the log" { // it can acknowledge

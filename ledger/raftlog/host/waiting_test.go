@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
@@ -22,8 +23,8 @@ func TestAwaitApplied(t *testing.T) {
 		r := started(t, simdisk.New(), &recorder{}, nil)
 		write(t, r.Host, "first")
 		at := r.Covered().Index
-		must(t, r.AwaitApplied(t.Context(), at))
-		must(t, r.AwaitApplied(t.Context(), 0))
+		must.Do(t, r.AwaitApplied(t.Context(), at))
+		must.Do(t, r.AwaitApplied(t.Context(), 0))
 		left, leave := context.WithCancel(t.Context())
 		gone := make(chan error, 1)
 		done := make(chan error, 2)
@@ -43,8 +44,8 @@ func TestAwaitApplied(t *testing.T) {
 		if len(done) != 1 {
 			t.Fatalf("%d are awake behind entry %d", len(done), r.Covered().Index)
 		}
-		must(t, <-done)
-		must(t, r.Close())
+		must.Do(t, <-done)
+		must.Do(t, r.Close())
 		if err := <-done; !errors.Is(err, host.ErrClosed) {
 			t.Errorf("closed: %v", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -59,9 +60,7 @@ func TestWritesAhead(t *testing.T) {
 	o := options(simdisk.New())
 	d := &watchedDisk{Disk: o.Disk, t: t}
 	o.Disk, o.SegmentBytes = d, segmentBytes
-	if err := segment.Create(o, segment.Checkpoint{}, segment.State{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, segment.Create(o, segment.Checkpoint{}, segment.State{}))
 	l, err := segment.Open(o)
 	if err != nil {
 		t.Fatal(err)
@@ -88,14 +87,10 @@ func TestWritesAhead(t *testing.T) {
 		t.Errorf("an entry of %d bytes wrote %d", ahead, got)
 	}
 	// A crash leaves what was synced, and the log goes on.
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	if l, err = segment.Open(o); err != nil || l.Last().Index != index {
 		t.Fatalf("%d of %d entries (%v)", l.Last().Index, index, err)
 	}
 	add(entryBytes)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -48,26 +49,19 @@ func replacedTail(t *testing.T, size int) (before, after *simdisk.Disk) {
 
 func create(t *testing.T, d *simdisk.Disk) *segment.Log {
 	t.Helper()
-	if err := segment.Create(options(d), segment.Checkpoint{}, segment.State{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, segment.Create(options(d), segment.Checkpoint{}, segment.State{}))
 	return open(t, d)
 }
 
 func open(t *testing.T, d *simdisk.Disk) *segment.Log {
 	t.Helper()
-	l, err := segment.Open(options(d))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(segment.Open(options(d)))(t)
 	return l
 }
 
 func write(t *testing.T, l *segment.Log, s *segment.State, entries []segment.Entry) {
 	t.Helper()
-	if err := errors.Join(l.Append(s, entries), l.Sync()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(l.Append(s, entries), l.Sync()))
 }
 
 func entries(from, to, term uint64, size int) (list []segment.Entry) {
@@ -143,9 +137,6 @@ func commitFits(l *segment.Log) error {
 
 func listed(t *testing.T, d *simdisk.Disk) []string {
 	t.Helper()
-	list, err := d.List()
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(d.List())(t)
 	return list
 }

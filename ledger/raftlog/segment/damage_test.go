@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -19,13 +20,8 @@ import (
 func image(t testing.TB, stop bool) (*simdisk.Disk, model) {
 	t.Helper()
 	d := simdisk.New()
-	if err := segment.Create(options(d), segment.Checkpoint{}, segment.State{}); err != nil {
-		t.Fatal(err)
-	}
-	l, err := segment.Open(options(d))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, segment.Create(options(d), segment.Checkpoint{}, segment.State{}))
+	l := must.Get(segment.Open(options(d)))(t)
 	m := model{entries: map[uint64]segment.Entry{}}
 	for i := uint64(1); i <= 24; i++ {
 		at := i
@@ -37,18 +33,12 @@ func image(t testing.TB, stop bool) (*simdisk.Disk, model) {
 		m.state = segment.State{Term: 1 + i/6, Vote: i % 3}
 		e := segment.Entry{Index: at, Term: 1 + i/6, Kind: 1, Data: bytes.Repeat([]byte{byte(i)}, 400+int(i))}
 		m.entries[at], m.last = e, segment.Position{Index: at, Term: e.Term}
-		if err := errors.Join(l.Append(&m.state, []segment.Entry{e}), l.Sync()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(l.Append(&m.state, []segment.Entry{e}), l.Sync()))
 	}
 	m.checkpoint = segment.Position{Index: 2, Term: 1}
-	if err := l.Truncate(segment.Checkpoint{Position: m.checkpoint}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Truncate(segment.Checkpoint{Position: m.checkpoint}))
 	if stop {
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Close())
 	}
 	d.Kill()
 	return d, m
@@ -65,9 +55,7 @@ func tryOpen(t testing.TB, d *simdisk.Disk, m model) (refused bool, differs erro
 		return true, nil
 	}
 	differs = m.differs(l)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	return false, differs
 }
 
@@ -189,9 +177,7 @@ func TestDamage_SegmentFiles(t *testing.T) {
 				},
 			} {
 				copied := d.Clone()
-				if err := damage(copied); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, damage(copied))
 				if refused, _ := tryOpen(t, copied, m); !refused {
 					t.Errorf("%s is %s (closed before: %t): not refused", name, what, stop)
 				}
@@ -207,16 +193,11 @@ func TestTornTail(t *testing.T) {
 	d, m := image(t, false)
 	list := names(t, d)
 	newest := list[len(list)-1]
-	l, err := segment.Open(options(d))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(segment.Open(options(d)))(t)
 	before := slices.Clone(d.Bytes(newest))
 	// The payload imitates the preceding records, as a malicious client could.
 	e := segment.Entry{Index: m.last.Index + 1, Term: m.last.Term, Data: before[4096 : 4096+900]}
-	if err := l.Append(nil, []segment.Entry{e}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Append(nil, []segment.Entry{e}))
 	after := slices.Clone(d.Bytes(newest))
 	from := slices.IndexFunc(after, func(byte) bool { return true })
 	for from < len(after) && after[from] == before[from] {
@@ -367,13 +348,8 @@ func TestReadOnlyChangesNothing(t *testing.T) {
 	steps := d.Steps()
 	o := options(d)
 	o.ReadOnly, o.Random = true, nil
-	l, err := segment.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.differs(l); err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(segment.Open(o))(t)
+	must.Do(t, m.differs(l))
 	if err := l.Append(nil, []segment.Entry{{Index: m.last.Index + 1, Term: 9}}); err == nil {
 		t.Fatal("a log that was opened for reading takes entries")
 	}
@@ -386,33 +362,22 @@ func TestReadOnlyChangesNothing(t *testing.T) {
 func TestOperatingSystemsDirectory(t *testing.T) {
 	t.Parallel()
 	o := options(segment.OpenDirectory(t.TempDir()))
-	if err := segment.Create(o, segment.Checkpoint{}, segment.State{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, segment.Create(o, segment.Checkpoint{}, segment.State{}))
 	if err := segment.Create(o, segment.Checkpoint{}, segment.State{}); err == nil ||
 		!strings.Contains(err.Error(), "already") {
 		t.Fatalf("a second log in the same place: %v", err)
 	}
 	m := model{entries: map[uint64]segment.Entry{}}
 	for life := range 3 {
-		l, err := segment.Open(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := m.differs(l); err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(segment.Open(o))(t)
+		must.Do(t, m.differs(l))
 		for range 40 {
 			data := fmt.Append(nil, m.last.Index, life)
 			e := segment.Entry{Index: m.last.Index + 1, Term: uint64(life + 1), Data: data}
 			m.entries[e.Index], m.last = e, segment.Position{Index: e.Index, Term: e.Term}
-			if err := errors.Join(l.Append(nil, []segment.Entry{e}), l.Sync()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(l.Append(nil, []segment.Entry{e}), l.Sync()))
 		}
 		m.checkpoint = segment.Position{Index: m.last.Index - 10, Term: uint64(life + 1)}
-		if err := errors.Join(l.Truncate(segment.Checkpoint{Position: m.checkpoint}), l.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(l.Truncate(segment.Checkpoint{Position: m.checkpoint}), l.Close()))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -65,9 +66,7 @@ func writeForEver(dir string) error {
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := segment.Create(childOptions(dir), segment.Checkpoint{}, segment.State{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, segment.Create(childOptions(dir), segment.Checkpoint{}, segment.State{}))
 	reported := uint64(0)
 	for life := range 8 {
 		child := exec.Command(os.Args[0]) //nolint:gosec // It is this test.
@@ -87,9 +86,7 @@ func TestKilledProcess(t *testing.T) {
 			}
 			reported = i
 		}
-		if err := child.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, child.Process.Kill())
 		for lines.Scan() { // drains the pipe
 			if i, err := strconv.ParseUint(lines.Text(), 10, 64); err == nil {
 				reported = i
@@ -103,18 +100,13 @@ func TestKilledProcess(t *testing.T) {
 		if l.Last().Index < reported || l.State().Commit+1 < reported {
 			t.Fatalf("life %d: it ends at %d with %v, and %d was reported", life, l.Last().Index, l.State(), reported)
 		}
-		entries, err := l.Entries(l.First(), l.Last().Index+1, 1<<30)
-		if err != nil {
-			t.Fatal(err)
-		}
+		entries := must.Get(l.Entries(l.First(), l.Last().Index+1, 1<<30))(t)
 		for _, e := range entries {
 			if binary.BigEndian.Uint64(e.Data[len(e.Data)-8:]) != e.Index {
 				t.Fatalf("entry %d holds %x", e.Index, e.Data)
 			}
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Close())
 	}
 }
 
@@ -137,9 +129,7 @@ func (d hanging) Create(name string, size int64) (segment.File, error) {
 func TestReadsPassANewSegment(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()
-	if err := segment.Create(options(d), segment.Checkpoint{}, segment.State{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, segment.Create(options(d), segment.Checkpoint{}, segment.State{}))
 	slow := hanging{d, make(chan struct{}), make(chan struct{})}
 	o := options(d)
 	o.Disk = slow
@@ -150,9 +140,7 @@ func TestReadsPassANewSegment(t *testing.T) {
 	entry := func(i uint64) []segment.Entry {
 		return []segment.Entry{{Index: i, Term: 1, Data: make([]byte, 3000)}}
 	}
-	if err := errors.Join(l.Append(nil, entry(1)), l.Sync()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(l.Append(nil, entry(1)), l.Sync()))
 	appended := make(chan error, 1)
 	go func() { appended <- l.Append(nil, entry(2)) }() // ends with release; received below
 	<-slow.entered
@@ -180,13 +168,8 @@ func TestReadsPassANewSegment(t *testing.T) {
 func TestReadsBesideWrites(t *testing.T) {
 	t.Parallel()
 	d := simdisk.New()
-	if err := segment.Create(options(d), segment.Checkpoint{}, segment.State{}); err != nil {
-		t.Fatal(err)
-	}
-	l, err := segment.Open(options(d))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, segment.Create(options(d), segment.Checkpoint{}, segment.State{}))
+	l := must.Get(segment.Open(options(d)))(t)
 	const last = 2000
 	var all sync.WaitGroup
 	all.Go(func() { // ends at the last entry
@@ -226,7 +209,5 @@ func TestReadsBesideWrites(t *testing.T) {
 		}
 	})
 	all.Wait()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 }

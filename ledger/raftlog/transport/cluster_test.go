@@ -12,6 +12,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
@@ -52,9 +53,7 @@ func newMember(t *testing.T, id uint64) *member {
 		Disk: simdisk.New(), Identity: fmt.Append(nil, "node ", id), SegmentBytes: 256 << 10, Random: zeros{},
 		Logger: slog.New(slog.DiscardHandler),
 	}
-	if err := segment.Create(o, segment.Checkpoint{Data: members.Encode()}, segment.State{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, segment.Create(o, segment.Checkpoint{Data: members.Encode()}, segment.State{}))
 	var err error
 	if m.log, err = segment.Open(o); err != nil {
 		t.Fatal(err)
@@ -63,13 +62,10 @@ func newMember(t *testing.T, id uint64) *member {
 		o.Receive = func(messages []*pb.Message) { _ = m.host.Receive(messages...) } // fails once the host has stopped
 		o.Unreachable = func(id uint64) { _ = m.host.Unreachable(id) }
 	})
-	m.host, err = host.Start(host.Options{
+	m.host = must.Get(host.Start(host.Options{
 		ID: id, Log: m.log, Members: members, Apply: m.apply, Send: m.node.Send, Tick: 20 * time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() { m.stop(); _ = m.log.Close() })
 	return m
 }
@@ -133,9 +129,7 @@ func TestCluster(t *testing.T) {
 		write(rest, fmt.Sprint("without it ", i))
 	}
 	for _, m := range rest {
-		if err := m.host.ReadBarrier(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.host.ReadBarrier(t.Context()))
 		if got := m.texts(); !slices.Equal(got, want) {
 			t.Errorf("node %d has %d entries, want %d", m.o.ID, len(got), len(want))
 		}

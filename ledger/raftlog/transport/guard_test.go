@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 const guardToken = "a secret of the nodes"
@@ -42,23 +44,14 @@ func ask(
 	if config != nil {
 		scheme = "https://"
 	}
-	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, scheme+n.address+path, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, scheme+n.address+path, http.NoBody))(t)
 	as.show(q.Header)
 	for _, c := range change {
 		c(q.Header)
 	}
-	r, err := NewRoundTripper(config).RoundTrip(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRoundTripper(config).RoundTrip(q))(t)
 	defer r.Body.Close()
-	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(io.ReadAll(r.Body))(t)
 	return r.StatusCode, string(b)
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // plain returns options with everything that is required.
@@ -41,10 +43,7 @@ func TestOptionsThatAreMissing(t *testing.T) {
 			t.Errorf("%s: %v", says, err)
 		}
 	}
-	n, err := New(plain())
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(New(plain()))(t)
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
@@ -59,10 +58,7 @@ func TestAllowed(t *testing.T) {
 		"localhost:1": false, // whatever a name server says of it
 		"127.0.0.1":   false, "": false,
 	} {
-		n, err := New(plain())
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(New(plain()))(t)
 		if err := n.Allowed(address); (err == nil) != loopback {
 			t.Errorf("%q: %v", address, err)
 		}
@@ -83,10 +79,7 @@ func TestAllowed(t *testing.T) {
 // TestIdentify: a stream is that of another node of the same ledger, which looks for this one.
 func TestIdentify(t *testing.T) {
 	t.Parallel()
-	n, err := New(plain())
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(New(plain()))(t)
 	defer func() { _ = n.Close() }()
 	for _, test := range []struct {
 		what, ledger, from, to string
@@ -142,10 +135,7 @@ func TestIdentityIsTheNodesOwn(t *testing.T) {
 			r.Header.Add(name, "forged again")
 		}
 		r.Header.Set("Authorization", "Bearer of the caller")
-		response, err := As(next, func() Identity { return test.is }).RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(As(next, func() Identity { return test.is }).RoundTrip(r))(t)
 		_ = response.Body.Close()
 		for i, name := range []string{headerToken, headerPeerLedger, headerPeerFrom} {
 			if got := seen.Values(name); strings.Join(got, ",") != test.want[i] {
@@ -180,17 +170,12 @@ func TestPeersThatCannotBe(t *testing.T) {
 	if connected := n.Connected(); err == nil || !strings.Contains(err.Error(), "node 3") || len(connected) != 1 {
 		t.Errorf("%v, %v", connected, err)
 	}
-	if err := n.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, n.Close())
 	if err := n.SetPeers(map[uint64]string{1: "127.0.0.1:1"}); err != nil || len(n.Connected()) > 0 {
 		t.Errorf("after Close: %v, %v", n.Connected(), err)
 	}
 	n.Send([]*pb.Message{message(2, 1, 1, pb.MsgHeartbeat, 0)}) // which drops it
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	if err := n.Serve(l); err != nil {
 		t.Errorf("Serve after Close: %v", err)
 	}
@@ -219,9 +204,7 @@ func TestFramesAlone(t *testing.T) {
 	t.Parallel()
 	data := []byte("frame")
 	f := new(frame)
-	if err := (codec{}).Unmarshal(data, f); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, (codec{}).Unmarshal(data, f))
 	data[0] = 'x' // the library uses it again
 	if b, err := (codec{}).Marshal(f); err != nil || string(b) != "frame" {
 		t.Errorf("%q, %v", b, err)

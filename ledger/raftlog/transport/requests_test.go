@@ -10,6 +10,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // endless is an endless body that counts the bytes read from it.
@@ -45,17 +47,11 @@ func TestRequestsHoldBackNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	ask := func(path string, body io.Reader) (*http.Response, error) {
-		q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+two.address+path, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := must.Get(http.NewRequestWithContext(ctx, http.MethodPost, "http://"+two.address+path, body))(t)
 		return one.RoundTripper().RoundTrip(q)
 	}
 	for range 4 {
-		r, err := ask("/answer", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(ask("/answer", nil))(t)
 		t.Cleanup(func() { _ = r.Body.Close() })
 		go func() { // ends with ctx
 			if r, err := ask("/ignore", endless{&sent}); err == nil {
@@ -79,10 +75,7 @@ func TestRequestsHoldBackNothing(t *testing.T) {
 			continue // sent by reach
 		}
 	}
-	r, err := ask("/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(ask("/", nil))(t)
 	if b, err := io.ReadAll(r.Body); string(b) != "here" || err != nil {
 		t.Errorf("got %q, %v", b, err)
 	}

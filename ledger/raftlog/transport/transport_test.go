@@ -20,6 +20,7 @@ import (
 	pb "go.etcd.io/raft/v3/raftpb"
 
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // node is a transport with its listener, and the messages it has received.
@@ -106,10 +107,7 @@ func startOn(t *testing.T, id uint64, address string, change func(*Options)) *no
 	if n.Transport, err = New(o); err != nil {
 		t.Fatal(err)
 	}
-	l, err := freeport.Listen(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(freeport.Listen(t.Context(), address))(t)
 	n.address = l.Addr().String()
 	n.serving.Go(func() { // ends with Close; joined by stop
 		if err := n.Serve(l); err != nil {
@@ -135,9 +133,7 @@ func join(t *testing.T, nodes ...*node) {
 	for _, n := range nodes {
 		others := maps.Clone(addresses)
 		delete(others, n.o.ID)
-		if err := n.SetPeers(others); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, n.SetPeers(others))
 	}
 }
 
@@ -263,9 +259,7 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			one, two := start(t, 1, tt.change), start(t, 2, nil)
 			ofOne, ofTwo := tt.peers(one, two)
-			if err := errors.Join(one.SetPeers(ofOne), two.SetPeers(ofTwo)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(one.SetPeers(ofOne), two.SetPeers(ofTwo)))
 			one.log.await(t, tt.says)
 			two.log.await(t, tt.says)
 			for id := range ofOne {
@@ -287,9 +281,7 @@ func TestRemovedMemberIsCutOff(t *testing.T) {
 	one, two := start(t, 1, nil), start(t, 2, nil)
 	join(t, one, two)
 	reach(t, one, two)
-	if err := two.SetPeers(nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, two.SetPeers(nil))
 	one.log.await(t, "node 1 is no member")
 	if connected := two.Connected(); len(connected) != 0 {
 		t.Errorf("connected: %v", connected)
@@ -367,20 +359,14 @@ func TestHeartbeatsPassEntries(t *testing.T) {
 	p.enqueue(message(1, 2, 100, pb.MsgHeartbeat, 0))
 	var order []uint64
 	for {
-		f, err := p.next()
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(p.next())(t)
 		if len(f.bytes) == 0 {
 			break
 		}
 		if len(f.bytes) > frameBytes {
 			t.Errorf("a frame of %d bytes", len(f.bytes))
 		}
-		messages, err := decode(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		messages := must.Get(decode(f))(t)
 		for _, m := range messages {
 			order = append(order, m.GetIndex())
 		}
@@ -402,22 +388,13 @@ type authority struct {
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	certificate := must.Get(x509.ParseCertificate(der))(t)
 	return &authority{certificate, key}
 }
 
@@ -425,19 +402,13 @@ func newAuthority(t *testing.T) *authority {
 // authorities.
 func (a *authority) config(t *testing.T, trusted ...*authority) *tls.Config {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key))(t)
 	pool := x509.NewCertPool()
 	for _, other := range trusted {
 		pool.AddCert(other.certificate)
@@ -491,10 +462,7 @@ func TestNotEncrypted(t *testing.T) {
 	if err := n.SetPeers(map[uint64]string{2: "192.0.2.7:7451"}); !errors.Is(err, ErrNotEncrypted) {
 		t.Errorf("a peer elsewhere: %v", err)
 	}
-	l, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "0.0.0.0:0"))(t)
 	if err := n.Serve(l); !errors.Is(err, ErrNotEncrypted) {
 		t.Errorf("a listener for everybody: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // testKey is the key of a record whose principal is not valid UTF-8.
@@ -29,10 +30,7 @@ func TestName(t *testing.T) {
 	if err != nil || hash != want {
 		t.Fatalf("%q, %v", hash, err)
 	}
-	d, err := Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(Parse(text))(t)
 	sum := sha256.Sum256([]byte("order-4711"))
 	if d.Organization != "acme" || d.Vault != "main" || d.Namespace != "charge" || d.Principal != "b\uFFFDb" ||
 		hex.EncodeToString(d.KeyHash) != hex.EncodeToString(sum[:]) {
@@ -62,10 +60,7 @@ func TestMatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(Parse(text))(t)
 	scope := testKey().Scope
 	for name, c := range map[string]struct {
 		request idempotency.ListRequest

@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
 	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -37,10 +38,7 @@ func (c *counter) Do(r *http.Request) (*http.Response, error) {
 func open(t *testing.T, b *memorybucket.Bucket) (*jobs.Queue, *counter) {
 	t.Helper()
 	c := &counter{answer: b.Answer}
-	q, err := jobs.New(t.Context(), b.Client(c.Do, 1), memorybucket.Name, "queue")
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := must.Get(jobs.New(t.Context(), b.Client(c.Do, 1), memorybucket.Name, "queue"))(t)
 	return q, c
 }
 
@@ -153,15 +151,9 @@ func raceTwice(t *testing.T, open func() *jobs.Queue) {
 	t.Helper()
 	race(t, open, jobs.WithKey("new"))
 	q := open()
-	old, err := q.Submit(t.Context(), "resize", []byte("other"), jobs.WithKey("old"), jobs.WithTTL(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := must.Get(q.Submit(t.Context(), "resize", []byte("other"), jobs.WithKey("old"), jobs.WithTTL(time.Second)))(t)
 	for i := 0; ; i++ { // until the bucket's clock, which a new task shows, reaches the expiry of the old one
-		clock, err := q.Submit(t.Context(), "clock", nil, jobs.WithKey(fmt.Sprint("clock", i)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		clock := must.Get(q.Submit(t.Context(), "clock", nil, jobs.WithKey(fmt.Sprint("clock", i))))(t)
 		if !clock.CreatedAt.Before(old.ExpiresAt) {
 			break
 		}
