@@ -194,30 +194,6 @@ func TestPresortBesideEverything(t *testing.T) {
 	}
 }
 
-// BenchmarkFirstOrderedRead is how long Updates wait for the first View that reads a
-// table in its order, after half a million changes of it.
-func BenchmarkFirstOrderedRead(b *testing.B) {
-	for _, presorted := range []bool{false, true} {
-		b.Run(fmt.Sprintf("presorted=%v", presorted), func(b *testing.B) {
-			for range b.N {
-				b.StopTimer()
-				s := fresh(b)
-				putAll(b, s, scattered(0, 500_000))
-				if presorted {
-					s.Presort(machine.TableEntities)
-				}
-				b.StartTimer()
-				err := s.View(func(r machine.Reader) error {
-					return r.Ascend(machine.TableEntities, nil, func(_, _ []byte) bool { return false })
-				})
-				if err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // A flush does not take away the memory of what is being sorted.
 func TestPresortBesideFlush(t *testing.T) {
 	t.Parallel()

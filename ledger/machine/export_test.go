@@ -2,7 +2,6 @@ package machine
 
 import (
 	"bytes"
-	"math/bits"
 	"slices"
 
 	"pgregory.net/rapid"
@@ -76,26 +75,15 @@ func MergeLog(entries []Logged) (out []Logged) {
 	return out
 }
 
-// Receipts returns the receipts of a stream that are in the window, newest
-// first, at most limit.
-func (v View) Receipts(scope Scope, clientID string, limit int) ([]Receipt, error) {
-	s, found, err := v.stream(scope, clientID)
-	if err != nil || !found {
-		return nil, err
-	}
-	var receipts []Receipt
-	for i := range s.visible(v.head.config.ReceiptWindow) {
-		slot := s.window.slot(i)
-		if len(receipts) == limit || slot.index < v.head.retention.horizon {
-			break
-		}
-		r, err := readWindowReceipt(v.r, &s, slot, s.last-i)
-		if err != nil {
-			return nil, err
-		}
+// Receipts returns the receipts of a stream that are in the window, newest first, at most limit.
+func (v View) Receipts(scope Scope, clientID string, limit int) (receipts []Receipt, err error) {
+	indexes, err := v.ReceiptIndexes(scope, clientID, 0, limit)
+	for i := 0; i < len(indexes) && err == nil; i++ {
+		var r Receipt
+		r, err = v.ReceiptAt(indexes[i])
 		receipts = append(receipts, r)
 	}
-	return receipts, nil
+	return receipts, err
 }
 
 // VisitEntities is VisitEntityRefs with all values, wherever they are.
@@ -108,43 +96,27 @@ func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity
 	return resume, firstErr(err, failed)
 }
 
-// Proof returns the proof for the transaction that took an index, or
-// ErrNotFound.
+// Proof returns the proof for the transaction that took an index, or ErrNotFound.
 func (b Blocks) Proof(index uint64) (Proof, error) {
 	if err := b.horizon.check(index); err != nil {
 		return Proof{}, err
 	}
 	l, found, err := locate(b.r, index)
+	if err == nil && !found {
+		err = ErrNotFound
+	}
 	if err != nil {
 		return Proof{}, err
-	}
-	if !found {
-		return Proof{}, ErrNotFound
 	}
 	leaves, err := l.block.leaves()
 	if err != nil {
 		return Proof{}, err
 	}
-	return Proof{Header: l.header, LeafIndex: uint64(l.position), Path: merklePath(leaves, int(l.position))}, nil
-}
-
-// merklePath returns the inclusion path of leaf i, from its sibling upwards. It
-// overwrites leaves. NewBlockTree makes the same in another way.
-func merklePath(leaves []Hash, i int) []Hash {
-	path := make([]Hash, 0, bits.Len(uint(len(leaves))))
-	for n := len(leaves); n > 1; n = (n + 1) / 2 {
-		if sibling := i ^ 1; sibling < n {
-			path = append(path, leaves[sibling])
-		}
-		for j := 0; j < n/2; j++ {
-			leaves[j] = hashNode(&leaves[2*j], &leaves[2*j+1])
-		}
-		if n%2 == 1 {
-			leaves[n/2] = leaves[n-1]
-		}
-		i /= 2
+	tree, err := NewBlockTree(l.header, leaves)
+	if err != nil {
+		return Proof{}, err
 	}
-	return path
+	return tree.Proof(l.position)
 }
 
 // Difference returns the first key at which two states differ, in the order of
@@ -153,13 +125,10 @@ func merklePath(leaves []Hash, i int) []Hash {
 func (m *Memory) Difference(o *Memory) (table Table, key string, differ bool) {
 	for i := range m.tables {
 		a, b := &m.tables[i], &o.tables[i]
-		for _, keys := range [][]string{a.keys, b.keys} {
-			for _, k := range keys {
-				va, ina := a.values[k]
-				vb, inb := b.values[k]
-				if ina != inb || !bytes.Equal(va, vb) {
-					return Table(i), k, true
-				}
+		for _, k := range slices.Concat(a.keys, b.keys) {
+			va, ina := a.values[k]
+			if vb, inb := b.values[k]; ina != inb || !bytes.Equal(va, vb) {
+				return Table(i), k, true
 			}
 		}
 	}
