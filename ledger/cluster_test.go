@@ -559,9 +559,7 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 	}
 	id := left.Cluster().Status().Self%2 + 1 // 1 or 2, and not the leader
 	for range 2 {
-		must.Do(t, onLeader(t, nodes, func(leader *clusterNode) error {
-			return leader.Cluster().TransferLeadership(t.Context(), id)
-		}))
+		handOver(t, nodes, id)
 	}
 	var removed uint64
 	err = onLeader(t, nodes, func(leader *clusterNode) error {

@@ -53,7 +53,7 @@ func incompressible(n int) string {
 
 // soon bounds a test that waits for something to happen.
 func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -126,7 +126,7 @@ func TestAnyNodeTakesAnyCall(t *testing.T) {
 	leader := leads(t, nodes)
 	if !testing.Short() {
 		before, _ := leader.ledger.Cluster().Leader()
-		must.Do(t, leader.ledger.Cluster().TransferLeadership(within(t), 0))
+		handOver(t, leader)
 		for i, h := range nodes {
 			await(t, func() bool {
 				now, _ := h.ledger.Cluster().Leader()

@@ -350,7 +350,7 @@ func badRequest(err error) (field string, found bool) {
 
 // within gives a test that waits for something a bound.
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -106,7 +106,7 @@ func TestLargeBodiesWait(t *testing.T) {
 	s := newService(t, func(o *idempotency.Options) { o.Fingerprint = idempotency.FingerprintJCS })
 	plain := newService(t)
 	large := body(`"` + strings.Repeat("x", 64<<10) + `"`)
-	limited, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	limited, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	patient := func(r *http.Request) { *r = *r.WithContext(limited) }
 	ctx, cancel := context.WithCancel(limited)

@@ -121,7 +121,7 @@ func TestPoisonedWrite(t *testing.T) {
 		return w
 	}
 	bad, good := open("bad"), open("good")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	plain := func() *seqledgerv1.Operation { return op.Append([]byte("x")) }
 	poison := plain()

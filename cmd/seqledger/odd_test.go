@@ -50,12 +50,12 @@ func TestBenchRates(t *testing.T) {
 	p := start(t, "bench", "--server", s.address, "--streams", "1", "--duration", "10ms", "--rate", "inf")
 	select {
 	case <-p.ended:
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-p.ended:
 			t.Error("it measures for ever instead of 10 ms")
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("it measures for ever instead of 10 ms, and SIGTERM does not end it")
 		}
 	}

@@ -32,7 +32,7 @@
 // # Memory of the overlay
 //
 // Hundreds of thousands of changes gather before a Flush. They are in blocks of
-// memory without pointers (arena.go), found by a hash table (index.go): as Go values
+// memory without pointers (arena.go), found by a map of hashes (overlaytable.go): as Go values
 // in a map they took twice the memory, three times the time to insert, and most of the
 // garbage collector's time. The large blocks are outside of Go's heap (pool.go) and are
 // reused once the overlay has been flushed, so a slice that a View or Update was given

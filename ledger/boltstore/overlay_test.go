@@ -2,6 +2,7 @@ package boltstore
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -54,6 +55,65 @@ func TestTableOverlay(t *testing.T) {
 	compareOverlay(t, o, want, o.table(streams).sorted().ids)
 	if _, known := o.get(streams, []byte("key/")); known {
 		t.Error("a key is known that was never changed")
+	}
+}
+
+// TestKeysOfTheSameHash are told apart.
+func TestKeysOfTheSameHash(t *testing.T) {
+	t.Parallel()
+	o, a, b := newTableOverlay(nil), []byte("a"), []byte("b")
+	o.put(a, a)
+	o.index[hashOf(b)] = o.index[hashOf(a)]
+	o.put(b, b)
+	o.index[hashOf(a)] = o.index[hashOf(b)]
+	for want, key := range [][]byte{a, b} {
+		if id, known := o.find(key); !known || id != uint32(want) {
+			t.Errorf("%s is record %d (known %v), want %d", key, id, known, want)
+		}
+	}
+	if o.put(a, b); o.count != 2 {
+		t.Errorf("%d records of two keys", o.count)
+	}
+}
+
+// TestOrderOfHardKeys: keys that share much, or of which some are the beginnings of others.
+func TestOrderOfHardKeys(t *testing.T) {
+	t.Parallel()
+	const n = 2_000
+	for name, key := range map[string]func(i int) []byte{
+		"one long prefix": func(i int) []byte { return fmt.Appendf(bytes.Repeat([]byte("k"), 999), "%08d", i*7919%n) },
+		"combed": func(i int) []byte { // every eight bytes one key more branches off
+			key := fmt.Appendf(bytes.Repeat([]byte("k"), 1_016), "%08d", i)
+			copy(key[min(8*(i+1), len(key)):], "zzzzzzzz")
+			return key
+		},
+		"prefixes of each other": func(i int) []byte { return make([]byte, n-i) },
+		"zeros and ends": func(i int) []byte {
+			return []byte(strings.Repeat("k", 500) + strings.Repeat("\x00", i%97) + strings.Repeat("\x01", i/97))
+		},
+		"random of two letters": func(i int) []byte {
+			random := rand.New(rand.NewPCG(uint64(i), 0))
+			key := make([]byte, random.IntN(40))
+			for j := range key {
+				key[j] = byte(random.IntN(2))
+			}
+			return binary.BigEndian.AppendUint32(key, uint32(i))
+		},
+	} {
+		o, keys := newTableOverlay(nil), map[string]bool{}
+		for i := range n {
+			o.put(key(i), nil)
+			keys[string(key(i))] = true
+		}
+		order := o.sort(0)
+		for i, id := range order {
+			if delete(keys, string(o.key(id))); i > 0 && bytes.Compare(o.key(order[i-1]), o.key(id)) >= 0 {
+				t.Errorf("%s: key %d comes before key %d", name, order[i-1], id)
+			}
+		}
+		if len(keys) > 0 {
+			t.Errorf("%s: %d keys are missing", name, len(keys))
+		}
 	}
 }
 

@@ -14,33 +14,27 @@
 //
 // # The file
 //
-// All numbers are little-endian. The file is a sequence of pairs of slots, of 4,096 bytes each. The
-// first pair has headers, pair 1+k has the checksums of the pages from 1,017*k on.
+// All numbers are little-endian. The file is a header and a record for each transaction, in order:
 //
-//	header                                    checksums
+//	header                                    record
 //	offset bytes                              offset bytes
-//	     0    16  "seqledger sums 1"               0     4  k
-//	    16     8  tag of the ledger                4     4  0
-//	    24     8  transaction id                   8     8  tag of the ledger
-//	    32     8  pages of the bbolt file         16     8  transaction id
-//	    40     4  bytes of a page                 24  4068  CRC-32 of each page, any for a free one
-//	    44     4  0                             4092     4  CRC-32C of the 4,092 bytes before
-//	    48     8  digest of the pairs
-//	    56  4036  0
-//	  4092     4  CRC-32C as on the right
+//	     0    16  "seqledger sums 1"               0     8  transaction id
+//	    16     8  tag of the ledger                8     4  n
+//	    24     4  CRC-32C of these bytes          12  12 n  number of a page and its CRC-32, 8 and 4 bytes
+//	                                              12+12 n  4  CRC-32C, continued
 //
 // The checksum of a page is CRC-32 (IEEE 802.3), because its records end with their CRC-32C: see sumOf.
 //
-// The transaction id is that of the bbolt transaction after which the slot was written. Of a pair the
-// slot is written that is not in use. The digest says which slots belong to a header: it is the sum
-// of a hash of k and the transaction id of each pair's slot, so that a header of which some slots did
-// not reach the disk does not count. Then the other header counts, whose slots are all there.
+// The CRC-32C of a record continues that of what is before it, and each transaction is the one that
+// comes next. So nothing can be missing between two records, nor be of another time. A file that has
+// become more than twice as long as the checksums of all pages is replaced by a new one, which begins
+// with those after the transaction before.
 //
 // # A crash
 //
 // The checksums are written and synced after the bbolt transaction, and nothing relies on that
-// transaction before. A crash in between leaves the checksums of the previous transaction. They are
-// right for the pages that were in use before; the others get theirs when the file is opened. Any
-// other difference is refused: one of the files is an old copy, or the disk has lost what it had
-// synced.
+// transaction before. A crash in between leaves the checksums of the previous transaction, perhaps
+// with a part of the next record after them. They are right for the pages that were in use before;
+// the others get theirs when the file is opened. Any other difference is refused: one of the files
+// is damaged or an old copy, or the disk has lost what it had synced.
 package pagesum

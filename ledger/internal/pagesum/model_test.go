@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -27,6 +28,20 @@ type disk struct {
 func (d *disk) statePath() string { return filepath.Join(d.dir, "state.db") }
 func (d *disk) sumsPath() string  { return filepath.Join(d.dir, "state.sum") }
 
+// begin makes a state file and its checksums.
+func begin(t *rapid.T, dir string) *disk {
+	d := &disk{dir: dir}
+	var err error
+	if d.db, err = bbolt.Open(d.statePath(), 0o600, &bbolt.Options{PageSize: 1024, NoSync: true}); err != nil {
+		t.Fatal(err)
+	}
+	d.transact(t)
+	d.open(t)
+	return d
+}
+
+func (d *disk) close() { _ = errors.Join(d.db.Close(), d.sums.Close()) }
+
 // read returns the pages of the state file as they are now.
 func (d *disk) read(t *rapid.T) (boltpage.Pages, boltpage.Meta) {
 	content, err := os.ReadFile(d.statePath())
@@ -46,7 +61,7 @@ func (d *disk) transact(t *rapid.T) {
 	first, size := rapid.IntRange(0, 400).Draw(t, "first"), rapid.IntRange(0, 300).Draw(t, "size")
 	remove := rapid.IntRange(0, 3).Draw(t, "remove") == 0
 	if rapid.IntRange(0, 60).Draw(t, "large") == 0 {
-		keys, size = 600, 2000 // more pages than one pair of slots has checksums
+		keys, size = 600, 2000
 	}
 	err := d.db.Update(func(tx *bbolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists([]byte("b"))
@@ -84,9 +99,9 @@ func (d *disk) keep(t *rapid.T) {
 	d.before = content
 }
 
-// crash leaves any of the slots that the last Update has written as they were, as a power failure may, and
-// opens the checksums again.
-func (d *disk) crash(t *rapid.T) {
+// crash leaves any of the sectors that the last Update has written as they were, as a power failure may, and
+// opens the checksums again. Of a new file it leaves all or nothing.
+func (d *disk) crash(t *rapid.T) (anew bool) {
 	if err := d.sums.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -94,20 +109,24 @@ func (d *disk) crash(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for at := 0; at < len(now); at += slotSize {
-		slot := now[at:min(at+slotSize, len(now))]
-		var was []byte
-		if at < len(d.before) {
-			was = d.before[at:min(at+slotSize, len(d.before))]
+	const sector = 512
+	if anew = !bytes.HasPrefix(now, d.before); anew && rapid.Bool().Draw(t, "lost") {
+		now = d.before
+	}
+	for at := len(d.before); !anew && at < len(now); {
+		next := min(len(now), (at/sector+1)*sector)
+		if rapid.Bool().Draw(t, "lost") {
+			clear(now[at:next])
 		}
-		if !bytes.Equal(slot, was) && rapid.Bool().Draw(t, "lost") {
-			clear(slot[copy(slot, was):])
+		if at = next; rapid.IntRange(0, 9).Draw(t, "short") == 0 {
+			now = now[:at]
 		}
 	}
 	if err := os.WriteFile(d.sumsPath(), now, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d.open(t)
+	return anew
 }
 
 // check compares what the checksums say with the pages themselves: all in use are right, and one changed
@@ -119,7 +138,7 @@ func (d *disk) check(t *rapid.T) {
 		t.Fatal(err)
 	}
 	var used []uint64
-	for id := uint64(firstPage); id < m.Pages; id++ {
+	for id := uint64(2); id < m.Pages; id++ {
 		if live[id/64]>>(id%64)&1 == 1 {
 			used = append(used, id)
 		}
@@ -140,7 +159,7 @@ func (d *disk) check(t *rapid.T) {
 	id := rapid.SampledFrom(used).Draw(t, "page")
 	wrong := bytes.Clone(pages.Raw(id))
 	wrong[rapid.IntRange(0, len(wrong)-1).Draw(t, "byte")] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
-	bad, isPage := errors.AsType[*PageError](d.sums.table.Load().compare(id, wrong))
+	bad, isPage := errors.AsType[*PageError](compare(id, wrong, (*d.sums.table.Load())[id].Load()))
 	if !isPage || bad.Page != id || bad.Got == bad.Want {
 		t.Fatalf("page %d with another bit: %v", id, bad)
 	}
@@ -154,7 +173,7 @@ func (d *disk) use(t *rapid.T) map[uint64]bool {
 		t.Fatal(err)
 	}
 	used := map[uint64]bool{}
-	for id := uint64(firstPage); id < m.Pages; id++ {
+	for id := uint64(2); id < m.Pages; id++ {
 		if live[id/64]>>(id%64)&1 == 1 {
 			used[id] = true
 			if err := d.sums.Check(id, pages.Raw(id)); err != nil {
@@ -172,7 +191,7 @@ func (d *disk) checkReused(t *rapid.T, pages boltpage.Pages, m boltpage.Meta, be
 	if err != nil {
 		t.Fatal(err)
 	}
-	for id := uint64(firstPage); id < m.Pages; id++ {
+	for id := uint64(2); id < m.Pages; id++ {
 		if live[id/64]>>(id%64)&1 == 1 && !before[id] {
 			wrong := bytes.Clone(pages.Raw(id))
 			wrong[0] ^= 1
@@ -183,27 +202,48 @@ func (d *disk) checkReused(t *rapid.T, pages boltpage.Pages, m boltpage.Meta, be
 	}
 }
 
+// checkBefore: with a damaged newest meta page the state file is at the transaction before, whose pages all have their
+// checksums, and so they have at the next start.
+func (d *disk) checkBefore(t *rapid.T, m boltpage.Meta) {
+	state, err := os.ReadFile(d.statePath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	state[m.Offset+30] ^= 1
+	before, err := boltpage.ReadMeta(bytes.NewReader(state))
+	if err != nil || before.TxID+1 != m.TxID {
+		t.Fatalf("it is at transaction %d before %d: %v", before.TxID, m.TxID, err)
+	}
+	pages, path := boltpage.New(state[:int64(before.Pages)*m.PageSize], int(m.PageSize)), d.sumsPath()+".before"
+	content, err := os.ReadFile(d.sumsPath())
+	if err = errors.Join(err, os.WriteFile(path, content, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		s, err := Open(path, pages, before, testOptions)
+		if err == nil {
+			_, _, err = s.Verify(pages, 0, 1<<20)
+		}
+		if err = errors.Join(err, s.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestTransactionsAndCrashes: through any transactions, updates, crashes at any point of an update, and starts,
 // the checksums are taken, and are those of every page in use. Without an update, only the transaction before
 // is known, and the next start brings the checksums up to date.
 func TestTransactionsAndCrashes(t *testing.T) {
 	t.Parallel()
-	crashes, unknown, grown := 0, 0, 0
+	crashes, unknown, anew := 0, 0, 0
 	rapidtest.CheckUntil(t, func() string {
-		if crashes == 0 || unknown == 0 || grown == 0 {
-			return "no crash in an update, no start before one, or no file of several pairs"
+		if crashes == 0 || unknown == 0 || anew == 0 {
+			return "no crash in an update, no start before one, or no crash with a new file"
 		}
 		return ""
 	}, func(rt *rapid.T) {
-		d := &disk{dir: t.TempDir()}
-		db, err := bbolt.Open(d.statePath(), 0o600, &bbolt.Options{PageSize: 1024, NoSync: true})
-		if err != nil {
-			rt.Fatal(err)
-		}
-		d.db = db
-		defer func() { _ = errors.Join(d.db.Close(), d.sums.Close()) }()
-		d.transact(rt)
-		d.open(rt)
+		d := begin(rt, t.TempDir())
+		defer d.close()
 		if !d.sums.Made() {
 			rt.Fatal("checksums that were not there are not told to be made")
 		}
@@ -220,17 +260,20 @@ func TestTransactionsAndCrashes(t *testing.T) {
 				}
 				d.open(rt)
 			} else {
+				if rapid.IntRange(0, 3).Draw(rt, "anew") == 0 {
+					d.sums.spare = math.MinInt32 // the file is too long
+				}
 				if err := d.sums.Update(pages, m); err != nil {
 					rt.Fatal(err)
 				}
 				d.checkReused(rt, pages, m, before)
+				d.checkBefore(rt, m)
 			}
 			if what == 1 {
 				crashes++
-				d.crash(rt)
-			}
-			if m.Pages > sumsInSlot {
-				grown++
+				if d.crash(rt) {
+					anew++
+				}
 			}
 			d.check(rt)
 		}
@@ -242,15 +285,8 @@ func TestTransactionsAndCrashes(t *testing.T) {
 func TestCopiesOfOtherTimes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		d := &disk{dir: t.TempDir()}
-		db, err := bbolt.Open(d.statePath(), 0o600, &bbolt.Options{PageSize: 1024, NoSync: true})
-		if err != nil {
-			rt.Fatal(err)
-		}
-		d.db = db
-		defer func() { _ = errors.Join(d.db.Close(), d.sums.Close()) }()
-		d.transact(rt)
-		d.open(rt)
+		d := begin(rt, t.TempDir())
+		defer d.close()
 		var sums [][]byte
 		for range 5 {
 			sums = append(sums, d.before)
@@ -304,7 +340,7 @@ func TestCheckReadsAPageOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	var used, free uint64
-	for id := uint64(firstPage); id < m.Pages; id++ {
+	for id := uint64(2); id < m.Pages; id++ {
 		if live[0]>>id&1 == 1 {
 			used = id
 		} else {
