@@ -118,8 +118,12 @@ func (l *Ledger) findRetries(
 	commands []machine.Command, receipts []*machine.Receipt, buffer *engine.Buffer,
 ) (found bool, err error) {
 	clear(receipts)
-	memoryOnly := l.leavesToLog()
-	beyond, err := l.store.TryView(memoryOnly, func(r machine.Reader) (err error) {
+	if l.leavesToLog() {
+		return false, nil
+	}
+	looked := false
+	err = l.store.TryView(func(r machine.Reader) (err error) {
+		looked = true
 		view := l.machine.View(r)
 		for i := range commands {
 			if receipts[i], err = engine.Retry(view, &commands[i], l.cache, buffer); err != nil {
@@ -136,7 +140,7 @@ func (l *Ledger) findRetries(
 		// Nothing was proposed, but a write that is repeated may be committed.
 		return false, unknown(l.readFailed(err))
 	}
-	if beyond && !memoryOnly {
+	if looked {
 		l.probes.probed(found)
 	}
 	return found, nil

@@ -20,7 +20,7 @@
 //	apply.go       log entries change the state
 //	checkpoint.go  the state reaches the disk
 //	cache.go       a retry is answered without the log
-//	probes.go      when the state file is probed for retries
+//	probes.go      when the state is probed for retries
 //	keyed.go       commands on keyed records
 //	watch.go       blocks as they are committed
 //	backup.go      a copy of a running ledger

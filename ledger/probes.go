@@ -8,27 +8,29 @@ import (
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// maxMisses is how many probes of the state file in a row may find no retry before probing stops.
+// maxMisses is how many probes in a row may find no retry before probing stops.
 const maxMisses = 64
 
-// probes decides whether to look for retries in the state file.
+// probes decides whether to look for retries in the state.
 //
-// For a write of a stream that is not in memory, a probe seeks the stream's record in the state file to see whether the
-// write is a retry, and the applier seeks it again. With ten million streams the probe took a third of the processor
-// time of a write, and without retries it finds nothing. So after maxMisses probes without a retry, the log answers
-// retries, until it has answered one; then probing resumes. Answers do not depend on it, only the path that they take.
-// A retry that would have the log to itself is always probed for; see sharesLog.
+// A probe reads the record of a write's stream to see whether the write is a retry, under a lock that the applier waits
+// for, and the applier reads the record again. With 256 callers it took a tenth or more of the processor time of a
+// write, with ten million streams, whose records are in the state file, a third, and without retries it finds nothing.
+// So after maxMisses probes without a retry, the log answers retries, until it has answered one; then probing resumes.
+// Answers do not depend on it, only the path that they take. A retry that would have the log to itself is always probed
+// for; see sharesLog.
 type probes struct{ misses atomic.Int64 }
 
 // exhausted reports whether probing has stopped.
 func (p *probes) exhausted() bool { return p.misses.Load() >= maxMisses }
 
-// probed records a probe of the state file.
+// probed records a probe.
 func (p *probes) probed(found bool) {
-	if found {
-		p.misses.Store(0)
-	} else {
+	switch {
+	case !found:
 		p.misses.Add(1)
+	case p.misses.Load() > 0: // callers that repeat writes all the time do not write here
+		p.misses.Store(0)
 	}
 }
 
@@ -42,9 +44,10 @@ func (p *probes) decided(outcomes []machine.Outcome) {
 	}
 }
 
-// leavesToLog reports whether a retry that is not in memory is left to the log.
+// leavesToLog reports whether a retry is left to the log.
 func (l *Ledger) leavesToLog() bool {
 	return l.probes.exhausted() && sharesLog(l.counters.queuedBytes.Load(), l.options.QueueBytes, l.log.Writing()) &&
+		l.store.PendingBytes() <= l.maxPending() && // or the log waits for the state file; see awaitRoom
 		l.cluster.Term() != 0 && !l.draining.Load()
 }
 

@@ -24,9 +24,6 @@ type reader struct {
 	// blocksOnly that it reads blocks alone, without the lock.
 	updating, blocksOnly bool
 	amending             bool // it may change local tables alone
-	// memoryOnly tells that Get takes what the file has for absent, and beyond that it has, or would have, read it
-	// there; see TryView.
-	memoryOnly, beyond bool
 
 	// The bbolt transaction is opened by the first read that needs it. Most
 	// Views are answered by the overlay and must not pay for one.
@@ -101,9 +98,6 @@ func (s *Store) getCarried(key []byte) (value []byte, err error) {
 
 // getStored looks key up in the file.
 func (r *reader) getStored(table machine.Table, key []byte) (value []byte, err error) {
-	if r.beyond = true; r.memoryOnly {
-		return nil, nil
-	}
 	defer recoverDamage(table, key, &err)
 	c := r.cursors[table]
 	if c == nil {

@@ -167,16 +167,13 @@ func (s *Store) Idle() bool {
 }
 
 // TryView is View for a caller that does not depend on the result: it never waits, and returns at once while an Update
-// is running or waiting. With memoryOnly, Get finds only records of the state file that are among the changes in
-// memory; blocks are read as usual. beyond reports whether Get has looked into the state file, or would have.
-func (s *Store) TryView(memoryOnly bool, fn func(r machine.Reader) error) (beyond bool, err error) {
+// is running or waiting.
+func (s *Store) TryView(fn func(r machine.Reader) error) error {
 	if !s.mu.TryRLock() {
-		return false, nil
+		return nil
 	}
 	defer s.mu.RUnlock()
-	r := &reader{store: s, active: s.active, frozen: s.frozen, memoryOnly: memoryOnly}
-	err = s.read(r, fn)
-	return r.beyond, err
+	return s.view(fn)
 }
 
 // ViewBlocks lets fn read the records of machine.TableBlocks that an ended Update has
