@@ -24,10 +24,7 @@ func goldenSeeds(f *testing.F, prefix string) (seeds [][]byte) {
 		f.Fatalf("no golden file begins with %s: %v", prefix, err)
 	}
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(f)
 		seed, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
 		if err != nil {
 			f.Fatalf("%s: %v", path, err)
@@ -365,9 +362,7 @@ func FuzzCounters(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value []byte) {
 		mem := NewMemory()
 		for _, table := range []Table{TableScopes, TableOrganizations} {
-			if err := mem.Put(table, []byte("k"), value); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, mem.Put(table, []byte("k"), value))
 		}
 		var head chainHead
 		if err := head.read(mem, []byte("k")); err == nil {

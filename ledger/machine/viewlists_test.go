@@ -172,10 +172,7 @@ func TestReceiptsInPieces(t *testing.T) {
 	t.Parallel()
 	f := mixedFixture(t)
 	for _, limit := range []int{0, 1, 7, 100} {
-		want, err := f.view().Receipts(testScope, "c", limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Get(f.view().Receipts(testScope, "c", limit))(t)
 		indexes, err := f.view().ReceiptIndexes(testScope, "c", 0, limit)
 		if err != nil || len(indexes) != len(want) {
 			t.Fatalf("limit %d: %v, %v, want %d", limit, indexes, err, len(want))
