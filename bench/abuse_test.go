@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // Attacks of each kind run and have findings. Whether a target is reached takes a quiet machine.
@@ -18,13 +19,10 @@ func TestAbuseRowsRun(t *testing.T) {
 			o := quickOptions(t)
 			o.fraction = quickFraction
 			var lines []harness.Line
-			err := onBed(t.Context(), o, func(ctx context.Context, b *bed) (err error) {
+			must.Do(t, onBed(t.Context(), o, func(ctx context.Context, b *bed) (err error) {
 				lines, err = attacks[i].measure(ctx, b)
 				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 			for _, l := range lines[len(lines)-2:] { // refused calls, and what the server holds afterwards
 				if l["verdict"] != "reached" {
 					t.Error(l)

@@ -3,15 +3,15 @@ package main
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // The committed figures must be there for every row, and no others.
 func TestAllocsAreCommitted(t *testing.T) {
 	t.Parallel()
 	var allowed map[string]float64
-	if err := json.Unmarshal(allowedAllocations, &allowed); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(allowedAllocations, &allowed))
 	for _, r := range allocRows() {
 		if allowed[r.name] <= 0 {
 			t.Errorf("%s: %s has no figure; go run ./bench allocs -update", r.name, allowedFile)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/bench/harness"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // The four sides are measured, every answer is what it must be, and a fresh key costs two commands.
@@ -19,13 +20,10 @@ func TestGatewayMeasures(t *testing.T) {
 	var lines []harness.Line
 	o := quickOptions(t)
 	o.fraction = quickFraction
-	err := onBed(t.Context(), o, func(ctx context.Context, b *bed) (err error) {
+	must.Do(t, onBed(t.Context(), o, func(ctx context.Context, b *bed) (err error) {
 		lines, err = measureGateway(ctx, b, 2)
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if last := lines[len(lines)-1]; last["value"] != "2.00" || last["verdict"] != "reached" {
 		t.Errorf("want two commands for a fresh key, got %v", last)
 	}

@@ -160,10 +160,7 @@ func TestCheckReadsTheTableOfRates(t *testing.T) {
 		}}}
 	}}
 	must.Do(t, shown.measure(t.Context(), "", o, io.Discard))
-	content, err := os.ReadFile(o.json)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(o.json))(t)
 	found, err := parseReport(content)
 	if err != nil || len(found) != 2 || !maps.Equal(found["engine/16"], harness.Values{"throughput_per_s": 96849.4}) ||
 		found["named"]["p50_ms"] != 1 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -121,10 +122,7 @@ func TestRecordCallsAreRepeated(t *testing.T) {
 	_, handler := seqledgerv1connect.NewIdempotencyServiceHandler(s, connect.WithInterceptors(s.lose()))
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	c, err := client.New(client.Options{Server: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: server.URL}))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	ctx, owner := t.Context(), &seqledgerv1.Ownership{Token: 7}
 	if r, err := c.Reserve(ctx, &seqledgerv1.ReserveRequest{AttemptId: []byte("attempt")}); err != nil ||

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/archive"
 )
 
@@ -20,9 +21,7 @@ func openArchiving(t *testing.T, dir, to string) *retainingLedger {
 // archiveAll waits until nothing waits for the archive.
 func (l *retainingLedger) archiveAll() {
 	l.Helper()
-	if err := l.flush(); err != nil {
-		l.Fatal(err)
-	}
+	must.Do(l, l.flush())
 	l.archiveFiles(l.Context())
 	// The ledger's own goroutine may be in the middle of the same, and slow.
 	l.await("everything to be in the archive", func() bool {
@@ -162,9 +161,7 @@ func TestArchiveOfAnotherHistory(t *testing.T) {
 
 	other := openArchiving(t, copied, to)
 	w := testWrite("another", 1, 20_000) // the histories part
-	if _, err := other.Write(context.Background(), w); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(other.Write(context.Background(), w))(t)
 	other.fill(3 << 20)
 	mustDo(t, other.flush())
 	other.archiveFiles(t.Context())

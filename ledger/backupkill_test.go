@@ -111,10 +111,7 @@ func backupChild(dir string) (err error) {
 // killBackup makes a backup in a process that kills itself at a step, and tells whether it did.
 func killBackup(t *testing.T, dir, base string, step int) bool {
 	t.Helper()
-	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	executable := must.Get(os.Executable())(t)
 	cmd := exec.CommandContext(t.Context(), executable)
 	cmd.Env = append(os.Environ(), backupChildEnv+"="+dir, backupBaseEnv+"="+base, backupStepEnv+"="+strconv.Itoa(step))
 	output, err := cmd.CombinedOutput()

@@ -58,10 +58,7 @@ func openNode(t *testing.T, address string, o ledger.Options) (*clusterNode, err
 		free := must.Get(freeport.Address())(t)
 		address = free
 	}
-	listener, err := freeport.Listen(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(freeport.Listen(t.Context(), address))(t)
 	o.CacheBytes, o.ScrubBytes = -1, -1
 	o.Logger = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if o.Cluster == nil {

@@ -55,10 +55,7 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 		t.Fatal(out, err) // the first of them is a retry
 	}
 	before := l.Stats().Entries
-	s, err := l.Submit(t.Context(), commandsOf(t, writes...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(l.Submit(t.Context(), commandsOf(t, writes...)))(t)
 	outcomes, err := s.Wait(t.Context())
 	if err != nil || len(outcomes) != n {
 		t.Fatal(len(outcomes), err)

@@ -136,8 +136,7 @@ func TestCompareFindsWhatIsMissing(t *testing.T) {
 		t.Errorf("no %q in %s", want, text)
 	}
 
-	blocks, err := filepath.Glob(filepath.Join(other, "blocks", "*"))
-	must.Do(t, err)
+	blocks := must.Get(filepath.Glob(filepath.Join(other, "blocks", "*")))(t)
 	content := must.Get(os.ReadFile(blocks[0]))(t)
 	content[len(content)/2] ^= 1
 	must.Do(t, os.WriteFile(blocks[0], content, 0o600))

@@ -146,10 +146,7 @@ func (f flip) check(t *testing.T, image, answers string) fate {
 	dir := t.TempDir()
 	copySparse(t, dir, image)
 	path := filepath.Join(dir, f.file)
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(path))(t)
 	content[f.bit/8] ^= 1 << (f.bit % 8)
 	must.Do(t, os.WriteFile(path, content, 0o600))
 	options := faultOptions(dir)

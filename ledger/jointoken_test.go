@@ -18,10 +18,7 @@ import (
 // tokenOf returns the join token of a node.
 func tokenOf(t *testing.T, n *clusterNode) string {
 	t.Helper()
-	token, err := n.Cluster().JoinToken()
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := must.Get(n.Cluster().JoinToken())(t)
 	stored, err := os.ReadFile(filepath.Join(n.dir, datadir.TokenName))
 	if token == "" && errors.Is(err, fs.ErrNotExist) {
 		return ""
@@ -139,12 +136,9 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	id := must.Get(successor.ID())(t)
 	ask := func(n *clusterNode, from, to uint64) int {
 		as := transport.Identity{Token: tokenOf(t, n), Ledger: id.String(), From: from}
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		q := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet,
 			"http://"+n.address+"/seqledger.peer.v1/Pulse",
-			http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+			http.NoBody))(t)
 		transport.AddressTo(q.Header, to)
 		r, err := transport.As(transport.NewRoundTripper(nil), func() transport.Identity { return as }).RoundTrip(q)
 		if err != nil {

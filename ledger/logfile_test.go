@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 )
 
@@ -19,10 +20,7 @@ func TestLogFilesFollowLogBytes(t *testing.T) {
 		t.Fatalf("%d log files, %v", len(files), err)
 	}
 	for _, file := range files {
-		info, err := os.Stat(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(file))(t)
 		if info.Size() != 1<<20 {
 			t.Errorf("%s has %d bytes, want 1 MiB", file, info.Size())
 		}

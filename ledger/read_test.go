@@ -98,10 +98,7 @@ func TestViewWaitsForItsTurn(t *testing.T) {
 // transactions, receipts, proofs, long values, and a Watch that has blocks ahead of it.
 func TestBlocksAreReadWhileAnEntryIsApplied(t *testing.T) {
 	t.Parallel()
-	l, err := Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}))(t)
 	defer func() { _ = l.Close() }() // the store is stopped below
 	long := strings.Repeat("v", 1_000)
 	write := machine.Write{
@@ -204,10 +201,7 @@ func TestBlocksInPieces(t *testing.T) {
 		payloads = append(payloads, strings.Repeat(fmt.Sprint(i), 10_000))
 	}
 	commitPayloads(t, l, "c", payloads...)
-	chain, err := l.Chain(t.Context(), testScope)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chain := must.Get(l.Chain(t.Context(), testScope))(t)
 	var want machine.BlockPart
 	must.Do(t, l.Blocks(t.Context(), func(b machine.Blocks) (err error) {
 		want, err = b.BlockPart(chain, 1, 0, math.MaxInt)

@@ -139,10 +139,7 @@ func openChain(paths []string) (chain []backupfile.File, err error) {
 // whether it did.
 func killRestore(t *testing.T, backup, dir string, step int) bool {
 	t.Helper()
-	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	executable := must.Get(os.Executable())(t)
 	cmd := exec.CommandContext(t.Context(), executable)
 	cmd.Env = append(os.Environ(), restoreChildEnv+"="+dir, restoreBackupEnv+"="+backup, restoreStepEnv+"="+
 		strconv.Itoa(step))

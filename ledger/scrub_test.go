@@ -21,11 +21,8 @@ import (
 func TestScrubStopsTheNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l, err := Open(t.Context(), Options{Logger: slog.New(slog.DiscardHandler), Dir: dir, ScrubBytes: 1 << 30,
-		scrubInterval: time.Nanosecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Open(t.Context(), Options{Logger: slog.New(slog.DiscardHandler), Dir: dir, ScrubBytes: 1 << 30,
+		scrubInterval: time.Nanosecond}))(t)
 	for !t.Failed() && l.Stats().ScrubRounds < 2 {
 		select {
 		case <-l.Failed():
@@ -62,11 +59,8 @@ func TestScrubStopsTheNode(t *testing.T) {
 func TestScrubOfBlocksStopsTheNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l, err := Open(t.Context(), Options{Logger: slog.New(slog.DiscardHandler), Dir: dir, ScrubBytes: 1 << 30,
-		scrubInterval: time.Nanosecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Open(t.Context(), Options{Logger: slog.New(slog.DiscardHandler), Dir: dir, ScrubBytes: 1 << 30,
+		scrubInterval: time.Nanosecond}))(t)
 	commitPayloads(t, l, "c", strings.Repeat("needle", 1_000))
 	for rounds := l.Stats().ScrubRounds; !t.Failed() && l.Stats().ScrubRounds < rounds+2; {
 		select {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/stats"
@@ -98,9 +99,7 @@ func TestStatsOfRecovery(t *testing.T) {
 	for i := range uint64(10) {
 		mustWrite(t, l, appendWrite("a", i+1, []byte("x")), machine.Committed)
 	}
-	if err := os.CopyFS(filepath.Join(crashed, "copy"), os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(filepath.Join(crashed, "copy"), os.DirFS(dir)))
 	s := open(t, ledger.Options{Dir: filepath.Join(crashed, "copy")}).Stats()
 	if s.RecoveredCommands < 10 || s.RecoveredEntries < 10 || s.RecoveryTook <= 0 {
 		t.Errorf("recovered %d commands of %d entries in %s, want at least 10", s.RecoveredCommands, s.RecoveredEntries,
@@ -157,9 +156,7 @@ func TestDiskUsage(t *testing.T) {
 		t.Errorf("%+v, %v", u, err)
 	}
 	closeLedger(t, l)
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(dir))
 	if _, err := l.DiskUsage(); err == nil {
 		t.Error("a directory that is gone has no usage")
 	}

@@ -344,10 +344,7 @@ func TestCredentialLimits(t *testing.T) {
 		"slow":   `role: reader, scopes: ["*"], limits: {requests_per_second: 1}`,
 	})
 	l, a := g.as("narrow")
-	watch, err := l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	watch := must.Get(l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()})))(t)
 	second, err := l.Watch(t.Context(), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: scope()}))
 	if err == nil {
 		second.Receive()

@@ -55,10 +55,7 @@ func TestBackup(t *testing.T) {
 	if trailer.GetTotalSize() != uint64(file.Len()) || !bytes.Equal(trailer.GetSha256(), sum[:]) {
 		t.Errorf("%d bytes arrived with %x, the trailer says %v", file.Len(), sum, trailer)
 	}
-	status, err := h.admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := must.Get(h.admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 	if s := status.Msg.GetStatus(); header.GetLedgerId() != s.GetLedgerId() ||
 		header.GetIndex() != receipt.GetIndex() ||
 		header.GetDigest() != s.GetDigest() || header.GetSizeEstimate() != trailer.GetTotalSize() ||

@@ -137,11 +137,8 @@ func (h *harness) watchInParts(t *testing.T, grpc seqledgerv1connect.LedgerServi
 func (h *harness) transactionsInParts(t *testing.T, grpc seqledgerv1connect.LedgerServiceClient) {
 	t.Helper()
 	for height := uint64(1); height <= 3; height++ {
-		block, err := h.client.GetBlock(within(t),
-			connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		block := must.Get(h.client.GetBlock(within(t),
+			connect.NewRequest(&seqledgerv1.GetBlockRequest{Scope: scope(), Height: height})))(t)
 		want := block.Msg.Block.Transactions[0]
 		old, err := h.client.GetTransaction(within(t),
 			connect.NewRequest(&seqledgerv1.GetTransactionRequest{TxId: want.TxId}))

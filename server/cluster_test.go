@@ -136,13 +136,10 @@ func (h *harness) awaitReady(t *testing.T, ready bool) {
 func TestNodeThatIsCutOffSendsItsCallersAway(t *testing.T) {
 	t.Parallel()
 	nodes := startNodes(t, server.Options{})
-	err := settled(t, func() error {
+	must.Do(t, settled(t, func() error {
 		_, err := nodes[0].client.Write(within(t), connect.NewRequest(writeOf("c", 1, appendOp("x"))))
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	leader := leads(t, nodes)
 	left := nodes[0]
 	for _, h := range nodes {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
@@ -16,10 +17,7 @@ func clusterMetrics(t *testing.T, s cluster.Status) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry() // which refuses what is there twice
 	registry.MustRegister(prometheus.CollectorFunc(func(out chan<- prometheus.Metric) { collectCluster(out, &s) }))
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Get(registry.Gather())(t)
 	found := map[string]float64{}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {

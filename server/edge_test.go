@@ -45,10 +45,7 @@ var shown = []string{
 func (q edgeRequest) send(t *testing.T, h *harness) string {
 	t.Helper()
 	host := strings.TrimPrefix(h.url, "http://")
-	conn, err := net.Dial("tcp", host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", host))(t)
 	defer func() { _ = conn.Close() }()
 	must.Do(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	if q.host != "" {

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -30,10 +31,7 @@ func details(t *testing.T, err error) (e *seqledgerv1.WriteError,
 		t.Fatalf("%v is not a Connect error", err)
 	}
 	for _, d := range failed.Details() {
-		m, err := d.Value()
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(d.Value())(t)
 		switch m := m.(type) {
 		case *seqledgerv1.WriteError:
 			e = m

@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -34,10 +35,7 @@ func TestProbesTellThatADiskHangs(t *testing.T) {
 			return status == http.StatusServiceUnavailable && strings.Contains(text, "a disk does not answer")
 		})
 	}
-	answer, err := h.admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(h.admin.GetStatus(within(t), connect.NewRequest(&seqledgerv1.GetStatusRequest{})))(t)
 	if status := answer.Msg.Status; !strings.Contains(status.Node.NotReady, "the application of an entry has not") ||
 		status.Node.Cluster.Members[0].Stalled == "" || status.LedgerId == "" || status.Index == 0 {
 		t.Errorf("%v", status)

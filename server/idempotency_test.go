@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 	"github.com/seqledger/seqledger/server"
@@ -61,10 +62,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 func reply[Q, R any](t testing.TB, f func(context.Context, *connect.Request[Q]) (*connect.Response[R], error),
 	q *Q) *R {
 	t.Helper()
-	answer, err := f(t.Context(), connect.NewRequest(q))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(f(t.Context(), connect.NewRequest(q)))(t)
 	return answer.Msg
 }
 
@@ -481,10 +479,7 @@ func TestPrincipalsDoNotBlock(t *testing.T) {
 		w.Principal = principal
 		return c.Write(t.Context(), connect.NewRequest(w))
 	}
-	first, err := write("modest", "of the modest one", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(write("modest", "of the modest one", ""))(t)
 	second, err := write("writer", "of the writer", "")
 	if err != nil || second.Msg.Receipt.Replayed || second.Msg.Receipt.TxId == first.Msg.Receipt.TxId {
 		t.Errorf("the same key of another principal: %v, %v", second, err)

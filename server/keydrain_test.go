@@ -5,6 +5,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -15,9 +16,7 @@ func TestDrainedServerDecidesNoKeys(t *testing.T) {
 	c := h.idempotency()
 	owned := reserveOf("a", 1)
 	reply(t, c.Reserve, owned)
-	if err := h.server.Drain(within(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, h.server.Drain(within(t)))
 	before := h.ledger.Stats().Commands
 	owner := ownerOf(owned, 1)
 	for name, err := range map[string]error{

@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
@@ -59,15 +60,12 @@ func TestWaitsEndWithTheLeadership(t *testing.T) {
 		}
 		mustRefuse(t, a.err, connect.CodeUnavailable, want)
 	}
-	err = settled(t, func() error {
+	must.Do(t, settled(t, func() error {
 		_, err := nodes[1].idempotency().Complete(within(t), connect.NewRequest(&seqledgerv1.CompleteRequest{
 			Owner: ownerOf(first, token), Response: []byte("done"),
 		}))
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for i, h := range nodes {
 		var answer *connect.Response[seqledgerv1.ReserveResponse]
 		err := settled(t, func() (err error) {

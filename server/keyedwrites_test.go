@@ -159,10 +159,7 @@ func TestNoKeyInAURL(t *testing.T) {
 	message := `{"record":{"scope":{"organization":"acme","vault":"main"},"namespace":"POST /charge","key":"my-secret-key"}}`
 	target := h.url + seqledgerv1connect.IdempotencyServiceGetRecordProcedure +
 		"?connect=v1&encoding=json&message=" + url.QueryEscape(message)
-	r, err := http.NewRequestWithContext(within(t), http.MethodGet, target, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(within(t), http.MethodGet, target, http.NoBody))(t)
 	if status, _, text := h.do(t, r); status != http.StatusMethodNotAllowed {
 		t.Errorf("a GET with a key in its query: %d %s", status, text)
 	}

@@ -375,10 +375,7 @@ func TestAdmin(t *testing.T) {
 	elsewhere := writeOf("elsewhere", 1, appendOp("x"))
 	elsewhere.Scope = &seqledgerv1.Scope{Organization: "other"}
 	h.mustWrite(t, elsewhere)
-	status, err := h.admin.GetStatus(t.Context(), connect.NewRequest(new(seqledgerv1.GetStatusRequest)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := must.Get(h.admin.GetStatus(t.Context(), connect.NewRequest(new(seqledgerv1.GetStatusRequest))))(t)
 	s := status.Msg.Status
 	if s.Version != "test" || len(s.LedgerId) != 16 || s.Streams != clients+1 || len(s.Digest) != 64 ||
 		s.Config.ReceiptWindow != 64 || s.LedgerTime == nil || s.Config.ClientTtl.AsDuration() != 24*time.Hour {

@@ -43,10 +43,7 @@ func startClockedNode(
 	t *testing.T, join string, o server.Options, config *tls.Config, clock func() time.Time,
 ) (h *harness, peer string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	dir, peer := filepath.Join(t.TempDir(), "node"), listener.Addr().String()
 	logger := slog.New(slog.DiscardHandler)
 	if join != "" {

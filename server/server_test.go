@@ -196,10 +196,7 @@ func TestEveryProtocol(t *testing.T) {
 			t.Parallel()
 			client := seqledgerv1connect.NewLedgerServiceClient(h.h2, h.url, options...)
 			request := writeOf("client of "+name, 1, setOp("key of "+name, "value"))
-			answer, err := client.Write(t.Context(), connect.NewRequest(request))
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Get(client.Write(t.Context(), connect.NewRequest(request)))(t)
 			if r := answer.Msg.Receipt; r.Sequence != 1 || len(r.Results) != 1 || r.Actor != "system:anonymous" {
 				t.Error("receipt:", r)
 			}

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
 )
@@ -39,9 +40,7 @@ func TestStaleReads(t *testing.T) {
 	}
 	for _, h := range nodes {
 		if h != left && h != leader { // the leader last, so that it does not hand over
-			if err := errors.Join(h.stop(), h.ledger.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(h.stop(), h.ledger.Close()))
 		}
 	}
 	_ = errors.Join(leader.stop(), leader.ledger.Close()) // it cannot hand over without a majority
@@ -75,10 +74,7 @@ func TestClientReadsStale(t *testing.T) {
 	t.Parallel()
 	h := start(t)
 	h.persist(t, writeOf("c", 1, setOp("k", "v")))
-	c, err := client.New(client.Options{Server: h.url})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: h.url}))(t)
 	t.Cleanup(func() { _ = c.Close() }) // it has nothing to lose
 	var read client.StaleRead
 	e, err := c.GetEntity(client.WithStaleRead(within(t), &read), &seqledgerv1.GetEntityRequest{

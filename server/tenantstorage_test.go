@@ -65,10 +65,7 @@ func TestRepeatsNeedNoRoom(t *testing.T) {
 	})
 	l, _ := g.as("small")
 	large := strings.Repeat("x", 120_000)
-	first, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 1, appendOp(large))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 1, appendOp(large)))))(t)
 	again, err := l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 1, appendOp(large))))
 	if err != nil || !again.Msg.Receipt.Replayed || again.Msg.Receipt.TxId != first.Msg.Receipt.TxId {
 		t.Errorf("the repeat: %v, %v, want the receipt %v", again, err, first)

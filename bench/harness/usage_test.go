@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
 
@@ -79,14 +80,9 @@ func TestLargest(t *testing.T) {
 // TestProcessorTimeOfAnOddName: the name of a program may look like the fields behind it.
 func TestProcessorTimeOfAnOddName(t *testing.T) {
 	t.Parallel()
-	shell, err := exec.LookPath("sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shell := must.Get(exec.LookPath("sh"))(t)
 	odd := filepath.Join(t.TempDir(), "a) R 1 1 (b")
-	if err := os.Symlink(shell, odd); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(shell, odd))
 	command := exec.Command(odd, "-c", "echo here; while read -r line; do :; done")
 	p, _, err := process.LaunchServer(t.Context(), command, "")
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -115,10 +116,7 @@ func serveBackup(t *testing.T, s *backupServer) *client.Client {
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Start()
 	t.Cleanup(server.Close)
-	conn, err := client.New(client.Options{Server: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(client.New(client.Options{Server: server.URL}))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }

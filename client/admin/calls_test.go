@@ -14,6 +14,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -68,10 +69,7 @@ func operate(t *testing.T, s *operated) *client.Client {
 	mux.Handle(seqledgerv1connect.NewAdminServiceHandler(s))
 	served := httptest.NewServer(mux)
 	t.Cleanup(served.Close)
-	c, err := client.New(client.Options{Server: served.URL, HTTPClient: served.Client()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(client.Options{Server: served.URL, HTTPClient: served.Client()}))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

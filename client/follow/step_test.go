@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
@@ -44,10 +45,7 @@ func (s *steps) follow(t *testing.T, proxied bool) (stop func() error) {
 	if proxied {
 		url, address = strings.Replace(url, s.server.Address, s.database.Address, 1), s.ledger.Address
 	}
-	db, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(pgxpool.New(t.Context(), url))(t)
 	t.Cleanup(db.Close)
 	return start(t, dial(t, address), db, keepBalances)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // player runs commands on one key of a store and describes each result in words. Tokens and times differ from store to
@@ -167,10 +168,7 @@ func TestStoresDecideAlike(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(i)))
 			for step := range commands {
 				next := randomCommand(random)
-				expected, err := want.play(t.Context(), next)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expected := must.Get(want.play(t.Context(), next))(t)
 				for name, other := range others {
 					if got, err := other.play(t.Context(), next); err != nil || got != expected {
 						t.Fatalf("step %d, %s, %s:\ngot  %s, %v\nwant %s", step, next, name, got, err, expected)

@@ -242,10 +242,7 @@ func TestJournalFiles(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewStore(failingBackend{})
 	dir := t.TempDir()
-	j, err := idempotency.OpenJournal(dir, store, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := must.Get(idempotency.OpenJournal(dir, store, nil))(t)
 	must.Do(t, idempotency.AddToJournal(j, doKey(), []byte("done")))
 	must.Do(t, j.Close())
 	files, err := filepath.Glob(filepath.Join(dir, "*.result"))

@@ -9,14 +9,12 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func document(t *testing.T, name string) string {
 	t.Helper()
-	content, err := os.ReadFile("../../docs/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile("../../docs/" + name))(t)
 	return string(content)
 }
 

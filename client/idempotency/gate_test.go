@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A replay requires the caller's permission besides the key: without it there is no response, and the work does not
@@ -140,10 +141,7 @@ func TestTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		take, parties := idempotency.NewTurns(1)
-		first, err := take(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := must.Get(take(t.Context(), "a"))(t)
 		var order []string // one turn at a time
 		for _, party := range []string{"a", "a", "b", ""} {
 			go func() { // ends with its turn, awaited below

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // marked checks the headers that every response to a request with a key has.
@@ -182,9 +183,7 @@ func TestEveryCallIsMarked(t *testing.T) {
 	_, required := rpc(t, func(o *idempotency.Options) { o.Required = true })
 	for protocol, c := range clients {
 		name := strings.ReplaceAll(protocol, " ", "-")
-		if _, err := c.Write(t.Context(), writeCall(name, "a")); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Write(t.Context(), writeCall(name, "a")))(t)
 		_, err := c.Write(t.Context(), writeCall(name, "b"))
 		_, missing := required[protocol].Write(t.Context(), writeCall("", "a"))
 		for want, err := range map[string]error{`"` + name + `"`: err, "": missing} {

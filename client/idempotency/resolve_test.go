@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // An operator can settle an unknown outcome, and nothing else.
@@ -31,10 +32,7 @@ func TestResolve(t *testing.T) {
 		expect("Resolve without a record", resolve, 0, idempotency.ErrNotFound)
 		expect("Purge without a record", purge, 0, idempotency.ErrNotFound)
 		request := &idempotency.ReserveRequest{Key: key, AttemptID: idempotency.NewAttemptID(), Lease: time.Second}
-		owner, err := store.Reserve(t.Context(), request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		owner := must.Get(store.Reserve(t.Context(), request))(t)
 		expect("Resolve during the work", resolve, 0, idempotency.ErrNotFinal)
 		expect("Purge during the work", purge, 0, idempotency.ErrNotFinal)
 		pass(2 * time.Second)

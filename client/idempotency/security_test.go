@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A principal cannot read, replay, detect or block another's keys. Whatever the state of the other's key, a request
@@ -78,9 +79,7 @@ func TestStoredValuesHaveNoKeys(t *testing.T) {
 	s.expect(s.send(secret, body("secret-body")), http.StatusNoContent, "false", 1)
 	conflict := s.send(secret, body("other"))
 	var text bytes.Buffer
-	if err := conflict.Write(&text); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, conflict.Write(&text))
 	if said := strings.ReplaceAll(text.String(), `"secret-key"`, ""); strings.Contains(said, "secret") {
 		t.Errorf("the conflict says %s", said) // it echoes the key, which the client has sent
 	}

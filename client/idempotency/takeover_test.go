@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // cutOff is a store whose next Reserve is done and not answered, because its caller goes.
@@ -177,10 +178,7 @@ func TestAnOwnerThatHasWaited(t *testing.T) {
 		const lease = 3 * time.Second
 		store := idempotency.Memory()
 		first := idempotency.NewAttemptID()
-		r, err := store.Reserve(t.Context(), &idempotency.ReserveRequest{Key: doKey(), AttemptID: first})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(store.Reserve(t.Context(), &idempotency.ReserveRequest{Key: doKey(), AttemptID: first}))(t)
 		released := make(chan error, 1)
 		time.AfterFunc(9*lease, func() {
 			_, err := store.Release(t.Context(), &idempotency.Ownership{

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // memory is a storage that keeps what a disk would have after a crash apart
@@ -182,13 +184,9 @@ func write(id uint64, tag string) Record {
 func add(t testing.TB, f *File, records ...Record) {
 	t.Helper()
 	for _, r := range records {
-		if err := f.Append(one, r); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.Append(one, r))
 	}
-	if err := f.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Sync())
 }
 
 // tags lists the entries, those that are settled with a mark.

@@ -277,10 +277,7 @@ func randomRecord(random *rand.Rand, s State) (Record, bool) {
 func TestJournalInspect(t *testing.T) {
 	t.Parallel()
 	path := temporary(t)
-	f, err := Open(path, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Open(path, Options{}))(t)
 	defer f.Close()
 	begin(t, f)
 	add(t, f, write(0, "a"))

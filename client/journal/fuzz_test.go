@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // FuzzJournalFile reads any bytes as a journal. It must not panic, must give a
@@ -19,10 +21,7 @@ func FuzzJournalFile(f *testing.F) {
 	add(f, j, write(0, "a"), write(1, ""), Record{Kind: KindSettled, ID: 0, Receipt: []byte("r")})
 	add(f, j, Record{Kind: KindDropped, ID: 1}, Record{Kind: KindAcknowledged, ID: 0})
 	f.Add(m.seen[path].written)
-	content, err := os.ReadFile(golden)
-	if err != nil {
-		f.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(golden))(f)
 	f.Add(content)
 	f.Fuzz(func(t *testing.T, content []byte) {
 		streams := make(map[Name]*stream)

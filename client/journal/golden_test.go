@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 var update = flag.Bool("update", false, "write testdata/golden.journal, whose change is a change of the format")
@@ -67,9 +69,7 @@ func TestGoldenFile(t *testing.T) {
 	}
 	content = append(content, make([]byte, 64)...) // allocated for groups to come
 	if *update {
-		if err := os.WriteFile(golden, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(golden, content, 0o600))
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -82,10 +83,7 @@ func TestOperations(t *testing.T) {
 			}
 			all = append(all, got)
 		}
-		request, err := message.EncodeOperations(all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(message.EncodeOperations(all))(t)
 		back, err := op.Decode(request)
 		if err != nil || len(back) != len(all) {
 			t.Fatalf("%d operations are read as %d, %v", len(all), len(back), err)
@@ -121,10 +119,7 @@ func TestTheCallersMemory(t *testing.T) {
 	t.Parallel()
 	value := []byte("abc")
 	made := []*seqledgerv1.Operation{op.Append(value), op.Set("k", value), op.Set("k", nil, op.IfValue(value))}
-	encoded, err := message.EncodeOperations(made)
-	if err != nil {
-		t.Fatal(err)
-	}
+	encoded := must.Get(message.EncodeOperations(made))(t)
 	copy(value, "xyz")
 	back, err := op.Decode(encoded)
 	if err != nil || string(back[0].GetAppend().GetPayload()) != "abc" ||

@@ -238,10 +238,7 @@ func TestEachRowOnceInOrder(t *testing.T) {
 	var id string
 	var height uint64
 	const first = "SELECT tx_id, block_height FROM seqledger_outbox ORDER BY id LIMIT 1"
-	err := db.QueryRow(t.Context(), first).Scan(&id, &height)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, db.QueryRow(t.Context(), first).Scan(&id, &height))
 	answer, err := c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{TxId: id, IncludeProof: true})
 	if err != nil || answer.GetBlockHeader().GetHeight() != height {
 		t.Errorf("%v %v", answer, err)

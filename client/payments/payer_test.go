@@ -25,10 +25,7 @@ var scope = &seqledgerv1.Scope{Organization: "acme", Vault: "main"}
 // connected returns a client of a ledger in this process.
 func connected(t *testing.T) *client.Client {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	l, err := embedded.Open(t.Context(), embedded.Options{Dir: filepath.Join(t.TempDir(), "data"), Listener: listener})
 	if err != nil {
 		t.Fatal(err)
@@ -176,10 +173,7 @@ func TestTakenOverStream(t *testing.T) {
 	intended := some(2)
 	p, l := payer(t, c, dir, intended...)
 	// Another writer of the stream, as a copy of the program on another machine is.
-	j, err := journal.Open(filepath.Join(t.TempDir(), "journal"), journal.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := must.Get(journal.Open(filepath.Join(t.TempDir(), "journal"), journal.Options{}))(t)
 	other := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: scope, ClientID: "till", Journal: j}))(t)
 	pending, err := other.Submit(t.Context(), op.Set(entityKey+"t-0", []byte("100")))
 	if err == nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -69,10 +70,7 @@ func TestBatchRepeatsTheSameRequest(t *testing.T) {
 func TestBatchThatIsNotDecided(t *testing.T) {
 	t.Parallel()
 	address := freeport.Unreachable(t)
-	unreachable, err := client.New(client.Options{Server: address, MaxAttempts: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	unreachable := must.Get(client.New(client.Options{Server: address, MaxAttempts: 2}))(t)
 	t.Cleanup(func() { _ = unreachable.Close() })
 	for _, r := range unreachable.WriteBatch(t.Context(), batchWrites()) {
 		if !errors.Is(r.Err, failure.ErrNotExecuted) {

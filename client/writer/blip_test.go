@@ -17,6 +17,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -90,9 +91,7 @@ func TestAWriterOutlivesALoadBalancersWord(t *testing.T) {
 			s := new(fakeServer)
 			b := balanced(t, s)
 			w := newWriter(t, dial(t, s), "till")
-			if _, err := w.Write(t.Context(), payload("a")); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(w.Write(t.Context(), payload("a")))(t)
 			b.breakWith(status)
 			p := burst(t, w, payload("b"))[0]
 			b.passAfter(t, 3)
@@ -210,9 +209,7 @@ func TestATokenIsRenewed(t *testing.T) {
 		o.Token = func(context.Context) (string, error) { return fmt.Sprint("token-", life.Load()), nil }
 	})
 	w := newWriter(t, c, "till")
-	if _, err := w.Write(t.Context(), payload("a")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.Write(t.Context(), payload("a")))(t)
 	// The token ends: the stream with it, and the next one is not let in at first.
 	asked.Store(2)
 	s.set(func(s *fakeServer) { s.onWrite = first(faultDrop) })

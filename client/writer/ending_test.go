@@ -8,6 +8,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -17,9 +18,7 @@ func TestATakeoverFencesTheFirstWriter(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	first := newWriter(t, c, "w")
-	if _, err := first.Write(t.Context(), payload("1")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(first.Write(t.Context(), payload("1")))(t)
 	second := newWriter(t, c, "w")
 	wantNotExecuted(t, burst(t, first, payload("late"))[0], failure.ErrFenced)
 	<-first.Done()

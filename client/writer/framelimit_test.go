@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -55,9 +56,7 @@ func TestAServerThatTakesSmallerMessages(t *testing.T) {
 			release(first, 1)
 			wantCommitted(t, head[0], 1)
 			for _, p := range p {
-				if _, err := p.Wait(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(p.Wait(t.Context()))(t)
 			}
 			// 1 MiB halved until it is below 40 KiB, and once more for those in between.
 			if n := refused.Load(); n == 0 || n > 8 {
@@ -98,9 +97,7 @@ func TestAWriteThatIsTooLargeAlone(t *testing.T) {
 			t.Fatalf("another Writer's write: %v", err)
 		}
 	}
-	if err := w.Resume(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Resume(t.Context()))
 	if receipt, err := w.Write(t.Context(), payload("after")); err != nil || receipt.GetSequence() != 3 {
 		t.Errorf("the number is free, got %v, %v", receipt, err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/proof"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -24,10 +25,7 @@ func blockOfThree(t *testing.T, root byte) *seqledgerv1.Block {
 		Scope: org, Height: 1, PreviousHash: make([]byte, 32), TxRoot: slices.Repeat([]byte{root}, 32), TxCount: 3,
 		CommittedAt: timestamppb.New(time.Unix(1, 0)),
 	}
-	hash, err := proof.BlockHash(header)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hash := must.Get(proof.BlockHash(header))(t)
 	block := &seqledgerv1.Block{Header: header, Hash: hash}
 	for i := range uint32(3) {
 		x := &seqledgerv1.Transaction{TxId: txID(1, uint64(i)), Scope: org, ClientId: "c", BlockHeight: 1,

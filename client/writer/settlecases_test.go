@@ -18,6 +18,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -224,10 +225,7 @@ func serveCase(t *testing.T, s interface {
 
 func TestSettleCases(t *testing.T) {
 	t.Parallel()
-	b, err := os.ReadFile("../testdata/settle.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile("../testdata/settle.json"))(t)
 	var cases []settleCase
 	if err := json.Unmarshal(b, &cases); err != nil || len(cases) < 20 {
 		t.Fatalf("%d cases: %v", len(cases), err)

@@ -13,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -20,10 +21,7 @@ import (
 // then on it keeps the connection and reads nothing, as a peer does that hangs.
 func relay(t *testing.T, address string, freeze chan struct{}) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	over := make(chan struct{})
 	var group sync.WaitGroup
 	pump := func(to, from net.Conn) {

@@ -12,6 +12,7 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -116,10 +117,7 @@ func TestPoisonedWrite(t *testing.T) {
 	s := serve(t)
 	c := s.client(t)
 	open := func(id string) *writer.Writer {
-		w, err := writer.Open(t.Context(), c, writer.Options{Scope: provenScope, ClientID: id})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: provenScope, ClientID: id}))(t)
 		return w
 	}
 	bad, good := open("bad"), open("good")

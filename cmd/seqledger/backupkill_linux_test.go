@@ -98,10 +98,7 @@ func TestBackupRemovesLeftovers(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	made := filepath.Join(t.TempDir(), "made")
-	held, err := os.Create(made + ".partial-held")
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := must.Get(os.Create(made + ".partial-held"))(t)
 	defer held.Close()
 	must.Do(t, syscall.Flock(int(held.Fd()), syscall.LOCK_EX))
 	for _, name := range []string{made + ".partial-1", made + ".partial-2", made + "2.partial-1"} {

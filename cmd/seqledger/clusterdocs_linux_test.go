@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // pageCluster runs the commands of the operations page about a cluster in a directory of its own. It uses a loopback
@@ -32,10 +34,7 @@ var (
 // clusterSections returns the command lines of each part of the page's section about clusters.
 func clusterSections(t *testing.T) map[string][]string {
 	t.Helper()
-	content, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile("../../docs/operations.md"))(t)
 	_, page, found := strings.Cut(string(content), "\n## A cluster\n")
 	if !found {
 		t.Fatal("docs/operations.md has no section about a cluster")

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -16,9 +17,7 @@ func lines(t *testing.T, show func(*table)) (found []string) {
 	var out strings.Builder
 	shown := newTable(&out)
 	show(shown)
-	if err := shown.flush(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, shown.flush())
 	for line := range strings.Lines(out.String()) {
 		found = append(found, strings.Join(strings.Fields(line), " "))
 	}

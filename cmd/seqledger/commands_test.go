@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestWriteReplay repeats a write with the sequence and the key that the first
@@ -195,9 +197,7 @@ func TestListClientsOrder(t *testing.T) {
 			Scope    struct{ Organization, Vault string }
 			ClientID string
 		}
-		if err := json.Unmarshal([]byte(line), &entry); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(line), &entry))
 		got = append(got, strings.TrimSuffix(entry.Scope.Organization+"/"+entry.Scope.Vault, "/")+" "+entry.ClientID)
 	}
 	want := []string{"a aa", "a b", "a z", "a/v aa", "a/v b", "a/v z", "b aa", "b b", "b z", "aa aa", "aa b", "aa z"}
@@ -233,9 +233,7 @@ func TestWatchEnds(t *testing.T) {
 	s.do(t, "write", "--scope", "acme", "--client-id", "c", "--append", "x").expect(t, exitDone)
 	p := start(t, "watch", "--scope", "acme", "--server", s.address, "--json")
 	awaitOutput(t, p, "txRoot")
-	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Process.Signal(os.Interrupt))
 	if code := p.wait(t); code != exitDone {
 		t.Errorf("want exit code 0, got %d: %s", code, p.stderr.String())
 	}

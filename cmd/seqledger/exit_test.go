@@ -18,6 +18,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -217,9 +218,7 @@ func TestJSONIsStable(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	e := &environment{stdout: &out, json: true}
-	if err := e.show(&seqledgerv1.Scope{Organization: "a b", Vault: "c"}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, e.show(&seqledgerv1.Scope{Organization: "a b", Vault: "c"}, nil))
 	if want := `{"organization":"a b","vault":"c"}` + "\n"; out.String() != want {
 		t.Errorf("want %q, got %q", want, out.String())
 	}

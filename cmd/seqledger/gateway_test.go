@@ -43,10 +43,7 @@ func startGateway(t *testing.T, dir, upstream string, args ...string) *testGatew
 	}
 	g.cmd = exec.Command(binary, append(own, args...)...)
 	g.cmd.Stderr = &g.stderr
-	out, err := g.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(g.cmd.StdoutPipe())(t)
 	must.Do(t, g.cmd.Start())
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.

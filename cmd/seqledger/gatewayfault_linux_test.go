@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // faultyStore is a proxy in front of a ledger that loses calls or answers.
@@ -312,9 +314,7 @@ func TestGatewayPaused(t *testing.T) {
 // on for a moment.
 func (g *testGateway) signal(t *testing.T, s os.Signal) {
 	t.Helper()
-	if err := g.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, g.cmd.Process.Signal(s))
 	if s != syscall.SIGSTOP {
 		return
 	}
@@ -455,9 +455,7 @@ func TestGatewayLedgerFails(t *testing.T) {
 		t.Fatal(status, text)
 	}
 	limit := unix.Rlimit{Cur: 1, Max: math.MaxUint64}
-	if err := unix.Prlimit(g.cmd.Process.Pid, unix.RLIMIT_FSIZE, &limit, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Prlimit(g.cmd.Process.Pid, unix.RLIMIT_FSIZE, &limit, nil))
 	if status, _, text := g.charge(`"b"`, "5"); status == http.StatusCreated {
 		t.Errorf("%d %s: acknowledged what was not stored", status, text)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -73,10 +74,7 @@ func TestParseLineKeepsNothing(t *testing.T) {
 	t.Parallel()
 	for mode, line := range map[string]string{modeLines: "abc", modeOperations: `{"append": "abc"}`} {
 		buffer := []byte(line)
-		operations, err := parseLine(mode, buffer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		operations := must.Get(parseLine(mode, buffer))(t)
 		clear(buffer)
 		if got := string(operations[0].GetAppend().GetPayload()); got != "abc" {
 			t.Errorf("%s: want abc after the buffer was used again, got %q", mode, got)

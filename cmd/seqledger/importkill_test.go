@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -29,9 +30,7 @@ func TestImportSurvivesKills(t *testing.T) {
 	const lines = 12_000
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("IMPORT_KILL_SEED"); text != "" {
-		if _, err := fmt.Sscan(text, &seed); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(fmt.Sscan(text, &seed))(t)
 	}
 	t.Logf("repeat with: IMPORT_KILL_SEED=%d go test ./cmd/seqledger -run TestImportSurvivesKills", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // FuzzConfigFile: no file makes a panic, and an error names the file.
@@ -17,9 +19,7 @@ func FuzzConfigFile(f *testing.F) {
 	}
 	path := filepath.Join(f.TempDir(), "c.yaml")
 	f.Fuzz(func(t *testing.T, content []byte) {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, content, 0o600))
 		s := new(configSource)
 		if err := s.load(path); err != nil && !strings.Contains(err.Error(), "c.yaml") {
 			t.Errorf("%q: the error does not name the file: %v", content, err)

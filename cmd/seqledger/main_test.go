@@ -246,10 +246,7 @@ func serveWith(t *testing.T, program, data, listen string, args ...string) *test
 	s := &testServer{data: data, process: &process{ended: make(chan struct{})}}
 	s.cmd = exec.Command(program, append([]string{"serve", "--json", "--listen", listen, "--data", data}, args...)...)
 	s.cmd.Stderr = &s.stderr
-	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(s.cmd.StdoutPipe())(t)
 	must.Do(t, s.cmd.Start())
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 type formInput struct {
@@ -62,18 +64,13 @@ var flowRules = regexp.MustCompile("(?ms)```yaml\n(server: forms\n.*?)```")
 // incomplete is not taken for a repeat of the complete one.
 func TestGuardFlow(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/agents.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/agents.md"))(t)
 	rules := flowRules.FindStringSubmatch(string(page))
 	if rules == nil {
 		t.Fatal("docs/agents.md has no configuration for forms")
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "guard.yaml"), []byte(rules[1]), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, "guard.yaml"), []byte(rules[1]), 0o600))
 	h := startGuard(t, dir)
 	call := func(tool string, in formInput) toolReply { return callTool(t.Context(), h.session, tool, in) }
 	want := func(step string, r toolReply, text string, replayed bool) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -231,10 +232,7 @@ func TestConnectionMessages(t *testing.T) {
 // freeAddress is one at which nothing listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	address, err := freeport.Address()
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := must.Get(freeport.Address())(t)
 	return address
 }
 

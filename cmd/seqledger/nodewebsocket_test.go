@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -49,15 +50,12 @@ func TestNodeWebSocket(t *testing.T) {
 		t.Skip("node has no WebSocket: it is older than version 20.10")
 	}
 	s := serve(t)
-	request, err := proto.Marshal(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{{
+	request := must.Get(proto.Marshal(&seqledgerv1.WriteStreamRequest{Writes: []*seqledgerv1.WriteRequest{{
 		Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}, ClientId: "page", Sequence: 1,
 		Operations: []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_Append{
 			Append: &seqledgerv1.Append{Payload: []byte("x")},
 		}}},
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}}}))(t)
 	output, err := exec.CommandContext(t.Context(), node, append(flags, "--no-warnings", "-e", nodeStream, "--",
 		"ws://"+s.address+"/seqledger.v1.LedgerService/WriteStream",
 		base64.StdEncoding.EncodeToString(request))...).Output()

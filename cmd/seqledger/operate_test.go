@@ -70,10 +70,7 @@ func scrape(t *testing.T) string {
 
 func scrapeAddress(t *testing.T, address string) string {
 	t.Helper()
-	answer, err := http.Get("http://" + address + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(http.Get("http://" + address + "/metrics"))(t)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil || answer.StatusCode != http.StatusOK {

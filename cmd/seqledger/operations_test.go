@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -21,10 +22,7 @@ func parseFlags(t *testing.T, args ...string) ([]*seqledgerv1.Operation, error) 
 	var cli commandLine
 	var out bytes.Buffer
 	flags := new(operation.Flags)
-	parser, err := newParser(&cli, flags, new(configSource), &out, &out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parser := must.Get(newParser(&cli, flags, new(configSource), &out, &out))(t)
 	if _, err := parser.Parse(append([]string{"write", "--client-id", "c"}, args...)); err != nil {
 		return nil, err
 	}

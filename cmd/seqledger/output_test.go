@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/client/op"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -17,9 +18,7 @@ func human(t *testing.T, show func(*table)) string {
 	t.Helper()
 	var out bytes.Buffer
 	e := &environment{stdout: &out}
-	if err := e.show(nil, show); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, e.show(nil, show))
 	return out.String()
 }
 

@@ -67,10 +67,7 @@ func TestLargeBlocksAreWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		request := &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: height}
-		want, err := raw.GetBlock(t.Context(), connect.NewRequest(request))
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Get(raw.GetBlock(t.Context(), connect.NewRequest(request)))(t)
 		counter.blocks.Store(0)
 		block, err := c.GetBlock(t.Context(), request)
 		if err != nil || !proto.Equal(block, want.Msg.GetBlock()) || !proto.Equal(watched, want.Msg.GetBlock()) {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestReadmeKeys runs the example of the README for HTTP services: the service, the gateway before it, and the request,
@@ -66,10 +68,7 @@ func TestReadmeKeys(t *testing.T) {
 		t.Errorf("another report under the key: %v", r)
 	}
 
-	answer, err := http.Get("http://" + service + "/api/jobs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(http.Get("http://" + service + "/api/jobs"))(t)
 	defer answer.Body.Close()
 	var started struct{ Jobs []struct{ ID string } }
 	if text, err := io.ReadAll(answer.Body); err != nil || json.Unmarshal(text, &started) != nil ||
@@ -85,9 +84,7 @@ func background(t *testing.T, dir, line string, environment ...string) *process 
 	p.cmd.Dir, p.cmd.Stderr = dir, &p.stderr
 	p.cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	p.cmd.Env = append(p.cmd.Env, environment...)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Start())
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.
 	go func() {
 		defer close(p.ended)

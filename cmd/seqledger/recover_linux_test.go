@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // once runs a command once, in the directory of the cluster.
@@ -51,9 +53,7 @@ func TestLostMajority(t *testing.T) {
 	c.write("led-by-1")
 	for _, name := range []string{"n2", "n3"} {
 		c.stop(name, syscall.SIGKILL)
-		if err := os.RemoveAll(filepath.Join(c.dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(filepath.Join(c.dir, name)))
 	}
 	c.stop("n1", syscall.SIGKILL)
 
@@ -95,9 +95,7 @@ func TestRecoverRefusesToStart(t *testing.T) {
 	seqledger(t, "recover", "--data", s.data).expect(t, exitRefused, "no other node", "seqledger serve")
 	seqledger(t, "recover", "--data", s.data, "--accept-lost-writes").expect(t, exitRefused, "no other node")
 	seqledger(t, "recover", "--data", filepath.Join(s.data, "none")).expect(t, exitUsage, "no such file")
-	if err := os.WriteFile(filepath.Join(s.data, "RECOVERING"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(s.data, "RECOVERING"), nil, 0o600))
 	for _, command := range []string{"serve", "verify", "recover"} {
 		seqledger(t, command, "--data", s.data).expect(t, exitFailed, "interrupted", "--accept-lost-writes again")
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -78,12 +79,9 @@ func TestRollingRestart(t *testing.T) {
 	var running sync.WaitGroup
 	for i := range writers {
 		u.load.received[i] = map[uint64]*seqledgerv1.Receipt{}
-		w, err := writer.Open(t.Context(), c.client(t), writer.Options{
+		w := must.Get(writer.Open(t.Context(), c.client(t), writer.Options{
 			Scope: killScope(), ClientID: fmt.Sprint("writer-", i),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		running.Go(func() { u.load.write(t, w, i, stop) }) // ends with stop
 	}
 	end := sync.OnceFunc(func() {

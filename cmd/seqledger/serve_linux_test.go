@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestServeStorageFailure takes the server's right to write to files away. It
@@ -17,9 +19,7 @@ func TestServeStorageFailure(t *testing.T) {
 	write := []string{"write", "--scope", "acme", "--client-id", "c", "--append", "x", "--timeout", "5s"}
 	s.do(t, write...).expect(t, exitDone)
 	limit := unix.Rlimit{Cur: 1, Max: math.MaxUint64}
-	if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_FSIZE, &limit, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_FSIZE, &limit, nil))
 	failed := s.do(t, write...)
 	if failed.code != exitUnknown {
 		t.Errorf("want exit code 4 for a write that may be on disk, got %v", failed)

@@ -74,10 +74,7 @@ func inject(t *testing.T, strace string, s *testServer, what string) {
 	call, _, _ := strings.Cut(what, ":")
 	tracer := exec.Command(strace, "-f", "-o", "/dev/null", "-e", "trace="+call, "-e",
 		"inject="+what, "-p", strconv.Itoa(s.cmd.Process.Pid))
-	said, err := tracer.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	said := must.Get(tracer.StderrPipe())(t)
 	must.Do(t, tracer.Start())
 	lines := bufio.NewReader(said)
 	line, err := lines.ReadString('\n')

@@ -183,10 +183,7 @@ func TestAgeAndSize(t *testing.T) {
 // TestServeDebug: profiles are where they are asked for, and nowhere else.
 func TestServeDebug(t *testing.T) {
 	t.Parallel()
-	address, err := freeport.Address()
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := must.Get(freeport.Address())(t)
 	s := serve(t, "--debug-listen", address)
 	answer := must.Get(http.Get("http://" + address + "/debug/pprof/goroutine?debug=1"))(t)
 	text, err := io.ReadAll(answer.Body)

@@ -101,13 +101,10 @@ func TestEveryProofHolds(t *testing.T) {
 			largest)
 	}
 	for sequence := uint64(1); sequence < 4; sequence++ { // on a replay, too
-		receipt, err := c.Write(t.Context(), &seqledgerv1.WriteRequest{
+		receipt := must.Get(c.Write(t.Context(), &seqledgerv1.WriteRequest{
 			Scope: provenScope, ClientId: "r", Sequence: (sequence + 1) / 2, IncludeProof: true,
 			Operations: []*seqledgerv1.Operation{op.Append(fmt.Append(nil, (sequence+1)/2))},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		answer, err := c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{TxId: receipt.GetTxId()})
 		if err != nil {
 			t.Fatal(err)

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestScreen: what a terminal shows after the sequences that the demo uses, however they arrive in pieces.
@@ -77,9 +79,7 @@ func TestRecord(t *testing.T) {
 	dir := t.TempDir()
 	output, timing, none := filepath.Join(dir, "output"), filepath.Join(dir, "timing"), filepath.Join(dir, "none")
 	for path, text := range map[string]string{output: "hello\n", timing: "1 6\n"} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	var picture bytes.Buffer
 	if err := record(&picture, "demo", output, timing); err != nil || !strings.Contains(picture.String(), ">hello<") ||

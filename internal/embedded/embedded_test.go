@@ -96,10 +96,7 @@ func TestDamagedResponse(t *testing.T) {
 		}
 	})
 	use(func(store idempotency.Store) {
-		state, err := os.OpenFile(filepath.Join(dir, "state.db"), os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := must.Get(os.OpenFile(filepath.Join(dir, "state.db"), os.O_RDWR, 0))(t)
 		defer state.Close()
 		content, err := io.ReadAll(state)
 		if err == nil {
@@ -120,10 +117,7 @@ func TestDamagedResponse(t *testing.T) {
 // What one way to the ledger has stored, the other one shows.
 func TestListener(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	store := open(t, embedded.Options{Listener: listener}).Store()
 	other := must.Get(client.New(client.Options{Server: listener.Addr().String()}))(t)
 	defer other.Close()

@@ -84,10 +84,7 @@ func send(t *testing.T, method, target, key, body string) (status int, header ht
 // sendAs sends a request with credentials.
 func sendAs(t *testing.T, who, method, target, key, body string) (status int, header http.Header, text string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body)))(t)
 	if key != "" {
 		r.Header.Set(idempotency.HeaderKey, key)
 	}

@@ -3,6 +3,8 @@ package gateway
 import (
 	"net/url"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestIsItself checks that a gateway is not its own upstream, under any name of this machine.
@@ -24,10 +26,7 @@ func TestIsItself(t *testing.T) {
 		{"127.0.0.1:0", "http://127.0.0.1:7480", false},
 		{"", "http://127.0.0.1:7480", false},
 	} {
-		upstream, err := url.Parse(test.upstream)
-		if err != nil {
-			t.Fatal(err)
-		}
+		upstream := must.Get(url.Parse(test.upstream))(t)
 		if got := isItself(test.listen, upstream); got != test.want {
 			t.Errorf("%s before %s: got %t, want %t", test.listen, test.upstream, got, test.want)
 		}

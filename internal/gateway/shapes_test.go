@@ -57,10 +57,7 @@ func TestUpgradePasses(t *testing.T) {
 			t.Errorf("%s with a key: %d %s", method, answer.StatusCode, text)
 		}
 	}
-	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(base, "http://")))(t)
 	defer conn.Close()
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 	reader := bufio.NewReader(conn)

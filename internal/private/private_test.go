@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // What others may read or change is narrowed, and a log line says so once. The rest is left alone.
@@ -67,13 +69,8 @@ func TestNarrow(t *testing.T) {
 func TestCreate(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "file")
-	f, err := Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Create(path))(t)
+	must.Do(t, f.Close())
 	if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != File {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
@@ -84,7 +81,7 @@ func TestNothingElseIsWritten(t *testing.T) {
 	t.Parallel()
 	other := []string{"bench", "internal/testkit", "internal/private", "bin"}
 	const root = "../.."
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -108,8 +105,5 @@ func TestNothingElseIsWritten(t *testing.T) {
 			}
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }

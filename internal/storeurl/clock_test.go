@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -92,9 +93,7 @@ func TestClocksApart(t *testing.T) {
 				"-behind": 3 * -time.Minute, "-ahead": 10 * time.Minute,
 			} {
 				mine := held(t, right, "mine"+suffix)
-				if _, err := once(t, right, "before"+suffix, "right"); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(once(t, right, "before"+suffix, "right"))(t)
 				var theirs *idempotency.Ownership
 				atClock(t, apart, func(t *testing.T) {
 					wrong := openAt(t, url)
@@ -151,9 +150,7 @@ func TestClockFarBehind(t *testing.T) {
 var startServer = map[string]func(t *testing.T) *servertest.Server{
 	"postgres": func(t *testing.T) *servertest.Server {
 		s := servertest.Postgres(t)
-		if _, err := Init(t.Context(), s.URL); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(Init(t.Context(), s.URL))(t)
 		return s
 	},
 	"redis": func(t *testing.T) *servertest.Server { return servertest.Redis(t) },

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A connection counts, whatever becomes of the request on it; the lack of one is certain.
@@ -26,10 +27,7 @@ func TestWatch(t *testing.T) {
 		"an untrusted certificate":   {untrusted.URL, false},
 		"TLS to a server without it": {strings.Replace(running.URL, "http:", "https:", 1), false},
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, test.url, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, test.url, http.NoBody))(t)
 		r, connected := Watch(r)
 		if answer, err := http.DefaultClient.Do(r); err == nil {
 			_ = answer.Body.Close()

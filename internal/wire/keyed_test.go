@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -185,10 +186,7 @@ func TestKeyedWriteCommand(t *testing.T) {
 			},
 		}
 	}
-	w, err := KeyedWrite(request(), keyedCaller, 3, KeyTimes{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(KeyedWrite(request(), keyedCaller, 3, KeyTimes{}))(t)
 	if len(w.Operations) != 2 || string(w.Operations[0].Key) != "k" || w.TTL != int64(24*time.Hour) ||
 		w.ID.Principal != keyedCaller || w.ClientID != "loader" || w.MaxKeys != 3 {
 		t.Errorf("got %+v", w)

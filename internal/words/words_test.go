@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 const root = "../.."
@@ -39,7 +41,7 @@ const perThousand = 5
 // walk calls visit with the lines of each file.
 func walk(t *testing.T, visit func(path string, lines []string)) {
 	t.Helper()
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() && slices.Contains(skippedDirs, entry.Name()) {
 			return filepath.SkipDir
 		}
@@ -53,10 +55,7 @@ func walk(t *testing.T, visit func(path string, lines []string)) {
 		name, err := filepath.Rel(root, path)
 		visit(filepath.ToSlash(name), strings.Split(string(content), "\n"))
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 func TestComments(t *testing.T) {

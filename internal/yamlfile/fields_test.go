@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
 
@@ -146,10 +147,7 @@ func TestCountsAgainstStrconv(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		least, most := rapid.IntRange(-5, 5).Draw(t, "least"), rapid.IntRange(6, 20).Draw(t, "most")
 		n := rapid.IntRange(-10, 30).Draw(t, "n")
-		root, err := yamlfile.Parse([]byte("it: " + strconv.Itoa(n)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		root := must.Get(yamlfile.Parse([]byte("it: " + strconv.Itoa(n))))(t)
 		r := yamlfile.NewReader("f")
 		got := r.Object(root, "", "it").Count("it", least, most)
 		if good := least <= n && n <= most; good != (r.Err() == nil) || good && got != n {

@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
 
 // Every mistake is told at once, with its line and its field.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
-	root, err := yamlfile.Parse([]byte(`word: blue
+	root := must.Get(yamlfile.Parse([]byte(`word: blue
 flag: maybe
 time: 5
 nested: {deep: 1}
@@ -19,10 +20,7 @@ list: [a, {b: c}]
 unknown: 1
 word: red
 empty:
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
+`)))(t)
 	r := yamlfile.NewReader("f.yaml")
 	o := r.Object(root, "", "word", "flag", "time", "nested", "list", "empty", "absent")
 	_ = o.Choice("word", "red", "red", "green")

@@ -262,10 +262,7 @@ func TestDamage_Archive(t *testing.T) {
 func TestOlderIndex(t *testing.T) {
 	t.Parallel()
 	dir, l := full(t)
-	a, err := Open(Directory(dir), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(Open(Directory(dir), ""))(t)
 	path := filepath.Join(dir, IndexName)
 	b, _ := os.ReadFile(path)
 	lines := bytes.SplitAfter(b, []byte("\n"))

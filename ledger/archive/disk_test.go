@@ -140,10 +140,7 @@ func TestFailedCopyIsRemoved(t *testing.T) {
 	l := newLedgerFiles(t, 1)
 	dir, a := newArchive(t)
 	before, _ := os.ReadDir(dir)
-	f, err := blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(1)))(t)
 	defer func() { _ = f.Close() }()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("the ledger stops")

@@ -56,10 +56,7 @@ func TestIndexThatChangesDuringACopy(t *testing.T) {
 	t.Parallel()
 	l := newLedgerFiles(t, 1)
 	dir, a := newArchive(t)
-	other, err := readIndex(Directory(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(readIndex(Directory(dir)))(t)
 	file := must.Get(blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(l.sealed[0].Number)))(t)
 	info, err := blockfile.CheckSealed(file)
 	if err = errors.Join(err, file.Close()); err != nil {

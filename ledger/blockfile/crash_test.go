@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -42,9 +43,7 @@ func TestCrashes(t *testing.T) {
 				}
 				f.Publish()
 				if random.IntN(6) == 0 {
-					if _, err := f.Sync(); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(f.Sync())(t)
 					mark, covered = f.Mark(), at+1
 				}
 			}
@@ -52,9 +51,7 @@ func TestCrashes(t *testing.T) {
 				if behind, err := f.Finish(); behind != 0 || err != nil {
 					t.Fatalf("seed %d: %d %v", seed, behind, err)
 				}
-				if _, err := f.Sync(); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(f.Sync())(t)
 				mustHave(t, f, records)
 				break
 			}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -100,9 +101,7 @@ func TestDamage_EveryBit(t *testing.T) {
 
 func flipEveryBit(t *testing.T, what string, x *image) {
 	t.Helper()
-	if err := x.outcome(t, "nothing", x.files); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, x.outcome(t, "nothing", x.files))
 	refused, remade := 0, 0
 	for name, data := range x.files {
 		for bit := range len(data) * 8 {

@@ -27,10 +27,7 @@ func sealedFiles(t *testing.T, seed uint64) (disk *MemoryDisk, records []stored,
 
 func checkSealed(t *testing.T, disk *MemoryDisk, number uint64) (SealedInfo, error) {
 	t.Helper()
-	file, err := disk.OpenSealed(Name(number))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(disk.OpenSealed(Name(number)))(t)
 	info, err := CheckSealed(file)
 	if closeErr := file.Close(); closeErr != nil {
 		t.Error(closeErr)

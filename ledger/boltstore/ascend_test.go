@@ -3,6 +3,7 @@ package boltstore
 import (
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -27,17 +28,14 @@ func TestAscendIsBoundedByDeletedKeys(t *testing.T) {
 		if flushed {
 			flush(t, s)
 		}
-		err = s.Update(next(s), func(tx machine.Tx) (err error) {
+		must.Do(t, s.Update(next(s), func(tx machine.Tx) (err error) {
 			for i := 0; i < n && err == nil; i++ {
 				if i != kept {
 					err = tx.Delete(machine.TableRelationships, recordKey(i))
 				}
 			}
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		calls, visited, from := 0, 0, []byte(nil)
 		err = s.View(func(r machine.Reader) error {
 			for {

@@ -32,10 +32,7 @@ func FuzzControlRecords(f *testing.F) {
 	db := must.Get(bbolt.Open(filepath.Join(f.TempDir(), "state.db"), 0o600, &bbolt.Options{NoSync: true}))(f)
 	f.Cleanup(func() { _ = db.Close() })
 	f.Fuzz(func(t *testing.T, format, identity, applied, blocks []byte, seal bool) {
-		tx, err := db.Begin(true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := must.Get(db.Begin(true))(t)
 		// Never committed, so that nothing is left for the next.
 		defer func() { _ = tx.Rollback() }()
 		bucket := must.Get(tx.CreateBucket(controlBucket))(t)

@@ -299,10 +299,7 @@ func TestSnapshotHasNoJournal(t *testing.T) {
 	want = all(t, s)
 	begin(t, s).next()
 	path := copyOf(t, s)
-	only, err := OpenReadOnly(path, testIdentity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	only := must.Get(OpenReadOnly(path, testIdentity))(t)
 	if _, err := only.Snapshot(); !errors.Is(err, ErrReadOnly) {
 		t.Errorf("a snapshot of a file that is only read, with a journal: %v", err)
 	}
@@ -437,10 +434,7 @@ func TestJournalIsForLargeOnes(t *testing.T) {
 			put(t, s, streams, string(recordKey(i*19)), strings.Repeat("v", 2_000))
 		}
 		want := all(t, s)
-		frozen, err := s.freeze()
-		if err != nil {
-			t.Fatal(err)
-		}
+		frozen := must.Get(s.freeze())(t)
 		pages, err := s.commitAtOnce(frozen, *frozen.overlay.changes(), s.pacer())
 		if large := errors.Is(err, errLarge); large != c.large || !large && (err != nil || pages == 0) {
 			t.Errorf("%s: %d bytes of pages, %v", c.name, pages, err)

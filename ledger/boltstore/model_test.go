@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -365,10 +366,7 @@ func TestStoreEqualsModel(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp(root, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		dir := must.Get(os.MkdirTemp(root, ""))(t)
 		g := &rig{path: filepath.Join(dir, "state.db"), stored: new(modelState)}
 		for i := range g.stored.tables {
 			g.stored.tables[i] = map[string]string{}

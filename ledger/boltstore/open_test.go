@@ -43,10 +43,7 @@ func TestOpenCreatesOnlyWhenAsked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	refused(t, path, testIdentity, fs.ErrNotExist, "restore")
 	// With fsync, which the other tests leave out.
-	s, err := Open(path, Options{Create: true, Identity: testIdentity})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Open(path, Options{Create: true, Identity: testIdentity}))(t)
 	put(t, s, streams, "k", "v")
 	flush(t, s)
 	must.Do(t, s.Close())

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -83,17 +84,13 @@ func TestFlushesShareMemory(t *testing.T) {
 	const large, each = 10_000, 10_000*1_000/hugePage + 1
 	for range 5 {
 		put(large)
-		if err := s.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Flush())
 	}
 	if got := pages(); got < each || got > 2*each || len(s.memory.free) < each {
 		t.Errorf("%d pages for changes of %d, of which %d are free", got, each, len(s.memory.free))
 	}
 	put(10)
-	if err := s.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Flush())
 	if got := pages(); got != 0 {
 		t.Errorf("%d pages are kept for changes of 10 KB", got)
 	}
@@ -108,12 +105,9 @@ func TestUpdatesReuseRooms(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	put := func(key uint64, size int) {
-		err := s.Update(next(s), func(tx machine.Tx) error {
+		must.Do(t, s.Update(next(s), func(tx machine.Tx) error {
 			return tx.Put(machine.TableEntities, blockKey(key), make([]byte, size))
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	put(1, 200)
 	put(1, 300)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -207,12 +208,9 @@ func BenchmarkFirstOrderedRead(b *testing.B) {
 					s.Presort(machine.TableEntities)
 				}
 				b.StartTimer()
-				err := s.View(func(r machine.Reader) error {
+				must.Do(b, s.View(func(r machine.Reader) error {
 					return r.Ascend(machine.TableEntities, nil, func(_, _ []byte) bool { return false })
-				})
-				if err != nil {
-					b.Fatal(err)
-				}
+				}))
 			}
 		})
 	}

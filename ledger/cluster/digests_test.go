@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -294,9 +295,7 @@ func TestUnusableAddressIsSaidOnce(t *testing.T) {
 	m := voters(t, nil, nil)
 	m.Addresses[1].Peer = "192.0.2.1:7451" // not encrypted, and not loopback
 	f := newFake(t, m, nil).connect(t)
-	if err := errors.Join(f.follow(), f.follow()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(f.follow(), f.follow()))
 	if said := strings.Count(f.logged.String(), "cannot be used"); said != 1 {
 		t.Errorf("said %d times: %s", said, f.logged.String())
 	}

@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
@@ -106,14 +107,9 @@ func TestMovedMemberKeepsItsNonce(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil).connect(t)
 	q := JoinRequest{Nonce: [16]byte{7}, Peer: "127.0.0.1:7451"}
-	first, err := f.Admit(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(f.Admit(t.Context(), q))(t)
 	moved := other(t, isNode(first.ID))
-	if _, err := f.Admit(t.Context(), JoinRequest{ID: first.ID, Peer: moved}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.Admit(t.Context(), JoinRequest{ID: first.ID, Peer: moved}))(t)
 	q.Peer = "127.0.0.1:7471"
 	again, err := f.Admit(t.Context(), q)
 	if err != nil || again.ID != first.ID {

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestCompareLedger: an address of another ledger is passed over if a node of this ledger answers, and while one that
@@ -60,10 +62,7 @@ func TestChangeWaitsForItsCaller(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil).connect(t)
 	f.joins(t)
-	unlock, err := f.lockChanges(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(f.lockChanges(t.Context()))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for what, change := range map[string]func() error{

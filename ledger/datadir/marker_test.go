@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
@@ -18,9 +19,7 @@ func TestMarkerHasOneForm(t *testing.T) {
 	t.Parallel()
 	d := &Directory{path: t.TempDir()}
 	read := func(content string) error {
-		if err := os.WriteFile(d.file(markerName), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(d.file(markerName), []byte(content), 0o600))
 		return d.readMarker()
 	}
 	if err := read(exampleMarker); err != nil || hex.EncodeToString(d.identity) != "00112233445566778899aabbccddeeff" {
@@ -51,9 +50,7 @@ func FuzzMarker(f *testing.F) {
 	f.Add([]byte(`{"format":1,"Format":1,"directory":"\u0030"}`))
 	d := &Directory{path: f.TempDir()}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		if err := os.WriteFile(d.file(markerName), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(d.file(markerName), content, 0o600))
 		d.identity = nil
 		if d.readMarker() != nil {
 			return

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // What a steadyWriter writes is in the file as it was given, nothing much of it waits for a sync, and a file that takes
@@ -13,10 +15,7 @@ import (
 func TestSteadyWriter(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "file")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Create(path))(t)
 	w := &steadyWriter{file: f}
 	var want []byte
 	for i := range 40 {
@@ -33,9 +32,7 @@ func TestSteadyWriter(t *testing.T) {
 	if synced := len(want) - w.unsynced; synced < 3*steadyBytes {
 		t.Errorf("only %d of %d bytes were synced", synced, len(want))
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Close())
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%d bytes, want %d: %v", len(got), len(want), err)
 	}

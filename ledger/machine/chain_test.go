@@ -35,10 +35,7 @@ func TestBlockIsFoundInFewReads(t *testing.T) {
 	const height = 300
 	f := chainFixture(t, height)
 	for target := uint64(1); target <= height; target++ {
-		c, err := f.view().Chain(testScope)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(f.view().Chain(testScope))(t)
 		counted := &countingReader{Reader: f.mem}
 		header, err := NewBlocks(counted, f.view().Horizon()).BlockHeader(c, target)
 		if err != nil || header.Height != target || header.Scope != testScope {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // forgetful is a state in which no stream remembers what it has committed: a
@@ -64,10 +66,7 @@ func TestInvariant1AtMostOnceWithControl(t *testing.T) {
 		}
 		apply := func(w *Write) Outcome {
 			double.next = w.Sequence
-			out, err := f.m.Apply(tx, AppendEntry(nil, f.now, AppendWrite(nil, w)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := must.Get(f.m.Apply(tx, AppendEntry(nil, f.now, AppendWrite(nil, w))))(t)
 			return out[0]
 		}
 		var receipts []HandedOut
@@ -114,9 +113,7 @@ func TestInvariant3DenseSequencesWithControl(t *testing.T) {
 		t.Fatalf("a dense sequence: %v", err)
 	}
 	double := &forgetful{f.mem, 9} // the stream forgets where it stands: 6, 7 and 8 are skipped
-	if _, err := f.m.Apply(double, AppendEntry(nil, f.now, AppendWrite(nil, appendWrite("c", 9, 0, "x")))); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.m.Apply(double, AppendEntry(nil, f.now, AppendWrite(nil, appendWrite("c", 9, 0, "x")))))(t)
 	if err := readBack(f.mem, nil); err == nil || !strings.Contains(err.Error(), "invariant 3") {
 		t.Errorf("a sequence with a hole: %v, want invariant 3 broken", err)
 	}

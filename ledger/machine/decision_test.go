@@ -3,6 +3,8 @@ package machine
 import (
 	"math"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // prepared has the stream "c" at sequence 6 with a window of 4: sequences 3–6
@@ -204,13 +206,9 @@ func TestRules7And8ExhaustionAndGaps(t *testing.T) {
 	key := append(appendScopeKey(nil, testScope), "c"...)
 	record, _ := f.mem.Get(TableStreams, key)
 	var s stream
-	if err := s.decode(record); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.decode(record))
 	s.last, s.window = math.MaxUint64-3, window{}
-	if err := f.mem.Put(TableStreams, key, s.append(nil)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.mem.Put(TableStreams, key, s.append(nil)))
 	f.refuse(appendWrite("c", math.MaxUint64-1, 0, "x"), SequenceGap)
 	f.commit(appendWrite("c", math.MaxUint64-2, 0, "x"))
 	f.refuse(appendWrite("c", math.MaxUint64, 0, "x"), SequenceExhausted)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A stream is removed when it is idle for strictly longer than client_ttl.
@@ -136,12 +138,10 @@ func TestEvictionOrderAndLimit(t *testing.T) {
 	for _, want := range [][]string{{"a", "c"}, {}} {
 		f.round()
 		var left []string
-		if _, err := f.view().VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
+		must.Get(f.view().VisitStreams(nil, nil, func(_ []byte, s NamedStream) bool {
 			left = append(left, s.ClientID)
 			return true
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		if !slices.Equal(left, want) {
 			t.Errorf("after the round there are %q, want %q", left, want)
 		}
@@ -350,9 +350,7 @@ func TestPassesSkipEmptyKinds(t *testing.T) {
 	counter := &walkCounter{Memory: f.mem}
 	pass := func(command []byte) (walks int) {
 		counter.walks = 0
-		if _, err := f.m.Apply(counter, AppendEntry(nil, f.now, command)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.m.Apply(counter, AppendEntry(nil, f.now, command)))(t)
 		return counter.walks
 	}
 	f.reopen()

@@ -65,10 +65,7 @@ func FuzzApply(f *testing.F) {
 	base := preparedState(f)
 	f.Fuzz(func(t *testing.T, first, second []byte, later int64) {
 		mem := base.mem.Clone()
-		m, err := Open(mem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(Open(mem))(t)
 		before := m.View(mem).Index()
 		out, err := m.Apply(mem, AppendEntry(nil, base.now+max(0, min(later, 1<<60)), first, second))
 		if err == nil && len(out) != 2 {

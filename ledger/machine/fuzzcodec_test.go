@@ -14,6 +14,8 @@ import (
 
 	"github.com/transparency-dev/merkle/proof"
 	"github.com/transparency-dev/merkle/rfc6962"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // goldenSeeds are the golden files whose names begin with the prefix: so that a
@@ -25,10 +27,7 @@ func goldenSeeds(f *testing.F, prefix string) (seeds [][]byte) {
 		f.Fatalf("no golden file begins with %s: %v", prefix, err)
 	}
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(f)
 		seed, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
 		if err != nil {
 			f.Fatalf("%s: %v", path, err)
@@ -366,9 +365,7 @@ func FuzzCounters(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value []byte) {
 		mem := NewMemory()
 		for _, table := range []Table{TableScopes, TableOrganizations} {
-			if err := mem.Put(table, []byte("k"), value); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, mem.Put(table, []byte("k"), value))
 		}
 		var head chainHead
 		if err := head.read(mem, []byte("k")); err == nil {

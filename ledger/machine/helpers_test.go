@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 const (
@@ -85,9 +87,7 @@ func (f *fixture) sameApartFromHead(before *Memory) {
 	f.Helper()
 	after := f.mem.Clone()
 	for _, m := range []*Memory{before, after} {
-		if err := m.Delete(TableMeta, headKey); err != nil {
-			f.Fatal(err)
-		}
+		must.Do(f, m.Delete(TableMeta, headKey))
 	}
 	if table, key, differ := before.Difference(after); differ {
 		f.Errorf("what must change nothing changed key %x of table %d", key, table)

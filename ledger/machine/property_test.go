@@ -509,10 +509,7 @@ func (h *history) checkReplayAddsNothing() {
 		}
 		// A copy of the state, since a round in between could evict the stream.
 		mem := h.mem.Clone()
-		m, err := Open(mem)
-		if err != nil {
-			h.Fatal(err)
-		}
+		m := must.Get(Open(mem))(h)
 		out, err := m.Apply(mem, AppendEntry(nil, h.now, AppendWrite(nil, x.Write)))
 		if err != nil || out[0].Code == Committed {
 			h.Fatalf("invariant 6: a committed request ran again: %+v %+v %v", x.Write, out, err)

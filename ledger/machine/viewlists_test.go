@@ -87,10 +87,7 @@ func sameProofs(t *testing.T, f *fixture, block Block, leaves []Hash) {
 	t.Helper()
 	tree := must.Get(NewBlockTree(block.Header, leaves))(t)
 	for _, x := range block.Transactions {
-		want, err := f.view().Proof(x.Index)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Get(f.view().Proof(x.Index))(t)
 		got, err := tree.Proof(x.Position)
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("position %d: %+v, %v, want %+v", x.Position, got, err, want)
@@ -188,10 +185,7 @@ func TestReceiptsInPieces(t *testing.T) {
 	t.Parallel()
 	f := mixedFixture(t)
 	for _, limit := range []int{0, 1, 7, 100} {
-		want, err := f.view().Receipts(testScope, "c", limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Get(f.view().Receipts(testScope, "c", limit))(t)
 		indexes, err := f.view().ReceiptIndexes(testScope, "c", 0, limit)
 		if err != nil || len(indexes) != len(want) {
 			t.Fatalf("limit %d: %v, %v, want %d", limit, indexes, err, len(want))

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // recorder is a Machine that records its input like a state store: durable state survives a restart, state that is only
@@ -134,9 +136,7 @@ func closeLog(t testing.TB, l *Log) {
 func copyOf(t *testing.T, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
-	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.CopyFS(to, os.DirFS(dir)))
 	return to
 }
 

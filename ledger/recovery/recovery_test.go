@@ -91,10 +91,7 @@ func TestToolsRefuse(t *testing.T) {
 	closed(t, held)
 	closed(t, recovering)
 	closed(t, marked)
-	holder, err := datadir.OpenLedger(held)
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := must.Get(datadir.OpenLedger(held))(t)
 	defer func() { _ = holder.Close() }()
 	d, err := datadir.OpenSurvivor(recovering)
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -36,10 +37,7 @@ func TestReportsFullDisk(t *testing.T) {
 	t.Parallel()
 	source := t.TempDir()
 	quiet := slog.New(slog.DiscardHandler)
-	l, err := ledger.Open(t.Context(), ledger.Options{Dir: source, Logger: quiet, LogBytes: 2 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(ledger.Open(t.Context(), ledger.Options{Dir: source, Logger: quiet, LogBytes: 2 << 20}))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	out, err := l.Write(t.Context(), &machine.Write{
 		Scope: machine.Scope{Organization: "acme", Vault: "main"}, ClientID: "c", Actor: "system:test", Sequence: 1,
@@ -50,9 +48,7 @@ func TestReportsFullDisk(t *testing.T) {
 	}
 	var backup bytes.Buffer
 	_, err = l.Backup(t.Context(), &backup, ledger.BackupOptions{RateBytes: -1})
-	if err := errors.Join(err, l.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, l.Close()))
 	for from, run := range map[string]func(Options) (Info, error){
 		"backup": func(o Options) (Info, error) {
 			return Backup(t.Context(), bytes.NewReader(backup.Bytes()), o)

@@ -168,10 +168,7 @@ func TestAgainKeepsTermAndVote(t *testing.T) {
 		{raftlog.State{Term: m.at.Term, Vote: 2}, raftlog.State{Term: m.at.Term, Vote: 2, Commit: m.at.Index}},
 	} {
 		dir := copied(t, m.dir)
-		d, err := datadir.Open(dir, datadir.Created)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must.Get(datadir.Open(dir, datadir.Created))(t)
 		b, err := readBehind(d)
 		if err == nil {
 			err = os.RemoveAll(d.Log())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -42,9 +43,7 @@ func TestRecordsComeWithTheState(t *testing.T) {
 		}
 	}
 	listener, dir := listen(t), filepath.Join(t.TempDir(), "2")
-	if err := Join(t.Context(), options(dir, listener.Addr().String(), first.address)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Join(t.Context(), options(dir, listener.Addr().String(), first.address)))
 	joined := serve(t, dir, listener)
 	for key, response := range records {
 		want := keyed.Committed

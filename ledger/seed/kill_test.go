@@ -197,11 +197,8 @@ func rewritten(t *testing.T, seed []byte, change func(*backupfile.Info)) []byte 
 	t.Helper()
 	header := len(seed) - int(backupBytes(t, seed))
 	var state bytes.Buffer // the concatenated files
-	info, err := backupfile.Read(t.Context(), bytes.NewReader(seed[header:]),
-		func(uint64) (io.Writer, error) { return &state, nil }, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(backupfile.Read(t.Context(), bytes.NewReader(seed[header:]),
+		func(uint64) (io.Writer, error) { return &state, nil }, nil))(t)
 	change(&info)
 	out := bytes.NewBuffer(bytes.Clone(seed[:header]))
 	w, err := backupfile.NewWriter(out, &info, func(int) error { return nil })

@@ -74,10 +74,7 @@ func TestEngineMutants(t *testing.T) {
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			path := filepath.Join(directory, m.file)
-			source, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := must.Get(os.ReadFile(path))(t)
 			if n := strings.Count(string(source), m.was); n != 1 {
 				t.Fatalf("%s has %q %d times, want once", m.file, m.was, n)
 			}

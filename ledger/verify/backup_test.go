@@ -148,10 +148,7 @@ func copyOf(t *testing.T, d *datadir.Directory) string {
 func TestReplayIntoACopy(t *testing.T) {
 	t.Parallel()
 	dir := written(t)
-	want, err := verify.Directory(t.Context(), dir, verify.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(verify.Directory(t.Context(), dir, verify.Options{}))(t)
 	d := must.Get(datadir.OpenLedger(dir))(t)
 	before := must.Get(os.ReadFile(d.State()))(t)
 	path := copyOf(t, d)

@@ -81,10 +81,7 @@ func TestVerifyFindsFlippedBit(t *testing.T) {
 	} {
 		dir := written(t)
 		path := filepath.Join(dir, name)
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(path))(t)
 		if !bytes.Contains(b, []byte(needle)) {
 			t.Fatalf("%q is not in the file", needle)
 		}

@@ -170,10 +170,7 @@ func TestBodyOfAWriteIsRefusedEarly(t *testing.T) {
 func testBodyOfAWriteIsRefusedEarly(t *testing.T) {
 	c := newController(t, Options{Shares: true})
 	p := partyOf(c, "a", Limits{})
-	done, err := c.Write(t.Context(), p, Work{Writes: 1, Bytes: maxQueuedBytes - 10<<10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	done := must.Get(c.Write(t.Context(), p, Work{Writes: 1, Bytes: maxQueuedBytes - 10<<10}))(t)
 	read := func() (int, error) {
 		content := strings.NewReader(strings.Repeat("x", 1<<20))
 		b := newBody(c, p, false, content)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
@@ -33,13 +34,9 @@ func TestListEnds(t *testing.T) {
 		}
 		break
 	}
-	if _, err := s.Get(t.Context(), &idempotency.RecordKey{Scope: scope, Key: "PENDING"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := connect(t, server.URL).Exec(t.Context(), `UPDATE idempotency_records SET record = '\xff02'
-		WHERE key_hash = sha256('PENDING')`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.Get(t.Context(), &idempotency.RecordKey{Scope: scope, Key: "PENDING"}))(t)
+	must.Get(connect(t, server.URL).Exec(t.Context(), `UPDATE idempotency_records SET record = '\xff02'
+		WHERE key_hash = sha256('PENDING')`))(t)
 	var last error
 	for _, err := range s.List(t.Context(), request) {
 		last = err

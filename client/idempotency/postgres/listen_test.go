@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency/internal/waiters"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
 
@@ -16,10 +17,7 @@ import (
 func TestListenerFollowsThePool(t *testing.T) {
 	t.Parallel()
 	p, pool, old, next := storefaults.Moving(t)
-	config, err := pgx.ParseConfig(old.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(old.URL))(t)
 	g := &listening{config: config, pool: pool, quiet: time.Millisecond, log: slog.New(slog.DiscardHandler)}
 	l := waiters.NewListener(g.once)
 	t.Cleanup(l.Close)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/postgres"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
@@ -36,9 +37,7 @@ func TestSuiteWithQuota(t *testing.T) {
 func TestQuotaMistakes(t *testing.T) {
 	t.Parallel()
 	url := servertest.Postgres(t).URL
-	if err := postgres.Init(t.Context(), url+"&max_open=7"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, postgres.Init(t.Context(), url+"&max_open=7"))
 	for _, wrong := range []string{"many", "-1", ""} {
 		if _, err := postgres.Open(t.Context(), url+"&max_open="+wrong, postgres.Options{}); err == nil ||
 			!strings.Contains(strings.ToLower(strings.ReplaceAll(err.Error(), "_", "")), "maxopen") {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/redis"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
@@ -101,9 +102,7 @@ func TestQuotaExpires(t *testing.T) {
 	}
 	past := float64(time.Now().Add(-time.Minute).UnixMilli())
 	for _, member := range members {
-		if err := client.Do(t.Context(), "ZADD", sets[0], past, member).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, client.Do(t.Context(), "ZADD", sets[0], past, member).Err())
 	}
 	reserve(t, s, "c")
 	if n := client.ZCard(t.Context(), sets[0]).Val(); n != 1 {

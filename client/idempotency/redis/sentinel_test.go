@@ -51,10 +51,7 @@ func TestSentinel(t *testing.T) {
 		MasterName: "keys", SentinelAddrs: []string{watcher.Address}, MaxRetries: -1,
 	})
 	t.Cleanup(func() { _ = client.Close() })
-	s, err := redis.New(t.Context(), client, redis.Options{MinReplicas: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(redis.New(t.Context(), client, redis.Options{MinReplicas: 1}))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	must.Get(idempotency.Do(t.Context(), s, key("done"), succeed))(t)
 	pending := reserve(t, s, "pending")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
 )
@@ -58,12 +59,10 @@ func TestListFails(t *testing.T) {
 	for _, body := range []string{
 		"{}", "null", "no object", `{"record":"YQ==","client_key_hash":"no hash"}`, `{"record":"YQ=="}`,
 	} {
-		if _, err := servertest.S3Client(server.Address).PutObject(t.Context(), &driver.PutObjectInput{
+		must.Get(servertest.S3Client(server.Address).PutObject(t.Context(), &driver.PutObjectInput{
 			Bucket: aws.String(servertest.S3Bucket), Key: aws.String("idempotency/acme/main/odd.json"),
 			Body: strings.NewReader(body),
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		if err := list(); !errors.Is(err, idempotency.ErrDamaged) || !strings.Contains(err.Error(), "odd.json") {
 			t.Errorf("%s: want the damaged object, got %v", body, err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/client/idempotency/s3"
 	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 	"github.com/seqledger/seqledger/internal/testkit/storetest"
@@ -29,10 +30,7 @@ import (
 func open(t testing.TB, address string, o s3.Options) *s3.Store {
 	t.Helper()
 	o.Bucket = servertest.S3Bucket
-	s, err := s3.New(t.Context(), servertest.S3Client(address), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(s3.New(t.Context(), servertest.S3Client(address), o))(t)
 	return s
 }
 
@@ -88,28 +86,20 @@ func TestLayout(t *testing.T) {
 			if err != nil || len(list.Contents) != 1 {
 				t.Fatalf("%+v, %v", list, err)
 			}
-			o, err := client.GetObject(t.Context(), &driver.GetObjectInput{
+			o := must.Get(client.GetObject(t.Context(), &driver.GetObjectInput{
 				Bucket: aws.String(servertest.S3Bucket), Key: list.Contents[0].Key,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			defer o.Body.Close()
-			if err := json.NewDecoder(o.Body).Decode(&fields); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.NewDecoder(o.Body).Decode(&fields))
 			return *list.Contents[0].Key, fields
 		}
-		_, err := idempotency.Do(t.Context(), s, key("order-4711"),
+		must.Get(idempotency.Do(t.Context(), s, key("order-4711"),
 			func(context.Context, *idempotency.Owner) ([]byte, error) {
 				if _, fields := read(); fields["status"] != "creating" || fields["state"] != "PENDING" {
 					t.Errorf("during the work: %v", fields)
 				}
 				return nil, nil
-			})
-		if err != nil {
-			t.Fatal(err)
-		}
+			}))(t)
 		name, fields := read()
 		want := prefix + "/idempotency/acme/main/" + fields["key_hash"].(string) + ".json"
 		if name != want || fields["scope"] != "acme/main" || fields["status"] != "ready" ||
@@ -193,10 +183,7 @@ func TestLongTTL(t *testing.T) {
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	for maxTTL, days := range map[time.Duration]int{0: 63, 100 * 24 * time.Hour: 102} {
-		text, err := s3.Lifecycle(s3.Options{Prefix: "p", MaxTTL: maxTTL})
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(s3.Lifecycle(s3.Options{Prefix: "p", MaxTTL: maxTTL}))(t)
 		var rules struct {
 			Rules []struct {
 				ID, Status string
@@ -204,9 +191,7 @@ func TestLifecycle(t *testing.T) {
 				Expiration struct{ Days int }
 			}
 		}
-		if err := json.Unmarshal([]byte(text), &rules); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(text), &rules))
 		got := map[string]int{}
 		for _, r := range rules.Rules {
 			got[r.Filter.Prefix] = r.Expiration.Days
@@ -267,12 +252,9 @@ func TestDeletedCounter(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)
 	first := reserve(t, open(t, server.Address, s3.Options{}), "one")
-	_, err := servertest.S3Client(server.Address).DeleteObject(t.Context(), &driver.DeleteObjectInput{
+	must.Get(servertest.S3Client(server.Address).DeleteObject(t.Context(), &driver.DeleteObjectInput{
 		Bucket: aws.String(servertest.S3Bucket), Key: aws.String("idempotency-tokens.json"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	// The counter starts from the store's clock, which has whole seconds.
 	if second := reserve(t, open(t, server.Address, s3.Options{}), "two"); second < first {
 		t.Errorf("token %d after %d", second, first)
@@ -292,9 +274,7 @@ func TestKill(t *testing.T) {
 	t.Parallel()
 	server := servertest.S3(t)
 	s := open(t, server.Address, s3.Options{})
-	if _, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(idempotency.Do(t.Context(), s, key("done"), succeed))(t)
 	server.Kill()
 	server.Start()
 	if done, err := idempotency.Do(t.Context(), s, key("done"), succeed); err != nil || !done.Replayed {

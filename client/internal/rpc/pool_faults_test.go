@@ -426,10 +426,7 @@ func TestTLSOfCalls(t *testing.T) {
 			if test.distrust {
 				config = nil
 			}
-			base, err := parseServer(server.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			base := must.Get(parseServer(server.URL))(t)
 			p := newPool(new(net.Dialer).DialContext, base.Host, callTLS(base, config))
 			t.Cleanup(p.close)
 			body, err := p.post(t.Context(), "x")

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // stopped is the transport of servers of which some take requests and say nothing.
@@ -111,10 +112,7 @@ func TestOneAsksForAll(t *testing.T) {
 			silent: func(string) bool { return false }, slow: func(string) string { return "slow" },
 			calls: func(string) {},
 		}
-		c, err := New(Options{Server: "a,b", HTTPClient: &http.Client{Transport: s}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(New(Options{Server: "a,b", HTTPClient: &http.Client{Transport: s}}))(t)
 		defer func() { _ = c.Close() }()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
 		defer cancel()

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/payments"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A name that the payment log cannot store is refused before the log is created.
@@ -42,9 +43,7 @@ func TestNamesThatAreTakenCanBeReadBack(t *testing.T) {
 		all.WriteRune(c)
 	}
 	for _, name := range []string{"till", "front-desk", "-", "intended", all.String(), strings.Repeat("x", maxName)} {
-		if err := checkName(name); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, checkName(name))
 		path, tag := filepath.Join(t.TempDir(), logName), fmt.Sprintf("%s-%d", name, 1)
 		for round := range 3 {
 			l, err := payments.OpenLog(path, true)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/child"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func TestOptionsValidate(t *testing.T) {
@@ -41,9 +42,7 @@ func script(t *testing.T, lines string) string {
 		t.Skip("needs a shell; the demo itself is tested with the real program")
 	}
 	path := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+lines), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("#!/bin/sh\n"+lines), 0o700))
 	return path
 }
 

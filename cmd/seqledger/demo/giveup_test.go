@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/seqledger/seqledger/client/payments"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestPayGivesUp: a client that is told to finish while the ledger is gone does
@@ -28,9 +29,7 @@ func TestPayGivesUp(t *testing.T) {
 			if plain { // something to settle
 				err = l.Intend(&payments.Payment{Tag: "a/1", Cents: 1})
 			}
-			if err := errors.Join(err, l.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(err, l.Close()))
 			var group errgroup.Group
 			// Port 1 of the loopback refuses every connection. Ends by itself,
 			// which is what is tested.

@@ -33,11 +33,8 @@ func TestForwardAndSend(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 		_, _ = io.WriteString(w, "answer")
 	})
-	original, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://client.example/a/b?c=d",
-		strings.NewReader("the client's body"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	original := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://client.example/a/b?c=d",
+		strings.NewReader("the client's body")))(t)
 	for name, value := range map[string]string{
 		"Authorization": "Bearer key", "Content-Type": "application/proto",
 		"Content-Length": "17", "Connection": "Upgrade", "Upgrade": "websocket", "Te": "trailers",

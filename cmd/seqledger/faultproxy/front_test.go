@@ -23,10 +23,7 @@ func get(t *testing.T, front *faultproxy.Front, protocols *http.Protocols) (stri
 	t.Helper()
 	transport := faultproxy.NewTransport(protocols)
 	t.Cleanup(transport.CloseIdleConnections)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+front.Address, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+front.Address, nil))(t)
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return "", "", err

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -51,10 +52,7 @@ func TestReceipts(t *testing.T) {
 		}}, 2},
 		"GetEntity": {&seqledgerv1.Entity{Key: "k"}, 0},
 	} {
-		body, err := proto.Marshal(test.answer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := must.Get(proto.Marshal(test.answer))(t)
 		r := httptest.NewRequest("POST", "/seqledger.v1.LedgerService/"+procedure, nil)
 		if got := receiptsOf(r, body); len(got) != test.want {
 			t.Errorf("%s: %v", procedure, got)

@@ -11,15 +11,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // startProxy starts a proxy that the test closes.
 func startProxy(t *testing.T, backend string, plan func(m *Message) Fault) *Proxy {
 	t.Helper()
-	p, err := Start(backend, Options{Plan: plan})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(Start(backend, Options{Plan: plan}))(t)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -92,11 +91,8 @@ func TestFaultsOfCalls(t *testing.T) {
 				}
 				return test.fault
 			})
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-				"http://"+p.Address+"/seqledger.v1.LedgerService/Write", strings.NewReader("x"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost,
+				"http://"+p.Address+"/seqledger.v1.LedgerService/Write", strings.NewReader("x")))(t)
 			r.GetBody = nil // net/http must not retry it by itself
 			status, text := 0, ""
 			if answer, err := http.DefaultTransport.RoundTrip(r); err == nil {

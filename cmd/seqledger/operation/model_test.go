@@ -125,10 +125,7 @@ func TestFormsOfAnOperation(t *testing.T) {
 		if err := Check(d.operation); err != nil {
 			t.Fatalf("%v: %v", d.operation, err)
 		}
-		short, err := json.Marshal(d.short)
-		if err != nil {
-			t.Fatal(err)
-		}
+		short := must.Get(json.Marshal(d.short))(t)
 		for _, text := range [][]byte{short, append(append([]byte(" [ "), short...), " ]\n"...)} {
 			got, err := Parse(text)
 			if err != nil || len(got) != 1 || !proto.Equal(got[0], d.operation) {

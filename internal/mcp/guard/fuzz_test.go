@@ -12,6 +12,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // FuzzLines reads lines in two ways. All bytes are in one of the lines, no line exceeds its limit, and the remainder of
@@ -65,10 +67,7 @@ func FuzzMessages(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	config, err := parseConfig("f", []byte(testConfig), Times{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	config := must.Get(parseConfig("f", []byte(testConfig), Times{}))(f)
 	g := New(Options{Config: config})
 	f.Fuzz(func(t *testing.T, input []byte) {
 		m, err := parseMessage(input)

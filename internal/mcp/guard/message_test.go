@@ -86,10 +86,7 @@ func TestMessagesHaveOneMeaning(t *testing.T) {
 // TestPartsOfMessages checks that the parts are the received bytes, not their meaning.
 func TestPartsOfMessages(t *testing.T) {
 	t.Parallel()
-	m, err := parseMessage([]byte(`{"id": 1e0 ,"params": {"a" : 1.0} ,"result":[ ],"error": null}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(parseMessage([]byte(`{"id": 1e0 ,"params": {"a" : 1.0} ,"result":[ ],"error": null}`)))(t)
 	for got, want := range map[string]string{
 		string(m.id): "1e0", string(m.params): `{"a" : 1.0}`, string(m.result): "[ ]", string(m.fault): "null",
 	} {
@@ -314,10 +311,7 @@ func TestMarksAreAddedOnce(t *testing.T) {
 				object[name] = nil
 			}
 		}
-		text, err := json.Marshal(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(object))(t)
 		once, err := mark(text, "_meta", metaReplayed)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)

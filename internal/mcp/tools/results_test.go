@@ -54,13 +54,10 @@ func TestReserveAsksForWhatWasGiven(t *testing.T) {
 	us := over(t, a, 1)
 	id := strings.Repeat("ab", 16)
 	before := time.Now()
-	out, err := us.reserve(t.Context(), &reserveInput{
+	out := must.Get(us.reserve(t.Context(), &reserveInput{
 		record: record{Key: "k"}, Request: map[string]any{"b": 1, "a": 2}, AttemptID: id, LeaseSeconds: 3,
 		TTLSeconds: 4, WaitSeconds: 5, OnLeaseExpired: "takeover",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	if out.Token != "9007199254740993" || out.Outcome != "ACQUIRED" || out.Checkpoint != "half" ||
 		out.RetryAfterSeconds != 1.5 || out.AttemptID != id {
 		t.Errorf("shown: %+v", out)

@@ -373,10 +373,7 @@ func TestOperationsOfAnAgent(t *testing.T) {
 				DeleteRelationship: &seqledgerv1.DeleteRelationship{
 					Resource: "r", Relation: "of", Subject: o.Unrelate.Subject}}
 		}
-		text, err := json.Marshal(&o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(&o))(t)
 		var read operation
 		must.Do(t, json.Unmarshal(text, &read))
 		got, err := read.message()

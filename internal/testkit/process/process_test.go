@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // launch starts a shell script that says when it is there.
@@ -64,9 +66,7 @@ func TestReady(t *testing.T) {
 func TestTail(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
-	if err := os.WriteFile(log, []byte("the beginning"+strings.Repeat(".", 5000)+"the end"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(log, []byte("the beginning"+strings.Repeat(".", 5000)+"the end"), 0o600))
 	tail := (&Process{log: log}).Tail()
 	if !strings.HasSuffix(tail, "the end") || strings.Contains(tail, "beginning") || len(tail) > 1000 {
 		t.Errorf("%d bytes: %s", len(tail), tail)

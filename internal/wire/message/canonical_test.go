@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -26,10 +27,7 @@ func golden(t testing.TB, name string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(hex.DecodeString(strings.Join(strings.Fields(string(text)), "")))(t)
 	return raw
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -215,10 +216,7 @@ func FuzzCodec(f *testing.F) {
 			{Result: &seqledgerv1.WriteResult_Error{Error: refusal}},
 		}},
 	} {
-		data, err := proto.Marshal(m)
-		if err != nil {
-			f.Fatal(err)
-		}
+		data := must.Get(proto.Marshal(m))(f)
 		f.Add(data)
 		f.Add(append(data, data...))
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 const second = 1000 * millisecond
@@ -230,10 +232,7 @@ func TestCluster(t *testing.T) {
 		return ""
 	}
 	for round := 0; ; round++ {
-		met, err := seeds(t, 4, 2000, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		met := must.Get(seeds(t, 4, 2000, ""))(t)
 		for what, n := range met {
 			all[what] += n
 		}

@@ -102,8 +102,7 @@ type running struct {
 // start starts a host from the log on the disk.
 func start(t testing.TB, d segment.Disk, m *recorder, change func(*host.Options)) running {
 	t.Helper()
-	log, err := segment.Open(segmentOptions(d))
-	must.Do(t, err)
+	log := must.Get(segment.Open(segmentOptions(d)))(t)
 	members, _, err := core.DecodeMembers(log.Checkpoint().Data)
 	must.Do(t, err)
 	for i := max(log.First(), log.Checkpoint().Index+1); i <= m.durable.Index; i++ {

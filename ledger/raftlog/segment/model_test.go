@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -234,9 +235,7 @@ func TestLogIsItsModel(t *testing.T) {
 	rapidtest.CheckUntil(t, missing, func(t *rapid.T) {
 		seed := rapid.Uint64().Draw(t, "seed")
 		r := &run{t: t, disk: simdisk.New(), rng: rand.New(rand.NewPCG(seed, 1)), met: met}
-		if err := segment.Create(options(r.disk), segment.Checkpoint{}, segment.State{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, segment.Create(options(r.disk), segment.Checkpoint{}, segment.State{}))
 		r.may = []model{{entries: map[uint64]segment.Entry{}}}
 		r.open()
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
@@ -258,9 +257,7 @@ func TestLogIsItsModel(t *testing.T) {
 			default:
 				r.append()
 			}
-			if err := r.now().differs(r.log); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, r.now().differs(r.log))
 		}
 	})
 }

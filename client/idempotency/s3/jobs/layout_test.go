@@ -15,6 +15,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency/s3/jobs"
 	"github.com/seqledger/seqledger/internal/testkit/memorybucket"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // openMemory opens a queue in a bucket in memory. From the request number dies on, none reaches the bucket: 0 is never.
@@ -54,11 +55,8 @@ func sum(text string) string {
 func TestLayout(t *testing.T) {
 	t.Parallel()
 	b := new(memorybucket.Bucket)
-	task, err := openMemory(t, b, 0).Submit(t.Context(), "resize", []byte("a"), jobs.WithKey("order-4711"),
-		jobs.WithScope("acme/eu"), jobs.WithTTL(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := must.Get(openMemory(t, b, 0).Submit(t.Context(), "resize", []byte("a"), jobs.WithKey("order-4711"),
+		jobs.WithScope("acme/eu"), jobs.WithTTL(time.Hour)))(t)
 	hash := sum("acme/eu:order-4711")
 	taskKey := "tasks/" + sum(task.ID)[:2] + "/" + task.ID + ".json"
 	objects := b.Objects("queue/")
@@ -67,9 +65,7 @@ func TestLayout(t *testing.T) {
 		t.Fatalf("want the objects %q, got %q", names, got)
 	}
 	var record map[string]string
-	if err := json.Unmarshal(objects[names[0]], &record); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(objects[names[0]], &record))
 	times := func(at time.Time) string { return at.Format(time.RFC3339) }
 	want := map[string]string{
 		"scope": "acme/eu", "key": "order-4711", "key_hash": "sha256:" + hash, "status": "ready", "task_id": task.ID,
