@@ -88,7 +88,7 @@ func writeAlone(o *Options, path string) (sole bool, err error) {
 	switch {
 	case err != nil:
 		return false, refusal(o.Dir, err, "its entries cannot be read")
-	case !changed && isSole(&members, o.Node):
+	case !changed && members.IsSole(o.Node):
 		return true, nil
 	case !members.Has(o.Node) && !last.Has(o.Node):
 		return false, fmt.Errorf("node %d is no member of the cluster that its log describes", o.Node)

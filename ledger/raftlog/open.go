@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -39,7 +38,7 @@ func Open(o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Cluster == nil && !isSole(&members, o.Node) {
+	if o.Cluster == nil && !members.IsSole(o.Node) {
 		return nil, errors.Join(fmt.Errorf("raftlog: %w: this is node %d, and its log names the voters %d",
 			ErrNeedsCluster, o.Node, members.Voters), files.Abandon())
 	}
@@ -151,11 +150,6 @@ func check(o *Options, files *segment.Log) (members core.Members, err error) {
 		return members, refusal(o.Dir, err, "its entries cannot be read")
 	}
 	return members, nil
-}
-
-// isSole reports whether node is the only voter, so that it decides alone.
-func isSole(m *core.Members, node uint64) bool {
-	return slices.Equal(m.Voters, []uint64{node}) && len(m.Outgoing) == 0
 }
 
 // readBytes is roughly how much of the log is read at once.

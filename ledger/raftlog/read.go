@@ -26,7 +26,7 @@ func Read(o Options, command func(at Position, entry []byte, decided bool) error
 	return visit(files, o.Checkpoint.Index+1, files.Last().Index, func(e *segment.Entry) error {
 		// The members before the entry decide whether it is committed.
 		if e.Index > commit {
-			alone = alone && isSole(&members, o.Node)
+			alone = alone && members.IsSole(o.Node)
 		}
 		members = members.After(e)
 		if e.Kind != core.KindCommand || len(e.Data) == 0 {

@@ -1,6 +1,7 @@
 // Package core is the consensus of one node without goroutines, clock, disk or network: events go in, effects come out.
-// It wraps [go.etcd.io/raft/v3]. The same events give the same effects, so a simulation can run it unchanged. Only the
-// election timeouts differ, because the library draws them from crypto/rand.Reader. Package host drives it.
+// It wraps [go.etcd.io/raft/v3]; a node that has no others decides without it (alone.go). The same events give the same
+// effects, so a simulation can run it unchanged. Only the election timeouts differ, because the library draws them from
+// crypto/rand.Reader. Package host drives it.
 //
 // # How to read it
 //

@@ -74,6 +74,9 @@ type Options struct {
 	// be before atLeast, the index of the last membership change, because a node ignores the snapshot of a cluster of
 	// which it is not a member. An error means to try again later. If Snapshot is nil, there are no snapshots.
 	Snapshot func(atLeast uint64) (Snapshot, error)
+	// Alone says that there are no messages of other nodes. A node that is the only voter then decides without the
+	// library, and takes no change of the members while it runs; see alone.
+	Alone bool
 }
 
 // Snapshot is a position, its members, and the data with which the host brings the state there.
@@ -121,7 +124,8 @@ type Effects struct {
 // serializes the calls and takes the effects after each.
 type Node struct {
 	o       Options
-	raft    *raft.RawNode
+	raft    consensus
+	alone   *alone // raft, where the library is not used
 	store   *store
 	out     Effects
 	failure error
@@ -193,6 +197,13 @@ func New(o Options) (n *Node, err error) {
 		changes: changes{unknown: o.Log.Last().Index},
 	}
 	n.store = newStore(o.Log, o.State, commit, o.Members, n.snapshot)
+	if sole, err := o.staysSole(); err != nil {
+		return nil, err
+	} else if sole {
+		n.alone = newAlone(n)
+		n.raft = n.alone
+		return n, nil
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			n, err = nil, fmt.Errorf("core: %v", p)
@@ -423,7 +434,9 @@ func (n *Node) Appended(number uint64) error {
 			n.store.append(a.entries)
 			n.respond(a.responses)
 		}
-		n.release()
+		if n.release(); n.alone != nil {
+			n.alone.stored(number)
+		}
 		return nil
 	})
 }
@@ -479,6 +492,9 @@ func (n *Node) Done(index uint64) error {
 				break
 			}
 			n.applying = n.applying[1:]
+		}
+		if n.alone != nil {
+			n.alone.applied(index)
 		}
 		n.askReads()
 		n.answerReads()

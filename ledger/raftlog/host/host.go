@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,7 +70,7 @@ func (o *Options) validate() error {
 		return errors.New("host: Options.Apply is nil")
 	case o.Tick < 0:
 		return fmt.Errorf("host: Options.Tick is %v", o.Tick)
-	case o.Send == nil && !isSole(&o.Members, o.ID):
+	case o.Send == nil && !o.Members.IsSole(o.ID):
 		return fmt.Errorf("host: the members are %+v, and without Options.Send node %d must be the only one",
 			o.Members, o.ID)
 	}
@@ -91,11 +90,6 @@ func (o *Options) validate() error {
 		o.Stored = func(int, time.Duration) {}
 	}
 	return nil
-}
-
-// isSole reports whether node id is the only voter, so that it decides alone.
-func isSole(m *core.Members, id uint64) bool {
-	return slices.Equal(m.Voters, []uint64{id}) && len(m.Outgoing) == 0
 }
 
 // Host is a running node. Its methods may be called from any goroutine.
@@ -174,7 +168,7 @@ func Start(o Options) (*Host, error) {
 	h.ticking = o.Watch.Job("the consensus", stalledTicks*o.Tick)
 	node, err := core.New(core.Options{
 		ID: o.ID, Applied: o.Applied, Members: o.Members, Log: o.Log, State: o.Log.State(),
-		Nonce: binary.BigEndian.Uint64(nonce[:]), Snapshot: h.offer,
+		Nonce: binary.BigEndian.Uint64(nonce[:]), Snapshot: h.offer, Alone: o.Send == nil,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("host: %w", err)
@@ -187,7 +181,7 @@ func Start(o Options) (*Host, error) {
 	if o.Send != nil {
 		h.loops.Go(h.tickLoop)
 	}
-	if isSole(&o.Members, o.ID) {
+	if o.Members.IsSole(o.ID) {
 		err = h.event(node.Campaign)
 	}
 	if err != nil {
@@ -290,7 +284,7 @@ func (h *Host) noteStatus() {
 		h.others = h.node.Progress()
 	}
 	s.members, s.covered = h.node.Members(), h.covered
-	h.solo.Store(now.ready && !h.closing && isSole(&s.members, h.o.ID))
+	h.solo.Store(now.ready && !h.closing && s.members.IsSole(h.o.ID))
 	s.progress = Progress{h.node.Applied().Index, h.node.Committed(), h.node.Last(), h.others}
 	if now != s.status {
 		s.status = now

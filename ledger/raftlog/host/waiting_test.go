@@ -151,7 +151,7 @@ func TestProposeHere(t *testing.T) {
 // Changes of the members that are impossible change nothing, and the node goes on.
 func TestImpossibleChanges(t *testing.T) {
 	t.Parallel()
-	r := started(t, simdisk.New(), &recorder{}, nil)
+	r := started(t, simdisk.New(), &recorder{}, func(o *host.Options) { o.Send = func([]*pb.Message) {} })
 	single := func(kind pb.ConfChangeType, id uint64) *pb.ConfChangeV2 {
 		return &pb.ConfChangeV2{Changes: []*pb.ConfChangeSingle{{Type: kind.Enum(), NodeId: &id}}}
 	}
