@@ -76,8 +76,8 @@ func newAlone(n *Node) *alone {
 	return &alone{n: n, last: n.o.Log.Last().Index, handed: n.o.Applied.Index}
 }
 
-// Campaign begins a term. The node leads at once, and is ready once the term's first entry, and so the log before it, is
-// durable and applied.
+// Campaign begins a term. The node leads at once, and is ready once the term's first entry, and so the log before it,
+// is durable and applied.
 func (a *alone) Campaign() error {
 	n := a.n
 	role := Role{Leads: true, Leader: n.o.ID, Term: n.state.Term + 1}

@@ -47,7 +47,9 @@ func (m *Members) Has(id uint64) bool {
 }
 
 // IsSole reports whether a node is the only voter, so that it decides alone.
-func (m *Members) IsSole(id uint64) bool { return slices.Equal(m.Voters, []uint64{id}) && len(m.Outgoing) == 0 }
+func (m *Members) IsSole(id uint64) bool {
+	return slices.Equal(m.Voters, []uint64{id}) && len(m.Outgoing) == 0
+}
 
 // count returns the number of nodes.
 func (m *Members) count() int {
