@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -191,7 +192,7 @@ func (d *stateImage) sayAll(l *stateLife, s *boltstore.Store, m *machine.Machine
 			if l.sayNumbers(stream.CreatedIndex, stream.Session, stream.Last, uint64(stream.LastSeen)); !found {
 				continue
 			}
-			receipts, err := v.Receipts(scope, name, 100)
+			receipts, err := ledgermodel.Receipts(v, scope, name, 100)
 			if err != nil {
 				return err
 			}
@@ -235,7 +236,7 @@ func (d *stateImage) sayScope(l *stateLife, v machine.View, scope machine.Scope)
 			l.sayNumbers(e.Version, uint64(e.ExpiresAt))
 		}
 	}
-	_, err := v.VisitEntities(scope, "", "", func(e machine.Entity) bool {
+	err := ledgermodel.VisitEntities(v, scope, func(e machine.Entity) bool {
 		l.say([]byte(e.Key))
 		l.say(e.Value)
 		return l.wrong == ""

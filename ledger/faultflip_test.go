@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -101,7 +102,7 @@ func allAnswers(t *testing.T, l *ledger.Ledger) (string, error) {
 		fmt.Fprintln(&b, v.Index(), v.Digest(), v.Streams(), v.Config(), v.LedgerID())
 		for client := range flipClients {
 			stream, found, err := v.Stream(scope, fmt.Sprint("client-", client))
-			receipts, more := v.Receipts(scope, fmt.Sprint("client-", client), 1_000)
+			receipts, more := ledgermodel.Receipts(v, scope, fmt.Sprint("client-", client), 1_000)
 			fmt.Fprintf(&b, "%+v %t %+v\n", stream, found, receipts)
 			if err := errors.Join(err, more); err != nil {
 				return err
@@ -114,12 +115,10 @@ func allAnswers(t *testing.T, l *ledger.Ledger) (string, error) {
 			}
 			fmt.Fprintf(&b, "%+v\n", tx)
 		}
-		after, err := v.VisitEntities(scope, "", "", func(e machine.Entity) bool {
+		return ledgermodel.VisitEntities(v, scope, func(e machine.Entity) bool {
 			fmt.Fprintf(&b, "%+v\n", e)
 			return true
 		})
-		fmt.Fprintln(&b, after)
-		return err
 	})
 	return b.String(), err
 }

@@ -228,13 +228,8 @@ func TestBlocksInPieces(t *testing.T) {
 	}
 	tree := must.Get(l.BlockTree(t.Context(), chain, 1))(t)
 	for i := range want.Transactions {
-		var proof machine.Proof
-		err := l.View(t.Context(), func(v machine.View) (err error) {
-			proof, err = v.Proof(want.Transactions[i].Index)
-			return err
-		})
-		if got, treeErr := tree.Proof(uint32(i)); err != nil || treeErr != nil || !reflect.DeepEqual(got, proof) {
-			t.Errorf("proof %d: %+v, %v, %v", i, got, err, treeErr)
+		if got, err := tree.Proof(uint32(i)); err != nil || got.Header != want.Header || got.LeafIndex != uint64(i) {
+			t.Errorf("proof %d: %+v, %v", i, got, err)
 		}
 	}
 	for _, height := range []uint64{0, 2} {

@@ -181,7 +181,6 @@ func TestHistoryIsDropped(t *testing.T) {
 		_ = l.View(t.Context(), func(v machine.View) error { id = v.TxIDAt(old[0].Index); return nil })
 		for what, read := range map[string]func(b machine.Blocks) error{
 			"transaction": func(b machine.Blocks) error { _, err := b.Transaction(id); return err },
-			"proof":       func(b machine.Blocks) error { _, err := b.Proof(old[0].Index); return err },
 			"receipt":     func(b machine.Blocks) error { _, err := b.ReceiptAt(old[0].Index); return err },
 		} {
 			err := l.Blocks(t.Context(), read)

@@ -320,3 +320,12 @@ func TestMarkRoundTrip(t *testing.T) {
 		t.Error("nothing is taken for a mark")
 	}
 }
+
+// Find returns the first record at or after a ledger index.
+func (r *Reader) Find(ledgerIndex uint64) (record Record, found bool, err error) {
+	err = r.Ascend(ledgerIndex, func(x Record) bool {
+		record, found = x, true
+		return false
+	})
+	return record, found, err
+}

@@ -132,7 +132,7 @@ func (s *scratch) Open(name string, create bool) (File, error) {
 	if f := s.files[name]; f != nil {
 		return f, nil
 	}
-	below, err := s.OpenSealedBelow(name)
+	below, err := s.Disk.OpenSealed(name)
 	if errors.Is(err, fs.ErrNotExist) && create {
 		s.files[name] = new(memoryFile)
 		return s.files[name], nil
@@ -154,16 +154,13 @@ func (s *scratch) Open(name string, create bool) (File, error) {
 	return f, nil
 }
 
-// OpenSealedBelow opens a file of the disk below.
-func (s *scratch) OpenSealedBelow(name string) (File, error) { return s.Disk.OpenSealed(name) }
-
 func (s *scratch) OpenSealed(name string) (File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f := s.files[name]; f != nil {
 		return f, nil
 	}
-	return s.OpenSealedBelow(name)
+	return s.Disk.OpenSealed(name)
 }
 
 func (s *scratch) Remove(name string) error {

@@ -57,15 +57,6 @@ func (r *Reader) Close() {
 	r.held = nil
 }
 
-// Find returns the first record at or after a ledger index.
-func (r *Reader) Find(ledgerIndex uint64) (record Record, found bool, err error) {
-	err = r.Ascend(ledgerIndex, func(x Record) bool {
-		record, found = x, true
-		return false
-	})
-	return record, found, err
-}
-
 // Ascend calls visit for the records from the first at or after a ledger index on, in order, until visit returns
 // false. It costs a search in memory, a walk over at most 16 KiB of records (one may be longer), and what it visits.
 // The data of a record are valid until it moves to the next file.
@@ -91,14 +82,19 @@ func (r *Reader) Ascend(ledgerIndex uint64, visit func(Record) bool) error {
 	return nil
 }
 
+// at says of a file, by its place in the view, which it is, and where its records begin among all and end.
+func (v *view) at(file int) (number, base uint64, end int64, last uint64) {
+	if file < len(v.sealed) {
+		s := &v.sealed[file]
+		return s.Number, s.base, s.End, s.Last
+	}
+	return v.header.number, v.header.base, v.end, v.last
+}
+
 // ascendFile is Ascend in one file. It reports whether visit wants more.
 func (r *Reader) ascendFile(file int, ledgerIndex uint64, visit func(Record) bool) (more bool, err error) {
 	v := r.view
-	number, base, end, last := v.header.number, v.header.base, v.end, v.last
-	if file < len(v.sealed) {
-		s := &v.sealed[file]
-		number, base, end, last = s.Number, s.base, s.End, s.Last
-	}
+	number, base, end, last := v.at(file)
 	h, err := r.hold(file)
 	if err != nil {
 		return false, err
@@ -137,10 +133,7 @@ func (r *Reader) Scrub(from uint64, n int) (next uint64, compared int, err error
 	if v.active == nil || file == len(v.sealed) && from >= v.header.base+uint64(v.end) {
 		return 0, 0, nil
 	}
-	number, base, end := v.header.number, v.header.base, v.end
-	if file < len(v.sealed) {
-		number, base, end = v.sealed[file].Number, v.sealed[file].base, v.sealed[file].End
-	}
+	number, base, end, _ := v.at(file)
 	h, err := r.hold(file)
 	if err != nil {
 		return 0, 0, err
@@ -197,10 +190,7 @@ func (r *Reader) load(f File, file int) (index, error) {
 
 // hold returns a file, by its place in the view, that stays open until the reader is closed.
 func (r *Reader) hold(file int) (*handle, error) {
-	number := r.view.header.number
-	if file < len(r.view.sealed) {
-		number = r.view.sealed[file].Number
-	}
+	number, _, _, _ := r.view.at(file)
 	for _, h := range r.held {
 		if h.number == number {
 			return h, nil

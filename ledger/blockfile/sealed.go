@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -72,24 +73,12 @@ func CheckSealed(file File) (info SealedInfo, err error) {
 	}
 	content.Sum(info.Hash[:0])
 	whole.Sum(info.SHA256[:0])
-	if info.Hash != foot.hash || last != foot.last || !sameIndex(found, x) {
+	if info.Hash != foot.hash || last != foot.last || !slices.Equal(found, x) {
 		return info, fmt.Errorf("%w: its footer is of other records", machine.ErrCorrupt)
 	}
 	info.ID, info.Last = h.id, last
 	info.Start = Start{Number: h.number, Base: h.base, After: h.after, Previous: h.previous}
 	return info, nil
-}
-
-func sameIndex(a, b index) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // readFooter reads the end of a sealed file.

@@ -62,13 +62,7 @@ func (s *Store) UnsyncedBlocks() int64 { return s.blocks.Unsynced() }
 func (s *Store) SyncBlocks() (int64, error) {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
-	if s.closed { // Close holds flushMu when it sets this
-		return 0, ErrClosed
-	}
-	if s.readOnly {
-		return 0, ErrReadOnly
-	}
-	if err := s.Err(); err != nil {
+	if err := s.writable(); err != nil { // Close holds flushMu when it sets closed
 		return 0, err
 	}
 	n, err := s.blocks.Sync()

@@ -71,13 +71,7 @@ func (s *Store) UncoveredBlocks() []blockfile.SealedFile {
 func (s *Store) DropBlocks(ledgerIndex uint64) (bytes int64, err error) {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
-	if s.closed {
-		return 0, ErrClosed
-	}
-	if s.readOnly {
-		return 0, ErrReadOnly
-	}
-	if err := s.Err(); err != nil {
+	if err := s.writable(); err != nil {
 		return 0, err
 	}
 	start, some, err := s.blocks.Before(ledgerIndex, s.durable)
@@ -94,17 +88,13 @@ func (s *Store) DropBlocks(ledgerIndex uint64) (bytes int64, err error) {
 		return 0, s.fail(fmt.Errorf("drop block files before %s: %w", blockfile.Name(start.Number), err))
 	}
 	before := s.blocks.Base()
-	s.forget(start)
+	s.mu.Lock()
+	s.blocks.Forget(start)
+	s.mu.Unlock()
 	if err := s.blocks.RemoveDropped(); err != nil {
 		return 0, s.fail(err)
 	}
 	return int64(start.Base - before), nil
-}
-
-func (s *Store) forget(start blockfile.Start) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.blocks.Forget(start)
 }
 
 // SealedBlockFile returns a sealed block file for reading.

@@ -25,9 +25,6 @@ func (s *Store) Flush() error {
 	target := s.updates.Load()
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
-	if s.closed { // Close holds flushMu when it sets this
-		return ErrClosed
-	}
 	if err := s.writable(); err != nil {
 		return err
 	}

@@ -81,7 +81,6 @@ func TestOrderOfHardKeys(t *testing.T) {
 	t.Parallel()
 	const n = 2_000
 	for name, key := range map[string]func(i int) []byte{
-		"one long prefix": func(i int) []byte { return fmt.Appendf(bytes.Repeat([]byte("k"), 999), "%08d", i*7919%n) },
 		"combed": func(i int) []byte { // every eight bytes one key more branches off
 			key := fmt.Appendf(bytes.Repeat([]byte("k"), 1_016), "%08d", i)
 			copy(key[min(8*(i+1), len(key)):], "zzzzzzzz")
@@ -240,19 +239,5 @@ func TestEmptyOverlay(t *testing.T) {
 	}
 	if o.size() != 0 || unchanged.count != 0 {
 		t.Error("nothing takes memory")
-	}
-}
-
-func BenchmarkOverlayPut(b *testing.B) {
-	var key [24]byte
-	value := make([]byte, 60)
-	o := new(overlay)
-	b.ReportAllocs()
-	for i := range b.N {
-		if i%500_000 == 0 {
-			o = new(overlay) // as after a flush
-		}
-		copy(key[:], fmt.Appendf(key[:0], "scope/account/%010d", (i*7919)%1_000_000))
-		o.put(streams, key[:], value)
 	}
 }

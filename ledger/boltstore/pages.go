@@ -171,10 +171,7 @@ func (s *Store) updateSums() (err error) {
 func (s *Store) Scrub(from uint64, count int) (next uint64, compared int, err error) {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
-	if s.closed {
-		return 0, 0, ErrClosed
-	}
-	if err := s.Err(); err != nil || s.sums == nil {
+	if err := s.usable(); err != nil || s.sums == nil {
 		return 0, 0, err
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -222,15 +219,19 @@ func (s *Store) pageOf(tx *bbolt.Tx, err error) error {
 		return err
 	}
 	buckets := s.rawPages(tx).Buckets(uint64(tx.Cursor().Bucket().Root()))
+	has := func(bucket []byte) bool {
+		b, found, _ := buckets.Bucket(bucket)
+		return found && b.Has(wrong.Page)
+	}
 	for table := range machine.Table(machine.TableCount) {
-		if b, found, _ := buckets.Bucket(bucketName(table)); found && b.Has(wrong.Page) {
+		if has(bucketName(table)) {
 			return fmt.Errorf("%w, of table %d", err, table)
 		}
 	}
-	if b, found, _ := buckets.Bucket(filesBucket); found && b.Has(wrong.Page) {
+	switch {
+	case has(filesBucket):
 		return fmt.Errorf("%w, of the records of block files", err)
-	}
-	if b, found, _ := buckets.Bucket(journalBucket); found && b.Has(wrong.Page) {
+	case has(journalBucket):
 		return fmt.Errorf("%w, of the journal", err)
 	}
 	return fmt.Errorf("%w; it belongs to no table", err)

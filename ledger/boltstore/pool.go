@@ -1,7 +1,5 @@
 package boltstore
 
-import "runtime"
-
 // hugePage is the size of a pool's pages, in bytes: that of a huge page of most processors.
 const hugePage = 2 << 20
 
@@ -10,19 +8,12 @@ const hugePage = 2 << 20
 // where the system has them. In the heap the first use of each 4 KiB is a fault, which takes 17 µs on some virtual
 // machines, and the collector lets the heap grow to twice of what is in use. Under the store's mu.
 type pool struct {
-	mapped mapped
+	mapped map[*byte][]byte // the mappings of pages that it has from the system, by their first bytes
 	free   [][]byte
 }
 
-// mapped is the mappings of pages that a pool has from the system, by their first bytes.
-type mapped map[*byte][]byte
-
-// newPool returns a pool that gives its pages back to the system with close, or once it is unreachable.
-func newPool() *pool {
-	p := &pool{mapped: mapped{}}
-	runtime.AddCleanup(p, mapped.unmapAll, p.mapped)
-	return p
-}
+// newPool returns a pool that gives its pages back to the system with close.
+func newPool() *pool { return &pool{mapped: map[*byte][]byte{}} }
 
 // take returns a page, whose bytes may be anything. Without a pool it is the garbage collector's.
 func (p *pool) take() []byte {
@@ -55,7 +46,10 @@ func (p *pool) give(pages [][]byte) {
 // shrink returns free pages to the system until keep are left.
 func (p *pool) shrink(keep int) {
 	for _, page := range p.free[keep:] {
-		p.mapped.unmap(page)
+		if mapping, ok := p.mapped[&page[0]]; ok { // one of the heap is left to the collector
+			delete(p.mapped, &page[0])
+			unmap(mapping)
+		}
 	}
 	clear(p.free[keep:])
 	p.free = p.free[:keep]
@@ -66,21 +60,9 @@ func (p *pool) close() {
 	if p == nil {
 		return
 	}
+	for _, mapping := range p.mapped {
+		unmap(mapping)
+	}
+	clear(p.mapped)
 	p.free = nil
-	p.mapped.unmapAll()
-}
-
-// unmap gives a page back; one of the heap is left to the collector.
-func (m mapped) unmap(page []byte) {
-	if mapping, ok := m[&page[0]]; ok {
-		delete(m, &page[0])
-		unmap(mapping)
-	}
-}
-
-func (m mapped) unmapAll() {
-	for _, mapping := range m {
-		unmap(mapping)
-	}
-	clear(m)
 }

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -192,27 +191,6 @@ func TestPresortBesideEverything(t *testing.T) {
 	wg.Wait()
 	if got, err := inOrder(s); err != nil || got != len(keys) {
 		t.Errorf("seed %d: %d keys, want %d (%v)", seed, got, len(keys), err)
-	}
-}
-
-// BenchmarkFirstOrderedRead is how long Updates wait for the first View that reads a
-// table in its order, after half a million changes of it.
-func BenchmarkFirstOrderedRead(b *testing.B) {
-	for _, presorted := range []bool{false, true} {
-		b.Run(fmt.Sprintf("presorted=%v", presorted), func(b *testing.B) {
-			for range b.N {
-				b.StopTimer()
-				s := fresh(b)
-				putAll(b, s, scattered(0, 500_000))
-				if presorted {
-					s.Presort(machine.TableEntities)
-				}
-				b.StartTimer()
-				must.Do(b, s.View(func(r machine.Reader) error {
-					return r.Ascend(machine.TableEntities, nil, func(_, _ []byte) bool { return false })
-				}))
-			}
-		})
 	}
 }
 

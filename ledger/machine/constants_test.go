@@ -31,8 +31,8 @@ var localConstants = []string{
 	"machine.MaxCode",                           // the last of them
 	"machine.maxBuffer",                         // memory
 	"machine.maxSpare", "machine.maxSpareBytes", // memory
-	"machine.maxPassed",                                                      // how far back a check is compared
-	"machine.maxDeletedScan", "machine.maxExpiredScan", "machine.maxFetched", // reads
+	"machine.maxPassed",                                // how far back a check is compared
+	"machine.maxDeletedScan", "machine.maxExpiredScan", // reads
 	"machine.maxKeyedScan",                        // reads
 	"keyed.MaxAhead",                              // what a server refuses before it is a command
 	"machine.maxLiveBytes", "machine.maxLiveScan", // reads

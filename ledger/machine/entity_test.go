@@ -3,7 +3,6 @@ package machine
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -367,41 +366,6 @@ func TestReceiptsReadNoOperations(t *testing.T) {
 	}
 	if _, err := f.view().Transaction(f.view().TxIDAt(receipts[0].Index)); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("the transaction itself: %v", err)
-	}
-}
-
-// A listing whose values are in many large blocks ends early, and goes on where
-// it ended.
-func TestListingFetchesABoundedPart(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, testConfig())
-	const each = 60
-	value := strings.Repeat("v", 100<<10)
-	sequence := uint64(0)
-	for entry := range 2 { // even keys in one record of blocks, odd ones in another
-		var commands [][]byte
-		for i := range each {
-			sequence++
-			key := fmt.Sprintf("k%02d", 2*i+entry)
-			commands = append(commands, AppendWrite(nil, operations("w", sequence, 0, set(key, key+value))))
-		}
-		f.entry(commands...)
-	}
-	var keys []string
-	after, visits := "", 0
-	for {
-		visits++
-		resume := must.Get(f.view().VisitEntities(testScope, "", after, func(e Entity) bool {
-			keys = append(keys, e.Key)
-			return true
-		}))(t)
-		if resume == "" {
-			break
-		}
-		after = resume
-	}
-	if visits < 2 || len(keys) != 2*each || !slices.IsSorted(keys) || len(slices.Compact(keys)) != 2*each {
-		t.Errorf("%d visits, keys %v", visits, keys)
 	}
 }
 

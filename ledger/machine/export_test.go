@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"slices"
 
 	"pgregory.net/rapid"
@@ -72,4 +73,64 @@ func MergeLog(entries []Logged) (out []Logged) {
 		out = append(out, e)
 	}
 	return out
+}
+
+// Receipts returns the receipts of a stream that are in the window, newest first, at most limit.
+func (v View) Receipts(scope Scope, clientID string, limit int) (receipts []Receipt, err error) {
+	indexes, err := v.ReceiptIndexes(scope, clientID, 0, limit)
+	for i := 0; i < len(indexes) && err == nil; i++ {
+		var r Receipt
+		r, err = v.ReceiptAt(indexes[i])
+		receipts = append(receipts, r)
+	}
+	return receipts, err
+}
+
+// VisitEntities is VisitEntityRefs with all values, wherever they are.
+func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity) bool) (resume string, err error) {
+	var failed error
+	resume, err = v.VisitEntityRefs(scope, prefix, after, func(ref EntityRef) bool {
+		failed = v.ReadValue(&ref)
+		return failed == nil && visit(ref.Entity)
+	})
+	return resume, firstErr(err, failed)
+}
+
+// Proof returns the proof for the transaction that took an index, or ErrNotFound.
+func (b Blocks) Proof(index uint64) (Proof, error) {
+	if err := b.horizon.check(index); err != nil {
+		return Proof{}, err
+	}
+	l, found, err := locate(b.r, index)
+	if err == nil && !found {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Proof{}, err
+	}
+	leaves, err := l.block.leaves()
+	if err != nil {
+		return Proof{}, err
+	}
+	tree, err := NewBlockTree(l.header, leaves)
+	if err != nil {
+		return Proof{}, err
+	}
+	return tree.Proof(l.position)
+}
+
+// Difference returns the first key at which two states differ, in the order of
+// keys and never of a map, so that a failing test names the same key again;
+// false when they are equal.
+func (m *Memory) Difference(o *Memory) (table Table, key string, differ bool) {
+	for i := range m.tables {
+		a, b := &m.tables[i], &o.tables[i]
+		for _, k := range slices.Concat(a.keys, b.keys) {
+			va, ina := a.values[k]
+			if vb, inb := b.values[k]; ina != inb || !bytes.Equal(va, vb) {
+				return Table(i), k, true
+			}
+		}
+	}
+	return 0, "", false
 }

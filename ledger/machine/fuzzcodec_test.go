@@ -12,9 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/transparency-dev/merkle/proof"
-	"github.com/transparency-dev/merkle/rfc6962"
-
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -394,21 +391,15 @@ func FuzzProof(f *testing.F) {
 			leaves[i] = LeafHash(content[min(i, len(content)):])
 		}
 		i := int(which) % n
-		leaf, root := leaves[i], merkleRoot(slices.Clone(leaves))
-		var path [][]byte
-		for _, hash := range merklePath(leaves, i) {
-			path = append(path, slices.Clone(hash[:]))
-		}
-		verify := func() error {
-			return proof.VerifyInclusion(rfc6962.DefaultHasher, uint64(i), uint64(n), leaf[:], path, root[:])
-		}
-		if err := verify(); err != nil {
+		header := BlockHeader{TxCount: uint32(n), TxRoot: merkleRoot(slices.Clone(leaves))}
+		p, err := must.Get(NewBlockTree(header, leaves))(t).Proof(uint32(i))
+		if err = firstErr(err, p.verify(leaves[i][:])); err != nil {
 			t.Errorf("leaf %d of %d: %v", i, n, err)
 		}
-		if len(path) > 0 {
-			bit := int(flip) % (len(path) * 256)
-			path[bit/256][bit/8%32] ^= 1 << (bit % 8)
-			if verify() == nil {
+		if len(p.Path) > 0 {
+			bit := int(flip) % (len(p.Path) * 256)
+			p.Path[bit/256][bit/8%32] ^= 1 << (bit % 8)
+			if p.verify(leaves[i][:]) == nil {
 				t.Errorf("leaf %d of %d: bit %d of the path makes no difference", i, n, bit)
 			}
 		}

@@ -75,22 +75,3 @@ func (m *Memory) Clone() *Memory {
 	}
 	return c
 }
-
-// Difference returns the first key at which two states differ, in the order of
-// keys and never of a map, so that a failing test names the same key again;
-// false when they are equal.
-func (m *Memory) Difference(o *Memory) (table Table, key string, differ bool) {
-	for i := range m.tables {
-		a, b := &m.tables[i], &o.tables[i]
-		for _, keys := range [][]string{a.keys, b.keys} {
-			for _, k := range keys {
-				va, ina := a.values[k]
-				vb, inb := b.values[k]
-				if ina != inb || !bytes.Equal(va, vb) {
-					return Table(i), k, true
-				}
-			}
-		}
-	}
-	return 0, "", false
-}

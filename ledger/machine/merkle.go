@@ -1,9 +1,6 @@
 package machine
 
-import (
-	"crypto/sha256"
-	"math/bits"
-)
+import "crypto/sha256"
 
 // RFC 6962 hashing. The prefixes differ so that a leaf never passes for a node, nor a
 // block header for either.
@@ -36,24 +33,4 @@ func merkleRoot(leaves []Hash) Hash {
 		}
 	}
 	return leaves[0]
-}
-
-// merklePath returns the inclusion path of leaf i, from its sibling upwards. It
-// overwrites leaves rather than copying them, which would double the memory of
-// a large block.
-func merklePath(leaves []Hash, i int) []Hash {
-	path := make([]Hash, 0, bits.Len(uint(len(leaves))))
-	for n := len(leaves); n > 1; n = (n + 1) / 2 {
-		if sibling := i ^ 1; sibling < n {
-			path = append(path, leaves[sibling])
-		}
-		for j := 0; j < n/2; j++ {
-			leaves[j] = hashNode(&leaves[2*j], &leaves[2*j+1])
-		}
-		if n%2 == 1 {
-			leaves[n/2] = leaves[n-1]
-		}
-		i /= 2
-	}
-	return path
 }

@@ -170,6 +170,11 @@ func verifyProof(v View, x *Transaction, leaf []byte) error {
 	if p.Header.Height != x.BlockHeight || p.Header.Scope != x.Scope || p.LeafIndex != uint64(x.Position) {
 		return fmt.Errorf("it is about leaf %d of block %d", p.LeafIndex, p.Header.Height)
 	}
+	return p.verify(leaf)
+}
+
+// verify asks somebody else's verifier whether the path leads from a leaf to the root.
+func (p *Proof) verify(leaf []byte) error {
 	path := make([][]byte, len(p.Path))
 	for i := range p.Path {
 		path[i] = p.Path[i][:]

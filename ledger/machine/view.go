@@ -154,28 +154,6 @@ func (v View) SessionExpired(s StreamState, found bool, session uint64) bool {
 	return session != 0 && (!found || session > s.Session || session < v.head.epochStart())
 }
 
-// Receipts returns the receipts of a stream that are in the window, newest
-// first, at most limit.
-func (v View) Receipts(scope Scope, clientID string, limit int) ([]Receipt, error) {
-	s, found, err := v.stream(scope, clientID)
-	if err != nil || !found {
-		return nil, err
-	}
-	var receipts []Receipt
-	for i := range s.visible(v.head.config.ReceiptWindow) {
-		slot := s.window.slot(i)
-		if len(receipts) == limit || slot.index < v.head.retention.horizon {
-			break
-		}
-		r, err := readWindowReceipt(v.r, &s, slot, s.last-i)
-		if err != nil {
-			return nil, err
-		}
-		receipts = append(receipts, r)
-	}
-	return receipts, nil
-}
-
 // ReceiptIndexes returns the ledger indexes of the receipts of a stream that are
 // in the window, newest first, at most limit, of sequences lower than below; 0
 // means all. [Blocks.ReceiptAt] reads the receipts themselves, at any later moment.

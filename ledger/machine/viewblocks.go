@@ -53,26 +53,6 @@ type Proof struct {
 	Path      []Hash // from the leaf's sibling upwards
 }
 
-// Proof returns the proof for the transaction that took an index, or
-// ErrNotFound.
-func (b Blocks) Proof(index uint64) (Proof, error) {
-	if err := b.horizon.check(index); err != nil {
-		return Proof{}, err
-	}
-	l, found, err := locate(b.r, index)
-	if err != nil {
-		return Proof{}, err
-	}
-	if !found {
-		return Proof{}, ErrNotFound
-	}
-	leaves, err := l.block.leaves()
-	if err != nil {
-		return Proof{}, err
-	}
-	return Proof{Header: l.header, LeafIndex: uint64(l.position), Path: merklePath(leaves, int(l.position))}, nil
-}
-
 // findTransaction finds the transaction that took an index. Its operations
 // alias the storage.
 func findTransaction(r Reader, index uint64) (t Transaction, found bool, err error) {

@@ -197,29 +197,6 @@ func (v View) VisitEntityRefs(
 	return resume, err
 }
 
-// maxFetched bounds how many bytes of blocks one VisitEntities reads values from,
-// because applying waits meanwhile.
-const maxFetched = 8 << 20
-
-// VisitEntities is VisitEntityRefs with all values, wherever they are.
-func (v View) VisitEntities(scope Scope, prefix, after string, visit func(Entity) bool) (resume string, err error) {
-	values, enough := valueReader{r: v.r}, ""
-	var failed error
-	resume, err = v.VisitEntityRefs(scope, prefix, after, func(ref EntityRef) bool {
-		if failed = ref.read(&values); failed != nil || !visit(ref.Entity) {
-			return false
-		}
-		if values.fetched > maxFetched {
-			enough = ref.Key
-		}
-		return enough == ""
-	})
-	if enough != "" {
-		resume = enough
-	}
-	return resume, firstErr(err, failed)
-}
-
 // ReadValue reads the value of an entity unless it has been read. The error is ErrChanged if the entity has been set or
 // removed since the view that found it, and the value is no longer kept.
 func (b Blocks) ReadValue(ref *EntityRef) error {

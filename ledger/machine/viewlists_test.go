@@ -70,7 +70,10 @@ func TestBlockParts(t *testing.T) {
 			if (maxBytes <= 1) != (parts == 8) || (maxBytes == 1<<20) != (parts == 1) {
 				t.Errorf("%d parts of %d bytes", parts, maxBytes)
 			}
-			sameProofs(t, f, want, leaves)
+			tree := must.Get(NewBlockTree(want.Header, leaves))(t)
+			if _, err := tree.Proof(want.Header.TxCount); !errors.Is(err, ErrNotFound) {
+				t.Error("a position behind the end:", err)
+			}
 		}
 	}
 	if part, err := f.view().BlockPart(chain, 1, 8, 100); err != nil || len(part.Transactions) != 0 ||
@@ -79,22 +82,6 @@ func TestBlockParts(t *testing.T) {
 	}
 	if _, err := f.view().BlockPart(chain, 4, 0, 100); !errors.Is(err, ErrNotFound) {
 		t.Error("a height that is not there:", err)
-	}
-}
-
-// sameProofs compares the proofs of a tree with those made one by one.
-func sameProofs(t *testing.T, f *fixture, block Block, leaves []Hash) {
-	t.Helper()
-	tree := must.Get(NewBlockTree(block.Header, leaves))(t)
-	for _, x := range block.Transactions {
-		want := must.Get(f.view().Proof(x.Index))(t)
-		got, err := tree.Proof(x.Position)
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("position %d: %+v, %v, want %+v", x.Position, got, err, want)
-		}
-	}
-	if _, err := tree.Proof(block.Header.TxCount); !errors.Is(err, ErrNotFound) {
-		t.Error("a position behind the end:", err)
 	}
 }
 
@@ -113,8 +100,8 @@ func TestBlockTreeChecksTheRoot(t *testing.T) {
 		}
 		for i := range leaves {
 			p, err := tree.Proof(uint32(i))
-			if want := merklePath(slices.Clone(leaves), i); err != nil || !slices.Equal(p.Path, want) {
-				t.Errorf("leaf %d of %d: %v, %v, want %v", i, n, p.Path, err, want)
+			if err := firstErr(err, p.verify(leaves[i][:])); err != nil {
+				t.Errorf("leaf %d of %d: %v", i, n, err)
 			}
 		}
 		if _, err := NewBlockTree(header, leaves[:n-1]); !errors.Is(err, ErrCorrupt) {

@@ -120,7 +120,7 @@ func (w *world) auditStreams(v machine.View) {
 		if want == nil || s.StreamState != want.StreamState {
 			w.fail(&n, "the stream is at %+v, the model's at %+v", s, want)
 		}
-		receipts, err := v.Receipts(s.Scope, s.ClientID, 2_000)
+		receipts, err := ledgermodel.Receipts(v, s.Scope, s.ClientID, 2_000)
 		w.must(err, "reading receipts")
 		window := m.Window(want)
 		if len(receipts) != len(window) {
@@ -141,7 +141,7 @@ func (w *world) auditEntities(v machine.View) {
 	m := w.oracle.model
 	live, related := 0, 0
 	for _, scope := range scopes {
-		_, err := v.VisitEntities(scope, "", "", func(e machine.Entity) bool {
+		err := ledgermodel.VisitEntities(v, scope, func(e machine.Entity) bool {
 			live++
 			if want := m.Entities[name{Scope: scope, ID: e.Key}]; want.Value != string(e.Value) ||
 				want.Version != e.Version ||

@@ -68,7 +68,7 @@ func (b Bucket) top() (page, error) {
 }
 
 // Cursor walks through the records of a bucket in the order of their keys. After an
-// error, or before its first Seek or Last, it must not be moved.
+// error, or before its first Seek, it must not be moved.
 type Cursor struct {
 	bucket Bucket
 	levels []level  // from the first page to a leaf
@@ -112,9 +112,6 @@ func (c *Cursor) Before() (key, value []byte, err error) {
 	c.beside = before.levels
 	return before.plain(before.prev())
 }
-
-// Last moves to the last record and returns it, or nil when there is none.
-func (c *Cursor) Last() (key, value []byte, err error) { return c.plain(c.last()) }
 
 // plain refuses a bucket where a record should be.
 func (c *Cursor) plain(key, value []byte, err error) ([]byte, []byte, error) {
@@ -252,14 +249,6 @@ func (c *Cursor) prev() ([]byte, []byte, error) {
 		}
 	}
 	return nil, nil, nil
-}
-
-func (c *Cursor) last() ([]byte, []byte, error) {
-	if err := c.restart(); err != nil || c.levels[0].page.count == 0 {
-		return nil, nil, err
-	}
-	c.levels[0].index = c.levels[0].page.count - 1
-	return c.edge(true)
 }
 
 // edge moves from an element of the last level to the first or last record below

@@ -143,7 +143,7 @@ func TestTheCheckOfEachPage(t *testing.T) {
 	})
 	bucket := bucketOf(t, pages, m, "b")
 	c := bucket.Cursor()
-	if k, v, err := c.Last(); err != nil || string(k) != "long" || len(v) != 20_000 {
+	if k, v, err := c.Seek([]byte("long")); err != nil || string(k) != "long" || len(v) != 20_000 {
 		t.Fatalf("%q, %d bytes, %v", k, len(v), err)
 	}
 	used := 0
