@@ -41,7 +41,8 @@ func buildWithoutDedup(ctx context.Context, dir string) (binary string, err erro
 	}
 	replace := make(map[string]string)
 	for i, w := range withoutDedup {
-		source, patched := filepath.Join(strings.TrimSpace(string(root)), w.file), filepath.Join(dir, fmt.Sprint(i, ".go"))
+		source := filepath.Join(strings.TrimSpace(string(root)), w.file)
+		patched := filepath.Join(dir, fmt.Sprint(i, ".go"))
 		content, err := os.ReadFile(source)
 		if err != nil {
 			return "", err

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -13,10 +14,7 @@ import (
 // answeredFromState reports whether a write would be answered from the state as it is here.
 func answeredFromState(t *testing.T, l *Ledger, w *machine.Write) bool {
 	t.Helper()
-	commands, err := machine.Commands(w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commands := must.Get(machine.Commands(w))(t)
 	var receipts [1]*machine.Receipt
 	found, err := l.findRetries(commands, receipts[:], new(engine.Buffer))
 	if err != nil || found != (receipts[0] != nil) {
@@ -36,9 +34,7 @@ func openCold(t *testing.T, clients int) *Ledger {
 			t.Fatal(out, err)
 		}
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	return openTest(t, Options{Dir: dir})
 }
 

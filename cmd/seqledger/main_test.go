@@ -55,10 +55,12 @@ func TestMain(m *testing.M) {
 			fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 			return 1
 		}
-		// What the developer's own shell says must not reach the tests; COLUMNS
-		// is the width of help texts.
+		// What the developer's own shell says must not reach the tests; COLUMNS is the width of help texts. With GOGC,
+		// which make test sets, a server would not set its collector.
+		os.Unsetenv("COLUMNS")
+		os.Unsetenv("GOGC")
 		for _, variable := range os.Environ() {
-			if name, _, _ := strings.Cut(variable, "="); name == "COLUMNS" || strings.HasPrefix(name, "SEQLEDGER_") {
+			if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "SEQLEDGER_") {
 				os.Unsetenv(name)
 			}
 		}

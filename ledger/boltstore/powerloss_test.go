@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -30,10 +31,7 @@ func contentOf(path string) (content string, err error) {
 func mustContain(t *testing.T, path string, f files) string {
 	t.Helper()
 	f.write(t, path)
-	content, err := contentOf(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(contentOf(path))(t)
 	return content
 }
 
@@ -50,9 +48,7 @@ func TestDamage_OlderSectors(t *testing.T) {
 		changeSome(t, s, n, 50+i*37, string(rune('a'+i)))
 		copies = append(copies, readFiles(t, path))
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	now, older := copies[len(copies)-1], copies[:len(copies)-1]
 	want, before := mustContain(t, path, now), mustContain(t, path, older[len(older)-1])
 	step := 61
@@ -113,9 +109,7 @@ func TestDamage_OlderRecord(t *testing.T) {
 	path := filled(t, 100)
 	s := reopen(t, path)
 	changeSome(t, s, 100, 200, "newer")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	now := readFiles(t, path)
 	record := func(value string) []byte {
 		return append(recordKey(0), sealed(machine.TableStreams, recordKey(0), []byte(value))...)
@@ -147,9 +141,7 @@ func TestPowerLossWithinACommit(t *testing.T) {
 	before := readFiles(t, path)
 	changeSome(t, s, n, 30, "third")
 	after := readFiles(t, path)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	old, new := mustContain(t, path, before), mustContain(t, path, after)
 	random := powerRandom(t)
 	losses := 150

@@ -11,6 +11,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -30,10 +31,7 @@ func TestNewestLayerWins(t *testing.T) {
 	remove(t, s, streams, "d")
 	put(t, s, streams, "f", "frozen")
 	put(t, s, streams, "g", "frozen")
-	frozen, err := s.freeze()
-	if err != nil {
-		t.Fatal(err)
-	}
+	frozen := must.Get(s.freeze())(t)
 	put(t, s, streams, "d", "active")
 	remove(t, s, streams, "e")
 	remove(t, s, streams, "g")
@@ -66,9 +64,7 @@ func TestNewestLayerWins(t *testing.T) {
 		}
 	}
 	check("frozen")
-	if err := s.commit(frozen); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.commit(frozen))
 	check("committed, frozen not yet dropped")
 	s.thaw(frozen)
 	check("dropped")
@@ -90,11 +86,8 @@ func TestViewStaysTheSameAcrossCommit(t *testing.T) {
 		flush(t, s)
 		put(t, s, streams, "new", "1")
 		remove(t, s, streams, "gone")
-		frozen, err := s.freeze()
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = s.View(func(r machine.Reader) error {
+		frozen := must.Get(s.freeze())(t)
+		must.Do(t, s.View(func(r machine.Reader) error {
 			if touched {
 				if got, err := list(r, streams, ""); got != "new=1 old=1 " {
 					t.Errorf("before the commit: %q, %v", got, err)
@@ -108,10 +101,7 @@ func TestViewStaysTheSameAcrossCommit(t *testing.T) {
 				t.Errorf("after the commit (file touched before: %v): %q", touched, got)
 			}
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		s.thaw(frozen)
 	}
 }
@@ -124,10 +114,7 @@ func TestTryView(t *testing.T) {
 	put(t, s, streams, "changed", "1")
 	flush(t, s)
 	put(t, s, streams, "changed", "2")
-	frozen, err := s.freeze()
-	if err != nil {
-		t.Fatal(err)
-	}
+	frozen := must.Get(s.freeze())(t)
 	put(t, s, streams, "new", "3")
 	for key, want := range map[string]string{"stored": "1", "changed": "2", "new": "3", "none": ""} {
 		ran := false
@@ -143,18 +130,13 @@ func TestTryView(t *testing.T) {
 			t.Errorf("%s: ran %t, %v", key, ran, err)
 		}
 	}
-	err = s.Update(next(s), func(machine.Tx) error {
+	must.Do(t, s.Update(next(s), func(machine.Tx) error {
 		return s.TryView(func(machine.Reader) error {
 			t.Error("TryView runs beside an Update")
 			return nil
 		})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.commit(frozen); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	must.Do(t, s.commit(frozen))
 	s.thaw(frozen)
 }
 
@@ -197,15 +179,12 @@ func TestPutCopiesItsArguments(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	key, value := []byte("key"), []byte("value")
-	err := s.Update(next(s), func(tx machine.Tx) error {
+	must.Do(t, s.Update(next(s), func(tx machine.Tx) error {
 		err := tx.Put(streams, key, value)
 		copy(key, "xxx")
 		copy(value, "xxxxx")
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if got := get(t, s, streams, "key"); got != "value" {
 		t.Errorf("stored value changed with the caller's buffer: %q", got)
 	}
@@ -241,9 +220,7 @@ func TestPositions(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	at := Position{Index: 5, Term: 3}
-	if err := s.Update(at, func(machine.Tx) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Update(at, func(machine.Tx) error { return nil }))
 	if s.Applied() != at || s.Checkpoint() != (Position{}) {
 		t.Errorf("applied %v, checkpoint %v before a flush", s.Applied(), s.Checkpoint())
 	}
@@ -251,9 +228,7 @@ func TestPositions(t *testing.T) {
 	if s.Checkpoint() != at {
 		t.Errorf("checkpoint %v after a flush, want %v", s.Checkpoint(), at)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	s = reopen(t, s.path)
 	if s.Applied() != at || s.Checkpoint() != at {
 		t.Errorf("reopened: applied %v, checkpoint %v, want %v", s.Applied(), s.Checkpoint(), at)
@@ -266,9 +241,7 @@ func TestEntryIsNeverAppliedTwice(t *testing.T) {
 		"same index": {Index: 5, Term: 3}, "lower index": {Index: 4, Term: 3}, "lower term": {Index: 6, Term: 2},
 	} {
 		s := fresh(t)
-		if err := s.Update(Position{Index: 5, Term: 3}, func(machine.Tx) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Update(Position{Index: 5, Term: 3}, func(machine.Tx) error { return nil }))
 		err := s.Update(at, func(machine.Tx) error { t.Errorf("%s: fn ran", name); return nil })
 		if err == nil || s.Err() == nil {
 			t.Errorf("%s: Update = %v, Err = %v; want a lasting error", name, err, s.Err())
@@ -321,9 +294,7 @@ func TestFailedUpdateIsSticky(t *testing.T) {
 					t.Errorf("%s after the failure = %v, want %v", call, err, s.Err())
 				}
 			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, s.Close())
 			s = reopen(t, s.path)
 			if got, want := s.Applied().Index, uint64(1); got != want {
 				t.Errorf("reopened at index %d, want the checkpoint %d", got, want)
@@ -367,9 +338,7 @@ func TestReaderIsUselessAfterItsView(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	var kept machine.Reader
-	if err := s.View(func(r machine.Reader) error { kept = r; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.View(func(r machine.Reader) error { kept = r; return nil }))
 	if _, err := kept.Get(streams, []byte("k")); err == nil || !strings.Contains(err.Error(), "after its View") {
 		t.Errorf("Get on a kept reader = %v, want an error", err)
 	}
@@ -393,9 +362,7 @@ func TestFailedFlushIsSticky(t *testing.T) {
 	if s.Checkpoint().Index != 1 {
 		t.Errorf("checkpoint %v counts a flush that failed", s.Checkpoint())
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	s = reopen(t, s.path)
 	if a, b := get(t, s, streams, "a"), get(t, s, streams, "b"); a != "1" || b != "<absent>" {
 		t.Errorf("reopened: a = %q, b = %q", a, b)
@@ -422,9 +389,7 @@ func TestFlushWithoutChangesWritesNothing(t *testing.T) {
 
 func transaction(t *testing.T, s *Store) (id int) {
 	t.Helper()
-	if err := s.bolt.View(func(tx *bbolt.Tx) error { id = tx.ID(); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.bolt.View(func(tx *bbolt.Tx) error { id = tx.ID(); return nil }))
 	return id
 }
 
@@ -444,17 +409,12 @@ func TestPendingBytes(t *testing.T) {
 	if got := s.PendingBytes(); got != one {
 		t.Errorf("rewriting one key moved the pending bytes from %d to %d", one, got)
 	}
-	frozen, err := s.freeze()
-	if err != nil {
-		t.Fatal(err)
-	}
+	frozen := must.Get(s.freeze())(t)
 	put(t, s, streams, "a", strings.Repeat("z", 1000))
 	if got := s.PendingBytes(); got != 2*one {
 		t.Errorf("a frozen and an active copy count as %d, want %d", got, 2*one)
 	}
-	if err := s.commit(frozen); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.commit(frozen))
 	s.thaw(frozen)
 	if got := s.PendingBytes(); got != one {
 		t.Errorf("after the flush %d bytes are pending, want %d", got, one)
@@ -466,9 +426,7 @@ func TestClosedStoreRefuses(t *testing.T) {
 	s := fresh(t)
 	put(t, s, streams, "a", "1")
 	for range 2 {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Close())
 	}
 	for call, err := range map[string]error{
 		"Update":     s.Update(next(s), func(machine.Tx) error { return nil }),
@@ -532,15 +490,12 @@ func TestFlushRests(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Close() }() // it is thrown away
-	err = s.Update(next(s), func(tx machine.Tx) (err error) {
+	must.Do(t, s.Update(next(s), func(tx machine.Tx) (err error) {
 		for i := range 200_000 {
 			err = errors.Join(err, tx.Put(streams, fmt.Appendf(nil, "key %d", i), nil))
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	flush(t, s)
 	if rests == 0 {
 		t.Error("200,000 records were written without a rest")

@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -34,33 +35,26 @@ func readFiles(t *testing.T, path string) (f files) {
 	var errState, errSums error
 	f.state, errState = os.ReadFile(path)
 	f.sums, errSums = os.ReadFile(SumsPath(path))
-	if err := errors.Join(errState, errSums); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(errState, errSums))
 	return f
 }
 
 func (f files) write(t *testing.T, path string) {
 	t.Helper()
-	if err := errors.Join(os.WriteFile(path, f.state, 0o600), os.WriteFile(SumsPath(path), f.sums, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.WriteFile(path, f.state, 0o600), os.WriteFile(SumsPath(path), f.sums, 0o600)))
 }
 
 // changeSome puts some records of a store that has n.
 func changeSome(t *testing.T, s *Store, n, step int, value string) {
 	t.Helper()
-	err := s.Update(next(s), func(tx machine.Tx) error {
+	must.Do(t, s.Update(next(s), func(tx machine.Tx) error {
 		for i := 0; i < n; i += step {
 			if err := tx.Put(machine.TableStreams, recordKey(i), []byte(value)); err != nil {
 				return err
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	flush(t, s)
 }
 
@@ -75,9 +69,7 @@ func TestSumsSurviveACrashWhileTheyAreWritten(t *testing.T) {
 	before := readFiles(t, path)
 	changeSome(t, s, n, 1_500, "second")
 	after := readFiles(t, path)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	if !bytes.HasPrefix(after.sums, before.sums) {
 		t.Fatal("the checksums are in a new file")
 	}
@@ -150,9 +142,7 @@ func TestSumsOfAnotherFileAreRefused(t *testing.T) {
 		changeSome(t, s, n, 100, fmt.Sprint(i))
 		history = append(history, readFiles(t, path))
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	// One behind is what a crash leaves, and one ahead is a state file whose newest meta page is
 	// damaged; but not more.
 	for _, of := range [][2]int{{4, 2}, {4, 0}, {1, 4}, {2, 4}} {
@@ -160,20 +150,13 @@ func TestSumsOfAnotherFileAreRefused(t *testing.T) {
 		refused(t, path, testIdentity, machine.ErrCorrupt, adviceRestore)
 	}
 	history[4].write(t, path)
-	if err := os.Truncate(SumsPath(path), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(SumsPath(path), 0))
 	refused(t, path, testIdentity, machine.ErrCorrupt, "seqledger verify")
 
 	// An empty state of another directory has the same pages.
 	other := filled(t, n)
-	another, err := Open(other+".x", Options{Create: true, Identity: []byte("another"), NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := another.Close(); err != nil {
-		t.Fatal(err)
-	}
+	another := must.Get(Open(other+".x", Options{Create: true, Identity: []byte("another"), NoSync: true}))(t)
+	must.Do(t, another.Close())
 	files{history[4].state, readFiles(t, other+".x").sums}.write(t, path)
 	refused(t, path, testIdentity, ErrForeign, adviceRestore)
 }
@@ -187,9 +170,7 @@ func TestSumsGoBackWithADamagedMetaPage(t *testing.T) {
 	s := reopen(t, path)
 	changeSome(t, s, n, 100, "first")
 	changeSome(t, s, n, 3, "second")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Close())
 	f := readFiles(t, path)
 	f.state[metaOf(t, path).Offset+30] ^= 1
 	f.write(t, path)
@@ -265,10 +246,7 @@ func TestSumsFollowEveryFlush(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		path := fmt.Sprintf("%s/%d.db", dir, rand.Uint64())
 		open := func() *Store {
-			s, err := Open(path, Options{Create: true, Identity: testIdentity, NoSync: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(Open(path, Options{Create: true, Identity: testIdentity, NoSync: true}))(t)
 			return s
 		}
 		s := open()
@@ -304,9 +282,7 @@ func TestSumsFollowEveryFlush(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := errors.Join(scrubAll(s), s.Close(), os.Remove(path), os.Remove(SumsPath(path))); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(scrubAll(s), s.Close(), os.Remove(path), os.Remove(SumsPath(path))))
 	})
 }
 

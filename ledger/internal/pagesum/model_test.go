@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 )
@@ -44,14 +45,8 @@ func (d *disk) close() { _ = errors.Join(d.db.Close(), d.sums.Close()) }
 
 // read returns the pages of the state file as they are now.
 func (d *disk) read(t *rapid.T) (boltpage.Pages, boltpage.Meta) {
-	content, err := os.ReadFile(d.statePath())
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := boltpage.ReadMeta(bytes.NewReader(content))
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(d.statePath()))(t)
+	m := must.Get(boltpage.ReadMeta(bytes.NewReader(content)))(t)
 	return boltpage.New(content[:int64(m.Pages)*m.PageSize], int(m.PageSize)), m
 }
 
@@ -63,7 +58,7 @@ func (d *disk) transact(t *rapid.T) {
 	if rapid.IntRange(0, 60).Draw(t, "large") == 0 {
 		keys, size = 600, 2000
 	}
-	err := d.db.Update(func(tx *bbolt.Tx) error {
+	must.Do(t, d.db.Update(func(tx *bbolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists([]byte("b"))
 		for k := first; k < first+keys && err == nil; k++ {
 			key := binary.BigEndian.AppendUint32(nil, uint32(k))
@@ -74,10 +69,7 @@ func (d *disk) transact(t *rapid.T) {
 			}
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // open opens the checksums of the state file as it is.
@@ -92,23 +84,15 @@ func (d *disk) open(t *rapid.T) {
 }
 
 func (d *disk) keep(t *rapid.T) {
-	content, err := os.ReadFile(d.sumsPath())
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(d.sumsPath()))(t)
 	d.before = content
 }
 
 // crash leaves any of the sectors that the last Update has written as they were, as a power failure may, and
 // opens the checksums again. Of a new file it leaves all or nothing.
 func (d *disk) crash(t *rapid.T) (anew bool) {
-	if err := d.sums.Close(); err != nil {
-		t.Fatal(err)
-	}
-	now, err := os.ReadFile(d.sumsPath())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.sums.Close())
+	now := must.Get(os.ReadFile(d.sumsPath()))(t)
 	const sector = 512
 	if anew = !bytes.HasPrefix(now, d.before); anew && rapid.Bool().Draw(t, "lost") {
 		now = d.before
@@ -122,9 +106,7 @@ func (d *disk) crash(t *rapid.T) (anew bool) {
 			now = now[:at]
 		}
 	}
-	if err := os.WriteFile(d.sumsPath(), now, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(d.sumsPath(), now, 0o600))
 	d.open(t)
 	return anew
 }
@@ -168,17 +150,12 @@ func (d *disk) check(t *rapid.T) {
 // use reads every page in use, as a store does, and returns which they are.
 func (d *disk) use(t *rapid.T) map[uint64]bool {
 	pages, m := d.read(t)
-	live, err := pages.Live(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.Get(pages.Live(m))(t)
 	used := map[uint64]bool{}
 	for id := uint64(2); id < m.Pages; id++ {
 		if live[id/64]>>(id%64)&1 == 1 {
 			used[id] = true
-			if err := d.sums.Check(id, pages.Raw(id)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, d.sums.Check(id, pages.Raw(id)))
 		}
 	}
 	return used
@@ -187,10 +164,7 @@ func (d *disk) use(t *rapid.T) map[uint64]bool {
 // checkReused: a page that came into use is compared when it is read from the disk, also if it was read under
 // an earlier transaction.
 func (d *disk) checkReused(t *rapid.T, pages boltpage.Pages, m boltpage.Meta, before map[uint64]bool) {
-	live, err := pages.Live(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.Get(pages.Live(m))(t)
 	for id := uint64(2); id < m.Pages; id++ {
 		if live[id/64]>>(id%64)&1 == 1 && !before[id] {
 			wrong := bytes.Clone(pages.Raw(id))
@@ -205,10 +179,7 @@ func (d *disk) checkReused(t *rapid.T, pages boltpage.Pages, m boltpage.Meta, be
 // checkBefore: with a damaged newest meta page the state file is at the transaction before, whose pages all have their
 // checksums, and so they have at the next start.
 func (d *disk) checkBefore(t *rapid.T, m boltpage.Meta) {
-	state, err := os.ReadFile(d.statePath())
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Get(os.ReadFile(d.statePath()))(t)
 	state[m.Offset+30] ^= 1
 	before, err := boltpage.ReadMeta(bytes.NewReader(state))
 	if err != nil || before.TxID+1 != m.TxID {
@@ -255,17 +226,13 @@ func TestTransactionsAndCrashes(t *testing.T) {
 			what := rapid.IntRange(0, 3).Draw(rt, "then")
 			if what == 0 { // the process ends between the transaction and its checksums
 				unknown++
-				if err := d.sums.Close(); err != nil {
-					rt.Fatal(err)
-				}
+				must.Do(rt, d.sums.Close())
 				d.open(rt)
 			} else {
 				if rapid.IntRange(0, 3).Draw(rt, "anew") == 0 {
 					d.sums.spare = math.MinInt32 // the file is too long
 				}
-				if err := d.sums.Update(pages, m); err != nil {
-					rt.Fatal(err)
-				}
+				must.Do(rt, d.sums.Update(pages, m))
 				d.checkReused(rt, pages, m, before)
 				d.checkBefore(rt, m)
 			}
@@ -292,16 +259,12 @@ func TestCopiesOfOtherTimes(t *testing.T) {
 			sums = append(sums, d.before)
 			d.transact(rt)
 			pages, m := d.read(rt)
-			if err := d.sums.Update(pages, m); err != nil {
-				rt.Fatal(err)
-			}
+			must.Do(rt, d.sums.Update(pages, m))
 			d.keep(rt)
 		}
 		pages, m := d.read(rt)
 		age := rapid.IntRange(1, 5).Draw(rt, "age")
-		if err := os.WriteFile(d.sumsPath(), sums[5-age], 0o600); err != nil {
-			rt.Fatal(err)
-		}
+		must.Do(rt, os.WriteFile(d.sumsPath(), sums[5-age], 0o600))
 		o := testOptions
 		o.ReadOnly = rapid.Bool().Draw(rt, "read only")
 		s, err := Open(d.sumsPath(), pages, m, o)
@@ -330,15 +293,9 @@ func TestCopiesOfOtherTimes(t *testing.T) {
 func TestCheckReadsAPageOnce(t *testing.T) {
 	t.Parallel()
 	pages, m, _ := small(t)
-	s, err := Open(filepath.Join(t.TempDir(), "state.sum"), pages, m, testOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Open(filepath.Join(t.TempDir(), "state.sum"), pages, m, testOptions))(t)
 	defer s.Close()
-	live, err := pages.Live(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.Get(pages.Live(m))(t)
 	var used, free uint64
 	for id := uint64(2); id < m.Pages; id++ {
 		if live[0]>>id&1 == 1 {

@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/bbolt"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/internal/format"
 )
@@ -72,10 +73,7 @@ func TestGolden(t *testing.T) {
 	want := append([]byte("seqledger sums 1"), tag[:8]...)
 	want = binary.LittleEndian.AppendUint32(want, crc32.Checksum(want, castagnoli))
 	begin := len(want)
-	live, err := pages.Live(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.Get(pages.Live(m))(t)
 	want = binary.LittleEndian.AppendUint64(want, 3)
 	want = binary.LittleEndian.AppendUint32(want, uint32(bits.OnesCount64(live[0])))
 	for id := range m.Pages {
@@ -127,9 +125,7 @@ func TestDamageIsNamed(t *testing.T) {
 		for range rapid.IntRange(2, 4).Draw(rt, "transactions") {
 			d.transact(rt)
 			pages, m := d.read(rt)
-			if err := d.sums.Update(pages, m); err != nil {
-				rt.Fatal(err)
-			}
+			must.Do(rt, d.sums.Update(pages, m))
 		}
 		d.keep(rt)
 		for range 20 {
@@ -149,9 +145,7 @@ func (d *disk) damage(t *rapid.T) {
 		content[at] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
 	}
 	path := filepath.Join(d.dir, "damaged.sum")
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, content, 0o600))
 	pages, m := d.read(t)
 	s, err := Open(path, pages, m, testOptions)
 	switch {
@@ -190,9 +184,7 @@ func FuzzOpen(f *testing.F) {
 		content = content[:min(int(length), len(content))]
 		reseal(content)
 		path := filepath.Join(t.TempDir(), "state.sum")
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, content, 0o600))
 		for range 2 {
 			s, err := Open(path, pages, m, testOptions)
 			if err != nil {
@@ -205,9 +197,7 @@ func FuzzOpen(f *testing.F) {
 			if s.Pages() != m.Pages {
 				t.Errorf("%d pages of %d", s.Pages(), m.Pages)
 			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, s.Close())
 		}
 	})
 }

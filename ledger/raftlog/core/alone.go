@@ -118,8 +118,8 @@ func (a *alone) stored(number uint64) {
 	a.release()
 }
 
-// release hands out committed entries to be applied: those that the log had at the start, some at a time, and then
-// those that are made here.
+// release hands out committed entries to be applied: those that the log had at the start, in parts, and then those that
+// are made here.
 func (a *alone) release() {
 	n := a.n
 	taken := 0
