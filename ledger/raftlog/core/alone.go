@@ -39,10 +39,11 @@ type alone struct {
 	// queue has the entries that are not handed out to be applied yet, and bytes their size.
 	queue []appending
 	bytes int
-	// handed is the index of the last entry that was handed out to be applied; unapplied are those that were, and are
-	// not applied yet.
+	// handed is the index of the last entry that was handed out to be applied; those in unapplied were, and but for the
+	// first done of them are not applied yet.
 	handed    uint64
 	unapplied []segment.Position
+	done      int
 }
 
 // appending is an entry with the number of its append.
@@ -130,7 +131,7 @@ func (a *alone) release() {
 	copy(a.queue, a.queue[taken:])
 	clear(a.queue[len(a.queue)-taken:]) // so that the array does not retain them
 	a.queue = a.queue[:len(a.queue)-taken]
-	if taken > 0 || a.handed >= n.commit || len(a.unapplied) > 0 {
+	if taken > 0 || a.handed >= n.commit || len(a.unapplied) > a.done {
 		return
 	}
 	upTo := n.commit
@@ -155,14 +156,16 @@ func (a *alone) apply(e *segment.Entry) {
 
 // applied notes that the entries up to an index are applied.
 func (a *alone) applied(index uint64) {
-	n, done := a.n, 0
-	for ; done < len(a.unapplied) && a.unapplied[done].Index <= index; done++ {
-		n.applied = a.unapplied[done]
+	n := a.n
+	for ; a.done < len(a.unapplied) && a.unapplied[a.done].Index <= index; a.done++ {
+		n.applied = a.unapplied[a.done]
 		if n.role.Leads && n.applied.Term == n.role.Term {
 			n.ready = n.role.Term
 		}
 	}
-	a.unapplied = append(a.unapplied[:0], a.unapplied[done:]...)
+	if a.done > len(a.unapplied)/2 { // seldom, because a start hands out thousands, which are applied one by one
+		a.unapplied, a.done = append(a.unapplied[:0], a.unapplied[a.done:]...), 0
+	}
 	a.release()
 }
 
