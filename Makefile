@@ -75,11 +75,11 @@ IN_MEMORY := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 >
 # Some seventy programs are linked: without tables for debuggers that takes two thirds of the
 # time, and stack traces are the same. make lint and make test-long vet.
 # Most tests wait for processes and disks: four at a time keep two processors busy. A collector that runs more seldom
-# takes a tenth to a sixth less of their time.
+# takes less of their time.
 TEST_FLAGS := -short -vet=off -ldflags='-s -w' -timeout 15m
 .PHONY: test
 test: test-servers ## Run the tests, shortened (-short)
-	@echo "make test takes some five minutes on two cores; make test-race looks for races, and make test-long"
+	@echo "make test takes some four minutes on two cores; make test-race looks for races, and make test-long"
 	@echo "runs at full length what is shortened here"
 	$(IN_MEMORY) GOGC=400 $(GO) test $(TEST_FLAGS) -parallel 4 ./...
 

@@ -247,7 +247,7 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait, here bool) er
 // hangs. An entry that waits for other nodes is to have another one beside it. For the rest see awaitRoom.
 func (l *Ledger) mayLead(ctx context.Context) bool {
 	_, limited := ctx.Deadline()
-	return !limited && l.options.Cluster == nil && l.store.PendingBytes() <= l.maxPending()
+	return !limited && l.options.Cluster == nil && !l.lacksRoom()
 }
 
 // lead proposes an entry, writes it to the log, applies and answers it in the goroutine of its caller, which returns
@@ -383,13 +383,13 @@ func (l *Ledger) stored(took time.Duration) {
 // awaitRoom keeps proposals back while too many changes wait for the state
 // file.
 func (l *Ledger) awaitRoom() {
-	if l.store.PendingBytes() <= l.maxPending() {
+	if !l.lacksRoom() {
 		return
 	}
 	l.counters.slowed.Add(1)
 	l.roomAwaited.Begin()
 	defer l.roomAwaited.End()
-	for l.store.PendingBytes() > l.maxPending() {
+	for l.lacksRoom() {
 		signal(l.checkpointDue)
 		select {
 		case <-l.flushed:

@@ -198,7 +198,7 @@ func newLedger(o Options) *Ledger {
 	}
 	l.checkpointed = l.watch.Job("a checkpoint", checkpointPatience)
 	// On equal disks the nodes of a cluster write their checkpoints at the same time, and one sync may take long.
-	l.checkpointed.OnlyWhile(func() bool { return l.store.PendingBytes() > l.maxPending() })
+	l.checkpointed.OnlyWhile(l.lacksRoom)
 	l.roomAwaited = l.watch.Job("the wait for a checkpoint", checkpointPatience)
 	l.source.Err, l.source.Fresh, l.source.Failed = l.Err, l.fresh, l.readFailed
 	l.Reader = read.New(&l.source)

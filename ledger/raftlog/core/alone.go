@@ -39,8 +39,8 @@ type alone struct {
 	// queue has the entries that are not handed out to be applied yet, and bytes their size.
 	queue []appending
 	bytes int
-	// handed is the index of the last entry that was handed out to be applied; those in unapplied were, and but for the
-	// first done of them are not applied yet.
+	// handed is the index of the last entry that was handed out to be applied; those in unapplied were, and from done on
+	// they are not applied yet.
 	handed    uint64
 	unapplied []segment.Position
 	done      int
