@@ -141,7 +141,7 @@ func firstCheckpointBytes(state int64) int64 {
 	return min(max(state/share, minCheckpointBytes), maxCheckpointBytes)
 }
 
-// lacksRoom reports whether so many changes wait for the state file that nothing is proposed meanwhile; see awaitRoom.
+// lacksRoom reports whether so many changes wait for the state file that nothing is proposed; see awaitRoom.
 func (l *Ledger) lacksRoom() bool { return l.store.PendingBytes() > l.maxPending() }
 
 // maxPending is how much change may wait for the state file, in bytes.
