@@ -39,7 +39,7 @@ type alone struct {
 	// queue has the entries that are not handed out to be applied yet, and bytes their size.
 	queue []appending
 	bytes int
-	// handed is the index of the last entry that was handed out to be applied; those in unapplied were, and from done on
+	// handed is the index of the last entry that was handed out to be applied. Those in unapplied were; from done on
 	// they are not applied yet.
 	handed    uint64
 	unapplied []segment.Position
