@@ -43,5 +43,11 @@ func FailOver(t *testing.T, p *Proxy, from, to *servertest.Server) {
 			t.Fatal(err)
 		}
 	}
+	// The connection above may have been told before the others. The server takes a new one when it has told all.
+	told, err := pgx.Connect(t.Context(), from.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = told.Close(t.Context())
 	p.Lead(to.Address)
 }
