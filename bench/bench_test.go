@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 func quickOptions(t *testing.T) *options {
@@ -33,13 +34,10 @@ func TestRatesMeasure(t *testing.T) {
 		t.Run(r.kind, func(t *testing.T) {
 			t.Parallel()
 			var measured load.Result
-			err := onBed(t.Context(), quickOptions(t), func(ctx context.Context, b *bed) (err error) {
+			must.Do(t, onBed(t.Context(), quickOptions(t), func(ctx context.Context, b *bed) (err error) {
 				measured, err = r.measure(ctx, b, 2)
 				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 			v := measured.Values()
 			// What a server has used is known to a hundredth of a second.
 			if measured.Operations == 0 || v["client_cpu_us_per_write"] <= 0 || v["allocs_per_write"] <= 0 ||

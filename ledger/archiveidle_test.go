@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -73,9 +75,7 @@ func TestArchiveIsNotForgotten(t *testing.T) {
 	l.fill(4 << 20)
 	mustDo(t, l.flush())
 	mustDo(t, l.dropHistory(t.Context()))
-	if n := l.Stats().DroppedFiles; n != 0 {
-		t.Fatalf("%d files were dropped, and no archive was asked", n)
-	}
+	must.Equal(t, l.Stats().DroppedFiles, 0, "%d files were dropped, and no archive was asked")
 	s := l.Stats().Archive
 	if s == nil || !strings.Contains(s.Problem, datadir.ArchiveName) || s.FailingSince.IsZero() || s.WaitingFiles == 0 {
 		t.Errorf("the archive is not missed: %+v", s)
@@ -162,9 +162,7 @@ func TestDamage_ArchiveID(t *testing.T) {
 		}
 	}
 	t.Logf("damaged ARCHIVE: %d: refused %d, of another archive %d", len(damaged), refused, other)
-	if read, err := parseArchiveID(whole); err != nil || read != id {
-		t.Errorf("%q reads as %q, %v", whole, read, err)
-	}
+	check.Equal(t, must.Get(parseArchiveID(whole))(t), id, "%q reads as %q", whole)
 }
 
 // TestEmptyArchiveID: with a file ARCHIVE that lost its content no archive confirms anything, an empty one of another
@@ -194,9 +192,7 @@ func TestEmptyArchiveID(t *testing.T) {
 			t.Errorf("an archive is used without its id: %+v", s)
 		}
 		mustDo(t, l.dropHistory(t.Context()))
-		if n := l.Stats().DroppedFiles; n != 0 {
-			t.Errorf("%d files were dropped without an archive", n)
-		}
+		check.Equal(t, l.Stats().DroppedFiles, 0, "%d files were dropped without an archive")
 		l.closeAndAudit()
 	}
 	mustDo(t, os.WriteFile(path, whole, 0o600))

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/archive"
 )
@@ -137,9 +138,7 @@ func archiveFault(t *testing.T, to string, begin, end func(t *testing.T, to stri
 
 func mustDo(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 // An old copy of a ledger that goes on by itself does not take the archive of the other for its own, wherever their
@@ -186,19 +185,13 @@ func TestSilenceBehindAPass(t *testing.T) {
 	pass := &archivePass{answers: l.archiver.answers.Load()}
 	l.archiver.answers.Add(1)
 	l.noteSilence(pass)
-	if n := failures(); n != 0 {
-		t.Errorf("an answer counts as %d failures", n)
-	}
+	check.Equal(t, failures(), 0, "an answer counts as %d failures")
 	l.noteSilence(pass)
-	if n := failures(); n != 1 {
-		t.Errorf("no answer between two looks counts as %d failures, want one", n)
-	}
+	check.Equal(t, failures(), 1, "no answer between two looks counts as %d failures")
 	l.noteArchive(pass, nil)
 	for range 2 {
 		l.noteSilence(pass)
 	}
-	if n := failures(); n != 1 {
-		t.Errorf("the silence behind the end counts: %d failures, want one", n)
-	}
+	check.Equal(t, failures(), 1, "the silence behind the end counts: %d failures")
 	l.closeAndAudit()
 }

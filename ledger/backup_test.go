@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
@@ -252,13 +253,10 @@ func mustBeginAnew(t *testing.T, l *ledger.Ledger, info restore.Info, newest uin
 		w := appendWrite("writer-0", s.Last+1, []byte("late"))
 		w.Session = old
 		mustWrite(t, l, w, machine.SessionExpired)
-		if out := openSession(t, l, "writer-0", 99, old); out.Code != machine.SessionExpired {
-			t.Errorf("a session that expects the old session %d: %s", old, out.Code)
-		}
+		check.Equal(t, openSession(t, l, "writer-0", 99, old).Code, machine.SessionExpired,
+			"a session that expects the old session %d: %s", old)
 	}
-	if out := openSession(t, l, "writer-0", 0, 0); out.Code != machine.SessionExpired {
-		t.Errorf("the old session's attempt: %s", out.Code)
-	}
+	check.Equal(t, openSession(t, l, "writer-0", 0, 0).Code, machine.SessionExpired, "the old session's attempt: %s")
 	fresh := openSession(t, l, "writer-0", 98, 0)
 	w := appendWrite("writer-0", fresh.Stream.Last+1, []byte("new"))
 	w.Session = fresh.Session
@@ -376,13 +374,11 @@ func TestRestoreSetsTime(t *testing.T) {
 	wall = now
 	l = open(t, o)
 	check()
-	if err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		_,
 			err := v.Entity(scope, "soon")
 		return err
-	}); err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 // gate is a writer that lets nothing through until it is opened.
@@ -413,9 +409,7 @@ func TestBackupOneAtATime(t *testing.T) {
 	}
 	mustWrite(t, l, appendWrite("c", 1, []byte("a")), machine.Committed) // is not held up
 	close(w.open)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, <-done)
 	backUp(t, l)
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
@@ -203,9 +204,7 @@ func mustHaveWrites(t *testing.T, chain []backupfile.File, want uint64) {
 	l := open(t, ledger.Options{Dir: dir})
 	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		s, _, err := v.Stream(scope, backupClient)
-		if s.Last != want {
-			t.Errorf("what was restored has %d writes, want %d", s.Last, want)
-		}
+		check.Equal(t, s.Last, want, "what was restored has %d writes")
 		return err
 	}))
 	closeLedger(t, l)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
@@ -69,16 +70,13 @@ func mustBeChain(t *testing.T, last uint64, files ...*backupfile.File) {
 		t.Fatalf("verify of what was restored: %v %+v", err, report)
 	}
 	l := open(t, ledger.Options{Dir: dir})
-	err = l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		s, _, err := v.Stream(scope, "filler")
 		if s.Last != last {
 			t.Errorf("the stream is at %d, want %d", s.Last, last)
 		}
 		return err
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 	fill(t, l, last+1, 2)
 	closeLedger(t, l)
 }
@@ -229,9 +227,7 @@ func TestRestoreRefusesChain(t *testing.T) {
 	if damage, ok := errors.AsType[*backupfile.DamageError](err); !ok || damage.Backup != "damaged" {
 		t.Errorf("a damaged base: %v", err)
 	}
-	if got := listing(t, dir); got != "[CREATING]" {
-		t.Errorf("it leaves %s", got)
-	}
+	check.Equal(t, listing(t, dir), "[CREATING]", "it leaves %s")
 	report, err := verify.Chain(t.Context(), []backupfile.File{damaged, *since}, verify.Options{})
 	if err != nil || len(report.Problems) != 1 || !strings.HasSuffix(report.Problems[0].Where, " of damaged") {
 		t.Errorf("verify of it: %+v, %v", report, err)

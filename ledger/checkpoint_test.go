@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -33,9 +34,7 @@ func TestCheckpointsGrowWhereTheyCostMuch(t *testing.T) {
 		"nothing written yet":       {32 * mib, 0, 0, 32 * mib},
 	} {
 		got := nextCheckpointBytes(test.now, boltstore.FlushSize{Changed: test.changed, Pages: test.pages})
-		if got != test.want {
-			t.Errorf("%s: got %d, want %d", name, got, test.want)
-		}
+		check.Equal(t, got, test.want, "%s: got %d", name)
 	}
 }
 
@@ -46,9 +45,7 @@ func TestTheFirstCheckpointGoesByTheState(t *testing.T) {
 		0: 32 * mib, 512 * mib: 32 * mib, 512*mib + 16: 32*mib + 1, 1024 * mib: 64 * mib, 2048 * mib: 128 * mib,
 		1 << 50: 128 * mib,
 	} {
-		if got := firstCheckpointBytes(state); got != want {
-			t.Errorf("with a state of %d bytes: %d, want %d", state, got, want)
-		}
+		check.Equal(t, firstCheckpointBytes(state), want, "with a state of %d bytes: %d", state)
 	}
 }
 
@@ -59,9 +56,7 @@ func TestProposalsWaitAboveTheCheckpoint(t *testing.T) {
 		256 * mib: 512 * mib} {
 		l := new(Ledger)
 		l.checkpointBytes.Store(due)
-		if got := l.maxPending(); got != want {
-			t.Errorf("a checkpoint of %d bytes: proposals wait at %d, want %d", due, got, want)
-		}
+		check.Equal(t, l.maxPending(), want, "a checkpoint of %d bytes: proposals wait at %d", due)
 	}
 }
 
@@ -75,9 +70,7 @@ func TestEntryBoundAfterRestart(t *testing.T) {
 	}
 	for range 2 {
 		l := must.Get(Open(t.Context(), o))(t)
-		if got := l.mostCommands(); got != 7 {
-			t.Errorf("an entry takes %d commands, want 7", got)
-		}
+		check.Equal(t, l.mostCommands(), 7, "an entry takes %d commands")
 		must.Do(t, l.Close())
 		o.Config = machine.Config{} // the ledger keeps its own
 	}
@@ -101,9 +94,7 @@ func TestFlushIsCountedOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if got := l.Stats().CheckpointSeconds.Count - before; got != 1 {
-		t.Errorf("one flush is counted %d times", got)
-	}
+	check.Equal(t, l.Stats().CheckpointSeconds.Count-before, 1, "one flush is counted %d times")
 	must.Do(t, l.Close())
 }
 
@@ -127,9 +118,7 @@ func TestTombstonesMakeACheckpointDue(t *testing.T) {
 					machine.Operation{Kind: machine.OpSetEntity, Key: key, ExpiresAt: later + int64(i+j)},
 					machine.Operation{Kind: machine.OpDeleteEntity, Key: key})
 			}
-			if out, err := l.Write(t.Context(), w); err != nil || out.Code != machine.Committed {
-				t.Fatal(out, err)
-			}
+			must.Equal(t, must.Get(l.Write(t.Context(), w))(t).Code, machine.Committed)
 		}
 	}
 	checkpoints := l.Stats().CheckpointSeconds.Count
@@ -154,10 +143,8 @@ func TestTombstonesMakeACheckpointDue(t *testing.T) {
 func TestProposalsWaitForACheckpoint(t *testing.T) {
 	t.Parallel()
 	const due, each = 16 << 10, 20
-	l, err := Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), CheckpointBytes: due})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler),
+		CheckpointBytes: due}))(t)
 	l.flushing.Lock()
 	var group sync.WaitGroup
 	written := make(chan struct{})
@@ -228,9 +215,7 @@ func TestCheckpointRests(t *testing.T) {
 				l.checkpointBytes.Store(test.due)
 				began := time.Now()
 				l.yield(test.worked)
-				if rested := time.Since(began); rested != test.want {
-					t.Errorf("it rested %s, want %s", rested, test.want)
-				}
+				check.Equal(t, time.Since(began), test.want, "it rested %s")
 			})
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/ledger/datadir"
 )
 
@@ -26,9 +27,7 @@ func TestClockFollowsTheLog(t *testing.T) {
 		var c clock
 		want := func(want int64) {
 			t.Helper()
-			if now := c.now(); now != want {
-				t.Errorf("it is %d, want %d", now, want)
-			}
+			check.Equal(t, c.now(), want)
 		}
 		wall := time.Now().UnixNano()
 		c.learn(0, time.Now(), false)

@@ -280,7 +280,7 @@ func TestQuestionsAreFew(t *testing.T) {
 	nodes := startCluster(t)
 	const writes, few = 50, 5 // the node also asks for other reasons
 	attempt := 0
-	err := onLeader(t, nodes, func(leader *clusterNode) error {
+	must.Do(t, onLeader(t, nodes, func(leader *clusterNode) error {
 		attempt++ // another leader may have decided the previous attempt's writes
 		write := func(sequence uint64, want machine.Code) error {
 			w := appendWrite(fmt.Sprint("c", attempt), sequence, []byte("a payload"))
@@ -330,10 +330,7 @@ func TestQuestionsAreFew(t *testing.T) {
 			t.Errorf("%d blocks asked %d times", chain.Height, asked)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // A node whose clock is a minute ahead leads in the time of the others. When one of them is gone, the two that are left
@@ -494,9 +491,7 @@ func TestLeaderWithAHungStateIsReplaced(t *testing.T) {
 		t.Errorf("a transfer to it: %v", err)
 	}
 	close(hang)
-	if err := <-read; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, <-read)
 	next := awaitLeader(t, others...)
 	awaitStatus(t, next, "that it works again", func(s cluster.Status) bool {
 		i := slices.IndexFunc(s.Members, func(m cluster.Member) bool { return m.ID == self })
@@ -574,9 +569,7 @@ func TestClusterChangesAreRepeated(t *testing.T) {
 			return leader.Cluster().Remove(t.Context(), again, false)
 		}))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, unknown := range []uint64{0, 9} {
 		err := onLeader(t, nodes, func(leader *clusterNode) error {
 			return leader.Cluster().Remove(t.Context(), unknown, false)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/engine"
@@ -44,16 +45,13 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{Config: machine.Config{EvictionInterval: 7, EvictionLimit: 100_000}})
 	const n = 500
-	if bound := l.mostCommands(); bound != 7 {
-		t.Fatalf("an entry may have %d commands, want 7: one pass", bound)
-	}
+	must.Equal(t, l.mostCommands(), 7, "an entry may have %d commands, want 7: one pass")
 	writes := make([]*machine.Write, n)
 	for i := range writes {
 		writes[i] = testWrite(fmt.Sprint("c", i%3), uint64(i/3)+1, 10)
 	}
-	if out, err := l.Write(t.Context(), testWrite("c0", 1, 10)); err != nil || out.Code != machine.Committed {
-		t.Fatal(out, err) // the first of them is a retry
-	}
+	// the first of them is a retry
+	must.Equal(t, must.Get(l.Write(t.Context(), testWrite("c0", 1, 10)))(t).Code, machine.Committed)
 	before := l.Stats().Entries
 	s := must.Get(l.Submit(t.Context(), commandsOf(t, writes...)))(t)
 	outcomes, err := s.Wait(t.Context())
@@ -75,9 +73,7 @@ func TestSubmissionOverManyEntries(t *testing.T) {
 	}
 	limit := uint64(100)
 	must.Get(l.UpdateConfig(t.Context(), &machine.ConfigUpdate{EvictionLimit: &limit}, "a"))(t)
-	if bound := l.mostCommands(); bound != 35 {
-		t.Errorf("after the change an entry may have %d commands, want 35: five small passes", bound)
-	}
+	check.Equal(t, l.mostCommands(), 35, "after the change an entry may have %d commands, want 35: five small passes")
 }
 
 // A full queue refuses what does not wait. What waits for room is decided once there is some, and a wait that ends
@@ -102,9 +98,7 @@ func TestFullQueue(t *testing.T) {
 			if errors.Is(err, ErrQueueFull) {
 				break
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			queued = append(queued, s)
 		}
 	}
@@ -131,9 +125,7 @@ func TestFullQueue(t *testing.T) {
 	if err := <-waits; err != nil {
 		t.Errorf("the stream that waited: %v", err)
 	}
-	if n := l.Stats().QueuedBytes; n != 0 {
-		t.Errorf("%d bytes are queued in an idle ledger", n)
-	}
+	check.Equal(t, l.Stats().QueuedBytes, 0, "%d bytes are queued in an idle ledger")
 }
 
 // An entry is in flight until all of its callers but the last are woken, so that the next one has what they come back
@@ -204,9 +196,7 @@ func TestSubmissionLimits(t *testing.T) {
 		t.Errorf("too many bytes: %v", err)
 	}
 	s := must.Get(l.Submit(t.Context(), commandsOf(t, large[:11]...)))(t)
-	if outcomes, err := s.Wait(t.Context()); err != nil || outcomes[10].Code != machine.Committed {
-		t.Errorf("just small enough: %v", err)
-	}
+	check.Equal(t, must.Get(s.Wait(t.Context()))(t)[10].Code, machine.Committed, "just small enough: %v")
 }
 
 // Scopes without a waiter are dropped.
@@ -219,9 +209,7 @@ func TestWatchersAreBounded(t *testing.T) {
 		for range l.Watch(ctx, machine.Scope{Organization: fmt.Sprint("o", i)}, 1) {
 		}
 	}
-	if n := len(l.watchers.waiting); n != 0 {
-		t.Errorf("%d scopes are remembered after the last watcher left", n)
-	}
+	check.Equal(t, len(l.watchers.waiting), 0, "%d scopes are remembered after the last watcher left")
 }
 
 func TestClock(t *testing.T) {
@@ -233,9 +221,7 @@ func TestClock(t *testing.T) {
 		time.Unix(0, math.MaxInt64),
 	} {
 		_, err := c.set(wall, 0, true)
-		if refused := wall.Year() > engine.LastYear; refused != (err != nil) {
-			t.Errorf("wall clock %s: %v", wall, err)
-		}
+		check.Equal(t, wall.Year() > engine.LastYear, err != nil, "wall clock %s: %v: %v", wall, err)
 		if err == nil && c.now() < 5 {
 			t.Errorf("wall clock %s: ledger time runs backwards", wall)
 		}
@@ -248,9 +234,7 @@ func TestFailureAnswersEverything(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{})
 	cause := errors.New("the disk is gone")
-	if out, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil || out.Code != machine.Committed {
-		t.Fatal(out, err)
-	}
+	must.Equal(t, must.Get(l.Write(t.Context(), testWrite("c", 1, 10)))(t).Code, machine.Committed)
 	l.fail(cause)
 	<-l.Failed()
 	_, err := l.Write(t.Context(), testWrite("c", 2, 10))
@@ -270,9 +254,8 @@ func TestFailureAnswersEverything(t *testing.T) {
 	}
 	// What was acknowledged is there.
 	l = openTest(t, Options{Dir: l.options.Dir})
-	if out, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil || out.Code != machine.Replayed {
-		t.Errorf("after a restart: %s %v", out.Code, err)
-	}
+	check.Equal(t, must.Get(l.Write(t.Context(), testWrite("c", 1, 10)))(t).Code, machine.Replayed,
+		"after a restart: %s")
 }
 
 // A caller leads only on a node that has no others, and without a deadline.
@@ -308,9 +291,7 @@ func TestCallerWithADeadlineDoesNotLead(t *testing.T) {
 	if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want that the outcome is unknown", err)
 	}
-	if out, err := l.Write(t.Context(), testWrite("c", 1, 10)); err != nil || out.Receipt.Sequence != 1 {
-		t.Errorf("again: %+v, %v", out, err)
-	}
+	check.Equal(t, must.Get(l.Write(t.Context(), testWrite("c", 1, 10)))(t).Receipt.Sequence, 1, "again: %+v")
 }
 
 // A submission that is alone is decided when SubmitHere returns, and Submit leaves it to the loops.
@@ -331,9 +312,7 @@ func TestSubmitHere(t *testing.T) {
 			submit = l.Submit
 		}
 		s := must.Get(submit(t.Context(), commands))(t)
-		if out, err := s.Wait(t.Context()); err != nil || out[0].Receipt.Sequence != sequence+1 {
-			t.Fatal(out, err)
-		}
+		must.Equal(t, must.Get(s.Wait(t.Context()))(t)[0].Receipt.Sequence, sequence+1)
 		if sequence%4 == 3 && loops.Load() == before {
 			t.Error("Submit committed in the goroutine of its caller")
 		}

@@ -14,6 +14,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
@@ -136,9 +137,7 @@ func (d *stateImage) read(t *testing.T, dir, small string) {
 	used := int64(0)
 	from := must.Get(bbolt.Open(small, 0o600, &bbolt.Options{ReadOnly: true}))(t)
 	must.Do(t, from.View(func(tx *bbolt.Tx) error {
-		if journal := tx.Bucket([]byte("journal")) != nil; journal != (d.steps > 0) {
-			t.Errorf("the image has a journal: %v", journal)
-		}
+		check.Equal(t, tx.Bucket([]byte("journal")) != nil, d.steps > 0, "the image has a journal: %v")
 		used = tx.Size()
 		return nil
 	}))
@@ -221,9 +220,7 @@ func (d *stateImage) commit(t *testing.T, s *boltstore.Store, m *machine.Machine
 		})
 	}
 	outcomes := d.apply(t, s, m, machine.AppendWrite(nil, w))
-	if outcomes[0].Code != machine.Committed {
-		t.Fatalf("client %d, round %d: %v", client, round, outcomes[0].Code)
-	}
+	must.Equal(t, outcomes[0].Code, machine.Committed, "client %d, round %d: %v", client, round)
 	d.writes = append(d.writes, w)
 	for _, o := range w.Operations {
 		if o.Kind == machine.OpSetEntity {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/boltstore"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -57,9 +58,7 @@ func (d *stateImage) keyedWrite(t *testing.T, s *boltstore.Store, m *machine.Mac
 	}
 	w.ID.Key[1] = 2
 	command := machine.AppendKeyedWrite(nil, w)
-	if out := d.apply(t, s, m, command)[0]; out.Code != machine.Committed {
-		t.Fatalf("keyed write of client %d: %v", client, out.Code)
-	}
+	must.Equal(t, d.apply(t, s, m, command)[0].Code, machine.Committed, "keyed write of client %d: %v", client)
 	d.commands = append(d.commands, command)
 }
 

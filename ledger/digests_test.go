@@ -95,15 +95,13 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 					t.Errorf("node %d stops, too: %v", n.Cluster().Status().Self, err)
 					continue
 				}
-				if err := n.View(t.Context(), func(v machine.View) error {
+				must.Do(t, n.View(t.Context(), func(v machine.View) error {
 					if before, found := digests[v.Index()]; found && before != v.Digest() {
 						t.Errorf("the rest differs at index %d", v.Index())
 					}
 					digests[v.Index()] = v.Digest()
 					return nil
-				}); err != nil {
-					t.Error(err)
-				}
+				}))
 			}
 		})
 	}

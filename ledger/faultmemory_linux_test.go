@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // faultAddressEnv has the child live with so many bytes of address space more
@@ -42,9 +44,7 @@ func TestFault_NoAddressSpace(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	run := runFaultChild(t, dir, nil)
-	if run.code != 0 {
-		t.Fatal(run.said)
-	}
+	must.Equal(t, run.code, 0, "%v: %v", run.said)
 	limited := runFaultChild(t, dir, nil, fmt.Sprint(faultAddressEnv, "=", 4<<30))
 	if limited.code != 1 || len(limited.acknowledged) != 0 {
 		t.Fatalf("exit code %d with %d acknowledged: %s", limited.code, len(limited.acknowledged), limited.said)

@@ -18,9 +18,7 @@ func TestFault_MissingFile(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	run := runFaultChild(t, dir, nil)
-	if run.code != 0 {
-		t.Fatal(run.said)
-	}
+	must.Equal(t, run.code, 0, "%v: %v", run.said)
 	for pattern, says := range map[string]string{
 		"LEDGER":             "it has no file LEDGER",
 		"state.db":           "state.db: the state file is missing",
@@ -59,9 +57,7 @@ func TestFault_MissingSums(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	run := runFaultChild(t, dir, nil)
-	if run.code != 0 {
-		t.Fatal(run.said)
-	}
+	must.Equal(t, run.code, 0, "%v: %v", run.said)
 	sums := filepath.Join(dir, "state.sum")
 	must.Do(t, os.Remove(sums))
 	for _, warns := range []bool{true, false} {

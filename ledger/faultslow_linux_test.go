@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -38,9 +39,7 @@ func TestFault_SlowSync(t *testing.T) {
 		}
 		synced = 0
 	}
-	if acknowledged != faultWrites {
-		t.Errorf("the trace has %d acknowledgements, want %d", acknowledged, faultWrites)
-	}
+	check.Equal(t, acknowledged, faultWrites, "the trace has %d acknowledgements")
 	run.wantKept(t, dir)
 }
 
@@ -96,8 +95,6 @@ func TestSyncEvents(t *testing.T) {
 7 write(2<pipe:[4]>, "5 6\n", 4) = 4
 `
 	got := fmt.Sprint(syncEvents(trace))
-	if want := fmt.Sprint([]syncEvent{writeAcknowledged, writeAcknowledged, logSynced, logSynced,
-		writeAcknowledged}); got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	check.Equal(t, got, fmt.Sprint([]syncEvent{writeAcknowledged, writeAcknowledged, logSynced, logSynced,
+		writeAcknowledged}))
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
@@ -57,9 +58,7 @@ func TestFirstNodeMakesAJoinToken(t *testing.T) {
 		t.Errorf("%q, %v, %v", token, info, err)
 	}
 	anyAnswer(n)
-	if got := seedStatus(t, n); got != http.StatusUnauthorized {
-		t.Errorf("without a token: %d", got)
-	}
+	check.Equal(t, seedStatus(t, n), http.StatusUnauthorized, "without a token: %d")
 	closeLedger(t, n.Ledger)
 	n = startNode(t, dir, n.address)
 	if again := tokenOf(t, n); again != token {
@@ -67,9 +66,7 @@ func TestFirstNodeMakesAJoinToken(t *testing.T) {
 	}
 	closeLedger(t, n.Ledger)
 	n = startNodeWith(t, n.address, ledger.Options{Dir: dir, Cluster: &cluster.Options{Token: "a token that is given"}})
-	if given := tokenOf(t, n); given != "a token that is given" {
-		t.Errorf("it was given another, and has %q", given)
-	}
+	check.Equal(t, tokenOf(t, n), "a token that is given", "it was given another, and has %q")
 }
 
 // A node that has lost the token of its cluster reports it at once, because the others would refuse it.
@@ -91,10 +88,10 @@ func TestRemovedNodeThatRestartsEnds(t *testing.T) {
 	nodes := startClusterOf(t, 3)
 	gone, rest := nodes[2], nodes[:2]
 	closeLedger(t, gone.Ledger)
-	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.Cluster().Remove(t.Context(), 3, false) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, onLeader(t, rest, func(leader *clusterNode) error {
+		return leader.Cluster().Remove(t.Context(), 3,
+			false)
+	}))
 	back := startNode(t, gone.dir, gone.address)
 	<-back.Failed()
 	if err := back.Err(); !errors.Is(err, cluster.ErrRemoved) {
@@ -112,10 +109,10 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 	gone := nodes[2]
 	closeLedger(t, gone.Ledger)
 	rest := nodes[:2]
-	err := onLeader(t, rest, func(leader *clusterNode) error { return leader.Cluster().Remove(t.Context(), 3, false) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, onLeader(t, rest, func(leader *clusterNode) error {
+		return leader.Cluster().Remove(t.Context(), 3,
+			false)
+	}))
 	var next uint64
 	writeUntil(t, &next, rest, func() bool { return len(rest[0].Cluster().Status().Members) == 2 })
 	q := cluster.JoinRequest{Nonce: [16]byte{4}, Peer: gone.address}
@@ -140,22 +137,17 @@ func TestAnotherNodeAtTheAddressOfOneThatWasRemoved(t *testing.T) {
 			"http://"+n.address+"/seqledger.peer.v1/Pulse",
 			http.NoBody))(t)
 		transport.AddressTo(q.Header, to)
-		r, err := transport.As(transport.NewRoundTripper(nil), func() transport.Identity { return as }).RoundTrip(q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(transport.As(transport.NewRoundTripper(nil),
+			func() transport.Identity { return as }).RoundTrip(q))(t)
 		_ = r.Body.Close()
 		return r.StatusCode
 	}
-	if got := ask(successor, 2, 3); got != http.StatusMisdirectedRequest {
-		t.Errorf("what node 2 asks node 3 is answered by node 4 with %d", got)
-	}
+	check.Equal(t, ask(successor, 2, 3), http.StatusMisdirectedRequest,
+		"what node 2 asks node 3 is answered by node 4 with %d")
 	for i, n := range all {
 		self := []uint64{1, 2, 4}[i]
 		for from, want := range map[uint64]int{1: http.StatusOK, 3: http.StatusForbidden, 9: http.StatusForbidden} {
-			if got := ask(n, from, self); got != want {
-				t.Errorf("node %d answers node %d with %d", self, from, got)
-			}
+			check.Equal(t, ask(n, from, self), want, "node %d answers node %d with %d", self, from)
 		}
 	}
 }

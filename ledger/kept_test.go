@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -127,9 +129,8 @@ func keptIsThere(t *testing.T, dir string, writes int, forgets bool) {
 	if replayed < clients && !forgets || replayed > clients*keptWindow {
 		t.Errorf("%d writes are answered with their receipts", replayed)
 	}
-	if out, err := l.Write(t.Context(), oldWrite(writes+clients)); err != nil || out.Code != machine.SequenceGap {
-		t.Errorf("a write behind the next one: %v %v", out.Code, err)
-	}
+	check.Equal(t, must.Get(l.Write(t.Context(), oldWrite(writes+clients)))(t).Code, machine.SequenceGap,
+		"a write behind the next one: %v")
 	for key := range keptKeys {
 		out, err := l.WriteKeyed(t.Context(), keptWrite(key), nil)
 		if err != nil || out.Code != machine.Replayed && out.Code != machine.AlreadyCommitted {
@@ -148,7 +149,7 @@ func keptIsThere(t *testing.T, dir string, writes int, forgets bool) {
 			t.Errorf("key %d: %v %v, want %v", key, out.Code, err, want)
 		}
 	}
-	err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		for i := writes - 11; i < writes; i++ {
 			e, err := v.Entity(scope, fmt.Sprintf("account/%d", i%11))
 			if err != nil || string(e.Value) != fmt.Sprintf("%0100d", i) {
@@ -156,9 +157,6 @@ func keptIsThere(t *testing.T, dir string, writes int, forgets bool) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 	closeLedger(t, l)
 }

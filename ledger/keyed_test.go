@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -97,17 +98,13 @@ func TestOneOwnerAmongMany(t *testing.T) {
 		t.Errorf("%d calls wait still", n)
 	}
 	must.Do(t, l.Close())
-	if l, err = Open(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	l = must.Get(Open(t.Context(), o))(t)
 	entries := l.Stats().Entries
 	out := mustKeyed(t, l, keyedCommand(l, "one", 99), machine.Keyed(keyed.Replay))
 	if !bytes.Equal(out.Keyed.Record.Response, response) || l.Stats().Entries != entries {
 		t.Error("after a restart the state answers with another response, or not at all")
 	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, l.Close())
 }
 
 // A waiting Reserve ends in every way in which a reservation can: its owner gives
@@ -157,9 +154,7 @@ func TestWaitingReserveEnds(t *testing.T) {
 				runtime.Gosched()
 			}
 			must.Do(t, test.end(l, owner, token))
-			if out := <-result; out.Code != test.want {
-				t.Errorf("%v, want %v", out.Code, test.want)
-			}
+			check.Equal(t, (<-result).Code, test.want)
 			if n := l.Stats().Keyed.Waited; n != 1 || l.keys.len() != 0 {
 				t.Errorf("%d calls have waited, and %d still do", n, l.keys.len())
 			}
@@ -167,10 +162,8 @@ func TestWaitingReserveEnds(t *testing.T) {
 	}
 	l := openTest(t, Options{})
 	mustKeyed(t, l, keyedCommand(l, "k", 1), machine.Keyed(keyed.Acquired))
-	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Millisecond, nil); err != nil ||
-		out.Code != machine.Keyed(keyed.InFlight) {
-		t.Errorf("after the wait: %v, %v", out.Code, err)
-	}
+	check.Equal(t, must.Get(l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Millisecond, nil))(t).Code,
+		machine.Keyed(keyed.InFlight), "after the wait: %v")
 	// A lease that ends on an idle ledger, whatever its policy says.
 	for policy, want := range map[keyed.Policy]machine.Code{keyed.BecomeIndeterminate: machine.Keyed(keyed.Unknown),
 		keyed.TakeOver: machine.Keyed(keyed.Acquired)} {
@@ -243,10 +236,8 @@ func TestTooManyWaiters(t *testing.T) {
 	}
 	mustKeyed(t, l, keyedCommand(l, "k", 2), machine.Keyed(keyed.InFlight))
 	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, nil), machine.Keyed(keyed.OK))
-	if out, err := l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Hour, nil); err != nil ||
-		out.Code != machine.Keyed(keyed.Replay) {
-		t.Errorf("a result that is there: %v, %v", out.Code, err)
-	}
+	check.Equal(t, must.Get(l.Keyed(t.Context(), keyedCommand(l, "k", 2), time.Hour, nil))(t).Code,
+		machine.Keyed(keyed.Replay), "a result that is there: %v")
 }
 
 // A reservation on an idle ledger keeps ledger time going, so that no pause counts
@@ -254,21 +245,13 @@ func TestTooManyWaiters(t *testing.T) {
 func TestReservationsKeepTime(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{idleInterval: time.Hour})
-	if missing := l.dueTicks(leaseInterval); missing != 0 {
-		t.Errorf("%d ticks are due without a reservation", missing)
-	}
+	check.Equal(t, l.dueTicks(leaseInterval), 0, "%d ticks are due without a reservation")
 	owner := keyedCommand(l, "k", 1)
 	token := mustKeyed(t, l, owner, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
-	if missing := l.dueTicks(leaseInterval - 1); missing != 0 {
-		t.Errorf("%d ticks are due too early", missing)
-	}
-	if missing := l.dueTicks(leaseInterval); missing != 1 {
-		t.Errorf("%d ticks are due, want 1", missing)
-	}
+	check.Equal(t, l.dueTicks(leaseInterval-1), 0, "%d ticks are due too early")
+	check.Equal(t, l.dueTicks(leaseInterval), 1, "%d ticks are due")
 	mustKeyed(t, l, ownedCommand(owner, keyed.Complete, token, nil), machine.Keyed(keyed.OK))
-	if missing := l.dueTicks(leaseInterval); missing != 0 {
-		t.Errorf("%d ticks are due, and nothing is reserved any more", missing)
-	}
+	check.Equal(t, l.dueTicks(leaseInterval), 0, "%d ticks are due, and nothing is reserved any more")
 }
 
 func jobWrite() *machine.KeyedWrite {
@@ -314,9 +297,8 @@ func TestKeyedWriteOnce(t *testing.T) {
 	}
 	other := *w
 	other.Operations = []machine.Operation{{Kind: machine.OpAppend, Value: []byte("run something else")}}
-	if out, err := l.WriteKeyed(t.Context(), &other, nil); err != nil || out.Code != machine.IdempotencyKeyReused {
-		t.Errorf("another write under the key: %v, %v", out.Code, err)
-	}
+	check.Equal(t, must.Get(l.WriteKeyed(t.Context(), &other, nil))(t).Code, machine.IdempotencyKeyReused,
+		"another write under the key: %v")
 }
 
 // A response that is gone since its record was looked at is not an empty response: the command is
@@ -361,14 +343,11 @@ func TestWhatGoesIntoTheLog(t *testing.T) {
 		t.Helper()
 		before := l.Stats().Commands
 		do()
-		if n := l.Stats().Commands - before; n != more {
-			t.Errorf("%s: %d commands, want %d", what, n, more)
-		}
+		check.Equal(t, l.Stats().Commands-before, more, "%s: %d commands", what)
 	}
 	expect("a Reserve of a key that is pending", 0, func() {
-		if out := mustKeyed(t, l, keyedCommand(l, "k", 2), machine.Keyed(keyed.InFlight)); out.Keyed.Record.ID != c.ID {
-			t.Errorf("the outcome's record is that of %v", out.Keyed.Record.ID)
-		}
+		check.Equal(t, mustKeyed(t, l, keyedCommand(l, "k", 2), machine.Keyed(keyed.InFlight)).Keyed.Record.ID, c.ID,
+			"the outcome's record is that of %v")
 	})
 	expect("a Heartbeat, and a Complete with another token", 2, func() {
 		mustKeyed(t, l, ownedCommand(c, keyed.Heartbeat, token, nil), machine.Keyed(keyed.OK))

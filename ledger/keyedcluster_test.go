@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
@@ -100,9 +101,7 @@ func TestALostLeadershipEndsTheWait(t *testing.T) {
 	if err := <-ended; !isNotLeader(err) {
 		t.Error("the waiting Reserve:", err)
 	}
-	if n := leader.Stats().KeyWaiters; n != 0 {
-		t.Errorf("%d calls wait still", n)
-	}
+	check.Equal(t, leader.Stats().KeyWaiters, 0, "%d calls wait still")
 	// A node that does not lead lets no call wait.
 	if _, err := leader.Keyed(ctx, clusterReserve("k", 3), time.Hour, nil); !isNotLeader(err) {
 		t.Error("a wait at another node:", err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/stats"
@@ -87,14 +88,10 @@ func TestOldestReservation(t *testing.T) {
 		}
 	}
 	for i := range owners {
-		if got := l.Stats().Keyed.Oldest.UnixNano(); got != records[i].Created {
-			t.Errorf("the oldest is of %d, want %d", got, records[i].Created)
-		}
+		check.Equal(t, l.Stats().Keyed.Oldest.UnixNano(), records[i].Created, "the oldest is of %d")
 		must.Do(t, l.Close())
 		l = openTest(t, o)
-		if got := l.Stats().Keyed.Oldest.UnixNano(); got != records[i].Created {
-			t.Errorf("after a start the oldest is of %d, want %d", got, records[i].Created)
-		}
+		check.Equal(t, l.Stats().Keyed.Oldest.UnixNano(), records[i].Created, "after a start the oldest is of %d")
 		mustKeyed(t, l, ownedCommand(owners[i], keyed.Heartbeat, records[i].Token, nil), machine.Keyed(keyed.OK))
 		mustKeyed(t, l, ownedCommand(owners[i], keyed.Complete, records[i].Token, nil), machine.Keyed(keyed.OK))
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -84,9 +85,7 @@ func TestKeySetIsFull(t *testing.T) {
 			sum += word & keySetMost
 		}
 	}
-	if sum != 2*keySetMost {
-		t.Errorf("the counters add up to %d, want two that are full", sum)
-	}
+	check.Equal(t, sum, 2*keySetMost, "the counters add up to %d, want two that are full")
 }
 
 // Who asks while the set changes gets an answer that is true of a key which stays.
@@ -144,7 +143,7 @@ func TestMissingRecordsAreKnown(t *testing.T) {
 		for range 60 {
 			changeSomeRecord(t, l, draw)
 		}
-		err = l.View(t.Context(), func(v machine.View) error { // beside which nothing changes
+		must.Do(t, l.View(t.Context(), func(v machine.View) error { // beside which nothing changes
 			there := map[string]bool{}
 			_, err := v.VisitKeyedStates(nil, 1_000, func(key []byte, _ keyed.State) { there[string(key)] = true })
 			for i := range 120 {
@@ -154,10 +153,7 @@ func TestMissingRecordsAreKnown(t *testing.T) {
 				}
 			}
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		must.Do(t, l.Close())
 	}
 }
@@ -204,18 +200,12 @@ func TestFreshKeysNeedNoLook(t *testing.T) {
 	c := keyedCommand(l, "fresh", 1)
 	token := mustKeyed(t, l, c, machine.Keyed(keyed.Acquired)).Keyed.Record.Token
 	mustKeyed(t, l, ownedCommand(c, keyed.Complete, token, nil), machine.Keyed(keyed.OK))
-	if out, err := l.WriteKeyed(t.Context(), jobWrite(), nil); err != nil || out.Code != machine.Committed {
-		t.Errorf("%v, %v", out.Code, err)
-	}
+	check.Equal(t, must.Get(l.WriteKeyed(t.Context(), jobWrite(), nil))(t).Code, machine.Committed)
 	for range cap(l.source.Views) {
 		<-l.source.Views
 	}
 	commands := l.Stats().Commands
 	mustKeyed(t, l, keyedCommand(l, "fresh", 2), machine.Keyed(keyed.Replay))
-	if out, err := l.WriteKeyed(t.Context(), jobWrite(), nil); err != nil || out.Code != machine.Replayed {
-		t.Errorf("%v, %v", out.Code, err)
-	}
-	if n := l.Stats().Commands - commands; n != 0 {
-		t.Errorf("what is known was decided by the log, %d times", n)
-	}
+	check.Equal(t, must.Get(l.WriteKeyed(t.Context(), jobWrite(), nil))(t).Code, machine.Replayed)
+	check.Equal(t, l.Stats().Commands-commands, 0, "what is known was decided by the log, %d times")
 }

@@ -168,9 +168,7 @@ func runAndKill(t *testing.T, variable, dir string, after int, acknowledged map[
 		if err == io.EOF { // a line that was cut off is no acknowledgement
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		var writer, sequence, index uint64
 		if _, err := fmt.Sscan(line, &writer, &sequence, &index); err != nil {
 			t.Fatalf("child said %q: %v", line, err)
@@ -190,7 +188,7 @@ func runAndKill(t *testing.T, variable, dir string, after int, acknowledged map[
 func auditAcknowledged(t *testing.T, dir string, acknowledged map[[2]uint64]uint64) {
 	t.Helper()
 	l := open(t, ledger.Options{Dir: dir})
-	err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		for write, index := range acknowledged {
 			tx, err := v.Transaction(v.TxIDAt(index))
 			if err != nil {
@@ -203,8 +201,5 @@ func auditAcknowledged(t *testing.T, dir string, acknowledged map[[2]uint64]uint
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -68,9 +69,7 @@ func TestReceiptsSurviveRestart(t *testing.T) {
 	for i, want := range receipts {
 		got := mustWrite(t, l, appendWrite("c", uint64(i)+1, []byte{byte(i)}), machine.Replayed).Receipt
 		want.Replayed = true
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("receipt of sequence %d is %+v, was %+v", i+1, got, want)
-		}
+		check.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "receipt of sequence %d is %+v, was %+v: %v", i+1, got, want)
 	}
 }
 
@@ -140,9 +139,7 @@ func TestSubmitMixesRetriesAndRefusals(t *testing.T) {
 	outcomes := must.Get(s.Wait(t.Context()))(t)
 	want := []machine.Code{machine.Committed, machine.Replayed, machine.SequenceGap, machine.Committed}
 	for i, out := range outcomes {
-		if out.Code != want[i] {
-			t.Errorf("outcome %d is %s, want %s", i, out.Code, want[i])
-		}
+		check.Equal(t, out.Code, want[i], "outcome %d is %s", i)
 	}
 }
 
@@ -230,15 +227,12 @@ func TestCloseFinishesWhatWasAccepted(t *testing.T) {
 	closeLedger(t, l)
 	wg.Wait()
 	l = open(t, ledger.Options{Dir: dir})
-	err := l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		if v.Index() != committed+1 { // and the command that created the ledger
 			t.Errorf("index %d after %d acknowledged writes", v.Index(), committed)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 // Invariant 9: a read that begins after an acknowledgement sees the write.
@@ -328,9 +322,7 @@ func TestConfigurationIsSetAtCreation(t *testing.T) {
 		_ = l.View(t.Context(), func(v machine.View) error { c = v.Config(); return nil })
 		return c
 	}
-	if got := config(); got != want {
-		t.Errorf("configuration %+v, want %+v", got, want)
-	}
+	check.Equal(t, config(), want, "configuration %+v")
 	window := uint64(3)
 	out, err := l.UpdateConfig(t.Context(), &machine.ConfigUpdate{ReceiptWindow: &window}, "system:test")
 	if err != nil || out.Code != machine.Committed || config().ReceiptWindow != 3 {
@@ -366,15 +358,11 @@ func TestLedgerTime(t *testing.T) {
 	if third := at(l); third.Before(first) {
 		t.Error("ledger time ran backwards over a restart")
 	}
-	if jumps := l.Stats().TimeJumps; jumps != 0 {
-		t.Errorf("%d jumps counted", jumps)
-	}
+	check.Equal(t, l.Stats().TimeJumps, 0, "%d jumps counted")
 	closeLedger(t, l)
 	wall = wall.Add(72 * time.Hour)
 	l = open(t, ledger.Options{Dir: dir, Clock: clock})
-	if jumps := l.Stats().TimeJumps; jumps != 1 {
-		t.Errorf("%d jumps counted after two days, want 1", jumps)
-	}
+	check.Equal(t, l.Stats().TimeJumps, 1, "%d jumps counted after two days")
 }
 
 func TestDirectoryIsRefused(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 )
@@ -21,13 +22,9 @@ func TestLogFilesFollowLogBytes(t *testing.T) {
 	}
 	for _, file := range files {
 		info := must.Get(os.Stat(file))(t)
-		if info.Size() != 1<<20 {
-			t.Errorf("%s has %d bytes, want 1 MiB", file, info.Size())
-		}
+		check.Equal(t, info.Size(), 1<<20, "%s has %d bytes, want 1 MiB", file)
 	}
 	for logBytes, want := range map[int64]int{1: 1 << 20, 8 << 20: 4 << 20, 128 << 20: 64 << 20, 1 << 40: 64 << 20} {
-		if got := ledger.LogFileBytes(logBytes, 64<<20); got != want {
-			t.Errorf("LogBytes %d: files of %d bytes, want %d", logBytes, got, want)
-		}
+		check.Equal(t, ledger.LogFileBytes(logBytes, 64<<20), want, "LogBytes %d: files of %d bytes", logBytes)
 	}
 }

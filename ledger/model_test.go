@@ -42,9 +42,7 @@ func (d *modelled) look() (index uint64, now int64) {
 // answered from the state took no ledger index.
 func (d *modelled) decided(command any, got machine.Outcome, err error) {
 	d.Helper()
-	if err != nil {
-		d.Fatal(err)
-	}
+	must.Do(d, err)
 	index, now := d.look()
 	if _, write := command.(*machine.Write); !write && index == d.model.Index {
 		d.keysAnswered++
@@ -181,15 +179,13 @@ func TestLedgerDecidesLikeTheModel(t *testing.T) {
 				d.keysAnswered, d.committed)
 		}
 		for index, x := range d.model.Transactions {
-			if err := d.l.View(t.Context(), func(v machine.View) error {
+			must.Do(t, d.l.View(t.Context(), func(v machine.View) error {
 				got, err := v.Transaction(machine.NewTxID(x.Receipt.LedgerID, index))
 				if err == nil && (got.ClientID != x.Stream.ID || got.Sequence != x.Receipt.Sequence) {
 					t.Errorf("transaction %d is %+v, want %+v", index, got, x)
 				}
 				return err
-			}); err != nil {
-				t.Error(err)
-			}
+			}))
 		}
 	}
 }

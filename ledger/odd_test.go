@@ -131,9 +131,7 @@ func TestConfigurationChangesUnderLoad(t *testing.T) {
 		if errors.Is(err, machine.ErrNotFound) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		most = max(most, gone)
 	}
 	if most > int(limit) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // A rate is a rate over every stretch of time: what was slow for a while is not
@@ -23,17 +25,14 @@ func TestPacer(t *testing.T) {
 		for range 11 {
 			send(500)
 		}
-		if took := time.Since(began); took != 5*time.Second {
-			t.Errorf("5,500 bytes, the last 500 of them behind the wait, at 1,000 a second took %v", took)
-		}
+		check.Equal(t, time.Since(began), 5*time.Second,
+			"5,500 bytes, the last 500 of them behind the wait, at 1,000 a second took %v")
 		<-time.After(time.Hour) // the reader was slow
 		began = time.Now()
 		for range 11 {
 			send(500)
 		}
-		if took := time.Since(began); took != 5*time.Second {
-			t.Errorf("after an hour's pause the same took %v", took)
-		}
+		check.Equal(t, time.Since(began), 5*time.Second, "after an hour's pause the same took %v")
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(time.Second, cancel)
 		send(1 << 30)

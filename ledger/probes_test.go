@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -29,10 +30,8 @@ func openCold(t *testing.T, clients int) *Ledger {
 	dir := t.TempDir()
 	l := openTest(t, Options{Dir: dir})
 	for i := range clients {
-		if out, err := l.Write(t.Context(), testWrite(fmt.Sprint("client-", i), 1, 8)); err != nil ||
-			out.Code != machine.Committed {
-			t.Fatal(out, err)
-		}
+		must.Equal(t, must.Get(l.Write(t.Context(), testWrite(fmt.Sprint("client-", i), 1, 8)))(t).Code,
+			machine.Committed)
 	}
 	must.Do(t, l.Close())
 	return openTest(t, Options{Dir: dir})
@@ -74,9 +73,7 @@ func TestProbingStopsAfterMisses(t *testing.T) {
 	if err != nil || again.Code != machine.Replayed || !reflect.DeepEqual(again.Receipt, first.Receipt) {
 		t.Errorf("the log answers %+v, %v, the state %+v", again, err, first)
 	}
-	if entries := l.Stats().Entries - before; entries != 1 {
-		t.Errorf("the answer took %d entries", entries)
-	}
+	check.Equal(t, l.Stats().Entries-before, 1, "the answer took %d entries")
 	if !answeredFromState(t, l, testWrite("client-2", 1, 8)) {
 		t.Error("after a retry in the log the state is not probed")
 	}
@@ -128,8 +125,6 @@ func TestSharesLog(t *testing.T) {
 		"no room for the largest":        {32<<20 - maxSubmissionCost + 1, 64 << 20, 0, false},
 		"the smallest queue has no such": {1, minQueueBytes, 0, false},
 	} {
-		if got := sharesLog(test.queued, test.limit, test.writing); got != test.want {
-			t.Errorf("%s: got %t", name, got)
-		}
+		check.Equal(t, sharesLog(test.queued, test.limit, test.writing), test.want, "%s: got %t", name)
 	}
 }

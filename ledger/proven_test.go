@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/blockfile"
@@ -106,9 +107,7 @@ func TestLostEndOfTheLogIsNoticed(t *testing.T) {
 			t.Errorf("open: %v", err)
 		}
 	}
-	if storedState(t, dir) != before {
-		t.Error("a refused start has changed the state file or the blocks")
-	}
+	check.Equal(t, storedState(t, dir), before, "a refused start has changed the state file or the blocks: %v")
 }
 
 // storedState returns the sizes of the state file and of the block files, and the

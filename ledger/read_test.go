@@ -89,9 +89,7 @@ func TestViewWaitsForItsTurn(t *testing.T) {
 	for range cap(l.source.Views) {
 		<-l.source.Views
 	}
-	if err := l.View(t.Context(), func(machine.View) error { return nil }); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, l.View(t.Context(), func(machine.View) error { return nil }))
 }
 
 // What is in blocks is read while an entry is being applied, and so under its lock: headers,
@@ -207,9 +205,7 @@ func TestBlocksInPieces(t *testing.T) {
 		want, err = b.BlockPart(chain, 1, 0, math.MaxInt)
 		return err
 	}))
-	if len(want.Transactions) != len(payloads) {
-		t.Fatalf("the block has %d transactions", len(want.Transactions))
-	}
+	must.Equal(t, len(want.Transactions), len(payloads), "the block has %d transactions")
 	var all []machine.Transaction
 	header, err := l.VisitBlock(t.Context(), chain, 1, 0, func(x machine.Transaction) bool {
 		all = append(all, x)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
@@ -263,9 +264,7 @@ func mustBeRestored(t *testing.T, l *ledger.Ledger, backup backupfile.Info) {
 			t.Errorf("the ledger is %s at index %d: no epoch has begun", v.LedgerID(), v.Index())
 		}
 		s, _, err := v.Stream(scope, "client-1")
-		if s.Last != 60 {
-			t.Errorf("the stream is at %d, want 60", s.Last)
-		}
+		check.Equal(t, s.Last, 60, "the stream is at %d")
 		return err
 	}))
 }
@@ -325,9 +324,7 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		if _, ok := errors.AsType[*backupfile.DamageError](err); !ok {
 			t.Errorf("%s: %v", name, err)
 		}
-		if got := listing(t, dir); got != "[CREATING]" {
-			t.Errorf("%s: it leaves %s", name, got)
-		}
+		check.Equal(t, listing(t, dir), "[CREATING]", "%s: it leaves %s", name)
 		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, datadir.ErrRestoring) {
 			t.Errorf("%s: a start says %v", name, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -125,9 +126,7 @@ func TestRestoreDirectoryRefusesItsSource(t *testing.T) {
 			t.Errorf("%s: a directory was made", source)
 		}
 	}
-	if entries, err := os.ReadDir(foreign); err != nil || len(entries) != 1 {
-		t.Errorf("the foreign directory has %v, %v", entries, err)
-	}
+	check.Equal(t, len(must.Get(os.ReadDir(foreign))(t)), 1, "the foreign directory has %v")
 }
 
 // A damaged copy makes no ledger, and the damage is known as such.
@@ -163,9 +162,7 @@ func TestRestoreDirectoryRefusesDamage(t *testing.T) {
 		if err == nil || name != "lost state" && !verify.IsDamage(err) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if got := listing(t, dir); got != "[CREATING]" {
-			t.Errorf("%s: it leaves %s", name, got)
-		}
+		check.Equal(t, listing(t, dir), "[CREATING]", "%s: it leaves %s", name)
 		if _, err := ledger.Open(t.Context(), ledger.Options{Dir: dir}); !errors.Is(err, datadir.ErrRestoring) {
 			t.Errorf("%s: a start says %v", name, err)
 		}

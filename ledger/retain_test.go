@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
@@ -67,9 +68,7 @@ func (l *retainingLedger) set(sequence uint64, values map[string]string) {
 			Kind: machine.OpSetEntity, Key: []byte(key), Value: []byte(value),
 		})
 	}
-	if out, err := l.Write(l.Context(), w); err != nil || out.Code != machine.Committed {
-		l.Fatalf("set: %v %v", out.Code, err)
-	}
+	must.Equal(l, must.Get(l.Write(l.Context(), w))(l).Code, machine.Committed, "set: %v")
 }
 
 func (l *retainingLedger) wantValues(values map[string]string) {
@@ -137,9 +136,7 @@ func (l *retainingLedger) files() (names []string) {
 // closeAndAudit closes the ledger, and audits it.
 func (l *retainingLedger) closeAndAudit() {
 	l.Helper()
-	if problems := l.audit(); len(problems) != 0 {
-		l.Error(problems)
-	}
+	check.Equal(l, len(l.audit()), 0)
 	must.Do(l, l.Close())
 }
 
@@ -300,9 +297,7 @@ func mustGoOn(t *testing.T, dir, what string, values map[string]string) {
 	l.fill(2 << 20)
 	l.awaitDrop()
 	l.wantValues(values)
-	if problems := l.audit(); len(problems) != 0 {
-		t.Errorf("%s: %v", what, problems)
-	}
+	check.Equal(t, len(l.audit()), 0, "%s: %v", what)
 	if err := l.Close(); err != nil {
 		t.Errorf("%s: %v", what, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/restore"
@@ -91,9 +92,7 @@ func TestBackupAfterRetention(t *testing.T) {
 		} else {
 			_, err = restore.Backup(t.Context(), &backup, restore.Options{Dir: to})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		again := open(t, ledger.Options{Dir: to, CheckpointBytes: 1 << 20})
 		wantLongValue(t, again, "k1")
 		retaining(t, again, 151)

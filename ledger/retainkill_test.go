@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -134,7 +135,7 @@ func auditRetained(t *testing.T, dir string, acknowledged map[[2]uint64]uint64, 
 	l := open(t, ledger.Options{Dir: filepath.Join(dir, "data")})
 	gone := 0
 	latest := [4]uint64{}
-	err = l.View(t.Context(), func(v machine.View) error {
+	must.Do(t, l.View(t.Context(), func(v machine.View) error {
 		for write, index := range acknowledged {
 			latest[write[0]] = max(latest[write[0]], write[1])
 			tx, err := v.Transaction(v.TxIDAt(index))
@@ -158,10 +159,7 @@ func auditRetained(t *testing.T, dir string, acknowledged map[[2]uint64]uint64, 
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 	t.Logf("%d acknowledged, %d of them before the horizon", len(acknowledged), gone)
 	if gone == 0 && !testing.Short() {
 		t.Error("the horizon has not moved: the test tested nothing")

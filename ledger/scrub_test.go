@@ -39,9 +39,7 @@ func TestScrubStopsTheNode(t *testing.T) {
 	if err == nil {
 		_, err = file.WriteAt([]byte{1}, int64(meta.Root)*meta.PageSize+meta.PageSize-1)
 	}
-	if err = errors.Join(err, file.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, file.Close()))
 	<-l.Failed()
 	if err := l.Err(); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), state) ||
 		!strings.Contains(err.Error(), "is not what was written") {
@@ -78,9 +76,7 @@ func TestScrubOfBlocksStopsTheNode(t *testing.T) {
 	if err == nil {
 		_, err = file.WriteAt([]byte{'m'}, int64(bytes.Index(content, []byte("needle"))))
 	}
-	if err = errors.Join(err, file.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, file.Close()))
 	<-l.Failed()
 	if err := l.Err(); !errors.Is(err, machine.ErrCorrupt) || !strings.Contains(err.Error(), filepath.Base(name)) {
 		t.Error(err)
@@ -97,9 +93,7 @@ func TestMissingPageSumsAreMadeAnew(t *testing.T) {
 		if err == nil {
 			err = l.Close()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		sums := boltstore.SumsPath(filepath.Join(dir, "state.db"))
 		if err := os.Remove(sums); err != nil {
 			t.Fatal("there were none:", err)

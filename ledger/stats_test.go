@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -50,9 +51,7 @@ func TestStatsOfWrites(t *testing.T) {
 		runtime.Gosched()
 		s = l.Stats()
 	}
-	if s.QueuedItems != 0 {
-		t.Errorf("all is answered, and %d submissions wait", s.QueuedItems)
-	}
+	check.Equal(t, s.QueuedItems, 0, "all is answered, and %d submissions wait")
 	if s.CacheBytes == 0 || s.CacheLimitBytes != 1<<20 || s.QueueLimitBytes == 0 {
 		t.Errorf("the cache has %d of %d bytes, the queue %d", s.CacheBytes, s.CacheLimitBytes, s.QueueLimitBytes)
 	}

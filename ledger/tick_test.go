@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/engine"
@@ -23,15 +24,11 @@ func TestIdleLedgerExpires(t *testing.T) {
 		Kind: machine.OpSetEntity, Key: []byte("lease"), Value: []byte("x"), ExpiresAt: l.clock.now() +
 			int64(20*time.Millisecond),
 	}}
-	if out, err := l.Write(t.Context(), lease); err != nil || out.Code != machine.Committed {
-		t.Fatal(out, err)
-	}
+	must.Equal(t, must.Get(l.Write(t.Context(), lease))(t).Code, machine.Committed)
 	removed := func() bool { return l.Stats().Evictions.Entities == 1 }
 	for blocks := l.Watch(t.Context(), lease.Scope, 2); !removed(); { // the pass commits the block
 		for _, err := range blocks {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			break
 		}
 	}
@@ -45,9 +42,7 @@ func TestIdleLedgerExpires(t *testing.T) {
 		}
 		return err
 	}))
-	if missing := l.dueTicks(time.Hour); missing != 0 {
-		t.Errorf("%d ticks are due though nothing is", missing)
-	}
+	check.Equal(t, l.dueTicks(time.Hour), 0, "%d ticks are due though nothing is")
 }
 
 // An idle stream is evicted as well, and a pass that is a million commands away
@@ -60,23 +55,17 @@ func TestIdleLedgerEvictsStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := l.Write(t.Context(), testWrite("c", 1, 1)); err != nil || out.Code != machine.Committed {
-		t.Fatal(out, err)
-	}
+	must.Equal(t, must.Get(l.Write(t.Context(), testWrite("c", 1, 1)))(t).Code, machine.Committed)
 	must.Do(t, l.Close())
 	o.Clock = func() time.Time { return time.Now().Add(25 * time.Hour) }
-	if l, err = Open(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	l = must.Get(Open(t.Context(), o))(t)
 	for done := false; !done; {
 		must.Do(t, l.View(t.Context(), func(v machine.View) error {
 			done = v.Streams() == 0
 			return nil
 		}))
 	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, l.Close())
 }
 
 // A ledger that runs without a write for a month knows that it has run: the next
@@ -84,9 +73,7 @@ func TestIdleLedgerEvictsStreams(t *testing.T) {
 func TestIdleLedgerKeepsItsTime(t *testing.T) {
 	t.Parallel()
 	l := openTest(t, Options{idleInterval: time.Hour})
-	if out, err := l.Write(t.Context(), testWrite("c", 1, 1)); err != nil || out.Code != machine.Committed {
-		t.Fatal(out, err)
-	}
+	must.Equal(t, must.Get(l.Write(t.Context(), testWrite("c", 1, 1)))(t).Code, machine.Committed)
 	index := func() (at uint64) {
 		t.Helper()
 		must.Do(t, l.View(t.Context(), func(v machine.View) error { at = v.Index(); return nil }))
@@ -94,18 +81,12 @@ func TestIdleLedgerKeepsItsTime(t *testing.T) {
 	}
 	before := index()
 	l.tick() // it was not idle
-	if n := index(); n != before {
-		t.Errorf("index %d after a tick without a cause, want %d", n, before)
-	}
+	check.Equal(t, index(), before, "index %d after a tick without a cause")
 	l.lastProposed.Add(-int64(presenceInterval))
 	l.tick()
-	if n := index(); n != before+1 {
-		t.Errorf("index %d after a day of silence, want %d", n, before+1)
-	}
+	check.Equal(t, index(), before+1, "index %d after a day of silence")
 	l.tick()
-	if n := index(); n != before+1 {
-		t.Errorf("index %d after a second tick, want %d", n, before+1)
-	}
+	check.Equal(t, index(), before+1, "index %d after a second tick")
 }
 
 // A start with a clock that is far ahead is refused, unless it is accepted or

@@ -25,9 +25,7 @@ func deletedKeys(b *testing.B, n int) *Ledger {
 			}
 			sequence++
 			w.Sequence = sequence
-			if out, err := l.Write(b.Context(), w); err != nil || out.Code != machine.Committed {
-				b.Fatal(out.Code, err)
-			}
+			must.Equal(b, must.Get(l.Write(b.Context(), w))(b).Code, machine.Committed)
 		}
 	}
 	each(func(key string) []machine.Operation {

@@ -17,6 +17,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -59,9 +60,7 @@ func (h *harness) released(t testing.TB) {
 	} {
 		h.awaitMetric(t, name, func(v float64) bool { return v <= most })
 	}
-	if n := h.metric(t, "seqledger_panics_total"); n != "0" {
-		t.Error("panics:", n)
-	}
+	check.Equal(t, h.metric(t, "seqledger_panics_total"), "0", "panics: %v")
 }
 
 func (h *harness) awaitMetric(t testing.TB, name string, enough func(float64) bool) {

@@ -137,9 +137,7 @@ func TestStreamsEndWhenTheirCredentialExpires(t *testing.T) {
 		if err != nil && connect.CodeOf(err) == connect.CodeUnauthenticated && life < time.Minute {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		open.mustEnd(t, connect.CodeUnauthenticated)
 		return
 	}

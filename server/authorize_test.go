@@ -18,6 +18,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -89,10 +90,7 @@ func newGuard(t testing.TB, o *server.Options, more map[string]string) *guarded 
 	}
 	g.save(t)
 	o.Logger = slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	var err error
-	if g.authority, err = auth.Open(g.path, auth.Options{Logger: o.Logger}); err != nil {
-		t.Fatal(err)
-	}
+	g.authority = must.Get(auth.Open(g.path, auth.Options{Logger: o.Logger}))(t)
 	o.Auth = g.authority
 	return g
 }
@@ -305,9 +303,7 @@ func TestUnauthenticated(t *testing.T) {
 		"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": 401} {
 		answer := must.Get(g.h1.Post(g.url+path, "application/json", strings.NewReader("{}")))(t)
 		_ = answer.Body.Close()
-		if answer.StatusCode != want {
-			t.Errorf("%s: got %d, want %d", path, answer.StatusCode, want)
-		}
+		check.Equal(t, answer.StatusCode, want, "%s: got %d", path)
 	}
 	// Of one scope, not even an admin sees what all others do.
 	for _, who := range []string{"reader", "foreman"} {

@@ -89,15 +89,11 @@ func BenchmarkConvert(b *testing.B) {
 		must.Do(b, (wire.BinaryCodec{}).Unmarshal(data, &f))
 		batch := &batch{size: writes}
 		c := converters.Get().(*converter)
-		if len(c.convert(batch, &f, newAuthorizationCache(anonymous))) != writes {
-			b.Fatal("a write is invalid")
-		}
+		must.Equal(b, len(c.convert(batch, &f, newAuthorizationCache(anonymous))), writes, "a write is invalid: %v")
 		c.release()
 		batch.outcomes = outcomes
 		answers.reset()
 		answers.add(b.Context(), s, admission.Party{}, batch)
-		if encoded, err = (wire.BinaryCodec{}).MarshalAppend(encoded[:0], answers.Response()); err != nil {
-			b.Fatal(err)
-		}
+		encoded = must.Get((wire.BinaryCodec{}).MarshalAppend(encoded[:0], answers.Response()))(b)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -39,10 +40,7 @@ func BenchmarkWriteStream(b *testing.B) {
 				}
 			})
 			for done, left := 0, 0; done < b.N; {
-				answer, err := stream.Receive()
-				if err != nil {
-					b.Fatal(err)
-				}
+				answer := must.Get(stream.Receive())(b)
 				for _, r := range answer.Results {
 					if r.GetReceipt() == nil {
 						b.Fatal(r)

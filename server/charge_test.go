@@ -41,20 +41,15 @@ func (s *spender) writeIn(vault, client string, sequence uint64, ops ...*seqledg
 	s.t.Helper()
 	m := writeOf(client, sequence, ops...)
 	m.Scope.Vault = vault
-	if _, err := s.writes.Write(s.ctx, connect.NewRequest(m)); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Get(s.writes.Write(s.ctx, connect.NewRequest(m)))(s.t)
 }
 
 func (s *spender) open(client string, attempt int) {
 	s.t.Helper()
 	id := binary.BigEndian.AppendUint64(make([]byte, 8), uint64(attempt))
-	_, err := s.writes.OpenSession(s.ctx, connect.NewRequest(&seqledgerv1.OpenSessionRequest{
+	must.Get(s.writes.OpenSession(s.ctx, connect.NewRequest(&seqledgerv1.OpenSessionRequest{
 		Scope: scope(), ClientId: client, AttemptId: id,
-	}))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	})))(s.t)
 }
 
 func (s *spender) reserve(key string) *seqledgerv1.Ownership {

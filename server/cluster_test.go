@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
@@ -40,9 +41,7 @@ func TestClusterOfOne(t *testing.T) {
 		}
 	}
 	_, err = h.admin.ChangeCluster(t.Context(), connect.NewRequest(&seqledgerv1.ChangeClusterRequest{}))
-	if connect.CodeOf(err) != connect.CodeInvalidArgument {
-		t.Errorf("no change: %v", err)
-	}
+	check.Equal(t, connect.CodeOf(err), connect.CodeInvalidArgument, "no change: %v: %v", err)
 }
 
 // status returns what a node says of itself.

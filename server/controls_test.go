@@ -76,10 +76,8 @@ func TestStalledWatcherIsDisconnected(t *testing.T) {
 	api := serveTest(t, s)
 	write := appends(incompressible(1 << 20)).Writes[0]
 	must.Get(api.Write(soon(t), connect.NewRequest(write)))(t)
-	watcher, err := api.Watch(soon(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: write.Scope, FromHeight: 1}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	watcher := must.Get(api.Watch(soon(t), connect.NewRequest(&seqledgerv1.WatchRequest{Scope: write.Scope,
+		FromHeight: 1})))(t)
 	if err := s.admission.AwaitStreams(soon(t)); err != nil {
 		t.Error("the watcher keeps its place:", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/ledger/cluster"
 )
 
@@ -72,9 +73,7 @@ func TestAwaitCutOff(t *testing.T) {
 				<-time.After(time.Hour)
 				cancel()
 				synctest.Wait()
-				if ended != test.ends {
-					t.Errorf("ended after %v, want %v", ended, test.ends)
-				}
+				check.Equal(t, ended, test.ends, "ended after %v")
 			})
 		})
 	}

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server/admission"
@@ -55,16 +57,10 @@ func TestWritesWithoutACallerCount(t *testing.T) {
 					leave()
 					t.Error("a write that is in the engine does not count")
 				}
-				if n := c.StoredBytes(party); n != 0 {
-					t.Errorf("%d bytes are stored before anything is decided", n)
-				}
+				check.Equal(t, c.StoredBytes(party), 0, "%d bytes are stored before anything is decided")
 				close(disk)
-				if err := c.AwaitDecisions(t.Context()); err != nil {
-					t.Error(err)
-				}
-				if n := c.StoredBytes(party); n != test.want {
-					t.Errorf("%d bytes are stored, want %d", n, test.want)
-				}
+				must.Do(t, c.AwaitDecisions(t.Context()))
+				check.Equal(t, c.StoredBytes(party), test.want, "%d bytes are stored")
 				leave, err := c.Write(t.Context(), party, admission.Work{Writes: 1, Bytes: size})
 				if err != nil {
 					t.Fatal("the next write:", err)

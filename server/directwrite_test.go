@@ -47,10 +47,7 @@ func (h *harness) counters(t testing.TB) counters {
 			!strings.HasPrefix(name, "seqledger_write_duration_seconds_count") {
 			continue
 		}
-		var err error
-		if found[name], err = strconv.ParseFloat(value, 64); err != nil {
-			t.Fatal(err)
-		}
+		found[name] = must.Get(strconv.ParseFloat(value, 64))(t)
 	}
 	return found
 }

@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -197,9 +198,8 @@ func TestPassedOnCallsMakeTheirConnectionKnown(t *testing.T) {
 				t.Fatal(name, err)
 			}
 		}
-		if unknown := server.UnknownConnections(h.server); unknown != 0 {
-			t.Errorf("the %s does not know %d of the connections of a writer", name, unknown)
-		}
+		check.Equal(t, server.UnknownConnections(h.server), 0, "the %s does not know %d of the connections of a writer",
+			name)
 	}
 }
 

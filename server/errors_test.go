@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
@@ -97,9 +98,7 @@ func TestEveryRefusalOfTheMachine(t *testing.T) {
 			}
 			continue
 		}
-		if connect.CodeOf(err) != want {
-			t.Errorf("%s: got %s, want %s", code, connect.CodeOf(err), want)
-		}
+		check.Equal(t, connect.CodeOf(err), want, "%s: got %s", code)
 		e, bad, retry := details(t, err)
 		if e.Code.String() != "WRITE_ERROR_CODE_"+code.String() || e.Message == "" {
 			t.Errorf("%s: got the code %s and the message %q", code, e.Code, e.Message)
@@ -165,19 +164,13 @@ func TestEveryError(t *testing.T) {
 	} {
 		var log bytes.Buffer
 		err := connectError(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), c.err)
-		if err.Code() != c.code {
-			t.Errorf("%v: got %s, want %s", c.err, err.Code(), c.code)
-		}
+		check.Equal(t, err.Code(), c.code, "%v: got %s", c.err)
 		e, bad, retry := details(t, err)
-		if e.GetCode() != c.reason {
-			t.Errorf("%v: got %s, want %s", c.err, e.GetCode(), c.reason)
-		}
+		check.Equal(t, e.GetCode(), c.reason, "%v: got %s", c.err)
 		if c.code == connect.CodeInternal && strings.Contains(err.Error()+e.GetMessage(), "sector") {
 			t.Errorf("%v: the cause must not leave the server: %v", c.err, err)
 		}
-		if logged := log.Len() > 0; logged != c.logged {
-			t.Errorf("%v: logged: %t, want %t", c.err, logged, c.logged)
-		}
+		check.Equal(t, log.Len() > 0, c.logged, "%v: logged: %t", c.err)
 		if (bad != nil) != (c.code == connect.CodeInvalidArgument) {
 			t.Errorf("%v: BadRequest is %v", c.err, bad)
 		}

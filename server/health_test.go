@@ -48,9 +48,7 @@ func TestProbesTellThatADiskHangs(t *testing.T) {
 	}
 	close(hang)
 	for _, done := range []chan error{read, written} {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		must.Do(t, <-done)
 	}
 	for _, path := range []string{"/readyz", "/healthz"} {
 		if status, text := h.get(t, path); status != http.StatusOK {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -117,10 +118,8 @@ func TestReservationOverTheWire(t *testing.T) {
 			!done.ExpiresAt.AsTime().After(time.Now().Add(59*time.Minute)) {
 			t.Errorf("%s: complete: %v", protocol, done)
 		}
-		if again := reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner,
-			Response: response}); again.Outcome != done.Outcome {
-			t.Errorf("%s: complete again: %v", protocol, again)
-		}
+		check.Equal(t, reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner,
+			Response: response}).Outcome, done.Outcome, "%s: complete again: %v", protocol)
 		other := reply(t, c.Reject, &seqledgerv1.RejectRequest{Owner: owner, Response: []byte("no")})
 		if other.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ALREADY_COMPLETED ||
 			!bytes.Equal(other.Record.GetResponse(), response) {
@@ -166,10 +165,8 @@ func TestReserveWaits(t *testing.T) {
 		})
 	}
 	eventually(t, "the callers to wait", func() bool { return h.ledger.Stats().KeyWaiters == callers })
-	if out := reply(t, c.Release, &seqledgerv1.ReleaseRequest{Owner: ownerOf(first,
-		owned.Token)}); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
-		t.Fatal(out)
-	}
+	must.Equal(t, reply(t, c.Release, &seqledgerv1.ReleaseRequest{Owner: ownerOf(first,
+		owned.Token)}).Outcome, seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK)
 	next := <-outcomes
 	if next.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED || next.Token <= owned.Token {
 		t.Fatal("the first answer after a release:", next)
@@ -241,9 +238,7 @@ func TestMalformedReservations(t *testing.T) {
 	}
 	stale := reserveOf("late", 1)
 	stale.ValidUntil = timestamppb.New(time.Now().Add(-time.Hour))
-	if out := reply(t, c.Reserve, stale); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_STALE {
-		t.Error(out)
-	}
+	check.Equal(t, reply(t, c.Reserve, stale).Outcome, seqledgerv1.RecordOutcome_RECORD_OUTCOME_STALE)
 }
 
 // A credential acts for itself, a delegate for others, and only an admin reads and settles what is another one's. What
@@ -292,10 +287,8 @@ func TestPrincipals(t *testing.T) {
 		}
 	}
 	owner := ownerOf(named("k", 1), mine.Token)
-	if err := call(t, g.records("second").Complete,
-		&seqledgerv1.CompleteRequest{Owner: owner}); connect.CodeOf(err) != connect.CodePermissionDenied {
-		t.Error("another one completes:", err)
-	}
+	check.Equal(t, connect.CodeOf(call(t, g.records("second").Complete,
+		&seqledgerv1.CompleteRequest{Owner: owner})), connect.CodePermissionDenied, "another one completes: %v")
 	for id, want := range map[string]connect.Code{
 		"writer": 0, "foreman": 0, "gateway": connect.CodePermissionDenied, "second": connect.CodePermissionDenied,
 		"reader": connect.CodePermissionDenied,
@@ -315,16 +308,12 @@ func TestPrincipals(t *testing.T) {
 			}
 		}
 	}
-	if err := call(t, g.records("writer").ListRecords,
+	check.Equal(t, connect.CodeOf(call(t, g.records("writer").ListRecords,
 		&seqledgerv1.ListRecordsRequest{Scope: scope(),
-			EveryPrincipal: true}); connect.CodeOf(err) != connect.CodePermissionDenied {
-		t.Error("a writer lists everything:", err)
-	}
-	if err := call(t, g.records("reader").PurgeRecord,
-		&seqledgerv1.PurgeRecordRequest{Record: recordKey("k")}); connect.CodeOf(
-		err) != connect.CodePermissionDenied {
-		t.Error("a reader purges:", err)
-	}
+			EveryPrincipal: true})), connect.CodePermissionDenied, "a writer lists everything: %v")
+	check.Equal(t, connect.CodeOf(
+		call(t, g.records("reader").PurgeRecord,
+			&seqledgerv1.PurgeRecordRequest{Record: recordKey("k")})), connect.CodePermissionDenied, "a reader purges: %v")
 }
 
 // A listing has every record of a scope once, in pages, by principal, namespace or state.
@@ -372,9 +361,7 @@ func TestListRecords(t *testing.T) {
 			State: seqledgerv1.RecordState_RECORD_STATE_REJECTED}, 2},
 		"admin's own": {"foreman", &seqledgerv1.ListRecordsRequest{Scope: scope()}, 0},
 	} {
-		if got := count(g.records(test.id), test.m); got != test.want {
-			t.Errorf("%s: %d records, want %d", name, got, test.want)
-		}
+		check.Equal(t, count(g.records(test.id), test.m), test.want, "%s: %d records", name)
 	}
 }
 
@@ -415,19 +402,15 @@ func TestSharesOfKeys(t *testing.T) {
 	}
 	// What need not wait is answered.
 	second.Wait = nil
-	if out := reply(t, c.Reserve, second); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT {
-		t.Error("without a wait:", out)
-	}
+	check.Equal(t, reply(t, c.Reserve, second).Outcome, seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT,
+		"without a wait: %v")
 	free := reserveOf("b", 1)
 	free.Wait = durationpb.New(time.Minute)
-	if out := reply(t, c.Reserve, free); out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED {
-		t.Error("the owner's own repeat:", out)
-	}
+	check.Equal(t, reply(t, c.Reserve, free).Outcome, seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED,
+		"the owner's own repeat: %v")
 	owner := ownerOf(reserveOf("a", 1), owned.Token)
 	reply(t, c.Complete, &seqledgerv1.CompleteRequest{Owner: owner, Response: make([]byte, 6_000)})
-	if out := <-waited; out.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY {
-		t.Error(out)
-	}
+	check.Equal(t, (<-waited).Outcome, seqledgerv1.RecordOutcome_RECORD_OUTCOME_REPLAY)
 	// What is begun may be finished, and nothing more begun.
 	mine := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: ownerOf(reserveOf("b", 1), other.Token)})
 	if mine.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
@@ -449,9 +432,8 @@ func TestPrincipalsDoNotBlock(t *testing.T) {
 	greedy, modest := g.records("greedy"), g.records("modest")
 	reply(t, greedy.Reserve, reserveOf("a", 1))
 	reply(t, greedy.Reserve, reserveOf("b", 1))
-	if err := call(t, greedy.Reserve, reserveOf("c", 1)); connect.CodeOf(err) != connect.CodeResourceExhausted {
-		t.Fatal("a third key:", err)
-	}
+	must.Equal(t, connect.CodeOf(call(t, greedy.Reserve, reserveOf("c", 1))), connect.CodeResourceExhausted,
+		"a third key: %v")
 	waitFor := func(c seqledgerv1connect.IdempotencyServiceClient) (ended chan struct{}) {
 		ended = make(chan struct{})
 		go func() { // ends with the request's context, or with the reservation

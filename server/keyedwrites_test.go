@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -45,9 +46,8 @@ func TestKeyedWritesOverTheWire(t *testing.T) {
 			t.Errorf("%s: the repeat: %v", protocol, again)
 		}
 		err := call(t, c.Write, keyedWrite(key, "another job"))
-		if detail(err).GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED {
-			t.Errorf("%s: another request: %v", protocol, err)
-		}
+		check.Equal(t, detail(err).GetCode(), seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_IDEMPOTENCY_KEY_REUSED,
+			"%s: another request: %v: %v", protocol, err)
 		elsewhere := keyedWrite(key, "another job")
 		elsewhere.Namespace = "mail"
 		if r := reply(t, c.Write, elsewhere).Receipt; r.Replayed {
@@ -75,9 +75,7 @@ func TestKeyedWritesOverTheWire(t *testing.T) {
 			t.Error("two receipts for one key:", r, receipts[0])
 		}
 	}
-	if fresh != 1 {
-		t.Errorf("%d of the callers committed the write", fresh)
-	}
+	check.Equal(t, fresh, 1, "%d of the callers committed the write")
 }
 
 // Each mistake in a keyed write names its field, and a write of a stream has no field of a keyed one.
@@ -104,10 +102,8 @@ func TestMalformedKeyedWrites(t *testing.T) {
 	}
 	stream := h.client.WriteStream(within(t))
 	must.Do(t, stream.Send(frameOf(keyedWrite("k", "job"))))
-	if r, err := stream.Receive(); err != nil ||
-		r.Results[0].GetError().GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT {
-		t.Error("a keyed write on a stream:", r, err)
-	}
+	check.Equal(t, must.Get(stream.Receive())(t).Results[0].GetError().GetCode(),
+		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT, "a keyed write on a stream: %v")
 	_ = stream.CloseRequest()
 	_ = stream.CloseResponse()
 	if now := h.ledger.Stats().Commands; now != commands {
@@ -142,9 +138,7 @@ func TestUnreadReplaysTakeRoom(t *testing.T) {
 		refused = call(t, c.Reserve, reserveOf("large", 3))
 		return refused != nil
 	})
-	if connect.CodeOf(refused) != connect.CodeResourceExhausted {
-		t.Error(refused)
-	}
+	check.Equal(t, connect.CodeOf(refused), connect.CodeResourceExhausted, "%v: %v", refused)
 	beat := reply(t, c.Heartbeat, &seqledgerv1.HeartbeatRequest{Owner: ownerOf(held, mine.Token)})
 	if beat.Outcome != seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
 		t.Error("an owner cannot keep its lease:", beat)
@@ -238,33 +232,27 @@ func TestSharedNamespaces(t *testing.T) {
 	const acquired, inFlight = seqledgerv1.RecordOutcome_RECORD_OUTCOME_ACQUIRED,
 		seqledgerv1.RecordOutcome_RECORD_OUTCOME_IN_FLIGHT
 	for _, principal := range []string{"", "shared"} {
-		if got := outcome("two", in("jobs", principal, 2)); got != inFlight {
-			t.Errorf("principal %q: another that shares the namespace: %v", principal, got)
-		}
+		check.Equal(t, outcome("two", in("jobs", principal, 2)), inFlight,
+			"principal %q: another that shares the namespace: %v", principal)
 	}
 	for what, got := range map[string]seqledgerv1.RecordOutcome{
 		"one that shares none": outcome("alone", in("jobs", "", 3)), "others": outcome("else", in("jobs", "", 4)),
 		"another namespace": outcome("two", in("mail", "", 5)), "its own": outcome("two", in("jobs", "client:two", 6)),
 	} {
-		if got != acquired {
-			t.Errorf("%s: %v, want a record of its own", what, got)
-		}
+		check.Equal(t, got, acquired, "%s: %v, want a record of its own", what)
 	}
 	shared := in("jobs", "shared", 7)
 	for _, id := range []string{"alone", "else", "away", "looks"} {
-		if err := call(t, g.records(id).Reserve, shared); connect.CodeOf(err) != connect.CodePermissionDenied {
-			t.Errorf("%s reserves the shared key: %v", id, err)
-		}
+		check.Equal(t, connect.CodeOf(call(t, g.records(id).Reserve, shared)), connect.CodePermissionDenied,
+			"%s reserves the shared key: %v", id)
 		err := call(t, g.records(id).GetRecord, &seqledgerv1.GetRecordRequest{Record: shared.Record})
 		if want := id != "looks"; (connect.CodeOf(err) == connect.CodePermissionDenied) != want {
 			t.Errorf("%s reads the shared record: %v", id, err)
 		}
 	}
 	owner := ownerOf(in("jobs", "", 1), owned.Token)
-	if done := reply(t, g.records("two").Complete, &seqledgerv1.CompleteRequest{Owner: owner}); done.Outcome !=
-		seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK {
-		t.Error("another process completes what the first has reserved:", done)
-	}
+	check.Equal(t, reply(t, g.records("two").Complete, &seqledgerv1.CompleteRequest{Owner: owner}).Outcome,
+		seqledgerv1.RecordOutcome_RECORD_OUTCOME_OK, "another process completes what the first has reserved: %v")
 	record := reply(t, g.records("one").GetRecord,
 		&seqledgerv1.GetRecordRequest{Record: in("jobs", "", 1).Record}).Record
 	if record.Principal != "shared" || record.State != seqledgerv1.RecordState_RECORD_STATE_COMMITTED {

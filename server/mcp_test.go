@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/seqledger/seqledger/internal/mcp/tools"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/server"
 )
@@ -73,9 +74,7 @@ func TestToolsForAgents(t *testing.T) {
 	expect := func(tool string, arguments object, want ...string) object {
 		t.Helper()
 		o, problem := use(t, a, tool, arguments)
-		if problem != "" {
-			t.Fatalf("%s: %s", tool, problem)
-		}
+		must.Equal(t, problem, "", "%s: %s", tool)
 		for i := 0; i < len(want); i += 2 {
 			if got := fmt.Sprint(o[want[i]]); !strings.Contains(got, want[i+1]) {
 				t.Errorf("%s: %s is %q, want %q", tool, want[i], got, want[i+1])
@@ -129,15 +128,11 @@ func TestAgentsHaveTheirOwnRights(t *testing.T) {
 		t.Errorf("the reader sees the writer's key: %v %s", o, problem)
 	}
 	for _, key := range []string{"", "nonsense"} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/mcp", strings.NewReader("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/mcp",
+			strings.NewReader("{}")))(t)
 		answer := must.Get((&http.Client{Transport: withBearer{key, g.h1.Transport}}).Do(r))(t)
 		_ = answer.Body.Close()
-		if answer.StatusCode != http.StatusUnauthorized {
-			t.Errorf("key %q: %s", key, answer.Status)
-		}
+		check.Equal(t, answer.StatusCode, http.StatusUnauthorized, "key %q: %s: %v", key, answer.Status)
 	}
 }
 
@@ -147,10 +142,8 @@ func TestTheEndpointForAgents(t *testing.T) {
 	t.Parallel()
 	post := func(h *harness, body string, header http.Header) int {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/mcp", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/mcp",
+			strings.NewReader(body)))(t)
 		r.Header = header.Clone()
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Accept", "application/json, text/event-stream")
@@ -177,11 +170,7 @@ func TestTheEndpointForAgents(t *testing.T) {
 		"spaces":         {http.Header{}, " \r\n\t" + ping, http.StatusOK},
 		"a batch":        {http.Header{}, " \r\n\t[" + ping + "]", http.StatusBadRequest},
 	} {
-		if got := post(h, c.body, c.header); got != c.want {
-			t.Errorf("%s: status %d, want %d", name, got, c.want)
-		}
+		check.Equal(t, post(h, c.body, c.header), c.want, "%s: status %d", name)
 	}
-	if got := post(start(t), ping, http.Header{}); got != http.StatusNotFound {
-		t.Errorf("without the endpoint: status %d", got)
-	}
+	check.Equal(t, post(start(t), ping, http.Header{}), http.StatusNotFound, "without the endpoint: status %d")
 }

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -77,18 +78,14 @@ func TestKindsOfBodies(t *testing.T) {
 	} {
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("x"))
 		r.Header.Set("Content-Type", kind)
-		if isEnveloped(r) != want {
-			t.Errorf("%s: enveloped must be %t", kind, want)
-		}
+		check.Equal(t, isEnveloped(r), want, "%s: enveloped must be %t: %v", kind, want)
 	}
 	for encoding, want := range map[string]bool{"": false, "identity": false, "Identity": false, "gzip": true} {
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("x"))
 		if encoding != "" {
 			r.Header.Set("Content-Encoding", encoding)
 		}
-		if isCompressed(r) != want {
-			t.Errorf("%q: compressed must be %t", encoding, want)
-		}
+		check.Equal(t, isCompressed(r), want, "%q: compressed must be %t: %v", encoding, want)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -119,9 +120,7 @@ func TestEveryDecisionIsCounted(t *testing.T) {
 				before[method+" "+c.code]++
 				send(c.request)
 				for name, n := range h.results(t) {
-					if n != before[name] {
-						t.Errorf("%s: %s is %d, want %d", c.code, name, n, before[name])
-					}
+					check.Equal(t, n, before[name], "%s: %s is %d", c.code, name)
 				}
 			}
 		})
@@ -166,15 +165,11 @@ func TestGatesAreCounted(t *testing.T) {
 		`seqledger_write_streams_open`:                               "1", `seqledger_watches_open`: "0",
 		`seqledger_write_streams_own_connection`: "0",
 	} {
-		if got := h.metric(t, name); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		check.Equal(t, h.metric(t, name), want, "%s is %q", name)
 	}
 	end(t, stream)
 	h.awaitStreams(t, "0")
-	if got := h.metric(t, "seqledger_write_streams_open"); got != "0" {
-		t.Errorf("%s write streams are open after the last ended", got)
-	}
+	check.Equal(t, h.metric(t, "seqledger_write_streams_open"), "0", "%s write streams are open after the last ended")
 }
 
 // What happens to keys is counted, and no key, namespace, principal or client id is in a label or anywhere else in the

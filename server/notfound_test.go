@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
@@ -66,9 +67,7 @@ func TestNotFoundTakesAStep(t *testing.T) {
 			})
 		}
 		asking.Wait()
-		if took := time.Since(began); took != notFoundStep {
-			t.Errorf("three callers with one place for reads wait for %v, want %v", took, notFoundStep)
-		}
+		check.Equal(t, time.Since(began), notFoundStep, "three callers with one place for reads wait for %v")
 	})
 }
 
@@ -88,9 +87,7 @@ func TestAwaitStep(t *testing.T) {
 			began := time.Now()
 			<-time.After(work)
 			awaitStep(t.Context(), began)
-			if took := time.Since(began); took != want {
-				t.Errorf("work of %v ends after %v, want %v", work, took, want)
-			}
+			check.Equal(t, time.Since(began), want, "work of %v ends after %v", work)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

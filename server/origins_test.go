@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 func TestLoopbackHost(t *testing.T) {
@@ -16,9 +18,7 @@ func TestLoopbackHost(t *testing.T) {
 		"0.0.0.0": false, "[::]:80": false, "127.0.0.1.example.com": false, "[::1%eth0]:80": false, "128.0.0.1": false,
 		"localhost@example.com": false, "127.1": false, "2130706433": false,
 	} {
-		if got := loopbackHost(host); got != want {
-			t.Errorf("%q: got %t, want %t", host, got, want)
-		}
+		check.Equal(t, loopbackHost(host), want, "%q: got %t", host)
 	}
 }
 

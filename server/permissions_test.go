@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server/auth"
 )
@@ -84,9 +85,7 @@ func TestUnknownProcedureIsRefused(t *testing.T) {
 			t.Errorf("%s was allowed to nobody", m.Name())
 		}
 	}
-	if s.caller(t.Context()).Actor() != "" {
-		t.Error("nobody has an actor")
-	}
+	check.Equal(t, s.caller(t.Context()).Actor(), "", "nobody has an actor: %v")
 }
 
 // Every decision is that of the credential, however many clients a stream has.
@@ -109,7 +108,6 @@ func TestAuthorizationCache(t *testing.T) { // not parallel, because it counts a
 			t.Fatal("too many decisions are kept:", len(p.known))
 		}
 	}
-	if n := testing.AllocsPerRun(100, func() { _, _ = p.write(request) }); n != 0 {
-		t.Errorf("%v allocations for a write of a known stream", n)
-	}
+	check.Equal(t, testing.AllocsPerRun(100, func() { _, _ = p.write(request) }), 0,
+		"%v allocations for a write of a known stream")
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -87,9 +88,7 @@ func TestMetrics(t *testing.T) {
 		`seqledger_ready`:        "1",
 		`seqledger_build_info{goversion="` + runtime.Version() + `",version="test"}`: "1",
 	} {
-		if got := h.metric(t, name); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		check.Equal(t, h.metric(t, name), want, "%s is %q", name)
 	}
 	for _, name := range []string{
 		"seqledger_pending_bytes", "seqledger_log_bytes_total", "seqledger_checkpoint_duration_seconds_count",
@@ -127,18 +126,14 @@ func TestHealth(t *testing.T) {
 		services = append(services, string(name))
 	}
 	for _, service := range services {
-		if got, err := h.health(t, service); err != nil || got != grpchealth.StatusServing {
-			t.Errorf("%q: got %v, %v", service, got, err)
-		}
+		check.Equal(t, must.Get(h.health(t, service))(t), grpchealth.StatusServing, "%q: got %v", service)
 	}
 	if _, err := h.health(t, "other"); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Error("an unknown service:", err)
 	}
 	must.Do(t, h.server.Drain(t.Context()))
 	for _, service := range services {
-		if got, err := h.health(t, service); err != nil || got != grpchealth.StatusNotServing {
-			t.Errorf("draining, %q: got %v, %v", service, got, err)
-		}
+		check.Equal(t, must.Get(h.health(t, service))(t), grpchealth.StatusNotServing, "draining, %q: got %v", service)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -57,9 +58,7 @@ func TestClientState(t *testing.T) {
 		!proto.Equal(s.LastSeen, receipts[2].CommittedAt) {
 		t.Error("expires_at must be last_seen and the TTL:", s)
 	}
-	if len(s.Receipts) != 3 {
-		t.Fatal(s.Receipts)
-	}
+	must.Equal(t, len(s.Receipts), 3, "%v: %v", s.Receipts)
 	for i, r := range s.Receipts { // newest first
 		if !proto.Equal(r, receipts[2-i]) {
 			t.Errorf("receipt %d is %v, want %v", i, r, receipts[2-i])
@@ -194,9 +193,7 @@ func TestListEntities(t *testing.T) {
 			}
 			return m.Msg.Entities, m.Msg.NextPageToken, nil
 		})
-		if len(all) != 10 {
-			t.Errorf("pages of %d: got %d entities", size, len(all))
-		}
+		check.Equal(t, len(all), 10, "pages of %d: got %d entities", size)
 		for i, e := range all {
 			if e.Key != fmt.Sprintf("a/%02d", i) || e.Version == 0 || e.TxId == "" {
 				t.Errorf("pages of %d: entity %d is %v", size, i, e)
@@ -348,9 +345,7 @@ func TestWatch(t *testing.T) {
 		t.Error("unexpected:", stream.Msg())
 	}
 	mustRefuse(t, stream.Err(), connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
-	if err := errors.Join(stream.Close(), <-stopped); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, errors.Join(stream.Close(), <-stopped))
 }
 
 func TestWatchOfAnEmptyScopeSendsHeaders(t *testing.T) {

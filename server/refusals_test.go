@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -76,9 +77,7 @@ func TestARefusalCostsNothing(t *testing.T) { // not parallel, because it counts
 	s := newTestServer(t, Options{})
 	e := refusal(&machine.Outcome{Code: machine.KeyExists}, 7)
 	about := subjectOf(&seqledgerv1.WriteRequest{Scope: &seqledgerv1.Scope{Organization: "acme"}, ClientId: "c"})
-	if n := testing.AllocsPerRun(100, func() { s.refused(methodWrite, e, about) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	check.Equal(t, testing.AllocsPerRun(100, func() { s.refused(methodWrite, e, about) }), 0, "%v allocations")
 }
 
 // TestKnownFields: of a path only the names of the API are kept.
@@ -94,9 +93,7 @@ func TestKnownFields(t *testing.T) {
 		"sequence.secret":          "sequence", "scope..": "scope", ".": "", "operations[1]x.append": "",
 		"idempotency_kye": "",
 	} {
-		if got := knownField(path); got != want {
-			t.Errorf("of %q %q is kept, want %q", path, got, want)
-		}
+		check.Equal(t, knownField(path), want, "of %q %q is kept", path)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -158,9 +159,7 @@ func TestOversizeBody(t *testing.T) {
 	if status != http.StatusBadRequest || !strings.Contains(text, "1000") {
 		t.Error(status, text)
 	}
-	if after := h.state(t); after != before {
-		t.Error("an oversize request changed the ledger")
-	}
+	check.Equal(t, h.state(t), before, "an oversize request changed the ledger: %v")
 }
 
 // TestLargestWrite: what the limits allow must fit into a request.
@@ -196,7 +195,5 @@ func TestHostMustBeLoopback(t *testing.T) {
 			}
 		}
 	}
-	if after := h.state(t); after != before {
-		t.Error("a request with a foreign Host changed the ledger")
-	}
+	check.Equal(t, h.state(t), before, "a request with a foreign Host changed the ledger: %v")
 }

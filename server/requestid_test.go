@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/server"
@@ -100,13 +101,9 @@ func TestRequestIDOnAStream(t *testing.T) {
 		writeOf("c", 1, appendOp("x")), writeOf("c", 1, appendOp("x")), writeOf("c", 9,
 			appendOp("x")), writeOf("c", 0))))
 	receive(t, stream, 4)
-	if got := stream.ResponseHeader().Get("X-Request-Id"); got != "stream-7" {
-		t.Errorf("got %q", got)
-	}
+	check.Equal(t, stream.ResponseHeader().Get("X-Request-Id"), "stream-7")
 	end(t, stream)
-	if err := h.stop(); err != nil { // so that the handler has returned
-		t.Fatal(err)
-	}
+	must.Do(t, h.stop()) // so that the handler has returned
 	opened, closed := book.lines(t, "write stream opened"), book.lines(t, "write stream closed")
 	if len(opened) != 1 || len(closed) != 1 || opened[0]["request_id"] != "stream-7" ||
 		closed[0]["request_id"] != "stream-7" {
@@ -148,10 +145,8 @@ func TestLogsHoldNothingOfClients(t *testing.T) {
 		{"LedgerService/" + marker, `{}`},
 		{"AdminService/ListClients", `{"scope":{"organization":"` + marker + `"}}`},
 	} {
-		r, err := http.NewRequest(http.MethodPost, h.url+"/seqledger.v1."+c.procedure, strings.NewReader(c.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequest(http.MethodPost, h.url+"/seqledger.v1."+c.procedure,
+			strings.NewReader(c.body)))(t)
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Authorization", "Bearer "+marker)
 		r.Header.Set("Cookie", "session="+marker)

@@ -53,10 +53,7 @@ func newKeyedServer(t *testing.T, rights map[string]string) *keyedServer {
 	}
 	s.save(t)
 	o := Options{Logger: slog.New(slog.DiscardHandler)}
-	var err error
-	if o.Auth, err = auth.Open(s.path, auth.Options{Logger: o.Logger}); err != nil {
-		t.Fatal(err)
-	}
+	o.Auth = must.Get(auth.Open(s.path, auth.Options{Logger: o.Logger}))(t)
 	s.Server = newTestServer(t, o)
 	return s
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/upgrade"
@@ -195,9 +196,7 @@ func TestUnsentCallGoesToTheNextLeader(t *testing.T) {
 			}
 			status, _, answer := r.write(t)
 			if then.Self {
-				if got := <-r.local; got != "a write<nil>" {
-					t.Errorf("this node got %q", got)
-				}
+				check.Equal(t, <-r.local, "a write<nil>", "this node got %q")
 			} else if !strings.HasPrefix(answer, "got a write") {
 				t.Errorf("got %d %s", status, answer)
 			}
@@ -235,17 +234,13 @@ func TestNoLeaderIsRefusedHere(t *testing.T) {
 		r.server.router.patience = 50 * time.Millisecond
 		r.elect(leader)
 		r.write(t)
-		if got := <-r.local; got != "a write<nil>" {
-			t.Errorf("%s: this node got %q", name, got)
-		}
+		check.Equal(t, <-r.local, "a write<nil>", "%s: this node got %q", name)
 	}
 	r := startRouted(t)
 	r.elect(leads(t, 2, accepts))
 	r.server.startDrain()
 	r.write(t)
-	if got := <-r.local; got != "a write<nil>" {
-		t.Errorf("draining, this node got %q", got)
-	}
+	check.Equal(t, <-r.local, "a write<nil>", "draining, this node got %q")
 }
 
 // A leader that has received a call and then disappears may have executed it. The call is not sent again from here.
@@ -373,9 +368,7 @@ func TestSilentForwardedUpgradesEnd(t *testing.T) {
 			}
 			response := must.Get(http.DefaultClient.Do(q))(t)
 			defer func() { _ = response.Body.Close() }()
-			if response.StatusCode != http.StatusSwitchingProtocols {
-				t.Fatal(response.Status)
-			}
+			must.Equal(t, response.StatusCode, http.StatusSwitchingProtocols, "%v: %v", response.Status)
 			<-begun
 			ended := make(chan struct{})
 			go func() { // ends with the connection, at the latest with the Close above
@@ -430,11 +423,7 @@ func TestPeerHandler(t *testing.T) {
 			q.Header.Set(clientHeader, address)
 		}
 		s.PeerHandler().ServeHTTP(w, q)
-		if w.Code != want {
-			t.Errorf("with the caller %q: got %d, want %d", address, w.Code, want)
-		}
+		check.Equal(t, w.Code, want, "with the caller %q: got %d", address)
 	}
-	if from != "192.0.2.1:5" {
-		t.Errorf("the caller is %q", from)
-	}
+	check.Equal(t, from, "192.0.2.1:5", "the caller is %q")
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
@@ -52,16 +53,13 @@ func startClockedNode(
 			Encrypted: config != nil, Token: joinToken,
 		}))
 	}
-	l, err := ledger.Open(within(t), ledger.Options{
+	l := must.Get(ledger.Open(within(t), ledger.Options{
 		Dir: dir, LogBytes: 8 << 20, CacheBytes: -1, ScrubBytes: -1, Logger: logger, Clock: clock,
 		Cluster: &cluster.Options{
 			Listener: listener, Client: "client-of-" + peer, TLS: config, Token: joinToken,
 			Tick: 60 * time.Millisecond, // with less, a busy machine would elect leaders for no reason
 		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() { _ = l.Close() }) // some tests close it
 	o.Ledger = l
 	h = startWith(t, o)
@@ -307,7 +305,6 @@ func TestEveryNodeReadsRecordsByTheLeadersClock(t *testing.T) {
 		}
 	}
 	get := seqledgerv1connect.NewIdempotencyServiceClient(follower.h1, follower.url, connect.WithHTTPGet())
-	if one := reply(t, get.GetRecord, &seqledgerv1.GetRecordRequest{Record: q.Record}).Record; one.State != pending {
-		t.Errorf("the follower by GET: %v", one)
-	}
+	check.Equal(t, reply(t, get.GetRecord, &seqledgerv1.GetRecordRequest{Record: q.Record}).Record.State, pending,
+		"the follower by GET: %v")
 }

@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	peers "github.com/seqledger/seqledger/ledger/raftlog/transport"
@@ -127,16 +128,12 @@ func (g *guarded) isRefused(t *testing.T) {
 				return err
 			},
 		} {
-			if err := settled(t, do); connect.CodeOf(err) != want {
-				t.Errorf("%s by %q: got %v, want %v", what, id, err, want)
-			}
+			check.Equal(t, connect.CodeOf(settled(t, do)), want, "%s by %q: got %v", what, id)
 		}
 	}
 	_, admin := g.as("foreman") // administers a scope, but not the cluster
 	err = settled(t, func() error { return call(t, admin.ChangeCluster, transfer) })
-	if connect.CodeOf(err) != connect.CodePermissionDenied {
-		t.Errorf("transfer by the foreman: %v", err)
-	}
+	check.Equal(t, connect.CodeOf(err), connect.CodePermissionDenied, "transfer by the foreman: %v: %v", err)
 }
 
 // TestForwardedAgentsKeepTheirRights: whichever node an agent calls, its tools may do what its own credential allows.
@@ -299,28 +296,23 @@ func TestForgedForwarding(t *testing.T) {
 				status = node.status(t, id, h.url, seqledgerv1connect.LedgerServiceWriteProcedure, forge)
 				return status != http.StatusServiceUnavailable
 			})
-			if status != want {
-				t.Errorf("a write of %q with forged headers: got %d, want %d", id, status, want)
-			}
+			check.Equal(t, status, want, "a write of %q with forged headers: got %d", id)
 		}
 		// The address for nodes trusts the header, but the rights are still those of the credential.
 		peer := &url.URL{Scheme: "http", Host: peerOf(t, h)}
 		for id, want := range map[string]connect.Code{
 			"": connect.CodeUnauthenticated, "reader": connect.CodePermissionDenied,
 		} {
-			if err := speakAsNode(t, h, h.h2, peer, g.keys[id]); connect.CodeOf(err) != want {
-				t.Errorf("%q at the address for nodes: got %v, want %v", id, err, want)
-			}
+			check.Equal(t, connect.CodeOf(speakAsNode(t, h, h.h2, peer, g.keys[id])), want,
+				"%q at the address for nodes: got %v", id)
 		}
 		nothing := func(http.Header) {}
-		if got := node.status(t, "root", peer.String(), seqledgerv1connect.LedgerServiceWriteProcedure, nothing); got !=
-			http.StatusServiceUnavailable { // nodes that refuse each other make a forwarded call retryable
-			t.Errorf("a client's call at the address for nodes: %d", got)
-		}
+		// nodes that refuse each other make a forwarded call retryable
+		check.Equal(t, node.status(t, "root", peer.String(), seqledgerv1connect.LedgerServiceWriteProcedure, nothing),
+			http.StatusServiceUnavailable, "a client's call at the address for nodes: %d")
 		for _, path := range []string{cluster.JoinPath, seed.Path, "/seqledger.raft.v1/Stream"} {
-			if got := node.status(t, "root", h.url, path, forge); got/100 != 4 {
-				t.Errorf("a client's call of %s was answered: %d", path, got)
-			}
+			check.Equal(t, node.status(t, "root", h.url, path, forge)/100, 4, "a client's call of %s was answered: %d",
+				path)
 		}
 	}
 	if log := g.log.String(); strings.Contains(log, forged) || !strings.Contains(log, "from=127.0.0.1:") {

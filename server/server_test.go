@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -142,10 +143,8 @@ type state struct {
 
 func (h *harness) state(t testing.TB) state {
 	t.Helper()
-	answer, err := h.admin.GetStatus(context.Background(), connect.NewRequest(new(seqledgerv1.GetStatusRequest)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(h.admin.GetStatus(context.Background(),
+		connect.NewRequest(new(seqledgerv1.GetStatusRequest))))(t)
 	return state{answer.Msg.Status.Index, answer.Msg.Status.Digest}
 }
 
@@ -224,9 +223,7 @@ func TestEveryProtocol(t *testing.T) {
 			if err != nil || got.Results[0].GetReceipt().GetSequence() != 2 {
 				t.Error("stream:", got, err)
 			}
-			if err := errors.Join(stream.CloseRequest(), stream.CloseResponse()); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, errors.Join(stream.CloseRequest(), stream.CloseResponse()))
 		})
 	}
 }
@@ -265,9 +262,7 @@ func TestPlainJSONOverHTTP1(t *testing.T) {
 	if header.Get("Access-Control-Allow-Origin") != "" {
 		t.Error("the server must send no CORS headers:", header)
 	}
-	if _, err := machine.ParseTxID(answer.Receipt.TxID); err != nil {
-		t.Error(err)
-	}
+	must.Get(machine.ParseTxID(answer.Receipt.TxID))(t)
 }
 
 func TestReadsOverGET(t *testing.T) {
@@ -280,9 +275,8 @@ func TestReadsOverGET(t *testing.T) {
 	if err != nil || string(answer.Msg.Entity.Value) != "v" {
 		t.Fatal(answer, err)
 	}
-	if got := answer.Header().Get("Cache-Control"); got != "no-store" {
-		t.Errorf("Cache-Control is %q: a cache would answer with an old state", got)
-	}
+	check.Equal(t, answer.Header().Get("Cache-Control"), "no-store",
+		"Cache-Control is %q: a cache would answer with an old state")
 	_, err = client.GetEntity(t.Context(), connect.NewRequest(&seqledgerv1.GetEntityRequest{Scope: scope(),
 		Key: "none"}))
 	if connect.CodeOf(err) != connect.CodeNotFound {

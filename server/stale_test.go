@@ -35,9 +35,7 @@ func TestStaleReads(t *testing.T) {
 		}
 		return left.client.GetEntity(ctx, q)
 	}
-	if _, err := get(within(t), ""); err != nil { // so that it has what was written
-		t.Fatal(err)
-	}
+	must.Get(get(within(t), ""))(t) // so that it has what was written
 	for _, h := range nodes {
 		if h != left && h != leader { // the leader last, so that it does not hand over
 			must.Do(t, errors.Join(h.stop(), h.ledger.Close()))

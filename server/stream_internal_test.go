@@ -3,6 +3,7 @@ package server
 import (
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/wire"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -20,9 +21,8 @@ func TestCommitsNext(t *testing.T) {
 		var st writeStream
 		for round := range 2 {
 			for i := 1; i <= 3*seenFrames; i++ {
-				if got, want := st.commitsNext(one), i > loneFrames && i%seenFrames > 0; got != want {
-					t.Errorf("%s, round %d: frame %d: got %t, want %t", name, round, i, got, want)
-				}
+				check.Equal(t, st.commitsNext(one), i > loneFrames && i%seenFrames > 0,
+					"%s, round %d: frame %d: got %t", name, round, i)
 			}
 			st.unanswered.Store(test.unanswered)
 			if st.commitsNext(test.frame) {

@@ -49,15 +49,11 @@ func receive(t testing.TB, stream *clientStream, n int) []*seqledgerv1.WriteResu
 // end half-closes and expects a clean end without further results.
 func end(t testing.TB, stream *clientStream) {
 	t.Helper()
-	if err := stream.CloseRequest(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, stream.CloseRequest())
 	if m, err := stream.Receive(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the half-close: got %v, %v; want a clean end", m, err)
 	}
-	if err := stream.CloseResponse(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, stream.CloseResponse())
 }
 
 func TestStreamAnswersInOrder(t *testing.T) {
@@ -141,17 +137,14 @@ func TestStreamGoesOnAfterARefusal(t *testing.T) {
 	stream := h.client.WriteStream(within(t))
 	proven := writeOf("c", 2, appendOp("x"), setOp("k", "v"))
 	proven.IncludeProof = true
-	err := stream.Send(frameOf(
+	must.Do(t, stream.Send(frameOf(
 		writeOf("c", 1, appendOp("x")),
 		writeOf("c", 3, appendOp("x")), // a gap
 		writeOf("c", 0, appendOp("x")), // invalid
 		proven,
 		writeOf("c", 1, appendOp("x")), // a retry
 		writeOf("c", 2, appendOp("y")), // another payload
-	))
-	if err != nil {
-		t.Fatal(err)
-	}
+	)))
 	r := receive(t, stream, 6)
 	if r[0].GetReceipt().GetSequence() != 1 || r[0].GetReceipt().GetReplayed() {
 		t.Error("first write:", r[0])

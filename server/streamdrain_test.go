@@ -105,9 +105,7 @@ func drainUnderLoad(
 	}
 	_ = end()
 	group.Wait()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, <-stopped)
 	status, found := ledgerState(t, h.ledger, "c")
 	if !found || status.Last != committed {
 		t.Errorf("%d receipts, and the ledger has %d writes", committed, status.Last)

@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -181,9 +182,7 @@ func TestUnreadPagesKeepNoPlace(t *testing.T) {
 		}()
 	}
 	for range 64 - 8 { // of 2.4 MiB each six or seven fit
-		if code := <-refused; code != http.StatusTooManyRequests {
-			t.Error("refused with", code)
-		}
+		check.Equal(t, <-refused, http.StatusTooManyRequests, "refused with: %v")
 	}
 	g.awaitObserved(t, "seqledger_answer_bytes", func(v float64) bool { return v > 16<<20 && v <= 32<<20 })
 	g.awaitObserved(t, "seqledger_reads_at_work", func(v float64) bool { return v == 0 })
@@ -300,7 +299,5 @@ func TestReadThatWaitedIsAuthorizedAgain(t *testing.T) {
 	for _, release := range releases {
 		release()
 	}
-	if err := <-answered; connect.CodeOf(err) != connect.CodeUnauthenticated {
-		t.Errorf("the read of a key that was revoked: %v", err)
-	}
+	check.Equal(t, connect.CodeOf(<-answered), connect.CodeUnauthenticated, "the read of a key that was revoked: %v")
 }

@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -153,9 +154,7 @@ func TestDiskReserve(t *testing.T) {
 	if _, err := h.admin.UpdateConfig(within(t), request); err != nil {
 		t.Error("what may make room:", err)
 	}
-	if got := h.metric(t, "seqledger_disk_reserve_level"); got != "2" {
-		t.Error("the metrics say", got)
-	}
+	check.Equal(t, h.metric(t, "seqledger_disk_reserve_level"), "2", "the metrics say: %v")
 }
 
 // A server without access control answers programs on its machine alone, and not those for which a proxy on it speaks.
@@ -169,10 +168,8 @@ func TestForwardedRequestsAreRefused(t *testing.T) {
 			h    *harness
 			want int
 		}{"without an auth file": {h, 403}, "with one": {g.harness, 200}, "insecure": {open, 200}} {
-			request, err := http.NewRequestWithContext(within(t), http.MethodGet, test.h.url+"/healthz", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			request := must.Get(http.NewRequestWithContext(within(t), http.MethodGet, test.h.url+"/healthz",
+				http.NoBody))(t)
 			request.Header.Set(header, "192.0.2.1")
 			if status, _, text := test.h.do(t, request); status != test.want ||
 				status == 403 && !strings.Contains(text, header) {
@@ -226,9 +223,7 @@ func TestASlowDiskCostsNoQuota(t *testing.T) {
 			runtime.Gosched()
 		}
 		cancel()
-		if err := <-given; connect.CodeOf(err) != connect.CodeCanceled {
-			t.Error("a write on a disk that stands still:", err)
-		}
+		check.Equal(t, connect.CodeOf(<-given), connect.CodeCanceled, "a write on a disk that stands still: %v")
 	}
 	release()
 	must.Get(l.Write(within(t), connect.NewRequest(writeIn("bad", "c", 2, appendOp("x")))))(t)

@@ -23,6 +23,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -57,9 +58,7 @@ func issue(t testing.TB, name string, issuer *identity) *identity {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if id.parsed, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
+	id.parsed = must.Get(x509.ParseCertificate(der))(t)
 	pkcs8 := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
 	id.cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	id.key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
@@ -175,33 +174,20 @@ func TestCertificateRotation(t *testing.T) {
 		state := must.Get(s.dial(t, nil))(t)
 		return state.PeerCertificates[0].Subject.CommonName
 	}
-	if served() != "first" {
-		t.Fatal("not the first certificate")
-	}
+	must.Equal(t, served(), "first", "not the first certificate: %v")
 	second := issue(t, "second", s.ca)
-	if err := os.WriteFile(s.files.Cert, second.cert, 0o600); err != nil { // half way
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(s.files.Cert, second.cert, 0o600)) // half way
 	for range 3 {
-		if served() != "first" {
-			t.Error("a certificate without its key is served")
-		}
+		check.Equal(t, served(), "first", "a certificate without its key is served: %v")
 	}
-	if n := strings.Count(s.log.String(), "TLS files have a mistake"); n != 1 {
-		t.Errorf("the mistake is in the log %d times, want once", n)
-	}
+	check.Equal(t, strings.Count(s.log.String(), "TLS files have a mistake"), 1,
+		"the mistake is in the log %d times, want once")
 	second.save(t, s.files)
-	if served() != "second" {
-		t.Error("the new certificate is not served")
-	}
+	check.Equal(t, served(), "second", "the new certificate is not served: %v")
 	must.Do(t, os.Remove(s.files.Key))
-	if served() != "second" {
-		t.Error("a missing file must change nothing")
-	}
+	check.Equal(t, served(), "second", "a missing file must change nothing: %v")
 	issue(t, "third", s.ca).save(t, s.files)
-	if served() != "third" {
-		t.Error("the files are there again and not served")
-	}
+	check.Equal(t, served(), "third", "the files are there again and not served: %v")
 	if block, _ := pem.Decode(second.key); strings.Contains(s.log.String(), string(block.Bytes)) ||
 		strings.Contains(s.log.String(), "PRIVATE") {
 		t.Error("the key is in the log")
@@ -362,9 +348,8 @@ func TestCORSOrigins(t *testing.T) {
 		"null": {}, "ftp://a": {}, "https://a/b": {}, "https://user@a": {}, "https://a?b": {},
 	} {
 		for i, authenticated := range []bool{false, true} {
-			if err := server.ValidateOrigins([]string{origin}, authenticated); (err == nil) != want[i] {
-				t.Errorf("%q, authenticated %v: %v", origin, authenticated, err)
-			}
+			check.Equal(t, (server.ValidateOrigins([]string{origin}, authenticated) == nil), want[i],
+				"%q, authenticated %v: %v", origin, authenticated)
 		}
 	}
 }

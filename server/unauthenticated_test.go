@@ -34,9 +34,7 @@ func newGuardedServer(t *testing.T, o Options) (s *Server, key string) {
 	entry := fmt.Sprintf("keys:\n- {id: root, hash: %q, role: admin, scopes: [\"*\"], client_ids: [\"*\"]}\n", hash)
 	must.Do(t, os.WriteFile(path, []byte(entry), 0o600))
 	o.Logger = slog.New(slog.DiscardHandler)
-	if o.Auth, err = auth.Open(path, auth.Options{Logger: o.Logger}); err != nil {
-		t.Fatal(err)
-	}
+	o.Auth = must.Get(auth.Open(path, auth.Options{Logger: o.Logger}))(t)
 	return newTestServer(t, o), key
 }
 
@@ -88,9 +86,7 @@ func TestUnauthenticatedRequestsHaveLittleTime(t *testing.T) {
 			if err == nil {
 				leave, err = s.admission.Request(t.Context(), s.admission.Party(c.Share(), c.Limits()))
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 		}
 		s.handler.ServeHTTP(d, r)
 		leave()

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/coder/websocket"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/internal/upgrade"
@@ -67,9 +68,7 @@ func TestUpgradedStream(t *testing.T) {
 	}
 	r := ask(t, stream, writeOf("c", 1, appendOp("x")), writeOf("c", 3, appendOp("x")),
 		writeOf("", 1), writeOf("c", 2, appendOp("x")))
-	if len(r) != 4 {
-		t.Fatal(r)
-	}
+	must.Equal(t, len(r), 4, "%v: %v", r)
 	if again := r[0].GetReceipt(); !again.GetReplayed() || again.GetTxId() != first[0].GetReceipt().GetTxId() {
 		t.Error("the repeat:", r[0])
 	}
@@ -83,14 +82,10 @@ func TestUpgradedStream(t *testing.T) {
 		t.Error("the good write:", r[3])
 	}
 	h.awaitStreams(t, "1")
-	if got := h.metric(t, "seqledger_write_streams_own_connection"); got != "1" {
-		t.Errorf("%s upgraded connections", got)
-	}
+	check.Equal(t, h.metric(t, "seqledger_write_streams_own_connection"), "1", "%s upgraded connections")
 	_ = stream.Close()
 	h.awaitStreams(t, "0")
-	if got := h.metric(t, "seqledger_write_streams_own_connection"); got != "0" {
-		t.Errorf("%s upgraded connections after the end", got)
-	}
+	check.Equal(t, h.metric(t, "seqledger_write_streams_own_connection"), "0", "%s upgraded connections after the end")
 }
 
 // rawRequest asks for an upgraded connection.
@@ -208,9 +203,7 @@ func TestAShutdownTellsAnUpgradedStream(t *testing.T) {
 	go func() { stopped <- h.stop() }() // ends with the drain; received below
 	err := stream.Receive(new(seqledgerv1.WriteStreamResponse))
 	mustRefuse(t, err, connect.CodeUnavailable, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING)
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, <-stopped)
 }
 
 // TestASlowDiskIsNoSilence: with more under way than a stream takes, and nothing decided, the server still says that it
@@ -262,7 +255,5 @@ func TestASlowDiskIsNoSilence(t *testing.T) {
 			next++
 		}
 	}
-	if next != frames+1 {
-		t.Errorf("%d of %d writes were answered", next-1, frames)
-	}
+	check.Equal(t, next, frames+1, "%d of %d writes were answered: %v", next-1, frames)
 }

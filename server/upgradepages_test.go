@@ -13,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/internal/upgrade"
@@ -66,9 +67,7 @@ func TestAPageWrites(t *testing.T) {
 	ws := g.page(t, &websocket.DialOptions{
 		HTTPHeader: http.Header{"Origin": {origin}}, Subprotocols: []string{upgrade.Protocol, "bearer." + key},
 	})
-	if ws.Subprotocol() != upgrade.Protocol {
-		t.Errorf("the sub-protocol is %q", ws.Subprotocol())
-	}
+	check.Equal(t, ws.Subprotocol(), upgrade.Protocol, "the sub-protocol is %q")
 	m := new(seqledgerv1.WriteStreamResponse)
 	sendMessage(t, ws, prototest.Enveloped(frameOf(writeOf("till-1", 1, appendOp("x")))))
 	if end, err := receiveMessage(ws, m); err != nil || end != "" ||
@@ -76,9 +75,7 @@ func TestAPageWrites(t *testing.T) {
 		t.Fatal(m, end, err)
 	}
 	sendMessage(t, ws, prototest.Envelope(2, []byte("{}")))
-	if end, err := receiveMessage(ws, m); err != nil || end != "{}" {
-		t.Error(end, err)
-	}
+	check.Equal(t, must.Get(receiveMessage(ws, m))(t), "{}")
 	if _, _, err := ws.Read(within(t)); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
 		t.Errorf("%v, want a close frame", err)
 	}

@@ -436,10 +436,7 @@ func TestEveryWayDecidesAlike(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	if text := os.Getenv("SEQLEDGER_WAYS_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
 	}
 	t.Logf("repeat with SEQLEDGER_WAYS_SEED=%d", seed)
 	turns := 400

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	limits "github.com/seqledger/seqledger/internal/wire"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -53,20 +54,14 @@ func TestWriteBatchInEveryProtocol(t *testing.T) {
 				writeOf("", 3, appendOp("nobody")), writeOf("a "+name, 3, appendOp("z")),
 			}
 			first := must.Get(client.WriteBatch(within(t), batchOf(batch...)))(t)
-			if got := results(first); got != "1, 1, SEQUENCE_GAP, 2, INVALID_ARGUMENT, 3" {
-				t.Fatal("results:", got)
-			}
-			if e := first.Msg.Results[4].GetError(); e.Field != "client_id" {
-				t.Error("the invalid write's error does not name the field:", e)
-			}
-			if n := len(first.Msg.Results[3].GetReceipt().Results); n != 2 {
-				t.Error("results of two operations:", n)
-			}
+			must.Equal(t, results(first), "1, 1, SEQUENCE_GAP, 2, INVALID_ARGUMENT, 3", "results: %v")
+			check.Equal(t, first.Msg.Results[4].GetError().Field, "client_id",
+				"the invalid write's error does not name the field: %v")
+			check.Equal(t, len(first.Msg.Results[3].GetReceipt().Results), 2, "results of two operations: %v")
 			again := must.Get(client.WriteBatch(within(t), batchOf(batch...)))(t)
 			// The third write is now a repeat of a number that stands for another payload.
-			if got := results(again); got != "again 1, again 1, SEQUENCE_REUSED, again 2, INVALID_ARGUMENT, again 3" {
-				t.Error("results of the repeat:", got)
-			}
+			check.Equal(t, results(again), "again 1, again 1, SEQUENCE_REUSED, again 2, INVALID_ARGUMENT, again 3",
+				"results of the repeat: %v")
 			for i := range first.Msg.Results {
 				if a, b := first.Msg.Results[i].GetReceipt(),
 					again.Msg.Results[i].GetReceipt(); a.GetTxId() != b.GetTxId() {
@@ -170,9 +165,7 @@ func TestWriteBatchIsAuthorized(t *testing.T) {
 	mustRefuse(t, err, connect.CodePermissionDenied, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED)
 	nobody := seqledgerv1connect.NewLedgerServiceClient(g.h2, g.url)
 	_, err = nobody.WriteBatch(within(t), batchOf(writeIn("good", "c", 3, appendOp("x"))))
-	if connect.CodeOf(err) != connect.CodeUnauthenticated {
-		t.Error(err)
-	}
+	check.Equal(t, connect.CodeOf(err), connect.CodeUnauthenticated, "%v: %v", err)
 }
 
 // The bounds of a credential hold for a batch as for its writes one by one: each counts for the rate, and what is
@@ -190,9 +183,7 @@ func TestWriteBatchIsBounded(t *testing.T) {
 	}
 	slow, _ := g.as("slow")
 	// More than the rate of a second is allowed if nothing precedes it, or it could never be sent.
-	if answer, err := slow.WriteBatch(within(t), batchOf(twenty...)); err != nil || len(answer.Msg.Results) != 20 {
-		t.Fatal(answer, err)
-	}
+	must.Equal(t, len(must.Get(slow.WriteBatch(within(t), batchOf(twenty...)))(t).Msg.Results), 20)
 	_, err := slow.WriteBatch(within(t), batchOf(twenty...))
 	e := mustRefuse(t, err, connect.CodeResourceExhausted, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL)
 	if e.RetryAfter.AsDuration() <= 0 || !strings.Contains(e.Message, "writes_per_second") {
@@ -231,9 +222,7 @@ func TestWriteBatchWhoseCallerLeft(t *testing.T) {
 		runtime.Gosched()
 	}
 	cancel()
-	if err := <-given; connect.CodeOf(err) != connect.CodeCanceled {
-		t.Error("a batch on a disk that stands still:", err)
-	}
+	check.Equal(t, connect.CodeOf(<-given), connect.CodeCanceled, "a batch on a disk that stands still: %v")
 	release()
 	answer, err := l.WriteBatch(within(t), batchOf(writeIn("bad", "c", 1, payload),
 		writeIn("bad", "c", 2, appendOp("x"))))
@@ -260,10 +249,8 @@ func TestLateAnswerIsOfUnknownOutcome(t *testing.T) {
 		seqledgerv1connect.LedgerServiceWriteProcedure:      write,
 		seqledgerv1connect.LedgerServiceWriteBatchProcedure: `{"writes":[` + write + `]}`,
 	} {
-		request, err := http.NewRequestWithContext(within(t), http.MethodPost, h.url+procedure, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequestWithContext(within(t), http.MethodPost, h.url+procedure,
+			strings.NewReader(body)))(t)
 		request.Header.Set("Content-Type", "application/json")
 		request.Header.Set("Connect-Timeout-Ms", "1")
 		status, _, text := h.do(t, request)

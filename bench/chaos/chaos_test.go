@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // The model takes what registers may do and refuses a read of a value that was overwritten before it began.
@@ -63,9 +65,7 @@ func TestRegisters(t *testing.T) {
 func TestFindings(t *testing.T) {
 	t.Parallel()
 	good := findings{linearizable: porcupine.Ok, digests: []string{"a", "a", "a"}}
-	if err := good.err(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, good.err())
 	for want, spoil := range map[string]func(*findings){
 		"1 duplicates":     func(f *findings) { f.duplicates = 1 },
 		"1 lost":           func(f *findings) { f.lost = 1 },

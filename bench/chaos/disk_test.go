@@ -9,6 +9,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // testDisks mounts disks below a directory, or says why there are none.
@@ -33,18 +36,14 @@ func TestFill(t *testing.T) {
 	dir := testDisks(t, 2)
 	path := diskOf(dir, 1)
 	filler, other := filepath.Join(path, "filler"), filepath.Join(path, "other")
-	if err := fill(t.Context(), filler); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, fill(t.Context(), filler))
 	if err := os.WriteFile(other, []byte("x"), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("a byte more: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(diskOf(dir, 2), "other"), []byte("x"), 0o600); err != nil {
 		t.Errorf("on the other disk: %v", err)
 	}
-	if err := os.Remove(filler); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, os.Remove(filler))
 	// A file system with a journal frees the blocks of a removed file when it commits.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -76,9 +75,7 @@ func TestHang(t *testing.T) {
 		longest <- most
 	}()
 	d := &node{dir: filepath.Join(path, "data")}
-	if err := new(adversary).hang(t.Context(), d, hangs); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, new(adversary).hang(t.Context(), d, hangs))
 	close(over)
 	if took := <-longest; took < hangs/2 {
 		t.Errorf("a write took %s at most while the disk hung for %s", took, hangs)
@@ -90,9 +87,7 @@ func TestFaultsThatThereCanBe(t *testing.T) {
 	t.Parallel()
 	without := &adversary{c: &cluster{network: nil}}
 	with := &adversary{c: &cluster{network: &namespaces{}, disks: true}}
-	if got, want := len(without.faults()), len(faults); got != want {
-		t.Errorf("%d faults without disks and namespaces, want %d", got, want)
-	}
+	check.Equal(t, len(without.faults()), len(faults), "%d faults without disks and namespaces")
 	var names []string
 	for _, f := range with.faults() {
 		if f.weight < 1 || f.do == nil {

@@ -31,17 +31,13 @@ func testNamespaces(t *testing.T) *namespaces {
 func TestNamespacesAreRemoved(t *testing.T) {
 	t.Parallel()
 	n, d := testNamespaces(t), &node{number: 1}
-	if err := n.add(t.Context(), d); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, n.add(t.Context(), d))
 	if want := n.prefix + ".1.2:"; !strings.HasPrefix(d.client, want) || !strings.HasPrefix(d.peer, want) {
 		t.Errorf("a node is at %q and %q, want %q", d.client, d.peer, want)
 	}
 	made := []string{n.router, n.of(d)}
 	for _, name := range made {
-		if _, err := os.Stat(filepath.Join("/run/netns", name)); err != nil {
-			t.Error(err)
-		}
+		must.Get(os.Stat(filepath.Join("/run/netns", name)))(t)
 	}
 	must.Do(t, n.close([]*node{d}))
 	for _, name := range made {
@@ -89,9 +85,7 @@ func testParted(t *testing.T, binary string, w *namespaces) *cluster {
 			t.Error(err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, d := range c.nodes {
 		for name, part := range map[string]struct {
 			set  func(context.Context, *node, bool) error

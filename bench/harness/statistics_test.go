@@ -16,6 +16,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -77,13 +78,9 @@ func TestMedianByItsDefinition(t *testing.T) {
 			t.Fatalf("%d of %d are below %v, and %d above", below, len(list), m, above)
 		}
 		slices.Reverse(list)
-		if Median(list) != m {
-			t.Fatalf("backwards it is %v, not %v", Median(list), m)
-		}
+		must.Equal(t, Median(list), m, "backwards it is %v")
 	})
-	if m := Median(nil); m != 0 {
-		t.Errorf("of nothing: %v", m)
-	}
+	check.Equal(t, Median(nil), 0, "of nothing: %v")
 }
 
 // TestRatiosAreOfPairs: what one side has more rounds of is left out.

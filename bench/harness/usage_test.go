@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/process"
 )
@@ -33,13 +34,9 @@ func TestTable(t *testing.T) {
 	}}
 	lines := []Line{Line{"row": "a", "rate": 1234.0}.With(Values{"p50": 2}), {"row": "b"}}
 	plain := shown.Head() + shown.Line(lines[0]) + shown.Line(lines[1])
-	if want := "row     rate   p50\na      1,234   2.0\nb\n"; plain != want {
-		t.Errorf("want %q, got %q", want, plain)
-	}
+	check.Equal(t, plain, "row     rate   p50\na      1,234   2.0\nb\n")
 	want := "## T\n\n| row | rate | p50 |\n|---|---:|---:|\n| a | 1,234 | 2.0 |\n| b |  |  |\n\n"
-	if got := Section("T", shown.Columns, lines); got != want {
-		t.Errorf("want %q, got %q", want, got)
-	}
+	check.Equal(t, Section("T", shown.Columns, lines), want)
 	if got := Section("T", shown.Columns, nil); strings.Contains(got, "T") {
 		t.Errorf("a table without lines is %q", got)
 	}
@@ -71,9 +68,7 @@ func TestLargest(t *testing.T) {
 		if largest := stop(); largest != 7 || next < len(samples) {
 			t.Errorf("got %d after %d samples", largest, next)
 		}
-		if largest := Largest(time.Hour, func() int64 { return 5 })(); largest != 5 {
-			t.Errorf("got %d", largest)
-		}
+		check.Equal(t, Largest(time.Hour, func() int64 { return 5 })(), 5)
 	})
 }
 
@@ -92,9 +87,7 @@ func TestProcessorTimeOfAnOddName(t *testing.T) {
 	if err != nil || used < 0 || used.Hours() > 1 {
 		t.Errorf("it has used %v, %v", used, err)
 	}
-	if err := p.Stop(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, p.Stop())
 	if _, err := processorTime(p.Pid); !gone(err) {
 		t.Errorf("of one that has ended: %v", err)
 	}

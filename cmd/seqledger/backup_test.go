@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 )
@@ -254,9 +255,7 @@ func TestBackupRefusals(t *testing.T) {
 	s := serve(t)
 	there := writeFile(t, "there", "a letter")
 	s.do(t, "backup", there).expect(t, exitUsage, "exists already")
-	if b, err := os.ReadFile(there); err != nil || string(b) != "a letter" {
-		t.Errorf("the file that was there: %q %v", b, err)
-	}
+	check.Equal(t, string(must.Get(os.ReadFile(there))(t)), "a letter", "the file that was there: %q")
 	s.do(t, "backup", filepath.Join(t.TempDir(), "no", "such", "place")).expect(t, exitUsage)
 	missing := filepath.Join(t.TempDir(), "missing")
 	seqledger(t, "backup", missing, "--server", "127.0.0.1:1").expect(t, exitFailed, "127.0.0.1:1")

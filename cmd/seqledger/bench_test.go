@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestBench measures a real server shortly, and compares what bench says it has
@@ -45,10 +47,7 @@ func committed(t *testing.T, clients string) (sum int64) {
 	t.Helper()
 	for _, part := range strings.Split(clients, `"lastCommittedSequence":"`)[1:] {
 		text, _, _ := strings.Cut(part, `"`)
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(strconv.ParseInt(text, 10, 64))(t)
 		sum += n
 	}
 	return sum

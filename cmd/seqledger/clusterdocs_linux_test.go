@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -112,9 +113,7 @@ func (c *pageCluster) serve(words []string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if err := p.cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, p.cmd.Start())
 	c.nodes[words[2]] = p
 	said, err := bufio.NewReader(out).ReadString('\n')
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.
@@ -176,9 +175,7 @@ func (c *pageCluster) write(client string) {
 func (c *pageCluster) stop(name string, signal syscall.Signal) {
 	c.t.Helper()
 	p := c.nodes[name]
-	if err := p.cmd.Process.Signal(signal); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, p.cmd.Process.Signal(signal))
 	if code := p.wait(c.t); signal == syscall.SIGTERM && code != exitDone {
 		c.t.Fatalf("%s ended with %d\n%s", name, code, p.stderr.String())
 	}
@@ -189,9 +186,7 @@ func (c *pageCluster) stop(name string, signal syscall.Signal) {
 func (c *pageCluster) changeToken(lines []string) {
 	c.t.Helper()
 	const token = "another-token-than-before"
-	if err := os.WriteFile(filepath.Join(c.dir, "new-token"), []byte(token+"\n"), 0o600); err != nil {
-		c.t.Fatal(err)
-	}
+	must.Do(c.t, os.WriteFile(filepath.Join(c.dir, "new-token"), []byte(token+"\n"), 0o600))
 	restarted := 0
 	for _, line := range lines {
 		if words := strings.Fields(line); words[0] == "serve" {
@@ -207,9 +202,7 @@ func (c *pageCluster) changeToken(lines []string) {
 			c.t.Errorf("%s has the token %q, %v", name, stored, err)
 		}
 	}
-	if restarted != 3 {
-		c.t.Errorf("the page restarts %d nodes", restarted)
-	}
+	check.Equal(c.t, restarted, 3, "the page restarts %d nodes")
 }
 
 // TestClusterProcedures runs the commands of the operations page about a cluster as they are written there.
@@ -250,9 +243,7 @@ func TestClusterProcedures(t *testing.T) {
 	part("Taking a node out")
 	c.environment = append(c.environment, "SEQLEDGER_SERVER="+c.host+":7460,"+c.host+":7480")
 	c.awaitVoters(2, 4)
-	if code := c.nodes["n1"].wait(t); code != exitFailed {
-		t.Errorf("the node that was removed ended with %d", code)
-	}
+	check.Equal(t, c.nodes["n1"].wait(t), exitFailed, "the node that was removed ended with %d")
 	c.write("without-1")
 	// The nodes end before the restore, as the page requires.
 	backup := sections["Backup of a cluster"]

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -140,9 +141,7 @@ func TestOldCopyOfANode(t *testing.T) {
 	c.serve(c.words(3))
 	c.awaitVoters(1, 2, 3)
 	c.client("cluster", "remove", "3")
-	if code := c.nodes["n3"].wait(t); code != exitFailed {
-		t.Errorf("the node that was removed ended with %d", code)
-	}
+	check.Equal(t, c.nodes["n3"].wait(t), exitFailed, "the node that was removed ended with %d")
 	said := c.nodes["n3"].stderr.String()
 	for _, wrong := range []string{"repair the disk", "storage failed", "error=<nil>", "no Host in request URL"} {
 		if strings.Contains(c.logs(), wrong) {

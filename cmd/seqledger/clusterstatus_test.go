@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -95,13 +96,10 @@ func TestClusterLineOfStatus(t *testing.T) {
 		"cluster node 2 knows no leader among 3 nodes": clusterOf(2, 0),
 		"": alone,
 	} {
-		if got := strings.Join(lines(t, func(shown *table) { showClusterLine(shown, c) }), "|"); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		check.Equal(t, strings.Join(lines(t, func(shown *table) { showClusterLine(shown, c) }), "|"), want)
 	}
-	if got := lines(t, func(shown *table) { showClusterLine(shown, nil) }); len(got) != 0 {
-		t.Errorf("a server without a cluster: %q", got)
-	}
+	check.Equal(t, len(lines(t, func(shown *table) { showClusterLine(shown, nil) })), 0,
+		"a server without a cluster: %q")
 }
 
 // TestStatusOfANodeThatIsLeft: two of three nodes are killed. The third still answers, reports that it takes no writes,

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -146,9 +147,7 @@ func TestListPages(t *testing.T) {
 		}
 		seen++
 	}
-	if seen != entities {
-		t.Errorf("want %d entities, got %d", entities, seen)
-	}
+	check.Equal(t, seen, entities)
 }
 
 // TestKeyIsKnownForTheWindow shows for how long a key protects: a repeat under a new number

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -36,18 +37,10 @@ func TestPrecedence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := cli.Serve.Listen; got != "127.0.0.1:1001" {
-		t.Errorf("want --listen from the command line, got %s", got)
-	}
-	if got := cli.Serve.Data; got != "/environment" {
-		t.Errorf("want --data from the environment, got %s", got)
-	}
-	if got := cli.Serve.KeyTTL.Hours(); got != 3 {
-		t.Errorf("want --key-ttl from the file, got %v hours", got)
-	}
-	if got := cli.Serve.DiskReserve; got != -1 {
-		t.Errorf("want --disk-reserve from the defaults, got %d", got)
-	}
+	check.Equal(t, cli.Serve.Listen, "127.0.0.1:1001", "want --listen from the command line: got %s")
+	check.Equal(t, cli.Serve.Data, "/environment", "want --data from the environment: got %s")
+	check.Equal(t, cli.Serve.KeyTTL.Hours(), 3, "want --key-ttl from the file, got %v hours")
+	check.Equal(t, cli.Serve.DiskReserve, -1, "want --disk-reserve from the defaults: got %d")
 	// The flag's file takes the place of the environment's.
 	cli, err = parseServe(t, "--config", writeFile(t, "d.yaml", "backup-rate: 44\n"))
 	if err != nil || cli.Serve.BackupRate != 44 || cli.Serve.KeyTTL.Hours() != 24 {
@@ -68,17 +61,12 @@ func TestScopePrecedence(t *testing.T) {
 		must.Get(parser.Parse(append([]string{"get", "k"}, args...)))(t)
 		return cli.Get.scopeFlags
 	}
-	if got := parse(); got != (scopeFlags{Scope: "environment"}) {
-		t.Errorf("want the environment's scope, got %+v", got)
-	}
-	if got := parse("--organization", "a/b", "--vault", "c"); got != (scopeFlags{Organization: "a/b", Vault: "c"}) {
-		t.Errorf("want the command line's organization alone, got %+v", got)
-	}
+	check.Equal(t, parse(), scopeFlags{Scope: "environment"}, "want the environment's scope: got %+v")
+	check.Equal(t, parse("--organization", "a/b", "--vault", "c"), scopeFlags{Organization: "a/b", Vault: "c"},
+		"want the command line's organization alone: got %+v")
 	t.Setenv("SEQLEDGER_SCOPE", "")
 	t.Setenv("SEQLEDGER_ORGANIZATION", "environment")
-	if got := parse("--scope", "a/b"); got != (scopeFlags{Scope: "a/b"}) {
-		t.Errorf("want the command line's scope alone, got %+v", got)
-	}
+	check.Equal(t, parse("--scope", "a/b"), scopeFlags{Scope: "a/b"}, "want the command line's scope alone: got %+v")
 }
 
 func TestConfigFile(t *testing.T) {

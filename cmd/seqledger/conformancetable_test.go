@@ -126,9 +126,7 @@ func TestConformanceTable(t *testing.T) {
 			t.Logf("there is no report of %s", c.column)
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		passed[i] = report
 	}
 	want := conformanceTable(passed)
@@ -163,9 +161,7 @@ func TestConformanceTableReports(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		lines := strings.Split(conformanceTable(slices.Repeat([]map[string]string{got}, len(conformanceClients))), "\n")
 		for i, cell := range []string{"ok", "FAIL", ""} {
 			want := tableRow(append([]string{cases[i].Name, cases[i].Duty},

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/demo"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -58,12 +59,8 @@ func children(t *testing.T, temporary string) int {
 // nothingLeft fails when a demo that has ended has left something behind.
 func nothingLeft(t *testing.T, temporary string) {
 	t.Helper()
-	if n := children(t, temporary); n != 0 {
-		t.Errorf("%d processes are left", n)
-	}
-	if files, err := os.ReadDir(temporary); err != nil || len(files) != 0 {
-		t.Errorf("want nothing left in the temporary directory, got %v (%v)", files, err)
-	}
+	check.Equal(t, children(t, temporary), 0, "%d processes are left")
+	check.Equal(t, len(must.Get(os.ReadDir(temporary))(t)), 0, "want nothing left in the temporary directory: got %v")
 }
 
 // TestDemo runs a short one with all that belongs to it: each fault and kill
@@ -72,10 +69,7 @@ func TestDemo(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	if text := os.Getenv("DEMO_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
 	}
 	t.Logf("repeat with: DEMO_SEED=%d go test ./cmd/seqledger -run 'TestDemo$'", seed)
 	// On a busy machine three seconds may be over before each fault has happened.
@@ -185,13 +179,9 @@ func TestDemoKeeps(t *testing.T) {
 		seqledger(t, "verify", "--data", filepath.Join(dir, side, "data")).expect(t, exitDone, "problems")
 	}
 	for _, file := range []string{"payments", "journal"} {
-		if _, err := os.Stat(filepath.Join(dir, "protected", "client-1", file)); err != nil {
-			t.Error(err)
-		}
+		must.Get(os.Stat(filepath.Join(dir, "protected", "client-1", file)))(t)
 	}
-	if n := children(t, temporary); n != 0 {
-		t.Errorf("%d processes are left", n)
-	}
+	check.Equal(t, children(t, temporary), 0, "%d processes are left")
 }
 
 func TestDemoUsage(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -112,9 +113,7 @@ func TestPlainParseError(t *testing.T) {
 		`--timeout: expected string value but got "EOL" (<EOL>)`:   `--timeout: its value is missing`,
 		`unexpected argument start, did you mean one of "a", "s"?`: `unexpected argument start, did you mean "serve"?`,
 	} {
-		if got := plainParseError(errors.New(text)).Error(); got != want {
-			t.Errorf("%s: got %s, want %s", text, got, want)
-		}
+		check.Equal(t, plainParseError(errors.New(text)).Error(), want, "%s: got %s", text)
 	}
 }
 
@@ -124,9 +123,7 @@ func TestWithPort(t *testing.T) {
 		"localhost": "localhost:7450", "::1": "[::1]:7450", "[::1]": "[::1]:7450", "10.0.0.1": "10.0.0.1:7450",
 		"localhost:1": "localhost:1", "[::1]:1": "[::1]:1", "": "", "host/path": "host/path",
 	} {
-		if got := withPort(server); got != want {
-			t.Errorf("%q: got %q, want %q", server, got, want)
-		}
+		check.Equal(t, withPort(server), want, "%q: got %q", server)
 	}
 }
 
@@ -219,7 +216,5 @@ func TestJSONIsStable(t *testing.T) {
 	var out bytes.Buffer
 	e := &environment{stdout: &out, json: true}
 	must.Do(t, e.show(&seqledgerv1.Scope{Organization: "a b", Vault: "c"}, nil))
-	if want := `{"organization":"a b","vault":"c"}` + "\n"; out.String() != want {
-		t.Errorf("want %q, got %q", want, out.String())
-	}
+	check.Equal(t, out.String(), `{"organization":"a b","vault":"c"}`+"\n")
 }

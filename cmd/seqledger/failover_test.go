@@ -143,10 +143,8 @@ func TestFailover(t *testing.T) {
 	var running sync.WaitGroup
 	for i := range writers {
 		load.received[i] = map[uint64]*seqledgerv1.Receipt{}
-		w, err := writer.Open(t.Context(), conn, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-", i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(writer.Open(t.Context(), conn, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-",
+			i)}))(t)
 		running.Go(func() { load.write(t, w, i, stop) }) // ends with stop
 	}
 	probe := must.Get(writer.Open(t.Context(), c.client(t), writer.Options{
@@ -185,10 +183,8 @@ func TestStoppedLeader(t *testing.T) {
 	var running sync.WaitGroup
 	for i := range writers {
 		load.received[i] = map[uint64]*seqledgerv1.Receipt{}
-		w, err := writer.Open(t.Context(), conn, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-", i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(writer.Open(t.Context(), conn, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-",
+			i)}))(t)
 		running.Go(func() { load.write(t, w, i, stop) }) // ends with stop
 	}
 	unary := c.client(t)

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -128,9 +129,7 @@ func TestGateway(t *testing.T) {
 		text != "charge 1 of 5" {
 		t.Errorf("after a restart: %d %v %s", status, replayed, text)
 	}
-	if executed.Load() != 1 {
-		t.Errorf("executed %d times", executed.Load())
-	}
+	check.Equal(t, executed.Load(), 1, "executed %d times")
 	if strings.Contains(g.stderr.String(), `"one"`) || strings.Contains(g.stderr.String(), "Bearer demo") {
 		t.Error("the log has a key:", g.stderr.String())
 	}
@@ -164,9 +163,7 @@ func TestGatewayKilled(t *testing.T) {
 		t.Errorf("beside the first one: %d %s", status, text)
 	}
 	first.kill()
-	if status := <-cut; status != -1 {
-		t.Errorf("the client of a killed gateway got %d", status)
-	}
+	check.Equal(t, <-cut, -1, "the client of a killed gateway got %d")
 	deadline := time.Now().Add(hangs)
 	for {
 		status, _, text := second.charge(`"k"`, "5")
@@ -182,9 +179,7 @@ func TestGatewayKilled(t *testing.T) {
 	if n := strings.Count(records.stdout, "\n"); n != 1 {
 		t.Errorf("%d records are indeterminate: %s", n, records.stdout)
 	}
-	if executed.Load() != 1 {
-		t.Errorf("executed %d times", executed.Load())
-	}
+	check.Equal(t, executed.Load(), 1, "executed %d times")
 }
 
 // A mistake on the command line is reported before anything is opened.
@@ -229,9 +224,7 @@ func TestGatewayExample(t *testing.T) {
 	const example = "../../docs/examples/gateway.yaml"
 	seqledger(t, "gateway", "--config", example, "--check").expect(t, exitDone, "no mistakes; 5 routes")
 	checked := seqledger(t, "gateway", "--config", example, "--check", "--json").expect(t, exitDone)
-	if checked.stdout != "{\"routes\":5}\n" {
-		t.Errorf("with --json: %v", checked)
-	}
+	check.Equal(t, checked.stdout, "{\"routes\":5}\n", "with --json: %v: %v", checked)
 	content := must.Get(os.ReadFile(example))(t)
 	// The example contains every setting of a route, including the section that is commented out.
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[gatewayRoute]()) {
@@ -262,9 +255,7 @@ routes:
 	r := seqledger(t, "gateway", "--config", file, "--check").expect(t, exitUsage, "gateway.yaml:1: --upstream",
 		"gateway.yaml:2: --ttl", "gateway.yaml:3: --trusted-proxies", "gateway.yaml:5: routes[0].path",
 		"gateway.yaml:6: routes[0].wait", "gateway.yaml:7: routes[1].color")
-	if strings.Count(r.stderr, "  next: ") != 1 {
-		t.Error(r)
-	}
+	check.Equal(t, strings.Count(r.stderr, "  next: "), 1, "%v: %v", r)
 	seqledger(t, "gateway", "--config", writeFile(t, "c.yaml", "upstram: http://a\n"), "--check").expect(t, exitUsage,
 		"c.yaml:1", "upstram")
 	errors := func(content string) result {
@@ -359,9 +350,7 @@ func TestGatewayLedgerListen(t *testing.T) {
 	auth := filepath.Join(dir, "auth.yaml")
 	made := seqledger(t, "auth", "new-key", "--id", "operator", "--role", "admin", "--scope", "*", "--append", auth,
 		"--json")
-	if made.code != exitDone {
-		t.Fatal(made)
-	}
+	must.Equal(t, made.code, exitDone, "%v: %v", made)
 	key, _ := made.field(t, "key").(string)
 	g := startGateway(t, dir, service.URL, "--data", filepath.Join(dir, "data"), "--ledger-listen", "127.0.0.1:0",
 		"--ledger-auth", auth, "--lease", "1s", "--wait", "0", "--max-keys-per-principal", "2")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // TestGatewayFailover kills, with SIGKILL, the leader of the three-node ledger behind two gateways while a request is
@@ -157,9 +158,8 @@ func (o *killedOwners) replayed(t *testing.T) uint64 {
 	for r, want := range map[*idempotency.ReserveRequest]string{o.kept: "kept", o.late: "taken"} {
 		other := *r
 		other.AttemptID = idempotency.NewAttemptID()
-		if got := o.reserve(t, &other, idempotency.Replay); string(got.Record.Response) != want {
-			t.Errorf("%s is replayed as %q", r.Key.Key, got.Record.Response)
-		}
+		check.Equal(t, string(o.reserve(t, &other, idempotency.Replay).Record.Response), want, "%s is replayed as %q",
+			r.Key.Key)
 	}
 	return o.taken
 }

@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -205,9 +206,7 @@ func TestGatewayStoreDownDuring(t *testing.T) {
 	await(t, func() bool { return beats.Load() > 1 })
 	f.set(nil)
 	u.finish <- struct{}{}
-	if a := <-first; a.status != http.StatusCreated {
-		t.Errorf("%+v", a)
-	}
+	check.Equal(t, (<-first).status, http.StatusCreated)
 	if a := g.until(t, `"k"`, "charge 1"); !a.replayed || u.executed.Load() != 1 {
 		t.Errorf("%+v, executed %d times", a, u.executed.Load())
 	}
@@ -229,9 +228,7 @@ func TestGatewayStoreDownAfter(t *testing.T) {
 		t.Errorf("%d %s", status, text)
 	}
 	g.kill()
-	if files, err := filepath.Glob(filepath.Join(dir, "journal", "*.result")); err != nil || len(files) != 1 {
-		t.Fatalf("in the journal: %v, %v", files, err)
-	}
+	must.Equal(t, len(must.Get(filepath.Glob(filepath.Join(dir, "journal", "*.result")))(t)), 1, "in the journal: %v")
 	f.set(nil)
 	g = startGateway(t, dir, u.URL, flags...)
 	deadline := time.Now().Add(hangs)
@@ -244,9 +241,7 @@ func TestGatewayStoreDownAfter(t *testing.T) {
 			t.Fatalf("the repeat: %d %s", status, text)
 		}
 	}
-	if u.executed.Load() != 1 {
-		t.Errorf("executed %d times", u.executed.Load())
-	}
+	check.Equal(t, u.executed.Load(), 1, "executed %d times")
 }
 
 // A gateway is killed after the service has answered and before the result is stored: the client received nothing, the
@@ -273,9 +268,7 @@ func TestGatewayKilledBeforeComplete(t *testing.T) {
 	u.finish <- struct{}{}
 	<-completing
 	g.kill()
-	if a := <-first; a.status != -1 {
-		t.Errorf("the client of a killed gateway got %+v", a)
-	}
+	check.Equal(t, (<-first).status, -1, "the client of a killed gateway got %+v")
 	f.set(nil)
 	g = startGateway(t, dir, u.URL, flags...)
 	if a := g.until(t, `"k"`, "outcome-unknown"); a.status != http.StatusConflict || u.executed.Load() != 1 {
@@ -297,9 +290,7 @@ func TestGatewayPaused(t *testing.T) {
 	paused := first.send(`"k"`)
 	<-u.fences
 	first.signal(t, syscall.SIGSTOP)
-	if a := second.until(t, `"k"`, "outcome-unknown"); a.status != http.StatusConflict {
-		t.Errorf("%+v", a)
-	}
+	check.Equal(t, second.until(t, `"k"`, "outcome-unknown").status, http.StatusConflict)
 	u.finish <- struct{}{}
 	first.signal(t, syscall.SIGCONT)
 	if a := <-paused; a.status != http.StatusCreated || a.text != "charge 1" {
@@ -363,9 +354,7 @@ func TestGatewayPausedTakeover(t *testing.T) {
 			t.Errorf("the repeat: %+v", a)
 		}
 	}
-	if u.executed.Load() != 2 {
-		t.Errorf("executed %d times", u.executed.Load())
-	}
+	check.Equal(t, u.executed.Load(), 2, "executed %d times")
 }
 
 // A thousand clients retry one key at once, through two gateways on one ledger: the service gets one call, and in the
@@ -436,9 +425,7 @@ func TestGatewayDrains(t *testing.T) {
 		t.Log(err) // the connection was closed
 	}
 	u.finish <- struct{}{}
-	if a := <-first; a.status != http.StatusCreated {
-		t.Errorf("%+v", a)
-	}
+	check.Equal(t, (<-first).status, http.StatusCreated)
 	if code := g.wait(t); code != exitDone {
 		t.Errorf("exit code %d: %s", code, g.stderr.String())
 	}
@@ -462,9 +449,7 @@ func TestGatewayLedgerFails(t *testing.T) {
 	if code := g.wait(t); code != exitFailed || !strings.Contains(g.stderr.String(), "repair the disk") {
 		t.Errorf("exit code %d: %s", code, g.stderr.String())
 	}
-	if u.executed.Load() != 1 {
-		t.Errorf("executed %d times", u.executed.Load())
-	}
+	check.Equal(t, u.executed.Load(), 1, "executed %d times")
 	g = startGateway(t, dir, u.URL, "--data", filepath.Join(dir, "data"))
 	if status, replayed, text := g.charge(`"a"`, "5"); status != http.StatusCreated || !replayed {
 		t.Errorf("after a restart: %d %s", status, text)

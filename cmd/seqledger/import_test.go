@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/journal"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -49,9 +50,7 @@ func TestImportBadLine(t *testing.T) {
 		input := writeFile(t, "in", good+"\n"+good+"\n"+test.bad+"\n"+good+"\n")
 		s.do(t, importArgs(input)...).expect(t, exitUsage, "line 3", test.says, "nothing was written")
 	}
-	if r := s.do(t, "list", "clients", "--json"); r.stdout != "" {
-		t.Errorf("want no stream, got %v", r)
-	}
+	check.Equal(t, s.do(t, "list", "clients", "--json").stdout, "", "want no stream: got %v")
 	s.do(t, importArgs(writeFile(t, "empty", ""))...).expect(t, exitDone, "nothing to import")
 	s.do(t, importArgs(t.TempDir())...).expect(t, exitUsage, "regular file")
 }
@@ -112,9 +111,7 @@ func TestImportNotTheSame(t *testing.T) {
 	refused("input has changed", importArgs(other, "--journal", path)...)
 
 	serve(t).do(t, importArgs(input)...).expect(t, exitRefused, "another ledger", s.ledgerID)
-	if last := loaderState(t, s, "lastCommittedSequence"); last != "20" {
-		t.Errorf("%s sequences are committed, want 20", last)
-	}
+	check.Equal(t, loaderState(t, s, "lastCommittedSequence"), "20", "%s sequences are committed")
 
 	// Another process writes under the import's session.
 	s.do(t, "write", "--scope", "acme/main", "--client-id", "loader", "--session", loaderState(t, s, "session"),
@@ -174,9 +171,7 @@ func TestImportLines(t *testing.T) {
 	var got []string
 	request := &seqledgerv1.WatchRequest{Scope: &seqledgerv1.Scope{Organization: "acme", Vault: "main"}}
 	for block, err := range s.client(t).Watch(t.Context(), request) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for _, tx := range block.GetTransactions() {
 			got = append(got, string(tx.GetOperations()[0].GetAppend().GetPayload()))
 		}
@@ -214,9 +209,7 @@ func TestImportInterrupted(t *testing.T) {
 	input := numberedLines(t, 50_000)
 	p := start(t, append(importArgs(input), "--server", s.address)...)
 	watch := start(t, "watch", "--server", s.address, "--scope", "acme/main", "--json", "--limit", "1")
-	if code := watch.wait(t); code != exitDone {
-		t.Fatalf("watch ended with %d", code)
-	}
+	must.Equal(t, watch.wait(t), exitDone, "watch ended with %d")
 	must.Do(t, p.cmd.Process.Signal(os.Interrupt))
 	if code := p.wait(t); code != exitSignal+2 || !strings.Contains(p.stderr.String(), "of 50000 lines are committed") {
 		t.Fatalf("want exit code 130 and the number of lines, got %d: %s", code, p.stderr.String())
@@ -232,9 +225,7 @@ func TestImportStalls(t *testing.T) {
 	input := numberedLines(t, 50_000)
 	p := start(t, append(importArgs(input), "--server", s.address, "--timeout", "1s")...)
 	watch := start(t, "watch", "--server", s.address, "--scope", "acme/main", "--json", "--limit", "1")
-	if code := watch.wait(t); code != exitDone {
-		t.Fatalf("watch ended with %d", code)
-	}
+	must.Equal(t, watch.wait(t), exitDone, "watch ended with %d")
 	s.kill()
 	if code := p.wait(t); code != exitUnknown || !strings.Contains(p.stderr.String(), "no progress within --timeout") {
 		t.Fatalf("want exit code 4 and the reason, got %d: %s", code, p.stderr.String())

@@ -14,6 +14,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -76,9 +77,8 @@ func TestParseLineKeepsNothing(t *testing.T) {
 		buffer := []byte(line)
 		operations := must.Get(parseLine(mode, buffer))(t)
 		clear(buffer)
-		if got := string(operations[0].GetAppend().GetPayload()); got != "abc" {
-			t.Errorf("%s: want abc after the buffer was used again, got %q", mode, got)
-		}
+		check.Equal(t, string(operations[0].GetAppend().GetPayload()), "abc",
+			"%s: want abc after the buffer was used again, got %q", mode)
 	}
 }
 
@@ -88,9 +88,7 @@ func TestProgressLines(t *testing.T) {
 	var stderr bytes.Buffer
 	p := newProgress(&environment{stderr: &stderr}, "importing", "lines", 100, 1000)
 	p.to(200)
-	if out := stderr.String(); out != "" {
-		t.Errorf("want nothing at first, got %q", out)
-	}
+	check.Equal(t, stderr.String(), "", "want nothing at first: got %q")
 	p.began = p.began.Add(-10 * time.Second)
 	p.told = p.told.Add(-2 * progressEvery)
 	p.to(600)
@@ -103,9 +101,7 @@ func TestProgressLines(t *testing.T) {
 	quiet := newProgress(&environment{stderr: &stderr, json: true}, "importing", "lines", 0, 1000)
 	quiet.to(600)
 	quiet.end()
-	if stderr.String() != out {
-		t.Errorf("want silence, got %q", stderr.String())
-	}
+	check.Equal(t, stderr.String(), out, "want silence: got %q")
 }
 
 // TestSurveyNamesTheLine: a bad line is found before anything is written, and a survey that is

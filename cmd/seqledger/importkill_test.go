@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -102,9 +103,7 @@ func audit(t *testing.T, s *testServer, scope string, lines uint64) {
 	request := &seqledgerv1.WatchRequest{Scope: &seqledgerv1.Scope{Organization: organization, Vault: vault}}
 	heights := strings.Count(s.do(t, "list", "blocks", "--scope", scope, "--json").expect(t, exitDone).stdout, "\n")
 	for block, err := range s.client(t).Watch(t.Context(), request) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for _, tx := range block.GetTransactions() {
 			payload := string(tx.GetOperations()[0].GetAppend().GetPayload())
 			last[tx.GetClientId()]++
@@ -128,9 +127,8 @@ func TestImportJournalComesFirst(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	s.do(t, importArgs(numberedLines(t, 10), "--journal", "/dev/null/no/such/place")...).expect(t, exitUsage)
-	if status := loaderState(t, s, "status"); status != "CLIENT_STATUS_UNKNOWN" {
-		t.Errorf("want no session opened when the journal cannot be written, got %v", status)
-	}
+	check.Equal(t, loaderState(t, s, "status"), "CLIENT_STATUS_UNKNOWN",
+		"want no session opened when the journal cannot be written: got %v")
 }
 
 // lossy is a proxy that loses the answers of the first write stream, and the answer

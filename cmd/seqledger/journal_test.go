@@ -10,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/journal"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -89,9 +90,7 @@ func TestJournalShowDamage(t *testing.T) {
 	if !strings.Contains(out.stdout, `"damage":{"offset":"24"`) {
 		t.Errorf("want the offset in JSON, got %v", out)
 	}
-	if after, err := os.ReadFile(damaged); err != nil || string(after) != string(content) {
-		t.Errorf("the file was changed (%v)", err)
-	}
+	check.Equal(t, string(must.Get(os.ReadFile(damaged))(t)), string(content), "the file was changed: %v")
 	out = seqledger(t, "journal", "show", "../../client/journal/testdata/version2.journal").expect(t, exitFailed,
 		"version2.journal has format version 2, and this program reads version 1; keep it and use the program")
 	if strings.Contains(out.stderr, "damaged") || strings.Contains(out.stderr, "next: ") {

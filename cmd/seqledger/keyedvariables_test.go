@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -160,9 +161,7 @@ func TestValuesOfKeyedVariables(t *testing.T) {
 	}
 	t.Setenv(prefix+pendingTTL, "60")
 	t.Setenv(pendingTTL, "60.0") // the same value
-	if c, err := parseGateway(t); err != nil || c.Lease != time.Minute {
-		t.Errorf("both forms: %v, %v", c.Lease, err)
-	}
+	check.Equal(t, must.Get(parseGateway(t))(t).Lease, time.Minute, "both forms: %v")
 	t.Setenv(pendingTTL, "61")
 	_, err := parseGateway(t)
 	if err == nil || !strings.Contains(err.Error(), "$"+prefix+pendingTTL+" and $"+pendingTTL) {

@@ -3,6 +3,9 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestListRefusals: a refused write is listed with its client, behind a number and as JSON, too.
@@ -10,16 +13,12 @@ func TestListRefusals(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	write := []string{"write", "--scope", "acme/main", "--client-id", "till-7", "--append", "x", "--sequence"}
-	if got := s.do(t, "list", "refusals").expect(t, exitDone).stdout; got != "" {
-		t.Errorf("before the first: %q", got)
-	}
+	check.Equal(t, s.do(t, "list", "refusals").expect(t, exitDone).stdout, "", "before the first: %q")
 	s.do(t, append(write, "9")...).expect(t, exitRefused)
 	s.do(t, append(write, "1")...).expect(t, exitDone)
 	s.do(t, append(write, "7")...).expect(t, exitRefused)
 	lines := strings.Split(s.do(t, "list", "refusals").expect(t, exitDone).stdout, "\n")
-	if len(lines) != 4 {
-		t.Fatalf("%q", lines)
-	}
+	must.Equal(t, len(lines), 4, "%q: %v", lines)
 	for i, want := range []string{"NUMBER TIME REASON",
 		"1 SEQUENCE_GAP Write acme/main till-7 9 sequence 9 is more than",
 		"2 SEQUENCE_GAP Write acme/main till-7 7 sequence 7 is more than"} {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -265,9 +266,7 @@ func TestGuard(t *testing.T) {
 		}
 		h = startGuard(t, dir)
 	}
-	if n := effects(dir, ""); n != 1 {
-		t.Errorf("%d effects", n)
-	}
+	check.Equal(t, effects(dir, ""), 1, "%d effects")
 }
 
 // A server that dies in the middle of a call leaves an unknown outcome, whether or not its effect happened: the agent
@@ -289,9 +288,7 @@ func TestGuardServerDies(t *testing.T) {
 			}
 			h = startGuard(t, dir, flags...)
 			r = h.awaitCode(t, "A", "outcome-unknown")
-			if n := effects(dir, "A"); n != want {
-				t.Errorf("%d effects, want %d", n, want)
-			}
+			check.Equal(t, effects(dir, "A"), want, "%d effects")
 			_, command, _ := strings.Cut(r.text, "seqledger key resolve ")
 			command, _, _ = strings.Cut(command, " (or")
 			args := append([]string{"key", "resolve"}, strings.Fields(command)...)
@@ -320,9 +317,7 @@ func TestGuardKilled(t *testing.T) {
 	if r := h.charge("B", ""); r.isError || r.replayed {
 		t.Errorf("another order: %+v", r)
 	}
-	if n := effects(dir, "A"); n != 1 {
-		t.Errorf("%d effects", n)
-	}
+	check.Equal(t, effects(dir, "A"), 1, "%d effects")
 }
 
 // A guard's ledger can be read, and an unknown outcome settled, while the guard runs.
@@ -343,9 +338,7 @@ func TestGuardLedgerListen(t *testing.T) {
 	h.awaitCode(t, "A", "outcome-unknown")
 	list := seqledger(t, "key", "list", "--scope", "mcp/main", "--all", "--state", "indeterminate", "--json",
 		"--server", address).expect(t, exitDone)
-	if strings.Count(list.stdout, "\n") != 1 {
-		t.Errorf("the records of which nothing is known: %s", list.stdout)
-	}
+	check.Equal(t, strings.Count(list.stdout, "\n"), 1, "the records of which nothing is known: %s: %v", list.stdout)
 	if seqledger(t, "mcp", "guard", "--config", filepath.Join(dir, "guard.yaml"), "--ledger-listen", "0.0.0.0:1",
 		"--", os.Args[0]).expect(t, exitUsage); exists("seqledger-data") {
 		t.Error("a guard that was refused has made a ledger")
@@ -439,9 +432,8 @@ func TestGuardWithoutItsLedger(t *testing.T) {
 	if r := h.charge("B", ""); r.code != "store-unavailable" || !strings.Contains(r.text, "Nothing was done") {
 		t.Errorf("a call without the ledger: %+v", r)
 	}
-	if r := callTool(t.Context(), h.session, "charges", struct{}{}); r.text != "A\n" {
-		t.Errorf("a tool that is not guarded: %+v", r)
-	}
+	check.Equal(t, callTool(t.Context(), h.session, "charges", struct{}{}).text, "A\n",
+		"a tool that is not guarded: %+v")
 	h.kill()
 	serveOn(t, s.data, s.address)
 	h = startGuard(t, dir, flags...)
@@ -455,9 +447,7 @@ func TestGuardWithoutItsLedger(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 	}
-	if n := effects(dir, ""); n != 1 {
-		t.Errorf("%d effects", n)
-	}
+	check.Equal(t, effects(dir, ""), 1, "%d effects")
 }
 
 // A server over streamable HTTP is guarded in the same way, with sessions and without.
@@ -487,9 +477,8 @@ func TestGuardBeforeHTTP(t *testing.T) {
 			if r := h.charge("A", ""); r.text != "charge 1 for A" || !r.replayed {
 				t.Errorf("again: %+v", r)
 			}
-			if r := callTool(t.Context(), h.session, "charges", struct{}{}); r.text != "A\n" {
-				t.Errorf("a tool that is not guarded: %+v", r)
-			}
+			check.Equal(t, callTool(t.Context(), h.session, "charges", struct{}{}).text, "A\n",
+				"a tool that is not guarded: %+v")
 			upstream.CloseClientConnections()
 			upstream.Config.SetKeepAlivesEnabled(false)
 			upstream.Listener.Close()
@@ -510,9 +499,7 @@ func TestGuardBeforeHTTP(t *testing.T) {
 			if code := h.wait(t); code != exitDone {
 				t.Errorf("exit code %d: %s", code, h.stderr.String())
 			}
-			if n := effects(dir, ""); n != 1 {
-				t.Errorf("%d effects", n)
-			}
+			check.Equal(t, effects(dir, ""), 1, "%d effects")
 		})
 	}
 }

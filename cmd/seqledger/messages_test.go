@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -90,9 +91,7 @@ func TestUnknownVariables(t *testing.T) {
 		strings.Contains(r.stderr, "SEQLEDGER_LISTEN") {
 		t.Errorf("want the mistyped variable named and nothing else, got %v", r)
 	}
-	if r := seqledger(t, "SEQLEDGER_TOKEN=x", "version").expect(t, exitDone); r.stderr != "" {
-		t.Errorf("want silence, got %v", r)
-	}
+	check.Equal(t, seqledger(t, "SEQLEDGER_TOKEN=x", "version").expect(t, exitDone).stderr, "", "want silence: got %v")
 }
 
 // TestServeMessages: what serve cannot work with is named by its flag, before
@@ -275,13 +274,9 @@ func TestAddressIsSaidOnce(t *testing.T) {
 		"localhost:7450":           "localhost:7450: connection refused at 127.0.0.1:7450",
 		"127.0.0.1:7450,ledger:80": "127.0.0.1:7450,ledger:80: connection refused at 127.0.0.1:7450",
 	} {
-		if got := why.from(server); got != want {
-			t.Errorf("want %q, got %q", want, got)
-		}
+		check.Equal(t, why.from(server), want)
 	}
-	if got := (&unreachableError{what: "is away"}).from("ledger"); got != "ledger: is away" {
-		t.Errorf("without an address: %q", got)
-	}
+	check.Equal(t, (&unreachableError{what: "is away"}).from("ledger"), "ledger: is away", "without an address: %q")
 }
 
 // TestNothingWasSent: a write or a session that no server was asked for is not told

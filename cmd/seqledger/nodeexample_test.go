@@ -13,6 +13,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // killingProxy stands between a program and a server, and kills the program at a chosen
@@ -99,15 +102,10 @@ func TestNodeExample(t *testing.T) {
 		p.program, p.requests, p.killAt, p.early, p.killed, p.late = cmd, 0, killAt, early, false, nil
 		err := cmd.Start()
 		p.mu.Unlock()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		err = cmd.Wait()
 		for _, r := range late { // the run before this one sent it
-			answer, err := p.send(r.path, r.body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Get(p.send(r.path, r.body))(t)
 			_ = answer.Body.Close()
 		}
 		p.mu.Lock()
@@ -135,8 +133,6 @@ func TestNodeExample(t *testing.T) {
 		exitDone).stdout
 	for n := range payments {
 		payload := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%d 100", n+1))
-		if booked := strings.Count(found, `"`+payload+`"`); booked != 1 {
-			t.Errorf("payment %d was booked %d times", n+1, booked)
-		}
+		check.Equal(t, strings.Count(found, `"`+payload+`"`), 1, "payment %d was booked %d times", n+1)
 	}
 }

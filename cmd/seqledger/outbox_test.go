@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -125,10 +126,8 @@ func metrics(t *testing.T, relay *process, texts ...string) {
 	t.Helper()
 	_, after, _ := strings.Cut(relay.stderr.String(), `"serving profiles and metrics" address=`)
 	address, _, _ := strings.Cut(after, "\n")
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics",
+		http.NoBody))(t)
 	response := must.Get(http.DefaultClient.Do(request))(t)
 	defer func() { _ = response.Body.Close() }()
 	body := must.Get(io.ReadAll(response.Body))(t)
@@ -163,9 +162,7 @@ func TestOutboxAge(t *testing.T) {
 			t.Fatal("no age in the metrics")
 			return 0
 		}
-		if got := age(); got != 0 {
-			t.Errorf("without rows the age is %v s", got)
-		}
+		check.Equal(t, age(), 0, "without rows the age is %v s")
 		execute(t, db, `INSERT INTO seqledger_outbox (stream, operations, created_at)
 			VALUES ('orders', '[{"append": {"payload": "b25l"}}]', clock_timestamp() - interval '1 hour')`)
 		if got := age(); got < 3600 || got > 7200 {

@@ -22,6 +22,7 @@ import (
 	"github.com/seqledger/seqledger/client/follow"
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/outbox"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -286,10 +287,7 @@ func TestTransfersBetweenDatabases(t *testing.T) {
 	}
 	seed := rand.Uint64()
 	if text := os.Getenv(transfersSeedVariable); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
 	}
 	t.Logf("repeat with %s=%d", transfersSeedVariable, seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -324,14 +322,10 @@ func TestTransfersBetweenDatabases(t *testing.T) {
 		"SELECT sum(amount) FROM received":        b.number(b.a, "SELECT sum(amount) FROM sent"),
 		"SELECT amount FROM balance":              -b.number(b.a, "SELECT amount FROM balance"),
 	} {
-		if got := b.number(b.b, query); got != want {
-			t.Errorf("%s: %d, want %d", query, got, want)
-		}
+		check.Equal(t, b.number(b.b, query), want, "%s: %d", query)
 	}
 	// The rows are also settled, once the relay has the last receipts.
 	outboxSays(t, b.from.URL, "account-0 0", "account-1 0", "account-2 0", "account-3 0")
 	const settled = "SELECT count(*) FROM seqledger_outbox WHERE state = 'committed'"
-	if n := b.number(b.a, settled); n != transfers {
-		t.Errorf("%d rows are committed", n)
-	}
+	check.Equal(t, b.number(b.a, settled), transfers, "%d rows are committed")
 }

@@ -63,9 +63,7 @@ func TestLargeBlocksAreWhole(t *testing.T) {
 	height := uint64(0)
 	for watched, err := range c.Watch(t.Context(), &seqledgerv1.WatchRequest{Scope: provenScope}) {
 		height++
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		request := &seqledgerv1.GetBlockRequest{Scope: provenScope, Height: height}
 		want := must.Get(raw.GetBlock(t.Context(), connect.NewRequest(request)))(t)
 		counter.blocks.Store(0)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -44,9 +45,7 @@ func startsGateway(t *testing.T, program string, args ...string) *testGateway {
 	if err == nil {
 		err = g.cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.
 	go func() {
@@ -186,13 +185,9 @@ func TestIdleConnectionsLeaveFiles(t *testing.T) {
 		s.address: http.StatusOK, debug: http.StatusOK, g.Ledger: http.StatusOK,
 		peer: http.StatusServiceUnavailable, // it answers, and refuses who is no node
 	} {
-		if got := get(address, "/healthz"); got != want {
-			t.Errorf("%s answers %d, want %d", address, got, want)
-		}
+		check.Equal(t, get(address, "/healthz"), want, "%s answers %d", address)
 	}
-	if got := get(gatewayDebug, "/metrics"); got != http.StatusOK {
-		t.Error("the gateway's metrics:", got)
-	}
+	check.Equal(t, get(gatewayDebug, "/metrics"), http.StatusOK, "the gateway's metrics: %v")
 	s.do(t, "write", "--scope", "acme/main", "--client-id", "c", "--append", "x").expect(t, exitDone)
 	if status, _, text := g.charge(`"k"`, "5"); status != http.StatusOK {
 		t.Error("the gateway answers", status, text)

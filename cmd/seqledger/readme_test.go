@@ -252,9 +252,7 @@ func TestDocumentTransfer(t *testing.T) {
 	} else if _, err := p.Wait(t.Context()); !errors.Is(err, failure.ErrConditionFailed) {
 		t.Fatal(err)
 	}
-	if err := pay(t.Context(), c, w, "behind a refused write", "bob", "ann", 1); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, pay(t.Context(), c, w, "behind a refused write", "bob", "ann", 1))
 	if err := pay(t.Context(), c, w, "too much", "ann", "bob", 32); err == nil {
 		t.Error("more was paid than there was")
 	}

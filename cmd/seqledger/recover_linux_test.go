@@ -31,9 +31,7 @@ func TestLostMajority(t *testing.T) {
 	t.Parallel()
 	sections := clusterSections(t)
 	lines := sections["A lost majority"]
-	if len(lines) != 6 {
-		t.Fatalf("docs/operations.md says %q", lines)
-	}
+	must.Equal(t, len(lines), 6, "docs/operations.md says %q: %v", lines)
 	pid := os.Getpid()
 	c := &pageCluster{
 		t: t, dir: t.TempDir(), nodes: map[string]*process{},

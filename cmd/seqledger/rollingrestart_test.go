@@ -37,9 +37,7 @@ func (u *rolling) restart(n *clusterServer) {
 // stop ends a node as an operator does.
 func (u *rolling) stop(n *clusterServer) {
 	u.t.Helper()
-	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		u.t.Fatal(err)
-	}
+	must.Do(u.t, n.cmd.Process.Signal(syscall.SIGTERM))
 	if code := n.wait(u.t); code != exitDone {
 		u.t.Fatalf("the node ended with %d\n%s", code, n.stderr.String())
 	}

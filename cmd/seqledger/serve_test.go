@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -114,9 +115,7 @@ func TestServeSameSignalTwice(t *testing.T) {
 		must.Do(t, s.cmd.Process.Signal(os.Interrupt))
 	}
 	awaitLog(t, s.process, "stopping")
-	if err := conn.Close(); err != nil { // the drain has nothing left to wait for
-		t.Fatal(err)
-	}
+	must.Do(t, conn.Close()) // the drain has nothing left to wait for
 	if code := s.wait(t); code != exitDone || !strings.Contains(s.stderr.String(), "msg=stopped") {
 		t.Errorf("want a drain, got exit code %d: %s", code, s.stderr.String())
 	}
@@ -169,9 +168,7 @@ func TestServeRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			r := seqledger(t, "serve", "--listen", test.listen, "--data", test.data).expect(t, test.code, test.says...)
-			if r.stdout != "" {
-				t.Errorf("want nothing on standard output, got %q", r.stdout)
-			}
+			check.Equal(t, r.stdout, "", "want nothing on standard output: got %q")
 			if test.name == "port in use" {
 				if _, err := os.Stat(test.data); err == nil {
 					t.Error("a ledger was created although nothing can serve it")

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -37,12 +38,9 @@ func TestFault_ServerSaysWhatToDo(t *testing.T) {
 			write := []string{"write", "--scope", "acme", "--client-id", "c", "--append", "x", "--timeout", "5s"}
 			s.do(t, write...).expect(t, exitDone)
 			inject(t, strace, s, tt.call+":error="+tt.errno)
-			if failed := s.do(t, write...); failed.code != exitUnknown {
-				t.Errorf("want exit code 4 for a write that may be on disk, got %v", failed)
-			}
-			if code := s.wait(t); code != exitFailed {
-				t.Errorf("exit code %d, want 1", code)
-			}
+			check.Equal(t, s.do(t, write...).code, exitUnknown,
+				"want exit code 4 for a write that may be on disk: got %v")
+			check.Equal(t, s.wait(t), exitFailed, "exit code %d")
 			lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
 			end := lines[len(lines)-1]
 			var last errorReport

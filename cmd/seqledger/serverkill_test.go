@@ -12,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -36,10 +37,8 @@ func TestInvariant1_ServerSurvivesKills(t *testing.T) {
 	var running sync.WaitGroup
 	for i := range writers {
 		load.received[i] = map[uint64]*seqledgerv1.Receipt{}
-		w, err := writer.Open(t.Context(), c, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-", i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(writer.Open(t.Context(), c, writer.Options{Scope: killScope(), ClientID: fmt.Sprint("writer-",
+			i)}))(t)
 		running.Go(func() { load.write(t, w, i, stop) }) // ends with stop
 	}
 	for range kills {

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -158,26 +159,19 @@ func TestAgeAndSize(t *testing.T) {
 		0: "0s", 1540 * time.Millisecond: "1.5s", 61 * time.Second: "1m1s",
 		3*time.Hour + 59*time.Second: "3h0m", 49 * time.Hour: "2d1h",
 	} {
-		if got := age(d); got != want {
-			t.Errorf("%s is shown as %s, want %s", d, got, want)
-		}
+		check.Equal(t, age(d), want, "%s is shown as %s", d)
 	}
 	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB",
 		5 << 30: "5.0 GiB", 1<<64 - 1: "16.0 EiB"} {
-		if got := byteSize(n); got != want {
-			t.Errorf("%d is shown as %s, want %s", n, got, want)
-		}
+		check.Equal(t, byteSize(n), want, "%d is shown as %s", n)
 	}
 	ahead := &seqledgerv1.Status{
 		LedgerTime: timestamppb.New(time.Unix(200, 0)),
 		Node:       &seqledgerv1.NodeStatus{Time: timestamppb.New(time.Unix(100, 0))},
 	}
-	if got := ageSuffix(ledgerAge(ahead)); got != " (1m40s ahead of the wall clock)" {
-		t.Errorf("got %q", got)
-	}
-	if got := ageSuffix(ledgerAge(new(seqledgerv1.Status))); got != "" {
-		t.Errorf("got %q for a server that does not report its clock", got)
-	}
+	check.Equal(t, ageSuffix(ledgerAge(ahead)), " (1m40s ahead of the wall clock)")
+	check.Equal(t, ageSuffix(ledgerAge(new(seqledgerv1.Status))), "",
+		"got %q for a server that does not report its clock")
 }
 
 // TestServeDebug: profiles are where they are asked for, and nowhere else.

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -23,9 +24,7 @@ import (
 func TestInterruptible(t *testing.T) {
 	t.Parallel()
 	const text = "some text that is read in pieces"
-	if err := iotest.TestReader(interruptible{t.Context(), strings.NewReader(text)}, []byte(text)); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, iotest.TestReader(interruptible{t.Context(), strings.NewReader(text)}, []byte(text)))
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		silent, end := io.Pipe()
@@ -66,9 +65,7 @@ func TestSignalsEndCommands(t *testing.T) {
 			p := start(t, append(test.command, "--scope", "a", "--server", hole.Addr().String())...)
 			conn := must.Get(hole.Accept())(t)
 			defer conn.Close()
-			if _, err := conn.Read(make([]byte, 1)); err != nil { // it asks, and gets no answer
-				t.Fatal(err)
-			}
+			must.Get(conn.Read(make([]byte, 1)))(t) // it asks, and gets no answer
 			must.Do(t, p.cmd.Process.Signal(os.Interrupt))
 			if code := p.wait(t); code != test.code ||
 				test.code == 130 && !strings.Contains(p.stderr.String(), "stopped by signal: interrupt") {
@@ -91,9 +88,7 @@ func TestSignalsEndCommands(t *testing.T) {
 		awaitFile(t, filepath.Join(data, "CREATING")) // then it reads
 		must.Do(t, cmd.Process.Signal(syscall.SIGTERM))
 		_ = cmd.Wait() // the exit code says it
-		if code := cmd.ProcessState.ExitCode(); code != 143 {
-			t.Errorf("want exit code 143, got %d", code)
-		}
+		check.Equal(t, cmd.ProcessState.ExitCode(), 143, "want exit code 143: got %d")
 	})
 }
 
@@ -140,9 +135,7 @@ func TestOutputLost(t *testing.T) {
 		var stderr strings.Builder
 		cmd.Stdout, cmd.Stderr = full, &stderr
 		_ = cmd.Run() // the exit code says it
-		if code := cmd.ProcessState.ExitCode(); code != exitFailed {
-			t.Errorf("%v: want exit code 1, got %d", test.command, code)
-		}
+		check.Equal(t, cmd.ProcessState.ExitCode(), exitFailed, "%v: want exit code 1, got %d", test.command)
 		for _, text := range append(test.says, "no space left") {
 			if !strings.Contains(stderr.String(), text) {
 				t.Errorf("%v: want %q, got %s", test.command, text, stderr.String())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seqledger/seqledger/client/idempotency"
 	"github.com/seqledger/seqledger/internal/storeurl"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
 
@@ -70,9 +71,7 @@ func TestGatewayStores(t *testing.T) {
 			if status, replayed, text := two.charge(`"one"`, "5"); status != http.StatusCreated || !replayed {
 				t.Errorf("after the crash: %d %v %s", status, replayed, text)
 			}
-			if executed.Load() != 1 {
-				t.Errorf("executed %d times", executed.Load())
-			}
+			check.Equal(t, executed.Load(), 1, "executed %d times")
 			settle(t, server.URL)
 		})
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/seqledger/seqledger/client/op"
 	"github.com/seqledger/seqledger/client/proof"
 	"github.com/seqledger/seqledger/client/writer"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -71,9 +72,7 @@ func TestEveryProofHolds(t *testing.T) {
 		if refusal, ok := errors.AsType[*failure.Error](err); ok && refusal.ConnectCode == connect.CodeNotFound {
 			break // the chain has ended
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		hash, err := proof.BlockHash(block.GetHeader())
 		if err != nil || !bytes.Equal(hash, block.GetHash()) ||
 			!bytes.Equal(previous, block.GetHeader().GetPreviousHash()) {
@@ -105,10 +104,8 @@ func TestEveryProofHolds(t *testing.T) {
 			Scope: provenScope, ClientId: "r", Sequence: (sequence + 1) / 2, IncludeProof: true,
 			Operations: []*seqledgerv1.Operation{op.Append(fmt.Append(nil, (sequence+1)/2))},
 		}))(t)
-		answer, err := c.GetTransaction(t.Context(), &seqledgerv1.GetTransactionRequest{TxId: receipt.GetTxId()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(c.GetTransaction(t.Context(),
+			&seqledgerv1.GetTransactionRequest{TxId: receipt.GetTxId()}))(t)
 		if err := proof.VerifyReceipt(receipt, answer.GetTransaction()); err != nil {
 			t.Errorf("%v: %v", receipt, err)
 		}
@@ -136,9 +133,8 @@ func TestTxChecksItsProof(t *testing.T) {
 	}
 	other := strings.Repeat("0", 63) + "1"
 	for _, args := range [][]string{{"tx", id, "--block-hash", other}, {"tx", id, "--block-hash", other, "--json"}} {
-		if r := s.do(t, args...).expect(t, exitFailed, hash, other, "another block"); r.stdout != "" {
-			t.Errorf("want nothing shown, got %v", r)
-		}
+		check.Equal(t, s.do(t, args...).expect(t, exitFailed, hash, other, "another block").stdout, "",
+			"want nothing shown: got %v")
 	}
 	s.do(t, "tx", id, "--block-hash", hash[2:]).expect(t, exitUsage, "in hex or")
 	s.do(t, "tx", id, "--block-hash", hash[1:]+"x").expect(t, exitUsage, "in hex or")

@@ -4,6 +4,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // TestVersion: every place has the version that the linker was given.
@@ -32,8 +34,6 @@ func TestVersionOf(t *testing.T) {
 		{"", "", "v0.1.0+dirty 0123abc (modified) go1.26.0"},
 		{"v0.2.0", "4567def", "v0.2.0 4567def go1.26.0"},
 	} {
-		if got := versionOf(info, test.version, test.revision).String(); got != test.want {
-			t.Errorf("want %q, got %q", test.want, got)
-		}
+		check.Equal(t, versionOf(info, test.version, test.revision).String(), test.want)
 	}
 }

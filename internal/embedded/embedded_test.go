@@ -55,9 +55,8 @@ func TestErrors(t *testing.T) {
 	if _, err := store.Get(t.Context(), &first.Key); !errors.Is(err, idempotency.ErrNotFound) {
 		t.Errorf("Get of an absent record: %v", err)
 	}
-	if r, err := store.Reserve(t.Context(), first); err != nil || r.Outcome != idempotency.Acquired {
-		t.Fatalf("the first Reserve: %+v, %v", r, err)
-	}
+	must.Equal(t, must.Get(store.Reserve(t.Context(), first))(t).Outcome, idempotency.Acquired,
+		"the first Reserve: %+v")
 	_, err := store.Reserve(t.Context(), request("second"))
 	if _, full := errors.AsType[*idempotency.QuotaError](err); !full {
 		t.Errorf("a Reserve beyond the bound: %v", err)
@@ -91,9 +90,7 @@ func TestDamagedResponse(t *testing.T) {
 				Key: reserved.Key, Token: r.Token, AttemptID: reserved.AttemptID,
 			}, idempotency.Result{Response: response})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	})
 	use(func(store idempotency.Store) {
 		state := must.Get(os.OpenFile(filepath.Join(dir, "state.db"), os.O_RDWR, 0))(t)
@@ -102,9 +99,7 @@ func TestDamagedResponse(t *testing.T) {
 		if err == nil {
 			_, err = state.WriteAt([]byte("damage"), int64(bytes.Index(content, response[:1000])))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if _, err := store.Get(t.Context(), &reserved.Key); !errors.Is(err, idempotency.ErrDamaged) {
 			t.Errorf("Get: %v", err)
 		}

@@ -248,10 +248,7 @@ func TestSlowEvents(t *testing.T) {
 // readAll reads a response.
 func readAll(t *testing.T, answer *http.Response) string {
 	t.Helper()
-	b, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Error(err)
-	}
+	b := must.Get(io.ReadAll(answer.Body))(t)
 	_ = answer.Body.Close()
 	return string(b)
 }

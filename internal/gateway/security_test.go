@@ -410,10 +410,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		defaults := plain(s.URL)
 		defaults.Shared = true
 		defaults.Timeout = time.Duration(i+1) * time.Hour // so that a reload also changes the transports
-		var err error
-		if configs[i], err = load(t, defaults, "routes: [{path: /keyed}]"); err != nil {
-			t.Fatal(err)
-		}
+		configs[i] = must.Get(load(t, defaults, "routes: [{path: /keyed}]"))(t)
 	}
 	base, g := start(t, configs[0])
 	slow := make(chan string)

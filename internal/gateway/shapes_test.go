@@ -329,9 +329,7 @@ func TestRouteTimeout(t *testing.T) {
 	if len(g.transports) != 2 {
 		t.Errorf("%d transports", len(g.transports))
 	}
-	if c, err = load(t, defaults, ""); err != nil {
-		t.Fatal(err)
-	}
+	c = must.Get(load(t, defaults, ""))(t)
 	if g.Reload(c); len(g.transports) != 1 {
 		t.Errorf("%d transports after the route has gone", len(g.transports))
 	}

@@ -185,10 +185,8 @@ func TestRepeatUnderAnotherFingerprint(t *testing.T) {
 	base, g := start(t, configs["raw"])
 	send := func(body string) (int, string) {
 		t.Helper()
-		answer, err := http.DefaultClient.Do(newRequest(t, http.MethodPost, base+"/x", "k", strings.NewReader(body)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(http.DefaultClient.Do(newRequest(t, http.MethodPost, base+"/x", "k",
+			strings.NewReader(body))))(t)
 		defer answer.Body.Close()
 		text, _ := io.ReadAll(answer.Body)
 		return answer.StatusCode, string(text)

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 )
 
@@ -84,9 +85,8 @@ func TestPropertyOfOneKey(t *testing.T) {
 				}
 				w.running[c.AttemptID], w.highest = next.Token, next.Token
 			case out.Code == OK && (c.Kind == Complete || c.Kind == Reject):
-				if w.running[c.AttemptID] != c.Token {
-					t.Fatal("a token that was never issued has completed the key")
-				}
+				must.Equal(t, w.running[c.AttemptID], c.Token,
+					"a token that was never issued has completed the key: %v")
 				w.over[c.AttemptID] = true
 			case out.Code == OK && c.Kind == Release:
 				w.over[c.AttemptID] = true

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 const (
@@ -86,9 +88,7 @@ func TestOneOwnerFinishes(t *testing.T) {
 	if k.r.Token != 1 || k.r.Attempts != 1 || k.r.LeaseEnd != k.now+lease {
 		t.Errorf("%+v", k.r)
 	}
-	if out := k.do(reserve(2), InFlight); out.RetryAfter != time.Duration(lease) {
-		t.Errorf("retry after %v", out.RetryAfter)
-	}
+	check.Equal(t, k.do(reserve(2), InFlight).RetryAfter, time.Duration(lease), "retry after %v")
 	k.now += second
 	k.do(reserve(1), Acquired) // the answer was lost
 	if k.r.Token != 1 || k.r.Attempts != 1 || k.r.LeaseEnd != k.now+lease {
@@ -290,14 +290,10 @@ func TestPastAttemptsAreBounded(t *testing.T) {
 		k.do(reserve(byte(i)).with(func(c *Command) { c.ValidUntil = until }), Acquired)
 		k.do(owner(Release, byte(i), k.r.Token), OK)
 	}
-	if out := k.do(reserve(200), InFlight); out.RetryAfter != 10*time.Second {
-		t.Errorf("retry after %v, want 10 s", out.RetryAfter)
-	}
+	check.Equal(t, k.do(reserve(200), InFlight).RetryAfter, 10*time.Second, "retry after %v")
 	k.now += 10*second + 1
 	k.do(reserve(200), Acquired)
-	if len(k.r.Past) != MaxPastAttempts-1 {
-		t.Errorf("%d past attempts", len(k.r.Past))
-	}
+	check.Equal(t, len(k.r.Past), MaxPastAttempts-1, "%d past attempts")
 }
 
 // After an outage every running lease has some time left.
@@ -307,13 +303,9 @@ func TestLeaseFloor(t *testing.T) {
 	k.do(reserve(1), Acquired)
 	k.now += lease + 3600*second
 	k.floor = Moment{LeaseFloor: k.now + int64(OutageGrace), FloorSet: k.now}
-	if out := k.do(reserve(2), InFlight); out.RetryAfter != OutageGrace {
-		t.Errorf("retry after %v", out.RetryAfter)
-	}
+	check.Equal(t, k.do(reserve(2), InFlight).RetryAfter, OutageGrace, "retry after %v")
 	k.do(owner(Heartbeat, 1, 1).with(func(c *Command) { c.Lease = second }), OK)
-	if k.r.LeaseEnd != k.floor.LeaseFloor {
-		t.Errorf("a heartbeat has cut the lease to %d", k.r.LeaseEnd-k.now)
-	}
+	check.Equal(t, k.r.LeaseEnd, k.floor.LeaseFloor, "a heartbeat has cut the lease to %d: %v", k.r.LeaseEnd-k.now)
 	k.now += int64(OutageGrace)
 	k.do(reserve(2), Unknown)
 	// A lease that begins after the outage is not extended.

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -29,9 +30,7 @@ func TestSharesLeaveFiles(t *testing.T) {
 			t.Errorf("%d files: %+v", files, s)
 		}
 		if files >= 1<<20 || files == 0 {
-			if s.Clients != mostConnections {
-				t.Errorf("%d files: %+v", files, s)
-			}
+			check.Equal(t, s.Clients, mostConnections, "%d files: %+v: %v", files, s)
 			continue
 		}
 		left := int(files) - s.Clients - s.Peers - s.Debug
@@ -110,22 +109,16 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	go func() { answer <- ask(busy, "/wait") }() // received below
 	<-s.begun
 	kept := dial(t, s.address)
-	if got := ask(kept, "/"); got != "ok<nil>" {
-		t.Fatal(got)
-	}
+	must.Equal(t, ask(kept, "/"), "ok<nil>")
 	for range 10 * most { // silent ones, and one that asks
 		dial(t, s.address)
-		if got := ask(dial(t, s.address), "/"); got != "ok<nil>" {
-			t.Fatal("a new connection is not served:", got)
-		}
+		must.Equal(t, ask(dial(t, s.address), "/"), "ok<nil>", "a new connection is not served: %v")
 	}
 	if _, err := kept.Read(make([]byte, 1)); err == nil {
 		t.Error("an idle connection was kept beyond the bound")
 	}
 	close(s.blocking)
-	if got := <-answer; got != "ok<nil>" {
-		t.Error("a request under way was cut off:", got)
-	}
+	check.Equal(t, <-answer, "ok<nil>", "a request under way was cut off: %v")
 }
 
 // If all connections have a request, a new one is closed at once, and a later one is served.
@@ -144,14 +137,10 @@ func TestBusyConnectionsAreKept(t *testing.T) {
 	}
 	close(s.blocking)
 	for range most {
-		if got := <-answers; got != "ok<nil>" {
-			t.Error(got)
-		}
+		check.Equal(t, <-answers, "ok<nil>")
 	}
 	for range 2 * most {
-		if got := ask(dial(t, s.address), "/"); got != "ok<nil>" {
-			t.Error(got)
-		}
+		check.Equal(t, ask(dial(t, s.address), "/"), "ok<nil>")
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // TestOpenLoopsAreComplete: every operation that is due in the measured time is served or counted as not served, for
@@ -30,9 +32,8 @@ func TestOpenLoopsAreComplete(t *testing.T) {
 						t.Fatalf("%s: %v", what, err)
 					}
 					due := int64(math.Ceil(3*rate)) - int64(math.Ceil(rate))
-					if total := r.Operations + r.Unserved; total != due {
-						t.Errorf("%s: %d served and %d not, of %d", what, r.Operations, r.Unserved, due)
-					}
+					check.Equal(t, r.Operations+r.Unserved, due, "%s: %d served and %d not, of %d: %v", what,
+						r.Operations, r.Unserved, due)
 					possible := float64(workers) * 3 / max(took.Seconds(), 1e-9)
 					if float64(begun.Load()) > possible+float64(workers) {
 						t.Errorf("%s: %d operations were begun, with one at a time for each worker", what, begun.Load())
@@ -53,9 +54,7 @@ func TestLatenciesAreKeptInTheirRange(t *testing.T) {
 	for _, d := range []time.Duration{-time.Second, 0, time.Nanosecond, time.Millisecond, time.Hour, math.MaxInt64} {
 		l.Record(d)
 	}
-	if l.TotalCount() != 6 {
-		t.Errorf("%d of 6 are there", l.TotalCount())
-	}
+	check.Equal(t, l.TotalCount(), 6, "%d of 6 are there")
 	longest := time.Duration(maxLatency).Seconds() * 1e3
 	if got := l.Milliseconds(100); got < longest*0.99 || got > longest*1.01 {
 		t.Errorf("the longest is %v ms, want about %v", got, longest)
@@ -69,9 +68,7 @@ func TestLatenciesAreKeptInTheirRange(t *testing.T) {
 func TestRatesOfNothing(t *testing.T) {
 	t.Parallel()
 	r := Result{Operations: 5, Latency: NewLatencies()}
-	if r.PerSecond() != 0 {
-		t.Errorf("in no time: %v a second", r.PerSecond())
-	}
+	check.Equal(t, r.PerSecond(), 0, "in no time: %v a second")
 	r.Elapsed = 2 * time.Second
 	r.Used = map[string]float64{"bytes": 50}
 	if v := r.Values(); v["throughput_per_s"] != 2.5 || v["bytes"] != 10 {

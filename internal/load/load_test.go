@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/load"
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A closed loop counts what was begun between warm-up and end, once each.
@@ -16,15 +18,12 @@ func TestClosedCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const took = 10 * time.Millisecond
-		r, err := load.Run(t.Context(), load.Load{Workers: 3, Warmup: 95 * time.Millisecond,
+		r := must.Get(load.Run(t.Context(), load.Load{Workers: 3, Warmup: 95 * time.Millisecond,
 			Duration: time.Second},
 			func(context.Context, int) error {
 				time.Sleep(took) //nolint:forbidigo // Simulated work and clock.
 				return nil
-			})
-		if err != nil {
-			t.Fatal(err)
-		}
+			}))(t)
 		if r.Operations != 3*100 || r.Elapsed != time.Second || r.PerSecond() != 300 {
 			t.Errorf("want 300 operations in a second, got %d in %s, %v a second", r.Operations, r.Elapsed,
 				r.PerSecond())
@@ -41,16 +40,13 @@ func TestOpenChargesTheStallToAllWhoWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
-		r, err := load.Run(t.Context(), load.Load{Workers: 1, Rate: 100, Duration: 10 * time.Second},
+		r := must.Get(load.Run(t.Context(), load.Load{Workers: 1, Rate: 100, Duration: 10 * time.Second},
 			func(context.Context, int) error {
 				if calls.Add(1) == 500 {
 					time.Sleep(time.Second) //nolint:forbidigo // It is the simulated stall, under a simulated clock.
 				}
 				return nil
-			})
-		if err != nil {
-			t.Fatal(err)
-		}
+			}))(t)
 		if r.Operations != 1000 || r.Unserved != 0 {
 			t.Fatalf("want 1000 served operations, got %d and %d unserved", r.Operations, r.Unserved)
 		}
@@ -68,14 +64,11 @@ func TestOpenChargesTheStallToAllWhoWaited(t *testing.T) {
 func TestOpenCountsTheUnserved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r, err := load.Run(t.Context(), load.Load{Workers: 2, Rate: 100, Duration: time.Second},
+		r := must.Get(load.Run(t.Context(), load.Load{Workers: 2, Rate: 100, Duration: time.Second},
 			func(context.Context, int) error {
 				time.Sleep(100 * time.Millisecond) //nolint:forbidigo // Simulated work and clock.
 				return nil
-			})
-		if err != nil {
-			t.Fatal(err)
-		}
+			}))(t)
 		if total := r.Operations + r.Unserved; total != 100 || r.Unserved < 70 || r.Latency.TotalCount() != 100 {
 			t.Errorf("want 100 due, most of them unserved; got %d served, %d unserved, %d latencies",
 				r.Operations, r.Unserved, r.Latency.TotalCount())
@@ -136,9 +129,7 @@ func TestRunSome(t *testing.T) {
 			return nil
 		}
 		o := load.Load{Workers: 1, Warmup: time.Millisecond, Duration: 50 * time.Millisecond}
-		if r, err := load.RunSome(t.Context(), o, slow); err != nil || r.Operations != 1 {
-			t.Errorf("want one operation, got %d, %v", r.Operations, err)
-		}
+		check.Equal(t, must.Get(load.RunSome(t.Context(), o, slow))(t).Operations, 1, "want one operation: got %d")
 		o.Warmup = 0
 		never := func(ctx context.Context, _ int) error {
 			time.Sleep(time.Minute) //nolint:forbidigo // The same.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
@@ -98,12 +99,10 @@ func TestClocksApart(t *testing.T) {
 				atClock(t, apart, func(t *testing.T) {
 					wrong := openAt(t, url)
 					inFlight(t, wrong, "mine"+suffix)
-					if who, err := once(t, wrong, "before"+suffix, "wrong"); err != nil || who != "right" {
-						t.Errorf("the work was done by %q, %v", who, err)
-					}
-					if who, err := once(t, wrong, "behind"+suffix, "wrong"); err != nil || who != "wrong" {
-						t.Errorf("the work was done by %q, %v", who, err)
-					}
+					check.Equal(t, must.Get(once(t, wrong, "before"+suffix, "wrong"))(t), "right",
+						"the work was done by %q")
+					check.Equal(t, must.Get(once(t, wrong, "behind"+suffix, "wrong"))(t), "wrong",
+						"the work was done by %q")
 					theirs = held(t, wrong, "theirs"+suffix)
 					answer, err := wrong.Heartbeat(t.Context(), theirs, 2*time.Minute)
 					if err != nil || answer.Outcome != idempotency.OK {
@@ -111,9 +110,8 @@ func TestClocksApart(t *testing.T) {
 					}
 				})
 				inFlight(t, right, "theirs"+suffix)
-				if who, err := once(t, right, "behind"+suffix, "right"); err != nil || who != "wrong" {
-					t.Errorf("the work was done by %q, %v", who, err)
-				}
+				check.Equal(t, must.Get(once(t, right, "behind"+suffix, "right"))(t), "wrong",
+					"the work was done by %q")
 				for _, owner := range []*idempotency.Ownership{mine, theirs} {
 					answer, err := right.Complete(t.Context(), owner, idempotency.Result{})
 					if err != nil || answer.Outcome != idempotency.OK {
@@ -135,13 +133,9 @@ func TestClockFarBehind(t *testing.T) {
 			url := start(t).URL
 			right := openAt(t, url)
 			atClock(t, 6*-time.Minute, func(t *testing.T) {
-				if who, err := once(t, openAt(t, url), "k", "wrong"); err != nil || who != "wrong" {
-					t.Errorf("the work was done by %q, %v", who, err)
-				}
+				check.Equal(t, must.Get(once(t, openAt(t, url), "k", "wrong"))(t), "wrong", "the work was done by %q")
 			})
-			if who, err := once(t, right, "k", "right"); err != nil || who != "wrong" {
-				t.Errorf("the work was done by %q, %v", who, err)
-			}
+			check.Equal(t, must.Get(once(t, right, "k", "right"))(t), "wrong", "the work was done by %q")
 		})
 	}
 }

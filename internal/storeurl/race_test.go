@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
@@ -201,9 +202,7 @@ func race(t *testing.T, url string) {
 	}
 	done := count(t, effects)
 	for n, times := range done {
-		if times != 1 {
-			t.Errorf("the work of key %s was done %d times", n, times)
-		}
+		check.Equal(t, times, 1, "the work of key %s was done %d times", n)
 	}
 	// A process that is killed leaves the outcome of one key unknown.
 	if most := commonKeys - killed; len(done) < most {
@@ -277,9 +276,7 @@ func raceFor(t *testing.T, server *servertest.Server, howLong time.Duration) {
 	}
 	done := count(t, effects)
 	for n, times := range done {
-		if times != 1 {
-			t.Errorf("the work of key %s was done %d times", n, times)
-		}
+		check.Equal(t, times, 1, "the work of key %s was done %d times", n)
 	}
 	t.Logf("the work of %d keys was done, with %d kills, and %d of the server", len(done), killed, servers)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 )
@@ -28,9 +29,7 @@ func TestMemory(t *testing.T) {
 	if err != nil || r.Outcome != idempotency.Acquired {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if err := closing(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, closing())
 }
 
 // Behind a PgBouncer in transaction mode the URL names the server itself for notifications, which then wake the callers
@@ -64,15 +63,11 @@ func TestListenURL(t *testing.T) {
 		must.Do(t, db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE application_name = 'listener' AND query LIKE 'LISTEN %')`).Scan(&listening))
 	}
-	if a, err := s.Complete(t.Context(), owner, idempotency.Result{}); err != nil || a.Outcome != idempotency.OK {
-		t.Errorf("%+v, %v", a, err)
-	}
+	check.Equal(t, must.Get(s.Complete(t.Context(), owner, idempotency.Result{}))(t).Outcome, idempotency.OK)
 	if r := <-waited; r == nil || r.Outcome != idempotency.Replay {
 		t.Errorf("the caller that waited got %+v", r)
 	}
-	if err := closing(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, closing())
 	if log.Len() > 0 {
 		t.Errorf("the log has %s", log.String())
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -63,9 +64,7 @@ func TestIdleTimes(t *testing.T) {
 				}
 			}
 			other := transport.pool(newRequest(t, "http://other.example", false))
-			if other.IdleConnTimeout != test.setting {
-				t.Errorf("another host is idle for %v", other.IdleConnTimeout)
-			}
+			check.Equal(t, other.IdleConnTimeout, test.setting, "another host is idle for %v")
 			if n := conns.Load(); test.plain == 0 && n < 19 { // the first response is the first to announce
 				t.Errorf("%d connections for 20 requests", n)
 			}

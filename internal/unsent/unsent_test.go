@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -33,8 +34,6 @@ func TestWatch(t *testing.T) {
 			_ = answer.Body.Close()
 			t.Errorf("%s: no error", name)
 		}
-		if connected() != test.connected {
-			t.Errorf("%s: connected %t", name, connected())
-		}
+		check.Equal(t, connected(), test.connected, "%s: connected %t", name)
 	}
 }

@@ -72,9 +72,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 				must.Do(b, c.Receive(&got))
 			}
 			b.ReportMetric(float64(processorTime()-began)/float64(b.N), "cpu-ns/op")
-			if err := c.Close(); err != nil {
-				b.Error(err)
-			}
+			must.Do(b, c.Close())
 		})
 		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) {
 			l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(b)

@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/coder/websocket"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -117,9 +118,7 @@ func TestCloseSendsACloseFrame(t *testing.T) {
 		if data := <-sent; !bytes.Equal(data, prototest.Frame(prototest.FrameClose, []byte{3, 0xe8})) {
 			t.Errorf("%x", data)
 		}
-		if err := <-result; connect.CodeOf(err) != connect.CodeUnavailable {
-			t.Error(err)
-		}
+		check.Equal(t, connect.CodeOf((<-result)), connect.CodeUnavailable)
 		<-time.After(10 * receiveEvery)
 		if c.silent.Load() {
 			t.Error("a closed stream was ended as silent, too")

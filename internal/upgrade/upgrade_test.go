@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -144,9 +145,7 @@ func TestEndsOfAStream(t *testing.T) {
 		!connect.IsWireError(err) {
 		t.Fatalf("%v, want the server's error", err)
 	}
-	if len(got.Details()) != 1 {
-		t.Fatalf("%d details", len(got.Details()))
-	}
+	must.Equal(t, len(got.Details()), 1, "%d details")
 	value, err := got.Details()[0].Value()
 	if e, ok := value.(*seqledgerv1.WriteError); err != nil || !ok ||
 		e.GetCode() != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING {
@@ -293,19 +292,16 @@ func TestClosedEndsConnections(t *testing.T) {
 	closed, end := context.WithCancel(t.Context())
 	s := open(t, serve(t, new(service), closed))
 	end()
-	if err := s.Receive(new(seqledgerv1.WriteStreamResponse)); connect.CodeOf(err) != connect.CodeUnavailable {
-		t.Errorf("%v, want a connection that has ended", err)
-	}
+	check.Equal(t, connect.CodeOf(s.Receive(new(seqledgerv1.WriteStreamResponse))), connect.CodeUnavailable,
+		"%v, want a connection that has ended")
 }
 
 // TestAStreamEndsWithItsContext although the transport has handed the connection over.
 func TestAStreamEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := Dial(ctx, NewTransport(new(http.Transport)), serve(t, new(service), t.Context()), nil, prototest.Codec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Dial(ctx, NewTransport(new(http.Transport)), serve(t, new(service), t.Context()), nil,
+		prototest.Codec{}))(t)
 	defer func() { _ = s.Close() }()
 	cancel()
 	if err := s.Receive(new(seqledgerv1.WriteStreamResponse)); err == nil {

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -131,9 +133,7 @@ func TestPartsJoin(t *testing.T) {
 			}
 			start = part.Next
 		}
-		if len(joined) != len(whole.Transactions) {
-			t.Fatalf("%d transactions are joined, want %d", len(joined), len(whole.Transactions))
-		}
+		must.Equal(t, len(joined), len(whole.Transactions), "%d transactions are joined")
 		for i := range joined {
 			if !proto.Equal(joined[i], whole.Transactions[i]) {
 				t.Fatalf("joined: %v, want %v", joined[i], whole.Transactions[i])
@@ -166,9 +166,8 @@ func TestRenderState(t *testing.T) {
 	if got = RenderState(state, nil, config); got.ExpiresAt.AsTime().UnixNano() != math.MaxInt64 {
 		t.Error("the end of time is", got.ExpiresAt.AsTime())
 	}
-	if ttl := RenderConfig(config).ClientTtl; ttl.AsDuration().Nanoseconds() != math.MaxInt64 {
-		t.Error("the longest time to live is", ttl)
-	}
+	check.Equal(t, RenderConfig(config).ClientTtl.AsDuration().Nanoseconds(), math.MaxInt64,
+		"the longest time to live is: %v")
 }
 
 // TestRenderTheRest: an entity, and a proof with its path in order.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -110,10 +111,7 @@ func TestConvertManyIntoOneMemory(t *testing.T) {
 		e.Reset()
 		commands := make([]machine.Command, len(requests))
 		for i, m := range requests {
-			var err error
-			if commands[i], err = e.Encode(m, "system:test"); err != nil {
-				t.Fatal(err)
-			}
+			commands[i] = must.Get(e.Encode(m, "system:test"))(t)
 		}
 		for i, m := range requests {
 			var alone Encoder
@@ -306,9 +304,8 @@ func TestEncodeNamesTheField(t *testing.T) {
 		}
 		// What was encoded of it is not in the way of the next one.
 		whole := everything()
-		if c, err := e.Encode(whole, "system:test"); err != nil || c.Operations() != len(whole.Operations) {
-			t.Errorf("behind a mistake in %s: %v", field, err)
-		}
+		c := must.Get(e.Encode(whole, "system:test"))(t)
+		check.Equal(t, c.Operations(), len(whole.Operations), "behind a mistake in %s: %d operations", field)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -130,9 +131,7 @@ func TestLongJSONIsNotExplained(t *testing.T) {
 			explained++
 		}
 	}
-	if explained != 3 {
-		t.Errorf("%d writes are explained, want 3", explained)
-	}
+	check.Equal(t, explained, 3, "%d writes are explained")
 }
 
 func TestJSONLimits(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -242,12 +243,9 @@ func TestTimesOfResults(t *testing.T) {
 		"completed": {CompletedTTL, 0, "ttl", time.Second, keyed.MaxTTL + 1},
 		"rejected":  {rejected, time.Minute, "ttl", time.Second, keyed.MaxTTL + 1},
 	} {
-		if got, err := test.resolve(nil); err != nil || got != int64(test.unset) {
-			t.Errorf("%s: unset is %d, %v", name, got, err)
-		}
-		if got, err := test.resolve(durationpb.New(test.least)); err != nil || got != int64(test.least) {
-			t.Errorf("%s: the least is %d, %v", name, got, err)
-		}
+		check.Equal(t, must.Get(test.resolve(nil))(t), int64(test.unset), "%s: unset is %d", name)
+		check.Equal(t, must.Get(test.resolve(durationpb.New(test.least)))(t), int64(test.least), "%s: the least is %d",
+			name)
 		for _, wrong := range []time.Duration{test.least - 1, test.beyond, -time.Second} {
 			_, err := test.resolve(durationpb.New(wrong))
 			refusedField(t, name, err, test.field, "must be")
@@ -278,9 +276,7 @@ func TestTimesOfAServer(t *testing.T) {
 		Scope: &seqledgerv1.Scope{Organization: "acme"}, IdempotencyKey: "k",
 		Operations: []*seqledgerv1.Operation{{Operation: &seqledgerv1.Operation_Append{Append: &seqledgerv1.Append{}}}},
 	}
-	if w, err := KeyedWrite(write, keyedCaller, 0, times); err != nil || w.TTL != int64(2*time.Hour) {
-		t.Errorf("a keyed write: %+v, %v", w, err)
-	}
+	check.Equal(t, must.Get(KeyedWrite(write, keyedCaller, 0, times))(t).TTL, int64(2*time.Hour), "a keyed write: %+v")
 }
 
 // TestKeyedNamesOfTheAPI: the machine and the API have the same outcomes and states.
@@ -296,9 +292,7 @@ func TestKeyedNamesOfTheAPI(t *testing.T) {
 		}
 	}
 	for _, number := range []int32{-1, 12, 257} {
-		if code := keyed.CodeOf(number); code != 0 {
-			t.Errorf("number %d is taken for %s", number, code)
-		}
+		check.Equal(t, keyed.CodeOf(number), 0, "number %d is taken for %s", number)
 	}
 	if len(recordStates) != len(seqledgerv1.RecordState_name)-1 {
 		t.Errorf("%d states of %d have a name", len(recordStates), len(seqledgerv1.RecordState_name)-1)

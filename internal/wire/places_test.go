@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/wire/message"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -127,8 +128,6 @@ func TestKindsHaveOneNumber(t *testing.T) {
 		message.DeleteRelationship: machine.OpDeleteRelationship,
 		message.Append:             machine.OpAppend, message.ExpireEntity: machine.OpExpireEntity,
 	} {
-		if machine.OperationKind(kind) != want {
-			t.Errorf("the kind %d is %d in the state machine", kind, want)
-		}
+		check.Equal(t, machine.OperationKind(kind), want, "the kind %d is %d in the state machine: %v", kind, want)
 	}
 }

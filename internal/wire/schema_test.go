@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -274,10 +275,7 @@ func spoiledWrites(t *testing.T) (spoiled []spoiledWrite) {
 			}
 			at++
 		})
-		data, err := m.MarshalVT() // package proto would not
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(m.MarshalVT())(t) // package proto would not
 		if err := proto.Unmarshal(data, new(seqledgerv1.WriteRequest)); err == nil {
 			t.Fatalf("%s: package proto takes it: the test says nothing", name)
 		}
@@ -312,9 +310,7 @@ func TestTextThatIsNotUTF8(t *testing.T) {
 			t.Errorf("%s: its neighbour must not notice: %v, %v", name, f.Invalid, f.Bad)
 			continue
 		}
-		if text := f.Writes[1].String(); text != "" {
-			t.Errorf("%s: something of the write is left: %s", name, text)
-		}
+		check.Equal(t, f.Writes[1].String(), "", "%s: something of the write is left: %s", name)
 	}
 }
 

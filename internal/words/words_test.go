@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -97,9 +98,7 @@ func TestDocumentsAndHelp(t *testing.T) {
 			} else if !documents.MatchString(path) {
 				continue
 			}
-			if word := neverWords.FindString(text); word != "" {
-				t.Errorf("%s:%d: %q", path, i+1, word)
-			}
+			check.Equal(t, neverWords.FindString(text), "", "%s:%d: %q", path, i+1)
 		}
 	})
 }

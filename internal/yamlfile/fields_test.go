@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/yamlfile"
 )
@@ -172,9 +173,7 @@ func FuzzObject(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if found := yamlfile.FindAlias(root); (found != nil) != hasAlias(root) {
-			t.Errorf("an alias is found at %v", found)
-		}
+		check.Equal(t, (yamlfile.FindAlias(root) != nil), hasAlias(root), "an alias is found at %v")
 		r := yamlfile.NewReader("f")
 		o := r.Object(root, "", "it", "more")
 		if root.Kind != yaml.MappingNode {

@@ -55,9 +55,7 @@ func newArchive(t testing.TB) (dir string, a *Archive) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err = Open(Directory(dir), id); err != nil {
-		t.Fatal(err)
-	}
+	a = must.Get(Open(Directory(dir), id))(t)
 	return dir, a
 }
 
@@ -109,9 +107,7 @@ func TestArchive(t *testing.T) {
 	if r.Close(); err != nil || n != l.sealed[len(l.sealed)-1].Last {
 		t.Errorf("read %d records, %v", n, err)
 	}
-	if err := files.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, files.Close())
 }
 
 // Another archive, another ledger, a gap and a directory without an index are refused, and change nothing.
@@ -275,9 +271,7 @@ func TestOlderIndex(t *testing.T) {
 	if err != nil || len(again.Entries()) != len(l.sealed)-1 {
 		t.Fatal(again, err)
 	}
-	if err := l.add(again, uint64(len(l.sealed))); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, l.add(again, uint64(len(l.sealed))))
 	mustBeSound(t, dir, len(l.sealed))
 }
 

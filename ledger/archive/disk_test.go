@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -152,9 +153,7 @@ func TestFailedCopyIsRemoved(t *testing.T) {
 	if err != nil || len(after) != len(before) {
 		t.Errorf("there was %v, and is %v: %v", before, after, err)
 	}
-	if err := a.Add(t.Context(), 1, f); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, a.Add(t.Context(), 1, f))
 }
 
 // TestCreateRefusals: an archive is not made twice, nor where nothing is.
@@ -164,9 +163,7 @@ func TestCreateRefusals(t *testing.T) {
 	if _, err := Create(Directory(dir), rand.Reader); err == nil || !strings.Contains(err.Error(), "already") {
 		t.Errorf("twice: %v", err)
 	}
-	if again, err := Open(Directory(dir), a.ID()); err != nil || len(again.Entries()) != 0 {
-		t.Errorf("the first one: %v, %v", again, err)
-	}
+	check.Equal(t, len(must.Get(Open(Directory(dir), a.ID()))(t).Entries()), 0, "the first one: %v")
 	absent := Directory(filepath.Join(dir, "absent"))
 	if _, err := Create(absent, rand.Reader); err == nil {
 		t.Error("it was made where nothing is")
@@ -252,9 +249,7 @@ func TestWith(t *testing.T) {
 		if err == nil {
 			b := make([]byte, 100)
 			n, _ := f.ReadAt(b, 0)
-			if got := string(b[:n]); got != test.want {
-				t.Errorf("%s: %q, want %q", test.name, got, test.want)
-			}
+			check.Equal(t, string(b[:n]), test.want, "%s: %q", test.name)
 			_ = f.Close()
 		}
 		p := placer.Place(test.name)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -72,9 +73,7 @@ func TestIndexLines(t *testing.T) {
 				t.Fatalf("want %d files, got %v (%v)", len(test.lines), x, err)
 			}
 			for i := range x.entries {
-				if got := x.entries[i].text(); got != test.lines[i] {
-					t.Errorf("want %q, got %q", test.lines[i], got)
-				}
+				check.Equal(t, x.entries[i].text(), test.lines[i])
 			}
 		})
 	}

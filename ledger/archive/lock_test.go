@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 )
@@ -59,9 +60,7 @@ func TestIndexThatChangesDuringACopy(t *testing.T) {
 	other := must.Get(readIndex(Directory(dir)))(t)
 	file := must.Get(blockfile.Directory{Path: l.dir}.OpenSealed(blockfile.Name(l.sealed[0].Number)))(t)
 	info, err := blockfile.CheckSealed(file)
-	if err = errors.Join(err, file.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, file.Close()))
 	changed := other.add(Entry{Number: info.Number, Last: info.Last, Size: info.Size, SHA256: info.SHA256}).encode()
 	a.step = func(name string) {
 		if name != "rename" {
@@ -74,9 +73,8 @@ func TestIndexThatChangesDuringACopy(t *testing.T) {
 	if err := l.add(a, l.sealed[0].Number); !errors.Is(err, ErrOther) {
 		t.Errorf("want the changed index noticed, got %v", err)
 	}
-	if now, err := os.ReadFile(filepath.Join(dir, IndexName)); err != nil || string(now) != string(changed) {
-		t.Errorf("the other's index was written over: %q, %v", now, err)
-	}
+	check.Equal(t, string(must.Get(os.ReadFile(filepath.Join(dir, IndexName)))(t)), string(changed),
+		"the other's index was written over: %q")
 }
 
 // TestFileSystemsWithoutLocks: what says that there are no locks is told from what says that this one cannot be had.

@@ -33,9 +33,7 @@ func encoded(t testing.TB, state []byte) []byte {
 		t.Fatal(err)
 	}
 	must.Get(w.Write(state))(t)
-	if info.SHA256, err = w.Finish(); err != nil {
-		t.Fatal(err)
-	}
+	info.SHA256 = must.Get(w.Finish())(t)
 	if info.Bytes != int64(out.Len()) {
 		t.Errorf("a backup of %d bytes was announced with %d bytes and has %d", len(state), info.Bytes, out.Len())
 	}

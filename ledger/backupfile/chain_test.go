@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -57,13 +59,9 @@ func makeBackup(t testing.TB, index, first, last uint64, since *made) *made {
 	if err == nil {
 		_, err = w.Finish()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	m := &made{b: out.Bytes()}
-	if m.info, err = Head(m.file("made")); err != nil {
-		t.Fatal(err)
-	}
+	m.info = must.Get(Head(m.file("made")))(t)
 	return m
 }
 
@@ -128,9 +126,7 @@ func TestReadChain(t *testing.T) {
 				t.Errorf("%d backups: file %d is wrong or missing", n, file)
 			}
 		}
-		if len(files) != len(want) {
-			t.Errorf("%d backups give %d files, want %d", n, len(files), len(want))
-		}
+		check.Equal(t, len(files), len(want), "%d backups give %d files", n)
 	}
 	if got := []uint64{backups[1].info.From, backups[2].info.From, backups[3].info.From}; !slices.Equal(got,
 		[]uint64{3, 3, 6}) {
@@ -199,9 +195,7 @@ func TestReadChainRefuses(t *testing.T) {
 		if !damaged && !errors.Is(err, ErrChain) {
 			t.Errorf("%s: %v is no ErrChain", name, err)
 		}
-		if again := CheckChain(test.chain); fmt.Sprint(again) != fmt.Sprint(err) {
-			t.Errorf("%s: the check alone says %v", name, again)
-		}
+		check.Equal(t, fmt.Sprint(CheckChain(test.chain)), fmt.Sprint(err), "%s: the check alone says %v", name)
 	}
 	if _, err := Read(t.Context(), bytes.NewReader(same.b), discardFiles, nil); !errors.Is(err, ErrIncremental) {
 		t.Errorf("an incremental one, read by itself: %v", err)

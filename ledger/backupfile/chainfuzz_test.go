@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -35,9 +36,7 @@ func fuzzPool(t testing.TB) (pool []*made, base []int) {
 	next := *makeBackup(t, 11, 1, 3, &foreign)
 	next.info.LedgerID = 8
 	next.b = resealed(&next.info, next.b)
-	if next.info, err = Head(next.file("next")); err != nil {
-		t.Fatal(err)
-	}
+	next.info = must.Get(Head(next.file("next")))(t)
 	return append(pool, &foreign, &next), []int{-1, 0, 1, 2, 0, -1, 5}
 }
 
@@ -92,9 +91,7 @@ func FuzzChain(f *testing.F) {
 // mustHaveFiles expects the state file and every block file of a backup, each as the last one that has it wrote it.
 func mustHaveFiles(t *testing.T, info *Info, files map[uint64]*bytes.Buffer) {
 	t.Helper()
-	if want := 1 + int(info.Last()+1-info.First); len(files) != want {
-		t.Fatalf("%d files, want %d", len(files), want)
-	}
+	must.Equal(t, len(files), 1+int(info.Last()+1-info.First), "%d files")
 	for file := info.First; file <= info.Last(); file++ {
 		at := uint64(0)
 		if file == info.Last() {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -104,9 +105,7 @@ func TestRecordsAreFound(t *testing.T) {
 			Mark: Mark{ID: testID, SealBytes: []int64{100, 3000, 70_000}[seed%3]},
 		}
 		f := mustOpen(t, o)
-		if m := f.Mark(); m != o.Mark {
-			t.Errorf("an empty directory stands at %+v", m)
-		}
+		check.Equal(t, f.Mark(), o.Mark, "an empty directory stands at %+v")
 		records := makeRecords(random, 300, []int{40, 3000}[seed%2])
 		for part := range slices.Chunk(records, 75) {
 			mustAppend(t, f, part)
@@ -246,9 +245,7 @@ func TestReadOnly(t *testing.T) {
 	if behind, err := again.Finish(); behind != 0 || err != nil {
 		t.Error(behind, err)
 	}
-	if _, err := again.Sync(); err != nil {
-		t.Error(err)
-	}
+	must.Get(again.Sync())(t)
 	other := mustOpen(t, o)
 	changed := stored{records[15].last, append(bytes.Clone(records[15].data), 1)}
 	if err := other.Append(changed.last, changed.data); !errors.Is(err, machine.ErrCorrupt) {
@@ -279,9 +276,7 @@ func readAll(t testing.TB, dir string) map[string][]byte {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		if files[name], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		files[name] = must.Get(os.ReadFile(filepath.Join(dir, name)))(t)
 	}
 	return files
 }

@@ -64,9 +64,7 @@ func TestCrashes(t *testing.T) {
 				t.Fatalf("seed %d: %s has other bytes than without crashes", seed, name)
 			}
 		}
-		if len(disk.files) != len(whole.files) {
-			t.Fatalf("seed %d: %d files, want %d", seed, len(disk.files), len(whole.files))
-		}
+		must.Equal(t, len(disk.files), len(whole.files), "seed %d: %d files", seed)
 	}
 	if behind == 0 {
 		t.Error("no crash left anything behind a checkpoint")

@@ -291,9 +291,7 @@ func anotherHistory(t *testing.T, x *image) {
 	}
 	for number := range x.mark.Number {
 		name := Name(number + 1)
-		if len(other.files[name].data) != len(x.files[name]) {
-			t.Fatalf("%s has another length", name)
-		}
+		must.Equal(t, len(other.files[name].data), len(x.files[name]), "%s has another length: %v", name)
 		files := map[string][]byte{}
 		for n, data := range x.files {
 			files[n] = data

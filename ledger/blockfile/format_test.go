@@ -8,6 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -117,9 +119,7 @@ func TestImpossibleMarks(t *testing.T) {
 			t.Errorf("%s: %+v %v", name, got, err)
 		}
 	}
-	if got, err := DecodeMark(good.Append(nil)); err != nil || got != good {
-		t.Errorf("%+v %v", got, err)
-	}
+	check.Equal(t, must.Get(DecodeMark(good.Append(nil)))(t), good)
 	start := Start{Number: 2, Base: 900, After: 7}
 	for name, change := range map[string]func(s *Start){
 		"the first file":      func(s *Start) { s.Number = 1 },

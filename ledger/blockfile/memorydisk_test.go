@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -16,9 +17,7 @@ func writeWhole(t *testing.T, d *MemoryDisk, name, content string) {
 	if err == nil {
 		_, err = f.WriteAt([]byte(content), 0)
 	}
-	if err = errors.Join(err, f.Sync()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, f.Sync()))
 }
 
 func readWhole(t *testing.T, d *MemoryDisk, name string) string {
@@ -27,9 +26,7 @@ func readWhole(t *testing.T, d *MemoryDisk, name string) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "none"
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	size, _ := f.Size() // memory has no errors
 	b := make([]byte, size)
 	must.Get(f.ReadAt(b, 0))(t)
@@ -55,9 +52,8 @@ func TestMemoryDiskRename(t *testing.T) {
 			if synced && left != "after" || left != "before" && left != "after" {
 				t.Errorf("seed %d, synced %v: a crash leaves %q", seed, synced, left)
 			}
-			if other := readWhole(t, d, "INDEX.new"); other != "none" {
-				t.Errorf("seed %d, synced %v: a crash leaves the old name with %q", seed, synced, other)
-			}
+			check.Equal(t, readWhole(t, d, "INDEX.new"), "none",
+				"seed %d, synced %v: a crash leaves the old name with %q", seed, synced)
 			met[left]++
 		}
 	}

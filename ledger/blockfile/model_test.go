@@ -25,10 +25,7 @@ type filesModel struct {
 }
 
 func (m *filesModel) open(t *rapid.T) {
-	var err error
-	if m.files, err = Open(Options{Disk: m.disk, Mark: m.mark, Start: m.start, Sealed: m.sealed}); err != nil {
-		t.Fatal(err)
-	}
+	m.files = must.Get(Open(Options{Disk: m.disk, Mark: m.mark, Start: m.start, Sealed: m.sealed}))(t)
 	// What the log has behind the checkpoint.
 	for _, r := range m.records {
 		if r.last > m.covered {
@@ -36,9 +33,7 @@ func (m *filesModel) open(t *rapid.T) {
 		}
 	}
 	m.files.Publish()
-	if behind, err := m.files.Finish(); err != nil || behind != 0 {
-		t.Fatal(behind, err)
-	}
+	must.Equal(t, must.Get(m.files.Finish())(t), 0)
 }
 
 func (m *filesModel) append(t *rapid.T) {
@@ -53,9 +48,7 @@ func (m *filesModel) append(t *rapid.T) {
 
 func (m *filesModel) checkpoint(t *rapid.T) {
 	must.Get(m.files.Sync())(t)
-	if n := m.files.Unsynced(); n != 0 {
-		t.Fatalf("%d bytes are not synced behind a sync", n)
-	}
+	must.Equal(t, m.files.Unsynced(), 0, "%d bytes are not synced behind a sync")
 	m.mark, m.covered = m.files.Mark(), m.last
 	m.sealed = nil
 	for _, s := range m.files.Sealed(m.mark.Number) {
@@ -124,9 +117,7 @@ func (m *filesModel) check(t *rapid.T) {
 			want++
 		}
 	}
-	if n != want {
-		t.Fatalf("a reader to %d finds %d records, want %d", limit, n, want)
-	}
+	must.Equal(t, n, want, "a reader to %d finds %d records", limit)
 	compared, err := scrubAll(m.files, rapid.IntRange(1, 500).Draw(t, "scrubbed at once"))
 	if err != nil || int64(compared) > m.files.Bytes() {
 		t.Fatalf("%d of %d bytes scrubbed: %v", compared, m.files.Bytes(), err)
@@ -145,9 +136,7 @@ func (m *filesModel) checkParts(t *rapid.T) {
 	if int64(whole.Len()) != size || size > m.files.Bytes() {
 		t.Fatalf("the parts have %d bytes, %d were copied, and the files have %d", size, whole.Len(), m.files.Bytes())
 	}
-	if m.files.Base() != m.start.Base {
-		t.Fatalf("the files begin at %d, want %d", m.files.Base(), m.start.Base)
-	}
+	must.Equal(t, m.files.Base(), m.start.Base, "the files begin at %d")
 }
 
 // Whatever is appended, dropped, and cut by losses of power: the files have what the model has.

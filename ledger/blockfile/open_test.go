@@ -121,9 +121,7 @@ func BenchmarkOpen(b *testing.B) {
 	must.Get(f.Sync())(b)
 	o.Mark = f.Mark()
 	sealed := f.Sealed(o.Mark.Number)
-	if len(sealed) != files {
-		b.Fatalf("%d files are sealed", len(sealed))
-	}
+	must.Equal(b, len(sealed), files, "%d files are sealed")
 	for name, recorded := range map[string][]SealedFile{"recorded": sealed, "not-recorded": nil} {
 		b.Run(name, func(b *testing.B) {
 			o.Sealed = recorded

@@ -29,9 +29,7 @@ func checkSealed(t *testing.T, disk *MemoryDisk, number uint64) (SealedInfo, err
 	t.Helper()
 	file := must.Get(disk.OpenSealed(Name(number)))(t)
 	info, err := CheckSealed(file)
-	if closeErr := file.Close(); closeErr != nil {
-		t.Error(closeErr)
-	}
+	must.Do(t, file.Close())
 	return info, err
 }
 
@@ -48,9 +46,7 @@ func TestCheckSealed(t *testing.T) {
 			t.Errorf("file %d: %+v", number, info)
 		}
 		if number > 1 {
-			if err := info.Follows(&before); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, info.Follows(&before))
 		}
 		before = info
 	}
@@ -106,9 +102,7 @@ func TestDamage_SealedFile(t *testing.T) {
 	try("a byte more", len(whole), append(bytes.Clone(whole), 0))
 	t.Logf("%d bits and %d cuts of a sealed file of %d bytes", 8*len(whole), len(whole), len(whole))
 	disk.files[Name(2)].data = whole
-	if _, err := checkSealed(t, disk, 2); err != nil {
-		t.Error(err)
-	}
+	must.Get(checkSealed(t, disk, 2))(t)
 }
 
 // A footer whose checksums are right, and which is of other records, is noticed too.
@@ -155,9 +149,7 @@ func TestOpenAllSealed(t *testing.T) {
 		if !same(got, want) {
 			t.Errorf("from file %d: %d records, want %d", first, len(got), len(want))
 		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, f.Close())
 	}
 	// A gap, and a file that follows another one.
 	disk.files[Name(1)], disk.files[Name(2)] = disk.files[Name(2)], disk.files[Name(1)]

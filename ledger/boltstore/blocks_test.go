@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -40,7 +41,7 @@ func wantState(t testing.TB, view func(func(machine.Reader) error) error, upTo u
 	if upTo > 0 {
 		last = fmt.Sprintf("last=%d ", upTo)
 	}
-	err := view(func(r machine.Reader) error {
+	must.Do(t, view(func(r machine.Reader) error {
 		blocks, err := list(r, machine.TableBlocks, "")
 		if err != nil {
 			return err
@@ -59,10 +60,7 @@ func wantState(t testing.TB, view func(func(machine.Reader) error) error, upTo u
 			}
 		}
 		return err
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 func syncError(s *Store) error {
@@ -138,17 +136,13 @@ func TestCrashAroundAFlush(t *testing.T) {
 		again(verifier, machine.ErrCorrupt)
 		apply(t, verifier, last)
 		wantState(t, verifier.View, last)
-		if err := errors.Join(verifier.EndReplay(), verifier.Err(), verifier.Close()); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, errors.Join(verifier.EndReplay(), verifier.Err(), verifier.Close()))
 		lost := reopen(t, path)
 		again(lost, machine.ErrCorrupt)
 		if err := lost.Flush(); err == nil {
 			t.Errorf("%s: a checkpoint is taken although entries are lost", moment.name)
 		}
-		if err := lost.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, lost.Close())
 		whole := reopen(t, path)
 		if whole.Checkpoint().Index != moment.checkpoint {
 			t.Errorf("%s: the checkpoint is %v, want %d", moment.name, whole.Checkpoint(), moment.checkpoint)
@@ -188,9 +182,7 @@ func TestCheckpointAmidAReplay(t *testing.T) {
 	must.Do(t, s.Close())
 	s = reopen(t, path)
 	apply(t, s, 25) // beyond what was there
-	if err := s.EndReplay(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, s.EndReplay())
 	wantState(t, s.View, 25)
 	flush(t, s)
 	must.Do(t, s.Close())
@@ -262,9 +254,7 @@ func TestSnapshotBeforeMoreBlocks(t *testing.T) {
 	defer func() { _ = adopted.Close() }() // its file is thrown away
 	wantState(t, adopted.View, 10)
 	put(t, adopted, machine.TableBlocks, string(blockKey(15)), "of another history")
-	if err := adopted.EndReplay(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, adopted.EndReplay())
 	flush(t, adopted)
 }
 
@@ -296,9 +286,7 @@ func TestDamagedBlocks(t *testing.T) {
 	refused(t, damage(2, "block 10"), testIdentity, machine.ErrCorrupt, adviceRestore)
 	s = reopen(t, damage(2, "block 11"))
 	apply(t, s, 20)
-	if err := s.EndReplay(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, s.EndReplay())
 	wantState(t, s.View, 20)
 	path := uncovered(t)
 	must.Do(t, os.Remove(filepath.Join(BlocksOf(path), "0000000001.blocks")))
@@ -309,9 +297,7 @@ func TestDamagedBlocks(t *testing.T) {
 func TestFailedBlocksAreSticky(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
-	if err := os.WriteFile(BlocksOf(s.path), nil, 0o600); err != nil { // no directory can be made
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(BlocksOf(s.path), nil, 0o600)) // no directory can be made
 	err := s.Update(next(s), func(tx machine.Tx) error { return tx.Put(machine.TableBlocks, blockKey(1), nil) })
 	if err == nil || s.Err() == nil || s.Flush() == nil || syncError(s) == nil {
 		t.Errorf("the store goes on: %v", err)
@@ -327,14 +313,10 @@ func TestSyncBlocksAlone(t *testing.T) {
 	}
 	apply(t, s, 10)
 	flush(t, s)
-	if s.UnsyncedBlocks() != 0 {
-		t.Errorf("after a flush %d bytes are not synced", s.UnsyncedBlocks())
-	}
+	check.Equal(t, s.UnsyncedBlocks(), 0, "after a flush %d bytes are not synced")
 	size, pending := s.LastFlush(), s.PendingBytes()
 	put(t, s, machine.TableBlocks, string(blockKey(11)), strings.Repeat("x", 1000))
-	if s.PendingBytes() != pending {
-		t.Error("blocks take memory")
-	}
+	check.Equal(t, s.PendingBytes(), pending, "blocks take memory: %v")
 	if written, err := s.SyncBlocks(); err != nil || written < 1000 || s.UnsyncedBlocks() != 0 {
 		t.Errorf("%d bytes written (%v), %d left", written, err, s.UnsyncedBlocks())
 	}

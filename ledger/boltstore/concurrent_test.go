@@ -276,16 +276,13 @@ func TestCloseDuringEverything(t *testing.T) {
 	if s.Applied().Index < durable.Load() {
 		t.Errorf("reopened at %v, but %d was durable", s.Applied(), durable.Load())
 	}
-	err := s.View(func(r machine.Reader) error {
+	must.Do(t, s.View(func(r machine.Reader) error {
 		now, err := checkPair(r, 0)
 		if now != s.Applied().Index {
 			t.Errorf("reopened at %v with the data of entry %d", s.Applied(), now)
 		}
 		return err
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 func benchStore(b *testing.B, records int) *Store {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -42,9 +43,7 @@ func TestOpenAcceptsExactSize(t *testing.T) {
 	meta := metaOf(t, path)
 	must.Do(t, os.Truncate(path, int64(meta.Pages)*meta.PageSize))
 	s := reopen(t, path)
-	if got := get(t, s, streams, string(recordKey(4999))); got != string(recordValue(4999)) {
-		t.Errorf("record 4999 is %q", got)
-	}
+	check.Equal(t, get(t, s, streams, string(recordKey(4999))), string(recordValue(4999)), "record 4999 is %q")
 }
 
 func TestOpenRefusesBadMetaPages(t *testing.T) {
@@ -67,9 +66,7 @@ func TestOpenRefusesBadMetaPages(t *testing.T) {
 	current := metaOf(t, path).Offset
 	edit(t, path, func(b []byte) []byte { flip(b[current:]); return b })
 	s := reopen(t, path)
-	if s.Applied() != (Position{}) {
-		t.Errorf("with the last commit's meta page torn the state is at %v", s.Applied())
-	}
+	check.Equal(t, s.Applied(), Position{}, "with the last commit's meta page torn the state is at %v")
 }
 
 // A damaged list of free pages would make bbolt overwrite live ones.
@@ -142,9 +139,7 @@ func TestDamageDoesNotStopReadOnlyStore(t *testing.T) {
 	if !errors.Is(err, machine.ErrCorrupt) {
 		t.Errorf("damaged record = %v", err)
 	}
-	if got := get(t, s, streams, string(recordKey(322))); got != string(recordValue(322)) {
-		t.Errorf("sound record = %q", got)
-	}
+	check.Equal(t, get(t, s, streams, string(recordKey(322))), string(recordValue(322)), "sound record = %q")
 }
 
 // The file is cut while it is open: a read beyond the end is a memory fault,
@@ -259,9 +254,7 @@ func TestRandomDamageNeverYieldsWrongValues(t *testing.T) {
 func TestChecksumBindsTableAndKey(t *testing.T) {
 	t.Parallel()
 	record := sealed(streams, []byte("key"), []byte("value"))
-	if value, err := unseal(streams, []byte("key"), record); err != nil || string(value) != "value" {
-		t.Fatalf("unseal = %q, %v", value, err)
-	}
+	must.Equal(t, string(must.Get(unseal(streams, []byte("key"), record))(t)), "value", "unseal = %q")
 	for name, f := range map[string]func() ([]byte, error){
 		"other table":  func() ([]byte, error) { return unseal(machine.TableExpiry, []byte("key"), record) },
 		"other key":    func() ([]byte, error) { return unseal(streams, []byte("kez"), record) },

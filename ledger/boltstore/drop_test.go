@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/machine"
@@ -20,9 +21,7 @@ func blockIndexes(t testing.TB, view func(func(machine.Reader) error) error) (in
 	must.Do(t, view(func(r machine.Reader) error {
 		return r.Ascend(machine.TableBlocks, nil, func(key, value []byte) bool {
 			index := binary.BigEndian.Uint64(key)
-			if string(value) != fmt.Sprintf("block %d", index) {
-				t.Errorf("block %d is %q", index, value)
-			}
+			check.Equal(t, string(value), fmt.Sprintf("block %d", index), "block %d is %q", index)
 			indexes = append(indexes, index)
 			return true
 		})
@@ -90,9 +89,7 @@ func TestDropBlocks(t *testing.T) {
 			t.Errorf("with %d files left by a crash there are %v, want %v", left, numbers, kept)
 		}
 		apply(t, again, again.Applied().Index+1)
-		if err := again.Close(); err != nil { // without a flush, so that the next one finds the same
-			t.Fatal(err)
-		}
+		must.Do(t, again.Close()) // without a flush, so that the next one finds the same
 	}
 }
 
@@ -165,17 +162,14 @@ func TestAmend(t *testing.T) {
 	flush(t, s)
 	put("b")
 	for _, view := range []func(func(machine.Reader) error) error{s.View, s.ViewBlocks} {
-		err := view(func(r machine.Reader) error {
+		must.Do(t, view(func(r machine.Reader) error {
 			for _, key := range []string{"a", "b"} {
 				if value, err := r.Get(carried, []byte(key)); string(value) != "value" || err != nil {
 					t.Errorf("%s is %q, %v", key, value, err)
 				}
 			}
 			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
+		}))
 	}
 	if s.Applied() != at || s.Checkpoint() != at {
 		t.Errorf("the position is %v, the checkpoint %v, they were %v", s.Applied(), s.Checkpoint(), at)

@@ -14,6 +14,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -62,10 +63,7 @@ func begin(t *testing.T, s *Store) *steps {
 // next does another step, and reports whether it was the last.
 func (c *steps) next() (pages int64, last bool) {
 	c.t.Helper()
-	pages, err := c.store.mergeSome(c.left, c.store.pacer())
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	pages = must.Get(c.store.mergeSome(c.left, c.store.pacer()))(c.t)
 	return pages, c.left.len() == 0
 }
 
@@ -198,9 +196,7 @@ func TestWritesOnTopOfAJournal(t *testing.T) {
 			t.Errorf("after a flush other content, or %d bytes and %d deletions are pending", s.PendingBytes(),
 				s.Tombstones())
 		}
-		if got := get(t, s, streams, string(recordKey(n/2))); got != "later" {
-			t.Errorf("what was written last is %q", got)
-		}
+		check.Equal(t, get(t, s, streams, string(recordKey(n/2))), "later", "what was written last is %q")
 	}
 }
 
@@ -241,9 +237,7 @@ func TestTombstonesOfAJournal(t *testing.T) {
 	}
 	begin(t, s)
 	s = openSteps(t, copyOf(t, s), 1)
-	if got := s.Tombstones(); got != 5 {
-		t.Errorf("%d deletions, want 5", got)
-	}
+	check.Equal(t, s.Tombstones(), 5, "%d deletions")
 	if flush(t, s); s.Tombstones() != 0 {
 		t.Errorf("%d deletions after a flush", s.Tombstones())
 	}
@@ -256,9 +250,7 @@ func TestSnapshotHasNoJournal(t *testing.T) {
 	s := openSteps(t, filled(t, n), 4)
 	look := func(sn *Snapshot, err error, want string) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if sn.tx.Bucket(journalBucket) != nil {
 			t.Error("a snapshot has a journal")
 		}
@@ -322,13 +314,9 @@ func TestAdoptedJournal(t *testing.T) {
 	}
 	for range 2 {
 		s := must.Get(Open(path, Options{Identity: other, NoSync: true}))(t)
-		if got := all(t, s); got != want {
-			t.Error("the copy has other content")
-		}
+		check.Equal(t, all(t, s), want, "the copy has other content: %v")
 		flush(t, s)
-		if got := all(t, s); got != want {
-			t.Error("the copy has other content after a flush")
-		}
+		check.Equal(t, all(t, s), want, "the copy has other content after a flush: %v")
 		must.Do(t, s.Close())
 	}
 	if hasJournal(t, path) {
@@ -444,9 +432,7 @@ func TestJournalIsForLargeOnes(t *testing.T) {
 		} else if err := s.write(frozen); err != nil {
 			t.Fatal(err)
 		}
-		if got := all(t, s); got != want {
-			t.Errorf("%s: other content", c.name)
-		}
+		check.Equal(t, all(t, s), want, "%s: other content: %v", c.name)
 		must.Do(t, s.Close())
 		if hasJournal(t, path) {
 			t.Errorf("%s: a journal is left", c.name)
@@ -480,9 +466,7 @@ func withJournal(t *testing.T) string {
 	scatter(t, s, 5_000, rand.New(rand.NewPCG(7, 8)))
 	begin(t, s).next()
 	path := copyOf(t, s)
-	if err := os.Remove(SumsPath(path)); err != nil { // what is below the page checksums is tested
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(SumsPath(path))) // what is below the page checksums is tested
 	return path
 }
 
@@ -632,9 +616,7 @@ func TestJournalBytes(t *testing.T) {
 	o.put(machine.TableExpiry, []byte("k1"), nil)
 	o.put(streams, []byte("key"), bytes.Repeat([]byte("v"), 200))
 	want := "\x01\x03key\x01\xc8\x01" + strings.Repeat("v", 200) + "\x02\x02k1\x01\x00\x02\x02k2\x00"
-	if got := encodeRun(o); string(got) != want {
-		t.Errorf("the changes are %q, want %q", got, want)
-	}
+	check.Equal(t, string(encodeRun(o)), want, "the changes are %q")
 	if got := sealed(journalTable, journalKey(258), []byte("run")); string(journalKey(258)) != "\x00\x00\x01\x02" ||
 		string(got) != "runI\a\xc1\x7f" {
 		t.Errorf("record %q is %q", journalKey(258), got)

@@ -231,9 +231,7 @@ func (g *rig) compareSizes(t *rapid.T) {
 			pending += changes.size()
 		}
 	}
-	if g.store.PendingBytes() != pending {
-		t.Fatalf("%d bytes pending, want %d", g.store.PendingBytes(), pending)
-	}
+	must.Equal(t, g.store.PendingBytes(), pending, "%d bytes pending")
 }
 
 func (g *rig) compareKey(t *rapid.T, r machine.Reader, table machine.Table, key string) {
@@ -345,9 +343,7 @@ func (g *rig) endReplay(t *rapid.T) {
 			}
 		}
 	}
-	if behind != want {
-		t.Fatalf("the blocks prove ledger index %d, want %d", behind, want)
-	}
+	must.Equal(t, behind, want, "the blocks prove ledger index %d")
 }
 
 // restart drops the overlays, as a crash does.

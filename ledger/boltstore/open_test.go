@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -49,9 +50,7 @@ func TestOpenCreatesOnlyWhenAsked(t *testing.T) {
 	must.Do(t, s.Close())
 	s = must.Get(Open(path, Options{Create: true, Identity: testIdentity}))(t)
 	defer func() { _ = s.Close() }()
-	if got := get(t, s, streams, "k"); got != "v" {
-		t.Errorf("opening with Create lost what was there: %q", got)
-	}
+	check.Equal(t, get(t, s, streams, "k"), "v", "opening with Create lost what was there: %q")
 	names, err := filepath.Glob(path + "*")
 	if err != nil || len(names) != 1 {
 		t.Errorf("creation left %v behind, %v", names, err)
@@ -86,12 +85,8 @@ func TestReadOnlyStore(t *testing.T) {
 	path := filled(t, 100)
 	s := must.Get(OpenReadOnly(path, testIdentity))(t)
 	defer func() { _ = s.Close() }()
-	if s.Applied() != (Position{Index: 7, Term: 2}) {
-		t.Errorf("applied %v", s.Applied())
-	}
-	if got := get(t, s, streams, string(recordKey(42))); got != string(recordValue(42)) {
-		t.Errorf("record 42 is %q", got)
-	}
+	check.Equal(t, s.Applied(), Position{Index: 7, Term: 2}, "applied %v")
+	check.Equal(t, get(t, s, streams, string(recordKey(42))), string(recordValue(42)), "record 42 is %q")
 	// A check replays the log on it; that must not reach the file.
 	if err := s.Update(next(s), func(tx machine.Tx) error {
 		return tx.Put(machine.TableMeta, []byte("replayed"), []byte("x"))
@@ -165,7 +160,5 @@ func TestCreateDoesNotReplace(t *testing.T) {
 	path := filled(t, 10)
 	must.Do(t, create(path, Options{Identity: []byte("latecomer"), NoSync: true}))
 	s := reopen(t, path)
-	if s.Applied().Index != 7 {
-		t.Error("a late creator replaced the state")
-	}
+	check.Equal(t, s.Applied().Index, 7, "a late creator replaced the state: %v")
 }

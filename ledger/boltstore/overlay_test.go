@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -120,9 +121,7 @@ func compareOverlay(t *testing.T, o *overlay, want map[string]string, order []ui
 	t.Helper()
 	table := o.table(streams)
 	keys := slices.Sorted(maps.Keys(want))
-	if len(order) != len(keys) {
-		t.Fatalf("%d entries, want %d", len(order), len(keys))
-	}
+	must.Equal(t, len(order), len(keys), "%d entries")
 	for i, id := range order {
 		e, known := o.get(streams, []byte(keys[i]))
 		if !known || !bytes.Equal(table.key(id), []byte(keys[i])) || e.deleted != (want[keys[i]] == "-") ||

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -15,9 +16,7 @@ func TestPool(t *testing.T) {
 	var pages [][]byte
 	for i := range 5 {
 		page := p.take()
-		if len(page) != hugePage {
-			t.Fatalf("a page has %d bytes", len(page))
-		}
+		must.Equal(t, len(page), hugePage, "a page has %d bytes")
 		page[0], page[hugePage-1] = byte(i), byte(i)
 		pages = append(pages, page)
 	}
@@ -32,9 +31,7 @@ func TestPool(t *testing.T) {
 		t.Errorf("another page was taken, with %d free", len(p.free))
 	}
 	p.give(pages[3:4])
-	if len(p.free) != 1 {
-		t.Errorf("%d pages are kept where one was given back", len(p.free))
-	}
+	check.Equal(t, len(p.free), 1, "%d pages are kept where one was given back")
 	if mapped > 0 && len(p.mapped) != mapped-2 {
 		t.Errorf("%d pages are the pool's, of %d, and 2 were too many", len(p.mapped), mapped)
 	}
@@ -91,9 +88,7 @@ func TestFlushesShareMemory(t *testing.T) {
 	}
 	put(10)
 	must.Do(t, s.Flush())
-	if got := pages(); got != 0 {
-		t.Errorf("%d pages are kept for changes of 10 KB", got)
-	}
+	check.Equal(t, pages(), 0, "%d pages are kept for changes of 10 KB")
 	put(large)
 	if err := s.Close(); err != nil || len(s.memory.mapped) != 0 {
 		t.Errorf("%d pages are mapped after Close (%v)", len(s.memory.mapped), err)

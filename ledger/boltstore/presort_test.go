@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -28,17 +30,14 @@ func scattered(first, n int) [][]byte {
 // putAll applies one entry that stores every key under itself.
 func putAll(t testing.TB, s *Store, keys [][]byte) {
 	t.Helper()
-	err := s.Update(next(s), func(tx machine.Tx) error {
+	must.Do(t, s.Update(next(s), func(tx machine.Tx) error {
 		for _, key := range keys {
 			if err := tx.Put(machine.TableEntities, key, key); err != nil {
 				return err
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 // inOrder reads the table and returns how many keys it has, or an error if their
@@ -79,9 +78,7 @@ func TestPresort(t *testing.T) {
 		if left := int(table.count) - len(table.ordered); left >= presortLeast || n >= presortLeast && left != 0 {
 			t.Errorf("%d of %d changes are left to sort after %d more", left, table.count, n)
 		}
-		if got, err := inOrder(s); err != nil || got != want {
-			t.Errorf("%d keys, want %d (%v)", got, want, err)
-		}
+		check.Equal(t, must.Get(inOrder(s))(t), want, "%d keys")
 	}
 	// What a flush is about to write is read, too.
 	putAll(t, s, scattered(want, presortLeast))
@@ -97,9 +94,7 @@ func TestPresort(t *testing.T) {
 			t.Errorf("the %s changes: %d of %d are sorted", name, len(table.ordered), table.count)
 		}
 	}
-	if got, err := inOrder(s); err != nil || got != want {
-		t.Errorf("%d keys, want %d (%v)", got, want, err)
-	}
+	check.Equal(t, must.Get(inOrder(s))(t), want, "%d keys")
 }
 
 // TestPresortIsOvertaken by Updates and by a View that sorts itself, where the order
@@ -109,9 +104,7 @@ func TestPresortIsOvertaken(t *testing.T) {
 	for _, viewed := range []bool{false, true} {
 		s := fresh(t)
 		putAll(t, s, scattered(0, presortLeast))
-		if _, err := inOrder(s); err != nil {
-			t.Error(err)
-		}
+		must.Get(inOrder(s))(t)
 		table := s.active.table(machine.TableEntities)
 		table.ordered = slices.Grow(table.ordered, 4*presortLeast) // so that it changes in place
 		putAll(t, s, scattered(presortLeast, presortLeast))
@@ -123,9 +116,7 @@ func TestPresortIsOvertaken(t *testing.T) {
 		known := presortLeast
 		if viewed {
 			known = 4 * presortLeast
-			if got, err := inOrder(s); err != nil || got != known {
-				t.Errorf("%d keys (%v)", got, err)
-			}
+			check.Equal(t, must.Get(inOrder(s))(t), known, "%d keys")
 		}
 		order := found[0].sorted()
 		if len(order) != 2*presortLeast || !slices.IsSortedFunc(order, func(a, b uint32) int {
@@ -134,12 +125,8 @@ func TestPresortIsOvertaken(t *testing.T) {
 			t.Errorf("viewed before %v: %d keys in a wrong order, or not all %d", viewed, len(order), 2*presortLeast)
 		}
 		table.adopt(order)
-		if got := len(table.ordered); got != max(known, len(order)) {
-			t.Errorf("viewed before %v: %d are sorted", viewed, got)
-		}
-		if got, err := inOrder(s); err != nil || got != 4*presortLeast {
-			t.Errorf("viewed before %v: %d keys (%v)", viewed, got, err)
-		}
+		check.Equal(t, len(table.ordered), max(known, len(order)), "viewed before %v: %d are sorted", viewed)
+		check.Equal(t, must.Get(inOrder(s))(t), 4*presortLeast, "viewed before %v: %d keys", viewed)
 	}
 }
 
@@ -189,9 +176,7 @@ func TestPresortBesideEverything(t *testing.T) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	if got, err := inOrder(s); err != nil || got != len(keys) {
-		t.Errorf("seed %d: %d keys, want %d (%v)", seed, got, len(keys), err)
-	}
+	check.Equal(t, must.Get(inOrder(s))(t), len(keys), "seed %d: %d keys", seed)
 }
 
 // A flush does not take away the memory of what is being sorted.
@@ -223,7 +208,5 @@ func TestPresortBesideFlush(t *testing.T) {
 		}
 	}
 	s.presorting.Unlock()
-	if err := <-flushed; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, <-flushed)
 }

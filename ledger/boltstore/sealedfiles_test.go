@@ -25,9 +25,7 @@ func recordedFiles(t testing.TB, s *Store) (files []blockfile.SealedFile) {
 		t.Fatal(err)
 	}
 	files, err = s.sealedFiles(tx, 0, math.MaxUint64)
-	if err = errors.Join(err, tx.Rollback()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, tx.Rollback()))
 	return files
 }
 
@@ -78,9 +76,7 @@ func TestRecordsOfFilesAreMadeAgain(t *testing.T) {
 		if err == nil {
 			err = errors.Join(db.Update(change), db.Close(), os.Remove(SumsPath(s.path)))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		s = reopen(t, s.path)
 		wantState(t, s.View, 60)
 		apply(t, s, 61)
@@ -111,9 +107,7 @@ func TestExchangedFileIsNoticed(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(BlocksOf(s.path), name), b, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for what, read := range map[string]func(s *Store) error{
 		"a read": func(s *Store) error {
 			return s.ViewBlocks(func(r machine.Reader) error {
@@ -158,14 +152,10 @@ func BenchmarkOpen(b *testing.B) {
 		if err == nil {
 			_, err = s.SyncBlocks()
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, err)
 	}
 	flush(b, s)
-	if n := len(recordedFiles(b, s)); n != files {
-		b.Fatalf("%d files are recorded", n)
-	}
+	must.Equal(b, len(recordedFiles(b, s)), files, "%d files are recorded")
 	must.Do(b, s.Close())
 	for b.Loop() {
 		s := must.Get(Open(s.path, Options{Identity: testIdentity}))(b)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -41,18 +42,14 @@ func TestSnapshot(t *testing.T) {
 	const want = "changed=old kept=1 "
 	err = sn.View(func(r machine.Reader) error {
 		got, err := list(r, machine.TableStreams, "")
-		if got != want {
-			t.Errorf("the snapshot has %q, want %q", got, want)
-		}
+		check.Equal(t, got, want, "the snapshot has %q")
 		return err
 	})
 	if err != nil {
 		t.Error(err)
 	}
 	path := copied(t, sn)
-	if err := sn.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, sn.Close())
 	other := []byte("another identity")
 	must.Do(t, Adopt(path, other))
 	if _, err := Open(path, Options{Identity: testIdentity}); !errors.Is(err, ErrForeign) {
@@ -63,16 +60,13 @@ func TestSnapshot(t *testing.T) {
 	if adopted.Applied() != (Position{}) || adopted.Checkpoint() != (Position{}) {
 		t.Errorf("an adopted file is at %v, want the beginning of a log", adopted.Applied())
 	}
-	err = adopted.View(func(r machine.Reader) error {
+	must.Do(t, adopted.View(func(r machine.Reader) error {
 		got, err := list(r, machine.TableStreams, "")
 		if got != want {
 			t.Errorf("the copy has %q, want %q", got, want)
 		}
 		return err
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 // snapshot opens a snapshot for a test.
@@ -112,9 +106,7 @@ func TestSnapshotViewPassesPanicsOn(t *testing.T) {
 	if err := sn.View(func(machine.Reader) error { return cause }); !errors.Is(err, cause) {
 		t.Errorf("View = %v, want fn's error itself", err)
 	}
-	if got := get(t, sn.store, streams, string(recordKey(1))); got != string(recordValue(1)) {
-		t.Errorf("afterwards record 1 is %q", got)
-	}
+	check.Equal(t, get(t, sn.store, streams, string(recordKey(1))), string(recordValue(1)), "afterwards record 1 is %q")
 }
 
 // What a cut file does to bbolt, and to a value that somebody is reading, is
@@ -162,9 +154,7 @@ func TestSnapshotGivesWay(t *testing.T) {
 	if err := sn.copyState(new(bytes.Buffer)); err != nil {
 		t.Errorf("a file of a quarter of its map: %v", err)
 	}
-	if err := sn.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, sn.Close())
 }
 
 // The map is reserved for a file that grows fourfold.
@@ -172,9 +162,7 @@ func TestReserve(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "large")
 	must.Do(t, os.WriteFile(path, nil, 0o600))
-	if err := os.Truncate(path, 1<<20); err != nil { // a hole
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(path, 1<<20)) // a hole
 	for least, want := range map[int]int{0: 0, 1 << 10: 4 << 20, 1 << 30: 1 << 30} {
 		if got, err := reserve(path, least); err != nil || got != want {
 			t.Errorf("at least %d: %d %v, want %d", least, got, err, want)

@@ -11,6 +11,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -97,9 +98,7 @@ func TestViewStaysTheSameAcrossCommit(t *testing.T) {
 				return err
 			}
 			got, err := list(r, streams, "")
-			if got != "new=1 old=1 " {
-				t.Errorf("after the commit (file touched before: %v): %q", touched, got)
-			}
+			check.Equal(t, got, "new=1 old=1 ", "after the commit (file touched before: %v): %q", touched)
 			return err
 		}))
 		s.thaw(frozen)
@@ -144,7 +143,7 @@ func TestUpdateReadsItsOwnWrites(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	put(t, s, streams, "k", "a long first value")
-	err := s.Update(next(s), func(tx machine.Tx) error {
+	must.Do(t, s.Update(next(s), func(tx machine.Tx) error {
 		old, err := tx.Get(streams, []byte("k"))
 		if err != nil {
 			return err
@@ -163,14 +162,9 @@ func TestUpdateReadsItsOwnWrites(t *testing.T) {
 			t.Errorf("after Delete Get returns %q", got)
 		}
 		return tx.Put(streams, []byte("k"), nil)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	flush(t, s)
-	if got := get(t, s, streams, "k"); got != "" {
-		t.Errorf("an empty value came back as %q", got)
-	}
+	check.Equal(t, get(t, s, streams, "k"), "", "an empty value came back as %q")
 }
 
 // Put must not keep its arguments: callers encode into one buffer again and
@@ -185,9 +179,7 @@ func TestPutCopiesItsArguments(t *testing.T) {
 		copy(value, "xxxxx")
 		return err
 	}))
-	if got := get(t, s, streams, "key"); got != "value" {
-		t.Errorf("stored value changed with the caller's buffer: %q", got)
-	}
+	check.Equal(t, get(t, s, streams, "key"), "value", "stored value changed with the caller's buffer: %q")
 }
 
 // Visit may read other keys and tables, and may stop.
@@ -225,9 +217,7 @@ func TestPositions(t *testing.T) {
 		t.Errorf("applied %v, checkpoint %v before a flush", s.Applied(), s.Checkpoint())
 	}
 	flush(t, s) // an entry without changes moves the position, too
-	if s.Checkpoint() != at {
-		t.Errorf("checkpoint %v after a flush, want %v", s.Checkpoint(), at)
-	}
+	check.Equal(t, s.Checkpoint(), at, "checkpoint %v after a flush")
 	must.Do(t, s.Close())
 	s = reopen(t, s.path)
 	if s.Applied() != at || s.Checkpoint() != at {
@@ -300,9 +290,7 @@ func TestFailedUpdateIsSticky(t *testing.T) {
 				t.Errorf("reopened at index %d, want the checkpoint %d", got, want)
 			}
 			for key, want := range map[string]string{"durable": "1", "lost": "<absent>", halfPut: "<absent>"} {
-				if got := get(t, s, streams, key); got != want {
-					t.Errorf("reopened: %s is %q, want %q", key, got, want)
-				}
+				check.Equal(t, get(t, s, streams, key), want, "reopened: %s is %q", key)
 			}
 		})
 	}
@@ -382,9 +370,7 @@ func TestFlushWithoutChangesWritesNothing(t *testing.T) {
 	}
 	put(t, s, streams, "a", "2")
 	flush(t, s)
-	if after := transaction(t, s); after != before+1 {
-		t.Errorf("a flush moved bbolt's transaction from %d to %d, want one", before, after)
-	}
+	check.Equal(t, transaction(t, s), before+1, "a flush moved bbolt's transaction from %d to %d", before)
 }
 
 func transaction(t *testing.T, s *Store) (id int) {
@@ -411,14 +397,10 @@ func TestPendingBytes(t *testing.T) {
 	}
 	frozen := must.Get(s.freeze())(t)
 	put(t, s, streams, "a", strings.Repeat("z", 1000))
-	if got := s.PendingBytes(); got != 2*one {
-		t.Errorf("a frozen and an active copy count as %d, want %d", got, 2*one)
-	}
+	check.Equal(t, s.PendingBytes(), 2*one, "a frozen and an active copy count as %d")
 	must.Do(t, s.commit(frozen))
 	s.thaw(frozen)
-	if got := s.PendingBytes(); got != one {
-		t.Errorf("after the flush %d bytes are pending, want %d", got, one)
-	}
+	check.Equal(t, s.PendingBytes(), one, "after the flush %d bytes are pending")
 }
 
 func TestClosedStoreRefuses(t *testing.T) {
@@ -448,9 +430,7 @@ func TestClosedStoreRefuses(t *testing.T) {
 func TestLastFlushTellsPages(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
-	if size := s.LastFlush(); size != (FlushSize{}) {
-		t.Errorf("before any flush: %+v", size)
-	}
+	check.Equal(t, s.LastFlush(), FlushSize{}, "before any flush: %+v")
 	const records = 2_000
 	value := strings.Repeat("x", 100)
 	for i := range records {
@@ -500,7 +480,5 @@ func TestFlushRests(t *testing.T) {
 	if rests == 0 {
 		t.Error("200,000 records were written without a rest")
 	}
-	if got := get(t, s, streams, "meanwhile"); got != "x" {
-		t.Errorf("what was written meanwhile is %q", got)
-	}
+	check.Equal(t, get(t, s, streams, "meanwhile"), "x", "what was written meanwhile is %q")
 }

@@ -206,9 +206,7 @@ func TestDamageOfAnOpenFileIsNoticed(t *testing.T) {
 				int64(at/testPageSize*testPageSize+11))
 			err = errors.Join(err, file.Close())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		return uint64(at / testPageSize)
 	}
 	path := filled(t, n)
@@ -232,9 +230,7 @@ func TestDamageOfAnOpenFileIsNoticed(t *testing.T) {
 			!strings.Contains(err.Error(), fmt.Sprintf("table %d", machine.TableStreams)) || s.Err() == nil {
 			t.Errorf("%s: %v, want %q; then %v", name, err, want, s.Err())
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, s.Close())
 	}
 }
 
@@ -278,9 +274,7 @@ func TestSumsFollowEveryFlush(t *testing.T) {
 				err = s.Close()
 				s = open()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 		}
 		must.Do(t, errors.Join(scrubAll(s), s.Close(), os.Remove(path), os.Remove(SumsPath(path))))
 	})
@@ -330,7 +324,5 @@ func TestSumsBesideReaders(t *testing.T) {
 	}
 	close(done)
 	readers.Wait()
-	if err := scrubAll(s); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, scrubAll(s))
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
@@ -46,9 +47,8 @@ func TestAddressIsCommittedOnceTheNodeAnswers(t *testing.T) {
 		_, err := f.Admit(t.Context(), q)
 		members := f.log.Members()
 		a, _ := members.Address(2)
-		if committed := a.Peer == q.Peer && a.Client == q.Client; committed != (test.refusal == "") {
-			t.Errorf("%s answers: the address is %+v: %v", test.what, a, err)
-		}
+		check.Equal(t, a.Peer == q.Peer && a.Client == q.Client, test.refusal == "",
+			"%s answers: the address is %+v: %v: %v", test.what, a, err)
 		switch {
 		case test.refusal == "" && err != nil:
 			t.Errorf("%s answers: %v", test.what, err)
@@ -67,9 +67,7 @@ func TestRepeatedAnnouncementCommitsNothing(t *testing.T) {
 	for range 3 {
 		must.Get(f.Admit(t.Context(), f.ownAddress()))(t)
 	}
-	if f.ticks != 1 {
-		t.Errorf("%d commands were committed for one change", f.ticks)
-	}
+	check.Equal(t, f.ticks, 1, "%d commands were committed for one change")
 }
 
 // TestAnnounceUntilConfirmed: what the node's own log says of its address does not count, because the other nodes may
@@ -93,15 +91,11 @@ func TestAnnounceUntilConfirmed(t *testing.T) {
 		t.Errorf("one problem is said once: %s", f.logged.String())
 	}
 	f.announce()
-	if asked != 2 {
-		t.Errorf("asked %d times, the last without a pause", asked)
-	}
+	check.Equal(t, asked, 2, "asked %d times, the last without a pause")
 	answer = says(200, `{"id":1}`)
 	again()
 	again()
-	if asked != 3 {
-		t.Errorf("asked %d times, want 3: the third was confirmed", asked)
-	}
+	check.Equal(t, asked, 3, "asked %d times, want 3: the third was confirmed")
 }
 
 // TestAnnounceToNodesThatWereNamed: all other nodes may have moved, so that the log names none of their addresses.
@@ -131,9 +125,8 @@ func TestLeaderAnnouncesToItself(t *testing.T) {
 		f.announce()
 		members := f.log.Members()
 		a, _ := members.Address(1)
-		if committed := a.Peer == f.host.Options.Peer && a.Client == f.host.Options.Client; committed != reachable {
-			t.Errorf("node 1 is at %+v, and answers there: %t", a, reachable)
-		}
+		check.Equal(t, a.Peer == f.host.Options.Peer && a.Client == f.host.Options.Client, reachable,
+			"node 1 is at %+v, and answers there: %t: %v", a, reachable)
 	}
 }
 
@@ -174,9 +167,7 @@ func TestForgottenNode(t *testing.T) {
 	if status := tell(1); status != http.StatusForbidden || !connected() {
 		t.Errorf("one node says it of another: %d", status)
 	}
-	if status := tell(2); status != http.StatusNoContent {
-		t.Errorf("the node says it of itself: %d", status)
-	}
+	check.Equal(t, tell(2), http.StatusNoContent, "the node says it of itself: %d")
 	status := f.Status()
 	if m := status.find(2); m == nil || !m.OldCopy || status.find(1).OldCopy {
 		t.Errorf("the status is %+v", status)

@@ -130,9 +130,7 @@ func TestStartAndStop(t *testing.T) {
 	}
 	cancel()
 	f.Wait()
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, f.Close())
 }
 
 // TestNoTransportWithoutAState: the others know a node by its ledger.

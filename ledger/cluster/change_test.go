@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
@@ -42,15 +43,11 @@ func TestLedgerOnOneNodeHasNoCluster(t *testing.T) {
 	if f.PeerTransport() != nil {
 		t.Error("it has a transport")
 	}
-	if err := f.Start(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, f.Start())
 	f.Wait() // nothing was started
 	f.HandOver()
 	f.Send(nil)
-	if err := f.Driver.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, f.Driver.Close())
 }
 
 // TestOnlyTheLeaderChangesMembers: the other nodes name the leader at its address for clients, if there is one.
@@ -110,9 +107,7 @@ func TestChangesOfMembers(t *testing.T) {
 		if err := test.do(); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", test.what, err, test.want)
 		}
-		if f.log.MembersChanged() != before {
-			t.Errorf("%s: the members have changed", test.what)
-		}
+		check.Equal(t, f.log.MembersChanged(), before, "%s: the members have changed: %v", test.what)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -133,9 +128,7 @@ func TestChangeIsOfferedWithACommand(t *testing.T) {
 	q := JoinRequest{Nonce: [16]byte{1}, Peer: "127.0.0.1:7451"}
 	must.Get(f.Admit(t.Context(), q))(t)
 	f.tickErr = errors.New("the disk is full")
-	if err := f.Remove(t.Context(), 2, false); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, f.Remove(t.Context(), 2, false))
 	if logged := f.logged.String(); !strings.Contains(logged, "the disk is full") {
 		t.Errorf("it says %q", logged)
 	}
@@ -201,12 +194,8 @@ func TestStatus(t *testing.T) {
 	var got []uint64
 	for _, member := range s.Members {
 		got = append(got, member.ID)
-		if voter := member.ID != 4; member.Voter != voter {
-			t.Errorf("node %d: a voter: %v", member.ID, member.Voter)
-		}
-		if member.State == Differs != (member.ID == 3) {
-			t.Errorf("node %d: %v", member.ID, member.State)
-		}
+		check.Equal(t, member.Voter, member.ID != 4, "node %d: a voter: %v", member.ID)
+		check.Equal(t, member.State == Differs, member.ID == 3, "node %d: %v: %v", member.ID, member.State)
 	}
 	if len(got) != 5 || got[0] != 1 || got[4] != 5 {
 		t.Errorf("the members are %v", got)

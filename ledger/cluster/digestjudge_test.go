@@ -3,6 +3,7 @@ package cluster
 import (
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -41,9 +42,7 @@ func TestJudge(t *testing.T) {
 		{"nobody answers", opinion{voters: 3, same: ids(1), silent: 2}, true, verdictAskAgain},
 		{"the others have forgotten", opinion{voters: 3, same: ids(1), passed: 2}, true, verdictSettled},
 	} {
-		if got := test.o.judge(test.waited); got != test.want {
-			t.Errorf("%s: %d, want %d", test.what, got, test.want)
-		}
+		check.Equal(t, test.o.judge(test.waited), test.want, "%s: %d", test.what)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
@@ -41,9 +42,7 @@ func TestTellDigest(t *testing.T) {
 		f.servePeer(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, digestPath+"?"+query, nil))
 		return w
 	}
-	if w := get("after=1"); w.Code != http.StatusNotFound {
-		t.Errorf("before anything was applied: %d", w.Code)
-	}
+	check.Equal(t, get("after=1").Code, http.StatusNotFound, "before anything was applied: %d")
 	for i := uint64(1); i <= digestsKept+1; i++ {
 		f.AddDigest(i, machine.Check{Index: i, Digest: 3 * i})
 	}
@@ -76,9 +75,7 @@ func TestTellDigest(t *testing.T) {
 			woken = true
 		default:
 		}
-		if woken != test.woken {
-			t.Errorf("%s: woken: %v", test.query, woken)
-		}
+		check.Equal(t, woken, test.woken, "%s: woken: %v", test.query)
 	}
 }
 
@@ -126,13 +123,9 @@ func TestAskDigest(t *testing.T) {
 			t.Errorf("%s %s", r.Method, r.URL)
 		}
 		for name, want := range map[string]string{"To": "2", "From": "1", "Ledger": testLedger.String()} {
-			if got := r.Header.Get("Seqledger-Peer-" + name); got != want {
-				t.Errorf("%s is %q, want %q", name, got, want)
-			}
+			check.Equal(t, r.Header.Get("Seqledger-Peer-"+name), want, "%s is %q", name)
 		}
-		if got := r.Header.Get("Seqledger-Join-Token"); got != "the token" {
-			t.Errorf("the token is %q", got)
-		}
+		check.Equal(t, r.Header.Get("Seqledger-Join-Token"), "the token", "the token is %q")
 		w.Header().Set(diskFreeHeader, "12")
 		w.Header().Set(roomHeader, "2")
 		w.Header().Set(diskSizeHeader, "many")
@@ -202,12 +195,9 @@ func TestRound(t *testing.T) {
 		if errors.Is(err, ErrDiffers) && !errors.Is(err, machine.ErrDiverged) {
 			t.Errorf("%s: %v is no divergence", test.what, err)
 		}
-		if again := c.own.at == atEntry; again != test.again {
-			t.Errorf("%s: asked again: %v", test.what, again)
-		}
-		if logged := f.logged.String(); strings.Contains(logged, "state of other nodes differs") != test.blames {
-			t.Errorf("%s: it says %q", test.what, logged)
-		}
+		check.Equal(t, c.own.at == atEntry, test.again, "%s: asked again: %v", test.what)
+		check.Equal(t, strings.Contains(f.logged.String(), "state of other nodes differs"), test.blames,
+			"%s: it says %q", test.what)
 	}
 }
 
@@ -228,9 +218,7 @@ func TestBlameIsSaidOnce(t *testing.T) {
 func TestObjectionWakes(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, voters(t), nil)
-	if f.Objection() != nil {
-		t.Error(f.Objection())
-	}
+	must.Do(t, f.Objection())
 	no := errors.New("entry 7 says otherwise")
 	f.Object(no)
 	f.Object(no) // there is no listener yet, and it does not block
@@ -299,7 +287,5 @@ func TestUnusableAddressIsSaidOnce(t *testing.T) {
 	if said := strings.Count(f.logged.String(), "cannot be used"); said != 1 {
 		t.Errorf("said %d times: %s", said, f.logged.String())
 	}
-	if connected := f.transport.Load().Connected(); len(connected) != 1 {
-		t.Errorf("the peers are %v", connected)
-	}
+	check.Equal(t, len(f.transport.Load().Connected()), 1, "the peers are %v")
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // memberIn returns a member in a condition: alive, dead, unheard, behind, new (without anything of the log), low, full
@@ -148,9 +150,7 @@ func TestFullDiskIsYielded(t *testing.T) {
 		"full":                              0,
 		"unmeasured, alive, learner behind": 0,
 	} {
-		if got := leaderOf(strings.Split(nodes, ", ")...).roomier(); got != want {
-			t.Errorf("%s: node %d, want %d", nodes, got, want)
-		}
+		check.Equal(t, leaderOf(strings.Split(nodes, ", ")...).roomier(), want, "%s: node %d", nodes)
 	}
 }
 
@@ -158,9 +158,7 @@ func TestFullDiskIsYielded(t *testing.T) {
 func TestRoomReturnsWhenItIsAmple(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, nil, nil)
-	if got := f.measureRoom(); got != RoomUnknown {
-		t.Errorf("unmeasured: %d", got)
-	}
+	check.Equal(t, f.measureRoom(), RoomUnknown, "unmeasured: %d")
 	var below, ample bool
 	f.WatchRoom(func() (bool, bool) { return below, ample })
 	for i, step := range []struct {
@@ -176,8 +174,6 @@ func TestRoomReturnsWhenItIsAmple(t *testing.T) {
 		{false, false, RoomEnough},
 	} {
 		below, ample = step.below, step.ample
-		if got := f.measureRoom(); got != step.want {
-			t.Errorf("step %d: %d, want %d", i, got, step.want)
-		}
+		check.Equal(t, f.measureRoom(), step.want, "step %d: %d", i)
 	}
 }

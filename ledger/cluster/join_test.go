@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
@@ -96,9 +97,8 @@ func TestChangeThatAJoinNeeds(t *testing.T) {
 			t.Errorf("%s: %v of node %d, want %v of %d", test.what, c.GetType(), c.GetNodeId(), test.kind, test.id)
 		}
 		// A new node has no address before it has answered at one.
-		if text := string(change.GetContext()); strings.Contains(text, test.q.Peer) != (test.q.ID != 0) {
-			t.Errorf("%s: the change has the address %q", test.what, text)
-		}
+		check.Equal(t, strings.Contains(string(change.GetContext()), test.q.Peer), test.q.ID != 0,
+			"%s: the change has the address %q", test.what)
 	}
 }
 
@@ -312,9 +312,7 @@ func TestAnnounce(t *testing.T) {
 		f := newFake(t, voters(t, test.others...), nil)
 		f.connect(t)
 		f.announce() // its address is not the one that the others know
-		if got := strings.Join(asked, " "); got != test.want {
-			t.Errorf("%s: asked %s, want %s", test.what, got, test.want)
-		}
+		check.Equal(t, strings.Join(asked, " "), test.want, "%s: asked %s", test.what)
 		if logged := f.logged.String(); strings.Contains(logged, "tried again") != (test.warns != "") ||
 			!strings.Contains(logged, test.warns) {
 			t.Errorf("%s: it says %s", test.what, logged)
@@ -335,7 +333,5 @@ func TestAnnounceEnds(t *testing.T) {
 	f := newFake(t, m, nil)
 	f.connect(t)
 	f.announce()
-	if asked != 1 {
-		t.Errorf("asked %d times, want once", asked)
-	}
+	check.Equal(t, asked, 1, "asked %d times, want once")
 }

@@ -78,7 +78,5 @@ func TestChangeWaitsForItsCaller(t *testing.T) {
 		}
 	}
 	unlock()
-	if err := f.Remove(t.Context(), 2, true); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, f.Remove(t.Context(), 2, true))
 }

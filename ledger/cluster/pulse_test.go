@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/datadir"
 	"github.com/seqledger/seqledger/ledger/engine"
 )
@@ -68,9 +69,7 @@ func TestLearnersClockDoesNotCount(t *testing.T) {
 	wrong := beats(pulse{Clock: 1})
 	m := voters(t, wrong, wrong)
 	m.Voters, m.Learners = m.Voters[:1], []uint64{2, 3}
-	if err := newFake(t, m, nil).connect(t).moveTime(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, newFake(t, m, nil).connect(t).moveTime())
 }
 
 // TestLagIsShown: while ledger time lags, the status says why and by how much at most, the log says when it begins and

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -121,9 +122,7 @@ func TestOnlyARestoreGoesOnWithARestore(t *testing.T) {
 	if _, err := OpenLedger(path); err == nil {
 		t.Error("half a restore was opened to be read")
 	}
-	if err := begin(t, path, Restored).Finish(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, begin(t, path, Restored).Finish())
 }
 
 // A refused directory is left as it was, and the message names it.
@@ -212,9 +211,7 @@ func TestMakeState(t *testing.T) {
 	if err := d.MakeState(func(opener) error { return nil }, func(string) error { return nil }); err == nil {
 		t.Error("a state without a file is taken")
 	}
-	if got := names(t, path); got != "CREATING LOCK" {
-		t.Errorf("the failures left %s", got)
-	}
+	check.Equal(t, names(t, path), "CREATING LOCK", "the failures left %s")
 	err := d.MakeState(fill, func(temporary string) error {
 		if content, err := os.ReadFile(temporary); err != nil || string(content) != "state" {
 			t.Errorf("prepared is %q, %v", content, err)
@@ -230,7 +227,5 @@ func TestMakeState(t *testing.T) {
 	if content, readErr := os.ReadFile(d.State()); errors.Join(err, readErr) != nil || string(content) != "prepared" {
 		t.Errorf("the state is %q, %v", content, errors.Join(err, readErr))
 	}
-	if u, err := d.Usage(); err != nil || u.State != uint64(len("prepared")) {
-		t.Errorf("usage: %+v, %v", u, err)
-	}
+	check.Equal(t, must.Get(d.Usage())(t).State, uint64(len("prepared")), "usage: %+v")
 }

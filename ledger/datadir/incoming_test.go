@@ -23,9 +23,7 @@ func putParts(t *testing.T, dir, content string) {
 		if err == nil {
 			err = os.WriteFile(path, []byte(content), 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -43,9 +44,7 @@ func TestJoining(t *testing.T) {
 	if again.Nonce() != nonce {
 		t.Errorf("the nonce was %x and is %x", nonce, again.Nonce())
 	}
-	if got := names(t, path); got != "CREATING LOCK" {
-		t.Errorf("there is still %s", got)
-	}
+	check.Equal(t, names(t, path), "CREATING LOCK", "there is still %s")
 	again.SetNode(4)
 	must.Do(t, errors.Join(again.Finish(), again.Close()))
 	node := begin(t, path, Created)
@@ -121,13 +120,9 @@ func TestRecovering(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(d.BeginRecovery(), d.BeginRecovery(), d.Close()); err != nil { // again, as after a crash
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(d.BeginRecovery(), d.BeginRecovery(), d.Close())) // again, as after a crash
 	check(true)
-	if d, err = OpenSurvivor(path); err != nil {
-		t.Fatal(err)
-	}
+	d = must.Get(OpenSurvivor(path))(t)
 	must.Do(t, errors.Join(d.EndRecovery(), d.EndRecovery(), d.Close()))
 	check(false)
 }
@@ -204,14 +199,10 @@ func TestWriteFile(t *testing.T) {
 	path := t.TempDir()
 	d := begin(t, path, Created)
 	must.Do(t, errors.Join(d.WriteFile("a", []byte("1")), d.WriteFile("a", []byte("2"))))
-	if got := read(t, path, "a"); got != "2" {
-		t.Errorf("it holds %q", got)
-	}
+	check.Equal(t, read(t, path, "a"), "2", "it holds %q")
 	before := names(t, path)
 	put(t, path, "b")
-	if err := errors.Join(d.RemoveFile("b"), d.RemoveFile("b")); err != nil { // again: it is gone already
-		t.Error(err)
-	}
+	must.Do(t, errors.Join(d.RemoveFile("b"), d.RemoveFile("b"))) // again: it is gone already
 	must.Do(t, os.MkdirAll(filepath.Join(path, "full", "of"), 0o700))
 	err := d.WriteFile("full", []byte("3"))
 	if err == nil || !strings.Contains(err.Error(), filepath.Join(path, "full")) {
@@ -293,9 +284,7 @@ func TestMakeStateAgain(t *testing.T) {
 	}
 	put(t, path, SumsName)
 	must.Do(t, errors.Join(d.DropState(), d.DropState()))
-	if got := names(t, path); got != "CREATING LOCK" {
-		t.Errorf("there is %s", got)
-	}
+	check.Equal(t, names(t, path), "CREATING LOCK", "there is %s")
 	none := func(func(uint64) (io.Writer, error)) error { return nil }
 	if err := d.MakeState(none, prepare); err == nil || !strings.Contains(err.Error(), "there is none") {
 		t.Errorf("nothing was written: %v", err)

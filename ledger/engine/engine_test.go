@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -208,9 +209,7 @@ func TestEntryCommands(t *testing.T) {
 		{1_000, 2_000, 1_000}, {1, 1, 8}, {1, 100_000, 1}, {10, 2_000, 10}, {1_000_000, 100_000, MaxEntryCommands},
 	} {
 		c := machine.Config{EvictionInterval: test.interval, EvictionLimit: test.limit}
-		if got := EntryCommands(c); got != test.want {
-			t.Errorf("interval %d limit %d: %d commands, want %d", test.interval, test.limit, got, test.want)
-		}
+		check.Equal(t, EntryCommands(c), test.want, "interval %d limit %d: %d commands", test.interval, test.limit)
 	}
 	for interval := uint64(1); interval <= 1_000_000; interval *= 10 {
 		for limit := uint64(1); limit <= 100_000; limit *= 10 {

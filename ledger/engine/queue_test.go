@@ -9,6 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -336,9 +338,7 @@ func TestRoom(t *testing.T) {
 		{costs(90), false, Queued}, // of the share
 		{costs(11), false, Full},
 	} {
-		if got := e.Submit(step.s, step.wait); got != step.want {
-			t.Fatalf("%d bytes: %d, want %d", step.s.cost, got, step.want)
-		}
+		must.Equal(t, e.Submit(step.s, step.wait), step.want, "%d bytes: %d", step.s.cost)
 	}
 	if s, _ := e.Admitted(); s != nil || e.Bytes() != 790 || e.Submissions() != 2 {
 		t.Errorf("%d bytes of %d submissions", e.Bytes(), e.Submissions())
@@ -469,9 +469,7 @@ func TestLead(t *testing.T) {
 		e := New(1<<20, MaxEntryCommands)
 		test.before(e)
 		spans, commands, size := e.Lead()
-		if leads := len(spans) == 1 && commands == 1 && size > 0; leads != test.leads {
-			t.Errorf("%s: %v, want %v", what, leads, test.leads)
-		}
+		check.Equal(t, len(spans) == 1 && commands == 1 && size > 0, test.leads, "%s: %v", what)
 		if !test.leads {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -189,7 +190,5 @@ func TestAuditFindsWhatDoesNotBelong(t *testing.T) {
 		}
 		_ = tx.Delete(table, added)
 	}
-	if problems := audit(t, m, tx); len(problems) != 0 {
-		t.Errorf("after mending: %v", problems)
-	}
+	check.Equal(t, len(audit(t, m, tx)), 0, "after mending: %v")
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // flood applies entries of writes that set so many entities, which expire a second later.
@@ -33,9 +35,7 @@ func (l *flood) second() {
 		commands = append(commands, AppendWrite(nil, w))
 	}
 	for i, out := range l.entry(commands...) {
-		if out.Code != Committed {
-			l.Fatalf("write %d gave %v", l.sent-l.commands+i+1, out.Code)
-		}
+		must.Equal(l, out.Code, Committed, "write %d gave %v", l.sent-l.commands+i+1)
 	}
 }
 
@@ -84,9 +84,7 @@ func TestBacklogDoesNotGrow(t *testing.T) {
 				t.Fatalf("%s: %d entities are left for ever", test.name, l.left())
 			}
 		}
-		if problems := audit(t, f.m, f.mem); len(problems) != 0 {
-			t.Errorf("%s: %v", test.name, problems)
-		}
+		check.Equal(t, len(audit(t, f.m, f.mem)), 0, "%s: %v", test.name)
 	}
 }
 

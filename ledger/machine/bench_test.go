@@ -3,6 +3,8 @@ package machine
 import (
 	"fmt"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // endlessWrites encodes one append from each of n streams, with their next
@@ -66,9 +68,7 @@ func BenchmarkReplay(b *testing.B) {
 		if i == 0 {
 			oldest = append(oldest, entry...)
 		}
-		if _, err := f.m.Apply(f.mem, entry); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(f.m.Apply(f.mem, entry))(b)
 	}
 	b.ReportAllocs()
 	n := 0
@@ -94,10 +94,7 @@ func BenchmarkEviction(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		mem := full.Clone()
-		m, err := Open(mem)
-		if err != nil {
-			b.Fatal(err)
-		}
+		m := must.Get(Open(mem))(b)
 		b.StartTimer()
 		if _, err := m.Apply(mem, round); err != nil || m.View(mem).Streams() != 0 {
 			b.Fatal(m.View(mem).Streams(), err)

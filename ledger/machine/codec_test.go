@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A number has one encoding: a longer spelling of a shorter one is refused.
@@ -68,9 +71,7 @@ func TestTxID(t *testing.T) {
 			t.Fatalf("%s is no UUIDv8 of RFC 9562", text)
 		}
 		for _, text := range []string{id.String(), strings.ToUpper(id.String())} {
-			if back, err := ParseTxID(text); err != nil || back != id {
-				t.Fatalf("%s parses to %s, %v", text, back, err)
-			}
+			must.Equal(t, must.Get(ParseTxID(text))(t), id, "%s parses to %s", text)
 		}
 	})
 	for _, text := range []string{
@@ -92,9 +93,7 @@ func TestParseUUID(t *testing.T) {
 	if err != nil || FormatUUID(u) != text || u[0] != 1 || u[15] != 0xef {
 		t.Errorf("%s parses to %x, %v", text, u, err)
 	}
-	if upper, err := ParseUUID(strings.ToUpper(text)); err != nil || upper != u {
-		t.Errorf("in upper case it is %x, %v", upper, err)
-	}
+	check.Equal(t, must.Get(ParseUUID(strings.ToUpper(text)))(t), u, "in upper case it is %x")
 	for i := range text { // any one character replaced
 		for _, c := range "g- " {
 			if broken := text[:i] + string(c) + text[i+1:]; broken != text {
@@ -158,9 +157,7 @@ func TestRequestHashCoversOperationsAlone(t *testing.T) {
 	a := f.commit(appendWrite("a", 1, 1, "x")).Receipt.RequestHash
 	b := appendWrite("b", 1, 0, "x")
 	b.Actor, b.Scope.Vault = "user:other", "v"
-	if f.commit(b).Receipt.RequestHash != a {
-		t.Error("the request hash depends on more than the operations")
-	}
+	check.Equal(t, f.commit(b).Receipt.RequestHash, a, "the request hash depends on more than the operations: %v")
 }
 
 // Encode is the leaf: what is read back encodes to the same bytes.

@@ -161,9 +161,7 @@ func TestConstantsOfTheFormat(t *testing.T) {
 		text = []byte(strings.Join(lines, "\n") + "\n")
 		err = os.WriteFile(path, text, 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	want := make(map[string]string)
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")

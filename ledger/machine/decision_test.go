@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -154,9 +155,7 @@ func TestRule6KeyUnderAnotherSequence(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out := f.refuse(appendWrite("c", test.sequence, test.key, test.payload), test.want)
-			if out.CommittedSequence != test.committed {
-				t.Errorf("the outcome names sequence %d, want %d", out.CommittedSequence, test.committed)
-			}
+			check.Equal(t, out.CommittedSequence, test.committed, "the outcome names sequence %d")
 			if test.want == Replayed {
 				sameReceipt(t, test.name, out.Receipt, receipts[test.committed])
 			}
@@ -185,10 +184,8 @@ func TestRule6KeysWithEqualMarks(t *testing.T) {
 	first.Key, second.Key, third.Key = a, b, a
 	f.commit(first)
 	f.commit(second) // not a replay of the first, nor its key reused
-	if out := f.refuse(third, Replayed); out.CommittedSequence != 1 {
-		t.Errorf("the key was found under sequence %d, want 1: behind a newer key with the same fingerprint",
-			out.CommittedSequence)
-	}
+	check.Equal(t, f.refuse(third, Replayed).CommittedSequence, 1,
+		"the key was found under sequence %d, want 1: behind a newer key with the same fingerprint")
 }
 
 // Rules 7 and 8 at their edges. The stream is put near the end of its numbers
@@ -213,9 +210,7 @@ func TestRules7And8ExhaustionAndGaps(t *testing.T) {
 	f.commit(appendWrite("c", math.MaxUint64-2, 0, "x"))
 	f.refuse(appendWrite("c", math.MaxUint64, 0, "x"), SequenceExhausted)
 	last := f.commit(appendWrite("c", math.MaxUint64-1, 7, "end")) // 2^64 − 2 is the last one there is
-	if last.Last != math.MaxUint64-1 {
-		t.Errorf("last is %d, want 2^64 - 2", last.Last)
-	}
+	check.Equal(t, last.Last, math.MaxUint64-1, "last is %d, want 2^64 - 2")
 	f.refuse(appendWrite("c", math.MaxUint64, 0, "x"), SequenceExhausted)
 	f.refuse(appendWrite("c", math.MaxUint64, 7, "end"), Replayed) // rule 6 before rule 7
 	f.refuse(appendWrite("c", math.MaxUint64-1, 7, "end"), Replayed)
@@ -248,9 +243,7 @@ func TestWindowShrunkByUpdateConfig(t *testing.T) {
 		AppendWrite(nil, appendWrite("c", 6, 6, "p6")),
 	)
 	for i, want := range []Code{Committed, AlreadyCommitted, Committed, AlreadyCommitted} {
-		if out[i].Code != want {
-			t.Errorf("command %d gave %v, want %v", i, out[i].Code, want)
-		}
+		check.Equal(t, out[i].Code, want, "command %d gave %v", i)
 	}
 	// What a write has pushed out of the smaller window stays out of a larger one.
 	f.configure(ConfigUpdate{ReceiptWindow: new(uint64(4))})
@@ -269,9 +262,7 @@ func TestRetriesWithinOneEntry(t *testing.T) {
 	again := AppendWrite(nil, appendWrite("c", 3, 1, "x"))
 	out := f.entry(first, first, second, clash, second, first, again)
 	for i, want := range []Code{Committed, Replayed, Committed, IdempotencyKeyReused, Replayed, Replayed, Replayed} {
-		if out[i].Code != want {
-			t.Errorf("command %d gave %v, want %v", i, out[i].Code, want)
-		}
+		check.Equal(t, out[i].Code, want, "command %d gave %v", i)
 	}
 	sameReceipt(t, "retry right behind its write", out[1].Receipt, out[0].Receipt)
 	sameReceipt(t, "retry behind another write", out[4].Receipt, out[2].Receipt)
@@ -312,17 +303,13 @@ func TestRule9TooManyStreams(t *testing.T) {
 	f.refuse(bad, KeyNotFound)
 	f.commit(in(testScope, "b", 1))
 	f.refuse(in(testScope, "c", 1), TooManyStreams)
-	if n := f.view().Streams(); n != 4 {
-		t.Errorf("the ledger counts %d streams, want 4", n)
-	}
+	check.Equal(t, f.view().Streams(), 4, "the ledger counts %d streams")
 
 	// An evicted stream makes room.
 	f.now += config.ClientTTL + 1
 	f.round()
 	f.commit(in(testScope, "c", 1))
-	if n := f.view().Streams(); n != 1 {
-		t.Errorf("the ledger counts %d streams, want 1", n)
-	}
+	check.Equal(t, f.view().Streams(), 1, "the ledger counts %d streams")
 }
 
 // Rule 11: what a committed write leaves behind, and what its receipt says.
@@ -343,9 +330,7 @@ func TestRule11Commit(t *testing.T) {
 		t.Errorf("the outcome is %+v", out)
 	}
 	s, _ := f.stream("c")
-	if s != (StreamState{CreatedIndex: 2, Session: session, Last: 1, LastSeen: f.now}) {
-		t.Errorf("the stream is %+v", s)
-	}
+	check.Equal(t, s, StreamState{CreatedIndex: 2, Session: session, Last: 1, LastSeen: f.now}, "the stream is %+v")
 	x, err := f.view().Transaction(NewTxID(testLedger, 3))
 	if err != nil || x.ClientID != "c" || x.Sequence != 1 || x.Session != session || x.CreatedIndex != 2 ||
 		x.Key != w.Key || x.RequestHash != hash || x.Actor != w.Actor || x.Scope != testScope ||

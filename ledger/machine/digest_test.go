@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -37,10 +38,8 @@ func TestDigestCoversCommandsAndOutcomes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, testConfig())
 	digest := f.view().Digest()
-	if want := expectDigest(Hash{}, byte(1), uint64(1), f.now, byte(Committed), 0, 0,
-		AppendCreate(nil, testLedger, 77, testConfig())); digest != want {
-		t.Errorf("after the creation the digest is %s, want %s", digest, want)
-	}
+	check.Equal(t, digest, expectDigest(Hash{}, byte(1), uint64(1), f.now, byte(Committed), 0, 0,
+		AppendCreate(nil, testLedger, 77, testConfig())), "after the creation the digest is %s")
 	check := func(what string, parts ...any) {
 		t.Helper()
 		digest = expectDigest(digest, parts...)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -126,9 +127,7 @@ func TestRule10SeesEarlierOperations(t *testing.T) {
 			f := newFixture(t, testConfig())
 			f.commit(operations("w", 1, 0, set("there", "old"))) // at ledger index 2
 			out := f.refuse(operations("c", 1, 0, test.ops...), test.want)
-			if out.OperationIndex != test.at {
-				t.Errorf("operation %d is named, want %d", out.OperationIndex, test.at)
-			}
+			check.Equal(t, out.OperationIndex, test.at, "operation %d is named")
 		})
 	}
 }
@@ -205,9 +204,8 @@ func TestExpiredEntityIsAbsent(t *testing.T) {
 	if _, ok := f.entity("k"); ok {
 		t.Error("at its time it can still be read")
 	}
-	if out := f.commit(operations("c", tick+1, 0, remove("k"))); out.Receipt.Versions[0] != 0 {
-		t.Error("deleting what has expired says that it changed something")
-	}
+	check.Equal(t, f.commit(operations("c", tick+1, 0, remove("k"))).Receipt.Versions[0], 0,
+		"deleting what has expired says that it changed something: %v")
 	f.commit(operations("c", tick+2, 0, provided(set("k", "new"), notExists)))
 	f.now += 1_000 * second
 	f.commit(appendWrite("c", tick+3, 0, "tick"))
@@ -230,9 +228,8 @@ func TestExpiresAtClearedAndMoved(t *testing.T) {
 	if e, _ := f.entity("cleared"); e.ExpiresAt != 0 {
 		t.Errorf("expires_at is %d after a set without one", e.ExpiresAt)
 	}
-	if n := len(f.mem.tables[TableExpiry].keys); n != 3 { // the stream, "later", "sooner"
-		t.Errorf("the expiry index has %d entries, want 3", n)
-	}
+	// the stream, "later", "sooner"
+	check.Equal(t, len(f.mem.tables[TableExpiry].keys), 3, "the expiry index has %d entries")
 	f.now = soon
 	f.round()
 	for key, want := range map[string]bool{"cleared": true, "later": true, "sooner": false, "deleted": false} {
@@ -289,9 +286,7 @@ func TestLongValues(t *testing.T) {
 			provided(set("k", "short"), valueEquals(long(6))))),
 	)
 	for i, want := range []Code{Committed, ValueMismatch, ValueMismatch, Committed} {
-		if outcomes[i].Code != want {
-			t.Errorf("write %d: %s, want %s", i, outcomes[i].Code, want)
-		}
+		check.Equal(t, outcomes[i].Code, want, "write %d: %s", i)
 	}
 	read("k", "short")
 	f.commit(operations("w", 4, 0, set("k", longValue[1:]))) // as long as a record takes
@@ -324,9 +319,7 @@ func TestValuesOfLongWrites(t *testing.T) {
 				want, err)
 		}
 	}
-	if problems := audit(t, f.m, f.mem); len(problems) != 0 {
-		t.Error(problems)
-	}
+	check.Equal(t, len(audit(t, f.m, f.mem)), 0)
 }
 
 // A repeat, a conflict of keys and a receipt need no operations, neither their own nor

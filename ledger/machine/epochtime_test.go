@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
@@ -26,9 +28,7 @@ func TestEpochSetsTimeBack(t *testing.T) {
 	}
 	f.one(AppendEpoch(nil, testLedger+1, right+second))
 	f.now = right + second
-	if got := f.view().Time(); got != right+second {
-		t.Fatalf("ledger time is %d, want %d", got, right+second)
-	}
+	must.Equal(t, f.view().Time(), right+second, "ledger time is %d")
 	for key, want := range map[string]bool{"short": false, "long": false, "later": true} {
 		if _, there := f.entity(key); there != want {
 			t.Errorf("%s is there: %t, want %t", key, there, want)
@@ -43,17 +43,11 @@ func TestEpochSetsTimeBack(t *testing.T) {
 	f.round()
 	f.now += config.ClientTTL
 	f.round()
-	if n := f.view().Streams(); n != 1 {
-		t.Errorf("%d streams, want the one that was written since", n)
-	}
+	check.Equal(t, f.view().Streams(), 1, "%d streams, want the one that was written since")
 	f.now++
 	f.round()
-	if n := f.view().Streams(); n != 0 {
-		t.Errorf("%d streams, want none: it has been idle since the time was set back", n)
-	}
-	if problems := audit(t, f.m, f.mem); len(problems) != 0 {
-		t.Error(problems)
-	}
+	check.Equal(t, f.view().Streams(), 0, "%d streams, want none: it has been idle since the time was set back")
+	check.Equal(t, len(audit(t, f.m, f.mem)), 0)
 	if f.m.head.longestPause > 200*second {
 		t.Errorf("the longest pause is %d s: it has the wrong clock's jump", f.m.head.longestPause/second)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -49,9 +50,7 @@ func TestInvariant6RequestsAfterEviction(t *testing.T) {
 	f.refuse(inSession(appendWrite("c", 1, 1, "x"), old.Session), SessionExpired)
 	f.refuse(inSession(appendWrite("c", 2, 2, "y"), old.Session), SessionExpired)
 	f.open("c", 9, old.Session, SessionExpired)
-	if out := f.refuse(appendWrite("plain", 2, 2, "y"), SequenceGap); out.Last != 0 {
-		t.Errorf("the gap names last %d, want 0", out.Last)
-	}
+	check.Equal(t, f.refuse(appendWrite("plain", 2, 2, "y"), SequenceGap).Last, 0, "the gap names last %d")
 	// The documented limit of the TTL: it runs as a new write, in a new life.
 	if out := f.commit(appendWrite("plain", 1, 1, "x")); out.CreatedIndex == first.CreatedIndex {
 		t.Error("a new life of the stream has the creation index of the old one")
@@ -64,9 +63,7 @@ func TestInvariant6RequestsAfterEviction(t *testing.T) {
 	f.round()
 	f.commit(appendWrite("c", 1, 1, "x"))
 	f.refuse(inSession(appendWrite("c", 2, 1, "x"), old.Session), SessionExpired)
-	if err := readBack(f.mem, nil); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, readBack(f.mem, nil))
 }
 
 // The index entry lags behind last_seen; a popped entry that is not due goes
@@ -112,14 +109,10 @@ func TestLaggingIndexGoesBack(t *testing.T) {
 	}
 	f.now = busy + config.ClientTTL
 	f.round()
-	if n := f.view().Streams(); n != 2 {
-		t.Errorf("%d streams, want 2: neither is over its time", n)
-	}
+	check.Equal(t, f.view().Streams(), 2, "%d streams, want 2: neither is over its time")
 	f.now++
 	f.round()
-	if n := f.view().Streams(); n != 0 {
-		t.Errorf("%d streams, want none", n)
-	}
+	check.Equal(t, f.view().Streams(), 0, "%d streams, want none")
 }
 
 // The limit takes entries in the order of (indexed time, key): which stream
@@ -159,12 +152,9 @@ func TestStreamsBeforeEntities(t *testing.T) {
 	f.commit(appendWrite("b", 1, 0, "x"))
 	f.now += config.ClientTTL + 1
 	f.round()
-	if n := f.view().Streams(); n != 0 {
-		t.Errorf("%d streams are left, want none", n)
-	}
-	if n := len(f.mem.tables[TableEntities].keys); n != 2 {
-		t.Fatalf("%d entities are left, want 2: streams take two of the limit of 3", n)
-	}
+	check.Equal(t, f.view().Streams(), 0, "%d streams are left, want none")
+	must.Equal(t, len(f.mem.tables[TableEntities].keys), 2,
+		"%d entities are left, want 2: streams take two of the limit of 3")
 	if _, there := f.mem.tables[TableEntities].values[string(append(appendScopeKey(nil, testScope), "k2"...))]; there {
 		t.Error("k2 is left, which expired first")
 	}
@@ -200,28 +190,20 @@ func TestGCTransactions(t *testing.T) {
 			got = append(got, "command")
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if x.Actor != "system:gc" || x.ClientID != "" || x.Sequence != 0 || x.Session != 0 || x.CommittedAt != f.now {
 			t.Errorf("the transaction at %d is %+v", index, x)
 		}
 		for _, op := range x.Operations {
-			if op.Kind != OpExpireEntity {
-				t.Errorf("operation %+v", op)
-			}
+			check.Equal(t, op.Kind, OpExpireEntity, "operation %+v: %v", op)
 		}
 		got = append(got, fmt.Sprintf("%s: %d", x.Scope, len(x.Operations)))
 	}
 	if want := []string{"command", "acme: 1000", "acme: 1", "acme v: 3"}; !slices.Equal(got, want) {
 		t.Errorf("the indexes %d to %d hold %q, want %q", at-3, at, got, want)
 	}
-	if n := len(f.mem.tables[TableEntities].keys); n != 0 {
-		t.Errorf("%d entities are left", n)
-	}
-	if err := readBack(f.mem, nil); err != nil {
-		t.Error(err)
-	}
+	check.Equal(t, len(f.mem.tables[TableEntities].keys), 0, "%d entities are left")
+	must.Do(t, readBack(f.mem, nil))
 }
 
 // A pass follows the command that brings the count of commands to the interval,
@@ -260,9 +242,7 @@ func TestPassesAreCountedInCommands(t *testing.T) {
 	f.now += 200
 	f.one(AppendTick(nil))
 	state("one again, because the pass before left nothing", 1, 13)
-	if err := readBack(f.mem, nil); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, readBack(f.mem, nil))
 }
 
 // However many indexes system:gc takes, passes come no more often than their
@@ -283,9 +263,7 @@ func TestPassesDoNotCascade(t *testing.T) {
 	for range 20 {
 		f.one(AppendTick(nil))
 	}
-	if got := f.m.evictions.Rounds - passes; got != 2 {
-		t.Errorf("%d passes in 20 commands of an interval of 10", got)
-	}
+	check.Equal(t, f.m.evictions.Rounds-passes, 2, "%d passes in 20 commands of an interval of 10")
 	if left := len(f.mem.tables[TableEntities].keys); f.m.head.index != index+20+scopes || left != 0 {
 		t.Errorf("%d entities left at index %d, want none at %d: 9 and then up to 90", left, f.m.head.index, index+
 			20+scopes)
@@ -307,21 +285,16 @@ func TestPassWorkIsBounded(t *testing.T) {
 	}
 	f.now++
 	f.round()
-	if left := len(f.mem.tables[TableEntities].keys); left != 8*MaxOperations-MaxPassWork {
-		t.Errorf("%d entities are left, want %d", left, 8*MaxOperations-MaxPassWork)
-	}
+	check.Equal(t, len(f.mem.tables[TableEntities].keys), 8*MaxOperations-MaxPassWork, "%d entities are left")
 	if !f.m.head.backlog || f.m.evictions.Full != 1 {
 		t.Error("the state does not say that some are left")
 	}
 	f.round()
-	if left := len(f.mem.tables[TableEntities].keys); left != 0 {
-		t.Errorf("%d entities are left", left)
-	}
+	check.Equal(t, len(f.mem.tables[TableEntities].keys), 0, "%d entities are left")
 	// Long keys and long records cost more.
 	for _, test := range []struct{ key, record, work int }{{20, 60, 1}, {600, 60, 3}, {1_300, 0, 6}, {300, 8_300, 6}} {
-		if got := entryWork(test.key, test.record); got != test.work {
-			t.Errorf("a key of %d bytes with a record of %d costs %d, want %d", test.key, test.record, got, test.work)
-		}
+		check.Equal(t, entryWork(test.key, test.record), test.work, "a key of %d bytes with a record of %d costs %d",
+			test.key, test.record)
 	}
 }
 
@@ -364,9 +337,7 @@ func TestPassesSkipEmptyKinds(t *testing.T) {
 		{"with an entity and its stream", AppendWrite(nil, operations("c", 1, 0, setUntil("k", "", f.now+10))), 2},
 		{"with both, which are not due", AppendTick(nil), 2},
 	} {
-		if got := pass(test.command); got != test.want {
-			t.Errorf("%s: a pass walked %d times, want %d", test.when, got, test.want)
-		}
+		check.Equal(t, pass(test.command), test.want, "%s: a pass walked %d times", test.when)
 	}
 	f.now += 10
 	if pass(AppendTick(nil)); len(f.mem.tables[TableEntities].keys) != 0 {

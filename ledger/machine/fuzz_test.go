@@ -248,8 +248,6 @@ func FuzzValidate(f *testing.F) {
 			!bytes.Equal(appendOperations(nil, x.Operations), appendOperations(nil, w.Operations)) {
 			t.Errorf("a valid write reads back as %+v, %v", x, err)
 		}
-		if err := readBack(state.mem, []HandedOut{{w, out.Receipt}}); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, readBack(state.mem, []HandedOut{{w, out.Receipt}}))
 	})
 }

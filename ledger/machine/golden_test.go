@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -251,9 +252,7 @@ func TestGoldenBytesDecode(t *testing.T) {
 		t.Errorf("the transaction reads back as %+v, %v", back, err)
 	}
 	for i, v := range back.Versions { // 0x55 has every other bit
-		if want := x.Index * uint64(1-i%2); v != want {
-			t.Errorf("result %d is %d, want %d", i, v, want)
-		}
+		check.Equal(t, v, x.Index*uint64(1-i%2), "result %d is %d", i)
 	}
 	stored.changed = []byte{1, 2}
 	if _, err := stored.decode(7); err == nil {

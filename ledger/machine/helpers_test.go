@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -129,9 +130,7 @@ func checkShortcut(t testing.TB, w *Write, out Outcome, answer Receipt, answered
 		t.Errorf("the log answers sequence %d with its receipt, the state does not", w.Sequence)
 	}
 	if answered {
-		if out.Code != Replayed {
-			t.Errorf("the state answers a retry with a receipt, the log with %v", out.Code)
-		}
+		check.Equal(t, out.Code, Replayed, "the state answers a retry with a receipt, the log with %v")
 		sameReceipt(t, "the answer from the state", answer, out.Receipt)
 		if !answer.Replayed {
 			t.Error("an answer from the state is not marked as a replay")
@@ -143,9 +142,7 @@ func checkShortcut(t testing.TB, w *Write, out Outcome, answer Receipt, answered
 func (f *fixture) commit(w *Write) Outcome {
 	f.Helper()
 	out := f.write(w)
-	if out.Code != Committed {
-		f.Fatalf("write %s/%s sequence %d gave %v, want COMMITTED", w.Scope, w.ClientID, w.Sequence, out.Code)
-	}
+	must.Equal(f, out.Code, Committed, "write %s/%s sequence %d gave %v", w.Scope, w.ClientID, w.Sequence)
 	return out
 }
 
@@ -153,10 +150,8 @@ func (f *fixture) commit(w *Write) Outcome {
 func (f *fixture) refuse(w *Write, want Code) Outcome {
 	f.Helper()
 	out := f.write(w)
-	if out.Code != want {
-		f.Errorf("write %s/%s session %d sequence %d gave %v, want %v",
-			w.Scope, w.ClientID, w.Session, w.Sequence, out.Code, want)
-	}
+	check.Equal(f, out.Code, want, "write %s/%s session %d sequence %d gave %v", w.Scope, w.ClientID, w.Session,
+		w.Sequence)
 	return out
 }
 
@@ -167,9 +162,7 @@ func (f *fixture) open(client string, attempt byte, expected uint64, want Code) 
 		Scope: testScope, ClientID: client, Actor: "client:test", AttemptID: [16]byte{attempt},
 		ExpectedSession: expected,
 	}))
-	if out.Code != want {
-		f.Errorf("OpenSession(%s, attempt %d, expected %d) gave %v, want %v", client, attempt, expected, out.Code, want)
-	}
+	check.Equal(f, out.Code, want, "OpenSession(%s, attempt %d, expected %d) gave %v", client, attempt, expected)
 	return out
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -91,15 +92,9 @@ func (f *fixture) record(id KeyedID) *KeyedRecord {
 func (f *fixture) checkKeyed(records, attachments int) {
 	f.Helper()
 	f.reopen()
-	if problems := auditAll(f, f.m, f.mem); len(problems) != 0 {
-		f.Error(problems)
-	}
-	if got := len(f.mem.tables[TableKeyed].keys); got != records {
-		f.Errorf("%d keyed records, want %d", got, records)
-	}
-	if got := len(f.mem.tables[TableAttachments].keys); got != attachments {
-		f.Errorf("%d attachments, want %d", got, attachments)
-	}
+	check.Equal(f, len(auditAll(f, f.m, f.mem)), 0)
+	check.Equal(f, len(f.mem.tables[TableKeyed].keys), records, "%d keyed records")
+	check.Equal(f, len(f.mem.tables[TableAttachments].keys), attachments, "%d attachments")
 }
 
 func auditAll(t testing.TB, m *Machine, r Reader) (problems []Problem) {
@@ -124,16 +119,12 @@ func TestReservation(t *testing.T) {
 		if token != out.Index {
 			t.Errorf("token %d at ledger index %d", token, out.Index)
 		}
-		if again := f.keyed(owner, Keyed(keyed.Acquired)); again.Keyed.Record.Token != token {
-			t.Errorf("the repeat has token %d, want %d", again.Keyed.Record.Token, token)
-		}
+		check.Equal(t, f.keyed(owner, Keyed(keyed.Acquired)).Keyed.Record.Token, token, "the repeat has token %d")
 		f.keyed(ownKey(keyed.Checkpoint, owner, token, []byte(content)), Keyed(keyed.OK))
 		f.checkKeyed(1, attachments)
 		f.keyed(ownKey(keyed.Checkpoint, owner, token, []byte(content+"2")), Keyed(keyed.OK))
 		f.checkKeyed(1, attachments)
-		if k := f.record(id); string(k.Checkpoint) != content+"2" {
-			t.Errorf("the checkpoint is %q", k.Checkpoint)
-		}
+		check.Equal(t, string(f.record(id).Checkpoint), content+"2", "the checkpoint is %q")
 		f.keyed(ownKey(keyed.Heartbeat, owner, token, nil), Keyed(keyed.OK))
 		if out := f.keyed(reserveKey(id, 2, f.now), Keyed(keyed.InFlight)); out.Keyed.RetryAfter != 60*second {
 			t.Errorf("retry after %v", time.Duration(out.Keyed.RetryAfter))
@@ -178,9 +169,7 @@ func TestPassesOverKeyedRecords(t *testing.T) {
 	}
 	f.checkKeyed(3, 3)
 	f.elapse(60 * second)
-	if k := f.record(pending.ID); k.State != keyed.Indeterminate {
-		t.Errorf("a lease is over, and the record reads as %v", k.State)
-	}
+	check.Equal(t, f.record(pending.ID).State, keyed.Indeterminate, "a lease is over, and the record reads as %v")
 	digest := f.m.head.digest
 	f.round()
 	f.checkKeyed(3, 3)
@@ -188,15 +177,12 @@ func TestPassesOverKeyedRecords(t *testing.T) {
 		digest == f.m.head.digest {
 		t.Errorf("after the pass: %+v, %v", e, err)
 	}
-	if e, err := loadKeyed(f.mem, taken.ID.TableKey()); err != nil || e.State != keyed.Pending {
-		t.Errorf("what may be taken over: %+v, %v", e, err)
-	}
+	check.Equal(t, must.Get(loadKeyed(f.mem, taken.ID.TableKey()))(t).State, keyed.Pending,
+		"what may be taken over: %+v")
 	f.elapse(1_000 * second)
 	f.round()
 	f.checkKeyed(2, 2)
-	if f.m.evictions.Keys != 0 { // the fixture has reopened the machine since
-		t.Errorf("%d removals are counted", f.m.evictions.Keys)
-	}
+	check.Equal(t, f.m.evictions.Keys, 0, "%d removals are counted") // the fixture has reopened the machine since
 	f.elapse(2 * int64(keyed.IndeterminateTTL))
 	f.round()
 	f.round()
@@ -204,9 +190,7 @@ func TestPassesOverKeyedRecords(t *testing.T) {
 	f.elapse(int64(keyed.IndeterminateTTL))
 	f.round()
 	f.checkKeyed(0, 0)
-	if n := len(f.mem.tables[TablePrincipals].keys); n != 0 {
-		t.Errorf("%d principals are counted", n)
-	}
+	check.Equal(t, len(f.mem.tables[TablePrincipals].keys), 0, "%d principals are counted")
 }
 
 // A keyed record counts for several units of a pass.
@@ -220,15 +204,11 @@ func TestKeyedPassWork(t *testing.T) {
 		id := testKeyedID(0)
 		id.Key = [32]byte{byte(i), byte(i >> 8)}
 		w := &KeyedWrite{ID: id, Actor: "a", TTL: second, MaxKeys: records, Operations: []Operation{{Kind: OpAppend}}}
-		if out := f.entry(AppendKeyedWrite(nil, w)); out[0].Code != Committed {
-			t.Fatal(out)
-		}
+		must.Equal(t, f.entry(AppendKeyedWrite(nil, w))[0].Code, Committed)
 	}
 	f.elapse(2 * second)
 	f.round()
-	if left := len(f.mem.tables[TableKeyed].keys); left != records-MaxPassWork/keyedWork {
-		t.Errorf("%d records are left, want %d", left, records-MaxPassWork/keyedWork)
-	}
+	check.Equal(t, len(f.mem.tables[TableKeyed].keys), records-MaxPassWork/keyedWork, "%d records are left")
 	f.round()
 	f.checkKeyed(0, 0)
 }
@@ -276,19 +256,15 @@ func TestKeysOfAPrincipalAreBounded(t *testing.T) {
 	reserve("user:1", 3, TooManyKeys)
 	reserve("user:1", 2, Keyed(keyed.Acquired))
 	reserve("user:10", 3, Keyed(keyed.Acquired))
-	if out := f.one(AppendKeyedWrite(nil, &KeyedWrite{
+	check.Equal(t, f.one(AppendKeyedWrite(nil, &KeyedWrite{
 		ID: testKeyedID(9), Actor: "a", TTL: second, MaxKeys: 2, Operations: []Operation{{Kind: OpAppend}},
-	})); out.Code != TooManyKeys {
-		t.Errorf("a keyed write beyond the bound: %v", out.Code)
-	}
+	})).Code, TooManyKeys, "a keyed write beyond the bound: %v")
 	f.keyed(ownKey(keyed.Release, first, token, nil), Keyed(keyed.OK))
 	reserve("user:1", 3, TooManyKeys) // its attempt is remembered
 	f.elapse(int64(keyed.TombstoneTTL))
 	f.round()
 	reserve("user:1", 3, Keyed(keyed.Acquired))
-	if n, err := f.view().Keys(testScope, "user:1"); err != nil || n != 2 {
-		t.Errorf("%d keys, %v", n, err)
-	}
+	check.Equal(t, must.Get(f.view().Keys(testScope, "user:1"))(t), 2, "%d keys")
 	f.checkKeyed(3, 0)
 }
 
@@ -349,9 +325,7 @@ func TestKeyedWrites(t *testing.T) {
 		t.Error("after its time the write was not made again")
 	}
 	f.round()
-	if err := readBack(f.mem, nil); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, readBack(f.mem, nil))
 	f.checkKeyed(3, 0) // the second has gone, the reservation has an unknown outcome, and the tombstone is young
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/rapidtest"
 	. "github.com/seqledger/seqledger/ledger/machine"
 )
@@ -113,9 +114,7 @@ func (h *history) siege() {
 // compareKeys compares every record with the model's, and with what is kept beside it.
 func (h *history) compareKeys() {
 	v := h.m.View(h.mem)
-	if got := h.mem.Len(TableKeyed); got != len(h.model.Keys) {
-		h.Fatalf("%d records, want %d", got, len(h.model.Keys))
-	}
+	must.Equal(h, h.mem.Len(TableKeyed), len(h.model.Keys), "%d records")
 	pending := 0
 	for id, k := range h.model.Keys {
 		if k.Record.State == keyed.Pending {
@@ -139,9 +138,8 @@ func (h *history) compareKeys() {
 			!bytes.Equal(got.Checkpoint, want.Checkpoint) {
 			h.Fatalf("the record is\n%+v, want\n%+v", got.Record, *want)
 		}
-		if n, err := v.Keys(id.Scope, id.Principal); err != nil || n != h.model.KeysOf(id.Scope, id.Principal) {
-			h.Fatalf("%q has %d keys, %v", id.Principal, n, err)
-		}
+		must.Equal(h, must.Get(v.Keys(id.Scope, id.Principal))(h), h.model.KeysOf(id.Scope, id.Principal),
+			"%q has %d keys", id.Principal)
 	}
 	if v.PendingKeys() != uint64(pending) {
 		h.Fatalf("%d records are counted as pending, want %d", v.PendingKeys(), pending)
@@ -173,17 +171,13 @@ func (h *history) keyedStep() {
 	answer, answered := h.fromState(command, h.now)
 	_, out := h.entry(1, func() any { return command })
 	if answer.Index = out[0].Index; answered {
-		if difference := ledgermodel.Differ(&answer, &out[0]); difference != "" {
-			h.Fatalf("the state %s", difference)
-		}
+		must.Equal(h, ledgermodel.Differ(&answer, &out[0]), "", "the state %s")
 	}
 	h.compareKeys()
 	later := h.now + pick(h.T, "asked later", 0, 1, second-1, second, 60*second, 1_000*second)
 	if answer, answered := h.fromState(command, later); answered {
 		want := h.model.Ask(command, later)
-		if difference := ledgermodel.Differ(&answer, &want); difference != "" {
-			h.Fatalf("asked later, the state %s", difference)
-		}
+		must.Equal(h, ledgermodel.Differ(&answer, &want), "", "asked later, the state %s")
 	}
 }
 
@@ -199,9 +193,7 @@ func (h *history) fromState(command any, now int64) (answer Outcome, answered bo
 		answer.Code = Replayed
 		answer.Receipt, answered, err = v.AnswerKeyedWrite(c, hash, now)
 	}
-	if err != nil {
-		h.Fatal(err)
-	}
+	must.Do(h, err)
 	return answer, answered
 }
 

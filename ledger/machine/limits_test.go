@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // checkField expects no error for an empty field, and else one that names it.
@@ -171,9 +173,7 @@ func TestConfigLimits(t *testing.T) {
 		t.Errorf("the default is out of range: %v", err)
 	}
 	want := Config{1_000, 24 * 3600 * second, 2_000, 64, 10_000_000, 0, 0}
-	if DefaultConfig() != want {
-		t.Errorf("the default is %+v, want %+v", DefaultConfig(), want)
-	}
+	check.Equal(t, DefaultConfig(), want, "the default is %+v")
 	for _, test := range []struct {
 		name   string
 		update ConfigUpdate

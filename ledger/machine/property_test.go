@@ -144,9 +144,7 @@ func (h *history) entry(n int, draw func() any) (sent []any, out []Outcome) {
 			v.Index(), v.Time(), v.Streams(), v.Config(),
 			h.model.Index, h.model.Time, len(h.model.Streams), h.model.Config)
 	}
-	if retained := v.Retained(); retained.Horizon.Index() != h.model.Horizon {
-		h.Fatalf("after the entry: the horizon is %d, want %d", retained.Horizon.Index(), h.model.Horizon)
-	}
+	must.Equal(h, v.Retained().Horizon.Index(), h.model.Horizon, "after the entry: the horizon is %d")
 	if h.model.Horizon > h.dropped && rapid.IntRange(0, 2).Draw(h.T, "drop") == 0 {
 		h.dropped = h.model.Horizon
 		ledgermodel.Drop(h.mem, h.m)
@@ -431,9 +429,7 @@ func (h *history) compareState() {
 	}))(h)
 	for _, from := range []map[string]string{got, want} {
 		for k := range from {
-			if got[k] != want[k] {
-				h.Fatalf("%s is %q, want %q", k, got[k], want[k])
-			}
+			must.Equal(h, got[k], want[k], "%s is %q", k)
 		}
 	}
 }
@@ -475,9 +471,7 @@ func (h *history) checkOtherGroupings() {
 		"as it was": h.log, "one by one": SplitLog(h.log), "in larger groups": MergeLog(h.log),
 	} {
 		mem, m := ReplayLog(h, entries)
-		if got := m.View(mem).Digest(); got != digest {
-			h.Fatalf("invariant 8: applied %s, the digest is %s, want %s", name, got, digest)
-		}
+		must.Equal(h, m.View(mem).Digest(), digest, "invariant 8: applied %s, the digest is %s", name)
 		want := h.mem.Clone()
 		// What was dropped, and carried, is a matter of each node.
 		ledgermodel.Drop(want, h.m)

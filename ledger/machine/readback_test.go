@@ -9,6 +9,8 @@ import (
 
 	"github.com/transparency-dev/merkle/proof"
 	"github.com/transparency-dev/merkle/rfc6962"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // readBack reads back every block of the ledger and checks what the ledger
@@ -281,7 +283,5 @@ func TestTreeRootOfReference(t *testing.T) {
 		return h[:]
 	}
 	const want = "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125"
-	if got := fmt.Sprintf("%x", treeRoot([][]byte{leaf(), leaf(0)})); got != want {
-		t.Errorf("the root is %s, want %s", got, want)
-	}
+	check.Equal(t, fmt.Sprintf("%x", treeRoot([][]byte{leaf(), leaf(0)})), want, "the root is %s")
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/internal/format"
 )
 
@@ -99,9 +101,7 @@ func TestRecordUnderAnotherKey(t *testing.T) {
 		if !SelfChecked(TableBlocks, value) || SelfChecked(TableStreams, value) {
 			t.Errorf("record %d has no checksums of its own, or another table's has", i)
 		}
-		if err := CheckKey([]byte(key), value); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, CheckKey([]byte(key), value))
 		for bit := range 8 * len(key) {
 			flipped := []byte(key)
 			flipped[bit/8] ^= 1 << (bit % 8)
@@ -133,9 +133,7 @@ func TestLongEntriesAreClosedInPieces(t *testing.T) {
 			provided(set("0", "x"), Condition{Kind: ConditionValueEquals, Value: []byte(payload)}))))
 	out := f.entry(commands...)
 	for i, want := range []Code{Replayed, Replayed, Committed} {
-		if got := out[10+i].Code; got != want {
-			t.Errorf("command %d behind the writes: %v, want %v", i, got, want)
-		}
+		check.Equal(t, out[10+i].Code, want, "command %d behind the writes: %v", i)
 	}
 	sameReceipt(t, "a retry from a closed piece", out[11].Receipt, out[6].Receipt)
 	longest, records := 0, len(f.mem.tables[TableBlocks].keys)
@@ -147,9 +145,7 @@ func TestLongEntriesAreClosedInPieces(t *testing.T) {
 	}
 	scopes := 0
 	f.m.CommittedScopes(func(s Scope) {
-		if s != testScope {
-			t.Error(s)
-		}
+		check.Equal(t, s, testScope)
 		scopes++
 	})
 	if scopes != records {
@@ -159,12 +155,8 @@ func TestLongEntriesAreClosedInPieces(t *testing.T) {
 	for i := range uint64(10) {
 		handed = append(handed, HandedOut{operations("c", i+1, byte(i+1), set(fmt.Sprint(i), payload)), out[i].Receipt})
 	}
-	if err := readBack(f.mem, handed); err != nil {
-		t.Error(err)
-	}
-	if problems := audit(t, f.m, f.mem); len(problems) != 0 {
-		t.Error(problems)
-	}
+	must.Do(t, readBack(f.mem, handed))
+	check.Equal(t, len(audit(t, f.m, f.mem)), 0)
 	f.commit(appendWrite("c", 12, 0, "x"))
 	for _, buffer := range [][]byte{f.m.record, f.m.transaction, f.m.digestInput, f.m.scratch} {
 		if cap(buffer) > maxBuffer {
@@ -191,15 +183,12 @@ func TestPassesAreClosedInPieces(t *testing.T) {
 	f.now += second
 	before := len(f.mem.tables[TableBlocks].keys)
 	f.round() // as many of each vault as the pass has work for
-	if got := len(f.mem.tables[TableBlocks].keys) - before; got != 2 {
-		t.Errorf("a pass over more than a mebibyte of keys made %d records", got)
-	}
+	check.Equal(t, len(f.mem.tables[TableBlocks].keys)-before, 2,
+		"a pass over more than a mebibyte of keys made %d records")
 	for _, record := range f.mem.tables[TableBlocks].values {
 		if len(record) > 2*maxPiece+64<<10 {
 			t.Errorf("a record of %d bytes", len(record))
 		}
 	}
-	if err := readBack(f.mem, nil); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, readBack(f.mem, nil))
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -46,9 +47,7 @@ func TestHorizonFollowsTheTime(t *testing.T) {
 	}
 	f.now = begin + 19*second + 1
 	f.one(AppendTick(nil))
-	if got, want := f.horizon(), indexes[10]; got != want {
-		t.Errorf("a nanosecond later the horizon is %d, want %d", got, want)
-	}
+	check.Equal(t, f.horizon(), indexes[10], "a nanosecond later the horizon is %d")
 	if kept := f.view().Retained(); kept.Bytes != 10*3 || kept.Since != begin+9*second {
 		t.Errorf("kept is %+v, want ten operations of three bytes", kept)
 	}
@@ -117,9 +116,7 @@ func TestAnswersOnEitherSideOfTheHorizon(t *testing.T) {
 		}
 		f.checkGone(scope, first.Receipt, old.Receipt)
 		f.checkKept(scope, kept.Receipt)
-		if problems := audit(t, f.m, f.mem); len(problems) != 0 {
-			t.Errorf("dropped %v: %v", dropped, problems)
-		}
+		check.Equal(t, len(audit(t, f.m, f.mem)), 0, "dropped %v: %v", dropped)
 		if err := readBack(f.mem, nil); err != nil {
 			t.Errorf("dropped %v: %v", dropped, err)
 		}
@@ -187,9 +184,7 @@ func (f *fixture) drop() {
 		if err == nil {
 			err = Carry(f.mem, live)
 		}
-		if err != nil {
-			f.Fatal(err)
-		}
+		must.Do(f, err)
 		from = next
 	}
 	for _, key := range slices.Clone(f.mem.tables[TableBlocks].keys) {
@@ -223,12 +218,9 @@ func TestKeyedWriteBeforeTheHorizon(t *testing.T) {
 	}
 	other := *w
 	other.Operations = []Operation{{Kind: OpAppend, Value: []byte("y")}}
-	if out := f.one(AppendKeyedWrite(nil, &other)); out.Code != IdempotencyKeyReused {
-		t.Errorf("another request under the key gave %v", out.Code)
-	}
-	if problems := audit(t, f.m, f.mem); len(problems) != 0 {
-		t.Error(problems)
-	}
+	check.Equal(t, f.one(AppendKeyedWrite(nil, &other)).Code, IdempotencyKeyReused,
+		"another request under the key gave %v")
+	check.Equal(t, len(audit(t, f.m, f.mem)), 0)
 }
 
 func (f *fixture) lastOf(client string) uint64 {
@@ -268,9 +260,7 @@ func TestCarriedValues(t *testing.T) {
 		if err := DropCarried(f.mem, unused); err != nil || f.mem.Len(TableCarried) != 0 {
 			t.Errorf("%d rows are left, %v", f.mem.Len(TableCarried), err)
 		}
-		if problems := audit(t, f.m, f.mem); len(problems) != 0 {
-			t.Error(problems)
-		}
+		check.Equal(t, len(audit(t, f.m, f.mem)), 0)
 	}
 }
 
@@ -377,17 +367,11 @@ func TestHorizonMovesInSteps(t *testing.T) {
 	}
 	f.now += second + 1
 	left := func() int { return f.mem.Len(TableMeta) - 1 }
-	if left() != marks {
-		t.Fatalf("there are %d marks, want %d", left(), marks)
-	}
+	must.Equal(t, left(), marks, "there are %d marks")
 	f.configure(ConfigUpdate{RetainBlocks: new(second)})
-	if left() != marks-maxMarksPassed {
-		t.Errorf("after a pass %d marks are left", left())
-	}
+	check.Equal(t, left(), marks-maxMarksPassed, "after a pass %d marks are left")
 	f.one(AppendTick(nil))
-	if left() != 0 {
-		t.Errorf("after two passes %d marks are left", left())
-	}
+	check.Equal(t, left(), 0, "after two passes %d marks are left")
 }
 
 // The limits of what may be kept.
@@ -441,9 +425,7 @@ func TestAuditOfRetention(t *testing.T) {
 			f.commit(appendWrite("c", i+1, 0, "x"))
 		}
 		f.drop()
-		if problems := audit(t, f.m, f.mem); len(problems) != 0 {
-			t.Fatal(problems)
-		}
+		must.Equal(t, len(audit(t, f.m, f.mem)), 0)
 		if damage(f); len(audit(t, f.m, f.mem)) == 0 {
 			t.Errorf("%s is not noticed", name)
 		}

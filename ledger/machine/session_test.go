@@ -1,6 +1,11 @@
 package machine
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
+)
 
 // The rules of OpenSession, in their order.
 func TestOpenSessionRules(t *testing.T) {
@@ -107,9 +112,7 @@ func TestInvariant7OlderSessionsAreFenced(t *testing.T) {
 		AppendWrite(nil, inSession(appendWrite("c", 1, 1, "x"), old)), // not even a retry is answered
 	)
 	for i, want := range []Code{Committed, Committed, SessionFenced, SessionFenced} {
-		if out[i].Code != want {
-			t.Errorf("command %d gave %v, want %v", i, out[i].Code, want)
-		}
+		check.Equal(t, out[i].Code, want, "command %d gave %v", i)
 	}
 	session := out[1].Session
 	f.refuse(appendWrite("c", 2, 2, "x"), SessionRequired)
@@ -133,9 +136,7 @@ func TestEpoch(t *testing.T) {
 		t.Errorf("the epoch is at %d, the ledger at %d, want %d", out.Index, f.view().Index(), start)
 	}
 	f.reopen()
-	if f.view().LedgerID() != restored {
-		t.Errorf("new transactions bear %s, want %s", f.view().LedgerID(), restored)
-	}
+	check.Equal(t, f.view().LedgerID(), restored, "new transactions bear %s")
 	// Every older session: the current one, those before it, those never given.
 	for _, s := range []uint64{session, session - 1, session + 1, 1<<32 - 1} {
 		f.refuse(inSession(appendWrite("c", 2, 2, "y"), s), SessionExpired)
@@ -164,9 +165,7 @@ func TestEpoch(t *testing.T) {
 	// Ids of both epochs are found, under their own ledger id alone.
 	for _, r := range []Receipt{old, plain, next} {
 		id := f.view().TxIDAt(r.Index)
-		if id != NewTxID(r.LedgerID, r.Index) {
-			t.Errorf("index %d has the id %s, want %s", r.Index, id, NewTxID(r.LedgerID, r.Index))
-		}
+		check.Equal(t, id, NewTxID(r.LedgerID, r.Index), "index %d has the id %s", r.Index)
 		if x, err := f.view().Transaction(id); err != nil || x.Index != r.Index || x.LedgerID != r.LedgerID {
 			t.Errorf("transaction %s is %+v, %v", id, x, err)
 		}
@@ -174,12 +173,9 @@ func TestEpoch(t *testing.T) {
 	if _, err := f.view().Transaction(NewTxID(restored, old.Index)); err == nil {
 		t.Error("an old transaction is found under the new ledger id")
 	}
-	if out := f.one(AppendEpoch(nil, restored+1, 0)); out.Index != start&^(1<<32-1)+1<<32+1<<40+0xfeee {
-		t.Errorf("the second epoch is at %d", out.Index)
-	}
-	if err := readBack(f.mem, nil); err != nil {
-		t.Error(err)
-	}
+	check.Equal(t, f.one(AppendEpoch(nil, restored+1, 0)).Index, start&^(1<<32-1)+1<<32+1<<40+0xfeee,
+		"the second epoch is at %d")
+	must.Do(t, readBack(f.mem, nil))
 }
 
 // The first command creates the ledger; nothing goes before it and it does not
@@ -199,9 +195,7 @@ func TestCreate(t *testing.T) {
 	if out.Code != InvalidArgument || out.Field == nil || f.view().LedgerID() != testLedger {
 		t.Errorf("a second creation gave %v and ledger id %s", out.Code, f.view().LedgerID())
 	}
-	if f.view().Config() != testConfig() {
-		t.Error("a second creation has changed the configuration")
-	}
+	check.Equal(t, f.view().Config(), testConfig(), "a second creation has changed the configuration: %v")
 }
 
 // Ledger time never runs backwards, whatever a leader stamps.

@@ -193,10 +193,7 @@ func faultSeed(t *testing.T) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
 	if text := os.Getenv("SEQLEDGER_STORAGE_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
+		seed = must.Get(strconv.ParseUint(text, 10, 64))(t)
 	}
 	t.Logf("repeat with SEQLEDGER_STORAGE_SEED=%d", seed)
 	return seed
@@ -236,9 +233,7 @@ func TestReadsReportEveryStorageError(t *testing.T) {
 	t.Parallel()
 	seed := faultSeed(t)
 	log, _, f := busyHistory(t, rand.New(rand.NewPCG(seed, 0)), 80)
-	if len(log) != 80 {
-		t.Fatal(len(log))
-	}
+	must.Equal(t, len(log), 80)
 	set := &Write{Scope: testScope, ClientID: "reader", Actor: "a", Sequence: 1, Operations: []Operation{
 		{Kind: OpSetEntity, Key: []byte("long"), Value: []byte(strings.Repeat("v", 500))},
 		{Kind: OpCreateRelationship, Key: []byte("doc"), Relation: []byte("r"), Subject: []byte("s")},

@@ -217,9 +217,7 @@ func TestBlocksAndProofs(t *testing.T) {
 	if c, err := f.view().Chain(testScope); err != nil || c.Height != uint64(len(sizes)) {
 		t.Errorf("the chain is %+v, %v, want height %d", c, err, len(sizes))
 	}
-	if err := readBack(f.mem, nil); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, readBack(f.mem, nil))
 }
 
 // Receipts come newest first, at most as many as asked for.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/internal/keyed"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -31,9 +32,7 @@ func (h *hidingReader) Ascend(table Table, from []byte, visit func(key, value []
 func (h *hidingReader) AscendBounded(
 	table Table, from []byte, deleted int, visit func(key, value []byte) bool,
 ) (resume []byte, err error) {
-	if deleted != maxDeletedScan {
-		h.t.Errorf("a listing steps over %d deleted keys", deleted)
-	}
+	check.Equal(h.t, deleted, maxDeletedScan, "a listing steps over %d deleted keys")
 	h.walks++
 	left := h.bound
 	err = h.Reader.Ascend(table, from, func(key, value []byte) bool {
@@ -133,9 +132,7 @@ func TestListingsGoOnBehindDeletedKeys(t *testing.T) {
 	}
 	// Values of entities that are gone.
 	live, _, err := f.view().FindLive(nil, 1<<40)
-	if err = firstErr(err, Carry(f.mem, live)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, firstErr(err, Carry(f.mem, live)))
 	for i := range live {
 		live[i].entity.version += 1_000
 	}

@@ -3,6 +3,8 @@ package machine
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // The window against a plain slice, through storage and with limits that
@@ -59,9 +61,7 @@ func TestWindowOfNonsense(t *testing.T) {
 		for range 5 {
 			w.push(windowSlot{1 << 40, 1}, 2)
 		}
-		if got := w.slot(0); got.index != 1<<40 {
-			t.Errorf("after deltas %x the newest slot is %+v", deltas, got)
-		}
+		check.Equal(t, w.slot(0).index, 1<<40, "after deltas %x the newest slot is %+v", deltas)
 	}
 	var w window
 	for _, record := range [][]byte{nil, {1}, make([]byte, 2*fingerprintBytes), make([]byte, 2*fingerprintBytes+1)} {

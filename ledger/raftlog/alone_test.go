@@ -52,9 +52,7 @@ func clusterLog(t *testing.T, dir string) (base Position, want []string) {
 	if err == nil {
 		err = errors.Join(files.Sync(), files.Abandon())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return base, want
 }
 
@@ -149,9 +147,7 @@ func TestAloneRefuses(t *testing.T) {
 	closeLog(t, l)
 	name := filepath.Join(dir, segmentsDir, "0000000000000001.log")
 	before := must.Get(os.ReadFile(name))(t)
-	if err := Alone(options(dir, new(recorder))); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, Alone(options(dir, new(recorder))))
 	if after, err := os.ReadFile(name); err != nil || string(after) != string(before) {
 		t.Errorf("the log of one node was changed: %v", err)
 	}

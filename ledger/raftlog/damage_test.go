@@ -115,9 +115,7 @@ func (i *image) workspace(t *testing.T) func() string {
 	dir := t.TempDir()
 	return func() string {
 		err := os.RemoveAll(filepath.Join(dir, segmentsDir))
-		if err = errors.Join(err, os.MkdirAll(filepath.Join(dir, segmentsDir), 0o700)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(err, os.MkdirAll(filepath.Join(dir, segmentsDir), 0o700)))
 		return dir
 	}
 }

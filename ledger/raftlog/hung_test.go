@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
 
@@ -65,9 +66,7 @@ func TestHungDiskIsVisible(t *testing.T) {
 	}
 	gate.Store(nil)
 	close(closed)
-	if _, err := p.Wait(); err != nil {
-		t.Error(err)
-	}
+	must.Get(p.Wait())(t)
 	for l.Writing() != 0 { // ends, because no write is in progress any more
 		if t.Context().Err() != nil {
 			t.Fatal("the write has ended and is still seen")

@@ -25,9 +25,7 @@ func TestLogLives(t *testing.T) {
 	if !before.Leads || before.Term == 0 {
 		t.Errorf("the role is %+v", before)
 	}
-	if err := l.ReadBarrier(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, l.ReadBarrier(t.Context()))
 	closeLog(t, l)
 	if _, err := l.ProposeIn(l.Role().Term, []byte("x")).Wait(); !errors.Is(err, ErrClosed) {
 		t.Errorf("a proposal to a closed log: %v", err)
@@ -103,9 +101,7 @@ func TestTruncate(t *testing.T) {
 	if len(m.entries) != 101 || m.entries[100] != "last" || l.BytesSinceTruncate() > 1<<10 {
 		t.Errorf("%d entries, %d bytes since the truncation", len(m.entries), l.BytesSinceTruncate())
 	}
-	if err := errors.Join(l.Close(), l.Close()); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, errors.Join(l.Close(), l.Close()))
 	if err := l.Truncate(); !errors.Is(err, ErrClosed) {
 		t.Errorf("truncation of a closed log: %v", err)
 	}

@@ -36,9 +36,7 @@ func TestReadOutline(t *testing.T) {
 	if err == nil {
 		err = files.Abandon() // as a kill would leave it
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	name := filepath.Join(dir, segmentsDir, "0000000000000001.log")
 	before := must.Get(os.ReadFile(name))(t)
 	out, err := ReadOutline(dir, o.Identity)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -97,9 +98,7 @@ func TestToolsRefuse(t *testing.T) {
 	if err == nil {
 		err = errors.Join(d.BeginRecovery(), d.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	marker := filepath.Join(marked, "LEDGER")
 	must.Do(t, os.WriteFile(marker, []byte(`{"format":99}`), 0o600))
 	for _, test := range []struct {
@@ -126,9 +125,7 @@ func TestToolsRefuse(t *testing.T) {
 				t.Errorf("%s of %s: %v", name, test.path, err)
 			}
 		}
-		if content(t, test.path) != before {
-			t.Errorf("%s has changed", test.path)
-		}
+		check.Equal(t, content(t, test.path), before, "%s has changed: %v", test.path)
 	}
 	if _, err := os.Stat(absent); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it was made: %v", err)
@@ -149,9 +146,7 @@ func TestNothingToRecover(t *testing.T) {
 	if _, err := recovery.Run(t.Context(), dir, nil); !errors.Is(err, recovery.ErrNothingToRecover) {
 		t.Errorf("it was recovered: %v", err)
 	}
-	if content(t, dir) != before {
-		t.Error("it has changed")
-	}
+	check.Equal(t, content(t, dir), before, "it has changed: %v")
 }
 
 // TestDamageIsNoSurvivor: a directory that is damaged is told as that by every tool, and is not made a ledger of its
@@ -179,8 +174,6 @@ func TestDamageIsNoSurvivor(t *testing.T) {
 		if err == nil && len(report.Problems) == 0 {
 			t.Errorf("%s: verified: %+v", what, report)
 		}
-		if content(t, dir) != before {
-			t.Errorf("%s: it has changed", what)
-		}
+		check.Equal(t, content(t, dir), before, "%s: it has changed: %v", what)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -139,9 +140,7 @@ func (m *image) mustHaveTaken(t *testing.T, dir string, node uint64) {
 	if err != nil || b.at != m.at || d.Node() != node || d.Fresh() {
 		t.Errorf("node %d has the state of %+v, %v, want node %d at %s", d.Node(), b, err, node, m.at)
 	}
-	if got := string(b.log.Members.Encode()); got != m.members {
-		t.Errorf("the log has the members %+v", b.log.Members)
-	}
+	check.Equal(t, string(b.log.Members.Encode()), m.members, "the log has the members %+v: %v", b.log.Members)
 }
 
 // A node replaces its own state with that of another node, and remains the same node of the same cluster.
@@ -218,9 +217,7 @@ func TestAgainRefusesDamage(t *testing.T) {
 		if err := Again(ctx, o, m.at.Index); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want another attempt", what, err)
 		}
-		if content(t, m.dir) != before {
-			t.Fatalf("%s: the directory has changed", what)
-		}
+		must.Equal(t, content(t, m.dir), before, "%s: the directory has changed: %v", what)
 	}
 	ctx, o := from(t, m.dir, whole(m.seed))
 	must.Do(t, Again(ctx, o, m.at.Index))
@@ -292,9 +289,7 @@ func TestAgainRefusals(t *testing.T) {
 		if err := Again(ctx, o, test.atLeast); err == nil || !strings.Contains(err.Error(), test.message) {
 			t.Errorf("%s: %v", test.name, err)
 		}
-		if content(t, m.dir) != before {
-			t.Fatalf("%s: the directory has changed", test.name)
-		}
+		must.Equal(t, content(t, m.dir), before, "%s: the directory has changed: %v", test.name)
 	}
 	empty := t.TempDir()
 	ctx, o := from(t, empty, whole(m.seed))

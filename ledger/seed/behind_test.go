@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
@@ -160,7 +161,5 @@ func nodeBehind(t *testing.T, lost bool) {
 			t.Errorf("node %d is at %s, and the first one at %s", n.Cluster().Status().Self, got, want)
 		}
 	}
-	if back.Cluster().Status().Self != 3 {
-		t.Errorf("it is node %d", back.Cluster().Status().Self)
-	}
+	check.Equal(t, back.Cluster().Status().Self, 3, "it is node %d")
 }

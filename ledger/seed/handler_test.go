@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/cluster"
 	"github.com/seqledger/seqledger/ledger/raftlog/transport"
@@ -46,9 +48,7 @@ func TestHandlerTellsItsErrors(t *testing.T) {
 		{"too old", "503", func(
 			_ context.Context, _ *patientWriter, atLeast uint64, _ func(cluster.SeedInfo) error,
 		) error {
-			if atLeast != 7 {
-				t.Errorf("asked for %d", atLeast)
-			}
+			check.Equal(t, atLeast, 7, "asked for %d")
 			return cluster.ErrSeedTooOld
 		}},
 		{"refused", "503", func(context.Context, *patientWriter, uint64, func(cluster.SeedInfo) error) error {
@@ -70,9 +70,7 @@ func TestHandlerTellsItsErrors(t *testing.T) {
 	for _, query := range []string{"", "?at_least=", "?at_least=-1", "?at_least=x"} {
 		w := httptest.NewRecorder()
 		handler{}.ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path+query, http.NoBody))
-		if w.Code != http.StatusBadRequest {
-			t.Errorf("%q: status %d", query, w.Code)
-		}
+		check.Equal(t, w.Code, http.StatusBadRequest, "%q: status %d", query)
 	}
 }
 
@@ -165,9 +163,7 @@ func TestSeedBesideBackup(t *testing.T) {
 		t.Errorf("a seed beside a backup: %v", err)
 	}
 	close(release)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, <-done)
 	if _, info := seedOf(t, first); info.At.Index == 0 {
 		t.Errorf("behind the backup: %+v", info)
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 	"github.com/seqledger/seqledger/ledger/cluster"
@@ -64,9 +65,7 @@ func TestAgainSurvivesKills(t *testing.T) {
 			t.Errorf("%s: a start was refused: %v", what, err)
 			continue
 		}
-		if content(t, dir) != before {
-			t.Errorf("%s: the directory is not what it was", what)
-		}
+		check.Equal(t, content(t, dir), before, "%s: the directory is not what it was: %v", what)
 		if what != "replace" && testing.Short() {
 			continue
 		}
@@ -208,9 +207,7 @@ func rewritten(t *testing.T, seed []byte, change func(*backupfile.Info)) []byte 
 	if err == nil {
 		_, err = w.Finish()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return out.Bytes()
 }
 
@@ -228,9 +225,7 @@ func TestAgainComparesTheState(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "not the state that was announced") {
 			t.Errorf("another %s: %v", what, err)
 		}
-		if content(t, m.dir) != before {
-			t.Fatalf("another %s: the directory has changed", what)
-		}
+		must.Equal(t, content(t, m.dir), before, "another %s: the directory has changed: %v", what)
 	}
 	if same := rewritten(t, m.seed, func(*backupfile.Info) {}); !bytes.Equal(same, m.seed) {
 		t.Error("a seed is not written as it was")

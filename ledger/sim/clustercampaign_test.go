@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // campaign simulates clusters one after the other, with consecutive seeds.
@@ -76,13 +78,9 @@ func TestCluster(t *testing.T) {
 	}
 	c.run(t, variable(t, "SIM_SEEDS", count), duration)
 	if file := os.Getenv("SIM_SUMMARY"); file != "" {
-		if err := os.WriteFile(file, []byte(c.String()), 0o644); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, os.WriteFile(file, []byte(c.String()), 0o644))
 	}
-	if c.failure != nil {
-		t.Fatal(c.failure)
-	}
+	must.Do(t, c.failure)
 	t.Log(c.String())
 	const enough = 100 // the number of make sim-cluster; fewer may miss rare events
 	for _, what := range clusterMustMeet {

@@ -75,9 +75,7 @@ func TestEngineMutants(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			path := filepath.Join(directory, m.file)
 			source := must.Get(os.ReadFile(path))(t)
-			if n := strings.Count(string(source), m.was); n != 1 {
-				t.Fatalf("%s has %q %d times, want once", m.file, m.was, n)
-			}
+			must.Equal(t, strings.Count(string(source), m.was), 1, "%s has %q %d times, want once", m.file, m.was)
 			dir := t.TempDir()
 			mutant, overlay := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
 			replace := must.Get(json.Marshal(map[string]any{"Replace": map[string]string{path: mutant}}))(t)

@@ -11,6 +11,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // TestSimulation runs episodes until enough commands have been decided. `make sim SEED=… COMMANDS=…` sets its two
@@ -35,9 +38,7 @@ func TestSimulation(t *testing.T) {
 		workers.Go(s.work)
 	}
 	workers.Wait()
-	if s.failed != nil {
-		t.Fatal(s.failed)
-	}
+	must.Do(t, s.failed)
 	for _, what := range slices.Sorted(maps.Keys(s.counted)) {
 		t.Logf("%9d %s", s.counted[what], what)
 	}
@@ -171,9 +172,7 @@ func TestOneSeedIsOneRun(t *testing.T) {
 			realOnes++
 		}
 	}
-	if len(traces) != 12 {
-		t.Errorf("%d different traces of 12 seeds", len(traces))
-	}
+	check.Equal(t, len(traces), 12, "%d different traces of 12 seeds")
 	if realOnes == 0 {
 		t.Error("none of the seeds uses real files")
 	}

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // TestHistogramAgainstAList: whatever is observed, each bucket, the sum, the count and the largest value are those of
@@ -88,9 +90,7 @@ func TestEmptyHistogram(t *testing.T) {
 		t.Errorf("want nothing counted, got %+v", d)
 	}
 	for bound, n := range d.Buckets {
-		if n != 0 {
-			t.Errorf("want nothing up to %g, got %d", bound, n)
-		}
+		check.Equal(t, n, 0, "want nothing up to %g, got %d", bound)
 	}
 }
 

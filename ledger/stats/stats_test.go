@@ -4,6 +4,8 @@ import (
 	"math"
 	"sync"
 	"testing"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 func TestHistogram(t *testing.T) {
@@ -18,9 +20,7 @@ func TestHistogram(t *testing.T) {
 	}
 	// Each has what the ones below have, bounds included.
 	for bound, want := range map[float64]uint64{1: 2, 2: 4, 4: 5, 0.1 * (10 << (maxBuckets - 1)): 5} {
-		if got := d.Buckets[bound]; got != want {
-			t.Errorf("at most %g: %d, want %d", bound, got, want)
-		}
+		check.Equal(t, d.Buckets[bound], want, "at most %g: %d", bound)
 	}
 	if want := 0.1 * (62 + math.MaxInt32); math.Abs(d.Sum-want) > 1 {
 		t.Errorf("the sum is %g, want %g", d.Sum, want)

@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/backupfile"
@@ -101,10 +102,8 @@ func TestABackupThatCannotBeRead(t *testing.T) {
 			t.Errorf("after %d bytes: %+v, %v", length, report, err)
 		}
 	}
-	if report, err := verify.Backup(t.Context(), failing{bytes.NewReader(nil), io.EOF}, verify.Options{}); err != nil ||
-		len(report.Problems) != 1 {
-		t.Errorf("an empty file: %+v, %v", report, err)
-	}
+	check.Equal(t, len(must.Get(verify.Backup(t.Context(), failing{bytes.NewReader(nil), io.EOF},
+		verify.Options{}))(t).Problems), 1, "an empty file: %+v")
 }
 
 // TestVerifyEndsWithItsContext, also in the middle of an audit, and tells nothing then.
@@ -167,9 +166,7 @@ func TestReplayIntoACopy(t *testing.T) {
 	if _, err := verify.ReplayInto(ctx, copyOf(t, d), d); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, d.Close())
 }
 
 // TestReplayOfDamage is an error that says so: a restore must not make a ledger of it.
@@ -191,9 +188,7 @@ func TestReplayOfDamage(t *testing.T) {
 		if report, err := verify.ReplayInto(t.Context(), copyOf(t, d), d); !verify.IsDamage(err) {
 			t.Errorf("%q became %q: %+v, %v", needle, wrong, report, err)
 		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, d.Close())
 	}
 }
 
@@ -208,8 +203,6 @@ func TestWhatIsDamage(t *testing.T) {
 		{nil, false}, {os.ErrPermission, false}, {context.Canceled, false}, {datadir.ErrInUse, false},
 		{io.ErrUnexpectedEOF, false}, {&backupfile.DamageError{}, false}, // of a backup, and not of the ledger
 	} {
-		if got := verify.IsDamage(test.err); got != test.want {
-			t.Errorf("%v is damage: %v", test.err, got)
-		}
+		check.Equal(t, verify.IsDamage(test.err), test.want, "%v is damage: %v", test.err)
 	}
 }

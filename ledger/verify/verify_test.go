@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
 	"github.com/seqledger/seqledger/ledger/datadir"
@@ -40,9 +41,7 @@ func open(t *testing.T, dir string) *ledger.Ledger {
 
 func mustCommit(t *testing.T, l *ledger.Ledger, w *machine.Write) {
 	t.Helper()
-	if out, err := l.Write(t.Context(), w); err != nil || out.Code != machine.Committed {
-		t.Fatal(out, err)
-	}
+	must.Equal(t, must.Get(l.Write(t.Context(), w))(t).Code, machine.Committed)
 }
 
 // written makes a data directory with some hundred writes in it.
@@ -151,9 +150,7 @@ func TestVerifyChangesNothing(t *testing.T) {
 	before := read()
 	must.Get(verify.Directory(t.Context(), dir, verify.Options{}))(t)
 	for path, content := range read() {
-		if before[path] != content {
-			t.Errorf("%s has changed", path)
-		}
+		check.Equal(t, before[path], content, "%s has changed: %v", path)
 	}
 }
 
@@ -184,7 +181,5 @@ func TestVerifyLeavesNothingBehind(t *testing.T) {
 	if _, err := verify.Directory(t.Context(), dir, verify.Options{}); err == nil {
 		t.Error("an empty directory was verified")
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
-		t.Errorf("verify made %v in a directory that is no ledger (%v)", entries, err)
-	}
+	check.Equal(t, len(must.Get(os.ReadDir(dir))(t)), 0, "verify made %v in a directory that is no ledger")
 }

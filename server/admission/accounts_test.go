@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -24,20 +25,14 @@ func TestStoredBytesOutliveARestart(t *testing.T) {
 		c := newController(t, Options{Shares: true, StoredFile: path})
 		for actor, bytes := range want {
 			p := partyOf(c, actor, Limits{})
-			if got := c.StoredBytes(p); got != int64(restart)*bytes {
-				t.Errorf("start %d: %s has stored %d bytes, want %d", restart, actor, got, int64(restart)*bytes)
-			}
+			check.Equal(t, c.StoredBytes(p), int64(restart)*bytes, "start %d: %s has stored %d bytes", restart, actor)
 			c.Stored(p, int(bytes))
 		}
 		must.Do(t, errors.Join(c.Close(), c.Close()))
 		c.Stored(partyOf(c, "client:a", Limits{}), 1_000) // after the end it is not written down
 	}
-	if content, err := os.ReadFile(path); err != nil || strings.Count(string(content), "\n") != 3 {
-		t.Errorf("the file has %q, %v", content, err)
-	}
-	if left, err := filepath.Glob(path + "*"); err != nil || len(left) != 1 {
-		t.Error("files are left:", left, err)
-	}
+	check.Equal(t, strings.Count(string(must.Get(os.ReadFile(path))(t)), "\n"), 3, "the file has %q")
+	check.Equal(t, len(must.Get(filepath.Glob(path+"*"))(t)), 1, "files are left: %v")
 }
 
 // A killed server loses the counts of the last seconds, and no more.
@@ -52,13 +47,10 @@ func TestStoredBytesAreWrittenNowAndThen(t *testing.T) {
 			<-time.After(accountsEvery)
 			synctest.Wait()
 			again := newController(t, Options{Shares: true, StoredFile: path})
-			if got := again.StoredBytes(partyOf(again, "client:a", Limits{})); got != int64(i+1)*10 {
-				t.Errorf("after %d writes %d bytes are written down", i+1, got)
-			}
+			check.Equal(t, again.StoredBytes(partyOf(again, "client:a", Limits{})), int64(i+1)*10,
+				"after %d writes %d bytes are written down", i+1)
 		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, c.Close())
 	})
 }
 
@@ -154,10 +146,6 @@ func TestAccountsAreBounded(t *testing.T) {
 	for i := range maxAccounts + 10 {
 		c.Stored(partyOf(c, fmt.Sprint("client:", i), Limits{}), 3)
 	}
-	if n := len(c.accounts.known); n != maxAccounts+1 {
-		t.Errorf("%d accounts", n)
-	}
-	if got := c.accounts.known[otherActors].bytes.Load(); got != 30 {
-		t.Errorf("the others have stored %d bytes", got)
-	}
+	check.Equal(t, len(c.accounts.known), maxAccounts+1, "%d accounts")
+	check.Equal(t, c.accounts.known[otherActors].bytes.Load(), 30, "the others have stored %d bytes")
 }

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -85,9 +86,8 @@ func TestBodyIsChargedAsItArrives(t *testing.T) {
 				n, err := b.Read(buffer)
 				got = append(got, buffer[:n]...)
 				most = max(most, p.Share.used[MessageBytes].Used())
-				if p.Share.used[MessageBytes].Used() != c.used[MessageBytes].Used() {
-					t.Fatal("the share and the whole differ")
-				}
+				must.Equal(t, p.Share.used[MessageBytes].Used(), c.used[MessageBytes].Used(),
+					"the share and the whole differ: %v")
 				if !test.compressed && len(got) == len(test.content) && c.used[MessageBytes].Used() != test.charged &&
 					err == nil && n > 0 {
 					t.Errorf("%s in pieces of %d: %d bytes are charged, want %d", name, size,
@@ -156,9 +156,7 @@ func TestBodyBeyondTheShareIsRefused(t *testing.T) {
 	if _, err := io.ReadAll(newBody(c, p, true, strings.NewReader(enveloped(0, "abc")))); err != nil {
 		t.Error("a small message:", err)
 	}
-	if got := refusals(c, MessageBytes, OfCredential); got != 2 {
-		t.Errorf("%d refusals are counted, want 2", got)
-	}
+	check.Equal(t, refusals(c, MessageBytes, OfCredential), 2, "%d refusals are counted")
 }
 
 // A write for which the engine has no room is refused while it arrives.
@@ -216,9 +214,7 @@ func TestBodyBeyondTheWholeIsRefused(t *testing.T) {
 	p := partyOf(c, "a", Limits{})
 	_, err := io.ReadAll(newBody(c, p, false, strings.NewReader(strings.Repeat("x", freeBytes+1))))
 	mustRefuse(t, err, MessageBytes, OfServer)
-	if p.Share.used[MessageBytes].Used() != 0 {
-		t.Error("the share is not given back")
-	}
+	check.Equal(t, p.Share.used[MessageBytes].Used(), 0, "the share is not given back: %v")
 }
 
 // Streams wait for room in the share of their credential, and go on when there is some.
@@ -243,9 +239,7 @@ func TestStreamWaitsForItsShare(t *testing.T) {
 		default:
 		}
 		p.Share.used[MessageBytes].Release(limit)
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must.Do(t, <-ended)
 		stop()
 		ctx, cancel := context.WithCancel(t.Context())
 		p.Share.used[MessageBytes].TryAcquire(limit, limit)
@@ -287,9 +281,7 @@ func TestStreamsDoNotDeadlock(t *testing.T) {
 			}()
 		}
 		for range streams {
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			must.Do(t, <-ended)
 		}
 		if p.Share.used[MessageBytes].Used() != 0 || p.Share.overdraft.Used() != 0 || c.used[MessageBytes].Used() != 0 {
 			t.Error("not all is given back")
@@ -315,12 +307,8 @@ func TestStalledMessageIsInterrupted(t *testing.T) {
 			!errors.Is(err, stalled) {
 			t.Error("got", err)
 		}
-		if took := time.Since(began); took != BodyTimeout {
-			t.Error("interrupted after", took)
-		}
-		if c.used[MessageBytes].Used() != 0 {
-			t.Error("what has arrived is not given back")
-		}
+		check.Equal(t, time.Since(began), BodyTimeout, "interrupted after: %v")
+		check.Equal(t, c.used[MessageBytes].Used(), 0, "what has arrived is not given back: %v")
 	})
 }
 
@@ -374,9 +362,7 @@ func TestRefusedLargeWritesAreReadLater(t *testing.T) {
 		for range largeRefusals {
 			mustRefuse(t, attempt(p), QueuedBytes, OfCredential)
 		}
-		if waited := time.Since(began); waited != 0 {
-			t.Errorf("a second's worth of refusals took %s, want none", waited)
-		}
+		check.Equal(t, time.Since(began), 0, "a second's worth of refusals took %s")
 		for range 5 * largeRefusals {
 			mustRefuse(t, attempt(p), QueuedBytes, OfCredential)
 		}

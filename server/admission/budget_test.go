@@ -9,6 +9,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A budget never hands out more than its limit, but to a call that is alone.
@@ -26,9 +29,7 @@ func TestBudget(t *testing.T) {
 		t.Error("a call that asks for more than the limit must be served, alone")
 	}
 	b.Release(100)
-	if b.Used() != 0 {
-		t.Error("still in use:", b.Used())
-	}
+	check.Equal(t, b.Used(), 0, "still in use: %v")
 }
 
 // Calls that wait are served in their order, and none that does not wait passes them.
@@ -88,12 +89,8 @@ func TestBudgetWaitEnds(t *testing.T) {
 		if err := <-first; !errors.Is(err, context.Canceled) {
 			t.Error("got", err)
 		}
-		if err := <-second; err != nil {
-			t.Error(err)
-		}
-		if b.Used() != 10 {
-			t.Error("in use:", b.Used())
-		}
+		must.Do(t, <-second)
+		check.Equal(t, b.Used(), 10, "in use: %v")
 	})
 }
 
@@ -142,7 +139,5 @@ func TestBudgetAwaitEmpty(t *testing.T) {
 	left := make(chan error)
 	go func() { left <- b.AwaitEmpty(t.Context(), "bytes are left") }() // ends with Release; received below
 	b.Release(7)
-	if err := <-left; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, <-left)
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -123,9 +124,7 @@ func TestKnownConnectionsStay(t *testing.T) {
 		for range 2 {
 			_ = all[0].Close()
 		}
-		if got := p.Share.used[Connections].Used(); got != 1 {
-			t.Errorf("the party has %d connections, want 1", got)
-		}
+		check.Equal(t, p.Share.used[Connections].Used(), 1, "the party has %d connections")
 		if last, _ := openOne(c, "192.0.2.9"); last == nil {
 			t.Error("a connection that is closed makes room")
 		}
@@ -150,14 +149,11 @@ func TestSilentConnectionsAreClosed(t *testing.T) {
 		c.connections.visited(all[1])
 		<-time.After(unknownTimeout * 3 / 4)
 		inner[2].closed.Wait()
-		if got := c.used[Connections].Used(); got != 2 {
-			t.Errorf("%d are open, want the known one and the one that asked for the health", got)
-		}
+		check.Equal(t, c.used[Connections].Used(), 2,
+			"%d are open, want the known one and the one that asked for the health")
 		inner[1].closed.Wait()
 		<-time.After(time.Hour)
-		if got := c.used[Connections].Used(); got != 1 {
-			t.Errorf("%d are open, want the known one", got)
-		}
+		check.Equal(t, c.used[Connections].Used(), 1, "%d are open, want the known one")
 	})
 }
 
@@ -197,14 +193,10 @@ func TestListener(t *testing.T) {
 	for range 2 {
 		_ = first.Close()
 	}
-	if c.used[Connections].Used() != 0 {
-		t.Error("open connections:", c.used[Connections].Used())
-	}
+	check.Equal(t, c.used[Connections].Used(), 0, "open connections: %v")
 	dial()
 	_ = (<-accepted).Close()
-	if err := inner.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, inner.Close())
 	for conn := range accepted {
 		_ = conn.Close()
 	}

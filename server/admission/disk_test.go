@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // Writes are refused while less than the reserve is free, and go on when there is more.
@@ -59,13 +61,9 @@ func TestReserveOf(t *testing.T) {
 		{-1, 1 << 40, 1 << 30}, {-1, 1 << 30, 1 << 30 / 20}, {0, 1 << 40, 0}, {7, 1 << 40, 7},
 	} {
 		d := disk{reserve: test.reserve}
-		if got := d.reserveOf(test.size); got != test.want {
-			t.Errorf("%d of %d: got %d, want %d", test.reserve, test.size, got, test.want)
-		}
+		check.Equal(t, d.reserveOf(test.size), test.want, "%d of %d: got %d", test.reserve, test.size)
 	}
 	var off disk
 	off.init(func() (uint64, uint64, error) { return 0, 1 << 30, nil }, 0)
-	if off.level() != diskAmple {
-		t.Error("without a reserve nothing is refused")
-	}
+	check.Equal(t, off.level(), diskAmple, "without a reserve nothing is refused: %v")
 }

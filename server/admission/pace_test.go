@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // TestPaceHoldsItsRate: between any two moments no more passes than the rate, a burst of a second's worth and one call
@@ -34,13 +36,10 @@ func TestPaceHoldsItsRate(t *testing.T) {
 							t.Errorf("seed %d: %d were told to wait for %v, and passed before", seed, n, wait)
 						}
 					}
-					if p.due.Load() != before {
-						t.Errorf("seed %d: what was refused was counted", seed)
-					}
+					check.Equal(t, p.due.Load(), before, "seed %d: what was refused was counted: %v", seed)
 					<-time.After(time.Microsecond)
-					if again := p.take(n, perSecond, false); again != 0 {
-						t.Errorf("seed %d: %d waited for %v, and must wait for %v more", seed, n, wait, again)
-					}
+					check.Equal(t, p.take(n, perSecond, false), 0,
+						"seed %d: %d waited for %v, and must wait for %v more", seed, n, wait)
 				}
 				all = append(all, passed{time.Since(began), n})
 				<-time.After(time.Duration(random.IntN(3)) * time.Second / time.Duration(2*perSecond))
@@ -72,13 +71,9 @@ func TestBehindIsTheWaitOfOne(t *testing.T) {
 			p.take(8, 2, true) // four seconds each
 		}
 		for range 2 {
-			if got := p.delay(2); got != 7*time.Second {
-				t.Errorf("eight seconds' worth less the burst of one is a wait of %v", got)
-			}
+			check.Equal(t, p.delay(2), 7*time.Second, "eight seconds' worth less the burst of one is a wait of %v")
 		}
-		if p.delay(0) != 0 {
-			t.Error("without a limit nothing waits")
-		}
+		check.Equal(t, p.delay(0), 0, "without a limit nothing waits: %v")
 		<-time.After(7 * time.Second) // the bubble's time
 		if p.delay(2) != 0 || p.idle() {
 			t.Errorf("a second's worth is still due: %v", p.delay(2))

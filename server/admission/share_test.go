@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -22,9 +23,7 @@ func TestRegistryIsBounded(t *testing.T) {
 	busy.used[Requests].TryAcquire(1, 1)
 	for i := range maxRememberedActors + 5 {
 		share := must.Get(r.Of(fmt.Sprint(i)))(t)
-		if again, err := r.Of(fmt.Sprint(i)); err != nil || again != share {
-			t.Fatal("an actor has two shares:", err)
-		}
+		must.Equal(t, must.Get(r.Of(fmt.Sprint(i)))(t), share, "an actor has two shares: %v")
 	}
 	if again, err := r.Of("busy"); err != nil || again != busy || len(r.known) > maxRememberedActors {
 		t.Errorf("%d actors, and the one at work is forgotten: %t, %v", len(r.known), again != busy, err)
@@ -290,9 +289,7 @@ func TestWritesOfAStreamWait(t *testing.T) {
 			done := must.Get(c.AwaitWrite(t.Context(), nil, p, Work{Writes: 10, Bytes: 100}))(t)
 			done()
 		}
-		if took := time.Since(began); took != 3*time.Second {
-			t.Error("forty writes at ten a second took", took)
-		}
+		check.Equal(t, time.Since(began), 3*time.Second, "forty writes at ten a second took: %v")
 		hurry := make(chan struct{})
 		close(hurry)
 		began = time.Now()
@@ -306,13 +303,9 @@ func TestWritesOfAStreamWait(t *testing.T) {
 			t.Error("there is no room:", err)
 		}
 		done()
-		if done, err = c.AwaitWrite(t.Context(), hurry, p, Work{Writes: 1, Bytes: 1}); err != nil {
-			t.Fatal(err)
-		}
+		done = must.Get(c.AwaitWrite(t.Context(), hurry, p, Work{Writes: 1, Bytes: 1}))(t)
 		done()
-		if p.Share.used[QueuedBytes].Used() != 0 {
-			t.Error("not all is given back")
-		}
+		check.Equal(t, p.Share.used[QueuedBytes].Used(), 0, "not all is given back: %v")
 	})
 }
 
@@ -328,9 +321,7 @@ func TestRefusedWritesOfAStreamAreSlowed(t *testing.T) {
 			_, err := c.AwaitWrite(t.Context(), nil, p, Work{Writes: 10, Bytes: 100})
 			mustRefuse(t, err, StoredBytes, OfCredential)
 		}
-		if took := time.Since(began); took != 3*time.Second {
-			t.Error("forty writes at ten a second took", took)
-		}
+		check.Equal(t, time.Since(began), 3*time.Second, "forty writes at ten a second took: %v")
 	})
 }
 
@@ -347,9 +338,7 @@ func TestMayAnswer(t *testing.T) {
 		t.Error("half of it is free:", err)
 	}
 	mustRefuse(t, c.MayAnswer(t.Context(), p, p.Limits.MessageBytes/4+1), AnswerBytes, OfCredential)
-	if used := p.Share.used[AnswerBytes].Used(); used != int64(p.Limits.MessageBytes)/2 {
-		t.Error("in use:", used)
-	}
+	check.Equal(t, p.Share.used[AnswerBytes].Used(), int64(p.Limits.MessageBytes)/2, "in use: %v")
 }
 
 // A message of a stream waits until those before it are read.
@@ -376,15 +365,11 @@ func TestAwaitAnswer(t *testing.T) {
 		}()
 		synctest.Wait()
 		release()
-		if err := <-waited; err != nil {
-			t.Error(err)
-		}
+		must.Do(t, <-waited)
 		c.used[AnswerBytes].TryAcquire(maxMessageBytes, maxMessageBytes)
 		_, err := c.AwaitAnswer(t.Context(), p, size)
 		mustRefuse(t, err, AnswerBytes, OfServer)
-		if p.Share.used[AnswerBytes].Used() != 0 {
-			t.Error("what the whole has refused is still counted")
-		}
+		check.Equal(t, p.Share.used[AnswerBytes].Used(), 0, "what the whole has refused is still counted: %v")
 		if _, ok := c.TryAnswer(p, size); ok {
 			t.Error("the whole has no room")
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // What takes too long is interrupted once, and nothing is after Close.
@@ -19,20 +21,14 @@ func TestStallTimer(t *testing.T) {
 			s.End()
 		}
 		<-time.After(time.Hour)
-		if interrupts.Load() != 0 {
-			t.Error("nothing was late:", interrupts.Load())
-		}
+		check.Equal(t, interrupts.Load(), 0, "nothing was late: %v")
 		s.Begin()
 		<-time.After(2 * time.Second)
-		if interrupts.Load() != 1 {
-			t.Error("want one interrupt:", interrupts.Load())
-		}
+		check.Equal(t, interrupts.Load(), 1, "want one interrupt: %v")
 		s.Begin()
 		s.Close()
 		<-time.After(time.Hour)
-		if interrupts.Load() != 1 {
-			t.Error("an interrupt after Close")
-		}
+		check.Equal(t, interrupts.Load(), 1, "an interrupt after Close: %v")
 	})
 }
 
@@ -44,22 +40,16 @@ func TestStallTimerShorten(t *testing.T) {
 		s := NewStallTimer(time.Hour, func() { interrupts.Add(1) })
 		s.Shorten(time.Minute)
 		<-time.After(2 * time.Hour)
-		if interrupts.Load() != 0 {
-			t.Error("nothing is waited for")
-		}
+		check.Equal(t, interrupts.Load(), 0, "nothing is waited for: %v")
 		for want := range int64(2) {
 			s.Begin()
 			s.Shorten(time.Second)
 			<-time.After(2 * time.Second)
-			if interrupts.Load() != want+1 {
-				t.Errorf("%d interrupts, want %d", interrupts.Load(), want+1)
-			}
+			check.Equal(t, interrupts.Load(), want+1, "%d interrupts")
 		}
 		s.Close()
 		s.Shorten(time.Second)
 		<-time.After(time.Hour)
-		if interrupts.Load() != 2 {
-			t.Error("an interrupt after Close")
-		}
+		check.Equal(t, interrupts.Load(), 2, "an interrupt after Close: %v")
 	})
 }

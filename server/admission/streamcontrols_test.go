@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // connection is a response whose deadlines end reads and writes, as those of a connection do.
@@ -196,8 +198,6 @@ func TestDecodedSizeIsCharged(t *testing.T) {
 		}
 		c.Whole()
 		c.Release()
-		if used := share.used[MessageBytes].Used(); used != 0 {
-			t.Errorf("%d bytes are charged at the end", used)
-		}
+		check.Equal(t, share.used[MessageBytes].Used(), 0, "%d bytes are charged at the end")
 	})
 }

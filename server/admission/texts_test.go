@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -53,23 +54,17 @@ func TestStoredBytesThatCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newController(t, Options{Shares: true, StoredFile: path})
 		p := partyOf(c, "client:a", Limits{})
-		if err := os.Rename(dir, dir+".away"); err != nil { // as a file system that has gone
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(dir, dir+".away")) // as a file system that has gone
 		c.Stored(p, 10)
 		<-time.After(accountsEvery)
 		synctest.Wait()
-		if got := c.StoredBytes(p); got != 10 {
-			t.Errorf("%d bytes are counted, want 10", got)
-		}
+		check.Equal(t, c.StoredBytes(p), 10, "%d bytes are counted")
 		must.Do(t, os.Rename(dir+".away", dir))
 		c.Stored(p, 5)
 		<-time.After(accountsEvery)
 		synctest.Wait()
 		again := newController(t, Options{Shares: true, StoredFile: path})
-		if got := again.StoredBytes(partyOf(again, "client:a", Limits{})); got != 15 {
-			t.Errorf("%d bytes are written down, want 15", got)
-		}
+		check.Equal(t, again.StoredBytes(partyOf(again, "client:a", Limits{})), 15, "%d bytes are written down")
 		c.Stored(p, 1)
 		must.Do(t, os.Rename(dir, dir+".away"))
 		if err := c.Close(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "stored bytes") {
@@ -90,13 +85,9 @@ func TestStoredBytesOfNoServer(t *testing.T) {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "STORED")
-	if err := os.WriteFile(path, storedFile("7 client:a\n"), 0o600); err != nil { // the control
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, storedFile("7 client:a\n"), 0o600)) // the control
 	c := newController(t, Options{Shares: true, StoredFile: path})
-	if got := c.StoredBytes(partyOf(c, "client:a", Limits{})); got != 7 {
-		t.Errorf("%d bytes are stored, want 7", got)
-	}
+	check.Equal(t, c.StoredBytes(partyOf(c, "client:a", Limits{})), 7, "%d bytes are stored")
 }
 
 // storedFile is a file of stored bytes with these lines, as a server writes it.
@@ -128,7 +119,6 @@ func TestWaitersOfACredential(t *testing.T) {
 	if _, ok := c.Waiter(p); !ok {
 		t.Error("room that was left is not taken")
 	}
-	if got := fmt.Sprint(c.Gauges().Requests, c.Gauges().Streams, c.Gauges().DiskLevel); got != "0 0 0" {
-		t.Errorf("the gauges are %s", got)
-	}
+	check.Equal(t, fmt.Sprint(c.Gauges().Requests, c.Gauges().Streams, c.Gauges().DiskLevel), "0 0 0",
+		"the gauges are %s")
 }

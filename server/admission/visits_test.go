@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // recorder records the deadlines of a response. A deadline that has passed cuts it.
@@ -190,9 +192,7 @@ func TestAuthenticatedIsNoVisit(t *testing.T) {
 	if w = serve(connections[1]); len(w.write) != 1 {
 		t.Error("a refused request keeps its deadlines:", w.write)
 	}
-	if errs[0] != nil {
-		t.Error(errs[0])
-	}
+	must.Do(t, errs[0])
 	mustRefuse(t, errs[1], Connections, OfCredential)
 	for _, on := range connections {
 		_ = on.Close()

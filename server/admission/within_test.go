@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -40,8 +41,6 @@ func TestCallsWithinARequestCount(t *testing.T) {
 			within(RequestsPerSecond) // the refused one has left nothing behind
 		}))
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/mcp", http.NoBody))
-		if p.Share.used[Requests].Used() != 0 {
-			t.Error("places are kept")
-		}
+		check.Equal(t, p.Share.used[Requests].Used(), 0, "places are kept: %v")
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -214,15 +215,12 @@ func TestReloadUnderLoad(t *testing.T) {
 			content = strings.Replace(content, "[acme]", fmt.Sprintf("[acme-%d]", i), 1)
 		}
 		a.rewrite(t, content)
-		if err := a.Reload(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, a.Reload())
 	}
 	cancel()
 	callers.Wait()
-	if c, err := a.Authenticate(bearer(stays)); err != nil || c.Share() != first.Share() {
-		t.Error("what the key uses was forgotten:", err)
-	}
+	check.Equal(t, must.Get(a.Authenticate(bearer(stays)))(t).Share(), first.Share(),
+		"what the key uses was forgotten: %v")
 }
 
 // The tokens of one user have one share, whatever they may do; another user and a key have their own.
@@ -238,9 +236,7 @@ func TestSharesAreOfActors(t *testing.T) {
 		c := must.Get(a.Authenticate(bearer(text)))(t)
 		shares[c.Share()] = true
 	}
-	if len(shares) != 3 {
-		t.Errorf("%d shares, want one for the key and one for each of two users", len(shares))
-	}
+	check.Equal(t, len(shares), 3, "%d shares, want one for the key and one for each of two users")
 	var nobody *Credential
 	if nobody.Share() != nil || nobody.Limits() != (admission.Limits{}) || nobody.MayWrite() == nil {
 		t.Error("nobody has a share")

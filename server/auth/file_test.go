@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/server/admission"
 )
@@ -151,10 +152,8 @@ func TestExampleFile(t *testing.T) {
 		WritesPerSecond: 2_000, StoredBytes: 100_000_000_000,
 	}
 	want := fmt.Sprintf("writer [acme/main acme/shop-*] [till-7 till-7-*] %v 2099", limits)
-	if got := fmt.Sprint(till.grant.Role, " ", till.grant.Scopes, " ", till.grant.ClientIDs, " ", till.limits,
-		" ", till.expires.Year()); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	check.Equal(t, fmt.Sprint(till.grant.Role, " ", till.grant.Scopes, " ", till.grant.ClientIDs, " ", till.limits,
+		" ", till.expires.Year()), want)
 }
 
 func TestAppendKey(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
@@ -36,9 +38,7 @@ func TestGlobIsLikeAnExpression(t *testing.T) {
 		want := regexp.MustCompile("^" + strings.Join(parts, ".*") + "$")
 		g := newGlob(pattern)
 		for _, text := range subjects {
-			if got := g.match(text); got != want.MatchString(text) {
-				t.Fatalf("%q and %q: %v", pattern, text, got)
-			}
+			must.Equal(t, g.match(text), want.MatchString(text), "%q and %q: %v", pattern, text)
 		}
 	}
 }
@@ -68,9 +68,7 @@ func TestAPatternIsForItsOwnScope(t *testing.T) {
 			continue
 		}
 		for k, other := range scopes {
-			if p.match(other) != (i == k) {
-				t.Errorf("%q, written for %+v, matches %+v: %v", text, scope, other, p.match(other))
-			}
+			check.Equal(t, p.match(other), i == k, "%q, written for %+v, matches %+v: %v", text, scope, other)
 		}
 	}
 }

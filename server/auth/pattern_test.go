@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
@@ -41,9 +42,7 @@ func TestScopePattern(t *testing.T) {
 				got += "."
 			}
 		}
-		if got != want {
-			t.Errorf("%q: got %s, want %s", pattern, got, want)
-		}
+		check.Equal(t, got, want, "%q: got %s", pattern)
 	}
 	for _, bad := range []string{
 		"", "/", "acme/", "/main", "a/b/c", "a b", "a%2fb", "a%", "a%*2F", "a\x00", "é", strings.Repeat("a", 129),
@@ -77,16 +76,11 @@ func TestDecisions(t *testing.T) {
 		{"admin", []string{"*"}, []string{"*"}, "111111111"},
 	} {
 		g := must.Get(newGrant(test.role, test.scopes, test.clients))(t)
-		if got := decisions(&Credential{grant: g}, in, out); got != test.want {
-			t.Errorf("%s %v %v: got %s, want %s", test.role, test.scopes, test.clients, got, test.want)
-		}
+		check.Equal(t, decisions(&Credential{grant: g}, in, out), test.want, "%s %v %v: got %s", test.role, test.scopes,
+			test.clients)
 	}
-	if got := decisions(nil, in, out); got != "........." {
-		t.Error("nobody may do something:", got)
-	}
-	if got := decisions(new(Credential), in, out); got != "........." {
-		t.Error("the zero credential may do something:", got)
-	}
+	check.Equal(t, decisions(nil, in, out), ".........", "nobody may do something: %v")
+	check.Equal(t, decisions(new(Credential), in, out), ".........", "the zero credential may do something: %v")
 	if got := decisions(Anonymous(), in, out); got != "111111111" || Anonymous().Actor() != "system:anonymous" {
 		t.Error("without a file, everybody may do everything:", got)
 	}
@@ -112,11 +106,9 @@ func TestDecisionsDoNotAllocate(t *testing.T) {
 	g := must.Get(newGrant("writer", []string{"other/*", "acme/*"}, []string{"x", "till-*"}))(t)
 	c := &Credential{grant: g}
 	scope := machine.Scope{Organization: "acme", Vault: "main"}
-	if n := testing.AllocsPerRun(100, func() {
+	check.Equal(t, testing.AllocsPerRun(100, func() {
 		if c.Write(scope, "till-7") != nil || c.Write(scope, "y") == nil {
 			t.Error("wrong decision")
 		}
-	}); n != 0 {
-		t.Errorf("%v allocations for a decision", n)
-	}
+	}), 0, "%v allocations for a decision")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/server/admission"
@@ -34,12 +35,8 @@ func TestPrincipalDecisions(t *testing.T) {
 		}
 	}
 	const none = "act ......  inspect ......  settle ......"
-	if got := principalDecisions(nil, in, out); got != none {
-		t.Errorf("without a credential: %s", got)
-	}
-	if got := principalDecisions(new(Credential), in, out); got != none {
-		t.Errorf("the zero credential: %s", got)
-	}
+	check.Equal(t, principalDecisions(nil, in, out), none, "without a credential: %s")
+	check.Equal(t, principalDecisions(new(Credential), in, out), none, "the zero credential: %s")
 }
 
 func principalDecisions(c *Credential, in, out machine.Scope) string {
@@ -119,9 +116,7 @@ func TestRoleNames(t *testing.T) {
 			t.Errorf("%s became %s: %v", name, g.Role, err)
 		}
 	}
-	if name := Role(0).String(); name != "none" {
-		t.Errorf("the zero role is %s", name)
-	}
+	check.Equal(t, Role(0).String(), "none", "the zero role is %s")
 	if _, err := newGrant("none", []string{"*"}, nil); err == nil {
 		t.Error("none must be no role of a file")
 	}
@@ -201,9 +196,7 @@ func TestOpenWithoutALogger(t *testing.T) {
 	_, entry := newKey(t, "a", readsAcme)
 	dir := writeFiles(t, map[string]string{"auth.yaml": "keys:\n" + entry, "empty.yaml": "", "large.yaml": "# " +
 		strings.Repeat("x", maxFileBytes)})
-	if _, err := Open(dir+"/auth.yaml", Options{}); err != nil {
-		t.Error(err)
-	}
+	must.Get(Open(dir+"/auth.yaml", Options{}))(t)
 	for name, says := range map[string]string{
 		"absent.yaml": "no such file", "empty.yaml": "is empty", "large.yaml": "more than",
 	} {

@@ -197,9 +197,7 @@ func TestRememberedTokensAreBounded(t *testing.T) {
 	i.remember([32]byte{}, c)
 	for n := range 3 * maxTokens {
 		i.remember([32]byte{1, byte(n), byte(n >> 8)}, new(Credential))
-		if i.recall([32]byte{}) != c {
-			t.Fatal("a token that is in use all the time was forgotten")
-		}
+		must.Equal(t, i.recall([32]byte{}), c, "a token that is in use all the time was forgotten: %v")
 	}
 	if n := len(i.recent) + len(i.older); n > 2*maxTokens {
 		t.Errorf("%d tokens are remembered", n)
@@ -210,9 +208,7 @@ func TestJWKS(t *testing.T) {
 	t.Parallel()
 	good := testKeys().jwks
 	all := []string{"RS256", "ES256", "EdDSA"}
-	if keys, err := parseJWKS([]byte(good), all); err != nil || len(keys) != 3 {
-		t.Fatal(keys, err)
-	}
+	must.Equal(t, len(must.Get(parseJWKS([]byte(good), all))(t)), 3)
 	if keys, err := parseJWKS([]byte(good), []string{"EdDSA"}); err != nil || len(keys) != 1 ||
 		keys["ed"].algorithm != "EdDSA" {
 		t.Error("only the allowed algorithm's key must be taken:", keys, err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -138,7 +139,5 @@ func TestChildEnvironment(t *testing.T) {
 	}
 	p := must.Get(Start(t.Context(), o))(t)
 	p.Kill()
-	if got := strings.TrimSpace(string(said)); got != "[][kept]" {
-		t.Errorf("want [][kept], got %s", got)
-	}
+	check.Equal(t, strings.TrimSpace(string(said)), "[][kept]")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/seqledger/seqledger/client/payments"
 	"github.com/seqledger/seqledger/cmd/seqledger/child"
 	"github.com/seqledger/seqledger/internal/embedded"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -89,9 +90,7 @@ func TestReadLedgerEmpty(t *testing.T) {
 	t.Parallel()
 	conn := must.Get(client.New(client.Options{Server: realServer(t)}))(t)
 	defer conn.Close()
-	if found, err := child.Transactions(t.Context(), conn, scope()); err != nil || len(found) != 0 {
-		t.Errorf("want nothing, got %v (%v)", found, err)
-	}
+	check.Equal(t, len(must.Get(child.Transactions(t.Context(), conn, scope()))(t)), 0, "want nothing: got %v")
 }
 
 // TestPayAmounts: amounts follow from the seed and the number, so that two runs
@@ -101,9 +100,7 @@ func TestPayAmounts(t *testing.T) {
 	amounts := func(seed uint64) (list []int64) {
 		p := &payer{options: PayerOptions{Name: "c", Seed: seed}, log: new(payments.Log)}
 		for i, payment := range p.next() {
-			if want := fmt.Sprint("c/", i+1); payment.Tag != want {
-				t.Errorf("want %s, got %s", want, payment.Tag)
-			}
+			check.Equal(t, payment.Tag, fmt.Sprint("c/", i+1))
 			list = append(list, payment.Cents)
 		}
 		return list

@@ -7,6 +7,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // TestProxySingle: what each fault does to a single call, on both of its sides
@@ -49,9 +50,7 @@ func TestProxySingle(t *testing.T) {
 			if got := fake.names(); len(got) != test.arrives {
 				t.Errorf("want it to arrive %d times, got %v", test.arrives, got)
 			}
-			if got := p.tally.snapshot(); got != test.counts {
-				t.Errorf("want %+v, got %+v", test.counts, got)
-			}
+			check.Equal(t, p.tally.snapshot(), test.counts)
 		})
 	}
 }
@@ -68,10 +67,6 @@ func TestProxyCountsRetries(t *testing.T) {
 	}
 	p.settle()
 	want := Counts{Payments: 1, Retried: 2, Replayed: 2, LostRequests: 1, LostAnswers: 1, Twice: 1}
-	if got := p.tally.snapshot(); got != want {
-		t.Errorf("want %+v, got %+v", want, got)
-	}
-	if got := fake.names(); len(got) != 3 {
-		t.Errorf("want three arrivals, got %v", got)
-	}
+	check.Equal(t, p.tally.snapshot(), want)
+	check.Equal(t, len(fake.names()), 3, "want three arrivals: got %v")
 }

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -35,7 +36,5 @@ func TestTally(t *testing.T) {
 	tally.sent(write("a", 1), write("a", 2), write("a", 1))
 	tally.sent(write("a", 2), &seqledgerv1.WriteRequest{})
 	tally.answered(&seqledgerv1.Receipt{Replayed: true}, &seqledgerv1.Receipt{}, nil)
-	if got, want := tally.snapshot(), (Counts{Payments: 2, Retried: 2, Replayed: 1}); got != want {
-		t.Errorf("want %+v, got %+v", want, got)
-	}
+	check.Equal(t, tally.snapshot(), (Counts{Payments: 2, Retried: 2, Replayed: 1}))
 }

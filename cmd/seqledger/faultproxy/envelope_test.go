@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // envelope is a message with its header.
@@ -59,9 +60,7 @@ func TestReadEnvelopeBound(t *testing.T) {
 	if want := "a message of 8388609 bytes, at most 8388608 are expected"; err == nil || err.Error() != want {
 		t.Errorf("want the error %q, got %v", want, err)
 	}
-	if input.Len() != faultproxy.MaxMessageBytes+1 {
-		t.Errorf("want nothing read behind the header, %d bytes are left", input.Len())
-	}
+	check.Equal(t, input.Len(), faultproxy.MaxMessageBytes+1, "want nothing read behind the header, %d bytes are left")
 }
 
 // FuzzReadEnvelope: messages are cut where their lengths say, none is longer than is allowed, and nothing between

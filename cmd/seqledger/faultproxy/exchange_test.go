@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/faultproxy"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -56,9 +57,7 @@ func TestForwardAndSend(t *testing.T) {
 		t.Errorf("want the request as it was, with its new body, got %+v", r)
 	}
 	for _, name := range []string{"Connection", "Upgrade", "Te", "Sec-Websocket-Key", "Sec-Websocket-Version"} {
-		if r.header.Get(name) != "" {
-			t.Errorf("want no header %s, got %q", name, r.header.Get(name))
-		}
+		check.Equal(t, r.header.Get(name), "", "want no header %s, got %q", name)
 	}
 	if original.Header.Get("Upgrade") == "" {
 		t.Error("Forward changed the client's request, which is sent again for a copy")

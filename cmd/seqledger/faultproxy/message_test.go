@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
@@ -54,12 +55,8 @@ func TestReceipts(t *testing.T) {
 	} {
 		body := must.Get(proto.Marshal(test.answer))(t)
 		r := httptest.NewRequest("POST", "/seqledger.v1.LedgerService/"+procedure, nil)
-		if got := receiptsOf(r, body); len(got) != test.want {
-			t.Errorf("%s: %v", procedure, got)
-		}
-		if got := receiptsOf(r, []byte{0xff}); len(got) != 0 {
-			t.Errorf("%s: garbage is read as %v", procedure, got)
-		}
+		check.Equal(t, len(receiptsOf(r, body)), test.want, "%s: %v", procedure)
+		check.Equal(t, len(receiptsOf(r, []byte{0xff})), 0, "%s: garbage is read as %v", procedure)
 	}
 }
 
@@ -71,9 +68,7 @@ func forms() map[string]func(t *testing.T, w *seqledgerv1.WriteRequest) *Message
 		if json {
 			b, err = protojson.Marshal(m)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		return b
 	}
 	packed := func(b []byte) []byte {

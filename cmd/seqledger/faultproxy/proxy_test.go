@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -86,9 +87,7 @@ func TestFaultsOfCalls(t *testing.T) {
 			}
 			test.fault.Before, test.fault.After = note("before "), note("after ")
 			p := startProxy(t, server.Listener.Addr().String(), func(m *Message) Fault {
-				if m.Procedure != "Write" {
-					t.Errorf("the procedure is %q", m.Procedure)
-				}
+				check.Equal(t, m.Procedure, "Write", "the procedure is %q")
 				return test.fault
 			})
 			r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost,
@@ -147,9 +146,7 @@ func TestHeldMessagesKeepTheirOrder(t *testing.T) {
 	if n, err := p.Release(t.Context()); !errors.Is(err, broken) || n != 4 || !slices.Equal(order, []int{0, 1, 2}) {
 		t.Errorf("%d, %v, in the order %v", n, err, order)
 	}
-	if f := p.decide(&Message{Procedure: "Write"}); f.Kind != Pass {
-		t.Errorf("without a plan: %+v", f)
-	}
+	check.Equal(t, p.decide(&Message{Procedure: "Write"}).Kind, Pass, "without a plan: %+v")
 	for procedure, want := range map[string]bool{"Write": true, "WriteBatch": true, "WriteStream": true,
 		"GetEntity": false, "Watch": false, "": false} {
 		if (&Message{Procedure: procedure}).IsWrite() != want {

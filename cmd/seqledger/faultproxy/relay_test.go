@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -102,9 +103,7 @@ func TestFaultsOfStreams(t *testing.T) {
 				t.Errorf("the answers are %q and end with %v, want %q", answers, end, want)
 			}
 			p.front.Close() // waits for the stream
-			if got := strings.Join(s.arrived(), ""); got != test.arrives {
-				t.Errorf("%q has arrived, want %q", got, test.arrives)
-			}
+			check.Equal(t, strings.Join(s.arrived(), ""), test.arrives, "%q has arrived")
 			answered := test.kind == Lose || test.kind == Mangle
 			if before != 1 || answered && after != 2 || !answered && after != -1 {
 				t.Errorf("before it %d had arrived, and behind it %d", before, after)
@@ -127,10 +126,8 @@ func TestAStreamToNoServer(t *testing.T) {
 	t.Cleanup(transport.CloseIdleConnections)
 	body, feed := io.Pipe()
 	defer func() { _ = feed.Close() }()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.Address+"/x/WriteStream", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.Address+"/x/WriteStream",
+		body))(t)
 	r.Header.Set("Content-Type", "application/grpc")
 	if response, err := transport.RoundTrip(r); err == nil {
 		_ = response.Body.Close()

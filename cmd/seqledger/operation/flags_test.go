@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -96,9 +97,7 @@ func TestExpiredIsTheFirst(t *testing.T) {
 		{"set":{"key":"c","value":"1","expires_at":"2029-01-31T12:00:00Z"}}]`)))(t)
 	for year, want := range map[int]string{2028: "", 2029: "", 2030: "c", 2031: "b"} {
 		now := time.Date(year, time.January, 1, 0, 0, 0, 0, time.UTC)
-		if got := Expired(operations, now); got.GetKey() != want {
-			t.Errorf("in %d %q has expired, want %q", year, got.GetKey(), want)
-		}
+		check.Equal(t, Expired(operations, now).GetKey(), want, "in %d %q has expired", year)
 	}
 }
 
@@ -110,9 +109,7 @@ func TestDisplay(t *testing.T) {
 		"": "", "plain": "plain", "grün": "grün", "two words": "two words",
 		"a\nb": "base64:YQpi", "\x1b[2J": "base64:G1sySg==", "\xff": "base64:/w==", "\u202e": "base64:4oCu",
 	} {
-		if got := Display([]byte(value)); got != want {
-			t.Errorf("%q is shown as %q, want %q", value, got, want)
-		}
+		check.Equal(t, Display([]byte(value)), want, "%q is shown as %q", value)
 	}
 	if verb, object := Describe(new(seqledgerv1.Operation)); verb != "unknown" || object != "" {
 		t.Errorf("an operation of a later version is %s %s", verb, object)

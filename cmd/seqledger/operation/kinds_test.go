@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -27,9 +28,8 @@ func TestOperationKinds(t *testing.T) {
 		if kindNamed(kind.verb) != kind {
 			t.Errorf("%s shares the verb %s", choices.Get(i).Name(), kind.verb)
 		}
-		if err := Check(m); (err == nil) != (kind.verb == "append") { // an append alone may be empty
-			t.Errorf("an empty %s: %v", kind.verb, err)
-		}
+		// an append alone may be empty
+		check.Equal(t, (Check(m) == nil), kind.verb == "append", "an empty %s: %v", kind.verb)
 		if verb, _ := Describe(m); verb != kind.verb {
 			t.Errorf("%s is shown as %s", kind.verb, verb)
 		}

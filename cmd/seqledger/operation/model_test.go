@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/machine"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -249,9 +250,8 @@ func TestFilesOfValues(t *testing.T) {
 			string(got[1].GetAppend().GetPayload()) != string(content) {
 			t.Errorf("%s: %d operations, %v", name, len(got), err)
 		}
-		if got, err := given("append", path).Build(); err != nil || string(got[0].GetAppend().GetPayload()) != path {
-			t.Errorf("--append takes a path for a file: %v, %v", got, err)
-		}
+		check.Equal(t, string(must.Get(given("append", path).Build())(t)[0].GetAppend().GetPayload()), path,
+			"--append takes a path for a file: %v")
 	}
 	if _, err := given("append-file", filepath.Join(dir, "none")).Build(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)

@@ -12,6 +12,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
 // A guarded tool runs once for equal arguments, and once per key; a retry gets the first result.
@@ -38,9 +41,7 @@ func TestAToolRunsOnce(t *testing.T) {
 	if !reused.isError || reused.code != "key-reused" || reused.action != "new-key" {
 		t.Errorf("the key with another amount: %+v", reused)
 	}
-	if n := w.effects.Load(); n != 3 {
-		t.Errorf("the tool ran %d times", n)
-	}
+	check.Equal(t, w.effects.Load(), 3, "the tool ran %d times")
 }
 
 // Restarting the server and the guard changes nothing, and another principal or server has its own records.
@@ -92,9 +93,8 @@ func TestWhatAPersonHasStored(t *testing.T) {
 		if strings.HasPrefix(stored, `{"error":{`) {
 			member = "error"
 		}
-		if got := string(c.replay([]byte(stored), false)); got != `{"jsonrpc":"2.0","id":7,"`+member+`":`+want+`}` {
-			t.Errorf("%s: got %s", stored, got)
-		}
+		check.Equal(t, string(c.replay([]byte(stored), false)), `{"jsonrpc":"2.0","id":7,"`+member+`":`+want+`}`,
+			"%s: got %s", stored)
 	}
 	if got := string(c.replay([]byte("no"), true)); !strings.Contains(got, `"isError":true`) {
 		t.Error(got)
@@ -164,9 +164,7 @@ func TestAServerThatEndsInTheMiddle(t *testing.T) {
 	if r := w.call("charge", "", chargeA); r.code != "outcome-unknown" {
 		t.Errorf("the repeat: %+v", r)
 	}
-	if n := w.effects.Load(); n != 1 {
-		t.Errorf("the tool ran %d times", n)
-	}
+	check.Equal(t, w.effects.Load(), 1, "the tool ran %d times")
 }
 
 // An error is a result by default; the configuration can change that.
@@ -258,9 +256,7 @@ func TestALongResult(t *testing.T) {
 	if r := w.call("charge", "", chargeA); r.code != "response-not-retained" || !r.isError || !r.replayed {
 		t.Errorf("%+v", r)
 	}
-	if n := w.effects.Load(); n != 1 {
-		t.Errorf("the tool ran %d times", n)
-	}
+	check.Equal(t, w.effects.Load(), 1, "the tool ran %d times")
 }
 
 // A cancelled call that has begun goes on, and its result answers the retry.
@@ -287,9 +283,7 @@ func TestACancelledCall(t *testing.T) {
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if err := w.client.Ping(context.Background(), nil); err != nil { // processed after the notification
-		t.Error(err)
-	}
+	must.Do(t, w.client.Ping(context.Background(), nil)) // processed after the notification
 	close(end)
 	if r := w.call("charge", "", chargeA); r.text != "paid" || !r.replayed || cancelled.Load() {
 		t.Errorf("%+v, the server saw a cancellation: %v", r, cancelled.Load())
@@ -367,9 +361,7 @@ func TestCallsAreBounded(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range defaultMaxCalls {
 		group.Go(func() {
-			if r := w.call("charge", "", payment{Order: fmt.Sprint(i), Amount: 5}); r.text != "paid" {
-				t.Errorf("%+v", r)
-			}
+			check.Equal(t, w.call("charge", "", payment{Order: fmt.Sprint(i), Amount: 5}).text, "paid")
 		})
 	}
 	for range defaultMaxCalls {
@@ -380,7 +372,5 @@ func TestCallsAreBounded(t *testing.T) {
 	}
 	close(end)
 	group.Wait()
-	if n := w.effects.Load(); n != defaultMaxCalls {
-		t.Errorf("the tool ran %d times", n)
-	}
+	check.Equal(t, w.effects.Load(), defaultMaxCalls, "the tool ran %d times")
 }

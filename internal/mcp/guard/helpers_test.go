@@ -148,10 +148,8 @@ func (w *world) start() *world {
 	w.t.Helper()
 	in, out := w.startGuard()
 	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, w.options)
-	session, err := client.Connect(w.t.Context(), &mcp.IOTransport{Reader: io.NopCloser(out), Writer: in}, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	session := must.Get(client.Connect(w.t.Context(), &mcp.IOTransport{Reader: io.NopCloser(out), Writer: in},
+		nil))(w.t)
 	w.client = session
 	w.t.Cleanup(func() { _ = in.Close() })
 	return w

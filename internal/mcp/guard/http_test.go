@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -61,9 +62,7 @@ func startHTTP(t *testing.T, o HTTPOptions, handlers map[string]http.HandlerFunc
 // stop closes the connection and returns all its requests.
 func (s *httpServer) stop(t *testing.T) []httpRequest {
 	t.Helper()
-	if err := errors.Join(s.CloseSend(), s.CloseSend(), <-s.ended); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, errors.Join(s.CloseSend(), s.CloseSend(), <-s.ended))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requests
@@ -110,13 +109,9 @@ func TestHTTPAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startHTTP(t, HTTPOptions{}, map[string]http.HandlerFunc{"POST": respond(test.kind, test.body)})
-			if err := s.Call(messageOf(t, pingCall)); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, s.Call(messageOf(t, pingCall)))
 			for _, want := range test.want {
-				if got := <-s.lines; got != want {
-					t.Errorf("got %s, want %s", got, want)
-				}
+				check.Equal(t, <-s.lines, want)
 			}
 			if all := s.stop(t); len(all) != 1 || all[0].body != pingCall || len(s.lines) != 0 {
 				t.Errorf("%d requests, %d lines more", len(all), len(s.lines))
@@ -168,9 +163,7 @@ func TestHTTPFailures(t *testing.T) {
 				errors.Is(err, idempotency.ErrNotExecuted) != test.unsent {
 				t.Errorf("got %v, want %q, unsent %v", err, test.says, test.unsent)
 			}
-			if all := s.stop(t); len(all) != 1 {
-				t.Errorf("the message was sent %d times", len(all))
-			}
+			check.Equal(t, len(s.stop(t)), 1, "the message was sent %d times")
 		})
 	}
 	for gone, says := range map[bool]string{
@@ -220,12 +213,8 @@ func TestHTTPSend(t *testing.T) {
 	s := startHTTP(t, HTTPOptions{}, map[string]http.HandlerFunc{"POST": func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusBadGateway)
 	}})
-	if err := s.Send(messageOf(t, `{"jsonrpc":"2.0","method":"notifications/cancelled"}`)); err != nil {
-		t.Error(err)
-	}
-	if err := s.Send(messageOf(t, pingCall)); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, s.Send(messageOf(t, `{"jsonrpc":"2.0","method":"notifications/cancelled"}`)))
+	must.Do(t, s.Send(messageOf(t, pingCall)))
 	if got := <-s.lines; !strings.Contains(got, `"id":1`) || !strings.Contains(got, "502") {
 		t.Errorf("the call is answered with %s", got)
 	}
@@ -261,9 +250,7 @@ func TestHTTPSession(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`,
 		`{"jsonrpc":"2.0","method":"notifications/initialized"}`, pingCall,
 	} {
-		if err := s.Send(messageOf(t, text)); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, s.Send(messageOf(t, text)))
 	}
 	<-listening
 	var got []string
@@ -301,17 +288,13 @@ func TestHTTPWithoutAStreamOfItsOwn(t *testing.T) {
 		},
 	})
 	for i := range 2 {
-		if err := s.Send(messageOf(t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, s.Send(messageOf(t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)))
 		if i == 0 {
 			<-asked
 		}
 	}
 	s.stop(t)
-	if len(asked) != 0 {
-		t.Errorf("it was asked %d times more", len(asked))
-	}
+	check.Equal(t, len(asked), 0, "it was asked %d times more")
 }
 
 // From revision 2026-07-28 on, headers describe a message; before it, none does.
@@ -330,8 +313,6 @@ func TestHTTPDescribesMessages(t *testing.T) {
 		header := http.Header{}
 		(&HTTP{}).describe(header, messageOf(t, text))
 		got := header.Get(headerVersion) + " " + header.Get(headerMethod) + " " + header.Get(headerName)
-		if got != want {
-			t.Errorf("%s: got %q, want %q", text, got, want)
-		}
+		check.Equal(t, got, want, "%s: got %q", text)
 	}
 }

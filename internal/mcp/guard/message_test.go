@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -90,9 +91,7 @@ func TestPartsOfMessages(t *testing.T) {
 	for got, want := range map[string]string{
 		string(m.id): "1e0", string(m.params): `{"a" : 1.0}`, string(m.result): "[ ]", string(m.fault): "null",
 	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		check.Equal(t, got, want)
 	}
 	batch, err := parseMessage([]byte(`[ {"id":1} , {"method":"m"} ]`))
 	if err != nil || len(batch.batch) != 2 || string(batch.batch[1].raw) != `{"method":"m"}` {
@@ -191,9 +190,7 @@ func TestShellWords(t *testing.T) {
 	if want := strings.Join(words, "|") + "|"; err != nil || string(out) != want {
 		t.Errorf("%q, %v; want %q", out, err, want)
 	}
-	if shell("acme/main") != "acme/main" {
-		t.Error("a plain word is quoted, which makes the command hard to read")
-	}
+	check.Equal(t, shell("acme/main"), "acme/main", "a plain word is quoted, which makes the command hard to read: %v")
 }
 
 // TestIDsThatAreTheSame checks that a client may spell the id of a call differently when it cancels the call.
@@ -206,9 +203,8 @@ func TestIDsThatAreTheSame(t *testing.T) {
 		{`"a"`, `"a"`, true}, {`"a"`, `"\u0061"`, true}, {`"a"`, `"b"`, false}, {`1`, `1`, true}, {`1`, `2`, false},
 		{`1`, `"1"`, false}, {`null`, `null`, true}, {`"null"`, `null`, false},
 	} {
-		if got := sameID(jsontext.Value(test.a), jsontext.Value(test.b)); got != test.same {
-			t.Errorf("%s and %s are the same: %v", test.a, test.b, got)
-		}
+		check.Equal(t, sameID(jsontext.Value(test.a), jsontext.Value(test.b)), test.same, "%s and %s are the same: %v",
+			test.a, test.b)
 	}
 }
 

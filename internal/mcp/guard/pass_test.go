@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -60,21 +61,15 @@ func TestEverythingElsePasses(t *testing.T) {
 	if result, err := w.client.CallTool(ctx, params); err != nil || result.IsError {
 		t.Error(result, err)
 	}
-	if got := <-progress; got != "half" {
-		t.Errorf("progress %q", got)
-	}
+	check.Equal(t, <-progress, "half", "progress %q")
 	for want := range 2 {
 		if r := w.call("roll", "", struct{}{}); r.text != fmt.Sprint(want+1) || r.replayed {
 			t.Errorf("a tool that is not guarded: %+v", r)
 		}
 	}
-	if r, err := w.client.ReadResource(ctx, &mcp.ReadResourceParams{URI: "file:///a"}); err != nil ||
-		r.Contents[0].Text != "contents" {
-		t.Error(r, err)
-	}
-	if r, err := w.client.GetPrompt(ctx, &mcp.GetPromptParams{Name: "p"}); err != nil || r.Description != "described" {
-		t.Error(r, err)
-	}
+	check.Equal(t, must.Get(w.client.ReadResource(ctx, &mcp.ReadResourceParams{URI: "file:///a"}))(t).Contents[0].Text,
+		"contents")
+	check.Equal(t, must.Get(w.client.GetPrompt(ctx, &mcp.GetPromptParams{Name: "p"}))(t).Description, "described")
 	tools := must.Get(w.client.ListTools(ctx, nil))(t)
 	for _, tool := range tools.Tools {
 		guarded := tool.Name == "charge"
@@ -163,13 +158,9 @@ func TestBytesPass(t *testing.T) {
 	if got, err := lines.ReadString('\n'); err != nil || !strings.Contains(got, "16 MiB") {
 		t.Errorf("a message that is too long: %.200s (%v)", got, err)
 	}
-	if got := <-upstream.got; got != `{"id":2,"method":"after"}` {
-		t.Errorf("the message behind it: %.200s", got)
-	}
+	check.Equal(t, <-upstream.got, `{"id":2,"method":"after"}`, "the message behind it: %.200s")
 	close(upstream.lines)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, <-done)
 	_ = toGuard.Close()
 }
 
@@ -248,12 +239,8 @@ func TestHTTPThatFails(t *testing.T) {
 				}
 			}
 			_ = toGuard.Close()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-			if n := len(runs); n != c.runs {
-				t.Errorf("%d requests", n)
-			}
+			must.Do(t, <-done)
+			check.Equal(t, len(runs), c.runs, "%d requests")
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -62,10 +63,8 @@ func (s *taskServer) CloseSend() error {
 // startTasks starts a guard before a taskServer, and returns a function that sends a message and returns the answer.
 func startTasks(t *testing.T, s *taskServer, logged io.Writer) func(line string) string {
 	t.Helper()
-	c, err := parseConfig("guard.yaml", []byte("server: payments\nwait: 0s\ntools: {charge: {}, send: {}}\n"), Times{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(parseConfig("guard.yaml", []byte("server: payments\nwait: 0s\ntools: {charge: {}, send: {}}\n"),
+		Times{}))(t)
 	s.answers = make(chan string, 8)
 	in, toGuard := io.Pipe()
 	fromGuard, out := io.Pipe()
@@ -191,12 +190,9 @@ func TestIgnoredKeysAreBounded(t *testing.T) {
 	}
 	for id, want := range map[int]bool{0: false, 1: true, maxIgnored: true} {
 		answer := must.Get(parseMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"result":{}}`, id)))(t)
-		if got := strings.Contains(string(g.tellIgnored(answer, answer.raw)), metaIgnored); got != want {
-			t.Errorf("the answer to call %d is marked: %t", id, got)
-		}
+		check.Equal(t, strings.Contains(string(g.tellIgnored(answer, answer.raw)), metaIgnored), want,
+			"the answer to call %d is marked: %t", id)
 	}
 	g.ignoreKey(&message{id: jsontext.Value(strings.Repeat("1", maxIgnoredID+1))})
-	if len(g.ignored) != maxIgnored-2 {
-		t.Errorf("%d ids are kept", len(g.ignored))
-	}
+	check.Equal(t, len(g.ignored), maxIgnored-2, "%d ids are kept")
 }

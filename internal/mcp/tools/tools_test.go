@@ -20,6 +20,7 @@ import (
 
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
@@ -134,10 +135,7 @@ func over(t *testing.T, a *api, attempts int) *tools {
 func refused(t testing.TB, code connect.Code, refusal seqledgerv1.WriteErrorCode, field string) error {
 	t.Helper()
 	err := connect.NewError(code, errors.New("why"))
-	detail, detailErr := connect.NewErrorDetail(&seqledgerv1.WriteError{Code: refusal, Message: "why", Field: field})
-	if detailErr != nil {
-		t.Fatal(detailErr)
-	}
+	detail := must.Get(connect.NewErrorDetail(&seqledgerv1.WriteError{Code: refusal, Message: "why", Field: field}))(t)
 	err.AddDetail(detail)
 	return err
 }
@@ -152,9 +150,8 @@ func TestEveryAnswerSaysWhatToDo(t *testing.T) {
 		}
 	}
 	for number, name := range seqledgerv1.RecordState_name {
-		if next := nextIn[seqledgerv1.RecordState(number)]; (next == "") != (number == 0) {
-			t.Errorf("a record that is %s has the advice %q", name, next)
-		}
+		check.Equal(t, (nextIn[seqledgerv1.RecordState(number)] == ""), number == 0,
+			"a record that is %s has the advice %q", name)
 	}
 	// These two outcomes, in which the action may have happened, must never say that it may be done.
 	for _, text := range []string{

@@ -41,9 +41,7 @@ func TestListen(t *testing.T) {
 	if again.Addr().String() != address {
 		t.Errorf("listens on %v, want %s", again.Addr(), address)
 	}
-	if err := again.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, again.Close())
 	if _, err := freeport.Listen(t.Context(), "127.0.0.1:none"); err == nil {
 		t.Error("an address without a port is listened on")
 	}

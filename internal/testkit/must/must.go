@@ -1,6 +1,8 @@
 // Package must ends a test that cannot go on after an error.
 package must
 
+import "github.com/seqledger/seqledger/internal/testkit/check"
+
 // test is what [testing.TB] and the test of package rapid have in common.
 type test interface {
 	Helper()
@@ -24,5 +26,13 @@ func Get[T any](value T, err error) func(test) T {
 		t.Helper()
 		Do(t, err)
 		return value
+	}
+}
+
+// Equal ends the test if two values differ. about is as that of [check.Equal].
+func Equal[T comparable](t test, got, want T, about ...any) {
+	t.Helper()
+	if got != want {
+		t.Fatal(check.Difference(got, want, about...))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -19,15 +20,10 @@ func TestFind(t *testing.T) {
 		must.Do(t, os.Mkdir(bin, 0o755))
 		must.Do(t, os.WriteFile(filepath.Join(bin, "sh"), nil, 0o644))
 	}
-	if got, want := Find("sh", filepath.Join(dir, "*", "sh")), filepath.Join(dir, "15", "sh"); got != want {
-		t.Errorf("want %s, got %s", want, got)
-	}
-	if got := Find("sh", filepath.Join(dir, "*", "other")); filepath.Base(got) != "sh" {
-		t.Errorf("want the one of the path, got %q", got)
-	}
-	if got := Find("no such program", ""); got != "" {
-		t.Errorf("found %s", got)
-	}
+	check.Equal(t, Find("sh", filepath.Join(dir, "*", "sh")), filepath.Join(dir, "15", "sh"))
+	check.Equal(t, filepath.Base(Find("sh", filepath.Join(dir, "*", "other"))), "sh",
+		"want the one of the path: got %q")
+	check.Equal(t, Find("no such program", ""), "", "found %s")
 }
 
 // A server of PostgreSQL gets the directory, the port and the settings that it was asked for.
@@ -49,9 +45,7 @@ func TestFindPostgres(t *testing.T) {
 	if errors.Is(err, ErrNotInstalled) {
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if version, err := p.Version(); err != nil || version == "" {
 		t.Errorf("version %q, %v", version, err)
 	}

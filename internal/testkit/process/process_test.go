@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -71,9 +72,7 @@ func TestTail(t *testing.T) {
 	if !strings.HasSuffix(tail, "the end") || strings.Contains(tail, "beginning") || len(tail) > 1000 {
 		t.Errorf("%d bytes: %s", len(tail), tail)
 	}
-	if tail := new(Process).Tail(); tail != "its output is above" {
-		t.Error(tail)
-	}
+	check.Equal(t, new(Process).Tail(), "its output is above")
 }
 
 // TestStopWithASignal: for servers that do not end with their input.
@@ -82,18 +81,12 @@ func TestStopWithASignal(t *testing.T) {
 	p := launch(t, `trap 'kill $!; exit 0' TERM; sleep 600 & echo here; wait`)
 	p.Signal = syscall.SIGTERM
 	for range 2 {
-		if err := p.Stop(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, p.Stop())
 	}
 	p = launch(t, "echo here; exec cat") // which the signal ends: that is no failure
 	p.Signal = syscall.SIGTERM
-	if err := p.Stop(); err != nil {
-		t.Error(err)
-	}
-	if err := (*Process)(nil).Stop(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, p.Stop())
+	must.Do(t, (*Process)(nil).Stop())
 }
 
 // TestWhatDoesNotStart leaves no process, and says why.
@@ -129,9 +122,7 @@ func TestTree(t *testing.T) {
 	if len(tree) < 2 || tree[0] != p.Pid || slices.Contains(tree[1:], p.Pid) {
 		t.Errorf("%v, of %d", tree, p.Pid)
 	}
-	if err := p.Stop(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, p.Stop())
 }
 
 // A process ends when it is told, as it is told, and what it has said is kept.

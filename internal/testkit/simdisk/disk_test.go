@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -21,9 +22,7 @@ var errFault = errors.New("input/output error")
 func create(t *testing.T, d segment.Disk, name string, size int64) segment.File {
 	t.Helper()
 	f, err := d.Create(name, size)
-	if err = errors.Join(err, d.Sync()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, d.Sync()))
 	return f
 }
 
@@ -149,9 +148,7 @@ func TestNamesNeedASync(t *testing.T) {
 			create(t, d, "old", 10)
 			create(t, d, "gone", 10)
 			_, err := d.Create("new", 10)
-			if err = errors.Join(err, d.Rename("old", "renamed"), d.Remove("gone")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(err, d.Rename("old", "renamed"), d.Remove("gone")))
 			if synced {
 				must.Do(t, d.Sync())
 			}
@@ -174,9 +171,7 @@ func TestAKillLosesNothing(t *testing.T) {
 	write(t, f, 2, []byte("abc"))
 	d.FailAt(1, errFault)
 	d.Kill()
-	if got := read(t, d, "log"); string(got) != "\x00\x00abc\x00\x00\x00\x00\x00" {
-		t.Errorf("after the kill it is %q", got)
-	}
+	check.Equal(t, string(read(t, d, "log")), "\x00\x00abc\x00\x00\x00\x00\x00", "after the kill it is %q")
 	_, readErr := f.ReadAt(make([]byte, 1), 0)
 	_, writeErr := f.WriteAt([]byte("x"), 0)
 	for what, err := range map[string]error{"read": readErr, "write": writeErr, "sync": f.Sync()} {
@@ -206,9 +201,8 @@ func TestFaults(t *testing.T) {
 			}
 		}
 		for i, err := range errs {
-			if errors.Is(err, errFault) != (i+1 >= at) {
-				t.Errorf("the fault is due at step %d, and step %d says %v", at, i+1, err)
-			}
+			check.Equal(t, errors.Is(err, errFault), i+1 >= at, "the fault is due at step %d, and step %d says %v: %v",
+				at, i+1, err)
 		}
 		want := map[int]string{2: "ab\x00\x00", 3: "ab\x00\x00", 4: "abcd", 5: "abcd"}
 		if text, due := want[at]; due && string(d.Bytes("log")[:4]) != text {
@@ -232,9 +226,7 @@ func TestASyncThatFailsForgets(t *testing.T) {
 		t.Errorf("the cache has %q, %v", d.Bytes("log"), err)
 	}
 	d.PowerLoss(rand.New(rand.NewPCG(1, 4)))
-	if got := read(t, d, "log"); string(got) != "\x00\x00\x00\x00" {
-		t.Errorf("the disk has %q, which no sync has written", got)
-	}
+	check.Equal(t, string(read(t, d, "log")), "\x00\x00\x00\x00", "the disk has %q, which no sync has written")
 }
 
 // TestAFullDisk: a full disk refuses new files only, until a file is removed.
@@ -268,9 +260,7 @@ func TestRotRead(t *testing.T) {
 	if _, err := f.ReadAt(b, 0); err != nil || string(b) == "abcd" || !d.Rotted() {
 		t.Errorf("the read was not damaged: %q, %v", b, err)
 	}
-	if got := read(t, d, "log"); string(got) != "abcd" {
-		t.Errorf("the next read is damaged: %q", got)
-	}
+	check.Equal(t, string(read(t, d, "log")), "abcd", "the next read is damaged: %q")
 	if d.Kill(); d.Rotted() {
 		t.Error("the damage outlives the process")
 	}
@@ -283,9 +273,7 @@ func TestClonesAndDamage(t *testing.T) {
 	write(t, create(t, d, "log", 4), 0, []byte("abcd")) // not synced
 	c := d.Clone()
 	c.PowerLoss(rand.New(rand.NewPCG(1, 5)))
-	if got := read(t, c, "log"); string(got) != "abcd" {
-		t.Errorf("a clone has lost what its disk had in the cache: %q", got)
-	}
+	check.Equal(t, string(read(t, c, "log")), "abcd", "a clone has lost what its disk had in the cache: %q")
 	c.SetBytes("log", []byte("damaged"))
 	c.SetBytes("other", []byte("new"))
 	c.PowerLoss(rand.New(rand.NewPCG(2, 5)))

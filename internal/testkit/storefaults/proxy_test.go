@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -75,13 +76,9 @@ func TestAt(t *testing.T) {
 	say = talk(t, p)
 	p.At(5, func() { t.Error("called before its message") })
 	for range 2 {
-		if answer, err := say("hello"); err != nil || answer != "hello\n" {
-			t.Errorf("%q, %v", answer, err)
-		}
+		check.Equal(t, must.Get(say("hello"))(t), "hello\n")
 	}
-	if n := p.Passed(); n != 4 {
-		t.Errorf("%d messages, want 4", n)
-	}
+	check.Equal(t, p.Passed(), 4, "%d messages")
 	if p.At(0, nil) {
 		t.Error("it is said to be called")
 	}
@@ -99,14 +96,10 @@ func TestModes(t *testing.T) {
 	if answer, err := talk(t, p)("hello"); err == nil {
 		t.Errorf("%q arrived", answer)
 	}
-	if n := p.Passed(); n != 2 {
-		t.Errorf("%d messages, want a request and an answer", n)
-	}
+	check.Equal(t, p.Passed(), 2, "%d messages, want a request and an answer")
 	p.Set(Pass)
 	say := talk(t, p)
-	if answer, err := say("hello"); err != nil || answer != "hello\n" {
-		t.Errorf("%q, %v", answer, err)
-	}
+	check.Equal(t, must.Get(say("hello"))(t), "hello\n")
 	p.Set(Refuse)
 	if answer, err := say("again"); err == nil {
 		t.Errorf("%q through a broken connection", answer)

@@ -23,10 +23,8 @@ import (
 // golden reads bytes that the ledger's own tests hold fixed.
 func golden(t testing.TB, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "ledger", "machine", "testdata", "format", name+".hex"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join("..", "..", "..", "ledger", "machine", "testdata", "format",
+		name+".hex")))(t)
 	raw := must.Get(hex.DecodeString(strings.Join(strings.Fields(string(text)), "")))(t)
 	return raw
 }
@@ -151,10 +149,7 @@ func TestOneLeafOfEachOperation(t *testing.T) {
 			if ms[i] = op.Message(); op.Kind == 0 {
 				return
 			}
-			var err error
-			if encoded[i], err = appendOperation(nil, ms[i]); err != nil {
-				t.Fatal(err)
-			}
+			encoded[i] = must.Get(appendOperation(nil, ms[i]))(t)
 		}
 		same := proto.Equal(ms[0], ms[1])
 		if same != bytes.Equal(encoded[0], encoded[1]) || !same && bytes.HasPrefix(encoded[0], encoded[1]) {

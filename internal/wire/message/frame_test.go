@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/prototest"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
@@ -66,10 +67,8 @@ func TestDecodeOperationsTakesNothingElse(t *testing.T) {
 			t.Errorf("%s was taken for an operation", name)
 		}
 	}
-	if got, err := DecodeOperations(mustMarshal(t, &seqledgerv1.WriteRequest{Operations: operations})); err != nil ||
-		len(got) != 1 {
-		t.Errorf("want the operation, got %v, %v", got, err)
-	}
+	check.Equal(t, len(must.Get(DecodeOperations(mustMarshal(t,
+		&seqledgerv1.WriteRequest{Operations: operations})))(t)), 1, "want the operation: got %v")
 }
 
 func mustMarshal(t testing.TB, m proto.Message) []byte {

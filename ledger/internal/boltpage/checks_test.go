@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -198,9 +199,7 @@ func TestVerifyLeaf(t *testing.T) {
 	for key, want := range map[string]bool{
 		string(first): true, string(first) + "x": true, string(next): false, string(next[:10]): false, "z": false,
 	} {
-		if got := cursor.Covers([]byte(key)); got != want {
-			t.Errorf("Covers(%q) = %v, want %v", key, got, want)
-		}
+		check.Equal(t, cursor.Covers([]byte(key)), want, "Covers(%q) = %v", key)
 	}
 	beside := must.Get(pages.page(inner.element(1).child()))(t)
 	was := bytes.Clone(beside.b)

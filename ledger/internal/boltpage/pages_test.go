@@ -17,6 +17,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -179,9 +180,7 @@ func TestSeekTakesNoMemory(t *testing.T) {
 	if len(c.levels) <= len(c.few) {
 		t.Fatalf("the tree has %d levels: as many as a cursor has room for", len(c.levels))
 	}
-	if n := testing.AllocsPerRun(10, seek); n != 0 {
-		t.Errorf("a seek takes %v pieces of memory", n)
-	}
+	check.Equal(t, testing.AllocsPerRun(10, seek), 0, "a seek takes %v pieces of memory")
 }
 
 // TestBeforeTheEnd is the last record.
@@ -197,9 +196,7 @@ func TestBeforeTheEnd(t *testing.T) {
 		for ; key != nil && err == nil; key, _, err = c.Next() {
 			last = key
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if key, _, err := c.Seek([]byte("zzz")); key != nil || err != nil {
 			t.Errorf("bucket %s: behind the end is %q, %v", name, key, err)
 		}

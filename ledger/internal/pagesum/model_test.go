@@ -32,10 +32,7 @@ func (d *disk) sumsPath() string  { return filepath.Join(d.dir, "state.sum") }
 // begin makes a state file and its checksums.
 func begin(t *rapid.T, dir string) *disk {
 	d := &disk{dir: dir}
-	var err error
-	if d.db, err = bbolt.Open(d.statePath(), 0o600, &bbolt.Options{PageSize: 1024, NoSync: true}); err != nil {
-		t.Fatal(err)
-	}
+	d.db = must.Get(bbolt.Open(d.statePath(), 0o600, &bbolt.Options{PageSize: 1024, NoSync: true}))(t)
 	d.transact(t)
 	d.open(t)
 	return d
@@ -187,17 +184,13 @@ func (d *disk) checkBefore(t *rapid.T, m boltpage.Meta) {
 	}
 	pages, path := boltpage.New(state[:int64(before.Pages)*m.PageSize], int(m.PageSize)), d.sumsPath()+".before"
 	content, err := os.ReadFile(d.sumsPath())
-	if err = errors.Join(err, os.WriteFile(path, content, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(err, os.WriteFile(path, content, 0o600)))
 	for range 2 {
 		s, err := Open(path, pages, before, testOptions)
 		if err == nil {
 			_, _, err = s.Verify(pages, 0, 1<<20)
 		}
-		if err = errors.Join(err, s.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(err, s.Close()))
 	}
 }
 
@@ -308,9 +301,7 @@ func TestCheckReadsAPageOnce(t *testing.T) {
 	if s.Check(used, wrong) == nil {
 		t.Error("a wrong page is taken at its first use")
 	}
-	if err := s.Check(used, pages.Raw(used)); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, s.Check(used, pages.Raw(used)))
 	if err := s.Check(used, wrong); err != nil {
 		t.Errorf("a page that was compared is compared again: %v", err)
 	}

@@ -56,12 +56,8 @@ func small(t testing.TB) (pages boltpage.Pages, m boltpage.Meta, sums []byte) {
 	if err == nil {
 		err = s.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if sums, err = os.ReadFile(filepath.Join(dir, "state.sum")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
+	sums = must.Get(os.ReadFile(filepath.Join(dir, "state.sum")))(t)
 	return pages, m, sums
 }
 

@@ -8,6 +8,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -180,9 +181,7 @@ func TestAlone(t *testing.T) {
 			l.must(l.h.Read(1))
 			for l.effects(l.h) {
 			}
-			if len(l.h.reads) != 1 {
-				t.Error("a read is not answered")
-			}
+			check.Equal(t, len(l.h.reads), 1, "a read is not answered: %v")
 		})
 	}
 }
@@ -229,9 +228,7 @@ func TestAloneTakesNoChange(t *testing.T) {
 	g.restart(h, applied, h.options.Members)
 	g.must(h.Tick())
 	g.settle()
-	if m := h.Members(); len(m.Voters) != 2 {
-		t.Errorf("the change is not applied: %+v", m)
-	}
+	check.Equal(t, len(h.Members().Voters), 2, "the change is not applied: %+v")
 	if g.must(h.Campaign()); h.Role().Leads {
 		t.Error("it leads without the other voter")
 	}

@@ -5,6 +5,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -69,9 +70,7 @@ func TestCommitOfAChangeIsNotForgotten(t *testing.T) {
 			kill(f)
 			f.propose(4, pb.ConfChangeAddNode, 5) // committed by 1, 2 and 4
 			f.beat(20)
-			if m := f.leader.Members(); len(m.Voters) != 5 {
-				t.Fatalf("the leader has the members %+v", m)
-			}
+			must.Equal(t, len(f.leader.Members().Voters), 5, "the leader has the members %+v")
 			delete(f.hosts, 2) // killed; its disk keeps what it wrote
 			f.splitAndCompare()
 		})

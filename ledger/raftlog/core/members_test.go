@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
 )
@@ -223,7 +224,6 @@ func TestMembersAfter(t *testing.T) {
 			t.Errorf("%+v has made %+v", e, next)
 		}
 	}
-	if next := before.After(&segment.Entry{Kind: KindChange, Data: sound}); next.Highest != 6 {
-		t.Errorf("a sound change has made %+v", next)
-	}
+	check.Equal(t, before.After(&segment.Entry{Kind: KindChange, Data: sound}).Highest, 6,
+		"a sound change has made %+v")
 }

@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/core"
 	"github.com/seqledger/seqledger/ledger/raftlog/segment"
@@ -64,9 +65,7 @@ func (g *group) start(id uint64, at segment.Position, m core.Members) *host {
 	g.t.Helper()
 	disk := simdisk.New()
 	c := segment.Checkpoint{Position: at, Data: m.Encode()}
-	if err := segment.Create(logOptions(id, disk), c, segment.State{Term: at.Term}); err != nil {
-		g.t.Fatal(err)
-	}
+	must.Do(g.t, segment.Create(logOptions(id, disk), c, segment.State{Term: at.Term}))
 	log := g.open(id, disk)
 	h := &host{
 		id: id, disk: disk, log: log,
@@ -92,10 +91,7 @@ func logOptions(id uint64, d *simdisk.Disk) segment.Options {
 
 func (g *group) open(id uint64, d *simdisk.Disk) *segment.Log {
 	g.t.Helper()
-	log, err := segment.Open(logOptions(id, d))
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	log := must.Get(segment.Open(logOptions(id, d)))(g.t)
 	return log
 }
 
@@ -104,10 +100,7 @@ func (g *group) restart(h *host, applied segment.Position, m core.Members) {
 	g.t.Helper()
 	h.options.Applied, h.options.Members, h.options.State = applied, m, h.log.State()
 	h.options.Nonce += 100
-	n, err := core.New(h.options)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	n := must.Get(core.New(h.options))(g.t)
 	h.Node, h.waiting, h.applies, h.appends = n, 0, nil, nil
 }
 
@@ -397,9 +390,7 @@ func TestSoleVoterReadsInItsOwnTerm(t *testing.T) {
 	l.heldBack = true
 	g.must(l.Read(5))
 	g.settle()
-	if len(l.reads) != 0 {
-		t.Fatal("a read was answered before the entries of before were applied")
-	}
+	must.Equal(t, len(l.reads), 0, "a read was answered before the entries of before were applied: %v")
 	l.heldBack = false
 	g.settle()
 	if !slices.Equal(l.reads, []uint64{5}) || l.Applied().Index <= was.Index {
@@ -449,9 +440,7 @@ func TestLostReadIsAskedAgain(t *testing.T) {
 		Entries: []*pb.Entry{{Data: []byte(contexts[0])}},
 	}))
 	g.settle()
-	if len(two.reads) != 0 {
-		t.Fatal("the answer to a question of before was taken")
-	}
+	must.Equal(t, len(two.reads), 0, "the answer to a question of before was taken: %v")
 	g.mend()
 	for range 15 {
 		g.tick(g.hosts[1], 1)
@@ -636,9 +625,7 @@ func TestUnreachableIsProbed(t *testing.T) {
 		g.must(l.Propose(2+i, []byte("x")))
 		g.settle()
 	}
-	if n := entriesTo(l, 2); n != 5 {
-		t.Fatalf("%d entries were sent to a node that answered so far", n)
-	}
+	must.Equal(t, entriesTo(l, 2), 5, "%d entries were sent to a node that answered so far")
 	l.sent = nil
 	g.must(l.Unreachable(2))
 	for i := range uint64(5) {
@@ -738,9 +725,7 @@ func TestRemovedVoterIsNotNeeded(t *testing.T) {
 	members := l.Members()
 	g.must(l.Change(1, change(pb.ConfChangeRemoveNode, 2)))
 	g.settle()
-	if m := l.Members(); len(m.Voters) != 1 {
-		t.Fatalf("members %+v", m)
-	}
+	must.Equal(t, len(l.Members().Voters), 1, "members %+v")
 	delete(g.hosts, 2)
 	g.restart(l, segment.Position{Index: 1, Term: 1}, members)
 	for range 30 {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
@@ -137,11 +138,7 @@ func TestSmallBehindLarge(t *testing.T) {
 	<-stored
 	close(goOn)
 	for _, p := range []*host.Proposal{first, small, last} {
-		if _, err := p.Wait(); err != nil {
-			t.Error(err)
-		}
+		must.Get(p.Wait())(t)
 	}
-	if got := strings.Join(order, ""); got != "xst" {
-		t.Errorf("applied in the order %s", got)
-	}
+	check.Equal(t, strings.Join(order, ""), "xst", "applied in the order %s")
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/simdisk"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
@@ -55,9 +56,7 @@ func TestResultsReachTheirProposers(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if want := int64(300 * len("entry-00000")); stored.Load() != want {
-		t.Errorf("told of %d bytes, want %d", stored.Load(), want)
-	}
+	check.Equal(t, stored.Load(), int64(300*len("entry-00000")), "told of %d bytes")
 }
 
 // Close answers proposals made before it and refuses those made after it.

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger/raftlog/host"
 )
@@ -22,9 +23,7 @@ func TestWatch(t *testing.T) {
 		short, long := w.Job("short", time.Second), w.Job("long", time.Minute)
 		want := func(want host.Stall) {
 			t.Helper()
-			if got := w.Stalled(); got != want {
-				t.Errorf("%+v, want %+v", got, want)
-			}
+			check.Equal(t, w.Stalled(), want)
 		}
 		pass := func(d time.Duration) { <-time.After(d) } // in the bubble's time
 		pass(time.Hour)
@@ -44,9 +43,7 @@ func TestWatch(t *testing.T) {
 		want(host.Stall{Job: "short", For: 2 * time.Minute})
 		short.End()
 		want(host.Stall{})
-		if took := short.Took(); took != 0 {
-			t.Errorf("it has ended and is under way for %v", took)
-		}
+		check.Equal(t, short.Took(), 0, "it has ended and is under way for %v")
 	})
 }
 
@@ -66,14 +63,11 @@ func TestHeartbeatsPassASlowDisk(t *testing.T) {
 		default:
 		}
 		for _, m := range others {
-			if got := m.machine.texts(); len(got) != 11 {
-				t.Errorf("node %d has %d entries: they leave before the leader's sync", m.id, len(got))
-			}
+			check.Equal(t, len(m.machine.texts()), 11, "node %d has %d entries: they leave before the leader's sync",
+				m.id)
 		}
 		release()
-		if _, err := slow.Wait(); err != nil {
-			t.Error(err)
-		}
+		must.Get(slow.Wait())(t)
 
 		leader.machine.onApply = func(entry string) {
 			if entry != "long" {
@@ -119,9 +113,7 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 			inCluster(t, func(t *testing.T, c *cluster) {
 				hung, others := c.leader(1, 2, 3)
 				write(t, hung.Host, numbered(10)...)
-				if s := hung.Stalled(); s.Job != "" {
-					t.Errorf("it is stalled: %+v", s)
-				}
+				check.Equal(t, hung.Stalled().Job, "", "it is stalled: %+v")
 				end := hang(hung)
 				stalled := hung.ProposeIn(hung.Role().Term, []byte("stalled"))
 				<-time.After(31 * tick)
@@ -149,9 +141,7 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 				if got, want := hung.machine.texts(), next.machine.texts(); !slices.Equal(got, want) || len(got) < 11 {
 					t.Errorf("it has %d entries, and the next leader %d", len(got), len(want))
 				}
-				if s := hung.Stalled(); s.Job != "" {
-					t.Errorf("it works again and is stalled: %+v", s)
-				}
+				check.Equal(t, hung.Stalled().Job, "", "it works again and is stalled: %+v")
 			})
 		})
 	}
@@ -246,8 +236,6 @@ func TestStatusWaitsForNoDisk(t *testing.T) {
 			}
 		}
 		end()
-		if _, err := p.Wait(); err != nil {
-			t.Error(err)
-		}
+		must.Get(p.Wait())(t)
 	})
 }

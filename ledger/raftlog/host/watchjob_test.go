@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
 )
 
 // A job that nothing waits for is not stalled, however long it takes.
@@ -15,16 +17,12 @@ func TestJobThatCountsOnlyWhile(t *testing.T) {
 		j.OnlyWhile(func() bool { return waited })
 		j.Begin()
 		<-time.After(time.Minute)
-		if s := w.Stalled(); s.Job != "" {
-			t.Errorf("%s is stalled, and nothing waits for it", s.Job)
-		}
+		check.Equal(t, w.Stalled().Job, "", "%s is stalled, and nothing waits for it")
 		waited = true
 		if s := w.Stalled(); s.Job != "a checkpoint" || s.For < time.Minute-time.Second {
 			t.Errorf("%q is stalled for %s", s.Job, s.For)
 		}
 		j.End()
-		if s := w.Stalled(); s.Job != "" {
-			t.Errorf("%s has ended and is stalled", s.Job)
-		}
+		check.Equal(t, w.Stalled().Job, "", "%s has ended and is stalled")
 	})
 }

@@ -303,9 +303,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	d.Kill()
 	d.SetFree(-1)
-	if _, differs := tryOpen(t, d, m); differs != nil {
-		t.Fatal(differs)
-	}
+	must.Get(tryOpen(t, d, m))(t)
 }
 
 // FuzzOpen opens logs in which any bytes were changed. Nothing panics, and a log that opens holds a prefix of what was

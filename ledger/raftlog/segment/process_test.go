@@ -75,9 +75,7 @@ func TestKilledProcess(t *testing.T) {
 		if err == nil {
 			err = child.Start()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		lines := bufio.NewScanner(out)
 		for n := 0; n < 150+life*61 && lines.Scan(); n++ {
 			i, err := strconv.ParseUint(strings.TrimSpace(lines.Text()), 10, 64)
@@ -102,9 +100,8 @@ func TestKilledProcess(t *testing.T) {
 		}
 		entries := must.Get(l.Entries(l.First(), l.Last().Index+1, 1<<30))(t)
 		for _, e := range entries {
-			if binary.BigEndian.Uint64(e.Data[len(e.Data)-8:]) != e.Index {
-				t.Fatalf("entry %d holds %x", e.Index, e.Data)
-			}
+			must.Equal(t, binary.BigEndian.Uint64(e.Data[len(e.Data)-8:]), e.Index, "entry %d holds %x: %v", e.Index,
+				e.Data)
 		}
 		must.Do(t, l.Close())
 	}
@@ -159,9 +156,7 @@ func TestReadsPassANewSegment(t *testing.T) {
 		err = errors.New("a read waits for the new segment")
 	}
 	close(slow.release)
-	if err := errors.Join(err, <-appended, l.Sync(), l.Close()); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, errors.Join(err, <-appended, l.Sync(), l.Close()))
 }
 
 // TestReadsBesideWrites reads and truncates while another goroutine appends. It is meaningful with the race detector.

@@ -54,10 +54,7 @@ func newMember(t *testing.T, id uint64) *member {
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	must.Do(t, segment.Create(o, segment.Checkpoint{Data: members.Encode()}, segment.State{}))
-	var err error
-	if m.log, err = segment.Open(o); err != nil {
-		t.Fatal(err)
-	}
+	m.log = must.Get(segment.Open(o))(t)
 	m.node = start(t, id, func(o *Options) {
 		o.Receive = func(messages []*pb.Message) { _ = m.host.Receive(messages...) } // fails once the host has stopped
 		o.Unreachable = func(id uint64) { _ = m.host.Unreachable(id) }

@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -23,9 +24,7 @@ func guarded(t *testing.T, change func(*Options)) *node {
 		o.Access.Joining = []string{"/seqledger.peer.v1/Join"}
 		o.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			for _, name := range []string{headerToken, headerPeerLedger, headerPeerFrom, headerPeerTo} {
-				if r.Header.Get(name) != "" {
-					t.Errorf("%s goes on to what answers the request", name)
-				}
+				check.Equal(t, r.Header.Get(name), "", "%s goes on to what answers the request: %v", name)
 			}
 			_, _ = io.WriteString(w, "here")
 		})

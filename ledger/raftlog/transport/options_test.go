@@ -12,6 +12,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -44,9 +45,7 @@ func TestOptionsThatAreMissing(t *testing.T) {
 		}
 	}
 	n := must.Get(New(plain()))(t)
-	if err := n.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, n.Close())
 }
 
 // TestAllowed: without TLS, nothing crosses a network unless an operator says so.
@@ -59,9 +58,7 @@ func TestAllowed(t *testing.T) {
 		"127.0.0.1":   false, "": false,
 	} {
 		n := must.Get(New(plain()))(t)
-		if err := n.Allowed(address); (err == nil) != loopback {
-			t.Errorf("%q: %v", address, err)
-		}
+		check.Equal(t, (n.Allowed(address) == nil), loopback, "%q: %v", address)
 		n.o.Insecure = true
 		if err := n.Allowed(address); err != nil {
 			t.Errorf("%q on a trusted network: %v", address, err)
@@ -70,9 +67,7 @@ func TestAllowed(t *testing.T) {
 		if err := n.Allowed(address); err != nil {
 			t.Errorf("%q with TLS: %v", address, err)
 		}
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, n.Close())
 	}
 }
 
@@ -138,9 +133,7 @@ func TestIdentityIsTheNodesOwn(t *testing.T) {
 		response := must.Get(As(next, func() Identity { return test.is }).RoundTrip(r))(t)
 		_ = response.Body.Close()
 		for i, name := range []string{headerToken, headerPeerLedger, headerPeerFrom} {
-			if got := seen.Values(name); strings.Join(got, ",") != test.want[i] {
-				t.Errorf("%+v: %s is %q", test.is, name, got)
-			}
+			check.Equal(t, strings.Join(seen.Values(name), ","), test.want[i], "%+v: %s is %q", test.is, name)
 		}
 		if seen.Get("Authorization") != "Bearer of the caller" || r.Header.Get(headerToken) != "forged" {
 			t.Error("the caller's own request was changed, or its credential is lost")
@@ -194,9 +187,7 @@ func TestLoggedRefusalsAreBounded(t *testing.T) {
 			count++
 		}
 	}
-	if count != maxTold {
-		t.Errorf("%d messages are said, want %d", count, maxTold)
-	}
+	check.Equal(t, count, maxTold, "%d messages are said")
 }
 
 // TestFramesAlone: the codec of the streams takes nothing else.
@@ -206,9 +197,7 @@ func TestFramesAlone(t *testing.T) {
 	f := new(frame)
 	must.Do(t, (codec{}).Unmarshal(data, f))
 	data[0] = 'x' // the library uses it again
-	if b, err := (codec{}).Marshal(f); err != nil || string(b) != "frame" {
-		t.Errorf("%q, %v", b, err)
-	}
+	check.Equal(t, string(must.Get((codec{}).Marshal(f))(t)), "frame")
 	if _, err := (codec{}).Marshal("frame"); err == nil {
 		t.Error("a text was sent")
 	}

@@ -19,6 +19,7 @@ import (
 
 	pb "go.etcd.io/raft/v3/raftpb"
 
+	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/freeport"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
@@ -78,10 +79,7 @@ func membersAreAll(token string) Access {
 
 func start(t *testing.T, id uint64, change func(*Options)) *node {
 	t.Helper()
-	address, err := freeport.Address() // one that stays free while the node is restarted
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := must.Get(freeport.Address())(t) // one that stays free while the node is restarted
 	return startOn(t, id, address, change)
 }
 
@@ -103,10 +101,7 @@ func startOn(t *testing.T, id uint64, address string, change func(*Options)) *no
 	if change != nil {
 		change(&o)
 	}
-	var err error
-	if n.Transport, err = New(o); err != nil {
-		t.Fatal(err)
-	}
+	n.Transport = must.Get(New(o))(t)
 	l := must.Get(freeport.Listen(t.Context(), address))(t)
 	n.address = l.Addr().String()
 	n.serving.Go(func() { // ends with Close; joined by stop
@@ -264,9 +259,7 @@ func TestRefusals(t *testing.T) {
 			two.log.await(t, tt.says)
 			for id := range ofOne {
 				one.Send([]*pb.Message{message(1, id, 1, pb.MsgHeartbeat, 0)})
-				if lost := <-one.lost; lost != id {
-					t.Errorf("lost to node %d", lost)
-				}
+				check.Equal(t, <-one.lost, id, "lost to node %d")
 			}
 			if len(two.received) > 0 {
 				t.Errorf("received %v", <-two.received)
@@ -283,9 +276,7 @@ func TestRemovedMemberIsCutOff(t *testing.T) {
 	reach(t, one, two)
 	must.Do(t, two.SetPeers(nil))
 	one.log.await(t, "node 1 is no member")
-	if connected := two.Connected(); len(connected) != 0 {
-		t.Errorf("connected: %v", connected)
-	}
+	check.Equal(t, len(two.Connected()), 0, "connected: %v")
 }
 
 // A message that claims to be from another node ends the stream, and is not delivered.
@@ -339,9 +330,7 @@ func TestFullQueueDropsMessages(t *testing.T) {
 				}
 			}
 			if tt.bytes > 0 { // the sockets buffer less than all of it
-				if lost := <-one.lost; lost != 2 {
-					t.Errorf("lost to node %d", lost)
-				}
+				check.Equal(t, <-one.lost, 2, "lost to node %d")
 			}
 			release()
 			two.get(t)
@@ -467,9 +456,7 @@ func TestNotEncrypted(t *testing.T) {
 		t.Errorf("a listener for everybody: %v", err)
 	}
 	insecure := start(t, 1, func(o *Options) { o.Insecure = true })
-	if err := insecure.Allowed("192.0.2.7:7451"); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, insecure.Allowed("192.0.2.7:7451"))
 }
 
 // TestOptions: invalid options are refused.
