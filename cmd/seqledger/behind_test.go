@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/ledger"
@@ -58,17 +57,7 @@ func startShortLog(t *testing.T, dir string, join ...string) *shortLogNode {
 // awaitNodes waits until something holds of a cluster.
 func awaitNodes(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(2 * time.Minute)
-	defer deadline.Stop()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		select {
-		case <-ticker.C:
-		case <-deadline.C:
-			t.Fatalf("never: %s", what)
-		}
-	}
+	must.Await(t, holds, what)
 }
 
 // voters returns how many voters a leader among the nodes hears of that have its whole log.

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,24 +105,12 @@ func (c *pageCluster) logs() string {
 
 func (c *pageCluster) serve(words []string) {
 	c.t.Helper()
-	p := &process{cmd: exec.Command(binary, words...), ended: make(chan struct{})}
-	p.cmd.Dir, p.cmd.Stderr = c.dir, &p.stderr
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	must.Do(c.t, p.cmd.Start())
+	cmd := exec.Command(binary, words...)
+	cmd.Dir = c.dir
+	p := launch(c.t, cmd)
 	c.nodes[words[2]] = p
-	said, err := bufio.NewReader(out).ReadString('\n')
-	// Ends with the process, which the cleanup kills; the cleanup waits for it.
-	go func() {
-		defer close(p.ended)
-		_, _ = io.Copy(io.Discard, out)
-		_ = p.cmd.Wait()
-	}()
-	c.t.Cleanup(p.kill)
-	if err != nil || !strings.HasPrefix(said, "serving on ") {
-		c.t.Fatalf("seqledger %v said %q (%v)\n%s", words, said, err, c.logs())
+	if said := p.line(c.t); !strings.HasPrefix(said, "serving on ") {
+		c.t.Fatalf("seqledger %v said %q\n%s", words, said, c.logs())
 	}
 }
 

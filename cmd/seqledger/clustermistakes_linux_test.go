@@ -46,16 +46,7 @@ func (c *pageCluster) words(i int) []string {
 // logged waits until a node has logged something.
 func (c *pageCluster) logged(name, text string) {
 	c.t.Helper()
-	ticker, deadline := time.NewTicker(20*time.Millisecond), time.NewTimer(hangs)
-	defer ticker.Stop()
-	defer deadline.Stop()
-	for !strings.Contains(c.nodes[name].stderr.String(), text) {
-		select {
-		case <-ticker.C:
-		case <-deadline.C:
-			c.t.Fatalf("%s never said %q\n%s", name, text, c.logs())
-		}
-	}
+	awaitLog(c.t, c.nodes[name], text)
 }
 
 // ends waits for the end of a node that is started and must stop by itself, and wants to read some texts.

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/seqledger/seqledger/cmd/seqledger/demo"
 	"github.com/seqledger/seqledger/internal/testkit/check"
@@ -24,17 +23,10 @@ import (
 func startDemo(t *testing.T, args ...string) (*process, string) {
 	t.Helper()
 	temporary := t.TempDir()
-	p := &process{cmd: exec.Command(binary, append([]string{"demo"}, args...)...), ended: make(chan struct{})}
+	cmd := exec.Command(binary, append([]string{"demo"}, args...)...)
 	// SEQLEDGER_LISTEN would reach the servers if the demo handed it on.
-	p.cmd.Env = append(os.Environ(), "TMPDIR="+temporary, "SEQLEDGER_LISTEN=nonsense")
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	must.Do(t, p.cmd.Start())
-	// Ends with the process, which the cleanup kills; the cleanup waits for it.
-	go func() {
-		defer close(p.ended)
-		_ = p.cmd.Wait()
-	}()
-	t.Cleanup(p.kill)
+	cmd.Env = append(os.Environ(), "TMPDIR="+temporary, "SEQLEDGER_LISTEN=nonsense")
+	p := launch(t, cmd)
 	return p, temporary
 }
 
@@ -148,16 +140,7 @@ func TestDemoKilled(t *testing.T) {
 		t.Error("no process has to do with the demo's directory: the test says nothing")
 	}
 	p.kill()
-	deadline := time.After(hangs)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for children(t, temporary) > 0 {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("processes are left")
-		}
-	}
+	must.Await(t, func() bool { return children(t, temporary) == 0 }, "the end of its processes")
 }
 
 // TestDemoKeeps: with --keep the ledgers are there afterwards, and sound.
@@ -200,16 +183,10 @@ func TestDemoUsage(t *testing.T) {
 func TestDemoInterruptedByTerm(t *testing.T) {
 	t.Parallel()
 	p, temporary := startDemo(t, "--duration", "1h", "--clients", "1", "--json")
-	deadline := time.After(hangs)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for entries, _ := os.ReadDir(temporary); len(entries) == 0; entries, _ = os.ReadDir(temporary) {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("nothing happens")
-		}
-	}
+	must.Await(t, func() bool {
+		entries, _ := os.ReadDir(temporary)
+		return len(entries) > 0
+	}, "a file")
 	must.Do(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	if code := p.wait(t); code != exitSignal+15 || p.stdout.String() != "" {
 		t.Errorf("want exit code 143 and no report, got %d: %q", code, p.stdout.String())

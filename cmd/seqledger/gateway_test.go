@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,7 +19,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
@@ -37,25 +35,20 @@ type testGateway struct {
 // startGateway starts a gateway with its own ledger in a directory.
 func startGateway(t *testing.T, dir, upstream string, args ...string) *testGateway {
 	t.Helper()
-	g := &testGateway{process: &process{ended: make(chan struct{})}}
-	own := []string{"gateway", "--json", "--listen", "127.0.0.1:0", "--journal", filepath.Join(dir, "journal")}
+	own := []string{"--journal", filepath.Join(dir, "journal")}
 	if upstream != "" {
 		own = append(own, "--upstream", upstream)
 	}
-	g.cmd = exec.Command(binary, append(own, args...)...)
-	g.cmd.Stderr = &g.stderr
-	out := must.Get(g.cmd.StdoutPipe())(t)
-	must.Do(t, g.cmd.Start())
-	line, err := bufio.NewReader(out).ReadBytes('\n')
-	// Ends with the process, which the cleanup kills; the cleanup waits for it.
-	go func() {
-		defer close(g.ended)
-		_ = g.cmd.Wait()
-	}()
-	t.Cleanup(func() { g.kill() })
-	if err != nil || json.Unmarshal(line, &g.gatewayReady) != nil {
-		g.kill()
-		t.Fatalf("gateway said %q (%v); stderr:\n%s", line, err, g.stderr.String())
+	return startsGateway(t, binary, append(own, args...)...)
+}
+
+// startsGateway starts a gateway with another program.
+func startsGateway(t *testing.T, program string, args ...string) *testGateway {
+	t.Helper()
+	args = append([]string{"gateway", "--json", "--listen", "127.0.0.1:0"}, args...)
+	g := &testGateway{process: launch(t, exec.Command(program, args...))}
+	if line := g.line(t); json.Unmarshal([]byte(line), &g.gatewayReady) != nil {
+		t.Fatalf("gateway said %q; stderr:\n%s", line, g.stderr)
 	}
 	g.url = "http://" + g.Address
 	return g
@@ -164,16 +157,7 @@ func TestGatewayKilled(t *testing.T) {
 	}
 	first.kill()
 	check.Equal(t, <-cut, -1, "the client of a killed gateway got %d")
-	deadline := time.Now().Add(hangs)
-	for {
-		status, _, text := second.charge(`"k"`, "5")
-		if strings.Contains(text, "outcome-unknown") && status == http.StatusConflict {
-			break
-		}
-		if time.Now().After(deadline) || !strings.Contains(text, "in-flight") {
-			t.Fatalf("%d %s", status, text)
-		}
-	}
+	second.until(t, `"k"`, "outcome-unknown")
 	records := s.do(t, "key", "list", "--scope", "acme/main", "--all", "--state", "indeterminate", "--json").expect(t,
 		exitDone)
 	if n := strings.Count(records.stdout, "\n"); n != 1 {
@@ -321,21 +305,6 @@ func TestGatewayReload(t *testing.T) {
 	}
 }
 
-// awaitCount waits until a process has printed a text n times.
-func awaitCount(t *testing.T, p *process, text string, n int) {
-	t.Helper()
-	deadline := time.After(hangs)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for strings.Count(p.stderr.String(), text) < n {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not %d of %q in %q", n, text, p.stderr.String())
-		}
-	}
-}
-
 // While a gateway runs, the records of its own ledger can be looked up, settled and purged, with a credential if the
 // operator requires one; and a principal cannot exceed its number of keys.
 func TestGatewayLedgerListen(t *testing.T) {
@@ -376,14 +345,9 @@ func TestGatewayLedgerListen(t *testing.T) {
 	record := []string{"--scope", "gateway/main", "--namespace", "POST /charge", "--principal",
 		"authorization:" + hex.EncodeToString(sum[:]) + "/host:" + hex.EncodeToString(noHost[:])}
 	do(append([]string{"get", "kept"}, record...)...).expect(t, exitDone, "committed", "authorization, host")
-	deadline := time.Now().Add(hangs)
-	for {
-		if r := do(append([]string{"get", "lost"}, record...)...); strings.Contains(r.stdout, "indeterminate") {
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatal(r)
-		}
-	}
+	must.Await(t, func() bool {
+		return strings.Contains(do(append([]string{"get", "lost"}, record...)...).stdout, "indeterminate")
+	}, "the end of its lease")
 	if status, _, text := g.charge(`"lost"`, "5"); status != http.StatusConflict ||
 		!strings.Contains(text, "outcome-unknown") {
 		t.Errorf("before it is settled: %d %s", status, text)

@@ -18,7 +18,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -139,34 +138,19 @@ func (g *testGateway) send(key string) <-chan answer {
 	return c
 }
 
-// await waits for a condition that other goroutines make true.
-func await(t *testing.T, holds func() bool) {
-	t.Helper()
-	deadline := time.After(hangs)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("the condition never holds")
-		}
-	}
-}
-
 // until sends charges until the answer contains a text.
 func (g *testGateway) until(t *testing.T, key, want string) answer {
 	t.Helper()
-	deadline := time.Now().Add(hangs)
-	for {
-		status, replayed, text := g.charge(key, "5")
-		if strings.Contains(text, want) {
-			return answer{status, replayed, text}
+	var got answer
+	must.Await(t, func() bool {
+		got.status, got.replayed, got.text = g.charge(key, "5")
+		found := strings.Contains(got.text, want)
+		if !found && got.status == http.StatusCreated {
+			t.Fatalf("%+v, want %s", got, want)
 		}
-		if time.Now().After(deadline) || status == http.StatusCreated {
-			t.Fatalf("%d %s, want %s", status, text, want)
-		}
-	}
+		return found
+	}, want)
+	return got
 }
 
 // The store is down before the request: nothing is executed, and the client is told to retry with the same key. A
@@ -203,7 +187,7 @@ func TestGatewayStoreDownDuring(t *testing.T) {
 	<-u.fences
 	down, beats := on("Heartbeat", neverComes)
 	f.set(down)
-	await(t, func() bool { return beats.Load() > 1 })
+	must.Await(t, func() bool { return beats.Load() > 1 })
 	f.set(nil)
 	u.finish <- struct{}{}
 	check.Equal(t, (<-first).status, http.StatusCreated)
@@ -231,15 +215,8 @@ func TestGatewayStoreDownAfter(t *testing.T) {
 	must.Equal(t, len(must.Get(filepath.Glob(filepath.Join(dir, "journal", "*.result")))(t)), 1, "in the journal: %v")
 	f.set(nil)
 	g = startGateway(t, dir, u.URL, flags...)
-	deadline := time.Now().Add(hangs)
-	for {
-		status, replayed, text := g.charge(`"k"`, "5")
-		if replayed && text == "charge 1" {
-			break
-		}
-		if time.Now().After(deadline) || status == http.StatusCreated {
-			t.Fatalf("the repeat: %d %s", status, text)
-		}
+	if got := g.until(t, `"k"`, "charge 1"); !got.replayed || got.text != "charge 1" {
+		t.Errorf("the repeat: %+v", got)
 	}
 	check.Equal(t, u.executed.Load(), 1, "executed %d times")
 }
@@ -309,7 +286,7 @@ func (g *testGateway) signal(t *testing.T, s os.Signal) {
 	if s != syscall.SIGSTOP {
 		return
 	}
-	await(t, func() bool {
+	must.Await(t, func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", g.cmd.Process.Pid))
 		if err != nil || len(threads) == 0 {
 			t.Fatal("no threads to look at", err)
@@ -398,7 +375,7 @@ func TestGatewayThousandClients(t *testing.T) {
 		})
 	}
 	<-u.fences
-	await(t, func() bool { return int(waiting.Load()) >= clients-100 }) // at most 64 wait for a key
+	must.Await(t, func() bool { return int(waiting.Load()) >= clients-100 }) // at most 64 wait for a key
 	u.finish <- struct{}{}
 	close(released)
 	group.Wait()
@@ -436,7 +413,8 @@ func TestGatewayLedgerFails(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	dir := t.TempDir()
-	g := startGateway(t, dir, u.URL, "--data", filepath.Join(dir, "data"))
+	flags := []string{"--upstream", u.URL, "--journal", filepath.Join(dir, "journal"), "--data", filepath.Join(dir, "data")}
+	g := startsGateway(t, behindPipe(t), flags...)
 	u.finish <- struct{}{}
 	if status, _, text := g.charge(`"a"`, "5"); status != http.StatusCreated {
 		t.Fatal(status, text)
@@ -446,11 +424,10 @@ func TestGatewayLedgerFails(t *testing.T) {
 	if status, _, text := g.charge(`"b"`, "5"); status == http.StatusCreated {
 		t.Errorf("%d %s: acknowledged what was not stored", status, text)
 	}
-	if code := g.wait(t); code != exitFailed || !strings.Contains(g.stderr.String(), "repair the disk") {
-		t.Errorf("exit code %d: %s", code, g.stderr.String())
-	}
+	check.Equal(t, g.wait(t), exitFailed, "exit code %d")
+	awaitLog(t, g.process, "repair the disk")
 	check.Equal(t, u.executed.Load(), 1, "executed %d times")
-	g = startGateway(t, dir, u.URL, "--data", filepath.Join(dir, "data"))
+	g = startsGateway(t, binary, flags...)
 	if status, replayed, text := g.charge(`"a"`, "5"); status != http.StatusCreated || !replayed {
 		t.Errorf("after a restart: %d %s", status, text)
 	}

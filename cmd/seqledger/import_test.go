@@ -201,38 +201,57 @@ func TestImportAlone(t *testing.T) {
 	seqledger(t, importArgs(input)...).expect(t, exitFailed, "another import", "its own --journal")
 }
 
+// importUnderWay starts a server and an import, and lets something happen to them once a part is committed. If the
+// import was over too soon for that, it is tried with a longer one.
+func importUnderWay(
+	t *testing.T, happens func(s *testServer, p *process), args ...string,
+) (s *testServer, input string, lines int, p *process) {
+	t.Helper()
+	for lines = 10_000; ; lines *= 4 {
+		s, input = serve(t), numberedLines(t, lines)
+		p = start(t, importArgs(input, append(args, "--server", s.address)...)...)
+		awaitBlock(t, s, "acme/main")
+		happens(s, p)
+		if p.wait(t) != exitDone {
+			return s, input, lines, p
+		}
+	}
+}
+
+// awaitBlock returns once a scope has a block.
+func awaitBlock(t *testing.T, s *testServer, scope string) {
+	t.Helper()
+	organization, vault, _ := strings.Cut(scope, "/")
+	request := &seqledgerv1.WatchRequest{Scope: &seqledgerv1.Scope{Organization: organization, Vault: vault}}
+	for _, err := range s.client(t).Watch(t.Context(), request) {
+		must.Do(t, err)
+		return
+	}
+}
+
 // TestImportInterrupted expects Ctrl-C to count what is committed, and the next
 // run to finish.
 func TestImportInterrupted(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	input := numberedLines(t, 50_000)
-	p := start(t, append(importArgs(input), "--server", s.address)...)
-	watch := start(t, "watch", "--server", s.address, "--scope", "acme/main", "--json", "--limit", "1")
-	must.Equal(t, watch.wait(t), exitDone, "watch ended with %d")
-	must.Do(t, p.cmd.Process.Signal(os.Interrupt))
-	if code := p.wait(t); code != exitSignal+2 || !strings.Contains(p.stderr.String(), "of 50000 lines are committed") {
-		t.Fatalf("want exit code 130 and the number of lines, got %d: %s", code, p.stderr.String())
+	s, input, lines, p := importUnderWay(t, func(_ *testServer, p *process) { _ = p.cmd.Process.Signal(os.Interrupt) })
+	if code := p.wait(t); code != exitSignal+2 ||
+		!strings.Contains(p.stderr.String(), fmt.Sprintf("of %d lines are committed", lines)) {
+		t.Fatalf("want exit code 130 and the number of lines, got %d: %s", code, p.stderr)
 	}
 	s.do(t, importArgs(input)...).expect(t, exitDone)
-	audit(t, s, "acme/main", 50_000)
+	audit(t, s, "acme/main", uint64(lines))
 }
 
 // TestImportStalls takes the server away for good.
 func TestImportStalls(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	input := numberedLines(t, 50_000)
-	p := start(t, append(importArgs(input), "--server", s.address, "--timeout", "1s")...)
-	watch := start(t, "watch", "--server", s.address, "--scope", "acme/main", "--json", "--limit", "1")
-	must.Equal(t, watch.wait(t), exitDone, "watch ended with %d")
-	s.kill()
+	s, input, lines, p := importUnderWay(t, func(s *testServer, _ *process) { s.kill() }, "--timeout", "1s")
 	if code := p.wait(t); code != exitUnknown || !strings.Contains(p.stderr.String(), "no progress within --timeout") {
-		t.Fatalf("want exit code 4 and the reason, got %d: %s", code, p.stderr.String())
+		t.Fatalf("want exit code 4 and the reason, got %d: %s", code, p.stderr)
 	}
 	s = serveOn(t, s.data, s.address)
 	s.do(t, importArgs(input)...).expect(t, exitDone)
-	audit(t, s, "acme/main", 50_000)
+	audit(t, s, "acme/main", uint64(lines))
 }
 
 // TestImportWithAnOlderJournal puts a copy of a journal back after the import went on. The advice must not lead to

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"strings"
@@ -162,7 +163,7 @@ func importing(
 	j := must.Get(c.openJournal())(t)
 	t.Cleanup(func() { _ = j.Close() })
 	summary := must.Get(surveyInput(t.Context(), strings.NewReader(content), modeLines, ignore))(t)
-	return c, &environment{ctx: t.Context(), stderr: new(lockedBuffer)}, j, summary
+	return c, &environment{ctx: t.Context(), stderr: io.Discard}, j, summary
 }
 
 // TestImportInputChanged changes the input between the two passes: by content, shorter, and by a line.

@@ -38,17 +38,11 @@ func TestKeyCommands(t *testing.T) {
 	key("resolve", "held", "--as", "rejected").expect(t, exitRefused, "another result")
 
 	reserve("lost", time.Second)
-	deadline := time.Now().Add(time.Minute)
-	for {
-		record, err := c.GetRecord(t.Context(), &seqledgerv1.GetRecordRequest{
-			Record: &seqledgerv1.RecordKey{Scope: provenScope, Namespace: "charge", Key: "lost"}})
-		if err != nil || time.Now().After(deadline) {
-			t.Fatal(record, err)
-		}
-		if record.GetState() == seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE {
-			break
-		}
-	}
+	must.Await(t, func() bool {
+		record := must.Get(c.GetRecord(t.Context(), &seqledgerv1.GetRecordRequest{
+			Record: &seqledgerv1.RecordKey{Scope: provenScope, Namespace: "charge", Key: "lost"}}))(t)
+		return record.GetState() == seqledgerv1.RecordState_RECORD_STATE_INDETERMINATE
+	}, "the end of its lease")
 	list := []string{"key", "list", "--scope", "acme/main"}
 	s.do(t, append(list, "--all", "--state", "indeterminate")...).expect(t, exitDone, "indeterminate", "charge")
 	key("resolve", "lost", "--as", "rejected", "--response", "no charge", "--ttl", "1h").expect(t, exitDone, "rejected")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -162,44 +160,70 @@ func (r result) field(t *testing.T, name string) any {
 
 // process is one that runs in the background.
 type process struct {
-	cmd    *exec.Cmd
-	stderr lockedBuffer
-	stdout lockedBuffer
-	ended  chan struct{} // closed once it has been waited for
+	cmd            *exec.Cmd
+	stdout, stderr output
+	ended          chan struct{} // closed once it has been waited for
 }
 
-// lockedBuffer may be read while a process writes to it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+// output is the name of a file that a process writes to: what it said before it answers is there then, which is not
+// so of a pipe that a goroutine reads.
+type output string
+
+func (o output) String() string {
+	b, err := os.ReadFile(string(o))
+	return string(b) + strings.TrimSuffix(fmt.Sprint(err), "<nil>")
 }
 
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-// start runs the binary in the background and kills it, by its own id, at the
-// end of the test.
+// start runs the binary in the background.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(binary, args...), ended: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	must.Do(t, p.cmd.Start())
+	return launch(t, exec.Command(binary, args...))
+}
+
+// launch starts a command whose outputs go to files, unless its standard output goes elsewhere already. The process is
+// killed, by its own id, at the end of the test.
+func launch(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	dir := t.TempDir()
+	p := &process{cmd: cmd, ended: make(chan struct{}), stdout: output(dir + "/stdout"), stderr: output(dir + "/stderr")}
+	out, err := must.Get(os.Create(string(p.stdout)))(t), must.Get(os.Create(string(p.stderr)))(t)
+	defer out.Close()
+	defer err.Close()
+	if cmd.Stdout == nil {
+		cmd.Stdout = out
+	}
+	cmd.Stderr = err
+	must.Do(t, cmd.Start())
 	// Ends with the process, which the cleanup kills; the cleanup waits for it.
 	go func() {
 		defer close(p.ended)
-		_ = p.cmd.Wait()
+		_ = cmd.Wait()
 	}()
-	t.Cleanup(func() { p.kill() })
+	t.Cleanup(p.kill)
 	return p
+}
+
+// line waits for the first line that the process prints, and returns "" if it ends without one.
+func (p *process) line(t testing.TB) (line string) {
+	t.Helper()
+	must.Await(t, func() bool {
+		ended := p.hasEnded()
+		var whole bool
+		if line, _, whole = strings.Cut(p.stdout.String(), "\n"); !whole {
+			line = ""
+		}
+		return whole || ended
+	}, "a first line")
+	return line
+}
+
+func (p *process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // kill is kill -9, and waits.
@@ -245,22 +269,11 @@ func serveWith(t *testing.T, program, data, listen string, args ...string) *test
 		free := must.Get(freeport.Address())(t)
 		listen = free
 	}
-	s := &testServer{data: data, process: &process{ended: make(chan struct{})}}
-	s.cmd = exec.Command(program, append([]string{"serve", "--json", "--listen", listen, "--data", data}, args...)...)
-	s.cmd.Stderr = &s.stderr
-	out := must.Get(s.cmd.StdoutPipe())(t)
-	must.Do(t, s.cmd.Start())
-	line, err := bufio.NewReader(out).ReadBytes('\n')
-	// Ends with the process, which the cleanup kills; the cleanup waits for it.
-	go func() {
-		defer close(s.ended)
-		_ = s.cmd.Wait()
-	}()
-	t.Cleanup(func() { s.kill() })
+	args = append([]string{"serve", "--json", "--listen", listen, "--data", data}, args...)
+	s := &testServer{data: data, process: launch(t, exec.Command(program, args...))}
 	var ready serveReady
-	if err != nil || json.Unmarshal(line, &ready) != nil {
-		s.kill()
-		t.Fatalf("serve said %q (%v); stderr:\n%s", line, err, s.stderr.String())
+	if line := s.line(t); json.Unmarshal([]byte(line), &ready) != nil {
+		t.Fatalf("serve said %q; stderr:\n%s", line, s.stderr)
 	}
 	s.address, s.ledgerID = ready.Address, ready.LedgerID
 	return s

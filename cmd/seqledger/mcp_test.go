@@ -151,40 +151,35 @@ func startGuard(t *testing.T, dir string, args ...string) *agentHost {
 	if !strings.Contains(strings.Join(args, " "), "--upstream") && !slices.Contains(args, "--") {
 		command = append(command, "--", os.Args[0])
 	}
-	h := &agentHost{process: &process{ended: make(chan struct{})}, dir: dir}
-	h.cmd = exec.Command(binary, command...)
-	h.cmd.Env = append(os.Environ(), faultServerVariable+"="+dir)
-	h.connect(t)
+	cmd := exec.Command(binary, command...)
+	cmd.Env = append(os.Environ(), faultServerVariable+"="+dir)
+	h := connectAgent(t, cmd)
+	h.dir = dir
 	return h
 }
 
-// connect starts the process and connects a client to its standard input and output.
-func (h *agentHost) connect(t *testing.T) {
+// connectAgent starts a command and connects a client to its standard input and output.
+func connectAgent(t *testing.T, cmd *exec.Cmd) *agentHost {
 	t.Helper()
-	in, err := h.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := must.Get(cmd.StdinPipe())(t)
 	fromProcess, out := io.Pipe()
-	h.cmd.Stdout, h.cmd.Stderr = out, &h.stderr
-	must.Do(t, h.cmd.Start())
-	// Ends with the process, which the cleanup kills; the cleanup waits for it.
-	go func() {
-		defer close(h.ended)
-		_ = h.cmd.Wait()
+	cmd.Stdout = out
+	h := &agentHost{process: launch(t, cmd)}
+	go func() { // ends with the process
+		<-h.ended
 		_ = out.Close()
 	}()
 	t.Cleanup(func() {
 		_ = in.Close()
-		h.kill()
 		_ = fromProcess.Close()
 	})
 	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
-	h.session, err = client.Connect(t.Context(), &mcp.IOTransport{Reader: fromProcess, Writer: in}, nil)
-	if err != nil {
+	var err error
+	if h.session, err = client.Connect(t.Context(), &mcp.IOTransport{Reader: fromProcess, Writer: in}, nil); err != nil {
 		h.kill()
-		t.Fatalf("%v; stderr:\n%s", err, h.stderr.String())
+		t.Fatalf("%v; stderr:\n%s", err, h.stderr)
 	}
+	return h
 }
 
 // toolReply is the answer of a tool.
@@ -218,16 +213,14 @@ func callTool(ctx context.Context, session *mcp.ClientSession, tool string, argu
 // awaitCode retries a call until its answer has a code, and fails if the tool runs.
 func (h *agentHost) awaitCode(t *testing.T, order, code string) toolReply {
 	t.Helper()
-	deadline := time.Now().Add(hangs)
-	for {
-		r := h.charge(order, "")
-		if r.code == code {
-			return r
+	var r toolReply
+	must.Await(t, func() bool {
+		if r = h.charge(order, ""); r.code != code && r.code != "in-flight" {
+			t.Fatalf("want %s, got %+v; stderr:\n%s", code, r, h.stderr)
 		}
-		if r.code != "in-flight" || time.Now().After(deadline) {
-			t.Fatalf("want %s, got %+v; stderr:\n%s", code, r, h.stderr.String())
-		}
-	}
+		return r.code == code
+	}, code)
+	return r
 }
 
 // One command in front of a server: a charge happens once, even if both are restarted; unguarded messages pass; the
@@ -379,16 +372,7 @@ func TestGuardKilledAtAnyMoment(t *testing.T) {
 // awaitEffect waits until an order has an effect.
 func awaitEffect(t *testing.T, dir, order string) {
 	t.Helper()
-	deadline := time.After(hangs)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for effects(dir, order) == 0 {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("no effect")
-		}
-	}
+	must.Await(t, func() bool { return effects(dir, order) > 0 }, "an effect of", order)
 }
 
 // Two guards on one ledger act as one: while a call runs through the first guard, it does not run through the second,
@@ -437,16 +421,14 @@ func TestGuardWithoutItsLedger(t *testing.T) {
 	h.kill()
 	serveOn(t, s.data, s.address)
 	h = startGuard(t, dir, flags...)
-	deadline := time.Now().Add(hangs)
-	for {
+	must.Await(t, func() bool {
 		r := h.charge("A", "")
-		if r.text == "charge 1 for A" && r.replayed {
-			break
-		}
-		if r.code != "in-flight" && r.code != "outcome-unknown" || time.Now().After(deadline) {
+		known := r.text == "charge 1 for A" && r.replayed
+		if !known && r.code != "in-flight" && r.code != "outcome-unknown" {
 			t.Fatalf("%+v", r)
 		}
-	}
+		return known
+	}, "its result")
 	check.Equal(t, effects(dir, ""), 1, "%d effects")
 }
 
@@ -540,9 +522,7 @@ func TestGuardUsage(t *testing.T) {
 func TestMCP(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	h := &agentHost{process: &process{ended: make(chan struct{})}}
-	h.cmd = exec.Command(binary, "mcp", "--server", s.address, "--scope", "acme/agents", "--namespace", "charge")
-	h.connect(t)
+	h := connectAgent(t, exec.Command(binary, "mcp", "--server", s.address, "--scope", "acme/agents", "--namespace", "charge"))
 	reserve := map[string]any{"key": "order-1", "request": map[string]int{"amount": 5}}
 	if r := callTool(t.Context(), h.session, "reserve", reserve); r.isError || !strings.Contains(r.text, "ACQUIRED") {
 		t.Errorf("%+v", r)

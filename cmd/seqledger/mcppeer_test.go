@@ -110,27 +110,17 @@ func TestGuardBeforeAServerOfOthers(t *testing.T) {
 // awaitReader waits until a named pipe has a reader, or checks that it has none.
 func awaitReader(t *testing.T, path string, want bool) {
 	t.Helper()
-	deadline := time.After(hangs)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		// Fails with ENXIO while there is no reader.
-		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-		if err == nil && !want {
-			_ = f.Close()
-			t.Errorf("%s has a reader", path)
-		}
-		if err == nil && want {
-			t.Cleanup(func() { _ = f.Close() }) // otherwise the reader would get EOF
-			return
-		}
-		if !want {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal(err)
-		}
+	var f *os.File
+	opens := func() (is bool) {
+		var err error
+		f, err = os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0) // fails with ENXIO while there is no reader
+		return err == nil
+	}
+	if want {
+		must.Await(t, opens, "a reader of", path)
+		t.Cleanup(func() { _ = f.Close() }) // otherwise the reader would get EOF
+	} else if opens() {
+		_ = f.Close()
+		t.Errorf("%s has a reader", path)
 	}
 }

@@ -246,7 +246,7 @@ func TestCommandsWaitForTheServer(t *testing.T) {
 		{"status"}, {"list", "--scope", "a"},
 		{"write", "--scope", "a", "--client-id", "w", "--sequence", "1", "--append", "x"},
 		{"session", "open", "--scope", "a", "--client-id", "s"}, {"import", "--scope", "a", "--client-id", "i", input},
-		{"bench", "--streams", "1", "--duration", "2s"}, // long enough for one write on any disk
+		{"bench", "--streams", "1", "--duration", "2s", "--rate", "20"}, // long enough for one write on any disk
 	} {
 		waiting = append(waiting, start(t, append(command, "--server", address, "--timeout", "1h")...))
 	}

@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,16 +47,11 @@ func execute(t *testing.T, db *pgxpool.Pool, statement string, arguments ...any)
 // outboxSays waits until the output of outbox status contains all the texts.
 func outboxSays(t *testing.T, dsn string, texts ...string) {
 	t.Helper()
-	for deadline := time.Now().Add(hangs); ; {
+	must.Await(t, func() bool {
 		said := seqledger(t, "outbox", "status", "--dsn", dsn).expect(t, exitDone)
 		line := strings.Join(strings.Fields(said.stdout), " ")
-		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("want %q, got %v", texts, said)
-		}
-	}
+		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
+	}, texts)
 }
 
 // The commands, with roles that have only the printed privileges, through a PgBouncer in transaction mode.

@@ -187,17 +187,9 @@ func (b *transferBed) startRelay(i int) {
 // program starts this test binary as one of its programs.
 func (b *transferBed) program(variable, value string) *process {
 	b.Helper()
-	p := &process{cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), variable+"="+value)
-	p.cmd.Stderr = &p.stderr
-	must.Do(b, p.cmd.Start())
-	// Ends with the process, which the cleanup kills; the cleanup waits for it.
-	go func() {
-		defer close(p.ended)
-		_ = p.cmd.Wait()
-	}()
-	b.Cleanup(p.kill)
-	return p
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), variable+"="+value)
+	return launch(b, cmd)
 }
 
 func (b *transferBed) startInbox() { b.inbox = b.program(inboxVariable, b.to.URL+" "+b.ledger.address) }

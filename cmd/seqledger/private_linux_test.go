@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net"
@@ -13,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
@@ -33,32 +30,6 @@ func runs(t *testing.T, program string, args ...string) {
 	if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v: %s", args, err, out)
 	}
-}
-
-// startsGateway starts a gateway with another program.
-func startsGateway(t *testing.T, program string, args ...string) *testGateway {
-	t.Helper()
-	g := &testGateway{process: &process{ended: make(chan struct{})}}
-	g.cmd = exec.Command(program, append([]string{"gateway", "--json", "--listen", "127.0.0.1:0"}, args...)...)
-	g.cmd.Stderr = &g.stderr
-	out, err := g.cmd.StdoutPipe()
-	if err == nil {
-		err = g.cmd.Start()
-	}
-	must.Do(t, err)
-	line, err := bufio.NewReader(out).ReadBytes('\n')
-	// Ends with the process, which the cleanup kills; the cleanup waits for it.
-	go func() {
-		defer close(g.ended)
-		_ = g.cmd.Wait()
-	}()
-	t.Cleanup(func() { g.kill() })
-	if err != nil || json.Unmarshal(line, &g.gatewayReady) != nil {
-		g.kill()
-		t.Fatalf("gateway said %q (%v); stderr:\n%s", line, err, g.stderr.String())
-	}
-	g.url = "http://" + g.Address
-	return g
 }
 
 // mustBePrivate fails if other users have rights on something below a path.
@@ -168,18 +139,16 @@ func TestIdleConnectionsLeaveFiles(t *testing.T) {
 	for _, address := range ports {
 		flood(t, address, limit)
 	}
-	get := func(address, path string) int {
-		deadline := time.Now().Add(hangs)
-		for {
+	get := func(address, path string) (status int) {
+		must.Await(t, func() bool { // connections that have just come have a moment to ask for something
 			answer, err := http.Get("http://" + address + path)
 			if err == nil {
 				_ = answer.Body.Close()
-				return answer.StatusCode
+				status = answer.StatusCode
 			}
-			if time.Now().After(deadline) { // connections that have just come have a moment to ask for something
-				t.Fatal(address, err)
-			}
-		}
+			return err == nil
+		}, address)
+		return status
 	}
 	for address, want := range map[string]int{
 		s.address: http.StatusOK, debug: http.StatusOK, g.Ledger: http.StatusOK,

@@ -80,16 +80,9 @@ func TestReadmeKeys(t *testing.T) {
 // background starts a line of a document in a directory. The process ends with the test, or its kill.
 func background(t *testing.T, dir, line string, environment ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command("sh", "-c", "exec "+line), ended: make(chan struct{})}
-	p.cmd.Dir, p.cmd.Stderr = dir, &p.stderr
-	p.cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
-	p.cmd.Env = append(p.cmd.Env, environment...)
-	must.Do(t, p.cmd.Start())
-	// Ends with the process, which the cleanup kills; the cleanup waits for it.
-	go func() {
-		defer close(p.ended)
-		_ = p.cmd.Wait()
-	}()
-	t.Cleanup(p.kill)
-	return p
+	cmd := exec.Command("sh", "-c", "exec "+line)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	cmd.Env = append(cmd.Env, environment...)
+	return launch(t, cmd)
 }

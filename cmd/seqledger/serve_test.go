@@ -30,46 +30,38 @@ func TestServeReadyLine(t *testing.T) {
 
 // awaitOutput polls what a process has printed until it holds a text and ends
 // in a newline.
-func awaitOutput(t *testing.T, p *process, text string) string {
+func awaitOutput(t *testing.T, p *process, text string) (out string) {
 	t.Helper()
-	deadline := time.After(hangs)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if out := p.stdout.String(); strings.Contains(out, text) && strings.HasSuffix(out, "\n") {
-			return out
+	must.Await(t, func() bool {
+		ended := p.hasEnded()
+		out = p.stdout.String()
+		whole := strings.Contains(out, text) && strings.HasSuffix(out, "\n")
+		if ended && !whole {
+			t.Fatalf("the process ended with %d, stderr:\n%s", p.cmd.ProcessState.ExitCode(), p.stderr)
 		}
-		select {
-		case <-tick.C:
-		case <-p.ended:
-			t.Fatalf("the process ended with %d, stderr:\n%s", p.cmd.ProcessState.ExitCode(), p.stderr.String())
-		case <-deadline:
-			t.Fatalf("no %q in %q", text, p.stdout.String())
-		}
-	}
+		return whole
+	}, text, p.stdout)
+	return out
 }
 
 // TestServeDrains stops a server while a watch and an import are under way: it
 // must end by itself, with exit code 0, and the import must be able to go on.
 func TestServeDrains(t *testing.T) {
 	t.Parallel()
-	for _, signal := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
-		s := serve(t)
-		input := numberedLines(t, 20_000)
-		watch := start(t, "watch", "--server", s.address, "--scope", "acme/main", "--json")
-		load := start(t, "import", "--server", s.address, "--scope", "acme/main", "--client-id", "loader", input)
-		awaitOutput(t, watch, "transactions")
-		must.Do(t, s.cmd.Process.Signal(signal))
-		if code := s.wait(t); code != exitDone {
-			t.Errorf("%v: want exit code 0 after a drain, got %d, stderr:\n%s", signal, code, s.stderr.String())
-		}
-		s = serveOn(t, s.data, s.address)
-		if code := load.wait(t); code != exitDone {
-			t.Errorf("%v: want the import to go on with the new server, got exit code %d: %s", signal, code,
-				load.stderr.String())
-		}
-		audit(t, s, "acme/main", 20_000)
+	s := serve(t)
+	input := numberedLines(t, 20_000)
+	watch := start(t, "watch", "--server", s.address, "--scope", "acme/main", "--json")
+	load := start(t, importArgs(input, "--server", s.address)...)
+	awaitOutput(t, watch, "transactions")
+	must.Do(t, s.cmd.Process.Signal(syscall.SIGTERM)) // TestServeSameSignalTwice is of the other signal
+	if code := s.wait(t); code != exitDone {
+		t.Errorf("want exit code 0 after a drain, got %d, stderr:\n%s", code, s.stderr)
 	}
+	s = serveOn(t, s.data, s.address)
+	if code := load.wait(t); code != exitDone {
+		t.Errorf("want the import to go on with the new server, got exit code %d: %s", code, load.stderr)
+	}
+	audit(t, s, "acme/main", 20_000)
 }
 
 // busy makes a server drain for as long as the returned connection is open.
@@ -121,18 +113,15 @@ func TestServeSameSignalTwice(t *testing.T) {
 	}
 }
 
-func awaitLog(t *testing.T, p *process, text string) {
+func awaitLog(t testing.TB, p *process, text string) {
 	t.Helper()
-	deadline := time.After(hangs)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !strings.Contains(p.stderr.String(), text) {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("no %q in %q", text, p.stderr.String())
-		}
-	}
+	awaitCount(t, p, text, 1)
+}
+
+// awaitCount waits until a process has logged a text n times.
+func awaitCount(t testing.TB, p *process, text string, n int) {
+	t.Helper()
+	must.Await(t, func() bool { return strings.Count(p.stderr.String(), text) >= n }, n, text, p.stderr)
 }
 
 // TestServeRefuses covers what must keep a server from starting, each with its

@@ -116,16 +116,7 @@ func TestStatusWatch(t *testing.T) {
 // awaitLines waits until a process has printed so many lines.
 func awaitLines(t *testing.T, p *process, n int) {
 	t.Helper()
-	deadline := time.After(hangs)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for strings.Count(p.stdout.String(), "\n") < n {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("want %d lines, got %q; stderr %q", n, p.stdout.String(), p.stderr.String())
-		}
-	}
+	must.Await(t, func() bool { return strings.Count(p.stdout.String(), "\n") >= n }, n, "lines:", p.stdout, p.stderr)
 }
 
 func TestRate(t *testing.T) {

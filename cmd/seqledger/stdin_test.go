@@ -13,7 +13,6 @@ import (
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
-	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
@@ -95,19 +94,7 @@ func TestSignalsEndCommands(t *testing.T) {
 // awaitFile returns once a file is there.
 func awaitFile(t *testing.T, path string) {
 	t.Helper()
-	deadline := time.After(hangs)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if _, err := os.Stat(path); err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("there is no %s", path)
-		}
-	}
+	must.Await(t, func() bool { return exists(path) }, path)
 }
 
 // TestOutputLost: what was done is said where its answer could not be shown.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seqledger/seqledger/internal/testkit/must"
 	"github.com/seqledger/seqledger/internal/testkit/servertest"
 	"github.com/seqledger/seqledger/internal/testkit/storefaults"
 )
@@ -102,7 +103,7 @@ func (s *stepStore) gateway(t *testing.T) *stepGateway {
 // definite repeats a request until its answer is a result, or that the outcome is unknown where that may stay so.
 func (s *stepStore) definite(t *testing.T, key string, mayBeUnknown bool) (status int, text string) {
 	t.Helper()
-	await(t, func() bool {
+	must.Await(t, func() bool {
 		status, _, text = s.witness.charge(`"`+key+`"`, key)
 		return status == http.StatusCreated ||
 			strings.Contains(text, "outcome-unknown") && (mayBeUnknown || s.service.times(key) == 0)

@@ -1,7 +1,12 @@
 // Package must ends a test that cannot go on after an error.
 package must
 
-import "github.com/seqledger/seqledger/internal/testkit/check"
+import (
+	"fmt"
+	"time"
+
+	"github.com/seqledger/seqledger/internal/testkit/check"
+)
 
 // test is what [testing.TB] and the test of package rapid have in common.
 type test interface {
@@ -34,5 +39,19 @@ func Equal[T comparable](t test, got, want T, about ...any) {
 	t.Helper()
 	if got != want {
 		t.Fatal(check.Difference(got, want, about...))
+	}
+}
+
+// Await waits until something holds that goroutines or processes bring about. After minutes in which it did not, it ends
+// the test and says what was waited for; a [fmt.Stringer] says it as it is then.
+func Await(t test, holds func() bool, what ...any) {
+	t.Helper()
+	const least, most, patience = time.Millisecond, 50 * time.Millisecond, 3 * time.Minute
+	for began := time.Now(); !holds(); {
+		waited := time.Since(began)
+		if waited > patience {
+			t.Fatal("waited in vain for", fmt.Sprintln(what...))
+		}
+		<-time.After(min(max(waited/16, least), most)) // what takes long is asked for seldom
 	}
 }
