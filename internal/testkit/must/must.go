@@ -42,8 +42,8 @@ func Equal[T comparable](t test, got, want T, about ...any) {
 	}
 }
 
-// Await waits until something holds that goroutines or processes bring about. After minutes in which it did not, it ends
-// the test and says what was waited for; a [fmt.Stringer] says it as it is then.
+// Await waits until something holds that goroutines or processes bring about. After minutes in which it did not, it
+// ends the test and says what was waited for; a [fmt.Stringer] says it as it is then.
 func Await(t test, holds func() bool, what ...any) {
 	t.Helper()
 	const least, most, patience = time.Millisecond, 50 * time.Millisecond, 3 * time.Minute
