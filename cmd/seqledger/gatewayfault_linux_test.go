@@ -413,7 +413,8 @@ func TestGatewayLedgerFails(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	dir := t.TempDir()
-	flags := []string{"--upstream", u.URL, "--journal", filepath.Join(dir, "journal"), "--data", filepath.Join(dir, "data")}
+	flags := []string{"--upstream", u.URL, "--journal", filepath.Join(dir, "journal"), "--data",
+		filepath.Join(dir, "data")}
 	g := startsGateway(t, behindPipe(t), flags...)
 	u.finish <- struct{}{}
 	if status, _, text := g.charge(`"a"`, "5"); status != http.StatusCreated {

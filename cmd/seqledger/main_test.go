@@ -185,7 +185,7 @@ func start(t *testing.T, args ...string) *process {
 func launch(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	dir := t.TempDir()
-	p := &process{cmd: cmd, ended: make(chan struct{}), stdout: output(dir + "/stdout"), stderr: output(dir + "/stderr")}
+	p := &process{cmd: cmd, stdout: output(dir + "/out"), stderr: output(dir + "/err"), ended: make(chan struct{})}
 	out, err := must.Get(os.Create(string(p.stdout)))(t), must.Get(os.Create(string(p.stderr)))(t)
 	defer out.Close()
 	defer err.Close()

@@ -174,11 +174,12 @@ func connectAgent(t *testing.T, cmd *exec.Cmd) *agentHost {
 		_ = fromProcess.Close()
 	})
 	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
-	var err error
-	if h.session, err = client.Connect(t.Context(), &mcp.IOTransport{Reader: fromProcess, Writer: in}, nil); err != nil {
+	session, err := client.Connect(t.Context(), &mcp.IOTransport{Reader: fromProcess, Writer: in}, nil)
+	if err != nil {
 		h.kill()
 		t.Fatalf("%v; stderr:\n%s", err, h.stderr)
 	}
+	h.session = session
 	return h
 }
 
@@ -522,7 +523,8 @@ func TestGuardUsage(t *testing.T) {
 func TestMCP(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	h := connectAgent(t, exec.Command(binary, "mcp", "--server", s.address, "--scope", "acme/agents", "--namespace", "charge"))
+	h := connectAgent(t, exec.Command(binary, "mcp", "--server", s.address, "--scope", "acme/agents", "--namespace",
+		"charge"))
 	reserve := map[string]any{"key": "order-1", "request": map[string]int{"amount": 5}}
 	if r := callTool(t.Context(), h.session, "reserve", reserve); r.isError || !strings.Contains(r.text, "ACQUIRED") {
 		t.Errorf("%+v", r)
