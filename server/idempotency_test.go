@@ -313,7 +313,8 @@ func TestPrincipals(t *testing.T) {
 			EveryPrincipal: true})), connect.CodePermissionDenied, "a writer lists everything: %v")
 	check.Equal(t, connect.CodeOf(
 		call(t, g.records("reader").PurgeRecord,
-			&seqledgerv1.PurgeRecordRequest{Record: recordKey("k")})), connect.CodePermissionDenied, "a reader purges: %v")
+			&seqledgerv1.PurgeRecordRequest{Record: recordKey("k")})), connect.CodePermissionDenied,
+		"a reader purges: %v")
 }
 
 // A listing has every record of a scope once, in pages, by principal, namespace or state.
