@@ -131,6 +131,7 @@ func TestGateway(t *testing.T) {
 	if executed.Load() != 1 {
 		t.Errorf("executed %d times", executed.Load())
 	}
+	g.kill()
 	if strings.Contains(g.stderr.String(), `"one"`) || strings.Contains(g.stderr.String(), "Bearer demo") {
 		t.Error("the log has a key:", g.stderr.String())
 	}
