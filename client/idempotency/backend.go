@@ -13,15 +13,25 @@ import (
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
-// Backend is what [NewStore] needs from a database: values under keys, with a linearizable compare-and-swap. A key is
-// at most 80 letters, digits, '/' and '-'; a value is at most 1.2 MiB.
+// Key is the key of a value in a [Backend]. Two keys with the same name are one.
+type Key struct {
+	// Name is at most 64 lower-case letters and digits. It is a hash of the record's key, so that neither the client's
+	// key nor a principal has to reach the database.
+	Name string
+	// Record is the record's key, for a backend that keeps a description for people and lists. It is nil for the
+	// counter of tokens.
+	Record *RecordKey
+}
+
+// Backend is what [NewStore] needs from a database: values under keys, with a linearizable compare-and-swap. A value is
+// at most 1.2 MiB.
 //
-// A backend may also implement [Notifier], [TokenSource], [Namer] and [Confirmer].
+// A backend may also implement [Notifier], [TokenSource] and [Confirmer].
 type Backend interface {
 	// Load returns the value of a key, its version, and the time on the store's clock. A key without a value has a nil
 	// value, and the version "" or one that changes whenever a value is removed. The clock should be the database's,
 	// because the leases of all processes are compared with it.
-	Load(ctx context.Context, key string) (value []byte, version string, now time.Time, err error)
+	Load(ctx context.Context, key Key) (value []byte, version string, now time.Time, err error)
 	// CompareAndSwap durably stores a value if the key still has the given version, and reports whether it did. Every
 	// stored value gets a version that its key never had before. The store may delete the value after keepUntil, and
 	// never earlier; with a zero keepUntil the value is kept forever. After an error the value may or may not be
@@ -30,14 +40,14 @@ type Backend interface {
 	// If the store's own clock is past the deadline at the time of the swap, nothing is stored, and it reports false. A
 	// store that cannot check that ignores the deadline: a swap that arrives late, after its key was used, finished and
 	// deleted, may then create an owner with a lower token than the previous owner's.
-	CompareAndSwap(ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time) (
+	CompareAndSwap(ctx context.Context, key Key, version string, value []byte, keepUntil, deadline time.Time) (
 		swapped bool, err error)
 }
 
 // Notifier is a [Backend] that reports changes. Without one, a waiting Reserve polls.
 type Notifier interface {
 	// Changed returns when the key may no longer have the given version, or when ctx ends.
-	Changed(ctx context.Context, key, version string) error
+	Changed(ctx context.Context, key Key, version string) error
 }
 
 // TokenSource is a [Backend] with its own token counter. Without one, tokens come from a value that all reservations of
@@ -47,19 +57,12 @@ type TokenSource interface {
 	NextToken(ctx context.Context) (uint64, error)
 }
 
-// Namer is a [Backend] that names its values itself. Equal names mean equal keys; a name need not have the form that
-// [Backend] describes.
-type Namer interface {
-	// Name returns the name of a record. hash is the default name.
-	Name(key *RecordKey, hash string) string
-}
-
 // Confirmer is a [Backend] that can expose a value before the value is fully durable, for example because
 // CompareAndSwap failed while waiting for replicas.
 type Confirmer interface {
 	// Confirm makes the value of a key durable if the key still has the given version, and reports whether it does. It
 	// is called before an owner is told that a command was already applied.
-	Confirm(ctx context.Context, key, version string) (confirmed bool, err error)
+	Confirm(ctx context.Context, key Key, version string) (confirmed bool, err error)
 }
 
 // ErrDamaged is returned for a stored value that is not a record. The store then changes nothing.
@@ -77,7 +80,7 @@ const (
 // there.
 const swapWithin = 2 * time.Minute
 
-const tokenKey = "tokens"
+var tokenKey = Key{Name: "tokens"}
 
 // NewStore returns a store on a database. It applies the same rules as the ledger, between a Load and a CompareAndSwap.
 // A Reserve that acquires the key is two swaps (one of them for the token; see [TokenSource]); every other call that
@@ -90,9 +93,8 @@ func NewStore(backend Backend) Resolver { return &casStore{backend} }
 // casStore is a store on a Backend.
 type casStore struct{ backend Backend }
 
-// storeKey returns the backend's key of a record: a hash, so that neither the client's key nor a principal reaches the
-// database.
-func (k *RecordKey) storeKey() string {
+// stored returns the backend's key of a record.
+func (k *RecordKey) stored() Key {
 	h := sha256.New()
 	hash := sha256.Sum256([]byte(k.Key))
 	for _, part := range []string{k.Scope.Organization, k.Scope.Vault, k.Namespace, k.Principal, string(hash[:])} {
@@ -100,15 +102,7 @@ func (k *RecordKey) storeKey() string {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		h.Write([]byte(part))
 	}
-	return "records/" + hex.EncodeToString(h.Sum(nil))
-}
-
-// name returns the backend's name of a record.
-func (s *casStore) name(key *RecordKey) string {
-	if own, ok := s.backend.(Namer); ok {
-		return own.Name(key, key.storeKey())
-	}
-	return key.storeKey()
+	return Key{hex.EncodeToString(h.Sum(nil)), k}
 }
 
 // decided is the outcome of a command, with the record version it was based on.
@@ -123,11 +117,11 @@ type decided struct {
 // decide applies a command to the record of a key. prepare, which may be nil, adapts the command to the store's time
 // before each attempt.
 func (s *casStore) decide(
-	ctx context.Context, key *RecordKey, c keyed.Command, prepare func(c *keyed.Command, now time.Time) error,
+	ctx context.Context, record *RecordKey, c keyed.Command, prepare func(c *keyed.Command, now time.Time) error,
 ) (decided, error) {
-	name := s.name(key)
+	key := record.stored()
 	for {
-		value, version, now, err := s.backend.Load(ctx, name)
+		value, version, now, err := s.backend.Load(ctx, key)
 		if err != nil {
 			return decided{}, err
 		}
@@ -155,9 +149,9 @@ func (s *casStore) decide(
 		}
 		done := true
 		if out.Changed {
-			done, err = s.swap(ctx, name, version, next, swapDeadline(&c, out, next, at.Now), at.Now)
+			done, err = s.swap(ctx, key, version, next, swapDeadline(&c, out, next, at.Now), at.Now)
 		} else if c.Kind != keyed.Reserve && version != "" {
-			done, err = s.confirm(ctx, name, version)
+			done, err = s.confirm(ctx, key, version)
 		}
 		if err != nil {
 			return decided{}, err
@@ -184,19 +178,19 @@ func swapDeadline(c *keyed.Command, out keyed.Outcome, next *keyed.Record, now i
 
 // swap stores a record if the key still has the version.
 func (s *casStore) swap(
-	ctx context.Context, name, version string, next *keyed.Record, deadline time.Time, now int64,
+	ctx context.Context, key Key, version string, next *keyed.Record, deadline time.Time, now int64,
 ) (bool, error) {
 	keep := keepUntil(next)
 	if least := time.Unix(0, now).Add(2 * swapWithin); keep.Before(least) {
 		keep = least
 	}
-	return s.backend.CompareAndSwap(ctx, name, version, next.Append(nil), keep, deadline)
+	return s.backend.CompareAndSwap(ctx, key, version, next.Append(nil), keep, deadline)
 }
 
 // confirm makes durable what an owner's command has found.
-func (s *casStore) confirm(ctx context.Context, name, version string) (bool, error) {
+func (s *casStore) confirm(ctx context.Context, key Key, version string) (bool, error) {
 	if confirmer, ok := s.backend.(Confirmer); ok {
-		return confirmer.Confirm(ctx, name, version)
+		return confirmer.Confirm(ctx, key, version)
 	}
 	return true, nil
 }
@@ -298,16 +292,16 @@ func (s *casStore) Reserve(ctx context.Context, request *ReserveRequest) (*Reser
 		case waiting.Err() != nil:
 			return out.reservation(&command), ctx.Err()
 		}
-		s.awaitChange(waiting, s.name(&r.Key), out, polls)
+		s.awaitChange(waiting, r.Key.stored(), out, polls)
 	}
 }
 
 // awaitChange waits until a record has probably changed, its lease has ended, or ctx ends.
-func (s *casStore) awaitChange(ctx context.Context, name string, out decided, polls int) {
+func (s *casStore) awaitChange(ctx context.Context, key Key, out decided, polls int) {
 	ctx, cancel := context.WithTimeout(ctx, out.RetryAfter)
 	defer cancel()
 	if notifier, ok := s.backend.(Notifier); ok {
-		if notifier.Changed(ctx, name, out.version) == nil {
+		if notifier.Changed(ctx, key, out.version) == nil {
 			return
 		}
 		// Pause, so that a failing notifier does not cause a busy loop.
@@ -431,7 +425,7 @@ func (s *casStore) Get(ctx context.Context, key *RecordKey) (*Record, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	value, _, now, err := s.backend.Load(ctx, s.name(key))
+	value, _, now, err := s.backend.Load(ctx, key.stored())
 	if err != nil {
 		return nil, err
 	}

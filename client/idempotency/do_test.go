@@ -335,11 +335,13 @@ type failingBackend struct{}
 
 var errDown = errors.New("down")
 
-func (failingBackend) Load(context.Context, string) ([]byte, string, time.Time, error) {
+func (failingBackend) Load(context.Context, idempotency.Key) ([]byte, string, time.Time, error) {
 	return nil, "", time.Time{}, errDown
 }
 
-func (failingBackend) CompareAndSwap(context.Context, string, string, []byte, time.Time, time.Time) (bool, error) {
+func (failingBackend) CompareAndSwap(
+	context.Context, idempotency.Key, string, []byte, time.Time, time.Time,
+) (bool, error) {
 	return false, errDown
 }
 

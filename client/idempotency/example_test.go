@@ -242,23 +242,27 @@ type row struct {
 	version int
 }
 
-func (t *table) Load(_ context.Context, key string) (value []byte, version string, now time.Time, err error) {
+func (t *table) Load(
+	_ context.Context, key idempotency.Key,
+) (value []byte, version string, now time.Time, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r, ok := t.rows[key]; ok {
+	if r, ok := t.rows[key.Name]; ok {
 		return r.value, strconv.Itoa(r.version), time.Now(), nil
 	}
 	return nil, "", time.Now(), nil
 }
 
-func (t *table) CompareAndSwap(_ context.Context, key, version string, value []byte, _, _ time.Time) (bool, error) {
+func (t *table) CompareAndSwap(
+	_ context.Context, key idempotency.Key, version string, value []byte, _, _ time.Time,
+) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r, ok := t.rows[key]
+	r, ok := t.rows[key.Name]
 	if ok && strconv.Itoa(r.version) != version || !ok && version != "" {
 		return false, nil
 	}
-	t.rows[key] = row{value, r.version + 1}
+	t.rows[key.Name] = row{value, r.version + 1}
 	return true, nil
 }
 

@@ -72,7 +72,7 @@ func LocateJSON(text []byte, pointer string) (value []byte, found bool, err erro
 }
 
 // StoreKey returns the key of a record in a database.
-func StoreKey(k *RecordKey) string { return k.storeKey() }
+func StoreKey(k *RecordKey) string { return k.stored().Name }
 
 // CodeLines returns how the page of codes begins the section of each code.
 func CodeLines() map[string]string {

@@ -435,7 +435,7 @@ func TestFormatsAreStable(t *testing.T) {
 	key := idempotency.StoreKey(&idempotency.RecordKey{
 		Scope: idempotency.Scope{Organization: "o", Vault: "v"}, Namespace: "n", Principal: "p", Key: "k",
 	})
-	if want := "records/6eef723d89e01798ba8528335c04d4e56b2e1463fa7cdefc84359087d1afd214"; key != want {
+	if want := "6eef723d89e01798ba8528335c04d4e56b2e1463fa7cdefc84359087d1afd214"; key != want {
 		t.Errorf("the key of a record is %s, want %s", key, want)
 	}
 	response := idempotency.EncodeStored(201, http.Header{"Location": {"/a"}, "Date": {"today"}}, []byte("body"))

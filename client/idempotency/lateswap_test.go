@@ -43,15 +43,15 @@ func (n *slowNetwork) get(key string) keptValue {
 	return keptValue{}
 }
 
-func (n *slowNetwork) Load(_ context.Context, key string) ([]byte, string, time.Time, error) {
+func (n *slowNetwork) Load(_ context.Context, key idempotency.Key) ([]byte, string, time.Time, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	v := n.get(key)
+	v := n.get(key.Name)
 	return v.bytes, v.version, time.Now(), nil
 }
 
 func (n *slowNetwork) CompareAndSwap(
-	ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time,
+	ctx context.Context, key idempotency.Key, version string, value []byte, keepUntil, deadline time.Time,
 ) (bool, error) {
 	caller, _ := ctx.Value(callerOf{}).(int)
 	arrives := make(chan struct{})
@@ -61,19 +61,19 @@ func (n *slowNetwork) CompareAndSwap(
 	<-arrives
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.get(key).version != version || time.Now().After(deadline) {
+	if n.get(key.Name).version != version || time.Now().After(deadline) {
 		return false, nil
 	}
 	n.version++
-	n.values[key] = keptValue{value, strconv.Itoa(n.version), keepUntil}
+	n.values[key.Name] = keptValue{value, strconv.Itoa(n.version), keepUntil}
 	r, err := idempotency.ListedAs(value, time.Now())
 	switch {
 	case err != nil:
 		n.wrong = err.Error()
-	case r != nil && r.Token < n.highest[key]:
-		n.wrong = fmt.Sprintf("token %d after %d", r.Token, n.highest[key])
+	case r != nil && r.Token < n.highest[key.Name]:
+		n.wrong = fmt.Sprintf("token %d after %d", r.Token, n.highest[key.Name])
 	case r != nil:
-		n.highest[key] = r.Token
+		n.highest[key.Name] = r.Token
 	}
 	return true, nil
 }

@@ -38,9 +38,9 @@ func marked(t *testing.T, header http.Header, echo, replayed string, expires boo
 func TestEveryResponseIsMarked(t *testing.T) {
 	t.Parallel()
 	down := newMapBackend()
-	down.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
+	down.setFail(func(string, idempotency.Key) (bool, error) { return false, errors.New("unreachable") })
 	full := newMapBackend()
-	full.setFail(func(string, string) (bool, error) {
+	full.setFail(func(string, idempotency.Key) (bool, error) {
 		return false, &idempotency.QuotaError{Cause: errors.New("full")}
 	})
 	status := func(code int) func(http.ResponseWriter, *http.Request) {

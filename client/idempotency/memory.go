@@ -71,11 +71,11 @@ func newMemory(entries, bytes int) *memory {
 }
 
 // Load implements Backend.
-func (m *memory) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+func (m *memory) Load(ctx context.Context, key Key) ([]byte, string, time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	version := m.versionOf(key)
-	if v := m.values[key]; v != nil {
+	version := m.versionOf(key.Name)
+	if v := m.values[key.Name]; v != nil {
 		return slices.Clone(v.bytes), version, time.Now(), ctx.Err()
 	}
 	return nil, version, time.Now(), ctx.Err()
@@ -104,7 +104,7 @@ var errMemoryFull = errors.New("the store in memory is full")
 
 // CompareAndSwap implements Backend.
 func (m *memory) CompareAndSwap(
-	ctx context.Context, key, version string, value []byte, keepUntil, deadline time.Time,
+	ctx context.Context, key Key, version string, value []byte, keepUntil, deadline time.Time,
 ) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -112,8 +112,8 @@ func (m *memory) CompareAndSwap(
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.cleanUp()
-	v := m.values[key]
-	if m.versionOf(key) != version || time.Now().After(deadline) {
+	v := m.values[key.Name]
+	if m.versionOf(key.Name) != version || time.Now().After(deadline) {
 		return false, nil
 	}
 	if v == nil && (len(m.values) >= m.maxEntries || m.bytes+len(value) > m.maxBytes) {
@@ -124,7 +124,7 @@ func (m *memory) CompareAndSwap(
 		close(v.changed)
 	}
 	m.version++
-	m.values[key] = &memoryValue{slices.Clone(value), m.version, expiry(value, keepUntil), make(chan struct{})}
+	m.values[key.Name] = &memoryValue{slices.Clone(value), m.version, expiry(value, keepUntil), make(chan struct{})}
 	m.bytes += len(value)
 	return true, nil
 }
@@ -148,9 +148,9 @@ func (m *memory) cleanUp() {
 }
 
 // Changed implements Notifier.
-func (m *memory) Changed(ctx context.Context, key, version string) error {
+func (m *memory) Changed(ctx context.Context, key Key, version string) error {
 	m.mu.Lock()
-	v, current := m.values[key], m.versionOf(key)
+	v, current := m.values[key.Name], m.versionOf(key.Name)
 	m.mu.Unlock()
 	if v == nil || current != version {
 		return nil

@@ -480,7 +480,7 @@ func TestUnknownAfterTheLease(t *testing.T) {
 		s.store = idempotency.NewStore(backend)
 		s.use()
 		s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
-			backend.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
+			backend.setFail(func(string, idempotency.Key) (bool, error) { return false, errors.New("unreachable") })
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 		s.expect(s.send(), http.StatusInternalServerError, "false", 1)
@@ -571,7 +571,7 @@ func TestMiddlewareTakeover(t *testing.T) {
 				return
 			}
 			// The first owner cannot reach the store for longer than its lease.
-			backend.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
+			backend.setFail(func(string, idempotency.Key) (bool, error) { return false, errors.New("unreachable") })
 			pass(2*idempotency.DefaultLease + time.Second) // avoids the moment of a heartbeat
 			backend.setFail(nil)
 			s.expect(s.send(), http.StatusOK, "false", 2)
@@ -593,7 +593,7 @@ func TestMiddlewareTakeover(t *testing.T) {
 }
 
 // setFail changes how calls fail.
-func (b *mapBackend) setFail(fail func(call, key string) (bool, error)) {
+func (b *mapBackend) setFail(fail func(call string, key idempotency.Key) (bool, error)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.fail = fail
@@ -607,7 +607,7 @@ func TestMiddlewareLateResult(t *testing.T) {
 		s := &service{T: t, store: idempotency.NewStore(backend), metrics: newCounter()}
 		s.use()
 		s.charge.serve = func(w http.ResponseWriter, r *http.Request) {
-			backend.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
+			backend.setFail(func(string, idempotency.Key) (bool, error) { return false, errors.New("unreachable") })
 			pass(2 * idempotency.DefaultLease)
 			backend.setFail(nil)
 			s.refused(s.send(), http.StatusConflict, idempotency.CodeOutcomeUnknown, idempotency.Reconcile, 1)
@@ -866,7 +866,7 @@ func TestMiddlewareStoreDown(t *testing.T) {
 	backend := newMapBackend()
 	s := &service{T: t, store: idempotency.NewStore(backend), metrics: newCounter()}
 	s.use()
-	backend.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
+	backend.setFail(func(string, idempotency.Key) (bool, error) { return false, errors.New("unreachable") })
 	s.refused(s.send(), http.StatusServiceUnavailable, idempotency.CodeStoreUnavailable, idempotency.SameKey, 0)
 	s.use(func(o *idempotency.Options) { o.Open = true })
 	answer := s.send()
@@ -874,7 +874,7 @@ func TestMiddlewareStoreDown(t *testing.T) {
 	if answer.Header.Get("Idempotent-Bypassed") != "true" || s.metrics.of(idempotency.EventBypassed) != 1 {
 		t.Errorf("%v %v", answer.Header, s.metrics.events)
 	}
-	backend.setFail(func(string, string) (bool, error) {
+	backend.setFail(func(string, idempotency.Key) (bool, error) {
 		return false, &idempotency.QuotaError{RetryAfter: time.Minute, Cause: errors.New("full")}
 	})
 	s.refused(s.send(), http.StatusTooManyRequests, idempotency.CodeQuota, idempotency.SameKey, 1)
@@ -887,8 +887,8 @@ func TestMiddlewareLosesTheReservation(t *testing.T) {
 	s := &service{T: t, store: idempotency.NewStore(backend), metrics: newCounter()}
 	s.use()
 	lost := false
-	backend.setFail(func(call, key string) (bool, error) {
-		if call == "swap" && strings.HasPrefix(key, "records/") && !lost {
+	backend.setFail(func(call string, key idempotency.Key) (bool, error) {
+		if call == "swap" && key.Record != nil && !lost {
 			lost = true
 			return true, errors.New("the connection broke")
 		}
@@ -911,7 +911,7 @@ func TestMiddlewareJournal(t *testing.T) {
 	}
 	s.use(func(o *idempotency.Options) { o.Journal = journal })
 	s.charge.serve = func(w http.ResponseWriter, _ *http.Request) {
-		backend.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
+		backend.setFail(func(string, idempotency.Key) (bool, error) { return false, errors.New("unreachable") })
 		_, _ = io.WriteString(w, "done")
 	}
 	answer := s.send()
@@ -960,7 +960,7 @@ func TestMiddlewareLogs(t *testing.T) {
 	jwt := header("Authorization", "Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2VjcmV0")
 	s.send(jwt)
 	s.send(jwt)
-	backend.setFail(func(string, string) (bool, error) { return false, errors.New("unreachable") })
+	backend.setFail(func(string, idempotency.Key) (bool, error) { return false, errors.New("unreachable") })
 	s.send(jwt)
 	text := log.String()
 	if strings.Count(text, "looks like a JWT") != 1 || !strings.Contains(text, "store-unavailable") {

@@ -34,7 +34,7 @@ type mapBackend struct {
 	writes int
 	keeps  bool // whether to keep values that may be deleted
 	// fail may make a call fail; applied says whether the swap is stored anyway.
-	fail func(call, key string) (applied bool, err error)
+	fail func(call string, key idempotency.Key) (applied bool, err error)
 }
 
 type mapValue struct {
@@ -45,7 +45,7 @@ type mapValue struct {
 
 func newMapBackend() *mapBackend { return &mapBackend{values: map[string]mapValue{}} }
 
-func (b *mapBackend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+func (b *mapBackend) Load(ctx context.Context, key idempotency.Key) ([]byte, string, time.Time, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fail != nil {
@@ -53,9 +53,9 @@ func (b *mapBackend) Load(ctx context.Context, key string) ([]byte, string, time
 			return nil, "", time.Time{}, err
 		}
 	}
-	v, ok := b.values[key]
+	v, ok := b.values[key.Name]
 	if ok && !b.keeps && !v.keepUntil.IsZero() && v.keepUntil.Before(time.Now()) {
-		delete(b.values, key) // as early as a store may
+		delete(b.values, key.Name) // as early as a store may
 		ok = false
 	}
 	if !ok {
@@ -65,7 +65,7 @@ func (b *mapBackend) Load(ctx context.Context, key string) ([]byte, string, time
 }
 
 func (b *mapBackend) CompareAndSwap(
-	ctx context.Context, key, version string, value []byte, keepUntil, _ time.Time,
+	ctx context.Context, key idempotency.Key, version string, value []byte, keepUntil, _ time.Time,
 ) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,14 +78,14 @@ func (b *mapBackend) CompareAndSwap(
 		failure = err
 	}
 	current := ""
-	if v, ok := b.values[key]; ok {
+	if v, ok := b.values[key.Name]; ok {
 		current = strconv.Itoa(v.version)
 	}
 	if current != version {
 		return false, errors.Join(failure, ctx.Err())
 	}
 	b.writes++
-	b.values[key] = mapValue{bytes.Clone(value), b.writes, keepUntil}
+	b.values[key.Name] = mapValue{bytes.Clone(value), b.writes, keepUntil}
 	return failure == nil, failure
 }
 
@@ -99,7 +99,7 @@ type (
 	}
 )
 
-func (b slowBackend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+func (b slowBackend) Load(ctx context.Context, key idempotency.Key) ([]byte, string, time.Time, error) {
 	value, version, now, err := b.Backend.Load(ctx, key)
 	pass(time.Millisecond)
 	return value, version, now, err
@@ -233,10 +233,10 @@ func TestLostSwaps(t *testing.T) {
 	lost := 0
 	repeat := func(call string, f func() (idempotency.Outcome, error)) {
 		t.Helper()
-		armed := map[string]bool{"tokens": true, "record": true} // by the prefix of the key
-		backend.setFail(func(kind, key string) (bool, error) {
-			if kind == "swap" && armed[key[:6]] {
-				armed[key[:6]] = false
+		armed := map[bool]bool{true: true, false: true} // by whether it is a record's key
+		backend.setFail(func(kind string, key idempotency.Key) (bool, error) {
+			if kind == "swap" && armed[key.Record != nil] {
+				armed[key.Record != nil] = false
 				lost++
 				return true, errors.New("the connection broke")
 			}
@@ -327,25 +327,26 @@ func TestExpiredRecordsDoNotCount(t *testing.T) {
 func TestSwapAfterARemoval(t *testing.T) {
 	t.Parallel()
 	m := idempotency.MemoryBackend()
-	_, before, _, err := m.Load(t.Context(), "k")
+	key := idempotency.Key{Name: "k"}
+	_, before, _, err := m.Load(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	swap := func(key, version string, keep time.Time) bool {
+	swap := func(version string, keep time.Time) bool {
 		t.Helper()
 		deadline := time.Now().Add(time.Minute)
 		swapped := must.Get(m.CompareAndSwap(t.Context(), key, version, []byte("no record"), keep, deadline))(t)
 		return swapped
 	}
-	if !swap("k", before, time.Unix(1, 0)) {
+	if !swap(before, time.Unix(1, 0)) {
 		t.Fatal("the first swap")
 	}
 	idempotency.CleanUp(m)
-	if swap("k", before, time.Time{}) {
+	if swap(before, time.Time{}) {
 		t.Error("a swap from before the removal was made")
 	}
-	value, after, _, err := m.Load(t.Context(), "k")
-	if err != nil || value != nil || !swap("k", after, time.Time{}) {
+	value, after, _, err := m.Load(t.Context(), key)
+	if err != nil || value != nil || !swap(after, time.Time{}) {
 		t.Errorf("after the removal: %q, %q, %v", value, after, err)
 	}
 }

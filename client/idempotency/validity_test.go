@@ -87,7 +87,7 @@ type slowClock struct{ idempotency.Backend }
 
 const behind = 3 * time.Hour
 
-func (s slowClock) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+func (s slowClock) Load(ctx context.Context, key idempotency.Key) ([]byte, string, time.Time, error) {
 	value, version, now, err := s.Backend.Load(ctx, key)
 	return value, version, now.Add(-behind), err
 }

@@ -113,12 +113,13 @@ func TestServeCatchesUp(t *testing.T) {
 	})
 	s := serveOn(t, away.dir, "127.0.0.1:0", "--peer-listen", away.address)
 	awaitNodes(t, "the third node has everything", func() bool { return voters(rest...) == 3 })
+	s.kill() // and it starts as any other node
 	if log := s.stderr.String(); strings.Count(log, "the state of another one in place of its own") != 1 {
 		t.Errorf("it took another state not once:\n%s", log)
 	}
-	s.kill() // and it starts as any other node
 	again := serveOn(t, away.dir, "127.0.0.1:0", "--peer-listen", away.address)
 	awaitNodes(t, "the third node is back", func() bool { return voters(rest...) == 3 })
+	again.kill()
 	if log := again.stderr.String(); strings.Contains(log, "in place of its own") {
 		t.Errorf("it took another state once more:\n%s", log)
 	}

@@ -65,19 +65,17 @@ type querier interface {
 }
 
 // rowOf returns the key of a row, and the number of its version, 0 for none.
-func rowOf(name, version string) (key []byte, number int64, err error) {
-	hash, _, err := describe.Split(name)
-	if err == nil {
-		key, err = hex.DecodeString(hash)
-	}
-	if err == nil && version != "" {
+func rowOf(key idempotency.Key, version string) (row []byte, number int64, err error) {
+	if row, err = hex.DecodeString(key.Name); err == nil && version != "" {
 		number, err = strconv.ParseInt(version, 10, 64)
 	}
-	return key, number, err
+	return row, number, err
 }
 
 // load reads a record.
-func load(ctx context.Context, q querier, key string) (record []byte, version string, now time.Time, err error) {
+func load(
+	ctx context.Context, q querier, key idempotency.Key,
+) (record []byte, version string, now time.Time, err error) {
 	name, _, err := rowOf(key, "")
 	if err != nil {
 		return nil, "", time.Time{}, err
@@ -94,7 +92,7 @@ func load(ctx context.Context, q querier, key string) (record []byte, version st
 
 // swap writes a record if the stored one has the given version.
 func swap(
-	ctx context.Context, q querier, key, version string, record []byte, keepUntil, deadline time.Time,
+	ctx context.Context, q querier, key idempotency.Key, version string, record []byte, keepUntil, deadline time.Time,
 ) (bool, error) {
 	name, number, err := rowOf(key, version)
 	if err != nil {
@@ -104,10 +102,7 @@ func swap(
 	if version != "" {
 		row = q.QueryRow(ctx, updateRecord, name, number, record, keepUntil, deadline)
 	} else {
-		_, d, err := describe.Of(key)
-		if err != nil {
-			return false, err
-		}
+		d := describe.Of(key.Record)
 		row = q.QueryRow(ctx, insertRecord, name, record, keepUntil, text(d.Organization), text(d.Vault),
 			text(d.Namespace), text(d.Principal), d.KeyHash, deadline)
 	}
@@ -120,7 +115,7 @@ func swap(
 }
 
 // confirm waits until a version of a record is as durable as a commit.
-func confirm(ctx context.Context, q querier, key, version string) (bool, error) {
+func confirm(ctx context.Context, q querier, key idempotency.Key, version string) (bool, error) {
 	name, number, err := rowOf(key, version)
 	if err != nil {
 		return false, err
@@ -138,8 +133,6 @@ func nextToken(ctx context.Context, q querier) (uint64, error) {
 
 // backend is an idempotency.Backend in which every call is its own transaction.
 type backend struct {
-	describe.Namer
-
 	connections
 
 	listener *waiters.Listener
@@ -147,9 +140,9 @@ type backend struct {
 }
 
 // Load implements idempotency.Backend.
-func (b *backend) Load(ctx context.Context, key string) (
-	record []byte, version string, now time.Time, err error,
-) {
+func (b *backend) Load(
+	ctx context.Context, key idempotency.Key,
+) (record []byte, version string, now time.Time, err error) {
 	for {
 		err = b.use(ctx, true, func(q querier) (err error) {
 			record, version, now, err = load(ctx, q, key)
@@ -173,7 +166,7 @@ func refused(err error) error {
 
 // CompareAndSwap implements idempotency.Backend.
 func (b *backend) CompareAndSwap(
-	ctx context.Context, key, version string, record []byte, keepUntil, deadline time.Time,
+	ctx context.Context, key idempotency.Key, version string, record []byte, keepUntil, deadline time.Time,
 ) (bool, error) {
 	swapped := false
 	err := b.use(ctx, false, func(q querier) error {
@@ -191,7 +184,7 @@ func (b *backend) CompareAndSwap(
 
 // Confirm implements idempotency.Confirmer. If a statement is canceled while its commit waits for a standby, the server
 // keeps the commit and makes it visible, although no standby may have it.
-func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error) {
+func (b *backend) Confirm(ctx context.Context, key idempotency.Key, version string) (bool, error) {
 	confirmed := false
 	err := b.use(ctx, true, func(q querier) (err error) {
 		confirmed, err = confirm(ctx, q, key, version)
@@ -227,12 +220,12 @@ func (b *backend) NextToken(ctx context.Context) (uint64, error) {
 }
 
 // Changed implements idempotency.Notifier.
-func (b *backend) Changed(ctx context.Context, key, version string) error {
+func (b *backend) Changed(ctx context.Context, key idempotency.Key, version string) error {
 	name, number, err := rowOf(key, version)
 	if err != nil {
 		return err
 	}
-	return b.listener.Changed(ctx, hex.EncodeToString(name), func() (bool, error) {
+	return b.listener.Changed(ctx, key.Name, func() (bool, error) {
 		var current int64
 		err := b.use(ctx, true, func(q querier) error {
 			if _, err := q.Exec(ctx, announceWait, name, number); err != nil && !overtaken(err) {

@@ -2,12 +2,12 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"strings"
 	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 )
 
 // listRecords streams the rows, so that at most one response is in memory. A pending record (2) may turn out to have an
@@ -36,22 +36,19 @@ func (s *Store) List(
 		}
 		defer rows.Close()
 		for rows.Next() {
-			var listed idempotency.ListedRecord
-			var hash, value []byte
+			var d describe.Description
+			var value []byte
 			var now time.Time
-			err := rows.Scan(&listed.Namespace, &listed.Principal, &hash, &value, &now)
+			var listed *idempotency.ListedRecord
+			err := rows.Scan(&d.Namespace, &d.Principal, &d.KeyHash, &value, &now)
 			if err == nil {
-				listed.Record, err = idempotency.ListedAs(value, now)
+				listed, err = d.Listed(request, value, now)
 			}
 			if err != nil {
-				yield(nil, fmt.Errorf("the record of the key with the SHA-256 %x: %w", hash, err))
+				yield(nil, err)
 				return
 			}
-			copy(listed.KeyHash[:], hash)
-			if listed.Record == nil || request.State != 0 && listed.Record.State != request.State {
-				continue
-			}
-			if !yield(&listed, nil) {
+			if listed != nil && !yield(listed, nil) {
 				return
 			}
 		}

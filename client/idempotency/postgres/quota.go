@@ -15,29 +15,26 @@ import (
 const statePending = 2
 
 // openKeys counts the other keys of a principal that have no result, up to the quota; not those that have expired and
-// are to be deleted. For a key that is already pending
-// it returns no row, because that key has been counted: its owner must be able to renew its lease.
+// are to be deleted. For a key that is already pending it returns no row, because that key has been counted: its owner
+// must be able to renew its lease.
 const openKeys = `SELECT count(*) FROM (SELECT FROM idempotency_records
 		WHERE organization = $2::text AND vault = $3::text AND principal = $4::text AND state IN (2, 5)
 		AND keep_until > clock_timestamp() LIMIT $5::bigint) AS counted
 	HAVING NOT EXISTS (SELECT FROM idempotency_records WHERE key = $1::bytea AND state IN (2, 5))`
 
 // admit returns an [*idempotency.QuotaError] if a record would exceed the number of open keys of its principal.
-func admit(ctx context.Context, q querier, name string, record []byte, most int) error {
+func admit(ctx context.Context, q querier, key idempotency.Key, record []byte, most int) error {
 	const stateAt = 1 // as the generated column has it
 	if most <= 0 || len(record) <= stateAt || record[stateAt] != statePending {
 		return nil
 	}
-	key, _, err := rowOf(name, "")
+	name, _, err := rowOf(key, "")
 	if err != nil {
 		return err
 	}
-	_, d, err := describe.Of(name)
-	if err != nil {
-		return err
-	}
+	d := describe.Of(key.Record)
 	var open int
-	err = q.QueryRow(ctx, openKeys, key, text(d.Organization), text(d.Vault), text(d.Principal), most).Scan(&open)
+	err = q.QueryRow(ctx, openKeys, name, text(d.Organization), text(d.Vault), text(d.Principal), most).Scan(&open)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil

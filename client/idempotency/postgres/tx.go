@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seqledger/seqledger/client/idempotency"
-	"github.com/seqledger/seqledger/client/idempotency/internal/describe"
 	"github.com/seqledger/seqledger/client/internal/pgserver"
 )
 
@@ -87,8 +86,6 @@ func (s *txStore) Heartbeat(
 // txBackend is an idempotency.Backend within a transaction. It announces no wait and receives no notifications, because
 // an announcement would lock the record that another owner wants to finish.
 type txBackend struct {
-	describe.Namer
-
 	tx   pgx.Tx
 	pool *pgxpool.Pool // which tx may be of
 	// changed holds the records that this transaction has changed, and so has locked until its end.
@@ -96,20 +93,20 @@ type txBackend struct {
 }
 
 // Load implements idempotency.Backend.
-func (b *txBackend) Load(ctx context.Context, key string) ([]byte, string, time.Time, error) {
+func (b *txBackend) Load(ctx context.Context, key idempotency.Key) ([]byte, string, time.Time, error) {
 	record, version, now, err := load(ctx, b.tx, key)
 	return record, version, now, pgserver.Leave(b.pool, err)
 }
 
 // CompareAndSwap implements idempotency.Backend.
 func (b *txBackend) CompareAndSwap(
-	ctx context.Context, key, version string, record []byte, keepUntil, deadline time.Time,
+	ctx context.Context, key idempotency.Key, version string, record []byte, keepUntil, deadline time.Time,
 ) (bool, error) {
-	if version == "" || b.changed[key] {
+	if version == "" || b.changed[key.Name] {
 		// A swap that is late because it waited for another caller's transaction fails this transaction. A savepoint
 		// would avoid that, but would cost every reservation two round trips.
 		swapped, err := swap(ctx, b.tx, key, version, record, keepUntil, deadline)
-		b.changed[key] = b.changed[key] || swapped
+		b.changed[key.Name] = b.changed[key.Name] || swapped
 		return swapped, pgserver.Leave(b.pool, err)
 	}
 	// An update that waits for another one and then does not match leaves the record locked. The owner could not finish
@@ -125,12 +122,12 @@ func (b *txBackend) CompareAndSwap(
 	if err != nil || !swapped {
 		return false, errors.Join(pgserver.Leave(b.pool, err), inner.Rollback(ctx))
 	}
-	b.changed[key] = true
+	b.changed[key.Name] = true
 	return true, inner.Commit(ctx)
 }
 
 // Confirm implements idempotency.Confirmer. It makes the transaction write, so that its commit waits for standbys.
-func (b *txBackend) Confirm(ctx context.Context, key, version string) (bool, error) {
+func (b *txBackend) Confirm(ctx context.Context, key idempotency.Key, version string) (bool, error) {
 	confirmed, err := confirm(ctx, b.tx, key, version)
 	return confirmed, pgserver.Leave(b.pool, err)
 }

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -33,8 +34,6 @@ var loadScript, swapScript, tokenScript = redis.NewScript(loadText), redis.NewSc
 
 // backend is an idempotency.Backend.
 type backend struct {
-	describe.Namer
-
 	client      redis.UniversalClient // a *redis.Client or *redis.ClusterClient
 	connections *connections          // of the client
 	// Names of keys. The first two are prefixes.
@@ -63,17 +62,13 @@ func (b *backend) findMaster(ctx context.Context) {
 	}
 }
 
-// name returns the name of a record without the prefix and the description.
-func name(key string) string {
-	hash, _, _ := describe.Split(key) // a name of our own, so it splits
-	return hash
-}
-
 // Load implements idempotency.Backend. It is the first call of every command.
-func (b *backend) Load(ctx context.Context, key string) (record []byte, version string, now time.Time, err error) {
+func (b *backend) Load(
+	ctx context.Context, key idempotency.Key,
+) (record []byte, version string, now time.Time, err error) {
 	var answer []any
 	err = b.do(ctx, true, func() (err error) {
-		answer, err = loadScript.Run(ctx, b.client, []string{b.records + name(key)}).Slice()
+		answer, err = loadScript.Run(ctx, b.client, []string{b.records + key.Name}).Slice()
 		return err
 	})
 	if err != nil {
@@ -111,19 +106,16 @@ func decodeLoad(answer []any) (record []byte, version string, now time.Time, err
 
 // CompareAndSwap implements idempotency.Backend.
 func (b *backend) CompareAndSwap(
-	ctx context.Context, key, version string, record []byte, keepUntil, deadline time.Time,
+	ctx context.Context, key idempotency.Key, version string, record []byte, keepUntil, deadline time.Time,
 ) (bool, error) {
-	hash, text, err := describe.Split(key)
+	d := describe.Of(key.Record)
+	text, err := json.Marshal(d)
 	if err != nil {
 		return false, err
 	}
-	d, err := describe.Parse(text)
-	if err != nil {
-		return false, err
-	}
-	keys := []string{b.records + hash, b.counter, b.openOf(d)}
+	keys := []string{b.records + key.Name, b.counter, b.openOf(d)}
 	keep := keepUntil.UnixMilli() + 1 // rounded up, so never too early
-	arguments := []any{version, record, keep, b.channel, hash, text, openState(record), b.maxOpen,
+	arguments := []any{version, record, keep, b.channel, key.Name, text, openState(record), b.maxOpen,
 		deadline.UnixMicro()}
 	if b.minReplicas == 0 {
 		var n int
@@ -147,11 +139,11 @@ func (b *backend) swapAndWait(ctx context.Context, keys []string, arguments []an
 
 // Confirm implements idempotency.Confirmer. Without replicas to wait for, the result of a Load is already as durable as
 // it gets.
-func (b *backend) Confirm(ctx context.Context, key, version string) (bool, error) {
+func (b *backend) Confirm(ctx context.Context, key idempotency.Key, version string) (bool, error) {
 	if b.minReplicas == 0 {
 		return true, nil
 	}
-	n, err, reached := b.evalAndWait(ctx, confirmText, []string{b.records + name(key)}, []any{version})
+	n, err, reached := b.evalAndWait(ctx, confirmText, []string{b.records + key.Name}, []any{version})
 	if err != nil || n != 1 {
 		return false, quota(err)
 	}
@@ -233,11 +225,11 @@ func (b *backend) NextToken(ctx context.Context) (uint64, error) {
 }
 
 // Changed implements idempotency.Notifier.
-func (b *backend) Changed(ctx context.Context, key, version string) error {
-	return b.listener.Changed(ctx, name(key), func() (bool, error) {
+func (b *backend) Changed(ctx context.Context, key idempotency.Key, version string) error {
+	return b.listener.Changed(ctx, key.Name, func() (bool, error) {
 		var current string
 		err := b.do(ctx, true, func() (err error) {
-			current, err = b.client.HGet(ctx, b.records+name(key), "version").Result()
+			current, err = b.client.HGet(ctx, b.records+key.Name, "version").Result()
 			return err
 		})
 		if errors.Is(err, redis.Nil) {

@@ -57,11 +57,15 @@ func (b *backend) list(
 				continue
 			}
 			seen[hash] = true
-			record, err := b.listed(ctx, hash, d)
+			value, _, now, err := b.Load(ctx, idempotency.Key{Name: hash})
 			if err != nil {
 				return err
 			}
-			if listed := d.Listed(request, record); listed != nil && !show(listed) {
+			listed, err := d.Listed(request, value, now)
+			if err != nil {
+				return err
+			}
+			if listed != nil && !show(listed) {
 				return nil
 			}
 		}
@@ -94,17 +98,4 @@ func (b *backend) described(
 		}
 	}
 	return found, nil
-}
-
-// listed returns a record as a list shows it, or nil if it no longer exists.
-func (b *backend) listed(ctx context.Context, hash string, d *describe.Description) (*idempotency.Record, error) {
-	value, _, now, err := b.Load(ctx, hash)
-	if err != nil || value == nil {
-		return nil, err
-	}
-	record, err := idempotency.ListedAs(value, now)
-	if err != nil {
-		return nil, fmt.Errorf("the record of the key with the SHA-256 %x: %w", d.KeyHash, err)
-	}
-	return record, nil
 }

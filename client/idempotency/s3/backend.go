@@ -54,24 +54,11 @@ type backend struct {
 	storeKeys bool
 }
 
-// nameSeparator separates the parts of a record's name: the object's name, the client's key (where it is stored), and
-// the description. The first two parts never contain it.
-const nameSeparator = " "
-
-// Name implements idempotency.Namer.
-func (b *backend) Name(key *idempotency.RecordKey, hash string) string {
-	scope := scopeName(key.Scope)
-	sum := sha256.Sum256([]byte(scope + ":" + strings.TrimPrefix(hash, "records/")))
-	_, description, err := describe.Split(describe.Namer{}.Name(key, hash))
-	if err != nil {
-		panic(err) // NewStore names records by hashes
-	}
-	stored := ""
-	if b.storeKeys {
-		stored = key.Key
-	}
-	return recordsName + scope + "/" + hex.EncodeToString(sum[:]) + ".json" + nameSeparator + stored + nameSeparator +
-		description
+// objectName returns the name of a record's object.
+func objectName(key idempotency.Key) string {
+	scope := scopeName(key.Record.Scope)
+	sum := sha256.Sum256([]byte(scope + ":" + key.Name))
+	return recordsName + scope + "/" + hex.EncodeToString(sum[:]) + ".json"
 }
 
 // recordsName is the name prefix of records.
@@ -86,9 +73,8 @@ func scopeName(scope idempotency.Scope) string {
 }
 
 // Load implements idempotency.Backend.
-func (b *backend) Load(ctx context.Context, name string) ([]byte, string, time.Time, error) {
-	name, _, _ = strings.Cut(name, nameSeparator)
-	o, etag, now, err := b.read(ctx, name)
+func (b *backend) Load(ctx context.Context, key idempotency.Key) ([]byte, string, time.Time, error) {
+	o, etag, now, err := b.read(ctx, objectName(key))
 	if err != nil || o == nil {
 		return nil, "", now, err
 	}
@@ -109,7 +95,9 @@ func (b *backend) read(ctx context.Context, name string) (o *object, etag string
 
 // CompareAndSwap implements idempotency.Backend. The bucket's lifecycle rule keeps an object until after keepUntil,
 // because no TTL exceeds maxTTL.
-func (b *backend) CompareAndSwap(ctx context.Context, name, etag string, value []byte, _, _ time.Time) (bool, error) {
+func (b *backend) CompareAndSwap(
+	ctx context.Context, key idempotency.Key, etag string, value []byte, _, _ time.Time,
+) (bool, error) {
 	record, err := keyed.Decode(value)
 	if err != nil {
 		return false, err
@@ -120,14 +108,12 @@ func (b *backend) CompareAndSwap(ctx context.Context, name, etag string, value [
 			Problem: fmt.Sprintf("must be at most %v in this store, is %v", b.maxTTL, time.Duration(record.TTL)),
 		}
 	}
-	name, rest, _ := strings.Cut(name, nameSeparator)
-	key, text, _ := strings.Cut(rest, nameSeparator)
-	d, err := describe.Parse(text)
-	if err != nil {
-		return false, err
-	}
+	name, d := objectName(key), describe.Of(key.Record)
 	o := newObject(name, record)
-	o.Key, o.Namespace, o.Principal, o.ClientKeyHash = key, d.Namespace, d.Principal, hex.EncodeToString(d.KeyHash)
+	o.Namespace, o.Principal, o.ClientKeyHash = d.Namespace, d.Principal, hex.EncodeToString(d.KeyHash)
+	if b.storeKeys {
+		o.Key = key.Record.Key
+	}
 	mark, err := b.quota.admit(ctx, name, d, record)
 	if err != nil {
 		return false, err

@@ -69,9 +69,9 @@ func (b *backend) listed(
 	if !d.Matches(request) {
 		return nil, nil
 	}
-	record, err := idempotency.ListedAs(o.Record, now)
+	listed, err := d.Listed(request, o.Record, now)
 	if err != nil {
 		return nil, fmt.Errorf("the object %s: %w", name, err)
 	}
-	return d.Listed(request, record), nil
+	return listed, nil
 }

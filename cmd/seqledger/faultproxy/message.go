@@ -100,3 +100,13 @@ func receiptsOf(r *http.Request, body []byte) (receipts []*seqledgerv1.Receipt) 
 	}
 	return receipts
 }
+
+// resultsOf returns how many writes a message of the answer to a WriteStream is about; 0 if it cannot be read.
+func resultsOf(r *http.Request, compressed bool, body []byte) int {
+	answer := new(seqledgerv1.WriteStreamResponse)
+	if compressed {
+		body, _ = decompress(body)
+	}
+	_ = decode(r, body, answer)
+	return len(answer.GetResults())
+}

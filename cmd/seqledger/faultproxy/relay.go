@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -105,6 +106,15 @@ type stream struct {
 
 	mu sync.Mutex
 	w  http.ResponseWriter // nil when the client gets no more answers
+	// unanswered are the writes that the server has to answer; copies of messages wait behind them.
+	unanswered int
+	copies     []laterCopy
+}
+
+// laterCopy is a copy of a message, which must not reach the server before the message itself.
+type laterCopy struct {
+	behind int // writes to be answered first
+	send   func(context.Context) error
 }
 
 // serveStream relays a stream until it ends or breaks on either side.
@@ -135,6 +145,7 @@ func (p *Proxy) serveStream(w http.ResponseWriter, r *http.Request) {
 	if !errors.Is(err, errHeld) {
 		up.close()
 	}
+	s.results(math.MaxInt) // what has no answer yet gets none
 	if err != nil {
 		Abort()
 	}
@@ -153,8 +164,10 @@ func (s *stream) requests(up *upstream) error {
 		if err != nil {
 			return err
 		}
-		f := s.proxy.decide(newMessage(s.r, envelope[0]&1 != 0, envelope[HeaderBytes:]))
+		m := newMessage(s.r, envelope[0]&1 != 0, envelope[HeaderBytes:])
+		f := s.proxy.decide(m)
 		call(f.Before)
+		s.sends(len(m.Writes))
 		switch f.Kind {
 		case Drop, Answer:
 			return errCut
@@ -168,7 +181,7 @@ func (s *stream) requests(up *upstream) error {
 			call(f.After)
 			return errors.Join(err, errCut)
 		case Twice:
-			s.proxy.keep(func(context.Context) error {
+			s.copy(func(context.Context) error {
 				again, err := s.proxy.connect(s.r, nil)
 				if err != nil {
 					return err
@@ -179,6 +192,33 @@ func (s *stream) requests(up *upstream) error {
 		if _, err := up.feed.Write(envelope); err != nil {
 			return err
 		}
+	}
+}
+
+func (s *stream) sends(writes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unanswered += writes
+}
+
+// copy keeps a copy of the message with the last writes once these are answered.
+func (s *stream) copy(send func(context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.copies = append(s.copies, laterCopy{s.unanswered, send})
+}
+
+// results notes that so many writes are answered, or have no answer and get none.
+func (s *stream) results(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unanswered = max(0, s.unanswered-n)
+	for i := range s.copies {
+		s.copies[i].behind -= n
+	}
+	for len(s.copies) > 0 && s.copies[0].behind <= 0 {
+		s.proxy.keep(s.copies[0].send)
+		s.copies = s.copies[1:]
 	}
 }
 
@@ -201,6 +241,7 @@ func (s *stream) head(response *http.Response) error {
 }
 
 func (s *stream) message(envelope []byte) error {
+	s.results(resultsOf(s.r, envelope[0]&1 != 0, envelope[HeaderBytes:]))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.w == nil {

@@ -1,9 +1,11 @@
 package faultproxy
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -132,5 +134,21 @@ func TestAStreamToNoServer(t *testing.T) {
 	if response, err := transport.RoundTrip(r); err == nil {
 		_ = response.Body.Close()
 		t.Errorf("a server that is not there answers %s", response.Status)
+	}
+}
+
+// TestACopyIsBehindItsMessage checks that a copy is kept for a Release only once the server has answered the message:
+// otherwise it could be the one that commits.
+func TestACopyIsBehindItsMessage(t *testing.T) {
+	t.Parallel()
+	s := &stream{proxy: new(Proxy)}
+	for _, step := range []struct{ sends, results, kept int }{{2, 0, 0}, {1, 1, 0}, {0, 1, 1}, {0, math.MaxInt, 2}} {
+		if step.sends > 0 {
+			s.sends(step.sends)
+			s.copy(func(context.Context) error { return nil })
+		}
+		if s.results(step.results); len(s.proxy.held) != step.kept {
+			t.Errorf("%d of %d copies are kept, want %d", len(s.proxy.held), len(s.copies), step.kept)
+		}
 	}
 }

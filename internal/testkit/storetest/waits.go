@@ -90,7 +90,7 @@ func waitEndsWithTheRelease(t *testing.T, store idempotency.Store) {
 // After a wait a caller learns the rest of the lease at that time, and not before the wait.
 func retryAfterIsOfTheAnswer(t *testing.T, store idempotency.Store) {
 	s := newSubject(t, store)
-	// How exact the store's clock is: S3 tells whole seconds, and the last look at it is before the wait's end.
+	// An object store's clock has whole seconds, which are read before and after.
 	const lease, wait, clocks = time.Minute, 2 * time.Second, 1100 * time.Millisecond
 	s.acquire(s.request(func(r *idempotency.ReserveRequest) { r.Lease = lease }))
 	answer := s.reserve(s.request(func(r *idempotency.ReserveRequest) { r.Wait = wait }), idempotency.InFlight)

@@ -1,13 +1,12 @@
-// Package describe adds a readable description of the key to a record, next to the hash that names it. An
-// idempotency.Backend carries it in the names of its values.
+// Package describe has the description of a key that a store keeps beside its record, for people and for lists.
 package describe
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
 )
@@ -22,46 +21,18 @@ type Description struct {
 	KeyHash []byte `json:"key_hash"`
 }
 
-// hashLength is the length of a record's hash in hex.
-const hashLength = 2 * sha256.Size
-
-// Namer is an idempotency.Namer whose names are the hash of a record in hex, followed by its description in JSON.
-type Namer struct{}
-
-// Name implements idempotency.Namer.
-func (Namer) Name(key *idempotency.RecordKey, hash string) string {
+// Of returns the description of a key.
+func Of(key *idempotency.RecordKey) *Description {
 	sum := sha256.Sum256([]byte(key.Key))
-	b, err := json.Marshal(Description{
+	return &Description{
 		Text(key.Scope.Organization), Text(key.Scope.Vault), key.Namespace, Text(key.Principal), sum[:],
-	})
-	if err != nil {
-		panic(err) // strings and bytes always encode
 	}
-	return strings.TrimPrefix(hash, "records/") + string(b)
 }
 
 // Text replaces invalid UTF-8.
 func Text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// Split returns the hash, in hex, and the JSON description in a name made by [Namer].
-func Split(name string) (hash, description string, err error) {
-	hash, description = name[:min(hashLength, len(name))], name[min(hashLength, len(name)):]
-	if b, err := hex.DecodeString(hash); err != nil || len(b) != sha256.Size {
-		return "", "", fmt.Errorf("%q is not the name of a record", name)
-	}
-	return hash, description, nil
-}
-
-// Of returns the hash, in hex, and the description in a name made by [Namer].
-func Of(name string) (hash string, d *Description, err error) {
-	hash, text, err := Split(name)
-	if err == nil {
-		d, err = Parse(text)
-	}
-	return hash, d, err
-}
-
-// Parse decodes a description.
+// Parse decodes the JSON of a description.
 func Parse(description string) (*Description, error) {
 	d := new(Description)
 	if err := json.Unmarshal([]byte(description), d); err != nil {
@@ -80,12 +51,19 @@ func (d *Description) Matches(r *idempotency.ListRequest) bool {
 		(r.EveryPrincipal || d.Principal == Text(r.Principal))
 }
 
-// Listed returns a stored record with this description as a list shows it, or nil if the request excludes its state.
-func (d *Description) Listed(r *idempotency.ListRequest, record *idempotency.Record) *idempotency.ListedRecord {
+// Listed returns the record in a stored value with this description as a list shows it at the given time of the store's
+// clock. It returns nil if the record stands for nothing, or the request excludes its state.
+func (d *Description) Listed(
+	r *idempotency.ListRequest, value []byte, now time.Time,
+) (*idempotency.ListedRecord, error) {
+	record, err := idempotency.ListedAs(value, now)
+	if err != nil {
+		return nil, fmt.Errorf("the record of the key with the SHA-256 %x: %w", d.KeyHash, err)
+	}
 	if record == nil || r.State != 0 && record.State != r.State {
-		return nil
+		return nil, nil
 	}
 	listed := &idempotency.ListedRecord{Namespace: d.Namespace, Principal: d.Principal, Record: record}
 	copy(listed.KeyHash[:], d.KeyHash)
-	return listed
+	return listed, nil
 }

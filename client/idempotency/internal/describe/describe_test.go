@@ -3,10 +3,14 @@ package describe
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seqledger/seqledger/client/idempotency"
+	"github.com/seqledger/seqledger/internal/keyed"
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
@@ -18,19 +22,14 @@ func testKey() *idempotency.RecordKey {
 	}
 }
 
-// A name describes the record and does not contain the key.
-func TestName(t *testing.T) {
+// A description does not contain the key.
+func TestDescription(t *testing.T) {
 	t.Parallel()
-	want := strings.Repeat("ab", sha256.Size)
-	name := Namer{}.Name(testKey(), "records/"+want)
-	if strings.Contains(name, "4711") {
-		t.Errorf("the name has the client's key: %s", name)
+	text := must.Get(json.Marshal(Of(testKey())))(t)
+	if strings.Contains(string(text), "4711") {
+		t.Errorf("the description has the client's key: %s", text)
 	}
-	hash, text, err := Split(name)
-	if err != nil || hash != want {
-		t.Fatalf("%q, %v", hash, err)
-	}
-	d := must.Get(Parse(text))(t)
+	d := must.Get(Parse(string(text)))(t)
 	sum := sha256.Sum256([]byte("order-4711"))
 	if d.Organization != "acme" || d.Vault != "main" || d.Namespace != "charge" || d.Principal != "b\uFFFDb" ||
 		hex.EncodeToString(d.KeyHash) != hex.EncodeToString(sum[:]) {
@@ -38,14 +37,9 @@ func TestName(t *testing.T) {
 	}
 }
 
-// Malformed names and descriptions are refused.
+// Malformed descriptions are refused.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"", "tokens", strings.Repeat("g", hashLength), strings.Repeat("a", hashLength-1)} {
-		if _, _, err := Split(name); err == nil {
-			t.Errorf("%q is taken for a name", name)
-		}
-	}
 	for _, text := range []string{"", "{", "{}", `{"key_hash":"YQ=="}`} {
 		if d, err := Parse(text); err == nil {
 			t.Errorf("%q is taken for a description: %+v", text, d)
@@ -56,11 +50,7 @@ func TestMistakes(t *testing.T) {
 // A list contains the records of its scope that match the request.
 func TestMatches(t *testing.T) {
 	t.Parallel()
-	_, text, err := Split(Namer{}.Name(testKey(), strings.Repeat("ab", sha256.Size)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := must.Get(Parse(text))(t)
+	d := Of(testKey())
 	scope := testKey().Scope
 	for name, c := range map[string]struct {
 		request idempotency.ListRequest
@@ -81,19 +71,23 @@ func TestMatches(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	record := &idempotency.Record{State: idempotency.Pending}
+	now := time.Unix(1_000_000, 0)
+	record := keyed.Record{State: keyed.Pending, Token: 7, LeaseEnd: now.Add(time.Minute).UnixNano()}
 	for state, want := range map[idempotency.State]bool{
 		0: true, idempotency.Pending: true, idempotency.Committed: false,
 	} {
-		listed := d.Listed(&idempotency.ListRequest{State: state}, record)
+		listed := must.Get(d.Listed(&idempotency.ListRequest{State: state}, record.Append(nil), now))(t)
 		if (listed != nil) != want {
 			t.Errorf("state %v: %+v", state, listed)
 		}
-		if listed != nil && (listed.Record != record || listed.KeyHash != [32]byte(d.KeyHash)) {
+		if listed != nil && (listed.Record.Token != 7 || listed.KeyHash != [32]byte(d.KeyHash)) {
 			t.Errorf("%+v", listed)
 		}
 	}
-	if d.Listed(&idempotency.ListRequest{}, nil) != nil {
+	if listed := must.Get(d.Listed(&idempotency.ListRequest{}, nil, now))(t); listed != nil {
 		t.Error("a record that stands for nothing is listed")
+	}
+	if _, err := d.Listed(&idempotency.ListRequest{}, []byte("x"), now); !errors.Is(err, idempotency.ErrDamaged) {
+		t.Errorf("a damaged record: %v", err)
 	}
 }
