@@ -4,6 +4,7 @@
 package failure
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -123,25 +124,46 @@ func (e *Error) Is(target error) bool {
 	if target == ErrUnavailable {
 		return e.IsTemporary() && e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN
 	}
-	switch e.Code {
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+	if e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
 		return target == ErrNotFound && e.ConnectCode == connect.CodeNotFound ||
 			target == ErrUnauthenticated && e.ConnectCode == connect.CodeUnauthenticated
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED:
-		return target == ErrFenced
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED:
-		return target == ErrExpired
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
-		return target == ErrOutcomeUnknown
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
-		return target == ErrAlreadyCommitted
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH:
-		return target == ErrConditionFailed
 	}
-	return false
+	return target != nil && target == codes[e.Code].sentinel
+}
+
+// codes says what the codes of a WriteError mean. One that is not here has the Connect code failed_precondition, and a
+// repeat does not change it.
+var codes = map[seqledgerv1.WriteErrorCode]struct {
+	connect   connect.Code // of the RPC, as the API defines it; 0 for failed_precondition
+	sentinel  error        // that errors.Is finds
+	temporary bool         // the same request may succeed a moment later
+	elsewhere bool         // another server may take the call
+}{
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED: {connect: connect.CodeUnknown},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED: {
+		connect: connect.CodeAlreadyExists, sentinel: ErrAlreadyCommitted,
+	},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED:    {sentinel: ErrFenced},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED:   {sentinel: ErrExpired},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS:        {sentinel: ErrConditionFailed},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND:     {sentinel: ErrConditionFailed},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH:  {sentinel: ErrConditionFailed},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH:    {sentinel: ErrConditionFailed},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:  {connect: connect.CodeInvalidArgument},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED: {connect: connect.CodePermissionDenied},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:  {connect: connect.CodeResourceExhausted},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL: {
+		connect: connect.CodeResourceExhausted, temporary: true,
+	},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER: {
+		connect: connect.CodeUnavailable, temporary: true, elsewhere: true,
+	},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING: {
+		connect: connect.CodeUnavailable, temporary: true, elsewhere: true,
+	},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN: {
+		connect: connect.CodeUnavailable, sentinel: ErrOutcomeUnknown, temporary: true,
+	},
 }
 
 // CodeOf returns the code of the first [*Error] in err's tree, UNSPECIFIED if there is none.
@@ -185,7 +207,7 @@ const challenge = `Bearer realm="seqledger"`
 // FromStream converts the error of one write inside a WriteStream.
 func FromStream(refusal *seqledgerv1.WriteError) *Error {
 	out := errorFromDetail(refusal)
-	out.ConnectCode = connectCodeOf(refusal.GetCode())
+	out.ConnectCode = cmp.Or(codes[refusal.GetCode()].connect, connect.CodeFailedPrecondition)
 	out.wire = true
 	return out
 }
@@ -207,42 +229,12 @@ func errorFromDetail(refusal *seqledgerv1.WriteError) *Error {
 	}
 }
 
-// connectCodeOf returns the RPC code of a refusal, as the API defines it.
-func connectCodeOf(code seqledgerv1.WriteErrorCode) connect.Code {
-	switch code {
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
-		return connect.CodeAlreadyExists
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
-		return connect.CodeInvalidArgument
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
-		return connect.CodePermissionDenied
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:
-		return connect.CodeResourceExhausted
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
-		return connect.CodeUnavailable
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
-		return connect.CodeUnknown
-	}
-	return connect.CodeFailedPrecondition
-}
-
 // IsTemporary reports whether the same request may succeed a moment later. The caller decides
 // whether repeating it is safe.
 func (e *Error) IsTemporary() bool {
-	switch e.Code {
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
-		return true
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
-	default:
-		return false
-	}
 	switch {
+	case e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return codes[e.Code].temporary
 	case e.status != 0 && e.status != http.StatusOK:
 		// A load balancer or another program answered, not the ledger. These statuses are temporary.
 		switch e.status {
@@ -322,13 +314,10 @@ func (e *Error) IsChallenge() bool { return e.challenged }
 
 // IsElsewhere reports whether another server may take a call that this one did not.
 func (e *Error) IsElsewhere() bool {
-	switch e.Code {
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING:
-		return true
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+	if e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
 		return e.IsTemporary() && e.ConnectCode != connect.CodeResourceExhausted
 	}
-	return false
+	return codes[e.Code].elsewhere
 }
 
 // RefusesMessage reports whether the server ended the stream because of a message on it, most

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/seqledger/seqledger/internal/durable"
 	"github.com/seqledger/seqledger/internal/private"
 )
 
@@ -143,7 +144,7 @@ func (j *Journal) load() error {
 	for _, file := range files {
 		path := filepath.Join(j.dir, file.Name())
 		switch {
-		case strings.HasSuffix(file.Name(), ".tmp"):
+		case strings.HasSuffix(file.Name(), durable.Suffix):
 			err = os.Remove(path)
 		case strings.HasSuffix(file.Name(), journalSuffix):
 			if _, err = readEntry(path); err == nil {
@@ -216,7 +217,7 @@ func (j *Journal) add(entry *journalEntry) error {
 	}
 	name := fmt.Sprintf("%020d-%s%s", j.next, j.id, journalSuffix)
 	j.next++
-	if err := writeDurably(j.dir, name, content); err != nil {
+	if err := durable.WriteFile(filepath.Join(j.dir, name), content); err != nil {
 		return err
 	}
 	j.files[name] = true
@@ -225,32 +226,6 @@ func (j *Journal) add(entry *journalEntry) error {
 	default:
 	}
 	return nil
-}
-
-// writeDurably writes a new file under a temporary name and renames it, so that after a crash the file is either
-// complete or absent.
-func writeDurably(dir, name string, content []byte) error {
-	temporary := filepath.Join(dir, name+".tmp")
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		_ = os.Remove(temporary) // otherwise a full disk would collect them; the next start removes it, too
-		return err
-	}
-	if err := os.Rename(temporary, filepath.Join(dir, name)); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // retry offers the results to the store until ctx ends.

@@ -3,6 +3,8 @@ package journal
 import (
 	"io"
 	"os"
+
+	"github.com/seqledger/seqledger/internal/durable"
 )
 
 // storage is the part of a file system that a journal needs. Tests substitute one that fails.
@@ -47,12 +49,4 @@ func (disk) create(path string) (file, error) {
 
 func (disk) rename(from, to string) error { return os.Rename(from, to) }
 
-func (disk) syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	err = dir.Sync()
-	_ = dir.Close() // opened for reading, so nothing can be lost
-	return err
-}
+func (disk) syncDir(path string) error { return durable.SyncDir(path) }

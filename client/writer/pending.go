@@ -187,23 +187,22 @@ func (p *Pending) foreignReceipt(format string, args ...any) {
 // verdictOf maps a code to what a Writer does about it.
 func verdictOf(refusal *failure.Error) verdict {
 	switch refusal.Code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return verdictFatal
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
 		// Valid for a repeat; checkAlreadyCommitted checks that it is one.
 		return verdictCommitted
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP:
 		return verdictGap
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
-		return verdictRetry
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:
+		return verdictRefused
+	}
+	switch {
+	case refusal.IsTemporary():
+		return verdictRetry
+	case refusal.Is(failure.ErrConditionFailed):
 		return verdictRefused
 	}
 	// Fenced, expired, reused, exhausted, session required, and codes of a newer server: a
