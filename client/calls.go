@@ -24,10 +24,9 @@ type (
 //
 // The error is
 //
-//   - an [*failure.OutcomeUnknownError] whenever a copy that was sent may still be executed,
-//     also when a later copy was refused: the refusal is not final while the first may
-//     be under way. Settle it by calling Write with the same request again, or with
-//     GetClientState.
+//   - an [*failure.OutcomeUnknownError] whenever a copy that was sent may still be executed, also when a later copy was
+//     refused: the refusal is not final while the first may be under way. Settle it by calling Write with the same
+//     request again, or with GetClientState.
 //   - a [*failure.NotExecutedError] when nothing was sent, because no connection could be had.
 //   - [failure.ErrAlreadyCommitted] for a write that is committed and whose receipt is gone.
 //   - a refusal, otherwise: no copy that this call sent was executed.

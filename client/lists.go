@@ -58,8 +58,7 @@ func (c *Client) ListEntities(
 		(*seqledgerv1.ListEntitiesResponse).GetEntities)
 }
 
-// ListRelationships yields the relationships of a scope, as ListEntities does its
-// entities, in a stable order.
+// ListRelationships yields the relationships of a scope, as ListEntities does its entities, in a stable order.
 func (c *Client) ListRelationships(
 	ctx context.Context, request *seqledgerv1.ListRelationshipsRequest,
 ) iter.Seq2[*seqledgerv1.Relationship, error] {
@@ -75,8 +74,7 @@ func (c *Client) ListBlocks(
 	return listing(ctx, c, rpc.Ledger(ledgerService.ListBlocks), request, (*seqledgerv1.ListBlocksResponse).GetBlocks)
 }
 
-// ListClients yields the streams of a scope, or of all, as ListEntities does the
-// entities.
+// ListClients yields the streams of a scope, or of all, as ListEntities does the entities.
 func (c *Client) ListClients(
 	ctx context.Context, request *seqledgerv1.ListClientsRequest,
 ) iter.Seq2[*seqledgerv1.ClientEntry, error] {

@@ -21,21 +21,18 @@ import (
 // Sentinels for errors.Is. They say what a caller can do next; the details are in [*Error] and
 // in the types that wrap it.
 var (
-	// ErrNotFound: there is no such entity, transaction or block, or none that the
-	// caller may read.
+	// ErrNotFound: there is no such entity, transaction or block, or none that the caller may read.
 	ErrNotFound = errors.New("client: not found")
 	// ErrUnauthenticated: the token is missing, unknown or expired.
 	ErrUnauthenticated = errors.New("client: not authenticated")
-	// ErrUnavailable: the ledger cannot be reached, or cannot take the call now. The
-	// same call may succeed later.
+	// ErrUnavailable: the ledger cannot be reached, or cannot take the call now. The same call may succeed later.
 	ErrUnavailable = errors.New("client: the ledger is not available")
 	// ErrFenced: another process has opened a session on the stream. Stop.
 	ErrFenced = errors.New("client: another session has taken the stream over")
 	// ErrExpired: the stream was evicted after client_ttl without a commit, or the ledger was restored to before it.
 	ErrExpired = errors.New("client: the stream was evicted")
-	// ErrOutcomeUnknown: the write may or may not have been committed. Settle
-	// it by repeating the same sequence and key, or with GetClientState; never
-	// by sending the operations under a new sequence.
+	// ErrOutcomeUnknown: the write may or may not have been committed. Settle it by repeating the same sequence and
+	// key, or with GetClientState; never by sending the operations under a new sequence.
 	ErrOutcomeUnknown = errors.New("client: outcome unknown")
 	// ErrNotExecuted: the write was not executed and never will be. It is safe to submit its
 	// operations again as a new write. From client.Client.Write it covers only the copies that this
@@ -65,8 +62,7 @@ type Error struct {
 	ConnectCode connect.Code
 	// Message is for people and not stable.
 	Message string
-	// LastCommittedSequence is the stream's last committed sequence, if the decision depended
-	// on it.
+	// LastCommittedSequence is the stream's last committed sequence, if the decision depended on it.
 	LastCommittedSequence uint64
 	// Session is the stream's session, if the decision depended on it.
 	Session uint64
@@ -85,9 +81,8 @@ type Error struct {
 	// LeaderAddress is set only with NOT_LEADER.
 	LeaderAddress string
 
-	// wire is true when the answer was in Connect's own form, as a seqledger server's always
-	// is. Otherwise this side made the error from an HTTP status or a broken connection, and
-	// what the server did is unknown.
+	// wire is true when the answer was in Connect's own form, as a seqledger server's always is. Otherwise this side
+	// made the error from an HTTP status or a broken connection, and what the server did is unknown.
 	wire bool
 	// status is the HTTP status of an answer that was not in Connect's form, or 0.
 	status int
@@ -276,8 +271,7 @@ func (e *Error) IsFinal() bool {
 	return e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED && !e.IsTemporary()
 }
 
-// turnedAway reports whether an answer in Connect's form refused the call before the server
-// looked at its request.
+// turnedAway reports whether an answer in Connect's form refused the call before the server looked at its request.
 func (e *Error) turnedAway() bool {
 	switch e.ConnectCode {
 	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented,

@@ -38,9 +38,8 @@ var ErrJournalFull = errors.New("idempotency: the journal is full")
 var ErrJournalClosed = errors.New("idempotency: the journal is closed")
 
 // Journal keeps the results of finished work while the store does not take them, and retries until it does, even after
-// a restart. It is a locked directory with one file per result. The files contain keys and
-// responses in clear text and are readable by their owner only. A journal holds at most 1,024 results of at most
-// 1.4 MiB each.
+// a restart. It is a locked directory with one file per result. The files contain keys and responses in clear text and
+// are readable by their owner only. A journal holds at most 1,024 results of at most 1.4 MiB each.
 //
 // A result that the store refuses (its key belongs to another owner, or has another result, or the store does not know
 // it, as one that the result was not for; or no store takes it, for example because it is too large) is logged and set

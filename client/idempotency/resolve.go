@@ -21,9 +21,8 @@ var ErrNotFinal = errors.New("idempotency: the outcome of the work is still open
 // [ErrNotFound].
 type Resolver interface {
 	Store
-	// Resolve settles an unknown outcome: state is Committed or Rejected, and result is what retries get.
-	// The outcome is OK, even if the record was already settled in the same way; or it is AlreadyCompleted, with the
-	// record.
+	// Resolve settles an unknown outcome: state is Committed or Rejected, and result is what retries get. The outcome
+	// is OK, even if the record was already settled in the same way; or it is AlreadyCompleted, with the record.
 	Resolve(ctx context.Context, key *RecordKey, state State, result Result) (*Answer, error)
 	// Purge deletes a finished record. Its key is then free, and the work runs again for it.
 	Purge(ctx context.Context, key *RecordKey) (*Answer, error)

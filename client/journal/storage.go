@@ -23,8 +23,7 @@ type storage interface {
 type file interface {
 	io.WriterAt
 	io.Closer
-	// Sync returns once everything written can be read back after a power
-	// failure.
+	// Sync returns once everything written can be read back after a power failure.
 	Sync() error
 }
 

@@ -145,8 +145,7 @@ func (s *stream) saveSession(ctx context.Context, session, next uint64) error {
 	return err
 }
 
-// note says in the table why a stream does not go on. It is a service to people, so that its own failure
-// is none.
+// note says in the table why a stream does not go on. It is a service to people, so that its own failure is none.
 func (s *stream) note(ctx context.Context, failure error) {
 	_ = s.exec(ctx, `UPDATE {streams} SET last_error = $2 WHERE stream = $1`, printable(failure.Error()))
 }

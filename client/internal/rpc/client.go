@@ -22,9 +22,8 @@ type Client struct {
 	Counters  Counters
 	endpoints *endpoints
 	identity  *identity // nil for one server
-	// http2 carries the streams, and the calls that do not use an endpoint's pool; upgrade
-	// opens connections for write streams. Both are nil when the caller brought an HTTPClient:
-	// then its connections are the caller's to close.
+	// http2 carries the streams, and the calls that do not use an endpoint's pool; upgrade opens connections for write
+	// streams. Both are nil when the caller brought an HTTPClient: then its connections are the caller's to close.
 	http2, upgrade *http.Transport
 	conns          connections
 
@@ -42,8 +41,7 @@ type Client struct {
 type Writers interface {
 	// Close ends the Writers at once.
 	Close() error
-	// Shutdown takes no more writes, and ends the Writers once their writes are settled or ctx
-	// ends.
+	// Shutdown takes no more writes, and ends the Writers once their writes are settled or ctx ends.
 	Shutdown(ctx context.Context) error
 }
 
@@ -113,10 +111,9 @@ func newTransport() *http.Transport {
 		Proxy:     http.ProxyFromEnvironment,
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
-			// StrictMaxConcurrentRequests is not set, because it would restrict the transport to
-			// one connection. net/http counts waiting requests among the active ones, so
-			// requests up to the limit could deadlock. Pings detect a peer that vanished (power loss,
-			// a firewall that dropped the connection).
+			// StrictMaxConcurrentRequests is not set, because it would restrict the transport to one connection.
+			// net/http counts waiting requests among the active ones, so requests up to the limit could deadlock. Pings
+			// detect a peer that vanished (power loss, a firewall that dropped the connection).
 			SendPingTimeout: 10 * time.Second,
 			PingTimeout:     5 * time.Second,
 			// A blocked write holds up pings, so writes need their own bound: a peer that

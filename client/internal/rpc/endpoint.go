@@ -101,8 +101,7 @@ func (e *Endpoint) writeStreamURL() string {
 	return e.base.String() + seqledgerv1connect.LedgerServiceWriteStreamProcedure
 }
 
-// viaProxy reports whether the environment names a proxy for a server. net/http supports
-// proxies, the pool does not.
+// viaProxy reports whether the environment names a proxy for a server. net/http supports proxies, the pool does not.
 func viaProxy(base *url.URL) bool {
 	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: base})
 	return proxy != nil || err != nil
@@ -167,15 +166,13 @@ func (e *Endpoint) close() {
 	}
 }
 
-// endpoints are the servers of a ledger, of which one is in use. It is safe for
-// concurrent use.
+// endpoints are the servers of a ledger, of which one is in use. It is safe for concurrent use.
 type endpoints struct {
 	all []*Endpoint // as they were given
 	new func(*url.URL) *Endpoint
 
 	mu sync.Mutex
-	// current is in use: one of all, or named, which another server has called the
-	// leader.
+	// current is in use: one of all, or named, which another server has called the leader.
 	current, named *Endpoint
 }
 
@@ -239,8 +236,7 @@ func (e *Endpoint) learn(header http.Header) error {
 	return nil
 }
 
-// find returns the server at an address that another server gave, or nil if it may not be used.
-// mu is held.
+// find returns the server at an address that another server gave, or nil if it may not be used. mu is held.
 func (s *endpoints) find(from *Endpoint, leader string) *Endpoint {
 	if leader == "" {
 		return nil
@@ -276,10 +272,9 @@ func (s *endpoints) close() {
 	}
 }
 
-// OpenStream opens a write stream on an upgraded connection, or an ordinary one if the upgrade
-// is refused. The refusal may come from an intermediary or from a server that speaks only
-// HTTP/2. If it was a refusal of the call itself, the ordinary stream returns it with all its
-// details.
+// OpenStream opens a write stream on an upgraded connection, or an ordinary one if the upgrade is refused. The refusal
+// may come from an intermediary or from a server that speaks only HTTP/2. If it was a refusal of the call itself, the
+// ordinary stream returns it with all its details.
 func (e *Endpoint) OpenStream(ctx context.Context) (Stream, error) {
 	header := make(http.Header)
 	if _, err := e.options.Authorize(ctx, header); err != nil {
@@ -312,13 +307,11 @@ func (e *Endpoint) OpenStream(ctx context.Context) (Stream, error) {
 	return stream, nil
 }
 
-// userAgent identifies this client to the server's operator, as Connect's own user agent does
-// for calls.
+// userAgent identifies this client to the server's operator, as Connect's own user agent does for calls.
 const userAgent = "seqledger-go"
 
-// noteUpgrade records that a server, or an intermediary, does not upgrade connections, so that
-// reconnecting does not wait for the same refusal again. It does not record an answer that
-// concerns only the caller or the moment.
+// noteUpgrade records that a server, or an intermediary, does not upgrade connections, so that reconnecting does not
+// wait for the same refusal again. It does not record an answer that concerns only the caller or the moment.
 func (e *Endpoint) noteUpgrade(ctx context.Context, err error) {
 	if refused, ok := errors.AsType[*upgrade.RefusedError](err); ok {
 		switch refused.Status {

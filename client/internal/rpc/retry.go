@@ -21,8 +21,7 @@ const (
 	// repeated shortRounds times before the waits grow.
 	backoffShort = 4
 	shortRounds  = 20
-	// A longer retry_after is reduced to this, so that one bad answer cannot stop a Writer for a
-	// day.
+	// A longer retry_after is reduced to this, so that one bad answer cannot stop a Writer for a day.
 	retryAfterMax = time.Minute
 	// TokenPatience is how long the ledger must refuse the token before the refusal is final, because
 	// the token may be renewed, or an operator may restore a key that was removed by mistake.
