@@ -157,8 +157,7 @@ func (w *watch) checkChain(ctx context.Context) error {
 	}
 	if len(page.GetBlocks()) == 0 || !bytes.Equal(page.GetBlocks()[0].GetHash(), w.last) {
 		return fmt.Errorf("%w: it does not have block %d with the hash %x, which was yielded before the connection "+
-			"broke",
-			failure.ErrOtherLedger, w.next-1, w.last)
+			"broke", failure.ErrOtherLedger, w.next-1, w.last)
 	}
 	return nil
 }

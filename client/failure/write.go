@@ -65,8 +65,7 @@ func OutcomeUnknown(sequence uint64, key string, cause error) *OutcomeUnknownErr
 // Error implements error.
 func (e *OutcomeUnknownError) Error() string {
 	return fmt.Sprintf("outcome of write %d (key %s) unknown, repeat the same sequence and key or ask "+
-		"GetClientState: %v",
-		e.Sequence, e.IdempotencyKey, e.Cause)
+		"GetClientState: %v", e.Sequence, e.IdempotencyKey, e.Cause)
 }
 
 // Is reports whether target is ErrOutcomeUnknown, or ErrFenced or ErrExpired if the cause says that of the stream.

@@ -90,9 +90,10 @@ func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error)
 	}
 	private.Narrow(logger, dir)
 	lock := flock.New(filepath.Join(dir, "lock"), flock.SetPermissions(private.File))
-	if ok, err := lock.TryLock(); err != nil || !ok {
-		return nil, fmt.Errorf("idempotency: the journal %s is in use by another process (%w)", dir,
-			errOr(err, "locked"))
+	if locked, err := lock.TryLock(); err != nil {
+		return nil, fmt.Errorf("idempotency: the journal %s cannot be locked: %w", dir, err)
+	} else if !locked {
+		return nil, fmt.Errorf("idempotency: the journal %s is in use by another process", dir)
 	}
 	j := &Journal{
 		store: store, dir: dir, lock: lock, log: logger, id: rand.Text(), files: map[string]bool{},
@@ -106,14 +107,6 @@ func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error)
 	// Close ends this goroutine and waits for it.
 	go j.retry(ctx)
 	return j, nil
-}
-
-// errOr returns err, or an error with the text if err is nil.
-func errOr(err error, text string) error {
-	if err == nil {
-		return errors.New(text)
-	}
-	return err
 }
 
 // Close ends the retries. Results that the store has not taken stay in the directory. Work that ends later finds the
@@ -176,8 +169,7 @@ func readEntry(path string) (*journalEntry, error) {
 	entry, err := decodeEntry(content)
 	if err != nil {
 		return nil, fmt.Errorf("idempotency: %s is damaged: %w; move it away to continue, and look up the outcome of "+
-			"its key",
-			path, err)
+			"its key", path, err)
 	}
 	return entry, nil
 }

@@ -3,7 +3,6 @@ package idempotency
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"unicode/utf8"
 
@@ -37,9 +36,8 @@ func (s *casStore) Resolve(ctx context.Context, key *RecordKey, state State, res
 	if err != nil {
 		return nil, err
 	}
-	if len(result.Response) > MaxResponse {
-		return nil, &InvalidError{"Response", fmt.Sprintf("must have at most %d bytes, has %d", MaxResponse,
-			len(result.Response))}
+	if err := checkLength("Response", len(result.Response), MaxResponse); err != nil {
+		return nil, err
 	}
 	return s.settle(ctx, key, keyed.Command{
 		Kind: keyed.Resolve, State: keyed.State(state), Response: result.Response, TTL: int64(ttl),

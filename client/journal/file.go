@@ -148,8 +148,7 @@ func (f *File) load() error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && f.options.MustExist:
 		return fmt.Errorf("%w: %s; if it was lost, find out from the ledger what was written before you begin a "+
-			"new one",
-			ErrMissing, f.path)
+			"new one", ErrMissing, f.path)
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return fmt.Errorf("journal %s: %w", f.path, err)

@@ -86,9 +86,6 @@
 // A write is refused when it exceeds the message size of a server with a smaller limit. The
 // writes that were in the same message are sent again in smaller ones.
 //
-// A program that stores [State].Session can open its next Writer with ExpectedSession,
-// which fails if another process has opened a session since.
-//
 // # Sending
 //
 // One goroutine sends on the stream. While it sends a frame, the writes for the next frame collect; there are no
@@ -122,11 +119,6 @@
 // After a restart it handles [Writer.Recovered] from step 3 on, because it may not have seen those outcomes. Then it
 // submits every other intention that has no outcome. A tag that is neither in the journal nor noted was never sent, or
 // was dropped from the journal before it was reported as not executed. Package client/payments is such a program.
-//
-// A tag that is submitted a second time is refused with journal.ErrTagInUse while its write is
-// in the journal, and for journal.Options.RememberTags (24 hours) after it was acknowledged. So
-// a program that keeps no records and is run twice does its work once. Records that must last
-// longer are the program's own task, because the journal keeps a bounded number of tags.
 //
 // When a Writer with a journal ends, it reports no write as not executed, because the next Writer may send it. When the
 // journal is full, Submit waits until outcomes are acknowledged; a program that submits and never acknowledges blocks.

@@ -107,8 +107,7 @@ func (w *Writer) recover(ctx context.Context) error {
 		// the journal has lost writes, or this is an old copy of the journal.
 		if last+1 < first || last >= next {
 			return w.returnUnsettled(rpc.ProtocolError("the ledger has committed up to sequence %d, the journal says "+
-				"%d to %d",
-				last, first-1, next-1))
+				"%d to %d", last, first-1, next-1))
 		}
 	}
 	// Check again, because another server may have taken over the address between the two calls. What is sent there

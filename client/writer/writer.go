@@ -191,7 +191,9 @@ func Open(ctx context.Context, c *client.Client, options Options) (*Writer, erro
 	defer mux.mu.Unlock()
 	if mux.closed {
 		cancel()
-		w.abandon()
+		if w.log != nil {
+			w.log.journal.Release(w.log.name)
+		}
 		return nil, failure.ErrClosed
 	}
 	if w.log != nil {
@@ -297,13 +299,6 @@ func (w *Writer) end() error {
 		return nil
 	}
 	return open
-}
-
-// abandon releases the resources of a Writer that did not start.
-func (w *Writer) abandon() {
-	if w.log != nil {
-		w.log.journal.Release(w.log.name)
-	}
 }
 
 // logger returns the Client's logger with this Writer's client id.

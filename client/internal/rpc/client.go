@@ -25,7 +25,6 @@ type Client struct {
 	// http2 carries the streams, and the calls that do not use an endpoint's pool; upgrade opens connections for write
 	// streams. Both are nil when the caller brought an HTTPClient: then its connections are the caller's to close.
 	http2, upgrade *http.Transport
-	conns          connections
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -55,7 +54,7 @@ func New(options Options) (*Client, error) {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if options.HTTPClient == nil {
 		c.http2 = newTransport()
-		c.http2.DialContext = c.conns.dial
+		c.http2.DialContext = dialUntil(c.ctx)
 		c.http2.TLSClientConfig = options.TLS.Clone() // nil stays nil
 		c.upgrade = upgrade.NewTransport(c.http2)
 	}
@@ -131,9 +130,8 @@ const closeTimeout = 5 * time.Second
 
 // Close is client.Client.Close.
 func (c *Client) Close() error {
+	// This also closes the connections: a cancelled stream sends a reset, which blocks if the peer no longer reads.
 	c.cancel()
-	// Close the connections first: a cancelled stream sends a reset, which blocks if the peer no longer reads.
-	c.conns.close()
 	c.endpoints.close()
 	limited, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -75,7 +75,7 @@ func (c *Client) newEndpoint(base *url.URL) *Endpoint {
 	} else {
 		e.http2, e.ask = c.http2, c.http2.RoundTrip
 		if !c.Options.HTTP2 && !viaProxy(base) {
-			e.pool = newPool(c.conns.dial, address.Of(base), callTLS(base, c.Options.TLS))
+			e.pool = newPool(dialUntil(c.ctx), address.Of(base), callTLS(base, c.Options.TLS))
 		}
 		if !c.Options.HTTP2 {
 			e.upgrade = c.upgrade

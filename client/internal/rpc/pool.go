@@ -56,9 +56,6 @@ type pool struct {
 	speaks bool
 }
 
-// dialer opens a connection, as net.Dialer.DialContext does.
-type dialer func(ctx context.Context, network, address string) (net.Conn, error)
-
 func newPool(dial dialer, address string, config *tls.Config) *pool {
 	return &pool{dial: dial, address: address, tls: config, places: make(chan struct{}, maxCallConns)}
 }
