@@ -88,7 +88,7 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 	if w.token, err = w.client.Options.Authorize(ctx, message.Header()); err != nil {
 		return err
 	}
-	stream, err := w.endpoint.Ledger.Watch(rpc.WithAttempt(ctx, a), message)
+	stream, err := w.endpoint.Watch(rpc.WithAttempt(ctx, a), message)
 	if err != nil {
 		return rpc.FromCall(err, a)
 	}
@@ -149,7 +149,7 @@ func (w *watch) checkChain(ctx context.Context) error {
 	if w.last == nil {
 		return nil
 	}
-	page, err := rpc.Call(ctx, w.client, rpc.Ledger(ledgerService.ListBlocks), &seqledgerv1.ListBlocksRequest{
+	page, err := rpc.Call(ctx, w.client, (*rpc.Endpoint).ListBlocks, &seqledgerv1.ListBlocksRequest{
 		Scope: w.request.GetScope(), FromHeight: w.next - 1, PageSize: 1,
 	}, nil)
 	if err != nil {

@@ -75,7 +75,7 @@ func backup(
 	if _, err := c.Options.Authorize(ctx, request.Header()); err != nil {
 		return info, err
 	}
-	stream, err := c.Endpoint().Admin.Backup(ctx, request)
+	stream, err := c.Endpoint().Backup(ctx, request)
 	if err != nil {
 		return info, failure.FromConnect(err, 0)
 	}

@@ -130,7 +130,7 @@ func (w *Writer) checkLedger(ctx context.Context) error {
 	if w.log == nil {
 		return nil
 	}
-	answer, err := rpc.Call(ctx, w.mux.client, once(getStatus), &seqledgerv1.GetStatusRequest{}, nil)
+	answer, err := rpc.Call(ctx, w.mux.client, once((*rpc.Endpoint).GetStatus), &seqledgerv1.GetStatusRequest{}, nil)
 	if err != nil {
 		return fmt.Errorf("asking for the ledger's id: %w", err)
 	}

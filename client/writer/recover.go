@@ -175,7 +175,7 @@ func (w *Writer) resumeSession(
 // client that comes between.
 func (w *Writer) unused(ctx context.Context) error {
 	request := &seqledgerv1.GetClientStateRequest{Scope: w.scope, ClientId: w.clientID}
-	response, err := rpc.Call(ctx, w.mux.client, once(getClientState), request, nil)
+	response, err := rpc.Call(ctx, w.mux.client, once((*rpc.Endpoint).GetClientState), request, nil)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 const (
@@ -66,7 +65,7 @@ func (w *Writer) keepAliveIn() time.Duration {
 // openSession does one OpenSession call with bounded repeats, all under the same attempt.
 func (w *Writer) openSession(ctx context.Context, attempt []byte,
 	expected uint64) (*seqledgerv1.OpenSessionResponse, error) {
-	response, err := rpc.Call(ctx, w.mux.client, once(openSession), &seqledgerv1.OpenSessionRequest{
+	response, err := rpc.Call(ctx, w.mux.client, once((*rpc.Endpoint).OpenSession), &seqledgerv1.OpenSessionRequest{
 		Scope: w.scope, ClientId: w.clientID, AttemptId: attempt, ExpectedSession: expected,
 	}, nil)
 	if err != nil {
@@ -78,19 +77,12 @@ func (w *Writer) openSession(ctx context.Context, attempt []byte,
 	return response, nil
 }
 
-// The methods that a Writer calls.
-var (
-	openSession    = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.OpenSession)
-	getClientState = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetClientState)
-	getStatus      = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetStatus)
-)
-
 // once bounds the wait for one answer of a method by onceTimeout.
 func once[Req, Res any](method rpc.Unary[Req, Res]) rpc.Unary[Req, Res] {
-	return func(ctx context.Context, e *rpc.Endpoint, r *connect.Request[Req]) (*connect.Response[Res], error) {
+	return func(e *rpc.Endpoint, ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
 		limited, cancel := context.WithTimeout(ctx, onceTimeout)
 		defer cancel()
-		response, err := method(limited, e, r)
+		response, err := method(e, limited, r)
 		if err != nil && limited.Err() != nil && ctx.Err() == nil {
 			// Return unavailable, because deadline_exceeded would mean that the caller's own deadline has passed.
 			return nil, connect.NewError(connect.CodeUnavailable, fmt.Errorf("no answer in %v: %w", onceTimeout, err))

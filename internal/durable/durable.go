@@ -12,8 +12,8 @@ import (
 // Suffix ends the name of a file that WriteFile has not finished.
 const Suffix = ".new"
 
-// WriteFile makes a file appear with all of its content, in place of an earlier one, or not at all. One caller at a time
-// may write a file.
+// WriteFile makes a file appear with all of its content, in place of an earlier one, or not at all. A file may have one
+// writer at a time.
 func WriteFile(path string, content []byte) error {
 	f, err := private.Create(path + Suffix)
 	if err != nil {

@@ -23,13 +23,14 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// Endpoint is one server of the ledger.
+// Endpoint is one server of the ledger. Its methods are also those of the API, each of which is one attempt.
 type Endpoint struct {
+	seqledgerv1connect.LedgerServiceClient
+	seqledgerv1connect.AdminServiceClient
+	seqledgerv1connect.IdempotencyServiceClient
+
 	base    *url.URL
 	options *Options
-	Ledger  seqledgerv1connect.LedgerServiceClient
-	Admin   seqledgerv1connect.AdminServiceClient
-	Records seqledgerv1connect.IdempotencyServiceClient
 	frames  *connect.Client[message.Frame, seqledgerv1.WriteStreamResponse]
 	// pool holds the connections of unary calls; http2 holds those of streams and of calls that
 	// the pool cannot send. upgrade opens connections for the write stream alone. pool and
@@ -83,9 +84,9 @@ func (c *Client) newEndpoint(base *url.URL) *Endpoint {
 	}
 	e.writeHeader = e.newWriteHeader()
 	opts := []connect.ClientOption{connect.WithCodec(message.Codec{})}
-	e.Ledger = seqledgerv1connect.NewLedgerServiceClient(do, base.String(), opts...)
-	e.Admin = seqledgerv1connect.NewAdminServiceClient(do, base.String(), opts...)
-	e.Records = seqledgerv1connect.NewIdempotencyServiceClient(do, base.String(), opts...)
+	e.LedgerServiceClient = seqledgerv1connect.NewLedgerServiceClient(do, base.String(), opts...)
+	e.AdminServiceClient = seqledgerv1connect.NewAdminServiceClient(do, base.String(), opts...)
+	e.IdempotencyServiceClient = seqledgerv1connect.NewIdempotencyServiceClient(do, base.String(), opts...)
 	// Receipts are small and random: gzip on the stream would cost more CPU
 	// than everything else together and save nothing.
 	e.frames = connect.NewClient[message.Frame, seqledgerv1.WriteStreamResponse](
