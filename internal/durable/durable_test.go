@@ -19,11 +19,9 @@ func TestWriteFile(t *testing.T) {
 			t.Errorf("%q, want %q", got, content)
 		}
 	}
-	if info := must.Get(os.Stat(path))(t); info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v", info.Mode())
-	}
-	if names := must.Get(os.ReadDir(filepath.Dir(path)))(t); len(names) != 1 {
-		t.Errorf("%v", names)
+	info := must.Get(os.Stat(path))(t)
+	if names := must.Get(os.ReadDir(filepath.Dir(path)))(t); len(names) != 1 || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", names, info.Mode())
 	}
 }
 

@@ -1,11 +1,9 @@
 package waiters
 
 import (
-	"context"
 	"errors"
 	"strconv"
 	"testing"
-	"time"
 )
 
 func woken(ch <-chan struct{}) bool {
@@ -17,22 +15,10 @@ func woken(ch <-chan struct{}) bool {
 	}
 }
 
-// hearing returns a listener on which notifications arrive.
-func hearing(t *testing.T) *Listener {
-	t.Helper()
-	l := NewListener(func(ctx context.Context, l *Listener) time.Duration {
-		l.Hearing()
-		<-ctx.Done()
-		return 0
-	})
-	t.Cleanup(l.Close)
-	l.Hearing()
-	return l
-}
-
 func TestCallers(t *testing.T) {
 	t.Parallel()
-	l := hearing(t)
+	l, _ := newTestListener(t, 0)
+	l.Hearing()
 	add := func(key string) (<-chan struct{}, func()) {
 		t.Helper()
 		ch, leave, err := l.wait(t.Context(), key)
@@ -62,7 +48,8 @@ func TestCallers(t *testing.T) {
 
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	l := hearing(t)
+	l, _ := newTestListener(t, 0)
+	l.Hearing()
 	for range maxPerKey {
 		if _, _, err := l.wait(t.Context(), "one"); err != nil {
 			t.Fatal(err)
