@@ -1,4 +1,4 @@
-// Package durable makes files and names such that they are there after a loss of power.
+// Package durable makes files and names that a loss of power leaves.
 package durable
 
 import (
@@ -12,8 +12,8 @@ import (
 // Suffix ends the name of a file that WriteFile has not finished.
 const Suffix = ".new"
 
-// WriteFile makes a file appear with all of its content, in place of an earlier one, or not at all. A file may have one
-// writer at a time.
+// WriteFile makes a file appear with all of its content, in place of an earlier one, or not at all. Two callers must
+// not write a file together.
 func WriteFile(path string, content []byte) error {
 	f, err := private.Create(path + Suffix)
 	if err != nil {
