@@ -114,7 +114,7 @@ type stream struct {
 // laterCopy is a copy of a message, which must not reach the server before the message itself.
 type laterCopy struct {
 	after int // writes that must be answered first
-	send   func(context.Context) error
+	send  func(context.Context) error
 }
 
 // serveStream relays a stream until it ends or breaks on either side.
