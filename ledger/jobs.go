@@ -97,6 +97,9 @@ func (l *Ledger) do(job engine.Job) (err error) {
 	defer l.mu.Unlock()
 	l.engine.JobDone(job, result)
 	l.changed()
+	if job.Kind == engine.Sweep && result.Next == nil {
+		signal(l.historyDue) // the horizon may have moved past further files meanwhile
+	}
 	return nil
 }
 

@@ -442,7 +442,7 @@ func (c *cluster) partition() {
 // change proposes a membership change, and starts the node that joins.
 func (c *cluster) change() {
 	n := c.leader()
-	if n == nil || c.drill.On() {
+	if n == nil || n.alone || c.drill.On() {
 		return
 	}
 	m := n.core.Members()
@@ -485,7 +485,7 @@ func (c *cluster) change() {
 func (c *cluster) rivals() {
 	c.met("rival elections")
 	for range 2 {
-		if n := c.any(); n.up {
+		if n := c.any(); n.up && !n.alone {
 			n.safely(c.w.upTo(10*millisecond), func() { n.must(n.core.Campaign(), "an election"); n.effects() })
 		}
 	}

@@ -46,6 +46,7 @@ type member struct {
 	heldUntil int64 // the applier is paused until then
 	hungSince int64 // the applier hangs since then; 0: it does not
 	working   bool  // a job is being done
+	alone     bool  // there is no other node, and this one decides without the library
 	replayed  bool  // state has reached its index from before the crash
 
 	role        core.Role
@@ -166,12 +167,21 @@ func (n *member) start() {
 			n.must(err, "emptying the log behind an installed state")
 		}
 	}
+	n.alone = n.c.plan.nodes == 1 && len(n.c.nodes) == 1 && n.c.own.chance(2)
 	n.core, err = core.New(core.Options{
 		ID: n.id, Applied: at, Members: n.members[at.Index], Log: n.log, State: n.log.State(),
-		Nonce: n.w.rng.Uint64(), Snapshot: n.snapshot, ApplyBytes: n.c.plan.applyBytes,
+		Nonce: n.w.rng.Uint64(), Snapshot: n.snapshot, ApplyBytes: n.c.plan.applyBytes, Alone: n.alone,
 	})
 	n.must(err, "starting the consensus")
 	n.safely(n.w.upTo(tick), n.tick)
+	switch {
+	case n.alone:
+		n.c.met("nodes alone")
+		n.must(n.core.Campaign(), "an election")
+		n.effects()
+	case len(n.c.nodes) == 1:
+		n.c.met("nodes alone with the library")
+	}
 }
 
 func (n *member) tick() {
@@ -471,8 +481,11 @@ func (n *member) gathered() engine.Gathered {
 // work does the job that the engine says is next, concurrently with everything else; with flush a checkpoint if there
 // is none.
 func (n *member) work(flush bool) {
+	if n.working {
+		return
+	}
 	job := n.queue.NextJob()
-	if job.Kind == engine.NoJob && flush && !n.working {
+	if job.Kind == engine.NoJob && flush {
 		job = engine.Job{Kind: engine.Flush}
 	}
 	switch job.Kind {

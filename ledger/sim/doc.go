@@ -59,7 +59,8 @@
 //     The oracle checks that outcomes and digests are equal on all nodes: it treats a
 //     follower's apply as a replay.
 //   - clusterrun_test.go draws the plan and the order of faults, and audits the
-//     state of every member after a power loss of all nodes.
+//     state of every member after a power loss of all nodes. One cluster of five begins
+//     as a node that decides alone in some of its lives, without the library.
 //   - clustercampaign_test.go runs seed after seed and summarizes the events.
 //   - clusterdrill_test.go adapts a cluster to package drill, which has faults that
 //     chance produces too rarely.

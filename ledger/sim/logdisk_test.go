@@ -121,10 +121,10 @@ func (d *logDisk) open(believe bool) (torn bool) {
 	return torn
 }
 
-// truncate drops the records up to an index. The last one stays, as the newest file does.
+// truncate drops the records up to an index, except for one: the real log keeps the position before its first entry.
 func (d *logDisk) truncate(upTo uint64) {
 	n := 0
-	for n < len(d.records)-1 && d.records[n].index <= upTo && n < d.synced {
+	for n < d.synced-1 && d.records[n].index <= upTo {
 		n++
 	}
 	d.records = slices.Clone(d.records[n:])
