@@ -52,25 +52,14 @@ func (a *applier) Apply(at raftlog.Position, entry []byte) any {
 	}
 	took := time.Since(began)
 	l.counters.applied.Observe(int64(took))
+	g := l.gathered()
 	l.mu.Lock()
-	l.engine.Applied(took, most)
+	l.engine.Applied(took, most, g)
 	l.changed()
 	l.mu.Unlock()
 	l.count(outcomes, len(entry))
 	l.probes.decided(outcomes)
-	if l.checkpointIsDue() {
-		// A signal rather than a checkpoint, because the applier must not wait for the disk.
-		signal(l.checkpointDue)
-	}
 	return outcomes
-}
-
-func (l *Ledger) checkpointIsDue() bool {
-	if l.flushIsDue() || l.blocksAreDue() {
-		return true
-	}
-	log := l.opened.Load()
-	return log != nil && l.logIsDue(log)
 }
 
 func (l *Ledger) count(outcomes []machine.Outcome, size int) {
@@ -81,13 +70,4 @@ func (l *Ledger) count(outcomes []machine.Outcome, size int) {
 	for i := range outcomes {
 		l.counters.decisions[outcomes[i].Code].Add(1)
 	}
-}
-
-// Checkpoint returns once everything applied up to the position is in the
-// state file, because the log drops it right after.
-func (a *applier) Checkpoint(at raftlog.Position) error {
-	if a.store.Checkpoint().Index >= at.Index {
-		return nil
-	}
-	return (*Ledger)(a).flush()
 }

@@ -85,7 +85,7 @@ func TestArchiveThatHangs(t *testing.T) {
 		s := l.Stats().Archive
 		return strings.Contains(s.Problem, "does its file system hang") && !s.FailingSince.IsZero()
 	})
-	mustDo(t, l.dropHistory(t.Context()))
+	mustDo(t, l.dropHistory())
 	if n := l.Stats().DroppedFiles; n > archived {
 		t.Errorf("%d files were dropped, %d are archived", n, archived)
 	}

@@ -74,7 +74,7 @@ func TestArchiveIsNotForgotten(t *testing.T) {
 	l = openRetaining(t, dir, nil)
 	l.fill(4 << 20)
 	mustDo(t, l.flush())
-	mustDo(t, l.dropHistory(t.Context()))
+	mustDo(t, l.dropHistory())
 	must.Equal(t, l.Stats().DroppedFiles, 0, "%d files were dropped, and no archive was asked")
 	s := l.Stats().Archive
 	if s == nil || !strings.Contains(s.Problem, datadir.ArchiveName) || s.FailingSince.IsZero() || s.WaitingFiles == 0 {
@@ -85,7 +85,7 @@ func TestArchiveIsNotForgotten(t *testing.T) {
 	// With the archive again nothing is missing in it.
 	l = openArchiving(t, dir, to)
 	l.archiveAll()
-	mustDo(t, l.dropHistory(t.Context()))
+	mustDo(t, l.dropHistory())
 	l.awaitDrop()
 	if report := verifyArchive(t, to); report.First != 1 || report.Files < l.Stats().DroppedFiles {
 		t.Errorf("%d files were dropped, the archive has %+v", l.Stats().DroppedFiles, report)
@@ -190,7 +190,7 @@ func TestEmptyArchiveID(t *testing.T) {
 		if s := l.Stats().Archive; !strings.Contains(s.Problem, path) || s.Files != 0 {
 			t.Errorf("an archive is used without its id: %+v", s)
 		}
-		mustDo(t, l.dropHistory(t.Context()))
+		mustDo(t, l.dropHistory())
 		check.Equal(t, l.Stats().DroppedFiles, 0, "%d files were dropped without an archive")
 		l.closeAndAudit()
 	}

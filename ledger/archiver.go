@@ -37,27 +37,6 @@ type archivePass struct {
 	over    bool   // its result is recorded, so that later silence is not taken for a hang
 }
 
-// archiveLoop copies files whenever some have been sealed, and tries again after a failure.
-func (l *Ledger) archiveLoop() {
-	defer l.loops.Done()
-	if l.options.Archive == "" {
-		return
-	}
-	timer := time.NewTicker(l.options.retainInterval)
-	defer timer.Stop()
-	for {
-		l.archiveFiles(l.stopping)
-		select {
-		case <-timer.C:
-		case <-l.archiveDue:
-		case <-l.failed:
-			return
-		case <-l.stopping.Done():
-			return
-		}
-	}
-}
-
 // useArchive runs f once no other use of the archive is under way. The channel is closed when f has ended; it is nil if
 // ctx ended before f began.
 func (l *Ledger) useArchive(ctx context.Context, f func()) (ended <-chan struct{}) {
@@ -88,13 +67,9 @@ func (l *Ledger) archiveFiles(ctx context.Context) {
 	}
 	pass := &archivePass{answers: l.archiver.answers.Load()}
 	ended := l.useArchive(ctx, func() {
-		copied, err := l.copyToArchive(ctx)
-		if ctx.Err() != nil || errors.Is(err, boltstore.ErrClosed) {
-			return
-		}
-		l.noteArchive(pass, err)
-		if copied > 0 {
-			signal(l.retainDue) // for files that waited for it
+		err := l.copyToArchive(ctx)
+		if ctx.Err() == nil && !errors.Is(err, boltstore.ErrClosed) {
+			l.noteArchive(pass, err)
 		}
 	})
 	if ended == nil {
@@ -132,21 +107,21 @@ func (l *Ledger) coverSealed() error {
 
 var errArchiveHangs = errors.New("the archive has not answered for minutes; does its file system hang?")
 
-func (l *Ledger) copyToArchive(ctx context.Context) (copied int, err error) {
+func (l *Ledger) copyToArchive(ctx context.Context) error {
 	a, err := l.openArchive(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	archived := uint64(0)
 	if entries := a.Entries(); len(entries) > 0 {
 		archived = entries[len(entries)-1].Number
 		if err := a.Confirmed(archived); err != nil { // so that one that has gone away is noticed at once
-			return 0, err
+			return err
 		}
 		l.archiver.answers.Add(1)
 	}
 	if ctx.Err() != nil {
-		return 0, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 	sealed := l.store.SealedBlocks()
 	if l.archiver.checked == 0 {
@@ -161,13 +136,12 @@ func (l *Ledger) copyToArchive(ctx context.Context) (copied int, err error) {
 			continue
 		}
 		if err := l.copyOne(ctx, a, f.Number); err != nil {
-			return copied, err
+			return err
 		}
 		l.archiver.checked = f.Number
 		l.archiver.answers.Add(1)
-		copied++
 	}
-	return copied, nil
+	return nil
 }
 
 func (l *Ledger) copyOne(ctx context.Context, a *archive.Archive, number uint64) (err error) {

@@ -3,7 +3,6 @@ package ledger
 import (
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"testing"
@@ -12,53 +11,10 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
-	"github.com/seqledger/seqledger/ledger/boltstore"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/raftlog"
 )
-
-func TestCheckpointsGrowWhereTheyCostMuch(t *testing.T) {
-	t.Parallel()
-	const mib = 1 << 20
-	for name, test := range map[string]struct {
-		now, changed, pages, want int64
-	}{
-		"pages of random records":   {32 * mib, 32 * mib, 300 * mib, 64 * mib},
-		"half of it is tolerated":   {64 * mib, 64 * mib, 32 * mib, 64 * mib},
-		"just above a half":         {64 * mib, 64 * mib, 32*mib + 1, 128 * mib},
-		"never above the bound":     {128 * mib, 128 * mib, 900 * mib, 128 * mib},
-		"records that lie together": {128 * mib, 132 * mib, 33*mib - 1, 64 * mib},
-		"a quarter is tolerated":    {128 * mib, 132 * mib, 33 * mib, 128 * mib},
-		"never below the bound":     {32 * mib, 32 * mib, 2 * mib, 32 * mib},
-		"a small one tells nothing": {64 * mib, 10 * mib, 90 * mib, 64 * mib},
-		"nothing written yet":       {32 * mib, 0, 0, 32 * mib},
-	} {
-		got := nextCheckpointBytes(test.now, boltstore.FlushSize{Changed: test.changed, Pages: test.pages})
-		check.Equal(t, got, test.want, "%s: got %d", name)
-	}
-}
-
-func TestTheFirstCheckpointGoesByTheState(t *testing.T) {
-	t.Parallel()
-	const mib = 1 << 20
-	for state, want := range map[int64]int64{
-		0: 32 * mib, 512 * mib: 32 * mib, 512*mib + 16: 32*mib + 1, 1024 * mib: 64 * mib, 2048 * mib: 128 * mib,
-		1 << 50: 128 * mib,
-	} {
-		check.Equal(t, firstCheckpointBytes(state), want, "with a state of %d bytes: %d", state)
-	}
-}
-
-func TestProposalsWaitAboveTheCheckpoint(t *testing.T) {
-	t.Parallel()
-	const mib = 1 << 20
-	for due, want := range map[int64]int64{16 << 10: 64 << 10, 32 * mib: 128 * mib, 64 * mib: 128 * mib,
-		256 * mib: 512 * mib} {
-		l := new(Ledger)
-		l.checkpointBytes.Store(due)
-		check.Equal(t, l.maxPending(), want, "a checkpoint of %d bytes: proposals wait at %d", due)
-	}
-}
 
 // The bound of an entry comes from the ledger's own configuration, also when
 // nothing is replayed at the start.
@@ -122,13 +78,14 @@ func TestTombstonesMakeACheckpointDue(t *testing.T) {
 		}
 	}
 	checkpoints := l.Stats().CheckpointSeconds.Count
-	remove(maxTombstones - 2*each)
-	if l.flushIsDue() || l.Stats().CheckpointSeconds.Count != checkpoints {
-		t.Errorf("a checkpoint after %d of %d tombstones and %d bytes", l.store.Tombstones(), maxTombstones,
+	const most = 1 << 16
+	remove(most - 2*each)
+	if l.Stats().CheckpointSeconds.Count != checkpoints {
+		t.Errorf("a checkpoint after %d of %d tombstones and %d bytes", l.store.Tombstones(), most,
 			l.store.PendingBytes())
 	}
 	before := l.store.Tombstones()
-	if before < maxTombstones-3*each {
+	if before < most-3*each {
 		t.Fatalf("%d tombstones are counted of %d", before, i)
 	}
 	remove(4 * each)
@@ -145,7 +102,7 @@ func TestProposalsWaitForACheckpoint(t *testing.T) {
 	const due, each = 16 << 10, 20
 	l := must.Get(Open(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler),
 		CheckpointBytes: due}))(t)
-	l.flushing.Lock()
+	l.jobs.Lock()
 	var group sync.WaitGroup
 	written := make(chan struct{})
 	group.Go(func() {
@@ -174,7 +131,7 @@ func TestProposalsWaitForACheckpoint(t *testing.T) {
 	if n := l.Stats().PendingBytes; n > 4*due+4*each*500 {
 		t.Errorf("%d bytes of changes wait for the state file", n)
 	}
-	l.flushing.Unlock()
+	l.jobs.Unlock()
 	group.Wait()
 	must.Do(t, l.Close())
 }
@@ -182,37 +139,34 @@ func TestProposalsWaitForACheckpoint(t *testing.T) {
 // A checkpoint rests while others wait for the processor, and only then.
 func TestCheckpointRests(t *testing.T) {
 	t.Parallel()
-	const worked, roomy = 2 * time.Millisecond, 1 << 20
+	const worked = 2 * time.Millisecond
 	for name, test := range map[string]struct {
-		replayed bool
-		queued   int64
-		due      int64 // some hundred bytes have gathered
-		worked   time.Duration
-		want     time.Duration
+		replayed, queued bool
+		changes          int64
+		worked           time.Duration
+		want             time.Duration
 	}{
-		"somebody waits":             {true, 1, roomy, worked, 2 * worked},
-		"after long work":            {true, 1, roomy, time.Second, longestYield},
-		"nobody waits":               {true, 0, roomy, worked, 0},
-		"at a start":                 {false, 1, roomy, worked, 0},
-		"the next one is nearly due": {true, 1, 10, worked, 0},
+		"somebody waits":             {true, true, 15, worked, 2 * worked},
+		"after long work":            {true, true, 15, time.Second, longestYield},
+		"nobody waits":               {true, false, 15, worked, 0},
+		"at a start":                 {false, true, 15, worked, 0},
+		"the next one is nearly due": {true, true, 16, worked, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := must.Get(boltstore.Open(filepath.Join(t.TempDir(), "state"),
-					boltstore.Options{Create: true, Identity: []byte("x"), NoSync: true}))(t)
-				defer func() { _ = store.Close() }() // it is thrown away
-				must.Do(t, store.Update(boltstore.Position{Index: 1, Term: 1}, func(tx machine.Tx) error {
-					return tx.Put(machine.TableMeta, []byte("k"), make([]byte, 100))
-				}))
-				watch := raftlog.NewWatch()
 				l := &Ledger{
-					store: store, stopping: t.Context(),
-					checkpointed: watch.Job("a checkpoint", time.Second), roomAwaited: watch.Job("room", time.Second),
+					stopping: t.Context(), engine: engine.New(1<<20, 1),
+					working: raftlog.NewWatch().Job("", time.Second),
 				}
 				l.replayed.Store(test.replayed)
-				l.counters.queuedBytes.Store(test.queued)
-				l.checkpointBytes.Store(test.due)
+				l.engine.SetCheckpointBytes(10, 0)
+				l.engine.Gather(engine.Gathered{Changes: test.changes})
+				if test.queued {
+					s := new(engine.Submission)
+					s.Add(engine.Origin{}, []byte("x"), 1)
+					l.engine.Submit(s, false)
+				}
 				began := time.Now()
 				l.yield(test.worked)
 				check.Equal(t, time.Since(began), test.want, "it rested %s")

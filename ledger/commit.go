@@ -31,8 +31,8 @@ import (
 // 2), and every later read finds its effect (invariant 9).
 //
 // Everything between Submit and the answer counts against one budget of bytes.
-// When checkpoints cannot keep up, the commit loop waits before it proposes. The
-// applier never waits, because what is in the log must be applied.
+// When checkpoints cannot keep up, nothing is proposed. The applier never waits,
+// because what is in the log must be applied.
 
 const (
 	// A submission of these, with its overhead, fits in the smallest queue.
@@ -244,10 +244,10 @@ func (l *Ledger) enqueue(ctx context.Context, s *Submission, wait, here bool) er
 }
 
 // mayLead reports whether a caller may do the work of the loops. One with a deadline must not wait for a disk that
-// hangs. An entry that waits for other nodes is to have another one beside it. For the rest see awaitRoom.
+// hangs. An entry that waits for other nodes is to have another one beside it.
 func (l *Ledger) mayLead(ctx context.Context) bool {
 	_, limited := ctx.Deadline()
-	return !limited && l.options.Cluster == nil && !l.lacksRoom()
+	return !limited && l.options.Cluster == nil
 }
 
 // lead proposes an entry, writes it to the log, applies and answers it in the goroutine of its caller, which returns
@@ -301,8 +301,17 @@ func (l *Ledger) changed() {
 		owner(s).admitted <- queued // capacity 1
 	}
 	l.counters.queuedBytes.Store(l.engine.Bytes())
+	if lacks := l.engine.LacksRoom(); lacks != l.lacksRoom.Load() {
+		l.lacksRoom.Store(lacks)
+		if lacks {
+			l.counters.slowed.Add(1)
+		}
+	}
 	if l.engine.MayCut() {
 		signal(l.cutDue)
+	}
+	if l.engine.HasJob() {
+		signal(l.jobDue)
 	}
 	if l.engine.Drained() {
 		signal(l.drained)
@@ -330,7 +339,6 @@ func (l *Ledger) commitLoop() {
 	for {
 		select {
 		case <-l.cutDue:
-			l.awaitRoom()
 			// Callers that were just answered come back with their next write. They run
 			// first, because one entry then has what would be a small one and the rest.
 			// If no other goroutine can run, Gosched returns at once.
@@ -378,27 +386,6 @@ func (l *Ledger) stored(took time.Duration) {
 	defer l.mu.Unlock()
 	l.engine.Stored(took)
 	l.changed()
-}
-
-// awaitRoom keeps proposals back while too many changes wait for the state
-// file.
-func (l *Ledger) awaitRoom() {
-	if !l.lacksRoom() {
-		return
-	}
-	l.counters.slowed.Add(1)
-	l.roomAwaited.Begin()
-	defer l.roomAwaited.End()
-	for l.lacksRoom() {
-		signal(l.checkpointDue)
-		select {
-		case <-l.flushed:
-		case <-l.failed:
-			return
-		case <-l.stopping.Done():
-			return
-		}
-	}
 }
 
 // answerLoop wakes the callers whose commands are decided, in the order of the log.

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -28,17 +27,16 @@ type Ledger struct {
 
 	// Set by Open, and constant afterwards.
 
-	source       read.Source // what Reader reads
-	options      Options
-	directory    *datadir.Directory
-	store        *boltstore.Store
-	log          *raftlog.Log
-	cluster      *cluster.Driver
-	watch        *raftlog.Watch
-	checkpointed *raftlog.Job      // a checkpoint, or what is written between two
-	roomAwaited  *raftlog.Job      // see awaitRoom
-	logOpened    time.Time         // when its replay began
-	retainHook   func(step string) // for tests
+	source    read.Source // what Reader reads
+	options   Options
+	directory *datadir.Directory
+	store     *boltstore.Store
+	log       *raftlog.Log
+	cluster   *cluster.Driver
+	watch     *raftlog.Watch
+	working   *raftlog.Job              // see do
+	logOpened time.Time                 // when its replay began
+	jobHook   func(next engine.JobKind) // for tests
 
 	// Guarded by the store's lock.
 
@@ -60,18 +58,18 @@ type Ledger struct {
 	mu     sync.Mutex // guards engine
 	engine *engine.Engine
 
-	flushing sync.Mutex // serializes flush, so that each flush is counted once
-	dropping sync.Mutex // serializes dropHistory
+	jobs    sync.Mutex // held while a job is done; guards removal
+	removal removal
 
 	// Atomic.
 
-	opened          atomic.Pointer[raftlog.Log] // log, for the applier, which may run before Open has returned
-	probes          probes
-	lastProposed    atomic.Int64 // ledger time of the last proposed entry, Unix nanoseconds
-	checkpointBytes atomic.Int64 // how much change makes a checkpoint due
-	replayed        atomic.Bool
-	draining        atomic.Bool
-	failure         atomic.Pointer[failure]
+	opened       atomic.Pointer[raftlog.Log] // log, for the applier, which may run before Open has returned
+	probes       probes
+	lastProposed atomic.Int64 // ledger time of the last proposed entry, Unix nanoseconds
+	replayed     atomic.Bool
+	lacksRoom    atomic.Bool // as the engine says
+	draining     atomic.Bool
+	failure      atomic.Pointer[failure]
 
 	// Held by a send, with capacity 1.
 
@@ -80,12 +78,10 @@ type Ledger struct {
 
 	// Signals, with capacity 1; see signal.
 
-	cutDue        chan struct{} // see commitLoop
-	drained       chan struct{} // see Drain
-	checkpointDue chan struct{}
-	flushed       chan struct{} // for the commit loop while it waits for a checkpoint
-	retainDue     chan struct{}
-	archiveDue    chan struct{}
+	cutDue     chan struct{} // see commitLoop
+	drained    chan struct{} // see Drain
+	jobDue     chan struct{}
+	historyDue chan struct{}
 
 	// The pipeline and the end.
 
@@ -154,7 +150,7 @@ func (l *Ledger) run(ctx context.Context) error {
 	// Before the replay, whose changes would gather in memory otherwise.
 	l.loops.Add(1)
 	// Ends with stopping; joined by release.
-	go l.checkpointLoop()
+	go l.jobLoop()
 	sole, err := l.awaitSole(ctx)
 	if err == nil {
 		err = l.cluster.CompareLedger(ctx)
@@ -183,23 +179,20 @@ func newLedger(o Options) *Ledger {
 		engine:   engine.New(o.QueueBytes, engine.EntryCommands(o.Config)),
 		inFlight: make(chan inflightEntry, engine.MaxInFlight),
 
-		backups:       make(chan struct{}, 1),
-		blockFiles:    make(chan struct{}, 1),
-		cutDue:        make(chan struct{}, 1),
-		drained:       make(chan struct{}, 1),
-		checkpointDue: make(chan struct{}, 1),
-		flushed:       make(chan struct{}, 1),
-		retainDue:     make(chan struct{}, 1),
-		archiveDue:    make(chan struct{}, 1),
-		archiver:      archiver{copying: make(chan struct{}, 1)},
+		backups:    make(chan struct{}, 1),
+		blockFiles: make(chan struct{}, 1),
+		cutDue:     make(chan struct{}, 1),
+		drained:    make(chan struct{}, 1),
+		jobDue:     make(chan struct{}, 1),
+		historyDue: make(chan struct{}, 1),
+		archiver:   archiver{copying: make(chan struct{}, 1)},
 
 		stop: stop, stopping: stopping,
 		failed: make(chan struct{}), watch: raftlog.NewWatch(),
 	}
-	l.checkpointed = l.watch.Job("a checkpoint", checkpointPatience)
+	l.working = l.watch.Job("a checkpoint", checkpointPatience)
 	// On equal disks the nodes of a cluster write their checkpoints at the same time, and one sync may take long.
-	l.checkpointed.OnlyWhile(l.lacksRoom)
-	l.roomAwaited = l.watch.Job("the wait for a checkpoint", checkpointPatience)
+	l.working.OnlyWhile(l.lacksRoom.Load)
 	l.source.Err, l.source.Fresh, l.source.Failed = l.Err, l.fresh, l.readFailed
 	l.Reader = read.New(&l.source)
 	l.cluster = cluster.New(l.clusterHost())
@@ -218,8 +211,7 @@ func (l *Ledger) openState() (err error) {
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
-	l.checkpointBytes.Store(cmp.Or(l.options.CheckpointBytes,
-		firstCheckpointBytes(int64(l.store.ScrubPages())*int64(l.store.PageSize()))))
+	l.engine.SetCheckpointBytes(l.options.CheckpointBytes, int64(l.store.ScrubPages())*int64(l.store.PageSize()))
 	if l.store.SumsMade() && !l.directory.Fresh() && l.store.Checkpoint().Index > 0 {
 		l.options.Logger.Warn("the checksums of the state file's pages were missing, as they are after a join, "+
 			"and were made of the pages as they are; seqledger verify checks them against the blocks",
@@ -285,7 +277,7 @@ func (l *Ledger) openLog() (err error) {
 }
 
 func (l *Ledger) startLoops() {
-	l.loops.Add(6)
+	l.loops.Add(5)
 	// Ends with stopping; joined by release.
 	go l.commitLoop()
 	l.answering.Go(l.answerLoop) // ends when release closes inFlight, and is joined there
@@ -296,10 +288,8 @@ func (l *Ledger) startLoops() {
 	// Ends with the count, or stopping; joined by release.
 	go l.countLoop()
 	// Ends with stopping; joined by release.
-	go l.retainLoop()
-	// Ends with stopping, or at once without an archive; joined by release.
-	go l.archiveLoop()
-	signal(l.checkpointDue) // the log may be long enough to be truncated
+	go l.historyLoop()
+	l.gather() // the log may be long enough to be truncated
 }
 
 // create proposes the command that gives a new ledger its id.
@@ -341,6 +331,9 @@ func (l *Ledger) Drain(ctx context.Context) error {
 func (l *Ledger) closeEngine() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.Err() != nil {
+		l.engine.Fail()
+	}
 	l.engine.Close()
 	l.changed()
 }

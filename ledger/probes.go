@@ -47,7 +47,7 @@ func (p *probes) decided(outcomes []machine.Outcome) {
 // leavesToLog reports whether a retry is left to the log.
 func (l *Ledger) leavesToLog() bool {
 	return l.probes.exhausted() && sharesLog(l.counters.queuedBytes.Load(), l.options.QueueBytes, l.log.Writing()) &&
-		!l.lacksRoom() && // else the log waits for the state file
+		!l.lacksRoom.Load() && // else the log waits for the state file
 		l.cluster.Term() != 0 && !l.draining.Load()
 }
 

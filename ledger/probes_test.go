@@ -99,7 +99,7 @@ func TestIdleOrFullLedgerProbes(t *testing.T) {
 	}
 	for name, change := range map[string]func(on bool){
 		"draining":              l.draining.Store,
-		"the state file behind": func(bool) { l.checkpointBytes.Store(-l.checkpointBytes.Load()) }, // no bytes may wait
+		"the state file behind": l.lacksRoom.Store,
 	} {
 		change(true)
 		if !answeredFromState(t, l, retry) {

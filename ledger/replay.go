@@ -130,7 +130,7 @@ func (l *Ledger) awaitOthers() error {
 		return err
 	}
 	l.replayed.Store(true)
-	signal(l.checkpointDue) // the log may be long enough to be truncated
+	l.gather() // the log may be long enough to be truncated
 	l.recovered()
 	return nil
 }

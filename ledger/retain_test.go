@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/seqledger/seqledger/internal/testkit/check"
 	"github.com/seqledger/seqledger/internal/testkit/must"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 	"github.com/seqledger/seqledger/ledger/verify"
 )
@@ -99,6 +99,12 @@ func (l *retainingLedger) wantValues(values map[string]string) {
 	if err != nil {
 		l.Error(err)
 	}
+}
+
+// dropHistory has files before the horizon removed that are worth it, and waits for that.
+func (l *retainingLedger) dropHistory() error {
+	l.remove()
+	return l.work()
 }
 
 // awaitDrop waits until files have been dropped.
@@ -235,23 +241,23 @@ func TestCrashWhileHistoryIsDropped(t *testing.T) {
 	dir := t.TempDir()
 	l := openRetaining(t, dir, func(o *Options) { o.CheckpointBytes = 300 << 10 })
 	values := longValues(40) // in several pieces of maxLiveBytes
-	l.dropping.Lock()
+	l.jobs.Lock()
 	l.set(1, values)
 	l.fill(5 << 19)
-	steps := map[string]int{}
-	l.retainHook = func(step string) {
-		if steps[step]++; steps[step] <= 3 {
+	jobs := map[engine.JobKind]int{}
+	l.jobHook = func(next engine.JobKind) {
+		if jobs[next]++; jobs[next] <= 3 {
 			// What is not synced is not there after a crash of the machine; after one of the process it is.
-			mustGoOn(t, copyDirectory(t, dir), step, values)
+			mustGoOn(t, copyDirectory(t, dir), fmt.Sprint("before job ", next), values)
 		}
 	}
 	before := copyDirectory(t, dir)
-	l.dropping.Unlock()
-	if err := l.dropHistory(context.Background()); err != nil && l.Stats().DroppedFiles == 0 {
+	l.jobs.Unlock()
+	if err := l.dropHistory(); err != nil && l.Stats().DroppedFiles == 0 {
 		t.Fatal(err)
 	}
-	if steps["some values are carried"] < 2 || len(steps) < 5 {
-		t.Errorf("the steps are %v", steps)
+	if jobs[engine.Carry] < 2 || jobs[engine.Flush] == 0 || jobs[engine.Drop] == 0 || jobs[engine.Sweep] == 0 {
+		t.Errorf("the jobs are %v", jobs)
 	}
 	l.wantValues(values)
 	crashAmidRemovals(t, l, before, values)
@@ -299,11 +305,11 @@ func TestNothingIsDroppedDuringABackup(t *testing.T) {
 	l.backups <- struct{}{}
 	l.fill(3 << 20)
 	l.await("the horizon", func() bool { return len(l.store.Droppable(l.source.Horizon.Load().Index())) > 0 })
-	if err := l.dropHistory(t.Context()); err != nil || l.Stats().DroppedFiles != 0 {
+	if err := l.dropHistory(); err != nil || l.Stats().DroppedFiles != 0 {
 		t.Errorf("dropped %d files, %v", l.Stats().DroppedFiles, err)
 	}
 	<-l.backups
-	signal(l.retainDue)
+	signal(l.historyDue)
 	l.awaitDrop()
 	l.closeAndAudit()
 }
@@ -329,12 +335,12 @@ func TestDigestsWhileHistoryIsDropped(t *testing.T) {
 	}
 	compared := false
 	for round := 0; !compared && round < 10; round++ {
-		l.dropping.Lock()
+		l.jobs.Lock()
 		l.fill(5 << 19)
 		note("before")
 		files := l.Stats().DroppedFiles
-		l.dropping.Unlock()
-		mustDo(t, l.dropHistory(t.Context()))
+		l.jobs.Unlock()
+		mustDo(t, l.dropHistory())
 		compared = note("after") && l.Stats().DroppedFiles > files
 	}
 	if !compared {

@@ -42,7 +42,6 @@ type fakeLedger struct {
 type nothing struct{}
 
 func (nothing) Apply(raftlog.Position, []byte) any { return nil }
-func (nothing) Checkpoint(raftlog.Position) error  { return nil }
 
 var testLedger = machine.LedgerID(0xfeed)
 

@@ -26,7 +26,7 @@ type Engine struct {
 	// Everything between Submit and the answer counts.
 	shared, single account
 	waiting        []*Submission // for room in shared
-	closed         bool
+	closed, failed bool
 
 	entryCommands int
 	together      int  // how many of the last entries, at most, had more than one command
@@ -35,6 +35,7 @@ type Engine struct {
 	unsynced      bool // the last entry may not be on the disk yet
 	syncs         pace // of the log
 	applies       pace // of entries
+	jobs          jobs
 }
 
 // account is a budget in bytes.
@@ -44,10 +45,12 @@ func (a *account) fits(cost int64) bool { return a.used+cost <= a.most }
 
 // New returns an engine whose submissions may have queueBytes, and an eighth more for those that do not wait.
 func New(queueBytes int64, entryCommands int) *Engine {
-	return &Engine{
+	e := &Engine{
 		shared: account{most: queueBytes}, single: account{most: queueBytes / singleShare},
 		entryCommands: entryCommands,
 	}
+	e.SetCheckpointBytes(0, 0)
+	return e
 }
 
 // Admission is what Submit did with a submission.
@@ -114,6 +117,9 @@ func (e *Engine) Leave(s *Submission) bool {
 // Close turns away what comes from now on and what waits for room. What is in the queue is still proposed.
 func (e *Engine) Close() { e.closed = true }
 
+// Fail is Close after a failure: there are no jobs any more, and what is in the queue waits for none.
+func (e *Engine) Fail() { e.closed, e.failed = true, true }
+
 // Bytes returns how many bytes of submissions are on their way.
 func (e *Engine) Bytes() int64 { return e.shared.used + e.single.used }
 
@@ -132,7 +138,7 @@ func (e *Engine) MostCommands() int { return e.entryCommands }
 // MayCut reports whether an entry may be proposed.
 func (e *Engine) MayCut() bool {
 	switch {
-	case len(e.queue) == 0 || e.inFlight == MaxInFlight || e.alone:
+	case len(e.queue) == 0 || e.inFlight == MaxInFlight || e.alone || e.LacksRoom():
 		return false
 	case e.inFlight == 0:
 		return true
@@ -171,7 +177,7 @@ func (e *Engine) Cut() (spans []Span, commands, size int) {
 // entry may be proposed. Soon after an entry of more than one command it takes none: where several callers write, what
 // one of them would propose alone, while the others come back, makes entries smaller.
 func (e *Engine) Lead() (spans []Span, commands, size int) {
-	if e.inFlight > 0 || e.together > 0 || len(e.queue) != 1 || e.queue[0].Exclusive {
+	if e.inFlight > 0 || e.together > 0 || len(e.queue) != 1 || e.queue[0].Exclusive || !e.MayCut() {
 		return nil, 0, 0
 	}
 	spans, commands, size = e.Cut()
@@ -256,10 +262,11 @@ func (e *Engine) Stored(took time.Duration) {
 	e.unsynced = false
 }
 
-// Applied notes how long an entry took to be applied, and how many commands the next ones may have.
-func (e *Engine) Applied(took time.Duration, entryCommands int) {
+// Applied notes how long an entry took to be applied, how many commands the next ones may have, and what has gathered.
+func (e *Engine) Applied(took time.Duration, entryCommands int, g Gathered) {
 	e.applies.observe(took)
 	e.SetMostCommands(entryCommands)
+	e.Gather(g)
 }
 
 // SetMostCommands sets how many commands the next entries may have; see EntryCommands.

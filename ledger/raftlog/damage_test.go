@@ -43,7 +43,7 @@ func newImage(t *testing.T) *image {
 	for i := range 20 {
 		write(t, l, text(i))
 	}
-	must.Do(t, l.Truncate())
+	must.Do(t, m.truncate(l))
 	closeLog(t, l)
 	o.Create, o.Checkpoint = false, m.durable
 	l = open(t, o)

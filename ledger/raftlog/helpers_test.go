@@ -21,8 +21,7 @@ type recorder struct {
 	entries []string
 	durable Position
 
-	onApply      func(entry string)
-	onCheckpoint func(Position) error
+	onApply func(entry string)
 }
 
 func (r *recorder) Apply(at Position, entry []byte) any {
@@ -38,16 +37,13 @@ func (r *recorder) Apply(at Position, entry []byte) any {
 	return at
 }
 
-func (r *recorder) Checkpoint(at Position) error {
-	if r.onCheckpoint != nil {
-		if err := r.onCheckpoint(at); err != nil {
-			return err
-		}
-	}
+// truncate makes the machine's state durable, and drops the log up to there.
+func (r *recorder) truncate(l *Log) error {
+	at := l.Covered()
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.durable = at
-	return nil
+	r.mu.Unlock()
+	return l.Truncate(at.Index)
 }
 
 // restarted returns the machine after a crash, with its durable state only.

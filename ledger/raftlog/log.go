@@ -11,12 +11,11 @@ import (
 
 // Log is an open log. Its methods may be called from any goroutine.
 type Log struct {
-	options    Options
-	host       *host.Host
-	files      *segment.Log
-	truncating sync.Mutex
-	closeOnce  sync.Once
-	closeErr   error
+	options   Options
+	host      *host.Host
+	files     *segment.Log
+	closeOnce sync.Once
+	closeErr  error
 }
 
 // Watch tells whether the work that a node must do to serve advances.
@@ -45,18 +44,13 @@ func (l *Log) ReadsAlone() bool { return l.host.ReadsAlone() }
 // has been Ready it costs an atomic load. It fails with ErrClosed, the log's failure, or the context's error.
 func (l *Log) ReadBarrier(ctx context.Context) error { return l.host.ReadBarrier(ctx) }
 
-// Truncate makes the machine's state durable, records its position in the log and drops the files before it, except the
-// newest. It blocks for as long as Machine.Checkpoint does; commits continue meanwhile. If the machine returns an
-// error, the log stays as it was.
-func (l *Log) Truncate() error {
-	l.truncating.Lock()
-	defer l.truncating.Unlock()
-	if err := l.host.Err(); err != nil {
-		return err
-	}
-	at := l.host.Covered()
-	if at.Index > l.files.Checkpoint().Index {
-		if err := l.options.Machine.Checkpoint(Position(at)); err != nil {
+// Truncate records that the machine has everything up to an index in its own store, durably, and drops the files that
+// have nothing after it, except the newest. The index is at most that of Covered. Commits continue meanwhile.
+func (l *Log) Truncate(upTo uint64) error {
+	at := segment.Position{Index: upTo}
+	if upTo > l.files.Checkpoint().Index {
+		var err error
+		if at.Term, err = l.files.Term(upTo); err != nil {
 			return err
 		}
 	}

@@ -27,10 +27,6 @@ type Machine interface {
 	// during the replay at a start. Its result goes to the proposer. The machine reports a storage failure with
 	// Log.Fail, which it may call from within Apply. entry must not be changed and may be retained.
 	Apply(at Position, entry []byte) any
-	// Checkpoint blocks until everything applied up to and including at is durable in the machine's own store, because
-	// the log is truncated right afterwards. at is the position of a command that was passed to Apply. Checkpoint runs
-	// concurrently with Apply, and must return when the machine's store fails.
-	Checkpoint(at Position) error
 }
 
 // Limits and defaults of the log.

@@ -301,7 +301,7 @@ func (n *member) snapshot(atLeast uint64) (core.Snapshot, error) {
 		n.c.met("snapshots too old")
 		n.step(0, func() {
 			if n.state.applied().Index >= atLeast {
-				n.flush(true)
+				n.work(true)
 			}
 		})
 		return core.Snapshot{}, errors.New("later")
@@ -353,7 +353,8 @@ func (n *member) install(s *core.Snapshot) bool {
 func (n *member) replaceState(from *memoryDisk) {
 	n.w.must(n.state.close(), "closing the state")
 	n.state = from.copyCheckpoint(n.w)
-	n.applies, n.flushing, n.installed, n.reached, n.replayed = nil, false, true, 0, true
+	n.applies, n.working, n.installed, n.reached, n.replayed = nil, false, true, 0, true
+	n.queue.JobDone(engine.Job{Kind: engine.Flush}, engine.JobResult{Covered: n.state.checkpoint().Index})
 	var err error
 	n.m, err = machine.Open(n.state)
 	n.must(err, "opening a state that was installed")

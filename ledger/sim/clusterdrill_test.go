@@ -66,7 +66,7 @@ func (n drillNode) Event(do func(*core.Node) error) {
 
 func (n drillNode) Checkpoint() {
 	if n.up {
-		n.flush(true)
+		n.work(true)
 	}
 }
 

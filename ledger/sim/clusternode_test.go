@@ -45,8 +45,8 @@ type member struct {
 	applying  bool
 	heldUntil int64 // the applier is paused until then
 	hungSince int64 // the applier hangs since then; 0: it does not
-	flushing  bool
-	replayed  bool // state has reached its index from before the crash
+	working   bool  // a job is being done
+	replayed  bool  // state has reached its index from before the crash
 
 	role        core.Role
 	serving     bool  // the node leads and may stamp entries
@@ -142,7 +142,7 @@ func position(p boltstore.Position) segment.Position {
 // start opens what is on the disks.
 func (n *member) start() {
 	n.life++
-	n.up, n.appends, n.appending, n.applies, n.applying, n.flushing = true, nil, false, nil, false, false
+	n.up, n.appends, n.appending, n.applies, n.applying, n.working = true, nil, false, nil, false, false
 	n.writing, n.hungSince, n.base, n.lagging = nil, 0, 0, false
 	n.role, n.serving, n.queue, n.proposing, n.replayed = core.Role{}, false, newQueue(n.w), false, false
 	n.flights, n.reads = map[uint64][]engine.Span{}, map[uint64]clusterRead{}
@@ -397,7 +397,8 @@ func (n *member) apply() {
 		n.effects()
 		n.propose()
 		if n.up {
-			n.flush(n.w.chance(300))
+			n.queue.Gather(n.gathered())
+			n.work(n.w.chance(300))
 		}
 	})
 }
@@ -461,12 +462,40 @@ func (n *member) decide(to boltstore.Position, entry record) (outcomes []machine
 	return outcomes
 }
 
-// flush writes a checkpoint concurrently with everything else, and then truncates a long log.
-func (n *member) flush(now bool) {
-	if n.flushing || n.state.pending() < n.w.plan.flushEvery && !now {
-		return
+// gathered returns what has gathered since the last checkpoint.
+func (n *member) gathered() engine.Gathered {
+	length := n.state.applied().Index - min(n.log.First(), n.state.applied().Index)
+	return engine.Gathered{Changes: n.state.pending(), LongLog: int(length) > n.c.plan.keepLog}
+}
+
+// work does the job that the engine says is next, concurrently with everything else; with flush a checkpoint if there
+// is none.
+func (n *member) work(flush bool) {
+	job := n.queue.NextJob()
+	if job.Kind == engine.NoJob && flush && !n.working {
+		job = engine.Job{Kind: engine.Flush}
 	}
-	n.flushing = true
+	switch job.Kind {
+	case engine.Flush:
+		n.flush(job)
+	case engine.Truncate:
+		if n.truncate(n.state.checkpoint()); n.up {
+			n.worked(job, engine.JobResult{})
+		}
+	}
+}
+
+func (n *member) worked(job engine.Job, r engine.JobResult) {
+	n.working = false
+	r.Gathered = n.gathered()
+	n.queue.JobDone(job, r)
+	n.propose()
+	n.work(false)
+}
+
+// flush writes a checkpoint.
+func (n *member) flush(job engine.Job) {
+	n.working = true
 	n.installed = false // the log has been reset
 	n.state.beginFlush()
 	n.members[n.state.frozenAt.Index] = n.core.Members()
@@ -483,10 +512,7 @@ func (n *member) flush(now bool) {
 			return
 		}
 		n.c.met("checkpoints")
-		n.flushing = false
-		if covered := n.state.checkpoint(); int(covered.Index-n.log.First()) > n.c.plan.keepLog {
-			n.truncate(covered)
-		}
+		n.worked(job, engine.JobResult{Covered: n.state.checkpoint().Index})
 	})
 }
 

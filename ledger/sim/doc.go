@@ -13,7 +13,8 @@
 //   - node (node_test.go, crash_test.go): the host of the real parts. The state
 //     machine is the real one, and so is package engine: the queue, what goes into
 //     an entry and when, which outcome belongs to which command, where ledger
-//     time begins, which retry is answered without the log. Goroutines are not deterministic, so steps do their work
+//     time begins, which retry is answered without the log, and which checkpoint,
+//     truncation or removal of files is next. Goroutines are not deterministic, so steps do their work
 //     here, and between any two steps the node may die.
 //   - logDisk, stateDisk: what survives. In one episode of eight the state is a
 //     real boltstore in a file.

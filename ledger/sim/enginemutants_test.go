@@ -71,6 +71,25 @@ func TestEngineMutants(t *testing.T) {
 		{
 			"bytes kept", "engine.go", "s.account.used -= s.cost", "", "bytes of submissions",
 		},
+		{
+			"two jobs at a time", "jobs.go", "e.jobs.running = true", "", "two jobs are done at a time",
+		},
+		{
+			"a truncation beyond the checkpoint", "jobs.go",
+			"Kind: Truncate, UpTo: j.covered", "Kind: Truncate, UpTo: j.covered + 3", "are lost",
+		},
+		{
+			"a removal before the checkpoint", "jobs.go", "j.removal++", "j.removal = dropping",
+			"the horizon of the checkpoint is|no value of it that was",
+		},
+		{
+			"a removal before values are carried", "jobs.go", "= carrying, upTo, nil", "= covering, upTo, nil",
+			"no value of it that was",
+		},
+		{
+			"a removal behind another checkpoint", "jobs.go", "job.of == noRemoval || job.of != j.removal", "false",
+			"no value of it that was|the horizon of the checkpoint is",
+		},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			path := filepath.Join(directory, m.file)

@@ -121,10 +121,10 @@ func (d *logDisk) open(believe bool) (torn bool) {
 	return torn
 }
 
-// truncate drops the records up to an index.
+// truncate drops the records up to an index. The last one stays, as the newest file does.
 func (d *logDisk) truncate(upTo uint64) {
 	n := 0
-	for n < len(d.records) && d.records[n].index <= upTo && n < d.synced {
+	for n < len(d.records)-1 && d.records[n].index <= upTo && n < d.synced {
 		n++
 	}
 	d.records = slices.Clone(d.records[n:])

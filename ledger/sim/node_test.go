@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"time"
 
 	"github.com/seqledger/seqledger/internal/testkit/ledgermodel"
@@ -26,7 +27,7 @@ type node struct {
 	proposing   bool
 	syncing     bool
 	applying    bool
-	flushing    bool
+	working     bool // a job is being done
 	retain      retention
 	receipts    receipts
 	buffer      engine.Buffer
@@ -154,10 +155,6 @@ func (n *node) propose() {
 	if n.proposing || !n.queue.MayCut() || !n.ready {
 		return
 	}
-	if n.state.pending() > 4*n.w.plan.flushEvery {
-		n.flush() // its end calls propose again
-		return
-	}
 	n.proposing = true
 	n.step(n.quick(), func() {
 		n.proposing = false
@@ -257,6 +254,7 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 	var outcomes []machine.Outcome
 	var digest machine.Hash
 	var horizon uint64
+	var most int
 	err := n.state.update(boltstore.Position{Index: r.index, Term: r.term}, func(tx machine.Tx) (err error) {
 		tx = n.writer(tx)
 		if outcomes, err = n.m.Apply(tx, entry); err != nil {
@@ -264,52 +262,78 @@ func (n *node) applyRecord(r record) []machine.Outcome {
 		}
 		v := n.m.View(tx)
 		digest, horizon = v.Digest(), v.Horizon().Index()
-		n.queue.Applied(time.Duration(n.quick()), mostCommands(n.w, v.Config()))
+		most = mostCommands(n.w, v.Config())
 		return nil
 	})
 	n.w.must(err, "applying an entry")
 	n.w.oracle.applied(r, outcomes, digest)
+	n.queue.Applied(time.Duration(n.quick()), most, n.gathered())
 	if horizon != n.seen {
 		n.seen = horizon
 		n.dropHistory()
 	}
-	switch {
-	case n.state.pending() >= n.w.plan.flushEvery:
-		n.flush()
-	case n.w.chance(30):
-		n.syncBlocks()
-	}
+	n.work()
 	return outcomes
 }
 
-// syncBlocks makes blocks durable ahead of the checkpoint, concurrently with everything else.
-func (n *node) syncBlocks() {
-	if n.flushing {
-		return
+// gathered returns what has gathered since the last checkpoint; now and then more blocks than there are.
+func (n *node) gathered() engine.Gathered {
+	g := engine.Gathered{Changes: n.state.pending(), LongLog: n.ready && len(n.log.records) > n.w.plan.keepLog}
+	if n.w.chance(30) {
+		g.Blocks = math.MaxInt64
 	}
-	n.flushing = true
-	n.step(n.w.upTo(5*n.w.plan.syncTime), func() {
-		n.w.must(n.state.syncBlocks(), "syncing blocks")
-		n.w.counted["syncs of blocks"]++
-		n.flushing = false
-		n.propose()
-	})
+	return g
 }
 
-// flush writes a checkpoint concurrently with everything else, and then truncates a long log.
-func (n *node) flush() {
-	if n.flushing {
-		return
+// work does the job that the engine says is next, concurrently with everything else.
+func (n *node) work() {
+	job := n.queue.NextJob()
+	if job.Kind != engine.NoJob && n.working {
+		n.w.fail(nil, "two jobs are done at a time")
 	}
-	n.writeCheckpoint(func() {})
+	n.working = n.working || job.Kind != engine.NoJob
+	switch job.Kind {
+	case engine.Flush:
+		n.flush(job)
+	case engine.SyncBlocks:
+		n.step(n.w.upTo(5*n.w.plan.syncTime), func() {
+			n.w.must(n.state.syncBlocks(), "syncing blocks")
+			n.w.counted["syncs of blocks"]++
+			n.worked(job, engine.JobResult{})
+		})
+	case engine.Truncate:
+		n.step(n.quick(), func() { // the snapshot that records it is written
+			n.log.truncate(job.UpTo)
+			n.w.counted["truncations"]++
+			n.worked(job, engine.JobResult{})
+		})
+	case engine.Carry:
+		n.carry(job)
+	case engine.Drop:
+		n.drop(job)
+	case engine.Sweep:
+		n.step(n.quick(), func() { n.sweep(job) })
+	}
 }
 
-// writeCheckpoint writes a checkpoint and then runs do.
-func (n *node) writeCheckpoint(do func()) {
-	n.flushing = true
+func (n *node) worked(job engine.Job, r engine.JobResult) {
+	n.working = false
+	r.Gathered = n.gathered()
+	n.queue.JobDone(job, r)
+	n.propose()
+	n.work()
+}
+
+// flush writes a checkpoint.
+func (n *node) flush(job engine.Job) {
+	if n.w.bugs.horizonVolatile && job.UpTo > 0 {
+		n.worked(job, engine.JobResult{})
+		return
+	}
+	covered := n.state.applied().Index
 	n.state.beginFlush()
 	if n.w.bugs.truncateEarly {
-		n.log.truncate(n.state.applied().Index)
+		n.log.truncate(covered)
 	}
 	if !n.w.calm && n.w.plan.crash > 0 && n.w.chance(20) {
 		n.step(n.w.upTo(10*n.w.plan.syncTime), n.die) // possibly in the middle of it
@@ -317,18 +341,8 @@ func (n *node) writeCheckpoint(do func()) {
 	n.step(n.w.upTo(10*n.w.plan.syncTime), func() {
 		n.w.must(n.state.endFlush(), "writing a checkpoint")
 		n.w.counted["checkpoints"]++
-		n.step(n.quick(), func() { // the snapshot that records it is written
-			n.flushing = false
-			const trailing = 4
-			if covered := n.state.checkpoint().Index; n.ready && len(n.log.records) > n.w.plan.keepLog &&
-				covered > trailing {
-				n.log.truncate(covered - trailing)
-				n.w.counted["truncations"]++
-			}
-			n.propose()
-			n.archiveFiles()
-			do()
-		})
+		n.archiveFiles()
+		n.worked(job, engine.JobResult{Covered: covered})
 	})
 }
 

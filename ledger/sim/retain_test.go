@@ -6,17 +6,17 @@ import (
 
 	"github.com/seqledger/seqledger/ledger/archive"
 	"github.com/seqledger/seqledger/ledger/blockfile"
+	"github.com/seqledger/seqledger/ledger/engine"
 	"github.com/seqledger/seqledger/ledger/machine"
 )
 
-// What retain.go and archiver.go of package ledger do beside the commit path, as steps in the same order.
+// What the jobs of package ledger and its archiver do beside the commit path.
 
 // retention is the retention work of one life of the node.
 type retention struct {
-	dropping bool
-	copying  bool
-	opened   *archive.Archive // nil until it could be opened
-	checked  uint64           // number of the last file of the archive that is known to equal the ledger's
+	copying bool
+	opened  *archive.Archive // nil until it could be opened
+	checked uint64           // number of the last file of the archive that is known to equal the ledger's
 }
 
 // risky is a step before which the node dies more often than before other steps.
@@ -31,46 +31,32 @@ func (n *node) risky(name string, do func()) {
 	})
 }
 
-// flushThen writes a checkpoint that includes everything so far, and then runs do.
-func (n *node) flushThen(do func()) {
-	if n.flushing {
-		n.step(n.w.upTo(n.w.plan.syncTime), func() { n.flushThen(do) })
-		return
-	}
-	n.writeCheckpoint(do)
-}
-
-// dropHistory removes the block files before the horizon.
+// dropHistory has the block files before the horizon removed.
 func (n *node) dropHistory() {
-	if n.retain.dropping || !n.ready {
+	if !n.ready {
 		return
 	}
 	files := n.state.droppable(n.horizon())
-	files = files[:n.confirmed(files)]
-	if len(files) == 0 {
-		return
+	if files = files[:n.confirmed(files)]; len(files) > 0 {
+		n.queue.Remove(files[len(files)-1].Last)
+		n.work()
 	}
-	n.retain.dropping = true
-	upTo := files[len(files)-1].Last
-	remove := func() {
-		n.risky("the record of where the files begin", func() {
-			n.w.oracle.removing(files)
-			n.w.must(n.state.recordStart(upTo+1), "recording where the block files begin")
-			n.risky("the removal of files", func() {
-				n.w.must(n.state.removeFiles(), "removing block files")
-				n.w.counted["block files removed"] += len(files)
-				n.retain.dropping = false
-				n.removeUnused()
-			})
-		})
-	}
-	if n.w.bugs.horizonVolatile {
-		n.carryValues(nil, upTo, remove)
-		return
-	}
-	n.flushThen(func() {
-		n.risky("the carrying of values", func() {
-			n.carryValues(nil, upTo, func() { n.flushThen(remove) })
+}
+
+// drop removes block files, unless a backup has just begun.
+func (n *node) drop(job engine.Job) {
+	n.risky("the record of where the files begin", func() {
+		if n.w.chance(10) {
+			n.worked(job, engine.JobResult{Refused: true})
+			return
+		}
+		files := n.state.droppable(job.UpTo + 1)
+		n.w.oracle.removing(files)
+		n.w.must(n.state.recordStart(job.UpTo+1), "recording where the block files begin")
+		n.risky("the removal of files", func() {
+			n.w.must(n.state.removeFiles(), "removing block files")
+			n.w.counted["block files removed"] += len(files)
+			n.worked(job, engine.JobResult{})
 		})
 	})
 }
@@ -84,43 +70,42 @@ func (n *node) horizon() (index uint64) {
 	return index
 }
 
-// carryValues carries the live values in blocks up to a ledger index, some per step.
-func (n *node) carryValues(from []byte, upTo uint64, do func()) {
-	if n.w.bugs.valuesLeft {
-		do()
-		return
+// carry carries some of the live values in blocks.
+func (n *node) carry(job engine.Job) {
+	step := n.step
+	if job.From == nil {
+		step = func(_ int64, do func()) { n.risky("the carrying of values", do) }
 	}
-	var live []machine.LiveValue
-	var next []byte
-	err := n.state.view(func(r machine.Reader) (err error) {
-		live, next, err = n.m.View(r).FindLive(from, upTo)
-		return err
+	step(n.quick(), func() {
+		var live []machine.LiveValue
+		var next []byte
+		err := n.state.view(func(r machine.Reader) (err error) {
+			live, next, err = n.m.View(r).FindLive(job.From, job.UpTo)
+			return err
+		})
+		n.w.must(err, "looking for values that are alive")
+		if !n.w.bugs.valuesLeft {
+			err := n.state.amend(func(tx machine.Tx) error { return machine.Carry(tx, live) })
+			n.w.must(err, "carrying values")
+			n.w.counted["values carried"] += len(live)
+		}
+		n.worked(job, engine.JobResult{Next: next})
 	})
-	n.w.must(err, "looking for values that are alive")
-	n.w.must(n.state.amend(func(tx machine.Tx) error { return machine.Carry(tx, live) }), "carrying values")
-	n.w.counted["values carried"] += len(live)
-	if next == nil {
-		do()
-		return
-	}
-	n.step(n.quick(), func() { n.carryValues(next, upTo, do) })
 }
 
-// removeUnused removes the carried values that no entity refers to. There are few here, so it takes one step.
-func (n *node) removeUnused() {
-	n.step(n.quick(), func() {
-		for from, more := []byte(nil), true; more; more = from != nil {
-			var unused [][]byte
-			err := n.state.view(func(r machine.Reader) (err error) {
-				unused, from, err = n.m.View(r).FindUnused(from)
-				return err
-			})
-			n.w.must(err, "looking for values that are not used")
-			err = n.state.amend(func(tx machine.Tx) error { return machine.DropCarried(tx, unused) })
-			n.w.must(err, "removing values that are not used")
-			n.w.counted["carried values removed"] += len(unused)
-		}
+// sweep removes some of the carried values that no entity refers to.
+func (n *node) sweep(job engine.Job) {
+	var unused [][]byte
+	var next []byte
+	err := n.state.view(func(r machine.Reader) (err error) {
+		unused, next, err = n.m.View(r).FindUnused(job.From)
+		return err
 	})
+	n.w.must(err, "looking for values that are not used")
+	err = n.state.amend(func(tx machine.Tx) error { return machine.DropCarried(tx, unused) })
+	n.w.must(err, "removing values that are not used")
+	n.w.counted["carried values removed"] += len(unused)
+	n.worked(job, engine.JobResult{Next: next})
 }
 
 // confirmed returns how many of the first files the archive confirms at this moment; 0 while it is busy.

@@ -55,10 +55,12 @@ type queue struct {
 // newQueue returns an empty queue with room for a submission, and for about as many commands more as the plan says.
 func newQueue(w *world) *queue {
 	const command = 2 << 10
-	return &queue{
+	q := &queue{
 		Engine: engine.New(int64(maxTogether+w.plan.queue)*command, mostCommands(w, w.plan.config)), w: w,
 		scopes: map[machine.Scope]int{}, actors: map[string]int{},
 	}
+	q.SetCheckpointBytes(w.plan.flushEvery, 0)
+	return q
 }
 
 // mostCommands returns how many commands an entry may have: what the configuration says, or fewer unless the world is
