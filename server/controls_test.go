@@ -112,7 +112,7 @@ func TestDeafUpgradedStreamIsDisconnected(t *testing.T) {
 	}
 	message := prototest.Frame(prototest.FrameBinary, prototest.Enveloped(frame))
 	for err == nil {
-		_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Second))
+		_ = conn.SetWriteDeadline(time.Now().Add(2 * time.Minute))
 		_, err = conn.Write(message)
 	}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {

@@ -383,11 +383,7 @@ func TestAClosedConnectionIsNotUsed(t *testing.T) {
 		p.mu.Lock()
 		conn := p.idle[0]
 		p.mu.Unlock()
-		for deadline := time.Now().Add(30 * time.Second); conn.isOpen(); {
-			if time.Now().After(deadline) {
-				t.Fatal("the connection counts as open")
-			}
-		}
+		must.Await(t, func() bool { return !conn.isOpen() }, "the end of the connection")
 	}
 }
 
