@@ -8,14 +8,6 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
-)
-
-// The services of the API.
-type (
-	ledgerService = seqledgerv1connect.LedgerServiceClient
-	adminService  = seqledgerv1connect.AdminServiceClient
-	recordService = seqledgerv1connect.IdempotencyServiceClient
 )
 
 // Write commits one write, numbered by the caller, exactly once. When the answer is lost it
@@ -24,10 +16,9 @@ type (
 //
 // The error is
 //
-//   - an [*failure.OutcomeUnknownError] whenever a copy that was sent may still be executed,
-//     also when a later copy was refused: the refusal is not final while the first may
-//     be under way. Settle it by calling Write with the same request again, or with
-//     GetClientState.
+//   - an [*failure.OutcomeUnknownError] whenever a copy that was sent may still be executed, also when a later copy was
+//     refused: the refusal is not final while the first may be under way. Settle it by calling Write with the same
+//     request again, or with GetClientState.
 //   - a [*failure.NotExecutedError] when nothing was sent, because no connection could be had.
 //   - [failure.ErrAlreadyCommitted] for a write that is committed and whose receipt is gone.
 //   - a refusal, otherwise: no copy that this call sent was executed.
@@ -36,7 +27,7 @@ type (
 // with the same sequence may still commit, until a new session fences them.
 func (c *Client) Write(ctx context.Context, request *seqledgerv1.WriteRequest) (*seqledgerv1.Receipt, error) {
 	var copies writeCopies
-	response, err := rpc.Call(ctx, c.core, rpc.Write, request, copies.add)
+	response, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).Write, request, copies.add)
 	switch {
 	case err != nil:
 		return nil, copies.failure(request, err)
@@ -65,7 +56,7 @@ func (c *Client) WriteBatch(ctx context.Context, writes []*seqledgerv1.WriteRequ
 	var copies writeCopies
 	results := make([]BatchResult, len(writes))
 	batch := &seqledgerv1.WriteBatchRequest{Writes: writes}
-	response, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.WriteBatch), batch, copies.add)
+	response, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).WriteBatch, batch, copies.add)
 	answers := response.GetResults()
 	if err == nil && len(answers) != len(writes) {
 		err = rpc.ProtocolError("%d results for %d writes", len(answers), len(writes))
@@ -127,7 +118,7 @@ func (e *unsentError) Unwrap() error { return e.cause }
 func (c *Client) GetClientState(
 	ctx context.Context, request *seqledgerv1.GetClientStateRequest,
 ) (*seqledgerv1.ClientState, error) {
-	response, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetClientState), request, nil)
+	response, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).GetClientState, request, nil)
 	return response.GetState(), err
 }
 
@@ -136,7 +127,7 @@ func (c *Client) GetClientState(
 func (c *Client) OpenSession(
 	ctx context.Context, request *seqledgerv1.OpenSessionRequest,
 ) (*seqledgerv1.OpenSessionResponse, error) {
-	return rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.OpenSession), request, nil)
+	return rpc.Call(ctx, c.core, (*rpc.Endpoint).OpenSession, request, nil)
 }
 
 // StaleRead makes the server answer a read from its own state, without asking the other nodes of its cluster. This
@@ -156,7 +147,7 @@ func WithStaleRead(ctx context.Context, s *StaleRead) context.Context {
 
 // GetEntity reads one entity; an absent one is [failure.ErrNotFound].
 func (c *Client) GetEntity(ctx context.Context, request *seqledgerv1.GetEntityRequest) (*seqledgerv1.Entity, error) {
-	response, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetEntity), request, nil)
+	response, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).GetEntity, request, nil)
 	return response.GetEntity(), err
 }
 
@@ -170,7 +161,7 @@ func (c *Client) GetTransaction(
 	ask := new(seqledgerv1.GetTransactionRequest)
 	proto.Merge(ask, request)
 	ask.Parts, ask.FirstOperation = true, 0
-	answer, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetTransaction), ask, nil)
+	answer, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).GetTransaction, ask, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +177,7 @@ func (c *Client) GetTransaction(
 				transaction.GetTxId(), next, len(transaction.GetOperations()))
 		}
 		ask.FirstOperation = next
-		part, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetTransaction), ask, nil)
+		part, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).GetTransaction, ask, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -205,14 +196,14 @@ func (c *Client) GetTransaction(
 // [failure.ErrProtocol]. With BLOCK_CONTENT_HEADER the block has no transactions.
 func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequest) (*seqledgerv1.Block, error) {
 	if !readsParts(request.GetContent()) {
-		response, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetBlock), request, nil)
+		response, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).GetBlock, request, nil)
 		return response.GetBlock(), err
 	}
 	ask := new(seqledgerv1.GetBlockRequest)
 	proto.Merge(ask, request)
 	ask.Content, ask.Start = seqledgerv1.BlockContent_BLOCK_CONTENT_PARTS, nil
 	for joiner := new(blockJoiner); ; ask.Start = joiner.block.GetNext() {
-		response, err := rpc.Call(ctx, c.core, rpc.Ledger(ledgerService.GetBlock), ask, nil)
+		response, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).GetBlock, ask, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -232,6 +223,6 @@ func (c *Client) GetBlock(ctx context.Context, request *seqledgerv1.GetBlockRequ
 
 // Status describes the server.
 func (c *Client) Status(ctx context.Context) (*seqledgerv1.Status, error) {
-	response, err := rpc.Call(ctx, c.core, rpc.Admin(adminService.GetStatus), &seqledgerv1.GetStatusRequest{}, nil)
+	response, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).GetStatus, &seqledgerv1.GetStatusRequest{}, nil)
 	return response.GetStatus(), err
 }

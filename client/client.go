@@ -21,12 +21,11 @@ func New(options Options) (*Client, error) {
 // Core returns the part that other packages of the client share. Programs have no use for it.
 func (c *Client) Core() *rpc.Client { return c.core }
 
-// Close ends every Writer at once, without waiting for unanswered writes; use [Client.Shutdown]
-// or the Close of a Writer to wait for them. It waits for every goroutine of the Client, but at most
-// five seconds for a journal's disk that does not answer. Calls under way fail, because Close
-// closes their connections. It does not close the connections of Options.HTTPClient, which
-// belong to the caller. The error joins a *writer.UnsettledError for each Writer that had unsettled
-// writes.
+// Close ends every Writer at once, without waiting for unanswered writes; use [Client.Shutdown] or the Close of a
+// Writer to wait for them. It waits for every goroutine of the Client, but at most five seconds for a journal's disk
+// that does not answer. Calls under way fail, because Close closes their connections. It does not close the connections
+// of Options.HTTPClient, which belong to the caller. The error joins a *writer.UnsettledError for each Writer that had
+// unsettled writes.
 func (c *Client) Close() error { return c.core.Close() }
 
 // Shutdown refuses new writes, waits until the submitted ones are settled or ctx ends, and
@@ -44,8 +43,7 @@ type Counters struct {
 	// Committed, Refused and Unsettled count the writes of Writers by their outcome: with a
 	// receipt, not executed, and ended without an outcome.
 	Committed, Refused, Unsettled uint64
-	// Fences counts the sessions that Writers opened because a copy of a refused write
-	// could still be under way.
+	// Fences counts the sessions that Writers opened because a copy of a refused write could still be under way.
 	Fences uint64
 }
 

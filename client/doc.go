@@ -1,10 +1,9 @@
 // Package client is the Go client of seqledger.
 //
-// [Client] makes calls: reads, sessions, and writes that the caller numbers itself. Most programs
-// write with package writer, which numbers the writes of a stream, pipelines them, and settles
-// each one in spite of lost answers, broken connections and server restarts. Package op makes
-// the operations of a write, package failure has the errors, and package admin the calls of an
-// operator: backups, the cluster and the configuration.
+// [Client] makes calls: reads, sessions, and writes that the caller numbers itself. Most programs write with package
+// writer, which numbers the writes of a stream, pipelines them, and settles each one in spite of lost answers, broken
+// connections and server restarts. Package op makes the operations of a write, package failure has the errors, and
+// package admin the calls of an operator: backups, the cluster and the configuration.
 //
 //	c, err := client.New(client.Options{Server: "127.0.0.1:7450"})
 //	w, err := writer.Open(ctx, c, writer.Options{Scope: scope, ClientID: "billing-1"})
@@ -12,11 +11,10 @@
 //
 // # Which answers are repeated
 //
-// A call is repeated, with the same bytes, until its context ends or Options.MaxAttempts is
-// reached. That is safe for every call: the ledger recognises writes and sessions by sequence,
-// key and attempt_id, and UpdateConfig assigns values and never increments them. A WriteError
-// decides by its code: QUEUE_FULL, NOT_LEADER, DRAINING and OUTCOME_UNKNOWN are repeated, all
-// others are the answer. Without a WriteError it is the code of the call:
+// A call is repeated, with the same bytes, until its context ends or Options.MaxAttempts is reached. That is safe for
+// every call: the ledger recognises writes and sessions by sequence, key and attempt_id, and UpdateConfig assigns
+// values and never increments them. A WriteError decides by its code: QUEUE_FULL, NOT_LEADER, DRAINING and
+// OUTCOME_UNKNOWN are repeated, all others are the answer. Without a WriteError it is the code of the call:
 //
 //	code                 repeated  why
 //	canceled             yes       a proxy or the server gave up; the caller has not
@@ -33,54 +31,46 @@
 //	not_found, already_exists, failed_precondition, out_of_range, data_loss
 //	                     no        the answer
 //
-// An answer that is not in Connect's form comes from an intermediary. The call is repeated when
-// the HTTP status is 408, 425, 429 or at least 500, except 501 and 505. Other statuses indicate
-// a wrong address or a missing permission and are returned at once, and so is a certificate
-// that is not trusted. A Writer repeats all of these until it is closed.
+// An answer that is not in Connect's form comes from an intermediary. The call is repeated when the HTTP status is 408,
+// 425, 429 or at least 500, except 501 and 505. Other statuses indicate a wrong address or a missing permission and are
+// returned at once, and so is a certificate that is not trusted. A Writer repeats all of these until it is closed.
 //
-// Only a WriteError decides a write. An error that is not repeated is returned to the caller,
-// which can correct the token, the address or the request and call again with the same sequence
-// and key.
+// Only a WriteError decides a write. An error that is not repeated is returned to the caller, which can correct the
+// token, the address or the request and call again with the same sequence and key.
 //
-// A write counts as perhaps executed when any of it may have been sent and the answer
-// was not the ledger's decision, or a refusal in Connect's form of the whole call
-// (unauthenticated, permission_denied, unimplemented, invalid_argument). What was never
-// sent, because no connection could be had, is not executed.
+// A write counts as perhaps executed when any of it may have been sent and the answer was not the ledger's decision, or
+// a refusal in Connect's form of the whole call (unauthenticated, permission_denied, unimplemented, invalid_argument).
+// What was never sent, because no connection could be had, is not executed.
 //
 // # Connections
 //
-// Calls go over HTTP/1.1 connections that are kept open, up to 256 for each server; further
-// calls wait for one. The caller's own goroutine writes the request and reads the answer, which
-// takes about half of the time that HTTP/2 takes, on both sides. Over TLS the handshake shows
-// whether the server speaks HTTP/1.1; in cleartext the Client asks once, with OPTIONS, which
-// executes nothing. Calls use HTTP/2 if the server does not speak HTTP/1.1 or the environment
-// names a proxy. Watch and Backup always use HTTP/2.
+// Calls go over HTTP/1.1 connections that are kept open, up to 256 for each server; further calls wait for one. The
+// caller's own goroutine writes the request and reads the answer, which takes about half of the time that HTTP/2 takes,
+// on both sides. Over TLS the handshake shows whether the server speaks HTTP/1.1; in cleartext the Client asks once,
+// with OPTIONS, which executes nothing. Calls use HTTP/2 if the server does not speak HTTP/1.1 or the environment names
+// a proxy. Watch and Backup always use HTTP/2.
 //
-// All Writers of a Client share one WriteStream. It uses an upgraded connection (a WebSocket,
-// which saves the wake-ups of HTTP/2) if the server and all intermediaries allow it, otherwise a
-// stream of an HTTP/2 connection. A server that refuses the upgrade, or does not answer it
-// within a second, is not asked again for five minutes; this holds for each server separately.
-// The statuses 401, 429, 500, 502, 503 and 504 are not remembered, because they concern the
-// caller or the moment. Options.HTTP2 turns off both, the upgrade and HTTP/1.1 for calls.
+// All Writers of a Client share one WriteStream. It uses an upgraded connection (a WebSocket, which saves the wake-ups
+// of HTTP/2) if the server and all intermediaries allow it, otherwise a stream of an HTTP/2 connection. A server that
+// refuses the upgrade, or does not answer it within a second, is not asked again for five minutes; this holds for each
+// server separately. The statuses 401, 429, 500, 502, 503 and 504 are not remembered, because they concern the caller
+// or the moment. Options.HTTP2 turns off both, the upgrade and HTTP/1.1 for calls.
 //
-// Frames are assembled from what Submit has encoded. Other writes, and the answers, use code
-// generated by vtprotobuf (the methods that end in VT), because reflection took a large part of
-// this package's time. Everything else uses package proto. So does every write that the
-// generated code would encode differently, and every answer with text that is not UTF-8.
-// Package internal/wire/message detects those, so an application sees no difference.
+// Frames are assembled from what Submit has encoded. Other writes, and the answers, use code generated by vtprotobuf
+// (the methods that end in VT), because reflection took a large part of this package's time. Everything else uses
+// package proto. So does every write that the generated code would encode differently, and every answer with text that
+// is not UTF-8. Package internal/wire/message detects those, so an application sees no difference.
 //
 // # Large blocks
 //
-// A server refuses to send a block that is too large for one message. [Client.GetBlock],
-// [Client.Watch] and [Client.GetTransaction] therefore ask for parts of less than 3 MiB and
-// join them: what they return is whole, and in memory as a whole. A part that does not begin
-// where the one before ended, or is of another block or transaction, is an [failure.ErrProtocol].
-// Proofs and hashes are checked on the joined block or transaction.
+// A server refuses to send a block that is too large for one message. [Client.GetBlock], [Client.Watch] and
+// [Client.GetTransaction] therefore ask for parts of less than 3 MiB and join them: what they return is whole, and in
+// memory as a whole. A part that does not begin where the one before ended, or is of another block or transaction, is
+// an [failure.ErrProtocol]. Proofs and hashes are checked on the joined block or transaction.
 //
 // # Proofs
 //
-// A receipt or a transaction that was asked for with include_proof comes with the header of its
-// block and a Merkle proof. Package proof checks them without trusting the server, and computes the
-// block's hash for comparison with other sources. [Client.Watch] checks that each block follows
-// from the one before.
+// A receipt or a transaction that was asked for with include_proof comes with the header of its block and a Merkle
+// proof. Package proof checks them without trusting the server, and computes the block's hash for comparison with other
+// sources. [Client.Watch] checks that each block follows from the one before.
 package client

@@ -54,16 +54,14 @@ func listing[Req, Res, T any, R listRequest[Req], A listAnswer[Res]](
 func (c *Client) ListEntities(
 	ctx context.Context, request *seqledgerv1.ListEntitiesRequest,
 ) iter.Seq2[*seqledgerv1.Entity, error] {
-	return listing(ctx, c, rpc.Ledger(ledgerService.ListEntities), request,
-		(*seqledgerv1.ListEntitiesResponse).GetEntities)
+	return listing(ctx, c, (*rpc.Endpoint).ListEntities, request, (*seqledgerv1.ListEntitiesResponse).GetEntities)
 }
 
-// ListRelationships yields the relationships of a scope, as ListEntities does its
-// entities, in a stable order.
+// ListRelationships yields the relationships of a scope, as ListEntities does its entities, in a stable order.
 func (c *Client) ListRelationships(
 	ctx context.Context, request *seqledgerv1.ListRelationshipsRequest,
 ) iter.Seq2[*seqledgerv1.Relationship, error] {
-	return listing(ctx, c, rpc.Ledger(ledgerService.ListRelationships), request,
+	return listing(ctx, c, (*rpc.Endpoint).ListRelationships, request,
 		(*seqledgerv1.ListRelationshipsResponse).GetRelationships)
 }
 
@@ -72,13 +70,12 @@ func (c *Client) ListRelationships(
 func (c *Client) ListBlocks(
 	ctx context.Context, request *seqledgerv1.ListBlocksRequest,
 ) iter.Seq2[*seqledgerv1.Block, error] {
-	return listing(ctx, c, rpc.Ledger(ledgerService.ListBlocks), request, (*seqledgerv1.ListBlocksResponse).GetBlocks)
+	return listing(ctx, c, (*rpc.Endpoint).ListBlocks, request, (*seqledgerv1.ListBlocksResponse).GetBlocks)
 }
 
-// ListClients yields the streams of a scope, or of all, as ListEntities does the
-// entities.
+// ListClients yields the streams of a scope, or of all, as ListEntities does the entities.
 func (c *Client) ListClients(
 	ctx context.Context, request *seqledgerv1.ListClientsRequest,
 ) iter.Seq2[*seqledgerv1.ClientEntry, error] {
-	return listing(ctx, c, rpc.Admin(adminService.ListClients), request, (*seqledgerv1.ListClientsResponse).GetClients)
+	return listing(ctx, c, (*rpc.Endpoint).ListClients, request, (*seqledgerv1.ListClientsResponse).GetClients)
 }

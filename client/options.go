@@ -21,9 +21,8 @@ type Options struct {
 	// CleartextToken lets Token go over http:// to a host that is not this machine,
 	// where the network can read it. Without it such a Server is refused.
 	CleartextToken bool
-	// TLS is the configuration for https: which server to trust and which certificate to
-	// present. Nil means the system's roots and no certificate. New copies it. TLS and
-	// HTTPClient exclude each other.
+	// TLS is the configuration for https: which server to trust and which certificate to present. Nil means the
+	// system's roots and no certificate. New copies it. TLS and HTTPClient exclude each other.
 	TLS *tls.Config
 	// HTTP2 uses HTTP/2 for everything. Otherwise calls use up to 256 persistent HTTP/1.1
 	// connections, which are faster, and the write stream uses an upgraded

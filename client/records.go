@@ -17,47 +17,47 @@ import (
 func (c *Client) Reserve(
 	ctx context.Context, request *seqledgerv1.ReserveRequest,
 ) (*seqledgerv1.ReserveResponse, error) {
-	return rpc.Call(ctx, c.core, rpc.Records(recordService.Reserve), request, nil)
+	return rpc.Call(ctx, c.core, (*rpc.Endpoint).Reserve, request, nil)
 }
 
 // Complete stores the result of finished work.
 func (c *Client) Complete(
 	ctx context.Context, request *seqledgerv1.CompleteRequest,
 ) (*seqledgerv1.CompleteResponse, error) {
-	return rpc.Call(ctx, c.core, rpc.Records(recordService.Complete), request, nil)
+	return rpc.Call(ctx, c.core, (*rpc.Endpoint).Complete, request, nil)
 }
 
 // Reject stores a refusal as the final result of the work.
 func (c *Client) Reject(ctx context.Context, request *seqledgerv1.RejectRequest) (*seqledgerv1.RejectResponse, error) {
-	return rpc.Call(ctx, c.core, rpc.Records(recordService.Reject), request, nil)
+	return rpc.Call(ctx, c.core, (*rpc.Endpoint).Reject, request, nil)
 }
 
 // Release frees a key. Only an owner that has executed nothing may call it.
 func (c *Client) Release(
 	ctx context.Context, request *seqledgerv1.ReleaseRequest,
 ) (*seqledgerv1.ReleaseResponse, error) {
-	return rpc.Call(ctx, c.core, rpc.Records(recordService.Release), request, nil)
+	return rpc.Call(ctx, c.core, (*rpc.Endpoint).Release, request, nil)
 }
 
 // Heartbeat extends the lease of an owner.
 func (c *Client) Heartbeat(
 	ctx context.Context, request *seqledgerv1.HeartbeatRequest,
 ) (*seqledgerv1.HeartbeatResponse, error) {
-	return rpc.Call(ctx, c.core, rpc.Records(recordService.Heartbeat), request, nil)
+	return rpc.Call(ctx, c.core, (*rpc.Endpoint).Heartbeat, request, nil)
 }
 
 // Checkpoint stores progress for the next owner.
 func (c *Client) Checkpoint(
 	ctx context.Context, request *seqledgerv1.CheckpointRequest,
 ) (*seqledgerv1.CheckpointResponse, error) {
-	return rpc.Call(ctx, c.core, rpc.Records(recordService.Checkpoint), request, nil)
+	return rpc.Call(ctx, c.core, (*rpc.Endpoint).Checkpoint, request, nil)
 }
 
 // GetRecord reads the record of a key; an absent one is [failure.ErrNotFound].
 func (c *Client) GetRecord(
 	ctx context.Context, request *seqledgerv1.GetRecordRequest,
 ) (*seqledgerv1.IdempotencyRecord, error) {
-	response, err := rpc.Call(ctx, c.core, rpc.Records(recordService.GetRecord), request, nil)
+	response, err := rpc.Call(ctx, c.core, (*rpc.Endpoint).GetRecord, request, nil)
 	return response.GetRecord(), err
 }
 
@@ -66,8 +66,7 @@ func (c *Client) GetRecord(
 func (c *Client) ListRecords(
 	ctx context.Context, request *seqledgerv1.ListRecordsRequest,
 ) iter.Seq2[*seqledgerv1.IdempotencyRecord, error] {
-	return listing(ctx, c, rpc.Records(recordService.ListRecords), request,
-		(*seqledgerv1.ListRecordsResponse).GetRecords)
+	return listing(ctx, c, (*rpc.Endpoint).ListRecords, request, (*seqledgerv1.ListRecordsResponse).GetRecords)
 }
 
 // PurgeRecord deletes a finished record, which frees its key. If the first answer is lost, the repeat may be answered
@@ -75,12 +74,12 @@ func (c *Client) ListRecords(
 func (c *Client) PurgeRecord(
 	ctx context.Context, request *seqledgerv1.PurgeRecordRequest,
 ) (*seqledgerv1.PurgeRecordResponse, error) {
-	return rpc.Call(ctx, c.core, rpc.Records(recordService.PurgeRecord), request, nil)
+	return rpc.Call(ctx, c.core, (*rpc.Endpoint).PurgeRecord, request, nil)
 }
 
 // ResolveRecord sets the result of work whose outcome is unknown.
 func (c *Client) ResolveRecord(
 	ctx context.Context, request *seqledgerv1.ResolveRecordRequest,
 ) (*seqledgerv1.ResolveRecordResponse, error) {
-	return rpc.Call(ctx, c.core, rpc.Records(recordService.ResolveRecord), request, nil)
+	return rpc.Call(ctx, c.core, (*rpc.Endpoint).ResolveRecord, request, nil)
 }

@@ -17,20 +17,17 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Watch yields the blocks of a scope in order and without gaps, from request.from_height (0
-// means 1) on, until ctx ends or the caller stops. It checks each block's hash, and that its
-// previous_hash is the hash of the block before.
+// Watch yields the blocks of a scope in order and without gaps, from request.from_height (0 means 1) on, until ctx ends
+// or the caller stops. It checks each block's hash, and that its previous_hash is the hash of the block before.
 //
-// Blocks are whole, whatever their size: large ones come in parts and are joined.
-// BLOCK_CONTENT_PARTS therefore has no effect. Parts that do not belong together are an
-// [failure.ErrProtocol]. With BLOCK_CONTENT_HEADER the blocks have no transactions, and are checked the
-// same way.
+// Blocks are whole, whatever their size: large ones come in parts and are joined. BLOCK_CONTENT_PARTS therefore has no
+// effect. Parts that do not belong together are an [failure.ErrProtocol]. With BLOCK_CONTENT_HEADER the blocks have no
+// transactions, and are checked the same way.
 //
-// Watch reconnects at the next height after a broken connection, until ctx ends or
-// Options.MaxAttempts attempts in a row bring no block; then it yields the last error and ends.
-// If the ledger's chain differs from the blocks that were yielded, or is shorter, as after a
-// restore from a backup, the error is [failure.ErrOtherLedger]: go back to the last block that both
-// have.
+// Watch reconnects at the next height after a broken connection, until ctx ends or Options.MaxAttempts attempts in a
+// row bring no block; then it yields the last error and ends. If the ledger's chain differs from the blocks that were
+// yielded, or is shorter, as after a restore from a backup, the error is [failure.ErrOtherLedger]: go back to the last
+// block that both have.
 func (c *Client) Watch(ctx context.Context, request *seqledgerv1.WatchRequest) iter.Seq2[*seqledgerv1.Block, error] {
 	return func(yield func(*seqledgerv1.Block, error) bool) {
 		w := newWatch(c, request)
@@ -91,7 +88,7 @@ func (w *watch) once(ctx context.Context, yield func(*seqledgerv1.Block, error) 
 	if w.token, err = w.client.Options.Authorize(ctx, message.Header()); err != nil {
 		return err
 	}
-	stream, err := w.endpoint.Ledger.Watch(rpc.WithAttempt(ctx, a), message)
+	stream, err := w.endpoint.Watch(rpc.WithAttempt(ctx, a), message)
 	if err != nil {
 		return rpc.FromCall(err, a)
 	}
@@ -146,14 +143,13 @@ func (w *watch) follow(block *seqledgerv1.Block) error {
 	return nil
 }
 
-// checkChain checks, before a watch continues on another connection, that the ledger still has
-// the last block that was yielded. Otherwise a shorter chain would be noticed only when it
-// has grown again.
+// checkChain checks, before a watch continues on another connection, that the ledger still has the last block that was
+// yielded. Otherwise a shorter chain would be noticed only when it has grown again.
 func (w *watch) checkChain(ctx context.Context) error {
 	if w.last == nil {
 		return nil
 	}
-	page, err := rpc.Call(ctx, w.client, rpc.Ledger(ledgerService.ListBlocks), &seqledgerv1.ListBlocksRequest{
+	page, err := rpc.Call(ctx, w.client, (*rpc.Endpoint).ListBlocks, &seqledgerv1.ListBlocksRequest{
 		Scope: w.request.GetScope(), FromHeight: w.next - 1, PageSize: 1,
 	}, nil)
 	if err != nil {
@@ -161,8 +157,7 @@ func (w *watch) checkChain(ctx context.Context) error {
 	}
 	if len(page.GetBlocks()) == 0 || !bytes.Equal(page.GetBlocks()[0].GetHash(), w.last) {
 		return fmt.Errorf("%w: it does not have block %d with the hash %x, which was yielded before the connection "+
-			"broke",
-			failure.ErrOtherLedger, w.next-1, w.last)
+			"broke", failure.ErrOtherLedger, w.next-1, w.last)
 	}
 	return nil
 }
@@ -175,12 +170,10 @@ func (w *watch) goOn(ctx context.Context, failures int, err error) error {
 		return err
 	}
 	if time.Since(w.began) >= rpc.TokenPatience {
-		// The server had accepted the token, which has expired since. A quiet scope may outlast
-		// many tokens.
+		// The server had accepted the token, which has expired since. A quiet scope may outlast many tokens.
 		w.renewal = rpc.TokenRenewal{}
 	}
-	// Once blocks have arrived, an answer that is not in Connect's form comes from an
-	// intermediary and is temporary.
+	// Once blocks have arrived, an answer that is not in Connect's form comes from an intermediary and is temporary.
 	between := !last.IsWire() && w.last != nil
 	if !between && !last.IsTemporary() && !w.renewal.Allows(ctx, &w.client.Options, w.token, last) {
 		return err

@@ -156,8 +156,8 @@ func TestCheckpointRests(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				l := &Ledger{
-					stopping: t.Context(), engine: engine.New(1<<20, 1),
-					working: raftlog.NewWatch().Job("", time.Second),
+					pipeline: pipeline{engine: engine.New(1<<20, 1)}, life: life{stopping: t.Context()},
+					upkeep: upkeep{working: raftlog.NewWatch().Job("", time.Second)},
 				}
 				l.replayed.Store(test.replayed)
 				l.engine.SetCheckpointBytes(10, 0)

@@ -133,8 +133,11 @@ func TestAnEntryIsInFlightUntilItsCallersAreWoken(t *testing.T) {
 	other := openTest(t, Options{})
 	// Without a commit loop. The log of the other refuses the entry, and its callers are woken all the same.
 	l := &Ledger{
-		engine: engine.New(1<<20, engine.MaxEntryCommands), cutDue: make(chan struct{}, 1),
-		inFlight: make(chan inflightEntry), cluster: other.cluster,
+		cluster: other.cluster,
+		pipeline: pipeline{
+			engine: engine.New(1<<20, engine.MaxEntryCommands), cutDue: make(chan struct{}, 1),
+			inFlight: make(chan inflightEntry),
+		},
 	}
 	l.answering.Go(l.answerLoop) // ends below
 	defer l.answering.Wait()

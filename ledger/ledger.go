@@ -34,13 +34,9 @@ type Ledger struct {
 	log       *raftlog.Log
 	cluster   *cluster.Driver
 	watch     *raftlog.Watch
-	working   *raftlog.Job              // see do
-	logOpened time.Time                 // when its replay began
-	jobHook   func(next engine.JobKind) // for tests
+	logOpened time.Time // when its replay began
 
-	// Guarded by the store's lock.
-
-	machine *machine.Machine
+	machine *machine.Machine // guarded by the store's lock
 
 	// These have their own locks.
 
@@ -53,44 +49,54 @@ type Ledger struct {
 	keyedCounters keyedCounters
 	seeding       seeding
 	archiver      archiver
+	probes        probes
 	singles       sync.Pool // of submissions; see single
 
+	pipeline
+	upkeep
+	life
+}
+
+// pipeline is what writes go through; see commit.go. The channels cutDue and drained are signals: see signal.
+type pipeline struct {
 	mu     sync.Mutex // guards engine
 	engine *engine.Engine
 
+	cutDue       chan struct{}      // see commitLoop
+	drained      chan struct{}      // see Drain
+	inFlight     chan inflightEntry // proposed and not yet answered, in the order of the log
+	lastProposed atomic.Int64       // ledger time of the last proposed entry, Unix nanoseconds
+	lacksRoom    atomic.Bool        // as the engine says
+}
+
+// upkeep is the work beside the way of writes; see jobs.go. The channels jobDue and historyDue are signals.
+type upkeep struct {
 	jobs    sync.Mutex // held while a job is done; guards removal
 	removal removal
 
-	// Atomic.
-
-	opened       atomic.Pointer[raftlog.Log] // log, for the applier, which may run before Open has returned
-	probes       probes
-	lastProposed atomic.Int64 // ledger time of the last proposed entry, Unix nanoseconds
-	replayed     atomic.Bool
-	lacksRoom    atomic.Bool // as the engine says
-	draining     atomic.Bool
-	failure      atomic.Pointer[failure]
+	working    *raftlog.Job              // see do
+	jobHook    func(next engine.JobKind) // for tests
+	jobDue     chan struct{}
+	historyDue chan struct{}
 
 	// Held by a send, with capacity 1.
 
 	backups    chan struct{} // while a backup is made
 	blockFiles chan struct{} // while block files are copied or removed
+}
 
-	// Signals, with capacity 1; see signal.
+// life is the beginning and the end of a ledger; see Open, fail and Close.
+type life struct {
+	opened   atomic.Pointer[raftlog.Log] // log, for the applier, which may run before Open has returned
+	replayed atomic.Bool
+	draining atomic.Bool
+	failure  atomic.Pointer[failure]
+	failed   chan struct{} // closed with the first failure
 
-	cutDue     chan struct{} // see commitLoop
-	drained    chan struct{} // see Drain
-	jobDue     chan struct{}
-	historyDue chan struct{}
-
-	// The pipeline and the end.
-
-	inFlight  chan inflightEntry // proposed and not yet answered, in the order of the log
 	stop      context.CancelFunc // ends the loops
-	stopping  context.Context
+	stopping  context.Context    //nolint:containedctx // It is the ledger's life.
 	loops     sync.WaitGroup
 	answering sync.WaitGroup // the answer loop
-	failed    chan struct{}  // closed with the first failure
 	closeOnce sync.Once
 	closeErr  error // set by closeOnce
 }
@@ -174,21 +180,18 @@ func (l *Ledger) run(ctx context.Context) error {
 func newLedger(o Options) *Ledger {
 	stopping, stop := context.WithCancel(context.Background())
 	l := &Ledger{
-		options:  o,
-		cache:    newCache(o.CacheBytes),
-		engine:   engine.New(o.QueueBytes, engine.EntryCommands(o.Config)),
-		inFlight: make(chan inflightEntry, engine.MaxInFlight),
-
-		backups:    make(chan struct{}, 1),
-		blockFiles: make(chan struct{}, 1),
-		cutDue:     make(chan struct{}, 1),
-		drained:    make(chan struct{}, 1),
-		jobDue:     make(chan struct{}, 1),
-		historyDue: make(chan struct{}, 1),
-		archiver:   archiver{copying: make(chan struct{}, 1)},
-
-		stop: stop, stopping: stopping,
-		failed: make(chan struct{}), watch: raftlog.NewWatch(),
+		options: o, cache: newCache(o.CacheBytes), watch: raftlog.NewWatch(),
+		archiver: archiver{copying: make(chan struct{}, 1)},
+		pipeline: pipeline{
+			engine: engine.New(o.QueueBytes, engine.EntryCommands(o.Config)),
+			cutDue: make(chan struct{}, 1), drained: make(chan struct{}, 1),
+			inFlight: make(chan inflightEntry, engine.MaxInFlight),
+		},
+		upkeep: upkeep{
+			jobDue: make(chan struct{}, 1), historyDue: make(chan struct{}, 1),
+			backups: make(chan struct{}, 1), blockFiles: make(chan struct{}, 1),
+		},
+		life: life{stop: stop, stopping: stopping, failed: make(chan struct{})},
 	}
 	l.working = l.watch.Job("a checkpoint", checkpointPatience)
 	// On equal disks the nodes of a cluster write their checkpoints at the same time, and one sync may take long.

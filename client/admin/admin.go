@@ -9,14 +9,11 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
-
-type adminService = seqledgerv1connect.AdminServiceClient
 
 // GetCluster describes the nodes that keep the ledger.
 func GetCluster(ctx context.Context, c *client.Client) (*seqledgerv1.Cluster, error) {
-	response, err := rpc.Call(ctx, c.Core(), rpc.Admin(adminService.GetCluster), &seqledgerv1.GetClusterRequest{}, nil)
+	response, err := rpc.Call(ctx, c.Core(), (*rpc.Endpoint).GetCluster, &seqledgerv1.GetClusterRequest{}, nil)
 	return response.GetCluster(), err
 }
 
@@ -24,7 +21,7 @@ func GetCluster(ctx context.Context, c *client.Client) (*seqledgerv1.Cluster, er
 func ChangeCluster(
 	ctx context.Context, c *client.Client, request *seqledgerv1.ChangeClusterRequest,
 ) (*seqledgerv1.Cluster, error) {
-	response, err := rpc.Call(ctx, c.Core(), rpc.Admin(adminService.ChangeCluster), request, nil)
+	response, err := rpc.Call(ctx, c.Core(), (*rpc.Endpoint).ChangeCluster, request, nil)
 	return response.GetCluster(), err
 }
 
@@ -33,7 +30,7 @@ func ChangeCluster(
 func UpdateConfig(
 	ctx context.Context, c *client.Client, request *seqledgerv1.UpdateConfigRequest,
 ) (*seqledgerv1.Config, error) {
-	response, err := rpc.Call(ctx, c.Core(), rpc.Admin(adminService.UpdateConfig), request, nil)
+	response, err := rpc.Call(ctx, c.Core(), (*rpc.Endpoint).UpdateConfig, request, nil)
 	return response.GetConfig(), err
 }
 
@@ -41,5 +38,5 @@ func UpdateConfig(
 // above after. It asks one of the servers, and each has its own.
 func ListRefusals(ctx context.Context, c *client.Client, after uint64) (*seqledgerv1.ListRefusalsResponse, error) {
 	request := &seqledgerv1.ListRefusalsRequest{After: after}
-	return rpc.Call(ctx, c.Core(), rpc.Admin(adminService.ListRefusals), request, nil)
+	return rpc.Call(ctx, c.Core(), (*rpc.Endpoint).ListRefusals, request, nil)
 }

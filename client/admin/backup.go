@@ -36,14 +36,12 @@ type BackupBase struct {
 	Sum       [32]byte // the hash in its trailer
 }
 
-// Backup writes a backup of the whole ledger to w. The backup contains everything that was
-// acknowledged before the call; the ledger keeps taking writes meanwhile. w holds the complete
-// backup only if the error is nil. Backup is not retried, because after an error w holds the beginning
-// of a backup, which cannot be used.
+// Backup writes a backup of the whole ledger to w. The backup contains everything that was acknowledged before the
+// call; the ledger keeps taking writes meanwhile. w holds the complete backup only if the error is nil. Backup is not
+// retried, because after an error w holds the beginning of a backup, which cannot be used.
 //
-// begin is called with the backup's description before the first byte is written; an error from
-// begin ends the call. begin may be nil. A server refuses a backup while it makes another one,
-// with the Connect code resource_exhausted.
+// begin is called with the backup's description before the first byte is written; an error from begin ends the call.
+// begin may be nil. A server refuses a backup while it makes another one, with the Connect code resource_exhausted.
 func Backup(
 	ctx context.Context, c *client.Client, w io.Writer, begin func(BackupInfo) error,
 ) (BackupInfo, error) {
@@ -77,7 +75,7 @@ func backup(
 	if _, err := c.Options.Authorize(ctx, request.Header()); err != nil {
 		return info, err
 	}
-	stream, err := c.Endpoint().Admin.Backup(ctx, request)
+	stream, err := c.Endpoint().Backup(ctx, request)
 	if err != nil {
 		return info, failure.FromConnect(err, 0)
 	}

@@ -4,6 +4,7 @@
 package failure
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -20,21 +21,18 @@ import (
 // Sentinels for errors.Is. They say what a caller can do next; the details are in [*Error] and
 // in the types that wrap it.
 var (
-	// ErrNotFound: there is no such entity, transaction or block, or none that the
-	// caller may read.
+	// ErrNotFound: there is no such entity, transaction or block, or none that the caller may read.
 	ErrNotFound = errors.New("client: not found")
 	// ErrUnauthenticated: the token is missing, unknown or expired.
 	ErrUnauthenticated = errors.New("client: not authenticated")
-	// ErrUnavailable: the ledger cannot be reached, or cannot take the call now. The
-	// same call may succeed later.
+	// ErrUnavailable: the ledger cannot be reached, or cannot take the call now. The same call may succeed later.
 	ErrUnavailable = errors.New("client: the ledger is not available")
 	// ErrFenced: another process has opened a session on the stream. Stop.
 	ErrFenced = errors.New("client: another session has taken the stream over")
 	// ErrExpired: the stream was evicted after client_ttl without a commit, or the ledger was restored to before it.
 	ErrExpired = errors.New("client: the stream was evicted")
-	// ErrOutcomeUnknown: the write may or may not have been committed. Settle
-	// it by repeating the same sequence and key, or with GetClientState; never
-	// by sending the operations under a new sequence.
+	// ErrOutcomeUnknown: the write may or may not have been committed. Settle it by repeating the same sequence and
+	// key, or with GetClientState; never by sending the operations under a new sequence.
 	ErrOutcomeUnknown = errors.New("client: outcome unknown")
 	// ErrNotExecuted: the write was not executed and never will be. It is safe to submit its
 	// operations again as a new write. From client.Client.Write it covers only the copies that this
@@ -64,8 +62,7 @@ type Error struct {
 	ConnectCode connect.Code
 	// Message is for people and not stable.
 	Message string
-	// LastCommittedSequence is the stream's last committed sequence, if the decision depended
-	// on it.
+	// LastCommittedSequence is the stream's last committed sequence, if the decision depended on it.
 	LastCommittedSequence uint64
 	// Session is the stream's session, if the decision depended on it.
 	Session uint64
@@ -84,9 +81,8 @@ type Error struct {
 	// LeaderAddress is set only with NOT_LEADER.
 	LeaderAddress string
 
-	// wire is true when the answer was in Connect's own form, as a seqledger server's always
-	// is. Otherwise this side made the error from an HTTP status or a broken connection, and
-	// what the server did is unknown.
+	// wire is true when the answer was in Connect's own form, as a seqledger server's always is. Otherwise this side
+	// made the error from an HTTP status or a broken connection, and what the server did is unknown.
 	wire bool
 	// status is the HTTP status of an answer that was not in Connect's form, or 0.
 	status int
@@ -123,25 +119,46 @@ func (e *Error) Is(target error) bool {
 	if target == ErrUnavailable {
 		return e.IsTemporary() && e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN
 	}
-	switch e.Code {
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+	if e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
 		return target == ErrNotFound && e.ConnectCode == connect.CodeNotFound ||
 			target == ErrUnauthenticated && e.ConnectCode == connect.CodeUnauthenticated
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED:
-		return target == ErrFenced
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED:
-		return target == ErrExpired
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
-		return target == ErrOutcomeUnknown
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
-		return target == ErrAlreadyCommitted
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH:
-		return target == ErrConditionFailed
 	}
-	return false
+	return target != nil && target == codes[e.Code].sentinel
+}
+
+// codes says what the codes of a WriteError mean. One that is not here has the Connect code failed_precondition, and a
+// repeat does not change it.
+var codes = map[seqledgerv1.WriteErrorCode]struct {
+	connect   connect.Code // of the RPC, as the API defines it; 0 for failed_precondition
+	sentinel  error        // that errors.Is finds
+	temporary bool         // the same request may succeed a moment later
+	elsewhere bool         // another server may take the call
+}{
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED: {connect: connect.CodeUnknown},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED: {
+		connect: connect.CodeAlreadyExists, sentinel: ErrAlreadyCommitted,
+	},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_FENCED:    {sentinel: ErrFenced},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SESSION_EXPIRED:   {sentinel: ErrExpired},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS:        {sentinel: ErrConditionFailed},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND:     {sentinel: ErrConditionFailed},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH:  {sentinel: ErrConditionFailed},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH:    {sentinel: ErrConditionFailed},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:  {connect: connect.CodeInvalidArgument},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED: {connect: connect.CodePermissionDenied},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:  {connect: connect.CodeResourceExhausted},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL: {
+		connect: connect.CodeResourceExhausted, temporary: true,
+	},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER: {
+		connect: connect.CodeUnavailable, temporary: true, elsewhere: true,
+	},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING: {
+		connect: connect.CodeUnavailable, temporary: true, elsewhere: true,
+	},
+	seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN: {
+		connect: connect.CodeUnavailable, sentinel: ErrOutcomeUnknown, temporary: true,
+	},
 }
 
 // CodeOf returns the code of the first [*Error] in err's tree, UNSPECIFIED if there is none.
@@ -185,7 +202,7 @@ const challenge = `Bearer realm="seqledger"`
 // FromStream converts the error of one write inside a WriteStream.
 func FromStream(refusal *seqledgerv1.WriteError) *Error {
 	out := errorFromDetail(refusal)
-	out.ConnectCode = connectCodeOf(refusal.GetCode())
+	out.ConnectCode = cmp.Or(codes[refusal.GetCode()].connect, connect.CodeFailedPrecondition)
 	out.wire = true
 	return out
 }
@@ -207,42 +224,12 @@ func errorFromDetail(refusal *seqledgerv1.WriteError) *Error {
 	}
 }
 
-// connectCodeOf returns the RPC code of a refusal, as the API defines it.
-func connectCodeOf(code seqledgerv1.WriteErrorCode) connect.Code {
-	switch code {
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
-		return connect.CodeAlreadyExists
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
-		return connect.CodeInvalidArgument
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED:
-		return connect.CodePermissionDenied
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:
-		return connect.CodeResourceExhausted
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
-		return connect.CodeUnavailable
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
-		return connect.CodeUnknown
-	}
-	return connect.CodeFailedPrecondition
-}
-
 // IsTemporary reports whether the same request may succeed a moment later. The caller decides
 // whether repeating it is safe.
 func (e *Error) IsTemporary() bool {
-	switch e.Code {
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
-		return true
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
-	default:
-		return false
-	}
 	switch {
+	case e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return codes[e.Code].temporary
 	case e.status != 0 && e.status != http.StatusOK:
 		// A load balancer or another program answered, not the ledger. These statuses are temporary.
 		switch e.status {
@@ -284,8 +271,7 @@ func (e *Error) IsFinal() bool {
 	return e.Code != seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED && !e.IsTemporary()
 }
 
-// turnedAway reports whether an answer in Connect's form refused the call before the server
-// looked at its request.
+// turnedAway reports whether an answer in Connect's form refused the call before the server looked at its request.
 func (e *Error) turnedAway() bool {
 	switch e.ConnectCode {
 	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented,
@@ -322,13 +308,10 @@ func (e *Error) IsChallenge() bool { return e.challenged }
 
 // IsElsewhere reports whether another server may take a call that this one did not.
 func (e *Error) IsElsewhere() bool {
-	switch e.Code {
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER, seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING:
-		return true
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+	if e.Code == seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED {
 		return e.IsTemporary() && e.ConnectCode != connect.CodeResourceExhausted
 	}
-	return false
+	return codes[e.Code].elsewhere
 }
 
 // RefusesMessage reports whether the server ended the stream because of a message on it, most

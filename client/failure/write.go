@@ -31,25 +31,22 @@ func (e *NotExecutedError) Is(target error) bool { return target == ErrNotExecut
 // Unwrap returns the cause.
 func (e *NotExecutedError) Unwrap() error { return e.Cause }
 
-// OutcomeUnknownError reports that a write was sent and its outcome is not known. errors.Is
-// finds [ErrOutcomeUnknown] and the error that ended the wait: the context's, the transport's,
-// or [ErrClosed]. It also finds [ErrFenced] and [ErrExpired], which concern the stream and not
-// this write. It finds no other refusal, because a caller that checks for [ErrConditionFailed] first
-// would treat the write as refused while a copy of it commits.
+// OutcomeUnknownError reports that a write was sent and its outcome is not known. errors.Is finds [ErrOutcomeUnknown]
+// and the error that ended the wait: the context's, the transport's, or [ErrClosed]. It also finds [ErrFenced] and
+// [ErrExpired], which concern the stream and not this write. It finds no other refusal, because a caller that checks
+// for [ErrConditionFailed] first would treat the write as refused while a copy of it commits.
 type OutcomeUnknownError struct {
 	// Sequence and IdempotencyKey name the write: repeating the same request under them settles
 	// it, because a committed write is answered with its receipt.
 	Sequence       uint64
 	IdempotencyKey string
-	// Refusal is what the server answered to another copy, or to another write when that ended
-	// the Writer; nil when it did not answer. It is not final and therefore Unwrap does not
-	// return it.
+	// Refusal is what the server answered to another copy, or to another write when that ended the Writer; nil when it
+	// did not answer. It is not final and therefore Unwrap does not return it.
 	Refusal *Error
 	// Cause is the full error that ended the wait.
 	Cause error
-	// Pending is the *writer.Pending of a Writer's write. As long as the Writer runs it still
-	// settles the write, and Pending.Wait returns the outcome. Pending is nil for a write of the
-	// Client.
+	// Pending is the *writer.Pending of a Writer's write. As long as the Writer runs it still settles the write, and
+	// Pending.Wait returns the outcome. Pending is nil for a write of the Client.
 	Pending Pending
 }
 
@@ -68,8 +65,7 @@ func OutcomeUnknown(sequence uint64, key string, cause error) *OutcomeUnknownErr
 // Error implements error.
 func (e *OutcomeUnknownError) Error() string {
 	return fmt.Sprintf("outcome of write %d (key %s) unknown, repeat the same sequence and key or ask "+
-		"GetClientState: %v",
-		e.Sequence, e.IdempotencyKey, e.Cause)
+		"GetClientState: %v", e.Sequence, e.IdempotencyKey, e.Cause)
 }
 
 // Is reports whether target is ErrOutcomeUnknown, or ErrFenced or ErrExpired if the cause says that of the stream.

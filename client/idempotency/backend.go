@@ -4,12 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
+	"github.com/seqledger/seqledger/client/internal/rpc"
 	"github.com/seqledger/seqledger/internal/keyed"
 )
 
@@ -95,14 +95,8 @@ type casStore struct{ backend Backend }
 
 // stored returns the backend's key of a record.
 func (k *RecordKey) stored() Key {
-	h := sha256.New()
-	hash := sha256.Sum256([]byte(k.Key))
-	for _, part := range []string{k.Scope.Organization, k.Scope.Vault, k.Namespace, k.Principal, string(hash[:])} {
-		// Each part has its length in front, so that two keys never give the same bytes.
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		h.Write([]byte(part))
-	}
-	return Key{hex.EncodeToString(h.Sum(nil)), k}
+	sum := sha256.Sum256([]byte(k.Key))
+	return Key{hashOf(k.Scope.Organization, k.Scope.Vault, k.Namespace, k.Principal, string(sum[:])), k}
 }
 
 // decided is the outcome of a command, with the record version it was based on.
@@ -160,7 +154,7 @@ func (s *casStore) decide(
 			return decided{out, next, version, at.Now}, nil
 		}
 		// Random, so that the calls that raced for the key do not meet again.
-		if err := pause(ctx, rand.N(swapMax)); err != nil {
+		if err := rpc.Sleep(ctx, rand.N(swapMax)); err != nil {
 			return decided{}, err
 		}
 	}
@@ -244,19 +238,9 @@ func (s *casStore) nextToken(ctx context.Context) (uint64, error) {
 		if err != nil || swapped {
 			return last + 1, err
 		}
-		if err := pause(ctx, rand.N(swapMax)); err != nil {
+		if err := rpc.Sleep(ctx, rand.N(swapMax)); err != nil {
 			return 0, err
 		}
-	}
-}
-
-// pause waits for d or the end of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -310,7 +294,7 @@ func (s *casStore) awaitChange(ctx context.Context, key Key, out decided, polls 
 	if polls < 7 {
 		wait = min(pollMax, pollFirst<<polls)
 	}
-	_ = pause(ctx, wait/2+rand.N(wait/2+1))
+	_ = rpc.Sleep(ctx, wait/2+rand.N(wait/2+1))
 }
 
 // reservation returns the result of a Reserve.
@@ -377,9 +361,8 @@ func (s *casStore) finish(
 	if err != nil {
 		return nil, err
 	}
-	if len(result.Response) > MaxResponse {
-		return nil, &InvalidError{"Response", fmt.Sprintf("must have at most %d bytes, has %d", MaxResponse,
-			len(result.Response))}
+	if err := checkLength("Response", len(result.Response), MaxResponse); err != nil {
+		return nil, err
 	}
 	return s.asOwner(ctx, owner, keyed.Command{Kind: kind, Response: result.Response, TTL: int64(ttl)})
 }
@@ -413,9 +396,8 @@ func (s *casStore) Heartbeat(ctx context.Context, owner *Ownership, lease time.D
 
 // Checkpoint implements Store.
 func (s *casStore) Checkpoint(ctx context.Context, owner *Ownership, data []byte) (*Answer, error) {
-	if len(data) > MaxCheckpoint {
-		return nil, &InvalidError{"Checkpoint",
-			fmt.Sprintf("must have at most %d bytes, has %d", MaxCheckpoint, len(data))}
+	if err := checkLength("Checkpoint", len(data), MaxCheckpoint); err != nil {
+		return nil, err
 	}
 	return s.asOwner(ctx, owner, keyed.Command{Kind: keyed.Checkpoint, Data: data})
 }

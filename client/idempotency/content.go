@@ -46,7 +46,7 @@ func parseMediaType(text string) (mediaType string, parameters map[string]string
 	if !isMultipart(text) {
 		return mediaType, parameters, err
 	}
-	parts := splitParameters(text)
+	parts := splitQuoted(text, ';') // the first is not a parameter
 	for i, part := range parts[1:] {
 		name := parameterName(part)
 		if strings.HasPrefix(name, "boundary*") {
@@ -66,9 +66,8 @@ func isMultipart(mediaType string) bool {
 	return strings.HasPrefix(strings.ToLower(strings.TrimSpace(mediaType)), "multipart/")
 }
 
-// splitParameters splits a media type or a disposition at its semicolons, except those in quotes. The first text is not
-// a parameter.
-func splitParameters(text string) (parts []string) {
+// splitQuoted splits a text at a separator, except where it is in quotes.
+func splitQuoted(text string, separator byte) (parts []string) {
 	start, quoted := 0, false
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -76,7 +75,7 @@ func splitParameters(text string) (parts []string) {
 			i++
 		case c == '"':
 			quoted = !quoted
-		case c == ';' && !quoted:
+		case c == separator && !quoted:
 			parts = append(parts, text[start:i])
 			start = i + 1
 		}
@@ -92,7 +91,7 @@ func parameterName(parameter string) string {
 // isExtended reports whether a media type or a disposition has a parameter in an extended form of RFC 2231 or RFC 8187,
 // such as name* or name*0. Programs differ in which forms they read, and which one they prefer.
 func isExtended(text string) bool {
-	return slices.ContainsFunc(splitParameters(text)[1:], func(parameter string) bool {
+	return slices.ContainsFunc(splitQuoted(text, ';')[1:], func(parameter string) bool {
 		return strings.Contains(parameterName(parameter), "*")
 	})
 }
@@ -105,7 +104,7 @@ func withoutBoundary(text string) string {
 	if !isMultipart(text) {
 		return text
 	}
-	return strings.Join(slices.DeleteFunc(splitParameters(text), func(parameter string) bool {
+	return strings.Join(slices.DeleteFunc(splitQuoted(text, ';'), func(parameter string) bool {
 		return parameterName(parameter) == "boundary"
 	}), ";")
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seqledger/seqledger/client/internal/rpc"
 )
 
 // Event is an event that a [Metrics] counts.
@@ -387,7 +389,7 @@ func (o *Owner) beat(ctx context.Context, began time.Time) {
 		})
 		defer over.Stop()
 	}
-	for pause(ctx, wait) == nil {
+	for rpc.Sleep(ctx, wait) == nil {
 		sent := time.Now()
 		beat, cancel := context.WithTimeout(ctx, interval)
 		lost, err := o.extend(beat, lease)

@@ -253,7 +253,7 @@ func TestJournalFiles(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	// A partial write is not a result.
-	must.Do(t, os.WriteFile(files[0]+".tmp", []byte("seqledger"), 0o600))
+	must.Do(t, os.WriteFile(files[0]+".new", []byte("seqledger"), 0o600))
 	if j, err = idempotency.OpenJournal(dir, store, nil); err != nil || j.Len() != 1 {
 		t.Fatalf("%v", err)
 	}

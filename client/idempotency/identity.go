@@ -308,20 +308,11 @@ func valuesOf(header http.Header, names []string) (parts []string) {
 // canonicalList returns a list, whose lines are joined by commas, without the white space around its elements. A comma
 // in quotes does not separate elements.
 func canonicalList(text string) string {
-	var elements []string
-	start, quoted := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '"':
-			quoted = !quoted
-		case c == '\\' && quoted:
-			i++ // what follows is text
-		case c == ',' && !quoted:
-			elements = append(elements, strings.TrimSpace(text[start:i]))
-			start = i + 1
-		}
+	elements := splitQuoted(text, ',')
+	for i, element := range elements {
+		elements[i] = strings.TrimSpace(element)
 	}
-	return strings.Join(append(elements, strings.TrimSpace(text[start:])), ",")
+	return strings.Join(elements, ",")
 }
 
 // canonicalHost returns the name in an authority in lower case, without its port and the dot of a full name. It returns

@@ -86,7 +86,7 @@ func (i *interceptor) serve(
 	case spec.IsClient, !hasKey && (!i.options.Required || hasNoSideEffects(spec)):
 		return next(ctx, request)
 	case hasNoSideEffects(spec):
-		return ignoredKey(ctx, request, next)
+		return marked(ctx, request, next, markIgnored) // the key has no effect
 	case !hasKey:
 		return nil, connectError(request.Header(), &Error{Code: CodeKeyMissing})
 	}
@@ -109,7 +109,10 @@ func (i *interceptor) serve(
 	case err == nil:
 		return i.run(ctx, request, next, owner)
 	case i.bypasses(ctx, err):
-		return bypassed(ctx, request, next, key.Key)
+		return marked(ctx, request, next, func(header http.Header) {
+			markAnswer(header, key.Key, false, time.Time{})
+			header.Set(HeaderBypassed, "true")
+		})
 	}
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeStoreUnavailable {
 		i.Logger.ErrorContext(ctx, "a call with a key was refused", "code", string(e.Code), "error", e.Cause)
@@ -121,37 +124,26 @@ func hasNoSideEffects(spec connect.Spec) bool {
 	return spec.IdempotencyLevel == connect.IdempotencyNoSideEffects
 }
 
-// ignoredKey runs the handler of a call whose key has no effect, and tells the client.
-func ignoredKey(
-	ctx context.Context, request connect.AnyRequest, next connect.UnaryFunc,
+// marked runs the handler and marks the header of its response, or of its error.
+func marked(
+	ctx context.Context, request connect.AnyRequest, next connect.UnaryFunc, mark func(header http.Header),
 ) (connect.AnyResponse, error) {
 	response, err := next(ctx, request)
 	if err != nil {
-		e, ok := errors.AsType[*connect.Error](err)
-		if !ok {
-			e = connect.NewError(connect.CodeOf(err), err)
-		}
-		markIgnored(e.Meta())
+		e := asConnect(err)
+		mark(e.Meta())
 		return nil, e
 	}
-	markIgnored(response.Header())
+	mark(response.Header())
 	return response, nil
 }
 
-// bypassed runs the handler without the store.
-func bypassed(
-	ctx context.Context, request connect.AnyRequest, next connect.UnaryFunc, key string,
-) (connect.AnyResponse, error) {
-	response, err := next(ctx, request)
-	if err != nil {
-		marked := markError(err, key, false, time.Time{})
-		marked.Meta().Set(HeaderBypassed, "true")
-		return nil, marked
+// asConnect returns an error of a handler as the client gets it.
+func asConnect(err error) *connect.Error {
+	if e, ok := errors.AsType[*connect.Error](err); ok {
+		return e
 	}
-	StripHeaders(response.Header())
-	markHeader(response.Header(), key, false, time.Time{})
-	response.Header().Set(HeaderBypassed, "true")
-	return response, nil
+	return connect.NewError(connect.CodeOf(err), err)
 }
 
 // fingerprint returns the fingerprint of a call. The error is an [*Error].
@@ -187,12 +179,12 @@ func (i *interceptor) run(
 	ended = true
 	key := owner.ownership.Key.Key
 	if err != nil {
-		i.settleError(owner, err)
-		return nil, markError(err, key, false, time.Time{})
+		e := asConnect(err)
+		i.settleError(owner, e)
+		markAnswer(e.Meta(), key, false, time.Time{})
+		return nil, e
 	}
-	expires := i.settleResponse(ctx, owner, response)
-	StripHeaders(response.Header())
-	markHeader(response.Header(), key, false, expires)
+	markAnswer(response.Header(), key, false, i.settleResponse(ctx, owner, response))
 	return response, nil
 }
 
@@ -219,11 +211,7 @@ func (i *interceptor) settleResponse(ctx context.Context, owner *Owner, response
 }
 
 // settleError stores an error, or not, according to its code.
-func (i *interceptor) settleError(owner *Owner, err error) {
-	e, ok := errors.AsType[*connect.Error](err)
-	if !ok {
-		e = connect.NewError(connect.CodeOf(err), err)
-	}
+func (i *interceptor) settleError(owner *Owner, e *connect.Error) {
 	kind, disposition := resultCommitted, i.options.serverError(statusOf(e.Code()))
 	switch e.Code() {
 	case connect.CodeInvalidArgument, connect.CodeNotFound, connect.CodeAlreadyExists, connect.CodeFailedPrecondition,
@@ -304,7 +292,8 @@ func (i *interceptor) replay(request connect.AnyRequest, key string, record *Rec
 	}
 	i.Metrics.Count(EventReplayed)
 	if failure != nil {
-		return nil, markError(failure, key, true, record.Expires)
+		markAnswer(failure.Meta(), key, true, record.Expires)
+		return nil, failure
 	}
 	response := replayed{connect.NewResponse(new(emptypb.Empty)), message}
 	markHeader(response.Header(), key, true, record.Expires)
@@ -369,15 +358,10 @@ func markHeader(header http.Header, key string, replayed bool, expires time.Time
 	}
 }
 
-// markError sets the headers of an error.
-func markError(err error, key string, replayed bool, expires time.Time) *connect.Error {
-	e, ok := errors.AsType[*connect.Error](err)
-	if !ok {
-		e = connect.NewError(connect.CodeOf(err), err)
-	}
-	StripHeaders(e.Meta())
-	markHeader(e.Meta(), key, replayed, expires)
-	return e
+// markAnswer is markHeader for an answer of the handler, which may not set these headers itself.
+func markAnswer(header http.Header, key string, replayed bool, expires time.Time) {
+	StripHeaders(header)
+	markHeader(header, key, replayed, expires)
 }
 
 // connectError returns the error of a call that did not run or whose result is unknown. header is the header of the

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/seqledger/seqledger/internal/durable"
 	"github.com/seqledger/seqledger/internal/private"
 )
 
@@ -37,9 +38,8 @@ var ErrJournalFull = errors.New("idempotency: the journal is full")
 var ErrJournalClosed = errors.New("idempotency: the journal is closed")
 
 // Journal keeps the results of finished work while the store does not take them, and retries until it does, even after
-// a restart. It is a locked directory with one file per result. The files contain keys and
-// responses in clear text and are readable by their owner only. A journal holds at most 1,024 results of at most
-// 1.4 MiB each.
+// a restart. It is a locked directory with one file per result. The files contain keys and responses in clear text and
+// are readable by their owner only. A journal holds at most 1,024 results of at most 1.4 MiB each.
 //
 // A result that the store refuses (its key belongs to another owner, or has another result, or the store does not know
 // it, as one that the result was not for; or no store takes it, for example because it is too large) is logged and set
@@ -90,9 +90,10 @@ func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error)
 	}
 	private.Narrow(logger, dir)
 	lock := flock.New(filepath.Join(dir, "lock"), flock.SetPermissions(private.File))
-	if ok, err := lock.TryLock(); err != nil || !ok {
-		return nil, fmt.Errorf("idempotency: the journal %s is in use by another process (%w)", dir,
-			errOr(err, "locked"))
+	if locked, err := lock.TryLock(); err != nil {
+		return nil, fmt.Errorf("idempotency: the journal %s cannot be locked: %w", dir, err)
+	} else if !locked {
+		return nil, fmt.Errorf("idempotency: the journal %s is in use by another process", dir)
 	}
 	j := &Journal{
 		store: store, dir: dir, lock: lock, log: logger, id: rand.Text(), files: map[string]bool{},
@@ -106,14 +107,6 @@ func OpenJournal(dir string, store Store, logger *slog.Logger) (*Journal, error)
 	// Close ends this goroutine and waits for it.
 	go j.retry(ctx)
 	return j, nil
-}
-
-// errOr returns err, or an error with the text if err is nil.
-func errOr(err error, text string) error {
-	if err == nil {
-		return errors.New(text)
-	}
-	return err
 }
 
 // Close ends the retries. Results that the store has not taken stay in the directory. Work that ends later finds the
@@ -143,7 +136,7 @@ func (j *Journal) load() error {
 	for _, file := range files {
 		path := filepath.Join(j.dir, file.Name())
 		switch {
-		case strings.HasSuffix(file.Name(), ".tmp"):
+		case strings.HasSuffix(file.Name(), durable.Suffix):
 			err = os.Remove(path)
 		case strings.HasSuffix(file.Name(), journalSuffix):
 			if _, err = readEntry(path); err == nil {
@@ -176,8 +169,7 @@ func readEntry(path string) (*journalEntry, error) {
 	entry, err := decodeEntry(content)
 	if err != nil {
 		return nil, fmt.Errorf("idempotency: %s is damaged: %w; move it away to continue, and look up the outcome of "+
-			"its key",
-			path, err)
+			"its key", path, err)
 	}
 	return entry, nil
 }
@@ -216,7 +208,7 @@ func (j *Journal) add(entry *journalEntry) error {
 	}
 	name := fmt.Sprintf("%020d-%s%s", j.next, j.id, journalSuffix)
 	j.next++
-	if err := writeDurably(j.dir, name, content); err != nil {
+	if err := durable.WriteFile(filepath.Join(j.dir, name), content); err != nil {
 		return err
 	}
 	j.files[name] = true
@@ -225,32 +217,6 @@ func (j *Journal) add(entry *journalEntry) error {
 	default:
 	}
 	return nil
-}
-
-// writeDurably writes a new file under a temporary name and renames it, so that after a crash the file is either
-// complete or absent.
-func writeDurably(dir, name string, content []byte) error {
-	temporary := filepath.Join(dir, name+".tmp")
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		_ = os.Remove(temporary) // otherwise a full disk would collect them; the next start removes it, too
-		return err
-	}
-	if err := os.Rename(temporary, filepath.Join(dir, name)); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // retry offers the results to the store until ctx ends.

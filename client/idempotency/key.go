@@ -8,9 +8,10 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dunglas/httpsfv"
+
+	"github.com/seqledger/seqledger/internal/uuid"
 )
 
 // HeaderKey is the request header that carries the idempotency key, as in draft-ietf-httpapi-idempotency-key-header.
@@ -24,18 +25,7 @@ func NewAttemptID() (id AttemptID) {
 }
 
 // NewUUID returns a random UUID of version 7 (RFC 9562). Such UUIDs sort approximately by time.
-func NewUUID() string {
-	var id [16]byte
-	_, _ = rand.Read(id[6:]) // never fails
-	milliseconds := uint64(time.Now().UnixMilli())
-	for i := range 6 {
-		id[i] = byte(milliseconds >> (8 * (5 - i)))
-	}
-	id[6] = id[6]&0x0f | 0x70
-	id[8] = id[8]&0x3f | 0x80
-	text := hex.EncodeToString(id[:])
-	return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
-}
+func NewUUID() string { return uuid.New() }
 
 // nonceBytes is the length of a composed key's nonce in bytes.
 const nonceBytes = 8

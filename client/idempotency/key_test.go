@@ -42,19 +42,6 @@ func TestComposedKeys(t *testing.T) {
 	}
 }
 
-func TestNewUUID(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for range 100 {
-		id := idempotency.NewUUID()
-		if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' || id[14] != '7' ||
-			!strings.Contains("89ab", id[19:20]) || seen[id] {
-			t.Errorf("%q", id)
-		}
-		seen[id] = true
-	}
-}
-
 // The forms of the field; the string forms are those of RFC 9651.
 func TestParseHeader(t *testing.T) {
 	t.Parallel()

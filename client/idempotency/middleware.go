@@ -335,16 +335,14 @@ func (m *middleware) serveKeyed(w http.ResponseWriter, r *http.Request) {
 // ignoreKey runs the handler of a request whose key has no effect, and tells the client, which would otherwise take a
 // repeat for safe. A middleware further inside may honor the key.
 func (m *middleware) ignoreKey(w http.ResponseWriter, r *http.Request) {
-	marked := &marker{ResponseWriter: w, before: func(header http.Header) {
+	m.serveMarked(w, r, func(header http.Header) {
 		if header.Get(HeaderReplayed) == "" {
 			markIgnored(header)
 			if r.Header.Get("Origin") != "" {
 				expose(header)
 			}
 		}
-	}}
-	m.next.ServeHTTP(marked, r)
-	marked.mark() // for a handler that has written nothing, the server sends the header
+	})
 }
 
 // markIgnored sets the header of a response to a request whose key had no effect.
@@ -352,11 +350,16 @@ func markIgnored(header http.Header) { header.Set(HeaderIgnored, "true") }
 
 // bypass runs the handler without the store.
 func (m *middleware) bypass(w http.ResponseWriter, r *http.Request, key string) {
-	marked := &marker{ResponseWriter: w, before: func(header http.Header) {
+	m.serveMarked(w, r, func(header http.Header) {
 		StripHeaders(header)
 		header.Set(HeaderBypassed, "true")
 		mark(header, r, key, false, time.Time{})
-	}}
+	})
+}
+
+// serveMarked runs the handler, and changes the header of its response before it is sent.
+func (m *middleware) serveMarked(w http.ResponseWriter, r *http.Request, before func(header http.Header)) {
+	marked := &marker{ResponseWriter: w, before: before}
 	m.next.ServeHTTP(marked, r)
 	marked.mark() // for a handler that has written nothing, the server sends the header
 }

@@ -3,7 +3,6 @@ package idempotency
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"unicode/utf8"
 
@@ -21,9 +20,8 @@ var ErrNotFinal = errors.New("idempotency: the outcome of the work is still open
 // [ErrNotFound].
 type Resolver interface {
 	Store
-	// Resolve settles an unknown outcome: state is Committed or Rejected, and result is what retries get.
-	// The outcome is OK, even if the record was already settled in the same way; or it is AlreadyCompleted, with the
-	// record.
+	// Resolve settles an unknown outcome: state is Committed or Rejected, and result is what retries get. The outcome
+	// is OK, even if the record was already settled in the same way; or it is AlreadyCompleted, with the record.
 	Resolve(ctx context.Context, key *RecordKey, state State, result Result) (*Answer, error)
 	// Purge deletes a finished record. Its key is then free, and the work runs again for it.
 	Purge(ctx context.Context, key *RecordKey) (*Answer, error)
@@ -38,9 +36,8 @@ func (s *casStore) Resolve(ctx context.Context, key *RecordKey, state State, res
 	if err != nil {
 		return nil, err
 	}
-	if len(result.Response) > MaxResponse {
-		return nil, &InvalidError{"Response", fmt.Sprintf("must have at most %d bytes, has %d", MaxResponse,
-			len(result.Response))}
+	if err := checkLength("Response", len(result.Response), MaxResponse); err != nil {
+		return nil, err
 	}
 	return s.settle(ctx, key, keyed.Command{
 		Kind: keyed.Resolve, State: keyed.State(state), Response: result.Response, TTL: int64(ttl),

@@ -266,27 +266,35 @@ func (k *RecordKey) Validate() error {
 	if k.Key == "" {
 		return &InvalidError{"Key.Key", "is required"}
 	}
-	if len(k.Key) > MaxKey {
-		return &InvalidError{"Key.Key", fmt.Sprintf("must have at most %d characters, has %d", MaxKey, len(k.Key))}
+	for _, field := range []struct {
+		name, text string
+		most       int
+	}{
+		{"Key.Key", k.Key, MaxKey}, {"Key.Namespace", k.Namespace, MaxNamespace},
+		{"Key.Principal", k.Principal, MaxPrincipal},
+	} {
+		if err := checkLength(field.name, len(field.text), field.most); err != nil {
+			return err
+		}
 	}
 	if i := firstOutside(k.Key, '!'); i >= 0 {
 		return &InvalidError{"Key.Key", fmt.Sprintf("must be visible ASCII; byte %d is not", i)}
 	}
-	if len(k.Namespace) > MaxNamespace {
-		return &InvalidError{"Key.Namespace", fmt.Sprintf("must have at most %d bytes, has %d", MaxNamespace,
-			len(k.Namespace))}
-	}
 	if i := firstOutside(k.Namespace, ' '); i >= 0 {
 		return &InvalidError{"Key.Namespace", fmt.Sprintf("must be printable ASCII; byte %d is not", i)}
-	}
-	if len(k.Principal) > MaxPrincipal {
-		return &InvalidError{"Key.Principal", fmt.Sprintf("must have at most %d bytes, has %d", MaxPrincipal,
-			len(k.Principal))}
 	}
 	if !utf8.ValidString(k.Principal) { // the journal and a ledger hold only texts
 		return &InvalidError{"Key.Principal", "is not UTF-8"}
 	}
 	return nil
+}
+
+// checkLength returns an [*InvalidError] for a field of more bytes than it may have.
+func checkLength(field string, bytes, most int) error {
+	if bytes <= most {
+		return nil
+	}
+	return &InvalidError{field, fmt.Sprintf("must have at most %d bytes, has %d", most, bytes)}
 }
 
 // firstOutside returns the index of the first byte outside the range from least to '~', or -1.

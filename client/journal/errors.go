@@ -12,10 +12,9 @@ var (
 	ErrFull = errors.New("journal: full")
 	// ErrTooLarge: a write that would not fit into an empty journal.
 	ErrTooLarge = errors.New("journal: write too large for the journal")
-	// ErrTagInUse: the journal knows this tag. Its write is under way, or committed and not yet
-	// acknowledged, or was acknowledged within Options.RememberTags; a write that was not
-	// executed leaves its tag free. It is therefore not a new write, and submitting it under
-	// another tag, or none, would execute it twice.
+	// ErrTagInUse: the journal knows this tag. Its write is under way, or committed and not yet acknowledged, or was
+	// acknowledged within Options.RememberTags; a write that was not executed leaves its tag free. It is therefore not
+	// a new write, and submitting it under another tag, or none, would execute it twice.
 	ErrTagInUse = errors.New("journal: tag is in use")
 	// ErrClaimed: another Writer of this process has the stream.
 	ErrClaimed = errors.New("journal: stream is in use by another writer")
@@ -37,8 +36,7 @@ var (
 type DamageError struct {
 	// Path of the file.
 	Path string
-	// Offset is the byte, from 0, at which the first bad group begins; 0 for
-	// the file's header.
+	// Offset is the byte, from 0, at which the first bad group begins; 0 for the file's header.
 	Offset int64
 	// Reason is for messages.
 	Reason string

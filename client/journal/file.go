@@ -20,20 +20,17 @@ type Options struct {
 	// MaxBytes bounds the file; 0 means 64 MiB. At most a quarter may be live: writes that are
 	// under way, or whose outcome is not yet acknowledged. Beyond that a Writer's Submit waits.
 	//
-	// A stream that has had a session stays in the file until Forget, with its name and up to
-	// 100 bytes, and does not count as live. While all streams together take at most an eighth
-	// of MaxBytes, the file stays below MaxBytes. If they take more, the file exceeds MaxBytes
-	// by at most twice the excess.
+	// A stream that has had a session stays in the file until Forget, with its name and up to 100 bytes, and does not
+	// count as live. While all streams together take at most an eighth of MaxBytes, the file stays below MaxBytes. If
+	// they take more, the file exceeds MaxBytes by at most twice the excess.
 	MaxBytes int64
-	// MustExist refuses to create the file. Set it if the program has had a journal before: a
-	// lost journal would otherwise look like an empty one, and its writes would be sent a
-	// second time.
+	// MustExist refuses to create the file. Set it if the program has had a journal before: a lost journal would
+	// otherwise look like an empty one, and its writes would be sent a second time.
 	MustExist bool
-	// RememberTags is how long a tag stays in use after its write is acknowledged; 0 means 24
-	// hours, negative not at all. During that time a program that is run again, and submits a
-	// payment again under the same tag, gets ErrTagInUse. Tags take at most MaxBytes/32, each
-	// 32 bytes plus its length; beyond that the oldest are dropped. A program must keep its own
-	// record of anything that it needs for longer.
+	// RememberTags is how long a tag stays in use after its write is acknowledged; 0 means 24 hours, negative not at
+	// all. During that time a program that is run again, and submits a payment again under the same tag, gets
+	// ErrTagInUse. Tags take at most MaxBytes/32, each 32 bytes plus its length; beyond that the oldest are dropped. A
+	// program must keep its own record of anything that it needs for longer.
 	RememberTags time.Duration
 
 	storage storage
@@ -45,9 +42,8 @@ const (
 	limitMaxBytes   = 1 << 30
 )
 
-// File is a journal in a file. A lock keeps other processes out; any number of Writers of the
-// process share it, and one fsync makes all their earlier records durable. It is safe for
-// concurrent use.
+// File is a journal in a file. A lock keeps other processes out; any number of Writers of the process share it, and one
+// fsync makes all their earlier records durable. It is safe for concurrent use.
 type File struct {
 	path    string
 	options Options
@@ -85,13 +81,11 @@ type File struct {
 	allocated int64
 }
 
-// Open opens the journal at path and creates it if necessary. It follows symbolic links in
-// path, and locks path+".lock", which is never removed, against other processes. It reads and
-// checks the content and writes it into a new file, so that a torn group at the end is gone and
-// everything that was read is known to be on disk.
+// Open opens the journal at path and creates it if necessary. It follows symbolic links in path, and locks
+// path+".lock", which is never removed, against other processes. It reads and checks the content and writes it into a
+// new file, so that a torn group at the end is gone and everything that was read is known to be on disk.
 //
-// Errors: ErrLocked, ErrMissing, ErrVersion, a [*DamageError], or what the file system
-// says.
+// Errors: ErrLocked, ErrMissing, ErrVersion, a [*DamageError], or what the file system says.
 func Open(path string, options Options) (*File, error) {
 	switch {
 	case options.MaxBytes == 0:
@@ -154,8 +148,7 @@ func (f *File) load() error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && f.options.MustExist:
 		return fmt.Errorf("%w: %s; if it was lost, find out from the ledger what was written before you begin a "+
-			"new one",
-			ErrMissing, f.path)
+			"new one", ErrMissing, f.path)
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return fmt.Errorf("journal %s: %w", f.path, err)
@@ -177,8 +170,7 @@ func (f *File) load() error {
 	return nil
 }
 
-// replay applies the records of a whole file to streams and returns where the
-// good groups end.
+// replay applies the records of a whole file to streams and returns where the good groups end.
 func replay(path string, content []byte, streams map[Name]*stream) (int64, error) {
 	numbered := make(map[uint64]*stream)
 	return scan(path, content, func(_ int64, body []byte) error {
@@ -259,10 +251,9 @@ func (f *File) Release(name Name) {
 	}
 }
 
-// Append adds a record of a claimed stream. It does not wait for the disk: Sync does. After an
-// error the record is not in the file and never will be: ErrFull and ErrTooLarge (of a
-// KindWrite alone), ErrTagInUse, ErrFailed, ErrClosed, or that the record contradicts the
-// stream's state.
+// Append adds a record of a claimed stream. It does not wait for the disk: Sync does. After an error the record is not
+// in the file and never will be: ErrFull and ErrTooLarge (of a KindWrite alone), ErrTagInUse, ErrFailed, ErrClosed, or
+// that the record contradicts the stream's state.
 func (f *File) Append(name Name, record Record) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -274,8 +265,7 @@ func (f *File) Append(name Name, record Record) error {
 		return fmt.Errorf("journal: stream %s is not claimed", name)
 	}
 	if record.Kind == KindWrite {
-		// Check the tag first, because waiting for room does not help if the tag waits for its own
-		// acknowledgement.
+		// Check the tag first, because waiting for room does not help if the tag waits for its own acknowledgement.
 		if err := f.checkTag(s, record.Tag); err != nil {
 			return fmt.Errorf("journal: stream %s: %w", name, err)
 		}
@@ -338,10 +328,9 @@ func (f *File) Freed() <-chan struct{} {
 	return f.freed
 }
 
-// Forget durably removes the unsettled writes of a stream and its session. Call it when the
-// application has handled the writes of an UnsettledError: none of them is sent again, and the
-// next Writer takes over the stream from its current session. Outcomes that are not yet
-// acknowledged stay. The stream must not be claimed.
+// Forget durably removes the unsettled writes of a stream and its session. Call it when the application has handled the
+// writes of an UnsettledError: none of them is sent again, and the next Writer takes over the stream from its current
+// session. Outcomes that are not yet acknowledged stay. The stream must not be claimed.
 func (f *File) Forget(name Name) error {
 	f.mu.Lock()
 	s := f.streams[name]

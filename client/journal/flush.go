@@ -26,8 +26,7 @@ func (f *File) Sync() error {
 	return nil
 }
 
-// flush writes the buffer and waits for the disk. mu is held on entry and on return, and
-// released during the I/O.
+// flush writes the buffer and waits for the disk. mu is held on entry and on return, and released during the I/O.
 func (f *File) flush() {
 	f.flushing = true
 	upTo := f.appended
@@ -75,8 +74,7 @@ func (f *File) outweighed(group int) bool {
 	return f.size+int64(group) > f.options.MaxBytes/8+2*max(int64(f.live), f.rewritten)
 }
 
-// snapshot encodes a whole file with the present state, without unused streams. mu is held, or
-// f is not shared yet.
+// snapshot encodes a whole file with the present state, without unused streams. mu is held, or f is not shared yet.
 func (f *File) snapshot() []byte {
 	f.forgetTags()
 	f.salt = newSalt()
@@ -104,8 +102,7 @@ func (f *File) extend(group []byte) error {
 	sealGroup(group, f.salt, f.size)
 	end := f.size + int64(len(group))
 	if end > f.allocated {
-		// Allocate room for later groups, so that most fsyncs do not wait for the file system
-		// to record a new size.
+		// Allocate room for later groups, so that most fsyncs do not wait for the file system to record a new size.
 		group = append(group, make([]byte, f.ahead())...)
 	}
 	if _, err := f.current.WriteAt(group, f.size); err != nil {
@@ -121,8 +118,7 @@ func (f *File) ahead() int { return int(min(maxAhead, f.options.MaxBytes/16)) }
 
 const maxAhead = 256 << 10
 
-// replace replaces the file by a new one. A crash at any point leaves one of the two, complete,
-// under the name.
+// replace replaces the file by a new one. A crash at any point leaves one of the two, complete, under the name.
 func (f *File) replace(content []byte) error {
 	temporary := f.path + ".new"
 	next, err := f.storage.create(temporary)

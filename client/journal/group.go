@@ -7,8 +7,7 @@ import (
 	"hash/crc32"
 )
 
-// The file is a header and then groups, one for each fsync. client/JOURNAL.md
-// has the bytes.
+// The file is a header and then groups, one for each fsync. client/JOURNAL.md has the bytes.
 const (
 	magic       = "seqljrnl"
 	version     = 1 // of the format
@@ -52,8 +51,7 @@ func parseHeader(path string, b []byte) (uint64, error) {
 	return binary.LittleEndian.Uint64(b[len(magic)+4:]), nil
 }
 
-// sealGroup fills in the header of a group: b has groupHeader free bytes, followed by the
-// records.
+// sealGroup fills in the header of a group: b has groupHeader free bytes, followed by the records.
 func sealGroup(b []byte, salt uint64, offset int64) {
 	copy(b, marker)
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(b)-groupHeader))

@@ -13,14 +13,12 @@ type Report struct {
 	Bytes, Good int64
 	// Streams are the states as of the last good group.
 	Streams []State
-	// Damage is the first defect, or nil. With damage, Streams describe what precedes it.
-	// Without damage, the last Bytes-Good bytes are a group that is being written or whose
-	// write was interrupted.
+	// Damage is the first defect, or nil. With damage, Streams describe what precedes it. Without damage, the last
+	// Bytes-Good bytes are a group that is being written or whose write was interrupted.
 	Damage *DamageError
 }
 
-// Inspect reads a journal without a lock and without changing it, also while
-// another process writes to it.
+// Inspect reads a journal without a lock and without changing it, also while another process writes to it.
 func Inspect(path string) (*Report, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

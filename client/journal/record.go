@@ -10,8 +10,7 @@ import (
 
 // Name names a stream, as the ledger does.
 type Name struct {
-	// Organization and Vault are the scope; Vault is empty for the
-	// organization itself.
+	// Organization and Vault are the scope; Vault is empty for the organization itself.
 	Organization, Vault string
 	// ClientID is the stream's client id.
 	ClientID string
@@ -42,18 +41,15 @@ const (
 
 // Head is the state of a stream without its writes.
 type Head struct {
-	// Ledger is the id of the ledger that knows the session, 0 before the
-	// first session.
+	// Ledger is the id of the ledger that knows the session, 0 before the first session.
 	Ledger uint64
 	// Session numbers the writes, 0 before the first.
 	Session uint64
-	// Attempt is the attempt_id of an OpenSession that may be under way: 16
-	// bytes, or empty.
+	// Attempt is the attempt_id of an OpenSession that may be under way: 16 bytes, or empty.
 	Attempt []byte
 	// NextID is the ID of the next write.
 	NextID uint64
-	// NextSequence is the sequence of the next write, 0 before the first
-	// session.
+	// NextSequence is the sequence of the next write, 0 before the first session.
 	NextSequence uint64
 }
 
@@ -70,11 +66,9 @@ type Record struct {
 	Sequence uint64
 	Key, Tag string
 	Request  []byte
-	// Reserve is how many bytes to keep free for Receipt, so that recording an outcome never
-	// fails with ErrFull.
+	// Reserve is how many bytes to keep free for Receipt, so that recording an outcome never fails with ErrFull.
 	Reserve int
-	// Receipt is set for a KindSettled. It is opaque to the journal and kept only for a write
-	// with a tag.
+	// Receipt is set for a KindSettled. It is opaque to the journal and kept only for a write with a tag.
 	Receipt []byte
 
 	tag Tag // of a kindRemembered
@@ -149,8 +143,7 @@ type decoded struct {
 
 var errShort = errors.New("a record ends in the middle")
 
-// decodeGroup reads the records of one group. What it returns shares no memory
-// with body.
+// decodeGroup reads the records of one group. What it returns shares no memory with body.
 func decodeGroup(body []byte) ([]decoded, error) {
 	var records []decoded
 	for len(body) > 0 {
@@ -172,8 +165,7 @@ func decodeGroup(body []byte) ([]decoded, error) {
 	return records, nil
 }
 
-// decodeRecord decodes one record and refuses everything that appendRecord would not have
-// written.
+// decodeRecord decodes one record and refuses everything that appendRecord would not have written.
 func decodeRecord(b []byte) (decoded, error) {
 	p := parser{rest: b}
 	var r decoded

@@ -66,8 +66,7 @@ type stream struct {
 	settled   map[uint64]*Entry
 	unsettled []*Entry
 	first     int
-	// tags has the IDs of the entries with a tag. remembered has the time of acknowledgement of
-	// tags without an entry.
+	// tags has the IDs of the entries with a tag. remembered has the time of acknowledgement of tags without an entry.
 	tags       map[string]uint64
 	remembered map[string]time.Time
 	// live is the cost of all entries.
@@ -180,8 +179,7 @@ func (s *stream) applySettled(r *Record) error {
 	case s.first == len(s.unsettled):
 		s.unsettled, s.first = s.unsettled[:0], 0
 	case s.first >= 64 && 2*s.first >= len(s.unsettled):
-		// Move the queue down now and then, so that it takes at most twice the memory of its
-		// entries.
+		// Move the queue down now and then, so that it takes at most twice the memory of its entries.
 		n := copy(s.unsettled, s.unsettled[s.first:])
 		clear(s.unsettled[n:])
 		s.unsettled, s.first = s.unsettled[:n], 0

@@ -3,6 +3,8 @@ package journal
 import (
 	"io"
 	"os"
+
+	"github.com/seqledger/seqledger/internal/durable"
 )
 
 // storage is the part of a file system that a journal needs. Tests substitute one that fails.
@@ -21,8 +23,7 @@ type storage interface {
 type file interface {
 	io.WriterAt
 	io.Closer
-	// Sync returns once everything written can be read back after a power
-	// failure.
+	// Sync returns once everything written can be read back after a power failure.
 	Sync() error
 }
 
@@ -47,12 +48,4 @@ func (disk) create(path string) (file, error) {
 
 func (disk) rename(from, to string) error { return os.Rename(from, to) }
 
-func (disk) syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	err = dir.Sync()
-	_ = dir.Close() // opened for reading, so nothing can be lost
-	return err
-}
+func (disk) syncDir(path string) error { return durable.SyncDir(path) }

@@ -13,8 +13,7 @@ const (
 	tagOverhead = 32
 )
 
-// Tag is the tag of a write that was acknowledged. The write is gone from the
-// journal; its tag is still in use.
+// Tag is the tag of a write that was acknowledged. The write is gone from the journal; its tag is still in use.
 type Tag struct {
 	Name         string
 	Acknowledged time.Time // in whole seconds
@@ -103,8 +102,7 @@ func (s *stream) tagList() []Tag {
 	return all
 }
 
-// applyRemembered removes the settled write with a tag, if there is one, and keeps
-// the tag.
+// applyRemembered removes the settled write with a tag, if there is one, and keeps the tag.
 func (s *stream) applyRemembered(tag Tag) error {
 	if id, used := s.tags[tag.Name]; used {
 		e := s.settled[id]

@@ -93,8 +93,7 @@ type Relay struct {
 	committed, refused, repeated, sessions, stopped atomic.Uint64
 }
 
-// NewRelay checks the options and returns a relay. The caller closes the client and the pool after Run has
-// ended.
+// NewRelay checks the options and returns a relay. The caller closes the client and the pool after Run has ended.
 func NewRelay(ledger *client.Client, db *pgxpool.Pool, o Options) (*Relay, error) {
 	t, err := tablesOf(o.Table)
 	switch {

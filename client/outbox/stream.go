@@ -231,12 +231,10 @@ func codeOf(err error) (code seqledgerv1.WriteErrorCode, refusal *failure.Error)
 func (s *stream) failed(ctx context.Context, r row, sent int, err error) error {
 	s.relay.repeated.Add(1)
 	code, refusal := codeOf(err)
-	switch code {
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH:
+	if refusal != nil && refusal.Is(failure.ErrConditionFailed) {
 		return s.refuse(ctx, r, code, refusal)
+	}
+	switch code {
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT:
 		if sent > 1 {
 			s.single = sent // one of them is invalid, and the call says it of all

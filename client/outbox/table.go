@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seqledger/seqledger/internal/uuid"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -28,14 +28,6 @@ func decodeRequest(b []byte) *seqledgerv1.WriteRequest {
 		return new(seqledgerv1.WriteRequest)
 	}
 	return request
-}
-
-// newKey returns an idempotency key, a random UUID.
-func newKey() string {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails: it ends the program instead
-	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 }
 
 // codeName returns the name of a refusal, such as KEY_EXISTS.
@@ -145,8 +137,7 @@ func (s *stream) saveSession(ctx context.Context, session, next uint64) error {
 	return err
 }
 
-// note says in the table why a stream does not go on. It is a service to people, so that its own failure
-// is none.
+// note says in the table why a stream does not go on. It is a service to people, so that its own failure is none.
 func (s *stream) note(ctx context.Context, failure error) {
 	_ = s.exec(ctx, `UPDATE {streams} SET last_error = $2 WHERE stream = $1`, printable(failure.Error()))
 }
@@ -286,7 +277,7 @@ func (s *stream) number(ctx context.Context, tx pgx.Tx) (numbered []row, refused
 			continue
 		}
 		next := s.head.next + uint64(len(numbered))
-		numbered = append(numbered, row{id: c.id, sequence: next, key: newKey(), request: request})
+		numbered = append(numbered, row{id: c.id, sequence: next, key: uuid.New(), request: request})
 	}
 	return numbered, nil, s.saveNumbers(ctx, tx, numbered)
 }

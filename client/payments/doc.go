@@ -1,9 +1,8 @@
 // Package payments is an example: a program that posts payments to a ledger, each of them once,
 // however often the program is killed. Command pay uses it, and so does seqledger demo.
 //
-// The program keeps two files. The payment log ([Log]) is its own: what it intends to pay and
-// what it knows to be paid. The journal is the Writer's. The order of steps is what makes a
-// payment happen once:
+// The program keeps two files. The payment log ([Log]) is its own: what it intends to pay and what it knows to be paid.
+// The journal is the Writer's. The order of steps is what makes a payment happen once:
 //
 //  1. "intended" goes into the payment log, durably.
 //  2. The payment is submitted with its tag. The Writer has it in the journal, durably, before

@@ -77,8 +77,7 @@ func OpenLog(path string, sync bool) (*Log, error) {
 	return l, nil
 }
 
-// ReadLog returns the payments of a payment log, in the order in which they were intended. It
-// leaves the file as it is.
+// ReadLog returns the payments of a payment log, in the order in which they were intended. It leaves the file as it is.
 func ReadLog(path string) ([]*Payment, error) {
 	l, _, err := readLog(path)
 	return l.payments, err

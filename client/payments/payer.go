@@ -100,8 +100,7 @@ func (p *Payer) takeOver(ctx context.Context, unsettled *writer.UnsettledError) 
 	})
 }
 
-// Post submits payments that are in the payment log, in small batches, and returns once each is
-// recorded there as paid.
+// Post submits payments that are in the payment log, in small batches, and returns once each is recorded there as paid.
 func (p *Payer) Post(ctx context.Context, payments []*Payment) error {
 	for len(payments) > 0 {
 		n := min(Batch, len(payments))
@@ -143,8 +142,7 @@ func (p *Payer) settle(ctx context.Context, sent []*writer.Pending) error {
 	return nil
 }
 
-// receiptName returns the transaction id, or a note that the ledger no longer keeps the
-// receipt.
+// receiptName returns the transaction id, or a note that the ledger no longer keeps the receipt.
 func receiptName(receipt *seqledgerv1.Receipt) string {
 	if writer.ReceiptGone(receipt) {
 		return fmt.Sprintf("sequence-%d", receipt.GetSequence())

@@ -26,10 +26,9 @@ var ErrInvalid = errors.New("the proof does not hold")
 // header's tx_root, as in RFC 6962. GetTransaction with include_proof returns transaction,
 // header and proof. Any error is an [ErrInvalid] that names the field that does not match.
 //
-// A header from the same answer only shows that the answer is consistent. To show that the
-// transaction is in the history that others see, compare [BlockHash] of the header with a hash
-// from another source or an earlier time: the hash of this block, or of a later block that
-// leads back to this one through the previous_hash of each block between.
+// A header from the same answer only shows that the answer is consistent. To show that the transaction is in the
+// history that others see, compare [BlockHash] of the header with a hash from another source or an earlier time: the
+// hash of this block, or of a later block that leads back to this one through the previous_hash of each block between.
 func VerifyTransaction(
 	transaction *seqledgerv1.Transaction, header *seqledgerv1.BlockHeader, inclusion *seqledgerv1.MerkleProof,
 ) error {
@@ -122,9 +121,8 @@ func VerifyReceipt(receipt *seqledgerv1.Receipt, transaction *seqledgerv1.Transa
 	return VerifyTransaction(transaction, receipt.GetBlockHeader(), receipt.GetProof())
 }
 
-// BlockHash computes the hash of a block from its header: 32 bytes of SHA-256. It equals
-// Block.hash, and previous_hash of the next header. The error is an [ErrInvalid] for an invalid
-// header.
+// BlockHash computes the hash of a block from its header: 32 bytes of SHA-256. It equals Block.hash, and previous_hash
+// of the next header. The error is an [ErrInvalid] for an invalid header.
 func BlockHash(header *seqledgerv1.BlockHeader) ([]byte, error) {
 	if len(header.GetPreviousHash()) != sha256.Size || len(header.GetTxRoot()) != sha256.Size {
 		return nil, fmt.Errorf("%w: block_header: previous_hash and tx_root have %d and %d bytes, not %d", ErrInvalid,

@@ -10,9 +10,8 @@ import (
 // ErrStopped says that an earlier write was refused, and the Writer waits for [Writer.Resume].
 var ErrStopped = errors.New("client: stopped after a refused write")
 
-// StoppedError names the refused write that stopped a Writer. It does not unwrap to the
-// refusal: errors.Is(err, failure.ErrConditionFailed) is true only for the refused write, not for later
-// ones.
+// StoppedError names the refused write that stopped a Writer. It does not unwrap to the refusal: errors.Is(err,
+// failure.ErrConditionFailed) is true only for the refused write, not for later ones.
 type StoppedError struct {
 	// Sequence of the refused write.
 	Sequence uint64
@@ -31,9 +30,8 @@ func (e *StoppedError) Is(target error) bool { return target == ErrStopped }
 // UnsettledError reports why a Writer ended and which writes it could not settle. If Writes is
 // empty, every write was settled.
 type UnsettledError struct {
-	// Writes may have been committed or not. They are in the order of their sequences. The
-	// application must find out their outcomes (GetClientState, GetEntity), because the Writer
-	// no longer sends them.
+	// Writes may have been committed or not. They are in the order of their sequences. The application must find out
+	// their outcomes (GetClientState, GetEntity), because the Writer no longer sends them.
 	Writes []*Pending
 	// Cause is an [*failure.Error], [failure.ErrProtocol] with what was wrong, [failure.ErrClosed],
 	// [failure.ErrOtherLedger], or [journal.ErrFailed].

@@ -17,9 +17,8 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// journalFile is the part of [journal.File] that a Writer uses; tests substitute one that
-// fails. It is not exported, because Append is called for each write under the multiplexer's
-// mutex and must not block.
+// journalFile is the part of [journal.File] that a Writer uses; tests substitute one that fails. It is not exported,
+// because Append is called for each write under the multiplexer's mutex and must not block.
 type journalFile interface {
 	Claim(name journal.Name) (journal.State, error)
 	Release(name journal.Name)
@@ -119,9 +118,8 @@ func (w *Writer) journalAttempt(ctx context.Context, attempt []byte) error {
 	return w.journalHead(ctx, func(h *journal.Head) { h.Attempt = attempt })
 }
 
-// journalSession records a session before the first write is sent under it. Afterwards the
-// attempt must not be repeated: the repeat would return the same session and not fence copies
-// of those writes.
+// journalSession records a session before the first write is sent under it. Afterwards the attempt must not be
+// repeated: the repeat would return the same session and not fence copies of those writes.
 func (w *Writer) journalSession(ctx context.Context, session, next uint64) error {
 	return w.journalHead(ctx, func(h *journal.Head) { h.Session, h.Attempt, h.NextSequence = session, nil, next })
 }
@@ -132,7 +130,7 @@ func (w *Writer) checkLedger(ctx context.Context) error {
 	if w.log == nil {
 		return nil
 	}
-	answer, err := rpc.Call(ctx, w.mux.client, once(getStatus), &seqledgerv1.GetStatusRequest{}, nil)
+	answer, err := rpc.Call(ctx, w.mux.client, once((*rpc.Endpoint).GetStatus), &seqledgerv1.GetStatusRequest{}, nil)
 	if err != nil {
 		return fmt.Errorf("asking for the ledger's id: %w", err)
 	}

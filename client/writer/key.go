@@ -5,28 +5,14 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
-	"time"
+
+	"github.com/seqledger/seqledger/internal/uuid"
 )
 
 // newKey returns a fresh UUIDv7 as text. Its 74 random bits come from the runtime's ChaCha8,
 // seeded by the system, because the key must be unique among a stream's receipts, but not secret, and a
 // system call for each write would cost more than the rest of Submit.
-func newKey() string {
-	var id [16]byte
-	binary.BigEndian.PutUint64(id[:8], uint64(time.Now().UnixMilli())<<16|rand.Uint64()>>48)
-	binary.BigEndian.PutUint64(id[8:], rand.Uint64())
-	id[6] = id[6]&0x0f | 0x70
-	id[8] = id[8]&0x3f | 0x80
-
-	var text [36]byte
-	hex.Encode(text[0:8], id[0:4])
-	hex.Encode(text[9:13], id[4:6])
-	hex.Encode(text[14:18], id[6:8])
-	hex.Encode(text[19:23], id[8:10])
-	hex.Encode(text[24:36], id[10:16])
-	text[8], text[13], text[18], text[23] = '-', '-', '-', '-'
-	return string(text[:])
-}
+func newKey() string { return uuid.Of(rand.Uint64(), rand.Uint64()) }
 
 // ledgerOf returns the ledger id in a tx_id, which is a UUIDv8: 48 bits, the version, 12 bits,
 // the variant, 4 bits, and then 58 bits of index. It returns false if the text is not a tx_id.

@@ -23,8 +23,7 @@ const (
 	frameWrites     = 1000
 	frameOperations = 10_000
 	frameBytes      = 1 << 20
-	// reasonTimeout bounds the wait for a stream's error once nothing can be sent on the stream
-	// any more.
+	// reasonTimeout bounds the wait for a stream's error once nothing can be sent on the stream any more.
 	reasonTimeout = time.Second
 	// frameMemory is how long a server's smaller frame limit stays in use.
 	frameMemory = 10 * time.Minute
@@ -32,9 +31,8 @@ const (
 
 // mux joins all Writers of a Client on one WriteStream.
 //
-// One mutex guards the mux, its Writers and their unsettled writes. It is held for short,
-// purely local steps, once for each frame rather than once for each write. With one lock there
-// is no lock order to get wrong.
+// One mutex guards the mux, its Writers and their unsettled writes. It is held for short, purely local steps, once for
+// each frame rather than once for each write. With one lock there is no lock order to get wrong.
 type mux struct {
 	client *rpc.Client
 	// wake holds at most one token: there is something for the sender to do.
@@ -71,8 +69,7 @@ type mux struct {
 	// current is the stream that is open, and broken ends it; nil between streams.
 	current rpc.Stream
 	broken  context.CancelFunc
-	// lastBatch is the number of writes in the last answer. About as many callers will submit
-	// again at once.
+	// lastBatch is the number of writes in the last answer. About as many callers will submit again at once.
 	lastBatch int
 	// progress is true if a write was decided since the last backoff.
 	progress bool
@@ -117,8 +114,7 @@ func (h *mux) Shutdown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// unlock releases mu, then wakes the waiters of the settled writes and runs the functions in
-// later.
+// unlock releases mu, then wakes the waiters of the settled writes and runs the functions in later.
 func (h *mux) unlock() {
 	settled, later := h.settled, h.later
 	h.settled, h.later = nil, nil
@@ -168,8 +164,7 @@ func (h *mux) close() []*Writer {
 	return writers
 }
 
-// explain adds the last connection error to err, because a deadline alone does not say what to
-// repair.
+// explain adds the last connection error to err, because a deadline alone does not say what to repair.
 func (h *mux) explain(err error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -231,8 +226,7 @@ func (h *mux) run(ctx context.Context) {
 // patience decides when the ledger's refusal of a token is final.
 type patience struct{ since time.Time }
 
-// isOver records the answer to an attempt, and reports whether all answers within rpc.TokenPatience
-// were refusals.
+// isOver records the answer to an attempt, and reports whether all answers within rpc.TokenPatience were refusals.
 func (p *patience) isOver(e *failure.Error) bool {
 	switch {
 	case e == nil || !e.IsChallenge():
@@ -292,8 +286,7 @@ func (h *mux) serve(ctx context.Context, server *rpc.Endpoint, failures int) err
 	h.current, h.broken = stream, cancel
 	h.mu.Unlock()
 	failed := make(chan error, 1)
-	// Ends when the stream does, at the latest by the cancel below; serve waits
-	// for it on failed.
+	// Ends when the stream does, at the latest by the cancel below; serve waits for it on failed.
 	go func() {
 		failed <- h.receive(stream)
 		cancel() // without a receiver a full window would block the sender
@@ -548,8 +541,7 @@ func (h *mux) deliver(results []*seqledgerv1.WriteResult) error {
 			continue
 		}
 		if err := h.inFlight.at(0).answer(result); err != nil {
-			// The write stays in flight, so that it is settled like any other write whose
-			// answer was lost.
+			// The write stays in flight, so that it is settled like any other write whose answer was lost.
 			return err
 		}
 		p := h.inFlight.pop()

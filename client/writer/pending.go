@@ -25,13 +25,11 @@ const (
 // Pending is a submitted write. Its Writer settles it, whether or not a caller waits.
 type Pending struct {
 	writer *Writer
-	// operations are encoded in Submit and never change: the journal and every copy that is
-	// sent have these bytes. count is their number; size bounds the bytes of the whole write in
-	// a frame.
+	// operations are encoded in Submit and never change: the journal and every copy that is sent have these bytes.
+	// count is their number; size bounds the bytes of the whole write in a frame.
 	operations  []byte
 	count, size int
-	// sequence, key, tag, and entry, the write's id in the journal, never change
-	// once the write is accepted.
+	// sequence, key, tag, and entry, the write's id in the journal, never change once the write is accepted.
 	sequence uint64
 	key, tag string
 	entry    uint64
@@ -44,22 +42,18 @@ type Pending struct {
 	sends   int
 	// frame is the number of the frame with the last copy.
 	frame uint64
-	// doubtful: another copy than the answered one may still be under way, so no refusal of
-	// this write is final.
+	// doubtful: another copy than the answered one may still be under way, so no refusal of this write is final.
 	doubtful bool
-	// committed: proven by the stream's last sequence, or by a later commit, even without
-	// the receipt.
+	// committed: proven by the stream's last sequence, or by a later commit, even without the receipt.
 	committed bool
 	settled   bool
-	// awaited: the submitter waits for the outcome, and does nothing that depends on the
-	// commit.
+	// awaited: the submitter waits for the outcome, and does nothing that depends on the commit.
 	awaited bool
 	// durable: the write may be sent, because the journal, if there is one, has it on disk.
 	durable      bool
 	acknowledged bool
 	refusal      *failure.Error
-	// foreign: the answer shows that another client has used this write's number, or that the
-	// ledger is another one.
+	// foreign: the answer shows that another client has used this write's number, or that the ledger is another one.
 	foreign error
 	receipt *seqledgerv1.Receipt
 	err     error
@@ -105,10 +99,9 @@ func (p *Pending) unknown(cause error) error {
 	return e
 }
 
-// ReceiptGone reports that a write is committed but the ledger no longer keeps its receipt
-// (ALREADY_COMMITTED), which happens when the receipt window was made smaller while an answer
-// was lost. Such a receipt has only Sequence and Replayed. It is not an error, because a caller
-// that treats every error as "not done" would pay twice.
+// ReceiptGone reports that a write is committed but the ledger no longer keeps its receipt (ALREADY_COMMITTED), which
+// happens when the receipt window was made smaller while an answer was lost. Such a receipt has only Sequence and
+// Replayed. It is not an error, because a caller that treats every error as "not done" would pay twice.
 func ReceiptGone(receipt *seqledgerv1.Receipt) bool { return receipt.GetTxId() == "" }
 
 // bareReceipt replaces a receipt that the ledger no longer keeps.
@@ -144,8 +137,7 @@ func (p *Pending) answer(result *seqledgerv1.WriteResult) error {
 	return nil
 }
 
-// repeated reports whether an earlier copy of p may have committed before the one
-// that was just answered.
+// repeated reports whether an earlier copy of p may have committed before the one that was just answered.
 func (p *Pending) repeated() bool { return p.sends > 1 || p.doubtful || p.committed }
 
 // checkReceipt ends the Writer if the receipt cannot be this write's.
@@ -177,8 +169,7 @@ func (p *Pending) checkAlreadyCommitted() {
 	p.foreignReceipt("its number is taken, but its only copy was never executed")
 }
 
-// foreignReceipt ends the Writer because of p's answer: another client's writes have the
-// Writer's numbers.
+// foreignReceipt ends the Writer because of p's answer: another client's writes have the Writer's numbers.
 func (p *Pending) foreignReceipt(format string, args ...any) {
 	p.verdict, p.refusal = verdictFatal, nil
 	p.foreign = rpc.ProtocolError("write %d: %s", p.Sequence(), fmt.Sprintf(format, args...))
@@ -187,23 +178,22 @@ func (p *Pending) foreignReceipt(format string, args ...any) {
 // verdictOf maps a code to what a Writer does about it.
 func verdictOf(refusal *failure.Error) verdict {
 	switch refusal.Code {
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_UNSPECIFIED:
+		return verdictFatal
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_ALREADY_COMMITTED:
 		// Valid for a repeat; checkAlreadyCommitted checks that it is one.
 		return verdictCommitted
 	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_SEQUENCE_GAP:
 		return verdictGap
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_QUEUE_FULL,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_NOT_LEADER,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_DRAINING,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_OUTCOME_UNKNOWN:
-		return verdictRetry
-	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_EXISTS,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_KEY_NOT_FOUND,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VERSION_MISMATCH,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_VALUE_MISMATCH,
-		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
+	case seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_INVALID_ARGUMENT,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_PERMISSION_DENIED,
 		seqledgerv1.WriteErrorCode_WRITE_ERROR_CODE_TOO_MANY_STREAMS:
+		return verdictRefused
+	}
+	switch {
+	case refusal.IsTemporary():
+		return verdictRetry
+	case refusal.Is(failure.ErrConditionFailed):
 		return verdictRefused
 	}
 	// Fenced, expired, reused, exhausted, session required, and codes of a newer server: a

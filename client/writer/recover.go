@@ -72,9 +72,8 @@ func (w *Writer) load(state journal.State) error {
 	return nil
 }
 
-// recover opens a session that only this journal's owner can get, and prepares the unsettled
-// writes to be sent again under it. If that fails it returns them to the application in an
-// [*UnsettledError].
+// recover opens a session that only this journal's owner can get, and prepares the unsettled writes to be sent again
+// under it. If that fails it returns them to the application in an [*UnsettledError].
 func (w *Writer) recover(ctx context.Context) error {
 	before := w.log.head
 	if err := w.checkLedger(ctx); errors.Is(err, failure.ErrOtherLedger) {
@@ -108,13 +107,11 @@ func (w *Writer) recover(ctx context.Context) error {
 		// the journal has lost writes, or this is an old copy of the journal.
 		if last+1 < first || last >= next {
 			return w.returnUnsettled(rpc.ProtocolError("the ledger has committed up to sequence %d, the journal says "+
-				"%d to %d",
-				last, first-1, next-1))
+				"%d to %d", last, first-1, next-1))
 		}
 	}
-	// Check again, because another server may have taken over the address between the two
-	// calls. What is sent there cannot be undone, and its session must not be journalled as one
-	// of this ledger.
+	// Check again, because another server may have taken over the address between the two calls. What is sent there
+	// cannot be undone, and its session must not be journalled as one of this ledger.
 	if err := w.checkLedger(ctx); errors.Is(err, failure.ErrOtherLedger) {
 		return w.returnUnsettled(err)
 	} else if err != nil {
@@ -136,15 +133,13 @@ func (w *Writer) recover(ctx context.Context) error {
 	return nil
 }
 
-// resumeSession opens a session with the journal's as the expected one. It reports whether it
-// started the stream anew, which it does if the stream was evicted while nothing was
-// unanswered.
+// resumeSession opens a session with the journal's as the expected one. It reports whether it started the stream anew,
+// which it does if the stream was evicted while nothing was unanswered.
 //
-// An earlier process may have done that under the same attempt, and crashed before it
-// journalled the session. Then the attempt is the stream's latest: the ledger answers with its
-// session and ignores the expected one. The session before it shows this case. If that process
-// was allowed to start anew and this one is not, the journal stays unchanged, and every
-// Open returns the same error until NoReopen is off or the stream is forgotten.
+// An earlier process may have done that under the same attempt, and crashed before it journalled the session. Then the
+// attempt is the stream's latest: the ledger answers with its session and ignores the expected one. The session before
+// it shows this case. If that process was allowed to start anew and this one is not, the journal stays unchanged, and
+// every Open returns the same error until NoReopen is off or the stream is forgotten.
 func (w *Writer) resumeSession(
 	ctx context.Context, attempt []byte, expected uint64,
 ) (response *seqledgerv1.OpenSessionResponse, anew bool, err error) {
@@ -180,7 +175,7 @@ func (w *Writer) resumeSession(
 // client that comes between.
 func (w *Writer) unused(ctx context.Context) error {
 	request := &seqledgerv1.GetClientStateRequest{Scope: w.scope, ClientId: w.clientID}
-	response, err := rpc.Call(ctx, w.mux.client, once(getClientState), request, nil)
+	response, err := rpc.Call(ctx, w.mux.client, once((*rpc.Endpoint).GetClientState), request, nil)
 	if err != nil {
 		return err
 	}
@@ -233,11 +228,10 @@ func (w *Writer) returnUnsettled(cause error) error {
 	return open
 }
 
-// Recovered returns the writes that the journal held when the Writer was opened, in the order
-// in which they were submitted: the committed ones without an acknowledgement, and the
-// unsettled ones. The Writer settles the latter like every other write; Wait returns the
-// outcome of each. If a receipt's Session is not [State].Session, the write was committed
-// before the restart.
+// Recovered returns the writes that the journal held when the Writer was opened, in the order in which they were
+// submitted: the committed ones without an acknowledgement, and the unsettled ones. The Writer settles the latter like
+// every other write; Wait returns the outcome of each. If a receipt's Session is not [State].Session, the write was
+// committed before the restart.
 func (w *Writer) Recovered() []*Pending {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
@@ -248,13 +242,11 @@ func (w *Writer) Recovered() []*Pending {
 // Options.Journal. The write stays in the journal when it is committed, until
 // [Pending.Acknowledge], and its tag for a time after that ([journal.Options].RememberTags).
 //
-// A tag that the journal knows is refused with [journal.ErrTagInUse], which does
-// not match [failure.ErrNotExecuted]: the write that has the tag is under way or committed.
-// A write that was not executed leaves its tag free.
+// A tag that the journal knows is refused with [journal.ErrTagInUse], which does not match [failure.ErrNotExecuted]:
+// the write that has the tag is under way or committed. A write that was not executed leaves its tag free.
 //
-// So an application that handles [Writer.Recovered] first, and acknowledges an outcome only
-// after it has recorded it, may submit everything else that it has not recorded: no crash makes
-// it pay twice.
+// So an application that handles [Writer.Recovered] first, and acknowledges an outcome only after it has recorded it,
+// may submit everything else that it has not recorded: no crash makes it pay twice.
 func (w *Writer) SubmitTagged(ctx context.Context, tag string, operations ...*seqledgerv1.Operation) (*Pending, error) {
 	if err := w.tagged(tag); err != nil {
 		return nil, &failure.NotExecutedError{Cause: err}
@@ -265,19 +257,17 @@ func (w *Writer) SubmitTagged(ctx context.Context, tag string, operations ...*se
 // Tag returns the write's tag, empty for none.
 func (p *Pending) Tag() string { return p.tag }
 
-// Operations returns what was submitted. Each call decodes it anew, from the
-// bytes that are sent.
+// Operations returns what was submitted. Each call decodes it anew, from the bytes that are sent.
 func (p *Pending) Operations() []*seqledgerv1.Operation {
 	// No error is possible, because they were encoded here, or decoded when the journal was read.
 	operations, _ := op.Decode(p.operations)
 	return operations
 }
 
-// Acknowledge removes this write from the journal; call it when the application has recorded
-// the outcome durably. The tag stays in use for [journal.Options].RememberTags. Acknowledge
-// does not wait for the disk: after a crash the outcome may be returned once more. It does
-// nothing for a write that has no tag or was not executed, because the journal does not hold
-// it. Call it before the Writer is closed.
+// Acknowledge removes this write from the journal; call it when the application has recorded the outcome durably. The
+// tag stays in use for [journal.Options].RememberTags. Acknowledge does not wait for the disk: after a crash the
+// outcome may be returned once more. It does nothing for a write that has no tag or was not executed, because the
+// journal does not hold it. Call it before the Writer is closed.
 func (p *Pending) Acknowledge() error {
 	w := p.writer
 	w.mux.mu.Lock()

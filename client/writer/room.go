@@ -5,16 +5,13 @@ import (
 	"context"
 )
 
-// maxPassed bounds how many writes may pass the one that waits longest, so that small writes do not
-// starve a large one.
+// maxPassed bounds how many writes may pass the one that waits longest, so that small writes do not starve a large one.
 const maxPassed = 64
 
-// turn is a call that waits until its Writer can take its write, or, for Resume, until
-// the Writer has opened a session.
+// turn is a call that waits until its Writer can take its write, or, for Resume, until the Writer has opened a session.
 type turn struct {
 	size int // of the write; negative for none
-	// wake holds at most one token; woken is true from when the token is put in until the call
-	// checks again.
+	// wake holds at most one token; woken is true from when the token is put in until the call checks again.
 	wake  chan struct{}
 	woken bool
 	place *list.Element
@@ -59,8 +56,7 @@ func (w *Writer) await(ctx context.Context, t *turn, size int, freed <-chan stru
 	return t, err
 }
 
-// leave ends the wait of a call, if it had to wait, and wakes the next one. taken reports
-// whether its write was taken.
+// leave ends the wait of a call, if it had to wait, and wakes the next one. taken reports whether its write was taken.
 func (w *Writer) leave(t *turn, taken bool) {
 	switch first := w.waiting.Front(); {
 	case first == nil:

@@ -11,7 +11,6 @@ import (
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/client/internal/rpc"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
-	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
 const (
@@ -48,8 +47,7 @@ func (w *Writer) runSessionLoop(ctx context.Context) {
 	}
 }
 
-// keepAliveEvery is a third of the time after which the stream is evicted. mu
-// is held.
+// keepAliveEvery is a third of the time after which the stream is evicted. mu is held.
 func (w *Writer) keepAliveEvery() time.Duration { return max(w.ttl/3, minKeepAlive) }
 
 // keepAliveIn returns how long to wait before the next check. It counts from the last refresh,
@@ -67,7 +65,7 @@ func (w *Writer) keepAliveIn() time.Duration {
 // openSession does one OpenSession call with bounded repeats, all under the same attempt.
 func (w *Writer) openSession(ctx context.Context, attempt []byte,
 	expected uint64) (*seqledgerv1.OpenSessionResponse, error) {
-	response, err := rpc.Call(ctx, w.mux.client, once(openSession), &seqledgerv1.OpenSessionRequest{
+	response, err := rpc.Call(ctx, w.mux.client, once((*rpc.Endpoint).OpenSession), &seqledgerv1.OpenSessionRequest{
 		Scope: w.scope, ClientId: w.clientID, AttemptId: attempt, ExpectedSession: expected,
 	}, nil)
 	if err != nil {
@@ -79,30 +77,21 @@ func (w *Writer) openSession(ctx context.Context, attempt []byte,
 	return response, nil
 }
 
-// The methods that a Writer calls.
-var (
-	openSession    = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.OpenSession)
-	getClientState = rpc.Ledger(seqledgerv1connect.LedgerServiceClient.GetClientState)
-	getStatus      = rpc.Admin(seqledgerv1connect.AdminServiceClient.GetStatus)
-)
-
 // once bounds the wait for one answer of a method by onceTimeout.
 func once[Req, Res any](method rpc.Unary[Req, Res]) rpc.Unary[Req, Res] {
-	return func(ctx context.Context, e *rpc.Endpoint, r *connect.Request[Req]) (*connect.Response[Res], error) {
+	return func(e *rpc.Endpoint, ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
 		limited, cancel := context.WithTimeout(ctx, onceTimeout)
 		defer cancel()
-		response, err := method(limited, e, r)
+		response, err := method(e, limited, r)
 		if err != nil && limited.Err() != nil && ctx.Err() == nil {
-			// Return unavailable, because deadline_exceeded would mean that the caller's own deadline
-			// has passed.
+			// Return unavailable, because deadline_exceeded would mean that the caller's own deadline has passed.
 			return nil, connect.NewError(connect.CodeUnavailable, fmt.Errorf("no answer in %v: %w", onceTimeout, err))
 		}
 		return response, err
 	}
 }
 
-// openSessionRetrying opens a session, however long that takes. It fails only on a final answer
-// or when ctx ends.
+// openSessionRetrying opens a session, however long that takes. It fails only on a final answer or when ctx ends.
 func (w *Writer) openSessionRetrying(
 	ctx context.Context, expected uint64,
 ) ([]byte, *seqledgerv1.OpenSessionResponse, error) {
@@ -118,11 +107,10 @@ func (w *Writer) openSessionRetrying(
 	return attempt, response, err
 }
 
-// retrying calls do until it succeeds, fails with a final error, or ctx ends, which only Close
-// does. Answers that are not the ledger's own are not final here. A single call returns most of
-// them at once, so that its caller sees a wrong address or token, but a Writer must survive a
-// load balancer that fails for half a second. TOO_MANY_STREAMS is not final either, because
-// streams are evicted all the time.
+// retrying calls do until it succeeds, fails with a final error, or ctx ends, which only Close does. Answers that are
+// not the ledger's own are not final here. A single call returns most of them at once, so that its caller sees a wrong
+// address or token, but a Writer must survive a load balancer that fails for half a second. TOO_MANY_STREAMS is not
+// final either, because streams are evicted all the time.
 func retrying(ctx context.Context, do func() error) error {
 	var denied patience
 	for failures := 0; ; failures++ {
@@ -173,9 +161,8 @@ func (w *Writer) adopt(attempt []byte, state *seqledgerv1.ClientState) {
 	}
 }
 
-// fence replaces the Writer's own session, so that the ledger refuses every copy of its writes
-// that is still under way. Expecting the old session ensures that all commits since then are
-// this Writer's.
+// fence replaces the Writer's own session, so that the ledger refuses every copy of its writes that is still under way.
+// Expecting the old session ensures that all commits since then are this Writer's.
 func (w *Writer) fence(ctx context.Context) {
 	w.mux.mu.Lock()
 	// Neither the session nor the next number changes while a session is opened.
@@ -204,9 +191,8 @@ func (w *Writer) fence(ctx context.Context) {
 	}
 }
 
-// dropFromJournal removes a finally refused write and all later ones from the journal, and then
-// reports them: after a crash, writes that were reported as not executed must not be sent
-// again.
+// dropFromJournal removes a finally refused write and all later ones from the journal, and then reports them: after a
+// crash, writes that were reported as not executed must not be sent again.
 func (w *Writer) dropFromJournal(ctx context.Context) {
 	w.mux.mu.Lock()
 	defer w.mux.unlock()
@@ -230,9 +216,8 @@ func (w *Writer) dropFromJournal(ctx context.Context) {
 	}
 }
 
-// keepAlive refreshes last_seen of an idle stream by repeating the attempt that opened the
-// session. expected_session ensures that this neither creates an evicted stream anew nor takes
-// over another client's session.
+// keepAlive refreshes last_seen of an idle stream by repeating the attempt that opened the session. expected_session
+// ensures that this neither creates an evicted stream anew nor takes over another client's session.
 func (w *Writer) keepAlive(ctx context.Context) {
 	w.mux.mu.Lock()
 	now, every := time.Now(), w.keepAliveEvery()
@@ -262,12 +247,10 @@ func (w *Writer) keepAlive(ctx context.Context) {
 	case errors.Is(err, failure.ErrExpired):
 		w.reopen(ctx)
 	}
-	// Otherwise the server cannot be reached. The next turn asks again, when a third of the
-	// time to live has passed.
+	// Otherwise the server cannot be reached. The next turn asks again, when a third of the time to live has passed.
 }
 
-// fail ends the Writer once everything in flight is answered, so that as few
-// writes as possible remain unsettled.
+// fail ends the Writer once everything in flight is answered, so that as few writes as possible remain unsettled.
 func (w *Writer) fail(err error) {
 	w.mux.mu.Lock()
 	defer w.mux.unlock()
@@ -284,9 +267,8 @@ func (w *Writer) fail(err error) {
 	}
 }
 
-// reopen starts the stream anew after an eviction, if nothing is unanswered. Otherwise it does
-// nothing: the answers to the unanswered writes will say that the session has expired and
-// which writes are open.
+// reopen starts the stream anew after an eviction, if nothing is unanswered. Otherwise it does nothing: the answers to
+// the unanswered writes will say that the session has expired and which writes are open.
 func (w *Writer) reopen(ctx context.Context) {
 	w.mux.mu.Lock()
 	if w.queue.len() > 0 || w.state == stateDead {

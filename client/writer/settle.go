@@ -68,9 +68,8 @@ func (p *Pending) settle(err error) {
 	w.wakeNext()
 }
 
-// answered handles one answer, which arrived at now. Commits at the front of the queue are
-// settled at once, because nothing can undo them. Any other answer halts the Writer: its
-// meaning depends on what else is in flight.
+// answered handles one answer, which arrived at now. Commits at the front of the queue are settled at once, because
+// nothing can undo them. Any other answer halts the Writer: its meaning depends on what else is in flight.
 func (w *Writer) answered(p *Pending, now time.Time) {
 	w.inflight--
 	if p.verdict == verdictCommitted {
@@ -127,10 +126,9 @@ func (w *Writer) settleFront() {
 	}
 }
 
-// isVerified reports whether the commits that the ledger had when the journal was recovered are
-// known to be the journal's. An old copy of a journal has the same numbers. A ledger that no
-// longer has a write's receipt can only say that its number is committed; it knows key and
-// content of the last one.
+// isVerified reports whether the commits that the ledger had when the journal was recovered are known to be the
+// journal's. An old copy of a journal has the same numbers. A ledger that no longer has a write's receipt can only say
+// that its number is committed; it knows key and content of the last one.
 func (w *Writer) isVerified() bool {
 	if w.verifiedThrough == 0 || w.queue.len() == 0 {
 		return true
@@ -139,8 +137,7 @@ func (w *Writer) isVerified() bool {
 	return last < uint64(w.queue.len()) && w.queue.at(int(last)).verdict == verdictCommitted
 }
 
-// resolve decides how to continue after a round, when everything that was sent has been
-// answered or lost.
+// resolve decides how to continue after a round, when everything that was sent has been answered or lost.
 func (w *Writer) resolve() {
 	w.settleFront()
 	switch {
@@ -190,8 +187,7 @@ func (w *Writer) copiesUnderWay() bool {
 	return false
 }
 
-// resend starts a new round with everything that is not known to be committed,
-// under the same numbers and keys.
+// resend starts a new round with everything that is not known to be committed, under the same numbers and keys.
 func (w *Writer) resend() {
 	for i := range w.queue.len() {
 		if p := w.queue.at(i); p.verdict != verdictCommitted {
@@ -217,10 +213,9 @@ func (w *Writer) stop() {
 	w.wakeSessionLoop()
 }
 
-// report settles the queue with the refusal at the front. If a write came from Submit, the
-// Writer stops, because the application may submit more writes that depend on earlier ones
-// before it sees the refusal. Callers of Write see the refusal before they write again, so the
-// Writer need not stop for them.
+// report settles the queue with the refusal at the front. If a write came from Submit, the Writer stops, because the
+// application may submit more writes that depend on earlier ones before it sees the refusal. Callers of Write see the
+// refusal before they write again, so the Writer need not stop for them.
 func (w *Writer) report() {
 	front := w.queue.pop()
 	stopped := &StoppedError{Sequence: front.sequence, Refusal: front.refusal}
@@ -269,9 +264,8 @@ func (w *Writer) fenced(last uint64) {
 	w.stop()
 }
 
-// terminate ends the Writer. It settles the writes that are known to be committed or not
-// executed, and returns the others to the application. With a journal it reports none as not
-// executed, because the next Writer may send them.
+// terminate ends the Writer. It settles the writes that are known to be committed or not executed, and returns the
+// others to the application. With a journal it reports none as not executed, because the next Writer may send them.
 func (w *Writer) terminate(cause error) {
 	if w.state == stateDead {
 		return
@@ -281,9 +275,8 @@ func (w *Writer) terminate(cause error) {
 	// Because sequences have no holes, a commit proves all those before it.
 	proven := 0
 	for i := range w.queue.len() {
-		// That does not hold if another client numbers this stream too: then an earlier commit
-		// need not be ours, and each write needs its own receipt. The same holds while it is
-		// not known whose commits they are.
+		// That does not hold if another client numbers this stream too: then an earlier commit need not be ours, and
+		// each write needs its own receipt. The same holds while it is not known whose commits they are.
 		p := w.queue.at(i)
 		if !w.shared && (p.committed && w.isVerified() || p.verdict == verdictCommitted && !ReceiptGone(p.receipt)) {
 			proven = i + 1

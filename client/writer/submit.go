@@ -117,8 +117,7 @@ func (w *Writer) prepare(tag string, operations []*seqledgerv1.Operation) (*Pend
 		return nil, fmt.Errorf("a write has 1 to %d operations, not %d", maxOperations, len(operations))
 	}
 	for i, operation := range operations {
-		// Refuse it, because a nil operation has no text to check, and its encoding would not be what the caller
-		// meant.
+		// Refuse it, because a nil operation has no text to check, and its encoding would not be what the caller meant.
 		if operation == nil {
 			return nil, fmt.Errorf("operation %d is nil", i)
 		}
@@ -127,8 +126,7 @@ func (w *Writer) prepare(tag string, operations []*seqledgerv1.Operation) (*Pend
 			return nil, fmt.Errorf("operation %d: its %T, or what that holds, is a nil pointer", i,
 				operation.GetOperation())
 		}
-		// Because text that cannot be encoded would break a frame that other Writers share, check it
-		// here.
+		// Because text that cannot be encoded would break a frame that other Writers share, check it here.
 		if !op.IsUTF8() {
 			return nil, fmt.Errorf("operation %d: text is not UTF-8", i)
 		}
@@ -166,9 +164,8 @@ func (w *Writer) unavailable() error {
 	return nil
 }
 
-// enqueue numbers p and queues it for sending, through the journal if there is one. If the
-// journal is full it returns a channel that is closed when a retry may succeed. An error means
-// that p was not taken.
+// enqueue numbers p and queues it for sending, through the journal if there is one. If the journal is full it returns a
+// channel that is closed when a retry may succeed. An error means that p was not taken.
 func (w *Writer) enqueue(p *Pending, inline bool) (<-chan struct{}, error) {
 	p.sequence = w.next
 	if w.log != nil {

@@ -21,8 +21,7 @@ import (
 const (
 	defaultMaxPendingBytes = 8 << 20
 	maxOperations          = 1000
-	// The ledger accepts 4 MiB of operations; the rest is for the protobuf encoding, which
-	// the ledger does not count.
+	// The ledger accepts 4 MiB of operations; the rest is for the protobuf encoding, which the ledger does not count.
 	maxWriteBytes = 4<<20 + 64<<10
 )
 
@@ -30,22 +29,18 @@ const (
 type Options struct {
 	// Scope is the scope of the stream.
 	Scope *seqledgerv1.Scope
-	// ClientID names the stream. Only one process can use it, because opening a session
-	// fences the previous one.
+	// ClientID names the stream. Only one process can use it, because opening a session fences the previous one.
 	ClientID string
-	// ExpectedSession makes Open fail unless it is still the stream's session; 0 accepts
-	// any. With it, a process that has stored its last session detects that another one has
-	// written since.
+	// ExpectedSession makes Open fail unless it is still the stream's session; 0 accepts any. With it, a process that
+	// has stored its last session detects that another one has written since.
 	ExpectedSession uint64
-	// AttemptID names the first OpenSession: 16 bytes, or empty for random ones. A process that
-	// stores it durably before the call gets the same session again if it crashes before the
-	// answer, instead of fencing itself. Because a repeat fences nothing, the process must
-	// delete the stored id, durably, before it sends the first write. Otherwise a restart would
-	// share the session with copies of earlier writes under the same numbers.
+	// AttemptID names the first OpenSession: 16 bytes, or empty for random ones. A process that stores it durably
+	// before the call gets the same session again if it crashes before the answer, instead of fencing itself. Because a
+	// repeat fences nothing, the process must delete the stored id, durably, before it sends the first write. Otherwise
+	// a restart would share the session with copies of earlier writes under the same numbers.
 	AttemptID []byte
-	// NoReopen ends the Writer with [failure.ErrExpired] when its stream is evicted while nothing is
-	// unanswered, instead of starting the stream anew. Set it if the application relies on
-	// continuous numbers.
+	// NoReopen ends the Writer with [failure.ErrExpired] when its stream is evicted while nothing is unanswered,
+	// instead of starting the stream anew. Set it if the application relies on continuous numbers.
 	NoReopen bool
 	// Journal stores unsettled writes durably, so that they survive a crash of this process;
 	// nil keeps them only in memory. With a Journal, ExpectedSession and AttemptID must be
@@ -99,8 +94,7 @@ type Writer struct {
 	clientID string
 	options  Options
 	stream   []byte // scope and client id, encoded
-	// sessionWork wakes the session loop when a session must be opened. It holds at
-	// most one token.
+	// sessionWork wakes the session loop when a session must be opened. It holds at most one token.
 	sessionWork chan struct{}
 	cancel      context.CancelFunc
 	// loopDone is closed when the session loop has ended; done is closed when the Writer has.
@@ -138,10 +132,9 @@ type Writer struct {
 	// log is nil without a journal. recovered holds the journal's writes at the start.
 	log       *streamLog
 	recovered []*Pending
-	// verifiedThrough is the last committed number when a journal was recovered. Later writes
-	// are held back until everything up to it has its receipt; 0 holds nothing back. Only the
-	// receipts show that these commits are the journal's. Otherwise the journal may be an old
-	// copy.
+	// verifiedThrough is the last committed number when a journal was recovered. Later writes are held back until
+	// everything up to it has its receipt; 0 holds nothing back. Only the receipts show that these commits are the
+	// journal's. Otherwise the journal may be an old copy.
 	verifiedThrough uint64
 	// refused: the refusal at the front is final. The session loop removes the write and all
 	// later ones from the journal before the outcome is reported.
@@ -158,23 +151,20 @@ type Writer struct {
 	failure *UnsettledError
 }
 
-// Open opens a session and returns a Writer that continues after the stream's last
-// committed sequence. Older sessions are fenced: no copy of their writes can commit any more.
-// Only a new attempt does that; an AttemptID that was used before returns the same session and
-// fences nothing. ctx bounds only the opening.
+// Open opens a session and returns a Writer that continues after the stream's last committed sequence. Older sessions
+// are fenced: no copy of their writes can commit any more. Only a new attempt does that; an AttemptID that was used
+// before returns the same session and fences nothing. ctx bounds only the opening.
 //
-// With a Journal, Open recovers the writes in it; see [Writer.Recovered]. An
-// [*UnsettledError] reports that this is not possible: the stream was evicted or fenced, or the
-// ledger is another one, or the journal was set back and the ledger has other numbers. In that case
-// nothing was sent again. When the application has settled the listed writes itself,
-// [journal.File.Forget] lets the next Open begin without them. A journal without a session for the
-// stream takes the stream over as it is: it cannot tell that it was lost.
+// With a Journal, Open recovers the writes in it; see [Writer.Recovered]. An [*UnsettledError] reports that this is not
+// possible: the stream was evicted or fenced, or the ledger is another one, or the journal was set back and the ledger
+// has other numbers. In that case nothing was sent again. When the application has settled the listed writes itself,
+// [journal.File.Forget] lets the next Open begin without them. A journal without a session for the stream takes the
+// stream over as it is: it cannot tell that it was lost.
 func Open(ctx context.Context, c *client.Client, options Options) (*Writer, error) {
 	if err := options.validate(); err != nil {
 		return nil, err
 	}
-	// Check before anything is sent: a closed Client must not fence the stream's owner for a
-	// Writer that cannot run.
+	// Check before anything is sent: a closed Client must not fence the stream's owner for a Writer that cannot run.
 	mux, err := muxOf(c.Core())
 	if err != nil {
 		return nil, err
@@ -201,7 +191,9 @@ func Open(ctx context.Context, c *client.Client, options Options) (*Writer, erro
 	defer mux.mu.Unlock()
 	if mux.closed {
 		cancel()
-		w.abandon()
+		if w.log != nil {
+			w.log.journal.Release(w.log.name)
+		}
 		return nil, failure.ErrClosed
 	}
 	if w.log != nil {
@@ -221,9 +213,8 @@ func Open(ctx context.Context, c *client.Client, options Options) (*Writer, erro
 	return w, nil
 }
 
-// Resume restarts a Writer that stopped at a refused write. The next write takes the refused
-// write's number. Resume waits while the Writer opens a session, and does nothing if the Writer
-// is running.
+// Resume restarts a Writer that stopped at a refused write. The next write takes the refused write's number. Resume
+// waits while the Writer opens a session, and does nothing if the Writer is running.
 func (w *Writer) Resume(ctx context.Context) error {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
@@ -244,9 +235,8 @@ func (w *Writer) Resume(ctx context.Context) error {
 	return w.unavailable()
 }
 
-// Flush waits until every write submitted before it is settled. It returns the error of the
-// last of them, which reflects a refusal of any of them, or the reason why the Writer takes no
-// more writes.
+// Flush waits until every write submitted before it is settled. It returns the error of the last of them, which
+// reflects a refusal of any of them, or the reason why the Writer takes no more writes.
 func (w *Writer) Flush(ctx context.Context) error {
 	tail, err := w.tail()
 	if tail == nil {
@@ -270,19 +260,17 @@ func (w *Writer) tail() (*Pending, error) {
 // ledger's answer. Err returns the reason.
 func (w *Writer) Done() <-chan struct{} { return w.done }
 
-// Err returns nil while the Writer takes writes, otherwise the error that Submit would return:
-// a [*StoppedError] until Resume, [failure.ErrClosed] while it is being closed, an [*UnsettledError]
-// once it has ended.
+// Err returns nil while the Writer takes writes, otherwise the error that Submit would return: a [*StoppedError] until
+// Resume, [failure.ErrClosed] while it is being closed, an [*UnsettledError] once it has ended.
 func (w *Writer) Err() error {
 	w.mux.mu.Lock()
 	defer w.mux.mu.Unlock()
 	return w.unavailable()
 }
 
-// Close takes no more writes, waits until those submitted are settled or ctx
-// ends, and ends the Writer. The error is an [*UnsettledError] when writes
-// remain unsettled, from now or from an earlier end. The stream's session stays
-// open for the next Writer to fence.
+// Close takes no more writes, waits until those submitted are settled or ctx ends, and ends the Writer. The error is an
+// [*UnsettledError] when writes remain unsettled, from now or from an earlier end. The stream's session stays open for
+// the next Writer to fence.
 func (w *Writer) Close(ctx context.Context) error {
 	w.mux.mu.Lock()
 	w.closing = true
@@ -311,13 +299,6 @@ func (w *Writer) end() error {
 		return nil
 	}
 	return open
-}
-
-// abandon releases the resources of a Writer that did not start.
-func (w *Writer) abandon() {
-	if w.log != nil {
-		w.log.journal.Release(w.log.name)
-	}
 }
 
 // logger returns the Client's logger with this Writer's client id.

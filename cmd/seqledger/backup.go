@@ -15,6 +15,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/admin"
 	"github.com/seqledger/seqledger/client/failure"
+	"github.com/seqledger/seqledger/internal/durable"
 	"github.com/seqledger/seqledger/ledger/backupfile"
 )
 
@@ -156,11 +157,7 @@ func (c *backupCommand) make(e *environment) (info admin.BackupInfo, err error) 
 			return info, err
 		}
 	}
-	dir, err := os.Open(filepath.Dir(c.File))
-	if err != nil {
-		return info, err
-	}
-	return info, errors.Join(dir.Sync(), dir.Close())
+	return info, durable.SyncDir(filepath.Dir(c.File))
 }
 
 // removeLeftovers removes what backups of this name have left that were killed: the lock of one that lives is held.

@@ -121,11 +121,3 @@ func TestOperationFlagsRefused(t *testing.T) {
 		}
 	}
 }
-
-func TestNewKey(t *testing.T) {
-	t.Parallel()
-	a, b := newKey(), newKey()
-	if len(a) != 36 || a == b || a[14] != '4' {
-		t.Errorf("want two different UUIDs of version 4, got %s and %s", a, b)
-	}
-}

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"github.com/seqledger/seqledger/client"
 	"github.com/seqledger/seqledger/client/failure"
 	"github.com/seqledger/seqledger/cmd/seqledger/operation"
+	"github.com/seqledger/seqledger/internal/uuid"
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
@@ -235,7 +235,7 @@ func (c *writeCommand) number(ctx context.Context, conn *client.Client, request 
 		return errors.New("the stream has used its last sequence: continue under a new --client-id")
 	}
 	if request.GetIdempotencyKey() == "" {
-		request.IdempotencyKey = newKey()
+		request.IdempotencyKey = uuid.New()
 	}
 	return nil
 }
@@ -248,14 +248,5 @@ func checkKeyFlag(key string) error {
 	if key == "" || uuidForm.MatchString(key) {
 		return nil
 	}
-	return usage("--key %q: must be a UUID, such as %s", key, newKey())
-}
-
-// newKey returns a random UUID (version 4) as text.
-func newKey() string {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails: it ends the program instead
-	id[6] = id[6]&0x0f | 0x40
-	id[8] = id[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", id[0:4], id[4:6], id[6:8], id[8:10], id[10:16])
+	return usage("--key %q: must be a UUID, such as %s", key, uuid.New())
 }

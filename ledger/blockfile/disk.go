@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/seqledger/seqledger/internal/durable"
 )
 
 // Disk is a directory. [Directory] is the real one; tests simulate crashes.
@@ -85,15 +87,7 @@ func (d Directory) Sync() error {
 	if d.NoSync {
 		return nil
 	}
-	return errors.Join(syncDirectory(d.Path), syncDirectory(filepath.Dir(d.Path)))
-}
-
-func syncDirectory(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return errors.Join(durable.SyncDir(d.Path), durable.SyncDir(filepath.Dir(d.Path)))
 }
 
 type systemFile struct {

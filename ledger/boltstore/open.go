@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/seqledger/seqledger/internal/durable"
 	"github.com/seqledger/seqledger/ledger/blockfile"
 	"github.com/seqledger/seqledger/ledger/internal/boltpage"
 	"github.com/seqledger/seqledger/ledger/internal/format"
@@ -243,7 +244,10 @@ func create(path string, o Options) error {
 	if o.NoSync {
 		return nil
 	}
-	return syncDir(dir)
+	if err := durable.SyncDir(dir); err != nil {
+		return fmt.Errorf("sync the data directory: %w", err)
+	}
+	return nil
 }
 
 // initialize fills an empty file with the buckets and the control records.
@@ -287,18 +291,6 @@ func putTables(tx *bbolt.Tx) error {
 func (s *Store) change(fn func(tx *bbolt.Tx) error) error {
 	_, err := s.transact(fn)
 	return err
-}
-
-// syncDir makes a new name in dir durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync the data directory: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync the data directory: %w", err)
-	}
-	return nil
 }
 
 // settle makes sure that the checkpoint just read is on disk, by writing its meta

@@ -14,7 +14,7 @@ const (
 	Sweep              // remove some carried values that no entity leads to any more
 )
 
-// Job is work beside the way of writes. The host does one at a time and answers with JobDone.
+// Job is work beside the way of writes. The host runs a single job, and reports it with JobDone before the next.
 type Job struct {
 	Kind JobKind
 	UpTo uint64
@@ -84,8 +84,8 @@ const (
 	maxCheckpointBytes = 128 << 20
 )
 
-// SetCheckpointBytes sets how many bytes of changes gather before a checkpoint. 0 lets the engine find out, beginning
-// with what fits a state file of so many bytes: in a large one records mostly change at random, and the first
+// SetCheckpointBytes sets how many bytes of changes gather before a checkpoint. 0 lets the engine adapt the number,
+// starting from the size of the state file in bytes: in a large one records mostly change at random, and the first
 // checkpoints would each write a page for every record; if they do not, the next checkpoint is half as large.
 func (e *Engine) SetCheckpointBytes(n, state int64) {
 	const share = 16
@@ -98,7 +98,7 @@ func (e *Engine) SetCheckpointBytes(n, state int64) {
 // CheckpointBytes returns how many bytes of changes make a checkpoint due.
 func (e *Engine) CheckpointBytes() int64 { return e.jobs.checkpointBytes }
 
-// LacksRoom reports whether so many changes wait for a checkpoint that nothing is proposed.
+// LacksRoom reports whether proposals wait for a checkpoint because too many changes have gathered.
 func (e *Engine) LacksRoom() bool { return e.jobs.gathered.Changes > e.jobs.maxChanges() && !e.failed }
 
 // maxChanges is how many bytes of changes may wait for a checkpoint.
@@ -107,8 +107,8 @@ func (j *jobs) maxChanges() int64 {
 	return max(2*due, min(4*due, 4*minCheckpointBytes))
 }
 
-// MayPause reports whether a checkpoint should let the way of writes go first: somebody waits there, and not so much
-// has gathered meanwhile that the next checkpoint would be due soon.
+// MayPause reports whether a checkpoint should let the way of writes go first: writes are waiting, and the
+// next checkpoint is not nearly due.
 func (e *Engine) MayPause() bool {
 	due := e.jobs.checkpointBytes
 	return e.Bytes() > 0 && e.jobs.gathered.Changes <= due+due/2
@@ -148,7 +148,7 @@ func (j *jobs) next() Job {
 	step := j.step()
 	switch {
 	case step.Kind != NoJob && j.turn:
-		return step // so that it goes on however much is written
+		return step // otherwise it would starve under a constant load of writes
 	case j.coverLog, j.gathered.Changes >= j.checkpointBytes, j.gathered.Tombstones >= maxTombstones:
 		if step.Kind == Flush {
 			return step
@@ -188,7 +188,7 @@ func (e *Engine) JobDone(job Job, r JobResult) {
 		return
 	}
 	switch j.from = r.Next; {
-	case r.Next != nil: // the same step goes on
+	case r.Next != nil: // the same step continues
 	case r.Refused: // the values are carried when it begins again
 		j.removal = noRemoval
 	case j.removal == sweeping:
@@ -198,8 +198,8 @@ func (e *Engine) JobDone(job Job, r JobResult) {
 	}
 }
 
-// nextCheckpointBytes says how many bytes of changes should gather before the next checkpoint, from what the last one
-// wrote: so many bytes of changes, and of pages. It writes every page that has a changed record. Where records change
+// nextCheckpointBytes says how many bytes of changes should gather before the next checkpoint, from the bytes
+// of changes and of pages that the last one wrote. It writes every page that has a changed record. Where records change
 // at random all over a large state, that is a page for every record, and twice the changes touch hardly more pages, so
 // gathering more is cheaper. Where what changes lies together, gathering more only takes memory. What a small record
 // takes in memory is about twice its bytes, so that half as many bytes of pages as of changes is next to nothing.

@@ -11,13 +11,14 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seqledger/seqledger/internal/durable"
 )
 
 // The accounts count what each actor has stored, in bytes of disk; the caller of Stored says how much that is. They are
@@ -186,27 +187,6 @@ func (a *accounts) save() error {
 	}
 	a.mu.Unlock()
 	digest := sha256.Sum256(rest.Bytes())
-	// The directory has one server, and so one that writes this name.
-	f, err := os.OpenFile(a.path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(accountsFormat + hex.EncodeToString(digest[:]) + "\n" + rest.String())
-	// Durable before it gets the name, so that a crash leaves one file or the other, and never a part.
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(a.path+".new", a.path); err != nil {
-		return err
-	}
-	return syncDirectory(filepath.Dir(a.path))
-}
-
-// syncDirectory makes a rename in a directory durable.
-func syncDirectory(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	content := append([]byte(accountsFormat+hex.EncodeToString(digest[:])+"\n"), rest.Bytes()...)
+	return durable.WriteFile(a.path, content) // the directory has one server, and so one that writes this name
 }

@@ -70,43 +70,28 @@ type attempts struct {
 	endpoint *Endpoint
 }
 
-// Do implements connect.HTTPClient.
-func (t attempts) Do(r *http.Request) (*http.Response, error) {
-	t.endpoint.identity.introduce(r.Header)
-	answer, err := t.send(r)
-	if err == nil && isStream(answer.Header) {
-		answer.Body = &upgrade.StreamBody{ReadCloser: answer.Body}
-	}
-	return answer, err
-}
-
 // isStream reports whether a header is that of a streaming call in Connect's protocol.
 func isStream(header http.Header) bool {
 	return strings.HasPrefix(header.Get("Content-Type"), "application/connect+")
 }
 
-func (t attempts) send(r *http.Request) (*http.Response, error) {
+// Do implements connect.HTTPClient. An answer of a server with another ledger becomes an error.
+func (t attempts) Do(r *http.Request) (*http.Response, error) {
+	t.endpoint.identity.introduce(r.Header)
 	a := attemptOf(r)
-	if a == nil || r.Body == nil || r.Body == http.NoBody {
-		return t.ask(r)
+	if r.Body == nil || r.Body == http.NoBody {
+		a = nil
 	}
-	r.Body = attemptBody{r.Body, a}
-	// A transport that repeats the request takes its body from GetBody, which must not escape the record.
-	if again := r.GetBody; again != nil {
-		r.GetBody = func() (io.ReadCloser, error) {
-			body, err := again()
-			return attemptBody{body, a}, err
+	if a != nil {
+		r.Body = attemptBody{r.Body, a}
+		// A transport that repeats the request takes its body from GetBody, which must not escape the record.
+		if again := r.GetBody; again != nil {
+			r.GetBody = func() (io.ReadCloser, error) {
+				body, err := again()
+				return attemptBody{body, a}, err
+			}
 		}
 	}
-	response, err := t.ask(r)
-	if err == nil {
-		a.status.Store(int32(response.StatusCode))
-	}
-	return response, err
-}
-
-// ask sends a request. An answer of a server with another ledger becomes an error.
-func (t attempts) ask(r *http.Request) (*http.Response, error) {
 	answer, err := t.do(r)
 	if err != nil {
 		return nil, err
@@ -115,6 +100,12 @@ func (t attempts) ask(r *http.Request) (*http.Response, error) {
 		// An unread body would keep its connection.
 		_ = answer.Body.Close()
 		return nil, err
+	}
+	if a != nil {
+		a.status.Store(int32(answer.StatusCode))
+	}
+	if isStream(answer.Header) {
+		answer.Body = &upgrade.StreamBody{ReadCloser: answer.Body}
 	}
 	return answer, nil
 }

@@ -22,11 +22,9 @@ type Client struct {
 	Counters  Counters
 	endpoints *endpoints
 	identity  *identity // nil for one server
-	// http2 carries the streams, and the calls that do not use an endpoint's pool; upgrade
-	// opens connections for write streams. Both are nil when the caller brought an HTTPClient:
-	// then its connections are the caller's to close.
+	// http2 carries the streams, and the calls that do not use an endpoint's pool; upgrade opens connections for write
+	// streams. Both are nil when the caller brought an HTTPClient: then its connections are the caller's to close.
 	http2, upgrade *http.Transport
-	conns          connections
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -42,8 +40,7 @@ type Client struct {
 type Writers interface {
 	// Close ends the Writers at once.
 	Close() error
-	// Shutdown takes no more writes, and ends the Writers once their writes are settled or ctx
-	// ends.
+	// Shutdown takes no more writes, and ends the Writers once their writes are settled or ctx ends.
 	Shutdown(ctx context.Context) error
 }
 
@@ -57,7 +54,7 @@ func New(options Options) (*Client, error) {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if options.HTTPClient == nil {
 		c.http2 = newTransport()
-		c.http2.DialContext = c.conns.dial
+		c.http2.DialContext = dialUntil(c.ctx)
 		c.http2.TLSClientConfig = options.TLS.Clone() // nil stays nil
 		c.upgrade = upgrade.NewTransport(c.http2)
 	}
@@ -113,10 +110,9 @@ func newTransport() *http.Transport {
 		Proxy:     http.ProxyFromEnvironment,
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
-			// StrictMaxConcurrentRequests is not set, because it would restrict the transport to
-			// one connection. net/http counts waiting requests among the active ones, so
-			// requests up to the limit could deadlock. Pings detect a peer that vanished (power loss,
-			// a firewall that dropped the connection).
+			// StrictMaxConcurrentRequests is not set, because it would restrict the transport to one connection.
+			// net/http counts waiting requests among the active ones, so requests up to the limit could deadlock. Pings
+			// detect a peer that vanished (power loss, a firewall that dropped the connection).
 			SendPingTimeout: 10 * time.Second,
 			PingTimeout:     5 * time.Second,
 			// A blocked write holds up pings, so writes need their own bound: a peer that
@@ -134,9 +130,8 @@ const closeTimeout = 5 * time.Second
 
 // Close is client.Client.Close.
 func (c *Client) Close() error {
+	// This also closes the connections: a cancelled stream sends a reset, which blocks if the peer no longer reads.
 	c.cancel()
-	// Close the connections first: a cancelled stream sends a reset, which blocks if the peer no longer reads.
-	c.conns.close()
 	c.endpoints.close()
 	limited, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

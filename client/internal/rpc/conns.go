@@ -3,7 +3,6 @@ package rpc
 import (
 	"context"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/seqledger/seqledger/client/failure"
@@ -12,59 +11,36 @@ import (
 // dialTimeout bounds the opening of one connection.
 const dialTimeout = 10 * time.Second
 
-// connections holds the open connections of a Client for Close. A transport closes only idle
-// connections, and a connection with a blocked send is never idle. The number is that of the
-// transport: one connection for every 250 or so concurrent calls.
-type connections struct {
-	mu     sync.Mutex
-	open   map[*connection]struct{}
-	closed bool
+// dialer opens a connection, as net.Dialer.DialContext does.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// dialUntil returns a dialer whose connections close when a Client's context ends. A transport closes only idle
+// connections, and a connection with a blocked send is never idle.
+func dialUntil(end context.Context) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialer := net.Dialer{Timeout: dialTimeout}
+		conn, err := dialer.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		if end.Err() != nil {
+			// The transport dials independently of Close; this connection came too late, and must not outlive it.
+			_ = conn.Close()
+			return nil, failure.ErrClosed
+		}
+		return &connection{conn, context.AfterFunc(end, func() { _ = conn.Close() })}, nil
+	}
 }
 
-// connection removes itself from connections when it is closed.
+// connection is a connection that the end of its Client closes, unless it was closed before.
 type connection struct {
 	net.Conn
-	owner *connections
-}
 
-// dial opens a connection and records it.
-func (c *connections) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: dialTimeout}
-	conn, err := dialer.DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		// The transport dials independently of Close; this connection came too late, and must not outlive it.
-		_ = conn.Close()
-		return nil, failure.ErrClosed
-	}
-	if c.open == nil {
-		c.open = make(map[*connection]struct{})
-	}
-	remembered := &connection{conn, c}
-	c.open[remembered] = struct{}{}
-	return remembered, nil
+	forget func() bool
 }
 
 // Close implements net.Conn.
 func (c *connection) Close() error {
-	c.owner.mu.Lock()
-	delete(c.owner.open, c)
-	c.owner.mu.Unlock()
+	c.forget()
 	return c.Conn.Close()
-}
-
-// close closes the open connections and refuses new ones.
-func (c *connections) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	for conn := range c.open {
-		// Close the inner connection, because the outer one takes mu to remove itself.
-		_ = conn.Conn.Close()
-	}
-	clear(c.open)
 }

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -10,28 +11,23 @@ import (
 	"github.com/seqledger/seqledger/internal/testkit/must"
 )
 
-// TestConnectionsAreClosedAndForgotten: close ends those that are open, one that
-// was closed before is not kept, and a dial that comes late is refused.
-func TestConnectionsAreClosedAndForgotten(t *testing.T) {
+// TestConnectionsEndWithTheirClient: the end closes those that are open, one that was closed before is not kept, and a
+// dial that comes late is refused.
+func TestConnectionsEndWithTheirClient(t *testing.T) {
 	t.Parallel()
 	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = listener.Close() }()
-	var c connections
-	dial := func() net.Conn {
-		conn := must.Get(c.dial(t.Context(), "tcp", listener.Addr().String()))(t)
-		return conn
-	}
-	gone := dial()
-	open := dial()
+	ctx, end := context.WithCancel(t.Context())
+	dial := dialUntil(ctx)
+	address := listener.Addr().String()
+	gone := must.Get(dial(t.Context(), "tcp", address))(t)
+	open := must.Get(dial(t.Context(), "tcp", address))(t)
 	_ = gone.Close()
-	if len(c.open) != 1 {
-		t.Errorf("want only the open connection recorded, got %d", len(c.open))
+	if gone.(*connection).forget() { //nolint:forcetypeassert // The dialer's.
+		t.Error("a connection that was closed is kept")
 	}
-	c.close()
-	if _, err := open.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("want the connection closed, got %v", err)
-	}
-	if _, err := c.dial(t.Context(), "tcp", listener.Addr().String()); !errors.Is(err, failure.ErrClosed) {
+	end()
+	if _, err := dial(t.Context(), "tcp", address); !errors.Is(err, failure.ErrClosed) {
 		t.Errorf("want a late dial refused, got %v", err)
 	}
 	for range 3 {
@@ -41,5 +37,8 @@ func TestConnectionsAreClosedAndForgotten(t *testing.T) {
 			t.Errorf("want the peer to see the end, got %v", err)
 		}
 		_ = conn.Close()
+	}
+	if _, err := open.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("want the connection closed, got %v", err)
 	}
 }

@@ -23,13 +23,14 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// Endpoint is one server of the ledger.
+// Endpoint is one server of the ledger. Its methods are also those of the API, each of which is one attempt.
 type Endpoint struct {
+	seqledgerv1connect.LedgerServiceClient
+	seqledgerv1connect.AdminServiceClient
+	seqledgerv1connect.IdempotencyServiceClient
+
 	base    *url.URL
 	options *Options
-	Ledger  seqledgerv1connect.LedgerServiceClient
-	Admin   seqledgerv1connect.AdminServiceClient
-	Records seqledgerv1connect.IdempotencyServiceClient
 	frames  *connect.Client[message.Frame, seqledgerv1.WriteStreamResponse]
 	// pool holds the connections of unary calls; http2 holds those of streams and of calls that
 	// the pool cannot send. upgrade opens connections for the write stream alone. pool and
@@ -75,7 +76,7 @@ func (c *Client) newEndpoint(base *url.URL) *Endpoint {
 	} else {
 		e.http2, e.ask = c.http2, c.http2.RoundTrip
 		if !c.Options.HTTP2 && !viaProxy(base) {
-			e.pool = newPool(c.conns.dial, address.Of(base), callTLS(base, c.Options.TLS))
+			e.pool = newPool(dialUntil(c.ctx), address.Of(base), callTLS(base, c.Options.TLS))
 		}
 		if !c.Options.HTTP2 {
 			e.upgrade = c.upgrade
@@ -83,9 +84,9 @@ func (c *Client) newEndpoint(base *url.URL) *Endpoint {
 	}
 	e.writeHeader = e.newWriteHeader()
 	opts := []connect.ClientOption{connect.WithCodec(message.Codec{})}
-	e.Ledger = seqledgerv1connect.NewLedgerServiceClient(do, base.String(), opts...)
-	e.Admin = seqledgerv1connect.NewAdminServiceClient(do, base.String(), opts...)
-	e.Records = seqledgerv1connect.NewIdempotencyServiceClient(do, base.String(), opts...)
+	e.LedgerServiceClient = seqledgerv1connect.NewLedgerServiceClient(do, base.String(), opts...)
+	e.AdminServiceClient = seqledgerv1connect.NewAdminServiceClient(do, base.String(), opts...)
+	e.IdempotencyServiceClient = seqledgerv1connect.NewIdempotencyServiceClient(do, base.String(), opts...)
 	// Receipts are small and random: gzip on the stream would cost more CPU
 	// than everything else together and save nothing.
 	e.frames = connect.NewClient[message.Frame, seqledgerv1.WriteStreamResponse](
@@ -101,8 +102,7 @@ func (e *Endpoint) writeStreamURL() string {
 	return e.base.String() + seqledgerv1connect.LedgerServiceWriteStreamProcedure
 }
 
-// viaProxy reports whether the environment names a proxy for a server. net/http supports
-// proxies, the pool does not.
+// viaProxy reports whether the environment names a proxy for a server. net/http supports proxies, the pool does not.
 func viaProxy(base *url.URL) bool {
 	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: base})
 	return proxy != nil || err != nil
@@ -167,15 +167,13 @@ func (e *Endpoint) close() {
 	}
 }
 
-// endpoints are the servers of a ledger, of which one is in use. It is safe for
-// concurrent use.
+// endpoints are the servers of a ledger, of which one is in use. It is safe for concurrent use.
 type endpoints struct {
 	all []*Endpoint // as they were given
 	new func(*url.URL) *Endpoint
 
 	mu sync.Mutex
-	// current is in use: one of all, or named, which another server has called the
-	// leader.
+	// current is in use: one of all, or named, which another server has called the leader.
 	current, named *Endpoint
 }
 
@@ -239,8 +237,7 @@ func (e *Endpoint) learn(header http.Header) error {
 	return nil
 }
 
-// find returns the server at an address that another server gave, or nil if it may not be used.
-// mu is held.
+// find returns the server at an address that another server gave, or nil if it may not be used. mu is held.
 func (s *endpoints) find(from *Endpoint, leader string) *Endpoint {
 	if leader == "" {
 		return nil
@@ -276,10 +273,9 @@ func (s *endpoints) close() {
 	}
 }
 
-// OpenStream opens a write stream on an upgraded connection, or an ordinary one if the upgrade
-// is refused. The refusal may come from an intermediary or from a server that speaks only
-// HTTP/2. If it was a refusal of the call itself, the ordinary stream returns it with all its
-// details.
+// OpenStream opens a write stream on an upgraded connection, or an ordinary one if the upgrade is refused. The refusal
+// may come from an intermediary or from a server that speaks only HTTP/2. If it was a refusal of the call itself, the
+// ordinary stream returns it with all its details.
 func (e *Endpoint) OpenStream(ctx context.Context) (Stream, error) {
 	header := make(http.Header)
 	if _, err := e.options.Authorize(ctx, header); err != nil {
@@ -312,13 +308,11 @@ func (e *Endpoint) OpenStream(ctx context.Context) (Stream, error) {
 	return stream, nil
 }
 
-// userAgent identifies this client to the server's operator, as Connect's own user agent does
-// for calls.
+// userAgent identifies this client to the server's operator, as Connect's own user agent does for calls.
 const userAgent = "seqledger-go"
 
-// noteUpgrade records that a server, or an intermediary, does not upgrade connections, so that
-// reconnecting does not wait for the same refusal again. It does not record an answer that
-// concerns only the caller or the moment.
+// noteUpgrade records that a server, or an intermediary, does not upgrade connections, so that reconnecting does not
+// wait for the same refusal again. It does not record an answer that concerns only the caller or the moment.
 func (e *Endpoint) noteUpgrade(ctx context.Context, err error) {
 	if refused, ok := errors.AsType[*upgrade.RefusedError](err); ok {
 		switch refused.Status {

@@ -24,8 +24,7 @@ type Options struct {
 	Logger         *slog.Logger
 }
 
-// validate checks the options, fills in the defaults and returns the base URLs of the
-// servers.
+// validate checks the options, fills in the defaults and returns the base URLs of the servers.
 func (o *Options) validate() ([]*url.URL, error) {
 	var bases []*url.URL
 	for server := range strings.SplitSeq(o.Server, ",") {

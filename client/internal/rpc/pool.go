@@ -21,9 +21,8 @@ const (
 	// maxCallConns bounds the connections of a Client's calls to one server; further calls
 	// wait. One HTTP/2 connection of a seqledger server carries as many calls.
 	maxCallConns = 256
-	// idleConnTimeout is how long a connection is kept open without a call. It is shorter than
-	// the idle timeout of servers and load balancers, so that a call rarely uses a connection
-	// that they are about to close.
+	// idleConnTimeout is how long a connection is kept open without a call. It is shorter than the idle timeout of
+	// servers and load balancers, so that a call rarely uses a connection that they are about to close.
 	idleConnTimeout = 30 * time.Second
 	// answerTimeout is how long a server may take to answer a call. It is bounded because HTTP/1.1
 	// has no pings that would detect a vanished peer. The call is then repeated on another connection.
@@ -32,9 +31,8 @@ const (
 	bodyTimeout = 5 * time.Minute
 	// maxAnswerHeader bounds the header of an answer, in bytes.
 	maxAnswerHeader = 1 << 20
-	// inlineBody is the largest request, in bytes, that the caller writes in one piece. It
-	// fits into the buffers of a connection, so the write does not block on a server that
-	// answers without reading.
+	// inlineBody is the largest request, in bytes, that the caller writes in one piece. It fits into the buffers of a
+	// connection, so the write does not block on a server that answers without reading.
 	inlineBody = 64 << 10
 )
 
@@ -58,9 +56,6 @@ type pool struct {
 	speaks bool
 }
 
-// dialer opens a connection, as net.Dialer.DialContext does.
-type dialer func(ctx context.Context, network, address string) (net.Conn, error)
-
 func newPool(dial dialer, address string, config *tls.Config) *pool {
 	return &pool{dial: dial, address: address, tls: config, places: make(chan struct{}, maxCallConns)}
 }
@@ -77,8 +72,7 @@ type callConn struct {
 	idleSince time.Time
 }
 
-// errNotHTTP1 says that the server does not answer in HTTP/1.1. Nothing of a call
-// was sent to it.
+// errNotHTTP1 says that the server does not answer in HTTP/1.1. Nothing of a call was sent to it.
 var errNotHTTP1 = errors.New("the server does not speak HTTP/1.1")
 
 // RoundTrip implements http.RoundTripper.
@@ -311,8 +305,7 @@ func (c *callConn) limitReads(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// exchange sends a request and reads the head of its answer. The body of the answer returns the
-// connection to the pool.
+// exchange sends a request and reads the head of its answer. The body of the answer returns the connection to the pool.
 func (p *pool) exchange(ctx context.Context, c *callConn, r *http.Request, send sender) (*http.Response, error) {
 	stop := c.interruptWith(ctx, answerTimeout)
 	written, err := send(c)
@@ -339,9 +332,8 @@ func (p *pool) exchange(ctx context.Context, c *callConn, r *http.Request, send 
 	return answer, nil
 }
 
-// write writes a request. For a large one, written delivers the result: it is written
-// concurrently with reading, because the server may answer, and stop reading, before it has all
-// of it. Otherwise written is nil.
+// write writes a request. For a large one, written delivers the result: it is written concurrently with reading,
+// because the server may answer, and stop reading, before it has all of it. Otherwise written is nil.
 func (c *callConn) write(r *http.Request) (written chan error, err error) {
 	if r.ContentLength < 0 {
 		return nil, errors.New("the length of the request is not known")

@@ -21,8 +21,7 @@ const (
 	// repeated shortRounds times before the waits grow.
 	backoffShort = 4
 	shortRounds  = 20
-	// A longer retry_after is reduced to this, so that one bad answer cannot stop a Writer for a
-	// day.
+	// A longer retry_after is reduced to this, so that one bad answer cannot stop a Writer for a day.
 	retryAfterMax = time.Minute
 	// TokenPatience is how long the ledger must refuse the token before the refusal is final, because
 	// the token may be renewed, or an operator may restore a key that was removed by mistake.
@@ -82,6 +81,9 @@ func noteLost(ctx context.Context, sent bool, e *failure.Error) {
 	}
 }
 
+// Unary is a method of a service on one server, such as (*Endpoint).GetEntity.
+type Unary[Req, Res any] func(*Endpoint, context.Context, *connect.Request[Req]) (*connect.Response[Res], error)
+
 // Call does one RPC, and repeats it until the answer is final or ctx ends. It sends the same
 // message, and so the same bytes, every time. each, which may be nil, is called after every
 // failed attempt with whether any of it may have been sent.
@@ -106,7 +108,7 @@ func Call[Req, Res any](
 		}
 		stale.ask(message.Header())
 		guarded, silent := c.guard(ctx, e, n)
-		response, err := method(WithAttempt(guarded, a), e, message)
+		response, err := method(e, WithAttempt(guarded, a), message)
 		if left := silent(); err == nil {
 			stale.learn(response.Header())
 			return response.Msg, nil

@@ -165,7 +165,7 @@ func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // status calls GetStatus.
 func status(ctx context.Context, c *Client) error {
-	_, err := Call(ctx, c, Admin(seqledgerv1connect.AdminServiceClient.GetStatus), &seqledgerv1.GetStatusRequest{}, nil)
+	_, err := Call(ctx, c, (*Endpoint).GetStatus, &seqledgerv1.GetStatusRequest{}, nil)
 	return err
 }
 

@@ -8,8 +8,7 @@ import (
 	seqledgerv1 "github.com/seqledger/seqledger/proto/seqledger/v1"
 )
 
-// Stream is one WriteStream over any kind of connection. One goroutine sends and one
-// receives.
+// Stream is one WriteStream over any kind of connection. One goroutine sends and one receives.
 type Stream interface {
 	Send(next *message.Frame) error
 	Receive() (*seqledgerv1.WriteStreamResponse, error)

@@ -19,21 +19,21 @@ import (
 	"github.com/seqledger/seqledger/proto/seqledger/v1/seqledgerv1connect"
 )
 
-// write is the Write procedure on one server. A program without a Writer may call it many thousand times a second, and
-// Connect's client took half of the client's time. So write sends a request of ordinary size over the pool itself, in
+// Write is the Write procedure. A program without a Writer may call it many thousand times a second, and
+// Connect's client took half of the client's time. So Write sends a request of ordinary size over the pool itself, in
 // the same protocol, and reads the receipt. Connect's client gets everything else: other transports, large requests,
 // and every error.
-func (e *Endpoint) write(
+func (e *Endpoint) Write(
 	ctx context.Context, request *connect.Request[seqledgerv1.WriteRequest],
 ) (*connect.Response[seqledgerv1.WriteResponse], error) {
 	if e.pool == nil || e.isRefused(&e.noHTTP1) || request.Msg.SizeVT() > inlineBody {
-		return e.Ledger.Write(ctx, request)
+		return e.LedgerServiceClient.Write(ctx, request)
 	}
 	buffer := writeBuffers.Get().(*writeBuffer) //nolint:forcetypeassert // The pool holds nothing else.
 	defer writeBuffers.Put(buffer)
 	var err error
 	if buffer.bytes, err = (message.Codec{}).MarshalAppend(buffer.bytes[:0], request.Msg); err != nil {
-		return e.Ledger.Write(ctx, request)
+		return e.LedgerServiceClient.Write(ctx, request)
 	}
 	e.identity.introduce(request.Header())
 	attempt, _ := ctx.Value(attemptKey{}).(*Attempt) // nil: the caller does not ask

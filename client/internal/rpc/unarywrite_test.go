@@ -118,11 +118,11 @@ func TestAWriteArrivesAsOneOfConnect(t *testing.T) {
 		return s.last()
 	}
 	ours := send(func(ctx context.Context, r *connect.Request[seqledgerv1.WriteRequest]) error {
-		_, err := e.write(ctx, r)
+		_, err := e.Write(ctx, r)
 		return err
 	})
 	theirs := send(func(ctx context.Context, r *connect.Request[seqledgerv1.WriteRequest]) error {
-		_, err := e.Ledger.Write(ctx, r)
+		_, err := e.LedgerServiceClient.Write(ctx, r)
 		return err
 	})
 	if ours.line != theirs.line || !bytes.Equal(ours.body, theirs.body) {
@@ -217,8 +217,8 @@ func TestAnswersToWrites(t *testing.T) {
 					height := response.Msg.GetReceipt().GetBlockHeight()
 					return fmt.Sprintf("%v %q %d", height, named, a.status.Load()), a
 				}
-				ours, a := do(e.write)
-				theirs, b := do(e.Ledger.Write)
+				ours, a := do(e.Write)
+				theirs, b := do(e.LedgerServiceClient.Write)
 				if ours != theirs || !a.sent() || !b.sent() {
 					t.Errorf("got %s, sent %v; Connect's client %s, sent %v", ours, a.sent(), theirs, b.sent())
 				}
@@ -244,7 +244,7 @@ func TestWritesToAServerOfHTTP2Alone(t *testing.T) {
 	e := c.Endpoint()
 	for n := range 3 {
 		a := new(Attempt)
-		response, err := e.write(WithAttempt(t.Context(), a), connect.NewRequest(someWrite(n)))
+		response, err := e.Write(WithAttempt(t.Context(), a), connect.NewRequest(someWrite(n)))
 		if err != nil || response.Msg.GetReceipt().GetBlockHeight() != 7 || !a.sent() {
 			t.Errorf("write %d: %v, %v", n, response, err)
 		}
@@ -256,7 +256,7 @@ func TestWritesToAServerOfHTTP2Alone(t *testing.T) {
 		t.Errorf("%d writes arrived", n)
 	}
 	e.noHTTP1 = time.Now().Add(-time.Second) // the server was updated, perhaps
-	if _, err := e.write(t.Context(), connect.NewRequest(someWrite(1))); err != nil {
+	if _, err := e.Write(t.Context(), connect.NewRequest(someWrite(1))); err != nil {
 		t.Error(err)
 	}
 }

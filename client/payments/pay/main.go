@@ -47,8 +47,7 @@ func checkName(name string) error {
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, outside) {
 		return fmt.Errorf(
 			"--name %q: a name is 1 to %d printable ASCII characters without spaces; use a dash, as in "+
-				"front-desk",
-			name, maxName)
+				"front-desk", name, maxName)
 	}
 	return nil
 }

@@ -106,15 +106,15 @@ type stream struct {
 
 	mu sync.Mutex
 	w  http.ResponseWriter // nil when the client gets no more answers
-	// unanswered are the writes that the server has to answer; copies of messages wait behind them.
+	// unanswered is the number of writes that the server has not answered yet.
 	unanswered int
 	copies     []laterCopy
 }
 
 // laterCopy is a copy of a message, which must not reach the server before the message itself.
 type laterCopy struct {
-	behind int // writes to be answered first
-	send   func(context.Context) error
+	after int // writes that must be answered first
+	send  func(context.Context) error
 }
 
 // serveStream relays a stream until it ends or breaks on either side.
@@ -208,15 +208,15 @@ func (s *stream) copy(send func(context.Context) error) {
 	s.copies = append(s.copies, laterCopy{s.unanswered, send})
 }
 
-// results notes that so many writes are answered, or have no answer and get none.
+// results notes that n writes have been answered, or never will be.
 func (s *stream) results(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unanswered = max(0, s.unanswered-n)
 	for i := range s.copies {
-		s.copies[i].behind -= n
+		s.copies[i].after -= n
 	}
-	for len(s.copies) > 0 && s.copies[0].behind <= 0 {
+	for len(s.copies) > 0 && s.copies[0].after <= 0 {
 		s.proxy.keep(s.copies[0].send)
 		s.copies = s.copies[1:]
 	}

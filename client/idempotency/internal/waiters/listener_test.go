@@ -37,14 +37,14 @@ func newTestListener(t *testing.T, pause time.Duration) (*Listener, <-chan conne
 // start makes a listener connect, as its first caller does.
 func start(t *testing.T, l *Listener) {
 	t.Helper()
-	if _, _, err := l.Wait(t.Context(), "a"); !errors.Is(err, ErrNotListening) {
+	if _, _, err := l.wait(t.Context(), "a"); !errors.Is(err, ErrNotListening) {
 		t.Fatalf("before there are notifications: %v", err)
 	}
 }
 
 func wait(t *testing.T, l *Listener, key string) <-chan struct{} {
 	t.Helper()
-	ch, leave, err := l.Wait(t.Context(), key)
+	ch, leave, err := l.wait(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestListenerWakesAllWhenAConnectionBreaks(t *testing.T) {
 	<-a
 	<-b
 	<-connections // the next one, which receives no notifications yet
-	if _, _, err := l.Wait(t.Context(), "a"); !errors.Is(err, ErrNotListening) {
+	if _, _, err := l.wait(t.Context(), "a"); !errors.Is(err, ErrNotListening) {
 		t.Errorf("on a new connection: %v", err)
 	}
 	l.Hearing()
@@ -136,7 +136,7 @@ func TestListenerTellsOfTheCallersEnd(t *testing.T) {
 	l, _ := newTestListener(t, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := l.Wait(ctx, "a"); !errors.Is(err, ErrNotListening) || !errors.Is(err, context.Canceled) {
+	if _, _, err := l.wait(ctx, "a"); !errors.Is(err, ErrNotListening) || !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -15,12 +15,13 @@ func woken(ch <-chan struct{}) bool {
 	}
 }
 
-func TestSet(t *testing.T) {
+func TestCallers(t *testing.T) {
 	t.Parallel()
-	var s Set
+	l, _ := newTestListener(t, 0)
+	l.Hearing()
 	add := func(key string) (<-chan struct{}, func()) {
 		t.Helper()
-		ch, leave, err := s.Add(key)
+		ch, leave, err := l.wait(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,42 +31,44 @@ func TestSet(t *testing.T) {
 	a2, leaveA2 := add("a")
 	b, leaveB := add("b")
 	leaveA2()
-	s.Wake("a")
+	l.Wake("a")
 	if !woken(a1) || woken(a2) || woken(b) {
 		t.Errorf("waking a wakes %v, %v, and b %v", woken(a1), woken(a2), woken(b))
 	}
-	s.WakeAll()
+	l.deaf()
 	if !woken(b) {
 		t.Error("waking all does not wake b")
 	}
 	leaveA1()
 	leaveB()
-	if s.all != 0 || len(s.keys) != 0 {
-		t.Errorf("%d callers and %d keys are left", s.all, len(s.keys))
+	if l.waiting != 0 || len(l.keys) != 0 {
+		t.Errorf("%d callers and %d keys are left", l.waiting, len(l.keys))
 	}
 }
 
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	var s Set
+	l, _ := newTestListener(t, 0)
+	l.Hearing()
 	for range maxPerKey {
-		if _, _, err := s.Add("one"); err != nil {
+		if _, _, err := l.wait(t.Context(), "one"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := s.Add("one"); !errors.Is(err, ErrFull) {
+	if _, _, err := l.wait(t.Context(), "one"); !errors.Is(err, errFull) {
 		t.Errorf("one more for a key: %v", err)
 	}
 	for i := range maxInAll - maxPerKey {
-		if _, _, err := s.Add(strconv.Itoa(i)); err != nil {
+		if _, _, err := l.wait(t.Context(), strconv.Itoa(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := s.Add("two"); !errors.Is(err, ErrFull) {
+	if _, _, err := l.wait(t.Context(), "two"); !errors.Is(err, errFull) {
 		t.Errorf("one more in all: %v", err)
 	}
-	s.WakeAll()
-	if _, _, err := s.Add("two"); err != nil {
+	l.deaf()
+	l.Hearing()
+	if _, _, err := l.wait(t.Context(), "two"); err != nil {
 		t.Errorf("after all have gone: %v", err)
 	}
 }
